@@ -1,0 +1,54 @@
+//! Executors: a `Call` in, an `Outcome` (how the tool ended) or a `Fault` (how we failed) out.
+//!
+//! For: service. In: a call with its confinement. Out: outcome or fault; log lines as events.
+//! Never: decides who may call, widens a confinement, or leaves a process behind.
+
+mod outcome;
+pub use outcome::*;
+
+use crate::{fault, manifest, policy};
+use serde_json::Value;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+/// Who calls, until when, and how to stop it.
+#[derive(Clone, Debug)]
+pub struct Context {
+    /// UUID v7 of the call.
+    pub id: String,
+    pub user: String,
+    /// Cancelling it kills and reaps; so does dropping the future.
+    pub cancel: CancellationToken,
+    pub started: Instant,
+    /// How many service methods stand above this call (a façade may not call itself for ever).
+    pub depth: u32,
+}
+
+/// One execution asked for.
+#[derive(Clone, Debug)]
+pub struct Call {
+    pub manifest: Arc<manifest::Manifest>,
+    pub site: manifest::Site,
+    /// Arguments, already checked against the schema, defaults filled in.
+    pub input: Value,
+    /// `None` for what runs in this process (service methods, extensions).
+    pub confinement: Option<policy::Confinement>,
+}
+
+/// Where log lines (and later chunks and progress) go while a call runs.
+pub type Events = tokio::sync::mpsc::UnboundedSender<Event>;
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    Log(String),
+}
+
+pub type Running<'a> = Pin<Box<dyn Future<Output = Result<Outcome, fault::Fault>> + Send + 'a>>;
+
+/// One way to run tools. Dropping the future cancels, kills and reaps.
+pub trait Executor: Send + Sync {
+    fn run<'a>(&'a self, context: &'a Context, call: Call, events: &'a Events) -> Running<'a>;
+}

@@ -1,0 +1,99 @@
+//! How a tool ended. The endings are matched without a catch-all.
+
+use crate::quantity::Limit;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Ending {
+    /// Exit status 0 and exactly one JSON document, or a function's return value.
+    Answered(Value),
+    /// Exit status other than 0.
+    Exited {
+        code: i32,
+    },
+    /// Killed by a signal that was not ours.
+    Signalled {
+        signal: i32,
+    },
+    /// The wall-time limit, milliseconds.
+    TimedOut {
+        limit_ms: u64,
+    },
+    OverLimit {
+        limit: Limit,
+        allowed: u64,
+    },
+    /// Exit status 0, but stdout is not one JSON document. `head`: its first bytes, escaped.
+    BadOutput {
+        reason: String,
+        head: String,
+    },
+    /// The tool said that it failed: `err` of a typed component, a trap, a missing entry point,
+    /// stderr text under `stderr: error`.
+    Raised {
+        message: String,
+    },
+    Cancelled,
+    /// A service method returned an envelope: the envelope is the outcome (Q14).
+    Envelope(Value),
+}
+
+/// What one call used. `None` = this mechanism cannot tell.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Usage {
+    pub wall_ms: u64,
+    pub cpu_ms: Option<u64>,
+    pub peak_memory_bytes: Option<u64>,
+    pub output_bytes: u64,
+}
+
+/// One wall as it stood during a call.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stood {
+    pub name: String,
+    /// `stood`, `cgroup`, `sampled`, `absent`.
+    pub state: String,
+    pub why: String,
+}
+
+/// What was refused, as far as the mechanism can observe it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Denials {
+    pub observed: Vec<Denial>,
+    /// What this mechanism cannot see, in words.
+    pub not_observed: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Denial {
+    pub operation: String,
+    pub target: String,
+    pub rule: String,
+    /// `manifest` or `policy`: which was the narrower.
+    pub narrower: String,
+}
+
+/// A file a staged grant published, or dropped and why.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Artifact {
+    /// Relative to the tool's folder.
+    pub path: String,
+    pub bytes: u64,
+    pub published: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dropped_because: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    pub ending: Ending,
+    /// stderr (and, with `entryPoint`, what was printed), cut to the log limit, one line each, not yet escaped.
+    pub logs: Vec<String>,
+    pub usage: Usage,
+    pub walls: Vec<Stood>,
+    pub denials: Denials,
+    pub artifacts: Vec<Artifact>,
+}

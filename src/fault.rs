@@ -1,0 +1,122 @@
+//! Faults: how *we* refused or failed. How a *tool* ended is an `executor::Outcome`; never one type.
+//!
+//! For: every room. In: a kind, words for an agent, words for the person. Out: one `Fault`.
+//! Never: a host path, errno or policy text in `message` or `details`; those go to `person`.
+
+use serde::{Deserialize, Serialize};
+
+/// The closed list of error types (REQUIREMENTS.md Q13).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Kind {
+    ToolNotFoundError,
+    ActionParseError,
+    ParameterValidationError,
+    AuthorizationError,
+    RateLimitError,
+    CircuitOpenError,
+    VersionMismatchError,
+    CapabilityError,
+    SecurityError,
+    DependencyError,
+    TimeoutError,
+    ResourceLimitError,
+    ScriptError,
+    OutputValidationError,
+    ServiceError,
+    CancelledError,
+    InternalError,
+}
+
+/// Who must act for the same call to succeed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Origin {
+    Caller,
+    Policy,
+    Tool,
+    Host,
+}
+
+impl Kind {
+    pub const ALL: [Kind; 17] = [
+        Kind::ToolNotFoundError,
+        Kind::ActionParseError,
+        Kind::ParameterValidationError,
+        Kind::AuthorizationError,
+        Kind::RateLimitError,
+        Kind::CircuitOpenError,
+        Kind::VersionMismatchError,
+        Kind::CapabilityError,
+        Kind::SecurityError,
+        Kind::DependencyError,
+        Kind::TimeoutError,
+        Kind::ResourceLimitError,
+        Kind::ScriptError,
+        Kind::OutputValidationError,
+        Kind::ServiceError,
+        Kind::CancelledError,
+        Kind::InternalError,
+    ];
+
+    /// Each kind has one origin.
+    pub fn origin(self) -> Origin {
+        match self {
+            Kind::ToolNotFoundError
+            | Kind::ActionParseError
+            | Kind::ParameterValidationError
+            | Kind::VersionMismatchError
+            | Kind::CancelledError => Origin::Caller,
+            Kind::AuthorizationError | Kind::RateLimitError | Kind::SecurityError => Origin::Policy,
+            Kind::TimeoutError | Kind::ResourceLimitError | Kind::ScriptError | Kind::OutputValidationError => {
+                Origin::Tool
+            }
+            Kind::CircuitOpenError
+            | Kind::CapabilityError
+            | Kind::DependencyError
+            | Kind::ServiceError
+            | Kind::InternalError => Origin::Host,
+        }
+    }
+}
+
+impl std::fmt::Display for Kind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{self:?}")
+    }
+}
+
+/// One refusal or failure of ours.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, thiserror::Error)]
+#[error("{kind}: {message}")]
+#[serde(rename_all = "camelCase")]
+pub struct Fault {
+    #[serde(rename = "type")]
+    pub kind: Kind,
+    /// For anybody, an agent included: no host path, errno or policy text.
+    pub message: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub details: Option<String>,
+    /// For the person at the command line and the log: path, place and mend.
+    #[serde(skip)]
+    pub person: Option<String>,
+    pub origin: Origin,
+    pub retryable: bool,
+}
+
+impl Fault {
+    pub fn new(kind: Kind, message: impl Into<String>) -> Fault {
+        Fault { kind, message: message.into(), details: None, person: None, origin: kind.origin(), retryable: false }
+    }
+    pub fn details(mut self, details: impl Into<String>) -> Fault {
+        self.details = Some(details.into());
+        self
+    }
+    pub fn person(mut self, person: impl Into<String>) -> Fault {
+        self.person = Some(person.into());
+        self
+    }
+    pub fn retryable(mut self) -> Fault {
+        self.retryable = true;
+        self
+    }
+}

@@ -1,0 +1,3 @@
+//! The front door: re-entered as the launcher → be the launcher; else the cli.
+//! Before any thread or runtime is started.
+fn main() {}

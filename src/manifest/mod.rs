@@ -1,0 +1,196 @@
+//! Manifests: what a tool says of itself, and what it *asks* for.
+//!
+//! For: registry (reads files into it), policy (judges `Asks`), service (checks arguments).
+//! In: bytes of one `*.tool.json`. Out: a `Manifest`, or `Problem`s with pointer, line and column.
+//! Never: touches the file system, grants anything, or starts anything.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// What a script is written in. `py`, `node`, `js` are accepted spellings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Language {
+    Python,
+    Nodejs,
+    Bun,
+    Wasm,
+}
+
+/// How a tool is run.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Handler {
+    /// `external-script`
+    Script { script_path: String, language: Language, entry_point: Option<String> },
+    /// `service-method`; `parameter_map` renames an input (left) for the method (right), A-110;
+    /// `language` is a fixed argument (Q15).
+    ServiceMethod {
+        service: String,
+        method: String,
+        language: Option<Language>,
+        parameter_map: BTreeMap<String, String>,
+    },
+    /// `tool-service`: known, not built yet.
+    ToolService,
+    /// `definition-only`: known, not built yet.
+    DefinitionOnly,
+    /// `x-…`: a type an embedding program registered an executor for. All fields as written.
+    Extension { kind: String, fields: serde_json::Map<String, Value> },
+}
+
+/// One file pattern as asked for, already taken apart. What cannot be enforced exactly never gets here.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pattern {
+    /// As written in the manifest.
+    pub text: String,
+    pub shape: PatternShape,
+}
+
+/// `path` is relative to the script's folder, or absolute. Plain components only.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PatternShape {
+    /// `self`: the script file.
+    SelfScript,
+    /// `./*`, `.`, `dir/`, `dir/**`: a live subtree.
+    Tree { path: PathBuf },
+    /// `data/in.csv`: one file. Reading: expanded at launch. Writing: staged.
+    File { path: PathBuf },
+    /// `data/*.csv`: names within one folder; `*` and `?` stand in the last component only.
+    Names { folder: PathBuf, names: String },
+}
+
+/// `securityContext`: a request, never a grant.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Asks {
+    /// `None` = not said = the script's own folder (or `self`, where the script lies directly in a base folder).
+    pub read: Option<Vec<Pattern>>,
+    pub write: Vec<Pattern>,
+    pub hosts: Vec<String>,
+    pub capabilities: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StderrRule {
+    /// Exit code and stdout decide; stderr goes to the log (Q1).
+    #[default]
+    Log,
+    /// Any text on stderr makes the call a failure.
+    Error,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Execution {
+    pub timeout_ms: Option<u64>,
+    pub stderr: StderrRule,
+    /// `mode: async`, known but not built yet: the tool is listed as unavailable.
+    pub asynchronous: bool,
+    pub env: BTreeMap<String, String>,
+    /// `warm: true`, known but not built yet: ignored with a note, since cold is only slower.
+    pub warm: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Metadata {
+    pub category: Option<String>,
+    pub author: Option<String>,
+    /// Labels, shown as not enforced.
+    pub permissions: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Example {
+    pub description: String,
+    pub input: Value,
+    pub expected_output: Option<Value>,
+}
+
+/// One validated manifest.
+#[derive(Clone, Debug)]
+pub struct Manifest {
+    pub id: String,
+    pub display_name: String,
+    pub description: String,
+    pub version: semver::Version,
+    pub handler: Handler,
+    /// Schemas as written, and compiled once at load.
+    pub parameters: Option<schema::Schema>,
+    pub output: Option<schema::Schema>,
+    pub asks: Asks,
+    pub execution: Execution,
+    /// Only the limits that were written.
+    pub limits: BTreeMap<crate::quantity::Limit, u64>,
+    pub is_final: bool,
+    pub hidden: bool,
+    pub metadata: Metadata,
+    /// Other tools this one needs: id → range.
+    pub requires: BTreeMap<String, semver::VersionReq>,
+    pub examples: Vec<Example>,
+    pub tags: Vec<String>,
+    /// The document as written, unknown fields included.
+    pub raw: Value,
+    /// SHA-256 of the file's bytes, hex.
+    pub digest: String,
+}
+
+impl Manifest {
+    pub fn namespace(&self) -> &str {
+        self.id.split_once(':').map_or("", |(ns, _)| ns)
+    }
+}
+
+/// Where a tool lies on this machine: made by the registry, judged by policy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Site {
+    /// The manifest file, absolute. Empty for a tool with no file (builtin, in-process).
+    pub manifest: PathBuf,
+    /// The script base folder the script was found under, absolute and without symlinks.
+    pub base: PathBuf,
+    /// The script, absolute; `None` for tools without a script.
+    pub script: Option<PathBuf>,
+    /// The script's folder: relative patterns start here.
+    pub folder: PathBuf,
+}
+
+/// What is wrong with a file, and the mend.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Problem {
+    pub severity: Severity,
+    pub code: Code,
+    /// JSON pointer (RFC 6901), or the TOML key path written the same way; "" is the whole document.
+    pub pointer: String,
+    /// 1-based; 0 = not known.
+    pub line: usize,
+    pub column: usize,
+    pub message: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// A remark; an error under `check --strict` only for comments and trailing commas (Q4).
+    Note,
+    Warning,
+    Error,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Code {
+    Encoding,
+    Syntax,
+    Schema,
+    Security,
+    Conflict,
+    Dependency,
+    Unreadable,
+}
+
+pub mod schema;
+
+/// SHA-256, lower-case hex.
+pub fn sha256_hex(bytes: &[u8]) -> String {
+    use sha2::Digest;
+    sha2::Sha256::digest(bytes).iter().map(|b| format!("{b:02x}")).collect()
+}

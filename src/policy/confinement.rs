@@ -1,0 +1,150 @@
+//! The confinement: manifest ∩ policy on this machine. Everything one call may touch.
+//!
+//! Plain data, complete, no defaults left to fill. What audit prints is what the walls enforce,
+//! because it is this value in both places.
+
+use crate::manifest::Language;
+use crate::quantity::Limit;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// An interpreter (or our own binary, for wasm) and all that must be in view for it to run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Runtime {
+    pub language: Language,
+    pub program: Program,
+    /// Arguments before the script: `-s -E -B`.
+    pub arguments: Vec<String>,
+    /// Files and folders that are bound read-only at their own paths (never idmapped).
+    pub roots: Vec<PathBuf>,
+    pub version: String,
+    /// How it was found: `PATH`, or the policy that names it.
+    pub found: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Program {
+    Path(PathBuf),
+    /// This binary, executed from a descriptor: the wasm worker and the audit probe.
+    Ourselves {
+        role: String,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Access {
+    Read,
+    Write,
+}
+
+/// What of the file system is opened, and how exactly.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", tag = "kind")]
+pub enum Opening {
+    /// A folder and everything below it, as it changes.
+    Live { path: PathBuf },
+    /// Files in one folder whose names match, bound read-only at call start.
+    /// `names` is a glob over one path component (a literal name is escaped).
+    Snapshot { folder: PathBuf, names: String },
+    /// A private copy of the folder's matching files; published after success, only what matches.
+    Staged { folder: PathBuf, names: String },
+}
+
+impl Opening {
+    /// The folder that is opened or holds the matched files.
+    pub fn folder(&self) -> &Path {
+        match self {
+            Opening::Live { path } => path,
+            Opening::Snapshot { folder, .. } | Opening::Staged { folder, .. } => folder,
+        }
+    }
+}
+
+/// One grant with where it came from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Grant {
+    pub access: Access,
+    pub opening: Opening,
+    /// The pattern in the manifest, or `(default)`.
+    pub asked: String,
+    /// `policy-name: ./out/**`
+    pub rule: String,
+    pub why: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Network {
+    /// An empty network namespace and no sockets.
+    None,
+}
+
+/// All ten limits, filled in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Limits(pub BTreeMap<Limit, u64>);
+
+impl Limits {
+    /// House defaults for all.
+    pub fn house() -> Limits {
+        Limits(Limit::ALL.into_iter().map(|l| (l, l.house_default())).collect())
+    }
+    pub fn get(&self, limit: Limit) -> u64 {
+        self.0.get(&limit).copied().unwrap_or_else(|| limit.house_default())
+    }
+    pub fn set(&mut self, limit: Limit, value: u64) {
+        self.0.insert(limit, value);
+    }
+}
+
+/// What keys a launcher, and what audit prints.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Shape {
+    /// `id@version`
+    pub tool: String,
+    pub runtime: Runtime,
+    /// The script as seen by the tool, absolute. `None` when the source comes with the call (run-code).
+    pub script: Option<PathBuf>,
+    pub entry_point: Option<String>,
+    /// Working folder, absolute; `/tmp` when there is no script.
+    pub folder: PathBuf,
+    pub grants: Vec<Grant>,
+    pub network: Network,
+    pub limits: Limits,
+    /// Literals of the manifest, added to the from-scratch environment.
+    pub env: BTreeMap<String, String>,
+    /// The policy demands exact accounting; without a cgroup the call is refused.
+    pub require_cgroup: bool,
+    /// Any text on stderr fails the call (manifest or policy).
+    pub stderr_is_error: bool,
+}
+
+/// What one call adds: it only narrows, or adds small things.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PerCall {
+    /// min(policy ceiling, call ?? manifest ?? house), milliseconds (Q2).
+    pub timeout_ms: u64,
+    /// Source text of run-code: placed in scratch as the script.
+    pub source: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Confinement {
+    pub shape: Shape,
+    pub per_call: PerCall,
+}
+
+impl Shape {
+    /// SHA-256 over the canonical text of this shape, hex: the confinement's digest.
+    pub fn digest(&self) -> String {
+        crate::manifest::sha256_hex(&serde_json::to_vec(self).expect("a shape is plain data"))
+    }
+}

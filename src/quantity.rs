@@ -1,0 +1,124 @@
+//! Quantities: every limit of the house in one table, with its unit.
+//!
+//! For: any room that needs a number somebody decided. In: nothing. Out: constants and `Limit`.
+//! Never: a number that a policy or a manifest may set without passing `policy::confine`.
+
+use serde::{Deserialize, Serialize};
+
+pub const KIB: u64 = 1024;
+pub const MIB: u64 = 1024 * KIB;
+pub const GIB: u64 = 1024 * MIB;
+
+/// Shortest time limit anybody may ask for (the seed's minimum), milliseconds.
+pub const MIN_TIMEOUT_MS: u64 = 100;
+/// Largest manifest or policy file that is read, bytes (P19).
+pub const MAX_DEFINITION_BYTES: u64 = MIB;
+/// Deepest nesting of any JSON document we parse.
+pub const MAX_JSON_DEPTH: usize = 128;
+/// Most nodes in one JSON Schema (P21).
+pub const MAX_SCHEMA_NODES: usize = 20_000;
+/// Deepest nesting of one JSON Schema (P21).
+pub const MAX_SCHEMA_DEPTH: usize = 64;
+/// Most files a `data/*.csv` grant may expand to; more asks for `data/**`.
+pub const MAX_SNAPSHOT_FILES: usize = 200;
+/// Most entries of a writable tree that are inspected before a call; more refuses the call.
+pub const MAX_WRITABLE_ENTRIES: usize = 100_000;
+/// Longest interval between two looks at memory and CPU where no cgroup counts, milliseconds.
+pub const SAMPLE_MS: u64 = 20;
+/// Longest text of one environment literal, bytes.
+pub const MAX_ENV_BYTES: usize = 32 * 1024;
+
+/// The limits of one call, each by the name a manifest, a policy, an audit and a
+/// `ResourceLimitError` use for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Limit {
+    TimeoutMs,
+    CpuMs,
+    MemoryBytes,
+    Processes,
+    OpenFiles,
+    ScratchBytes,
+    FileBytes,
+    InputBytes,
+    OutputBytes,
+    LogBytes,
+}
+
+impl Limit {
+    pub const ALL: [Limit; 10] = [
+        Limit::TimeoutMs,
+        Limit::CpuMs,
+        Limit::MemoryBytes,
+        Limit::Processes,
+        Limit::OpenFiles,
+        Limit::ScratchBytes,
+        Limit::FileBytes,
+        Limit::InputBytes,
+        Limit::OutputBytes,
+        Limit::LogBytes,
+    ];
+
+    /// The name in a manifest and in every report (`memoryBytes`).
+    pub fn name(self) -> &'static str {
+        match self {
+            Limit::TimeoutMs => "timeoutMs",
+            Limit::CpuMs => "cpuMs",
+            Limit::MemoryBytes => "memoryBytes",
+            Limit::Processes => "processes",
+            Limit::OpenFiles => "openFiles",
+            Limit::ScratchBytes => "scratchBytes",
+            Limit::FileBytes => "fileBytes",
+            Limit::InputBytes => "inputBytes",
+            Limit::OutputBytes => "outputBytes",
+            Limit::LogBytes => "logBytes",
+        }
+    }
+
+    /// The name in a policy file (`memory_bytes`).
+    pub fn policy_name(self) -> &'static str {
+        match self {
+            Limit::TimeoutMs => "timeout_ms",
+            Limit::CpuMs => "cpu_ms",
+            Limit::MemoryBytes => "memory_bytes",
+            Limit::Processes => "processes",
+            Limit::OpenFiles => "open_files",
+            Limit::ScratchBytes => "scratch_bytes",
+            Limit::FileBytes => "file_bytes",
+            Limit::InputBytes => "input_bytes",
+            Limit::OutputBytes => "output_bytes",
+            Limit::LogBytes => "log_bytes",
+        }
+    }
+
+    /// The house default, which holds where neither policy nor manifest says otherwise.
+    pub fn house_default(self) -> u64 {
+        match self {
+            Limit::TimeoutMs => 30_000,
+            // As much CPU as two busy cores use in the default time.
+            Limit::CpuMs => 60_000,
+            Limit::MemoryBytes => GIB,
+            // Processes and threads; enough for numpy on a big machine.
+            Limit::Processes => 128,
+            Limit::OpenFiles => 1024,
+            Limit::ScratchBytes => 256 * MIB,
+            Limit::FileBytes => 256 * MIB,
+            Limit::InputBytes => MIB,
+            Limit::OutputBytes => MIB,
+            Limit::LogBytes => 64 * KIB,
+        }
+    }
+
+    /// The smallest value that still lets a tool start; less is refused where it is written.
+    pub fn floor(self) -> u64 {
+        match self {
+            Limit::TimeoutMs | Limit::CpuMs => MIN_TIMEOUT_MS,
+            Limit::MemoryBytes => 16 * MIB,
+            Limit::Processes => 1,
+            Limit::OpenFiles => 16,
+            Limit::ScratchBytes => 64 * KIB,
+            Limit::FileBytes => 4 * KIB,
+            Limit::InputBytes | Limit::OutputBytes | Limit::LogBytes => 256,
+        }
+    }
+}

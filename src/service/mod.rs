@@ -28,7 +28,7 @@ use fault::{Fault, Kind};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -86,6 +86,8 @@ pub struct Service {
     parts: Parts,
     guard: guard::Guard,
     scripts: script_digest::Cache,
+    /// The policies as they hold for one snapshot.
+    protected: Mutex<Option<(Arc<registry::Snapshot>, Arc<policy::Policies>)>>,
 }
 
 impl Service {
@@ -93,6 +95,7 @@ impl Service {
         let service = Arc::new(Service {
             guard: guard::Guard::new(parts.settings.running, parts.settings.waiting),
             scripts: script_digest::Cache::default(),
+            protected: Mutex::default(),
             parts,
         });
         let runner: Weak<Service> = Arc::downgrade(&service);
@@ -141,14 +144,15 @@ impl Service {
         let tool = self.parts.registry.snapshot().find(&request.tool)?;
         let method = self.parts.executors.methods.find(&tool.manifest.handler);
         trace.found(&tool, method.as_ref().is_some_and(|method| method.speaks_envelope()));
-        available(&tool)?;
+        self.available(&tool)?;
         let input = checked(&tool.manifest, request.arguments, request.timeout_ms, trace)?;
-        let (confinement, limit) = match &tool.manifest.handler {
-            Handler::Script { .. } => (Some(self.confined(&tool, request.timeout_ms, &input, trace)?), None),
-            _ => {
-                let own = method.is_some_and(|method| method.keeps_time());
-                (None, if own { None } else { Some(in_process_limit(&tool.manifest, request.timeout_ms)?) })
-            }
+        let decision = policy::decide(&tool.manifest, &tool.site, &self.policies(), &self.parts.machine);
+        trace.decided(&decision.policy, &decision.digest);
+        let (confinement, limit) = if decision.in_process {
+            let limit = in_process(&decision, request.timeout_ms)?;
+            (None, (!method.is_some_and(|method| method.keeps_time())).then_some(limit))
+        } else {
+            (Some(self.confined(&decision, request.timeout_ms, &input, trace)?), None)
         };
         let executor = self.executor(&tool.manifest.handler)?;
         let call = Call { manifest: tool.manifest.clone(), site: tool.site.clone(), input, confinement };
@@ -164,17 +168,56 @@ impl Service {
         Ok(output)
     }
 
-    /// Policy: decide, confine, keep what was decided.
+    /// The policies, with every manifest and script of this moment protected: no tool may write one.
+    fn policies(&self) -> Arc<policy::Policies> {
+        let snapshot = self.parts.registry.snapshot();
+        let mut kept = self.protected.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, policies)) = kept.as_ref().filter(|(of, _)| Arc::ptr_eq(of, &snapshot)) {
+            return policies.clone();
+        }
+        let mut policies = (*self.parts.policies).clone();
+        policies.protect(snapshot.files());
+        let policies = Arc::new(policies);
+        *kept = Some((snapshot, policies.clone()));
+        policies
+    }
+
+    /// Loaded, but lacking something here: refused before anything is looked at (Q9).
+    fn available(&self, tool: &registry::Tool) -> Result<(), Fault> {
+        let needs = registry::needs_of(tool, &self.parts.machine);
+        if needs.is_empty() {
+            return Ok(());
+        }
+        let message = format!("Tool {} is not available in this host: it needs {}.", tool.manifest.id, needs.join("; "));
+        Err(Fault::new(Kind::CapabilityError, message))
+    }
+
+    /// Whether a call could get as far as its executor: what is listed to agents.
+    pub fn can_call(&self, tool: &registry::Tool) -> bool {
+        let fixed_language = match &tool.manifest.handler {
+            Handler::ServiceMethod { service, language, .. } if service == method::SCRIPT_SERVICE => *language,
+            _ => None,
+        };
+        let decision = policy::decide(&tool.manifest, &tool.site, &self.policies(), &self.parts.machine);
+        let allowed = if decision.in_process { in_process(&decision, None).is_ok() } else { decision.shape.is_ok() };
+        allowed
+            && self.available(tool).is_ok()
+            && self.executor(&tool.manifest.handler).is_ok()
+            && fixed_language.is_none_or(|l| l == Language::Wasm || self.parts.machine.runtimes.contains_key(&l))
+    }
+
+    /// Confines, and keeps the text of what was decided.
     fn confined(
         &self,
-        tool: &registry::Tool,
+        decision: &policy::Decision,
         asked_ms: Option<u64>,
         input: &Value,
         trace: &mut Trace,
     ) -> Result<policy::Confinement, Fault> {
-        let decision = policy::decide(&tool.manifest, &tool.site, &self.parts.policies, &self.parts.machine);
-        trace.decided(&decision.policy, &decision.digest);
-        let confinement = policy::confine(&decision, asked_ms, None)?;
+        let confinement = policy::confine(decision, asked_ms, None)?;
+        if let Some(clamp) = policy::timeout_clamp(decision, asked_ms) {
+            trace.note(clamp);
+        }
         input_fits(&confinement, input)?;
         let digest = self.parts.audit.keep(&confinement.shape)?;
         let script = confinement.shape.script.as_deref().and_then(|script| self.scripts.of(script));
@@ -253,17 +296,6 @@ impl Service {
     }
 }
 
-/// Loaded, but lacking something: refused before anything is looked at (Q9, Q23).
-fn available(tool: &registry::Tool) -> Result<(), Fault> {
-    match &tool.availability {
-        registry::Availability::Ready => Ok(()),
-        registry::Availability::Unavailable { needs } => Err(Fault::new(
-            Kind::CapabilityError,
-            format!("Tool {} is not available in this host: it needs {}.", tool.manifest.id, needs.join(", ")),
-        )),
-    }
-}
-
 /// Decoded and checked against the schema. The secrets are known before anything can be said about them.
 fn checked(
     manifest: &Manifest,
@@ -290,17 +322,22 @@ fn input_fits(confinement: &policy::Confinement, input: &Value) -> Result<(), Fa
     Ok(())
 }
 
-/// The clock of a tool that runs in this process: call, else manifest, else the house (Q2).
-fn in_process_limit(manifest: &Manifest, asked_ms: Option<u64>) -> Result<Duration, Fault> {
+/// A tool without a process of its own: policy may refuse it, and it gets a clock (Q2).
+fn in_process(decision: &policy::Decision, asked_ms: Option<u64>) -> Result<Duration, Fault> {
+    if let Err(fault) = &decision.shape
+        && fault.kind != Kind::InternalError
+    {
+        return Err(fault.clone());
+    }
     let least = quantity::MIN_TIMEOUT_MS;
-    if asked_ms.is_some_and(|ms| ms < least) {
-        let message = format!("The time limit must be at least {least} ms.");
+    if let Some(asked) = asked_ms.filter(|asked| *asked < least) {
+        let message = format!("timeoutMs must be at least {least}; {asked} was given");
         return Err(Fault::new(Kind::ParameterValidationError, message));
     }
-    let house = quantity::Limit::TimeoutMs.house_default();
-    let own = manifest.execution.timeout_ms.or_else(|| manifest.limits.get(&quantity::Limit::TimeoutMs).copied());
-    let ceiling = own.unwrap_or(house).max(house);
-    Ok(Duration::from_millis(asked_ms.or(own).unwrap_or(house).min(ceiling)))
+    let limit = quantity::Limit::TimeoutMs;
+    let house = limit.house_default();
+    let (usual, ceiling) = decision.limit(limit).map_or((house, house), |limit| (limit.effective, limit.ceiling));
+    Ok(Duration::from_millis(asked_ms.unwrap_or(usual).min(ceiling)))
 }
 
 fn timed_out(limit: Duration) -> Outcome {

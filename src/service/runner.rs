@@ -77,10 +77,10 @@ impl Service {
             method::What::File { site, language } => (site, language, None),
             method::What::Source { language, code } => (nowhere(), language, Some(code)),
         };
+        let policies = self.policies();
         let namers = self.namers(&site);
         let target = policy::RunTarget { site: site.clone(), language, entry_point: None };
-        let decision =
-            policy::decide_run(&target, &context.manifest, &namers, &self.parts.policies, &self.parts.machine);
+        let decision = policy::decide_run(&target, &context.manifest, &namers, &policies, &self.parts.machine);
         let asked = (decision.policy.clone(), decision.digest.clone());
         let refusal = |fault| (Some(asked.clone()), fault);
         let mut confinement = policy::confine(&decision, timeout_ms, source).map_err(refusal)?;
@@ -96,16 +96,9 @@ impl Service {
 
     /// Every manifest that names this script: its policy and approval hold here too.
     fn namers(&self, site: &Site) -> Vec<(Arc<crate::manifest::Manifest>, Site)> {
-        if site.script.is_none() {
-            return Vec::new();
-        }
-        let snapshot = self.parts.registry.snapshot();
-        let tools = snapshot.list(&registry::Filter::default());
-        tools
-            .into_iter()
-            .filter(|tool| tool.site.script == site.script)
-            .map(|tool| (tool.manifest.clone(), tool.site.clone()))
-            .collect()
+        let Some(script) = &site.script else { return Vec::new() };
+        let tools = self.parts.registry.snapshot().namers(script);
+        tools.iter().map(|tool| (tool.manifest.clone(), tool.site.clone())).collect()
     }
 }
 
@@ -114,14 +107,13 @@ fn nowhere() -> Site {
     Site { manifest: PathBuf::new(), base: PathBuf::new(), script: None, folder: PathBuf::from("/tmp") }
 }
 
-/// An environment literal of a call answers to the same rule as one of a manifest.
+/// An environment literal of a call answers to the same rule as one of a manifest, and a call may not
+/// replace what the host itself sets.
 fn literal(name: &str, value: &str) -> Result<(), Fault> {
-    let plain = !name.is_empty()
-        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
-        && !name.starts_with(|c: char| c.is_ascii_digit());
-    let steering = ["LD_", "PYTHON", "NODE_", "BUN_"].iter().any(|prefix| name.starts_with(prefix))
-        || matches!(name, "PATH" | "HOME" | "TMPDIR" | "IFS" | "BASH_ENV" | "ENV");
-    if !plain || steering || value.contains('\0') || name.len() + value.len() > crate::quantity::MAX_ENV_BYTES {
+    let own = matches!(name, "PATH" | "HOME" | "TMPDIR" | "LANG");
+    let plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+    let fits = name.len() + value.len() <= crate::quantity::MAX_ENV_BYTES && !value.contains('\0');
+    if own || !plain || !fits || policy::env_is_refused(name) {
         let message = format!("Environment variable '{}' may not be set by a call.", name.escape_debug());
         return Err(Fault::new(Kind::SecurityError, message));
     }

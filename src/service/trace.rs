@@ -36,6 +36,7 @@ pub(super) struct Trace {
     limits: Option<policy::Limits>,
     digests: Digests,
     command: String,
+    notes: Vec<String>,
     ran: bool,
     logs: Vec<String>,
     usage: executor::Usage,
@@ -61,6 +62,7 @@ impl Trace {
             limits: None,
             digests: Digests::default(),
             command: String::new(),
+            notes: Vec::new(),
             ran: false,
             logs: Vec::new(),
             usage: executor::Usage::default(),
@@ -110,6 +112,11 @@ impl Trace {
         limits.set(crate::quantity::Limit::TimeoutMs, confinement.per_call.timeout_ms);
         self.limits = Some(limits);
         self.command = command(shape);
+    }
+
+    /// A remark for the record: a clamp, for one.
+    pub fn note(&mut self, note: String) {
+        self.notes.push(note);
     }
 
     pub fn running(&mut self) {
@@ -208,6 +215,7 @@ impl Trace {
             "message": fault.map(|fault| cut(&fault.message)),
             "arguments": cut(&self.arguments.to_string()),
             "usage": self.usage,
+            "notes": self.notes,
             "violations": self.violations(fault),
         })
     }

@@ -14,6 +14,8 @@ use std::collections::BTreeSet;
 const MAX_HOPS: usize = 16;
 /// Deepest place a default is filled in.
 const MAX_FILL_DEPTH: usize = 64;
+/// Most looks at a place while filling in defaults.
+const MAX_FILL_STEPS: usize = 5_000_000;
 
 /// Checks what a caller gave (A-103… ). `from_text`: every value came as text and is converted
 /// to the type its parameter asks for.
@@ -29,9 +31,9 @@ pub fn check(manifest: &Manifest, given: Value, from_text: bool) -> Result<Value
         convert(root, &mut given, &mut flaws);
     }
     let mut arguments = Value::Object(given);
-    let mut room = MAX_FILLED_DEFAULTS;
-    fill(root, root, &mut arguments, 0, &mut room);
-    if room == 0 {
+    let mut filling = Filling { root, room: MAX_FILLED_DEFAULTS, steps: MAX_FILL_STEPS };
+    filling.fill(root, &mut arguments, 0);
+    if filling.room == 0 || filling.steps == 0 {
         flaws.push(Flaw::must("", "default", "must not need so many defaults"));
     }
     let told: BTreeSet<String> = flaws.iter().map(|flaw| flaw.pointer.clone()).collect();
@@ -135,7 +137,9 @@ fn types<'s>(root: &'s Value, name: &str) -> BTreeSet<&'s str> {
                 Some(Value::Array(several)) => types.extend(several.iter().filter_map(Value::as_str)),
                 _ => {
                     let listed = schema.get("enum").and_then(Value::as_array).into_iter().flatten();
-                    types.extend(listed.chain(schema.get("const")).map(type_of));
+                    for value in listed.chain(schema.get("const")) {
+                        types.insert(type_of(value));
+                    }
                 }
             }
         }
@@ -173,38 +177,46 @@ fn from_text(written: &str, types: &BTreeSet<&str>) -> Result<Value, String> {
     exact.map(|n| Value::from(n as i64)).ok_or_else(String::new)
 }
 
-/// Puts defaults in, at every depth of `properties` and `items`.
-fn fill(root: &Value, schema: &Value, value: &mut Value, depth: usize, room: &mut usize) {
-    if depth > MAX_FILL_DEPTH || *room == 0 {
-        return;
-    }
-    if let Some(target) = target(root, schema) {
-        fill(root, target, value, depth + 1, room);
-    }
-    for branch in schema.get("allOf").and_then(Value::as_array).into_iter().flatten() {
-        fill(root, branch, value, depth + 1, room);
-    }
-    match value {
-        Value::Object(members) => {
-            for (name, property) in schema.get("properties").and_then(Value::as_object).into_iter().flatten() {
-                if !members.contains_key(name) {
-                    let Some(default) = default_of(root, property) else { continue };
-                    *room = room.saturating_sub(1);
-                    members.insert(name.clone(), default.clone());
-                }
-                if let Some(member) = members.get_mut(name) {
-                    fill(root, property, member, depth + 1, room);
+/// One filling-in of defaults. Both numbers count down: a hostile schema could ask for ever.
+struct Filling<'s> {
+    root: &'s Value,
+    room: usize,
+    steps: usize,
+}
+
+impl Filling<'_> {
+    /// Puts defaults in, at every depth of `properties` and `items`.
+    fn fill(&mut self, schema: &Value, value: &mut Value, depth: usize) {
+        if depth > MAX_FILL_DEPTH || self.room == 0 || self.steps == 0 {
+            return;
+        }
+        self.steps -= 1;
+        if let Some(target) = target(self.root, schema) {
+            self.fill(target, value, depth + 1);
+        }
+        for branch in schema.get("allOf").and_then(Value::as_array).into_iter().flatten() {
+            self.fill(branch, value, depth + 1);
+        }
+        match value {
+            Value::Object(members) => {
+                for (name, property) in schema.get("properties").and_then(Value::as_object).into_iter().flatten() {
+                    if !members.contains_key(name) {
+                        let Some(default) = default_of(self.root, property) else { continue };
+                        self.room = self.room.saturating_sub(1);
+                        members.insert(name.clone(), default.clone());
+                    }
+                    if let Some(member) = members.get_mut(name) {
+                        self.fill(property, member, depth + 1);
+                    }
                 }
             }
-        }
-        Value::Array(items) => {
-            if let Some(each) = schema.get("items").filter(|each| each.is_object()) {
-                for item in items {
-                    fill(root, each, item, depth + 1, room);
+            Value::Array(items) => {
+                if let Some(each) = schema.get("items").filter(|each| each.is_object()) {
+                    items.iter_mut().for_each(|item| self.fill(each, item, depth + 1));
                 }
             }
+            _ => {}
         }
-        _ => {}
     }
 }
 

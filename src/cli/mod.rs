@@ -4,8 +4,12 @@
 //! of a call; a raw control character on a terminal; a panic on a closed pipe.
 
 pub mod call;
+pub mod check;
 pub mod host;
+pub mod list;
+pub mod new;
 pub mod refusal;
+pub mod schema;
 pub mod serve;
 pub mod settings;
 pub mod test;

@@ -1,4 +1,5 @@
-//! One test binary: every file here is one subject.
-
-mod runtimes;
-mod shims;
+//! All integration tests, in one binary.
+mod cli_call;
+mod common;
+mod mcp;
+mod service;

@@ -1,1 +1,4 @@
 //! (to be built)
+
+pub mod audit;
+pub mod diff;

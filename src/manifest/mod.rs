@@ -188,6 +188,7 @@ pub enum Code {
 }
 
 pub mod schema;
+pub mod text;
 
 /// SHA-256, lower-case hex.
 pub fn sha256_hex(bytes: &[u8]) -> String {

@@ -69,7 +69,7 @@ fn pattern(text: &str) -> Pattern {
         PatternShape::Tree { path: PathBuf::new() }
     } else if let Some(tree) = text.strip_suffix("/**").or(text.strip_suffix('/')) {
         PatternShape::Tree { path: if tree.is_empty() { "/".into() } else { tree.into() } }
-    } else if text.contains('*') {
+    } else if text.contains(['*', '?']) {
         let (folder, names) = text.rsplit_once('/').unwrap_or(("", text));
         PatternShape::Names { folder: folder.into(), names: names.into() }
     } else {
@@ -263,6 +263,7 @@ fn what_is_run_or_obeyed_is_never_written() {
         "*.py",
         "r*",
         "*",
+        "x.p?",
         "helper.py",
         "lib*",
         "/t/**",
@@ -272,7 +273,6 @@ fn what_is_run_or_obeyed_is_never_written() {
         "out/x.tool.json",
         "out/*.tool.json",
         "out/*.policy.toml",
-        "out/*.json",
         "node_modules/**",
         ".venv/**",
         "lib/__pycache__/**",
@@ -301,6 +301,9 @@ fn what_is_run_or_obeyed_is_never_written() {
         let decision = policy::decide(&asking(Some(&[]), &[ask]), &site(), &policies, &machine);
         assert!(decision.shape.is_ok(), "{ask}: {:?}", decision.shape);
     }
+    let decision = policy::decide(&asking(Some(&[]), &["out/*.json"]), &site(), &policies, &machine);
+    assert!(decision.may_write(Path::new("/t/user_scripts/demo/out/x.tool.json")), "and so it is never loaded");
+    assert!(!decision.may_write(Path::new("/t/user_scripts/demo/x.tool.json")));
 }
 
 #[test]
@@ -625,6 +628,79 @@ fn a_saved_audit_is_read_back() {
     let powers = policy::diff::Powers::from_audit(&saved).unwrap();
     assert_eq!(powers, [policy::diff::Powers::of(&decision)]);
     assert!(policy::diff::Powers::from_audit(&serde_json::json!({ "x": 1 })).is_err());
+}
+
+#[test]
+fn the_verbs_take_what_the_issue_says() {
+    #[derive(clap::Parser)]
+    struct Audit {
+        #[command(flatten)]
+        args: toolhost::cli::audit::Args,
+    }
+    let parse = |line: &str| <Audit as clap::Parser>::try_parse_from(line.split(' ')).map(|a| a.args);
+    for good in [
+        "audit demo:one",
+        "audit --all --json",
+        "audit demo:one --probe",
+        "audit demo:one --suggest-policy",
+        "audit --who-can read:/data",
+        "audit --call 0192",
+        "audit --diff old.json new.json",
+    ] {
+        assert!(parse(good).is_ok(), "{good}");
+    }
+    for bad in
+        ["audit", "audit demo:one --all", "audit --all --suggest-policy", "audit --probe", "audit --diff old.json"]
+    {
+        assert!(parse(bad).is_err(), "{bad}");
+    }
+    let tools = [(Arc::new(tool("demo:one")), site())];
+    let (policies, machine) = (Policies::built_in(), machine());
+    let host = toolhost::cli::audit::Host { tools: &tools, policies: &policies, machine: &machine };
+    let whole: Value = serde_json::from_str(&toolhost::cli::audit::all(&host, true)).unwrap();
+    assert_eq!(whole["tools"][0]["tool"], "demo:one@1.0.0");
+    println!("{}", toolhost::cli::audit::one(&host, &tools[0].0, &tools[0].1, false));
+    assert!(toolhost::cli::audit::who_can(&host, &[], "nonsense", false).is_err());
+}
+
+#[test]
+fn diff_compares_policies_audits_and_tools() {
+    let folder = tempfile::tempdir().unwrap();
+    let put = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
+        path.display().to_string()
+    };
+    let old = put("old.policy.toml", &policy_text(&["./**"], &[], ""));
+    let new = put("new.policy.toml", &policy_text(&["./**", "/data/**"], &[], ""));
+    let tools = [(Arc::new(asking(Some(&["./*", "/data/**"]), &[])), site())];
+    let policies = Policies::built_in();
+    let lost = || toolhost::fault::Fault::new(Kind::ToolNotFoundError, "no such tool");
+    let host = toolhost::cli::diff::Host {
+        tools: &tools,
+        policies: &policies,
+        machine: &|_| machine(),
+        find: &|reference| if reference == "demo:one@1.0.0" { Ok(tools[0].clone()) } else { Err(lost()) },
+        read: &|_| Err(lost()),
+        root: folder.path(),
+    };
+    let run = |old: &str, new: &str| {
+        toolhost::cli::diff::report(&host, &toolhost::cli::diff::Args { old: old.into(), new: new.into(), json: false })
+    };
+    let text = run(&old, &new).unwrap();
+    assert!(text.contains("demo:one\n    + read       read /data/**"), "{text}");
+    assert!(text.contains("demo:one@1.0.0\n    + run        can be called   (before: could not run before)"), "{text}");
+    assert_eq!(run(&new, &old).unwrap(), "Nothing new can be done.\n");
+    let saved = put(
+        "audit.json",
+        &serde_json::json!({ "tools": [policy::explain::json(&decide(&tools[0].0, &policies))] }).to_string(),
+    );
+    assert_eq!(run(&saved, "demo:one@1.0.0").unwrap(), "Nothing new can be done.\n");
+    assert!(run(&saved, &new).unwrap().contains("can be called"));
+    assert_eq!(run("demo:two", &new).unwrap_err().kind, Kind::ToolNotFoundError);
+    let broken = put("broken.policy.toml", "oops");
+    assert!(run(&broken, &new).unwrap_err().person.unwrap().contains("broken.policy.toml:1:"));
 }
 
 /// Every field of a policy is named here with what reads it; a new field does not compile until it is.

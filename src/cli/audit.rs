@@ -12,19 +12,19 @@ use std::sync::Arc;
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct Args {
     /// The tool: id, id@1.2.0 or id@^1
-    #[arg(required_unless_present_any = ["all", "who_can", "call"], conflicts_with_all = ["all", "who_can", "call"])]
+    #[arg(required_unless_present_any = ["all", "who_can", "call", "diff"], conflicts_with_all = ["all", "who_can", "call", "diff"])]
     pub tool: Option<String>,
     /// Every tool
-    #[arg(long, conflicts_with_all = ["who_can", "call"])]
+    #[arg(long, conflicts_with_all = ["who_can", "call", "diff"])]
     pub all: bool,
     /// For a program
     #[arg(long)]
     pub json: bool,
     /// Run our own probe inside that exact confinement and show what it could and could not do
-    #[arg(long, requires = "tool", conflicts_with = "suggest_policy")]
+    #[arg(long, requires = "tool", conflicts_with_all = ["suggest_policy", "all", "who_can", "call", "diff"])]
     pub probe: bool,
     /// Print the policy text that would grant what the tool asks; each `why` is left for you
-    #[arg(long, requires = "tool")]
+    #[arg(long, requires = "tool", conflicts_with_all = ["all", "who_can", "call", "diff"])]
     pub suggest_policy: bool,
     /// Which tools can: read:PATH, write:PATH or reach:HOST
     #[arg(long, value_name = "QUESTION", conflicts_with = "call")]
@@ -32,6 +32,9 @@ pub struct Args {
     /// What a past call could touch, by its id
     #[arg(long, value_name = "ID")]
     pub call: Option<String>,
+    /// The same as `toolhost diff OLD NEW`
+    #[arg(long, num_args = 2, value_names = ["OLD", "NEW"], conflicts_with_all = ["who_can", "call"])]
+    pub diff: Option<Vec<String>>,
 }
 
 /// What is known of this host when the verb runs.

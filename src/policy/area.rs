@@ -152,7 +152,7 @@ pub fn join(folder: &Path, path: &Path) -> Option<PathBuf> {
 
 /// Does a file name match the `names` of an opening? `*` does not match hidden files: name them.
 pub fn name_matches(names: &str, name: &str) -> bool {
-    if name.starts_with('.') && !literal_start(names).is_some_and(|c| c == '.') {
+    if name.starts_with('.') && !names.starts_with('.') {
         return false;
     }
     globset::GlobBuilder::new(names)
@@ -160,10 +160,6 @@ pub fn name_matches(names: &str, name: &str) -> bool {
         .backslash_escape(true)
         .build()
         .is_ok_and(|glob| glob.compile_matcher().is_match(name))
-}
-
-fn literal_start(names: &str) -> Option<char> {
-    names.chars().next()
 }
 
 /// A literal name as a glob that matches just that name.

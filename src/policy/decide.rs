@@ -13,8 +13,9 @@ use super::{Limits, Machine, Network, Program, Runtime, Shape};
 use crate::fault::{Fault, Kind};
 use crate::manifest::{Handler, Language, Manifest, Site, StderrRule};
 use crate::quantity::Limit;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The builtin tool that takes source text. It exists only where a policy names it by its exact id.
 pub const RUN_CODE: &str = "core:run-code";
@@ -29,6 +30,8 @@ pub(super) struct Subject<'a> {
     pub runs: Option<(Language, Option<String>)>,
     /// Denied asks are dropped whatever the policy's mode (a script answers to several tools' asks).
     pub narrow: bool,
+    /// The manifests that name the script, if not this one does.
+    pub namers: &'a [(Arc<Manifest>, Site)],
 }
 
 pub fn decide(manifest: &Manifest, site: &Site, policies: &Policies, machine: &Machine) -> Decision {
@@ -37,13 +40,13 @@ pub fn decide(manifest: &Manifest, site: &Site, policies: &Policies, machine: &M
         _ => None,
     };
     if runs.is_some() {
-        return judge(&Subject { manifest, site, runs, narrow: false }, policies, machine);
+        return judge(&Subject { manifest, site, runs, narrow: false, namers: &[] }, policies, machine);
     }
     // No process of its own. What it asks is for the script that a call names: `decide_run` judges
     // that script and narrows, so this answer narrows too.
     let folder = PathBuf::from(SCRIPT_FOLDER);
     let place = Site { manifest: site.manifest.clone(), base: PathBuf::new(), script: None, folder };
-    judge(&Subject { manifest, site: &place, runs, narrow: true }, policies, machine)
+    judge(&Subject { manifest, site: &place, runs, narrow: true, namers: &[] }, policies, machine)
 }
 
 /// What stands in the way of a call, by who must act.
@@ -119,12 +122,11 @@ fn in_process_fault() -> Fault {
 
 fn fences<'a>(subject: &Subject<'a>, policies: &'a Policies, machine: &Machine, policy: &'a Policy) -> Judge<'a> {
     let site = subject.site;
-    let mut protected: BTreeSet<PathBuf> = policies.protected.clone();
-    protected.extend(site.script.iter().cloned());
-    protected.extend(Some(site.manifest.clone()).filter(|m| !m.as_os_str().is_empty()));
+    let manifests = subject.namers.iter().map(|(_, namer)| &namer.manifest).chain([&site.manifest]);
+    let own = manifests.chain(&site.script).map(PathBuf::as_path).filter(|p| !p.as_os_str().is_empty()).collect();
     let named = machine.named_runtimes.values();
     let runtimes = machine.runtimes.values().chain(named).flat_map(files_of).collect();
-    Judge { site, policy, host: policies.host.as_ref(), protected, runtimes }
+    Judge { site, policy, host: policies.host.as_ref(), protected: &policies.protected, own, runtimes }
 }
 
 fn files_of(runtime: &Runtime) -> Vec<PathBuf> {

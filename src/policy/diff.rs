@@ -57,7 +57,7 @@ impl Powers {
     /// From one entry of `audit --json`.
     pub fn from_json(entry: &Value) -> Result<Powers, String> {
         let field = |name: &str| entry.get(name).ok_or_else(|| format!("not an audit: `{name}` is missing"));
-        let read = |name: &str| field(name).map(Value::clone);
+        let read = |name: &str| field(name).cloned();
         let grants = serde_json::from_value(read("grants")?).map_err(|e| format!("not an audit: grants: {e}"))?;
         let asks = read("asks")?;
         let limits = read("limits")?;

@@ -16,9 +16,9 @@ use std::path::{Path, PathBuf};
 const RUN_LATER: [&str; 5] = ["node_modules", ".venv", "venv", "site-packages", "__pycache__"];
 /// Endings that an interpreter would load from the script's own folder.
 const CODE: [&str; 12] =
-    ["x.py", "x.pyc", "x.pth", "x.so", "x.js", "x.mjs", "x.cjs", "x.ts", "x.node", "x.wasm", "x.wat", "bunfig.toml"];
+    [".py", ".pyc", ".pth", ".so", ".js", ".mjs", ".cjs", ".ts", ".node", ".wasm", ".wat", "bunfig.toml"];
 /// Files that would be loaded from any folder.
-const OURS: [&str; 2] = ["x.tool.json", "x.policy.toml"];
+const OURS: [&str; 2] = [".tool.json", ".policy.toml"];
 
 /// Where the call's own scratch stands.
 const SCRATCH: &str = "/tmp";
@@ -28,8 +28,10 @@ pub(super) struct Judge<'a> {
     pub site: &'a Site,
     pub policy: &'a Policy,
     pub host: Option<&'a Policy>,
-    /// Own script and manifest, policies, other tools' files: never written.
-    pub protected: BTreeSet<PathBuf>,
+    /// Policies and other tools' files: never written.
+    pub protected: &'a BTreeSet<PathBuf>,
+    /// Own script and manifest, and the manifests that name the same script: never written.
+    pub own: Vec<&'a Path>,
     /// Folders of interpreters: never written.
     pub runtimes: BTreeSet<PathBuf>,
 }
@@ -131,8 +133,7 @@ impl<'a> Judge<'a> {
             return;
         }
         let fenced = self.fence(access, ask);
-        let pieces: Vec<Piece<'_>> =
-            self.pieces(access, ask).into_iter().filter(|p| self.fence(access, &p.area).is_none()).collect();
+        let pieces = self.pieces(access, ask);
         let allowed = pieces.iter().any(|p| p.area == *ask);
         let effective: Vec<String> = pieces.iter().map(|p| effective_text(access, &p.area)).collect();
         let (narrower, reason) = match fenced {
@@ -177,14 +178,17 @@ impl<'a> Judge<'a> {
         let mut pieces: Vec<Piece<'a>> = Vec::new();
         for rule in rules(self.policy, access) {
             let Some(part) = ask.overlap(&rule.area_at(folder)) else { continue };
+            // Before the cap is looked at: a cap may take a part away, never make one acceptable.
+            if self.fence(access, &part).is_some() {
+                continue;
+            }
             match self.host {
                 None => pieces.push(Piece { area: part, rule, policy: self.policy }),
                 Some(host) => pieces.extend(
-                    rules(host, access).filter_map(|cap| part.overlap(&cap.area_at(folder))).map(|area| Piece {
-                        area,
-                        rule,
-                        policy: self.policy,
-                    }),
+                    rules(host, access)
+                        .filter_map(|cap| part.overlap(&cap.area_at(folder)))
+                        .filter(|area| self.fence(access, area).is_none())
+                        .map(|area| Piece { area, rule, policy: self.policy }),
                 ),
             }
         }
@@ -241,7 +245,9 @@ impl<'a> Judge<'a> {
         if access == Access::Read {
             return None;
         }
-        if let Some(path) = self.protected.iter().find(|path| ask.touches(path)) {
+        if let Some(path) =
+            self.protected.iter().map(PathBuf::as_path).chain(self.own.iter().copied()).find(|path| ask.touches(path))
+        {
             let what = self.protected_name(path);
             return Some(format!("{what} could be written: {}", path.display()));
         }
@@ -269,41 +275,47 @@ impl<'a> Judge<'a> {
         if let Some(name) = component {
             return Some(format!("what lies in `{name}` is run later"));
         }
-        let could_be = |names: &[&'static str]| {
-            let folder = ask.folder();
-            match ask {
-                Area::Tree(_) => None,
-                Area::File(file) => {
-                    let text = file.file_name().map(|n| n.to_string_lossy().to_lowercase()).unwrap_or_default();
-                    names
-                        .iter()
-                        .copied()
-                        .find(|n| text == *n || n.strip_prefix('x').is_some_and(|end| text.ends_with(end)))
-                }
-                Area::Names { .. } => names.iter().copied().find(|n| ask.holds(&folder.join(n)) || code_stems(ask, n)),
-            }
-        };
-        if let Some(name) = could_be(&OURS) {
-            return Some(format!("a file like `{name}` could be written: a tool cannot make tools or policies"));
+        if let Some(ending) = OURS.iter().find(|ending| says_ending(ask, ending)) {
+            return Some(format!("files ending in `{ending}` could be written: a tool cannot make tools or policies"));
         }
         if ask.folder() == self.site.folder
-            && let Some(name) = could_be(&CODE)
+            && let Some(ending) = CODE.iter().find(|ending| could_end_in(ask, ending))
         {
             return Some(format!(
-                "a file like `{name}` beside the script could be written, and would be run later; write into a folder of its own (`out/*`)"
+                "a file ending in `{ending}` beside the script could be written, and would be run later; write into a folder of its own (`out/*`)"
             ));
         }
         None
     }
 }
 
-/// Could the glob match *some* name with this ending? (`report*` matches `report.py`.)
-fn code_stems(ask: &Area, name: &str) -> bool {
-    let (Area::Names { names, .. }, Some(ending)) = (ask, name.strip_prefix('x')) else { return false };
-    // The ending is reached if the glob's last part, after its last star, is an end of it or it of that.
-    let Some(star) = names.rfind('*') else { return names.to_lowercase().ends_with(ending) };
-    let tail = names.get(star + 1..).unwrap_or_default().to_lowercase();
-    tail.ends_with(ending) || ending.ends_with(&tail) || tail.contains('?')
+/// The ask itself spells this ending. (What `out/*` lets a tool write is never loaded either: `Decision::may_write`.)
+fn says_ending(ask: &Area, ending: &str) -> bool {
+    match ask {
+        Area::Tree(_) => false,
+        Area::File(_) => could_end_in(ask, ending),
+        Area::Names { names, .. } => names.to_lowercase().ends_with(ending),
+    }
+}
+
+/// Could a name of this area end so? (`report*` could end in `.py`, `*.csv` could not.)
+fn could_end_in(ask: &Area, ending: &str) -> bool {
+    let names = match ask {
+        Area::Tree(_) => return false,
+        Area::File(file) => {
+            return file.file_name().is_some_and(|n| n.to_string_lossy().to_lowercase().ends_with(ending));
+        }
+        Area::Names { names, .. } => names.to_lowercase(),
+    };
+    let mut glob = names.chars().rev();
+    for wanted in ending.chars().rev() {
+        match glob.next() {
+            Some('*') => return true,
+            Some(c) if c == '?' || c == wanted => {}
+            _ => return false,
+        }
+    }
+    true
 }
 
 pub(super) fn rules(policy: &Policy, access: Access) -> impl Iterator<Item = &Rule> {

@@ -9,6 +9,7 @@ use super::source::At;
 use crate::manifest::{Code, Language, Problem, Severity};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// A problem and the file it is in.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
@@ -36,14 +37,15 @@ pub struct Policies {
     pub(super) list: Vec<Policy>,
     pub(super) host: Option<Policy>,
     /// Files no tool may write: policies, and what the caller adds (`protect`).
-    pub(super) protected: BTreeSet<PathBuf>,
+    /// Shared, because a registry of ten thousand tools is held here and decisions are made often.
+    pub(super) protected: Arc<BTreeSet<PathBuf>>,
     notes: Vec<FileProblem>,
 }
 
 impl Policies {
     /// Where there is no policies folder.
     pub fn built_in() -> Policies {
-        Policies { list: vec![Policy::built_in()], host: None, protected: BTreeSet::new(), notes: Vec::new() }
+        Policies { list: vec![Policy::built_in()], host: None, protected: Arc::default(), notes: Vec::new() }
     }
 
     /// A folder or one file; relative `folders` start at the folder above the one the files lie in.
@@ -59,7 +61,7 @@ impl Policies {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
         let root = root.canonicalize().unwrap_or_else(|_| root.to_path_buf());
         let disk::Found { texts, notes, mut problems } = disk::read(&path);
-        let mut policies = Policies { list: Vec::new(), host: None, protected: BTreeSet::new(), notes };
+        let mut policies = Policies { list: Vec::new(), host: None, protected: Arc::default(), notes };
         for (file, text) in texts {
             let host = file.file_name().is_some_and(|n| n == HOST_FILE);
             match file::parse(&text, &file, host, &root) {
@@ -77,15 +79,14 @@ impl Policies {
         if !policies.list.iter().any(|p| p.tools.iter().any(|t| t.selector == Selector::Any)) {
             policies.list.push(Policy::built_in());
         }
-        policies.protected.insert(path.clone());
-        policies.protected.extend(path.canonicalize());
+        policies.protect([path.clone()].into_iter().chain(path.canonicalize()));
         policies.warn();
         Ok(policies)
     }
 
     /// Builds from policies already parsed (tests, an embedding program). The same conflicts are refused.
     pub fn from_parts(list: Vec<Policy>, host: Option<Policy>) -> Result<Policies, Vec<FileProblem>> {
-        let mut policies = Policies { list, host, protected: BTreeSet::new(), notes: Vec::new() };
+        let mut policies = Policies { list, host, protected: Arc::default(), notes: Vec::new() };
         let problems = policies.conflicts();
         if !problems.is_empty() {
             return Err(problems);
@@ -190,7 +191,7 @@ impl Policies {
 
     /// Adds files no tool may write: every manifest and script of the registry.
     pub fn protect(&mut self, paths: impl IntoIterator<Item = PathBuf>) {
-        self.protected.extend(paths.into_iter().filter(|p| !p.as_os_str().is_empty()));
+        Arc::make_mut(&mut self.protected).extend(paths.into_iter().filter(|p| !p.as_os_str().is_empty()));
     }
 
     /// The policies, host cap last.

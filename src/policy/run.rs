@@ -39,11 +39,9 @@ pub fn decide_run(
     let runs = Some((target.language, target.entry_point.clone()));
     // The builtin's own manifest has no file; the target's manifests are protected through the namers.
     let site = Site { manifest: PathBuf::new(), ..target.site.clone() };
-    let mut policies = policies.clone();
-    policies.protect(namers.iter().map(|(_, site)| site.manifest.clone()));
-    let mut decision = judge(&Subject { manifest: tool, site: &site, runs, narrow: true }, &policies, machine);
+    let mut decision = judge(&Subject { manifest: tool, site: &site, runs, narrow: true, namers }, policies, machine);
     for (manifest, site) in namers {
-        let other = decide::decide(manifest, site, &policies, machine);
+        let other = decide::decide(manifest, site, policies, machine);
         meet(&mut decision, &other);
     }
     decision
@@ -56,7 +54,7 @@ fn run_code(target: &RunTarget, tool: &Manifest, policies: &Policies, machine: &
     bare.asks.write = Vec::new();
     let site = Site { manifest: PathBuf::new(), folder: PathBuf::from("/tmp"), script: None, base: PathBuf::new() };
     let runs = Some((target.language, target.entry_point.clone()));
-    judge(&Subject { manifest: &bare, site: &site, runs, narrow: true }, policies, machine)
+    judge(&Subject { manifest: &bare, site: &site, runs, narrow: true, namers: &[] }, policies, machine)
 }
 
 /// Narrows `decision` by what `other` would give the same script.

@@ -198,6 +198,7 @@ impl<'t> Reader<'t> {
             let message = crate::manifest::text::printable(error.message());
             self.complain(Code::Syntax, "", at, format!("not TOML: {message}"));
         }
+        self.problems.sort_by_key(|p| (p.line, p.column));
         None
     }
 }

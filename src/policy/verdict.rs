@@ -7,7 +7,7 @@ use super::{Grant, Runtime, Shape};
 use crate::fault::Fault;
 use crate::quantity::Limit;
 use serde::Serialize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The walls, by the names they have in `sandbox`'s table, that a report can point to.
 pub mod wall {
@@ -188,9 +188,9 @@ impl Decision {
         self.verdicts.iter().filter(|v| !v.allowed)
     }
 
-    /// Folders in which this tool may write: nothing in them is ever loaded as manifest, script or policy.
-    pub fn writable_folders(&self) -> Vec<PathBuf> {
-        let writes = self.grants.iter().filter(|g| g.access == super::Access::Write);
-        writes.map(|g| g.opening.folder().to_path_buf()).collect()
+    /// True for what this tool may write: such a file is never loaded as manifest, script or policy.
+    pub fn may_write(&self, path: &Path) -> bool {
+        let mut writes = self.grants.iter().filter(|g| g.access == super::Access::Write);
+        writes.any(|g| super::Area::of(&g.opening).holds(path))
     }
 }

@@ -49,7 +49,9 @@ fn exit_codes_say_who_must_act() {
     let (code, _, err) = host.run(&["call", "core:execute-python-script", "scriptPath=a.py", "timeoutMs=abc"]);
     assert_eq!(code, 2);
     assert!(err.contains("Input parameter 'timeoutMs' must be an integer."), "{err}");
-    fs::create_dir_all(host.folder.path().join("state/toolhost/audit.jsonl")).unwrap();
+    let log = host.folder.path().join("state/toolhost/audit.jsonl");
+    fs::remove_file(&log).unwrap();
+    fs::create_dir(&log).unwrap();
     let (code, _, err) = host.run(&["call", "no:such"]);
     assert_eq!(code, 4, "{err}");
     assert!(err.contains("--audit-log"), "{err}");

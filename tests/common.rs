@@ -139,6 +139,9 @@ pub fn world_with(more: impl FnOnce(&Path, &mut Executors)) -> World {
         manifest.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
         fs::write(root.join(format!("tool-defs/{name}.tool.json")), manifest.to_string()).unwrap();
     }
+    // A script that no manifest names: only the builtin tools and their policy speak for it.
+    fs::create_dir_all(root.join("user_scripts/free")).unwrap();
+    fs::write(root.join("user_scripts/free/echo.py"), "pass\n").unwrap();
     let fake = Arc::new(Fake::default());
     let mut executors = Executors {
         process: Some(fake.clone()),

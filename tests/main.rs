@@ -2,4 +2,6 @@
 mod cli_call;
 mod common;
 mod mcp;
+mod policy;
+mod policy_files;
 mod service;

@@ -3,8 +3,10 @@
 //! For: `main`. In: arguments. Out: an exit code (0 ok, 1 tool, 2 caller, 3 policy, 4 host). Never: logic
 //! of a call; a raw control character on a terminal; a panic on a closed pipe.
 
+pub mod audit;
 pub mod call;
 pub mod check;
+pub mod diff;
 pub mod host;
 pub mod list;
 pub mod new;

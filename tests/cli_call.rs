@@ -23,7 +23,14 @@ impl Host {
         let mut command = Command::cargo_bin("toolhost").unwrap();
         command.env("XDG_STATE_HOME", self.folder.path().join("state"));
         command.env("XDG_CONFIG_HOME", self.folder.path().join("config"));
-        for name in ["TOOLHOST_ROOT", "TOOLHOST_TOOLS", "TOOLHOST_SCRIPTS", "TOOLHOST_POLICIES", "TOOLHOST_CONFIG", "TOOLHOST_LOG"] {
+        for name in [
+            "TOOLHOST_ROOT",
+            "TOOLHOST_TOOLS",
+            "TOOLHOST_SCRIPTS",
+            "TOOLHOST_POLICIES",
+            "TOOLHOST_CONFIG",
+            "TOOLHOST_LOG",
+        ] {
             command.env_remove(name);
         }
         command.arg("--root").arg(self.folder.path());
@@ -89,14 +96,16 @@ fn serve_will_not_take_the_current_folder_for_a_root() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("--root"));
     let mut command = Command::cargo_bin("toolhost").unwrap();
     command.env("XDG_STATE_HOME", host.folder.path().join("state")).env("XDG_CONFIG_HOME", host.folder.path());
-    let output = command.env_remove("TOOLHOST_ROOT").current_dir(host.folder.path()).args(["call", "a:b"]).output().unwrap();
+    let output =
+        command.env_remove("TOOLHOST_ROOT").current_dir(host.folder.path()).args(["call", "a:b"]).output().unwrap();
     assert!(String::from_utf8_lossy(&output.stderr).contains("using the current folder as root"));
 }
 
 #[test]
 fn json_prints_the_whole_outcome_of_a_failure_too() {
     let host = host();
-    let (code, out, _) = host.run(&["call", "core:execute-python-script", "--json", "--input", "{\"scriptPath\":\"/abs.py\"}"]);
+    let (code, out, _) =
+        host.run(&["call", "core:execute-python-script", "--json", "--input", "{\"scriptPath\":\"/abs.py\"}"]);
     let report: Value = serde_json::from_str(&out).unwrap();
     assert_eq!(code, 3);
     assert_eq!((&report["success"], report["error"]["type"].as_str()), (&Value::Bool(false), Some("SecurityError")));

@@ -112,16 +112,22 @@ pub fn world_with(more: impl FnOnce(&Path, &mut Executors)) -> World {
     .unwrap();
     for (name, extra) in [
         ("echo", json!({})),
-        ("whole", json!({"parameters": {"type": "object", "properties": {
+        (
+            "whole",
+            json!({"parameters": {"type": "object", "properties": {
             "timeoutMs": {"type": "integer", "description": "d", "minimum": 100},
-            "inputData": {"type": "object", "description": "d", "additionalProperties": true}}}})),
+            "inputData": {"type": "object", "description": "d", "additionalProperties": true}}}}),
+        ),
         ("user", json!({})),
         ("text", json!({"output": {"type": "string"}})),
         ("list", json!({})),
         ("wrong", json!({})),
         ("long_running", json!({"execution": {"timeoutMs": 200}})),
-        ("fails", json!({"parameters": {"type": "object", "properties": {
-            "token": {"type": "string", "description": "d", "writeOnly": true}}}})),
+        (
+            "fails",
+            json!({"parameters": {"type": "object", "properties": {
+            "token": {"type": "string", "description": "d", "writeOnly": true}}}}),
+        ),
         ("panics", json!({})),
         ("over", json!({})),
         ("greedy", json!({"securityContext": {"fileAccess": {"allowWrite": ["/etc/**"]}}})),

@@ -105,7 +105,9 @@ async fn tools_are_listed_alike_in_both_eras() {
         for tool in &tools {
             assert_eq!(tool["inputSchema"]["type"], "object");
             assert!(tool["description"].as_str().is_some_and(|d| !d.is_empty()));
-            assert!(tool["_meta"]["dev.toolhost/toolId"].is_string() && tool["_meta"]["dev.toolhost/digest"].is_string());
+            assert!(
+                tool["_meta"]["dev.toolhost/toolId"].is_string() && tool["_meta"]["dev.toolhost/digest"].is_string()
+            );
             assert!(tool["outputSchema"].is_null() || tool["outputSchema"]["type"] == "object");
         }
         let at = |name: &str| tools.iter().find(|tool| tool["name"] == name).unwrap();
@@ -153,7 +155,11 @@ async fn failures_are_results_a_model_can_act_on() {
             ("fake__fails", json!({}), "ScriptError. Message: Script exited with code 3. Details: Traceback"),
             ("fake__long_running", json!({}), "TimeoutError. Message: Script execution timed out."),
             ("core__execute-python-script", json!({"scriptPath": "../x.py"}), "SecurityError"),
-            ("core__execute-python-script", json!({"scriptPath": "examples/long_running.py", "timeoutMs": 100}), "TimeoutError"),
+            (
+                "core__execute-python-script",
+                json!({"scriptPath": "examples/long_running.py", "timeoutMs": 100}),
+                "TimeoutError",
+            ),
         ] {
             let answer = client.call(name, arguments).await;
             assert_eq!(answer["result"]["isError"], true, "{answer}");

@@ -18,9 +18,8 @@ async fn a_success_has_every_field_of_the_outcome_and_no_error() {
     let report = world.call("fake:echo", json!({"message": "hi"})).await;
     let json = report.json();
     let keys: Vec<&str> = json.as_object().unwrap().keys().map(String::as_str).collect();
-    let expected = [
-        "id", "tool", "version", "success", "outputData", "logs", "usage", "walls", "denials", "artifacts", "digests",
-    ];
+    let expected =
+        ["id", "tool", "version", "success", "outputData", "logs", "usage", "walls", "denials", "artifacts", "digests"];
     assert_eq!(keys, expected);
     assert_eq!(json["outputData"], json!({"received_message": "hi"}));
     assert_eq!((json["tool"].as_str(), json["version"].as_str()), (Some("fake:echo"), Some("1.0.0")));
@@ -90,7 +89,8 @@ async fn what_is_refused_never_reaches_an_executor() {
         assert!(!report.success, "{tool} {arguments}");
     }
     assert_eq!(world.runs(), 0);
-    let report = world.call("core:execute-python-script", json!({"scriptPath": "examples/echo.py", "timeoutMs": 50})).await;
+    let report =
+        world.call("core:execute-python-script", json!({"scriptPath": "examples/echo.py", "timeoutMs": 50})).await;
     let error = report.error.unwrap();
     let words = format!("{} {}", error.message, error.details.unwrap_or_default());
     assert!(words.contains("timeoutMs") && words.contains("100"), "{words}");
@@ -201,7 +201,8 @@ async fn secrets_and_control_characters_stay_out_of_records_and_details() {
     assert!(!details.contains('\u{1b}') && details.contains("Traceback"), "{details}");
     let text = fs::read_to_string(world.root().join("state/audit.jsonl")).unwrap();
     assert!(text.contains("***") && !text.contains("hunter2") && text.is_ascii());
-    let nasty = CallRequest { user: "eve\n{\"call\":\"forged\"}\u{202e}".into(), ..request("no\nsuch\u{1b}[2J", json!({})) };
+    let nasty =
+        CallRequest { user: "eve\n{\"call\":\"forged\"}\u{202e}".into(), ..request("no\nsuch\u{1b}[2J", json!({})) };
     let report = world.service.call(nasty).await;
     assert!(!report.tool.contains('\u{1b}'));
     assert_eq!(world.records().len(), 2, "a name cannot add a line");
@@ -211,14 +212,17 @@ async fn secrets_and_control_characters_stay_out_of_records_and_details() {
 async fn text_values_are_converted_and_json_text_is_read_strictly() {
     let world = world();
     let strings = |pairs: &[(&str, &str)]| CallRequest {
-        arguments: Arguments::Strings(pairs.iter().map(|(n, v)| ((*n).into(), (*v).into())).collect::<BTreeMap<_, _>>()),
+        arguments: Arguments::Strings(
+            pairs.iter().map(|(n, v)| ((*n).into(), (*v).into())).collect::<BTreeMap<_, _>>(),
+        ),
         ..request("fake:whole", Value::Null)
     };
     let report = world.service.call(strings(&[("timeoutMs", "30000"), ("inputData", "{\"a\": [1]}")])).await;
     assert_eq!(report.output_data, Some(json!({"timeoutMs": 30000, "inputData": {"a": [1]}})), "{:?}", report.error);
     let error = world.service.call(strings(&[("timeoutMs", "abc")])).await.error.unwrap();
     assert!(error.message.contains("Input parameter 'timeoutMs' must be an integer."), "{}", error.message);
-    let text = |text: &str| CallRequest { arguments: Arguments::Text(text.into()), ..request("fake:whole", Value::Null) };
+    let text =
+        |text: &str| CallRequest { arguments: Arguments::Text(text.into()), ..request("fake:whole", Value::Null) };
     assert!(world.service.call(text("")).await.success, "no text is no arguments");
     for bad in ["{\"timeoutMs\": 200, \"timeoutMs\": 300}", "{} {}", "{\"timeoutMs\": NaN}", "[", "\u{feff}nope"] {
         let error = world.service.call(text(bad)).await.error.unwrap();
@@ -237,9 +241,12 @@ async fn services_of_an_embedding_program_are_called_by_name() {
         })
     };
     let world = world_with(|root, executors| {
-        for (file, id, method) in
-            [("g", "app:greet", "greet"), ("b", "app:bad", "broken"), ("n", "app:none", "nowhere"), ("p", "app:boom", "boom")]
-        {
+        for (file, id, method) in [
+            ("g", "app:greet", "greet"),
+            ("b", "app:bad", "broken"),
+            ("n", "app:none", "nowhere"),
+            ("p", "app:boom", "boom"),
+        ] {
             fs::write(root.join(format!("tool-defs/{file}.tool.json")), manifest(id, method).to_string()).unwrap();
         }
         executors.methods.register_sync("Greeter", "greet", |input| Ok(json!({"hello": input["name"]})));
@@ -315,7 +322,10 @@ async fn the_contract_answers_with_the_same_id_and_ends_the_stream() {
     for (request, kind) in [
         (envelope("3", "fake:nothing", json!({})), "ToolNotFoundError"),
         (envelope("4", "fake:whole", json!({"x": 1})), "ParameterValidationError"),
-        (ToolServiceRequest { arguments: "{".into(), ..envelope("5", "fake:whole", json!({})) }, "ParameterValidationError"),
+        (
+            ToolServiceRequest { arguments: "{".into(), ..envelope("5", "fake:whole", json!({})) },
+            "ParameterValidationError",
+        ),
         (ToolServiceRequest { config: String::new(), ..envelope("6", "", json!({})) }, "ToolNotFoundError"),
         (ToolServiceRequest { config: "[1]".into(), ..envelope("7", "", json!({})) }, "ParameterValidationError"),
     ] {

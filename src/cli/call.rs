@@ -91,7 +91,9 @@ fn given(args: &Args) -> anyhow::Result<Given> {
                 let opened = std::fs::File::open(file).map_err(|e| caller(format!("{file}: {e}")))?;
                 Arguments::Text(text(opened, file)?)
             }
-            (json, None) if json.trim().is_empty() => return Err(caller("--input is empty; {} is an empty input").into()),
+            (json, None) if json.trim().is_empty() => {
+                return Err(caller("--input is empty; {} is an empty input").into());
+            }
             (json, None) => Arguments::Text(json.to_owned()),
         },
         (None, true) => return piped(),
@@ -162,7 +164,9 @@ fn told(args: &Args, report: &Report, silent: bool) -> ExitCode {
         lines.push(format!("  denied: {} {} ({}; {})", denial.operation, denial.target, denial.rule, denial.narrower));
     }
     if silent && fault.origin == crate::fault::Origin::Caller {
-        lines.push("  standard input was an open pipe with nothing in it and was not read; --input - waits for it".into());
+        lines.push(
+            "  standard input was an open pipe with nothing in it and was not read; --input - waits for it".into(),
+        );
     }
     lines.push(format!("  call {}", report.id));
     words::complain(&lines.join("\n"));
@@ -176,11 +180,13 @@ fn background(report: &Report) -> String {
         lines.push(format!("wall  {}: {} ({})", wall.name, wall.state, wall.why));
     }
     for artifact in &report.artifacts {
-        let fate = artifact.dropped_because.as_ref().map_or_else(|| "published".to_owned(), |why| format!("dropped: {why}"));
+        let fate =
+            artifact.dropped_because.as_ref().map_or_else(|| "published".to_owned(), |why| format!("dropped: {why}"));
         lines.push(format!("file  {} ({} bytes), {fate}", artifact.path, artifact.bytes));
     }
     let usage = &report.usage;
-    let known = |value: Option<u64>, unit: &str| value.map_or_else(|| "unknown".to_owned(), |value| format!("{value} {unit}"));
+    let known =
+        |value: Option<u64>, unit: &str| value.map_or_else(|| "unknown".to_owned(), |value| format!("{value} {unit}"));
     lines.push(format!(
         "usage wall {} ms, cpu {}, peak memory {}, output {} bytes",
         usage.wall_ms,

@@ -34,7 +34,10 @@ pub fn policies(settings: &Settings) -> anyhow::Result<Arc<policy::Policies>> {
     let Some(path) = &settings.policies else { return Ok(Arc::new(policy::Policies::built_in())) };
     let loaded = policy::Policies::load_from(path, &settings.root).map_err(|problems| {
         let lines: Vec<String> = problems.iter().map(described).collect();
-        Refusal::new(Exit::Policy, format!("the policies cannot be used; nothing runs until this is mended\n{}", lines.join("\n")))
+        Refusal::new(
+            Exit::Policy,
+            format!("the policies cannot be used; nothing runs until this is mended\n{}", lines.join("\n")),
+        )
     })?;
     Ok(Arc::new(loaded))
 }

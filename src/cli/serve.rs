@@ -3,9 +3,9 @@
 //! For: an agent that starts us. In: MCP on standard input. Out: MCP on standard output, the run log on
 //! standard error. Never: serves whatever folder it happens to be started in: the root must be named.
 
+use super::host;
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
-use super::host;
 use crate::service::runlog::Level;
 use crate::transport::mcp;
 use std::process::ExitCode;
@@ -23,7 +23,8 @@ pub struct Args {
 
 pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     if settings.root_is_assumed() {
-        let words = "serve needs --root DIR: agents start servers in folders of their own, which must not become a root";
+        let words =
+            "serve needs --root DIR: agents start servers in folders of their own, which must not become a root";
         return Err(Refusal::new(Exit::Caller, words).into());
     }
     host::start_log(settings, Level::Warn);

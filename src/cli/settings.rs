@@ -117,7 +117,10 @@ impl Settings {
         let root = match sources.one("root", "TOOLHOST_ROOT", flags.root.clone(), config.root)? {
             Some(root) => root,
             None => std::env::current_dir().map_err(|e| {
-                Refusal::new(Exit::Host, format!("the current folder cannot be used as root ({e}); name one with --root"))
+                Refusal::new(
+                    Exit::Host,
+                    format!("the current folder cannot be used as root ({e}); name one with --root"),
+                )
             })?,
         };
         let tools = sources.many("tools", "TOOLHOST_TOOLS", &flags.tools, config.tools, &root.join("tool-defs"))?;
@@ -135,7 +138,8 @@ impl Settings {
             Some(path) => Some(std::path::absolute(path)?),
             None => usual_audit_log(&variable),
         };
-        let words = sources.said("log", "TOOLHOST_LOG", flags.log.clone().map(PathBuf::from), config.log.map(PathBuf::from))?;
+        let words =
+            sources.said("log", "TOOLHOST_LOG", flags.log.clone().map(PathBuf::from), config.log.map(PathBuf::from))?;
         let log = words.map(|words| log_words(&words.to_string_lossy())).transpose()?;
         Ok(Settings {
             root,
@@ -235,7 +239,10 @@ impl Sources<'_> {
         let (values, origin) = if !flags.is_empty() {
             (flags.to_vec(), Origin::Flag)
         } else if let Some(list) = (self.variables)(variable) {
-            (std::env::split_paths(&list).filter(|p| !p.as_os_str().is_empty()).collect(), Origin::Environment(variable))
+            (
+                std::env::split_paths(&list).filter(|p| !p.as_os_str().is_empty()).collect(),
+                Origin::Environment(variable),
+            )
         } else if let (Some(list), Some(file)) = (config, self.config_file.clone()) {
             (list.iter().map(|path| beside(&file, path)).collect(), Origin::Config(file))
         } else {
@@ -342,7 +349,8 @@ fn log_words(words: &str) -> anyhow::Result<(Level, bool)> {
             "text" => json = false,
             _ => {
                 level = Level::named(word).ok_or_else(|| {
-                    let message = "log level must be off, error, warn, info, debug or trace (with \",json\" for JSON lines)";
+                    let message =
+                        "log level must be off, error, warn, info, debug or trace (with \",json\" for JSON lines)";
                     Refusal::new(Exit::Caller, format!("'{}': {message}", word.escape_debug()))
                 })?;
             }
@@ -393,7 +401,10 @@ mod tests {
         assert_eq!(configured.log, Some((Level::Debug, true)));
         assert!(configured.capabilities.contains("gpu"));
         let varied = settings(&flags, &[("HOME", &home), ("TOOLHOST_TOOLS", &at("b"))]).unwrap();
-        assert_eq!((varied.tools.clone(), varied.origins["tools"].clone()), (vec![at("b")], Origin::Environment("TOOLHOST_TOOLS")));
+        assert_eq!(
+            (varied.tools.clone(), varied.origins["tools"].clone()),
+            (vec![at("b")], Origin::Environment("TOOLHOST_TOOLS"))
+        );
         let flagged = Flags { tools: vec![at("a")], ..flags };
         assert_eq!(settings(&flagged, &[("TOOLHOST_TOOLS", &at("b"))]).unwrap().tools, [at("a")]);
     }

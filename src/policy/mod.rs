@@ -25,6 +25,7 @@ pub mod suggest;
 mod verdict;
 pub mod who_can;
 
+pub use capability::env_is_refused;
 pub use area::{Area, name_matches};
 pub use confinement::*;
 pub use decide::{RUN_CODE, SCRIPT_FOLDER, decide};

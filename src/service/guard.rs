@@ -28,10 +28,7 @@ impl Guard {
     pub fn new(running: usize, waiting: usize) -> Guard {
         let running = running.clamp(1, Semaphore::MAX_PERMITS / 4);
         let waiting = waiting.min(Semaphore::MAX_PERMITS / 4);
-        Guard {
-            running: Arc::new(Semaphore::new(running)),
-            admitted: Arc::new(Semaphore::new(running + waiting)),
-        }
+        Guard { running: Arc::new(Semaphore::new(running)), admitted: Arc::new(Semaphore::new(running + waiting)) }
     }
 
     /// Waits for a turn, in order; refuses at once where too many wait already.
@@ -39,9 +36,10 @@ impl Guard {
         let admitted = self.admitted.clone().try_acquire_owned().map_err(|_| {
             fault::Fault::new(fault::Kind::RateLimitError, "Too many calls are waiting in this host.").retryable()
         })?;
-        let running = self.running.clone().acquire_owned().await.map_err(|_| {
-            fault::Fault::new(fault::Kind::InternalError, "This host is shutting down.").retryable()
-        })?;
+        let running =
+            self.running.clone().acquire_owned().await.map_err(|_| {
+                fault::Fault::new(fault::Kind::InternalError, "This host is shutting down.").retryable()
+            })?;
         Ok(Turn { _running: running, _admitted: admitted })
     }
 }

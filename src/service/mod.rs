@@ -188,7 +188,8 @@ impl Service {
         if needs.is_empty() {
             return Ok(());
         }
-        let message = format!("Tool {} is not available in this host: it needs {}.", tool.manifest.id, needs.join("; "));
+        let message =
+            format!("Tool {} is not available in this host: it needs {}.", tool.manifest.id, needs.join("; "));
         Err(Fault::new(Kind::CapabilityError, message))
     }
 
@@ -261,8 +262,13 @@ impl Service {
     ) -> Result<Outcome, Fault> {
         let cancel = CancellationToken::new();
         let _cancels = cancel.clone().drop_guard();
-        let context =
-            executor::Context { id: trace.id.clone(), user: trace.user.clone(), cancel, started: trace.started, depth: 0 };
+        let context = executor::Context {
+            id: trace.id.clone(),
+            user: trace.user.clone(),
+            cancel,
+            started: trace.started,
+            depth: 0,
+        };
         let (events, mut heard) = mpsc::unbounded_channel();
         trace.running();
         let outcome = {

@@ -41,12 +41,8 @@ impl method::Runner for Service {
             let (policy, digest, confinement) = confinement;
             let _ = channel.send(Event::Decided { policy, digest });
             let _ = channel.send(Event::Confined { confinement: Box::new(confinement.clone()) });
-            let call = executor::Call {
-                manifest: context.manifest.clone(),
-                site,
-                input,
-                confinement: Some(confinement),
-            };
+            let call =
+                executor::Call { manifest: context.manifest.clone(), site, input, confinement: Some(confinement) };
             let outcome = match self.script_executor(language) {
                 Ok(executor) => executor.run(&context.call, call, channel).await,
                 Err(fault) => Err(fault),

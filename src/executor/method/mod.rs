@@ -28,12 +28,8 @@ pub type Answering<'a> = Pin<Box<dyn Future<Output = Result<Value, Fault>> + Sen
 /// One method of one service: context, arguments, channel (C-006). A method that streams sends
 /// events; one that does not, does not.
 pub trait ServiceMethod: Send + Sync {
-    fn call<'a>(
-        &'a self,
-        context: &'a MethodContext,
-        arguments: Value,
-        channel: &'a executor::Events,
-    ) -> Answering<'a>;
+    fn call<'a>(&'a self, context: &'a MethodContext, arguments: Value, channel: &'a executor::Events)
+    -> Answering<'a>;
 
     /// True where the method answers with an envelope also when it fails.
     fn speaks_envelope(&self) -> bool {

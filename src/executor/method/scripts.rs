@@ -65,10 +65,9 @@ impl ScriptExecution {
                 let language = language_of(fixed, given.language, &given.script_path)?;
                 What::File { site, language }
             }
-            ScriptExecution::RunCode => What::Source {
-                language: language_of(fixed, given.language, "")?,
-                code: given.code,
-            },
+            ScriptExecution::RunCode => {
+                What::Source { language: language_of(fixed, given.language, "")?, code: given.code }
+            }
         };
         Ok(Script { what, input: given.input, timeout_ms: given.timeout_ms, env: given.env })
     }

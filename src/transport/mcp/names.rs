@@ -81,10 +81,8 @@ fn name_of(id: &str) -> String {
 }
 
 fn changed(joined: &str, id: &str) -> String {
-    let mut safe: String = joined
-        .chars()
-        .map(|c| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-') { c } else { '-' })
-        .collect();
+    let mut safe: String =
+        joined.chars().map(|c| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-') { c } else { '-' }).collect();
     if !safe.starts_with(|c: char| c.is_ascii_alphabetic()) {
         safe.insert_str(0, "t-");
     }
@@ -114,8 +112,21 @@ mod tests {
         let long = format!("reports:{}", "x".repeat(100));
         let longer = format!("reports:{}y", "x".repeat(100));
         let ids = [
-            "a.b:c", "a-b:c", "a_b:c", "3d:render", "t-3d:render", "a_:b", "a:b_", "a:b-c", "a:b.c", "core:run-code", &long,
-            &longer, "no-colon", ":x", "ü:ö",
+            "a.b:c",
+            "a-b:c",
+            "a_b:c",
+            "3d:render",
+            "t-3d:render",
+            "a_:b",
+            "a:b_",
+            "a:b-c",
+            "a:b.c",
+            "core:run-code",
+            &long,
+            &longer,
+            "no-colon",
+            ":x",
+            "ü:ö",
         ];
         let names = Names::of(ids.iter().copied());
         for id in ids {

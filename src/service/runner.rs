@@ -31,7 +31,8 @@ impl method::Runner for Service {
             let prepared = self.prepared(context, script, &input);
             let (confinement, site, language) = match prepared {
                 Ok(prepared) => prepared,
-                Err((decision, fault)) => {
+                Err(refusal) => {
+                    let (decision, fault) = *refusal;
                     if let Some((policy, digest)) = decision {
                         let _ = channel.send(Event::Decided { policy, digest });
                     }
@@ -58,7 +59,7 @@ impl method::Runner for Service {
 /// The policy's name and digest, and the confinement it led to.
 type Confined = (String, String, policy::Confinement);
 /// A refusal, with the policy that was asked, if one was.
-type Refusal = (Option<(String, String)>, Fault);
+type Refusal = Box<(Option<(String, String)>, Fault)>;
 
 impl Service {
     /// Decides and confines one run; everything that can be refused is refused here.
@@ -78,7 +79,7 @@ impl Service {
         let target = policy::RunTarget { site: site.clone(), language, entry_point: None };
         let decision = policy::decide_run(&target, &context.manifest, &namers, &policies, &self.parts.machine);
         let asked = (decision.policy.clone(), decision.digest.clone());
-        let refusal = |fault| (Some(asked.clone()), fault);
+        let refusal = |fault| Box::new((Some(asked.clone()), fault));
         let mut confinement = policy::confine(&decision, timeout_ms, source).map_err(refusal)?;
         for (name, value) in env {
             literal(&name, &value).map_err(refusal)?;

@@ -28,19 +28,15 @@ fn description(manifest: &Manifest) -> String {
     text::printable_block(&manifest.description)
 }
 
-/// The parameters with a plain object root. A tool without parameters is shown as taking none.
+/// The parameters with a plain object root. A tool that declares none is shown as open, because the road
+/// takes any object then (Q6); one that takes no arguments says so with `additionalProperties: false`.
 fn input_schema(manifest: &Manifest) -> JsonObject {
     let written = manifest.parameters.as_ref().and_then(|schema| schema.raw.as_object()).cloned();
     let mut schema = written.unwrap_or_default();
     schema.retain(|key, _| !REFUSED_AT_ROOT.contains(&key.as_str()));
-    let silent = schema.get("properties").and_then(Value::as_object).is_none_or(Map::is_empty)
-        && !schema.contains_key("additionalProperties")
-        && !schema.contains_key("patternProperties")
-        && !schema.contains_key("$ref");
     schema.insert("type".into(), json!("object"));
-    if silent {
-        schema.insert("additionalProperties".into(), json!(false));
-    }
+    // Model APIs refuse an object schema that does not have the word at all.
+    schema.entry("properties").or_insert_with(|| json!({}));
     schema
 }
 

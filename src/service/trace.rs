@@ -106,6 +106,7 @@ impl Trace {
     /// What the call may touch is settled; the executor comes next.
     pub fn confined(&mut self, confinement: &policy::Confinement, digest: String, script: Option<String>) {
         let shape = &confinement.shape;
+        self.ran |= self.speaks_envelope;
         self.digests.confinement = Some(digest);
         self.digests.script = script;
         let mut limits = shape.limits.clone();
@@ -119,8 +120,9 @@ impl Trace {
         self.notes.push(note);
     }
 
+    /// The executor is started. What runs scripts for others has started nothing before it is confined.
     pub fn running(&mut self) {
-        self.ran = true;
+        self.ran |= !self.speaks_envelope;
     }
 
     pub fn log(&mut self, line: &str) {

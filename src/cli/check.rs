@@ -69,8 +69,14 @@ pub fn examine(tools: &[PathBuf], scripts: &[PathBuf], paths: &[PathBuf]) -> Vec
 }
 
 fn unreadable(path: PathBuf, why: String) -> File {
-    let problem =
-        Problem { severity: Severity::Error, code: Code::Unreadable, pointer: String::new(), line: 0, column: 0, message: why };
+    let problem = Problem {
+        severity: Severity::Error,
+        code: Code::Unreadable,
+        pointer: String::new(),
+        line: 0,
+        column: 0,
+        message: why,
+    };
     File { path, status: registry::Status::Skipped, tool: None, problems: vec![problem] }
 }
 

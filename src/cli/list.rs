@@ -30,7 +30,12 @@ pub struct Args {
 /// Widest description in the table, characters.
 const WIDE: usize = 60;
 
-pub fn run(snapshot: &registry::Snapshot, machine: &policy::Machine, args: &Args, out: &mut dyn Write) -> io::Result<()> {
+pub fn run(
+    snapshot: &registry::Snapshot,
+    machine: &policy::Machine,
+    args: &Args,
+    out: &mut dyn Write,
+) -> io::Result<()> {
     let filter = registry::Filter {
         tags: args.tags.clone(),
         category: args.category.clone(),

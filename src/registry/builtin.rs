@@ -8,9 +8,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 /// File name and text of every builtin manifest. A new one is one line here.
-pub const BUILTIN_FILES: &[(&str, &str)] = &[
-    ("execute-python-script.tool.json", include_str!("../../tool-defs/core/execute-python-script.tool.json")),
-];
+pub const BUILTIN_FILES: &[(&str, &str)] =
+    &[("execute-python-script.tool.json", include_str!("../../tool-defs/core/execute-python-script.tool.json"))];
 
 /// The source of the core tools.
 #[derive(Debug, Default)]

@@ -149,7 +149,8 @@ fn house_rule(flaw: &schema::Flaw) -> Problem {
         schema::What::Unknown(names) => format!("not allowed here: {}", names.join(", ")),
         schema::What::Must(must) => must.clone(),
     };
-    let mut problem = problem(Severity::Error, Code::Schema, format!("{} (this host's own manifest rules)", text::printable(&what)));
+    let mut problem =
+        problem(Severity::Error, Code::Schema, format!("{} (this host's own manifest rules)", text::printable(&what)));
     problem.pointer = flaw.pointer.clone();
     problem
 }
@@ -172,7 +173,8 @@ impl Source for DirectToolLoader {
         }
         let bases = self.script_bases();
         let threads = std::thread::available_parallelism().map_or(1, usize::from).min(8);
-        let share = if candidates.len() < WORTH_A_THREAD { candidates.len() } else { candidates.len().div_ceil(threads) };
+        let share =
+            if candidates.len() < WORTH_A_THREAD { candidates.len() } else { candidates.len().div_ceil(threads) };
         let work = |chunk: &[Candidate]| chunk.iter().map(|c| self.read(c, &bases)).collect::<Vec<_>>();
         let work = &work;
         let read: Vec<_> = std::thread::scope(|scope| {
@@ -203,18 +205,28 @@ fn scan(base: &Path, seen: &mut BTreeSet<PathBuf>, candidates: &mut Vec<Candidat
             let missing = error.kind() == std::io::ErrorKind::NotFound;
             // A project may well have only one of the two folders.
             let severity = if missing { Severity::Warning } else { Severity::Error };
-            let message = if missing { "this folder is not there".to_owned() } else { format!("this folder cannot be read: {error}") };
+            let message = if missing {
+                "this folder is not there".to_owned()
+            } else {
+                format!("this folder cannot be read: {error}")
+            };
             discovery.reports.push(skipped(base.to_path_buf(), problem(severity, Code::Unreadable, message.clone())));
             discovery.incomplete = Some(format!("{}: {message}", text::printable(&base.to_string_lossy())));
             return;
         }
     };
     let base = Arc::new(Base { path, folder });
-    let walk = walkdir::WalkDir::new(&base.path).follow_links(false).max_depth(MAX_SCAN_DEPTH).max_open(32).sort_by_file_name();
+    let walk = walkdir::WalkDir::new(&base.path)
+        .follow_links(false)
+        .max_depth(MAX_SCAN_DEPTH)
+        .max_open(32)
+        .sort_by_file_name();
     let entries = walk.into_iter().filter_entry(|entry| entry.depth() == 0 || wanted(entry));
     for (number, entry) in entries.enumerate() {
         if number >= MAX_SCAN_ENTRIES {
-            let message = format!("more than {MAX_SCAN_ENTRIES} files and folders: the rest was not looked at; name a smaller folder");
+            let message = format!(
+                "more than {MAX_SCAN_ENTRIES} files and folders: the rest was not looked at; name a smaller folder"
+            );
             discovery.reports.push(skipped(base.path.clone(), problem(Severity::Error, Code::Unreadable, message)));
             return;
         }
@@ -226,7 +238,9 @@ fn scan(base: &Path, seen: &mut BTreeSet<PathBuf>, candidates: &mut Vec<Candidat
                 if path == base.path {
                     discovery.incomplete = Some(format!("{}: {why}", text::printable(&path.to_string_lossy())));
                 }
-                discovery.reports.push(skipped(path, problem(Severity::Error, Code::Unreadable, format!("cannot be read: {why}"))));
+                discovery
+                    .reports
+                    .push(skipped(path, problem(Severity::Error, Code::Unreadable, format!("cannot be read: {why}"))));
             }
         }
     }
@@ -251,7 +265,8 @@ fn found(
     if !named {
         // A linked folder is a frequent surprise: nothing below it is ever found.
         if entry.path_is_symlink() && path.is_dir() && seen.insert(path.to_path_buf()) {
-            let message = "this folder is a symbolic link and is not entered: name its real path with --tools or --scripts";
+            let message =
+                "this folder is a symbolic link and is not entered: name its real path with --tools or --scripts";
             discovery.reports.push(skipped(path.to_path_buf(), problem(Severity::Warning, Code::Unreadable, message)));
         }
         return;

@@ -51,10 +51,17 @@ pub fn find(bases: &[PathBuf], manifest_folder: Option<&Path>, script_path: &str
         return Ok(Found { site, note: Some(note) });
     }
     let tried: Vec<_> = tried.iter().map(|path| text::printable(&path.to_string_lossy())).collect();
-    let place = if tried.is_empty() { "there is no script base folder".to_owned() } else { format!("tried {}", tried.join(", ")) };
+    let place = if tried.is_empty() {
+        "there is no script base folder".to_owned()
+    } else {
+        format!("tried {}", tried.join(", "))
+    };
     let shown = shown(script_path);
-    Err(Fault::new(Kind::ParameterValidationError, format!("No script '{shown}' was found: the path is relative to a script base folder."))
-        .person(format!("no script '{shown}': {place}; put the script there or mend the path")))
+    Err(Fault::new(
+        Kind::ParameterValidationError,
+        format!("No script '{shown}' was found: the path is relative to a script base folder."),
+    )
+    .person(format!("no script '{shown}': {place}; put the script there or mend the path")))
 }
 
 /// The same path seen from the manifest's folder, when that lies inside a base.
@@ -72,7 +79,9 @@ fn also_beside(site: &Site, beside: Option<&(PathBuf, PathBuf)>) -> Option<Strin
     }
     beneath::file(&beneath::folder(base).ok()?, relative).ok()?;
     let taken = text::printable(&site.script.as_deref().unwrap_or(Path::new("")).to_string_lossy());
-    Some(format!("a file of this name also lies beside the manifest, but {taken} is run: write the path from the base folder to choose"))
+    Some(format!(
+        "a file of this name also lies beside the manifest, but {taken} is run: write the path from the base folder to choose"
+    ))
 }
 
 /// Looks at one place. `Ok(None)`: nothing is there.
@@ -92,12 +101,16 @@ fn look(base: &Path, relative: &Path, written: &str, tried: &mut Vec<PathBuf>) -
         Err(Refusal::Missing) => Ok(None),
         Err(refusal @ (Refusal::Link | Refusal::Outside | Refusal::NotAFile(_) | Refusal::TooLarge)) => {
             let person = format!("{} {}", text::printable(&path.to_string_lossy()), refusal.why());
-            Err(Fault::new(Kind::SecurityError, format!("The script '{shown}' may not be run: it is not a plain file in a script base folder."))
-                .person(person))
+            Err(Fault::new(
+                Kind::SecurityError,
+                format!("The script '{shown}' may not be run: it is not a plain file in a script base folder."),
+            )
+            .person(person))
         }
         Err(refusal @ Refusal::System(_)) => {
             let person = format!("{} {}", text::printable(&path.to_string_lossy()), refusal.why());
-            Err(Fault::new(Kind::DependencyError, format!("The script '{shown}' cannot be read by the host.")).person(person))
+            Err(Fault::new(Kind::DependencyError, format!("The script '{shown}' cannot be read by the host."))
+                .person(person))
         }
     }
 }

@@ -278,6 +278,12 @@ fn hostile_schemas_cost_little() {
         let head: String = parameters.to_string().chars().take(120).collect();
         assert!(manifest::read(schema(parameters).as_bytes()).is_err(), "{head}");
     }
+    // As deep as allowed, in a thread of ordinary size.
+    let deepest = (0..55).fold(json!({}), |inner, _| json!({ "not": inner }));
+    let text = schema(json!({ "type": "object", "properties": { "a": deepest } }));
+    std::thread::spawn(move || manifest::read(text.as_bytes()).map(|_| ()).expect("as deep as allowed"))
+        .join()
+        .expect("no overflow");
     // Recursion that visits one place twice: accepted, answered, never explained.
     let branching = json!({ "type": "object", "properties": { "a": { "$ref": "#/$defs/n" } }, "$defs": { "n": { "anyOf": [
         { "type": "array", "items": { "$ref": "#/$defs/n" } }, { "type": "array", "minItems": 1, "items": { "$ref": "#/$defs/n" } } ] } } });

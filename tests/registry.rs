@@ -520,9 +520,9 @@ fn check_tells_per_file() {
     assert!(!check::good(&files) && check::good(&files[1..]));
     check::strict(&mut files);
     assert!(check::good(&files[1..2]) && !check::good(&files[2..]), "comments are errors under --strict");
-    assert_eq!(examine(&[good.clone()]).len(), 1);
+    assert_eq!(examine(std::slice::from_ref(&good)).len(), 1);
     assert_eq!(
-        examine(&[outside.clone()]).iter().map(|f| (&f.path, f.status)).collect::<Vec<_>>(),
+        examine(std::slice::from_ref(&outside)).iter().map(|f| (&f.path, f.status)).collect::<Vec<_>>(),
         [(&outside, Status::Loaded)]
     );
     assert_eq!(examine(&[world.path("elsewhere")]).len(), 1);

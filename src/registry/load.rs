@@ -51,17 +51,21 @@ impl DirectToolLoader {
     }
 
     /// Script bases, in the order they are searched.
-    fn script_bases(&self) -> Vec<PathBuf> {
-        let mut bases: Vec<PathBuf> = Vec::new();
-        for base in self.scripts.iter().chain(&self.tools).filter_map(|base| base.canonicalize().ok()) {
-            if !bases.contains(&base) {
-                bases.push(base);
-            }
-        }
-        bases
+    fn script_bases(&self) -> scripts::Bases {
+        scripts::Bases::open(&self.scripts.iter().chain(&self.tools).cloned().collect::<Vec<_>>())
     }
 
-    fn read(&self, candidate: &Candidate, bases: &[PathBuf]) -> (FileReport, Option<Tool>) {
+    /// Reads one file; a panic in a library that parses it is one file's fault, not the scan's.
+    fn read_guarded(&self, candidate: &Candidate, bases: &scripts::Bases) -> (FileReport, Option<Tool>) {
+        let read = std::panic::AssertUnwindSafe(|| self.read(candidate, bases));
+        std::panic::catch_unwind(read).unwrap_or_else(|_| {
+            let message = "this file made the reader fail: a fault in toolhost; please report it";
+            let path = candidate.base.path.join(&candidate.relative);
+            (skipped(path, problem(Severity::Error, Code::Unreadable, message)), None)
+        })
+    }
+
+    fn read(&self, candidate: &Candidate, bases: &scripts::Bases) -> (FileReport, Option<Tool>) {
         let path = candidate.base.path.join(&candidate.relative);
         let skipped = |problems| {
             let report = FileReport { path: path.clone(), status: Status::Skipped, tool: None, problems };
@@ -103,14 +107,14 @@ impl DirectToolLoader {
         manifest: &manifest::Manifest,
         path: &Path,
         base: &Path,
-        bases: &[PathBuf],
+        bases: &scripts::Bases,
         warnings: &mut Vec<Problem>,
     ) -> Result<Site, Broken> {
         let folder = path.parent().unwrap_or(base).to_path_buf();
         let Handler::Script { script_path, .. } = &manifest.handler else {
             return Ok(Site { manifest: path.to_path_buf(), base: base.to_path_buf(), script: None, folder });
         };
-        match scripts::find(bases, Some(&folder), script_path) {
+        match bases.find(Some(&folder), script_path) {
             Ok(found) => {
                 if let Some(note) = found.note {
                     let severity = if note.starts_with("a file") { Severity::Warning } else { Severity::Note };
@@ -175,7 +179,7 @@ impl Source for DirectToolLoader {
         let threads = std::thread::available_parallelism().map_or(1, usize::from).min(8);
         let share =
             if candidates.len() < WORTH_A_THREAD { candidates.len() } else { candidates.len().div_ceil(threads) };
-        let work = |chunk: &[Candidate]| chunk.iter().map(|c| self.read(c, &bases)).collect::<Vec<_>>();
+        let work = |chunk: &[Candidate]| chunk.iter().map(|c| self.read_guarded(c, &bases)).collect::<Vec<_>>();
         let work = &work;
         let read: Vec<_> = std::thread::scope(|scope| {
             let (first, rest) = candidates.split_at(share.min(candidates.len()));

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use toolhost::cli::{check, list, new};
 use toolhost::fault::Kind;
 use toolhost::manifest::{Code, Handler, Severity};
-use toolhost::registry::{self, Availability, Definition, DirectToolLoader, Filter, Registry, Status};
+use toolhost::registry::{self, Availability, Definition, DirectToolLoader, Filter, Registry, Source, Status};
 
 struct World {
     root: tempfile::TempDir,
@@ -262,6 +262,52 @@ fn refresh_replaces_or_keeps_everything() {
         registry.snapshot().sources,
         [("builtin".to_owned(), registry::BUILTIN_FILES.len()), ("files".to_owned(), 2)]
     );
+}
+
+/// A source that is no folder, offering the tools of one.
+struct Elsewhere(DirectToolLoader);
+
+impl registry::Source for Elsewhere {
+    fn id(&self) -> &str {
+        "elsewhere"
+    }
+    fn discover(&self) -> Result<registry::Discovery, String> {
+        let mut found = self.0.discover()?;
+        found.tools.iter_mut().for_each(|tool| tool.source = "elsewhere".to_owned());
+        Ok(found)
+    }
+}
+
+#[test]
+fn other_sources_and_stricter_rules() {
+    let (world, other) = (World::new(), World::new());
+    world.method("tool-defs/a.tool.json", "custom:a", "1.0.0");
+    other.method("tool-defs/a.tool.json", "custom:a", "2.0.0");
+    other.method("tool-defs/b.tool.json", "custom:b", "1.0.0");
+    let registry = world.registry();
+    registry.add_source(Arc::new(Elsewhere(other.loader()))).expect("added");
+    assert!(registry.add_source(Arc::new(Elsewhere(other.loader()))).is_err(), "the id is taken");
+    let snapshot = registry.snapshot();
+    assert_eq!(snapshot.find("custom:a").expect("kept").manifest.version.to_string(), "1.0.0");
+    assert_eq!(snapshot.find("custom:b").expect("added").source, "elsewhere");
+    let rules = json!({ "required": ["metadata"], "properties": { "metadata": { "required": ["author"] } } });
+    let rules = toolhost::manifest::schema::Schema::compile(&rules).expect("schema");
+    let strict = Registry::new();
+    strict.add_source(Arc::new(world.loader().stricter(rules))).expect("files");
+    assert_eq!(ids(&strict), [""; 0]);
+    assert!(strict.snapshot().reports[0].problems[0].message.contains("'metadata' is missing"));
+}
+
+#[test]
+fn a_script_of_the_same_name_in_the_base_is_told() {
+    let world = World::new();
+    let handler = json!({ "type": "external-script", "scriptPath": "main.py", "language": "python" });
+    world.file("user_scripts/own/own.tool.json", manifest("custom:own", "1.0.0", handler));
+    world.file("user_scripts/own/main.py", "1");
+    world.file("user_scripts/main.py", "2");
+    let tool = world.registry().snapshot().find("custom:own").expect("loaded");
+    assert_eq!(tool.site.script, Some(world.path("user_scripts/main.py")), "base folder first");
+    assert!(tool.warnings.iter().any(|w| w.severity == Severity::Warning && w.message.contains("beside the manifest")));
 }
 
 #[test]

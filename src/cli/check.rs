@@ -80,6 +80,23 @@ fn unreadable(path: PathBuf, why: String) -> File {
     File { path, status: registry::Status::Skipped, tool: None, problems: vec![problem] }
 }
 
+/// The whole verb. `policies`: what the policy room found about its files. True if nothing is an error.
+pub fn run(
+    tools: &[PathBuf],
+    scripts: &[PathBuf],
+    policies: Vec<File>,
+    args: &Args,
+    out: &mut dyn Write,
+) -> io::Result<bool> {
+    let mut files = examine(tools, scripts, &args.paths);
+    files.extend(policies);
+    if args.strict {
+        strict(&mut files);
+    }
+    print(&files, args.json, out)?;
+    Ok(good(&files))
+}
+
 /// Under `--strict` nothing is only a remark (Q4, A-071).
 pub fn strict(files: &mut [File]) {
     for file in files {

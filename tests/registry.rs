@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use toolhost::cli::{check, list, new};
 use toolhost::fault::Kind;
 use toolhost::manifest::{Code, Handler, Severity};
-use toolhost::registry::{self, Availability, Definition, DirectToolLoader, Filter, Registry, Source, Status};
+use toolhost::registry::{self, Availability, Definition, DirectToolLoader, Filter, Registry, Status};
 
 struct World {
     root: tempfile::TempDir,
@@ -251,6 +251,9 @@ fn refresh_replaces_or_keeps_everything() {
     assert_eq!(ids(&registry), ["custom:a@1.1.0", "custom:c@1.0.0"]);
     assert!(before.find("custom:b").is_ok(), "who holds an old snapshot keeps it");
     assert_eq!(registry.refresh_source("nobody"), Ok(()));
+    std::fs::rename(world.path("user_scripts"), world.path("gone")).expect("rename");
+    assert!(registry.refresh_source("files").is_err());
+    std::fs::rename(world.path("gone"), world.path("user_scripts")).expect("rename");
     std::fs::rename(world.path("tool-defs"), world.path("away")).expect("rename");
     assert!(registry.refresh_source("files").is_err());
     assert_eq!(ids(&registry), ["custom:a@1.1.0", "custom:c@1.0.0"]);

@@ -215,7 +215,7 @@ fn scan(base: &Path, seen: &mut BTreeSet<PathBuf>, candidates: &mut Vec<Candidat
                 format!("this folder cannot be read: {error}")
             };
             discovery.reports.push(skipped(base.to_path_buf(), problem(severity, Code::Unreadable, message.clone())));
-            discovery.incomplete = Some(format!("{}: {message}", text::printable(&base.to_string_lossy())));
+            discovery.incomplete.push(format!("{}: {message}", text::printable(&base.to_string_lossy())));
             return;
         }
     };
@@ -240,7 +240,7 @@ fn scan(base: &Path, seen: &mut BTreeSet<PathBuf>, candidates: &mut Vec<Candidat
                 let path = error.path().unwrap_or(&base.path).to_path_buf();
                 let why = error.io_error().map_or_else(|| "links in a circle".to_owned(), ToString::to_string);
                 if path == base.path {
-                    discovery.incomplete = Some(format!("{}: {why}", text::printable(&path.to_string_lossy())));
+                    discovery.incomplete.push(format!("{}: {why}", text::printable(&path.to_string_lossy())));
                 }
                 discovery
                     .reports

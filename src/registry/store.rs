@@ -78,11 +78,12 @@ impl Registry {
     pub fn refresh_source(&self, id: &str) -> Result<(), String> {
         let mut state = self.state();
         let Some(entry) = state.sources.iter_mut().find(|entry| entry.source.id() == id) else { return Ok(()) };
-        let was_whole = entry.found.incomplete.is_none();
-        let outcome = match entry.source.discover() {
-            Ok(Discovery { incomplete: Some(why), .. }) if was_whole => Err(why),
-            other => other,
-        };
+        let known = entry.found.incomplete.clone();
+        let outcome =
+            entry.source.discover().and_then(|found| match found.incomplete.iter().find(|why| !known.contains(why)) {
+                Some(why) => Err(why.clone()),
+                None => Ok(found),
+            });
         let result = match outcome {
             Ok(found) => {
                 log(&found.reports);

@@ -3,7 +3,7 @@
 //! For: the command line and CI. In: folders, paths, and policy problems as plain data.
 //! Out: a text with path:line:column, or JSON. Never: prints a file's text raw; changes anything.
 
-use crate::manifest::text::printable;
+use crate::manifest::text::{self, printable};
 use crate::manifest::{Code, Problem, Severity};
 use crate::registry;
 use serde_json::{Value, json};
@@ -69,16 +69,43 @@ pub fn examine(tools: &[PathBuf], scripts: &[PathBuf], paths: &[PathBuf]) -> Vec
 }
 
 fn unreadable(path: PathBuf, why: String) -> File {
-    let problem =
-        Problem { severity: Severity::Error, code: Code::Unreadable, pointer: String::new(), line: 0, column: 0, message: why };
+    let problem = Problem {
+        severity: Severity::Error,
+        code: Code::Unreadable,
+        pointer: String::new(),
+        line: 0,
+        column: 0,
+        message: why,
+    };
     File { path, status: registry::Status::Skipped, tool: None, problems: vec![problem] }
+}
+
+/// The whole verb. `policies`: what the policy room found about its files. True if nothing is an error.
+pub fn run(
+    tools: &[PathBuf],
+    scripts: &[PathBuf],
+    policies: Vec<File>,
+    args: &Args,
+    out: &mut dyn Write,
+) -> io::Result<bool> {
+    let mut files = examine(tools, scripts, &args.paths);
+    files.extend(policies);
+    if args.strict {
+        strict(&mut files);
+    }
+    print(&files, args.json, out)?;
+    Ok(good(&files))
 }
 
 /// Under `--strict` nothing is only a remark (Q4, A-071).
 pub fn strict(files: &mut [File]) {
     for file in files {
-        // A builtin's own file in the source tree is a note about this program, not about the file.
-        for problem in file.problems.iter_mut().filter(|p| p.severity != Severity::Note || p.code == Code::Syntax) {
+        // Not about a file's text: a folder that is not there, a note on where a script was found, a builtin's own file.
+        let about_text = |p: &&mut Problem| match p.severity {
+            Severity::Note => p.code == Code::Syntax,
+            Severity::Warning | Severity::Error => p.code != Code::Unreadable,
+        };
+        for problem in file.problems.iter_mut().filter(about_text) {
             problem.severity = Severity::Error;
             file.status = registry::Status::Skipped;
         }
@@ -92,7 +119,7 @@ pub fn good(files: &[File]) -> bool {
 
 pub fn print(files: &[File], json: bool, out: &mut dyn Write) -> io::Result<()> {
     if json {
-        return writeln!(out, "{:#}", Value::Array(files.iter().map(entry).collect()));
+        return writeln!(out, "{}", text::json(&Value::Array(files.iter().map(entry).collect()), true));
     }
     let mut counts: BTreeMap<Severity, usize> = BTreeMap::new();
     for file in files {

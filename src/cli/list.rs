@@ -3,7 +3,7 @@
 //! For: the command line. In: a snapshot and the machine's facts. Out: a table, or JSON.
 //! Never: prints a manifest's text raw.
 
-use crate::manifest::text::{head, printable};
+use crate::manifest::text::{head, json as json_text, printable};
 use crate::{policy, registry};
 use serde_json::{Value, json};
 use std::io::{self, Write};
@@ -30,7 +30,12 @@ pub struct Args {
 /// Widest description in the table, characters.
 const WIDE: usize = 60;
 
-pub fn run(snapshot: &registry::Snapshot, machine: &policy::Machine, args: &Args, out: &mut dyn Write) -> io::Result<()> {
+pub fn run(
+    snapshot: &registry::Snapshot,
+    machine: &policy::Machine,
+    args: &Args,
+    out: &mut dyn Write,
+) -> io::Result<()> {
     let filter = registry::Filter {
         tags: args.tags.clone(),
         category: args.category.clone(),
@@ -40,7 +45,7 @@ pub fn run(snapshot: &registry::Snapshot, machine: &policy::Machine, args: &Args
     let tools = snapshot.list(&filter);
     if args.json {
         let listed: Vec<_> = tools.iter().map(|tool| entry(tool, machine)).collect();
-        return writeln!(out, "{:#}", Value::Array(listed));
+        return writeln!(out, "{}", json_text(&Value::Array(listed), true));
     }
     if tools.is_empty() {
         let skipped = snapshot.reports.iter().filter(|report| report.status == registry::Status::Skipped).count();

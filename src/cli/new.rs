@@ -67,17 +67,30 @@ fn from_template(scripts_folder: &Path, id: &str, name: &str, word: &str) -> any
     let file = format!("{name}.{ending}");
     let document = match language {
         // A preview 1 module without a JSON library: it gives back what it got.
-        Language::Wasm => template(id, name, &file, language, "Gives back its input.", &json!({ "text": "hello world" })),
-        _ => template(id, name, &file, language, "Counts the characters and words of a text.", &json!({ "characters": 11, "words": 2 })),
+        Language::Wasm => {
+            template(id, name, &file, language, "Gives back its input.", &json!({ "text": "hello world" }))
+        }
+        _ => template(
+            id,
+            name,
+            &file,
+            language,
+            "Counts the characters and words of a text.",
+            &json!({ "characters": 11, "words": 2 }),
+        ),
     };
     write(scripts_folder, id, name, &file, source.as_bytes(), &document)
 }
 
 fn from_script(scripts_folder: &Path, id: &str, name: &str, script: &Path) -> anyhow::Result<Made> {
     let shown = manifest::text::printable(&script.to_string_lossy());
-    let file = script.file_name().and_then(|file| file.to_str()).with_context(|| format!("{shown} has no usable file name"))?;
-    let language = Language::from_file_name(file)
-        .with_context(|| format!("{shown}: the language does not show in the name; endings are .py .js .mjs .cjs .ts .wasm .wat"))?;
+    let file = script
+        .file_name()
+        .and_then(|file| file.to_str())
+        .with_context(|| format!("{shown} has no usable file name"))?;
+    let language = Language::from_file_name(file).with_context(|| {
+        format!("{shown}: the language does not show in the name; endings are .py .js .mjs .cjs .ts .wasm .wat")
+    })?;
     let metadata = std::fs::metadata(script).with_context(|| format!("{shown} cannot be read"))?;
     if !metadata.is_file() || metadata.len() > MAX_SCRIPT_BYTES {
         bail!("{shown} is not a regular file of at most {MAX_SCRIPT_BYTES} bytes");
@@ -99,7 +112,8 @@ fn template(id: &str, name: &str, file: &str, language: Language, description: &
     for (key, value) in output.as_object().into_iter().flatten() {
         members.insert(key.clone(), json!({ "type": if value.is_string() { "string" } else { "integer" } }));
     }
-    let mut handler = json!({ "type": "external-script", "scriptPath": format!("{name}/{file}"), "language": language.name() });
+    let mut handler =
+        json!({ "type": "external-script", "scriptPath": format!("{name}/{file}"), "language": language.name() });
     if language != Language::Wasm {
         handler["entryPoint"] = json!("run");
     }
@@ -120,7 +134,14 @@ fn template(id: &str, name: &str, file: &str, language: Language, description: &
     })
 }
 
-fn write(scripts_folder: &Path, id: &str, name: &str, file: &str, source: &[u8], document: &Value) -> anyhow::Result<Made> {
+fn write(
+    scripts_folder: &Path,
+    id: &str,
+    name: &str,
+    file: &str,
+    source: &[u8],
+    document: &Value,
+) -> anyhow::Result<Made> {
     // What is written must load: a mistake here would greet a newcomer.
     let text = format!("{document:#}\n");
     if let Err(problems) = manifest::read(text.as_bytes()) {

@@ -263,7 +263,8 @@ impl<'a> Parser<'a> {
         let whole = self.digits();
         if whole == 0 {
             let infinite = self.text.get(self.at..).is_some_and(|rest| rest.starts_with("Infinity"));
-            let why = if infinite { "-Infinity is not JSON: use null or a string" } else { "a digit is needed after '-'" };
+            let why =
+                if infinite { "-Infinity is not JSON: use null or a string" } else { "a digit is needed after '-'" };
             return Err(self.fail(start, why));
         }
         if whole > 1 && first == Some(b'0') {
@@ -321,7 +322,9 @@ impl<'a> Parser<'a> {
                     return Ok(out);
                 }
                 Some(b'\\') => out.push(self.escape()?),
-                Some(_) => return Err(self.fail(self.at, "a raw control character in a string: escape it (\\n, \\t, …)")),
+                Some(_) => {
+                    return Err(self.fail(self.at, "a raw control character in a string: escape it (\\n, \\t, …)"));
+                }
                 None => return Err(self.fail(open, "this string is not closed")),
             }
         }

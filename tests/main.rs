@@ -1,2 +1,1 @@
 mod policy;
-mod policy_files;

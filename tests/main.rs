@@ -1,10 +1,11 @@
-//! All integration tests, in one binary: it links once.
+//! All integration tests, in one binary: it links once. Every file is one subject.
 mod arguments;
 mod cli_call;
 mod common;
 mod manifests;
 mod mcp;
 mod policy;
-mod policy_files;
 mod registry;
+mod runtimes;
 mod service;
+mod shims;

@@ -3,6 +3,7 @@
 //! For: service (before a call), cli (audit, check). In: a manifest, its site, policies, a machine.
 //! Out: a `Decision`. Never: starts anything, opens a granted path, or lets a call's arguments in.
 
+use super::area::Area;
 use super::capability;
 use super::file::{Mode, Policy};
 use super::judge::Judge;
@@ -14,7 +15,7 @@ use crate::fault::{Fault, Kind};
 use crate::manifest::{Handler, Language, Manifest, Site, StderrRule};
 use crate::quantity::Limit;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// The builtin tool that takes source text. It exists only where a policy names it by its exact id.
@@ -86,6 +87,13 @@ pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machin
         } else {
             obstacles.refused.push(refusal(verdict));
         }
+    }
+    let base = Area::Tree(site.base.clone());
+    if runs.is_some() && judged.grants.iter().any(|g| Area::of(&g.opening) == base) {
+        notes.push(
+            "opens a whole script base folder, the files of other tools included; give the script a folder of its own"
+                .into(),
+        );
     }
     let limits = limits::limits(manifest, policy, host, machine.cgroup);
     notes.extend(limits.iter().filter(|l| l.clamped).map(clamp_note));
@@ -328,17 +336,10 @@ fn shape(decision: &Decision, subject: &Subject<'_>, env: BTreeMap<String, Strin
     let (Some((_, entry_point)), Some(runtime)) = (&subject.runs, &decision.runtime) else {
         return Err(in_process_fault());
     };
-    let script = decision.script.clone();
-    let paths =
-        decision.grants.iter().map(|g| g.opening.folder()).chain(script.as_deref()).chain([decision.folder.as_path()]);
-    if let Some(odd) = paths.into_iter().find(|p: &&Path| p.to_str().is_none()) {
-        let fault = Fault::new(Kind::CapabilityError, "this tool cannot run here: a path is not UTF-8 text");
-        return Err(fault.person(format!("rename {}: it is not UTF-8 text", odd.display())));
-    }
-    Ok(Shape {
+    let shape = Shape {
         tool: decision.tool.clone(),
         runtime: runtime.clone(),
-        script,
+        script: decision.script.clone(),
         entry_point: entry_point.clone(),
         folder: decision.folder.clone(),
         grants: decision.grants.clone(),
@@ -347,7 +348,16 @@ fn shape(decision: &Decision, subject: &Subject<'_>, env: BTreeMap<String, Strin
         env,
         require_cgroup: decision.require_cgroup,
         stderr_is_error: decision.stderr_is_error,
-    })
+    };
+    // A shape is kept, printed and hashed as text; a path that is not text cannot be.
+    if serde_json::to_vec(&shape).is_err() {
+        let fault = Fault::new(Kind::CapabilityError, "this tool cannot run here: a path is not UTF-8 text");
+        let folder = decision.folder.display();
+        return Err(fault.person(format!(
+            "a path of this tool or its interpreter is not UTF-8 text (its folder: {folder}); rename it"
+        )));
+    }
+    Ok(shape)
 }
 
 /// The time limit of a shape is its ceiling: a call may ask for more than the manifest did, up to it (Q2).

@@ -3,7 +3,7 @@
 //! For: `audit`, the run log. In: a `Decision`. Out: text for a person, JSON for a program.
 //! Never: says more or less than the decision holds; prints outside text unescaped.
 
-use super::verdict::{Decision, LimitVerdict, Verdict, What, wall};
+use super::verdict::{Decision, LimitVerdict, Verdict, wall};
 use super::{Access, Program, Runtime};
 use crate::fault::Kind;
 use crate::manifest::text::printable;
@@ -128,14 +128,8 @@ fn asks(decision: &Decision, out: &mut String) {
 fn remarks(verdict: &Verdict) -> Vec<String> {
     let mut lines = Vec::new();
     if !verdict.rule.is_empty() {
-        let place = if verdict.place.is_empty()
-            || verdict.rule.starts_with("house")
-            || verdict.what == What::Runtime && verdict.rule.starts_with("found")
-        {
-            String::new()
-        } else {
-            format!(" at {}", verdict.place)
-        };
+        // A file and line; a name alone is in the rule already.
+        let place = if verdict.place.contains('/') { format!(" at {}", verdict.place) } else { String::new() };
         lines.push(format!("rule {}{place}", verdict.rule));
     }
     lines.extend(verdict.reason.iter().cloned());

@@ -37,6 +37,9 @@ struct Binary {
     real: PathBuf,
 }
 
+/// Largest `pyvenv.cfg`, header or `package.json` that is read for a version, bytes.
+const MOST_TEXT_BYTES: u64 = 256 * 1024;
+
 const LANGUAGES: [(Language, &[&str]); 3] =
     [(Language::Python, &["python3", "python"]), (Language::Nodejs, &["node", "nodejs"]), (Language::Bun, &["bun"])];
 
@@ -185,6 +188,12 @@ fn fits(language: Language, real: &Path) -> bool {
         Language::Bun => name.starts_with("bun"),
         Language::Wasm => false,
     }
+}
+
+/// The text of a small regular file; anything else tells nothing.
+fn small_text(path: &Path) -> Option<String> {
+    path.metadata().ok().filter(|facts| facts.is_file() && facts.len() <= MOST_TEXT_BYTES)?;
+    std::fs::read_to_string(path).ok()
 }
 
 fn language_name(language: Language) -> &'static str {

@@ -1,4 +1,5 @@
 //! One test binary: every file here is one subject.
 
+mod readme;
 mod runtimes;
 mod shims;

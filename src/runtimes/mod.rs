@@ -162,11 +162,13 @@ fn describe(
     found: &str,
     asker: Option<&ask::Asker>,
 ) -> Result<policy::Runtime, String> {
-    match language {
-        Language::Python => python::runtime(binary, found),
-        Language::Nodejs | Language::Bun => javascript::runtime(language, binary, found, asker),
-        Language::Wasm => Err("wasm runs in this binary; there is no interpreter to name".to_owned()),
-    }
+    let runtime = match language {
+        Language::Python => python::runtime(binary, found)?,
+        Language::Nodejs | Language::Bun => javascript::runtime(language, binary, found, asker)?,
+        Language::Wasm => return Err("wasm runs in this binary; there is no interpreter to name".to_owned()),
+    };
+    runtime.roots.iter().try_for_each(|root| trust::readable_by_tools(root))?;
+    Ok(runtime)
 }
 
 /// The same file with its folder's symlinks resolved, and its own name kept.

@@ -5,6 +5,7 @@ mod common;
 mod manifests;
 mod mcp;
 mod policy;
+mod readme;
 mod registry;
 mod runtimes;
 mod service;

@@ -100,18 +100,21 @@ struct RenameExit {
 impl Reencode for RenameExit {
     type Error = std::convert::Infallible;
 
-    fn parse_import(
+    fn parse_imports(
         &mut self,
-        imports: &mut wasm_encoder::ImportSection,
-        import: wasmparser::Import<'_>,
+        section: &mut wasm_encoder::ImportSection,
+        imports: wasmparser::Imports<'_>,
     ) -> Result<(), reencode::Error<Self::Error>> {
-        if (import.module, import.name) == (adapter::WASI_SNAPSHOT_PREVIEW1_ADAPTER_NAME, "proc_exit") {
-            let ty = self.entity_type(import.ty)?;
-            imports.import("$root", EXIT_CODE, ty);
-            self.done = true;
-            return Ok(());
+        let preview1 = adapter::WASI_SNAPSHOT_PREVIEW1_ADAPTER_NAME;
+        match imports {
+            wasmparser::Imports::Single(_, import) if (import.module, import.name) == (preview1, "proc_exit") => {
+                let ty = self.entity_type(import.ty)?;
+                section.import("$root", EXIT_CODE, ty);
+                self.done = true;
+                Ok(())
+            }
+            imports => reencode::utils::parse_imports(self, section, imports),
         }
-        reencode::utils::parse_import(self, imports, import)
     }
 }
 

@@ -23,6 +23,11 @@ const COMPILE_TIME: Duration = Duration::from_secs(120);
 /// The largest interpreter measured needed 1.8 GB.
 const COMPILE_MEMORY: u64 = 2 * GIB;
 
+/// Compiled code is about three times its module; what is far beyond that is not taken into our memory.
+const GROWTH: u64 = 32;
+/// And it may hold memory images of a few MiB that a module describes in a few bytes.
+const IMAGE_BYTES: u64 = 64 << 20;
+
 /// The whole life of a compiler child.
 pub fn run() -> ExitCode {
     match serve(&mut io::stdin().lock(), &mut io::stdout().lock()) {
@@ -82,7 +87,9 @@ pub async fn ask(
         let Some(mut pipes) = child.pipes() else { return Err(io::Error::other("no pipes")) };
         pipes.to.write_all(&order).await?;
         pipes.to.flush().await?;
-        let most = Most { header: frame::MAX_REPLY_HEADER_BYTES, payload: cache::MAX_CODE_BYTES };
+        let payload =
+            (module.len() as u64).saturating_mul(GROWTH).saturating_add(IMAGE_BYTES).min(cache::MAX_CODE_BYTES);
+        let most = Most { header: frame::MAX_REPLY_HEADER_BYTES, payload };
         frame::read_async::<CompileReport>(&mut *pipes.from, most).await
     };
     let answer = tokio::time::timeout(COMPILE_TIME, talk).await;

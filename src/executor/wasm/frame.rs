@@ -51,6 +51,12 @@ pub struct Init {
     pub scratch: PathBuf,
 }
 
+impl Init {
+    pub fn limit(&self, limit: Limit) -> u64 {
+        self.limits.get(&limit).copied().unwrap_or_else(|| limit.house_default())
+    }
+}
+
 /// A folder the guest finds opened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

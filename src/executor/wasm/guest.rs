@@ -48,6 +48,12 @@ struct Meter {
     refused: bool,
 }
 
+impl Meter {
+    fn new(allowed: u64) -> Meter {
+        Meter { allowed, total: 0, peak: 0, asked: 0, refused: false }
+    }
+}
+
 impl ResourceLimiter for Meter {
     fn memory_growing(&mut self, current: usize, desired: usize, _: Option<usize>) -> wasmtime::Result<bool> {
         self.asked = desired.saturating_sub(current) as u64;
@@ -130,18 +136,17 @@ impl Loaded {
         input: Vec<u8>,
         timeout: Duration,
     ) -> wasmtime::Result<Finished> {
-        let limit = |l: Limit| init.limits.get(&l).copied().unwrap_or_else(|| l.house_default());
         let deadline = Instant::now() + timeout;
         let cpu_before = cpu_used();
-        let cpu_end = cpu_before + Duration::from_millis(limit(Limit::CpuMs));
-        let out = Shared::new(Whole::new(usize::try_from(limit(Limit::OutputBytes)).unwrap_or(usize::MAX)));
-        let log = Shared::new(Ends::new(usize::try_from(limit(Limit::LogBytes)).unwrap_or(usize::MAX)));
+        let cpu_end = cpu_before + Duration::from_millis(init.limit(Limit::CpuMs));
+        let out = Shared::new(Whole::new(usize::try_from(init.limit(Limit::OutputBytes)).unwrap_or(usize::MAX)));
+        let log = Shared::new(Ends::new(usize::try_from(init.limit(Limit::LogBytes)).unwrap_or(usize::MAX)));
         let mut store = Store::new(&self.engine, self.guest(init, &input, &out, &log)?);
         store.limiter(|guest| &mut guest.meter);
-        let handles = usize::try_from(limit(Limit::OpenFiles) + SPARE_HANDLES).unwrap_or(usize::MAX);
+        let handles = usize::try_from(init.limit(Limit::OpenFiles).saturating_add(SPARE_HANDLES)).unwrap_or(usize::MAX);
         store.data_mut().table.set_max_capacity(handles);
         // How much a guest may have us copy in one go: no more than it may answer.
-        let copy = limit(Limit::OutputBytes).max(MIB) + 64 * KIB;
+        let copy = init.limit(Limit::OutputBytes).max(MIB).saturating_add(64 * KIB);
         store.set_hostcall_fuel(usize::try_from(copy).unwrap_or(usize::MAX));
         store.set_epoch_deadline(1);
         store.epoch_deadline_callback(move |_| match () {
@@ -167,6 +172,19 @@ impl Loaded {
         let output = std::mem::take(&mut out.lock().bytes);
         let log = std::mem::replace(&mut *log.lock(), Ends::new(0)).into_bytes();
         Ok(Finished { end, output, log, cpu_ms, peak_memory })
+    }
+
+    /// One call without limits, clock or folders, for the rig.
+    pub fn bare(&self, runtime: &tokio::runtime::Runtime, input: &str) -> wasmtime::Result<()> {
+        let out = Shared::new(Whole::new(usize::MAX));
+        let mut wasi = WasiCtxBuilder::new();
+        if let Entry::Command(_) = self.entry {
+            wasi.stdin(MemoryInputPipe::new(input.as_bytes().to_vec())).stdout(out.clone());
+        }
+        let guest = Guest { table: ResourceTable::new(), wasi: wasi.build(), meter: Meter::new(u64::MAX) };
+        let mut store = Store::new(&self.engine, guest);
+        store.set_epoch_deadline(u64::MAX / 2);
+        runtime.block_on(self.enter(&mut store, input.as_bytes().to_vec(), &out)).map(|_| ())
     }
 
     async fn enter(&self, store: &mut Store<Guest>, input: Vec<u8>, out: &Shared<Whole>) -> wasmtime::Result<End> {
@@ -220,14 +238,7 @@ impl Loaded {
             }
             wasi.preopened_dir(&init.scratch, "/tmp", FsPerms::ReadWrite)?;
         }
-        let allowed = init.limits.get(&Limit::MemoryBytes).copied();
-        let meter = Meter {
-            allowed: allowed.unwrap_or_else(|| Limit::MemoryBytes.house_default()),
-            total: 0,
-            peak: 0,
-            asked: 0,
-            refused: false,
-        };
+        let meter = Meter::new(init.limit(Limit::MemoryBytes));
         Ok(Guest { table: ResourceTable::new(), wasi: wasi.build(), meter })
     }
 }

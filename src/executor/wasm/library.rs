@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::fs::File;
 use std::hash::Hash;
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -80,7 +80,7 @@ impl Library {
     ) -> Result<Prepared, fault::Fault> {
         let found = match (source, &shape.script) {
             (Some(source), _) => Found { sum: Sha256::digest(source).into(), bytes: Some(source.as_bytes().to_vec()) },
-            (None, Some(script)) => self.find(script).map_err(|e| unreadable(script, &e))?,
+            (None, Some(script)) => self.find(script).await.map_err(|e| unreadable(script, &e))?,
             (None, None) => {
                 return Err(fault::Fault::new(fault::Kind::InternalError, "a wasm tool without a module"));
             }
@@ -128,11 +128,11 @@ impl Library {
         }
         let module = match (found.bytes, &shape.script) {
             (Some(bytes), _) => bytes,
-            (None, Some(script)) => read(script)
-                .and_then(|(_, bytes)| {
-                    if <[u8; 32]>::from(Sha256::digest(&bytes)) == found.sum { Ok(bytes) } else { Err(changed()) }
-                })
-                .map_err(|e| Failure::Failed(unreadable(script, &e)))?,
+            (None, Some(script)) => match read(script).await {
+                Ok((_, sum, bytes)) if sum == found.sum => bytes,
+                Ok(_) => return Err(Failure::Failed(unreadable(script, &changed()))),
+                Err(e) => return Err(Failure::Failed(unreadable(script, &e))),
+            },
             (None, None) => Vec::new(),
         };
         let _compiler = self.compilers.acquire().await;
@@ -140,7 +140,7 @@ impl Library {
         drop(module);
         let (this, name) = (Arc::clone(self), key.to_owned());
         let stored = tokio::task::spawn_blocking(move || this.cache.put(&name, &compiled)).await;
-        let stored = stored.map_err(std::io::Error::other).and_then(|stored| stored);
+        let stored = stored.map_err(io::Error::other).and_then(|stored| stored);
         stored.map_err(|e| {
             let fault = fault::Fault::new(fault::Kind::InternalError, "the compiled tool cannot be stored").retryable();
             Failure::Failed(fault.person(format!("the wasm cache cannot be written: {e}")))
@@ -148,13 +148,12 @@ impl Library {
     }
 
     /// Which module a file holds now; reads it only if it changed.
-    fn find(&self, script: &Path) -> std::io::Result<Found> {
+    async fn find(&self, script: &Path) -> io::Result<Found> {
         let now = Stamp::of(&open(script)?)?;
         match self.files.get(&script.to_owned()) {
             Some((stamp, sum)) if stamp == now => Ok(Found { sum, bytes: None }),
             _ => {
-                let (stamp, bytes) = read(script)?;
-                let sum = Sha256::digest(&bytes).into();
+                let (stamp, sum, bytes) = read(script).await?;
                 self.files.put(script.to_owned(), (stamp, sum));
                 Ok(Found { sum, bytes: Some(bytes) })
             }
@@ -174,10 +173,10 @@ impl Library {
 }
 
 impl Stamp {
-    fn of(file: &File) -> std::io::Result<Stamp> {
+    fn of(file: &File) -> io::Result<Stamp> {
         let data = file.metadata()?;
         if !data.is_file() {
-            return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, "not a regular file"));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
         }
         Ok(Stamp {
             device: data.dev(),
@@ -190,32 +189,36 @@ impl Stamp {
 }
 
 /// Opens a module; no component of the path may be a link.
-fn open(path: &Path) -> std::io::Result<File> {
+fn open(path: &Path) -> io::Result<File> {
     let how = OpenHow::new()
         .flags(OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOCTTY)
         .resolve(ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS);
     Ok(File::from(openat2(AT_FDCWD, path, how)?))
 }
 
-fn read(path: &Path) -> std::io::Result<(Stamp, Vec<u8>)> {
+/// Reads a module whole, off the runtime's threads: it may be large.
+async fn read(path: &Path) -> io::Result<(Stamp, [u8; 32], Vec<u8>)> {
     let file = open(path)?;
-    let stamp = Stamp::of(&file)?;
-    let mut bytes = Vec::new();
-    (&file).take(MAX_MODULE_BYTES + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > MAX_MODULE_BYTES {
-        return Err(std::io::Error::new(std::io::ErrorKind::FileTooLarge, "larger than 256 MiB"));
-    }
-    if Stamp::of(&file)? != stamp {
-        return Err(changed());
-    }
-    Ok((stamp, bytes))
+    let reading = move || {
+        let stamp = Stamp::of(&file)?;
+        let mut bytes = Vec::new();
+        (&file).take(MAX_MODULE_BYTES + 1).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > MAX_MODULE_BYTES {
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, "larger than 256 MiB"));
+        }
+        if Stamp::of(&file)? != stamp {
+            return Err(changed());
+        }
+        Ok((stamp, Sha256::digest(&bytes).into(), bytes))
+    };
+    tokio::task::spawn_blocking(reading).await.map_err(io::Error::other)?
 }
 
-fn changed() -> std::io::Error {
-    std::io::Error::other("it changed while it was read")
+fn changed() -> io::Error {
+    io::Error::other("it changed while it was read")
 }
 
-fn unreadable(path: &Path, error: &std::io::Error) -> fault::Fault {
+fn unreadable(path: &Path, error: &io::Error) -> fault::Fault {
     fault::Fault::new(fault::Kind::ScriptError, "the tool's module cannot be read")
         .person(format!("{}: {error}", path.display()))
 }

@@ -17,6 +17,7 @@ mod frame;
 mod guest;
 mod library;
 mod pool;
+pub mod rig;
 mod session;
 mod sinks;
 mod ticker;

@@ -70,7 +70,8 @@ impl Session {
             worker.kill();
             return Err(broken("no pipes", &io::ErrorKind::BrokenPipe.into()));
         };
-        let payload = shape.limits.get(Limit::OutputBytes).saturating_add(shape.limits.get(Limit::LogBytes)) + KIB;
+        let (output, log) = (shape.limits.get(Limit::OutputBytes), shape.limits.get(Limit::LogBytes));
+        let payload = output.saturating_add(log).saturating_add(KIB);
         let most = Most { header: frame::MAX_REPLY_HEADER_BYTES, payload };
         let mut session = Session { worker, pipes, calls: 0, most };
         let init = Order::Init(init(shape, code, &*session.worker));

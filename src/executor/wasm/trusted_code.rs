@@ -4,20 +4,23 @@
 //! Never: anything else; these two are the only `unsafe` of this room.
 #![allow(unsafe_code, reason = "loading compiled code cannot be checked by the compiler; the argument is below")]
 
+use nix::fcntl::{FcntlArg, fcntl};
 use std::fs::File;
 use std::io;
-use std::os::fd::{BorrowedFd, RawFd};
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use wasmtime::component::Component;
 
-/// A handle of our own on a descriptor that was inherited under a known number.
+/// Takes over a descriptor that was inherited under a known number.
 pub fn inherited(number: RawFd) -> io::Result<File> {
     if number < 3 {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "a standard stream is no inherited file"));
     }
-    // SAFETY: the number is borrowed for this one call, which only duplicates it; a number that is
-    // not open makes the duplication fail with EBADF and nothing else. It is not -1 (checked above).
+    // SAFETY: borrowed for this one call, which only asks whether the number is open; it is not -1.
     let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
-    borrowed.try_clone_to_owned().map(File::from)
+    fcntl(borrowed, FcntlArg::F_GETFD)?;
+    // SAFETY: it is open (just asked), and nobody else owns it: the starter of this process put it
+    // there for us, and this is the first thing a worker opens or takes, while it has one thread.
+    Ok(File::from(unsafe { OwnedFd::from_raw_fd(number) }))
 }
 
 /// Loads what our own compiler child wrote.

@@ -39,7 +39,7 @@ fn serve(from: &mut impl Read, to: &mut impl Write) -> io::Result<()> {
     };
     say(to, &Report::Ready, &[])?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
-    let input_bytes = init.limits.get(&Limit::InputBytes).copied().unwrap_or_else(|| Limit::InputBytes.house_default());
+    let input_bytes = init.limit(Limit::InputBytes);
     let most = Most { header: frame::MAX_HEADER_BYTES, payload: input_bytes };
     while let Some((order, input)) = frame::read(from, most)? {
         let Order::Call { id, timeout_ms } = order else { return Err(io::Error::other("init came twice")) };
@@ -70,9 +70,9 @@ fn say(to: &mut impl Write, report: &Report, payload: &[&[u8]]) -> io::Result<()
 }
 
 fn load(init: &Init) -> Result<Loaded, String> {
-    let engine = engine::running().map_err(|e| format!("the engine does not start: {e:#}"))?;
     let file =
         trusted_code::inherited(init.code_descriptor).map_err(|e| format!("no compiled code was handed over: {e}"))?;
+    let engine = engine::running().map_err(|e| format!("the engine does not start: {e:#}"))?;
     let length = init.code_bytes.min(cache::MAX_CODE_BYTES);
     let mut compiled = vec![0; usize::try_from(length).map_err(|_| "the compiled code is too large")?];
     file.read_exact_at(&mut compiled, init.code_offset).map_err(|e| format!("the compiled code is cut short: {e}"))?;

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::net::unix::pipe;
-use toolhost::executor::wasm::{Cache, Ended, Pipes, Role, Starting, Wasm, Worker, Workers};
+use toolhost::executor::wasm::{Cache, Ended, Pipes, Role, Start, Starting, Wasm, Worker, Workers};
 use toolhost::executor::{Call, Context, Ending, Executor, Outcome, Stood};
 use toolhost::fault::{Fault, Kind};
 use toolhost::policy::{Access, Confinement, Grant, Opening, PerCall, Shape};
@@ -45,7 +45,8 @@ struct PlainWorker {
 }
 
 impl Workers for Plain {
-    fn start<'a>(&'a self, _: &'a Shape, role: Role, code: Option<OwnedFd>) -> Starting<'a> {
+    fn start<'a>(&'a self, start: Start<'a>) -> Starting<'a> {
+        let Start { role, code, .. } = start;
         Box::pin(async move {
             let mut command = match (role, self.instead) {
                 (Role::Worker, Some(script)) => {

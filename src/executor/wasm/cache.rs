@@ -10,6 +10,7 @@ use nix::fcntl::{OFlag, open, openat, renameat};
 use nix::sys::stat::{FchmodatFlags, FileStat, Mode, SFlag, fchmodat, fstat, mkdirat};
 use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
 use sha2::{Digest, Sha256};
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
@@ -63,11 +64,23 @@ impl Cache {
     }
 
     /// `$XDG_CACHE_HOME/toolhost/wasm`, or `~/.cache/toolhost/wasm`; relative values do not count.
-    pub fn usual_folder(environment: impl Fn(&str) -> Option<std::ffi::OsString>) -> Option<PathBuf> {
+    pub fn usual_folder(environment: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
         let absolute = |name: &str| environment(name).map(PathBuf::from).filter(|p| p.is_absolute());
         absolute("XDG_CACHE_HOME")
             .or_else(|| absolute("HOME").map(|home| home.join(".cache")))
             .map(|base| base.join("toolhost/wasm"))
+    }
+
+    /// The usual folder; where it cannot be had, a temporary one, and why, for `doctor` and the log.
+    pub fn usual(environment: impl Fn(&str) -> Option<OsString>) -> Result<(Cache, Option<String>), String> {
+        let lasting = match Cache::usual_folder(environment) {
+            Some(folder) => Cache::open(&folder),
+            None => Err("neither XDG_CACHE_HOME nor HOME is an absolute path".to_owned()),
+        };
+        match lasting {
+            Ok(cache) => Ok((cache, None)),
+            Err(why) => Ok((Cache::temporary()?, Some(format!("compiled wasm is not kept between runs: {why}")))),
+        }
     }
 
     /// The verified entry, or nothing: what is missing, foreign or damaged is built anew.
@@ -172,11 +185,30 @@ mod tests {
         std::fs::write(&file, bytes).expect("writable");
         assert!(cache.get("k").is_none(), "damaged");
         assert_eq!(text(&cache.put("k", b"new").expect("replaced")), b"new");
+        if geteuid().is_root() {
+            std::os::unix::fs::chown(&file, Some(65534), None).expect("chown");
+            assert!(cache.get("k").is_none(), "somebody else's");
+            std::os::unix::fs::chown(&file, Some(0), None).expect("chown");
+            assert!(cache.get("k").is_some(), "ours again");
+        }
         std::fs::hard_link(&file, base.path().join("second")).expect("linked");
         assert!(cache.get("k").is_none(), "a second name");
         std::fs::remove_file(&file).expect("removed");
         symlink(base.path().join("second"), &file).expect("linked");
         assert!(cache.get("k").is_none(), "a link");
+    }
+
+    #[test]
+    fn without_a_usual_folder_there_is_a_temporary_one() {
+        let (cache, note) = Cache::usual(|_| None).expect("a cache");
+        assert!(note.is_some_and(|n| n.contains("not kept between runs")));
+        assert_eq!(text(&cache.put("k", b"code").expect("written")), b"code");
+        let base = tempfile::tempdir().expect("tempdir");
+        let home = |name: &str| (name == "HOME").then(|| base.path().into());
+        let (_, note) = Cache::usual(home).expect("a cache");
+        assert_eq!(note, None);
+        assert!(base.path().join(".cache/toolhost/wasm").is_dir());
+        assert_eq!(Cache::usual_folder(|_| Some("relative".into())), None);
     }
 
     #[test]

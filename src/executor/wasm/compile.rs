@@ -4,7 +4,7 @@
 //! that names what is accepted. Never: compiles in the host, gives a compiler any file, or waits without limit.
 
 use super::frame::{self, CompileOrder, CompileReport, Most};
-use super::{Role, Workers, adapt, cache, engine};
+use super::{Role, Start, Workers, adapt, cache, engine};
 use crate::executor::Ending;
 use crate::quantity::{GIB, Limit};
 use crate::{fault, policy};
@@ -80,7 +80,8 @@ pub async fn ask(
     entry_point: Option<&str>,
 ) -> Result<Vec<u8>, Failure> {
     let shape = confinement(tool);
-    let mut child = workers.start(&shape, Role::Compile, None).await.map_err(Failure::Failed)?;
+    let start = Start { shape: &shape, role: Role::Compile, code: None, own_memory: 0, own_threads: 0 };
+    let mut child = workers.start(start).await.map_err(Failure::Failed)?;
     let order = CompileOrder { entry_point: entry_point.map(str::to_owned) };
     let order = frame::encode(&order, &[module]).map_err(|e| Failure::Failed(broken(&e)))?;
     let talk = async {

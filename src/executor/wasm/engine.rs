@@ -19,12 +19,12 @@ const FIBER_STACK_BYTES: usize = 10 << 20;
 /// Address space of one memory: 4 GiB lets compiled code go without bounds checks. Reserved, not used.
 const MEMORY_RESERVATION: u64 = 4 << 30;
 /// Largest table, elements.
-const TABLE_ELEMENTS: usize = 100_000;
+const TABLE_ELEMENTS: usize = 65_536;
 /// How many instances, memories and tables one component may be made of; a component that holds an
-/// interpreter has dozens.
+/// interpreter has dozens. Slots cost address space; tables are also counted as data by the kernel.
 const CORE_INSTANCES: u32 = 256;
 const MEMORIES: u32 = 16;
-const TABLES: u32 = 128;
+const TABLES: u32 = 32;
 /// What is zeroed in place after a call instead of being given back to the kernel.
 const KEEP_RESIDENT_BYTES: usize = 256 << 10;
 

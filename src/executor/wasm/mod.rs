@@ -48,8 +48,9 @@ const ENDED: Duration = Duration::from_secs(1);
 /// As what our own binary is entered again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Runs calls. Needs two threads and address space of 64 GiB beyond what it uses (no RLIMIT_AS), and
-    /// `memfd_create`, or an ENOSYS for it. Time and CPU are counted by each call, not over its life.
+    /// Runs calls. Reserves 70 GiB of address space (so no RLIMIT_AS) and needs `memfd_create`, or an ENOSYS
+    /// for it. It counts time and CPU for each call itself, so the walls set no limit over its life; the host
+    /// ends it when a call's time is over.
     Worker,
     /// Compiles one module. Needs as many threads as there are CPUs.
     Compile,
@@ -76,10 +77,20 @@ pub type Starting<'a> = Pin<Box<dyn Future<Output = Result<Box<dyn Worker>, faul
 pub type Ended<'a> = Pin<Box<dyn Future<Output = Option<Ending>> + Send + 'a>>;
 pub type Publishing<'a> = Pin<Box<dyn Future<Output = Result<Vec<super::Artifact>, fault::Fault>> + Send + 'a>>;
 
-/// Starts our own binary in a role, behind the walls of a shape. The sandbox does it.
+/// What is to be started, behind the walls of `shape`.
+pub struct Start<'a> {
+    pub shape: &'a policy::Shape,
+    pub role: Role,
+    /// Inherited by the worker under `Worker::code_descriptor`.
+    pub code: Option<OwnedFd>,
+    /// What the role itself needs beyond the shape's `memoryBytes` and `processes`.
+    pub own_memory: u64,
+    pub own_threads: u64,
+}
+
+/// Starts our own binary in a role. The sandbox does it.
 pub trait Workers: Send + Sync {
-    /// `code` is inherited by the worker under `Worker::code_descriptor`.
-    fn start<'a>(&'a self, shape: &'a policy::Shape, role: Role, code: Option<OwnedFd>) -> Starting<'a>;
+    fn start<'a>(&'a self, start: Start<'a>) -> Starting<'a>;
 }
 
 /// Descriptors 0 and 1 of a worker.
@@ -227,6 +238,9 @@ fn conclude(
     let answer = match answer {
         Ok(answer) => answer,
         Err(Lost::Late) => return alone(Ending::TimedOut { limit_ms }),
+        Err(Lost::Died(Some(Ending::OverLimit { limit, .. }))) => {
+            return alone(Ending::OverLimit { limit, allowed: shape.limits.get(limit) });
+        }
         Err(Lost::Died(Some(ending))) => return alone(ending),
         Err(Lost::Died(None)) => return Err(fault("the wasm worker stopped without an answer")),
         Err(Lost::Before) => return Err(fault("the wasm worker was gone before the call").retryable()),

@@ -58,7 +58,12 @@ impl Cache {
 
     /// A cache that lives as long as its owner, where no lasting one may be had.
     pub fn temporary() -> Result<Cache, String> {
-        let folder = tempfile::Builder::new().prefix("toolhost-wasm-").tempdir().map_err(|e| e.to_string())?;
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::Builder::new()
+            .prefix("toolhost-wasm-")
+            .permissions(std::fs::Permissions::from_mode(0o700))
+            .tempdir()
+            .map_err(|e| format!("no temporary folder: {e}"))?;
         let cache = Cache::open(folder.path())?;
         Ok(Cache { _temporary: Some(folder), ..cache })
     }

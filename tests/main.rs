@@ -10,3 +10,4 @@ mod registry;
 mod runtimes;
 mod service;
 mod shims;
+mod wasm;

@@ -3,8 +3,10 @@
 //! For: service. In: a call with its confinement. Out: outcome or fault; log lines as events.
 //! Never: decides who may call, widens a confinement, or leaves a process behind.
 
+pub mod answer;
 pub mod method;
 mod outcome;
+pub mod wasm;
 pub use outcome::*;
 
 use crate::{fault, manifest, policy};

@@ -48,9 +48,14 @@ pub type Events = tokio::sync::mpsc::UnboundedSender<Event>;
 pub enum Event {
     Log(String),
     /// Policy was asked for something a service method wants run: for the audit record.
-    Decided { policy: String, digest: String },
+    Decided {
+        policy: String,
+        digest: String,
+    },
     /// It runs now, under this confinement.
-    Confined { confinement: Box<policy::Confinement> },
+    Confined {
+        confinement: Box<policy::Confinement>,
+    },
 }
 
 pub type Running<'a> = Pin<Box<dyn Future<Output = Result<Outcome, fault::Fault>> + Send + 'a>>;

@@ -25,8 +25,8 @@ pub mod suggest;
 mod verdict;
 pub mod who_can;
 
-pub use capability::env_is_refused;
 pub use area::{Area, name_matches};
+pub use capability::env_is_refused;
 pub use confinement::*;
 pub use decide::{RUN_CODE, SCRIPT_FOLDER, decide};
 pub use file::{Capability, Ceiling, HOST_FILE, Mode, NamedRuntime, Policy, Rule, SUFFIX, Selector, Tools, parse};

@@ -19,6 +19,18 @@ pub const MAX_JSON_DEPTH: usize = 128;
 pub const MAX_SCHEMA_NODES: usize = 20_000;
 /// Deepest nesting of one JSON Schema (P21).
 pub const MAX_SCHEMA_DEPTH: usize = 64;
+/// Most regular expressions in one JSON Schema, and the compiled size of each, bytes (P21).
+pub const MAX_SCHEMA_REGEXES: usize = 100;
+pub const MAX_REGEX_BYTES: usize = 2 * MIB as usize;
+/// Most different `$ref` targets in one JSON Schema (P21).
+pub const MAX_SCHEMA_REFERENCES: usize = 256;
+/// Most defaults filled into the arguments of one call.
+pub const MAX_FILLED_DEFAULTS: usize = 10_000;
+/// Most faults told about one call's arguments or output.
+pub const MAX_FAULTS_TOLD: usize = 20;
+/// Deepest folder a scan for manifests enters, and the most entries it looks at.
+pub const MAX_SCAN_DEPTH: usize = 32;
+pub const MAX_SCAN_ENTRIES: usize = 500_000;
 /// Most files a `data/*.csv` grant may expand to; more asks for `data/**`.
 pub const MAX_SNAPSHOT_FILES: usize = 200;
 /// Most entries of a writable tree that are inspected before a call; more refuses the call.

@@ -1,1 +1,68 @@
-//! (to be built)
+//! The command line: one file per verb, and one match that knows them all.
+//!
+//! For: `main`. In: arguments. Out: an exit code (0 ok, 1 tool, 2 caller, 3 policy, 4 host). Never: logic
+//! of a call; a raw control character on a terminal; a panic on a closed pipe.
+
+pub mod audit;
+pub mod call;
+pub mod check;
+pub mod diff;
+pub mod host;
+pub mod list;
+pub mod new;
+pub mod refusal;
+pub mod schema;
+pub mod serve;
+pub mod settings;
+pub mod test;
+pub mod words;
+
+use clap::{Parser, Subcommand};
+use refusal::{Exit, Refusal};
+use settings::{Flags, Settings};
+use std::process::ExitCode;
+
+/// Drop a script and its manifest into a folder and an agent can call it; the kernel holds it to what you approved.
+#[derive(Debug, Parser)]
+#[command(name = "toolhost", version, disable_help_subcommand = true)]
+struct Cli {
+    #[command(flatten)]
+    flags: Flags,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Call one tool and print its output as JSON
+    Call(call::Args),
+    /// Serve the tools to an agent (MCP)
+    Serve(serve::Args),
+    /// Run the examples of a tool's manifest
+    Test(test::Args),
+}
+
+/// Runs the command line of this process.
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(told) => {
+            // Help and version are told on standard output and are no errors; a closed pipe is not one either.
+            let _ = told.print();
+            return if told.use_stderr() { Exit::Caller.into() } else { Exit::Ok.into() };
+        }
+    };
+    run(cli).unwrap_or_else(|error| {
+        words::complain(&format!("toolhost: {error:#}"));
+        error.downcast_ref::<Refusal>().map_or(Exit::Host, |refusal| refusal.exit).into()
+    })
+}
+
+fn run(cli: Cli) -> anyhow::Result<ExitCode> {
+    let settings = Settings::resolve(&cli.flags)?;
+    match cli.verb {
+        Verb::Call(args) => call::run(&settings, args),
+        Verb::Serve(args) => serve::run(&settings, args),
+        Verb::Test(args) => test::run(&settings, args),
+    }
+}

@@ -187,7 +187,25 @@ pub enum Code {
     Unreadable,
 }
 
+pub mod arguments;
+mod asks;
+mod blocks;
+mod bounds;
+mod file;
+mod handler;
+mod host;
+pub mod json;
+mod language;
+pub mod pattern;
+pub mod published;
+mod reader;
 pub mod schema;
+pub mod suggest;
+pub mod text;
+
+pub use asks::known_capability;
+pub use file::{id_fault, read};
+pub use handler::extension_kind;
 
 /// SHA-256, lower-case hex.
 pub fn sha256_hex(bytes: &[u8]) -> String {

@@ -1,10 +1,241 @@
 //! JSON Schemas, compiled once at load, bounded, `$ref` only inside the document (P21).
+//!
+//! For: the manifest reader, arguments, output. In: a schema as written; values to check.
+//! Out: a compiled schema; flaws in plain words. Never: fetches anything, runs a regular expression
+//! that backtracks, fills memory with explanations of a large value.
+
+use super::{bounds, text};
+use crate::quantity::{MAX_FAULTS_TOLD, MAX_REGEX_BYTES};
+use jsonschema::error::{TypeKind, ValidationErrorKind};
+use jsonschema::{PatternOptions, ValidationError, Validator};
 use serde_json::Value;
 use std::sync::Arc;
+
+/// Room for the checker's recursion, where a schema refers to itself. Only touched pages cost.
+const DEEP_STACK_BYTES: usize = 256 << 20;
+/// Values with more parts are told only their first flaw: an explanation can be larger than its value.
+const LARGE_VALUE: usize = 5_000;
 
 /// A schema as written, and compiled.
 #[derive(Clone, Debug)]
 pub struct Schema {
     pub raw: Value,
-    pub compiled: Arc<jsonschema::Validator>,
+    pub compiled: Arc<Validator>,
+    facts: Arc<bounds::Facts>,
+}
+
+/// What is wrong with a schema; the pointer is inside it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SchemaFault {
+    pub pointer: String,
+    pub message: String,
+}
+
+impl SchemaFault {
+    pub(super) fn new(pointer: &str, message: impl Into<String>) -> SchemaFault {
+        SchemaFault { pointer: pointer.to_owned(), message: message.into() }
+    }
+}
+
+/// How a value breaks a schema.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Flaw {
+    /// Into the value.
+    pub pointer: String,
+    /// The keyword that was broken.
+    pub rule: String,
+    pub what: What,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum What {
+    /// A required member is not there.
+    Missing(String),
+    /// Members that may not be there.
+    Unknown(Vec<String>),
+    /// What the value must be: "must be an integer".
+    Must(String),
+}
+
+impl Schema {
+    pub fn compile(raw: &Value) -> Result<Schema, Vec<SchemaFault>> {
+        let facts = bounds::inspect(raw)?;
+        let deep = facts.references;
+        let compiled = on_stack(deep, || build(raw)).map_err(|why| vec![SchemaFault::new("", why)])??;
+        let schema = Schema { raw: raw.clone(), compiled: Arc::new(compiled), facts: Arc::new(facts) };
+        schema.check_defaults()?;
+        Ok(schema)
+    }
+
+    /// A `default` that its own schema refuses would fail every call that relies on it.
+    fn check_defaults(&self) -> Result<(), Vec<SchemaFault>> {
+        if self.facts.defaults.is_empty() {
+            return Ok(());
+        }
+        let faults = on_stack(self.facts.references, || {
+            let all = self.facts.references.then(|| options().build_map(&self.raw).ok()).flatten();
+            let mut faults = Vec::new();
+            for pointer in &self.facts.defaults {
+                let Some(owner) = self.raw.pointer(pointer) else { continue };
+                let Some(default) = owner.get("default") else { continue };
+                let good = match &all {
+                    Some(map) => map.get(&format!("#{pointer}")).is_none_or(|schema| schema.is_valid(default)),
+                    None => build(owner).is_ok_and(|schema| schema.is_valid(default)),
+                };
+                if !good {
+                    let message = "this default does not fit its own schema";
+                    faults.push(SchemaFault::new(&format!("{pointer}/default"), message));
+                }
+            }
+            faults
+        });
+        let faults = faults.map_err(|why| vec![SchemaFault::new("", why)])?;
+        if faults.is_empty() { Ok(()) } else { Err(faults) }
+    }
+
+    /// Every way a value breaks this schema, up to a bound; empty = it fits.
+    pub fn flaws(&self, value: &Value) -> Vec<Flaw> {
+        on_stack(self.facts.references, || self.flaws_here(value)).unwrap_or_else(|why| vec![Flaw::must("", "", &why)])
+    }
+
+    fn flaws_here(&self, value: &Value) -> Vec<Flaw> {
+        if self.compiled.is_valid(value) {
+            return Vec::new();
+        }
+        let large = larger_than(value, LARGE_VALUE);
+        if self.facts.branching || (large && self.facts.unions) {
+            // Asking why could cost far more than asking whether.
+            return vec![Flaw::must(
+                "",
+                "schema",
+                "must fit its schema (which is too intricate to say where it does not)",
+            )];
+        }
+        let mut flaws: Vec<Flaw> = if large {
+            self.compiled.validate(value).err().iter().map(Flaw::of).collect()
+        } else {
+            self.compiled.iter_errors(value).take(MAX_FAULTS_TOLD).map(|error| Flaw::of(&error)).collect()
+        };
+        if flaws.is_empty() {
+            flaws.push(Flaw::must("", "schema", "must fit its schema"));
+        }
+        flaws
+    }
+}
+
+/// The checker's options, the same for every schema of the house.
+fn options<'i>() -> jsonschema::ValidationOptions<'i> {
+    let regex = PatternOptions::regex().size_limit(MAX_REGEX_BYTES).dfa_size_limit(MAX_REGEX_BYTES);
+    jsonschema::options().offline().should_validate_formats(true).with_pattern_options(regex)
+}
+
+fn build(raw: &Value) -> Result<Validator, Vec<SchemaFault>> {
+    options().build(raw).map_err(|error| {
+        let pointer = error.instance_path().as_str().to_owned();
+        let mut message = text::head(&error.to_string(), 300);
+        if message.contains("regex") || pointer.ends_with("/pattern") {
+            message.push_str(
+                " (regular expressions run in linear time: no look-around, no back-references, no huge repetitions)",
+            );
+        }
+        vec![SchemaFault { pointer, message: format!("not a valid JSON Schema: {message}") }]
+    })
+}
+
+/// Runs in this thread, or in one with a deep stack.
+fn on_stack<T: Send>(deep: bool, work: impl FnOnce() -> T + Send) -> Result<T, String> {
+    if !deep {
+        return Ok(work());
+    }
+    let failed = "could not be checked: this machine gives no thread for it";
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(DEEP_STACK_BYTES).spawn_scoped(scope, work);
+        thread.ok().and_then(|thread| thread.join().ok()).ok_or_else(|| failed.to_owned())
+    })
+}
+
+fn larger_than(value: &Value, most: usize) -> bool {
+    let mut parts = 0;
+    let mut open = vec![value];
+    while let Some(value) = open.pop() {
+        parts += 1;
+        if parts > most {
+            return true;
+        }
+        match value {
+            Value::Array(items) => open.extend(items.iter().take(most)),
+            Value::Object(map) => open.extend(map.values().take(most)),
+            _ => {}
+        }
+    }
+    false
+}
+
+impl Flaw {
+    pub fn must(pointer: &str, rule: &str, what: &str) -> Flaw {
+        Flaw { pointer: pointer.to_owned(), rule: rule.to_owned(), what: What::Must(what.to_owned()) }
+    }
+
+    fn of(error: &ValidationError<'_>) -> Flaw {
+        let what = match error.kind() {
+            ValidationErrorKind::Required { property } => {
+                What::Missing(property.as_str().unwrap_or_default().to_owned())
+            }
+            ValidationErrorKind::AdditionalProperties { unexpected }
+            | ValidationErrorKind::UnevaluatedProperties { unexpected } => What::Unknown(unexpected.clone()),
+            kind => What::Must(must(kind)),
+        };
+        Flaw { pointer: error.instance_path().as_str().to_owned(), rule: error.kind().keyword().to_owned(), what }
+    }
+}
+
+/// What a value must be, without repeating the value.
+fn must(kind: &ValidationErrorKind) -> String {
+    use ValidationErrorKind as Kind;
+    match kind {
+        Kind::Type { kind: TypeKind::Single(one) } => format!("must be {}", noun(&one.to_string())),
+        Kind::Type { kind: TypeKind::Multiple(several) } => {
+            let nouns: Vec<_> = several.iter().map(|one| noun(&one.to_string())).collect();
+            format!("must be {}", nouns.join(" or "))
+        }
+        Kind::Enum { options } => format!("must be one of {}", options_text(options)),
+        Kind::Constant { expected_value } => format!("must be {}", text::head(&expected_value.to_string(), 100)),
+        Kind::Format { format } => format!("must be a valid {format}"),
+        Kind::Pattern { pattern } => format!("must match the pattern {}", text::head(pattern, 200)),
+        Kind::Minimum { limit } => format!("must be at least {limit}"),
+        Kind::Maximum { limit } => format!("must be at most {limit}"),
+        Kind::ExclusiveMinimum { limit } => format!("must be greater than {limit}"),
+        Kind::ExclusiveMaximum { limit } => format!("must be less than {limit}"),
+        Kind::MultipleOf { multiple_of } => format!("must be a multiple of {multiple_of}"),
+        Kind::MinLength { limit } => format!("must have at least {limit} characters"),
+        Kind::MaxLength { limit } => format!("must have at most {limit} characters"),
+        Kind::MinItems { limit } => format!("must have at least {limit} items"),
+        Kind::MaxItems { limit } => format!("must have at most {limit} items"),
+        Kind::MinProperties { limit } => format!("must have at least {limit} members"),
+        Kind::MaxProperties { limit } => format!("must have at most {limit} members"),
+        Kind::UniqueItems => "must not hold the same item twice".to_owned(),
+        Kind::Contains => "must hold an item that fits 'contains'".to_owned(),
+        Kind::AnyOf { .. } | Kind::OneOfNotValid { .. } => "must fit one of its alternatives".to_owned(),
+        Kind::OneOfMultipleValid { .. } => "must fit exactly one of its alternatives, but fits several".to_owned(),
+        Kind::Not { .. } => "must not be of this form".to_owned(),
+        Kind::FalseSchema => "must not be there".to_owned(),
+        Kind::PropertyNames { .. } => "must have only member names that fit 'propertyNames'".to_owned(),
+        Kind::AdditionalItems { .. } | Kind::UnevaluatedItems { .. } => "must not have further items".to_owned(),
+        other => format!("must fit the rule '{}'", other.keyword()),
+    }
+}
+
+fn options_text(options: &Value) -> String {
+    let options = options.as_array().map(Vec::as_slice).unwrap_or_default();
+    let shown: Vec<_> = options.iter().take(20).map(|option| text::head(&option.to_string(), 60)).collect();
+    format!("{}{}", shown.join(", "), if options.len() > 20 { ", …" } else { "" })
+}
+
+/// A type with its article.
+pub(super) fn noun(name: &str) -> String {
+    match name {
+        "integer" | "object" | "array" => format!("an {name}"),
+        "null" => name.to_owned(),
+        name => format!("a {name}"),
+    }
 }

@@ -2,19 +2,59 @@
 //!
 //! For: service and cli. In: policy files, a manifest, its site, facts of the machine.
 //! Out: a `Confinement`, or the reasons why not. Never: widens anything; opens a granted path.
+//!
+//! The road: `load` (disk → `file` → `Policies`) → `decide` (`judge` for files, `limits`, capabilities)
+//! → `Decision` → `confine` → `Confinement`. `explain`, `suggest`, `who_can` and `diff` read decisions.
 
+mod area;
+mod capability;
 mod confinement;
-pub use confinement::*;
+mod decide;
+pub mod diff;
+mod disk;
+pub mod explain;
+mod file;
+mod judge;
+mod limits;
+mod load;
+pub mod published;
+mod rules;
+mod run;
+mod source;
+pub mod suggest;
+mod verdict;
+pub mod who_can;
 
-use crate::manifest::Language;
+pub use area::{Area, name_matches};
+pub use capability::env_is_refused;
+pub use confinement::*;
+pub use decide::{RUN_CODE, SCRIPT_FOLDER, decide};
+pub use file::{Capability, Ceiling, HOST_FILE, Mode, NamedRuntime, Policy, Rule, SUFFIX, Selector, Tools, parse};
+pub use load::{FileProblem, Policies, is_policy_file};
+pub use run::{RunTarget, confine, decide_run, timeout_clamp};
+pub use source::At;
+pub use verdict::{Decision, LimitVerdict, Narrower, Verdict, What, wall};
+
+use crate::manifest::{Language, Manifest, Site};
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Plain facts of this machine, found by `runtimes` and `sandbox::probe`.
 #[derive(Clone, Debug, Default)]
 pub struct Machine {
     pub runtimes: BTreeMap<Language, Runtime>,
-    /// What `requiredCapabilities` can be met here: `subprocess`, `gpu`, … (Q9).
+    /// The interpreters that policies name (`Policies::named_runtimes`), by their path, as far as they can be used.
+    pub named_runtimes: BTreeMap<PathBuf, Runtime>,
+    /// What `requiredCapabilities` can be met here: `gpu`, `env:NAME`, … (Q9).
     pub capabilities: BTreeSet<String>,
     /// True where memory, CPU and processes are counted by a cgroup.
     pub cgroup: bool,
+}
+
+/// Decisions for a whole registry: no tool may write a manifest or script of any of them.
+pub fn decide_all(tools: &[(Arc<Manifest>, Site)], policies: &Policies, machine: &Machine) -> Vec<Decision> {
+    let mut policies = policies.clone();
+    policies.protect(tools.iter().flat_map(|(_, site)| [Some(site.manifest.clone()), site.script.clone()]).flatten());
+    tools.iter().map(|(manifest, site)| decide(manifest, site, &policies, machine)).collect()
 }

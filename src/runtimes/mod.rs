@@ -1,1 +1,214 @@
-//! (to be built)
+//! Runtimes: the interpreters of this machine, and exactly which files each one needs to run.
+//!
+//! For: service and cli (facts of `policy::Machine`), executor (the built-in shims).
+//! In: a search path, folders that tools live in, a path a policy names. Out: `policy::Runtime`s and
+//! notes for `doctor` on what was passed over and why.
+//! Never: takes an interpreter from a tool folder or from a place another user can change; starts an
+//! interpreter where its files already tell; uses a shell; sees a manifest or a call.
+
+mod ask;
+mod elsewhere;
+mod javascript;
+mod python;
+mod roots;
+pub mod shims;
+mod trust;
+
+use crate::manifest::Language;
+use crate::policy;
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+/// What a search found. `notes` are for the person: they hold host paths.
+#[derive(Clone, Debug, Default)]
+pub struct Found {
+    pub runtimes: BTreeMap<Language, policy::Runtime>,
+    /// What was passed over, and why; one sentence each.
+    pub notes: Vec<String>,
+}
+
+/// An interpreter's file: where it was found and what it really is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Binary {
+    /// As found, its folder without symlinks. In a virtual environment this is what must be started.
+    path: PathBuf,
+    /// The ELF file itself.
+    real: PathBuf,
+}
+
+/// Largest `pyvenv.cfg`, header or `package.json` that is read for a version, bytes.
+const MOST_TEXT_BYTES: u64 = 256 * 1024;
+
+const LANGUAGES: [(Language, &[&str]); 3] =
+    [(Language::Python, &["python3", "python"]), (Language::Nodejs, &["node", "nodejs"]), (Language::Bun, &["bun"])];
+
+/// Finds one interpreter per language: the first on `search_path` that may be trusted.
+/// `never_under`: folders of tools, scripts and policies; nothing below them is ever an interpreter.
+pub fn discover(search_path: &OsStr, never_under: &[PathBuf]) -> Found {
+    let never: Vec<PathBuf> = never_under.iter().map(|p| p.canonicalize().unwrap_or_else(|_| p.clone())).collect();
+    let mut found = Found::default();
+    let folders = search_folders(search_path, &never, &mut found.notes);
+    let asker = ask::Asker::new(search_path, &never);
+    for (language, names) in LANGUAGES {
+        let candidates = folders.iter().flat_map(|folder| names.iter().map(move |name| folder.join(name)));
+        for candidate in candidates.filter(|c| c.symlink_metadata().is_ok()) {
+            let runtime = settle(language, &candidate, Some(&asker)).and_then(|binary| {
+                let runtime = describe(language, &binary, "PATH", Some(&asker))?;
+                outside(&runtime, &never)?;
+                Ok(runtime)
+            });
+            match runtime {
+                Ok(runtime) => {
+                    found.runtimes.insert(language, runtime);
+                    break;
+                }
+                Err(why) => note(&mut found.notes, format!("{}: passed over: {why}", candidate.display())),
+            }
+        }
+    }
+    found
+}
+
+/// The interpreter a policy names: a virtual environment's `bin/python`, or any other interpreter file.
+/// The caller also asks `outside` with the tool folders of this host.
+pub fn named(language: Language, path: &Path) -> Result<policy::Runtime, String> {
+    if !path.is_absolute() {
+        return Err(format!("{} is not absolute; write the whole path of the interpreter", path.display()));
+    }
+    let binary = settle(language, path, None)?;
+    describe(language, &binary, "policy", None)
+}
+
+/// Refuses a runtime whose files lie in a tool folder, or whose view would open one, a home or a whole system folder.
+pub fn outside(runtime: &policy::Runtime, never_under: &[PathBuf]) -> Result<(), String> {
+    let program = match &runtime.program {
+        policy::Program::Path(path) => Some(path),
+        policy::Program::Ourselves { .. } => None,
+    };
+    for root in runtime.roots.iter().chain(program) {
+        let real = root.canonicalize().map_err(|e| format!("{}: {e}", root.display()))?;
+        for path in [root, &real] {
+            if let Some(tools) = never_under.iter().find(|never| path.starts_with(never)) {
+                return Err(format!("{} lies in the tool folder {}", root.display(), tools.display()));
+            }
+        }
+        if Some(root) == program {
+            continue;
+        }
+        for path in [root, &real] {
+            trust::narrow(path)?;
+            if let Some(tools) = never_under.iter().find(|never| never.starts_with(path)) {
+                return Err(format!("it needs {}, which holds the tool folder {}", path.display(), tools.display()));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The folders of a search path that may hold an interpreter, without symlinks, each once.
+fn search_folders(search_path: &OsStr, never: &[PathBuf], notes: &mut Vec<String>) -> Vec<PathBuf> {
+    let mut folders: Vec<PathBuf> = Vec::new();
+    for entry in std::env::split_paths(search_path) {
+        if !entry.is_absolute() {
+            note(notes, format!("PATH entry '{}' passed over: it is not absolute", entry.display()));
+            continue;
+        }
+        // An entry that does not exist is common and harmless: nothing to tell.
+        let Ok(real) = entry.canonicalize() else { continue };
+        if folders.contains(&real) {
+            continue;
+        }
+        if let Some(tools) = never.iter().find(|never| real.starts_with(never)) {
+            note(notes, format!("PATH entry {} passed over: it lies in {}", entry.display(), tools.display()));
+            continue;
+        }
+        folders.push(real);
+    }
+    folders
+}
+
+/// From a candidate to the interpreter's own file. Without an asker (a path a policy names) a shim is refused.
+fn settle(language: Language, candidate: &Path, asker: Option<&ask::Asker>) -> Result<Binary, String> {
+    let path = in_real_folder(candidate)?;
+    let real = path.canonicalize().map_err(|e| format!("it leads nowhere ({e})"))?;
+    trust::path(&path)?;
+    trust::path(&real)?;
+    let is_elf = trust::starts_with(&real, b"\x7fELF")?;
+    if is_elf && fits(language, &real) {
+        return Ok(Binary { path, real });
+    }
+    let target = elsewhere::pyenv(&path)?;
+    let target = match (target, asker) {
+        (Some(target), _) => target,
+        (None, Some(asker)) => asker.executable(language, &path)?,
+        (None, None) => {
+            return Err(format!("{} is a launcher script, not the interpreter; name the interpreter", path.display()));
+        }
+    };
+    let path = in_real_folder(&target)?;
+    let real = path.canonicalize().map_err(|e| format!("it leads to {}: {e}", path.display()))?;
+    trust::path(&path)?;
+    trust::path(&real)?;
+    if trust::starts_with(&real, b"\x7fELF")? && fits(language, &real) {
+        return Ok(Binary { path, real });
+    }
+    Err(format!("it leads to {}, which is not a {} interpreter", real.display(), language_name(language)))
+}
+
+fn describe(
+    language: Language,
+    binary: &Binary,
+    found: &str,
+    asker: Option<&ask::Asker>,
+) -> Result<policy::Runtime, String> {
+    let runtime = match language {
+        Language::Python => python::runtime(binary, found)?,
+        Language::Nodejs | Language::Bun => javascript::runtime(language, binary, found, asker)?,
+        Language::Wasm => return Err("wasm runs in this binary; there is no interpreter to name".to_owned()),
+    };
+    runtime.roots.iter().try_for_each(|root| trust::readable_by_tools(root))?;
+    Ok(runtime)
+}
+
+/// The same file with its folder's symlinks resolved, and its own name kept.
+fn in_real_folder(path: &Path) -> Result<PathBuf, String> {
+    match (path.parent(), path.file_name()) {
+        (Some(folder), Some(name)) => {
+            folder.canonicalize().map(|f| f.join(name)).map_err(|e| format!("{}: {e}", folder.display()))
+        }
+        _ => Err(format!("{} is not a file", path.display())),
+    }
+}
+
+/// Whether a real file is named like the interpreter, and not like one program that plays many (`snap`, `mise`).
+fn fits(language: Language, real: &Path) -> bool {
+    let name = real.file_name().unwrap_or_default().to_string_lossy();
+    match language {
+        Language::Python => name.starts_with("python"),
+        Language::Nodejs => name.starts_with("node"),
+        Language::Bun => name.starts_with("bun"),
+        Language::Wasm => false,
+    }
+}
+
+/// The text of a small regular file; anything else tells nothing.
+fn small_text(path: &Path) -> Option<String> {
+    path.metadata().ok().filter(|facts| facts.is_file() && facts.len() <= MOST_TEXT_BYTES)?;
+    std::fs::read_to_string(path).ok()
+}
+
+fn language_name(language: Language) -> &'static str {
+    match language {
+        Language::Python => "Python",
+        Language::Nodejs => "Node",
+        Language::Bun => "Bun",
+        Language::Wasm => "wasm",
+    }
+}
+
+fn note(notes: &mut Vec<String>, text: String) {
+    if !notes.contains(&text) {
+        notes.push(text);
+    }
+}

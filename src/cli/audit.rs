@@ -1,0 +1,104 @@
+//! `toolhost audit`: what a tool may touch, without running it.
+//!
+//! For: `cli`. In: a tool or all, policies, a machine. Out: text or JSON.
+//! Never: a second opinion: it prints the `policy::Decision` that a call is held to.
+
+use crate::{fault, manifest, policy};
+use manifest::{Manifest, Site};
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct Args {
+    /// The tool: id, id@1.2.0 or id@^1
+    #[arg(required_unless_present_any = ["all", "who_can", "call", "diff"], conflicts_with_all = ["all", "who_can", "call", "diff"])]
+    pub tool: Option<String>,
+    /// Every tool
+    #[arg(long, conflicts_with_all = ["who_can", "call", "diff"])]
+    pub all: bool,
+    /// For a program
+    #[arg(long)]
+    pub json: bool,
+    /// Run our own probe inside that exact confinement and show what it could and could not do
+    #[arg(long, requires = "tool", conflicts_with_all = ["suggest_policy", "all", "who_can", "call", "diff"])]
+    pub probe: bool,
+    /// Print the policy text that would grant what the tool asks; each `why` is left for you
+    #[arg(long, requires = "tool", conflicts_with_all = ["all", "who_can", "call", "diff"])]
+    pub suggest_policy: bool,
+    /// Which tools can: read:PATH, write:PATH or reach:HOST
+    #[arg(long, value_name = "QUESTION", conflicts_with = "call")]
+    pub who_can: Option<String>,
+    /// What a past call could touch, by its id
+    #[arg(long, value_name = "ID")]
+    pub call: Option<String>,
+    /// The same as `toolhost diff OLD NEW`
+    #[arg(long, num_args = 2, value_names = ["OLD", "NEW"], conflicts_with_all = ["who_can", "call"])]
+    pub diff: Option<Vec<String>>,
+}
+
+/// What is known of this host when the verb runs.
+pub struct Host<'a> {
+    /// Every tool of the registry.
+    pub tools: &'a [(Arc<Manifest>, Site)],
+    pub policies: &'a policy::Policies,
+    pub machine: &'a policy::Machine,
+}
+
+impl Host<'_> {
+    /// The decision for one tool, as a call would get it: no tool may write a file of any other.
+    pub fn decide(&self, manifest: &Manifest, site: &Site) -> policy::Decision {
+        let mut policies = self.policies.clone();
+        let files = self.tools.iter().flat_map(|(_, s)| [Some(s.manifest.clone()), s.script.clone()]);
+        policies.protect(files.flatten());
+        policy::decide(manifest, site, &policies, self.machine)
+    }
+
+    fn decide_all(&self) -> Vec<policy::Decision> {
+        policy::decide_all(self.tools, self.policies, self.machine)
+    }
+}
+
+/// `audit TOOL`: text, or one JSON object.
+pub fn one(host: &Host<'_>, manifest: &Manifest, site: &Site, json: bool) -> String {
+    let decision = host.decide(manifest, site);
+    if json { pretty(&policy::explain::json(&decision)) } else { policy::explain::text(&decision) }
+}
+
+/// `audit --all`: texts with a line between, or `{"tools": […]}`.
+pub fn all(host: &Host<'_>, json: bool) -> String {
+    let decisions = host.decide_all();
+    if json {
+        let tools: Vec<_> = decisions.iter().map(policy::explain::json).collect();
+        return pretty(&serde_json::json!({ "tools": tools }));
+    }
+    let texts: Vec<String> = decisions.iter().map(policy::explain::text).collect();
+    if texts.is_empty() { "No tools are loaded.\n".into() } else { texts.join("\n") }
+}
+
+/// `audit TOOL --suggest-policy`
+pub fn suggest(host: &Host<'_>, manifest: &Manifest, site: &Site) -> String {
+    policy::suggest::policy(manifest, site, &host.decide(manifest, site))
+}
+
+/// `audit --who-can QUESTION`. `bases`: the script base folders.
+pub fn who_can(host: &Host<'_>, bases: &[PathBuf], question: &str, json: bool) -> Result<String, fault::Fault> {
+    let asked = policy::who_can::question(question)
+        .map_err(|message| fault::Fault::new(fault::Kind::ParameterValidationError, message))?;
+    let bases: BTreeSet<PathBuf> = bases
+        .iter()
+        .cloned()
+        .chain(host.tools.iter().map(|(_, s)| s.base.clone()))
+        .filter(|b| b.is_absolute())
+        .collect();
+    let bases: Vec<PathBuf> = bases.into_iter().collect();
+    let answers = policy::who_can::answer(&host.decide_all(), &asked, &bases);
+    if json {
+        return Ok(pretty(&serde_json::json!({ "question": question, "answers": answers })));
+    }
+    Ok(policy::who_can::text(&asked, &answers))
+}
+
+pub(super) fn pretty(value: &serde_json::Value) -> String {
+    format!("{value:#}\n")
+}

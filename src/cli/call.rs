@@ -1,0 +1,222 @@
+//! `toolhost call TOOL[@RANGE] [name=value]…`: one call, its output as JSON on standard output.
+//!
+//! For: a person or a script. In: arguments as pairs, as `--input`, or on standard input. Out: the output
+//! alone (or, with `--json`, the whole outcome); a failure on standard error. Never: waits for a pipe that
+//! nobody writes to; leaves the tool running when it is interrupted.
+
+use super::refusal::{Exit, Refusal};
+use super::settings::Settings;
+use super::{host, words};
+use crate::service::runlog::Level;
+use crate::service::{Arguments, CallRequest, Report};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use std::collections::BTreeMap;
+use std::io::{self, IsTerminal, Read};
+use std::os::fd::AsFd;
+use std::process::ExitCode;
+
+/// Largest input that is read, bytes; the tool's own limit is smaller.
+const LARGEST: u64 = 64 * 1024 * 1024;
+/// How long a pipe may be silent before we take it for one that nobody writes to, milliseconds.
+const SILENCE_MS: u16 = 100;
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The tool: id, id@1.2.0 or id@^1
+    pub tool: String,
+    /// Arguments by name; text is converted to the type the parameter asks for
+    #[arg(value_name = "NAME=VALUE")]
+    pub pairs: Vec<String>,
+    /// Arguments as one JSON object: the text itself, @FILE, or - for standard input
+    #[arg(long, value_name = "JSON|@FILE|-", allow_hyphen_values = true)]
+    pub input: Option<String>,
+    /// On whose behalf (else your login name)
+    #[arg(long, value_name = "NAME")]
+    pub user: Option<String>,
+    /// Time limit of this call, within what policy allows
+    #[arg(long, value_name = "N")]
+    pub timeout_ms: Option<u64>,
+    /// Print the whole outcome as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Also show log, walls, usage and digests on standard error
+    #[arg(long)]
+    pub verbose: bool,
+}
+
+pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
+    host::say_root(settings);
+    host::start_log(settings, if args.verbose { Level::Info } else { Level::Off });
+    let given = given(&args)?;
+    let request = CallRequest {
+        id: None,
+        user: args.user.clone().unwrap_or_else(host::login),
+        tool: args.tool.clone(),
+        arguments: given.arguments,
+        timeout_ms: args.timeout_ms,
+    };
+    let runtime = host::runtime()?;
+    let ended = runtime.block_on(async {
+        let service = host::service(settings)?;
+        tokio::select! {
+            report = service.call(request) => Ok(Ok(report)),
+            signal = host::stopped() => anyhow::Ok(Err(signal)),
+        }
+    });
+    runtime.shutdown_timeout(host::FAREWELL);
+    match ended? {
+        Ok(report) => Ok(told(&args, &report, given.silent)),
+        Err(signal) => {
+            words::complain("toolhost: interrupted; the call was cancelled");
+            Ok(signal)
+        }
+    }
+}
+
+/// The arguments, and whether standard input was an open pipe with nothing in it.
+struct Given {
+    arguments: Arguments,
+    silent: bool,
+}
+
+fn given(args: &Args) -> anyhow::Result<Given> {
+    let arguments = match (&args.input, args.pairs.is_empty()) {
+        (Some(_), false) => {
+            return Err(caller("give the arguments either as name=value or with --input, not both").into());
+        }
+        (None, false) => Arguments::Strings(pairs(&args.pairs)?),
+        (Some(input), true) => match (input.as_str(), input.strip_prefix('@')) {
+            ("-", _) => Arguments::Text(text(io::stdin().lock(), "standard input")?),
+            (_, Some(file)) => {
+                let opened = std::fs::File::open(file).map_err(|e| caller(format!("{file}: {e}")))?;
+                Arguments::Text(text(opened, file)?)
+            }
+            (json, None) if json.trim().is_empty() => {
+                return Err(caller("--input is empty; {} is an empty input").into());
+            }
+            (json, None) => Arguments::Text(json.to_owned()),
+        },
+        (None, true) => return piped(),
+    };
+    Ok(Given { arguments, silent: false })
+}
+
+/// Standard input, if somebody gave us one: not a terminal, and not an open pipe that stays silent.
+fn piped() -> anyhow::Result<Given> {
+    let stdin = io::stdin();
+    let empty = || Arguments::Text(String::new());
+    if stdin.is_terminal() {
+        return Ok(Given { arguments: empty(), silent: false });
+    }
+    let mut watched = [PollFd::new(stdin.as_fd(), PollFlags::POLLIN)];
+    let ready = poll(&mut watched, PollTimeout::from(SILENCE_MS));
+    match (ready, watched[0].revents()) {
+        (Ok(0), _) => Ok(Given { arguments: empty(), silent: true }),
+        (Ok(_), Some(events)) if events.intersects(PollFlags::POLLNVAL | PollFlags::POLLERR) => {
+            Ok(Given { arguments: empty(), silent: false })
+        }
+        _ => Ok(Given { arguments: Arguments::Text(text(stdin.lock(), "standard input")?), silent: false }),
+    }
+}
+
+fn text(from: impl Read, name: &str) -> anyhow::Result<String> {
+    let mut bytes = Vec::new();
+    from.take(LARGEST + 1).read_to_end(&mut bytes).map_err(|e| caller(format!("{name}: {e}")))?;
+    if bytes.len() as u64 > LARGEST {
+        return Err(caller(format!("{name}: more than {LARGEST} bytes")).into());
+    }
+    String::from_utf8(bytes)
+        .map_err(|e| caller(format!("{name}: not UTF-8 (at byte {})", e.utf8_error().valid_up_to())).into())
+}
+
+fn pairs(words: &[String]) -> anyhow::Result<BTreeMap<String, String>> {
+    let mut pairs = BTreeMap::new();
+    for word in words {
+        let Some((name, value)) = word.split_once('=').filter(|(name, _)| !name.is_empty()) else {
+            return Err(caller(format!("'{word}' is not name=value")).into());
+        };
+        if pairs.insert(name.to_owned(), value.to_owned()).is_some() {
+            return Err(caller(format!("'{name}' is given twice")).into());
+        }
+    }
+    Ok(pairs)
+}
+
+fn caller(words: impl Into<String>) -> Refusal {
+    Refusal::new(Exit::Caller, words)
+}
+
+/// Shows the report: data on standard output, everything for the person on standard error.
+fn told(args: &Args, report: &Report, silent: bool) -> ExitCode {
+    if args.verbose {
+        words::complain(&background(report));
+    }
+    if args.json {
+        words::say_json(&report.json());
+    } else if let Some(output) = &report.output_data {
+        words::say_json(output);
+    }
+    let Some(fault) = &report.error else { return Exit::Ok.into() };
+    let mut lines = vec![format!("{}: {}: {}", report.tool, fault.kind, fault.message)];
+    lines.extend(fault.details.iter().flat_map(|details| details.lines()).map(|line| format!("  {line}")));
+    lines.extend(fault.person.iter().flat_map(|person| person.lines()).map(|line| format!("  {line}")));
+    for denial in &report.denials.observed {
+        lines.push(format!("  denied: {} {} ({}; {})", denial.operation, denial.target, denial.rule, denial.narrower));
+    }
+    if silent && fault.origin == crate::fault::Origin::Caller {
+        lines.push(
+            "  standard input was an open pipe with nothing in it and was not read; --input - waits for it".into(),
+        );
+    }
+    lines.push(format!("  call {}", report.id));
+    words::complain(&lines.join("\n"));
+    Exit::of(fault.origin).into()
+}
+
+/// What `--verbose` adds.
+fn background(report: &Report) -> String {
+    let mut lines: Vec<String> = report.logs.iter().map(|line| format!("log   {line}")).collect();
+    for wall in &report.walls {
+        lines.push(format!("wall  {}: {} ({})", wall.name, wall.state, wall.why));
+    }
+    for artifact in &report.artifacts {
+        let fate =
+            artifact.dropped_because.as_ref().map_or_else(|| "published".to_owned(), |why| format!("dropped: {why}"));
+        lines.push(format!("file  {} ({} bytes), {fate}", artifact.path, artifact.bytes));
+    }
+    let usage = &report.usage;
+    let known =
+        |value: Option<u64>, unit: &str| value.map_or_else(|| "unknown".to_owned(), |value| format!("{value} {unit}"));
+    lines.push(format!(
+        "usage wall {} ms, cpu {}, peak memory {}, output {} bytes",
+        usage.wall_ms,
+        known(usage.cpu_ms, "ms"),
+        known(usage.peak_memory_bytes, "bytes"),
+        usage.output_bytes
+    ));
+    let digest = |name: &str, digest: &Option<String>| digest.as_ref().map(|digest| format!("{name} {digest}"));
+    let digests = &report.digests;
+    lines.extend(digest("manifest   ", &digests.manifest));
+    lines.extend(digest("script     ", &digests.script));
+    lines.extend(digest("policy     ", &digests.policy));
+    lines.extend(digest("confinement", &digests.confinement));
+    lines.push(format!("call  {}", report.id));
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pairs_are_taken_apart_once() {
+        let good = pairs(&["a=1".into(), "b=x=y".into(), "c=".into()]).unwrap();
+        assert_eq!(good["a"], "1");
+        assert_eq!(good["b"], "x=y");
+        assert_eq!(good["c"], "");
+        for bad in [&["a"][..], &["=1"], &["a=1", "a=2"]] {
+            let words: Vec<String> = bad.iter().map(|word| (*word).to_owned()).collect();
+            assert!(pairs(&words).is_err(), "{bad:?}");
+        }
+    }
+}

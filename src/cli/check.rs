@@ -1,0 +1,193 @@
+//! `check`: every manifest and policy: what is wrong, where, and the mend.
+//!
+//! For: the command line and CI. In: folders, paths, and policy problems as plain data.
+//! Out: a text with path:line:column, or JSON. Never: prints a file's text raw; changes anything.
+
+use crate::manifest::text::{self, printable};
+use crate::manifest::{Code, Problem, Severity};
+use crate::registry;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct Args {
+    /// Files or folders to check (default: every folder of tools, scripts and policies)
+    #[arg(value_name = "PATH")]
+    pub paths: Vec<PathBuf>,
+    /// Warnings, comments and trailing commas are errors too
+    #[arg(long)]
+    pub strict: bool,
+    /// One JSON object per file
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// One file with everything found about it.
+pub type File = registry::FileReport;
+
+/// Checks the manifests of the configured folders, or of the given paths.
+/// A path outside the folders is checked as if it were one of them.
+pub fn examine(tools: &[PathBuf], scripts: &[PathBuf], paths: &[PathBuf]) -> Vec<File> {
+    let wanted: Vec<PathBuf> = paths.iter().map(|path| path.canonicalize().unwrap_or_else(|_| path.clone())).collect();
+    let mut folders = tools.to_vec();
+    let known: Vec<PathBuf> = tools.iter().chain(scripts).filter_map(|folder| folder.canonicalize().ok()).collect();
+    for (path, given) in wanted.iter().zip(paths) {
+        if !known.iter().any(|folder| path.starts_with(folder)) {
+            let folder = if path.is_dir() { Some(path.as_path()) } else { path.parent() };
+            folders.push(folder.unwrap_or(given).to_path_buf());
+        }
+    }
+    let registry = registry::Registry::new();
+    let mut files = Vec::new();
+    let loader = registry::DirectToolLoader::new(folders, scripts.to_vec());
+    for source in [Arc::new(registry::Builtin) as Arc<dyn registry::Source>, Arc::new(loader)] {
+        if let Err(why) = registry.add_source(source) {
+            files.push(unreadable(PathBuf::from("(source)"), why));
+        }
+    }
+    let reports = registry.snapshot().reports.clone();
+    if paths.is_empty() {
+        files.extend(reports);
+        return files;
+    }
+    for (path, given) in wanted.iter().zip(paths) {
+        let below: Vec<_> = reports.iter().filter(|report| report.path.starts_with(path)).cloned().collect();
+        if below.is_empty() && !path.is_dir() {
+            let why = if given.symlink_metadata().is_ok() {
+                format!("is not a manifest: its name must end with {}", crate::registry::ENDING)
+            } else {
+                "is not there".to_owned()
+            };
+            files.push(unreadable(given.clone(), why));
+        }
+        files.extend(below);
+    }
+    files
+}
+
+fn unreadable(path: PathBuf, why: String) -> File {
+    let problem = Problem {
+        severity: Severity::Error,
+        code: Code::Unreadable,
+        pointer: String::new(),
+        line: 0,
+        column: 0,
+        message: why,
+    };
+    File { path, status: registry::Status::Skipped, tool: None, problems: vec![problem] }
+}
+
+/// The whole verb. `policies`: what the policy room found about its files. True if nothing is an error.
+pub fn run(
+    tools: &[PathBuf],
+    scripts: &[PathBuf],
+    policies: Vec<File>,
+    args: &Args,
+    out: &mut dyn Write,
+) -> io::Result<bool> {
+    let mut files = examine(tools, scripts, &args.paths);
+    files.extend(policies);
+    if args.strict {
+        strict(&mut files);
+    }
+    print(&files, args.json, out)?;
+    Ok(good(&files))
+}
+
+/// Under `--strict` nothing is only a remark (Q4, A-071).
+pub fn strict(files: &mut [File]) {
+    for file in files {
+        // Not about a file's text: a folder that is not there, a note on where a script was found, a builtin's own file.
+        let about_text = |p: &&mut Problem| match p.severity {
+            Severity::Note => p.code == Code::Syntax,
+            Severity::Warning | Severity::Error => p.code != Code::Unreadable,
+        };
+        for problem in file.problems.iter_mut().filter(about_text) {
+            problem.severity = Severity::Error;
+            file.status = registry::Status::Skipped;
+        }
+    }
+}
+
+/// True if nothing is an error.
+pub fn good(files: &[File]) -> bool {
+    files.iter().flat_map(|file| &file.problems).all(|problem| problem.severity != Severity::Error)
+}
+
+pub fn print(files: &[File], json: bool, out: &mut dyn Write) -> io::Result<()> {
+    if json {
+        return writeln!(out, "{}", text::json(&Value::Array(files.iter().map(entry).collect()), true));
+    }
+    let mut counts: BTreeMap<Severity, usize> = BTreeMap::new();
+    for file in files {
+        let path = printable(&file.path.to_string_lossy());
+        match (&file.tool, file.status) {
+            (Some(tool), registry::Status::Loaded) => writeln!(out, "{path}: ok, {}", printable(tool))?,
+            (_, registry::Status::Loaded) => writeln!(out, "{path}: ok")?,
+            (_, registry::Status::Skipped) => writeln!(out, "{path}: skipped")?,
+        }
+        for problem in &file.problems {
+            *counts.entry(problem.severity).or_default() += 1;
+            print_problem(&file.path, problem, out)?;
+        }
+    }
+    let count = |severity| counts.get(&severity).copied().unwrap_or_default();
+    let loaded = files.iter().filter(|file| file.status == registry::Status::Loaded).count();
+    let skipped = files.len() - loaded;
+    let (errors, warnings) = (count(Severity::Error), count(Severity::Warning));
+    writeln!(out, "{loaded} good, {skipped} skipped, {errors} error(s), {warnings} warning(s)")
+}
+
+fn print_problem(path: &Path, problem: &Problem, out: &mut dyn Write) -> io::Result<()> {
+    let place = if problem.line == 0 {
+        String::new()
+    } else {
+        format!("{}:{}:{}: ", printable(&path.to_string_lossy()), problem.line, problem.column)
+    };
+    let pointer = if problem.pointer.is_empty() { String::new() } else { format!("{}: ", printable(&problem.pointer)) };
+    let severity = word(problem.severity);
+    writeln!(out, "  {place}{severity}[{}]: {pointer}{}", code(problem.code), printable(&problem.message))
+}
+
+fn word(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Note => "note",
+        Severity::Warning => "warning",
+        Severity::Error => "error",
+    }
+}
+
+fn code(code: Code) -> &'static str {
+    match code {
+        Code::Encoding => "encoding",
+        Code::Syntax => "syntax",
+        Code::Schema => "schema",
+        Code::Security => "security",
+        Code::Conflict => "conflict",
+        Code::Dependency => "dependency",
+        Code::Unreadable => "unreadable",
+    }
+}
+
+/// The worst problem stands flat beside the path; `problems` has all of them.
+fn entry(file: &File) -> Value {
+    let mut entry = json!({
+        "path": file.path.to_string_lossy(),
+        "status": file.status,
+        "tool": file.tool,
+        "code": null, "pointer": null, "line": null, "column": null, "message": null,
+        "problems": file.problems,
+    });
+    // The first of the worst; `max_by_key` alone would take the last.
+    if let Some(worst) = file.problems.iter().rev().max_by_key(|problem| problem.severity) {
+        entry["code"] = json!(worst.code);
+        entry["pointer"] = json!(worst.pointer);
+        entry["line"] = json!(worst.line);
+        entry["column"] = json!(worst.column);
+        entry["message"] = json!(worst.message);
+    }
+    entry
+}

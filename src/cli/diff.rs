@@ -1,0 +1,111 @@
+//! `toolhost diff OLD NEW`: what could newly be done.
+//!
+//! For: `cli`. In: two of: manifests, policy files or folders, TOOL@V, saved `audit --json`.
+//! Out: text or JSON. Never: runs or changes anything.
+
+use crate::{fault, manifest, policy};
+use manifest::{Manifest, Site};
+use policy::diff::Powers;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct Args {
+    /// A manifest, a policy file or folder, TOOL@VERSION, or a saved `audit --json`
+    pub old: String,
+    /// The same, as it is to be
+    pub new: String,
+    /// For a program
+    #[arg(long)]
+    pub json: bool,
+}
+
+type Found = Result<(Arc<Manifest>, Site), fault::Fault>;
+
+/// What the verb needs of the host; the front door fills it in.
+pub struct Host<'a> {
+    pub tools: &'a [(Arc<Manifest>, Site)],
+    pub policies: &'a policy::Policies,
+    /// The machine with the interpreters that these policies name.
+    pub machine: &'a dyn Fn(&policy::Policies) -> policy::Machine,
+    /// Finds TOOL@RANGE in the registry.
+    pub find: &'a dyn Fn(&str) -> Found,
+    /// Reads one manifest file and finds its script.
+    pub read: &'a dyn Fn(&Path) -> Found,
+    /// Where relative `folders` of a policy start.
+    pub root: &'a Path,
+}
+
+/// The largest saved audit that is read.
+const MAX_AUDIT_BYTES: u64 = 256 * crate::quantity::MIB;
+
+enum Side {
+    Powers(Vec<Powers>),
+    Policies(Box<policy::Policies>),
+}
+
+pub fn report(host: &Host<'_>, args: &Args) -> Result<String, fault::Fault> {
+    let changes = match (side(host, &args.old)?, side(host, &args.new)?) {
+        (Side::Policies(old), Side::Policies(new)) => {
+            let (mut before, mut after) = policy::diff::of_policies(&old, &new);
+            before.extend(under(host, &old));
+            after.extend(under(host, &new));
+            policy::diff::newly(&before, &after)
+        }
+        (old, new) => policy::diff::newly(&powers(host, old), &powers(host, new)),
+    };
+    if args.json {
+        return Ok(super::audit::pretty(&policy::diff::json(&changes)));
+    }
+    Ok(policy::diff::text(&changes))
+}
+
+/// Every tool of the registry under these policies.
+fn under(host: &Host<'_>, policies: &policy::Policies) -> Vec<Powers> {
+    let machine = (host.machine)(policies);
+    policy::decide_all(host.tools, policies, &machine).iter().map(Powers::of).collect()
+}
+
+fn powers(host: &Host<'_>, side: Side) -> Vec<Powers> {
+    match side {
+        Side::Powers(powers) => powers,
+        Side::Policies(policies) => under(host, &policies),
+    }
+}
+
+fn side(host: &Host<'_>, text: &str) -> Result<Side, fault::Fault> {
+    let path = PathBuf::from(text);
+    if path.is_dir() || policy::is_policy_file(text) {
+        let loaded = policy::Policies::load_from(&path, host.root);
+        return loaded.map(|p| Side::Policies(Box::new(p))).map_err(|problems| {
+            let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
+            wrong("a policy cannot be read").person(lines.join("\n"))
+        });
+    }
+    let (manifest, site) = match text {
+        _ if text.ends_with(".tool.json") => (host.read)(&path)?,
+        _ if text.ends_with(".json") => return audit(&path),
+        reference => (host.find)(reference)?,
+    };
+    let tools =
+        super::audit::Host { tools: host.tools, policies: host.policies, machine: &(host.machine)(host.policies) };
+    Ok(Side::Powers(vec![Powers::of(&tools.decide(&manifest, &site))]))
+}
+
+fn audit(path: &Path) -> Result<Side, fault::Fault> {
+    let shown = manifest::text::printable(&path.display().to_string());
+    let bad = |why: String| wrong("a saved audit cannot be read").person(format!("{shown}: {why}"));
+    let file = std::fs::File::open(path).map_err(|e| bad(e.to_string()))?;
+    if !file.metadata().is_ok_and(|m| m.is_file()) {
+        return Err(bad("is not a regular file".into()));
+    }
+    let mut bytes = Vec::new();
+    file.take(MAX_AUDIT_BYTES).read_to_end(&mut bytes).map_err(|e| bad(e.to_string()))?;
+    let saved = serde_json::from_slice(&bytes).map_err(|e| bad(e.to_string()))?;
+    Powers::from_audit(&saved).map(Side::Powers).map_err(bad)
+}
+
+fn wrong(message: &str) -> fault::Fault {
+    fault::Fault::new(fault::Kind::ParameterValidationError, message)
+}

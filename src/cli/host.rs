@@ -1,0 +1,154 @@
+//! The host, put together from settings: registry, policies, machine, executors, service.
+//!
+//! For: every verb. In: `Settings`. Out: the parts, each built once. Never: logic of its own.
+
+use super::refusal::{Exit, Refusal};
+use super::settings::Settings;
+use super::words;
+use crate::executor::method::Methods;
+use crate::service::runlog::{self, Level};
+use crate::service::{self, Executors, Parts, Service, audit};
+use crate::{policy, registry, runtimes};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// How long the threads of the runtime may take to end.
+pub const FAREWELL: Duration = Duration::from_millis(500);
+
+/// The builtin tools and everything below the folders of the settings.
+pub fn registry(settings: &Settings) -> anyhow::Result<Arc<registry::Registry>> {
+    let registry = registry::Registry::new();
+    let files = registry::DirectToolLoader::new(settings.tools.clone(), settings.scripts.clone());
+    for source in [Arc::new(registry::Builtin) as Arc<dyn registry::Source>, Arc::new(files)] {
+        registry.add_source(source).map_err(|why| Refusal::new(Exit::Host, why))?;
+    }
+    Ok(Arc::new(registry))
+}
+
+/// The operator's policies. One that cannot be read refuses to start: a missing rule must not widen anything.
+pub fn policies(settings: &Settings) -> anyhow::Result<Arc<policy::Policies>> {
+    let Some(path) = &settings.policies else { return Ok(Arc::new(policy::Policies::built_in())) };
+    let loaded = policy::Policies::load_from(path, &settings.root).map_err(|problems| {
+        let lines: Vec<String> = problems.iter().map(described).collect();
+        Refusal::new(
+            Exit::Policy,
+            format!("the policies cannot be used; nothing runs until this is mended\n{}", lines.join("\n")),
+        )
+    })?;
+    Ok(Arc::new(loaded))
+}
+
+fn described(found: &policy::FileProblem) -> String {
+    let policy::FileProblem { path, problem } = found;
+    let place = match problem.line {
+        0 => String::new(),
+        line => format!(":{line}:{}", problem.column),
+    };
+    let pointer = if problem.pointer.is_empty() { String::new() } else { format!("{}: ", problem.pointer) };
+    format!("  {}{place}: {pointer}{}", path.display(), problem.message)
+}
+
+/// What this machine has: interpreters on PATH or named by a policy, and what the operator says it offers.
+pub fn machine(settings: &Settings, policies: &policy::Policies) -> policy::Machine {
+    let never_under = never_under(settings);
+    let search = std::env::var_os("PATH").unwrap_or_default();
+    let named = policies.named_runtimes().into_iter().filter_map(|(language, path)| {
+        let runtime = runtimes::named(language, &path).and_then(|runtime| {
+            runtimes::outside(&runtime, &never_under)?;
+            Ok(runtime)
+        });
+        match runtime {
+            Ok(runtime) => Some((path, runtime)),
+            Err(why) => {
+                tracing::warn!(target: "toolhost::host", "an interpreter named by a policy cannot be used: {why}");
+                None
+            }
+        }
+    });
+    policy::Machine {
+        named_runtimes: named.collect(),
+        runtimes: runtimes::discover(&search, &never_under).runtimes,
+        capabilities: settings.capabilities.clone(),
+        cgroup: false,
+    }
+}
+
+/// Folders of tools, scripts and policies: nothing below them is ever an interpreter.
+fn never_under(settings: &Settings) -> Vec<PathBuf> {
+    let mut folders = settings.scanned();
+    folders.extend(settings.policies.clone());
+    folders
+}
+
+/// The ways this host runs tools.
+fn executors() -> Executors {
+    Executors { process: None, wasm: None, methods: Arc::new(Methods::new()), extensions: BTreeMap::new() }
+}
+
+/// Everything, ready for calls.
+pub fn service(settings: &Settings) -> anyhow::Result<Arc<Service>> {
+    let audit = settings.audit_log.clone().ok_or_else(|| {
+        Refusal::new(Exit::Host, "this user has no home folder for the audit log; name a file with --audit-log")
+    })?;
+    let policies = policies(settings)?;
+    let mut calls = service::Settings::default();
+    calls.running = settings.running_calls.unwrap_or(calls.running);
+    Ok(Service::new(Parts {
+        registry: registry(settings)?,
+        machine: Arc::new(machine(settings, &policies)),
+        policies,
+        executors: executors(),
+        audit: audit::Log::new(audit),
+        scripts: settings.bases(),
+        settings: calls,
+    }))
+}
+
+/// Says so where the current folder stands in for a root that nobody named.
+pub fn say_root(settings: &Settings) {
+    if settings.root_is_assumed() {
+        words::complain(&format!("toolhost: using the current folder as root: {}", settings.root.display()));
+    }
+}
+
+pub fn start_log(settings: &Settings, usual: Level) {
+    runlog::init(settings.log_style(usual));
+}
+
+pub fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    let built = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    built.map_err(|e| Refusal::new(Exit::Host, format!("no threads to run on: {e}")).into())
+}
+
+/// Waits for INT, TERM or HUP; the exit code says which.
+pub async fn stopped() -> ExitCode {
+    let kinds = [(SignalKind::interrupt(), 130), (SignalKind::terminate(), 143), (SignalKind::hangup(), 129)];
+    let waits = kinds.map(|(kind, code)| {
+        Box::pin(async move {
+            match signal(kind) {
+                Ok(mut signals) => {
+                    signals.recv().await;
+                }
+                Err(_) => std::future::pending().await,
+            }
+            code
+        })
+    });
+    let [interrupt, terminate, hangup] = waits;
+    tokio::select! {
+        code = interrupt => ExitCode::from(code),
+        code = terminate => ExitCode::from(code),
+        code = hangup => ExitCode::from(code),
+    }
+}
+
+/// The name of the person who started us.
+pub fn login() -> String {
+    let me = nix::unistd::getuid();
+    let known = nix::unistd::User::from_uid(me).ok().flatten();
+    known.map_or_else(|| me.to_string(), |user| user.name)
+}

@@ -1,0 +1,113 @@
+//! `list`: the tools there are, and what keeps one from being called.
+//!
+//! For: the command line. In: a snapshot and the machine's facts. Out: a table, or JSON.
+//! Never: prints a manifest's text raw.
+
+use crate::manifest::text::{head, json as json_text, printable};
+use crate::{policy, registry};
+use serde_json::{Value, json};
+use std::io::{self, Write};
+
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct Args {
+    /// Only tools with this tag (may be given several times: any of them)
+    #[arg(long = "tag", value_name = "T")]
+    pub tags: Vec<String>,
+    /// Only tools of this category
+    #[arg(long, value_name = "C")]
+    pub category: Option<String>,
+    /// Only tools of this namespace (the part before ':')
+    #[arg(long, value_name = "N")]
+    pub namespace: Option<String>,
+    /// Only tools of this source (files, builtin, in-process)
+    #[arg(long, value_name = "S")]
+    pub source: Option<String>,
+    /// JSON: everything a model or a program needs
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Widest description in the table, characters.
+const WIDE: usize = 60;
+
+pub fn run(
+    snapshot: &registry::Snapshot,
+    machine: &policy::Machine,
+    args: &Args,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let filter = registry::Filter {
+        tags: args.tags.clone(),
+        category: args.category.clone(),
+        namespace: args.namespace.clone(),
+        source: args.source.clone(),
+    };
+    let tools = snapshot.list(&filter);
+    if args.json {
+        let listed: Vec<_> = tools.iter().map(|tool| entry(tool, machine)).collect();
+        return writeln!(out, "{}", json_text(&Value::Array(listed), true));
+    }
+    if tools.is_empty() {
+        let skipped = snapshot.reports.iter().filter(|report| report.status == registry::Status::Skipped).count();
+        writeln!(out, "No tool.")?;
+        if skipped > 0 {
+            writeln!(out, "{skipped} file(s) were skipped: `toolhost check` says why.")?;
+        }
+        return Ok(());
+    }
+    table(&tools, machine, out)
+}
+
+/// One tool as JSON (A-006, B-001).
+pub fn entry(tool: &registry::Tool, machine: &policy::Machine) -> Value {
+    let manifest = &tool.manifest;
+    let needs = registry::needs_of(tool, machine);
+    let examples: Vec<_> = manifest
+        .examples
+        .iter()
+        .map(|e| json!({"description": e.description, "input": e.input, "expectedOutput": e.expected_output}))
+        .collect();
+    json!({
+        "toolId": manifest.id,
+        "version": manifest.version.to_string(),
+        "displayName": manifest.display_name,
+        "description": manifest.description,
+        "source": tool.source,
+        "available": needs.is_empty(),
+        "needs": needs,
+        "parameters": manifest.parameters.as_ref().map(|schema| &schema.raw),
+        "output": manifest.output.as_ref().map(|schema| &schema.raw),
+        "examples": examples,
+        "tags": manifest.tags,
+        "metadata": {
+            "category": manifest.metadata.category,
+            "author": manifest.metadata.author,
+            "permissions": manifest.metadata.permissions,
+        },
+        "final": manifest.is_final,
+        "hidden": manifest.hidden,
+        "manifest": path_or_null(&tool.site.manifest),
+        "script": tool.site.script.as_deref().map(|path| path.to_string_lossy()),
+    })
+}
+
+fn path_or_null(path: &std::path::Path) -> Value {
+    if path.as_os_str().is_empty() { Value::Null } else { json!(path.to_string_lossy()) }
+}
+
+fn table(tools: &[std::sync::Arc<registry::Tool>], machine: &policy::Machine, out: &mut dyn Write) -> io::Result<()> {
+    let id_wide = tools.iter().map(|tool| tool.manifest.id.chars().count()).max().unwrap_or(0).max(4);
+    let version = |tool: &registry::Tool| head(&tool.manifest.version.to_string(), 20);
+    let version_wide = tools.iter().map(|tool| version(tool).chars().count()).max().unwrap_or(0).max(7);
+    writeln!(out, "{:id_wide$}  {:version_wide$}  {:8}  DESCRIPTION", "TOOL", "VERSION", "SOURCE")?;
+    for tool in tools {
+        let first = tool.manifest.description.lines().next().unwrap_or_default();
+        let said = printable(&head(first, WIDE));
+        let source = printable(&head(&tool.source, 20));
+        writeln!(out, "{:id_wide$}  {:version_wide$}  {source:8}  {said}", tool.manifest.id, version(tool))?;
+        for need in registry::needs_of(tool, machine) {
+            writeln!(out, "{:id_wide$}  unavailable: needs {}", "", printable(&need))?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,225 @@
+//! `new`: a script and its manifest that work at once.
+//!
+//! For: the command line. In: a name, a language or a script. Out: two files in a folder of their own,
+//! and the next command to type. Never: overwrites, or writes outside the scripts folder.
+
+use crate::manifest::{self, Language};
+use anyhow::{Context, bail};
+use serde_json::{Value, json};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct Args {
+    /// namespace:tool, or only tool (then the namespace is custom)
+    pub name: String,
+    /// python, nodejs, bun or wasm
+    #[arg(long, value_name = "L", conflicts_with = "script")]
+    pub language: Option<String>,
+    /// An existing script: a copy is taken and a manifest written for it
+    #[arg(long, value_name = "FILE")]
+    pub script: Option<PathBuf>,
+}
+
+/// Largest script that is copied, bytes.
+const MAX_SCRIPT_BYTES: u64 = 16 << 20;
+
+/// What was made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Made {
+    pub id: String,
+    pub manifest: PathBuf,
+    pub script: PathBuf,
+}
+
+pub fn run(scripts_folder: &Path, args: &Args, out: &mut dyn Write) -> anyhow::Result<Made> {
+    let id = if args.name.contains(':') { args.name.clone() } else { format!("custom:{}", args.name) };
+    if let Some(fault) = manifest::id_fault(&id) {
+        bail!("{fault}");
+    }
+    let (namespace, name) = id.split_once(':').unwrap_or(("custom", &id));
+    if namespace.eq_ignore_ascii_case(crate::registry::CORE) {
+        bail!("the namespace 'core' is compiled into toolhost: choose another, for example custom:{name}");
+    }
+    let made = match &args.script {
+        Some(script) => from_script(scripts_folder, &id, name, script)?,
+        None => from_template(scripts_folder, &id, name, args.language.as_deref().unwrap_or("python"))?,
+    };
+    let shown = |path: &Path| manifest::text::printable(&path.to_string_lossy());
+    writeln!(out, "Made {} and {}.", shown(&made.script), shown(&made.manifest))?;
+    let example = if args.script.is_some() { "--input '{}'" } else { "text='hello world'" };
+    writeln!(out, "Next: toolhost call {id} {example}")?;
+    writeln!(out, "What it may touch: toolhost audit {id}")?;
+    Ok(made)
+}
+
+fn from_template(scripts_folder: &Path, id: &str, name: &str, word: &str) -> anyhow::Result<Made> {
+    let Some(language) = Language::from_word(word) else {
+        let known: Vec<_> = Language::ALL.into_iter().map(Language::name).collect();
+        bail!("'{}' is not a language: choose one of {}", manifest::text::printable(word), known.join(", "));
+    };
+    let (ending, source) = match language {
+        Language::Python => ("py", PYTHON),
+        Language::Nodejs => ("mjs", JAVASCRIPT),
+        Language::Bun => ("ts", TYPESCRIPT),
+        Language::Wasm => ("wat", WAT),
+    };
+    let file = format!("{name}.{ending}");
+    let document = match language {
+        // A preview 1 module without a JSON library: it gives back what it got.
+        Language::Wasm => {
+            template(id, name, &file, language, "Gives back its input.", &json!({ "text": "hello world" }))
+        }
+        _ => template(
+            id,
+            name,
+            &file,
+            language,
+            "Counts the characters and words of a text.",
+            &json!({ "characters": 11, "words": 2 }),
+        ),
+    };
+    write(scripts_folder, id, name, &file, source.as_bytes(), &document)
+}
+
+fn from_script(scripts_folder: &Path, id: &str, name: &str, script: &Path) -> anyhow::Result<Made> {
+    let shown = manifest::text::printable(&script.to_string_lossy());
+    let file = script
+        .file_name()
+        .and_then(|file| file.to_str())
+        .with_context(|| format!("{shown} has no usable file name"))?;
+    let language = Language::from_file_name(file).with_context(|| {
+        format!("{shown}: the language does not show in the name; endings are .py .js .mjs .cjs .ts .wasm .wat")
+    })?;
+    let metadata = std::fs::metadata(script).with_context(|| format!("{shown} cannot be read"))?;
+    if !metadata.is_file() || metadata.len() > MAX_SCRIPT_BYTES {
+        bail!("{shown} is not a regular file of at most {MAX_SCRIPT_BYTES} bytes");
+    }
+    let source = std::fs::read(script).with_context(|| format!("{shown} cannot be read"))?;
+    let document = json!({
+        "toolId": id,
+        "displayName": name,
+        "description": format!("Runs {file}. Say here, for a model, what it does and what goes in and out."),
+        "version": "0.1.0",
+        "handler": { "type": "external-script", "scriptPath": format!("{name}/{file}"), "language": language.name() },
+        "parameters": { "type": "object", "properties": {}, "additionalProperties": true },
+    });
+    write(scripts_folder, id, name, file, &source, &document)
+}
+
+fn template(id: &str, name: &str, file: &str, language: Language, description: &str, output: &Value) -> Value {
+    let mut members: serde_json::Map<String, Value> = serde_json::Map::new();
+    for (key, value) in output.as_object().into_iter().flatten() {
+        members.insert(key.clone(), json!({ "type": if value.is_string() { "string" } else { "integer" } }));
+    }
+    let mut handler =
+        json!({ "type": "external-script", "scriptPath": format!("{name}/{file}"), "language": language.name() });
+    if language != Language::Wasm {
+        handler["entryPoint"] = json!("run");
+    }
+    json!({
+        "toolId": id,
+        "displayName": name,
+        "description": description,
+        "version": "0.1.0",
+        "handler": handler,
+        "parameters": {
+            "type": "object",
+            "properties": { "text": { "type": "string", "description": "The text to look at." } },
+            "required": ["text"]
+        },
+        "output": { "type": "object", "properties": members, "required": output.as_object().map(|m| m.keys().collect::<Vec<_>>()) },
+        "examples": [{ "description": "Two words.", "input": { "text": "hello world" }, "expectedOutput": output }],
+        "tags": [language.name()]
+    })
+}
+
+fn write(
+    scripts_folder: &Path,
+    id: &str,
+    name: &str,
+    file: &str,
+    source: &[u8],
+    document: &Value,
+) -> anyhow::Result<Made> {
+    // What is written must load: a mistake here would greet a newcomer.
+    let text = format!("{document:#}\n");
+    if let Err(problems) = manifest::read(text.as_bytes()) {
+        bail!("no manifest for {id} can be written: {}", problems.first().map_or("", |problem| &problem.message));
+    }
+    let folder = scripts_folder.join(name);
+    let shown = manifest::text::printable(&folder.to_string_lossy());
+    std::fs::create_dir_all(scripts_folder).with_context(|| format!("{} cannot be made", scripts_folder.display()))?;
+    match std::fs::create_dir(&folder) {
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+            bail!("{shown} is already there, and nothing is overwritten: choose another name or move it away")
+        }
+        made => made.with_context(|| format!("{shown} cannot be made"))?,
+    }
+    let script = folder.join(file);
+    let manifest = folder.join(format!("{name}{}", crate::registry::ENDING));
+    for (path, bytes) in [(&script, source), (&manifest, text.as_bytes())] {
+        let mut file = std::fs::File::create_new(path).with_context(|| format!("{} cannot be made", path.display()))?;
+        file.write_all(bytes).with_context(|| format!("{} cannot be written", path.display()))?;
+    }
+    Ok(Made { id: id.to_owned(), manifest, script })
+}
+
+const PYTHON: &str = r#""""Counts the characters and words of a text.
+
+toolhost calls run() with the arguments; what it returns is the result, what it prints goes to the log.
+"""
+
+
+def run(text):
+    return {"characters": len(text), "words": len(text.split())}
+"#;
+
+const JAVASCRIPT: &str = r#"// Counts the characters and words of a text.
+// toolhost calls run() with the arguments as one object; what it returns is the result,
+// what it prints goes to the log.
+
+export function run({ text }) {
+  return { characters: [...text].length, words: text.split(/\s+/).filter(Boolean).length };
+}
+"#;
+
+const TYPESCRIPT: &str = r#"// Counts the characters and words of a text.
+// toolhost calls run() with the arguments as one object; what it returns is the result,
+// what it prints goes to the log.
+
+export function run({ text }: { text: string }) {
+  return { characters: [...text].length, words: text.split(/\s+/).filter(Boolean).length };
+}
+"#;
+
+/// Reads all of stdin into memory, then writes it to stdout.
+const WAT: &str = r#";; Gives back its input: JSON on stdin, JSON on stdout (WASI preview 1).
+(module
+  (import "wasi_snapshot_preview1" "fd_read" (func $fd_read (param i32 i32 i32 i32) (result i32)))
+  (import "wasi_snapshot_preview1" "fd_write" (func $fd_write (param i32 i32 i32 i32) (result i32)))
+  (memory (export "memory") 1)
+  ;; 0: address and length for the call, 8: how much it did, 1024 and up: the text
+  (func (export "_start") (local $end i32) (local $at i32)
+    (local.set $end (i32.const 1024))
+    (block $read_all
+      (loop $more
+        ;; keep room for 32 KiB beyond the end
+        (if (i32.gt_u (i32.add (local.get $end) (i32.const 32768)) (i32.mul (memory.size) (i32.const 65536)))
+          (then (br_if $read_all (i32.eq (memory.grow (i32.const 1)) (i32.const -1)))))
+        (i32.store (i32.const 0) (local.get $end))
+        (i32.store (i32.const 4) (i32.const 32768))
+        (br_if $read_all (call $fd_read (i32.const 0) (i32.const 0) (i32.const 1) (i32.const 8)))
+        (br_if $read_all (i32.eqz (i32.load (i32.const 8))))
+        (local.set $end (i32.add (local.get $end) (i32.load (i32.const 8))))
+        (br $more)))
+    (local.set $at (i32.const 1024))
+    (block $written_all
+      (loop $more
+        (br_if $written_all (i32.ge_u (local.get $at) (local.get $end)))
+        (i32.store (i32.const 0) (local.get $at))
+        (i32.store (i32.const 4) (i32.sub (local.get $end) (local.get $at)))
+        (br_if $written_all (call $fd_write (i32.const 1) (i32.const 0) (i32.const 1) (i32.const 8)))
+        (local.set $at (i32.add (local.get $at) (i32.load (i32.const 8))))
+        (br $more)))))
+"#;

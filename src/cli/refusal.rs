@@ -1,0 +1,56 @@
+//! Exit codes, and errors of the command line that carry one.
+//!
+//! For: every verb. In: words for a person. Out: an error that `cli::main` prints and exits with.
+//! Never: a panic or a silent exit.
+
+use crate::fault;
+use std::fmt;
+use std::process::ExitCode;
+
+/// 0 ok, 1 tool, 2 caller, 3 policy, 4 host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    Ok = 0,
+    Tool = 1,
+    Caller = 2,
+    Policy = 3,
+    Host = 4,
+}
+
+impl Exit {
+    pub fn of(origin: fault::Origin) -> Exit {
+        match origin {
+            fault::Origin::Caller => Exit::Caller,
+            fault::Origin::Policy => Exit::Policy,
+            fault::Origin::Tool => Exit::Tool,
+            fault::Origin::Host => Exit::Host,
+        }
+    }
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> ExitCode {
+        ExitCode::from(exit as u8)
+    }
+}
+
+/// Words for a person, and how the process ends.
+#[derive(Clone, Debug)]
+pub struct Refusal {
+    pub exit: Exit,
+    words: String,
+}
+
+impl Refusal {
+    pub fn new(exit: Exit, words: impl Into<String>) -> Refusal {
+        Refusal { exit, words: words.into() }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.words)
+    }
+}
+
+impl std::error::Error for Refusal {}

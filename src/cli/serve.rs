@@ -1,0 +1,50 @@
+//! `toolhost serve --stdio`: the tools for an agent, over MCP.
+//!
+//! For: an agent that starts us. In: MCP on standard input. Out: MCP on standard output, the run log on
+//! standard error. Never: serves whatever folder it happens to be started in: the root must be named.
+
+use super::host;
+use super::refusal::{Exit, Refusal};
+use super::settings::Settings;
+use crate::service::runlog::Level;
+use crate::transport::mcp;
+use std::process::ExitCode;
+use tokio_util::sync::CancellationToken;
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Speak MCP on standard input and output
+    #[arg(long, required = true)]
+    pub stdio: bool,
+    /// On whose behalf (else your login name)
+    #[arg(long, value_name = "NAME")]
+    pub user: Option<String>,
+}
+
+pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
+    if settings.root_is_assumed() {
+        let words =
+            "serve needs --root DIR: agents start servers in folders of their own, which must not become a root";
+        return Err(Refusal::new(Exit::Caller, words).into());
+    }
+    host::start_log(settings, Level::Warn);
+    let user = args.user.unwrap_or_else(host::login);
+    let runtime = host::runtime()?;
+    let ended = runtime.block_on(async {
+        let service = host::service(settings)?;
+        let stop = CancellationToken::new();
+        let serving = mcp::serve(service, user, tokio::io::stdin(), tokio::io::stdout(), stop.clone());
+        tokio::pin!(serving);
+        tokio::select! {
+            ended = &mut serving => ended.map(|()| Exit::Ok.into()).map_err(|words| Refusal::new(Exit::Host, words).into()),
+            signal = host::stopped() => {
+                stop.cancel();
+                let _ = serving.await;
+                anyhow::Ok(signal)
+            }
+        }
+    });
+    // A thread may still wait for standard input; nothing of a call is left.
+    runtime.shutdown_background();
+    ended
+}

@@ -1,0 +1,443 @@
+//! Settings: where tools, scripts and policies lie, and who said so.
+//!
+//! For: every verb. In: flags, then `TOOLHOST_*`, then the config file, then `--root` or the current
+//! folder, then what is built in. Out: `Settings`, each value with where it came from (doctor shows it).
+//! Never: a config file from the current folder, or one that others can write.
+
+use super::refusal::{Exit, Refusal};
+use crate::service::runlog::{Level, Style};
+use serde::Deserialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::fmt;
+use std::io::{IsTerminal, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Largest config file, bytes.
+const LARGEST: u64 = 1024 * 1024;
+
+/// The flags every verb takes.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct Flags {
+    /// Folder that holds tool-defs, user_scripts and sandbox-policies (else the current folder)
+    #[arg(long, global = true, value_name = "DIR")]
+    pub root: Option<PathBuf>,
+    /// Folder scanned for *.tool.json; may be given again
+    #[arg(long, global = true, value_name = "PATH")]
+    pub tools: Vec<PathBuf>,
+    /// Base folder of scripts, scanned too; may be given again
+    #[arg(long, global = true, value_name = "PATH")]
+    pub scripts: Vec<PathBuf>,
+    /// Folder of *.policy.toml, or one such file
+    #[arg(long, global = true, value_name = "PATH")]
+    pub policies: Option<PathBuf>,
+    /// Config file (TOML)
+    #[arg(long, global = true, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Audit log: one line per call or refusal
+    #[arg(long, global = true, value_name = "FILE")]
+    pub audit_log: Option<PathBuf>,
+    /// Run log on standard error: off, error, warn, info, debug or trace, with ",json" for JSON lines
+    #[arg(long, global = true, value_name = "LEVEL")]
+    pub log: Option<String>,
+}
+
+/// Who said it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    Flag,
+    Environment(&'static str),
+    Config(PathBuf),
+    /// Under the root, by its usual name.
+    Root,
+    BuiltIn,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::Flag => f.write_str("flag"),
+            Origin::Environment(name) => f.write_str(name),
+            Origin::Config(path) => write!(f, "{}", path.display()),
+            Origin::Root => f.write_str("under the root"),
+            Origin::BuiltIn => f.write_str("built in"),
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub root: PathBuf,
+    /// Folders that are scanned, explicit ones or `tool-defs` under the root.
+    pub tools: Vec<PathBuf>,
+    /// Base folders of scripts (scanned too), explicit ones or `user_scripts` under the root.
+    pub scripts: Vec<PathBuf>,
+    /// `None`: the built-in policies.
+    pub policies: Option<PathBuf>,
+    /// `None`: this user has no folder for it, and calls are refused until one is named.
+    pub audit_log: Option<PathBuf>,
+    pub log: Option<(Level, bool)>,
+    /// Capabilities the operator says this host has (`gpu`, …).
+    pub capabilities: BTreeSet<String>,
+    pub running_calls: Option<usize>,
+    /// Colour on standard output.
+    pub colour: bool,
+    /// Setting → who said it.
+    pub origins: BTreeMap<&'static str, Origin>,
+}
+
+/// What a config file may say.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Config {
+    root: Option<PathBuf>,
+    tools: Option<Vec<PathBuf>>,
+    scripts: Option<Vec<PathBuf>>,
+    policies: Option<PathBuf>,
+    audit_log: Option<PathBuf>,
+    log: Option<String>,
+    capabilities: Option<BTreeSet<String>>,
+    running_calls: Option<usize>,
+}
+
+/// The environment, as a function so that tests need not change this process's own.
+pub type Variables<'a> = &'a dyn Fn(&str) -> Option<OsString>;
+
+impl Settings {
+    /// Settings from the real environment.
+    pub fn resolve(flags: &Flags) -> anyhow::Result<Settings> {
+        Settings::from(flags, &|name| std::env::var_os(name))
+    }
+
+    pub fn from(flags: &Flags, variables: Variables<'_>) -> anyhow::Result<Settings> {
+        let variable = |name: &str| variables(name).filter(|value| !value.is_empty());
+        let (config, config_file) = config(flags, &variable)?;
+        let mut sources = Sources { variables: &variable, config_file, origins: BTreeMap::new() };
+        let root = match sources.one("root", "TOOLHOST_ROOT", flags.root.clone(), config.root)? {
+            Some(root) => root,
+            None => std::env::current_dir().map_err(|e| {
+                Refusal::new(
+                    Exit::Host,
+                    format!("the current folder cannot be used as root ({e}); name one with --root"),
+                )
+            })?,
+        };
+        let tools = sources.many("tools", "TOOLHOST_TOOLS", &flags.tools, config.tools, &root.join("tool-defs"))?;
+        let scripts =
+            sources.many("scripts", "TOOLHOST_SCRIPTS", &flags.scripts, config.scripts, &root.join("user_scripts"))?;
+        let policies = sources.one("policies", "TOOLHOST_POLICIES", flags.policies.clone(), config.policies)?;
+        let policies = policies.or_else(|| {
+            let usual = root.join("sandbox-policies");
+            let found = usual.exists();
+            sources.origins.insert("policies", if found { Origin::Root } else { Origin::BuiltIn });
+            found.then_some(usual)
+        });
+        let audit_log = sources.said("audit-log", "TOOLHOST_AUDIT_LOG", flags.audit_log.clone(), config.audit_log)?;
+        let audit_log = match audit_log {
+            Some(path) => Some(std::path::absolute(path)?),
+            None => usual_audit_log(&variable),
+        };
+        let words =
+            sources.said("log", "TOOLHOST_LOG", flags.log.clone().map(PathBuf::from), config.log.map(PathBuf::from))?;
+        let log = words.map(|words| log_words(&words.to_string_lossy())).transpose()?;
+        Ok(Settings {
+            root,
+            tools,
+            scripts,
+            policies,
+            audit_log,
+            log,
+            capabilities: config.capabilities.unwrap_or_default(),
+            running_calls: config.running_calls,
+            colour: std::io::stdout().is_terminal()
+                && variable("NO_COLOR").is_none()
+                && variable("TERM").is_none_or(|term| term != "dumb"),
+            origins: sources.origins,
+        })
+    }
+
+    /// True where nobody named a root and the current folder stands in for it.
+    pub fn root_is_assumed(&self) -> bool {
+        self.origins.get("root") == Some(&Origin::BuiltIn)
+    }
+
+    /// Folders that are scanned for manifests: both kinds.
+    pub fn scanned(&self) -> Vec<PathBuf> {
+        union(&self.tools, &self.scripts)
+    }
+
+    /// Base folders of scripts: both kinds, the scripts' own first (Q28).
+    pub fn bases(&self) -> Vec<PathBuf> {
+        union(&self.scripts, &self.tools)
+    }
+
+    /// How this process logs; `usual` where nobody said.
+    pub fn log_style(&self, usual: Level) -> Style {
+        let (level, json) = self.log.unwrap_or((usual, false));
+        Style { level, json, colour: self.colour && std::io::stderr().is_terminal() && !json }
+    }
+}
+
+fn union(first: &[PathBuf], second: &[PathBuf]) -> Vec<PathBuf> {
+    let mut all = first.to_vec();
+    all.extend(second.iter().filter(|path| !first.contains(path)).cloned());
+    all
+}
+
+/// Flag, then variable, then config file; and a note of which it was.
+struct Sources<'a> {
+    variables: Variables<'a>,
+    config_file: Option<PathBuf>,
+    origins: BTreeMap<&'static str, Origin>,
+}
+
+impl Sources<'_> {
+    /// One value, wherever it was said. Paths of a config file start at its folder.
+    fn said(
+        &mut self,
+        name: &'static str,
+        variable: &'static str,
+        flag: Option<PathBuf>,
+        config: Option<PathBuf>,
+    ) -> anyhow::Result<Option<PathBuf>> {
+        let (value, origin) = if let Some(value) = flag {
+            (Some(value), Origin::Flag)
+        } else if let Some(value) = (self.variables)(variable) {
+            (Some(PathBuf::from(value)), Origin::Environment(variable))
+        } else if let (Some(value), Some(file)) = (config, &self.config_file) {
+            let value = if name == "log" { value } else { beside(file, &value) };
+            (Some(value), Origin::Config(file.clone()))
+        } else {
+            (None, Origin::BuiltIn)
+        };
+        self.origins.insert(name, origin);
+        Ok(value)
+    }
+
+    /// One path that must exist.
+    fn one(
+        &mut self,
+        name: &'static str,
+        variable: &'static str,
+        flag: Option<PathBuf>,
+        config: Option<PathBuf>,
+    ) -> anyhow::Result<Option<PathBuf>> {
+        let value = self.said(name, variable, flag, config)?;
+        value.map(|path| self.existing(name, &path)).transpose()
+    }
+
+    /// Several paths that must exist; where nobody said, the usual one if it is there.
+    fn many(
+        &mut self,
+        name: &'static str,
+        variable: &'static str,
+        flags: &[PathBuf],
+        config: Option<Vec<PathBuf>>,
+        usual: &Path,
+    ) -> anyhow::Result<Vec<PathBuf>> {
+        let (values, origin) = if !flags.is_empty() {
+            (flags.to_vec(), Origin::Flag)
+        } else if let Some(list) = (self.variables)(variable) {
+            (
+                std::env::split_paths(&list).filter(|p| !p.as_os_str().is_empty()).collect(),
+                Origin::Environment(variable),
+            )
+        } else if let (Some(list), Some(file)) = (config, self.config_file.clone()) {
+            (list.iter().map(|path| beside(&file, path)).collect(), Origin::Config(file))
+        } else {
+            self.origins.insert(name, Origin::Root);
+            return Ok(if usual.is_dir() { vec![usual.canonicalize()?] } else { Vec::new() });
+        };
+        self.origins.insert(name, origin);
+        let mut found: Vec<PathBuf> = Vec::new();
+        for path in values {
+            let path = self.existing(name, &path)?;
+            if !found.contains(&path) {
+                found.push(path);
+            }
+        }
+        Ok(found)
+    }
+
+    /// An explicit path that is missing is an error, not an empty folder.
+    fn existing(&self, name: &str, path: &Path) -> anyhow::Result<PathBuf> {
+        path.canonicalize().map_err(|e| {
+            let said = self.origins.get(name).map_or_else(String::new, |origin| format!(" ({origin})"));
+            Refusal::new(Exit::Caller, format!("{name}{said}: {}: {e}", path.display())).into()
+        })
+    }
+}
+
+fn beside(file: &Path, path: &Path) -> PathBuf {
+    file.parent().unwrap_or(Path::new("/")).join(path)
+}
+
+/// The config file: named, else the user's, else the system's.
+fn config(flags: &Flags, variable: Variables<'_>) -> anyhow::Result<(Config, Option<PathBuf>)> {
+    let named = flags.config.clone().or_else(|| variable("TOOLHOST_CONFIG").map(PathBuf::from));
+    let file = match named {
+        Some(file) => Some(std::path::absolute(file)?),
+        None => {
+            let own = folder(variable, "XDG_CONFIG_HOME", ".config").map(|folder| folder.join("toolhost/config.toml"));
+            let system = PathBuf::from("/etc/toolhost/config.toml");
+            own.into_iter().chain([system]).find(|file| file.exists())
+        }
+    };
+    let Some(file) = file else { return Ok((Config::default(), None)) };
+    let refuse = |why: String| Refusal::new(Exit::Host, format!("config file {}: {why}", file.display()));
+    let text = guarded_text(&file).map_err(refuse)?;
+    let config = toml::from_str(&text).map_err(|e| refuse(e.to_string()))?;
+    Ok((config, Some(file)))
+}
+
+/// Reads a file that only its owner (us, or root) can have written.
+fn guarded_text(file: &Path) -> Result<String, String> {
+    let opened = std::fs::File::open(file).map_err(|e| e.to_string())?;
+    let facts = opened.metadata().map_err(|e| e.to_string())?;
+    if !facts.is_file() {
+        return Err("it is not a regular file".into());
+    }
+    let me = nix::unistd::geteuid().as_raw();
+    if facts.uid() != me && facts.uid() != 0 {
+        return Err("it belongs to another user, who could change what this host does".into());
+    }
+    if facts.mode() & 0o022 != 0 {
+        return Err("others can write it; run `chmod go-w` on it".into());
+    }
+    let mut text = String::new();
+    opened.take(LARGEST).read_to_string(&mut text).map_err(|e| e.to_string())?;
+    Ok(text)
+}
+
+/// `$XDG_…`, else the folder below the home folder.
+fn folder(variable: Variables<'_>, xdg: &str, below_home: &str) -> Option<PathBuf> {
+    let named = variable(xdg).map(PathBuf::from).filter(|path| path.is_absolute());
+    named.or_else(|| home(variable).map(|home| home.join(below_home)))
+}
+
+fn home(variable: Variables<'_>) -> Option<PathBuf> {
+    let named = variable("HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    named.or_else(|| {
+        let me = nix::unistd::User::from_uid(nix::unistd::geteuid()).ok().flatten()?;
+        Some(me.dir).filter(|path| path.is_absolute())
+    })
+}
+
+/// Real root logs for the system; everybody else, mapped root included, for themselves.
+fn usual_audit_log(variable: Variables<'_>) -> Option<PathBuf> {
+    if is_real_root() && variable("XDG_STATE_HOME").is_none() {
+        return Some(PathBuf::from("/var/log/toolhost/audit.jsonl"));
+    }
+    Some(folder(variable, "XDG_STATE_HOME", ".local/state")?.join("toolhost/audit.jsonl"))
+}
+
+/// Told by the map, never by the effective uid: root of a user namespace is an ordinary user.
+fn is_real_root() -> bool {
+    nix::unistd::geteuid().is_root()
+        && std::fs::read_to_string("/proc/self/uid_map")
+            .is_ok_and(|map| map.split_whitespace().eq(["0", "0", "4294967295"]))
+}
+
+/// `debug`, `json`, `debug,json`.
+fn log_words(words: &str) -> anyhow::Result<(Level, bool)> {
+    let mut level = Level::Info;
+    let mut json = false;
+    for word in words.split(',').map(str::trim) {
+        match word {
+            "json" => json = true,
+            "text" => json = false,
+            _ => {
+                level = Level::named(word).ok_or_else(|| {
+                    let message =
+                        "log level must be off, error, warn, info, debug or trace (with \",json\" for JSON lines)";
+                    Refusal::new(Exit::Caller, format!("'{}': {message}", word.escape_debug()))
+                })?;
+            }
+        }
+    }
+    Ok((level, json))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn settings(flags: &Flags, variables: &[(&str, &Path)]) -> anyhow::Result<Settings> {
+        let variables: BTreeMap<String, OsString> =
+            variables.iter().map(|(name, value)| ((*name).to_owned(), value.as_os_str().to_owned())).collect();
+        Settings::from(flags, &|name| variables.get(name).cloned())
+    }
+
+    fn folders(names: &[&str]) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        for name in names {
+            std::fs::create_dir_all(folder.path().join(name)).unwrap();
+        }
+        folder
+    }
+
+    #[test]
+    fn a_flag_beats_a_variable_beats_the_config_beats_the_root() {
+        let folder = folders(&["tool-defs", "user_scripts", "sandbox-policies", "a", "b", "c", "home"]);
+        let at = |name: &str| folder.path().join(name).canonicalize().unwrap();
+        let config = folder.path().join("config.toml");
+        std::fs::write(&config, "tools = [\"c\"]\nlog = \"debug,json\"\ncapabilities = [\"gpu\"]\n").unwrap();
+        std::fs::set_permissions(&config, std::fs::Permissions::from_mode(0o644)).unwrap();
+        let home = at("home");
+        let base = Flags { root: Some(at(".")), ..Flags::default() };
+
+        let plain = settings(&base, &[("HOME", &home)]).unwrap();
+        assert_eq!((plain.tools.clone(), plain.scripts.clone()), (vec![at("tool-defs")], vec![at("user_scripts")]));
+        assert_eq!(plain.policies, Some(at("sandbox-policies")));
+        assert_eq!(plain.scanned(), [at("tool-defs"), at("user_scripts")]);
+        assert_eq!(plain.bases(), [at("user_scripts"), at("tool-defs")]);
+        assert_eq!(plain.origins["tools"], Origin::Root);
+
+        let flags = Flags { config: Some(config.clone()), ..base.clone() };
+        let configured = settings(&flags, &[("HOME", &home)]).unwrap();
+        assert_eq!(configured.tools, [at("c")]);
+        assert_eq!(configured.log, Some((Level::Debug, true)));
+        assert!(configured.capabilities.contains("gpu"));
+        let varied = settings(&flags, &[("HOME", &home), ("TOOLHOST_TOOLS", &at("b"))]).unwrap();
+        assert_eq!(
+            (varied.tools.clone(), varied.origins["tools"].clone()),
+            (vec![at("b")], Origin::Environment("TOOLHOST_TOOLS"))
+        );
+        let flagged = Flags { tools: vec![at("a")], ..flags };
+        assert_eq!(settings(&flagged, &[("TOOLHOST_TOOLS", &at("b"))]).unwrap().tools, [at("a")]);
+    }
+
+    #[test]
+    fn what_is_named_must_be_there_and_be_ours() {
+        let folder = folders(&["home"]);
+        let missing = folder.path().join("missing");
+        for flags in [
+            Flags { root: Some(missing.clone()), ..Flags::default() },
+            Flags { tools: vec![missing.clone()], ..Flags::default() },
+            Flags { policies: Some(missing.clone()), ..Flags::default() },
+            Flags { config: Some(missing.clone()), ..Flags::default() },
+            Flags { log: Some("loud".into()), ..Flags::default() },
+        ] {
+            assert!(settings(&flags, &[]).is_err(), "{flags:?}");
+        }
+        let config = folder.path().join("config.toml");
+        let flags = Flags { config: Some(config.clone()), ..Flags::default() };
+        std::fs::write(&config, "").unwrap();
+        std::fs::set_permissions(&config, std::fs::Permissions::from_mode(0o666)).unwrap();
+        assert!(settings(&flags, &[]).unwrap_err().to_string().contains("others can write it"));
+        std::fs::set_permissions(&config, std::fs::Permissions::from_mode(0o600)).unwrap();
+        assert!(settings(&flags, &[]).is_ok());
+        std::fs::write(&config, "rot = \"/\"\n").unwrap();
+        assert!(settings(&flags, &[]).unwrap_err().to_string().contains("rot"));
+    }
+
+    #[test]
+    fn the_audit_log_lies_in_the_state_folder() {
+        let folder = folders(&["state", "home"]);
+        let state = folder.path().join("state");
+        let found = settings(&Flags::default(), &[("XDG_STATE_HOME", &state)]).unwrap().audit_log;
+        assert_eq!(found, Some(state.join("toolhost/audit.jsonl")));
+    }
+}

@@ -1,0 +1,168 @@
+//! `toolhost test TOOL | --all`: the examples of manifests, run and compared.
+//!
+//! For: the author of a tool, and CI. In: examples with their `expectedOutput`. Out: one line each, then
+//! `N passed, N failed`; exit 1 if one failed. Never: a second road to a tool.
+
+use super::refusal::{Exit, Refusal};
+use super::settings::Settings;
+use super::{host, words};
+use crate::manifest::Example;
+use crate::registry;
+use crate::service::runlog::Level;
+use crate::service::{Arguments, CallRequest, Service};
+use serde_json::Value;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The tool: id, id@1.2.0 or id@^1
+    #[arg(required_unless_present = "all", conflicts_with = "all")]
+    pub tool: Option<String>,
+    /// Every tool; those that cannot run here are named and counted
+    #[arg(long)]
+    pub all: bool,
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Count {
+    passed: usize,
+    failed: usize,
+    skipped: usize,
+}
+
+pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
+    host::say_root(settings);
+    host::start_log(settings, Level::Off);
+    let runtime = host::runtime()?;
+    let ended = runtime.block_on(async {
+        let service = host::service(settings)?;
+        let tools = chosen(&service, &args)?;
+        tokio::select! {
+            count = examples(&service, &tools, args.all) => Ok(Ok(count)),
+            signal = host::stopped() => anyhow::Ok(Err(signal)),
+        }
+    });
+    runtime.shutdown_timeout(host::FAREWELL);
+    let count = match ended? {
+        Ok(count) => count,
+        Err(signal) => return Ok(signal),
+    };
+    let skipped = if count.skipped > 0 { format!(", {} skipped", count.skipped) } else { String::new() };
+    words::say(&format!("{} passed, {} failed{skipped}", count.passed, count.failed));
+    Ok(if count.failed > 0 { Exit::Tool } else { Exit::Ok }.into())
+}
+
+fn chosen(service: &Service, args: &Args) -> anyhow::Result<Vec<Arc<registry::Tool>>> {
+    let snapshot = service.registry().snapshot();
+    let Some(reference) = &args.tool else { return Ok(snapshot.list(&registry::Filter::default())) };
+    match snapshot.find(reference) {
+        Ok(tool) => Ok(vec![tool]),
+        Err(fault) => {
+            let person = fault.person.as_deref().map(|person| format!("\n  {person}")).unwrap_or_default();
+            Err(Refusal::new(Exit::of(fault.origin), format!("{}{person}", fault.message)).into())
+        }
+    }
+}
+
+async fn examples(service: &Arc<Service>, tools: &[Arc<registry::Tool>], all: bool) -> Count {
+    let mut count = Count::default();
+    for tool in tools {
+        if let (true, registry::Availability::Unavailable { needs }) = (all, &tool.availability) {
+            words::say(&format!("skip {}: needs {}", tool.reference(), needs.join(", ")));
+            count.skipped += 1;
+            continue;
+        }
+        for example in &tool.manifest.examples {
+            let what = format!("{}: {}", tool.reference(), example.description);
+            match tried(service, tool, example).await {
+                Ok(()) => {
+                    words::say(&format!("ok   {what}"));
+                    count.passed += 1;
+                }
+                Err(why) => {
+                    words::say(&format!("FAIL {what}\n     {}", why.replace('\n', "\n     ")));
+                    count.failed += 1;
+                }
+            }
+        }
+    }
+    count
+}
+
+/// One example through the road; why it failed, if it did.
+async fn tried(service: &Arc<Service>, tool: &registry::Tool, example: &Example) -> Result<(), String> {
+    let report = service
+        .call(CallRequest {
+            id: None,
+            user: host::login(),
+            tool: format!("{}@={}", tool.manifest.id, tool.manifest.version),
+            arguments: Arguments::Value(example.input.clone()),
+            timeout_ms: None,
+        })
+        .await;
+    let told = || match &report.error {
+        Some(fault) => {
+            let more = [fault.details.as_deref(), fault.person.as_deref()];
+            let more: String = more.into_iter().flatten().map(|line| format!("\n{line}")).collect();
+            format!("{}: {}{more}", fault.kind, fault.message)
+        }
+        None => String::new(),
+    };
+    match &example.expected_output {
+        None if report.success => Ok(()),
+        None => Err(told()),
+        Some(expected) => difference(expected, &report.answer(), "").map_or(Ok(()), |place| {
+            let told = told();
+            Err(if told.is_empty() { place } else { format!("{place}\n{told}") })
+        }),
+    }
+}
+
+/// The first place where the answer is not what was expected; more than was expected is fine.
+fn difference(expected: &Value, found: &Value, place: &str) -> Option<String> {
+    let here = if place.is_empty() { "the answer" } else { place };
+    match (expected, found) {
+        (Value::Object(wanted), Value::Object(fields)) => wanted.iter().find_map(|(name, value)| {
+            let place = format!("{place}/{name}");
+            match fields.get(name) {
+                Some(field) => difference(value, field, &place),
+                None => Some(format!("{place} is missing; expected {value}")),
+            }
+        }),
+        (Value::Array(wanted), Value::Array(items)) if wanted.len() == items.len() => wanted
+            .iter()
+            .zip(items)
+            .enumerate()
+            .find_map(|(at, (value, item))| difference(value, item, &format!("{place}/{at}"))),
+        // 1 and 1.0 are one number; two integers are compared exactly below.
+        (Value::Number(wanted), Value::Number(number))
+            if (wanted.is_f64() || number.is_f64()) && wanted.as_f64() == number.as_f64() =>
+        {
+            None
+        }
+        _ if expected == found => None,
+        _ => Some(format!("{here} is {found}; expected {expected}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_subset_passes_and_a_difference_is_placed() {
+        let found = json!({"success": true, "outputData": {"rows": [1, {"a": 1, "b": 2}], "n": 1.0}});
+        assert_eq!(difference(&json!({"outputData": {"rows": [1, {"a": 1}], "n": 1}}), &found, ""), None);
+        for (expected, place) in [
+            (json!({"success": false}), "/success is true; expected false"),
+            (json!({"outputData": {"rows": [1]}}), "/outputData/rows is"),
+            (json!({"outputData": {"x": 1}}), "/outputData/x is missing"),
+            (json!([1]), "the answer is"),
+        ] {
+            let told = difference(&expected, &found, "").unwrap();
+            assert!(told.contains(place), "{told}");
+        }
+    }
+}

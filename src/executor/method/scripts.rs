@@ -1,0 +1,296 @@
+//! `ExternalScriptExecutionService`: `executeScript` and `runCode`, and the envelope they answer with.
+//!
+//! For: the builtin `core:*` tools and any manifest that names the service. In: arguments, checked
+//! again here because a method can be called directly (A-122). Out: `{success, outputData?, error?,
+//! logs?}`, the seed's shape and nothing else. Never: decides a grant; `Runner` asks policy.
+
+use super::{Answering, Facts, MethodContext, Ran, Script, ServiceMethod, What};
+use crate::manifest::{Handler, Language};
+use crate::{executor, fault, quantity};
+use fault::{Fault, Kind};
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// The two methods of the service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScriptExecution {
+    /// `executeScript {toolId?, scriptPath, language?, inputData?, timeoutMs?, env?}`
+    Execute,
+    /// `runCode {toolId?, language, code, inputData?, timeoutMs?}`
+    RunCode,
+}
+
+impl ServiceMethod for ScriptExecution {
+    fn call<'a>(
+        &'a self,
+        context: &'a MethodContext,
+        arguments: Value,
+        channel: &'a executor::Events,
+    ) -> Answering<'a> {
+        Box::pin(async move {
+            let ran = match self.prepare(context, arguments) {
+                Ok(script) => match context.runner() {
+                    Ok(runner) => runner.run(context, script, channel).await,
+                    Err(fault) => refused(fault),
+                },
+                Err(fault) => refused(fault),
+            };
+            let answer = envelope(&ran);
+            context.note(ran.facts);
+            Ok(answer)
+        })
+    }
+
+    fn speaks_envelope(&self) -> bool {
+        true
+    }
+
+    fn keeps_time(&self) -> bool {
+        true
+    }
+}
+
+impl ScriptExecution {
+    /// Arguments → the script to run. The path is judged before anything else about the script (A-048).
+    fn prepare(self, context: &MethodContext, arguments: Value) -> Result<Script, Fault> {
+        let given = Given::read(self, arguments)?;
+        let fixed = match &context.manifest.handler {
+            Handler::ServiceMethod { language, .. } => *language,
+            _ => None,
+        };
+        let what = match self {
+            ScriptExecution::Execute => {
+                let site = context.runner()?.locate(&given.script_path)?;
+                let language = language_of(fixed, given.language, &given.script_path)?;
+                What::File { site, language }
+            }
+            ScriptExecution::RunCode => {
+                What::Source { language: language_of(fixed, given.language, "")?, code: given.code }
+            }
+        };
+        Ok(Script { what, input: given.input, timeout_ms: given.timeout_ms, env: given.env })
+    }
+}
+
+/// The arguments, taken apart.
+#[derive(Debug, Default)]
+struct Given {
+    script_path: String,
+    code: String,
+    language: Option<Language>,
+    input: Value,
+    timeout_ms: Option<u64>,
+    env: BTreeMap<String, String>,
+}
+
+impl Given {
+    /// Reads all arguments and reports all faults at once.
+    fn read(method: ScriptExecution, arguments: Value) -> Result<Given, Fault> {
+        let Value::Object(mut fields) = arguments else {
+            return Err(Fault::new(Kind::ParameterValidationError, "Input must be a JSON object."));
+        };
+        let mut faults = Vec::new();
+        let mut given = Given { input: Value::Object(Map::new()), ..Given::default() };
+        let needed = match method {
+            ScriptExecution::Execute => "scriptPath",
+            ScriptExecution::RunCode => "code",
+        };
+        match fields.remove(needed) {
+            Some(Value::String(text)) if !text.is_empty() => match method {
+                ScriptExecution::Execute => given.script_path = text,
+                ScriptExecution::RunCode => given.code = text,
+            },
+            Some(_) => faults.push(format!("Input parameter '{needed}' must be a non-empty string.")),
+            None => faults.push(format!("Input parameter '{needed}' is required.")),
+        }
+        given.read_options(method, fields, &mut faults);
+        match faults.len() {
+            0 => Ok(given),
+            1 => Err(Fault::new(Kind::ParameterValidationError, faults.remove(0))),
+            _ => {
+                let first = faults.remove(0);
+                Err(Fault::new(Kind::ParameterValidationError, first).details(faults.join("\n")))
+            }
+        }
+    }
+
+    fn read_options(&mut self, method: ScriptExecution, fields: Map<String, Value>, faults: &mut Vec<String>) {
+        for (name, value) in fields {
+            match name.as_str() {
+                "toolId" if value.is_string() => {}
+                "language" => match value.as_str().and_then(language_named) {
+                    Some(language) => self.language = Some(language),
+                    None => faults.push("Input parameter 'language' must be one of python, nodejs, bun, wasm.".into()),
+                },
+                "inputData" if value.is_object() => self.input = value,
+                "inputData" => faults.push("Input parameter 'inputData' must be an object.".into()),
+                "timeoutMs" => match value.as_u64() {
+                    Some(ms) if ms >= quantity::MIN_TIMEOUT_MS => self.timeout_ms = Some(ms),
+                    _ => faults.push(format!(
+                        "Input parameter 'timeoutMs' must be an integer of at least {}.",
+                        quantity::MIN_TIMEOUT_MS
+                    )),
+                },
+                "env" if method == ScriptExecution::Execute => match texts(&value) {
+                    Some(env) => self.env = env,
+                    None => faults.push("Input parameter 'env' must be an object of strings.".into()),
+                },
+                _ => faults.push(format!("Unknown input parameter '{}'.", name.escape_debug())),
+            }
+        }
+    }
+}
+
+fn texts(value: &Value) -> Option<BTreeMap<String, String>> {
+    let fields = value.as_object()?;
+    fields.iter().map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned()))).collect()
+}
+
+fn language_named(name: &str) -> Option<Language> {
+    match name {
+        "python" | "py" => Some(Language::Python),
+        "nodejs" | "node" | "js" => Some(Language::Nodejs),
+        "bun" => Some(Language::Bun),
+        "wasm" => Some(Language::Wasm),
+        _ => None,
+    }
+}
+
+fn name_of(language: Language) -> &'static str {
+    match language {
+        Language::Python => "python",
+        Language::Nodejs => "nodejs",
+        Language::Bun => "bun",
+        Language::Wasm => "wasm",
+    }
+}
+
+/// The languages a file of this name can be; empty where the name does not say.
+fn languages_of_name(script_path: &str) -> &'static [Language] {
+    let extension = Path::new(script_path).extension().and_then(|e| e.to_str()).unwrap_or("").to_ascii_lowercase();
+    match extension.as_str() {
+        "py" => &[Language::Python],
+        "js" | "mjs" | "cjs" => &[Language::Nodejs, Language::Bun],
+        "ts" | "mts" | "cts" | "tsx" | "jsx" => &[Language::Bun],
+        "wasm" | "wat" => &[Language::Wasm],
+        _ => &[],
+    }
+}
+
+/// Handler, then input, then file name (Q15). Where two of them disagree the call is refused: running a
+/// script under another interpreter than the one somebody named would surprise one of them.
+pub fn language_of(fixed: Option<Language>, asked: Option<Language>, script_path: &str) -> Result<Language, Fault> {
+    let conflict = |message: String| Err(Fault::new(Kind::ParameterValidationError, message));
+    if let (Some(fixed), Some(asked)) = (fixed, asked)
+        && fixed != asked
+    {
+        return conflict(format!(
+            "Input parameter 'language' is '{}', but this tool runs {} only. Leave it out, or use core:execute-script.",
+            name_of(asked),
+            name_of(fixed)
+        ));
+    }
+    let named = languages_of_name(script_path);
+    match fixed.or(asked) {
+        Some(language) if named.is_empty() || named.contains(&language) => Ok(language),
+        Some(language) => conflict(format!(
+            "Input parameter 'scriptPath' names a {} script, but this call runs {}. Use the tool for {} scripts.",
+            name_of(named[0]),
+            name_of(language),
+            name_of(named[0])
+        )),
+        None => named.first().copied().ok_or_else(|| {
+            Fault::new(
+                Kind::ParameterValidationError,
+                "Input parameter 'language' is needed: the script's name does not say which one it is \
+                 (python, nodejs, bun, wasm).",
+            )
+        }),
+    }
+}
+
+fn refused(fault: Fault) -> Ran {
+    Ran { result: Err(fault.clone()), facts: Facts { refused: Some(fault), ..Facts::default() } }
+}
+
+/// `{success, outputData?, error{type, message, details?}?, logs?}`.
+fn envelope(ran: &Ran) -> Value {
+    let mut fields = Map::new();
+    match &ran.result {
+        Ok(value) => {
+            fields.insert("success".into(), Value::Bool(true));
+            fields.insert("outputData".into(), value.clone());
+        }
+        Err(fault) => {
+            fields.insert("success".into(), Value::Bool(false));
+            let mut error = json!({"type": fault.kind.to_string(), "message": fault.message});
+            if let Some(details) = &fault.details {
+                error["details"] = Value::String(details.clone());
+            }
+            fields.insert("error".into(), error);
+        }
+    }
+    if !ran.facts.logs.is_empty() {
+        fields.insert("logs".into(), json!(ran.facts.logs));
+    }
+    Value::Object(fields)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_handler_wins_then_the_input_then_the_name() {
+        let cases = [
+            (Some(Language::Python), None, "a.py", Ok(Language::Python)),
+            (Some(Language::Python), None, "a.js", Err("names a nodejs script")),
+            (Some(Language::Python), Some(Language::Nodejs), "a.py", Err("this tool runs python only")),
+            (None, Some(Language::Bun), "a.js", Ok(Language::Bun)),
+            (None, Some(Language::Nodejs), "a.ts", Err("names a bun script")),
+            (None, None, "a.mjs", Ok(Language::Nodejs)),
+            (None, None, "a.wat", Ok(Language::Wasm)),
+            (None, None, "run", Err("'language' is needed")),
+            (None, Some(Language::Python), "run", Ok(Language::Python)),
+        ];
+        for (fixed, asked, path, expected) in cases {
+            match (language_of(fixed, asked, path), expected) {
+                (Ok(found), Ok(wanted)) => assert_eq!(found, wanted, "{path}"),
+                (Err(fault), Err(words)) => assert!(fault.message.contains(words), "{}", fault.message),
+                (found, wanted) => panic!("{path}: {found:?} instead of {wanted:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn all_faults_are_named_at_once() {
+        let fault = Given::read(
+            ScriptExecution::Execute,
+            json!({"timeoutMs": 50, "inputData": 3, "language": "ruby", "sudo": true}),
+        )
+        .expect_err("four things are wrong");
+        let text = format!("{}\n{}", fault.message, fault.details.unwrap_or_default());
+        for word in ["'scriptPath' is required", "at least 100", "'inputData'", "'language'", "'sudo'"] {
+            assert!(text.contains(word), "{word} is missing in {text}");
+        }
+        assert!(Given::read(ScriptExecution::RunCode, json!({"code": "1", "env": {}})).is_err(), "run-code has no env");
+    }
+
+    #[test]
+    fn the_envelope_has_the_seeds_shape_and_no_more() {
+        let good = Ran { result: Ok(json!({"sum": 6})), facts: Facts::default() };
+        assert_eq!(envelope(&good), json!({"success": true, "outputData": {"sum": 6}}));
+        let bad = Ran {
+            result: Err(Fault::new(Kind::TimeoutError, "Script execution timed out.")),
+            facts: Facts { logs: vec!["line".into()], ..Facts::default() },
+        };
+        let expected = json!({
+            "success": false,
+            "error": {"type": "TimeoutError", "message": "Script execution timed out."},
+            "logs": ["line"],
+        });
+        assert_eq!(envelope(&bad), expected);
+        assert!(super::super::is_envelope(&envelope(&good)) && super::super::is_envelope(&envelope(&bad)));
+    }
+}

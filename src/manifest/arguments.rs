@@ -1,0 +1,320 @@
+//! Arguments of one call: text turned into values, names and values checked, defaults filled in.
+//!
+//! For: service, and the example check at load. In: a manifest and what the caller gave.
+//! Out: complete arguments, or one fault that names every flaw. Never: starts anything, widens a grant.
+
+use super::schema::{Flaw, What, noun};
+use super::{Manifest, json, suggest, text};
+use crate::fault::{Fault, Kind};
+use crate::quantity::{MAX_FAULTS_TOLD, MAX_FILLED_DEFAULTS};
+use serde_json::{Map, Value};
+use std::collections::BTreeSet;
+
+/// Longest chain of references or alternatives followed to find a parameter's type.
+const MAX_HOPS: usize = 16;
+/// Deepest place a default is filled in.
+const MAX_FILL_DEPTH: usize = 64;
+/// Most looks at a place while filling in defaults.
+const MAX_FILL_STEPS: usize = 2_000_000;
+
+/// Checks what a caller gave (A-103… ). `from_text`: every value came as text and is converted
+/// to the type its parameter asks for.
+pub fn check(manifest: &Manifest, given: Value, from_text: bool) -> Result<Value, Fault> {
+    let Value::Object(mut given) = given else {
+        let flaw = "Arguments must be one JSON object: {\"name\": value, …}.";
+        return Err(Fault::new(Kind::ParameterValidationError, flaw).details("pointer '': type"));
+    };
+    let Some(schema) = &manifest.parameters else { return Ok(Value::Object(given)) };
+    let root = &schema.raw;
+    let mut flaws = unknown_names(root, &given);
+    if from_text {
+        convert(root, &mut given, &mut flaws);
+    }
+    let mut arguments = Value::Object(given);
+    let mut filling = Filling { root, room: MAX_FILLED_DEFAULTS, steps: MAX_FILL_STEPS };
+    filling.fill(root, &mut arguments, 0);
+    if filling.room == 0 || filling.steps == 0 {
+        flaws.push(Flaw::must("", "default", "must not need so many defaults"));
+    }
+    let told: BTreeSet<String> = flaws.iter().map(|flaw| flaw.pointer.clone()).collect();
+    for flaw in schema.flaws(&arguments) {
+        let unknown = matches!(flaw.what, What::Unknown(_)) && flaw.pointer.is_empty() && told.contains("");
+        if !unknown && (flaw.pointer.is_empty() || !told.contains(&top(&flaw.pointer))) {
+            flaws.push(flaw);
+        }
+    }
+    if flaws.is_empty() { Ok(arguments) } else { Err(fault(root, &flaws)) }
+}
+
+impl Manifest {
+    /// Checks a successful result against `output`.
+    pub fn check_output(&self, output: &Value) -> Result<(), Fault> {
+        let flaws = self.output.as_ref().map(|schema| schema.flaws(output)).unwrap_or_default();
+        if flaws.is_empty() {
+            return Ok(());
+        }
+        let sentences: Vec<_> = flaws.iter().flat_map(|flaw| sentences(flaw, "Output", &[])).collect();
+        let raw = text::head(&output.to_string(), 2000);
+        let details = format!("{}\nOutput: {}", rules(&flaws), text::printable(&raw));
+        Err(Fault::new(Kind::OutputValidationError, limited(&sentences)).details(details))
+    }
+}
+
+/// Names the schema does not know (Q6). A schema that speaks of further names itself is left to say so.
+fn unknown_names(root: &Value, given: &Map<String, Value>) -> Vec<Flaw> {
+    let speaks = ["additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames"];
+    let mut known = Vec::new();
+    let mut open_ended = false;
+    for schema in alternatives(root, root) {
+        open_ended |= speaks.iter().any(|keyword| schema.get(keyword).is_some());
+        known.extend(schema.get("properties").and_then(Value::as_object).into_iter().flat_map(|names| names.keys()));
+    }
+    if open_ended || known.is_empty() {
+        return Vec::new();
+    }
+    let unknown: Vec<_> = given.keys().filter(|name| !known.contains(name)).cloned().collect();
+    if unknown.is_empty() {
+        return Vec::new();
+    }
+    vec![Flaw { pointer: String::new(), rule: "additionalProperties".to_owned(), what: What::Unknown(unknown) }]
+}
+
+/// A schema and every schema applied to the same value: through references and combinations.
+fn alternatives<'s>(root: &'s Value, schema: &'s Value) -> Vec<&'s Value> {
+    let mut found: Vec<&Value> = Vec::new();
+    let mut open = vec![(schema, 0)];
+    while let Some((schema, hops)) = open.pop() {
+        if hops > MAX_HOPS || found.len() >= 256 {
+            continue;
+        }
+        found.push(schema);
+        open.extend(target(root, schema).map(|target| (target, hops + 1)));
+        for keyword in ["allOf", "anyOf", "oneOf"] {
+            let branches = schema.get(keyword).and_then(Value::as_array).into_iter().flatten();
+            open.extend(branches.map(|branch| (branch, hops + 1)));
+        }
+        for keyword in ["then", "else"] {
+            open.extend(schema.get(keyword).map(|branch| (branch, hops + 1)));
+        }
+    }
+    found
+}
+
+/// Where a `$ref` leads; at load it was made sure that it stays inside.
+fn target<'s>(root: &'s Value, schema: &Value) -> Option<&'s Value> {
+    root.pointer(schema.get("$ref")?.as_str()?.strip_prefix('#')?)
+}
+
+/// Turns text into the types the parameters ask for.
+fn convert(root: &Value, given: &mut Map<String, Value>, flaws: &mut Vec<Flaw>) {
+    for (name, value) in given.iter_mut() {
+        let Value::String(written) = value else { continue };
+        let types = types(root, name);
+        if types.is_empty() || types.contains("string") {
+            continue;
+        }
+        match from_text(written, &types) {
+            Ok(converted) => *value = converted,
+            Err(why) => {
+                let nouns: Vec<_> = types.iter().map(|name| noun(name)).collect();
+                let pointer = format!("/{}", json::escape_segment(name));
+                flaws.push(Flaw::must(&pointer, "type", &format!("must be {}{why}", nouns.join(" or "))));
+            }
+        }
+    }
+}
+
+/// The types a parameter may have; empty = anything.
+fn types<'s>(root: &'s Value, name: &str) -> BTreeSet<&'s str> {
+    let mut types = BTreeSet::new();
+    for holder in alternatives(root, root) {
+        let Some(property) = holder.get("properties").and_then(|names| names.get(name)) else { continue };
+        for schema in alternatives(root, property) {
+            match schema.get("type") {
+                Some(Value::String(one)) => {
+                    types.insert(one.as_str());
+                }
+                Some(Value::Array(several)) => types.extend(several.iter().filter_map(Value::as_str)),
+                _ => {
+                    let listed = schema.get("enum").and_then(Value::as_array).into_iter().flatten();
+                    for value in listed.chain(schema.get("const")) {
+                        types.insert(type_of(value));
+                    }
+                }
+            }
+        }
+    }
+    types
+}
+
+fn type_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+/// The value a text stands for, if it has one of the types; else what to add to "must be …".
+fn from_text(written: &str, types: &BTreeSet<&str>) -> Result<Value, String> {
+    let structured = types.contains("object") || types.contains("array");
+    let value = match json::parse(written.as_bytes(), json::Dialect::Strict) {
+        Ok(document) => document.value,
+        Err(problem) if structured => {
+            return Err(format!(": not JSON at line {}, column {}: {}", problem.line, problem.column, problem.message));
+        }
+        Err(_) => return Err(String::new()),
+    };
+    let kind = type_of(&value);
+    if types.contains(kind) || (kind == "number" && types.contains("integer") && value.is_i64() | value.is_u64()) {
+        return Ok(value);
+    }
+    // 3.0 is an integer to JSON Schema; the tool shall see 3.
+    let exact = value.as_f64().filter(|n| types.contains("integer") && n.fract() == 0.0 && n.abs() < 9e15);
+    exact.map(|n| Value::from(n as i64)).ok_or_else(String::new)
+}
+
+/// One filling-in of defaults. Both numbers count down: a hostile schema could ask for ever.
+struct Filling<'s> {
+    root: &'s Value,
+    room: usize,
+    steps: usize,
+}
+
+impl Filling<'_> {
+    /// Puts defaults in, at every depth of `properties` and `items`.
+    fn fill(&mut self, schema: &Value, value: &mut Value, depth: usize) {
+        if depth > MAX_FILL_DEPTH || self.room == 0 || self.steps == 0 {
+            return;
+        }
+        self.steps -= 1;
+        for schema in in_place(self.root, schema) {
+            self.fill_one(schema, value, depth);
+        }
+    }
+
+    /// One schema, without what it refers to.
+    fn fill_one(&mut self, schema: &Value, value: &mut Value, depth: usize) {
+        match value {
+            Value::Object(members) => {
+                for (name, property) in schema.get("properties").and_then(Value::as_object).into_iter().flatten() {
+                    if !members.contains_key(name) {
+                        let Some(default) = default_of(self.root, property) else { continue };
+                        self.room = self.room.saturating_sub(1);
+                        members.insert(name.clone(), default.clone());
+                    }
+                    if let Some(member) = members.get_mut(name) {
+                        self.fill(property, member, depth + 1);
+                    }
+                }
+            }
+            Value::Array(items) => {
+                if let Some(each) = schema.get("items").filter(|each| each.is_object()) {
+                    items.iter_mut().for_each(|item| self.fill(each, item, depth + 1));
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// A schema and what surely applies to the same value (`$ref`, `allOf`), each once: circles end here.
+fn in_place<'s>(root: &'s Value, schema: &'s Value) -> Vec<&'s Value> {
+    let mut found = vec![schema];
+    let mut next = 0;
+    while let Some(schema) = found.get(next).copied().filter(|_| next < 64) {
+        next += 1;
+        let branches = schema.get("allOf").and_then(Value::as_array).into_iter().flatten();
+        for other in branches.chain(target(root, schema)) {
+            if !found.iter().any(|known| std::ptr::eq(*known, other)) {
+                found.push(other);
+            }
+        }
+    }
+    found
+}
+
+fn default_of<'s>(root: &'s Value, property: &'s Value) -> Option<&'s Value> {
+    property.get("default").or_else(|| target(root, property)?.get("default"))
+}
+
+/// The first segment of a pointer, with its slash.
+fn top(pointer: &str) -> String {
+    pointer.split('/').nth(1).map_or_else(String::new, |first| format!("/{first}"))
+}
+
+/// All flaws of one call in one fault.
+fn fault(root: &Value, flaws: &[Flaw]) -> Fault {
+    let mut known = Vec::new();
+    for schema in alternatives(root, root) {
+        known.extend(
+            schema.get("properties").and_then(Value::as_object).into_iter().flat_map(|p| p.keys().map(String::as_str)),
+        );
+    }
+    let sentences: Vec<_> = flaws.iter().flat_map(|flaw| sentences(flaw, "Input parameter", &known)).collect();
+    Fault::new(Kind::ParameterValidationError, limited(&sentences)).details(rules(flaws))
+}
+
+fn limited(sentences: &[String]) -> String {
+    let mut told = sentences.iter().take(MAX_FAULTS_TOLD).map(|s| text::printable(s)).collect::<Vec<_>>().join(" ");
+    if sentences.len() > MAX_FAULTS_TOLD {
+        told.push_str(&format!(" And {} more.", sentences.len() - MAX_FAULTS_TOLD));
+    }
+    told
+}
+
+/// One line per flaw: pointer and rule, for programs.
+fn rules(flaws: &[Flaw]) -> String {
+    let line = |flaw: &Flaw| format!("pointer '{}': {}", text::printable(&text::head(&flaw.pointer, 200)), flaw.rule);
+    flaws.iter().take(MAX_FAULTS_TOLD).map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// A flaw in words. `subject`: `Input parameter` or `Output`.
+fn sentences(flaw: &Flaw, subject: &str, known: &[&str]) -> Vec<String> {
+    let parameters = subject == "Input parameter";
+    let place = place(&flaw.pointer, subject);
+    match &flaw.what {
+        What::Must(must) => vec![format!("{place} {must}.")],
+        What::Missing(name) if parameters && flaw.pointer.is_empty() => {
+            vec![format!("Input parameter '{}' is required.", text::head(name, 80))]
+        }
+        What::Missing(name) => vec![format!("{place} must have the member '{}'.", text::head(name, 80))],
+        What::Unknown(names) => {
+            let one = |name: &String| {
+                let shown = text::head(name, 80);
+                if !parameters || !flaw.pointer.is_empty() {
+                    return format!("{place} must not have the member '{shown}'.");
+                }
+                match suggest::nearest(name, known.iter().copied()) {
+                    Some(near) => format!("Unknown input parameter '{shown}': did you mean '{near}'?"),
+                    None if known.is_empty() => format!("Unknown input parameter '{shown}'."),
+                    None => {
+                        let listed = known.iter().take(20).copied().collect::<Vec<_>>().join(", ");
+                        format!("Unknown input parameter '{shown}'; known: {listed}.")
+                    }
+                }
+            };
+            names.iter().take(MAX_FAULTS_TOLD).map(one).collect()
+        }
+    }
+}
+
+fn place(pointer: &str, subject: &str) -> String {
+    if subject != "Input parameter" {
+        return if pointer.is_empty() {
+            subject.to_owned()
+        } else {
+            format!("{subject} at '{}'", text::head(pointer, 200))
+        };
+    }
+    let Some(rest) = pointer.strip_prefix('/') else { return "The arguments".to_owned() };
+    let (name, inner) = rest.split_once('/').map_or((rest, None), |(name, inner)| (name, Some(inner)));
+    let name = text::head(&name.replace("~1", "/").replace("~0", "~"), 80);
+    match inner {
+        None => format!("{subject} '{name}'"),
+        Some(inner) => format!("{subject} '{name}' at '/{}'", text::head(inner, 200)),
+    }
+}

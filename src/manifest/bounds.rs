@@ -1,0 +1,292 @@
+//! How large a JSON Schema is, before anything compiles it (P21).
+//!
+//! For: `schema`. In: a schema as written. Out: its facts, or what is too large or leads outside.
+//! Never: recurses with the schema's own depth; follows a reference out of the document.
+//!
+//! A small schema can be made to cost for ever: references that double at every step, recursion that
+//! visits one place twice, thousands of regular expressions. Each has its bound here.
+
+use super::json::escape_segment;
+use super::schema::SchemaFault;
+use crate::quantity::{MAX_SCHEMA_DEPTH, MAX_SCHEMA_NODES, MAX_SCHEMA_REFERENCES, MAX_SCHEMA_REGEXES};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Facts {
+    /// Pointers of the subschemas that carry a `default`.
+    pub defaults: Vec<String>,
+    /// It has references: compile and check it with room on the stack.
+    pub references: bool,
+    /// Recursion visits one place of a value more than once: only yes or no can be asked cheaply.
+    pub branching: bool,
+    /// It has `anyOf` or `oneOf`, whose explanations copy what they explain.
+    pub unions: bool,
+}
+
+/// What the value of a keyword is.
+#[derive(Clone, Copy, PartialEq)]
+enum Role {
+    Schema,
+    Map,
+    List,
+    Data,
+}
+
+fn role(keyword: &str, value: &Value) -> Role {
+    match keyword {
+        "properties" | "patternProperties" | "$defs" | "definitions" | "dependentSchemas" | "dependencies" => Role::Map,
+        "allOf" | "anyOf" | "oneOf" | "prefixItems" => Role::List,
+        "items" if value.is_array() => Role::List,
+        "not"
+        | "if"
+        | "then"
+        | "else"
+        | "items"
+        | "additionalItems"
+        | "additionalProperties"
+        | "contains"
+        | "propertyNames"
+        | "unevaluatedItems"
+        | "unevaluatedProperties"
+        | "contentSchema" => Role::Schema,
+        _ => Role::Data,
+    }
+}
+
+/// Walks the whole schema once.
+pub(super) fn inspect(schema: &Value) -> Result<Facts, Vec<SchemaFault>> {
+    let mut facts = Facts::default();
+    let mut faults = Vec::new();
+    let mut targets = BTreeMap::new();
+    let (mut nodes, mut regexes) = (0usize, 0usize);
+    let mut open = vec![(schema, String::new(), 0usize, Role::Schema)];
+    while let Some((value, pointer, depth, role_here)) = open.pop() {
+        nodes += 1;
+        if nodes > MAX_SCHEMA_NODES {
+            return Err(vec![SchemaFault::new("", format!("the schema has more than {MAX_SCHEMA_NODES} parts"))]);
+        }
+        if depth > MAX_SCHEMA_DEPTH {
+            return Err(vec![SchemaFault::new(
+                &pointer,
+                format!("the schema is nested deeper than {MAX_SCHEMA_DEPTH} levels"),
+            )]);
+        }
+        match value {
+            Value::Array(items) => {
+                let inner = if role_here == Role::List { Role::Schema } else { Role::Data };
+                open.extend(
+                    items.iter().enumerate().map(|(i, item)| (item, format!("{pointer}/{i}"), depth + 1, inner)),
+                );
+            }
+            Value::Object(map) => {
+                if role_here == Role::Schema {
+                    regexes += usize::from(map.contains_key("pattern"));
+                    regexes += map.get("patternProperties").and_then(Value::as_object).map_or(0, serde_json::Map::len);
+                    facts.unions |= map.contains_key("anyOf") || map.contains_key("oneOf");
+                    if map.contains_key("default") {
+                        facts.defaults.push(pointer.clone());
+                    }
+                    names(map, &pointer, schema, &mut targets, &mut faults);
+                }
+                for (key, member) in map {
+                    let inner = match role_here {
+                        Role::Schema => role(key, member),
+                        Role::Map => Role::Schema,
+                        Role::List | Role::Data => Role::Data,
+                    };
+                    open.push((member, format!("{pointer}/{}", escape_segment(key)), depth + 1, inner));
+                }
+            }
+            _ => {}
+        }
+    }
+    if regexes > MAX_SCHEMA_REGEXES {
+        faults.push(SchemaFault::new("", format!("the schema has more than {MAX_SCHEMA_REGEXES} regular expressions")));
+    }
+    facts.references = !targets.is_empty();
+    if faults.is_empty() && facts.references {
+        targets.insert(String::new(), schema);
+        facts.branching = Graph::of(&targets).check().map_err(|fault| vec![fault])?;
+    }
+    if faults.is_empty() { Ok(facts) } else { Err(faults) }
+}
+
+/// Collects the references of one subschema; refuses names that lead out of the document.
+fn names<'v>(
+    map: &serde_json::Map<String, Value>,
+    pointer: &str,
+    root: &'v Value,
+    targets: &mut BTreeMap<String, &'v Value>,
+    faults: &mut Vec<SchemaFault>,
+) {
+    for keyword in ["$dynamicRef", "$recursiveRef"] {
+        if map.contains_key(keyword) {
+            faults.push(SchemaFault::new(
+                &format!("{pointer}/{keyword}"),
+                format!("'{keyword}' is not supported: use $ref"),
+            ));
+        }
+    }
+    if !pointer.is_empty() && map.get("$id").is_some_and(Value::is_string) {
+        faults.push(SchemaFault::new(
+            &format!("{pointer}/$id"),
+            "'$id' is allowed at the top of a schema only: take it away",
+        ));
+    }
+    let Some(Value::String(reference)) = map.get("$ref") else { return };
+    let at = format!("{pointer}/$ref");
+    let local = reference.strip_prefix('#').filter(|rest| rest.is_empty() || rest.starts_with('/'));
+    match local.map(|local| (local, root.pointer(local))) {
+        Some((local, Some(target))) => {
+            targets.insert(local.to_owned(), target);
+        }
+        Some(_) => faults.push(SchemaFault::new(&at, "this reference leads to nothing in the schema")),
+        None => {
+            let why =
+                "a reference stays inside its own schema (#/$defs/…): copy the definition here; nothing is fetched";
+            faults.push(SchemaFault::new(&at, why));
+        }
+    }
+}
+
+/// One reference inside a target: the place in the *value* it is applied to, and where it leads.
+type Step = (String, String);
+
+/// Which target refers to which.
+struct Graph {
+    /// Per target: parts, levels, steps.
+    targets: BTreeMap<String, (usize, usize, Vec<Step>)>,
+}
+
+impl Graph {
+    fn of(targets: &BTreeMap<String, &Value>) -> Graph {
+        // More are refused in `check`; walking them all first would be quadratic.
+        let walked = targets.iter().take(MAX_SCHEMA_REFERENCES + 1);
+        Graph { targets: walked.map(|(name, value)| (name.clone(), walk(value))).collect() }
+    }
+
+    /// Refuses what unfolds too far; tells whether recursion branches.
+    fn check(&self) -> Result<bool, SchemaFault> {
+        if self.targets.len() > MAX_SCHEMA_REFERENCES {
+            return Err(SchemaFault::new("", format!("the schema refers to more than {MAX_SCHEMA_REFERENCES} places")));
+        }
+        let levels: usize = self.targets.values().map(|(_, levels, _)| levels).sum();
+        if levels > 8 * MAX_SCHEMA_DEPTH {
+            return Err(SchemaFault::new("", "the schema's references are nested too deeply: merge some definitions"));
+        }
+        let mut known = BTreeMap::new();
+        if self.unfolded("", &mut BTreeSet::new(), &mut known) > MAX_SCHEMA_NODES {
+            return Err(SchemaFault::new(
+                "",
+                format!("the schema's references unfold to more than {MAX_SCHEMA_NODES} parts"),
+            ));
+        }
+        let reach: BTreeMap<&str, BTreeSet<&str>> =
+            self.targets.keys().map(|name| (name.as_str(), self.reach(name))).collect();
+        let leads = |from: &str, to: &str| reach.get(from).is_some_and(|found| found.contains(to));
+        Ok(self.targets.iter().any(|(name, (_, _, steps))| {
+            let mut back: Vec<&str> =
+                steps.iter().filter(|(_, to)| leads(to, name)).map(|(path, _)| path.as_str()).collect();
+            back.sort_unstable();
+            back.windows(2).any(|pair| matches!(pair, [a, b] if b.starts_with(a)))
+        }))
+    }
+
+    /// Parts after every reference is replaced by what it names; a reference back counts once.
+    /// The recursion is bounded by the number of targets.
+    fn unfolded<'g>(
+        &'g self,
+        name: &'g str,
+        above: &mut BTreeSet<&'g str>,
+        known: &mut BTreeMap<&'g str, usize>,
+    ) -> usize {
+        if let Some(size) = known.get(name) {
+            return *size;
+        }
+        let Some((parts, _, steps)) = self.targets.get(name) else { return 1 };
+        if !above.insert(name) {
+            return 1;
+        }
+        let size = steps.iter().fold(*parts, |sum, (_, to)| sum.saturating_add(self.unfolded(to, above, known)));
+        above.remove(name);
+        known.insert(name, size);
+        size
+    }
+
+    /// Every target that can be reached from one, in one or more steps (itself only over a cycle).
+    fn reach<'g>(&'g self, name: &'g str) -> BTreeSet<&'g str> {
+        let mut found = BTreeSet::new();
+        let mut open = vec![name];
+        while let Some(name) = open.pop() {
+            for (_, to) in self.targets.get(name).map(|(_, _, steps)| steps.as_slice()).unwrap_or_default() {
+                if found.insert(to.as_str()) {
+                    open.push(to);
+                }
+            }
+        }
+        // A target leads to itself in no step at all: needed where a reference goes straight back.
+        found.insert(name);
+        found
+    }
+}
+
+/// Parts, levels and references of one target, without the definitions that merely lie in it.
+fn walk(target: &Value) -> (usize, usize, Vec<Step>) {
+    let (mut parts, mut levels, mut steps) = (0, 0, Vec::new());
+    let mut open = vec![(target, String::new(), 1usize, Role::Schema)];
+    while let Some((value, path, depth, role_here)) = open.pop() {
+        parts += 1;
+        levels = levels.max(depth);
+        match value {
+            Value::Array(items) if role_here == Role::List => {
+                open.extend(items.iter().map(|item| (item, path.clone(), depth + 1, Role::Schema)));
+            }
+            Value::Object(map) if role_here == Role::Schema => {
+                if let Some(to) = map.get("$ref").and_then(Value::as_str).and_then(|r| r.strip_prefix('#')) {
+                    steps.push((path.clone(), to.to_owned()));
+                }
+                for (key, member) in map.iter().filter(|(key, _)| !matches!(key.as_str(), "$defs" | "definitions")) {
+                    let inner = role(key, member);
+                    let below = match key.as_str() {
+                        "items" | "prefixItems" | "additionalItems" | "contains" | "unevaluatedItems" => {
+                            format!("{path}[]/")
+                        }
+                        "additionalProperties" | "patternProperties" | "unevaluatedProperties" | "propertyNames" => {
+                            format!("{path}*/")
+                        }
+                        _ => path.clone(),
+                    };
+                    match (inner, member) {
+                        (Role::Map, Value::Object(members)) => {
+                            let in_place = key.starts_with("depend");
+                            for (name, member) in members {
+                                let named = if key == "properties" {
+                                    format!("{path}{}/", escape_segment(name))
+                                } else {
+                                    below.clone()
+                                };
+                                open.push((
+                                    member,
+                                    if in_place { path.clone() } else { named },
+                                    depth + 1,
+                                    Role::Schema,
+                                ));
+                            }
+                        }
+                        (Role::Schema | Role::List, member) => open.push((member, below, depth + 1, inner)),
+                        _ => {}
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    // `*` overlaps with every name beside it: call them all the same, which can only say "branching" too often.
+    if steps.iter().any(|(path, _)| path.contains("*/")) {
+        for (path, _) in &mut steps {
+            *path = "*/".repeat(path.matches('/').count());
+        }
+    }
+    (parts, levels, steps)
+}

@@ -1,0 +1,446 @@
+//! JSON as the house reads it: strict, bounded, with places.
+//!
+//! For: manifests (`Commented`), arguments and script output (`Strict`). In: bytes.
+//! Out: one `Document`, or the one `Problem` that made it unreadable.
+//! Never: recursion, a silent repair, a duplicate key, a number that would change its value.
+//!
+//! serde_json is not used to parse: it lets the last of two equal keys win, and it forgets places.
+
+use super::{Code, Problem, Severity};
+use crate::quantity::MAX_JSON_DEPTH;
+use serde_json::{Map, Number, Value};
+
+mod place;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dialect {
+    /// RFC 8259.
+    Strict,
+    /// The same with `//` and `/* */` comments and trailing commas, each kind noted once (Q4).
+    Commented,
+}
+
+/// One parsed document. Key order is kept.
+#[derive(Clone, Debug)]
+pub struct Document<'a> {
+    pub value: Value,
+    /// Comments and trailing commas, one note for each kind.
+    pub notes: Vec<Problem>,
+    text: &'a str,
+}
+
+impl Document<'_> {
+    /// Line and column (1-based, in characters) where the value at `pointer` starts; (0, 0) if there is none.
+    /// Looked up only when somebody asks: a good file never pays for places.
+    pub fn place(&self, pointer: &str) -> (usize, usize) {
+        place::value(self.text, pointer).map_or((0, 0), |at| line_and_column(self.text, at))
+    }
+
+    /// The same for the member name in front of the value.
+    pub fn place_of_key(&self, pointer: &str) -> (usize, usize) {
+        place::key(self.text, pointer).map_or((0, 0), |at| line_and_column(self.text, at))
+    }
+}
+
+/// Parses exactly one document.
+pub fn parse(bytes: &[u8], dialect: Dialect) -> Result<Document<'_>, Problem> {
+    let text = decode(bytes)?;
+    let mut parser = Parser::new(text, dialect);
+    let value = parser.document()?;
+    let notes = parser.notes();
+    Ok(Document { value, notes, text })
+}
+
+/// UTF-8 without its byte order mark.
+fn decode(bytes: &[u8]) -> Result<&str, Problem> {
+    if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
+        return Err(encoding(1, 1, "the file is UTF-16: save it as UTF-8".to_owned()));
+    }
+    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
+    std::str::from_utf8(bytes).map_err(|error| {
+        let good = bytes.get(..error.valid_up_to()).unwrap_or_default();
+        let good = std::str::from_utf8(good).unwrap_or_default();
+        let (line, column) = line_and_column(good, good.len());
+        encoding(line, column, format!("byte {} is not UTF-8: save the file as UTF-8", good.len()))
+    })
+}
+
+fn encoding(line: usize, column: usize, message: String) -> Problem {
+    Problem { severity: Severity::Error, code: Code::Encoding, pointer: String::new(), line, column, message }
+}
+
+/// 1-based line and column of a byte offset.
+fn line_and_column(text: &str, offset: usize) -> (usize, usize) {
+    let before = text.get(..offset).unwrap_or(text);
+    let line = before.bytes().filter(|b| *b == b'\n').count() + 1;
+    let start = before.rfind('\n').map_or(0, |newline| newline + 1);
+    (line, before.get(start..).unwrap_or_default().chars().count() + 1)
+}
+
+/// `/` and `~` as a JSON pointer writes them.
+pub fn escape_segment(segment: &str) -> String {
+    segment.replace('~', "~0").replace('/', "~1")
+}
+
+/// A container that is still open.
+enum Frame {
+    Array(Vec<Value>),
+    /// The member name in hand, between `"name":` and its value.
+    Object(Map<String, Value>, Option<String>),
+}
+
+pub(crate) struct Parser<'a> {
+    text: &'a str,
+    bytes: &'a [u8],
+    at: usize,
+    dialect: Dialect,
+    stack: Vec<Frame>,
+    /// How many, and where the first one is.
+    comments: (usize, usize),
+    trailing_commas: (usize, usize),
+}
+
+impl<'a> Parser<'a> {
+    fn new(text: &'a str, dialect: Dialect) -> Parser<'a> {
+        Parser::starting_at(text, 0, dialect)
+    }
+
+    fn starting_at(text: &'a str, at: usize, dialect: Dialect) -> Parser<'a> {
+        let none = (0, 0);
+        Parser { text, bytes: text.as_bytes(), at, dialect, stack: Vec::new(), comments: none, trailing_commas: none }
+    }
+
+    fn peek(&self) -> Option<u8> {
+        self.bytes.get(self.at).copied()
+    }
+
+    fn document(&mut self) -> Result<Value, Problem> {
+        self.space()?;
+        if self.peek().is_none() {
+            return Err(self.fail(self.at, "there is nothing here: one JSON value is needed"));
+        }
+        loop {
+            let Some(mut value) = self.value_or_open()? else { continue };
+            loop {
+                if self.stack.is_empty() {
+                    self.space()?;
+                    return match self.peek() {
+                        None => Ok(value),
+                        Some(_) => Err(self.fail(self.at, "text after the end: exactly one JSON value is allowed")),
+                    };
+                }
+                match self.attach(value)? {
+                    Some(closed) => value = closed,
+                    None => break,
+                }
+            }
+        }
+    }
+
+    /// A whole scalar or empty container, or `None` after a container was opened.
+    fn value_or_open(&mut self) -> Result<Option<Value>, Problem> {
+        self.space()?;
+        let value = match self.peek() {
+            Some(open @ (b'{' | b'[')) => {
+                if self.stack.len() >= MAX_JSON_DEPTH {
+                    return Err(self.fail(self.at, &format!("nested deeper than {MAX_JSON_DEPTH} levels")));
+                }
+                self.at += 1;
+                self.space()?;
+                match (open, self.peek()) {
+                    (b'{', Some(b'}')) => Value::Object(Map::new()),
+                    (b'[', Some(b']')) => Value::Array(Vec::new()),
+                    (b'{', _) => {
+                        self.stack.push(Frame::Object(Map::new(), None));
+                        self.key()?;
+                        return Ok(None);
+                    }
+                    _ => {
+                        self.stack.push(Frame::Array(Vec::new()));
+                        return Ok(None);
+                    }
+                }
+            }
+            Some(b'"') => return Ok(Some(Value::String(self.string()?))),
+            Some(b'-' | b'0'..=b'9') => return Ok(Some(Value::Number(self.number()?))),
+            _ => return self.word().map(Some),
+        };
+        self.at += 1;
+        Ok(Some(value))
+    }
+
+    /// Puts a value into the innermost open container; gives the container when that closes it.
+    fn attach(&mut self, value: Value) -> Result<Option<Value>, Problem> {
+        let end = match self.stack.last_mut() {
+            Some(Frame::Array(items)) => {
+                items.push(value);
+                b']'
+            }
+            Some(Frame::Object(map, name)) => {
+                map.insert(name.take().unwrap_or_default(), value);
+                b'}'
+            }
+            None => return Ok(Some(value)),
+        };
+        self.space()?;
+        match self.peek() {
+            Some(b',') => {
+                let comma = self.at;
+                self.at += 1;
+                self.space()?;
+                if self.peek() != Some(end) {
+                    if end == b'}' {
+                        self.key()?;
+                    }
+                    return Ok(None);
+                }
+                if self.dialect == Dialect::Strict {
+                    return Err(self.fail(comma, "a comma before the closing bracket: take it away"));
+                }
+                count(&mut self.trailing_commas, comma);
+            }
+            Some(byte) if byte == end => {}
+            Some(_) => return Err(self.fail(self.at, &format!("a comma or '{}' is needed here", end as char))),
+            None => return Err(self.fail(self.at, &format!("the text ends before the closing '{}'", end as char))),
+        }
+        self.at += 1;
+        Ok(self.stack.pop().map(|frame| match frame {
+            Frame::Array(items) => Value::Array(items),
+            Frame::Object(map, _) => Value::Object(map),
+        }))
+    }
+
+    /// `"name":`, put into the innermost object.
+    fn key(&mut self) -> Result<(), Problem> {
+        let start = self.at;
+        match self.peek() {
+            Some(b'"') => {}
+            None => return Err(self.fail(start, "the text ends before the closing '}'")),
+            Some(_) => return Err(self.fail(start, "a member name in double quotes is needed here")),
+        }
+        let key = self.string()?;
+        let mut twice = false;
+        if let Some(Frame::Object(map, name)) = self.stack.last_mut() {
+            twice = map.contains_key(&key);
+            *name = Some(key);
+        }
+        if twice {
+            // Two readers would take two different members: that is how a check is got around.
+            return Err(self.fail(start, "this member name stands twice in one object: keep one"));
+        }
+        self.space()?;
+        if self.peek() != Some(b':') {
+            return Err(self.fail(self.at, "a ':' is needed after the member name"));
+        }
+        self.at += 1;
+        Ok(())
+    }
+
+    fn word(&mut self) -> Result<Value, Problem> {
+        let rest = self.text.get(self.at..).unwrap_or_default();
+        let end = rest.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(rest.len());
+        let word = rest.get(..end).unwrap_or_default();
+        let value = match word {
+            "true" => Value::Bool(true),
+            "false" => Value::Bool(false),
+            "null" => Value::Null,
+            "NaN" | "Infinity" | "nan" | "inf" | "infinity" => {
+                return Err(self.fail(self.at, &format!("{word} is not JSON: use null or a string")));
+            }
+            "" if rest.is_empty() => return Err(self.fail(self.at, "the text ends where a value is needed")),
+            "" if rest.starts_with('\'') => return Err(self.fail(self.at, "JSON strings stand in double quotes")),
+            _ => return Err(self.fail(self.at, "a JSON value is needed here")),
+        };
+        self.at += end;
+        Ok(value)
+    }
+
+    fn number(&mut self) -> Result<Number, Problem> {
+        let start = self.at;
+        let negative = self.peek() == Some(b'-');
+        self.at += usize::from(negative);
+        let first = self.peek();
+        let whole = self.digits();
+        if whole == 0 {
+            let infinite = self.text.get(self.at..).is_some_and(|rest| rest.starts_with("Infinity"));
+            let why =
+                if infinite { "-Infinity is not JSON: use null or a string" } else { "a digit is needed after '-'" };
+            return Err(self.fail(start, why));
+        }
+        if whole > 1 && first == Some(b'0') {
+            return Err(self.fail(start, "a number must not start with 0"));
+        }
+        let mut real = false;
+        if self.peek() == Some(b'.') {
+            self.at += 1;
+            real = true;
+            if self.digits() == 0 {
+                return Err(self.fail(self.at, "a digit is needed after the decimal point"));
+            }
+        }
+        if matches!(self.peek(), Some(b'e' | b'E')) {
+            self.at += 1;
+            real = true;
+            self.at += usize::from(matches!(self.peek(), Some(b'+' | b'-')));
+            if self.digits() == 0 {
+                return Err(self.fail(self.at, "a digit is needed in the exponent"));
+            }
+        }
+        let text = self.text.get(start..self.at).unwrap_or_default();
+        let number = if real || text == "-0" {
+            text.parse::<f64>().ok().and_then(Number::from_f64)
+        } else if negative {
+            text.parse::<i64>().ok().map(Number::from)
+        } else {
+            text.parse::<u64>().ok().map(Number::from)
+        };
+        number.ok_or_else(|| self.fail(start, "this number does not fit in 64 bits: send it as a string"))
+    }
+
+    fn digits(&mut self) -> usize {
+        let start = self.at;
+        while matches!(self.peek(), Some(b'0'..=b'9')) {
+            self.at += 1;
+        }
+        self.at - start
+    }
+
+    /// A string; `at` is on its opening quote.
+    fn string(&mut self) -> Result<String, Problem> {
+        let open = self.at;
+        self.at += 1;
+        let mut out = String::new();
+        loop {
+            let start = self.at;
+            while self.peek().is_some_and(|b| b >= 0x20 && b != b'"' && b != b'\\') {
+                self.at += 1;
+            }
+            out.push_str(self.text.get(start..self.at).unwrap_or_default());
+            match self.peek() {
+                Some(b'"') => {
+                    self.at += 1;
+                    return Ok(out);
+                }
+                Some(b'\\') => out.push(self.escape()?),
+                Some(_) => {
+                    return Err(self.fail(self.at, "a raw control character in a string: escape it (\\n, \\t, …)"));
+                }
+                None => return Err(self.fail(open, "this string is not closed")),
+            }
+        }
+    }
+
+    fn escape(&mut self) -> Result<char, Problem> {
+        let start = self.at;
+        let letter = self.bytes.get(start + 1).copied();
+        self.at += 2;
+        Ok(match letter {
+            Some(b'"') => '"',
+            Some(b'\\') => '\\',
+            Some(b'/') => '/',
+            Some(b'b') => '\u{8}',
+            Some(b'f') => '\u{c}',
+            Some(b'n') => '\n',
+            Some(b'r') => '\r',
+            Some(b't') => '\t',
+            Some(b'u') => {
+                let high = self.hex(start)?;
+                let mut code = high;
+                if (0xd800..0xdc00).contains(&high) && self.bytes.get(self.at..self.at + 2) == Some(b"\\u") {
+                    self.at += 2;
+                    let low = self.hex(start)?;
+                    // Outside the low half this stays a lone surrogate, which `from_u32` refuses.
+                    code = if (0xdc00..0xe000).contains(&low) {
+                        0x10000 + ((high - 0xd800) << 10) + (low - 0xdc00)
+                    } else {
+                        high
+                    };
+                }
+                char::from_u32(code).ok_or_else(|| self.fail(start, "half of a surrogate pair stands alone"))?
+            }
+            _ => return Err(self.fail(start, "this escape does not exist in JSON")),
+        })
+    }
+
+    fn hex(&mut self, start: usize) -> Result<u32, Problem> {
+        let digits = self.text.get(self.at..self.at + 4).filter(|d| d.bytes().all(|b| b.is_ascii_hexdigit()));
+        let code = digits.and_then(|d| u32::from_str_radix(d, 16).ok());
+        self.at += 4;
+        code.ok_or_else(|| self.fail(start, "\\u needs four hexadecimal digits"))
+    }
+
+    /// White space and, where the dialect has them, comments.
+    fn space(&mut self) -> Result<(), Problem> {
+        loop {
+            match self.peek() {
+                Some(b' ' | b'\t' | b'\n' | b'\r') => self.at += 1,
+                Some(b'/') => self.comment()?,
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    fn comment(&mut self) -> Result<(), Problem> {
+        let start = self.at;
+        if self.dialect == Dialect::Strict {
+            return Err(self.fail(start, "a JSON value is needed here (comments are not JSON)"));
+        }
+        let rest = self.text.get(start..).unwrap_or_default();
+        let length = match rest.as_bytes().get(1) {
+            Some(b'/') => rest.find('\n').unwrap_or(rest.len()),
+            Some(b'*') => match rest.get(2..).and_then(|body| body.find("*/")) {
+                Some(end) => end + 4,
+                None => return Err(self.fail(start, "this comment is not closed")),
+            },
+            _ => return Err(self.fail(start, "a '/' stands alone: comments start with // or /*")),
+        };
+        count(&mut self.comments, start);
+        self.at += length;
+        Ok(())
+    }
+
+    fn notes(&self) -> Vec<Problem> {
+        let kinds = [
+            (self.comments, "comments are not JSON; toolhost reads them, other programs may not"),
+            (self.trailing_commas, "commas before a closing bracket are not JSON; toolhost reads them"),
+        ];
+        let found = kinds.into_iter().filter(|((number, _), _)| *number > 0);
+        found
+            .map(|((number, first), what)| {
+                let (line, column) = line_and_column(self.text, first);
+                let message = format!("{what} ({number} in this file, the first one here)");
+                let code = Code::Syntax;
+                Problem { severity: Severity::Note, code, pointer: String::new(), line, column, message }
+            })
+            .collect()
+    }
+
+    fn fail(&self, offset: usize, message: &str) -> Problem {
+        let (line, column) = line_and_column(self.text, offset);
+        let message = message.to_owned();
+        Problem { severity: Severity::Error, code: Code::Syntax, pointer: self.pointer(), line, column, message }
+    }
+
+    /// Where the parser is, as a JSON pointer.
+    fn pointer(&self) -> String {
+        let mut pointer = String::new();
+        for frame in &self.stack {
+            match frame {
+                Frame::Array(items) => pointer.push_str(&format!("/{}", items.len())),
+                Frame::Object(_, Some(name)) => pointer.push_str(&format!("/{}", escape_segment(name))),
+                Frame::Object(_, None) => {}
+            }
+        }
+        pointer
+    }
+}
+
+fn count(what: &mut (usize, usize), offset: usize) {
+    if what.0 == 0 {
+        what.1 = offset;
+    }
+    what.0 += 1;
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,191 @@
+//! File patterns: the words of `allowRead` and `allowWrite`, taken apart (Q7, DESIGN §4).
+//!
+//! For: the manifest reader, and whoever expands a `Names` pattern. In: one pattern. Out: its shape.
+//! Never: touches the file system; lets through what could not be enforced exactly.
+
+use super::{Pattern, PatternShape, text};
+use std::path::PathBuf;
+
+/// Longest pattern, bytes: the kernel's own limit for a path.
+const MAX_PATTERN_BYTES: usize = 4096;
+
+/// Takes one pattern apart, or says why it cannot be enforced and what to write instead.
+pub fn parse(written: &str) -> Result<Pattern, String> {
+    let shape = shape(written).map_err(|why| format!("'{}' {why}", text::printable(&text::head(written, 120))))?;
+    Ok(Pattern { text: written.to_owned(), shape })
+}
+
+fn shape(written: &str) -> Result<PatternShape, String> {
+    refuse_characters(written)?;
+    if written == "self" {
+        return Ok(PatternShape::SelfScript);
+    }
+    let mut components = Vec::new();
+    for component in written.split('/') {
+        match component {
+            "" | "." => {}
+            ".." => return Err("leads upwards: '..' is not allowed; name the folder itself".to_owned()),
+            plain => components.push(plain),
+        }
+    }
+    let root = if written.starts_with('/') { "/" } else { "" };
+    // `dir/`, `dir/.` and `.` name a folder, and so all of it.
+    let names_folder = written.ends_with('/') || written.ends_with("/.") || written == ".";
+    let last = if names_folder { None } else { components.pop() };
+    for middle in &components {
+        if middle.contains(['*', '?']) {
+            return Err(format!(
+                "has '{middle}' in the middle: '*' and '?' may stand in the last part only, '**' at the end"
+            ));
+        }
+    }
+    let folder: PathBuf = std::iter::once(root).filter(|r| !r.is_empty()).chain(components.iter().copied()).collect();
+    Ok(match last {
+        None | Some("**") => PatternShape::Tree { path: folder },
+        // The seed's `./*` means the script's folder and what is below it.
+        Some("*") if components.is_empty() && root.is_empty() => PatternShape::Tree { path: folder },
+        Some(name) if name.contains("**") => {
+            return Err("has '**' next to other characters: '**' stands alone, after the last '/'".to_owned());
+        }
+        Some(name) if name.contains(['*', '?']) => PatternShape::Names { folder, names: name.to_owned() },
+        Some(name) => PatternShape::File { path: folder.join(name) },
+    })
+}
+
+fn refuse_characters(written: &str) -> Result<(), String> {
+    let refused = if written.is_empty() {
+        "is empty: name a file or a folder, or take it away"
+    } else if written.len() > MAX_PATTERN_BYTES {
+        "is longer than a path may be"
+    } else if !text::is_printable(written) {
+        "holds a control or invisible character: type it again"
+    } else if written.contains('\\') {
+        "holds a backslash: folders are separated by '/'"
+    } else if written.starts_with('~') {
+        "starts with '~', which nobody expands: write the path relative to the script's folder, or absolute"
+    } else if written.starts_with('!') {
+        "starts with '!': there are no exceptions here, only what is listed is opened"
+    } else if written.contains(['[', ']', '{', '}']) {
+        "holds one of [ ] { }: character classes and lists are not enforced; write one pattern for each"
+    } else if written.starts_with("file:") || written.contains("://") {
+        "is a URL: write a path"
+    } else {
+        return Ok(());
+    };
+    Err(refused.to_owned())
+}
+
+/// Does a file name match the `names` of a `Names` pattern? `*` and `?` do not match a leading dot.
+/// One pass with one step back: linear in name × stars, no recursion.
+pub fn name_matches(names: &str, name: &str) -> bool {
+    if name.starts_with('.') && names.starts_with(['*', '?']) {
+        return false;
+    }
+    let (pattern, name): (Vec<char>, Vec<char>) = (names.chars().collect(), name.chars().collect());
+    let (mut p, mut n) = (0, 0);
+    let mut star: Option<(usize, usize)> = None;
+    while let Some(c) = name.get(n) {
+        match pattern.get(p) {
+            Some('*') => {
+                star = Some((p + 1, n));
+                p += 1;
+            }
+            Some(q) if *q == '?' || q == c => {
+                p += 1;
+                n += 1;
+            }
+            _ => match star {
+                Some((after, taken)) => {
+                    star = Some((after, taken + 1));
+                    p = after;
+                    n = taken + 1;
+                }
+                None => return false,
+            },
+        }
+    }
+    pattern.get(p..).unwrap_or_default().iter().all(|c| *c == '*')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shapes() {
+        let tree = |p: &str| PatternShape::Tree { path: PathBuf::from(p) };
+        let file = |p: &str| PatternShape::File { path: PathBuf::from(p) };
+        let names = |f: &str, n: &str| PatternShape::Names { folder: PathBuf::from(f), names: n.to_owned() };
+        let cases = [
+            ("self", PatternShape::SelfScript),
+            (".", tree("")),
+            ("./", tree("")),
+            ("./*", tree("")),
+            ("*", tree("")),
+            ("**", tree("")),
+            ("./**", tree("")),
+            (".cache/**", tree(".cache")),
+            ("dir/", tree("dir")),
+            ("a/./b//c/**", tree("a/b/c")),
+            ("data/in.csv", file("data/in.csv")),
+            ("./in.csv", file("in.csv")),
+            ("*.csv", names("", "*.csv")),
+            ("data/*.csv", names("data", "*.csv")),
+            ("data/*", names("data", "*")),
+            ("/srv/exports/**", tree("/srv/exports")),
+            ("/srv/a.txt", file("/srv/a.txt")),
+            ("/srv/*.txt", names("/srv", "*.txt")),
+            ("/", tree("/")),
+            ("/**", tree("/")),
+        ];
+        for (written, shape) in cases {
+            assert_eq!(parse(written).map(|p| p.shape), Ok(shape), "{written}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_enforced_is_refused() {
+        let refused = [
+            "",
+            "..",
+            "../x",
+            "a/../b",
+            "~",
+            "~/x",
+            "~root/x",
+            "a\0b",
+            "a\nb",
+            "a\\b",
+            "**/x",
+            "a/**/b",
+            "*/x",
+            "a/b*/c",
+            "a?/c",
+            "a**",
+            "[ab]",
+            "{a,b}",
+            "a/[!x].py",
+            "!a",
+            "file:///etc/passwd",
+            "http://x/y",
+            "\u{202e}a",
+        ];
+        for written in refused {
+            assert!(parse(written).is_err(), "{written:?}");
+        }
+    }
+
+    #[test]
+    fn names() {
+        let yes =
+            [("*.csv", "a.csv"), ("*", "a"), ("a?c", "abc"), ("*a*b*", "xxaxxbxx"), (".*", ".hidden"), ("?", "ü")];
+        let no =
+            [("*.csv", "a.csv.gz"), ("*", ".hidden"), ("?x", ".x"), ("a?c", "ac"), ("*.csv", ".csv"), ("abc", "ABC")];
+        for (names, name) in yes {
+            assert!(name_matches(names, name), "{names} {name}");
+        }
+        for (names, name) in no {
+            assert!(!name_matches(names, name), "{names} {name}");
+        }
+    }
+}

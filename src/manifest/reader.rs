@@ -1,0 +1,188 @@
+//! The hand that takes fields out of a parsed manifest and notes every fault with its place.
+//!
+//! For: `file` and its blocks. In: a document. Out: typed fields; problems are collected, never thrown.
+//! Never: stops at the first fault; fills a default over a wrong type.
+
+use super::json::{self, Document};
+use super::{Code, Problem, Severity, suggest, text};
+use serde_json::{Map, Value};
+
+/// Most problems told about one file: finding a place costs one walk over the text.
+const MAX_PROBLEMS: usize = 100;
+
+/// Looks a place up; only for what is really told.
+type Place = fn(&Document<'_>, &str) -> (usize, usize);
+
+pub(super) type Object = Map<String, Value>;
+
+/// What an unknown key in an object means.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Unknown {
+    /// The manifest is refused: a misspelt wall is no wall.
+    Refused,
+    /// Kept; a warning only where a known name is near.
+    Kept,
+    /// Kept, and always told, because it looks as if it did something.
+    Told,
+}
+
+pub(super) struct Reader<'d> {
+    document: &'d Document<'d>,
+    pub(super) problems: Vec<Problem>,
+}
+
+impl<'d> Reader<'d> {
+    pub(super) fn new(document: &'d Document<'d>) -> Reader<'d> {
+        Reader { document, problems: document.notes.clone() }
+    }
+
+    pub(super) fn error(&mut self, code: Code, pointer: &str, message: impl Into<String>) {
+        self.add(Severity::Error, code, pointer, |d, at| d.place(at), message.into());
+    }
+
+    pub(super) fn warn(&mut self, code: Code, pointer: &str, message: impl Into<String>) {
+        self.add(Severity::Warning, code, pointer, |d, at| d.place(at), message.into());
+    }
+
+    fn add(&mut self, severity: Severity, code: Code, pointer: &str, place: Place, message: String) {
+        // Errors always find room: without one a bad manifest would pass.
+        let full = self.problems.len() >= MAX_PROBLEMS;
+        if full && (severity != Severity::Error || self.refused()) {
+            return;
+        }
+        let (line, column) = place(self.document, pointer);
+        let message = text::printable(&message);
+        self.problems.push(Problem { severity, code, pointer: pointer.to_owned(), line, column, message });
+    }
+
+    /// Has anything been found that refuses the manifest?
+    pub(super) fn refused(&self) -> bool {
+        self.problems.iter().any(|p| p.severity == Severity::Error)
+    }
+
+    pub(super) fn object(&mut self, value: &'d Value, pointer: &str) -> Option<&'d Object> {
+        if let Value::Object(map) = value {
+            return Some(map);
+        }
+        self.wrong_type(pointer, "an object", value);
+        None
+    }
+
+    /// An optional member that is an object.
+    pub(super) fn member(&mut self, map: &'d Object, pointer: &str, key: &str) -> Option<&'d Object> {
+        let value = map.get(key)?;
+        self.object(value, &below(pointer, key))
+    }
+
+    pub(super) fn text(&mut self, map: &'d Object, pointer: &str, key: &str) -> Option<&'d str> {
+        match map.get(key)? {
+            Value::String(text) => Some(text),
+            other => {
+                self.wrong_type(&below(pointer, key), "a string", other);
+                None
+            }
+        }
+    }
+
+    /// A text that must be there and must say something.
+    pub(super) fn required_text(&mut self, map: &'d Object, pointer: &str, key: &str) -> Option<&'d str> {
+        if !map.contains_key(key) {
+            // The misspelt field is told where it stands; here the name of the missing one is what helps.
+            self.error(Code::Schema, pointer, format!("the required field '{key}' is missing"));
+            return None;
+        }
+        let text = self.text(map, pointer, key)?;
+        if text.trim().is_empty() {
+            self.error(Code::Schema, &below(pointer, key), format!("'{key}' is empty: it must say something"));
+            return None;
+        }
+        Some(text)
+    }
+
+    pub(super) fn flag(&mut self, map: &'d Object, pointer: &str, key: &str) -> Option<bool> {
+        match map.get(key)? {
+            Value::Bool(flag) => Some(*flag),
+            other => {
+                self.wrong_type(&below(pointer, key), "true or false", other);
+                None
+            }
+        }
+    }
+
+    /// A whole number that is not negative.
+    pub(super) fn whole(&mut self, map: &'d Object, pointer: &str, key: &str) -> Option<u64> {
+        let value = map.get(key)?;
+        let number = value.as_u64();
+        if number.is_none() {
+            self.wrong_type(&below(pointer, key), "a whole number", value);
+        }
+        number
+    }
+
+    /// A list of strings. `None` when absent or when the list itself has the wrong type.
+    pub(super) fn strings(&mut self, map: &'d Object, pointer: &str, key: &str) -> Option<Vec<(String, &'d str)>> {
+        let value = map.get(key)?;
+        let pointer = below(pointer, key);
+        let Value::Array(items) = value else {
+            self.wrong_type(&pointer, "a list of strings", value);
+            return None;
+        };
+        let mut found = Vec::with_capacity(items.len());
+        for (index, item) in items.iter().enumerate() {
+            let pointer = format!("{pointer}/{index}");
+            match item {
+                Value::String(text) => found.push((pointer, text.as_str())),
+                other => self.wrong_type(&pointer, "a string", other),
+            }
+        }
+        Some(found)
+    }
+
+    pub(super) fn wrong_type(&mut self, pointer: &str, wanted: &str, got: &Value) {
+        let mend = if got.is_null() { " (leave the field out to get the default)" } else { "" };
+        self.error(Code::Schema, pointer, format!("must be {wanted}, not {}{mend}", kind(got)));
+    }
+
+    pub(super) fn unknown_keys(&mut self, map: &'d Object, pointer: &str, known: &[&str], rule: Unknown, code: Code) {
+        for key in map.keys().filter(|key| !known.contains(&key.as_str())) {
+            let near = suggest::nearest(key, known.iter().copied());
+            let extension = key.starts_with("x-") || key.starts_with('$');
+            if rule != Unknown::Refused && (extension || (rule == Unknown::Kept && near.is_none())) {
+                continue;
+            }
+            let shown = text::head(key, 80);
+            let mend = match near {
+                Some(near) => format!("did you mean '{near}'?"),
+                None => format!("known here: {}", known.join(", ")),
+            };
+            let (severity, what) = match rule {
+                Unknown::Refused => (Severity::Error, "is not known"),
+                Unknown::Kept | Unknown::Told => (Severity::Warning, "is not known and does nothing"),
+            };
+            self.add(
+                severity,
+                code,
+                &below(pointer, key),
+                |d, at| d.place_of_key(at),
+                format!("'{shown}' {what}: {mend}"),
+            );
+        }
+    }
+}
+
+/// The pointer of a member.
+pub(super) fn below(pointer: &str, key: &str) -> String {
+    format!("{pointer}/{}", json::escape_segment(key))
+}
+
+/// A value's type, for messages.
+pub(super) fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}

@@ -1,0 +1,26 @@
+//! "Did you mean": the known name nearest to one that was written.
+//!
+//! For: manifest and registry messages. In: a name and the known ones. Out: the nearest, if near enough.
+//! Never: offers a name that is only shorter than a sentence.
+
+/// The nearest known name, when a slip of the finger explains the difference.
+pub fn nearest<'a>(written: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    // A name of megabytes is not a slip, and the comparison is quadratic.
+    if written.len() > 200 {
+        return None;
+    }
+    let folded = written.to_lowercase();
+    let near_in_length = |name: &&str| name.len() <= 200 && name.len().abs_diff(folded.len()) <= 8;
+    known
+        .into_iter()
+        .filter(near_in_length)
+        .map(|name| (strsim::damerau_levenshtein(&folded, &name.to_lowercase()), name))
+        .filter(|(distance, name)| *distance <= (name.chars().count().min(folded.chars().count()) / 3).clamp(1, 4))
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, name)| name)
+}
+
+/// ` — did you mean 'x'?`, or nothing.
+pub fn hint<'a>(written: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+    nearest(written, known).map_or_else(String::new, |name| format!(": did you mean '{name}'?"))
+}

@@ -1,0 +1,110 @@
+//! Text from outside, made fit for a terminal, a log line or a protocol frame (P24).
+//!
+//! For: everybody who prints what a manifest, a tool or an argument said. In: any text.
+//! Out: the same text with every character that is not plainly visible written as an escape.
+//! Never: cuts, trims or translates.
+
+/// One line: line breaks are escaped too.
+pub fn printable(text: &str) -> String {
+    escape(text, false)
+}
+
+/// Several lines: `\n` stays, everything else is as in `printable`.
+pub fn printable_block(text: &str) -> String {
+    escape(text, true)
+}
+
+/// True where `printable` would change nothing.
+pub fn is_printable(text: &str) -> bool {
+    !text.chars().any(is_hidden)
+}
+
+fn escape(text: &str, keep_newlines: bool) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\n' if keep_newlines => out.push(c),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            c if is_hidden(c) => out.push_str(&format!("\\u{{{:x}}}", u32::from(c))),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// Characters that move the cursor, reorder or hide text, or draw nothing.
+fn is_hidden(c: char) -> bool {
+    let code = u32::from(c);
+    c.is_control() // C0, DEL, C1: terminal commands start here
+        || matches!(code,
+            0x00ad | 0x034f | 0x061c | 0x115f | 0x1160 | 0x17b4 | 0x17b5 | 0x180b..=0x180f // fillers, soft hyphen, bidi mark
+            | 0x200b..=0x200f // zero width, bidi marks
+            | 0x2028..=0x202e // line and paragraph separators, bidi embeddings
+            | 0x2060..=0x206f // invisible operators, bidi isolates
+            | 0x3164 | 0xfeff | 0xffa0 | 0xfff9..=0xfffb
+            | 0xfdd0..=0xfdef // noncharacters
+            | 0xe0000..=0xe0fff) // tag characters, selectors that draw nothing
+        || code & 0xfffe == 0xfffe // noncharacters at the end of each plane
+}
+
+/// JSON for a terminal or a frame: what `printable` would escape stands as `\uXXXX`, so it means the same.
+pub fn json(value: &serde_json::Value, indented: bool) -> String {
+    let raw = if indented { format!("{value:#}") } else { value.to_string() };
+    let mut out = String::with_capacity(raw.len());
+    for c in raw.chars() {
+        // Outside of strings JSON has no hidden character but the line break.
+        if c == '\n' || !is_hidden(c) {
+            out.push(c);
+            continue;
+        }
+        let mut units = [0u16; 2];
+        for unit in c.encode_utf16(&mut units) {
+            out.push_str(&format!("\\u{unit:04x}"));
+        }
+    }
+    out
+}
+
+/// The first `most` characters, with `…` where something was cut.
+pub fn head(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        Some((at, _)) => format!("{}…", text.get(..at).unwrap_or_default()),
+        None => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_terminal_would_obey_is_escaped() {
+        let cases = [
+            ("plain ünïcode 漢字 🙂", "plain ünïcode 漢字 🙂"),
+            ("\u{1b}[31mred", "\\u{1b}[31mred"),
+            ("a\nb\rc\td", "a\\nb\\rc\\td"),
+            ("\u{9b}2J\u{7f}", "\\u{9b}2J\\u{7f}"),
+            ("a\u{202e}b\u{2066}c\u{200f}d\u{61c}", "a\\u{202e}b\\u{2066}c\\u{200f}d\\u{61c}"),
+            ("hi\u{e0041}\u{e007f}", "hi\\u{e0041}\\u{e007f}"),
+            ("\u{2028}\u{2029}\u{200b}\u{feff}", "\\u{2028}\\u{2029}\\u{200b}\\u{feff}"),
+            ("\u{fdd0}\u{ffff}\u{1fffe}", "\\u{fdd0}\\u{ffff}\\u{1fffe}"),
+        ];
+        for (raw, shown) in cases {
+            assert_eq!(printable(raw), shown);
+            assert_eq!(is_printable(raw), raw == shown, "{raw:?}");
+        }
+        assert_eq!(printable_block("a\n\u{1b}b"), "a\n\\u{1b}b");
+    }
+
+    #[test]
+    fn json_means_the_same() {
+        let value = serde_json::json!({ "k\u{202e}": ["\u{9b}\u{e0041}\u{7f}", "ok ü🙂", "line\nbreak"] });
+        for indented in [false, true] {
+            let text = json(&value, indented);
+            assert!(is_printable(&text.replace('\n', "")), "{text}");
+            assert_eq!(serde_json::from_str::<serde_json::Value>(&text).ok(), Some(value.clone()));
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! Areas: exact sets of paths, and the two questions asked of them: overlap and within.
+//!
+//! For: the rules of a policy, the asks of a manifest, the openings of a confinement.
+//! In: absolute, lexically clean paths. Out: areas. Never: looks at the file system, compares
+//! paths as strings (`/data/pub` does not hold `/data/public`).
+
+use super::Opening;
+use std::path::{Component, Path, PathBuf};
+
+/// A set of paths that can be intersected without an error either way.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Area {
+    /// A folder and everything below it.
+    Tree(PathBuf),
+    /// One file.
+    File(PathBuf),
+    /// Files of one folder whose names match a glob.
+    Names { folder: PathBuf, names: String },
+}
+
+impl Area {
+    /// What both hold, or `None`. Where two globs differ the answer is `None`: too little, never too much.
+    pub fn overlap(&self, other: &Area) -> Option<Area> {
+        match (self, other) {
+            (Area::Tree(a), Area::Tree(b)) if a.starts_with(b) => Some(self.clone()),
+            (Area::Tree(a), Area::Tree(b)) if b.starts_with(a) => Some(other.clone()),
+            (Area::Tree(tree), Area::File(file)) if below(file, tree) => Some(other.clone()),
+            (Area::File(file), Area::Tree(tree)) if below(file, tree) => Some(self.clone()),
+            (Area::Tree(tree), Area::Names { folder, .. }) if folder.starts_with(tree) => Some(other.clone()),
+            (Area::Names { folder, .. }, Area::Tree(tree)) if folder.starts_with(tree) => Some(self.clone()),
+            (Area::File(file), names @ Area::Names { .. }) if names.names(file) => Some(self.clone()),
+            (names @ Area::Names { .. }, Area::File(file)) if names.names(file) => Some(other.clone()),
+            (Area::File(_), Area::File(_)) | (Area::Names { .. }, Area::Names { .. }) if self == other => {
+                Some(self.clone())
+            }
+            _ => None,
+        }
+    }
+
+    /// True if every path of `self` is also in `other`.
+    pub fn within(&self, other: &Area) -> bool {
+        self.overlap(other).as_ref() == Some(self)
+    }
+
+    /// True if `self` holds `path`, is `path`, or lies below it (a folder nobody may touch).
+    pub fn touches(&self, path: &Path) -> bool {
+        match self {
+            Area::Tree(tree) => path.starts_with(tree) || tree.starts_with(path),
+            Area::File(file) => file.starts_with(path) || path.starts_with(file),
+            Area::Names { folder, .. } => folder.starts_with(path) || path.ancestors().any(|p| self.names(p)),
+        }
+    }
+
+    /// True if `path` is one of the paths of this area.
+    pub fn holds(&self, path: &Path) -> bool {
+        match self {
+            Area::Tree(tree) => path.starts_with(tree),
+            Area::File(file) => file == path,
+            Area::Names { .. } => self.names(path),
+        }
+    }
+
+    fn names(&self, file: &Path) -> bool {
+        let Area::Names { folder, names } = self else { return false };
+        file.parent() == Some(folder.as_path())
+            && file.file_name().and_then(|n| n.to_str()).is_some_and(|n| name_matches(names, n))
+    }
+
+    /// The folder that is opened or holds the files.
+    pub fn folder(&self) -> &Path {
+        match self {
+            Area::Tree(path) => path,
+            Area::File(path) => path.parent().unwrap_or(path),
+            Area::Names { folder, .. } => folder,
+        }
+    }
+
+    /// The path that is named: of the folder, or of the one file.
+    pub fn path(&self) -> &Path {
+        match self {
+            Area::Tree(path) | Area::File(path) => path,
+            Area::Names { folder, .. } => folder,
+        }
+    }
+
+    /// The area as a person would write it in a policy.
+    pub fn text(&self) -> String {
+        match self {
+            Area::Tree(path) if path.parent().is_none() => "/**".to_string(),
+            Area::Tree(path) => format!("{}/**", path.display()),
+            Area::File(path) => path.display().to_string(),
+            Area::Names { folder, names } => folder.join(plain(names)).display().to_string(),
+        }
+    }
+
+    /// The area an opening opens.
+    pub fn of(opening: &Opening) -> Area {
+        match opening {
+            Opening::Live { path } => Area::Tree(path.clone()),
+            Opening::Snapshot { folder, names } | Opening::Staged { folder, names } => match literal(names) {
+                Some(name) => Area::File(folder.join(name)),
+                None => Area::Names { folder: folder.clone(), names: names.clone() },
+            },
+        }
+    }
+
+    /// How the area is opened for reading: trees live, names as they are when the call starts.
+    pub fn for_reading(&self) -> Opening {
+        let (folder, names) = match self {
+            Area::Tree(path) => return Opening::Live { path: path.clone() },
+            other => other.folder_and_names(),
+        };
+        Opening::Snapshot { folder, names }
+    }
+
+    /// How the area is opened for writing: trees live, names through a private copy.
+    pub fn for_writing(&self) -> Opening {
+        let (folder, names) = match self {
+            Area::Tree(path) => return Opening::Live { path: path.clone() },
+            other => other.folder_and_names(),
+        };
+        Opening::Staged { folder, names }
+    }
+
+    fn folder_and_names(&self) -> (PathBuf, String) {
+        let names = match self {
+            Area::Names { names, .. } => names.clone(),
+            Area::Tree(path) | Area::File(path) => {
+                escape(&path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default())
+            }
+        };
+        (self.folder().to_path_buf(), names)
+    }
+}
+
+fn below(path: &Path, tree: &Path) -> bool {
+    path != tree && path.starts_with(tree)
+}
+
+/// `folder` joined with a path of plain components, or `None` if it holds `..` or the result is not absolute.
+pub fn join(folder: &Path, path: &Path) -> Option<PathBuf> {
+    let mut whole = if path.is_absolute() { PathBuf::new() } else { folder.to_path_buf() };
+    for component in path.components() {
+        match component {
+            Component::RootDir | Component::Normal(_) => whole.push(component),
+            Component::CurDir => {}
+            Component::ParentDir | Component::Prefix(_) => return None,
+        }
+    }
+    whole.is_absolute().then_some(whole)
+}
+
+/// Does a file name match the `names` of an opening? `*` does not match hidden files: name them.
+pub fn name_matches(names: &str, name: &str) -> bool {
+    if name.starts_with('.') && !names.starts_with('.') {
+        return false;
+    }
+    globset::GlobBuilder::new(names)
+        .literal_separator(true)
+        .backslash_escape(true)
+        .build()
+        .is_ok_and(|glob| glob.compile_matcher().is_match(name))
+}
+
+/// A literal name as a glob that matches just that name.
+pub fn escape(name: &str) -> String {
+    glob(name, "")
+}
+
+/// `*` and `?` of a manifest keep their meaning; all else is literal.
+pub fn glob_of_pattern(names: &str) -> String {
+    glob(names, "*?")
+}
+
+fn glob(name: &str, keep: &str) -> String {
+    let mut out = String::with_capacity(name.len());
+    for c in name.chars() {
+        match c {
+            c if keep.contains(c) => out.push(c),
+            '*' | '?' | '[' | ']' | '{' | '}' => {
+                out.push('[');
+                out.push(c);
+                out.push(']');
+            }
+            '\\' => out.push_str("\\\\"),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// The one name an escaped glob stands for, if it stands for one.
+fn literal(names: &str) -> Option<String> {
+    let plain = plain(names);
+    (escape(&plain) == names).then_some(plain)
+}
+
+/// The glob without its escapes, for people.
+fn plain(names: &str) -> String {
+    let mut out = String::with_capacity(names.len());
+    let mut rest = names.chars();
+    while let Some(c) = rest.next() {
+        match c {
+            '\\' => out.extend(rest.next()),
+            '[' => {
+                out.extend(rest.next());
+                rest.next();
+            }
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tree(p: &str) -> Area {
+        Area::Tree(p.into())
+    }
+    fn file(p: &str) -> Area {
+        Area::File(p.into())
+    }
+    fn names(p: &str, n: &str) -> Area {
+        Area::Names { folder: p.into(), names: n.into() }
+    }
+
+    #[test]
+    fn prefixes_are_compared_by_component() {
+        assert_eq!(tree("/data/pub").overlap(&tree("/data/public")), None);
+        assert!(tree("/data/pub/x").within(&tree("/data/pub")));
+        assert!(tree("/data/pub/").within(&tree("/data/pub")));
+        assert!(!tree("/data").within(&tree("/data/pub")));
+        assert_eq!(tree("/data").overlap(&tree("/data/pub")), Some(tree("/data/pub")));
+    }
+
+    #[test]
+    fn files_trees_and_names_meet_exactly() {
+        assert!(file("/d/a.csv").within(&tree("/d")));
+        assert!(!file("/d").within(&tree("/d")), "a folder is not a file of itself");
+        assert_eq!(tree("/d").overlap(&file("/d/a.csv")), Some(file("/d/a.csv")));
+        assert!(names("/d", "*.csv").within(&tree("/d")));
+        assert_eq!(names("/d", "*.csv").overlap(&file("/d/a.csv")), Some(file("/d/a.csv")));
+        assert_eq!(names("/d", "*.csv").overlap(&file("/d/sub/a.csv")), None);
+        assert_eq!(names("/d", "*.csv").overlap(&tree("/d/sub")), None);
+    }
+
+    #[test]
+    fn literal_names_stay_literal() {
+        for odd in ["a[b].csv", "a{b,c}.csv", "a*b", "back\\slash", "a?b", "plain.csv", "]["] {
+            assert!(name_matches(&escape(odd), odd), "{odd}");
+            assert_eq!(Area::of(&file("/d").for_reading()), file("/d"));
+            let area = Area::File(Path::new("/d").join(odd));
+            assert_eq!(Area::of(&area.for_writing()), area, "{odd}");
+        }
+        assert!(!name_matches(&escape("a*b"), "axb"));
+        assert!(!name_matches(&glob_of_pattern("{a,b}*.csv"), "a1.csv"));
+        assert!(name_matches(&glob_of_pattern("{a,b}*.csv"), "{a,b}1.csv"));
+        assert!(!name_matches("*", ".hidden") && name_matches(".h*", ".hidden"));
+    }
+
+    #[test]
+    fn join_refuses_dots() {
+        assert_eq!(join(Path::new("/a"), Path::new("./b/")), Some("/a/b".into()));
+        assert_eq!(join(Path::new("/a"), Path::new("../b")), None);
+        assert_eq!(join(Path::new("/a"), Path::new("/c")), Some("/c".into()));
+        assert_eq!(join(Path::new(""), Path::new("c")), None);
+    }
+}

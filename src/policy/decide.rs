@@ -1,0 +1,374 @@
+//! The decision: manifest ∩ policy ∩ host cap on this machine.
+//!
+//! For: service (before a call), cli (audit, check). In: a manifest, its site, policies, a machine.
+//! Out: a `Decision`. Never: starts anything, opens a granted path, or lets a call's arguments in.
+
+use super::area::Area;
+use super::capability;
+use super::file::{Mode, Policy};
+use super::judge::Judge;
+use super::limits;
+use super::load::Policies;
+use super::verdict::{Decision, LimitVerdict, Narrower, Verdict, What, wall};
+use super::{Limits, Machine, Network, Program, Runtime, Shape};
+use crate::fault::{Fault, Kind};
+use crate::manifest::{Handler, Language, Manifest, Site, StderrRule};
+use crate::quantity::Limit;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// The builtin tool that takes source text. It exists only where a policy names it by its exact id.
+pub const RUN_CODE: &str = "core:run-code";
+/// Stands for the script's folder where a service method gets its script with the call.
+pub const SCRIPT_FOLDER: &str = "/<folder of the script>";
+
+/// What is judged: a tool, or a script run by a builtin tool.
+pub(super) struct Subject<'a> {
+    pub manifest: &'a Manifest,
+    pub site: &'a Site,
+    /// What runs, if a process of its own does.
+    pub runs: Option<(Language, Option<String>)>,
+    /// Denied asks are dropped whatever the policy's mode (a script answers to several tools' asks).
+    pub narrow: bool,
+    /// The manifests that name the script, if not this one does.
+    pub namers: &'a [(Arc<Manifest>, Site)],
+}
+
+pub fn decide(manifest: &Manifest, site: &Site, policies: &Policies, machine: &Machine) -> Decision {
+    let runs = match &manifest.handler {
+        Handler::Script { language, entry_point, .. } => Some((*language, entry_point.clone())),
+        _ => None,
+    };
+    if runs.is_some() {
+        return judge(&Subject { manifest, site, runs, narrow: false, namers: &[] }, policies, machine);
+    }
+    // No process of its own. What it asks is for the script that a call names: `decide_run` judges
+    // that script and narrows, so this answer narrows too.
+    let folder = PathBuf::from(SCRIPT_FOLDER);
+    let place = Site { manifest: site.manifest.clone(), base: PathBuf::new(), script: None, folder };
+    judge(&Subject { manifest, site: &place, runs, narrow: true, namers: &[] }, policies, machine)
+}
+
+/// What stands in the way of a call, by who must act.
+#[derive(Default)]
+struct Obstacles {
+    /// For the person: each denied ask.
+    refused: Vec<String>,
+    /// For anybody: what is missing here.
+    missing: Vec<String>,
+}
+
+pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machine) -> Decision {
+    let Subject { manifest, site, runs, .. } = subject;
+    let (policy, mut notes) = policies.governing(&manifest.id, &site.manifest);
+    let host = policies.host.as_ref();
+    let narrow = subject.narrow || policy.mode == Mode::Narrow;
+    let judged = fences(subject, policies, machine, policy).files(manifest.asks.read.as_deref(), &manifest.asks.write);
+    let mut verdicts = judged.verdicts;
+    let mut obstacles = Obstacles::default();
+    hosts(manifest, &mut verdicts, &mut obstacles);
+    capabilities(manifest, policy, host, machine, &mut verdicts, &mut obstacles);
+    let env = env(manifest, &mut verdicts);
+    let runtime = runs.as_ref().and_then(|(l, _)| runtime(*l, policy, machine, &mut verdicts, &mut obstacles));
+    let require_cgroup = policy.require_cgroup || host.is_some_and(|h| h.require_cgroup);
+    if require_cgroup && !machine.cgroup && runs.is_some() {
+        obstacles.missing.push("exact accounting by a cgroup, which the policy requires".into());
+    }
+    later(manifest, &mut obstacles);
+    let source = runs.is_some() && site.script.is_none();
+    if (source || manifest.id == RUN_CODE) && !policies.names_exactly(&manifest.id) {
+        let id = &manifest.id;
+        obstacles.refused.push(format!("run source text: only where a policy names it: tools = [\"{id}\"]"));
+    }
+    for verdict in verdicts.iter().filter(|v| !v.allowed && in_policy_s_hand(v)) {
+        if narrow {
+            notes.push(format!("narrowed: {} {} is not granted in full", verdict.what.name(), verdict.asked));
+        } else {
+            obstacles.refused.push(refusal(verdict));
+        }
+    }
+    let base = Area::Tree(site.base.clone());
+    if runs.is_some() && judged.grants.iter().any(|g| Area::of(&g.opening) == base) {
+        notes.push(
+            "opens a whole script base folder, the files of other tools included; give the script a folder of its own"
+                .into(),
+        );
+    }
+    let limits = limits::limits(manifest, policy, host, machine.cgroup);
+    notes.extend(limits.iter().filter(|l| l.clamped).map(clamp_note));
+    let stderr = [Some(manifest.execution.stderr), Some(policy.stderr), host.map(|h| h.stderr)];
+    let mut decision = Decision {
+        tool: format!("{}@{}", manifest.id, manifest.version),
+        policy: policy.name.clone(),
+        policy_file: policy.file.clone(),
+        narrow,
+        verdicts,
+        limits,
+        grants: judged.grants,
+        runtime,
+        script: site.script.clone(),
+        folder: site.folder.clone(),
+        require_cgroup,
+        stderr_is_error: stderr.contains(&Some(StderrRule::Error)),
+        notes,
+        in_process: matches!(manifest.handler, Handler::ServiceMethod { .. } | Handler::Extension { .. })
+            && runs.is_none(),
+        shape: Err(in_process_fault()),
+        digest: digest(policy, host),
+    };
+    decision.shape = match obstacles.fault(&decision.tool) {
+        Some(fault) => Err(fault),
+        None => shape(&decision, subject, env),
+    };
+    decision
+}
+
+fn in_process_fault() -> Fault {
+    Fault::new(Kind::InternalError, "this tool runs inside the host and has no confinement of its own")
+}
+
+fn fences<'a>(subject: &Subject<'a>, policies: &'a Policies, machine: &Machine, policy: &'a Policy) -> Judge<'a> {
+    let site = subject.site;
+    let manifests = subject.namers.iter().map(|(_, namer)| &namer.manifest).chain([&site.manifest]);
+    let own = manifests.chain(&site.script).map(PathBuf::as_path).filter(|p| !p.as_os_str().is_empty()).collect();
+    let named = machine.named_runtimes.values();
+    let runtimes = machine.runtimes.values().chain(named).flat_map(files_of).collect();
+    Judge { site, policy, host: policies.host.as_ref(), protected: &policies.protected, own, runtimes }
+}
+
+fn files_of(runtime: &Runtime) -> Vec<PathBuf> {
+    let mut files = runtime.roots.clone();
+    if let Program::Path(path) = &runtime.program {
+        files.push(path.clone());
+    }
+    files.retain(|f| f.is_absolute() && f.parent().is_some());
+    files
+}
+
+fn hosts(manifest: &Manifest, verdicts: &mut Vec<Verdict>, obstacles: &mut Obstacles) {
+    let walls = [wall::NETWORK, wall::SECCOMP];
+    for host in &manifest.asks.hosts {
+        let reason = "network grants come with a later version; no tool reaches a network";
+        verdicts.push(Verdict::denied(What::Host, host, Narrower::House, reason, &walls));
+    }
+    if !manifest.asks.hosts.is_empty() {
+        obstacles.missing.push("network access (allowHosts)".into());
+    }
+}
+
+fn capabilities(
+    manifest: &Manifest,
+    policy: &Policy,
+    host: Option<&Policy>,
+    machine: &Machine,
+    verdicts: &mut Vec<Verdict>,
+    obstacles: &mut Obstacles,
+) {
+    for word in &manifest.asks.capabilities {
+        let kind = capability::kind(word);
+        let granted = policy.capabilities.iter().find(|c| c.name == *word);
+        let capped = host.is_some_and(|h| !h.capabilities.iter().any(|c| c.name == *word));
+        let lacking = match kind {
+            capability::Kind::Offered if !machine.capabilities.contains(word) => Some("this host does not offer it"),
+            capability::Kind::Later => Some("comes with a later version"),
+            capability::Kind::Unknown => Some("not a word this host knows"),
+            _ => None,
+        };
+        let verdict =
+            match (lacking, kind, granted) {
+                (Some(reason), ..) => {
+                    obstacles.missing.push(format!("the capability `{}`", crate::manifest::text::printable(word)));
+                    Verdict::denied(What::Capability, word, Narrower::Machine, reason, &[wall::LOAD])
+                }
+                (None, capability::Kind::Free, _) => Verdict::met(What::Capability, word, word, &[wall::SECCOMP])
+                    .because("house: free", "every tool may start processes inside its own walls and limits", "house"),
+                (None, _, Some(_)) if capped => {
+                    let reason = "host.policy.toml does not grant it";
+                    Verdict::denied(What::Capability, word, Narrower::Host, reason, &[wall::LOAD])
+                }
+                (None, _, Some(grant)) => Verdict::met(What::Capability, word, word, &[wall::LOAD]).because(
+                    format!("{}: {}", policy.name, grant.name),
+                    &grant.why,
+                    policy.place(grant.at),
+                ),
+                (None, _, None) => {
+                    let reason = format!("policy `{}` does not grant it", policy.name);
+                    Verdict::denied(What::Capability, word, Narrower::Policy, reason, &[wall::LOAD])
+                }
+            };
+        verdicts.push(verdict);
+    }
+}
+
+/// Literals only; names that steer the loader or an interpreter are refused here as they were at load.
+fn env(manifest: &Manifest, verdicts: &mut Vec<Verdict>) -> BTreeMap<String, String> {
+    let mut kept = BTreeMap::new();
+    for (name, value) in &manifest.execution.env {
+        if capability::env_is_refused(name) || value.contains('\0') {
+            let reason = "steers the loader or the interpreter, which no manifest may";
+            verdicts.push(Verdict::denied(What::Env, name, Narrower::House, reason, &[wall::ENVIRONMENT]));
+        } else {
+            let verdict = Verdict::met(What::Env, name, format!("{name}={value}"), &[wall::ENVIRONMENT]);
+            verdicts.push(verdict.because("house: env literals", "a text the manifest carries itself", "house"));
+            kept.insert(name.clone(), value.clone());
+        }
+    }
+    kept
+}
+
+pub(super) fn language_name(language: Language) -> &'static str {
+    match language {
+        Language::Python => "python",
+        Language::Nodejs => "nodejs",
+        Language::Bun => "bun",
+        Language::Wasm => "wasm",
+    }
+}
+
+fn runtime(
+    language: Language,
+    policy: &Policy,
+    machine: &Machine,
+    verdicts: &mut Vec<Verdict>,
+    obstacles: &mut Obstacles,
+) -> Option<Runtime> {
+    let name = language_name(language);
+    let named = policy.runtimes.get(&language);
+    let found = match (language, named) {
+        (Language::Wasm, _) => Some(ourselves()),
+        (_, Some(named)) => machine.named_runtimes.get(&named.path).filter(|r| r.language == language).cloned(),
+        (_, None) => machine.runtimes.get(&language).cloned(),
+    };
+    let walls = [wall::MOUNTS, wall::LANDLOCK];
+    let Some(runtime) = found else {
+        let reason = match named {
+            Some(named) => format!("{} ({}) cannot be used here", named.path.display(), policy.place(named.at)),
+            None => format!(
+                "{name} is not on this machine: none was found on PATH outside the tool folders; install it, or name one in a policy under [runtimes]"
+            ),
+        };
+        verdicts.push(Verdict::denied(What::Runtime, name, Narrower::Machine, reason, &walls));
+        obstacles.missing.push(match named {
+            Some(_) => format!("{name}: the interpreter that the policy names cannot be used"),
+            None => format!("{name}, which is not on this machine"),
+        });
+        return None;
+    };
+    let program = match &runtime.program {
+        Program::Path(path) => path.display().to_string(),
+        Program::Ourselves { role } => format!("toolhost ({role})"),
+    };
+    let verdict = Verdict::met(What::Runtime, name, format!("{program} {}", runtime.version), &walls);
+    verdicts.push(match named {
+        Some(named) => {
+            verdict.because(format!("{}: {}", policy.name, named.path.display()), &named.why, policy.place(named.at))
+        }
+        None => verdict.because(format!("found: {}", runtime.found), "the language the handler names", "machine"),
+    });
+    Some(runtime)
+}
+
+fn ourselves() -> Runtime {
+    Runtime {
+        language: Language::Wasm,
+        program: Program::Ourselves { role: "wasm-worker".into() },
+        arguments: Vec::new(),
+        roots: Vec::new(),
+        version: env!("CARGO_PKG_VERSION").into(),
+        found: "this binary".into(),
+    }
+}
+
+/// Known, not built yet.
+fn later(manifest: &Manifest, obstacles: &mut Obstacles) {
+    match manifest.handler {
+        Handler::ToolService => obstacles.missing.push("the handler `tool-service`".into()),
+        Handler::DefinitionOnly => obstacles.missing.push("the handler `definition-only`".into()),
+        Handler::Script { .. } | Handler::ServiceMethod { .. } | Handler::Extension { .. } => {}
+    }
+    if manifest.execution.asynchronous {
+        obstacles.missing.push("asynchronous mode".into());
+    }
+}
+
+/// Hosts, the machine's lacks: those are `missing`, not refused.
+fn in_policy_s_hand(verdict: &Verdict) -> bool {
+    verdict.what != What::Host && verdict.what != What::Runtime && verdict.narrower != Some(Narrower::Machine)
+}
+
+fn refusal(verdict: &Verdict) -> String {
+    let reason = verdict.reason.as_deref().unwrap_or("not allowed");
+    format!("{} {}: {reason}", verdict.what.name(), crate::manifest::text::printable(&verdict.asked))
+}
+
+fn clamp_note(limit: &LimitVerdict) -> String {
+    let asked = limit.asked.unwrap_or(limit.effective);
+    format!("clamped: {} asked {asked}, gets {} ({})", limit.limit.name(), limit.effective, limit.from)
+}
+
+impl Obstacles {
+    fn fault(&self, tool: &str) -> Option<Fault> {
+        let tool = crate::manifest::text::printable(tool);
+        let id = tool.rsplit_once('@').map_or(tool.as_str(), |(id, _)| id);
+        if !self.refused.is_empty() {
+            let lines = self.refused.iter().map(|r| format!("\n  {r}")).collect::<String>();
+            let fault = Fault::new(
+                Kind::SecurityError,
+                "this tool asks for more than this host allows, so it was not started; ask the operator",
+            );
+            return Some(fault.person(format!(
+                "{tool} asks for more than is allowed:{lines}\nSee `toolhost audit {id}`; `toolhost audit {id} --suggest-policy` prints what would grant it."
+            )));
+        }
+        if self.missing.is_empty() {
+            return None;
+        }
+        let missing = self.missing.join("; ");
+        let fault = Fault::new(Kind::CapabilityError, format!("this tool cannot run here: it needs {missing}"));
+        Some(fault.person(format!(
+            "{tool} is unavailable: it needs {missing}\nSee `toolhost audit {id}` and `toolhost doctor`."
+        )))
+    }
+}
+
+fn shape(decision: &Decision, subject: &Subject<'_>, env: BTreeMap<String, String>) -> Result<Shape, Fault> {
+    let (Some((_, entry_point)), Some(runtime)) = (&subject.runs, &decision.runtime) else {
+        return Err(in_process_fault());
+    };
+    let shape = Shape {
+        tool: decision.tool.clone(),
+        runtime: runtime.clone(),
+        script: decision.script.clone(),
+        entry_point: entry_point.clone(),
+        folder: decision.folder.clone(),
+        grants: decision.grants.clone(),
+        network: Network::None,
+        limits: shape_limits(&decision.limits),
+        env,
+        require_cgroup: decision.require_cgroup,
+        stderr_is_error: decision.stderr_is_error,
+    };
+    // A shape is kept, printed and hashed as text; a path that is not text cannot be.
+    if serde_json::to_vec(&shape).is_err() {
+        let fault = Fault::new(Kind::CapabilityError, "this tool cannot run here: a path is not UTF-8 text");
+        let folder = decision.folder.display();
+        return Err(fault.person(format!(
+            "a path of this tool or its interpreter is not UTF-8 text (its folder: {folder}); rename it"
+        )));
+    }
+    Ok(shape)
+}
+
+/// The time limit of a shape is its ceiling: a call may ask for more than the manifest did, up to it (Q2).
+pub(super) fn shape_limits(limits: &[LimitVerdict]) -> Limits {
+    let value = |l: &LimitVerdict| if l.limit == Limit::TimeoutMs { l.ceiling } else { l.effective };
+    Limits(limits.iter().map(|l| (l.limit, value(l))).collect())
+}
+
+/// Which policies were used, and what they said.
+pub(super) fn digest(policy: &Policy, host: Option<&Policy>) -> String {
+    let lines: Vec<String> =
+        [Some(policy), host].into_iter().flatten().map(|p| format!("{} {}\n", p.digest, p.name)).collect();
+    crate::manifest::sha256_hex(lines.concat().as_bytes())
+}

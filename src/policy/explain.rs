@@ -1,0 +1,223 @@
+//! The report: asked / allowed / effective / why / enforced by, and what is not defended.
+//!
+//! For: `audit`, the run log. In: a `Decision`. Out: text for a person, JSON for a program.
+//! Never: says more or less than the decision holds; prints outside text unescaped.
+
+use super::verdict::{Decision, LimitVerdict, Verdict, wall};
+use super::{Access, Program, Runtime};
+use crate::fault::Kind;
+use crate::manifest::text::printable;
+use serde_json::{Value, json};
+use std::fmt::Write;
+
+/// What no wall of this version stops. Said in every report, so that nobody counts on it.
+pub const NOT_DEFENDED: [&str; 8] = [
+    "a hole in the kernel: every wall here is the kernel's",
+    "side channels of the CPU and of shared caches",
+    "for an ordinary user: tools have that user's id, so past the walls they are that account",
+    "advisory locks on a live read grant: a tool can hold one and make others wait",
+    "the truth of what a tool answers: its output is data, never an instruction",
+    "what the operator grants: a tool may do anything to the files of a write grant",
+    "the names of mount sources, which a tool can see in its own mount table",
+    "the machine's root, and whoever may change the policies, the manifests or this binary",
+];
+
+/// The widest any column but the last gets before it wraps to a line of its own.
+const WIDEST: usize = 56;
+
+pub fn text(decision: &Decision) -> String {
+    let mut out = String::new();
+    head(decision, &mut out);
+    asks(decision, &mut out);
+    limits(&decision.limits, &mut out);
+    if !decision.notes.is_empty() {
+        out.push_str("\n  notes\n");
+        decision.notes.iter().for_each(|n| line(&mut out, "    - ", n));
+    }
+    if let Some(refused) = refused(decision) {
+        out.push_str("\n  a call is refused\n");
+        line(&mut out, "    ", &format!("{}: {}", refused.kind, refused.message));
+        for part in refused.person.as_deref().unwrap_or_default().lines() {
+            line(&mut out, "    ", part);
+        }
+    }
+    out.push_str("\n  not defended\n");
+    NOT_DEFENDED.iter().for_each(|n| line(&mut out, "    - ", n));
+    out
+}
+
+/// The fault a call would meet; what runs inside the host has no shape and is not refused for that.
+fn refused(decision: &Decision) -> Option<&crate::fault::Fault> {
+    decision.shape.as_ref().err().filter(|f| !(decision.in_process && f.kind == Kind::InternalError))
+}
+
+fn line(out: &mut String, lead: &str, text: &str) {
+    out.push_str(lead);
+    out.push_str(&printable(text));
+    out.push('\n');
+}
+
+fn head(decision: &Decision, out: &mut String) {
+    line(out, "", &decision.tool);
+    let mode = if decision.narrow { "narrow" } else { "reject" };
+    let from = match decision.policy_file.as_os_str().is_empty() {
+        true => String::new(),
+        false => format!(" ({})", decision.policy_file.display()),
+    };
+    line(out, "  policy   ", &format!("{}{from}, mode {mode}", decision.policy));
+    match (&decision.script, decision.in_process) {
+        (Some(script), _) => line(out, "  script   ", &script.display().to_string()),
+        (None, true) => line(
+            out,
+            "  script   ",
+            "none of its own: it runs inside toolhost; a script it starts is held to what follows",
+        ),
+        (None, false) => line(out, "  script   ", "none"),
+    }
+    if let Some(runtime) = &decision.runtime {
+        line(out, "  runtime  ", &runtime_text(runtime));
+    }
+    line(out, "  network  ", &format!("none (enforced by {}, {})", wall::NETWORK, wall::SECCOMP));
+    line(out, "  scratch  ", "/tmp, its own, gone after the call");
+    let mut strict = Vec::new();
+    if decision.require_cgroup {
+        strict.push("a cgroup is required");
+    }
+    if decision.stderr_is_error {
+        strict.push("any text on stderr fails the call");
+    }
+    if !strict.is_empty() {
+        line(out, "  strict   ", &strict.join("; "));
+    }
+}
+
+fn runtime_text(runtime: &Runtime) -> String {
+    let program = match &runtime.program {
+        Program::Path(path) => path.display().to_string(),
+        Program::Ourselves { role } => format!("this binary as {role}"),
+    };
+    let roots: Vec<String> = runtime.roots.iter().map(|r| r.display().to_string()).collect();
+    let sees = if roots.is_empty() { String::new() } else { format!("; reads {}", roots.join(", ")) };
+    format!("{program} {} (found: {}){sees}", runtime.version, runtime.found)
+}
+
+fn asks(decision: &Decision, out: &mut String) {
+    let rows: Vec<[String; 5]> = decision
+        .verdicts
+        .iter()
+        .map(|v| {
+            let allowed = match (v.allowed, &v.effective) {
+                (true, _) => "yes",
+                (false, Some(_)) => "in part",
+                (false, None) => "no",
+            };
+            [
+                format!("{} {}", v.what.name(), v.asked),
+                allowed.to_string(),
+                v.effective.clone().unwrap_or_else(|| "nothing".into()),
+                v.why.clone(),
+                v.enforced_by.join(", "),
+            ]
+        })
+        .collect();
+    out.push('\n');
+    let under: Vec<Vec<String>> = decision.verdicts.iter().map(remarks).collect();
+    table(out, ["asked", "allowed", "effective", "why", "enforced by"], &rows, &under);
+}
+
+fn remarks(verdict: &Verdict) -> Vec<String> {
+    let mut lines = Vec::new();
+    if !verdict.rule.is_empty() {
+        // A file and line; a name alone is in the rule already.
+        let place = if verdict.place.contains('/') { format!(" at {}", verdict.place) } else { String::new() };
+        lines.push(format!("rule {}{place}", verdict.rule));
+    }
+    lines.extend(verdict.reason.iter().cloned());
+    lines
+}
+
+fn limits(limits: &[LimitVerdict], out: &mut String) {
+    let rows: Vec<[String; 5]> = limits
+        .iter()
+        .map(|l| {
+            let clamped = if l.clamped { " (clamped)" } else { "" };
+            [
+                l.limit.name().to_string(),
+                l.asked.map_or("-".into(), |a| a.to_string()),
+                format!("{}{clamped}", l.effective),
+                format!("at most {} by {}", l.ceiling, l.from),
+                l.enforced_by.clone(),
+            ]
+        })
+        .collect();
+    out.push('\n');
+    table(out, ["limit", "asked", "effective", "why", "enforced by"], &rows, &[]);
+}
+
+fn table(out: &mut String, head: [&str; 5], rows: &[[String; 5]], under: &[Vec<String>]) {
+    let rows: Vec<[String; 5]> = rows.iter().map(|r| r.each_ref().map(|c| printable(c))).collect();
+    let width = |i: usize| {
+        let cells = rows.iter().map(|r| r[i].chars().count()).filter(|n| *n <= WIDEST);
+        cells.chain([head[i].len()]).max().unwrap_or(0)
+    };
+    let widths: [usize; 5] = std::array::from_fn(width);
+    row(out, &head.map(str::to_string), &widths);
+    for (i, cells) in rows.iter().enumerate() {
+        row(out, cells, &widths);
+        for remark in under.get(i).into_iter().flatten() {
+            line(out, "      ", remark);
+        }
+    }
+}
+
+fn row(out: &mut String, cells: &[String; 5], widths: &[usize; 5]) {
+    let mut whole = String::from("  ");
+    for (cell, width) in cells.iter().zip(widths) {
+        let pad = width.saturating_sub(cell.chars().count()) + 2;
+        let _ = write!(whole, "{cell}{}", " ".repeat(pad));
+    }
+    out.push_str(whole.trim_end());
+    out.push('\n');
+}
+
+/// The whole decision for a program; `diff` and `who-can` read the same values.
+pub fn json(decision: &Decision) -> Value {
+    let refused = refused(decision)
+        .map(|f| json!({ "type": f.kind, "message": f.message, "origin": f.origin, "person": f.person }));
+    json!({
+        "tool": decision.tool,
+        "policy": decision.policy,
+        "policyFile": decision.policy_file.to_string_lossy(),
+        "mode": if decision.narrow { "narrow" } else { "reject" },
+        "inProcess": decision.in_process,
+        "script": decision.script.as_ref().map(|s| s.to_string_lossy()),
+        "folder": decision.folder.to_string_lossy(),
+        "runtime": decision.runtime.as_ref().map(runtime_json),
+        "network": "none",
+        "asks": decision.verdicts,
+        "grants": decision.grants.iter().map(grant_json).collect::<Vec<_>>(),
+        "limits": decision.limits,
+        "requireCgroup": decision.require_cgroup,
+        "stderrIsError": decision.stderr_is_error,
+        "notes": decision.notes,
+        "refused": refused,
+        "digests": {
+            "policy": decision.digest,
+            "confinement": decision.shape.as_ref().ok().map(super::Shape::digest),
+        },
+        "notDefended": NOT_DEFENDED,
+    })
+}
+
+fn runtime_json(runtime: &Runtime) -> Value {
+    // A path that is not UTF-8 must not lose the report.
+    serde_json::to_value(runtime)
+        .unwrap_or_else(|_| json!({ "language": runtime.language, "version": runtime.version }))
+}
+
+fn grant_json(grant: &super::Grant) -> Value {
+    serde_json::to_value(grant).unwrap_or_else(|_| {
+        let access = if grant.access == Access::Write { "write" } else { "read" };
+        json!({ "access": access, "folder": grant.opening.folder().to_string_lossy(), "asked": grant.asked })
+    })
+}

@@ -1,0 +1,430 @@
+//! One policy file: TOML → `Policy`, or every problem in it with line and column.
+//!
+//! For: `policy/load.rs`. In: the text of one file. Out: a `Policy`. Never: fills a gap with a
+//! permission: what is not written is not allowed, and what cannot be enforced is not accepted.
+
+use super::area::Area;
+use super::rules::{self, Grants};
+use super::source::{At, Reader, Table, did_you_mean};
+use crate::manifest::{Code, Language, Problem, StderrRule};
+use crate::quantity::Limit;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// The cap that holds for every tool is the file of this name.
+pub const HOST_FILE: &str = "host.policy.toml";
+/// Every policy file ends so.
+pub const SUFFIX: &str = ".policy.toml";
+/// The largest limit that can be written: what JSON still carries exactly.
+pub const MAX_LIMIT: u64 = (1 << 53) - 1;
+
+pub(super) const TOP_KEYS: [&str; 12] = [
+    "name",
+    "why",
+    "tools",
+    "folders",
+    "mode",
+    "stderr",
+    "require",
+    "files",
+    "limits",
+    "runtimes",
+    "capabilities",
+    "network",
+];
+
+/// Which tools a policy is for; narrower wins.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Selector {
+    /// `*`
+    Any,
+    /// `ns:*`
+    Namespace(String),
+    /// `ns:name`
+    Exact(String),
+}
+
+impl Selector {
+    pub fn matches(&self, id: &str) -> bool {
+        match self {
+            Selector::Any => true,
+            Selector::Namespace(ns) => id.split_once(':').is_some_and(|(n, _)| n == ns),
+            Selector::Exact(exact) => exact == id,
+        }
+    }
+    pub fn text(&self) -> String {
+        match self {
+            Selector::Any => "*".into(),
+            Selector::Namespace(ns) => format!("{ns}:*"),
+            Selector::Exact(id) => id.clone(),
+        }
+    }
+}
+
+/// What happens to a tool that asks for more than it may have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// The call is refused.
+    #[default]
+    Reject,
+    /// The call runs with less, and that is said.
+    Narrow,
+}
+
+/// One line of `[files]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// As written.
+    pub text: String,
+    /// The path is below the tool's own folder.
+    pub relative: bool,
+    /// A tree or one file; relative to nothing if `relative`.
+    pub area: Area,
+    pub why: String,
+    pub at: At,
+}
+
+impl Rule {
+    /// The rule for a tool that lies in `folder`.
+    pub fn area_at(&self, folder: &Path) -> Area {
+        match (&self.area, self.relative) {
+            (Area::Tree(path), true) if path.as_os_str().is_empty() => Area::Tree(folder.to_path_buf()),
+            (Area::Tree(path), true) => Area::Tree(folder.join(path)),
+            (Area::File(path), true) => Area::File(folder.join(path)),
+            (area, _) => area.clone(),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ceiling {
+    pub value: u64,
+    pub at: At,
+}
+
+/// An interpreter the operator chose.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedRuntime {
+    pub path: PathBuf,
+    pub why: String,
+    pub at: At,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Capability {
+    pub name: String,
+    pub why: String,
+    pub at: At,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tools {
+    pub selector: Selector,
+    pub at: At,
+}
+
+/// One policy as written. Every field is read by what enforces it (`tests/policy.rs` takes it apart).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    pub name: String,
+    pub why: String,
+    /// The file; empty for what is built in.
+    pub file: PathBuf,
+    pub tools: Vec<Tools>,
+    /// Absolute. Empty = anywhere.
+    pub folders: Vec<PathBuf>,
+    pub mode: Mode,
+    pub stderr: StderrRule,
+    pub require_cgroup: bool,
+    pub read: Vec<Rule>,
+    pub write: Vec<Rule>,
+    pub limits: BTreeMap<Limit, Ceiling>,
+    pub runtimes: BTreeMap<Language, NamedRuntime>,
+    pub capabilities: Vec<Capability>,
+    /// SHA-256 of the file's text, hex.
+    pub digest: String,
+}
+
+impl Policy {
+    /// What holds where no file says otherwise.
+    pub fn built_in() -> Policy {
+        let text = super::published::DEFAULT_POLICY;
+        let own = Rule {
+            text: "./**".into(),
+            relative: true,
+            area: Area::Tree(PathBuf::new()),
+            why: "its own folder".into(),
+            at: At::default(),
+        };
+        Policy {
+            name: "built-in default".into(),
+            why: "A tool reads its own folder, has scratch, and nothing else.".into(),
+            file: PathBuf::new(),
+            tools: vec![Tools { selector: Selector::Any, at: At::default() }],
+            folders: Vec::new(),
+            mode: Mode::Reject,
+            stderr: StderrRule::Log,
+            require_cgroup: false,
+            read: vec![own],
+            write: Vec::new(),
+            limits: BTreeMap::new(),
+            runtimes: BTreeMap::new(),
+            capabilities: Vec::new(),
+            digest: crate::manifest::sha256_hex(text.as_bytes()),
+        }
+    }
+
+    /// Where a rule is written: `file:line`, or the policy's name.
+    pub fn place(&self, at: At) -> String {
+        if self.file.as_os_str().is_empty() {
+            return self.name.clone();
+        }
+        let file = self.file.display();
+        if at.line == 0 { file.to_string() } else { format!("{file}:{}", at.line) }
+    }
+
+    /// True if it allows more than the built-in default does.
+    pub fn is_wider_than_default(&self) -> bool {
+        !self.write.is_empty()
+            || self.read.iter().any(|rule| !rule.relative)
+            || !self.capabilities.is_empty()
+            || !self.runtimes.is_empty()
+            || self.limits.iter().any(|(limit, ceiling)| ceiling.value > limit.house_default())
+    }
+}
+
+/// Reads one policy. `host`: the file caps every tool. `root`: where relative `folders` start.
+pub fn parse(text: &str, file: &Path, host: bool, root: &Path) -> Result<Policy, Vec<Problem>> {
+    let mut reader = Reader::new(text);
+    let Some(whole) = reader.parse() else { return Err(reader.problems) };
+    let top = Table { pointer: String::new(), at: reader.at(0), entries: whole.get_ref() };
+    reader.only(&top, &TOP_KEYS);
+    let name = name(&mut reader, &top);
+    let why = why(&mut reader, &top);
+    let tools = if host { host_only(&mut reader, &top) } else { tools(&mut reader, &top) };
+    let folders = folders(&mut reader, &top, root);
+    let mode = mode(&mut reader, &top);
+    let stderr = stderr(&mut reader, &top);
+    let require_cgroup = require(&mut reader, &top);
+    let Grants { read, write } = rules::files(&mut reader, &top);
+    let limits = limits(&mut reader, &top);
+    let runtimes = runtimes(&mut reader, &top);
+    let capabilities = capabilities(&mut reader, &top);
+    if let Some(value) = top.get("network") {
+        let at = reader.at(value.span().start);
+        reader.schema(
+            "/network",
+            at,
+            "network grants come with a later version; remove [network] (no tool reaches a network now)",
+        );
+    }
+    if !reader.problems.is_empty() {
+        reader.problems.sort_by_key(|p| (p.line, p.column));
+        return Err(reader.problems);
+    }
+    Ok(Policy {
+        name,
+        why,
+        file: file.to_path_buf(),
+        tools,
+        folders,
+        mode,
+        stderr,
+        require_cgroup,
+        read,
+        write,
+        limits,
+        runtimes,
+        capabilities,
+        digest: crate::manifest::sha256_hex(text.as_bytes()),
+    })
+}
+
+fn name(reader: &mut Reader<'_>, top: &Table<'_, '_>) -> String {
+    let Some(name) = reader.said(top, "name", "give the policy a short name, as reports show it") else {
+        return String::new();
+    };
+    if name.value.chars().count() > 100 || crate::manifest::text::printable(&name.value) != name.value {
+        reader.schema("/name", name.at, "`name` must be at most 100 plain characters");
+    }
+    name.value
+}
+
+fn why(reader: &mut Reader<'_>, top: &Table<'_, '_>) -> String {
+    reader.said(top, "why", "say in a sentence what the policy is for").map(|w| w.value).unwrap_or_default()
+}
+
+/// `host.policy.toml` is for all tools; what only makes sense for some is refused in it.
+fn host_only(reader: &mut Reader<'_>, top: &Table<'_, '_>) -> Vec<Tools> {
+    for (pointer, tool) in reader.texts(top, "tools") {
+        if tool.value != "*" {
+            reader.schema(pointer, tool.at, "host.policy.toml caps every tool: leave `tools` out, or write [\"*\"]");
+        }
+    }
+    for key in ["folders", "mode", "runtimes"] {
+        if let Some(value) = top.get(key) {
+            let at = reader.at(value.span().start);
+            let message =
+                format!("host.policy.toml is a cap and has no `{key}`; write it in the policy that names the tool");
+            reader.schema(top.pointer_to(key), at, message);
+        }
+    }
+    vec![Tools { selector: Selector::Any, at: At::default() }]
+}
+
+fn tools(reader: &mut Reader<'_>, top: &Table<'_, '_>) -> Vec<Tools> {
+    let written = reader.texts(top, "tools");
+    if written.is_empty() && !reader.problems.iter().any(|p| p.pointer.starts_with("/tools")) {
+        let at = top.get("tools").map_or(top.at, |v| reader.at(v.span().start));
+        reader.schema("/tools", at, "`tools` names no tool: write exact ids, \"ns:*\", or \"*\"");
+    }
+    let mut found: Vec<Tools> = Vec::new();
+    for (pointer, tool) in written {
+        match selector(&tool.value) {
+            Ok(selector) if found.iter().any(|t| t.selector == selector) => {
+                reader.complain(Code::Conflict, pointer, tool.at, format!("`{}` is named twice", selector.text()));
+            }
+            Ok(selector) => found.push(Tools { selector, at: tool.at }),
+            Err(message) => reader.schema(pointer, tool.at, message),
+        }
+    }
+    found
+}
+
+fn selector(text: &str) -> Result<Selector, String> {
+    if text == "*" {
+        return Ok(Selector::Any);
+    }
+    let shown = crate::manifest::text::printable(text);
+    let plain = |t: &str| !t.is_empty() && !t.contains('*') && !t.chars().any(|c| c.is_whitespace() || c.is_control());
+    match text.strip_suffix(":*") {
+        Some(ns) if plain(ns) && !ns.contains(':') => Ok(Selector::Namespace(ns.to_string())),
+        None if plain(text) => Ok(Selector::Exact(text.to_string())),
+        _ => Err(format!(
+            "`{shown}` names no tool: write an exact id, \"ns:*\", or \"*\" (a `*` stands alone or after `ns:`)"
+        )),
+    }
+}
+
+fn folders(reader: &mut Reader<'_>, top: &Table<'_, '_>, root: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for (pointer, folder) in reader.texts(top, "folders") {
+        match rules::plain_path(folder.value.trim_end_matches('/')) {
+            Ok(path) => found.push(root.join(path)),
+            Err(message) => reader.schema(pointer, folder.at, message),
+        }
+    }
+    if let Some(value) = top.get("folders")
+        && found.is_empty()
+        && !reader.problems.iter().any(|p| p.pointer.starts_with("/folders"))
+    {
+        let at = reader.at(value.span().start);
+        reader.schema("/folders", at, "`folders` is empty, so no tool could lie there: name a folder or leave it out");
+    }
+    found
+}
+
+/// One of two words; the first is what holds when the key is absent.
+fn choice(reader: &mut Reader<'_>, top: &Table<'_, '_>, key: &str, words: [&str; 2]) -> bool {
+    let Some(word) = reader.text(top, key) else { return false };
+    if !words.contains(&word.value.as_str()) {
+        let mend = did_you_mean(&word.value, &words);
+        reader.schema(top.pointer_to(key), word.at, format!("`{key}` is \"{}\" or \"{}\"{mend}", words[0], words[1]));
+    }
+    word.value == words[1]
+}
+
+fn mode(reader: &mut Reader<'_>, top: &Table<'_, '_>) -> Mode {
+    if choice(reader, top, "mode", ["reject", "narrow"]) { Mode::Narrow } else { Mode::Reject }
+}
+
+fn stderr(reader: &mut Reader<'_>, top: &Table<'_, '_>) -> StderrRule {
+    if choice(reader, top, "stderr", ["log", "error"]) { StderrRule::Error } else { StderrRule::Log }
+}
+
+fn require(reader: &mut Reader<'_>, top: &Table<'_, '_>) -> bool {
+    let mut cgroup = false;
+    for (pointer, word) in reader.texts(top, "require") {
+        match word.value.as_str() {
+            "cgroup" => cgroup = true,
+            other => {
+                let shown = crate::manifest::text::printable(other);
+                reader.schema(
+                    pointer,
+                    word.at,
+                    format!("`require` knows only \"cgroup\", not \"{shown}\"; every other wall is always required"),
+                );
+            }
+        }
+    }
+    cgroup
+}
+
+fn limits(reader: &mut Reader<'_>, top: &Table<'_, '_>) -> BTreeMap<Limit, Ceiling> {
+    let mut found = BTreeMap::new();
+    let Some(table) = reader.table(top, "limits") else { return found };
+    reader.only(&table, &Limit::ALL.map(Limit::policy_name));
+    for limit in Limit::ALL {
+        let key = limit.policy_name();
+        let Some(number) = reader.number(&table, key) else { continue };
+        let floor = limit.floor();
+        let complaint = match u64::try_from(number.value) {
+            Ok(0) => format!("`{key}` = 0 would let nothing run; the least is {floor}"),
+            Ok(value) if value < floor => {
+                format!("`{key}` = {value} is too little for a tool to start; the least is {floor}")
+            }
+            Ok(value) if value <= MAX_LIMIT => {
+                found.insert(limit, Ceiling { value, at: number.at });
+                continue;
+            }
+            Err(_) if number.value < 0 => {
+                format!("`{key}` is negative; the least is {floor}, and there is no word for unlimited")
+            }
+            _ => format!("`{key}` is too large a number; the most is {MAX_LIMIT}"),
+        };
+        reader.schema(table.pointer_to(key), number.at, complaint);
+    }
+    found
+}
+
+fn runtimes(reader: &mut Reader<'_>, top: &Table<'_, '_>) -> BTreeMap<Language, NamedRuntime> {
+    let mut found = BTreeMap::new();
+    let Some(table) = reader.table(top, "runtimes") else { return found };
+    if let Some(value) = table.get("wasm") {
+        let at = reader.at(value.span().start);
+        reader.schema("/runtimes/wasm", at, "wasm runs inside toolhost itself; there is no interpreter to name");
+    }
+    reader.only(&table, &["python", "nodejs", "bun", "wasm"]);
+    for (key, language) in [("python", Language::Python), ("nodejs", Language::Nodejs), ("bun", Language::Bun)] {
+        let Some(entry) = reader.table(&table, key) else { continue };
+        reader.only(&entry, &["path", "why"]);
+        let path = reader.said(&entry, "path", "name the interpreter by its absolute path");
+        let why = reader.said(&entry, "why", "say why this interpreter");
+        let (Some(path), Some(why)) = (path, why) else { continue };
+        match rules::plain_path(&path.value) {
+            Ok(plain) if plain.is_absolute() => {
+                found.insert(language, NamedRuntime { path: plain, why: why.value, at: path.at });
+            }
+            Ok(_) => reader.schema(entry.pointer_to("path"), path.at, "an interpreter is named by its absolute path"),
+            Err(message) => reader.schema(entry.pointer_to("path"), path.at, message),
+        }
+    }
+    found
+}
+
+fn capabilities(reader: &mut Reader<'_>, top: &Table<'_, '_>) -> Vec<Capability> {
+    let mut found = Vec::new();
+    let Some(table) = reader.table(top, "capabilities") else { return found };
+    reader.only(&table, &["grant"]);
+    for entry in reader.tables(&table, "grant", "{ name = \"gpu\", why = \"…\" }") {
+        reader.only(&entry, &["name", "why"]);
+        let name = reader.said(&entry, "name", "name the capability");
+        let why = reader.said(&entry, "why", "say why it is granted");
+        let (Some(name), Some(why)) = (name, why) else { continue };
+        match super::capability::grantable(&name.value) {
+            Ok(()) => found.push(Capability { name: name.value, why: why.value, at: name.at }),
+            Err(message) => reader.schema(entry.pointer_to("name"), name.at, message),
+        }
+    }
+    found
+}

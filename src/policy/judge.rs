@@ -1,0 +1,368 @@
+//! Files: each pattern a manifest asks for ∩ the policy's rules ∩ the host's cap, exactly.
+//!
+//! For: `decide`. In: asks, a site, two policies, what nobody may touch. Out: verdicts and grants.
+//! Never: joins two rules into more than they say, or lets a tool write what is later run or read as a rule.
+
+use super::area::{self, Area};
+use super::file::{Policy, Rule};
+use super::rules::NEVER;
+use super::verdict::{Narrower, Verdict, What, wall};
+use super::{Access, Grant};
+use crate::manifest::{Pattern, PatternShape, Site};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// Names that are run or obeyed later: nothing is written below a folder of such a name.
+const RUN_LATER: [&str; 5] = ["node_modules", ".venv", "venv", "site-packages", "__pycache__"];
+/// Endings that an interpreter would load from the script's own folder.
+const CODE: [&str; 12] =
+    [".py", ".pyc", ".pth", ".so", ".js", ".mjs", ".cjs", ".ts", ".node", ".wasm", ".wat", "bunfig.toml"];
+/// Files that would be loaded from any folder.
+const OURS: [&str; 2] = [".tool.json", ".policy.toml"];
+
+/// Where the call's own scratch stands.
+const SCRATCH: &str = "/tmp";
+
+/// Everything that judges one tool's file asks.
+pub(super) struct Judge<'a> {
+    pub site: &'a Site,
+    pub policy: &'a Policy,
+    pub host: Option<&'a Policy>,
+    /// Policies and other tools' files: never written.
+    pub protected: &'a BTreeSet<PathBuf>,
+    /// Own script and manifest, and the manifests that name the same script: never written.
+    pub own: Vec<&'a Path>,
+    /// Folders of interpreters: never written.
+    pub runtimes: BTreeSet<PathBuf>,
+}
+
+/// A part of an ask that policy and host both allow.
+struct Piece<'a> {
+    area: Area,
+    rule: &'a Rule,
+    policy: &'a Policy,
+}
+
+#[derive(Default)]
+pub(super) struct Judged {
+    pub verdicts: Vec<Verdict>,
+    pub grants: Vec<Grant>,
+}
+
+impl<'a> Judge<'a> {
+    pub fn files(&self, read: Option<&[Pattern]>, write: &[Pattern]) -> Judged {
+        let mut judged = Judged::default();
+        match read {
+            Some(patterns) => patterns.iter().for_each(|p| self.pattern(Access::Read, p, &mut judged)),
+            None => self.own_folder(&mut judged),
+        }
+        write.iter().for_each(|p| self.pattern(Access::Write, p, &mut judged));
+        judged.grants = least(std::mem::take(&mut judged.grants));
+        judged
+    }
+
+    /// Nothing said: the own folder, as far as the policy goes. A tool that asked for nothing is not
+    /// refused for it; it is left with its script, and that is said.
+    fn own_folder(&self, judged: &mut Judged) {
+        let shared = self.site.folder == self.site.base;
+        let own = Area::Tree(self.site.folder.clone());
+        if !shared {
+            self.area(Access::Read, "(default)", &own, judged);
+            match judged.verdicts.last_mut() {
+                Some(verdict) if verdict.allowed => return,
+                // A part of it, and the script.
+                Some(verdict) if verdict.effective.is_some() => verdict.allowed = true,
+                _ => judged.verdicts.clear(),
+            }
+        }
+        self.own_script("(default)", judged);
+        if let Some(verdict) = judged.verdicts.last_mut() {
+            verdict.reason = Some(if shared {
+                "the script lies directly in a base folder, so it has no folder of its own; give it one".to_string()
+            } else {
+                self.reason(Access::Read, &own)
+            });
+        }
+    }
+
+    fn own_script(&self, asked: &str, judged: &mut Judged) {
+        let Some(script) = &self.site.script else {
+            judged.verdicts.push(Verdict::met(What::Read, asked, "the script itself", &[wall::MOUNTS, wall::LANDLOCK]));
+            return;
+        };
+        let verdict = Verdict::met(
+            What::Read,
+            asked,
+            format!("{} (the script itself)", script.display()),
+            &[wall::MOUNTS, wall::LANDLOCK],
+        );
+        let why = "a tool can always read its own script";
+        judged.verdicts.push(verdict.because("house: self", why, "house"));
+        judged.grants.push(Grant {
+            access: Access::Read,
+            opening: Area::File(script.clone()).for_reading(),
+            asked: asked.to_string(),
+            rule: "house: self".into(),
+            why: why.into(),
+        });
+    }
+
+    fn pattern(&self, access: Access, pattern: &Pattern, judged: &mut Judged) {
+        let ask = match &pattern.shape {
+            PatternShape::SelfScript if access == Access::Read => return self.own_script(&pattern.text, judged),
+            PatternShape::SelfScript => self.site.script.clone().map(Area::File),
+            PatternShape::Tree { path } => area::join(&self.site.folder, path).map(Area::Tree),
+            PatternShape::File { path } => area::join(&self.site.folder, path).map(Area::File),
+            PatternShape::Names { folder, names } => area::join(&self.site.folder, folder)
+                .map(|folder| Area::Names { folder, names: area::glob_of_pattern(names) }),
+        };
+        match ask {
+            Some(ask) => self.area(access, &pattern.text, &ask, judged),
+            None => {
+                let reason = "not a path of plain components".to_string();
+                judged.verdicts.push(denied(access, &pattern.text, Narrower::House, reason));
+            }
+        }
+    }
+
+    fn area(&self, access: Access, asked: &str, ask: &Area, judged: &mut Judged) {
+        if *ask == Area::Tree(PathBuf::from(SCRATCH)) {
+            let verdict = Verdict::met(what(access), asked, "/tmp (the call's own scratch)", &[wall::SCRATCH]);
+            let why = "every call has its own, empty at the start and gone at the end";
+            judged.verdicts.push(verdict.because("house: /tmp", why, "house"));
+            return;
+        }
+        let fenced = self.fence(access, ask);
+        let pieces = self.pieces(access, ask);
+        let allowed = pieces.iter().any(|p| p.area == *ask);
+        let effective: Vec<String> = pieces.iter().map(|p| effective_text(access, &p.area)).collect();
+        let (narrower, reason) = match fenced {
+            Some(reason) => (Narrower::House, reason),
+            None => (self.narrower(access, ask), self.reason(access, ask)),
+        };
+        let mut verdict = match pieces.first() {
+            None => denied(access, asked, narrower, reason.clone()),
+            Some(first) => {
+                let walls: &[&str] =
+                    if matches!((access, &first.area), (Access::Write, Area::File(_) | Area::Names { .. })) {
+                        &[wall::STAGING, wall::MOUNTS, wall::LANDLOCK]
+                    } else {
+                        &[wall::MOUNTS, wall::LANDLOCK]
+                    };
+                let (policy, rule) = (first.policy, first.rule);
+                Verdict::met(what(access), asked, effective.join(", "), walls).because(
+                    format!("{}: {}", policy.name, rule.text),
+                    &rule.why,
+                    policy.place(rule.at),
+                )
+            }
+        };
+        if !allowed && verdict.allowed {
+            verdict.allowed = false;
+            verdict.narrower = Some(narrower);
+            verdict.reason = Some(format!("only a part is allowed: {reason}"));
+        }
+        judged.verdicts.push(verdict);
+        judged.grants.extend(pieces.into_iter().map(|piece| Grant {
+            access,
+            opening: if access == Access::Read { piece.area.for_reading() } else { piece.area.for_writing() },
+            asked: asked.to_string(),
+            rule: format!("{}: {}", piece.policy.name, piece.rule.text),
+            why: piece.rule.why.clone(),
+        }));
+    }
+
+    /// The greatest parts of the ask that one rule of the policy, and one of the cap if there is one, hold.
+    fn pieces(&self, access: Access, ask: &Area) -> Vec<Piece<'a>> {
+        let folder = &self.site.folder;
+        let mut pieces: Vec<Piece<'a>> = Vec::new();
+        for rule in rules(self.policy, access) {
+            let Some(part) = ask.overlap(&rule.area_at(folder)) else { continue };
+            // Before the cap is looked at: a cap may take a part away, never make one acceptable.
+            if self.fence(access, &part).is_some() {
+                continue;
+            }
+            match self.host {
+                None => pieces.push(Piece { area: part, rule, policy: self.policy }),
+                Some(host) => pieces.extend(
+                    rules(host, access)
+                        .filter_map(|cap| part.overlap(&cap.area_at(folder)))
+                        .filter(|area| self.fence(access, area).is_none())
+                        .map(|area| Piece { area, rule, policy: self.policy }),
+                ),
+            }
+        }
+        let mut greatest: Vec<Piece<'a>> = Vec::new();
+        for piece in pieces {
+            if greatest.iter().any(|g| piece.area.within(&g.area)) {
+                continue;
+            }
+            greatest.retain(|g| !g.area.within(&piece.area));
+            greatest.push(piece);
+        }
+        greatest.retain(|g| g.area != Area::Tree(PathBuf::from(SCRATCH)));
+        greatest
+    }
+
+    fn narrower(&self, access: Access, ask: &Area) -> Narrower {
+        let by_policy = rules(self.policy, access).any(|r| ask.within(&r.area_at(&self.site.folder)));
+        if by_policy { Narrower::Host } else { Narrower::Policy }
+    }
+
+    fn reason(&self, access: Access, ask: &Area) -> String {
+        let folder = &self.site.folder;
+        let verb = what(access).name();
+        let policy = match (self.narrower(access, ask), self.host) {
+            (Narrower::Host, Some(host)) => host,
+            _ => self.policy,
+        };
+        let place = policy.place(super::At::default());
+        let name = if place == policy.name { format!("`{place}`") } else { format!("`{}` ({place})", policy.name) };
+        let near = rules(policy, access)
+            .find(|r| matches!((r.area_at(folder), ask), (Area::File(f), Area::Tree(t)) if f == *t));
+        let readable = access == Access::Write && rules(policy, Access::Read).any(|r| ask.within(&r.area_at(folder)));
+        let mut reason = format!("no {verb} rule of policy {name} holds {}", ask.text());
+        if let Some(rule) = near {
+            reason.push_str(&format!("; its rule `{0}` is one file, for the folder write `{0}/**`", rule.text));
+        } else if readable {
+            reason.push_str("; it is allowed for reading only");
+        } else if ask.folder().starts_with(SCRATCH) && !folder.starts_with(SCRATCH) {
+            reason.push_str(
+                "; /tmp inside a call is its own scratch and needs no asking, a path below it asks for the host's",
+            );
+        }
+        reason
+    }
+
+    /// What no policy can grant, or `None`.
+    fn fence(&self, access: Access, ask: &Area) -> Option<String> {
+        if matches!(ask, Area::Tree(path) if path.parent().is_none()) {
+            return Some("the whole file system is never granted".into());
+        }
+        if let Some(never) = NEVER.iter().find(|never| ask.path().starts_with(never)) {
+            return Some(format!("nothing below {never} is ever granted: a tool has its own, made for it"));
+        }
+        if access == Access::Read {
+            return None;
+        }
+        if let Some(path) =
+            self.protected.iter().map(PathBuf::as_path).chain(self.own.iter().copied()).find(|path| ask.touches(path))
+        {
+            let what = self.protected_name(path);
+            return Some(format!("{what} could be written: {}", path.display()));
+        }
+        let base = &self.site.base;
+        let own =
+            |root: &Path| base.starts_with(root) && ask.folder().starts_with(base) && !base.as_os_str().is_empty();
+        if let Some(root) = self.runtimes.iter().find(|root| ask.touches(root) && !own(root)) {
+            return Some(format!("files of an interpreter could be written: {}", root.display()));
+        }
+        self.run_later(ask)
+    }
+
+    fn protected_name(&self, path: &Path) -> &'static str {
+        match path {
+            p if Some(p) == self.site.script.as_deref() => "the tool's own script",
+            p if p == self.site.manifest => "the tool's own manifest",
+            _ => "a policy, a manifest or a script",
+        }
+    }
+
+    /// A tool cannot make tools, nor code that its own next run would load.
+    fn run_later(&self, ask: &Area) -> Option<String> {
+        let below = ask.folder().strip_prefix(&self.site.folder).unwrap_or(ask.folder());
+        let component = below.components().find_map(|c| RUN_LATER.iter().find(|r| c.as_os_str() == **r));
+        if let Some(name) = component {
+            return Some(format!("what lies in `{name}` is run later"));
+        }
+        if let Some(ending) = OURS.iter().find(|ending| says_ending(ask, ending)) {
+            return Some(format!("files ending in `{ending}` could be written: a tool cannot make tools or policies"));
+        }
+        if ask.folder() == self.site.folder
+            && let Some(ending) = CODE.iter().find(|ending| could_end_in(ask, ending))
+        {
+            return Some(format!(
+                "a file ending in `{ending}` beside the script could be written, and would be run later; write into a folder of its own (`out/*`)"
+            ));
+        }
+        None
+    }
+}
+
+/// The ask itself spells this ending. (What `out/*` lets a tool write is never loaded either: `Decision::may_write`.)
+fn says_ending(ask: &Area, ending: &str) -> bool {
+    match ask {
+        Area::Tree(_) => false,
+        Area::File(_) => could_end_in(ask, ending),
+        Area::Names { names, .. } => names.to_lowercase().ends_with(ending),
+    }
+}
+
+/// Could a name of this area end so? (`report*` could end in `.py`, `*.csv` could not.)
+fn could_end_in(ask: &Area, ending: &str) -> bool {
+    let names = match ask {
+        Area::Tree(_) => return false,
+        Area::File(file) => {
+            return file.file_name().is_some_and(|n| n.to_string_lossy().to_lowercase().ends_with(ending));
+        }
+        Area::Names { names, .. } => names.to_lowercase(),
+    };
+    let mut glob = names.chars().rev();
+    for wanted in ending.chars().rev() {
+        match glob.next() {
+            Some('*') => return true,
+            Some(c) if c == '?' || c == wanted => {}
+            _ => return false,
+        }
+    }
+    true
+}
+
+pub(super) fn rules(policy: &Policy, access: Access) -> impl Iterator<Item = &Rule> {
+    // Write implies read of the same path.
+    let read: &[Rule] = if access == Access::Read { &policy.read } else { &[] };
+    read.iter().chain(&policy.write)
+}
+
+fn what(access: Access) -> What {
+    match access {
+        Access::Read => What::Read,
+        Access::Write => What::Write,
+    }
+}
+
+fn denied(access: Access, asked: &str, narrower: Narrower, reason: String) -> Verdict {
+    Verdict::denied(what(access), asked, narrower, reason, &[wall::MOUNTS, wall::LANDLOCK])
+}
+
+fn effective_text(access: Access, area: &Area) -> String {
+    let how = match (access, area) {
+        (_, Area::Tree(_)) => "live",
+        (Access::Read, _) => "as found at call start",
+        (Access::Write, _) => "staged: published after success",
+    };
+    format!("{} ({how})", area.text())
+}
+
+/// Grants without those that another grant already holds.
+pub(super) fn least(grants: Vec<Grant>) -> Vec<Grant> {
+    let mut kept: Vec<Grant> = Vec::new();
+    for grant in grants {
+        if kept.iter().any(|k| covers(k, &grant)) {
+            continue;
+        }
+        kept.retain(|k| !covers(&grant, k));
+        kept.push(grant);
+    }
+    kept
+}
+
+/// Does `wide` open all that `narrow` opens, with at least its access?
+pub(super) fn covers(wide: &Grant, narrow: &Grant) -> bool {
+    if wide.access < narrow.access {
+        return false;
+    }
+    let live = matches!(wide.opening, super::Opening::Live { .. });
+    let (wide_area, narrow_area) = (Area::of(&wide.opening), Area::of(&narrow.opening));
+    if live { narrow_area.within(&wide_area) } else { narrow_area == wide_area }
+}

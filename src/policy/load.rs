@@ -1,0 +1,236 @@
+//! The policies of one host: read from a folder or a file, checked against each other, looked up by tool.
+//!
+//! For: service and cli. In: a path. Out: `Policies`, or every problem of every file.
+//! Never: starts with a policy that is broken, that others can write, or that is reached by a link.
+
+use super::disk;
+use super::file::{self, HOST_FILE, Policy, SUFFIX, Selector};
+use super::source::At;
+use crate::manifest::{Code, Language, Problem, Severity};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A problem and the file it is in.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct FileProblem {
+    pub path: PathBuf,
+    #[serde(flatten)]
+    pub problem: Problem,
+}
+
+impl std::fmt::Display for FileProblem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let path = self.path.display().to_string();
+        write!(f, "{}", crate::manifest::text::printable(&path))?;
+        if self.problem.line > 0 {
+            write!(f, ":{}:{}", self.problem.line, self.problem.column)?;
+        }
+        write!(f, ": {}", self.problem.message)
+    }
+}
+
+/// What the operator allows on this host.
+#[derive(Clone, Debug)]
+pub struct Policies {
+    /// Sorted by file; the built-in default is last if no file is for `*`.
+    pub(super) list: Vec<Policy>,
+    pub(super) host: Option<Policy>,
+    /// Files no tool may write: policies, and what the caller adds (`protect`).
+    /// Shared, because a registry of ten thousand tools is held here and decisions are made often.
+    pub(super) protected: Arc<BTreeSet<PathBuf>>,
+    notes: Vec<FileProblem>,
+}
+
+impl Policies {
+    /// Where there is no policies folder.
+    pub fn built_in() -> Policies {
+        Policies { list: vec![Policy::built_in()], host: None, protected: Arc::default(), notes: Vec::new() }
+    }
+
+    /// A folder or one file; relative `folders` start at the folder above the one the files lie in.
+    pub fn load(path: &Path) -> Result<Policies, Vec<FileProblem>> {
+        let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+        let folder = if absolute.is_dir() { Some(absolute.as_path()) } else { absolute.parent() };
+        let root = folder.and_then(Path::parent).unwrap_or(Path::new("/")).to_path_buf();
+        Policies::load_from(path, &root)
+    }
+
+    /// The same, with the root that relative `folders` start at.
+    pub fn load_from(path: &Path, root: &Path) -> Result<Policies, Vec<FileProblem>> {
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+        let root = root.canonicalize().unwrap_or_else(|_| root.to_path_buf());
+        let disk::Found { texts, notes, mut problems } = disk::read(&path);
+        let mut policies = Policies { list: Vec::new(), host: None, protected: Arc::default(), notes };
+        for (file, text) in texts {
+            let host = file.file_name().is_some_and(|n| n == HOST_FILE);
+            match file::parse(&text, &file, host, &root) {
+                Ok(policy) if host => policies.host = Some(policy),
+                Ok(policy) => policies.list.push(policy),
+                Err(found) => {
+                    problems.extend(found.into_iter().map(|p| FileProblem { path: file.clone(), problem: p }))
+                }
+            }
+        }
+        problems.extend(policies.conflicts());
+        if !problems.is_empty() {
+            return Err(problems);
+        }
+        if !policies.list.iter().any(|p| p.tools.iter().any(|t| t.selector == Selector::Any)) {
+            policies.list.push(Policy::built_in());
+        }
+        policies.protect([path.clone()].into_iter().chain(path.canonicalize()));
+        policies.warn();
+        Ok(policies)
+    }
+
+    /// Builds from policies already parsed (tests, an embedding program). The same conflicts are refused.
+    pub fn from_parts(list: Vec<Policy>, host: Option<Policy>) -> Result<Policies, Vec<FileProblem>> {
+        let mut policies = Policies { list, host, protected: Arc::default(), notes: Vec::new() };
+        let problems = policies.conflicts();
+        if !problems.is_empty() {
+            return Err(problems);
+        }
+        if !policies.list.iter().any(|p| p.tools.iter().any(|t| t.selector == Selector::Any)) {
+            policies.list.push(Policy::built_in());
+        }
+        policies.warn();
+        Ok(policies)
+    }
+
+    /// Two policies of one name, or of one width for one tool: nobody could say which holds.
+    fn conflicts(&self) -> Vec<FileProblem> {
+        let mut problems = Vec::new();
+        let mut names: BTreeMap<&str, &Policy> = BTreeMap::new();
+        for policy in self.list.iter().chain(&self.host) {
+            if let Some(first) = names.insert(&policy.name, policy) {
+                let message = format!("the name `{}` is also used by {}", policy.name, first.file.display());
+                problems.push(conflict(policy, "/name", At { line: 1, column: 1 }, message));
+            }
+        }
+        let mut selectors: BTreeMap<&Selector, &Policy> = BTreeMap::new();
+        for policy in &self.list {
+            for (i, tool) in policy.tools.iter().enumerate() {
+                if let Some(first) = selectors.insert(&tool.selector, policy) {
+                    let message = format!(
+                        "`{}` is named by two policies of the same width: `{}` ({}) and `{}` ({}); keep one",
+                        tool.selector.text(),
+                        first.name,
+                        first.file.display(),
+                        policy.name,
+                        policy.file.display()
+                    );
+                    problems.push(conflict(policy, &format!("/tools/{i}"), tool.at, message));
+                }
+            }
+        }
+        problems
+    }
+
+    fn warn(&mut self) {
+        let mut notes = Vec::new();
+        for policy in &self.list {
+            let open = policy.folders.is_empty() && policy.is_wider_than_default();
+            let wide = policy.tools.iter().find(|t| !matches!(t.selector, Selector::Exact(_)));
+            if let Some(tool) = wide.filter(|_| open) {
+                let message = format!(
+                    "allows more than the default to every tool that calls itself `{}`: an id is only the author's claim; name exact ids, or the `folders` those tools lie in",
+                    tool.selector.text()
+                );
+                notes.push(warning(policy, "/tools", tool.at, message));
+            }
+        }
+        if let Some(host) = self.host.as_ref().filter(|h| h.read.is_empty() && h.write.is_empty()) {
+            let message = "caps every tool and has no [files]: no tool reads anything but its own script. For tools to read their own folder add read = [{ path = \"./**\", why = \"…\" }]";
+            notes.push(warning(host, "/files", At::default(), message.into()));
+        }
+        self.notes.extend(notes);
+    }
+
+    /// Remarks that do not stop the start: ignored files, policies wider than they should be.
+    pub fn notes(&self) -> &[FileProblem] {
+        &self.notes
+    }
+
+    /// The policy for a tool: the narrowest that names it and whose `folders` hold its manifest.
+    /// With it, the policies that name it but do not count, in words.
+    pub fn governing(&self, id: &str, manifest: &Path) -> (&Policy, Vec<String>) {
+        let mut best: Option<(&Selector, &Policy)> = None;
+        let mut passed_over = Vec::new();
+        for policy in &self.list {
+            let Some(selector) = policy.tools.iter().map(|t| &t.selector).filter(|s| s.matches(id)).max() else {
+                continue;
+            };
+            if !lies_in(manifest, &policy.folders) {
+                passed_over.push(format!(
+                    "policy `{}` names this tool, but only below {}",
+                    policy.name,
+                    policy.folders.iter().map(|f| f.display().to_string()).collect::<Vec<_>>().join(", ")
+                ));
+            } else if best.is_none_or(|(b, _)| selector > b) {
+                best = Some((selector, policy));
+            }
+        }
+        let policy = match best {
+            Some((_, policy)) => policy,
+            None => fallback(),
+        };
+        (policy, passed_over)
+    }
+
+    /// True if a policy names this tool by its exact id (`core:run-code` exists only then).
+    pub fn names_exactly(&self, id: &str) -> bool {
+        self.list.iter().any(|p| p.tools.iter().any(|t| matches!(&t.selector, Selector::Exact(e) if e == id)))
+    }
+
+    /// Interpreters that policies name; the caller looks at each and puts it in `Machine::named_runtimes`.
+    pub fn named_runtimes(&self) -> Vec<(Language, PathBuf)> {
+        let all = self.list.iter().flat_map(|p| p.runtimes.iter().map(|(l, r)| (*l, r.path.clone())));
+        all.collect::<BTreeSet<_>>().into_iter().collect()
+    }
+
+    /// Adds files no tool may write: every manifest and script of the registry.
+    pub fn protect(&mut self, paths: impl IntoIterator<Item = PathBuf>) {
+        Arc::make_mut(&mut self.protected).extend(paths.into_iter().filter(|p| !p.as_os_str().is_empty()));
+    }
+
+    /// The policies, host cap last.
+    pub fn all(&self) -> impl Iterator<Item = &Policy> {
+        self.list.iter().chain(&self.host)
+    }
+}
+
+/// The built-in default, for a tool that lies outside the `folders` of every policy.
+pub(super) fn fallback() -> &'static Policy {
+    static BUILT_IN: std::sync::LazyLock<Policy> = std::sync::LazyLock::new(Policy::built_in);
+    &BUILT_IN
+}
+
+/// Does a manifest lie below one of these folders (by name, or by the folder's real place)?
+fn lies_in(manifest: &Path, folders: &[PathBuf]) -> bool {
+    folders.is_empty()
+        || folders.iter().any(|folder| {
+            manifest.starts_with(folder) || folder.canonicalize().is_ok_and(|real| manifest.starts_with(real))
+        })
+}
+
+fn conflict(policy: &Policy, pointer: &str, at: At, message: String) -> FileProblem {
+    problem(policy, Severity::Error, Code::Conflict, pointer, at, message)
+}
+
+fn warning(policy: &Policy, pointer: &str, at: At, message: String) -> FileProblem {
+    problem(policy, Severity::Warning, Code::Security, pointer, at, message)
+}
+
+fn problem(policy: &Policy, severity: Severity, code: Code, pointer: &str, at: At, message: String) -> FileProblem {
+    let pointer = pointer.to_string();
+    FileProblem {
+        path: policy.file.clone(),
+        problem: Problem { severity, code, pointer, line: at.line, column: at.column, message },
+    }
+}
+
+/// True for the name of a policy file.
+pub fn is_policy_file(name: &str) -> bool {
+    name.len() > SUFFIX.len() && name.ends_with(SUFFIX)
+}

@@ -1,0 +1,176 @@
+//! Scripts that a builtin tool runs (`core:execute-*`, `core:run-code`), and the last step before a call.
+//!
+//! For: service. In: a target, the builtin's manifest, every manifest that names the script.
+//! Out: a `Decision`, a `Confinement`. Never: gives a script more this way than each of them would (Q18).
+
+use super::area::Area;
+use super::decide::{self, Subject, judge, shape_limits};
+use super::judge::{covers, least};
+use super::load::Policies;
+use super::verdict::{Decision, LimitVerdict, Narrower, What};
+use super::{Access, Confinement, Grant, Machine, Opening, PerCall};
+use crate::fault::{Fault, Kind};
+use crate::manifest::{Language, Manifest, Site};
+use crate::quantity::{Limit, MIN_TIMEOUT_MS};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// What a builtin tool is asked to run.
+#[derive(Clone, Debug)]
+pub struct RunTarget {
+    /// Where the script lies; `script: None` for source text that comes with the call.
+    pub site: Site,
+    pub language: Language,
+    pub entry_point: Option<String>,
+}
+
+/// The builtin's asks relative to the script's folder ∩ its policy ∩ every policy and manifest that names the script.
+/// `namers`: the tools whose script this is; the caller finds them.
+pub fn decide_run(
+    target: &RunTarget,
+    tool: &Manifest,
+    namers: &[(Arc<Manifest>, Site)],
+    policies: &Policies,
+    machine: &Machine,
+) -> Decision {
+    if target.site.script.is_none() {
+        return run_code(target, tool, policies, machine);
+    }
+    let runs = Some((target.language, target.entry_point.clone()));
+    // The builtin's own manifest has no file; the target's manifests are protected through the namers.
+    let site = Site { manifest: PathBuf::new(), ..target.site.clone() };
+    let mut decision = judge(&Subject { manifest: tool, site: &site, runs, narrow: true, namers }, policies, machine);
+    for (manifest, site) in namers {
+        let other = decide::decide(manifest, site, policies, machine);
+        meet(&mut decision, &other);
+    }
+    decision
+}
+
+/// Source text: scratch only. It exists only where a policy names the tool by its exact id.
+fn run_code(target: &RunTarget, tool: &Manifest, policies: &Policies, machine: &Machine) -> Decision {
+    let mut bare = tool.clone();
+    bare.asks.read = Some(Vec::new());
+    bare.asks.write = Vec::new();
+    let site = Site { manifest: PathBuf::new(), folder: PathBuf::from("/tmp"), script: None, base: PathBuf::new() };
+    let runs = Some((target.language, target.entry_point.clone()));
+    judge(&Subject { manifest: &bare, site: &site, runs, narrow: true, namers: &[] }, policies, machine)
+}
+
+/// Narrows `decision` by what `other` would give the same script.
+fn meet(decision: &mut Decision, other: &Decision) {
+    if let Err(fault) = &other.shape
+        && fault.kind == Kind::SecurityError
+    {
+        let person = format!(
+            "{} names this script and is refused itself: {}",
+            other.tool,
+            fault.person.as_deref().unwrap_or_default()
+        );
+        decision.shape = Err(Fault::new(
+            Kind::SecurityError,
+            "this script belongs to a tool that this host refuses; ask the operator",
+        )
+        .person(person));
+    }
+    let before = std::mem::take(&mut decision.grants);
+    let after = overlap(&before, &other.grants, decision.script.as_ref().map(|s| Area::File(s.clone())));
+    for grant in before.iter().filter(|g| !after.iter().any(|a| covers(a, g))) {
+        decision.notes.push(format!(
+            "narrowed: {} {}: {} names this script and is granted less",
+            if grant.access == Access::Write { "write" } else { "read" },
+            grant.asked,
+            other.tool
+        ));
+        for verdict in decision.verdicts.iter_mut().filter(|v| v.asked == grant.asked && is_file(v.what, grant.access))
+        {
+            verdict.allowed = false;
+            verdict.narrower = Some(Narrower::Manifest);
+            verdict.reason = Some(format!("{} names this script and is granted less", other.tool));
+            let left: Vec<String> =
+                after.iter().filter(|a| a.asked == grant.asked).map(|a| Area::of(&a.opening).text()).collect();
+            verdict.effective = Some(left.join(", ")).filter(|l| !l.is_empty());
+        }
+    }
+    decision.grants = after;
+    for limit in &mut decision.limits {
+        if let Some(theirs) = other.limit(limit.limit) {
+            narrow_limit(limit, theirs, &other.tool);
+        }
+    }
+    decision.digest = crate::manifest::sha256_hex(format!("{}{}", decision.digest, other.digest).as_bytes());
+    decision.require_cgroup |= other.require_cgroup;
+    decision.stderr_is_error |= other.stderr_is_error;
+    if let Ok(shape) = &mut decision.shape {
+        shape.grants = decision.grants.clone();
+        shape.limits = shape_limits(&decision.limits);
+        shape.require_cgroup = decision.require_cgroup;
+        shape.stderr_is_error = decision.stderr_is_error;
+    }
+}
+
+fn is_file(what: What, access: Access) -> bool {
+    what == if access == Access::Write { What::Write } else { What::Read }
+}
+
+fn narrow_limit(limit: &mut LimitVerdict, theirs: &LimitVerdict, tool: &str) {
+    // What the tool that names the script gets is the most the script gets this way; a call may ask
+    // that tool for more time too, up to its ceiling.
+    let most = if limit.limit == Limit::TimeoutMs { theirs.ceiling } else { theirs.effective };
+    if most < limit.ceiling {
+        limit.ceiling = most;
+        limit.clamped = limit.asked.is_some_and(|a| a > most);
+        limit.from = tool.to_string();
+    }
+    limit.effective = limit.effective.min(theirs.effective);
+}
+
+/// Pairwise overlap of two lists of grants; the script itself survives always.
+fn overlap(ours: &[Grant], theirs: &[Grant], script: Option<Area>) -> Vec<Grant> {
+    let mut both = Vec::new();
+    for our in ours {
+        if Some(Area::of(&our.opening)) == script {
+            both.push(our.clone());
+        }
+        for their in theirs {
+            let Some(area) = Area::of(&our.opening).overlap(&Area::of(&their.opening)) else { continue };
+            let access = our.access.min(their.access);
+            // A private copy stays one: a live write comes only out of two live writes.
+            let live = [&our.opening, &their.opening].iter().all(|o| matches!(o, Opening::Live { .. }));
+            let opening = match (access, live, &area) {
+                (Access::Read, ..) => area.for_reading(),
+                (Access::Write, false, Area::Tree(_)) => continue,
+                (Access::Write, ..) => area.for_writing(),
+            };
+            both.push(Grant { access, opening, ..our.clone() });
+        }
+    }
+    least(both)
+}
+
+/// The confinement of one call. Nothing in its arguments widens anything.
+pub fn confine(
+    decision: &Decision,
+    asked_timeout_ms: Option<u64>,
+    source: Option<String>,
+) -> Result<Confinement, Fault> {
+    let shape = decision.shape.clone()?;
+    if let Some(asked) = asked_timeout_ms.filter(|a| *a < MIN_TIMEOUT_MS) {
+        let message = format!("timeoutMs must be at least {MIN_TIMEOUT_MS}; {asked} was given");
+        return Err(Fault::new(Kind::ParameterValidationError, message));
+    }
+    if shape.script.is_some() == source.is_some() {
+        return Err(Fault::new(Kind::InternalError, "a call runs either a script or the source it brings"));
+    }
+    let ceiling = shape.limits.get(Limit::TimeoutMs);
+    let usual = decision.limit(Limit::TimeoutMs).map_or(ceiling, |l| l.effective);
+    let timeout_ms = asked_timeout_ms.unwrap_or(usual).min(ceiling);
+    Ok(Confinement { shape, per_call: PerCall { timeout_ms, source } })
+}
+
+/// What to log when a call asks for more time than there is.
+pub fn timeout_clamp(decision: &Decision, asked_timeout_ms: Option<u64>) -> Option<String> {
+    let limit = decision.limit(Limit::TimeoutMs)?;
+    let asked = asked_timeout_ms.or(limit.asked).filter(|a| *a > limit.ceiling)?;
+    Some(format!("timeoutMs clamped: asked {asked}, gets {} ({})", limit.ceiling, limit.from))
+}

@@ -1,0 +1,234 @@
+//! Reading TOML with a place for every complaint: line, column and key path, all complaints at once.
+//!
+//! For: `policy/file.rs`. In: the text of one policy. Out: values with their places, and `Problem`s.
+//! Never: guesses a value that was not written, or lets an unknown key pass.
+
+use crate::manifest::{Code, Problem, Severity};
+use std::ops::Range;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// A file with more problems than this is not mended line by line.
+const MAX_PROBLEMS: usize = 100;
+const MAX_COLUMN: usize = 10_000;
+
+/// 1-based line and column of a value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct At {
+    pub line: usize,
+    pub column: usize,
+}
+
+/// A value with its place.
+#[derive(Clone, Debug)]
+pub(super) struct Placed<T> {
+    pub value: T,
+    pub at: At,
+}
+
+pub(super) struct Reader<'t> {
+    text: &'t str,
+    /// Where each line starts, so that a long file is not counted through for every value.
+    lines: Vec<usize>,
+    pub problems: Vec<Problem>,
+}
+
+/// One table and the key path that leads to it.
+pub(super) struct Table<'a, 't> {
+    pub pointer: String,
+    pub at: At,
+    pub entries: &'a DeTable<'t>,
+}
+
+impl<'a, 't> Table<'a, 't> {
+    pub fn get(&self, key: &str) -> Option<&'a Spanned<DeValue<'t>>> {
+        self.entries.iter().find(|(k, _)| k.get_ref() == key).map(|(_, v)| v)
+    }
+    pub fn pointer_to(&self, key: &str) -> String {
+        format!("{}/{}", self.pointer, key.replace('~', "~0").replace('/', "~1"))
+    }
+}
+
+impl<'t> Reader<'t> {
+    pub fn new(text: &'t str) -> Reader<'t> {
+        let lines = std::iter::once(0).chain(text.match_indices('\n').map(|(i, _)| i + 1)).collect();
+        Reader { text, lines, problems: Vec::new() }
+    }
+
+    pub fn at(&self, offset: usize) -> At {
+        let line = self.lines.partition_point(|start| *start <= offset).max(1);
+        let start = self.lines.get(line - 1).copied().unwrap_or(0);
+        // A line may be the whole file; so far in, the column is left unknown rather than counted for every value.
+        let before = Some(start..offset).filter(|range| range.len() <= MAX_COLUMN);
+        let column = before.and_then(|range| self.text.get(range)).map_or(0, |text| text.chars().count() + 1);
+        At { line, column }
+    }
+
+    fn span(&self, span: &Range<usize>) -> At {
+        self.at(span.start)
+    }
+
+    pub fn complain(&mut self, code: Code, pointer: impl Into<String>, at: At, message: impl Into<String>) {
+        if self.problems.len() >= MAX_PROBLEMS {
+            return;
+        }
+        self.problems.push(Problem {
+            severity: Severity::Error,
+            code,
+            pointer: pointer.into(),
+            line: at.line,
+            column: at.column,
+            message: message.into(),
+        });
+    }
+
+    pub fn schema(&mut self, pointer: impl Into<String>, at: At, message: impl Into<String>) {
+        self.complain(Code::Schema, pointer, at, message);
+    }
+
+    /// Complains of every key that is not in `known`, with the nearest known word.
+    pub fn only(&mut self, table: &Table<'_, '_>, known: &[&str]) {
+        for (key, _) in table.entries {
+            let word = key.get_ref().as_ref();
+            if known.contains(&word) {
+                continue;
+            }
+            let at = self.span(&key.span());
+            let shown = crate::manifest::text::printable(word);
+            let mend = did_you_mean(word, known);
+            self.schema(
+                table.pointer_to(word),
+                at,
+                format!("unknown key `{shown}`{mend}; known here: {}", known.join(", ")),
+            );
+        }
+    }
+
+    pub fn table<'a, 'v>(&mut self, of: &Table<'a, 'v>, key: &str) -> Option<Table<'a, 'v>> {
+        let value = of.get(key)?;
+        let (pointer, at) = (of.pointer_to(key), self.span(&value.span()));
+        match value.get_ref().as_table() {
+            Some(entries) => Some(Table { pointer, at, entries }),
+            None => {
+                let is = value.get_ref().type_str();
+                self.schema(pointer, at, format!("`{key}` must be a table, not {}", article(is)));
+                None
+            }
+        }
+    }
+
+    pub fn text(&mut self, of: &Table<'_, '_>, key: &str) -> Option<Placed<String>> {
+        let value = of.get(key)?;
+        self.text_of(value, of.pointer_to(key), key)
+    }
+
+    fn text_of(&mut self, value: &Spanned<DeValue<'_>>, pointer: String, key: &str) -> Option<Placed<String>> {
+        let at = self.span(&value.span());
+        match value.get_ref().as_str() {
+            Some(text) => Some(Placed { value: text.to_string(), at }),
+            None => {
+                let is = value.get_ref().type_str();
+                self.schema(pointer, at, format!("`{key}` must be text in quotes, not {}", article(is)));
+                None
+            }
+        }
+    }
+
+    /// A text that must be there and say something.
+    pub fn said(&mut self, of: &Table<'_, '_>, key: &str, mend: &str) -> Option<Placed<String>> {
+        if of.get(key).is_none() {
+            self.schema(&of.pointer, of.at, format!("`{key}` is missing: {mend}"));
+            return None;
+        }
+        let text = self.text(of, key)?;
+        if text.value.trim().is_empty() {
+            self.schema(of.pointer_to(key), text.at, format!("`{key}` is blank: {mend}"));
+            return None;
+        }
+        Some(text)
+    }
+
+    fn items<'a, 'v>(&mut self, of: &Table<'a, 'v>, key: &str) -> Vec<(String, &'a Spanned<DeValue<'v>>)> {
+        let Some(value) = of.get(key) else { return Vec::new() };
+        let pointer = of.pointer_to(key);
+        match value.get_ref().as_array() {
+            Some(items) => items.iter().enumerate().map(|(i, v)| (format!("{pointer}/{i}"), v)).collect(),
+            None => {
+                let (at, is) = (self.span(&value.span()), value.get_ref().type_str());
+                self.schema(pointer, at, format!("`{key}` must be a list in [ ], not {}", article(is)));
+                Vec::new()
+            }
+        }
+    }
+
+    pub fn texts(&mut self, of: &Table<'_, '_>, key: &str) -> Vec<(String, Placed<String>)> {
+        let items = self.items(of, key);
+        items.into_iter().filter_map(|(p, v)| self.text_of(v, p.clone(), key).map(|t| (p, t))).collect()
+    }
+
+    pub fn tables<'a, 'v>(&mut self, of: &Table<'a, 'v>, key: &str, shape: &str) -> Vec<Table<'a, 'v>> {
+        let mut found = Vec::new();
+        for (pointer, value) in self.items(of, key) {
+            let at = self.span(&value.span());
+            match value.get_ref().as_table() {
+                Some(entries) => found.push(Table { pointer, at, entries }),
+                None => self.schema(pointer, at, format!("each entry of `{key}` is written {shape}")),
+            }
+        }
+        found
+    }
+
+    /// A whole number; the complaint says what is wrong with anything else.
+    pub fn number(&mut self, of: &Table<'_, '_>, key: &str) -> Option<Placed<i128>> {
+        let value = of.get(key)?;
+        let (pointer, at) = (of.pointer_to(key), self.span(&value.span()));
+        let Some(integer) = value.get_ref().as_integer() else {
+            let is = value.get_ref().type_str();
+            self.schema(
+                pointer,
+                at,
+                format!("`{key}` must be a whole number, not {}; there is no word for unlimited", article(is)),
+            );
+            return None;
+        };
+        match i128::from_str_radix(integer.as_str(), integer.radix()) {
+            Ok(value) => Some(Placed { value, at }),
+            Err(_) => {
+                self.schema(pointer, at, format!("`{key}` is too large a number"));
+                None
+            }
+        }
+    }
+
+    /// Parses the text; syntax faults (at most 20) are complained of with their places.
+    pub fn parse(&mut self) -> Option<Spanned<DeTable<'t>>> {
+        let (table, errors) = DeTable::parse_recoverable(self.text);
+        if errors.is_empty() {
+            return Some(table);
+        }
+        for error in errors.iter().take(20) {
+            let at = error.span().map(|s| self.at(s.start)).unwrap_or_default();
+            let message = crate::manifest::text::printable(error.message());
+            self.complain(Code::Syntax, "", at, format!("not TOML: {message}"));
+        }
+        self.problems.sort_by_key(|p| (p.line, p.column));
+        None
+    }
+}
+
+fn article(kind: &str) -> String {
+    let an = kind.starts_with(['a', 'e', 'i', 'o', 'u']);
+    format!("{} {kind}", if an { "an" } else { "a" })
+}
+
+/// `; did you mean …?` for the nearest known word, or nothing.
+pub(super) fn did_you_mean(word: &str, known: &[&str]) -> String {
+    let folded: String = word.to_lowercase().chars().filter(|c| c.is_alphanumeric()).collect();
+    known
+        .iter()
+        .map(|k| (strsim::jaro_winkler(&folded, &k.replace(['_', ':'], "").to_lowercase()), k))
+        .filter(|(score, _)| *score > 0.75)
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|(_, k)| format!("; did you mean `{k}`?"))
+        .unwrap_or_default()
+}

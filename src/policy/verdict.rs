@@ -1,0 +1,196 @@
+//! What was decided about one tool: every ask with its answer, and the shape that enforces them.
+//!
+//! For: service (`shape`), explain, diff, who-can. In: from `decide`. Out: plain data.
+//! Never: an answer that differs from what the shape holds: both come from one judgement.
+
+use super::{Grant, Runtime, Shape};
+use crate::fault::Fault;
+use crate::quantity::Limit;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+
+/// The walls, by the names they have in `sandbox`'s table, that a report can point to.
+pub mod wall {
+    pub const MOUNTS: &str = "mounts";
+    pub const LANDLOCK: &str = "landlock";
+    pub const STAGING: &str = "staging";
+    pub const NETWORK: &str = "network namespace";
+    pub const SECCOMP: &str = "seccomp";
+    pub const ENVIRONMENT: &str = "environment";
+    pub const CGROUP: &str = "cgroup";
+    pub const SAMPLED: &str = "sampled";
+    pub const RLIMITS: &str = "rlimits";
+    pub const TIMER: &str = "timer";
+    pub const PIPES: &str = "pipes";
+    pub const SCRATCH: &str = "scratch";
+    pub const LOAD: &str = "checked at load";
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum What {
+    Read,
+    Write,
+    Host,
+    Capability,
+    Env,
+    Runtime,
+}
+
+impl What {
+    pub fn name(self) -> &'static str {
+        match self {
+            What::Read => "read",
+            What::Write => "write",
+            What::Host => "reach",
+            What::Capability => "capability",
+            What::Env => "env",
+            What::Runtime => "runtime",
+        }
+    }
+}
+
+/// Who was the narrower.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Narrower {
+    Manifest,
+    Policy,
+    /// `host.policy.toml`
+    Host,
+    /// A rule of the house that no policy can lift.
+    House,
+    Machine,
+}
+
+/// One ask and its answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Verdict {
+    pub what: What,
+    /// As written in the manifest, or `(default)`.
+    pub asked: String,
+    /// What a call gets, in words; `None` = nothing.
+    pub effective: Option<String>,
+    /// The whole ask is met.
+    pub allowed: bool,
+    /// `policy: rule`; empty if none.
+    pub rule: String,
+    pub why: String,
+    /// `file:line` of the rule, or the policy's name.
+    pub place: String,
+    /// Why not, or why less.
+    pub reason: Option<String>,
+    pub narrower: Option<Narrower>,
+    pub enforced_by: Vec<String>,
+}
+
+impl Verdict {
+    pub(super) fn met(what: What, asked: impl Into<String>, effective: impl Into<String>, walls: &[&str]) -> Verdict {
+        Verdict {
+            what,
+            asked: asked.into(),
+            effective: Some(effective.into()),
+            allowed: true,
+            rule: String::new(),
+            why: String::new(),
+            place: String::new(),
+            reason: None,
+            narrower: None,
+            enforced_by: walls.iter().map(|w| w.to_string()).collect(),
+        }
+    }
+
+    pub(super) fn denied(
+        what: What,
+        asked: impl Into<String>,
+        narrower: Narrower,
+        reason: impl Into<String>,
+        walls: &[&str],
+    ) -> Verdict {
+        let mut verdict = Verdict::met(what, asked, "", walls);
+        verdict.effective = None;
+        verdict.allowed = false;
+        verdict.reason = Some(reason.into());
+        verdict.narrower = Some(narrower);
+        verdict
+    }
+
+    pub(super) fn because(
+        mut self,
+        rule: impl Into<String>,
+        why: impl Into<String>,
+        place: impl Into<String>,
+    ) -> Verdict {
+        self.rule = rule.into();
+        self.why = why.into();
+        self.place = place.into();
+        self
+    }
+}
+
+/// One limit: what was asked, the most there is, and what a call gets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LimitVerdict {
+    pub limit: Limit,
+    /// By the manifest.
+    pub asked: Option<u64>,
+    /// The most any call gets.
+    pub ceiling: u64,
+    /// What a call gets that asks for nothing itself (only `timeoutMs` can be asked for by a call).
+    pub effective: u64,
+    /// The manifest asked for more than the ceiling.
+    pub clamped: bool,
+    /// Who set the ceiling: `file:line`, a policy's name, or `house default`.
+    pub from: String,
+    pub enforced_by: String,
+}
+
+/// Everything decided about one tool on this machine.
+#[derive(Clone, Debug)]
+pub struct Decision {
+    /// `id@version`
+    pub tool: String,
+    /// The name of the policy that governs.
+    pub policy: String,
+    /// That policy's file; empty for the built-in default.
+    pub policy_file: PathBuf,
+    /// `mode` of that policy: asks that are denied are dropped, not refused.
+    pub narrow: bool,
+    pub verdicts: Vec<Verdict>,
+    pub limits: Vec<LimitVerdict>,
+    /// What files a call gets, also where the shape is refused for another reason.
+    pub grants: Vec<Grant>,
+    pub runtime: Option<Runtime>,
+    pub script: Option<PathBuf>,
+    pub folder: PathBuf,
+    /// Remarks: clamps, policies passed over, a folder that is shared.
+    pub notes: Vec<String>,
+    /// A policy demands exact accounting.
+    pub require_cgroup: bool,
+    /// Any text on stderr fails the call.
+    pub stderr_is_error: bool,
+    /// Runs inside the host: a service method or an extension. It has no shape of its own.
+    pub in_process: bool,
+    pub shape: Result<Shape, Fault>,
+    /// SHA-256 over the policy files that were used, hex.
+    pub digest: String,
+}
+
+impl Decision {
+    pub fn limit(&self, limit: Limit) -> Option<&LimitVerdict> {
+        self.limits.iter().find(|l| l.limit == limit)
+    }
+
+    /// Asks that were not met in full.
+    pub fn denied(&self) -> impl Iterator<Item = &Verdict> {
+        self.verdicts.iter().filter(|v| !v.allowed)
+    }
+
+    /// True for what this tool may write: such a file is never loaded as manifest, script or policy.
+    pub fn may_write(&self, path: &Path) -> bool {
+        let mut writes = self.grants.iter().filter(|g| g.access == super::Access::Write);
+        writes.any(|g| super::Area::of(&g.opening).holds(path))
+    }
+}

@@ -1,0 +1,125 @@
+//! Who can read, write or reach this? Asked of every decision of the registry.
+//!
+//! For: `audit --who-can`. In: decisions, a question. Out: the tools, each with the rule that lets it.
+//! Never: leaves out a tool because it only *could*: what depends on the call is listed as such.
+
+use super::area::{self, Area};
+use super::decide::SCRIPT_FOLDER;
+use super::verdict::Decision;
+use super::{Access, Grant};
+use crate::manifest::text::printable;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Question {
+    Read(PathBuf),
+    Write(PathBuf),
+    Reach(String),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Answer {
+    pub tool: String,
+    /// `all of it`, `a part of it`, `if the script it is told to run lies near it`, …
+    pub how: String,
+    /// What is granted.
+    pub grant: String,
+    pub rule: String,
+    pub why: String,
+}
+
+/// `read:PATH`, `write:PATH` (absolute, plain) or `reach:HOST`.
+pub fn question(text: &str) -> Result<Question, String> {
+    let help = "ask read:PATH, write:PATH or reach:HOST";
+    let (verb, target) = text.split_once(':').ok_or_else(|| help.to_string())?;
+    if target.is_empty() {
+        return Err(help.to_string());
+    }
+    let path = || {
+        Some(Path::new(target))
+            .filter(|p| p.is_absolute())
+            .and_then(|p| area::join(Path::new("/"), p))
+            .ok_or_else(|| "the path must be absolute and without `..`".to_string())
+    };
+    match verb {
+        "read" => Ok(Question::Read(path()?)),
+        "write" => Ok(Question::Write(path()?)),
+        "reach" => Ok(Question::Reach(target.to_string())),
+        _ => Err(help.to_string()),
+    }
+}
+
+/// `bases`: the folders scripts are found under; a builtin tool can be told to run any of those.
+pub fn answer(decisions: &[Decision], question: &Question, bases: &[PathBuf]) -> Vec<Answer> {
+    let (path, access) = match question {
+        // No tool has a network in this version.
+        Question::Reach(_) => return Vec::new(),
+        Question::Read(path) => (path, Access::Read),
+        Question::Write(path) => (path, Access::Write),
+    };
+    let runnable = decisions.iter().filter(|d| d.in_process || d.shape.is_ok());
+    runnable.flat_map(|decision| about(decision, path, access, bases)).collect()
+}
+
+fn about(decision: &Decision, path: &Path, access: Access, bases: &[PathBuf]) -> Vec<Answer> {
+    let mut found: Vec<Answer> = Vec::new();
+    for grant in decision.grants.iter().filter(|g| g.access >= access) {
+        if let Some(how) = holds(grant, path, bases) {
+            found.push(Answer {
+                tool: decision.tool.clone(),
+                how: how.to_string(),
+                grant: Area::of(&grant.opening).text(),
+                rule: grant.rule.clone(),
+                why: grant.why.clone(),
+            });
+        }
+    }
+    if access == Access::Read {
+        let script = decision.script.iter().map(|s| (s, "its own script"));
+        let roots = decision.runtime.iter().flat_map(|r| &r.roots).map(|r| (r, "a file of its interpreter"));
+        for (root, why) in script.chain(roots) {
+            let how = if path.starts_with(root) { "all of it" } else { "a part of it" };
+            if path.starts_with(root) || root.starts_with(path) {
+                let (tool, grant) = (decision.tool.clone(), root.display().to_string());
+                found.push(Answer { tool, how: how.into(), grant, rule: "house".into(), why: why.into() });
+            }
+        }
+    }
+    found
+}
+
+fn holds(grant: &Grant, path: &Path, bases: &[PathBuf]) -> Option<&'static str> {
+    let area = Area::of(&grant.opening);
+    if let Ok(below) = area.folder().strip_prefix(SCRIPT_FOLDER) {
+        let in_base = bases.iter().any(|base| path.starts_with(base) || base.starts_with(path));
+        let names: Vec<_> = below.components().collect();
+        let parts: Vec<_> = path.components().collect();
+        let fits = names.is_empty() || parts.windows(names.len()).any(|w| w == names.as_slice());
+        return (in_base && fits).then_some("if the script it is told to run lies in a folder above it");
+    }
+    if area.holds(path) {
+        return Some("all of it");
+    }
+    area.path().starts_with(path).then_some("a part of it")
+}
+
+pub fn text(question: &Question, answers: &[Answer]) -> String {
+    let asked = match question {
+        Question::Read(path) => format!("read {}", path.display()),
+        Question::Write(path) => format!("write {}", path.display()),
+        Question::Reach(host) => format!("reach {host}"),
+    };
+    let asked = printable(&asked);
+    if answers.is_empty() {
+        let more = if matches!(question, Question::Reach(_)) { ": tools have no network" } else { "" };
+        return format!("No tool can {asked}{more}.\n");
+    }
+    let mut out = format!("These can {asked}:\n");
+    for a in answers {
+        let line = format!("{}: {} ({}), rule {}: {}", a.tool, a.how, a.grant, a.rule, a.why);
+        out.push_str(&format!("  {}\n", printable(&line)));
+    }
+    out
+}

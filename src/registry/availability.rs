@@ -1,0 +1,155 @@
+//! What a tool still needs before a call can be served.
+//!
+//! For: loader, registry, service, cli. In: a manifest, the other tools, the machine's facts. Out: needs in words.
+//! Never: starts anything to find out.
+
+use super::{Availability, Tool};
+use crate::manifest::{self, Handler, Manifest};
+use crate::policy;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Needs that the manifest alone shows: what is known, but not built yet, and words nobody knows.
+pub(super) fn of_manifest(manifest: &Manifest) -> Availability {
+    let mut needs = Vec::new();
+    match &manifest.handler {
+        Handler::ToolService => {
+            needs.push("tool services over a broker (handler.type tool-service): not built yet".to_owned())
+        }
+        Handler::DefinitionOnly => {
+            needs.push("a client that runs the tool (handler.type definition-only): not built yet".to_owned())
+        }
+        Handler::Script { .. } | Handler::ServiceMethod { .. } | Handler::Extension { .. } => {}
+    }
+    if manifest.execution.asynchronous {
+        needs.push("asynchronous calls (execution.mode async): not built yet".to_owned());
+    }
+    if !manifest.asks.hosts.is_empty() {
+        needs.push("network grants (securityContext.networkAccess.allowHosts): not built yet".to_owned());
+    }
+    for word in manifest.asks.capabilities.iter().filter(|word| !manifest::known_capability(word)) {
+        let word = manifest::text::printable(&manifest::text::head(word, 60));
+        needs.push(format!("the capability '{word}' (requiredCapabilities), which nobody knows"));
+    }
+    if needs.is_empty() { Availability::Ready } else { Availability::Unavailable { needs } }
+}
+
+/// Everything that keeps a tool from being called on this machine; empty = it can be called.
+pub fn needs_of(tool: &Tool, machine: &policy::Machine) -> Vec<String> {
+    let mut needs = match &tool.availability {
+        Availability::Ready => Vec::new(),
+        Availability::Unavailable { needs } => needs.clone(),
+    };
+    let manifest = &tool.manifest;
+    if let Handler::Script { language, .. } = &manifest.handler
+        && !machine.runtimes.contains_key(language)
+    {
+        needs.push(format!("the runtime '{}', which was not found on this machine", language.name()));
+    }
+    let asked = manifest.asks.capabilities.iter().filter(|word| manifest::known_capability(word));
+    for word in asked.filter(|word| !machine.capabilities.contains(*word)) {
+        needs.push(format!("the capability '{}', which this host does not give", manifest::text::printable(word)));
+    }
+    needs
+}
+
+/// Settles `requires` among the loaded tools: a tool is ready when something ready serves each of them.
+pub(super) fn settle_requires(tools: &mut [Tool]) {
+    let mut by_id: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    let mut waiters: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    for (index, tool) in tools.iter().enumerate() {
+        by_id.entry(tool.manifest.id.clone()).or_default().push(index);
+        for id in tool.manifest.requires.keys() {
+            waiters.entry(id.clone()).or_default().push(index);
+        }
+    }
+    let mut met: BTreeSet<usize> = BTreeSet::new();
+    let mut queue: Vec<usize> = (0..tools.len()).collect();
+    while let Some(index) = queue.pop() {
+        let Some(tool) = tools.get(index) else { continue };
+        if met.contains(&index) || !tool.ready() || !unmet(tool, tools, &by_id, &met).is_empty() {
+            continue;
+        }
+        met.insert(index);
+        queue.extend(waiters.get(&tool.manifest.id).into_iter().flatten());
+    }
+    let reasons: Vec<(usize, Vec<String>)> = tools
+        .iter()
+        .enumerate()
+        .filter(|(index, tool)| !met.contains(index) && !tool.manifest.requires.is_empty())
+        .map(|(index, tool)| (index, unmet(tool, tools, &by_id, &met)))
+        .collect();
+    let circular = circles(tools, &by_id, &met);
+    for (index, mut reasons) in reasons {
+        if circular.contains(&index) {
+            reasons.push("requirements that do not go round in a circle (requires)".to_owned());
+        }
+        let Some(tool) = tools.get_mut(index) else { continue };
+        let mut needs = match &tool.availability {
+            Availability::Ready => Vec::new(),
+            Availability::Unavailable { needs } => needs.clone(),
+        };
+        needs.append(&mut reasons);
+        if !needs.is_empty() {
+            tool.availability = Availability::Unavailable { needs };
+        }
+    }
+}
+
+/// The requirements of one tool that nothing ready serves, in words.
+fn unmet(tool: &Tool, tools: &[Tool], by_id: &BTreeMap<String, Vec<usize>>, met: &BTreeSet<usize>) -> Vec<String> {
+    let mut needs = Vec::new();
+    for (id, range) in &tool.manifest.requires {
+        let versions = by_id.get(id).map(Vec::as_slice).unwrap_or_default();
+        let fits = |index: &&usize| tools.get(**index).is_some_and(|other| range.matches(&other.manifest.version));
+        let fitting: Vec<_> = versions.iter().filter(fits).collect();
+        if fitting.iter().any(|index| met.contains(index)) {
+            continue;
+        }
+        needs.push(if versions.is_empty() {
+            format!("the tool {id} {range} (requires), which is not loaded")
+        } else if fitting.is_empty() {
+            let there: Vec<_> =
+                versions.iter().filter_map(|i| tools.get(*i)).map(|t| t.manifest.version.to_string()).collect();
+            format!("the tool {id} {range} (requires); loaded: {}", there.join(", "))
+        } else {
+            format!("the tool {id} {range} (requires), which is itself unavailable")
+        });
+    }
+    needs
+}
+
+/// Tools that lie on a circle of requirements. Peels off what nobody left requires, then what requires nobody left.
+fn circles(tools: &[Tool], by_id: &BTreeMap<String, Vec<usize>>, met: &BTreeSet<usize>) -> BTreeSet<usize> {
+    let mut left: BTreeSet<usize> = (0..tools.len()).filter(|index| !met.contains(index)).collect();
+    let edges: Vec<(usize, usize)> = left
+        .iter()
+        .filter_map(|index| tools.get(*index).map(|tool| (*index, tool)))
+        .flat_map(|(index, tool)| {
+            let ids = tool.manifest.requires.keys().filter_map(|id| by_id.get(id));
+            ids.flatten().map(move |other| (index, *other)).collect::<Vec<_>>()
+        })
+        .filter(|(_, to)| left.contains(to))
+        .collect();
+    for forwards in [true, false] {
+        let mut count: BTreeMap<usize, usize> = left.iter().map(|index| (*index, 0)).collect();
+        let mut behind: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        for (from, to) in edges.iter().filter(|(from, to)| left.contains(from) && left.contains(to)) {
+            let (counted, other) = if forwards { (from, to) } else { (to, from) };
+            *count.entry(*counted).or_default() += 1;
+            behind.entry(*other).or_default().push(*counted);
+        }
+        let mut free: Vec<usize> = count.iter().filter(|(_, n)| **n == 0).map(|(index, _)| *index).collect();
+        while let Some(index) = free.pop() {
+            left.remove(&index);
+            for other in behind.get(&index).into_iter().flatten() {
+                if let Some(n) = count.get_mut(other) {
+                    *n = n.saturating_sub(1);
+                    if *n == 0 {
+                        free.push(*other);
+                    }
+                }
+            }
+        }
+    }
+    left
+}

@@ -1,0 +1,119 @@
+//! Opening a file below a folder, once, by the kernel's own rules.
+//!
+//! For: loader and script lookup. In: a folder and a relative path. Out: an open regular file.
+//! Never: a symbolic link, a path that leaves the folder, a pipe, device, socket or folder; never waits.
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2};
+use nix::sys::stat::Mode;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+/// Why a file was not opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// Nothing is there.
+    Missing,
+    /// A component is a symbolic link.
+    Link,
+    /// It leads out of the folder.
+    Outside,
+    /// It is there, but no regular file.
+    NotAFile(&'static str),
+    TooLarge,
+    /// Anything else the system said.
+    System(Errno),
+}
+
+impl Refusal {
+    /// For a person: what it is and the mend.
+    pub(super) fn why(self) -> String {
+        match self {
+            Refusal::Missing => "is not there".to_owned(),
+            Refusal::Link => {
+                "is a symbolic link, or lies behind one: links are not followed; put the file itself here".to_owned()
+            }
+            Refusal::Outside => "leads out of its folder".to_owned(),
+            Refusal::NotAFile(what) => format!("is {what}, not a regular file"),
+            Refusal::TooLarge => "is larger than a definition may be (1 MiB)".to_owned(),
+            Refusal::System(Errno::EACCES | Errno::EPERM) => {
+                "may not be read by this user: change its mode or owner".to_owned()
+            }
+            Refusal::System(Errno::ENOSYS) => "needs a kernel with openat2 (Linux 5.6 or newer)".to_owned(),
+            Refusal::System(errno) => format!("cannot be opened: {}", errno.desc()),
+        }
+    }
+}
+
+/// A handle on a folder; the way to it may hold links, since the operator named it.
+pub(super) fn folder(path: &Path) -> Result<OwnedFd, Errno> {
+    open(path, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())
+}
+
+/// Opens a regular file for reading.
+pub(super) fn file(folder: &OwnedFd, relative: &Path) -> Result<File, Refusal> {
+    let resolve = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS;
+    let how = |flags| OpenHow::new().flags(flags | OFlag::O_CLOEXEC).resolve(resolve);
+    // First a look without opening: opening a device can already do something.
+    let look = with_patience(|| openat2(folder, relative, how(OFlag::O_PATH)))?;
+    regular(&File::from(look))?;
+    let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+    let file = File::from(with_patience(|| openat2(folder, relative, how(flags)))?);
+    regular(&file)?;
+    Ok(file)
+}
+
+/// Its bytes, up to a bound.
+pub(super) fn read(folder: &OwnedFd, relative: &Path, most: u64) -> Result<Vec<u8>, Refusal> {
+    let file = file(folder, relative)?;
+    let length = file.metadata().map_err(|error| system(&error))?.len();
+    if length > most {
+        return Err(Refusal::TooLarge);
+    }
+    let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or(0) + 1);
+    file.take(most + 1).read_to_end(&mut bytes).map_err(|error| system(&error))?;
+    // It may have grown since.
+    if bytes.len() as u64 > most { Err(Refusal::TooLarge) } else { Ok(bytes) }
+}
+
+fn regular(file: &File) -> Result<(), Refusal> {
+    use std::os::unix::fs::FileTypeExt;
+    let kind = file.metadata().map_err(|error| system(&error))?.file_type();
+    let what = if kind.is_file() {
+        return Ok(());
+    } else if kind.is_dir() {
+        "a folder"
+    } else if kind.is_fifo() {
+        "a named pipe"
+    } else if kind.is_socket() {
+        "a socket"
+    } else if kind.is_block_device() || kind.is_char_device() {
+        "a device"
+    } else {
+        "something else"
+    };
+    Err(Refusal::NotAFile(what))
+}
+
+fn system(error: &std::io::Error) -> Refusal {
+    Refusal::System(error.raw_os_error().map_or(Errno::EIO, Errno::from_raw))
+}
+
+/// The kernel answers EAGAIN when something was renamed while it looked.
+fn with_patience(mut attempt: impl FnMut() -> nix::Result<OwnedFd>) -> Result<OwnedFd, Refusal> {
+    let mut last = Errno::EAGAIN;
+    for _ in 0..16 {
+        match attempt() {
+            Ok(fd) => return Ok(fd),
+            Err(errno @ (Errno::EAGAIN | Errno::EINTR)) => last = errno,
+            Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ENAMETOOLONG) => return Err(Refusal::Missing),
+            Err(Errno::ELOOP) => return Err(Refusal::Link),
+            Err(Errno::EXDEV) => return Err(Refusal::Outside),
+            Err(Errno::ENXIO) => return Err(Refusal::NotAFile("a socket")),
+            Err(errno) => return Err(Refusal::System(errno)),
+        }
+    }
+    Err(Refusal::System(last))
+}

@@ -1,0 +1,59 @@
+//! The tools compiled into this binary (source `builtin`). Their manifests are kept in `tool-defs/core/`.
+//!
+//! For: the registry. In: nothing. Out: the core tools. Never: reads the disk: a file cannot change them.
+
+use super::{Availability, Discovery, FileReport, Source, Status, Tool, availability};
+use crate::manifest::{self, Site};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// File name and text of every builtin manifest. A new one is one line here.
+pub const BUILTIN_FILES: &[(&str, &str)] = &[
+    ("execute-nodejs-script.tool.json", include_str!("../../tool-defs/core/execute-nodejs-script.tool.json")),
+    ("execute-python-script.tool.json", include_str!("../../tool-defs/core/execute-python-script.tool.json")),
+    ("execute-script.tool.json", include_str!("../../tool-defs/core/execute-script.tool.json")),
+    ("run-code.tool.json", include_str!("../../tool-defs/core/run-code.tool.json")),
+];
+
+/// The source of the core tools.
+#[derive(Debug, Default)]
+pub struct Builtin;
+
+impl Source for Builtin {
+    fn id(&self) -> &str {
+        "builtin"
+    }
+
+    fn discover(&self) -> Result<Discovery, String> {
+        let mut discovery = Discovery::default();
+        for (name, text) in BUILTIN_FILES {
+            match manifest::read(text.as_bytes()) {
+                Ok((manifest, warnings)) => {
+                    let nowhere = PathBuf::new();
+                    let site = Site { manifest: nowhere.clone(), base: nowhere.clone(), script: None, folder: nowhere };
+                    let availability = availability::of_manifest(&manifest);
+                    let source = self.id().to_owned();
+                    discovery.tools.push(Tool { manifest: Arc::new(manifest), site, source, availability, warnings });
+                }
+                Err(problems) => discovery.reports.push(FileReport {
+                    path: PathBuf::from(format!("(builtin)/{name}")),
+                    status: Status::Skipped,
+                    tool: None,
+                    problems,
+                }),
+            }
+        }
+        Ok(discovery)
+    }
+}
+
+/// The digest of a builtin manifest, by its `id@version`: a copy of it on disk is no rival.
+pub(super) fn same_as_builtin(tool: &Tool) -> bool {
+    BUILTIN_FILES.iter().any(|(_, text)| manifest::sha256_hex(text.as_bytes()) == tool.manifest.digest)
+}
+
+impl Tool {
+    pub(super) fn ready(&self) -> bool {
+        self.availability == Availability::Ready
+    }
+}

@@ -1,0 +1,286 @@
+//! `DirectToolLoader`: scans folders for `*.tool.json` and reads each one, whole and unharmed (A-084…A-090, P19).
+//!
+//! For: the registry (source `files`). In: folders of tools and of scripts; both hold both.
+//! Out: the tools that are good, and one report for every file that looks like a manifest.
+//! Never: follows a link, waits on a pipe, reads more than a definition may be, stops at a bad file.
+
+use super::{Discovery, FileReport, Source, Status, Tool, availability, beneath, scripts};
+use crate::fault::Kind;
+use crate::manifest::{self, Code, Handler, Problem, Severity, Site, schema, text};
+use crate::quantity::{MAX_DEFINITION_BYTES, MAX_SCAN_DEPTH, MAX_SCAN_ENTRIES};
+use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// How a manifest's file name ends.
+pub const ENDING: &str = ".tool.json";
+/// Folders that package managers and interpreters fill; hidden ones are skipped anyway.
+const SKIPPED_FOLDERS: &[&str] = &["node_modules", "__pycache__", "venv", "site-packages"];
+/// From here on a second thread pays.
+const WORTH_A_THREAD: usize = 64;
+
+/// The source `files`.
+pub struct DirectToolLoader {
+    tools: Vec<PathBuf>,
+    scripts: Vec<PathBuf>,
+    stricter: Option<schema::Schema>,
+}
+
+/// One file that looks like a manifest.
+struct Candidate {
+    base: Arc<Base>,
+    relative: PathBuf,
+}
+
+struct Base {
+    path: PathBuf,
+    folder: OwnedFd,
+}
+
+impl DirectToolLoader {
+    /// Both lists are scanned, and both are script bases (Q28); scripts are looked up in `scripts` first.
+    pub fn new(tools: Vec<PathBuf>, scripts: Vec<PathBuf>) -> DirectToolLoader {
+        DirectToolLoader { tools, scripts, stricter: None }
+    }
+
+    /// Also holds every manifest to this JSON Schema.
+    pub fn stricter(mut self, schema: schema::Schema) -> DirectToolLoader {
+        self.stricter = Some(schema);
+        self
+    }
+
+    /// Script bases, in the order they are searched.
+    fn script_bases(&self) -> scripts::Bases {
+        scripts::Bases::open(&self.scripts.iter().chain(&self.tools).cloned().collect::<Vec<_>>())
+    }
+
+    /// Reads one file; a panic in a library that parses it is one file's fault, not the scan's.
+    fn read_guarded(&self, candidate: &Candidate, bases: &scripts::Bases) -> (FileReport, Option<Tool>) {
+        let read = std::panic::AssertUnwindSafe(|| self.read(candidate, bases));
+        std::panic::catch_unwind(read).unwrap_or_else(|_| {
+            let message = "this file made the reader fail: a fault in toolhost; please report it";
+            let path = candidate.base.path.join(&candidate.relative);
+            (skipped(path, problem(Severity::Error, Code::Unreadable, message)), None)
+        })
+    }
+
+    fn read(&self, candidate: &Candidate, bases: &scripts::Bases) -> (FileReport, Option<Tool>) {
+        let path = candidate.base.path.join(&candidate.relative);
+        let skipped = |problems| {
+            let report = FileReport { path: path.clone(), status: Status::Skipped, tool: None, problems };
+            (report, None)
+        };
+        let bytes = match beneath::read(&candidate.base.folder, &candidate.relative, MAX_DEFINITION_BYTES) {
+            Ok(bytes) => bytes,
+            Err(refusal) => return skipped(vec![problem(Severity::Error, Code::Unreadable, refusal.why())]),
+        };
+        let (manifest, mut warnings) = match manifest::read(&bytes) {
+            Ok(read) => read,
+            Err(problems) => return skipped(problems),
+        };
+        if let Some(stricter) = &self.stricter {
+            let broken: Vec<_> = stricter.flaws(&manifest.raw).iter().map(house_rule).collect();
+            if !broken.is_empty() {
+                return skipped(broken);
+            }
+        }
+        let reference = format!("{}@{}", manifest.id, manifest.version);
+        let site = match self.site(&manifest, &path, &candidate.base.path, bases, &mut warnings) {
+            Ok(site) => site,
+            Err(mut broken) => {
+                broken.place(&bytes);
+                let mut problems = vec![broken.problem];
+                problems.append(&mut warnings);
+                return (FileReport { path, status: Status::Skipped, tool: Some(reference), problems }, None);
+            }
+        };
+        let report = FileReport { path, status: Status::Loaded, tool: Some(reference), problems: warnings.clone() };
+        let availability = availability::of_manifest(&manifest);
+        let source = self.id().to_owned();
+        (report, Some(Tool { manifest: Arc::new(manifest), site, source, availability, warnings }))
+    }
+
+    /// Where the tool lies; its script must be there now.
+    fn site(
+        &self,
+        manifest: &manifest::Manifest,
+        path: &Path,
+        base: &Path,
+        bases: &scripts::Bases,
+        warnings: &mut Vec<Problem>,
+    ) -> Result<Site, Broken> {
+        let folder = path.parent().unwrap_or(base).to_path_buf();
+        let Handler::Script { script_path, .. } = &manifest.handler else {
+            return Ok(Site { manifest: path.to_path_buf(), base: base.to_path_buf(), script: None, folder });
+        };
+        match bases.find(Some(&folder), script_path) {
+            Ok(found) => {
+                if let Some(note) = found.note {
+                    let severity = if note.starts_with("a file") { Severity::Warning } else { Severity::Note };
+                    let mut note = problem(severity, Code::Dependency, note);
+                    note.pointer = "/handler/scriptPath".to_owned();
+                    warnings.push(note);
+                }
+                Ok(Site { manifest: path.to_path_buf(), ..found.site })
+            }
+            Err(fault) => {
+                let code = if fault.kind == Kind::SecurityError { Code::Security } else { Code::Dependency };
+                let mut problem = problem(Severity::Error, code, fault.person.unwrap_or(fault.message));
+                problem.pointer = "/handler/scriptPath".to_owned();
+                Err(Broken { problem })
+            }
+        }
+    }
+}
+
+/// A problem found after the text was put away.
+struct Broken {
+    problem: Problem,
+}
+
+impl Broken {
+    fn place(&mut self, bytes: &[u8]) {
+        if let Ok(document) = manifest::json::parse(bytes, manifest::json::Dialect::Commented) {
+            (self.problem.line, self.problem.column) = document.place(&self.problem.pointer);
+        }
+    }
+}
+
+fn house_rule(flaw: &schema::Flaw) -> Problem {
+    let what = match &flaw.what {
+        schema::What::Missing(name) => format!("'{name}' is missing"),
+        schema::What::Unknown(names) => format!("not allowed here: {}", names.join(", ")),
+        schema::What::Must(must) => must.clone(),
+    };
+    let mut problem =
+        problem(Severity::Error, Code::Schema, format!("{} (this host's own manifest rules)", text::printable(&what)));
+    problem.pointer = flaw.pointer.clone();
+    problem
+}
+
+pub(super) fn problem(severity: Severity, code: Code, message: impl Into<String>) -> Problem {
+    Problem { severity, code, pointer: String::new(), line: 0, column: 0, message: message.into() }
+}
+
+impl Source for DirectToolLoader {
+    fn id(&self) -> &str {
+        "files"
+    }
+
+    fn discover(&self) -> Result<Discovery, String> {
+        let mut discovery = Discovery::default();
+        let mut candidates = Vec::new();
+        let mut seen = BTreeSet::new();
+        for base in self.tools.iter().chain(&self.scripts) {
+            scan(base, &mut seen, &mut candidates, &mut discovery);
+        }
+        let bases = self.script_bases();
+        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(8);
+        let share =
+            if candidates.len() < WORTH_A_THREAD { candidates.len() } else { candidates.len().div_ceil(threads) };
+        let work = |chunk: &[Candidate]| chunk.iter().map(|c| self.read_guarded(c, &bases)).collect::<Vec<_>>();
+        let work = &work;
+        let read: Vec<_> = std::thread::scope(|scope| {
+            let (first, rest) = candidates.split_at(share.min(candidates.len()));
+            let spawn = |chunk| std::thread::Builder::new().spawn_scoped(scope, move || work(chunk)).ok();
+            let threads: Vec<_> = rest.chunks(share.max(1)).map(|chunk| (chunk, spawn(chunk))).collect();
+            let mut done = work(first);
+            for (chunk, thread) in threads {
+                // No second thread to be had: the work is done here.
+                done.extend(thread.and_then(|thread| thread.join().ok()).unwrap_or_else(|| work(chunk)));
+            }
+            done
+        });
+        for (report, tool) in read {
+            discovery.reports.push(report);
+            discovery.tools.extend(tool);
+        }
+        Ok(discovery)
+    }
+}
+
+/// Lists one base folder. A folder given twice, or inside another, gives each file once.
+fn scan(base: &Path, seen: &mut BTreeSet<PathBuf>, candidates: &mut Vec<Candidate>, discovery: &mut Discovery) {
+    let opened = base.canonicalize().and_then(|path| Ok((beneath::folder(&path)?, path)));
+    let (folder, path) = match opened {
+        Ok((folder, path)) => (folder, path),
+        Err(error) => {
+            let missing = error.kind() == std::io::ErrorKind::NotFound;
+            // A project may well have only one of the two folders.
+            let severity = if missing { Severity::Warning } else { Severity::Error };
+            let message = if missing {
+                "this folder is not there".to_owned()
+            } else {
+                format!("this folder cannot be read: {error}")
+            };
+            discovery.reports.push(skipped(base.to_path_buf(), problem(severity, Code::Unreadable, message.clone())));
+            discovery.incomplete.push(format!("{}: {message}", text::printable(&base.to_string_lossy())));
+            return;
+        }
+    };
+    let base = Arc::new(Base { path, folder });
+    let walk = walkdir::WalkDir::new(&base.path)
+        .follow_links(false)
+        .max_depth(MAX_SCAN_DEPTH)
+        .max_open(32)
+        .sort_by_file_name();
+    let entries = walk.into_iter().filter_entry(|entry| entry.depth() == 0 || wanted(entry));
+    for (number, entry) in entries.enumerate() {
+        if number >= MAX_SCAN_ENTRIES {
+            let message = format!(
+                "more than {MAX_SCAN_ENTRIES} files and folders: the rest was not looked at; name a smaller folder"
+            );
+            discovery.reports.push(skipped(base.path.clone(), problem(Severity::Error, Code::Unreadable, message)));
+            return;
+        }
+        match entry {
+            Ok(entry) => found(&entry, &base, seen, candidates, discovery),
+            Err(error) => {
+                let path = error.path().unwrap_or(&base.path).to_path_buf();
+                let why = error.io_error().map_or_else(|| "links in a circle".to_owned(), ToString::to_string);
+                if path == base.path {
+                    discovery.incomplete.push(format!("{}: {why}", text::printable(&path.to_string_lossy())));
+                }
+                discovery
+                    .reports
+                    .push(skipped(path, problem(Severity::Error, Code::Unreadable, format!("cannot be read: {why}"))));
+            }
+        }
+    }
+}
+
+/// Hidden and machine-filled folders are not entered, hidden files not looked at.
+fn wanted(entry: &walkdir::DirEntry) -> bool {
+    let name = entry.file_name().to_string_lossy();
+    let skipped = entry.file_type().is_dir() && SKIPPED_FOLDERS.contains(&name.as_ref());
+    !name.starts_with('.') && !skipped
+}
+
+fn found(
+    entry: &walkdir::DirEntry,
+    base: &Arc<Base>,
+    seen: &mut BTreeSet<PathBuf>,
+    candidates: &mut Vec<Candidate>,
+    discovery: &mut Discovery,
+) {
+    let path = entry.path();
+    let named = entry.file_name().to_string_lossy().ends_with(ENDING);
+    if !named {
+        // A linked folder is a frequent surprise: nothing below it is ever found.
+        if entry.path_is_symlink() && path.is_dir() && seen.insert(path.to_path_buf()) {
+            let message =
+                "this folder is a symbolic link and is not entered: name its real path with --tools or --scripts";
+            discovery.reports.push(skipped(path.to_path_buf(), problem(Severity::Warning, Code::Unreadable, message)));
+        }
+        return;
+    }
+    let Ok(relative) = path.strip_prefix(&base.path) else { return };
+    if seen.insert(path.to_path_buf()) {
+        candidates.push(Candidate { base: Arc::clone(base), relative: relative.to_path_buf() });
+    }
+}
+
+fn skipped(path: PathBuf, problem: Problem) -> FileReport {
+    FileReport { path, status: Status::Skipped, tool: None, problems: vec![problem] }
+}

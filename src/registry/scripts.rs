@@ -1,0 +1,184 @@
+//! From a script path as written to one regular file below a script base folder (A-023…A-026, P20).
+//!
+//! For: the loader and the script service method. In: the bases, the manifest's folder, the path.
+//! Out: a `Site`. Never: lets a path upwards, outwards or through a link; compares paths as text.
+
+use super::beneath::{self, Refusal};
+use crate::fault::{Fault, Kind};
+use crate::manifest::{Site, text};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+/// A script that was found, and what a person should know about how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    pub site: Site,
+    pub note: Option<String>,
+}
+
+/// Finds a script. The order: each base (Q12 for a doubled base name), then the manifest's own folder (Q28).
+/// A path that may not be used is a `SecurityError`; one that leads to nothing a `ParameterValidationError`.
+pub fn resolve(bases: &[PathBuf], manifest_folder: Option<&Path>, script_path: &str) -> Result<Site, Fault> {
+    find(bases, manifest_folder, script_path).map(|found| found.site)
+}
+
+/// As `resolve`, with the note.
+pub fn find(bases: &[PathBuf], manifest_folder: Option<&Path>, script_path: &str) -> Result<Found, Fault> {
+    let folder = manifest_folder.and_then(|folder| folder.canonicalize().ok());
+    Bases::open(bases).find(folder.as_deref(), script_path)
+}
+
+/// Script base folders, opened once: the loader asks them for every manifest.
+pub(super) struct Bases(Vec<Base>);
+
+struct Base {
+    /// Without symbolic links.
+    path: PathBuf,
+    folder: OwnedFd,
+}
+
+impl Bases {
+    /// Bases that are not there hold no script; `doctor` and `check` tell about them.
+    pub(super) fn open(bases: &[PathBuf]) -> Bases {
+        let mut opened: Vec<Base> = Vec::new();
+        for path in bases.iter().filter_map(|base| base.canonicalize().ok()) {
+            if let Ok(folder) = beneath::folder(&path)
+                && opened.iter().all(|base| base.path != path)
+            {
+                opened.push(Base { path, folder });
+            }
+        }
+        Bases(opened)
+    }
+
+    /// `manifest_folder`: without symbolic links.
+    pub(super) fn find(&self, manifest_folder: Option<&Path>, script_path: &str) -> Result<Found, Fault> {
+        let relative = plain(script_path)?;
+        let beside = manifest_folder.and_then(|folder| self.beside(folder, &relative));
+        let mut tried = Vec::new();
+        for base in &self.0 {
+            if let Some(site) = look(base, &relative, script_path, &mut tried)? {
+                let note = also_beside(&site, beside.as_ref());
+                return Ok(Found { site, note });
+            }
+        }
+        for base in &self.0 {
+            let Some(rest) = base.path.file_name().and_then(|name| relative.strip_prefix(name).ok()) else { continue };
+            if rest.as_os_str().is_empty() {
+                continue;
+            }
+            if let Some(site) = look(base, rest, script_path, &mut tried)? {
+                let note = "the path starts with the base folder's own name, which was left out: it is relative to the base folder";
+                return Ok(Found { site, note: Some(note.to_owned()) });
+            }
+        }
+        if let Some((base, relative)) = &beside
+            && let Some(site) = look(base, relative, script_path, &mut tried)?
+        {
+            let written = text::printable(&relative.to_string_lossy());
+            let note = format!("found beside its manifest; written from the base folder the path is '{written}'");
+            return Ok(Found { site, note: Some(note) });
+        }
+        Err(not_found(script_path, &tried))
+    }
+
+    /// The same path seen from the manifest's folder, when that lies inside a base.
+    fn beside(&self, folder: &Path, relative: &Path) -> Option<(&Base, PathBuf)> {
+        let inside = self.0.iter().filter(|base| folder.starts_with(&base.path));
+        let base = inside.max_by_key(|base| base.path.as_os_str().len())?;
+        Some((base, folder.strip_prefix(&base.path).ok()?.join(relative)))
+    }
+}
+
+fn not_found(script_path: &str, tried: &[PathBuf]) -> Fault {
+    let tried: Vec<_> = tried.iter().map(|path| text::printable(&path.to_string_lossy())).collect();
+    let place = if tried.is_empty() {
+        "there is no script base folder".to_owned()
+    } else {
+        format!("tried {}", tried.join(", "))
+    };
+    let shown = shown(script_path);
+    let message = format!("No script '{shown}' was found: the path is relative to a script base folder.");
+    Fault::new(Kind::ParameterValidationError, message)
+        .person(format!("no script '{shown}': {place}; put the script there or mend the path"))
+}
+
+/// Two files fit one path: the base's wins, and that must not be a surprise.
+fn also_beside(site: &Site, beside: Option<&(&Base, PathBuf)>) -> Option<String> {
+    let (base, relative) = beside?;
+    if site.script.as_deref() == Some(&base.path.join(relative)) {
+        return None;
+    }
+    beneath::file(&base.folder, relative).ok()?;
+    let taken = text::printable(&site.script.as_deref().unwrap_or(Path::new("")).to_string_lossy());
+    Some(format!(
+        "a file of this name also lies beside the manifest, but {taken} is run: write the path from the base folder to choose"
+    ))
+}
+
+/// Looks at one place. `Ok(None)`: nothing is there.
+fn look(base: &Base, relative: &Path, written: &str, tried: &mut Vec<PathBuf>) -> Result<Option<Site>, Fault> {
+    let path = base.path.join(relative);
+    tried.push(path.clone());
+    let shown = shown(written);
+    match beneath::file(&base.folder, relative) {
+        Ok(_) => {
+            let folder = path.parent().unwrap_or(&base.path).to_path_buf();
+            Ok(Some(Site { manifest: PathBuf::new(), base: base.path.clone(), script: Some(path), folder }))
+        }
+        Err(Refusal::Missing) => Ok(None),
+        Err(refusal @ (Refusal::Link | Refusal::Outside | Refusal::NotAFile(_) | Refusal::TooLarge)) => {
+            let person = format!("{} {}", text::printable(&path.to_string_lossy()), refusal.why());
+            Err(Fault::new(
+                Kind::SecurityError,
+                format!("The script '{shown}' may not be run: it is not a plain file in a script base folder."),
+            )
+            .person(person))
+        }
+        Err(refusal @ Refusal::System(_)) => {
+            let person = format!("{} {}", text::printable(&path.to_string_lossy()), refusal.why());
+            Err(Fault::new(Kind::DependencyError, format!("The script '{shown}' cannot be read by the host."))
+                .person(person))
+        }
+    }
+}
+
+/// Plain components only; `.` and doubled slashes fall away.
+fn plain(written: &str) -> Result<PathBuf, Fault> {
+    let drive = written.as_bytes().get(1) == Some(&b':') && written.starts_with(|c: char| c.is_ascii_alphabetic());
+    let refused = if written.is_empty() {
+        Some("it is empty: name a script")
+    } else if written.len() > 4096 {
+        Some("it is longer than a path may be")
+    } else if !text::is_printable(written) {
+        Some("it holds a control or invisible character")
+    } else if written.contains('\\') {
+        Some("it holds a backslash: folders are separated by '/'")
+    } else if written.starts_with('/') || drive {
+        Some("it must be relative to a script base folder, not absolute")
+    } else if written.starts_with('~') {
+        Some("it must be relative to a script base folder: '~' is not expanded")
+    } else if written.to_ascii_lowercase().starts_with("file:") || written.contains("://") {
+        Some("it must be a path, not a URL")
+    } else if written.split('/').any(|component| component == "..") {
+        Some("it must not lead upwards ('..')")
+    } else if written.ends_with('/') {
+        Some("it names a folder, not a script")
+    } else {
+        None
+    };
+    let parts: PathBuf = written.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
+    let refused = refused.or_else(|| parts.as_os_str().is_empty().then_some("it names no script"));
+    match refused {
+        None => Ok(parts),
+        Some(why) => {
+            let shown = shown(written);
+            Err(Fault::new(Kind::SecurityError, format!("The script path '{shown}' is refused: {why}."))
+                .person(format!("script path '{shown}': {why}")))
+        }
+    }
+}
+
+fn shown(written: &str) -> String {
+    text::printable(&text::head(written, 200))
+}

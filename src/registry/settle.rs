@@ -1,0 +1,108 @@
+//! Who may carry a name, when several files claim it (Q3 as DESIGN §4 has it).
+//!
+//! For: the registry. In: candidates of all sources, and what was loaded before. Out: who stays, who goes and why.
+//! Never: lets the order of files decide; lets a newcomer take down or take over a loaded tool.
+
+use super::{CORE, Tool, builtin};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+/// A candidate that was turned away.
+pub(super) struct Refused {
+    pub tool: Tool,
+    pub message: String,
+    /// A copy of a builtin's own file: said, but no fault.
+    pub harmless: bool,
+}
+
+/// Files that were loaded in the snapshot before, by folded id.
+pub(super) type Held = BTreeMap<String, BTreeSet<PathBuf>>;
+
+/// Ids that differ in case only are one id: two file systems, or two people, would take them for each other.
+/// (Only ASCII is allowed in an id, so this is all the folding there is.)
+pub(super) fn folded(id: &str) -> String {
+    id.to_ascii_lowercase()
+}
+
+pub(super) fn settle(candidates: Vec<Tool>, held: &Held) -> (Vec<Tool>, Vec<Refused>) {
+    let (mut kept, mut refused) = (Vec::new(), Vec::new());
+    let mut groups: BTreeMap<String, Vec<Tool>> = BTreeMap::new();
+    for tool in candidates {
+        let claims_core = folded(tool.manifest.namespace()) == CORE && tool.source != "builtin";
+        if !claims_core {
+            groups.entry(folded(&tool.manifest.id)).or_default().push(tool);
+        } else if builtin::same_as_builtin(&tool) {
+            let message = "the same manifest is compiled into this binary; this file is not read".to_owned();
+            refused.push(Refused { tool, message, harmless: true });
+        } else {
+            let message =
+                "the namespace 'core' is compiled into toolhost: choose another namespace, for example custom"
+                    .to_owned();
+            refused.push(Refused { tool, message, harmless: false });
+        }
+    }
+    let nobody = BTreeSet::new();
+    for (id, group) in groups {
+        one_id(group, held.get(&id).unwrap_or(&nobody), &mut kept, &mut refused);
+    }
+    (kept, refused)
+}
+
+/// All candidates of one folded id.
+fn one_id(group: Vec<Tool>, held: &BTreeSet<PathBuf>, kept: &mut Vec<Tool>, refused: &mut Vec<Refused>) {
+    let names: BTreeSet<_> = group.iter().map(|tool| tool.manifest.id.clone()).collect();
+    let homes: BTreeSet<_> = group.iter().map(Tool::home).collect();
+    if names.len() > 1 || homes.len() > 1 {
+        let what = if names.len() > 1 { "ids that differ only in case" } else { "one id in two folders" };
+        let incumbents: BTreeSet<_> =
+            group.iter().filter(|tool| is_held(tool, held)).map(|t| (t.home(), t.manifest.id.clone())).collect();
+        let one_home = incumbents.len() == 1;
+        let (stay, go): (Vec<_>, Vec<_>) = group
+            .into_iter()
+            .partition(|tool| one_home && incumbents.contains(&(tool.home(), tool.manifest.id.clone())));
+        refuse(go, &stay, what, refused);
+        return versions(stay, held, kept, refused);
+    }
+    versions(group, held, kept, refused);
+}
+
+/// One id in one folder: every version once. Build metadata does not make another version.
+fn versions(group: Vec<Tool>, held: &BTreeSet<PathBuf>, kept: &mut Vec<Tool>, refused: &mut Vec<Refused>) {
+    let mut by_version: BTreeMap<_, Vec<Tool>> = BTreeMap::new();
+    for tool in group {
+        let version = &tool.manifest.version;
+        let key = semver::Version { build: semver::BuildMetadata::EMPTY, ..version.clone() };
+        by_version.entry(key).or_default().push(tool);
+    }
+    for twins in by_version.into_values() {
+        if twins.len() == 1 {
+            kept.extend(twins);
+            continue;
+        }
+        let incumbents = twins.iter().filter(|tool| is_held(tool, held)).count();
+        let (stay, go): (Vec<_>, Vec<_>) = twins.into_iter().partition(|tool| incumbents == 1 && is_held(tool, held));
+        refuse(go, &stay, "one id and version twice", refused);
+        kept.extend(stay);
+    }
+}
+
+fn is_held(tool: &Tool, held: &BTreeSet<PathBuf>) -> bool {
+    held.contains(&key(tool))
+}
+
+/// What a loaded tool is remembered by.
+pub(super) fn key(tool: &Tool) -> PathBuf {
+    if tool.site.manifest.as_os_str().is_empty() { tool.home() } else { tool.site.manifest.clone() }
+}
+
+fn refuse(go: Vec<Tool>, stay: &[Tool], what: &str, refused: &mut Vec<Refused>) {
+    let places: Vec<_> = go.iter().chain(stay).map(|tool| (tool.reference(), tool.origin())).collect();
+    for (number, tool) in go.into_iter().enumerate() {
+        let others: Vec<_> =
+            places.iter().enumerate().filter(|(i, _)| *i != number).map(|(_, (r, p))| format!("{p} ({r})")).collect();
+        let end = if stay.is_empty() { "all of them are disabled" } else { "the one that was loaded before stays" };
+        let message =
+            format!("{what}: also claimed by {}; {end}. Change one id or take one file away", others.join(", "));
+        refused.push(Refused { tool, message, harmless: false });
+    }
+}

@@ -1,0 +1,190 @@
+//! One moment of the registry: every tool that is loaded, and what became of every file.
+//!
+//! For: service, transports, cli. In: settled tools. Out: look-ups and lists. Never: changes.
+
+use super::{FileReport, Tool, settle};
+use crate::fault::{Fault, Kind};
+use crate::manifest::{suggest, text};
+use semver::{Version, VersionReq};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Most versions named in a message.
+const MAX_NAMED: usize = 10;
+
+/// What to list (B-004): tags are "any of", everything else must hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    pub tags: Vec<String>,
+    pub category: Option<String>,
+    pub namespace: Option<String>,
+    pub source: Option<String>,
+}
+
+impl Filter {
+    pub fn takes(&self, tool: &Tool) -> bool {
+        let manifest = &tool.manifest;
+        let is = |wanted: &Option<String>, got: Option<&str>| wanted.is_none() || wanted.as_deref() == got;
+        (self.tags.is_empty() || manifest.tags.iter().any(|tag| self.tags.contains(tag)))
+            && is(&self.category, manifest.metadata.category.as_deref())
+            && is(&self.namespace, Some(manifest.namespace()))
+            && is(&self.source, Some(&tool.source))
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Snapshot {
+    /// Per id, the lowest version first.
+    tools: BTreeMap<String, Vec<Arc<Tool>>>,
+    /// Folded ids that several files claim, with the sentence for a person.
+    disabled: BTreeMap<String, String>,
+    pub reports: Vec<FileReport>,
+    pub warnings: Vec<String>,
+    /// Each source with the number of its tools (B-007).
+    pub sources: Vec<(String, usize)>,
+}
+
+impl Snapshot {
+    pub(super) fn new(
+        tools: Vec<Tool>,
+        disabled: BTreeMap<String, String>,
+        reports: Vec<FileReport>,
+        warnings: Vec<String>,
+        sources: &[String],
+    ) -> Snapshot {
+        let mut by_id: BTreeMap<String, Vec<Arc<Tool>>> = BTreeMap::new();
+        for tool in tools {
+            by_id.entry(tool.manifest.id.clone()).or_default().push(Arc::new(tool));
+        }
+        for versions in by_id.values_mut() {
+            versions.sort_by(|a, b| a.manifest.version.cmp(&b.manifest.version));
+        }
+        let count = |id: &String| by_id.values().flatten().filter(|tool| &tool.source == id).count();
+        let sources = sources.iter().map(|id| (id.clone(), count(id))).collect();
+        Snapshot { tools: by_id, disabled, reports, warnings, sources }
+    }
+
+    /// Finds by `id`, `id@1.2.0` (exactly that) or `id@^1` (the highest stable one that fits).
+    pub fn find(&self, reference: &str) -> Result<Arc<Tool>, Fault> {
+        let (id, range) = match reference.split_once('@') {
+            Some((id, range)) => (id, Some(range.trim())),
+            None => (reference, None),
+        };
+        let Some(versions) = self.tools.get(id) else { return Err(self.not_found(id)) };
+        match range {
+            None => highest(versions, &VersionReq::STAR).ok_or_else(|| mismatch(id, None, versions)),
+            Some(range) => {
+                if let Ok(exact) = Version::parse(range) {
+                    let same = |tool: &&Arc<Tool>| tool.manifest.version.cmp_precedence(&exact).is_eq();
+                    return versions.iter().find(same).cloned().ok_or_else(|| mismatch(id, Some(range), versions));
+                }
+                let wanted = VersionReq::parse(range).map_err(|_| unclear(id, range, versions))?;
+                highest(versions, &wanted).ok_or_else(|| mismatch(id, Some(range), versions))
+            }
+        }
+    }
+
+    /// All versions of one id, the lowest first; empty if there is none.
+    pub fn versions(&self, id: &str) -> &[Arc<Tool>] {
+        self.tools.get(id).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// In order of id and version.
+    pub fn list(&self, filter: &Filter) -> Vec<Arc<Tool>> {
+        self.tools.values().flatten().filter(|tool| filter.takes(tool)).cloned().collect()
+    }
+
+    pub fn len(&self) -> usize {
+        self.tools.values().map(Vec::len).sum()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.tools.is_empty()
+    }
+
+    /// Every manifest and script that is in use: no tool may be given write access to one of them.
+    pub fn files(&self) -> Vec<PathBuf> {
+        let sites = self.tools.values().flatten().map(|tool| &tool.site);
+        let paths = sites.flat_map(|site| std::iter::once(&site.manifest).chain(&site.script));
+        let mut files: Vec<_> = paths.filter(|path| !path.as_os_str().is_empty()).cloned().collect();
+        files.sort();
+        files.dedup();
+        files
+    }
+
+    /// Every manifest that names this script file (Q18).
+    pub fn namers(&self, script: &std::path::Path) -> Vec<Arc<Tool>> {
+        self.tools.values().flatten().filter(|tool| tool.site.script.as_deref() == Some(script)).cloned().collect()
+    }
+
+    fn not_found(&self, id: &str) -> Fault {
+        let shown = text::printable(&text::head(id, 120));
+        if let Some(why) = self.disabled.get(&settle::folded(id)) {
+            let message =
+                format!("The tool '{shown}' is disabled: more than one manifest claims it. Ask the operator.");
+            return Fault::new(Kind::ToolNotFoundError, message)
+                .person(format!("the tool '{shown}' is disabled: {why}"));
+        }
+        let near = self.near(id);
+        let end = match near.as_slice() {
+            [] => "`list` shows the tools there are.".to_owned(),
+            near => format!("Did you mean {}?", near.join(", ")),
+        };
+        Fault::new(Kind::ToolNotFoundError, format!("There is no tool '{shown}'. {end}"))
+    }
+
+    /// Up to three ids that may have been meant. Hidden tools are not offered.
+    fn near(&self, id: &str) -> Vec<String> {
+        let shown = |id: &&String| self.versions(id).iter().any(|tool| !tool.manifest.hidden);
+        let ids: Vec<&String> = self.tools.keys().filter(shown).collect();
+        // `echo` for `custom:echo`, `ns__echo` for `ns:echo`.
+        let name = id.rsplit_once("__").map_or(id, |(_, name)| name);
+        let name = name.rsplit_once(':').map_or(name, |(_, name)| name);
+        let mut near: Vec<String> = Vec::new();
+        near.extend(suggest::nearest(id, ids.iter().map(|id| id.as_str())).map(str::to_owned));
+        for id in &ids {
+            let same_name = id.split_once(':').is_some_and(|(_, own)| own.eq_ignore_ascii_case(name));
+            if near.len() < 3 && same_name && !near.contains(id) {
+                near.push((*id).clone());
+            }
+        }
+        near.iter().map(|id| format!("'{id}'")).collect()
+    }
+}
+
+/// The highest stable version that fits; a prerelease only if the range itself names one.
+fn highest(versions: &[Arc<Tool>], range: &VersionReq) -> Option<Arc<Tool>> {
+    let names_prerelease = range.comparators.iter().any(|comparator| !comparator.pre.is_empty());
+    let fits = |tool: &&Arc<Tool>| {
+        let version = &tool.manifest.version;
+        (version.pre.is_empty() || names_prerelease) && range.matches(version)
+    };
+    let stable = versions.iter().rev().filter(fits).find(|tool| tool.manifest.version.pre.is_empty());
+    stable.or_else(|| versions.iter().rev().find(fits)).cloned()
+}
+
+fn mismatch(id: &str, range: Option<&str>, versions: &[Arc<Tool>]) -> Fault {
+    let wanted = match range {
+        Some(range) => format!("has no version that fits '{}'", text::printable(&text::head(range, 60))),
+        None => "has no stable version".to_owned(),
+    };
+    let (there, example) = named(id, versions);
+    Fault::new(Kind::VersionMismatchError, format!("The tool '{id}' {wanted}; there is {there}."))
+        .details(format!("Name one exactly: {example}"))
+}
+
+fn unclear(id: &str, range: &str, versions: &[Arc<Tool>]) -> Fault {
+    let shown = text::printable(&text::head(range, 60));
+    let (there, example) = named(id, versions);
+    let message =
+        format!("'{shown}' is not a version or range (write 1.2.0, ^1 or >=1.2, <2); '{id}' is there as {there}.");
+    Fault::new(Kind::VersionMismatchError, message).details(format!("Name one exactly: {example}"))
+}
+
+/// The versions there are, and how to name the newest.
+fn named(id: &str, versions: &[Arc<Tool>]) -> (String, String) {
+    let listed: Vec<_> = versions.iter().rev().take(MAX_NAMED).map(|tool| tool.manifest.version.to_string()).collect();
+    let example = listed.first().map(|version| format!("{id}@{version}")).unwrap_or_default();
+    (listed.join(", "), example)
+}

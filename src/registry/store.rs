@@ -1,0 +1,253 @@
+//! The registry itself: sources in, snapshots out.
+//!
+//! For: service and cli. In: sources, in-process definitions. Out: the current `Snapshot`.
+//! Never: shows half a change: a snapshot is built aside and swapped whole; a failed refresh changes no tool.
+
+use super::load::problem;
+use super::{Availability, Discovery, FileReport, Snapshot, Source, Status, Tool, availability, settle};
+use crate::fault::{Fault, Kind};
+use crate::manifest::{self, Code, Handler, Metadata, Severity, Site, text};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+/// The id under which in-process tools are listed.
+const IN_PROCESS: &str = "in-process";
+
+/// A tool defined by the embedding program (B-001, B-002).
+#[derive(Clone, Debug, Default)]
+pub struct Definition {
+    /// `namespace:tool-name`
+    pub name: String,
+    pub display_name: Option<String>,
+    pub description: String,
+    /// Absent = 1.0.0
+    pub version: Option<String>,
+    pub input_schema: Option<Value>,
+    pub output_schema: Option<Value>,
+    pub metadata: Metadata,
+    pub tags: Vec<String>,
+}
+
+#[derive(Default)]
+pub struct Registry {
+    state: Mutex<State>,
+    current: RwLock<Arc<Snapshot>>,
+}
+
+#[derive(Default)]
+struct State {
+    sources: Vec<Entry>,
+    in_process: Vec<Tool>,
+}
+
+struct Entry {
+    source: Arc<dyn Source>,
+    found: Discovery,
+    /// Why the last refresh changed nothing.
+    stale: Option<String>,
+}
+
+impl Registry {
+    pub fn new() -> Registry {
+        Registry::default()
+    }
+
+    /// The tools of this moment. Calls that hold it keep their definitions whatever happens next.
+    pub fn snapshot(&self) -> Arc<Snapshot> {
+        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Adds a source and loads it (B-008).
+    pub fn add_source(&self, source: Arc<dyn Source>) -> Result<(), String> {
+        let mut state = self.state();
+        let id = source.id().to_owned();
+        if id == IN_PROCESS || state.sources.iter().any(|entry| entry.source.id() == id) {
+            return Err(format!("there already is a source '{id}'"));
+        }
+        let found = source.discover()?;
+        log(&found.reports);
+        state.sources.push(Entry { source, found, stale: None });
+        self.publish(&state);
+        Ok(())
+    }
+
+    /// Asks a source again and replaces its tools (B-009). An unknown id is a no-op. When the source, or a whole
+    /// folder of it, cannot be read, the old tools stay and the error is returned and kept in `warnings` (B-011).
+    pub fn refresh_source(&self, id: &str) -> Result<(), String> {
+        let mut state = self.state();
+        let Some(entry) = state.sources.iter_mut().find(|entry| entry.source.id() == id) else { return Ok(()) };
+        let known = entry.found.incomplete.clone();
+        let outcome =
+            entry.source.discover().and_then(|found| match found.incomplete.iter().find(|why| !known.contains(why)) {
+                Some(why) => Err(why.clone()),
+                None => Ok(found),
+            });
+        let result = match outcome {
+            Ok(found) => {
+                log(&found.reports);
+                entry.found = found;
+                entry.stale = None;
+                Ok(())
+            }
+            Err(why) => {
+                let message = format!("source '{id}' could not be refreshed, its old tools stay: {why}");
+                tracing::error!("{message}");
+                entry.stale = Some(message.clone());
+                Err(message)
+            }
+        };
+        self.publish(&state);
+        result
+    }
+
+    /// Registers a tool of this process (B-002, B-006). `kind` is the `x-…` type its executor is registered for.
+    pub fn register(&self, definition: Definition, kind: &str) -> Result<Arc<Tool>, Fault> {
+        let mut state = self.state();
+        let tool = in_process(&definition, kind)?;
+        let (id, version) = (tool.manifest.id.clone(), tool.manifest.version.clone());
+        let same = |t: &Tool| t.manifest.id == id && t.manifest.version == version;
+        if state.in_process.iter().any(same) {
+            return Err(invalid(format!(
+                "Tool registration failed: {id}@{version} is already registered; unregister it first."
+            )));
+        }
+        let (_, refused) = settle::settle(self.candidates(&state).chain([tool.clone()]).collect(), &self.held());
+        if let Some(refused) = refused.into_iter().find(|r| r.tool.source == IN_PROCESS && same(&r.tool)) {
+            return Err(invalid(format!("Tool registration failed: the name {id} is taken.")).person(refused.message));
+        }
+        state.in_process.push(tool);
+        self.publish(&state);
+        self.snapshot().find(&format!("{id}@{version}"))
+    }
+
+    /// Removes every version of an in-process tool (B-003); false if there was none.
+    pub fn unregister(&self, id: &str) -> bool {
+        let mut state = self.state();
+        let before = state.in_process.len();
+        state.in_process.retain(|tool| tool.manifest.id != id);
+        let removed = state.in_process.len() < before;
+        if removed {
+            self.publish(&state);
+        }
+        removed
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn candidates<'s>(&self, state: &'s State) -> impl Iterator<Item = Tool> + 's {
+        state.sources.iter().flat_map(|entry| &entry.found.tools).chain(&state.in_process).cloned()
+    }
+
+    fn held(&self) -> settle::Held {
+        let mut held = settle::Held::new();
+        for tool in self.snapshot().list(&super::Filter::default()) {
+            held.entry(settle::folded(&tool.manifest.id)).or_default().insert(settle::key(&tool));
+        }
+        held
+    }
+
+    /// Builds the next snapshot and swaps it in.
+    fn publish(&self, state: &State) {
+        let (mut tools, refused) = settle::settle(self.candidates(state).collect(), &self.held());
+        availability::settle_requires(&mut tools);
+        let mut reports: Vec<FileReport> = state.sources.iter().flat_map(|entry| entry.found.reports.clone()).collect();
+        let mut by_path: BTreeMap<PathBuf, usize> = BTreeMap::new();
+        for (index, report) in reports.iter().enumerate() {
+            by_path.entry(report.path.clone()).or_insert(index);
+        }
+        let mut disabled = BTreeMap::new();
+        for refused in refused {
+            let report = by_path.get(&refused.tool.site.manifest).and_then(|index| reports.get_mut(*index));
+            if let Some(report) = report {
+                report.status = Status::Skipped;
+                let severity = if refused.harmless { Severity::Note } else { Severity::Error };
+                let mut why = problem(severity, Code::Conflict, refused.message.clone());
+                why.pointer = "/toolId".to_owned();
+                report.problems.insert(0, why);
+            }
+            disabled.insert(settle::folded(&refused.tool.manifest.id), refused.message);
+        }
+        disabled.retain(|id, _| tools.iter().all(|tool| settle::folded(&tool.manifest.id) != *id));
+        let warnings = state.sources.iter().filter_map(|entry| entry.stale.clone()).collect();
+        let mut sources: Vec<_> = state.sources.iter().map(|entry| entry.source.id().to_owned()).collect();
+        if !state.in_process.is_empty() {
+            sources.push(IN_PROCESS.to_owned());
+        }
+        let next = Arc::new(Snapshot::new(tools, disabled, reports, warnings, &sources));
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = next;
+    }
+}
+
+/// One line per file.
+fn log(reports: &[FileReport]) {
+    for report in reports {
+        let path = text::printable(&report.path.to_string_lossy());
+        match (report.status, report.problems.first()) {
+            (Status::Skipped, Some(first)) => {
+                tracing::warn!(
+                    path,
+                    pointer = first.pointer,
+                    line = first.line,
+                    "manifest skipped: {}",
+                    text::printable(&first.message)
+                );
+            }
+            _ => tracing::info!(path, tool = report.tool.as_deref().unwrap_or_default(), "manifest loaded"),
+        }
+    }
+}
+
+fn invalid(message: String) -> Fault {
+    Fault::new(Kind::ParameterValidationError, message)
+}
+
+/// Checks a definition the same way a file is checked.
+fn in_process(definition: &Definition, kind: &str) -> Result<Tool, Fault> {
+    let missing = if definition.name.trim().is_empty() {
+        Some("a name (namespace:tool-name)")
+    } else if definition.description.trim().is_empty() {
+        Some("a description")
+    } else if definition.input_schema.is_none() {
+        Some("an inputSchema")
+    } else {
+        None
+    };
+    if let Some(missing) = missing {
+        return Err(invalid(format!("Tool registration needs {missing}.")));
+    }
+    if !manifest::extension_kind(kind) {
+        return Err(invalid("Tool registration needs a handler type that starts with x-.".to_owned()));
+    }
+    let metadata = &definition.metadata;
+    let mut document = json!({
+        "toolId": definition.name,
+        "displayName": definition.display_name.as_ref().unwrap_or(&definition.name),
+        "description": definition.description,
+        "version": definition.version.as_deref().unwrap_or("1.0.0"),
+        "handler": { "type": kind },
+        "parameters": definition.input_schema,
+        "metadata": { "permissions": metadata.permissions },
+        "tags": definition.tags,
+    });
+    for (field, value) in [("category", &metadata.category), ("author", &metadata.author)] {
+        if let Some(value) = value {
+            document["metadata"][field] = json!(value);
+        }
+    }
+    if let Some(output) = &definition.output_schema {
+        document["output"] = output.clone();
+    }
+    let (manifest, warnings) = manifest::read(document.to_string().as_bytes()).map_err(|problems| {
+        let told: Vec<_> = problems.iter().map(|p| format!("{} {}", p.pointer, p.message)).collect();
+        invalid(format!("Tool registration failed: {}", told.join("; ")))
+    })?;
+    debug_assert!(matches!(manifest.handler, Handler::Extension { .. }));
+    let nowhere = PathBuf::new();
+    let site = Site { manifest: nowhere.clone(), base: nowhere.clone(), script: None, folder: nowhere };
+    let manifest = Arc::new(manifest);
+    Ok(Tool { manifest, site, source: IN_PROCESS.to_owned(), availability: Availability::Ready, warnings })
+}

@@ -1,0 +1,199 @@
+//! Asking an interpreter where or what it is, once: for launchers (asdf, volta, snap) and versions no file tells.
+//!
+//! For: this room. In: a trusted candidate. Out: one line it printed, kept in a private cache.
+//! Never: with the host's environment, in the current folder, through a shell, or for more than 5 seconds.
+
+use crate::manifest::Language;
+use nix::unistd::Pid;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::io::{Read, Seek, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant, SystemTime};
+
+const PATIENCE: Duration = Duration::from_secs(5);
+/// An answer is asked for again after a day: what a launcher leads to is chosen in files we do not know.
+const KEPT_SECONDS: u64 = 24 * 3600;
+const MOST_CACHE_BYTES: u64 = 64 * 1024;
+const MOST_ANSWERS: usize = 64;
+const MOST_ANSWER_BYTES: u64 = 4096;
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Answer {
+    text: String,
+    /// Seconds since 1970.
+    asked: u64,
+}
+
+pub(super) struct Asker {
+    search_path: OsString,
+    /// `None`: no place that is private and outside the tool folders, so nothing is kept.
+    cache: Option<PathBuf>,
+}
+
+impl Asker {
+    pub(super) fn new(search_path: &OsStr, never_under: &[PathBuf]) -> Asker {
+        let base = std::env::var_os("XDG_CACHE_HOME")
+            .map(PathBuf::from)
+            .filter(|p| p.is_absolute())
+            .or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache")))
+            .filter(|p| p.is_absolute() && !never_under.iter().any(|never| p.starts_with(never)));
+        Asker { search_path: search_path.to_owned(), cache: base.map(|b| b.join("toolhost/runtimes.json")) }
+    }
+
+    /// The interpreter that a launcher starts.
+    pub(super) fn executable(&self, language: Language, launcher: &Path) -> Result<PathBuf, String> {
+        let question: &[&str] = match language {
+            Language::Python => &["-c", "import sys; print(sys.executable)"],
+            Language::Nodejs => &["-p", "process.execPath"],
+            Language::Bun => &["-e", "console.log(process.execPath)"],
+            Language::Wasm => return Err("wasm has no interpreter".to_owned()),
+        };
+        let path = PathBuf::from(self.line(launcher, question)?);
+        if path.is_absolute() { Ok(path) } else { Err("it did not say where its interpreter is".to_owned()) }
+    }
+
+    /// What `--version` prints.
+    pub(super) fn version(&self, interpreter: &Path) -> Result<String, String> {
+        self.line(interpreter, &["--version"])
+    }
+
+    fn line(&self, program: &Path, question: &[&str]) -> Result<String, String> {
+        let key = key(program, question)?;
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+        let mut kept = self.cache.as_deref().and_then(read_cache).unwrap_or_default();
+        kept.retain(|_, answer| now.saturating_sub(answer.asked) < KEPT_SECONDS && answer.asked <= now);
+        if let Some(answer) = kept.get(&key) {
+            return Ok(answer.text.clone());
+        }
+        let text = run(program, question, &self.search_path)?;
+        if let Some(cache) = &self.cache {
+            while kept.len() >= MOST_ANSWERS {
+                kept.pop_first();
+            }
+            kept.insert(key, Answer { text: text.clone(), asked: now });
+            // Losing the cache costs only time.
+            let _ = write_cache(cache, &kept);
+        }
+        Ok(text)
+    }
+}
+
+/// One file as it is now, and what it was asked.
+fn key(program: &Path, question: &[&str]) -> Result<String, String> {
+    let facts = program.metadata().map_err(|e| format!("{}: {e}", program.display()))?;
+    let stamp = (facts.dev(), facts.ino(), facts.size(), facts.mtime(), facts.mtime_nsec());
+    Ok(format!("{} {stamp:?} {}", program.display(), question.join(" ")))
+}
+
+/// Runs `program` with nothing of ours but the search path; its first line of output, if it ends well and in time.
+fn run(program: &Path, question: &[&str], search_path: &OsStr) -> Result<String, String> {
+    let say = |e: std::io::Error| format!("it could not be asked where it leads: {e}");
+    // A file, not a pipe: nothing that is left running can keep us waiting for the end of it.
+    let mut output = tempfile::tempfile().map_err(say)?;
+    let home = std::env::var_os("HOME").unwrap_or_else(|| "/".into());
+    let mut child = Command::new(program)
+        .args(question)
+        .env_clear()
+        .env("PATH", search_path)
+        .env("HOME", home)
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(output.try_clone().map_err(say)?)
+        .stderr(Stdio::null())
+        .process_group(0)
+        .spawn()
+        .map_err(say)?;
+    let asked = Instant::now();
+    let status = loop {
+        match child.try_wait().map_err(say)? {
+            Some(status) => break Some(status),
+            None if asked.elapsed() >= PATIENCE => break None,
+            None => std::thread::sleep(Duration::from_millis(2)),
+        }
+    };
+    let group = Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX));
+    if status.is_none() {
+        // The child is not reaped yet, so its number is still its own group's.
+        let _ = nix::sys::signal::killpg(group, nix::sys::signal::Signal::SIGKILL);
+        let _ = child.wait();
+        return Err("it did not say within 5 s where it leads".to_owned());
+    }
+    if !status.is_some_and(|s| s.success()) {
+        return Err("it is a launcher that has no interpreter to start".to_owned());
+    }
+    output.rewind().map_err(say)?;
+    let mut text = String::new();
+    output.take(MOST_ANSWER_BYTES).read_to_string(&mut text).map_err(say)?;
+    match text.lines().next().map(str::trim) {
+        Some(line) if !line.is_empty() => Ok(line.to_owned()),
+        _ => Err("it printed nothing when asked where it leads".to_owned()),
+    }
+}
+
+/// The cache, if the file is ours alone.
+fn read_cache(path: &Path) -> Option<BTreeMap<String, Answer>> {
+    let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK | nix::libc::O_CLOEXEC;
+    let file = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
+    let facts = file.metadata().ok()?;
+    let ours = facts.is_file() && facts.uid() == nix::unistd::geteuid().as_raw() && facts.mode() & 0o077 == 0;
+    if !ours || facts.len() > MOST_CACHE_BYTES {
+        return None;
+    }
+    let mut text = Vec::new();
+    file.take(MOST_CACHE_BYTES).read_to_end(&mut text).ok()?;
+    serde_json::from_slice(&text).ok()
+}
+
+fn write_cache(path: &Path, answers: &BTreeMap<String, Answer>) -> std::io::Result<()> {
+    let folder = path.parent().ok_or(std::io::ErrorKind::InvalidInput)?;
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    // A temporary file has mode 0600; the rename makes the change whole or not at all.
+    let mut file = tempfile::NamedTempFile::new_in(folder)?;
+    file.write_all(&serde_json::to_vec(answers)?)?;
+    file.persist(path).map(drop).map_err(|e| e.error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn script(folder: &Path, text: &str) -> PathBuf {
+        let path = folder.join("launcher");
+        std::fs::write(&path, text).expect("launcher");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("mode");
+        path
+    }
+
+    #[test]
+    fn an_answer_is_kept_until_the_file_changes_and_only_in_a_private_file() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let cache = folder.path().join("cache/toolhost/runtimes.json");
+        let asker = Asker { search_path: "/usr/bin:/bin".into(), cache: Some(cache.clone()) };
+        let count = folder.path().join("count");
+        let launcher = script(folder.path(), &format!("#!/bin/sh\necho x >> {}\necho v1\n", count.display()));
+        assert_eq!(asker.version(&launcher).as_deref(), Ok("v1"));
+        assert_eq!(asker.version(&launcher).as_deref(), Ok("v1"));
+        assert_eq!(std::fs::read_to_string(&count).expect("count").lines().count(), 1, "asked once");
+        std::fs::set_permissions(&cache, std::fs::Permissions::from_mode(0o644)).expect("mode");
+        assert_eq!(asker.version(&launcher).as_deref(), Ok("v1"));
+        assert_eq!(std::fs::read_to_string(&count).expect("count").lines().count(), 2, "a readable cache is not used");
+        std::fs::write(&launcher, "#!/bin/sh\necho v2\n").expect("launcher");
+        assert_eq!(asker.version(&launcher).as_deref(), Ok("v2"));
+    }
+
+    #[test]
+    fn a_launcher_sees_nothing_of_our_environment_and_may_fail() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let asker = Asker { search_path: "/usr/bin:/bin".into(), cache: None };
+        let launcher = script(folder.path(), "#!/bin/sh\necho \"${CARGO_MANIFEST_DIR-none} $PWD\"\n");
+        assert_eq!(asker.version(&launcher).as_deref(), Ok("none /"));
+        script(folder.path(), "#!/bin/sh\nexit 3\n");
+        assert!(asker.version(&launcher).is_err());
+    }
+}

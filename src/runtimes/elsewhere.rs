@@ -1,0 +1,87 @@
+//! pyenv's shims, read instead of run: the shim costs 60 ms a call and tells nothing its files do not.
+//!
+//! For: this room. In: a candidate path. Out: the interpreter the shim would start.
+//! Never: looks at the current folder (`.python-version`): a foreign folder chooses no interpreter.
+
+use std::path::{Path, PathBuf};
+
+/// Longest `version` file that is read, bytes.
+const MOST_BYTES: usize = 4096;
+
+/// `<root>/shims/python3` → `<root>/versions/<version>/bin/python3`; `None` if this is no pyenv shim.
+pub(super) fn pyenv(shim: &Path) -> Result<Option<PathBuf>, String> {
+    let (Some(folder), Some(name)) = (shim.parent(), shim.file_name()) else { return Ok(None) };
+    let Some(root) = folder.parent().filter(|root| folder.ends_with("shims") && root.join("versions").is_dir()) else {
+        return Ok(None);
+    };
+    // asdf and mise also keep `shims`; only pyenv keeps interpreters right below `versions`.
+    let interpreter = |version: &str| root.join("versions").join(version).join("bin").join(name);
+    for version in chosen(root) {
+        if version == "system" {
+            return Err("pyenv hands this on to the system's interpreter".to_owned());
+        }
+        if interpreter(&version).is_file() {
+            return Ok(Some(interpreter(&version)));
+        }
+    }
+    let mut installed: Vec<(Vec<u32>, String)> = root
+        .join("versions")
+        .read_dir()
+        .map_err(|e| format!("{}: {e}", root.display()))?
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .filter_map(|version| Some((numbers(&version)?, version)))
+        .filter(|(numbers, version)| numbers.first() >= Some(&3) && interpreter(version).is_file())
+        .collect();
+    installed.sort();
+    Ok(installed.pop().map(|(_, version)| interpreter(&version)))
+}
+
+/// The versions that `pyenv global` chose, plain names only.
+fn chosen(root: &Path) -> Vec<String> {
+    let text = std::fs::read(root.join("version")).unwrap_or_default();
+    let text = String::from_utf8_lossy(text.get(..MOST_BYTES).unwrap_or(&text)).into_owned();
+    let plain = |word: &&str| !word.contains('/') && !word.starts_with('.');
+    text.split_whitespace().filter(plain).map(str::to_owned).collect()
+}
+
+/// `3.11.7` → 3, 11, 7; a name that is not all numbers (an environment, a pre-release) is nobody's default.
+fn numbers(version: &str) -> Option<Vec<u32>> {
+    version.split('.').map(|part| part.parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn root_with(versions: &[&str], chosen: Option<&str>) -> tempfile::TempDir {
+        let root = tempfile::tempdir().expect("a temporary folder");
+        for version in versions {
+            let bin = root.path().join("versions").join(version).join("bin");
+            std::fs::create_dir_all(&bin).expect("bin");
+            std::fs::write(bin.join("python3"), "").expect("python3");
+        }
+        std::fs::create_dir_all(root.path().join("shims")).expect("shims");
+        if let Some(chosen) = chosen {
+            std::fs::write(root.path().join("version"), chosen).expect("version");
+        }
+        root
+    }
+
+    fn resolved(root: &tempfile::TempDir) -> Result<Option<String>, String> {
+        let shim = root.path().join("shims/python3");
+        let relative = |p: PathBuf| p.strip_prefix(root.path()).expect("below the root").display().to_string();
+        pyenv(&shim).map(|found| found.map(relative))
+    }
+
+    #[test]
+    fn the_chosen_version_then_the_newest() {
+        let all = ["2.7.18", "3.9.18", "3.10.1", "3.13.0rc1"];
+        let at = |v: &str| Ok(Some(format!("versions/{v}/bin/python3")));
+        assert_eq!(resolved(&root_with(&all, Some("3.9.18\n"))), at("3.9.18"));
+        assert_eq!(resolved(&root_with(&all, Some("9.9.9\n"))), at("3.10.1"));
+        assert_eq!(resolved(&root_with(&all, Some("../../evil"))), at("3.10.1"));
+        assert_eq!(resolved(&root_with(&all, None)), at("3.10.1"));
+        assert!(resolved(&root_with(&all, Some("system"))).is_err());
+        assert_eq!(pyenv(Path::new("/usr/bin/python3")), Ok(None));
+    }
+}

@@ -1,0 +1,64 @@
+//! Node and Bun: one binary each, wherever nvm, npm, a package or an archive put it.
+//!
+//! For: this room. In: the interpreter's file. Out: a `policy::Runtime`.
+//! Never: starts the interpreter where a file beside it tells its version.
+
+use super::roots::{Roots, always_in_view};
+use super::{Binary, ask, small_text};
+use crate::manifest::Language;
+use crate::policy;
+use std::path::Path;
+
+/// No packages fetched while running, no `.env` and no `bunfig.toml` read: what a script does is in the script.
+const BUN_ARGUMENTS: [&str; 3] = ["--no-install", "--env-file=/dev/null", "--config=/dev/null"];
+
+pub(super) fn runtime(
+    language: Language,
+    binary: &Binary,
+    found: &str,
+    asker: Option<&ask::Asker>,
+) -> Result<policy::Runtime, String> {
+    let prefix = binary.real.parent().and_then(Path::parent).unwrap_or(Path::new("/"));
+    let mut roots = Roots::default();
+    roots.add(&binary.real);
+    roots.store(&binary.real);
+    let arguments = if language == Language::Bun {
+        BUN_ARGUMENTS.map(str::to_owned).to_vec()
+    } else {
+        // conda's node, and those built with shared libraries, find them beside `bin`.
+        if !always_in_view(&binary.real) {
+            roots.libraries(prefix);
+        }
+        Vec::new()
+    };
+    let told = if language == Language::Bun { package_version(prefix) } else { header_version(prefix) };
+    let asked = || asker.and_then(|asker| asker.version(&binary.real).ok());
+    let version = told.or_else(asked).unwrap_or_else(|| "not told by its files".to_owned());
+    Ok(policy::Runtime {
+        language,
+        program: policy::Program::Path(binary.real.clone()),
+        arguments,
+        roots: roots.finish(),
+        version: version.trim_start_matches('v').to_owned(),
+        found: found.to_owned(),
+    })
+}
+
+/// `include/node/node_version.h`, which comes with node's own archives and packages.
+fn header_version(prefix: &Path) -> Option<String> {
+    let text = small_text(&prefix.join("include/node/node_version.h"))?;
+    let number = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix("#define ")?.strip_prefix(name))?;
+        line.trim().parse::<u32>().ok()
+    };
+    let parts = (number("NODE_MAJOR_VERSION ")?, number("NODE_MINOR_VERSION ")?, number("NODE_PATCH_VERSION ")?);
+    Some(format!("{}.{}.{}", parts.0, parts.1, parts.2))
+}
+
+/// `package.json` of the npm package `bun`, whose `bin` folder holds the binary itself.
+fn package_version(prefix: &Path) -> Option<String> {
+    let package: serde_json::Value = serde_json::from_str(&small_text(&prefix.join("package.json"))?).ok()?;
+    let name = package.get("name")?.as_str()?;
+    let version = package.get("version")?.as_str()?;
+    (name == "bun" || name.starts_with("@oven/bun")).then(|| version.to_owned())
+}

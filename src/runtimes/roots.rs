@@ -1,0 +1,128 @@
+//! The files an interpreter needs in view, as narrow as they can be told from its place alone.
+//!
+//! For: this room. In: a prefix (`bin`'s parent). Out: paths for `policy::Runtime::roots`.
+//! Never: a path that is always in view; a folder that also holds what is not the interpreter's.
+
+use std::path::{Component, Path, PathBuf};
+
+/// Package stores whose files name each other by absolute path: the interpreter needs the store.
+/// Stores are world-readable and hold packages only.
+const STORES: [&str; 3] = ["/nix/store", "/gnu/store", "/home/linuxbrew/.linuxbrew"];
+/// Most libraries that are listed one by one.
+const MOST_LIBRARIES: usize = 2000;
+/// Most symlinks that are followed from one path, as in the kernel.
+const MOST_LINKS: usize = 40;
+
+/// Collects roots, each once, none that is always in view.
+#[derive(Debug, Default)]
+pub(super) struct Roots(Vec<PathBuf>);
+
+impl Roots {
+    /// Adds `path` if it exists.
+    pub(super) fn add(&mut self, path: impl Into<PathBuf>) {
+        let path = path.into();
+        if !always_in_view(&path) && !self.0.contains(&path) && path.exists() {
+            self.0.push(path);
+        }
+    }
+
+    /// Adds `prefix/lib/*.so*` and the same under `lib64`, and what those links lead to.
+    pub(super) fn libraries(&mut self, prefix: &Path) {
+        if always_in_view(&prefix.join("lib")) {
+            return;
+        }
+        for folder in ["lib", "lib64"].map(|name| prefix.join(name)) {
+            let Ok(entries) = folder.read_dir() else { continue };
+            let mut libraries: Vec<PathBuf> = entries
+                .take(MOST_LIBRARIES)
+                .filter_map(|entry| entry.ok().map(|e| e.path()))
+                .filter(|path| is_library(path) && path.is_file())
+                .collect();
+            libraries.sort();
+            for library in libraries {
+                self.chain(&library);
+            }
+        }
+    }
+
+    /// Adds every symlink that is met on the way to `path`.
+    pub(super) fn links(&mut self, path: &Path) {
+        for link in links(path) {
+            self.add(link);
+        }
+    }
+
+    /// Adds every symlink that is met on the way to `path`, and the file or folder at the end.
+    pub(super) fn chain(&mut self, path: &Path) {
+        self.links(path);
+        if let Ok(real) = path.canonicalize() {
+            self.add(real);
+        }
+    }
+
+    /// Adds the package store that holds `real`, if one does.
+    pub(super) fn store(&mut self, real: &Path) {
+        for store in STORES.iter().filter(|store| real.starts_with(store)) {
+            self.add(*store);
+        }
+    }
+
+    /// The roots without those that lie below another.
+    pub(super) fn finish(self) -> Vec<PathBuf> {
+        let all = self.0;
+        let is_folder = |p: &PathBuf| p.symlink_metadata().is_ok_and(|m| m.is_dir());
+        all.iter()
+            .filter(|p| !all.iter().any(|above| above != *p && p.starts_with(above) && is_folder(above)))
+            .cloned()
+            .collect()
+    }
+}
+
+/// `/usr/bin`, `/usr/lib*`, `/usr/share`, `/lib*`, `/bin`: the walls always show these, read-only.
+pub(super) fn always_in_view(path: &Path) -> bool {
+    let mut parts = path.components().skip(1).map(|part| part.as_os_str().to_string_lossy());
+    match (parts.next().as_deref(), parts.next().as_deref()) {
+        (Some("bin"), _) => true,
+        (Some("usr"), Some(second)) => second == "bin" || second == "share" || second.starts_with("lib"),
+        (Some(first), _) => first.starts_with("lib"),
+        (None, _) => false,
+    }
+}
+
+/// `libssl.so`, `libssl.so.3`
+fn is_library(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    name.ends_with(".so") || name.contains(".so.")
+}
+
+/// The symlinks the kernel would follow to open `path`, in order, each as a path whose folder holds no symlink.
+fn links(path: &Path) -> Vec<PathBuf> {
+    let mut met = Vec::new();
+    let mut done = PathBuf::from("/");
+    let mut todo: Vec<std::ffi::OsString> = names(path);
+    while let Some(name) = todo.pop() {
+        if name == ".." {
+            done.pop();
+            continue;
+        }
+        let next = done.join(&name);
+        match next.read_link() {
+            Ok(_) if met.len() >= MOST_LINKS => return met,
+            Ok(target) => {
+                if target.is_absolute() {
+                    done = PathBuf::from("/");
+                }
+                todo.extend(names(&target));
+                met.push(next);
+            }
+            Err(_) => done = next,
+        }
+    }
+    met
+}
+
+/// The names of a path, last first.
+fn names(path: &Path) -> Vec<std::ffi::OsString> {
+    let kept = path.components().filter(|c| matches!(c, Component::Normal(_) | Component::ParentDir));
+    kept.map(|c| c.as_os_str().to_owned()).rev().collect()
+}

@@ -1,0 +1,33 @@
+//! The built-in `entryPoint` shims: a few lines in the tool's own language that call one function.
+//!
+//! For: executor. In: a language. Out: the shim's source and the path it is shown at.
+//! Never: part of the trusted side: the shim runs inside the walls and has the tool's rights.
+//!
+//! Called as `<runtime> <arguments> /.toolhost/entry.py SCRIPT ENTRY`: arguments on stdin as one JSON object,
+//! the return value on stdout as one JSON document, everything printed goes to stderr. On failure the exit
+//! status is 1 and the last line of stderr starts with `toolhost: ` and names the mend.
+
+use crate::manifest::Language;
+
+/// Source text of the built-in shim; `None` where entry points need none (wasm exports a function itself).
+pub fn entry_point(language: Language) -> Option<&'static str> {
+    match language {
+        Language::Python => Some(include_str!("shims/entry.py")),
+        Language::Nodejs | Language::Bun => Some(include_str!("shims/entry.mjs")),
+        Language::Wasm => None,
+    }
+}
+
+/// Where the shim is shown inside the walls.
+pub fn guest_path(language: Language) -> Option<&'static str> {
+    match language {
+        Language::Python => Some("/.toolhost/entry.py"),
+        Language::Nodejs | Language::Bun => Some("/.toolhost/entry.mjs"),
+        Language::Wasm => None,
+    }
+}
+
+/// The mend a shim gave: the last line of stderr that starts with `toolhost: `.
+pub fn reason<'a>(logs: impl DoubleEndedIterator<Item = &'a str>) -> Option<&'a str> {
+    logs.rev().find_map(|line| line.strip_prefix("toolhost: "))
+}

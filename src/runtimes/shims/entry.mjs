@@ -1,0 +1,176 @@
+// Calls one function of a script: entry.mjs SCRIPT ENTRY (Node and Bun, ESM and CommonJS).
+//
+// Arguments: one JSON object on stdin, given as the only argument. Answer: the return value, one JSON
+// document on the real stdout. Everything printed goes to stderr. Runs inside the walls, with the
+// tool's own rights: it protects nobody, it only explains.
+import fs from 'node:fs';
+import path from 'node:path';
+import { pathToFileURL } from 'node:url';
+
+const [script, entry] = process.argv.slice(2);
+const file = path.basename(script);
+const DEEPEST = 128;
+let finished = false;
+
+class Mend extends Error {}
+
+// Nothing of the tool has run yet: from here on, descriptor 1 is the log, also for child processes.
+// JavaScript has no dup2; a freed descriptor is the next one that open() hands out.
+function keepAnswer() {
+  const { O_WRONLY, O_APPEND } = fs.constants;
+  let kept;
+  try {
+    kept = fs.openSync('/proc/self/fd/1', O_WRONLY);
+    const log = fs.openSync('/proc/self/fd/2', O_WRONLY | O_APPEND);
+    fs.closeSync(log);
+  } catch {
+    // No rights to reopen them: then at least what this language prints goes to the log.
+    if (kept !== undefined) fs.closeSync(kept);
+    process.stdout.write = process.stderr.write.bind(process.stderr);
+    for (const name of ['log', 'info', 'debug', 'table', 'dir']) console[name] = console.error;
+    return 1;
+  }
+  fs.closeSync(1);
+  fs.openSync('/proc/self/fd/2', O_WRONLY | O_APPEND);
+  return kept;
+}
+const ANSWER = keepAnswer();
+
+function write(fd, text) {
+  let rest = Buffer.from(text, 'utf8');
+  while (rest.length > 0) {
+    try {
+      rest = rest.subarray(fs.writeSync(fd, rest));
+    } catch (error) {
+      if (error.code !== 'EAGAIN') throw error;
+    }
+  }
+}
+
+function oneLine(text, most = 400) {
+  const line = String(text).split(/\s+/u).join(' ').trim();
+  return line.length <= most ? line : `${line.slice(0, most - 1)}…`;
+}
+
+function fail(reason, code = 1) {
+  if (finished) return;
+  finished = true;
+  try {
+    write(2, `\ntoolhost: ${oneLine(reason)}\n`);
+  } finally {
+    process.exit(code);
+  }
+}
+
+// The stack from the tool's own frames, without ours and the runtime's.
+function fromTool(stack) {
+  const own = import.meta.url.replace('file://', '');
+  return String(stack)
+    .split('\n')
+    .filter((line) => !line.includes(own) && !/\(?node:internal|\(native(:|\))|^\s+at native/u.test(line))
+    .join('\n');
+}
+
+function crash(error) {
+  if (error instanceof Mend) return fail(error.message);
+  if (error === null || typeof error !== 'object') return fail(`the script threw ${oneLine(String(error), 200)}`);
+  // Bun gives a syntax error without message text of its own; its stack has the place.
+  process.stderr.write(`${fromTool(error.stack ?? error)}\n`);
+  const place = new RegExp(`${file.replace(/[^\w]/gu, '\\$&')}:(\\d+)`, 'u').exec(error.stack ?? '');
+  let text = `${error.name ?? 'Error'}: ${error.message ?? error}${place ? ` (${file}, line ${place[1]})` : ''}`;
+  if (error.code === 'ERR_MODULE_NOT_FOUND' || error.code === 'MODULE_NOT_FOUND') {
+    text += '; a module must lie in the tool\'s own folder (node_modules beside the script) and be readable by it';
+  } else if (/outside a module|Unexpected token 'export'/u.test(error.message ?? '')) {
+    text += '; name the file .mjs, or put {"type":"module"} in a package.json beside it';
+  }
+  return fail(text);
+}
+
+function find(module, name) {
+  const usual = module.default;
+  if (name !== 'default' && typeof module[name] === 'function') return module[name];
+  if (usual !== null && usual !== undefined && typeof usual[name] === 'function') return usual[name];
+  if (typeof usual === 'function' && (name === 'default' || usual.name === name)) return usual;
+  const value = module[name] ?? usual?.[name];
+  if (value !== undefined) throw new Mend(`'${name}' in ${file} is a ${typeof value}, not a function`);
+  const names = new Set();
+  for (const holder of [module, usual]) {
+    if (holder === null || (typeof holder !== 'object' && typeof holder !== 'function')) continue;
+    for (const key of Object.keys(holder)) if (typeof holder[key] === 'function') names.add(key);
+  }
+  const listed = [...names].slice(0, 20).join(', ');
+  throw new Mend(
+    `${file} exports no function '${name}'; ` +
+      (listed ? `it exports: ${listed}. Set handler.entryPoint to one of them` : `write: export function ${name}(input) { … }`),
+  );
+}
+
+function hint(value) {
+  if (value instanceof Map) return 'return Object.fromEntries(it)';
+  if (value instanceof Set) return 'return [...it]';
+  if (value instanceof Error) return 'throw it, or return its message';
+  if (ArrayBuffer.isView(value) || value instanceof ArrayBuffer) return 'return Array.from(it), or base64 text';
+  if (typeof value?.then === 'function') return 'await it';
+  return 'call it, or leave it out';
+}
+
+// Throws a Mend at the first part of the answer that JSON cannot carry, or would carry as something else.
+function check(value, place, depth) {
+  const kind = typeof value;
+  if (value === null || kind === 'boolean' || kind === 'undefined') return;
+  if (kind === 'string') {
+    if (value.isWellFormed?.() === false) throw new Mend(`${place} holds half a surrogate pair, which is not text; use it.toWellFormed()`);
+  } else if (kind === 'number') {
+    if (!Number.isFinite(value)) throw new Mend(`${place} is ${value}, which is not JSON; return null or a string instead`);
+    if (Number.isInteger(value) && (value >= 2 ** 64 || value < -(2 ** 63)) && Math.abs(value) < 1e21) {
+      throw new Mend(`${place} is an integer of more than 64 bits; return String(it)`);
+    }
+  } else if (kind === 'bigint') {
+    throw new Mend(`${place} is a BigInt, which JSON cannot carry; return Number(it) or String(it)`);
+  } else if (kind !== 'object' || value instanceof Map || value instanceof Set || value instanceof Error
+      || ArrayBuffer.isView(value) || value instanceof ArrayBuffer || typeof value.then === 'function') {
+    const name = kind === 'object' ? value.constructor?.name ?? 'object' : kind;
+    throw new Mend(`${place} is a ${name}, which JSON cannot carry; ${hint(value)}`);
+  } else if (depth >= DEEPEST) {
+    throw new Mend(`${place.slice(0, 80)}… holds itself, or nests deeper than ${DEEPEST}; return a flatter value`);
+  } else if (value instanceof Date && Number.isNaN(value.getTime())) {
+    throw new Mend(`${place} is an invalid Date`);
+  } else if (typeof value.toJSON === 'function') {
+    check(value.toJSON(), place, depth + 1);
+  } else if (Array.isArray(value)) {
+    value.forEach((part, index) => check(part, `${place}[${index}]`, depth + 1));
+  } else {
+    for (const [key, part] of Object.entries(value)) {
+      check(key, `a key of ${place}`, depth + 1);
+      check(part, `${place}.${key}`, depth + 1);
+    }
+  }
+}
+
+process.on('uncaughtException', crash);
+process.on('unhandledRejection', crash);
+// Nothing is left to wait for, and still no answer.
+process.on('beforeExit', () => fail(`${entry}() returned a promise that never settled; resolve it`));
+process.on('exit', (code) => {
+  if (finished) return;
+  finished = true;
+  write(2, `\ntoolhost: the script called process.exit(${code}) before ${entry}() returned; return the answer instead\n`);
+  process.exitCode = code || 1;
+});
+
+// Not awaited at the top level: Bun would spin for ever on a promise that never settles.
+async function main() {
+  const input = JSON.parse(fs.readFileSync(0, 'utf8'));
+  if (input === null || typeof input !== 'object' || Array.isArray(input)) {
+    throw new Mend(`the input of an entryPoint is one JSON object, not ${Array.isArray(input) ? 'an array' : typeof input}`);
+  }
+  process.argv.splice(1, 3, script);
+  const module = await import(pathToFileURL(script).href);
+  const result = await find(module, entry)(input);
+  check(result, 'the return value', 0);
+  write(ANSWER, `${JSON.stringify(result ?? null)}\n`);
+  finished = true;
+  // The answer is given: timers and connections that are still open do not hold the call.
+  process.exit(0);
+}
+main().catch(crash);

@@ -1,0 +1,267 @@
+"""Calls one function of a script: entry.py SCRIPT ENTRY.
+
+Arguments: one JSON object on stdin, given as keyword arguments. Answer: the return value, one JSON
+document on the real stdout. Everything printed goes to stderr. Runs inside the walls, with the
+tool's own rights: it protects nobody, it only explains.
+"""
+
+import json
+import os
+import sys
+
+# Nothing of the tool has run yet: from here on, descriptor 1 is the log, also for child processes.
+ANSWER = os.dup(1)
+os.dup2(2, 1)
+HERE = __file__
+DEEPEST = 128
+LARGEST, SMALLEST = 2**64 - 1, -(2**63)
+
+
+class Mend(Exception):
+    """What is wrong and how to mend it, in one line."""
+
+
+def one_line(text, most=400):
+    text = " ".join(str(text).split())
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def fail(reason, code=1):
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except Exception:
+            pass
+    os.write(2, ("\ntoolhost: " + one_line(reason) + "\n").encode("utf-8", "backslashreplace"))
+    sys.exit(code)
+
+
+def load(path):
+    """The script as a module, from its source: a stale .pyc beside it is never used."""
+    import importlib.machinery
+
+    folder, file = os.path.split(path)
+    sys.argv = [path]
+    sys.path[0] = folder
+    name = os.path.splitext(file)[0]
+    if name in sys.modules or name in getattr(sys, "stdlib_module_names", ()):
+        name = "script_" + name  # a script called json.py must not become everybody's `json`
+    loader = importlib.machinery.SourceFileLoader(name, path)
+    module = type(sys)(name)
+    module.__file__ = path
+    module.__loader__ = loader
+    module.__package__ = ""
+    module.__spec__ = importlib.machinery.ModuleSpec(name, loader, origin=path)
+    sys.modules[name] = module
+    exec(compile(loader.get_data(path), path, "exec", dont_inherit=True), module.__dict__)
+    return module
+
+
+def find(module, entry, file):
+    """The function called ENTRY; `Class.method` works too."""
+    found = module
+    for part in entry.split("."):
+        if not hasattr(found, part):
+            own = [
+                name
+                for name, value in vars(module).items()
+                if callable(value) and not name.startswith("_") and getattr(value, "__module__", "") == module.__name__
+            ]
+            raise Mend(f"{file} has no function '{entry}'; {nearest(entry, own)}")
+        found = getattr(found, part)
+    if not callable(found):
+        raise Mend(f"'{entry}' in {file} is {a(found)}, not a function")
+    return found
+
+
+def nearest(name, names):
+    import difflib
+
+    if not names:
+        return "it defines no function at all"
+    close = difflib.get_close_matches(name, names, 1)
+    listed = ", ".join(sorted(names)[:20])
+    return (f"did you mean '{close[0]}'? " if close else "") + f"it defines: {listed}. Set handler.entryPoint to one of them"
+
+
+def call(function, entry, arguments):
+    """Calls it. A TypeError raised before its first line is about the arguments, and is explained."""
+    try:
+        result = function(**arguments)
+    except TypeError as error:
+        deeper = error.__traceback__.tb_next
+        if deeper is None:
+            raise Mend(arguments_reason(function, entry, arguments, error)) from None
+        raise
+    if hasattr(result, "__await__"):
+        import asyncio
+
+        async def wait():
+            return await result
+
+        result = asyncio.run(wait())
+    return result
+
+
+def arguments_reason(function, entry, arguments, error):
+    import inspect
+
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return f"{entry}() does not take these arguments: {error}"
+    kinds = inspect.Parameter
+    named = [n for n, p in parameters.items() if p.kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY)]
+    takes = f"it takes: {', '.join(named) or 'nothing'}"
+    only = [n for n, p in parameters.items() if p.kind is kinds.POSITIONAL_ONLY]
+    if only:
+        return f"{entry}() takes '{only[0]}' by position only, and arguments are given by name; remove the '/'"
+    any_name = any(p.kind is kinds.VAR_KEYWORD for p in parameters.values())
+    unknown = [n for n in arguments if n not in parameters]
+    if unknown and not any_name:
+        return (
+            f"{entry}() has no parameter '{unknown[0]}'; {takes}. Name the manifest's parameters like the "
+            "function's, or add **kwargs"
+        )
+    empty = inspect.Parameter.empty
+    missing = [n for n in named if n not in arguments and parameters[n].default is empty]
+    if missing:
+        return (
+            f"{entry}() needs '{missing[0]}', which was not given. List it under `required` in the manifest's "
+            "parameters, or give it a default"
+        )
+    return f"{entry}() does not take these arguments: {error}"
+
+
+def a(value):
+    name = type(value).__name__
+    return ("an " if name[:1].lower() in "aeiou" else "a ") + name
+
+
+HINTS = {
+    "set": "return sorted(it) or list(it)",
+    "frozenset": "return sorted(it) or list(it)",
+    "bytes": "decode it, or send base64 text",
+    "bytearray": "decode it, or send base64 text",
+    "datetime": "return it.isoformat()",
+    "date": "return it.isoformat()",
+    "time": "return it.isoformat()",
+    "timedelta": "return it.total_seconds()",
+    "Decimal": "return str(it) or float(it)",
+    "Fraction": "return str(it) or float(it)",
+    "UUID": "return str(it)",
+    "PosixPath": "return str(it)",
+    "ndarray": "return it.tolist()",
+    "DataFrame": "return it.to_dict('records')",
+    "Series": "return it.to_dict() or it.tolist()",
+    "generator": "return list(it)",
+    "complex": "return [it.real, it.imag]",
+    "function": "call it",
+    "coroutine": "await it",
+}
+
+
+def hint(value):
+    name = type(value).__name__
+    if name in HINTS:
+        return HINTS[name]
+    if hasattr(value, "model_dump"):
+        return "return it.model_dump(mode='json')"
+    if hasattr(value, "__dataclass_fields__"):
+        return "return dataclasses.asdict(it)"
+    if type(value).__module__ == "numpy":
+        return "return it.item()"
+    return "turn it into a dict, list, str, int, float, bool or None"
+
+
+def check(value, place, depth):
+    """Raises a Mend at the first part of the answer that JSON cannot carry."""
+    if value is None or value is True or value is False:
+        return
+    if isinstance(value, str):
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError:
+            raise Mend(f"{place} holds half a surrogate pair, which is not text; replace or drop it")
+    elif isinstance(value, int):
+        if not SMALLEST <= value <= LARGEST:
+            raise Mend(f"{place} is an integer of more than 64 bits; return str(it)")
+    elif isinstance(value, float):
+        if value - value != 0:
+            raise Mend(f"{place} is {value}, which is not JSON; return None or a string instead")
+    elif depth >= DEEPEST:
+        raise Mend(f"{place[:80]}… holds itself, or nests deeper than {DEEPEST}; return a flatter value")
+    elif isinstance(value, dict):
+        seen = set()
+        for key, part in value.items():
+            if not isinstance(key, str):
+                raise Mend(f"{place} has the key {key!r}, {a(key)}; JSON keys are text: use str(key)")
+            if key in seen:
+                raise Mend(f"{place} has the key {key!r} twice")
+            seen.add(key)
+            check(key, f"a key of {place}", depth + 1)
+            check(part, f"{place}[{key!r}]", depth + 1)
+    elif isinstance(value, (list, tuple)):
+        for index, part in enumerate(value):
+            check(part, f"{place}[{index}]", depth + 1)
+    else:
+        raise Mend(f"{place} is {a(value)}, which JSON cannot carry; {hint(value)}")
+
+
+def answer(value):
+    check(value, "the return value", 0)
+    text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    rest = memoryview((text + "\n").encode("utf-8"))
+    while rest:
+        rest = rest[os.write(ANSWER, rest) :]
+
+
+def show(error):
+    """The traceback, from the tool's first line on."""
+    import traceback
+
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename == HERE:
+        trace = trace.tb_next
+    traceback.print_exception(type(error), error, trace)
+    return trace
+
+
+def describe(error, trace, script):
+    where = ""
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == script:
+            where = f" ({os.path.basename(script)}, line {trace.tb_lineno})"
+        trace = trace.tb_next
+    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    if isinstance(error, SyntaxError):
+        where = ""
+    if isinstance(error, ModuleNotFoundError):
+        where += (
+            "; a module must lie beside the script, or be installed in the environment that the policy names"
+            " under [runtimes]"
+        )
+    return text + where
+
+
+def main():
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
+    script, entry = sys.argv[1], sys.argv[2]
+    try:
+        arguments = json.loads(sys.stdin.buffer.read())
+        if not isinstance(arguments, dict):
+            raise Mend(f"the input of an entryPoint is one JSON object, not {a(arguments)}")
+        function = find(load(script), entry, os.path.basename(script))
+        answer(call(function, entry, arguments))
+    except Mend as mend:
+        fail(mend)
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else (0 if stop.code is None else 1)
+        said = f" ({stop.code})" if isinstance(stop.code, str) else ""
+        fail(f"the script called sys.exit(){said} before {entry}() returned; return the answer instead", code or 1)
+    except BaseException as error:
+        fail(describe(error, show(error), script))
+
+
+main()

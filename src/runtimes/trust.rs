@@ -1,0 +1,112 @@
+//! Whether an interpreter's place may be trusted: only root or we ourselves can change it.
+//!
+//! For: this room. In: a path. Out: yes, or one sentence with the mend. Never: changes anything.
+
+use std::io::Read;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+const WORLD_WRITABLE: u32 = 0o002;
+const GROUP_WRITABLE: u32 = 0o020;
+const STICKY: u32 = 0o1000;
+
+/// Folders that are never bound as a whole for the sake of an interpreter.
+const TOO_WIDE: [&str; 17] = [
+    "/",
+    "/usr",
+    "/usr/local",
+    "/etc",
+    "/var",
+    "/opt",
+    "/home",
+    "/root",
+    "/tmp",
+    "/srv",
+    "/mnt",
+    "/media",
+    "/run",
+    "/dev",
+    "/proc",
+    "/sys",
+    "/boot",
+];
+
+/// Every folder above `path`, and `path`, can be changed by root or by us alone.
+pub(super) fn path(path: &Path) -> Result<(), String> {
+    let owners = owners_allowed();
+    for place in path.ancestors() {
+        let facts = place.symlink_metadata().map_err(|e| format!("{}: {e}", place.display()))?;
+        if !owners.contains(&facts.uid()) {
+            return Err(format!("{} belongs to another user (uid {})", place.display(), facts.uid()));
+        }
+        if facts.file_type().is_symlink() {
+            // A link has no mode of its own: its folder's counts, and what it leads to is judged by itself.
+            continue;
+        }
+        // In a sticky folder (/tmp) others can add names, not replace those of root or ours.
+        let sticky_folder = facts.is_dir() && facts.mode() & STICKY != 0;
+        // A group whose number is the owner's is that user's private group.
+        let open_group = facts.mode() & GROUP_WRITABLE != 0 && facts.gid() != 0 && facts.gid() != facts.uid();
+        if !sticky_folder && (facts.mode() & WORLD_WRITABLE != 0 || open_group) {
+            return Err(format!("others can write to {0}; `chmod go-w {0}` mends it", place.display()));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses a folder whose binding would open a home or a whole system folder.
+pub(super) fn narrow(path: &Path) -> Result<(), String> {
+    let is_home = path.parent() == Some(Path::new("/home"))
+        || std::env::var_os("HOME").is_some_and(|home| !home.is_empty() && Path::new(&home) == path);
+    if is_home || TOO_WIDE.iter().any(|wide| Path::new(wide) == path) {
+        return Err(format!("it needs the whole of {}, which holds more than an interpreter", path.display()));
+    }
+    Ok(())
+}
+
+/// Under real root tools have ids of their own, and interpreters are shown as they are: others must be able to read them.
+pub(super) fn readable_by_tools(path: &Path) -> Result<(), String> {
+    if !(nix::unistd::geteuid().is_root() && whole_range()) {
+        return Ok(());
+    }
+    let facts = path.metadata().map_err(|e| format!("{}: {e}", path.display()))?;
+    let needed = if facts.is_dir() { 0o005 } else { 0o004 };
+    if facts.mode() & needed == needed {
+        return Ok(());
+    }
+    Err(format!("tools never run as root and could not read {0}; `chmod -R o+rX {0}` mends it", path.display()))
+}
+
+/// Whether a regular file starts with these bytes. A pipe or device is refused before it is opened for reading.
+pub(super) fn starts_with(path: &Path, magic: &[u8]) -> Result<bool, String> {
+    let say = |e: std::io::Error| format!("{}: {e}", path.display());
+    if !path.metadata().map_err(say)?.is_file() {
+        return Err(format!("{} is not a regular file", path.display()));
+    }
+    let mut file = std::fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(nix::libc::O_NONBLOCK | nix::libc::O_CLOEXEC)
+        .open(path)
+        .map_err(say)?;
+    let mut head = vec![0; magic.len()];
+    match file.read_exact(&mut head) {
+        Ok(()) => Ok(head == magic),
+        Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => Ok(false),
+        Err(e) => Err(say(e)),
+    }
+}
+
+/// Root, us, and in a user namespace the number that stands for ids which are not mapped (root among them).
+fn owners_allowed() -> [u32; 3] {
+    let me = nix::unistd::geteuid().as_raw();
+    if whole_range() {
+        return [0, me, me];
+    }
+    let unmapped = std::fs::read_to_string("/proc/sys/kernel/overflowuid").ok().and_then(|t| t.trim().parse().ok());
+    [0, me, unmapped.unwrap_or(65534)]
+}
+
+/// Whether this is no user namespace but the first one: every id means itself.
+fn whole_range() -> bool {
+    std::fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| map.split_whitespace().eq(["0", "0", "4294967295"]))
+}

@@ -1,0 +1,68 @@
+//! Arguments as callers bring them: a value, JSON text, or texts by name.
+//!
+//! For: the road. In: what a transport decoded. Out: one JSON value and whether its texts are to be
+//! converted. Never: accepts two documents, a duplicate key or NaN (P22); judges a schema (manifest does).
+
+use crate::{fault, manifest};
+use fault::{Fault, Kind};
+use manifest::Handler;
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+
+/// The arguments of one call.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Arguments {
+    /// Already decoded by a strict reader.
+    Value(Value),
+    /// One JSON document; empty text is an empty object.
+    Text(String),
+    /// `name=value` pairs: texts, converted to what the schema says.
+    Strings(BTreeMap<String, String>),
+}
+
+impl Arguments {
+    /// The value, and whether its texts are to be converted.
+    pub fn decode(self) -> Result<(Value, bool), Fault> {
+        match self {
+            Arguments::Value(value) => Ok((value, false)),
+            Arguments::Text(text) if text.trim().is_empty() => Ok((Value::Object(Map::new()), false)),
+            Arguments::Text(text) => Ok((document("Input", &text)?, false)),
+            Arguments::Strings(pairs) => {
+                Ok((Value::Object(pairs.into_iter().map(|(name, text)| (name, Value::String(text))).collect()), true))
+            }
+        }
+    }
+}
+
+/// One strict JSON document.
+fn document(what: &str, text: &str) -> Result<Value, Fault> {
+    match manifest::json::parse(text.as_bytes(), manifest::json::Dialect::Strict) {
+        Ok(document) => Ok(document.value),
+        Err(problem) => Err(Fault::new(Kind::ParameterValidationError, format!("{what} is not one JSON document."))
+            .details(format!("Line {}, column {}: {}", problem.line, problem.column, problem.message))),
+    }
+}
+
+/// JSON text that must be an object; empty text is an empty one.
+pub(super) fn object(what: &str, text: &str) -> Result<Map<String, Value>, Fault> {
+    if text.trim().is_empty() {
+        return Ok(Map::new());
+    }
+    match document(what, text)? {
+        Value::Object(fields) => Ok(fields),
+        _ => Err(Fault::new(Kind::ParameterValidationError, format!("{what} must be a JSON object."))),
+    }
+}
+
+/// The call's own time limit, handed to a method that takes one as `timeoutMs`: the smaller of both counts.
+pub(super) fn with_timeout(manifest: &manifest::Manifest, mut given: Value, asked_ms: Option<u64>) -> Value {
+    let (Some(asked), Handler::ServiceMethod { .. }) = (asked_ms, &manifest.handler) else { return given };
+    let declared = manifest.parameters.as_ref().is_some_and(|schema| schema.raw["properties"]["timeoutMs"].is_object());
+    if declared && let Value::Object(fields) = &mut given {
+        let own = fields.get("timeoutMs").and_then(|own| own.as_u64().or_else(|| own.as_str()?.parse().ok()));
+        if own.is_none_or(|own| asked < own) && fields.get("timeoutMs").is_none_or(|_| own.is_some()) {
+            fields.insert("timeoutMs".into(), Value::from(asked));
+        }
+    }
+    given
+}

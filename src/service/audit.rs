@@ -1,0 +1,265 @@
+//! The audit log: one append-only line per call or refusal, opened before the call runs.
+//!
+//! For: the road of a call, and `audit --call`. In: one record as JSON. Out: one line of plain ASCII,
+//! written with one write(2); the text of each confinement once, in `confinements/<digest>.json`.
+//! Never: follows a link, truncates, or lets a call run that it could not record (P30).
+
+use crate::{fault, policy};
+use fault::{Fault, Kind};
+use nix::fcntl::{FallocateFlags, OFlag};
+use serde_json::Value;
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// Room that is set aside for a record before the call runs, bytes. No record is longer.
+const ROOM: u64 = 64 * 1024;
+/// Longest line that `recall` reads, bytes.
+const LONGEST_LINE: u64 = 4 * ROOM;
+
+/// Where the records go.
+#[derive(Clone, Debug)]
+pub struct Log {
+    path: PathBuf,
+}
+
+/// An open log with room for one record.
+#[derive(Debug)]
+pub struct Entry {
+    file: File,
+    path: PathBuf,
+}
+
+/// One past call: its record, and the confinement it ran under.
+#[derive(Clone, Debug)]
+pub struct Recalled {
+    pub record: Value,
+    /// The exact bytes whose SHA-256 is the record's confinement digest, as JSON.
+    pub confinement: Option<Value>,
+}
+
+impl Log {
+    pub fn new(path: impl Into<PathBuf>) -> Log {
+        Log { path: path.into() }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Opens the log and sets room aside. What fails here refuses the call.
+    pub fn open(&self) -> Result<Entry, Fault> {
+        let file = self.opened().map_err(|why| self.refusal(&why))?;
+        Ok(Entry { file, path: self.path.clone() })
+    }
+
+    fn opened(&self) -> Result<File, String> {
+        if let Some(folder) = self.path.parent() {
+            private_folder(folder).map_err(|e| format!("its folder cannot be made: {e}"))?;
+        }
+        // NONBLOCK: a FIFO in its place must not hang us before we can see what it is.
+        let flags = OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
+        let file = OpenOptions::new()
+            .read(true)
+            .append(true)
+            .create(true)
+            .mode(0o600)
+            .custom_flags(flags.bits())
+            .open(&self.path)
+            .map_err(|e| e.to_string())?;
+        let facts = file.metadata().map_err(|e| e.to_string())?;
+        if !facts.is_file() {
+            return Err("it is not a regular file".into());
+        }
+        let me = nix::unistd::geteuid().as_raw();
+        if facts.uid() != me && facts.uid() != 0 {
+            return Err("it belongs to another user".into());
+        }
+        if facts.mode() & 0o022 != 0 {
+            return Err("others may write it; run `chmod go-w` on it".into());
+        }
+        reserve(&file, facts.len())?;
+        Ok(file)
+    }
+
+    fn refusal(&self, why: &str) -> Fault {
+        Fault::new(Kind::InternalError, "The call was refused: it could not have been recorded in the audit log.")
+            .person(format!(
+                "audit log {}: {why}; mend that, or name another file with --audit-log",
+                self.path.display()
+            ))
+            .retryable()
+    }
+
+    /// Keeps the text of a confinement's shape, once per digest.
+    pub fn keep(&self, shape: &policy::Shape) -> Result<String, Fault> {
+        let digest = shape.digest();
+        self.kept(shape, &digest)
+            .map_err(|e| self.refusal(&format!("the text of the confinement cannot be kept beside it: {e}")))?;
+        Ok(digest)
+    }
+
+    fn kept(&self, shape: &policy::Shape, digest: &str) -> io::Result<()> {
+        let folder = self.confinements();
+        let file = folder.join(format!("{digest}.json"));
+        if file.symlink_metadata().is_ok_and(|facts| facts.is_file()) {
+            return Ok(());
+        }
+        private_folder(&folder)?;
+        let mut text = tempfile::NamedTempFile::new_in(&folder)?;
+        text.write_all(&serde_json::to_vec(shape)?)?;
+        text.persist(&file).map(|_| ()).map_err(|e| e.error)
+    }
+
+    fn confinements(&self) -> PathBuf {
+        self.path.parent().unwrap_or(Path::new(".")).join("confinements")
+    }
+
+    /// Finds the record of a past call, and what that call could touch.
+    pub fn recall(&self, call: &str) -> Result<Recalled, String> {
+        let shown = self.path.display();
+        let file = OpenOptions::new()
+            .read(true)
+            .custom_flags((OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits())
+            .open(&self.path)
+            .map_err(|e| format!("{shown}: {e}"))?;
+        let mut lines = BufReader::new(file);
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            let read = lines.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line);
+            if read.map_err(|e| format!("{shown}: {e}"))? == 0 {
+                return Err(format!("{shown}: no call '{}' is recorded", call.escape_default()));
+            }
+            let Ok(record) = serde_json::from_slice::<Value>(&line) else { continue };
+            if record["call"] == call {
+                let confinement = record["digests"]["confinement"].as_str().and_then(|d| self.confinement(d));
+                return Ok(Recalled { record, confinement });
+            }
+        }
+    }
+
+    /// The kept text of a digest; `None` where it is gone or is no digest.
+    fn confinement(&self, digest: &str) -> Option<Value> {
+        if digest.len() != 64 || !digest.bytes().all(|b| b.is_ascii_hexdigit()) {
+            return None;
+        }
+        let bytes = std::fs::read(self.confinements().join(format!("{digest}.json"))).ok()?;
+        serde_json::from_slice(&bytes).ok()
+    }
+}
+
+impl Entry {
+    /// Writes the record: one line, one write.
+    pub fn write(self, record: &Value) -> Result<(), Fault> {
+        let mut line = String::new();
+        if torn(&self.file) {
+            line.push('\n');
+        }
+        line.push_str(&ascii(record));
+        line.push('\n');
+        let written = (&self.file).write(line.as_bytes());
+        match written {
+            Ok(count) if count == line.len() => Ok(()),
+            other => Err(Fault::new(Kind::InternalError, "The call ended, but its audit record could not be written.")
+                .person(format!("audit log {}: {other:?} of {} bytes", self.path.display(), line.len()))),
+        }
+    }
+}
+
+/// Sets blocks aside, so that a full disk refuses the call instead of losing its record. Where the
+/// file system cannot, the write itself is the test.
+fn reserve(file: &File, end: u64) -> Result<(), String> {
+    use nix::errno::Errno;
+    let end = i64::try_from(end).map_err(|_| "it is too long".to_owned())?;
+    let room = i64::try_from(ROOM).unwrap_or(i64::MAX);
+    match nix::fcntl::fallocate(file, FallocateFlags::FALLOC_FL_KEEP_SIZE, end, room) {
+        Ok(()) | Err(Errno::EOPNOTSUPP | Errno::ENOSYS | Errno::EINTR | Errno::EINVAL) => Ok(()),
+        Err(e) => Err(e.to_string()),
+    }
+}
+
+/// Whether an earlier writer was cut off in the middle of its line.
+fn torn(file: &File) -> bool {
+    let Ok(facts) = file.metadata() else { return false };
+    let mut last = [0];
+    facts.len() > 0 && file.read_exact_at(&mut last, facts.len() - 1).is_ok() && last != *b"\n"
+}
+
+fn private_folder(folder: &Path) -> io::Result<()> {
+    if folder.as_os_str().is_empty() || folder.is_dir() {
+        return Ok(());
+    }
+    DirBuilder::new().recursive(true).mode(0o700).create(folder)
+}
+
+/// JSON on one line of plain ASCII: nothing in a record can break a line or drive a terminal.
+pub fn ascii(value: &Value) -> String {
+    let text = value.to_string();
+    let mut line = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            ' '..='~' => line.push(c),
+            // Only inside strings, where serde_json leaves it as it is.
+            _ => {
+                let mut units = [0; 2];
+                for unit in c.encode_utf16(&mut units) {
+                    line.push_str(&format!("\\u{unit:04x}"));
+                }
+            }
+        }
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_record_is_one_ascii_line_that_reads_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = Log::new(folder.path().join("state/audit.jsonl"));
+        let record = json!({"call": "c1", "user": "a\nb\u{1b}[31m\u{202e}ö\u{e0041}\u{7f}"});
+        log.open().unwrap().write(&record).unwrap();
+        let text = std::fs::read_to_string(log.path()).unwrap();
+        assert!(text.is_ascii() && text.lines().count() == 1 && !text.contains('\u{1b}') && !text.contains('\u{7f}'));
+        assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), record);
+        assert_eq!(log.recall("c1").unwrap().record, record);
+        assert!(log.recall("c2").unwrap_err().contains("no call 'c2'"));
+        assert_eq!(std::fs::metadata(log.path()).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(std::fs::metadata(folder.path().join("state")).unwrap().permissions().mode() & 0o777, 0o700);
+    }
+
+    #[test]
+    fn what_cannot_be_recorded_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        std::fs::create_dir(path("folder")).unwrap();
+        std::fs::write(path("real"), "").unwrap();
+        std::os::unix::fs::symlink(path("real"), path("link")).unwrap();
+        nix::unistd::mkfifo(&path("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        std::fs::write(path("open"), "").unwrap();
+        std::fs::set_permissions(path("open"), std::fs::Permissions::from_mode(0o666)).unwrap();
+        for name in ["folder", "link", "fifo", "open", "real/below"] {
+            let fault = Log::new(path(name)).open().expect_err(name);
+            assert!(!fault.message.contains(name), "no host path for an agent");
+            assert!(fault.person.unwrap().contains(name));
+        }
+        assert!(Log::new("/dev/null").open().is_err());
+        assert!(Log::new("/dev/full").open().is_err());
+    }
+
+    #[test]
+    fn a_torn_line_does_not_swallow_the_next_record() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = Log::new(folder.path().join("audit.jsonl"));
+        log.open().unwrap().write(&json!({"call": "a"})).unwrap();
+        OpenOptions::new().append(true).open(log.path()).unwrap().write_all(b"{\"call\": \"to").unwrap();
+        log.open().unwrap().write(&json!({"call": "b"})).unwrap();
+        assert!(log.recall("a").is_ok() && log.recall("b").is_ok());
+    }
+}

@@ -1,0 +1,101 @@
+//! The tool-service contract: untyped requests and replies that carry an `id` (D-013…D-027).
+//!
+//! For: message faces (brokers later) and any program that speaks it. In: `{id, user, config,
+//! arguments}`, the last two JSON text; `config` is `{"tool": …, "timeoutMs"?: …}`. Out: replies
+//! with the same `id`, the last with `end_of_stream`. Never: another road than `Service::call`.
+
+use super::report::Report;
+use super::{Arguments, CallRequest, Service, arguments, format};
+use crate::fault;
+use fault::{Fault, Kind};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::sync::Arc;
+use tokio::sync::mpsc;
+
+/// Replies that may wait for a slow reader.
+const BUFFER: usize = 16;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ToolServiceRequest {
+    pub id: String,
+    pub user: String,
+    /// JSON text; empty text is an empty map.
+    pub config: String,
+    /// JSON text; empty text is an empty map.
+    pub arguments: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToolServiceResponse {
+    pub id: String,
+    /// `null` on success: written, not left out.
+    pub error: Option<ToolServiceError>,
+    pub response: String,
+    pub end_of_stream: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToolServiceError {
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub message: String,
+}
+
+impl ToolServiceResponse {
+    fn of(id: String, report: &Report) -> ToolServiceResponse {
+        let error = report
+            .error
+            .as_ref()
+            .map(|fault| ToolServiceError { kind: fault.kind.to_string(), message: fault.message.clone() });
+        let response = match &error {
+            Some(_) => String::new(),
+            None => format::response(report.output_data.as_ref().unwrap_or(&Value::Null)),
+        };
+        ToolServiceResponse { id, error, response, end_of_stream: true }
+    }
+}
+
+impl Service {
+    /// Takes one request and answers on a channel. Dropping the receiver cancels the call.
+    pub fn handle(self: &Arc<Self>, request: ToolServiceRequest) -> mpsc::Receiver<ToolServiceResponse> {
+        let (replies, receiver) = mpsc::channel(BUFFER);
+        let service = self.clone();
+        tokio::spawn(async move {
+            let id = request.id.clone();
+            let answer = async {
+                let report = match decoded(&request) {
+                    Ok(call) => service.call(call).await,
+                    Err(fault) => service.refuse(&request.user, &request.config, fault),
+                };
+                ToolServiceResponse::of(id, &report)
+            };
+            tokio::select! {
+                response = answer => { let _ = replies.send(response).await; }
+                () = replies.closed() => {}
+            }
+        });
+        receiver
+    }
+}
+
+/// The request as a call. The arguments stay text: the road parses them, so that a bad one is recorded.
+fn decoded(request: &ToolServiceRequest) -> Result<CallRequest, Fault> {
+    let config = arguments::object("config", &request.config)?;
+    let tool = match config.get("tool") {
+        Some(Value::String(tool)) if !tool.is_empty() => tool.clone(),
+        _ => {
+            let message = "The config names no tool: it must be a JSON object with \"tool\".";
+            return Err(Fault::new(Kind::ToolNotFoundError, message));
+        }
+    };
+    let timeout_ms = match config.get("timeoutMs") {
+        None | Some(Value::Null) => None,
+        Some(value) => Some(value.as_u64().ok_or_else(|| {
+            Fault::new(Kind::ParameterValidationError, "The config's 'timeoutMs' must be a whole number.")
+        })?),
+    };
+    let arguments = Arguments::Text(request.arguments.clone());
+    Ok(CallRequest { id: None, user: request.user.clone(), tool, arguments, timeout_ms })
+}

@@ -1,0 +1,287 @@
+//! Endings and answers as words: one mapping from how a tool ended to an error, and the texts an agent reads.
+//!
+//! For: the road, and every transport. In: an ending, its log lines, a report. Out: a value or a
+//! fault; observation, response and content texts. Never: a host path; a catch-all over endings.
+
+use crate::manifest::text;
+use crate::quantity::Limit;
+use crate::{executor, fault};
+use executor::Ending;
+use fault::{Fault, Kind};
+use serde_json::Value;
+
+/// How much of stderr a failure carries (Q27), bytes.
+const TAIL: usize = 2048;
+
+/// What the ending means: the output, or the error. `logs` are already masked and escaped.
+pub fn judge(ending: Ending, logs: &[String]) -> Result<Value, Fault> {
+    match ending {
+        Ending::Answered(value) => Ok(value),
+        Ending::Exited { code } => {
+            Err(told(Fault::new(Kind::ScriptError, format!("Script exited with code {code}.")), logs))
+        }
+        Ending::Signalled { signal } => {
+            let message = format!("Script was killed by signal {}.", signal_name(signal));
+            Err(told(Fault::new(Kind::ScriptError, message), logs))
+        }
+        Ending::TimedOut { limit_ms } => Err(Fault::new(Kind::TimeoutError, "Script execution timed out.")
+            .details(format!("The limit timeoutMs was {limit_ms} ms."))),
+        Ending::OverLimit { limit, allowed } => Err(over_limit(limit, allowed)),
+        Ending::BadOutput { reason, head } => {
+            let begins = if head.is_empty() { "stdout was empty".into() } else { format!("stdout began with: {head}") };
+            Err(told(Fault::new(Kind::ScriptError, reason).details(format!("InvalidOutput: {begins}")), logs))
+        }
+        Ending::Raised { message } => Err(told(Fault::new(Kind::ScriptError, message), logs)),
+        Ending::Cancelled => Err(cancelled()),
+        Ending::Envelope(envelope) => opened(envelope),
+    }
+}
+
+/// The error of a call that was cancelled, whoever noticed it first.
+pub fn cancelled() -> Fault {
+    Fault::new(Kind::CancelledError, "The call was cancelled.").retryable()
+}
+
+/// The error of a limit that was reached, naming it and its value.
+pub fn over_limit(limit: Limit, allowed: u64) -> Fault {
+    let message = match limit {
+        Limit::TimeoutMs => return Fault::new(Kind::TimeoutError, "Script execution timed out."),
+        Limit::InputBytes => format!("The input is over the limit {} ({}).", limit.name(), amount(limit, allowed)),
+        _ => format!("Script exceeded the limit {} ({}).", limit.name(), amount(limit, allowed)),
+    };
+    Fault::new(Kind::ResourceLimitError, message)
+}
+
+fn amount(limit: Limit, value: u64) -> String {
+    match limit {
+        Limit::TimeoutMs | Limit::CpuMs => format!("{value} ms"),
+        Limit::MemoryBytes
+        | Limit::ScratchBytes
+        | Limit::FileBytes
+        | Limit::InputBytes
+        | Limit::OutputBytes
+        | Limit::LogBytes => format!("{value} bytes"),
+        Limit::Processes => format!("{value} processes and threads"),
+        Limit::OpenFiles => format!("{value} open files"),
+    }
+}
+
+fn signal_name(signal: i32) -> String {
+    match nix::sys::signal::Signal::try_from(signal) {
+        Ok(known) => format!("{} ({signal})", known.as_str()),
+        Err(_) => signal.to_string(),
+    }
+}
+
+/// An envelope is the outcome (Q14): its output, or its error under its own type.
+fn opened(mut envelope: Value) -> Result<Value, Fault> {
+    if envelope["success"] == true {
+        return Ok(envelope.get_mut("outputData").map_or(Value::Null, Value::take));
+    }
+    let error = &envelope["error"];
+    let words = |key: &str| error[key].as_str().map(str::to_owned);
+    // A type that is not on the closed list is the method's own word: the service failed.
+    let kind = serde_json::from_value(error["type"].clone()).unwrap_or(Kind::ServiceError);
+    let mut fault = Fault::new(kind, words("message").unwrap_or_else(|| "The service reported a failure.".into()));
+    fault.details = words("details");
+    Err(fault)
+}
+
+/// Adds the tail of stderr, which is what mends most scripts (Q27).
+fn told(mut fault: Fault, logs: &[String]) -> Fault {
+    let tail = tail(logs);
+    if !tail.is_empty() {
+        fault.details = Some(match fault.details.take() {
+            Some(details) => format!("{details}\nstderr: {tail}"),
+            None => tail,
+        });
+    }
+    fault
+}
+
+/// The last lines that fit; of a longer last line, its end.
+fn tail(logs: &[String]) -> String {
+    let mut lines = Vec::new();
+    let mut room = TAIL;
+    for line in logs.iter().rev() {
+        if line.len() > room {
+            if lines.is_empty() {
+                let start = (line.len() - room..line.len()).find(|&at| line.is_char_boundary(at));
+                lines.push(&line[start.unwrap_or(line.len())..]);
+            }
+            break;
+        }
+        room = room.saturating_sub(line.len() + 1);
+        lines.push(line);
+    }
+    lines.reverse();
+    lines.join("\n").trim().to_owned()
+}
+
+/// The observation of a success: `Tool <id> executed successfully. Output: <json>` (A-115).
+pub fn succeeded(tool: &str, output: &Value) -> String {
+    format!("Tool {tool} executed successfully. Output: {output}")
+}
+
+/// The observation of a failure (A-116). A message that ends in a full stop is not given a second one.
+pub fn failed(tool: &str, fault: &Fault) -> String {
+    let message = fault.message.strip_suffix('.').unwrap_or(&fault.message);
+    let mut text = format!("Tool {tool} failed. Error type: {}. Message: {message}.", fault.kind);
+    if let Some(details) = fault.details.as_deref().filter(|details| !details.is_empty()) {
+        text.push_str(" Details: ");
+        text.push_str(details);
+    }
+    text
+}
+
+/// The `content` text of a result (B-023…B-025).
+pub fn content(output: &Value, has_schema: bool) -> String {
+    match output {
+        Value::String(text) if !has_schema => text.clone(),
+        _ if has_schema => output.to_string(),
+        _ => serde_json::to_string_pretty(output).unwrap_or_else(|_| output.to_string()),
+    }
+}
+
+/// The `response` text of the tool-service contract: a string untouched, else compact JSON (D-027).
+pub fn response(output: &Value) -> String {
+    match output {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// What the caller can do about a failure, for a reader that is a model.
+pub fn advice(fault: &Fault) -> Option<&'static str> {
+    match fault.kind {
+        Kind::ToolNotFoundError => Some("List the tools and use one of those names."),
+        Kind::ParameterValidationError | Kind::ActionParseError => Some("Correct the arguments and call again."),
+        Kind::VersionMismatchError => Some("Ask for a version that exists, or for none."),
+        Kind::SecurityError | Kind::AuthorizationError => {
+            Some("Do not retry: the operator's policy does not allow this. Ask the operator, naming the call ID.")
+        }
+        Kind::CapabilityError | Kind::DependencyError => {
+            Some("Do not retry: this host lacks what the tool needs. Ask the operator, naming the call ID.")
+        }
+        Kind::TimeoutError => Some("Give it less to do, or a larger time limit if the tool takes one."),
+        Kind::ResourceLimitError => Some("Give it less to do in one call."),
+        Kind::ScriptError | Kind::OutputValidationError => {
+            Some("The tool itself failed: if the details do not show a wrong argument, do not repeat the same call.")
+        }
+        Kind::RateLimitError | Kind::CircuitOpenError => Some("Wait a little, then call again."),
+        Kind::ServiceError | Kind::InternalError => Some("Report it to the operator, naming the call ID."),
+        Kind::CancelledError => None,
+    }
+}
+
+/// JSON text in which every character that hides, reorders or drives something is written as an escape: the
+/// same value, and nothing in it that a terminal or a reader of the wire could obey (P24).
+pub fn escaped_json(json: &str) -> String {
+    if text::is_printable(json) {
+        return json.to_owned();
+    }
+    let mut shown = String::with_capacity(json.len() + 16);
+    let mut letter = [0; 4];
+    for c in json.chars() {
+        // Line breaks stand between values only; everything else that is escaped stands inside a string.
+        if c == '\n' || text::is_printable(c.encode_utf8(&mut letter)) {
+            shown.push(c);
+        } else {
+            let mut units = [0; 2];
+            for unit in c.encode_utf16(&mut units) {
+                shown.push_str(&format!("\\u{unit:04x}"));
+            }
+        }
+    }
+    shown
+}
+
+/// The text twin of a value: escaped where it is JSON, untouched where it is a plain string (B-024).
+pub fn visible_json(content: &str, value: &Value) -> String {
+    if value.is_string() { content.to_owned() } else { escaped_json(content) }
+}
+
+/// A text from a tool, fit to be shown: several lines stay several lines.
+pub fn shown(words: &str) -> String {
+    text::printable_block(words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn fault_of(ending: Ending, logs: &[&str]) -> Fault {
+        let logs: Vec<String> = logs.iter().map(|line| (*line).to_owned()).collect();
+        judge(ending, &logs).expect_err("a failure")
+    }
+
+    #[test]
+    fn each_ending_has_its_error() {
+        let fault = fault_of(Ending::Exited { code: 3 }, &["Traceback", "ZeroDivisionError"]);
+        assert_eq!((fault.kind, fault.message.as_str()), (Kind::ScriptError, "Script exited with code 3."));
+        assert_eq!(fault.details.as_deref(), Some("Traceback\nZeroDivisionError"));
+        assert!(fault_of(Ending::Signalled { signal: 11 }, &[]).message.contains("SIGSEGV (11)"));
+        let fault = fault_of(Ending::TimedOut { limit_ms: 100 }, &[]);
+        assert_eq!((fault.kind, fault.message.as_str()), (Kind::TimeoutError, "Script execution timed out."));
+        let fault = fault_of(Ending::OverLimit { limit: Limit::MemoryBytes, allowed: 209_715_200 }, &[]);
+        assert_eq!(fault.kind, Kind::ResourceLimitError);
+        assert!(fault.message.contains("limit memoryBytes (209715200 bytes)"), "{}", fault.message);
+        let fault = fault_of(Ending::BadOutput { reason: "not JSON".into(), head: "hello".into() }, &["note"]);
+        assert_eq!(fault.message, "not JSON");
+        assert_eq!(fault.details.as_deref(), Some("InvalidOutput: stdout began with: hello\nstderr: note"));
+        assert_eq!(fault_of(Ending::Cancelled, &[]).kind, Kind::CancelledError);
+        assert_eq!(fault_of(Ending::Raised { message: "boom".into() }, &[]).message, "boom");
+    }
+
+    #[test]
+    fn an_envelope_is_the_outcome() {
+        let good = json!({"success": true, "outputData": {"a": 1}});
+        assert_eq!(judge(Ending::Envelope(good), &[]).unwrap(), json!({"a": 1}));
+        let bad = json!({"success": false, "error": {"type": "DependencyError", "message": "m", "details": "d"}});
+        let fault = fault_of(Ending::Envelope(bad), &[]);
+        assert_eq!((fault.kind, fault.details.as_deref()), (Kind::DependencyError, Some("d")));
+        let own = json!({"success": false, "error": {"type": "Odd", "message": "m"}});
+        assert_eq!(fault_of(Ending::Envelope(own), &[]).kind, Kind::ServiceError);
+    }
+
+    #[test]
+    fn the_tail_of_stderr_is_bounded_and_whole_characters() {
+        let long = "ö".repeat(4000);
+        let fault = fault_of(Ending::Exited { code: 1 }, &["first", &long]);
+        let details = fault.details.unwrap();
+        assert!(details.len() <= TAIL && details.chars().all(|c| c == 'ö'));
+        let many: Vec<String> = (0..1000).map(|n| format!("line {n}")).collect();
+        let text = tail(&many);
+        assert!(text.ends_with("line 999") && text.len() <= TAIL && text.starts_with("line "));
+    }
+
+    #[test]
+    fn the_texts_an_agent_reads_are_exact() {
+        let output = json!({"processed_items": 10, "report_url": "/r.html"});
+        assert_eq!(
+            succeeded("a:b", &output),
+            r#"Tool a:b executed successfully. Output: {"processed_items":10,"report_url":"/r.html"}"#
+        );
+        let fault = Fault::new(Kind::ScriptError, "Division by zero in script").details("Traceback");
+        assert_eq!(
+            failed("a:b", &fault),
+            "Tool a:b failed. Error type: ScriptError. Message: Division by zero in script. Details: Traceback"
+        );
+        let fault = Fault::new(Kind::ParameterValidationError, "Input parameter 'timeoutMs' must be an integer.");
+        assert_eq!(
+            failed("a:b", &fault),
+            "Tool a:b failed. Error type: ParameterValidationError. \
+             Message: Input parameter 'timeoutMs' must be an integer."
+        );
+        assert_eq!(content(&json!({"a": [1]}), true), r#"{"a":[1]}"#);
+        assert_eq!(content(&json!("plain"), false), "plain");
+        assert_eq!(content(&json!({"a": 1}), false), "{\n  \"a\": 1\n}");
+        let hidden = json!({"a": "x\u{202e}y\u{7f}\u{e0041}ö"});
+        let shown = escaped_json(&hidden.to_string());
+        assert_eq!(shown, r#"{"a":"x\u202ey\u007f\udb40\udc41ö"}"#);
+        assert_eq!(serde_json::from_str::<Value>(&shown).unwrap(), hidden);
+        assert_eq!(response(&json!("as is")), "as is");
+        assert_eq!(response(&json!({"a": 1})), r#"{"a":1}"#);
+    }
+}

@@ -1,0 +1,119 @@
+//! The run log: one tracing record per call, for the person who runs this host.
+//!
+//! For: the trace of a call; `init` for the command line. In: a summary, secrets already hidden.
+//! Out: one line on standard error. Never: standard output (MCP lives there), a raw control
+//! character, or what other crates log (their debug lines would show arguments unmasked).
+
+use crate::manifest::text;
+use std::io;
+use tracing_subscriber::EnvFilter;
+
+/// Longest part of one field, bytes: enough to see what happened, never a flood.
+const CUT: usize = 2048;
+
+/// How bad it was: decides the level of the record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Grade {
+    Fine,
+    /// The tool or the caller failed.
+    Failed,
+    /// Policy refused, or this host failed: raised to error.
+    Grave,
+}
+
+#[derive(Clone, Debug)]
+pub struct Summary {
+    pub grade: Grade,
+    pub call: String,
+    pub user: String,
+    pub tool: String,
+    pub parameters: String,
+    pub command: String,
+    pub stdout: String,
+    pub stderr: String,
+    pub duration_ms: u64,
+    pub result: String,
+}
+
+/// Writes the record.
+pub fn record(summary: &Summary) {
+    macro_rules! write_at {
+        ($level:ident) => {
+            tracing::$level!(
+                target: "toolhost::call",
+                call = %shown(&summary.call),
+                user = %shown(&summary.user),
+                tool = %shown(&summary.tool),
+                parameters = %shown(&summary.parameters),
+                command = %shown(&summary.command),
+                dependencies = "none installed",
+                stdout = %shown(&summary.stdout),
+                stderr = %shown(&summary.stderr),
+                duration_ms = summary.duration_ms,
+                result = %shown(&summary.result),
+            )
+        };
+    }
+    match summary.grade {
+        Grade::Fine => write_at!(info),
+        Grade::Failed => write_at!(warn),
+        Grade::Grave => write_at!(error),
+    }
+}
+
+/// Cut first, then escaped: a field is one line, whatever a tool printed.
+fn shown(words: &str) -> String {
+    if words.len() <= CUT {
+        return text::printable(words);
+    }
+    let end = (0..=CUT).rev().find(|&at| words.is_char_boundary(at)).unwrap_or(0);
+    format!("{}… ({} bytes)", text::printable(&words[..end]), words.len())
+}
+
+/// How the log is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Style {
+    pub level: Level,
+    pub json: bool,
+    pub colour: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    Off,
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}
+
+impl Level {
+    pub fn name(self) -> &'static str {
+        match self {
+            Level::Off => "off",
+            Level::Error => "error",
+            Level::Warn => "warn",
+            Level::Info => "info",
+            Level::Debug => "debug",
+            Level::Trace => "trace",
+        }
+    }
+
+    pub fn named(name: &str) -> Option<Level> {
+        [Level::Off, Level::Error, Level::Warn, Level::Info, Level::Debug, Level::Trace]
+            .into_iter()
+            .find(|level| level.name() == name)
+    }
+}
+
+/// Starts the log on standard error. A second start is ignored: embedding programs bring their own.
+pub fn init(style: Style) {
+    let filter = EnvFilter::new(format!("off,toolhost={}", style.level.name()));
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_ansi(style.colour)
+        .log_internal_errors(false);
+    let _ = if style.json { builder.json().flatten_event(true).try_init() } else { builder.try_init() };
+}

@@ -1,0 +1,140 @@
+//! The road to scripts for service methods: the same policy, walls, limits and audit as a tool of its own.
+//!
+//! For: `executor::method` (`executeScript`, `runCode`). In: a script path, or a script to run. Out: its
+//! site; how it ended. Never: takes a grant from a call's arguments; the policies of every manifest that
+//! names the script hold here too (Q18).
+
+use super::{Service, format, input_fits};
+use crate::executor::{self, Event, method};
+use crate::manifest::{Language, Site};
+use crate::{fault, policy, registry};
+use fault::{Fault, Kind};
+use serde_json::Value;
+use std::future::Future;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+
+impl method::Runner for Service {
+    fn locate(&self, script_path: &str) -> Result<Site, Fault> {
+        registry::scripts::resolve(&self.parts.scripts, None, script_path)
+    }
+
+    fn run<'a>(
+        &'a self,
+        context: &'a method::MethodContext,
+        script: method::Script,
+        channel: &'a executor::Events,
+    ) -> Pin<Box<dyn Future<Output = method::Ran> + Send + 'a>> {
+        Box::pin(async move {
+            let input = script.input.clone();
+            let prepared = self.prepared(context, script, &input);
+            let (confinement, site, language) = match prepared {
+                Ok(prepared) => prepared,
+                Err(refusal) => {
+                    let (decision, fault) = *refusal;
+                    if let Some((policy, digest)) = decision {
+                        let _ = channel.send(Event::Decided { policy, digest });
+                    }
+                    return refused(fault);
+                }
+            };
+            let (policy, digest, confinement) = confinement;
+            let _ = channel.send(Event::Decided { policy, digest });
+            let _ = channel.send(Event::Confined { confinement: Box::new(confinement.clone()) });
+            let call =
+                executor::Call { manifest: context.manifest.clone(), site, input, confinement: Some(confinement) };
+            let outcome = match self.script_executor(language) {
+                Ok(executor) => executor.run(&context.call, call, channel).await,
+                Err(fault) => Err(fault),
+            };
+            match outcome {
+                Ok(outcome) => judged(outcome),
+                Err(fault) => refused(fault),
+            }
+        })
+    }
+}
+
+/// The policy's name and digest, and the confinement it led to.
+type Confined = (String, String, policy::Confinement);
+/// A refusal, with the policy that was asked, if one was.
+type Refusal = Box<(Option<(String, String)>, Fault)>;
+
+impl Service {
+    /// Decides and confines one run; everything that can be refused is refused here.
+    fn prepared(
+        &self,
+        context: &method::MethodContext,
+        script: method::Script,
+        input: &Value,
+    ) -> Result<(Confined, Site, Language), Refusal> {
+        let method::Script { what, timeout_ms, env, .. } = script;
+        let (site, language, source) = match what {
+            method::What::File { site, language } => (site, language, None),
+            method::What::Source { language, code } => (nowhere(), language, Some(code)),
+        };
+        let policies = self.policies();
+        let namers = self.namers(&site);
+        let target = policy::RunTarget { site: site.clone(), language, entry_point: None };
+        let decision = policy::decide_run(&target, &context.manifest, &namers, &policies, &self.parts.machine);
+        let asked = (decision.policy.clone(), decision.digest.clone());
+        let refusal = |fault| Box::new((Some(asked.clone()), fault));
+        let mut confinement = policy::confine(&decision, timeout_ms, source).map_err(refusal)?;
+        for (name, value) in env {
+            literal(&name, &value).map_err(refusal)?;
+            confinement.shape.env.insert(name, value);
+        }
+        input_fits(&confinement, input).map_err(refusal)?;
+        self.parts.audit.keep(&confinement.shape).map_err(refusal)?;
+        let (policy, digest) = asked;
+        Ok(((policy, digest, confinement), site, language))
+    }
+
+    /// Every manifest that names this script: its policy and approval hold here too.
+    fn namers(&self, site: &Site) -> Vec<(Arc<crate::manifest::Manifest>, Site)> {
+        let Some(script) = &site.script else { return Vec::new() };
+        let tools = self.parts.registry.snapshot().namers(script);
+        tools.iter().map(|tool| (tool.manifest.clone(), tool.site.clone())).collect()
+    }
+}
+
+/// Source text lies nowhere: it is placed in scratch.
+fn nowhere() -> Site {
+    Site { manifest: PathBuf::new(), base: PathBuf::new(), script: None, folder: PathBuf::from("/tmp") }
+}
+
+/// An environment literal of a call answers to the same rule as one of a manifest, and a call may not
+/// replace what the host itself sets.
+fn literal(name: &str, value: &str) -> Result<(), Fault> {
+    let own = matches!(name, "PATH" | "HOME" | "TMPDIR" | "LANG");
+    let plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+    let fits = name.len() + value.len() <= crate::quantity::MAX_ENV_BYTES && !value.contains('\0');
+    if own || !plain || !fits || policy::env_is_refused(name) {
+        let message = format!("Environment variable '{}' may not be set by a call.", name.escape_debug());
+        return Err(Fault::new(Kind::SecurityError, message));
+    }
+    Ok(())
+}
+
+fn refused(fault: Fault) -> method::Ran {
+    method::Ran {
+        result: Err(fault.clone()),
+        facts: method::Facts { refused: Some(fault), ..method::Facts::default() },
+    }
+}
+
+fn judged(outcome: executor::Outcome) -> method::Ran {
+    let result = format::judge(outcome.ending, &outcome.logs);
+    method::Ran {
+        result,
+        facts: method::Facts {
+            logs: outcome.logs,
+            usage: Some(outcome.usage),
+            walls: outcome.walls,
+            denials: outcome.denials,
+            artifacts: outcome.artifacts,
+            refused: None,
+        },
+    }
+}

@@ -1,0 +1,54 @@
+//! The digest of a script, for reports and records; read again only when the file changed.
+//!
+//! For: the road. In: the path of a script. Out: SHA-256 in hex, or nothing where it cannot be read.
+//! Never: decides anything; what runs is what the executor opens.
+
+use crate::manifest;
+use std::collections::HashMap;
+use std::fs::{File, Metadata};
+use std::io::Read;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+/// Larger scripts have no digest in reports.
+const LARGEST: u64 = 64 * 1024 * 1024;
+/// Scripts that are remembered.
+const REMEMBERED: usize = 4096;
+
+/// Device, inode, size, and both times that a write moves.
+type Stamp = (u64, u64, u64, (i64, i64), (i64, i64));
+
+#[derive(Debug, Default)]
+pub(super) struct Cache {
+    known: Mutex<HashMap<PathBuf, (Stamp, String)>>,
+}
+
+impl Cache {
+    pub fn of(&self, script: &Path) -> Option<String> {
+        let flags = nix::fcntl::OFlag::O_NOFOLLOW | nix::fcntl::OFlag::O_NONBLOCK | nix::fcntl::OFlag::O_CLOEXEC;
+        let file = File::options().read(true).custom_flags(flags.bits()).open(script).ok()?;
+        let facts = file.metadata().ok().filter(|facts| facts.is_file() && facts.len() <= LARGEST)?;
+        let stamp = stamp(&facts);
+        {
+            let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some((_, digest)) = known.get(script).filter(|(was, _)| *was == stamp) {
+                return Some(digest.clone());
+            }
+        }
+        let mut bytes = Vec::new();
+        file.take(LARGEST + 1).read_to_end(&mut bytes).ok()?;
+        let digest = manifest::sha256_hex(&bytes);
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= REMEMBERED {
+            known.clear();
+        }
+        known.insert(script.to_owned(), (stamp, digest.clone()));
+        Some(digest)
+    }
+}
+
+fn stamp(facts: &Metadata) -> Stamp {
+    let times = ((facts.mtime(), facts.mtime_nsec()), (facts.ctime(), facts.ctime_nsec()));
+    (facts.dev(), facts.ino(), facts.len(), times.0, times.1)
+}

@@ -1,0 +1,314 @@
+//! The trace of one call: what the road found out so far, and the audit record it owes.
+//!
+//! For: the road. In: the call, then each thing that becomes known. Out: a `Report`, one audit
+//! record and one run log record. Never: ends without its record: when the call's future is dropped,
+//! `Drop` writes it as cancelled.
+
+use super::mask::Mask;
+use super::report::{Digests, Report};
+use super::{CallRequest, audit, format, runlog};
+use crate::manifest::{Handler, text};
+use crate::{executor, fault, policy, registry};
+use fault::{Fault, Kind, Origin};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Longest text of a caller or tool in a record, bytes.
+const CUT: usize = 2048;
+/// Most violations in a record.
+const VIOLATIONS: usize = 50;
+/// Most log lines kept from events, where the outcome brings none.
+const EVENT_LINES: usize = 1000;
+
+pub(super) struct Trace {
+    pub id: String,
+    pub user: String,
+    asked: String,
+    began: jiff::Timestamp,
+    pub started: Instant,
+    tool: Option<Arc<registry::Tool>>,
+    speaks_envelope: bool,
+    mask: Mask,
+    /// The arguments with secrets hidden.
+    arguments: Value,
+    policy: Option<String>,
+    limits: Option<policy::Limits>,
+    digests: Digests,
+    command: String,
+    notes: Vec<String>,
+    ran: bool,
+    logs: Vec<String>,
+    usage: executor::Usage,
+    walls: Vec<executor::Stood>,
+    denials: executor::Denials,
+    artifacts: Vec<executor::Artifact>,
+    entry: Option<audit::Entry>,
+}
+
+impl Trace {
+    pub fn begin(request: &CallRequest) -> Trace {
+        Trace {
+            id: request.id.clone().unwrap_or_else(|| uuid::Uuid::now_v7().to_string()),
+            user: request.user.clone(),
+            asked: cut(&request.tool),
+            began: jiff::Timestamp::now(),
+            started: Instant::now(),
+            tool: None,
+            speaks_envelope: false,
+            mask: Mask::default(),
+            arguments: Value::Null,
+            policy: None,
+            limits: None,
+            digests: Digests::default(),
+            command: String::new(),
+            notes: Vec::new(),
+            ran: false,
+            logs: Vec::new(),
+            usage: executor::Usage::default(),
+            walls: Vec::new(),
+            denials: executor::Denials::default(),
+            artifacts: Vec::new(),
+            entry: None,
+        }
+    }
+
+    /// From here on the call leaves a record, whatever happens to it.
+    pub fn owes(&mut self, entry: audit::Entry) {
+        self.entry = Some(entry);
+    }
+
+    pub fn found(&mut self, tool: &Arc<registry::Tool>, speaks_envelope: bool) {
+        self.digests.manifest = Some(tool.manifest.digest.clone());
+        self.speaks_envelope = speaks_envelope;
+        self.command = match &tool.manifest.handler {
+            Handler::ServiceMethod { service, method, .. } => format!("{service}.{method}"),
+            Handler::Extension { kind, .. } => kind.clone(),
+            Handler::Script { .. } | Handler::ToolService | Handler::DefinitionOnly => String::new(),
+        };
+        self.tool = Some(tool.clone());
+    }
+
+    /// The arguments as the caller gave them (the mask must stand before they are judged), or as checked.
+    pub fn given(&mut self, arguments: &Value) {
+        let schema = self.tool.as_ref().and_then(|tool| tool.manifest.parameters.as_ref()).map(|schema| &schema.raw);
+        let (mask, shown) = Mask::of(schema, arguments);
+        self.mask = mask;
+        self.arguments = shown;
+    }
+
+    /// Policy was asked, whatever it answered.
+    pub fn decided(&mut self, policy: &str, digest: &str) {
+        self.policy = Some(policy.to_owned());
+        self.digests.policy = Some(digest.to_owned());
+    }
+
+    /// What the call may touch is settled; the executor comes next.
+    pub fn confined(&mut self, confinement: &policy::Confinement, digest: String, script: Option<String>) {
+        let shape = &confinement.shape;
+        self.ran |= self.speaks_envelope;
+        self.digests.confinement = Some(digest);
+        self.digests.script = script;
+        let mut limits = shape.limits.clone();
+        limits.set(crate::quantity::Limit::TimeoutMs, confinement.per_call.timeout_ms);
+        self.limits = Some(limits);
+        self.command = command(shape);
+    }
+
+    /// A remark for the record: a clamp, for one.
+    pub fn note(&mut self, note: String) {
+        self.notes.push(note);
+    }
+
+    /// The executor is started. What runs scripts for others has started nothing before it is confined.
+    pub fn running(&mut self) {
+        self.ran |= !self.speaks_envelope;
+    }
+
+    pub fn log(&mut self, line: &str) {
+        if self.logs.len() < EVENT_LINES {
+            self.logs.push(cut(line));
+        }
+    }
+
+    /// Takes over what the executor observed. Returns the log lines, secrets hidden.
+    pub fn took(&mut self, outcome: &mut executor::Outcome) -> &[String] {
+        let lines = std::mem::take(&mut outcome.logs);
+        if !lines.is_empty() {
+            self.logs = lines;
+        }
+        for line in &mut self.logs {
+            *line = self.mask.text(line);
+        }
+        self.usage = outcome.usage.clone();
+        self.walls = std::mem::take(&mut outcome.walls);
+        self.denials = std::mem::take(&mut outcome.denials);
+        self.artifacts = std::mem::take(&mut outcome.artifacts);
+        &self.logs
+    }
+
+    /// Closes the call: the record, the run log, the report.
+    pub fn finish(mut self, result: Result<Value, Fault>) -> Report {
+        let mut result = result.map_err(|fault| self.decent(fault));
+        for line in &mut self.logs {
+            *line = text::printable(line);
+        }
+        if !self.ran || self.usage == executor::Usage::default() {
+            self.usage.wall_ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        }
+        if let Err(fault) = self.record(result.as_ref().err()) {
+            // A call that left no record must not count as a success.
+            result = Err(fault);
+        }
+        runlog::record(&self.summary(&result));
+        let (output_data, error) = match result {
+            Ok(value) => (Some(value), None),
+            Err(fault) => (None, Some(fault)),
+        };
+        Report {
+            id: std::mem::take(&mut self.id),
+            tool: self.tool.as_ref().map_or_else(|| text::printable(&self.asked), |tool| tool.manifest.id.clone()),
+            version: self.tool.as_ref().map(|tool| tool.manifest.version.to_string()),
+            success: error.is_none(),
+            output_data,
+            error,
+            logs: std::mem::take(&mut self.logs),
+            usage: self.usage.clone(),
+            walls: std::mem::take(&mut self.walls),
+            denials: std::mem::take(&mut self.denials),
+            artifacts: std::mem::take(&mut self.artifacts),
+            digests: self.digests.clone(),
+            manifest: self.tool.as_ref().map(|tool| tool.manifest.clone()),
+            speaks_envelope: self.speaks_envelope,
+        }
+    }
+
+    /// A fault whose words carry no secret and no control character.
+    fn decent(&self, mut fault: Fault) -> Fault {
+        fault.message = text::printable(&self.mask.text(&fault.message));
+        fault.details = fault.details.map(|details| format::shown(&self.mask.text(&details)));
+        fault.person = fault.person.map(|words| format::shown(&self.mask.text(&words)));
+        fault
+    }
+
+    /// Writes the record this call owes, once.
+    fn record(&mut self, fault: Option<&Fault>) -> Result<(), Fault> {
+        let Some(entry) = self.entry.take() else { return Ok(()) };
+        entry.write(&self.line(fault))
+    }
+
+    fn line(&self, fault: Option<&Fault>) -> Value {
+        let refused = !self.ran;
+        json!({
+            "time": self.began.to_string(),
+            "call": self.id,
+            "user": cut(&self.user),
+            "tool": self.tool.as_ref().map_or_else(|| self.asked.clone(), |tool| tool.manifest.id.clone()),
+            "version": self.tool.as_ref().map(|tool| tool.manifest.version.to_string()),
+            "digests": self.digests,
+            "decision": if refused { "refused" } else { "allowed" },
+            "rule": match (fault, &self.policy) {
+                (Some(fault), _) if refused => rule(fault.kind),
+                (_, Some(policy)) => format!("policy {policy}"),
+                (_, None) => "in-process".to_owned(),
+            },
+            "limits": self.limits,
+            "outcome": fault.map_or_else(|| "success".to_owned(), |fault| fault.kind.to_string()),
+            "message": fault.map(|fault| cut(&fault.message)),
+            "arguments": cut(&self.arguments.to_string()),
+            "usage": self.usage,
+            "notes": self.notes,
+            "violations": self.violations(fault),
+        })
+    }
+
+    fn violations(&self, fault: Option<&Fault>) -> Vec<Value> {
+        let broken = fault.filter(|fault| {
+            matches!(fault.kind.origin(), Origin::Policy)
+                || matches!(fault.kind, Kind::TimeoutError | Kind::ResourceLimitError)
+        });
+        let own = broken.map(|fault| json!({"kind": fault.kind, "what": cut(&fault.message)}));
+        let seen = self.denials.observed.iter().map(|denial| {
+            json!({
+                "kind": "denied", "operation": cut(&denial.operation), "target": cut(&self.mask.text(&denial.target)),
+                "rule": cut(&denial.rule), "narrower": denial.narrower,
+            })
+        });
+        own.into_iter().chain(seen).take(VIOLATIONS).collect()
+    }
+
+    fn summary(&self, result: &Result<Value, Fault>) -> runlog::Summary {
+        let (stdout, result, level) = match result {
+            Ok(value) => (self.mask.text(&value.to_string()), "success".to_owned(), runlog::Grade::Fine),
+            Err(fault) => {
+                let grade = match fault.kind.origin() {
+                    Origin::Policy | Origin::Host => runlog::Grade::Grave,
+                    Origin::Caller | Origin::Tool => runlog::Grade::Failed,
+                };
+                (String::new(), format!("{}: {}", fault.kind, fault.message), grade)
+            }
+        };
+        runlog::Summary {
+            grade: level,
+            call: self.id.clone(),
+            user: self.user.clone(),
+            tool: self.tool.as_ref().map_or_else(|| self.asked.clone(), |tool| tool.reference()),
+            parameters: self.arguments.to_string(),
+            command: self.command.clone(),
+            stdout,
+            stderr: self.logs.join("\n"),
+            duration_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
+            result,
+        }
+    }
+}
+
+impl Drop for Trace {
+    fn drop(&mut self) {
+        if self.entry.is_some() {
+            let fault = format::cancelled();
+            // Nobody waits for an answer any more; the record is all that can be saved.
+            let written = self.record(Some(&fault));
+            runlog::record(&self.summary(&Err(written.err().unwrap_or(fault))));
+        }
+    }
+}
+
+/// Which step of the road refused.
+fn rule(kind: Kind) -> String {
+    match kind {
+        Kind::ToolNotFoundError | Kind::VersionMismatchError => "registry",
+        Kind::ParameterValidationError | Kind::ActionParseError => "parameters",
+        Kind::CapabilityError | Kind::DependencyError => "availability",
+        Kind::SecurityError | Kind::AuthorizationError => "policy",
+        Kind::RateLimitError | Kind::CircuitOpenError => "guard",
+        Kind::ResourceLimitError => "limits",
+        Kind::TimeoutError
+        | Kind::ScriptError
+        | Kind::OutputValidationError
+        | Kind::ServiceError
+        | Kind::CancelledError
+        | Kind::InternalError => "host",
+    }
+    .to_owned()
+}
+
+fn command(shape: &policy::Shape) -> String {
+    let program = match &shape.runtime.program {
+        policy::Program::Path(path) => path.display().to_string(),
+        policy::Program::Ourselves { role } => format!("toolhost {role}"),
+    };
+    let script = shape.script.as_ref().map_or_else(|| "<source>".into(), |script| script.display().to_string());
+    let mut words = vec![program];
+    words.extend(shape.runtime.arguments.iter().cloned());
+    words.push(script);
+    words.join(" ")
+}
+
+fn cut(words: &str) -> String {
+    if words.len() <= CUT {
+        return words.to_owned();
+    }
+    let end = (0..=CUT).rev().find(|&at| words.is_char_boundary(at)).unwrap_or(0);
+    format!("{}… ({} bytes)", &words[..end], words.len())
+}

@@ -1,0 +1,207 @@
+//! Lines of JSON on standard input and output: MCP's stdio transport, read strictly and written visibly.
+//!
+//! For: the MCP face. In: bytes of a client. Out: messages, one a line. Never: a line longer than the
+//! bound in memory, two readings of one message (a duplicate key is an error, P22), or a raw bidi, tag
+//! or control character on the wire (P24).
+
+use crate::manifest::json::{Dialect, parse};
+use crate::service::format;
+use rmcp::model::{ErrorCode, ErrorData, JsonRpcMessage, RequestId};
+use rmcp::service::{RoleServer, RxJsonRpcMessage, TxJsonRpcMessage};
+use rmcp::transport::Transport;
+use serde_json::Value;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
+use tokio::sync::{Mutex, mpsc};
+use tokio_util::sync::CancellationToken;
+
+/// Longest line that is read, bytes.
+const LONGEST: usize = 16 * 1024 * 1024;
+/// Messages that wait to be handled.
+const AHEAD: usize = 32;
+/// How long calls may still finish after the client closed its end: enough for `printf … | toolhost serve`.
+const GRACE: Duration = Duration::from_millis(500);
+
+type Output = Arc<Mutex<Option<Box<dyn AsyncWrite + Send + Unpin>>>>;
+
+/// Both directions of one connection.
+pub struct Frames {
+    messages: mpsc::Receiver<RxJsonRpcMessage<RoleServer>>,
+    output: Output,
+}
+
+impl Frames {
+    /// Starts reading. `closing` is cancelled shortly after the client's end was closed.
+    pub fn new<R, W>(input: R, output: W, closing: CancellationToken) -> Frames
+    where
+        R: AsyncRead + Send + Unpin + 'static,
+        W: AsyncWrite + Send + Unpin + 'static,
+    {
+        let output: Output = Arc::new(Mutex::new(Some(Box::new(output))));
+        let (sender, messages) = mpsc::channel(AHEAD);
+        let errors = output.clone();
+        tokio::spawn(async move {
+            read(BufReader::new(input), &sender, &errors).await;
+            drop(sender);
+            tokio::time::sleep(GRACE).await;
+            closing.cancel();
+        });
+        Frames { messages, output }
+    }
+}
+
+impl Transport<RoleServer> for Frames {
+    type Error = io::Error;
+
+    fn send(
+        &mut self,
+        item: TxJsonRpcMessage<RoleServer>,
+    ) -> impl Future<Output = Result<(), io::Error>> + Send + 'static {
+        let output = self.output.clone();
+        async move { write(&output, &item).await }
+    }
+
+    async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleServer>> {
+        self.messages.recv().await
+    }
+
+    async fn close(&mut self) -> Result<(), io::Error> {
+        self.output.lock().await.take();
+        Ok(())
+    }
+}
+
+/// One message, one line, one write.
+async fn write(output: &Output, item: &TxJsonRpcMessage<RoleServer>) -> Result<(), io::Error> {
+    let mut line = format::escaped_json(&serde_json::to_string(item)?);
+    line.push('\n');
+    let mut output = output.lock().await;
+    let Some(output) = output.as_mut() else { return Err(io::ErrorKind::NotConnected.into()) };
+    output.write_all(line.as_bytes()).await?;
+    output.flush().await
+}
+
+async fn read<R: AsyncRead + Unpin>(
+    mut input: BufReader<R>,
+    messages: &mpsc::Sender<RxJsonRpcMessage<RoleServer>>,
+    output: &Output,
+) {
+    let mut line = Vec::new();
+    loop {
+        let answer = match next_line(&mut input, &mut line).await {
+            Ok(Some(true)) => message(&line),
+            Ok(Some(false)) => Err(refusal(ErrorCode::INVALID_REQUEST, "The message is too long.", None)),
+            Ok(None) | Err(_) => return,
+        };
+        match answer {
+            Ok(Some(message)) => {
+                if messages.send(message).await.is_err() {
+                    return;
+                }
+            }
+            Ok(None) => {}
+            Err(refusal) => {
+                if write(output, &refusal).await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Reads one line into `line`. `Some(false)`: it was too long and is gone. `None`: the end.
+async fn next_line<R: AsyncRead + Unpin>(input: &mut BufReader<R>, line: &mut Vec<u8>) -> io::Result<Option<bool>> {
+    line.clear();
+    let mut fits = true;
+    loop {
+        let (taken, ended) = {
+            let bytes = input.fill_buf().await?;
+            if bytes.is_empty() {
+                // A last line without its newline is a whole message, if it is one at all.
+                return Ok((!line.is_empty()).then_some(fits));
+            }
+            let end = bytes.iter().position(|byte| *byte == b'\n');
+            let taken = end.map_or(bytes.len(), |at| at + 1);
+            fits = fits && line.len() + taken <= LONGEST;
+            if fits {
+                line.extend_from_slice(&bytes[..taken]);
+            } else {
+                line.clear();
+            }
+            (taken, end.is_some())
+        };
+        input.consume(taken);
+        if ended {
+            return Ok(Some(fits));
+        }
+    }
+}
+
+/// One line as a message; nothing for what needs no answer; an error to send back.
+fn message(line: &[u8]) -> Result<Option<RxJsonRpcMessage<RoleServer>>, Box<TxJsonRpcMessage<RoleServer>>> {
+    let line = line.trim_ascii();
+    if line.is_empty() {
+        return Ok(None);
+    }
+    let value = match parse(line, Dialect::Strict) {
+        Ok(document) => document.value,
+        Err(problem) => {
+            // Where a lenient reader can still tell whose message it was, that one gets the answer.
+            let id = serde_json::from_slice::<Value>(line).ok().and_then(|value| id_of(&value));
+            return Err(refusal(ErrorCode::PARSE_ERROR, &format!("Not one JSON document: {}", problem.message), id));
+        }
+    };
+    let (id, is_request) = (id_of(&value), value.get("method").is_some());
+    match serde_json::from_value(value) {
+        Ok(message) => Ok(Some(message)),
+        // A notification we do not know needs no answer.
+        Err(_) if id.is_none() && is_request => Ok(None),
+        Err(_) => Err(refusal(ErrorCode::INVALID_REQUEST, "Not a message of this protocol.", id)),
+    }
+}
+
+fn id_of(value: &Value) -> Option<RequestId> {
+    serde_json::from_value(value.get("id")?.clone()).ok()
+}
+
+fn refusal(code: ErrorCode, words: &str, id: Option<RequestId>) -> Box<TxJsonRpcMessage<RoleServer>> {
+    Box::new(JsonRpcMessage::error(ErrorData::new(code, words.to_owned(), None), id))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(line: &str) -> String {
+        serde_json::to_string(&message(line.as_bytes()).expect_err(line)).unwrap()
+    }
+
+    #[test]
+    fn a_message_has_one_reading() {
+        let good = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a__b","arguments":{"x":1}}}"#;
+        assert!(matches!(message(good.as_bytes()), Ok(Some(_))));
+        let twice = good.replace(r#"{"x":1}"#, r#"{"x":1,"x":2}"#);
+        let answer = refused(&twice);
+        assert!(answer.contains("-32700") && answer.contains("\"id\":1"), "{answer}");
+        assert!(refused("hello").contains("-32700"));
+        assert!(refused(r#"{"id":7}"#).contains("-32600"));
+        assert!(message(br#"{"jsonrpc":"2.0","method":"$/whatever"}"#).is_ok());
+        assert!(matches!(message(b"  \r\n"), Ok(None)));
+    }
+
+    #[tokio::test]
+    async fn a_line_that_is_too_long_is_refused_and_the_next_one_read() {
+        let mut bytes = vec![b'x'; LONGEST + 10];
+        bytes.extend_from_slice(b"\nshort\nlast");
+        let mut input = BufReader::new(bytes.as_slice());
+        let mut line = Vec::new();
+        assert_eq!(next_line(&mut input, &mut line).await.unwrap(), Some(false));
+        assert_eq!(next_line(&mut input, &mut line).await.unwrap(), Some(true));
+        assert_eq!(line, b"short\n");
+        assert_eq!(next_line(&mut input, &mut line).await.unwrap(), Some(true));
+        assert_eq!(line, b"last");
+        assert_eq!(next_line(&mut input, &mut line).await.unwrap(), None);
+    }
+}

@@ -1,0 +1,206 @@
+//! MCP over standard input and output, both protocol eras (reference/mcp.md). `rmcp` is named only here.
+//!
+//! For: agents. In: `tools/list` and `tools/call`. Out: the tools of the registry that can be called here;
+//! results of `Service::call`. Never: anything but MCP on standard output; a call that outlives its client.
+
+mod frames;
+mod names;
+mod results;
+mod tools;
+
+use crate::{fault, registry, service};
+use names::Names;
+use rmcp::model::{
+    CacheScope, CallToolRequestParams, CallToolResponse, ErrorData, Implementation, ListToolsResult,
+    PaginatedRequestParams, ServerCapabilities, ServerConfig, Tool,
+};
+use rmcp::service::{RequestContext, RoleServer};
+use rmcp::{ServerHandler, ServiceExt};
+use serde_json::Value;
+use service::{Arguments, CallRequest, Service};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_util::sync::CancellationToken;
+
+/// Tools on one page of a list.
+const PAGE: usize = 200;
+/// How long we wait for the protocol to end after a signal.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// Serves until the client closes its end or `stop` is cancelled. Calls that still run are killed.
+pub async fn serve<R, W>(
+    service: Arc<Service>,
+    user: String,
+    input: R,
+    output: W,
+    stop: CancellationToken,
+) -> Result<(), String>
+where
+    R: AsyncRead + Send + Unpin + 'static,
+    W: AsyncWrite + Send + Unpin + 'static,
+{
+    let closing = stop.child_token();
+    let frames = frames::Frames::new(input, output, closing.clone());
+    let face = Face { service, user, closing: closing.clone(), offered: Mutex::default() };
+    let running = tokio::select! {
+        started = face.serve(frames) => match started {
+            Ok(running) => running,
+            // A client that closes before it said anything has not met an error.
+            Err(_) if closing.is_cancelled() => return Ok(()),
+            Err(rmcp::service::ServerInitializeError::ConnectionClosed(_)) => return Ok(()),
+            Err(error) => return Err(error.to_string()),
+        },
+        () = stop.cancelled() => return Ok(()),
+    };
+    let rmcp_stops = running.cancellation_token();
+    let mut ended = std::pin::pin!(running.waiting());
+    let ended = tokio::select! {
+        ended = &mut ended => ended,
+        () = stop.cancelled() => {
+            // The calls see `closing` and are dropped, which kills them; the answers are not waited for.
+            rmcp_stops.cancel();
+            tokio::time::timeout(FAREWELL, ended).await.unwrap_or(Ok(rmcp::service::QuitReason::Cancelled))
+        }
+    };
+    ended.map(|_| ()).map_err(|error| error.to_string())
+}
+
+/// What is offered of one snapshot.
+struct Offered {
+    snapshot: Arc<registry::Snapshot>,
+    names: Names,
+    /// By name.
+    tools: Vec<Tool>,
+}
+
+struct Face {
+    service: Arc<Service>,
+    user: String,
+    closing: CancellationToken,
+    offered: Mutex<Option<Arc<Offered>>>,
+}
+
+impl Face {
+    /// The tools that can be called here: one version of each id, worked out once per snapshot.
+    fn offered(&self) -> Arc<Offered> {
+        let snapshot = self.service.registry().snapshot();
+        let mut kept = self.offered.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(offered) = kept.as_ref().filter(|offered| Arc::ptr_eq(&offered.snapshot, &snapshot)) {
+            return offered.clone();
+        }
+        let mut listed: Vec<Arc<registry::Tool>> = snapshot
+            .list(&registry::Filter::default())
+            .into_iter()
+            .filter(|tool| self.service.can_call(tool))
+            .filter(|tool| snapshot.find(&tool.manifest.id).is_ok_and(|chosen| chosen.reference() == tool.reference()))
+            .collect();
+        listed.sort_by(|a, b| a.manifest.id.cmp(&b.manifest.id));
+        let names = Names::of(listed.iter().map(|tool| tool.manifest.id.as_str()));
+        let mut tools: Vec<Tool> = listed
+            .iter()
+            .filter_map(|tool| Some(tools::tool(&tool.manifest, names.name(&tool.manifest.id)?)))
+            .collect();
+        tools.sort_by(|a, b| a.name.cmp(&b.name));
+        let offered = Arc::new(Offered { snapshot, names, tools });
+        *kept = Some(offered.clone());
+        offered
+    }
+
+    /// An unknown name is a protocol error, and leaves its record like every refusal.
+    fn unknown(&self, name: &str, offered: &Offered) -> ErrorData {
+        let shown = crate::manifest::text::printable(&name.chars().take(100).collect::<String>());
+        let mut words = format!("Unknown tool: {shown}.");
+        if let Some(near) = offered.names.nearest(name) {
+            words.push_str(&format!(" Did you mean {near}?"));
+        }
+        let fault = fault::Fault::new(fault::Kind::ToolNotFoundError, words.clone());
+        let _ = self.service.refuse(&self.user, name, fault);
+        ErrorData::invalid_params(words, None)
+    }
+}
+
+impl ServerHandler for Face {
+    fn get_info(&self) -> ServerConfig {
+        ServerConfig::new(ServerCapabilities::builder().enable_tools().build())
+            .with_server_info(Implementation::new("toolhost", env!("CARGO_PKG_VERSION")).with_title("toolhost"))
+            .with_instructions(
+                "Tools run in a sandbox: each reads and writes only what its manifest asks for and the operator's \
+                 policy allows. A failed call says what kind of error it was and what to do about it; a \
+                 SecurityError is final.",
+            )
+    }
+
+    fn get_tool(&self, name: &str) -> Option<Tool> {
+        self.offered().tools.iter().find(|tool| tool.name == name).cloned()
+    }
+
+    async fn list_tools(
+        &self,
+        request: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        let offered = self.offered();
+        let cursor = request.and_then(|request| request.cursor).filter(|cursor| !cursor.is_empty());
+        let start = match cursor {
+            None => 0,
+            Some(cursor) => {
+                let last = cursor_name(&cursor)
+                    .ok_or_else(|| ErrorData::invalid_params("This cursor was not given by this server.", None))?;
+                offered.tools.partition_point(|tool| *tool.name <= *last)
+            }
+        };
+        let page: Vec<Tool> = offered.tools.iter().skip(start).take(PAGE).cloned().collect();
+        let more = start + page.len() < offered.tools.len();
+        let next = page.last().filter(|_| more).map(|tool| cursor_for(&tool.name));
+        let mut result = ListToolsResult::with_all_items(page).with_ttl_ms(0).with_cache_scope(CacheScope::Private);
+        result.next_cursor = next;
+        Ok(result)
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let offered = self.offered();
+        let Some(id) = offered.names.id(&request.name) else { return Err(self.unknown(&request.name, &offered)) };
+        let call = self.service.call(CallRequest {
+            id: None,
+            user: self.user.clone(),
+            tool: id.to_owned(),
+            arguments: Arguments::Value(Value::Object(request.arguments.unwrap_or_default())),
+            timeout_ms: None,
+        });
+        // rmcp only sets a token; dropping the future is what cancels, kills, reaps and records.
+        tokio::select! {
+            report = call => Ok(results::result(&report).into()),
+            () = context.ct.cancelled() => Err(ErrorData::internal_error("The call was cancelled.", None)),
+            () = self.closing.cancelled() => Err(ErrorData::internal_error("The server is closing.", None)),
+        }
+    }
+}
+
+/// The place after a tool, so that a list that changes between pages skips and repeats nothing.
+fn cursor_for(name: &str) -> String {
+    let check: String = crate::manifest::sha256_hex(format!("cursor {name}").as_bytes()).chars().take(8).collect();
+    format!("{name}.{check}")
+}
+
+fn cursor_name(cursor: &str) -> Option<String> {
+    let (name, _) = cursor.rsplit_once('.')?;
+    (cursor_for(name) == cursor).then(|| name.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_comes_back_and_a_made_up_one_does_not() {
+        assert_eq!(cursor_name(&cursor_for("core__run-code")).as_deref(), Some("core__run-code"));
+        for made_up in ["x", "core__run-code", "core__run-code.00000000", "."] {
+            assert_eq!(cursor_name(made_up), None);
+        }
+    }
+}

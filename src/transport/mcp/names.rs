@@ -1,0 +1,140 @@
+//! Tool ids ⇄ names that MCP clients and model APIs accept: `ns:name` ⇄ `ns__name`, one to one (C-007).
+//!
+//! For: the MCP face. In: the ids of a snapshot. Out: a name per id and back. Never: two ids under one
+//! name: where two would share one, neither is offered, because a dropped file must not take over a name.
+
+use crate::manifest;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What the strictest of the clients takes: `^[a-zA-Z][a-zA-Z0-9_-]{0,63}$`.
+const LONGEST: usize = 64;
+/// Characters of the hash that tells names apart which had to be changed.
+const HASH: usize = 6;
+
+/// Both directions, for one snapshot.
+#[derive(Debug, Default)]
+pub struct Names {
+    ids: BTreeMap<String, String>,
+    names: BTreeMap<String, String>,
+}
+
+impl Names {
+    pub fn of<'a>(ids: impl Iterator<Item = &'a str>) -> Names {
+        let mut names = Names::default();
+        let mut shared = BTreeSet::new();
+        for id in ids {
+            let name = name_of(id);
+            match names.ids.get(&name) {
+                Some(other) if other != id => {
+                    tracing::warn!(target: "toolhost::mcp", name, "two tools share this name; neither is offered");
+                    shared.insert(name);
+                }
+                _ => {
+                    names.ids.insert(name.clone(), id.to_owned());
+                    names.names.insert(id.to_owned(), name);
+                }
+            }
+        }
+        names.ids.retain(|name, _| !shared.contains(name));
+        names.names.retain(|_, name| !shared.contains(name));
+        names
+    }
+
+    /// The id behind a name.
+    pub fn id(&self, name: &str) -> Option<&str> {
+        self.ids.get(name).map(String::as_str)
+    }
+
+    /// The name of an id.
+    pub fn name(&self, id: &str) -> Option<&str> {
+        self.names.get(id).map(String::as_str)
+    }
+
+    /// The offered name that is most like this one, where one is.
+    pub fn nearest(&self, name: &str) -> Option<&str> {
+        let rated = self.ids.keys().map(|known| (strsim::jaro_winkler(known, name), known));
+        rated
+            .filter(|(likeness, _)| *likeness > 0.85)
+            .max_by(|(a, _), (b, _)| a.total_cmp(b))
+            .map(|(_, known)| known.as_str())
+    }
+}
+
+/// The name of one id: the same on every host, whatever else is loaded. A plain id keeps its letters and
+/// has `__` exactly once; any other id is changed and gets `__` and a hash at its end, so that the two
+/// kinds can never meet.
+fn name_of(id: &str) -> String {
+    let (space, name) = id.split_once(':').unwrap_or(("", id));
+    let plain = |part: &str| {
+        !part.is_empty()
+            && !part.contains("__")
+            && part.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'))
+    };
+    let joined = format!("{space}__{name}");
+    let is_plain = plain(space)
+        && plain(name)
+        && space.starts_with(|c: char| c.is_ascii_alphabetic())
+        && !space.ends_with('_')
+        && !name.starts_with('_')
+        && joined.len() <= LONGEST;
+    if is_plain { joined } else { changed(&joined, id) }
+}
+
+fn changed(joined: &str, id: &str) -> String {
+    let mut safe: String =
+        joined.chars().map(|c| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-') { c } else { '-' }).collect();
+    if !safe.starts_with(|c: char| c.is_ascii_alphabetic()) {
+        safe.insert_str(0, "t-");
+    }
+    safe.truncate(LONGEST - HASH - 2);
+    let hash: String = manifest::sha256_hex(id.as_bytes()).chars().take(HASH).collect();
+    format!("{safe}__{hash}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn allowed(name: &str) -> bool {
+        name.len() <= LONGEST
+            && name.starts_with(|c: char| c.is_ascii_alphabetic())
+            && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'))
+    }
+
+    #[test]
+    fn plain_ids_keep_their_letters() {
+        assert_eq!(name_of("core:execute-python-script"), "core__execute-python-script");
+        assert_eq!(name_of("a:b"), "a__b");
+    }
+
+    #[test]
+    fn every_id_has_its_own_allowed_name_and_comes_back() {
+        let long = format!("reports:{}", "x".repeat(100));
+        let longer = format!("reports:{}y", "x".repeat(100));
+        let ids = [
+            "a.b:c",
+            "a-b:c",
+            "a_b:c",
+            "3d:render",
+            "t-3d:render",
+            "a_:b",
+            "a:b_",
+            "a:b-c",
+            "a:b.c",
+            "core:run-code",
+            &long,
+            &longer,
+            "no-colon",
+            ":x",
+            "ü:ö",
+        ];
+        let names = Names::of(ids.iter().copied());
+        for id in ids {
+            let name = names.name(id).unwrap_or_else(|| panic!("{id} has no name"));
+            assert!(allowed(name), "{id} → {name}");
+            assert_eq!(names.id(name), Some(id));
+        }
+        assert_eq!(names.nearest("core__run_code"), Some("core__run-code"));
+        assert_eq!(names.nearest("zzz"), None);
+    }
+}

@@ -1,0 +1,200 @@
+//! The binary: settings, input, output, exit codes. What needs no script runs through `core:*` refusals.
+
+use assert_cmd::Command;
+use serde_json::Value;
+use std::fs;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+struct Host {
+    folder: tempfile::TempDir,
+}
+
+fn host() -> Host {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["tool-defs", "user_scripts/examples", "state", "config"] {
+        fs::create_dir_all(folder.path().join(name)).unwrap();
+    }
+    Host { folder }
+}
+
+impl Host {
+    fn command(&self) -> Command {
+        let mut command = Command::cargo_bin("toolhost").unwrap();
+        command.env("XDG_STATE_HOME", self.folder.path().join("state"));
+        command.env("XDG_CONFIG_HOME", self.folder.path().join("config"));
+        for name in [
+            "TOOLHOST_ROOT",
+            "TOOLHOST_TOOLS",
+            "TOOLHOST_SCRIPTS",
+            "TOOLHOST_POLICIES",
+            "TOOLHOST_CONFIG",
+            "TOOLHOST_LOG",
+        ] {
+            command.env_remove(name);
+        }
+        command.arg("--root").arg(self.folder.path());
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> (i32, String, String) {
+        let output = self.command().args(arguments).output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+    }
+}
+
+#[test]
+fn exit_codes_say_who_must_act() {
+    let host = host();
+    let (code, out, err) = host.run(&["call", "no:such"]);
+    assert_eq!((code, out.as_str()), (2, ""), "{err}");
+    assert!(err.contains("ToolNotFoundError"), "{err}");
+    let (code, _, err) = host.run(&["call", "core:execute-python-script", "scriptPath=../x.py"]);
+    assert_eq!(code, 3, "{err}");
+    assert!(err.contains("SecurityError"), "{err}");
+    let (code, _, err) = host.run(&["call", "core:execute-python-script", "scriptPath=a.py", "timeoutMs=abc"]);
+    assert_eq!(code, 2);
+    assert!(err.contains("Input parameter 'timeoutMs' must be an integer."), "{err}");
+    let log = host.folder.path().join("state/toolhost/audit.jsonl");
+    fs::remove_file(&log).unwrap();
+    fs::create_dir(&log).unwrap();
+    let (code, _, err) = host.run(&["call", "no:such"]);
+    assert_eq!(code, 4, "{err}");
+    assert!(err.contains("--audit-log"), "{err}");
+}
+
+#[test]
+fn usage_errors_are_the_callers() {
+    let host = host();
+    for arguments in [
+        &["call"][..],
+        &["nonsense"],
+        &["call", "a:b", "no-equals"],
+        &["call", "a:b", "x=1", "x=2"],
+        &["call", "a:b", "x=1", "--input", "{}"],
+        &["call", "a:b", "--input", "@/does/not/exist"],
+        &["call", "a:b", "--tools", "/does/not/exist"],
+        &["serve"],
+        &["test"],
+    ] {
+        let (code, _, err) = host.run(arguments);
+        assert_eq!(code, 2, "{arguments:?}: {err}");
+        assert!(!err.is_empty());
+    }
+    let (code, out, _) = host.run(&["--help"]);
+    assert!(code == 0 && out.contains("call") && out.contains("serve"));
+}
+
+#[test]
+fn serve_will_not_take_the_current_folder_for_a_root() {
+    let host = host();
+    let mut command = Command::cargo_bin("toolhost").unwrap();
+    command.env_remove("TOOLHOST_ROOT").env("XDG_CONFIG_HOME", host.folder.path()).current_dir(host.folder.path());
+    let output = command.args(["serve", "--stdio"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("--root"));
+    let mut command = Command::cargo_bin("toolhost").unwrap();
+    command.env("XDG_STATE_HOME", host.folder.path().join("state")).env("XDG_CONFIG_HOME", host.folder.path());
+    let output =
+        command.env_remove("TOOLHOST_ROOT").current_dir(host.folder.path()).args(["call", "a:b"]).output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stderr).contains("using the current folder as root"));
+}
+
+#[test]
+fn json_prints_the_whole_outcome_of_a_failure_too() {
+    let host = host();
+    let (code, out, _) =
+        host.run(&["call", "core:execute-python-script", "--json", "--input", "{\"scriptPath\":\"/abs.py\"}"]);
+    let report: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(code, 3);
+    assert_eq!((&report["success"], report["error"]["type"].as_str()), (&Value::Bool(false), Some("SecurityError")));
+    assert_eq!(report["error"]["origin"], "policy");
+    assert!(!out.contains(host.folder.path().to_str().unwrap()));
+    let log = fs::read_to_string(host.folder.path().join("state/toolhost/audit.jsonl")).unwrap();
+    let record: Value = serde_json::from_str(log.lines().next().unwrap()).unwrap();
+    assert_eq!(record["call"], report["id"]);
+}
+
+#[test]
+fn input_comes_from_a_file_a_pipe_or_nowhere_and_a_silent_pipe_does_not_hang() {
+    let host = host();
+    let file = host.folder.path().join("input.json");
+    fs::write(&file, "{\"scriptPath\": \"/from-a-file.py\"}").unwrap();
+    let (code, _, _) = host.run(&["call", "core:execute-python-script", "--input", &format!("@{}", file.display())]);
+    assert_eq!(code, 3, "the absolute path was seen");
+    for explicit in [true, false] {
+        let mut command = host.command();
+        command.args(["call", "core:execute-python-script"]);
+        if explicit {
+            command.args(["--input", "-"]);
+        }
+        let output = command.write_stdin("{\"scriptPath\": \"/from-a-pipe.py\"}").output().unwrap();
+        assert_eq!(output.status.code(), Some(3), "{explicit}");
+    }
+    // Nothing to read: an empty object, so the required parameter is missing.
+    let (code, _, err) = host.run(&["call", "core:execute-python-script"]);
+    assert!(code == 2 && err.contains("scriptPath"), "{err}");
+    let started = Instant::now();
+    let mut silent = std::process::Command::new(env!("CARGO_BIN_EXE_toolhost"))
+        .env("XDG_STATE_HOME", host.folder.path().join("state"))
+        .args(["--root", host.folder.path().to_str().unwrap(), "call", "core:execute-python-script"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let open = silent.stdin.take();
+    assert_eq!(silent.wait().unwrap().code(), Some(2));
+    assert!(started.elapsed() < Duration::from_secs(20));
+    drop(open);
+}
+
+#[test]
+fn no_control_character_reaches_standard_error() {
+    let host = host();
+    let (_, out, err) = host.run(&["call", "a:\u{1b}[31m\u{202e}b"]);
+    for text in [out, err] {
+        assert!(!text.contains('\u{1b}') && !text.contains('\u{202e}'), "{text:?}");
+    }
+}
+
+#[test]
+fn a_broken_policy_refuses_to_start() {
+    let host = host();
+    fs::create_dir(host.folder.path().join("sandbox-policies")).unwrap();
+    fs::write(host.folder.path().join("sandbox-policies/x.policy.toml"), "name = \"x\"\nsurprise = 1\n").unwrap();
+    let (code, _, err) = host.run(&["call", "no:such"]);
+    assert_eq!(code, 3, "{err}");
+    assert!(err.contains("x.policy.toml") && err.contains("surprise"), "{err}");
+}
+
+#[test]
+fn the_run_log_follows_its_level_and_masks() {
+    let host = host();
+    let (_, _, err) = host.run(&["--log", "error,json", "call", "core:execute-python-script", "scriptPath=/abs.py"]);
+    let line = err.lines().find(|line| line.starts_with('{')).unwrap_or_else(|| panic!("no JSON line in {err}"));
+    let record: Value = serde_json::from_str(line).unwrap();
+    for field in ["parameters", "command", "dependencies", "stdout", "stderr", "duration_ms", "result"] {
+        assert!(!record[field].is_null(), "{field} is missing in {record}");
+    }
+    assert_eq!(record["level"], "ERROR");
+    let (_, _, err) = host.run(&["--log", "error,json", "call", "no:such"]);
+    assert!(!err.lines().any(|line| line.starts_with('{')), "a caller's mistake is no error of this host: {err}");
+}
+
+#[test]
+fn a_closed_pipe_is_not_a_panic() {
+    let host = host();
+    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_toolhost"))
+        .env("XDG_STATE_HOME", host.folder.path().join("state"))
+        .args(["--root", host.folder.path().to_str().unwrap(), "call", "no:such", "--json"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{}", String::from_utf8_lossy(&output.stderr));
+}

@@ -1,0 +1,216 @@
+//! A service on a folder of its own, with an executor that does what a script's name says.
+
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use toolhost::executor::{Call, Context, Denials, Ending, Events, Executor, Outcome, Running, Usage};
+use toolhost::manifest::Language;
+use toolhost::service::{Arguments, CallRequest, Executors, Parts, Service, Settings, audit};
+use toolhost::{executor, policy, quantity, registry};
+
+/// An executor whose scripts are their file names.
+#[derive(Default)]
+pub struct Fake {
+    pub runs: AtomicUsize,
+    /// Calls that were dropped before they ended.
+    pub dropped: Arc<AtomicUsize>,
+    pub seen: Mutex<Vec<policy::Confinement>>,
+}
+
+struct OnDrop(Arc<AtomicUsize>, bool);
+
+impl Drop for OnDrop {
+    fn drop(&mut self) {
+        if !self.1 {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+}
+
+impl Executor for Fake {
+    fn run<'a>(&'a self, context: &'a Context, call: Call, events: &'a Events) -> Running<'a> {
+        Box::pin(async move {
+            self.runs.fetch_add(1, Ordering::SeqCst);
+            let confinement = call.confinement.expect("scripts are confined");
+            let mut guard = OnDrop(self.dropped.clone(), false);
+            let script = confinement.shape.script.clone().unwrap_or_else(|| PathBuf::from("source"));
+            let name = script.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            let limit_ms = confinement.per_call.timeout_ms;
+            let source = confinement.per_call.source.clone();
+            self.seen.lock().unwrap().push(confinement);
+            let mut logs = Vec::new();
+            let input = call.input;
+            let ending = match name.as_str() {
+                "echo" => Ending::Answered(json!({"received_message": input["message"]})),
+                "whole" => Ending::Answered(input),
+                "user" => {
+                    tokio::time::sleep(Duration::from_millis(input["delay"].as_u64().unwrap_or(0))).await;
+                    Ending::Answered(json!({"user": context.user, "n": input["n"]}))
+                }
+                "text" => Ending::Answered(json!("plain \u{202e}text")),
+                "list" => Ending::Answered(json!([1, 2])),
+                "long_running" => {
+                    tokio::time::sleep(Duration::from_millis(limit_ms)).await;
+                    Ending::TimedOut { limit_ms }
+                }
+                "fails" => {
+                    logs.push("Traceback \u{1b}[31m".into());
+                    logs.push(format!("bad token {}", input["token"].as_str().unwrap_or("none")));
+                    Ending::Exited { code: 3 }
+                }
+                "panics" => panic!("the executor has a bug"),
+                "over" => Ending::OverLimit { limit: quantity::Limit::MemoryBytes, allowed: 209_715_200 },
+                "source" => Ending::Answered(json!({"source": source})),
+                other => Ending::Raised { message: format!("no such fake: {other}") },
+            };
+            let _ = events.send(executor::Event::Log("live line".into()));
+            guard.1 = true;
+            Ok(outcome(ending, logs))
+        })
+    }
+}
+
+pub fn outcome(ending: Ending, logs: Vec<String>) -> Outcome {
+    Outcome {
+        ending,
+        logs,
+        usage: Usage { wall_ms: 1, ..Usage::default() },
+        walls: vec![executor::Stood { name: "fake".into(), state: "stood".into(), why: "a test".into() }],
+        denials: Denials::default(),
+        artifacts: Vec::new(),
+    }
+}
+
+pub struct World {
+    pub folder: tempfile::TempDir,
+    pub service: Arc<Service>,
+    pub fake: Arc<Fake>,
+}
+
+/// One manifest per script of the fake, and the core tools.
+pub fn world() -> World {
+    world_with(|_, _| {})
+}
+
+pub fn world_with(more: impl FnOnce(&Path, &mut Executors)) -> World {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().canonicalize().unwrap();
+    fs::create_dir_all(root.join("user_scripts/examples")).unwrap();
+    fs::create_dir_all(root.join("tool-defs")).unwrap();
+    fs::create_dir_all(root.join("sandbox-policies")).unwrap();
+    fs::write(
+        root.join("sandbox-policies/core.policy.toml"),
+        "name = \"core\"\nwhy = \"the builtin tools\"\n\
+         tools = [\"core:execute-python-script\", \"core:execute-nodejs-script\", \"core:execute-script\", \"core:run-code\"]\n\
+         [files]\nread = [{ path = \"./**\", why = \"own folder\" }]\n\
+         write = [{ path = \"./.cache/**\", why = \"the seed's example asks for it\" }]\n",
+    )
+    .unwrap();
+    for (name, extra) in [
+        ("echo", json!({})),
+        (
+            "whole",
+            json!({"parameters": {"type": "object", "properties": {
+            "timeoutMs": {"type": "integer", "description": "d", "minimum": 100},
+            "inputData": {"type": "object", "description": "d", "additionalProperties": true}}}}),
+        ),
+        ("user", json!({})),
+        ("text", json!({"output": {"type": "string"}})),
+        ("list", json!({})),
+        ("wrong", json!({})),
+        ("long_running", json!({"execution": {"timeoutMs": 200}})),
+        (
+            "fails",
+            json!({"parameters": {"type": "object", "properties": {
+            "token": {"type": "string", "description": "d", "writeOnly": true}}}}),
+        ),
+        ("panics", json!({})),
+        ("over", json!({})),
+        ("greedy", json!({"securityContext": {"fileAccess": {"allowWrite": ["/etc/**"]}}})),
+    ] {
+        let script = if name == "wrong" { "whole" } else { name };
+        fs::write(root.join(format!("user_scripts/examples/{script}.py")), "pass\n").unwrap();
+        let mut manifest = json!({
+            "toolId": format!("fake:{name}"), "displayName": name, "description": format!("Does {name}."),
+            "version": "1.0.0",
+            "handler": {"type": "external-script", "scriptPath": format!("examples/{script}.py"), "language": "python"},
+        });
+        if name == "wrong" {
+            manifest["output"] = json!({"type": "object", "required": ["sum"]});
+        }
+        manifest.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+        fs::write(root.join(format!("tool-defs/{name}.tool.json")), manifest.to_string()).unwrap();
+    }
+    // A script that no manifest names: only the builtin tools and their policy speak for it.
+    fs::create_dir_all(root.join("user_scripts/free")).unwrap();
+    fs::write(root.join("user_scripts/free/echo.py"), "pass\n").unwrap();
+    let fake = Arc::new(Fake::default());
+    let mut executors = Executors {
+        process: Some(fake.clone()),
+        wasm: None,
+        methods: Arc::new(executor::method::Methods::new()),
+        extensions: BTreeMap::new(),
+    };
+    more(&root, &mut executors);
+    let registry = registry::Registry::new();
+    registry.add_source(Arc::new(registry::Builtin)).unwrap();
+    let (tools, scripts) = (vec![root.join("tool-defs")], vec![root.join("user_scripts")]);
+    registry.add_source(Arc::new(registry::DirectToolLoader::new(tools.clone(), scripts.clone()))).unwrap();
+    let policies = policy::Policies::load_from(&root.join("sandbox-policies"), &root).unwrap();
+    let service = Service::new(Parts {
+        registry: Arc::new(registry),
+        policies: Arc::new(policies),
+        machine: Arc::new(machine()),
+        executors,
+        audit: audit::Log::new(root.join("state/audit.jsonl")),
+        scripts: [scripts, tools].concat(),
+        settings: Settings::default(),
+    });
+    World { folder, service, fake }
+}
+
+pub fn machine() -> policy::Machine {
+    let python = policy::Runtime {
+        language: Language::Python,
+        program: policy::Program::Path("/usr/bin/python3".into()),
+        arguments: vec!["-s".into(), "-E".into(), "-B".into()],
+        roots: vec!["/usr".into()],
+        version: "3.12".into(),
+        found: "PATH".into(),
+    };
+    policy::Machine { runtimes: BTreeMap::from([(Language::Python, python)]), ..policy::Machine::default() }
+}
+
+impl World {
+    pub fn root(&self) -> PathBuf {
+        self.folder.path().canonicalize().unwrap()
+    }
+
+    pub async fn call(&self, tool: &str, arguments: Value) -> toolhost::service::Report {
+        self.service.call(request(tool, arguments)).await
+    }
+
+    /// The records of the audit log.
+    pub fn records(&self) -> Vec<Value> {
+        let text = fs::read_to_string(self.root().join("state/audit.jsonl")).unwrap_or_default();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    pub fn runs(&self) -> usize {
+        self.fake.runs.load(Ordering::SeqCst)
+    }
+}
+
+pub fn request(tool: &str, arguments: Value) -> CallRequest {
+    CallRequest {
+        id: None,
+        user: "alice".into(),
+        tool: tool.into(),
+        arguments: Arguments::Value(arguments),
+        timeout_ms: None,
+    }
+}

@@ -1,0 +1,320 @@
+//! Bad manifests as data: text → exact code, pointer and line. Good ones too.
+
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+use toolhost::manifest::{self, Code, Problem, Severity};
+
+/// A good manifest, one field a line. Cases replace one piece of it.
+pub const GOOD: &str = r#"{
+  "toolId": "custom:demo",
+  "displayName": "Demo",
+  "description": "Adds numbers.",
+  "version": "1.2.3",
+  "handler": { "type": "external-script", "scriptPath": "demo/demo.py", "language": "python" },
+  "parameters": { "type": "object",
+    "properties": { "n": { "type": "integer", "description": "A number." } } },
+  "output": { "type": "object" },
+  "securityContext": { "fileAccess": { "allowRead": ["self"], "allowWrite": [] },
+    "networkAccess": { "allowHosts": [] }, "requiredCapabilities": [] },
+  "examples": [ { "description": "d", "input": { "n": 1 }, "expectedOutput": {} } ],
+  "tags": ["a"],
+  "execution": { "timeoutMs": 5000, "stderr": "log", "mode": "sync", "env": { "MODE": "x" }, "warm": false },
+  "limits": { "memoryBytes": 268435456 },
+  "presentation": { "final": false, "hidden": false },
+  "metadata": { "category": "c", "author": "me", "permissions": ["p"] },
+  "requires": { "custom:other": "^1" }
+}"#;
+
+fn problems(text: &str) -> Vec<Problem> {
+    match manifest::read(text.as_bytes()) {
+        Ok((_, problems)) | Err(problems) => problems,
+    }
+}
+
+fn with(old: &str, new: &str) -> String {
+    assert!(GOOD.contains(old), "{old} is not in the good manifest");
+    GOOD.replacen(old, new, 1)
+}
+
+#[test]
+fn the_good_one_is_good() {
+    let (manifest, problems) = manifest::read(GOOD.as_bytes()).expect("good");
+    assert_eq!(problems, []);
+    assert_eq!(manifest.namespace(), "custom");
+    assert_eq!(manifest.execution.timeout_ms, Some(5000));
+    assert_eq!(manifest.asks.read.as_ref().map(Vec::len), Some(1));
+}
+
+/// (what to replace, by what, code, pointer, line, a piece of the message)
+type Case = (&'static str, &'static str, Code, &'static str, usize, &'static str);
+
+#[rustfmt::skip]
+const REFUSED: &[Case] = &[
+    ("\"toolId\": \"custom:demo\",", "", Code::Schema, "", 1, "'toolId' is missing"),
+    ("\"displayName\": \"Demo\",", "", Code::Schema, "", 1, "'displayName' is missing"),
+    ("\"description\": \"Adds numbers.\",", "", Code::Schema, "", 1, "'description' is missing"),
+    ("\"version\": \"1.2.3\",", "", Code::Schema, "", 1, "'version' is missing"),
+    ("\"handler\": { \"type\": \"external-script\", \"scriptPath\": \"demo/demo.py\", \"language\": \"python\" },", "", Code::Schema, "", 1, "'handler' is missing"),
+    ("\"type\": \"external-script\", ", "", Code::Schema, "/handler", 6, "'type' is missing"),
+    ("\"scriptPath\": \"demo/demo.py\", ", "", Code::Schema, "/handler", 6, "'scriptPath' is missing"),
+    (", \"language\": \"python\"", "", Code::Schema, "/handler", 6, "'language' is missing"),
+    ("\"python\"", "\"ruby\"", Code::Schema, "/handler/language", 6, "python, nodejs, bun, wasm"),
+    ("\"python\"", "\"pyhton\"", Code::Schema, "/handler/language", 6, "did you mean 'python'"),
+    ("demo/demo.py", "demo/demo.js", Code::Schema, "/handler/language", 6, "file name says nodejs"),
+    ("external-script", "external-scrpt", Code::Schema, "/handler/type", 6, "did you mean 'external-script'"),
+    ("\"language\"", "\"shell\": true, \"language\"", Code::Schema, "/handler/shell", 6, "not known"),
+    ("\"language\"", "\"entryPoint\": \"a;b\", \"language\"", Code::Schema, "/handler/entryPoint", 6, "one function"),
+    ("\"type\": \"external-script\", \"scriptPath\": \"demo/demo.py\", \"language\": \"python\"", "\"type\": \"service-method\", \"methodName\": \"m\"", Code::Schema, "/handler", 6, "'serviceName' is missing"),
+    ("\"type\": \"external-script\", \"scriptPath\": \"demo/demo.py\", \"language\": \"python\"", "\"type\": \"service-method\", \"serviceName\": \"s\"", Code::Schema, "/handler", 6, "'methodName' is missing"),
+    ("custom:demo", "demo", Code::Schema, "/toolId", 2, "namespace:tool-name"),
+    ("custom:demo", "custom:my demo", Code::Schema, "/toolId", 2, "namespace:tool-name"),
+    ("custom:demo", "custom:../demo", Code::Schema, "/toolId", 2, "namespace:tool-name"),
+    ("custom:demo", "custom:a__b", Code::Schema, "/toolId", 2, "namespace:tool-name"),
+    ("custom:demo", "custom:dem\u{43e}", Code::Schema, "/toolId", 2, "namespace:tool-name"),
+    ("custom:demo", "a:b:c", Code::Schema, "/toolId", 2, "namespace:tool-name"),
+    ("\"Adds numbers.\"", "\" \"", Code::Schema, "/description", 4, "is empty"),
+    ("1.2.3", "v1", Code::Schema, "/version", 5, "three numbers"),
+    ("1.2.3", "1.0", Code::Schema, "/version", 5, "three numbers"),
+    ("1.2.3", "latest", Code::Schema, "/version", 5, "three numbers"),
+    ("1.2.3", "01.2.3", Code::Schema, "/version", 5, "three numbers"),
+    ("\"parameters\": { \"type\": \"object\"", "\"parameters\": { \"type\": \"array\"", Code::Schema, "/parameters/type", 7, "one object"),
+    ("\"parameters\": { \"type\": \"object\",", "\"parameters\": {", Code::Schema, "/parameters", 7, "one object"),
+    ("\"type\": \"integer\"", "\"type\": \"int\"", Code::Schema, "/parameters/properties/n/type", 8, "not a valid JSON Schema"),
+    ("\"type\": \"integer\"", "\"type\": \"integer\", \"default\": \"x\"", Code::Schema, "/parameters/properties/n/default", 8, "does not fit its own schema"),
+    ("\"type\": \"integer\"", "\"$ref\": \"https://example.com/s.json\"", Code::Schema, "/parameters/properties/n/$ref", 8, "inside its own schema"),
+    ("\"type\": \"integer\"", "\"$ref\": \"file:///etc/passwd\"", Code::Schema, "/parameters/properties/n/$ref", 8, "inside its own schema"),
+    ("\"type\": \"integer\"", "\"$ref\": \"other.json#/a\"", Code::Schema, "/parameters/properties/n/$ref", 8, "inside its own schema"),
+    ("\"type\": \"integer\"", "\"$ref\": \"#/$defs/none\"", Code::Schema, "/parameters/properties/n/$ref", 8, "leads to nothing"),
+    ("\"type\": \"integer\"", "\"pattern\": \"(?=a)b\"", Code::Schema, "/parameters/properties/n/pattern", 8, "linear time"),
+    ("\"type\": \"integer\"", "\"pattern\": \"(\"", Code::Schema, "/parameters/properties/n/pattern", 8, "not a valid JSON Schema"),
+    ("\"output\": { \"type\": \"object\" }", "\"output\": null", Code::Schema, "/output", 9, "not null"),
+    ("\"output\": { \"type\": \"object\" }", "\"output\": []", Code::Schema, "/output", 9, "a JSON Schema"),
+    // A wall that is not understood refuses the manifest (P5).
+    ("\"securityContext\": { \"fileAccess\": { \"allowRead\": [\"self\"], \"allowWrite\": [] },\n    \"networkAccess\": { \"allowHosts\": [] }, \"requiredCapabilities\": [] }", "\"securityContext\": null", Code::Schema, "/securityContext", 10, "not null"),
+    ("\"fileAccess\"", "\"fileAcess\"", Code::Security, "/securityContext/fileAcess", 10, "did you mean 'fileAccess'"),
+    ("\"allowRead\"", "\"allowread\"", Code::Security, "/securityContext/fileAccess/allowread", 10, "did you mean 'allowRead'"),
+    ("\"allowRead\": [\"self\"]", "\"allowRead\": null", Code::Schema, "/securityContext/fileAccess/allowRead", 10, "not null"),
+    ("\"allowRead\": [\"self\"]", "\"allowRead\": \"self\"", Code::Schema, "/securityContext/fileAccess/allowRead", 10, "a list of strings"),
+    ("\"allowRead\": [\"self\"]", "\"allowRead\": [1]", Code::Schema, "/securityContext/fileAccess/allowRead/0", 10, "a string"),
+    ("\"allowRead\": [\"self\"]", "\"allowRead\": [\"self\", \"../x\"]", Code::Security, "/securityContext/fileAccess/allowRead/1", 10, "upwards"),
+    ("\"allowRead\": [\"self\"]", "\"allowRead\": [\"**/x\"]", Code::Security, "/securityContext/fileAccess/allowRead/0", 10, "in the middle"),
+    ("\"allowRead\": [\"self\"]", "\"allowRead\": [\"\"]", Code::Security, "/securityContext/fileAccess/allowRead/0", 10, "is empty"),
+    ("\"allowRead\": [\"self\"]", "\"allowRead\": [\"~/x\"]", Code::Security, "/securityContext/fileAccess/allowRead/0", 10, "'~'"),
+    ("\"allowRead\": [\"self\"]", "\"allowRead\": [\"a\\u0000b\"]", Code::Security, "/securityContext/fileAccess/allowRead/0", 10, "invisible"),
+    ("\"allowWrite\": []", "\"allowWrite\": [\"self\"]", Code::Security, "/securityContext/fileAccess/allowWrite/0", 10, "own file"),
+    ("\"allowHosts\": []", "\"allowHosts\": [\"https://x.com/y\"]", Code::Security, "/securityContext/networkAccess/allowHosts/0", 11, "URL"),
+    ("\"allowHosts\": []", "\"allowHosts\": [\"a.*.com\"]", Code::Security, "/securityContext/networkAccess/allowHosts/0", 11, "middle"),
+    ("\"allowHosts\"", "\"allowHost\"", Code::Security, "/securityContext/networkAccess/allowHost", 11, "did you mean"),
+    ("\"requiredCapabilities\": []", "\"requiredCapabilities\": {}", Code::Schema, "/securityContext/requiredCapabilities", 11, "a list"),
+    ("\"input\": { \"n\": 1 }", "\"input\": 1", Code::Schema, "/examples/0/input", 12, "an object"),
+    ("\"input\": { \"n\": 1 }, ", "", Code::Schema, "/examples/0", 12, "'input' is missing"),
+    ("\"tags\": [\"a\"]", "\"tags\": \"a\"", Code::Schema, "/tags", 13, "a list"),
+    ("5000", "99", Code::Schema, "/execution/timeoutMs", 14, "at least 100"),
+    ("5000", "-1", Code::Schema, "/execution/timeoutMs", 14, "whole number"),
+    ("5000", "\"5000\"", Code::Schema, "/execution/timeoutMs", 14, "whole number"),
+    ("\"log\"", "\"eror\"", Code::Schema, "/execution/stderr", 14, "did you mean 'error'"),
+    ("\"MODE\"", "\"LD_PRELOAD\"", Code::Security, "/execution/env/LD_PRELOAD", 14, "may not set"),
+    ("\"MODE\"", "\"PYTHONPATH\"", Code::Security, "/execution/env/PYTHONPATH", 14, "may not set"),
+    ("\"MODE\"", "\"NODE_OPTIONS\"", Code::Security, "/execution/env/NODE_OPTIONS", 14, "may not set"),
+    ("\"MODE\"", "\"BUN_X\"", Code::Security, "/execution/env/BUN_X", 14, "may not set"),
+    ("\"MODE\"", "\"PATH\"", Code::Security, "/execution/env/PATH", 14, "may not set"),
+    ("\"MODE\"", "\"A=B\"", Code::Security, "/execution/env/A=B", 14, "variable name"),
+    ("\"MODE\": \"x\"", "\"MODE\": \"a\\u0000\"", Code::Security, "/execution/env/MODE", 14, "NUL"),
+    ("\"MODE\": \"x\"", "\"MODE\": 1", Code::Schema, "/execution/env/MODE", 14, "a string"),
+    ("\"execution\": {", "\"execution\": null, \"x\": {", Code::Schema, "/execution", 14, "not null"),
+    ("\"memoryBytes\"", "\"memorybytes\"", Code::Schema, "/limits/memorybytes", 15, "did you mean 'memoryBytes'"),
+    ("\"memoryBytes\"", "\"timeoutMs\"", Code::Schema, "/limits/timeoutMs", 15, "execution.timeoutMs"),
+    ("268435456", "null", Code::Schema, "/limits/memoryBytes", 15, "not null"),
+    ("268435456", "1", Code::Schema, "/limits/memoryBytes", 15, "at least"),
+    ("\"final\": false", "\"final\": \"no\"", Code::Schema, "/presentation/final", 16, "true or false"),
+    ("\"permissions\": [\"p\"]", "\"permissions\": 1", Code::Schema, "/metadata/permissions", 17, "a list"),
+    ("\"^1\"", "\"banana\"", Code::Schema, "/requires/custom:other", 18, "version range"),
+    ("custom:other", "other", Code::Schema, "/requires/other", 18, "namespace:tool-name"),
+    ("custom:other", "custom:demo", Code::Dependency, "/requires/custom:demo", 18, "itself"),
+    // The reader below the fields.
+    ("\"tags\": [\"a\"]", "\"tags\": [\"a\"], \"tags\": []", Code::Syntax, "/tags", 13, "twice"),
+    ("\"allowWrite\": []", "\"allowRead\": [\"/\"]", Code::Syntax, "/securityContext/fileAccess/allowRead", 10, "twice"),
+    ("\"requires\": { \"custom:other\": \"^1\" }\n}", "\"requires\": { \"custom:ot", Code::Syntax, "/requires", 18, "not closed"),
+    ("5000", "NaN", Code::Syntax, "/execution/timeoutMs", 14, "NaN"),
+    ("5000", "99999999999999999999", Code::Syntax, "/execution/timeoutMs", 14, "64 bits"),
+    ("\"Demo\"", "\"\\ud800\"", Code::Syntax, "/displayName", 3, "surrogate"),
+];
+
+#[test]
+fn every_bad_manifest_says_what_where_and_the_mend() {
+    for (old, new, code, pointer, line, message) in REFUSED {
+        let found = manifest::read(with(old, new).as_bytes()).err();
+        let Some(found) = found else { panic!("{old} → {new}: was accepted") };
+        let hit = found.iter().any(|p| {
+            p.severity == Severity::Error
+                && p.code == *code
+                && p.pointer == *pointer
+                && p.line == *line
+                && p.column > 0
+                && p.message.contains(message)
+        });
+        assert!(hit, "{old} → {new}\n{found:#?}");
+    }
+}
+
+#[test]
+fn warnings_leave_the_tool_loaded() {
+    let cases = [
+        ("\"securityContext\"", "\"securtyContext\"", "/securtyContext", "did you mean 'securityContext'"),
+        ("\"description\": \"A number.\"", "\"title\": \"n\"", "/parameters/properties/n", "no description"),
+        ("\"n\": 1 }", "\"n\": \"x\" }", "/examples/0/input", "does not fit the parameters"),
+        (
+            "\"parameters\": { \"type\": \"object\",",
+            "\"parameters\": { \"type\": \"object\", \"anyOf\": [{}],",
+            "/parameters/anyOf",
+            "model APIs",
+        ),
+        ("\"Adds numbers.\"", "\"Adds\u{202e} numbers\u{e0041}.\"", "/description", "\\u{202e}"),
+        ("\"warm\": false", "\"warm\": true", "/execution/warm", "not built yet"),
+        ("\"warm\": false", "\"timeout\": 1", "/execution/timeout", "does nothing"),
+    ];
+    for (old, new, pointer, message) in cases {
+        let (_, problems) = manifest::read(with(old, new).as_bytes()).unwrap_or_else(|p| panic!("{new}: {p:#?}"));
+        let hit = problems
+            .iter()
+            .any(|p| p.severity == Severity::Warning && p.pointer == pointer && p.message.contains(message));
+        assert!(hit, "{new}\n{problems:#?}");
+    }
+    let (manifest, problems) =
+        manifest::read(with("\"tags\"", "\"x-vendor\": 1, \"configSchema\": {}, \"tags\"").as_bytes()).expect("good");
+    assert_eq!(problems, []);
+    assert_eq!(manifest.raw["x-vendor"], 1, "unknown fields are kept");
+}
+
+#[test]
+fn all_faults_at_once() {
+    let text = with("custom:demo", "demo")
+        .replace("1.2.3", "1")
+        .replace("\"python\"", "\"ruby\"")
+        .replace("5000", "1")
+        .replace("[\"self\"]", "[\"..\"]");
+    let pointers: Vec<_> = manifest::read(text.as_bytes()).expect_err("bad").into_iter().map(|p| p.pointer).collect();
+    assert_eq!(
+        pointers,
+        ["/toolId", "/version", "/handler/language", "/securityContext/fileAccess/allowRead/0", "/execution/timeoutMs"]
+    );
+}
+
+#[test]
+fn the_seeds_own_example_loads_with_its_comments() {
+    let text = include_str!("../tool-defs/core/execute-python-script.tool.json");
+    let (manifest, problems) = manifest::read(text.as_bytes()).expect("the seed's example");
+    assert_eq!(manifest.id, "core:execute-python-script");
+    assert!(problems.iter().all(|p| p.severity == Severity::Note), "{problems:#?}");
+}
+
+#[test]
+fn every_shipped_manifest_fits_the_published_schema() {
+    let schema = manifest::schema::Schema::compile(&manifest::published::schema()).expect("compiles");
+    let mut texts = vec![("GOOD".to_owned(), GOOD.as_bytes().to_vec())];
+    for folder in ["tool-defs", "user_scripts"] {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+        for entry in walkdir::WalkDir::new(root).into_iter().flatten() {
+            if entry.file_name().to_string_lossy().ends_with(".tool.json") {
+                texts.push((entry.path().display().to_string(), std::fs::read(entry.path()).expect("file")));
+            }
+        }
+    }
+    assert!(texts.len() > 1, "no shipped manifest was found");
+    for (name, text) in texts {
+        let document = manifest::json::parse(&text, manifest::json::Dialect::Commented).expect(&name);
+        assert_eq!(schema.flaws(&document.value), [], "{name}");
+    }
+}
+
+/// What the reader refuses by shape, the published schema refuses too.
+#[test]
+fn the_published_schema_is_as_strict_about_walls() {
+    let schema = manifest::schema::Schema::compile(&manifest::published::schema()).expect("compiles");
+    for (old, new) in [
+        ("\"fileAccess\"", "\"fileAcess\""),
+        ("\"allowRead\": [\"self\"]", "\"allowRead\": null"),
+        ("\"language\"", "\"shell\": true, \"language\""),
+        ("\"memoryBytes\"", "\"memorybytes\""),
+        ("5000", "99"),
+        ("custom:demo", "demo"),
+        ("1.2.3", "v1"),
+    ] {
+        let value: Value = serde_json::from_str(&with(old, new)).expect("JSON");
+        assert_ne!(schema.flaws(&value), [], "{new}");
+    }
+}
+
+/// Schemas made to cost for ever are refused, or answer at once (P21).
+#[test]
+fn hostile_schemas_cost_little() {
+    let bound = Duration::from_secs(10); // a debug build on a busy machine; the attacks take years
+    let started = Instant::now();
+    let schema = |parameters: Value| {
+        with(
+            "\"parameters\": { \"type\": \"object\",",
+            &format!("\"old\": {{}}, \"parameters\": {parameters}, \"older\": {{"),
+        )
+    };
+    let deep = (0..100).fold(json!({}), |inner, _| json!({ "not": inner }));
+    let doubling: serde_json::Map<String, Value> = (0..40)
+        .map(|n| (format!("d{n}"), json!({ "allOf": [{ "$ref": format!("#/$defs/d{}", n + 1) }, { "$ref": format!("#/$defs/d{}", n + 1) }] })))
+        .chain([("d40".to_owned(), json!({}))])
+        .collect();
+    let many: serde_json::Map<String, Value> = (0..30_000).map(|n| (format!("p{n}"), json!({}))).collect();
+    let regexes: serde_json::Map<String, Value> =
+        (0..200).map(|n| (format!("p{n}"), json!({ "pattern": "a" }))).collect();
+    let chain: serde_json::Map<String, Value> =
+        (0..3000).map(|n| (format!("d{n}"), json!({ "$ref": format!("#/$defs/d{}", (n + 1) % 3000) }))).collect();
+    let refused = [
+        json!({ "type": "object", "properties": { "a": deep } }),
+        json!({ "type": "object", "$ref": "#/$defs/d0", "$defs": doubling }),
+        json!({ "type": "object", "properties": many }),
+        json!({ "type": "object", "properties": regexes }),
+        json!({ "type": "object", "$ref": "#/$defs/d0", "$defs": chain }),
+        json!({ "type": "object", "properties": { "a": { "pattern": "((a{0,1000}){0,1000}){0,1000}" } } }),
+    ];
+    for parameters in refused {
+        let head: String = parameters.to_string().chars().take(120).collect();
+        assert!(manifest::read(schema(parameters).as_bytes()).is_err(), "{head}");
+    }
+    // As deep as allowed, in a thread of ordinary size.
+    let deepest = (0..55).fold(json!({}), |inner, _| json!({ "not": inner }));
+    let text = schema(json!({ "type": "object", "properties": { "a": deepest } }));
+    std::thread::spawn(move || manifest::read(text.as_bytes()).map(|_| ()).expect("as deep as allowed"))
+        .join()
+        .expect("no overflow");
+    // Recursion that visits one place twice: accepted, answered, never explained.
+    let branching = json!({ "type": "object", "properties": { "a": { "$ref": "#/$defs/n" } }, "$defs": { "n": { "anyOf": [
+        { "type": "array", "items": { "$ref": "#/$defs/n" } }, { "type": "array", "minItems": 1, "items": { "$ref": "#/$defs/n" } } ] } } });
+    let crowd: serde_json::Map<String, Value> = (0..12)
+        .map(|n| {
+            let all: Vec<_> = (0..12).map(|m| json!({ "items": { "$ref": format!("#/$defs/c{m}") } })).collect();
+            (format!("c{n}"), json!({ "type": "array", "anyOf": all }))
+        })
+        .collect();
+    let crowded = json!({ "type": "object", "properties": { "a": { "$ref": "#/$defs/c0" } }, "$defs": crowd });
+    let itself = json!({ "type": "object", "properties": { "a": { "type": "array" } }, "allOf": [{ "$ref": "#" }, { "$ref": "#" }] });
+    let regex = json!({ "type": "object", "properties": { "a": { "type": "string", "pattern": "^(a+)+$" } } });
+    let nest = |depth: usize| (0..depth).fold(json!(1), |inner, _| json!([inner]));
+    for (parameters, value) in
+        [(branching, nest(100)), (crowded, nest(40)), (itself, nest(100)), (regex, json!("a".repeat(100_000) + "!"))]
+    {
+        let head: String = parameters.to_string().chars().take(120).collect();
+        let here = Instant::now();
+        if let Ok((manifest, _)) = manifest::read(schema(parameters).as_bytes()) {
+            let _ = manifest::arguments::check(&manifest, json!({ "a": value }), false);
+        }
+        println!("{:?} {head}", here.elapsed());
+    }
+    assert!(started.elapsed() < bound, "{:?}", started.elapsed());
+}
+
+#[test]
+fn many_problems_are_cut_not_slow() {
+    let tags = vec!["1"; 100_000].join(",");
+    let started = Instant::now();
+    let found = problems(&with("\"tags\": [\"a\"]", &format!("\"tags\": [{tags}]")));
+    assert!((1..=200).contains(&found.len()));
+    assert!(started.elapsed() < Duration::from_secs(10));
+}

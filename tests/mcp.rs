@@ -1,0 +1,243 @@
+//! MCP over stdio, both eras, spoken line by line.
+
+use crate::common::{World, world};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, Lines, ReadHalf, WriteHalf};
+use tokio_util::sync::CancellationToken;
+use toolhost::transport::mcp;
+
+struct Client {
+    lines: Lines<BufReader<ReadHalf<DuplexStream>>>,
+    to: Option<WriteHalf<DuplexStream>>,
+    server: tokio::task::JoinHandle<Result<(), String>>,
+    modern: bool,
+    next: u64,
+    raw: String,
+}
+
+impl Client {
+    async fn start(world: &World, modern: bool) -> Client {
+        let (ours, theirs) = tokio::io::duplex(1 << 20);
+        let (input, output) = tokio::io::split(theirs);
+        let service = Arc::clone(&world.service);
+        let stop = CancellationToken::new();
+        let server = tokio::spawn(async move { mcp::serve(service, "agent".into(), input, output, stop).await });
+        let (from, to) = tokio::io::split(ours);
+        let lines = BufReader::new(from).lines();
+        let mut client = Client { lines, to: Some(to), server, modern, next: 0, raw: String::new() };
+        if modern {
+            let found = client.ask("server/discover", json!({})).await;
+            assert!(found["result"]["supportedVersions"].as_array().unwrap().contains(&json!("2026-07-28")), "{found}");
+        } else {
+            let hello = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
+            let welcome = client.ask("initialize", hello).await;
+            assert_eq!(welcome["result"]["protocolVersion"], "2025-11-25");
+            assert!(welcome["result"]["capabilities"]["tools"].is_object());
+            client.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"})).await;
+        }
+        client
+    }
+
+    async fn send(&mut self, message: &Value) {
+        self.send_text(&message.to_string()).await;
+    }
+
+    async fn send_text(&mut self, text: &str) {
+        let to = self.to.as_mut().unwrap();
+        to.write_all(format!("{text}\n").as_bytes()).await.unwrap();
+    }
+
+    async fn request(&mut self, method: &str, mut params: Value) -> u64 {
+        self.next += 1;
+        if self.modern {
+            params["_meta"] = json!({
+                "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+                "io.modelcontextprotocol/clientCapabilities": {},
+                "io.modelcontextprotocol/clientInfo": {"name": "t", "version": "1"},
+            });
+        }
+        let id = self.next;
+        self.send(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params})).await;
+        id
+    }
+
+    async fn answer(&mut self) -> Value {
+        let line = tokio::time::timeout(Duration::from_secs(10), self.lines.next_line()).await;
+        self.raw = line.expect("an answer in time").unwrap().expect("an answer");
+        serde_json::from_str(&self.raw).unwrap()
+    }
+
+    async fn ask(&mut self, method: &str, params: Value) -> Value {
+        let id = self.request(method, params).await;
+        let answer = self.answer().await;
+        assert_eq!(answer["id"], id);
+        answer
+    }
+
+    async fn call(&mut self, name: &str, arguments: Value) -> Value {
+        self.ask("tools/call", json!({"name": name, "arguments": arguments})).await
+    }
+
+    async fn tools(&mut self) -> Vec<Value> {
+        let answer = self.ask("tools/list", json!({})).await;
+        answer["result"]["tools"].as_array().unwrap().clone()
+    }
+}
+
+fn text(answer: &Value) -> &str {
+    answer["result"]["content"][0]["text"].as_str().unwrap_or_else(|| panic!("no text in {answer}"))
+}
+
+#[tokio::test]
+async fn tools_are_listed_alike_in_both_eras() {
+    let world = world();
+    let mut lists = Vec::new();
+    for modern in [true, false] {
+        let mut client = Client::start(&world, modern).await;
+        let tools = client.tools().await;
+        let names: Vec<&str> = tools.iter().map(|tool| tool["name"].as_str().unwrap()).collect();
+        assert!(names.is_sorted() && names.contains(&"fake__echo") && names.contains(&"core__run-code"), "{names:?}");
+        assert!(!names.contains(&"core__execute-nodejs-script"), "there is no node here");
+        assert!(!names.contains(&"fake__greedy"), "policy refuses it");
+        for tool in &tools {
+            assert_eq!(tool["inputSchema"]["type"], "object");
+            assert!(tool["description"].as_str().is_some_and(|d| !d.is_empty()));
+            assert!(
+                tool["_meta"]["dev.toolhost/toolId"].is_string() && tool["_meta"]["dev.toolhost/digest"].is_string()
+            );
+            assert!(tool["outputSchema"].is_null() || tool["outputSchema"]["type"] == "object");
+        }
+        let at = |name: &str| tools.iter().find(|tool| tool["name"] == name).unwrap();
+        assert_eq!(at("fake__echo")["inputSchema"], json!({"type": "object", "properties": {}}));
+        assert_eq!(at("fake__text")["outputSchema"]["properties"]["result"]["type"], "string");
+        assert_eq!(at("fake__echo")["annotations"]["readOnlyHint"], true);
+        lists.push(tools);
+    }
+    assert_eq!(lists[0], lists[1]);
+}
+
+#[tokio::test]
+async fn results_are_structured_with_an_equal_text() {
+    let world = world();
+    for modern in [true, false] {
+        let mut client = Client::start(&world, modern).await;
+        let answer = client.call("fake__echo", json!({"message": "hi"})).await;
+        let result = &answer["result"];
+        assert_eq!(result["isError"], false);
+        assert_eq!(result["resultType"], if modern { json!("complete") } else { Value::Null });
+        assert_eq!(result["structuredContent"], json!({"received_message": "hi"}));
+        assert_eq!(serde_json::from_str::<Value>(text(&answer)).unwrap(), result["structuredContent"]);
+        let answer = client.call("fake__text", json!({})).await;
+        assert_eq!(answer["result"]["structuredContent"], json!({"result": "plain \u{202e}text"}));
+        assert_eq!(text(&answer), "{\"result\":\"plain \\u202etext\"}");
+        assert!(!client.raw.contains('\u{202e}'), "nothing hidden on the wire");
+        let answer = client.call("fake__list", json!({})).await;
+        assert_eq!(answer["result"]["structuredContent"], Value::Null);
+        assert_eq!(text(&answer), "[\n  1,\n  2\n]");
+        let run = json!({"scriptPath": "examples/echo.py", "inputData": {"message": "m"}});
+        let answer = client.call("core__execute-python-script", run).await;
+        let envelope = &answer["result"]["structuredContent"];
+        assert_eq!((&envelope["success"], &envelope["outputData"]), (&json!(true), &json!({"received_message": "m"})));
+        assert_eq!(serde_json::from_str::<Value>(text(&answer)).unwrap(), *envelope);
+    }
+}
+
+#[tokio::test]
+async fn failures_are_results_a_model_can_act_on() {
+    let world = world();
+    for modern in [true, false] {
+        let mut client = Client::start(&world, modern).await;
+        for (name, arguments, words) in [
+            ("fake__whole", json!({"timeoutMs": "x"}), "ParameterValidationError"),
+            ("fake__fails", json!({}), "ScriptError. Message: Script exited with code 3. Details: Traceback"),
+            ("fake__long_running", json!({}), "TimeoutError. Message: Script execution timed out."),
+            ("core__execute-python-script", json!({"scriptPath": "../x.py"}), "SecurityError"),
+            (
+                "core__execute-python-script",
+                json!({"scriptPath": "examples/long_running.py", "timeoutMs": 100}),
+                "TimeoutError",
+            ),
+        ] {
+            let answer = client.call(name, arguments).await;
+            assert_eq!(answer["result"]["isError"], true, "{answer}");
+            let told = text(&answer);
+            assert!(told.contains(words) && told.contains("What to do:") && told.contains("Call ID:"), "{told}");
+            assert!(!told.contains(world.root().to_str().unwrap()), "{told}");
+        }
+        let answer = client.call("no_such_tool", json!({})).await;
+        assert_eq!(answer["error"]["code"], -32602, "{answer}");
+        let answer = client.call("fake__greedy", json!({})).await;
+        assert_eq!(answer["error"]["code"], -32602, "not offered");
+        let answer = client.ask("tools/list", json!({"cursor": "made-up"})).await;
+        assert_eq!(answer["error"]["code"], -32602);
+        let answer = client.ask("tools/list", json!({"cursor": ""})).await;
+        assert!(answer["result"]["tools"].is_array());
+    }
+}
+
+#[tokio::test]
+async fn a_message_with_two_readings_is_refused_and_the_session_goes_on() {
+    let world = world();
+    let mut client = Client::start(&world, false).await;
+    let runs = world.runs();
+    client
+        .send_text(r#"{"jsonrpc":"2.0","id":77,"method":"tools/call","params":{"name":"fake__echo","arguments":{"message":1,"message":2}}}"#)
+        .await;
+    let answer = client.answer().await;
+    assert_eq!((&answer["id"], &answer["error"]["code"]), (&json!(77), &json!(-32700)));
+    client.send_text("not json").await;
+    assert_eq!(client.answer().await["error"]["code"], -32700);
+    assert_eq!(world.runs(), runs);
+    assert_eq!(client.call("fake__echo", json!({"message": 1})).await["result"]["isError"], false);
+}
+
+#[tokio::test]
+async fn a_cancelled_call_is_dropped_and_the_server_goes_on() {
+    let world = world();
+    for (n, modern) in [true, false].into_iter().enumerate() {
+        let mut client = Client::start(&world, modern).await;
+        let run = json!({"scriptPath": "examples/long_running.py", "timeoutMs": 20_000});
+        let runs = world.runs();
+        let id = client.request("tools/call", json!({"name": "core__execute-python-script", "arguments": run})).await;
+        while world.runs() == runs {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        client.send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}})).await;
+        let answer = client.call("fake__echo", json!({"message": 1})).await;
+        assert_eq!(answer["result"]["isError"], false);
+        assert_eq!(world.fake.dropped.load(Ordering::SeqCst), n + 1);
+        assert!(world.records().iter().any(|record| record["outcome"] == "CancelledError"));
+    }
+}
+
+#[tokio::test]
+async fn when_the_client_leaves_running_calls_are_killed_and_the_server_ends() {
+    let world = world();
+    for modern in [true, false] {
+        let mut client = Client::start(&world, modern).await;
+        let (runs, dropped) = (world.runs(), world.fake.dropped.load(Ordering::SeqCst));
+        let run = json!({"scriptPath": "examples/long_running.py", "timeoutMs": 20_000});
+        client.request("tools/call", json!({"name": "core__execute-python-script", "arguments": run})).await;
+        while world.runs() == runs {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let started = Instant::now();
+        client.to.take().unwrap().shutdown().await.unwrap();
+        let ended = tokio::time::timeout(Duration::from_secs(3), &mut client.server).await;
+        assert_eq!(ended.expect("it ends promptly").unwrap(), Ok(()));
+        assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
+        assert_eq!(world.fake.dropped.load(Ordering::SeqCst), dropped + 1);
+    }
+}
+
+#[tokio::test]
+async fn requests_before_the_end_of_input_are_still_answered() {
+    let world = world();
+    let mut client = Client::start(&world, false).await;
+    let id = client.request("tools/call", json!({"name": "fake__echo", "arguments": {"message": 1}})).await;
+    client.to.take().unwrap().shutdown().await.unwrap();
+    assert_eq!(client.answer().await["id"], id);
+}

@@ -1,0 +1,352 @@
+//! Policy files: what is wrong, where, and the mend; what is refused on disk.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use toolhost::manifest::{Code, Severity};
+use toolhost::policy::{self, FileProblem, Policies};
+
+const HEAD: &str = "name = \"p\"\nwhy = \"w\"\ntools = [\"a:b\"]\n";
+
+/// text after the head, line, pointer, a word of the message
+#[test]
+fn bad_policies_are_refused_at_their_place() {
+    let table: &[(&str, usize, &str, &str)] = &[
+        ("[filez]\n", 4, "/filez", "did you mean `files`"),
+        ("[files]\nreed = []\n", 5, "/files/reed", "did you mean `read`"),
+        ("[limits]\nmemoryBytes = 1\n", 5, "/limits/memoryBytes", "did you mean `memory_bytes`"),
+        ("[limits]\ntimeout_ms = 0\n", 5, "/limits/timeout_ms", "would let nothing run"),
+        ("[limits]\ntimeout_ms = -1\n", 5, "/limits/timeout_ms", "negative"),
+        ("[limits]\ntimeout_ms = 99\n", 5, "/limits/timeout_ms", "the least is 100"),
+        ("[limits]\ntimeout_ms = 1.5\n", 5, "/limits/timeout_ms", "whole number"),
+        ("[limits]\ntimeout_ms = \"unlimited\"\n", 5, "/limits/timeout_ms", "no word for unlimited"),
+        ("[limits]\ntimeout_ms = inf\n", 5, "/limits/timeout_ms", "whole number"),
+        ("[limits]\nmemory_bytes = 18446744073709551616\n", 5, "/limits/memory_bytes", "too large"),
+        (
+            "[limits]\nmemory_bytes = 99999999999999999999999999999999999999999999999\n",
+            5,
+            "/limits/memory_bytes",
+            "too large",
+        ),
+        ("[files]\nread = [{ path = \"./**\" }]\n", 5, "/files/read/0", "`why` is missing"),
+        ("[files]\nread = [{ path = \"./**\", why = \" \" }]\n", 5, "/files/read/0/why", "blank"),
+        (
+            "[files]\nread = [\n  { path = \"./**\", why = \"w\" },\n  { path = \"../x\", why = \"w\" },\n]\n",
+            7,
+            "/files/read/1/path",
+            "`..`",
+        ),
+        ("[files]\nread = [{ path = \"~/x\", why = \"w\" }]\n", 5, "/files/read/0/path", "`~`"),
+        ("[files]\nread = [{ path = \"/a/*.csv\", why = \"w\" }]\n", 5, "/files/read/0/path", "exact file or `dir/**`"),
+        ("[files]\nread = [{ path = \"/a/**/b\", why = \"w\" }]\n", 5, "/files/read/0/path", "exact file or `dir/**`"),
+        ("[files]\nread = [{ path = \"/a/\", why = \"w\" }]\n", 5, "/files/read/0/path", "write `/a/**`"),
+        ("[files]\nread = [{ path = \"/a//b\", why = \"w\" }]\n", 5, "/files/read/0/path", "clean path"),
+        ("[files]\nread = [{ path = \"/a/./b\", why = \"w\" }]\n", 5, "/files/read/0/path", "clean path"),
+        ("[files]\nread = [{ path = \"/**\", why = \"w\" }]\n", 5, "/files/read/0/path", "whole file system"),
+        ("[files]\nread = [{ path = \"/\", why = \"w\" }]\n", 5, "/files/read/0/path", "whole file system"),
+        ("[files]\nread = [{ path = \"/proc/**\", why = \"w\" }]\n", 5, "/files/read/0/path", "/proc"),
+        ("[files]\nread = [{ path = \"a\\u0000b\", why = \"w\" }]\n", 5, "/files/read/0/path", "control"),
+        ("[files]\nread = [{ path = \"\", why = \"w\" }]\n", 5, "/files/read/0/path", "blank"),
+        ("[files]\nread = [{ path = \".\", why = \"w\" }]\n", 5, "/files/read/0/path", "`./**`"),
+        ("[files]\nread = \"./**\"\n", 5, "/files/read", "list"),
+        ("[files]\nread = [\"./**\"]\n", 5, "/files/read/0", "is written {"),
+        ("[files]\nread = [{ path = \"./**\", why = \"w\", mode = 1 }]\n", 5, "/files/read/0/mode", "unknown key"),
+        ("files = 3\n", 4, "/files", "must be a table"),
+        ("mode = \"narow\"\n", 4, "/mode", "did you mean `narrow`"),
+        ("mode = true\n", 4, "/mode", "must be text"),
+        ("stderr = \"fail\"\n", 4, "/stderr", "\"log\" or \"error\""),
+        ("require = [\"landlock\"]\n", 4, "/require/0", "only \"cgroup\""),
+        ("folders = []\n", 4, "/folders", "empty"),
+        ("folders = [\"../x\"]\n", 4, "/folders/0", "`..`"),
+        ("[network]\nallow = [\"example.com\"]\n", 4, "/network", "later version"),
+        ("[runtimes]\npython = { path = \"python3\", why = \"w\" }\n", 5, "/runtimes/python/path", "absolute"),
+        ("[runtimes]\npython = { path = \"/usr/bin/python3\" }\n", 5, "/runtimes/python", "`why` is missing"),
+        (
+            "[runtimes]\nnode = { path = \"/usr/bin/node\", why = \"w\" }\n",
+            5,
+            "/runtimes/node",
+            "did you mean `nodejs`",
+        ),
+        ("[runtimes]\nwasm = { path = \"/x\", why = \"w\" }\n", 5, "/runtimes/wasm", "inside toolhost"),
+        (
+            "[capabilities]\ngrant = [{ name = \"gpus\", why = \"w\" }]\n",
+            5,
+            "/capabilities/grant/0/name",
+            "did you mean `gpu`",
+        ),
+        (
+            "[capabilities]\ngrant = [{ name = \"secret:X\", why = \"w\" }]\n",
+            5,
+            "/capabilities/grant/0/name",
+            "later version",
+        ),
+        ("[capabilities]\ngpu = true\n", 5, "/capabilities/gpu", "unknown key"),
+    ];
+    for (text, line, pointer, word) in table {
+        let whole = format!("{HEAD}{text}");
+        let problems = policy::parse(&whole, Path::new("x"), false, Path::new("/r")).expect_err(&whole);
+        let problem = &problems[0];
+        assert_eq!((problem.line, problem.pointer.as_str()), (*line, *pointer), "{text}: {problems:?}");
+        assert_eq!((problem.code, problem.severity), (Code::Schema, Severity::Error), "{text}");
+        assert!(problem.message.contains(word), "{text}: {}", problem.message);
+        assert!(problem.column > 0, "{text}");
+    }
+}
+
+#[test]
+fn bad_heads_are_refused() {
+    let table: &[(&str, usize, &str, &str)] = &[
+        ("why = \"w\"\ntools = [\"a:b\"]\n", 1, "", "`name` is missing"),
+        ("name = \"p\"\ntools = [\"a:b\"]\n", 1, "", "`why` is missing"),
+        ("name = \"p\"\nwhy = \"\"\ntools = [\"a:b\"]\n", 2, "/why", "blank"),
+        ("name = \"p\"\nwhy = \"w\"\n", 1, "/tools", "names no tool"),
+        ("name = \"p\"\nwhy = \"w\"\ntools = []\n", 3, "/tools", "names no tool"),
+        ("name = \"p\"\nwhy = \"w\"\ntools = [\"rep*\"]\n", 3, "/tools/0", "stands alone"),
+        ("name = \"p\"\nwhy = \"w\"\ntools = [\"a:b\", \"a:b\"]\n", 3, "/tools/1", "twice"),
+        ("name = \"p\"\nwhy = \"w\"\ntools = [\"a:b\"]\nname = \"q\"\n", 4, "", "duplicate key"),
+        ("name = \"p\nwhy", 1, "", "not TOML"),
+        ("= = =", 1, "", "not TOML"),
+    ];
+    for (text, line, pointer, word) in table {
+        let problems = policy::parse(text, Path::new("x"), false, Path::new("/r")).expect_err(text);
+        let found = problems.iter().find(|p| p.pointer == *pointer && p.message.contains(word));
+        assert_eq!(found.map(|p| p.line), Some(*line), "{text}: {problems:?}");
+    }
+}
+
+#[test]
+fn all_problems_come_at_once() {
+    let text = format!("{HEAD}mode = \"x\"\nfoo = 1\n[limits]\ntimeout_ms = 0\ncpu_ms = \"a\"\n");
+    let problems = policy::parse(&text, Path::new("x"), false, Path::new("/r")).unwrap_err();
+    assert_eq!(problems.iter().map(|p| p.line).collect::<Vec<_>>(), [4, 5, 7, 8], "{problems:?}");
+}
+
+#[test]
+fn a_host_cap_is_for_all_tools_only() {
+    for (text, pointer) in [
+        ("tools = [\"a:b\"]\n", "/tools/0"),
+        ("folders = [\"x\"]\n", "/folders"),
+        ("mode = \"narrow\"\n", "/mode"),
+        ("[runtimes]\npython = { path = \"/x\", why = \"w\" }\n", "/runtimes"),
+    ] {
+        let text = format!("name = \"h\"\nwhy = \"w\"\n{text}");
+        let problems = policy::parse(&text, Path::new("x"), true, Path::new("/r")).expect_err(&text);
+        assert_eq!(problems[0].pointer, pointer, "{problems:?}");
+    }
+    assert!(policy::parse("name = \"h\"\nwhy = \"w\"\n", Path::new("x"), true, Path::new("/r")).is_ok());
+}
+
+#[test]
+fn what_schema_prints_is_what_is_read() {
+    let text = policy::published::annotated();
+    let read = policy::parse(&text, Path::new("x"), false, Path::new("/r")).unwrap_or_else(|p| panic!("{p:?}\n{text}"));
+    let default = policy::Policy::built_in();
+    assert_eq!(
+        (read.tools[0].selector.clone(), read.read[0].text.as_str()),
+        (default.tools[0].selector.clone(), "./**")
+    );
+    assert!(!read.is_wider_than_default());
+    let schema = policy::published::schema();
+    let compiled = jsonschema::validator_for(&schema).expect("the schema is a schema");
+    let value: toml::Value = toml::from_str(&text).unwrap();
+    let value = serde_json::to_value(value).unwrap();
+    assert!(compiled.is_valid(&value), "{:?}", compiled.iter_errors(&value).map(|e| e.to_string()).collect::<Vec<_>>());
+    let keys: Vec<&String> = schema["properties"].as_object().unwrap().keys().collect();
+    assert!(keys.iter().all(|k| text.contains(k.as_str())), "{keys:?}");
+    for limit in toolhost::quantity::Limit::ALL {
+        let published = &schema["properties"]["limits"]["properties"][limit.policy_name()];
+        assert_eq!(published["default"], limit.house_default());
+        assert_eq!(read.limits[&limit].value, limit.house_default());
+    }
+    let built_in = policy::parse(policy::published::DEFAULT_POLICY, Path::new("x"), false, Path::new("/r")).unwrap();
+    assert_eq!(
+        built_in.read.iter().map(|r| &r.text).collect::<Vec<_>>(),
+        default.read.iter().map(|r| &r.text).collect::<Vec<_>>()
+    );
+    assert_eq!((built_in.write.len(), built_in.limits.len()), (0, 0));
+}
+
+fn folder() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    folder
+}
+
+fn put(folder: &Path, name: &str, text: &str) {
+    let path = folder.join(name);
+    fs::write(&path, text).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o644)).unwrap();
+}
+
+fn named(name: &str, tools: &str) -> String {
+    format!("name = \"{name}\"\nwhy = \"w\"\ntools = [{tools}]\n")
+}
+
+fn faults(path: &Path) -> Vec<FileProblem> {
+    Policies::load(path).expect_err("should refuse to start")
+}
+
+#[test]
+fn a_folder_loads_in_order_and_ignores_what_is_not_a_policy() {
+    let folder = folder();
+    put(folder.path(), "b.policy.toml", &named("b", "\"x:*\""));
+    put(folder.path(), "a.policy.toml", &named("a", "\"x:y\""));
+    put(folder.path(), "README.md", "hello");
+    put(folder.path(), "c.toml", "not even toml");
+    let policies = Policies::load(folder.path()).unwrap();
+    let names: Vec<&str> = policies.all().map(|p| p.name.as_str()).collect();
+    assert_eq!(names, ["a", "b", "built-in default"]);
+    let notes: Vec<_> = policies.notes().iter().map(|n| n.path.file_name().unwrap().to_str().unwrap()).collect();
+    assert_eq!(notes, ["README.md", "c.toml"]);
+    assert_eq!(policies.governing("z:z", Path::new("/x")).0.name, "built-in default");
+    assert!(policies.names_exactly("x:y") && !policies.names_exactly("x:z"));
+    // One file alone.
+    let one = Policies::load(&folder.path().join("a.policy.toml")).unwrap();
+    assert_eq!(one.all().count(), 2);
+}
+
+#[test]
+fn a_star_policy_replaces_the_built_in_default_and_host_caps() {
+    let folder = folder();
+    put(folder.path(), "default.policy.toml", &named("mine", "\"*\""));
+    put(folder.path(), "host.policy.toml", "name = \"cap\"\nwhy = \"w\"\n");
+    let policies = Policies::load(folder.path()).unwrap();
+    assert_eq!(policies.all().map(|p| p.name.as_str()).collect::<Vec<_>>(), ["mine", "cap"]);
+    assert!(policies.notes().iter().any(|n| n.problem.message.contains("no [files]")));
+}
+
+#[test]
+fn one_broken_file_fails_closed_and_all_problems_are_told() {
+    let folder = folder();
+    put(folder.path(), "a.policy.toml", &named("a", "\"x:y\""));
+    put(folder.path(), "b.policy.toml", "oops");
+    put(folder.path(), "c.policy.toml", "name = \"c\"\nwhy = \"w\"\ntools = [\"q:q\"]\nmoed = 1\n");
+    fs::write(folder.path().join("d.policy.toml"), b"name = \"\xff\"\n").unwrap();
+    fs::set_permissions(folder.path().join("d.policy.toml"), fs::Permissions::from_mode(0o644)).unwrap();
+    let mut found: Vec<(String, Code)> = faults(folder.path())
+        .iter()
+        .map(|p| (p.path.file_name().unwrap().to_str().unwrap().to_string(), p.problem.code))
+        .collect();
+    found.sort_by(|a, b| a.0.cmp(&b.0));
+    found.dedup();
+    assert_eq!(
+        found,
+        [
+            ("b.policy.toml".into(), Code::Syntax),
+            ("c.policy.toml".into(), Code::Schema),
+            ("d.policy.toml".into(), Code::Encoding)
+        ]
+    );
+}
+
+#[test]
+fn two_policies_of_one_width_or_name_refuse_to_start_naming_both() {
+    for (first, second) in [("\"x:y\"", "\"q:q\", \"x:y\""), ("\"x:*\"", "\"x:*\""), ("\"*\"", "\"*\"")] {
+        let folder = folder();
+        put(folder.path(), "a.policy.toml", &named("a", first));
+        put(folder.path(), "b.policy.toml", &named("b", second));
+        let found = faults(folder.path());
+        assert_eq!((found.len(), found[0].problem.code, found[0].problem.line), (1, Code::Conflict, 3));
+        assert!(
+            found[0].problem.message.contains("a.policy.toml") && found[0].problem.message.contains("b.policy.toml")
+        );
+    }
+    let folder = folder();
+    put(folder.path(), "a.policy.toml", &named("same", "\"x:y\""));
+    put(folder.path(), "b.policy.toml", &named("same", "\"x:z\""));
+    assert!(faults(folder.path())[0].problem.message.contains("a.policy.toml"));
+}
+
+#[test]
+fn what_others_can_write_is_refused_with_the_command() {
+    for mode in [0o664, 0o646, 0o666] {
+        let folder = folder();
+        put(folder.path(), "a.policy.toml", &named("a", "\"x:y\""));
+        fs::set_permissions(folder.path().join("a.policy.toml"), fs::Permissions::from_mode(mode)).unwrap();
+        let found = faults(folder.path());
+        assert_eq!(found[0].problem.code, Code::Security);
+        assert!(found[0].problem.message.contains("chmod go-w"), "{}", found[0]);
+    }
+    let folder = folder();
+    put(folder.path(), "a.policy.toml", &named("a", "\"x:y\""));
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    assert_eq!(faults(folder.path())[0].problem.code, Code::Security);
+}
+
+#[test]
+fn links_fifos_folders_and_giants_are_refused_without_waiting() {
+    let folder = folder();
+    let inside = |name: &str| folder.path().join(name);
+    put(folder.path(), "real.txt", &named("a", "\"x:y\""));
+    symlink(inside("real.txt"), inside("link.policy.toml")).unwrap();
+    symlink(inside("loop.policy.toml"), inside("loop.policy.toml")).unwrap();
+    nix::unistd::mkfifo(&inside("fifo.policy.toml"), nix::sys::stat::Mode::from_bits_truncate(0o600)).unwrap();
+    fs::create_dir(inside("dir.policy.toml")).unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(inside("sock.policy.toml")).unwrap();
+    put(folder.path(), "big.policy.toml", &" ".repeat(1024 * 1024 + 1));
+    let found = faults(folder.path());
+    let mut names: Vec<_> = found.iter().map(|p| p.path.file_name().unwrap().to_str().unwrap()).collect();
+    names.sort();
+    assert_eq!(
+        names,
+        [
+            "big.policy.toml",
+            "dir.policy.toml",
+            "fifo.policy.toml",
+            "link.policy.toml",
+            "loop.policy.toml",
+            "sock.policy.toml"
+        ]
+    );
+    let link = tempfile::tempdir().unwrap();
+    symlink(folder.path(), link.path().join("policies")).unwrap();
+    assert_eq!(faults(&link.path().join("policies"))[0].problem.code, Code::Security);
+    assert_eq!(faults(&folder.path().join("absent"))[0].problem.code, Code::Unreadable);
+}
+
+#[test]
+fn wide_policies_without_folders_are_warned_about() {
+    let folder = folder();
+    let wide = "[files]\nwrite = [{ path = \"/data/**\", why = \"w\" }]\n";
+    put(folder.path(), "a.policy.toml", &(named("a", "\"x:*\"") + wide));
+    put(folder.path(), "b.policy.toml", &(named("b", "\"y:y\"") + wide));
+    put(folder.path(), "c.policy.toml", &(named("c", "\"z:*\"") + "folders = [\"tool-defs/z\"]\n" + wide));
+    let policies = Policies::load(folder.path()).unwrap();
+    let warned: Vec<_> = policies.notes().iter().map(|n| n.path.file_name().unwrap().to_str().unwrap()).collect();
+    assert_eq!(warned, ["a.policy.toml"]);
+    assert_eq!(policies.notes()[0].problem.severity, Severity::Warning);
+}
+
+#[test]
+fn relative_folders_start_at_the_root() {
+    let root = folder();
+    let policies = root.path().join("sandbox-policies");
+    fs::create_dir(&policies).unwrap();
+    fs::set_permissions(&policies, fs::Permissions::from_mode(0o755)).unwrap();
+    put(&policies, "a.policy.toml", &(named("a", "\"x:y\"") + "folders = [\"tool-defs/x/\"]\n"));
+    let real = root.path().canonicalize().unwrap();
+    for loaded in [Policies::load(&policies), Policies::load_from(&policies, root.path())] {
+        let loaded = loaded.unwrap();
+        assert_eq!(loaded.governing("x:y", &real.join("tool-defs/x/y.tool.json")).0.name, "a");
+        assert_eq!(loaded.governing("x:y", &real.join("tool-defs/xx/y.tool.json")).0.name, "built-in default");
+    }
+}
+
+#[test]
+fn deep_long_and_crowded_files_answer_quickly() {
+    let started = std::time::Instant::now();
+    let million = 1_000_000;
+    let crowd: String = (0..60_000).map(|i| format!("k{i} = 1\n")).collect();
+    let one_line = format!("{HEAD}folders = [{}]", "\"a\", ".repeat(200_000));
+    for text in [
+        "[".repeat(million),
+        format!("a = {}", "[".repeat(million)),
+        format!("a{}", ".a".repeat(million / 2)),
+        crowd,
+        one_line,
+    ] {
+        let problems = policy::parse(&text, Path::new("x"), false, Path::new("/")).map_or_else(|p| p.len(), |_| 0);
+        assert!(problems <= 100);
+    }
+    assert!(started.elapsed().as_secs() < 20, "{:?}", started.elapsed());
+}

@@ -1,0 +1,628 @@
+//! The registry on real folders: hostile files, names, versions, refresh, scripts, and the verbs over it.
+
+use serde_json::json;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use toolhost::cli::{check, list, new};
+use toolhost::fault::Kind;
+use toolhost::manifest::{Code, Handler, Severity};
+use toolhost::registry::{self, Availability, Definition, DirectToolLoader, Filter, Registry, Status};
+
+struct World {
+    root: tempfile::TempDir,
+}
+
+impl World {
+    fn new() -> World {
+        let root = tempfile::tempdir().expect("folder");
+        for folder in ["tool-defs", "user_scripts"] {
+            std::fs::create_dir(root.path().join(folder)).expect("folder");
+        }
+        World { root }
+    }
+    fn path(&self, relative: &str) -> PathBuf {
+        self.root.path().canonicalize().expect("root").join(relative)
+    }
+    fn file(&self, relative: &str, text: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.path(relative);
+        std::fs::create_dir_all(path.parent().expect("parent")).expect("folder");
+        std::fs::write(&path, text).expect("file");
+        path
+    }
+    fn method(&self, relative: &str, id: &str, version: &str) -> PathBuf {
+        self.file(relative, manifest(id, version, json!({ "type": "x-test" })))
+    }
+    fn loader(&self) -> DirectToolLoader {
+        DirectToolLoader::new(vec![self.path("tool-defs")], vec![self.path("user_scripts")])
+    }
+    fn registry(&self) -> Registry {
+        let registry = Registry::new();
+        registry.add_source(Arc::new(registry::Builtin)).expect("builtin");
+        registry.add_source(Arc::new(self.loader())).expect("files");
+        registry
+    }
+}
+
+fn manifest(id: &str, version: &str, handler: serde_json::Value) -> String {
+    json!({ "toolId": id, "displayName": "d", "description": "d", "version": version, "handler": handler }).to_string()
+}
+
+fn ids(registry: &Registry) -> Vec<String> {
+    let filter = Filter { source: Some("files".to_owned()), ..Filter::default() };
+    registry.snapshot().list(&filter).iter().map(|tool| tool.reference()).collect()
+}
+
+fn report(registry: &Registry, path: &Path) -> registry::FileReport {
+    let snapshot = registry.snapshot();
+    snapshot
+        .reports
+        .iter()
+        .find(|r| r.path == path)
+        .unwrap_or_else(|| panic!("no report for {path:?}: {:#?}", snapshot.reports))
+        .clone()
+}
+
+#[test]
+fn both_ways_of_dropping_in_work() {
+    let world = World::new();
+    world.file("user_scripts/sum/sum.py", "print(1)");
+    world.file(
+        "user_scripts/sum/sum.tool.json",
+        manifest(
+            "custom:sum",
+            "1.0.0",
+            json!({ "type": "external-script", "scriptPath": "sum.py", "language": "python" }),
+        ),
+    );
+    world.file(
+        "tool-defs/deep/er/two.tool.json",
+        manifest(
+            "custom:two",
+            "1.0.0",
+            json!({ "type": "external-script", "scriptPath": "sum/sum.py", "language": "py" }),
+        ),
+    );
+    world.file("tool-defs/other.json", "{}");
+    for skipped in [".hidden/a", "node_modules/a", "venv/a", "__pycache__/a", ".b"] {
+        world.file(&format!("tool-defs/{skipped}.tool.json"), "nonsense");
+    }
+    let registry = world.registry();
+    assert_eq!(ids(&registry), ["custom:sum@1.0.0", "custom:two@1.0.0"]);
+    let snapshot = registry.snapshot();
+    assert_eq!(snapshot.reports.len(), 2, "{:#?}", snapshot.reports);
+    let tool = snapshot.find("custom:sum").expect("found");
+    assert_eq!(tool.site.script, Some(world.path("user_scripts/sum/sum.py")));
+    assert_eq!((&tool.site.base, &tool.site.folder), (&world.path("user_scripts"), &world.path("user_scripts/sum")));
+    assert!(tool.warnings.iter().any(|w| w.severity == Severity::Note && w.message.contains("sum/sum.py")));
+    assert_eq!(snapshot.files().len(), 3);
+    assert_eq!(snapshot.namers(&world.path("user_scripts/sum/sum.py")).len(), 2);
+    // A folder given twice, or inside another, gives each file once.
+    let loader = DirectToolLoader::new(
+        vec![world.path("tool-defs"), world.path("tool-defs/deep"), world.path("tool-defs/./")],
+        vec![world.path("user_scripts")],
+    );
+    let twice = Registry::new();
+    twice.add_source(Arc::new(loader)).expect("files");
+    assert_eq!(ids(&twice).len(), 2);
+}
+
+#[test]
+fn hostile_files_are_one_report_each_and_quick() {
+    let world = World::new();
+    let secret = world.file("secret.txt", "hunter2-secret");
+    let folder = world.path("tool-defs");
+    let at = |name: &str| folder.join(format!("{name}.tool.json"));
+    nix::unistd::mkfifo(&at("fifo"), nix::sys::stat::Mode::S_IRWXU).expect("fifo");
+    let _socket = std::os::unix::net::UnixListener::bind(at("socket")).expect("socket");
+    symlink(&secret, at("link")).expect("link");
+    symlink(at("loop"), at("loop")).expect("loop");
+    symlink("/dev/zero", at("device")).expect("device");
+    std::fs::create_dir(at("folder")).expect("folder");
+    std::fs::File::create(at("huge")).and_then(|f| f.set_len(100 << 20)).expect("huge");
+    world.file("tool-defs/latin.tool.json", b"{\"toolId\": \"\xe9\"}");
+    world.file("tool-defs/empty.tool.json", "");
+    world.file("tool-defs/half.tool.json", "{\"toolId\": \"custom:ha");
+    world.file("tool-defs/deep.tool.json", "[".repeat(500_000));
+    world.method("tool-defs/good.tool.json", "custom:good", "1.0.0");
+    if nix::unistd::geteuid().is_root() {
+        let null = nix::sys::stat::makedev(1, 3);
+        // Not every container lets root make one; the link above covers the rest.
+        let _ = nix::sys::stat::mknod(&at("null"), nix::sys::stat::SFlag::S_IFCHR, nix::sys::stat::Mode::S_IRWXU, null);
+    }
+    let started = Instant::now();
+    let registry = world.registry();
+    assert!(started.elapsed() < Duration::from_secs(5));
+    assert_eq!(ids(&registry), ["custom:good@1.0.0"]);
+    let expected = [
+        ("fifo", Code::Unreadable),
+        ("socket", Code::Unreadable),
+        ("link", Code::Unreadable),
+        ("loop", Code::Unreadable),
+        ("device", Code::Unreadable),
+        ("folder", Code::Unreadable),
+        ("huge", Code::Unreadable),
+        ("latin", Code::Encoding),
+        ("empty", Code::Syntax),
+        ("half", Code::Syntax),
+        ("deep", Code::Syntax),
+    ];
+    for (name, code) in expected {
+        let report = report(&registry, &at(name));
+        assert_eq!(report.status, Status::Skipped);
+        assert_eq!(report.problems.iter().map(|p| p.code).collect::<Vec<_>>(), [code], "{name}: {report:#?}");
+        assert!(!format!("{report:?}").contains("hunter2"), "{name} shows a file outside");
+    }
+    assert_eq!(registry.snapshot().reports.iter().filter(|r| r.path == at("link")).count(), 1);
+}
+
+#[test]
+fn names_are_not_taken_over() {
+    let world = World::new();
+    let a = world.method("tool-defs/a/x.tool.json", "custom:x", "1.0.0");
+    let registry = world.registry();
+    // A twin dropped later is refused; the loaded tool keeps its file.
+    let b = world.method("tool-defs/b/x.tool.json", "Custom:X", "9.0.0");
+    registry.refresh_source("files").expect("refresh");
+    assert_eq!(ids(&registry), ["custom:x@1.0.0"]);
+    let newcomer = report(&registry, &b);
+    assert_eq!((newcomer.status, newcomer.problems[0].code), (Status::Skipped, Code::Conflict));
+    assert!(newcomer.problems[0].message.contains(a.to_str().expect("path")));
+    // At a new start nobody is first: both are disabled, and both say so.
+    let fresh = world.registry();
+    assert_eq!(ids(&fresh), [""; 0]);
+    for (file, other) in [(&a, &b), (&b, &a)] {
+        assert!(report(&fresh, file).problems[0].message.contains(other.to_str().expect("path")));
+    }
+    let fault = fresh.snapshot().find("custom:x").expect_err("disabled");
+    assert_eq!(fault.kind, Kind::ToolNotFoundError);
+    assert!(fault.message.contains("disabled") && !fault.message.contains("tool-defs"), "{}", fault.message);
+    // Gone again: the other one loads.
+    std::fs::remove_file(&b).expect("remove");
+    fresh.refresh_source("files").expect("refresh");
+    assert_eq!(ids(&fresh), ["custom:x@1.0.0"]);
+}
+
+#[test]
+fn core_is_compiled_in() {
+    let world = World::new();
+    let claim = world.method("tool-defs/c.tool.json", "core:execute-python-script", "99.0.0");
+    let folded = world.method("tool-defs/d.tool.json", "CORE:run", "1.0.0");
+    let copy = world.file("tool-defs/core/execute-python-script.tool.json", registry::BUILTIN_FILES[0].1);
+    let registry = world.registry();
+    assert_eq!(registry.snapshot().find("core:execute-python-script").expect("builtin").source, "builtin");
+    assert_eq!(ids(&registry), [""; 0]);
+    for file in [claim, folded] {
+        let problem = &report(&registry, &file).problems[0];
+        assert_eq!((problem.code, problem.severity), (Code::Conflict, Severity::Error));
+    }
+    assert_eq!(report(&registry, &copy).problems[0].severity, Severity::Note);
+}
+
+#[test]
+fn versions_live_side_by_side_in_one_folder() {
+    let world = World::new();
+    for version in ["1.0.0", "1.2.0", "2.0.0-beta.1"] {
+        world.method(&format!("tool-defs/v/{version}.tool.json"), "custom:v", version);
+    }
+    let registry = world.registry();
+    let snapshot = registry.snapshot();
+    let find = |reference: &str| {
+        snapshot.find(reference).map(|tool| tool.manifest.version.to_string()).map_err(|f| (f.kind, f.message))
+    };
+    assert_eq!(find("custom:v").as_deref(), Ok("1.2.0"));
+    assert_eq!(find("custom:v@1.0.0").as_deref(), Ok("1.0.0"));
+    assert_eq!(find("custom:v@^1").as_deref(), Ok("1.2.0"));
+    assert_eq!(find("custom:v@>=1, <1.1").as_deref(), Ok("1.0.0"));
+    assert_eq!(find("custom:v@2.0.0-beta.1").as_deref(), Ok("2.0.0-beta.1"));
+    for missing in ["custom:v@^2", "custom:v@3.0.0", "custom:v@banana", "custom:v@"] {
+        let (kind, message) = find(missing).expect_err(missing);
+        assert_eq!(kind, Kind::VersionMismatchError);
+        assert!(message.contains("2.0.0-beta.1, 1.2.0, 1.0.0"), "{message}");
+    }
+    let (kind, message) = find("custom:w").expect_err("unknown");
+    assert_eq!(kind, Kind::ToolNotFoundError);
+    assert!(message.contains("'custom:v'"), "{message}");
+    assert!(find("v").expect_err("no namespace").1.contains("'custom:v'"));
+    assert!(find("custom__v").expect_err("other dialect").1.contains("'custom:v'"));
+    // The same version twice, in one folder, disables both of it and no other.
+    world.method("tool-defs/v/again.tool.json", "custom:v", "1.2.0+build");
+    assert_eq!(ids(&world.registry()), ["custom:v@1.0.0", "custom:v@2.0.0-beta.1"]);
+    registry.refresh_source("files").expect("refresh");
+    assert_eq!(
+        ids(&registry),
+        ["custom:v@1.0.0", "custom:v@1.2.0", "custom:v@2.0.0-beta.1"],
+        "a loaded one keeps its file"
+    );
+}
+
+#[test]
+fn refresh_replaces_or_keeps_everything() {
+    let world = World::new();
+    world.method("tool-defs/a.tool.json", "custom:a", "1.0.0");
+    world.method("tool-defs/b.tool.json", "custom:b", "1.0.0");
+    let registry = world.registry();
+    let before = registry.snapshot();
+    world.method("tool-defs/a.tool.json", "custom:a", "1.1.0");
+    std::fs::remove_file(world.path("tool-defs/b.tool.json")).expect("remove");
+    world.method("tool-defs/c.tool.json", "custom:c", "1.0.0");
+    registry.refresh_source("files").expect("refresh");
+    assert_eq!(ids(&registry), ["custom:a@1.1.0", "custom:c@1.0.0"]);
+    assert!(before.find("custom:b").is_ok(), "who holds an old snapshot keeps it");
+    assert_eq!(registry.refresh_source("nobody"), Ok(()));
+    std::fs::rename(world.path("user_scripts"), world.path("gone")).expect("rename");
+    assert!(registry.refresh_source("files").is_err());
+    std::fs::rename(world.path("gone"), world.path("user_scripts")).expect("rename");
+    std::fs::rename(world.path("tool-defs"), world.path("away")).expect("rename");
+    assert!(registry.refresh_source("files").is_err());
+    assert_eq!(ids(&registry), ["custom:a@1.1.0", "custom:c@1.0.0"]);
+    assert!(registry.snapshot().warnings[0].contains("old tools stay"));
+    std::fs::rename(world.path("away"), world.path("tool-defs")).expect("rename");
+    registry.refresh_source("files").expect("refresh");
+    assert_eq!(registry.snapshot().warnings, [""; 0]);
+    assert_eq!(
+        registry.snapshot().sources,
+        [("builtin".to_owned(), registry::BUILTIN_FILES.len()), ("files".to_owned(), 2)]
+    );
+}
+
+/// A source that is no folder (A-085), offering the tools of one.
+struct Elsewhere(DirectToolLoader);
+
+impl registry::Source for Elsewhere {
+    fn id(&self) -> &str {
+        "elsewhere"
+    }
+    fn discover(&self) -> Result<registry::Discovery, String> {
+        let mut found = self.0.discover()?;
+        found.tools.iter_mut().for_each(|tool| tool.source = "elsewhere".to_owned());
+        Ok(found)
+    }
+}
+
+#[test]
+fn other_sources_and_stricter_rules() {
+    let (world, other) = (World::new(), World::new());
+    world.method("tool-defs/a.tool.json", "custom:a", "1.0.0");
+    other.method("tool-defs/a.tool.json", "custom:a", "2.0.0");
+    other.method("tool-defs/b.tool.json", "custom:b", "1.0.0");
+    let registry = world.registry();
+    registry.add_source(Arc::new(Elsewhere(other.loader()))).expect("added");
+    assert!(registry.add_source(Arc::new(Elsewhere(other.loader()))).is_err(), "the id is taken");
+    let snapshot = registry.snapshot();
+    assert_eq!(snapshot.find("custom:a").expect("kept").manifest.version.to_string(), "1.0.0");
+    assert_eq!(snapshot.find("custom:b").expect("added").source, "elsewhere");
+    let rules = json!({ "required": ["metadata"], "properties": { "metadata": { "required": ["author"] } } });
+    let rules = toolhost::manifest::schema::Schema::compile(&rules).expect("schema");
+    let strict = Registry::new();
+    strict.add_source(Arc::new(world.loader().stricter(rules))).expect("files");
+    assert_eq!(ids(&strict), [""; 0]);
+    assert!(strict.snapshot().reports[0].problems[0].message.contains("'metadata' is missing"));
+}
+
+#[test]
+fn a_script_of_the_same_name_in_the_base_is_told() {
+    let world = World::new();
+    let handler = json!({ "type": "external-script", "scriptPath": "main.py", "language": "python" });
+    world.file("user_scripts/own/own.tool.json", manifest("custom:own", "1.0.0", handler));
+    world.file("user_scripts/own/main.py", "1");
+    world.file("user_scripts/main.py", "2");
+    let tool = world.registry().snapshot().find("custom:own").expect("loaded");
+    assert_eq!(tool.site.script, Some(world.path("user_scripts/main.py")), "base folder first");
+    assert!(tool.warnings.iter().any(|w| w.severity == Severity::Warning && w.message.contains("beside the manifest")));
+}
+
+#[test]
+fn in_process_tools() {
+    let registry = World::new().registry();
+    let whole = Definition {
+        name: "app:echo".to_owned(),
+        description: "Echoes.".to_owned(),
+        input_schema: Some(json!({ "type": "object" })),
+        ..Definition::default()
+    };
+    let missing = [
+        (Definition { name: String::new(), ..whole.clone() }, "a name"),
+        (Definition { description: String::new(), ..whole.clone() }, "a description"),
+        (Definition { input_schema: None, ..whole.clone() }, "an inputSchema"),
+        (Definition { name: "core:echo".to_owned(), ..whole.clone() }, "taken"),
+        (Definition { name: "echo".to_owned(), ..whole.clone() }, "namespace:tool-name"),
+    ];
+    for (definition, piece) in missing {
+        let fault = registry.register(definition, "x-echo").expect_err(piece);
+        assert!(fault.message.contains(piece), "{}", fault.message);
+    }
+    let tool = registry.register(whole.clone(), "x-echo").expect("registered");
+    assert!(matches!(&tool.manifest.handler, Handler::Extension { kind, .. } if kind == "x-echo"));
+    assert!(registry.register(whole, "x-echo").is_err(), "twice");
+    assert!(registry.snapshot().find("app:echo").is_ok());
+    assert!(registry.unregister("app:echo") && !registry.unregister("app:echo"));
+    assert_eq!(registry.snapshot().find("app:echo").expect_err("gone").kind, Kind::ToolNotFoundError);
+}
+
+#[test]
+fn requirements_are_settled_without_hanging() {
+    let world = World::new();
+    let tool = |name: &str, requires: serde_json::Value| {
+        let text = json!({ "toolId": format!("r:{name}"), "displayName": "d", "description": "d", "version": "1.0.0", "handler": { "type": "x-t" }, "requires": requires });
+        world.file(&format!("tool-defs/{name}.tool.json"), text.to_string());
+    };
+    tool("base", json!({}));
+    tool("good", json!({ "r:base": "^1" }));
+    tool("old", json!({ "r:base": "^2" }));
+    tool("missing", json!({ "r:nothing": "*" }));
+    tool("behind", json!({ "r:missing": "*" }));
+    tool("ring-a", json!({ "r:ring-b": "*" }));
+    tool("ring-b", json!({ "r:ring-a": "*" }));
+    tool("by-ring", json!({ "r:ring-a": "*" }));
+    let registry = world.registry();
+    let needs = |name: &str| match &registry.snapshot().find(&format!("r:{name}")).expect(name).availability {
+        Availability::Ready => String::new(),
+        Availability::Unavailable { needs } => needs.join("; "),
+    };
+    let cases = [
+        ("base", ""),
+        ("good", ""),
+        ("old", "loaded: 1.0.0"),
+        ("missing", "not loaded"),
+        ("behind", "itself unavailable"),
+        ("ring-a", "circle"),
+        ("ring-b", "circle"),
+        ("by-ring", "itself unavailable"),
+    ];
+    for (name, piece) in cases {
+        let needs = needs(name);
+        assert!(needs.contains(piece) && needs.is_empty() == piece.is_empty(), "{name}: {needs}");
+    }
+    assert!(!needs("by-ring").contains("circle"));
+    tool("nothing", json!({}));
+    registry.refresh_source("files").expect("refresh");
+    assert!(registry.snapshot().find("r:behind").is_ok_and(|tool| tool.availability == Availability::Ready));
+}
+
+#[test]
+fn what_is_not_built_yet_is_listed_as_unavailable() {
+    let world = World::new();
+    let with = |name: &str, extra: serde_json::Value| {
+        let mut text = json!({ "toolId": format!("u:{name}"), "displayName": "d", "description": "d", "version": "1.0.0", "handler": { "type": "x-t" } });
+        text.as_object_mut().expect("map").extend(extra.as_object().expect("map").clone());
+        world.file(&format!("tool-defs/{name}.tool.json"), text.to_string());
+    };
+    with("hosts", json!({ "securityContext": { "networkAccess": { "allowHosts": ["example.com"] } } }));
+    with("async", json!({ "execution": { "mode": "async" } }));
+    with("service", json!({ "handler": { "type": "tool-service" } }));
+    with("client", json!({ "handler": { "type": "definition-only" } }));
+    with("word", json!({ "securityContext": { "requiredCapabilities": ["telepathy"] } }));
+    with("gpu", json!({ "securityContext": { "requiredCapabilities": ["gpu"] } }));
+    let snapshot = world.registry().snapshot();
+    let mut machine = toolhost::policy::Machine::default();
+    for (name, piece) in [
+        ("hosts", "network grants"),
+        ("async", "asynchronous"),
+        ("service", "tool-service"),
+        ("client", "definition-only"),
+        ("word", "telepathy"),
+        ("gpu", "'gpu'"),
+    ] {
+        let tool = snapshot.find(&format!("u:{name}")).expect("loaded");
+        assert!(registry::needs_of(&tool, &machine).join(" ").contains(piece), "{name}");
+    }
+    machine.capabilities.insert("gpu".to_owned());
+    assert_eq!(registry::needs_of(&snapshot.find("u:gpu").expect("gpu"), &machine), [""; 0]);
+    let mut out = Vec::new();
+    list::run(&snapshot, &machine, &list::Args { namespace: Some("u".to_owned()), ..list::Args::default() }, &mut out)
+        .expect("list");
+    let text = String::from_utf8(out).expect("UTF-8");
+    assert!(text.contains("unavailable: needs network grants (securityContext.networkAccess.allowHosts)"), "{text}");
+    let mut out = Vec::new();
+    list::run(&snapshot, &machine, &list::Args { json: true, ..list::Args::default() }, &mut out).expect("list");
+    let listed: Vec<serde_json::Value> = serde_json::from_slice(&out).expect("JSON");
+    assert_eq!(listed.len(), 6 + registry::BUILTIN_FILES.len());
+}
+
+#[test]
+fn script_paths() {
+    let world = World::new();
+    world.file("user_scripts/a/b.py", "1");
+    world.file("user_scripts/a/%2e%2e.py", "1");
+    world.file("user_scripts/examples/echo.py", "1");
+    world.file("tool-defs/own/beside.py", "1");
+    world.file("outside/x.py", "1");
+    world.file("user_scripts2/x.py", "1");
+    std::fs::create_dir_all(world.path("user_scripts/folder.py")).expect("folder");
+    symlink(world.path("outside/x.py"), world.path("user_scripts/link.py")).expect("link");
+    symlink(world.path("outside"), world.path("user_scripts/linked")).expect("link");
+    symlink("b.py", world.path("user_scripts/a/inner.py")).expect("link");
+    nix::unistd::mkfifo(&world.path("user_scripts/fifo.py"), nix::sys::stat::Mode::S_IRWXU).expect("fifo");
+    let bases = [world.path("user_scripts"), world.path("tool-defs")];
+    let own = world.path("tool-defs/own");
+    let resolve = |path: &str| registry::scripts::resolve(&bases, Some(&own), path);
+    let found = [
+        ("a/b.py", "user_scripts/a/b.py"),
+        ("a/./b.py", "user_scripts/a/b.py"),
+        ("./a//b.py", "user_scripts/a/b.py"),
+        ("a/%2e%2e.py", "user_scripts/a/%2e%2e.py"),
+        ("user_scripts/examples/echo.py", "user_scripts/examples/echo.py"),
+        ("own/beside.py", "tool-defs/own/beside.py"),
+        ("beside.py", "tool-defs/own/beside.py"),
+    ];
+    for (written, path) in found {
+        assert_eq!(resolve(written).map(|site| site.script), Ok(Some(world.path(path))), "{written}");
+    }
+    let absolute = world.path("user_scripts/a/b.py");
+    let refused = [
+        "../outside/x.py",
+        "a/../../outside/x.py",
+        "a/../b.py",
+        "a\\..\\..\\x.py",
+        "..",
+        "../user_scripts2/x.py",
+        absolute.to_str().expect("path"),
+        "/etc/passwd",
+        "C:\\x.py",
+        "C:/x.py",
+        "~/x.py",
+        "~root/x.py",
+        "\\\\server\\x.py",
+        "//server/x.py",
+        "file:///etc/passwd",
+        "FILE:x.py",
+        "http://h/x.py",
+        "a\0b.py",
+        "a/b.py\n",
+        "\u{202e}yp.x",
+        "",
+        ".",
+        "a/",
+        "link.py",
+        "linked/x.py",
+        "a/inner.py",
+        "fifo.py",
+        "folder.py",
+    ];
+    for written in refused {
+        let fault = resolve(written).expect_err(written);
+        assert_eq!(fault.kind, Kind::SecurityError, "{written:?}: {fault:?}");
+        assert!(
+            !fault.message.contains(world.root.path().to_str().expect("path"))
+                || written == absolute.to_str().expect("path"),
+            "{}",
+            fault.message
+        );
+    }
+    for written in ["none.py", "a/%2e%2e/b.py", "a/b.py/c", "user_scripts", &"x".repeat(300)] {
+        assert_eq!(resolve(written).expect_err(written).kind, Kind::ParameterValidationError, "{written}");
+    }
+    // The manifest's folder helps only inside a base.
+    assert!(registry::scripts::resolve(&bases, Some(&world.path("outside")), "x.py").is_err());
+    // A link that is swapped in never wins: each look is the kernel's own.
+    let swapped = world.file("user_scripts/swap.py", "1");
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                let _ = std::fs::remove_file(&swapped);
+                let _ = symlink(world.path("outside/x.py"), &swapped);
+                let _ = std::fs::remove_file(&swapped);
+                let _ = std::fs::write(&swapped, "1");
+            }
+        });
+        for _ in 0..2000 {
+            if let Ok(site) = resolve("swap.py") {
+                assert_eq!(site.script.as_ref(), Some(&swapped));
+            }
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn scripts_that_are_missing_or_forbidden_are_told_at_load() {
+    let world = World::new();
+    let script = |name: &str, path: &str| {
+        let handler = json!({ "type": "external-script", "scriptPath": path, "language": "python" });
+        let text: serde_json::Value =
+            serde_json::from_str(&manifest(&format!("s:{name}"), "1.0.0", handler)).expect("JSON");
+        world.file(&format!("tool-defs/{name}.tool.json"), format!("{text:#}"))
+    };
+    let missing = script("missing", "no/such.py");
+    let upwards = script("upwards", "../x.py");
+    let registry = world.registry();
+    assert_eq!(ids(&registry), [""; 0]);
+    for (file, code, piece) in
+        [(missing, Code::Dependency, "user_scripts/no/such.py"), (upwards, Code::Security, "'..'")]
+    {
+        let problem = &report(&registry, &file).problems[0];
+        assert_eq!((problem.code, problem.pointer.as_str()), (code, "/handler/scriptPath"));
+        assert!(problem.line > 1 && problem.message.contains(piece), "{problem:?}");
+    }
+}
+
+#[test]
+fn check_tells_per_file() {
+    let world = World::new();
+    let good = world.method("tool-defs/good.tool.json", "custom:good", "1.0.0");
+    let bad = world.file("tool-defs/bad.tool.json", "{\n  \"toolId\": \"custom:bad\",\n  \"toolId\": 1\n}");
+    let noted = world.file(
+        "user_scripts/noted.tool.json",
+        format!("// note\n{}", manifest("custom:noted", "1.0.0", json!({ "type": "x-t" }))),
+    );
+    let outside = world.method("elsewhere/out.tool.json", "custom:out", "1.0.0");
+    let folders = ([world.path("tool-defs")], [world.path("user_scripts")]);
+    let examine = |paths: &[PathBuf]| check::examine(&folders.0, &folders.1, paths);
+    let mut files = examine(&[]);
+    assert_eq!(files.iter().map(|f| &f.path).collect::<Vec<_>>(), [&bad, &good, &noted]);
+    let mut out = Vec::new();
+    check::print(&files, true, &mut out).expect("print");
+    let printed: Vec<serde_json::Value> = serde_json::from_slice(&out).expect("JSON");
+    assert_eq!(
+        (&printed[0]["status"], &printed[0]["code"], &printed[0]["pointer"]),
+        (&json!("skipped"), &json!("syntax"), &json!("/toolId"))
+    );
+    assert_eq!((&printed[0]["line"], &printed[0]["column"]), (&json!(3), &json!(3)));
+    assert_eq!((&printed[1]["status"], &printed[1]["code"]), (&json!("loaded"), &json!(null)));
+    let mut out = Vec::new();
+    check::print(&files, false, &mut out).expect("print");
+    let text = String::from_utf8(out).expect("UTF-8");
+    assert!(text.contains("bad.tool.json:3:3: error[syntax]: /toolId:"), "{text}");
+    assert!(!check::good(&files) && check::good(&files[1..]));
+    check::strict(&mut files);
+    assert!(check::good(&files[1..2]) && !check::good(&files[2..]), "comments are errors under --strict");
+    assert_eq!(examine(std::slice::from_ref(&good)).len(), 1);
+    assert_eq!(
+        examine(std::slice::from_ref(&outside)).iter().map(|f| (&f.path, f.status)).collect::<Vec<_>>(),
+        [(&outside, Status::Loaded)]
+    );
+    assert_eq!(examine(&[world.path("elsewhere")]).len(), 1);
+    assert!(!check::good(&examine(&[world.path("nowhere.tool.json")])));
+}
+
+#[test]
+fn new_makes_tools_that_load() {
+    let world = World::new();
+    let scripts = world.path("user_scripts");
+    for language in ["python", "node", "bun", "wasm"] {
+        let args = new::Args { name: format!("try-{language}"), language: Some(language.to_owned()), script: None };
+        let mut out = Vec::new();
+        let made = new::run(&scripts, &args, &mut out).expect(language);
+        assert_eq!(made.id, format!("custom:try-{language}"));
+        assert!(String::from_utf8(out).expect("UTF-8").contains(&format!("toolhost call custom:try-{language}")));
+        assert!(new::run(&scripts, &args, &mut Vec::new()).is_err(), "nothing is overwritten");
+        if language == "wasm" {
+            wasmtime::Module::new(&wasmtime::Engine::default(), std::fs::read(&made.script).expect("file"))
+                .expect("a module");
+        }
+    }
+    let own = world.file("elsewhere/mine.py", "print(1)");
+    new::run(&scripts, &new::Args { name: "acme:mine".to_owned(), language: None, script: Some(own) }, &mut Vec::new())
+        .expect("mine");
+    for bad in ["a/b", "../x", "core:x", "a b", ""] {
+        assert!(
+            new::run(&scripts, &new::Args { name: bad.to_owned(), ..new::Args::default() }, &mut Vec::new()).is_err(),
+            "{bad}"
+        );
+    }
+    let registry = world.registry();
+    assert_eq!(ids(&registry).len(), 5, "{:#?}", registry.snapshot().reports);
+    assert!(registry.snapshot().reports.iter().all(|r| r.problems.is_empty()), "{:#?}", registry.snapshot().reports);
+}
+
+#[test]
+fn ten_thousand_manifests() {
+    let world = World::new();
+    world.file("user_scripts/s.py", "1");
+    for n in 0..10_000 {
+        let text = json!({
+            "toolId": format!("many:t{n}"), "displayName": "d", "description": "d", "version": "1.0.0",
+            "handler": { "type": "external-script", "scriptPath": "s.py", "language": "python" },
+            "parameters": { "type": "object", "properties": { "n": { "type": "integer", "description": "n", "minimum": 0, "default": 1 }, "s": { "type": "string", "description": "s" } }, "required": ["s"] },
+            "output": { "type": "object" }
+        });
+        world.file(&format!("tool-defs/{}/t{n}.tool.json", n % 100), text.to_string());
+    }
+    let started = Instant::now();
+    let registry = world.registry();
+    println!("10,000 manifests in {:?}", started.elapsed());
+    assert_eq!(ids(&registry).len(), 10_000);
+}

@@ -1,0 +1,386 @@
+//! The road of one call: order, reports, records, envelopes, cancellation, the tool-service contract.
+
+use crate::common::{request, world, world_with};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use toolhost::executor::{Call, Context, Ending, Events, Executor, Running};
+use toolhost::fault::{Fault, Kind};
+use toolhost::service::{Arguments, CallRequest, ToolServiceRequest, ToolServiceResponse};
+
+#[tokio::test]
+async fn a_success_has_every_field_of_the_outcome_and_no_error() {
+    let world = world();
+    let report = world.call("fake:echo", json!({"message": "hi"})).await;
+    let json = report.json();
+    let keys: Vec<&str> = json.as_object().unwrap().keys().map(String::as_str).collect();
+    let expected =
+        ["id", "tool", "version", "success", "outputData", "logs", "usage", "walls", "denials", "artifacts", "digests"];
+    assert_eq!(keys, expected);
+    assert_eq!(json["outputData"], json!({"received_message": "hi"}));
+    assert_eq!((json["tool"].as_str(), json["version"].as_str()), (Some("fake:echo"), Some("1.0.0")));
+    assert_eq!(json["walls"][0]["state"], "stood");
+    assert_eq!(json["logs"], json!(["live line"]), "lines that were sent while it ran");
+    for digest in ["manifest", "script", "policy", "confinement"] {
+        assert_eq!(json["digests"][digest].as_str().map(str::len), Some(64), "{digest}");
+    }
+    assert_eq!(report.observation(), "Tool fake:echo executed successfully. Output: {\"received_message\":\"hi\"}");
+    let usage: Vec<&str> = json["usage"].as_object().unwrap().keys().map(String::as_str).collect();
+    assert_eq!(usage, ["wallMs", "cpuMs", "peakMemoryBytes", "outputBytes"]);
+}
+
+#[tokio::test]
+async fn each_failure_has_its_type_and_leaves_one_record() {
+    let world = world();
+    let cases = [
+        ("fake:nothing", json!({}), Kind::ToolNotFoundError, "refused"),
+        ("fake:echo@^2", json!({}), Kind::VersionMismatchError, "refused"),
+        ("fake:whole", json!({"timeoutMs": 5}), Kind::ParameterValidationError, "refused"),
+        ("fake:whole", json!({"timeoutMsx": 5}), Kind::ParameterValidationError, "refused"),
+        ("fake:greedy", json!({}), Kind::SecurityError, "refused"),
+        ("fake:fails", json!({}), Kind::ScriptError, "allowed"),
+        ("fake:over", json!({}), Kind::ResourceLimitError, "allowed"),
+        ("fake:long_running", json!({}), Kind::TimeoutError, "allowed"),
+        ("fake:wrong", json!({}), Kind::OutputValidationError, "allowed"),
+        ("fake:panics", json!({}), Kind::InternalError, "allowed"),
+        (
+            "core:execute-nodejs-script",
+            json!({"scriptPath": "examples/echo.py"}),
+            Kind::ParameterValidationError,
+            "refused",
+        ),
+        ("core:execute-python-script", json!({"scriptPath": "../secret.py"}), Kind::SecurityError, "refused"),
+    ];
+    for (at, (tool, arguments, kind, decision)) in cases.iter().enumerate() {
+        let report = world.call(tool, arguments.clone()).await;
+        let error = report.error.as_ref().unwrap_or_else(|| panic!("{tool} {arguments} should fail"));
+        assert_eq!(error.kind, *kind, "{tool} {arguments}: {error:?}");
+        assert!(!report.success && report.output_data.is_none());
+        let json = report.json();
+        assert_eq!(json["error"]["type"], kind.to_string());
+        assert!(json["error"]["origin"].is_string() && json["error"]["retryable"].is_boolean());
+        assert!(!json.to_string().contains(world.root().to_str().unwrap()), "no host path: {json}");
+        let records = world.records();
+        assert_eq!(records.len(), at + 1, "one record each");
+        let record = &records[at];
+        assert_eq!(record["call"], json!(report.id));
+        assert_eq!(record["outcome"], kind.to_string());
+        assert_eq!(record["user"], "alice");
+        assert_eq!(record["decision"], *decision, "{tool}");
+    }
+    assert!(world.call("fake:echo", json!({"message": 1})).await.success, "the service lives on");
+}
+
+#[tokio::test]
+async fn what_is_refused_never_reaches_an_executor() {
+    let world = world();
+    for (tool, arguments) in [
+        ("fake:nothing", json!({})),
+        ("fake:whole", json!({"nope": 1})),
+        ("fake:greedy", json!({})),
+        ("core:execute-python-script", json!({})),
+        ("core:execute-python-script", json!({"scriptPath": "examples/echo.py", "timeoutMs": 50})),
+        ("core:execute-python-script", json!({"scriptPath": "/etc/passwd"})),
+        ("core:execute-python-script", json!({"scriptPath": "examples/none.py"})),
+        ("core:execute-script", json!({"language": "ruby", "scriptPath": "examples/echo.py"})),
+    ] {
+        let report = world.call(tool, arguments.clone()).await;
+        assert!(!report.success, "{tool} {arguments}");
+    }
+    assert_eq!(world.runs(), 0);
+    let report =
+        world.call("core:execute-python-script", json!({"scriptPath": "examples/echo.py", "timeoutMs": 50})).await;
+    let error = report.error.unwrap();
+    let words = format!("{} {}", error.message, error.details.unwrap_or_default());
+    assert!(words.contains("timeoutMs") && words.contains("100"), "{words}");
+}
+
+#[tokio::test]
+async fn the_seeds_examples_hold_and_the_envelope_is_the_outcome() {
+    let world = world();
+    let echo = json!({"scriptPath": "examples/echo.py", "inputData": {"message": "hello from agent"}});
+    let report = world.call("core:execute-python-script", echo).await;
+    assert!(report.success, "{report:?}");
+    assert_eq!(report.output_data, Some(json!({"received_message": "hello from agent"})));
+    assert_eq!(report.answer()["outputData"], json!({"received_message": "hello from agent"}));
+    assert_eq!(report.walls.len(), 1, "what stood below the method is told");
+    assert!(report.digests.confinement.is_some() && report.digests.script.is_some());
+
+    let slow = json!({"scriptPath": "examples/long_running.py", "inputData": {}, "timeoutMs": 100});
+    let report = world.call("core:execute-python-script", slow).await;
+    let envelope = report.answer();
+    assert_eq!(envelope["success"], false);
+    assert_eq!(envelope["error"]["type"], "TimeoutError");
+    assert_eq!(envelope["error"]["message"], "Script execution timed out.");
+    let records = world.records();
+    assert_eq!(records[1]["outcome"], "TimeoutError");
+    assert_eq!(records[1]["limits"]["timeoutMs"], 100);
+    assert_eq!(records[1]["violations"][0]["kind"], "TimeoutError");
+
+    let doubled = json!({"scriptPath": "user_scripts/examples/echo.py", "inputData": {"message": 1}});
+    assert!(world.call("core:execute-python-script", doubled).await.success, "Q12: the doubled prefix");
+    let odd = world.call("core:execute-script", json!({"language": "nodejs", "scriptPath": "examples/echo.py"})).await;
+    assert!(odd.error.unwrap().message.contains("python script"));
+    assert!(world.call("core:execute-python-script", json!({"scriptPath": "free/echo.py"})).await.success);
+    let seen = world.fake.seen.lock().unwrap();
+    let cache = |at: usize| seen[at].shape.grants.iter().any(|grant| grant.asked == ".cache/**");
+    assert!(cache(seen.len() - 1), "{:?}", seen.last());
+    assert!(!cache(0), "a script that a manifest names gets no more this way than from its own tool (Q18)");
+}
+
+#[tokio::test]
+async fn run_code_brings_its_source_and_nothing_else() {
+    let world = world();
+    let report = world.call("core:run-code", json!({"language": "python", "code": "print(1)"})).await;
+    assert_eq!(report.output_data, Some(json!({"source": "print(1)"})), "{report:?}");
+    let seen = world.fake.seen.lock().unwrap();
+    assert!(seen[0].shape.grants.is_empty() && seen[0].shape.script.is_none());
+}
+
+#[tokio::test]
+async fn without_a_policy_that_names_it_run_code_is_gone() {
+    let world = world_with(|root, _| fs::remove_file(root.join("sandbox-policies/core.policy.toml")).unwrap());
+    let report = world.call("core:run-code", json!({"language": "python", "code": "print(1)"})).await;
+    assert_eq!(report.error.unwrap().kind, Kind::SecurityError);
+    let tool = world.service.registry().snapshot().find("core:run-code").unwrap();
+    assert!(!world.service.can_call(&tool), "and it is not offered");
+}
+
+#[tokio::test]
+async fn a_call_that_cannot_be_recorded_is_refused() {
+    let world = world();
+    fs::create_dir_all(world.root().join("state/audit.jsonl")).unwrap();
+    let report = world.call("fake:echo", json!({"message": 1})).await;
+    let error = report.error.unwrap();
+    assert_eq!(error.kind, Kind::InternalError);
+    assert!(error.person.unwrap().contains("--audit-log"));
+    assert_eq!(world.runs(), 0);
+}
+
+#[tokio::test]
+async fn a_dropped_call_is_cancelled_and_recorded() {
+    let world = world();
+    let call = world.service.call(CallRequest {
+        timeout_ms: Some(10_000),
+        ..request("core:execute-python-script", json!({"scriptPath": "examples/long_running.py"}))
+    });
+    let ended = tokio::time::timeout(Duration::from_millis(200), call).await;
+    assert!(ended.is_err(), "it was still running");
+    assert_eq!(world.fake.dropped.load(Ordering::SeqCst), 1, "the executor's future was dropped");
+    let records = world.records();
+    assert_eq!((records.len(), records[0]["outcome"].as_str()), (1, Some("CancelledError")));
+    assert_eq!(records[0]["limits"]["timeoutMs"], 10_000, "the call's own limit reached the script");
+}
+
+#[tokio::test]
+async fn the_record_tells_what_a_past_call_could_touch() {
+    let world = world();
+    let report = world.call("fake:echo", json!({"message": 1})).await;
+    let log = toolhost::service::audit::Log::new(world.root().join("state/audit.jsonl"));
+    let past = log.recall(&report.id).unwrap();
+    assert_eq!(past.record["tool"], "fake:echo");
+    let shape = past.confinement.unwrap();
+    assert_eq!(shape["tool"], "fake:echo@1.0.0");
+    assert!(shape["script"].as_str().unwrap().ends_with("examples/echo.py"));
+    let kept = world.root().join("state/confinements");
+    let file = fs::read_dir(&kept).unwrap().next().unwrap().unwrap();
+    assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(fs::metadata(&kept).unwrap().permissions().mode() & 0o777, 0o700);
+    world.call("fake:echo", json!({"message": 2})).await;
+    assert_eq!(fs::read_dir(&kept).unwrap().count(), 1, "once per digest");
+}
+
+#[tokio::test]
+async fn secrets_and_control_characters_stay_out_of_records_and_details() {
+    let world = world();
+    let report = world.call("fake:fails", json!({"token": "hunter2-very-secret"})).await;
+    let json = report.json().to_string();
+    let details = report.error.unwrap().details.unwrap();
+    assert!(!json.contains("hunter2") && details.contains("bad token ***"), "{details}");
+    assert!(!details.contains('\u{1b}') && details.contains("Traceback"), "{details}");
+    let text = fs::read_to_string(world.root().join("state/audit.jsonl")).unwrap();
+    assert!(text.contains("***") && !text.contains("hunter2") && text.is_ascii());
+    let nasty =
+        CallRequest { user: "eve\n{\"call\":\"forged\"}\u{202e}".into(), ..request("no\nsuch\u{1b}[2J", json!({})) };
+    let report = world.service.call(nasty).await;
+    assert!(!report.tool.contains('\u{1b}'));
+    assert_eq!(world.records().len(), 2, "a name cannot add a line");
+}
+
+#[tokio::test]
+async fn text_values_are_converted_and_json_text_is_read_strictly() {
+    let world = world();
+    let strings = |pairs: &[(&str, &str)]| CallRequest {
+        arguments: Arguments::Strings(
+            pairs.iter().map(|(n, v)| ((*n).into(), (*v).into())).collect::<BTreeMap<_, _>>(),
+        ),
+        ..request("fake:whole", Value::Null)
+    };
+    let report = world.service.call(strings(&[("timeoutMs", "30000"), ("inputData", "{\"a\": [1]}")])).await;
+    assert_eq!(report.output_data, Some(json!({"timeoutMs": 30000, "inputData": {"a": [1]}})), "{:?}", report.error);
+    let error = world.service.call(strings(&[("timeoutMs", "abc")])).await.error.unwrap();
+    assert!(error.message.contains("Input parameter 'timeoutMs' must be an integer."), "{}", error.message);
+    let text =
+        |text: &str| CallRequest { arguments: Arguments::Text(text.into()), ..request("fake:whole", Value::Null) };
+    assert!(world.service.call(text("")).await.success, "no text is no arguments");
+    for bad in ["{\"timeoutMs\": 200, \"timeoutMs\": 300}", "{} {}", "{\"timeoutMs\": NaN}", "[", "\u{feff}nope"] {
+        let error = world.service.call(text(bad)).await.error.unwrap();
+        assert_eq!(error.kind, Kind::ParameterValidationError, "{bad}");
+    }
+}
+
+#[tokio::test]
+async fn services_of_an_embedding_program_are_called_by_name() {
+    let manifest = |id: &str, method: &str| {
+        json!({
+            "toolId": id, "displayName": id, "description": "A service.", "version": "1.0.0",
+            "handler": {"type": "service-method", "serviceName": "Greeter", "methodName": method,
+                        "parameterMap": {"who": "name"}},
+            "parameters": {"type": "object", "properties": {"who": {"type": "string", "description": "d"}}},
+        })
+    };
+    let world = world_with(|root, executors| {
+        for (file, id, method) in [
+            ("g", "app:greet", "greet"),
+            ("b", "app:bad", "broken"),
+            ("n", "app:none", "nowhere"),
+            ("p", "app:boom", "boom"),
+        ] {
+            fs::write(root.join(format!("tool-defs/{file}.tool.json")), manifest(id, method).to_string()).unwrap();
+        }
+        executors.methods.register_sync("Greeter", "greet", |input| Ok(json!({"hello": input["name"]})));
+        executors.methods.register_sync("Greeter", "broken", |_| {
+            Ok(json!({"success": false, "error": {"type": "DependencyError", "message": "no database"}}))
+        });
+        executors.methods.register_sync("Greeter", "boom", |_| panic!("a bug in a service"));
+    });
+    let report = world.call("app:greet", json!({"who": "alice"})).await;
+    assert_eq!(report.output_data, Some(json!({"hello": "alice"})), "{:?}", report.error);
+    assert_eq!(world.call("app:bad", json!({})).await.error.unwrap().kind, Kind::DependencyError);
+    assert_eq!(world.call("app:none", json!({})).await.error.unwrap().kind, Kind::ServiceError);
+    assert_eq!(world.call("app:boom", json!({})).await.error.unwrap().kind, Kind::InternalError);
+    assert_eq!(world.runs(), 0, "no process");
+}
+
+/// A-005: a new kind of tool through the public interface.
+struct XEcho;
+
+impl Executor for XEcho {
+    fn run<'a>(&'a self, _: &'a Context, call: Call, _: &'a Events) -> Running<'a> {
+        Box::pin(async move {
+            if call.input["wait"] == true {
+                std::future::pending::<()>().await;
+            }
+            Ok(crate::common::outcome(Ending::Answered(call.input), Vec::new()))
+        })
+    }
+}
+
+#[tokio::test]
+async fn a_new_handler_type_needs_no_change_here() {
+    let world = world_with(|root, executors| {
+        let manifest = json!({
+            "toolId": "app:x", "displayName": "x", "description": "Echoes.", "version": "1.0.0",
+            "handler": {"type": "x-echo"}, "execution": {"timeoutMs": 150},
+        });
+        fs::write(root.join("tool-defs/x.tool.json"), manifest.to_string()).unwrap();
+        let other = json!({
+            "toolId": "app:y", "displayName": "y", "description": "Nobody runs it.", "version": "1.0.0",
+            "handler": {"type": "x-unknown"},
+        });
+        fs::write(root.join("tool-defs/y.tool.json"), other.to_string()).unwrap();
+        executors.extensions.insert("x-echo".into(), Arc::new(XEcho));
+    });
+    assert_eq!(world.call("app:x", json!({"a": 1})).await.output_data, Some(json!({"a": 1})));
+    assert_eq!(world.call("app:y", json!({})).await.error.unwrap().kind, Kind::CapabilityError);
+    let started = Instant::now();
+    let error = world.call("app:x", json!({"wait": true})).await.error.unwrap();
+    assert_eq!((error.kind, error.message.as_str()), (Kind::TimeoutError, "Script execution timed out."));
+    assert!(started.elapsed() < Duration::from_secs(5), "the service holds the clock");
+}
+
+fn envelope(id: &str, tool: &str, arguments: Value) -> ToolServiceRequest {
+    ToolServiceRequest {
+        id: id.into(),
+        user: format!("user-{id}"),
+        config: json!({"tool": tool}).to_string(),
+        arguments: arguments.to_string(),
+    }
+}
+
+#[tokio::test]
+async fn the_contract_answers_with_the_same_id_and_ends_the_stream() {
+    let world = world();
+    let mut replies = world.service.handle(envelope("1", "fake:echo", json!({"message": "m"})));
+    let reply = replies.recv().await.unwrap();
+    let good = r#"{"id":"1","error":null,"response":"{\"received_message\":\"m\"}","end_of_stream":true}"#;
+    assert_eq!(serde_json::to_string(&reply).unwrap(), good);
+    assert!(replies.recv().await.is_none(), "one answer");
+    let text = world.service.handle(envelope("2", "fake:text", json!({}))).recv().await.unwrap();
+    assert_eq!(text.response, "plain \u{202e}text", "a string untouched");
+    for (request, kind) in [
+        (envelope("3", "fake:nothing", json!({})), "ToolNotFoundError"),
+        (envelope("4", "fake:whole", json!({"x": 1})), "ParameterValidationError"),
+        (
+            ToolServiceRequest { arguments: "{".into(), ..envelope("5", "fake:whole", json!({})) },
+            "ParameterValidationError",
+        ),
+        (ToolServiceRequest { config: String::new(), ..envelope("6", "", json!({})) }, "ToolNotFoundError"),
+        (ToolServiceRequest { config: "[1]".into(), ..envelope("7", "", json!({})) }, "ParameterValidationError"),
+    ] {
+        let id = request.id.clone();
+        let reply: ToolServiceResponse = world.service.handle(request).recv().await.unwrap();
+        let error = reply.error.unwrap();
+        assert_eq!((reply.id, error.kind.as_str(), reply.response.as_str()), (id, kind, ""));
+        assert!(reply.end_of_stream && !error.message.is_empty());
+    }
+    let empty = ToolServiceRequest { arguments: String::new(), ..envelope("8", "fake:whole", json!({})) };
+    assert_eq!(world.service.handle(empty).recv().await.unwrap().response, "{}");
+    assert_eq!(world.records().len(), 8, "one record per call or refusal");
+}
+
+#[tokio::test]
+async fn a_hundred_calls_at_once_each_get_their_own_answer() {
+    let world = world();
+    let mut waiting = Vec::new();
+    for n in 0..100 {
+        let request = envelope(&n.to_string(), "fake:user", json!({"n": n, "delay": (n * 7) % 50}));
+        waiting.push((n, world.service.handle(request)));
+    }
+    for (n, mut replies) in waiting {
+        let reply = replies.recv().await.unwrap();
+        assert_eq!(reply.id, n.to_string());
+        let answer: Value = serde_json::from_str(&reply.response).unwrap();
+        assert_eq!(answer, json!({"user": format!("user-{n}"), "n": n}));
+    }
+    assert_eq!(world.records().len(), 100);
+}
+
+#[tokio::test]
+async fn dropping_the_receiver_cancels() {
+    let world = world();
+    let request = ToolServiceRequest {
+        config: json!({"tool": "core:execute-python-script", "timeoutMs": 10_000}).to_string(),
+        ..envelope("1", "", json!({"scriptPath": "examples/long_running.py"}))
+    };
+    let replies = world.service.handle(request);
+    while world.runs() == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    drop(replies);
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while world.records().is_empty() && Instant::now() < deadline {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(world.records()[0]["outcome"], "CancelledError");
+}
+
+#[test]
+fn a_fault_keeps_its_words_for_the_person_out_of_json() {
+    let fault = Fault::new(Kind::SecurityError, "no").person("/secret/path");
+    assert!(!serde_json::to_string(&fault).unwrap().contains("secret"));
+}

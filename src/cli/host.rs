@@ -6,9 +6,11 @@ use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
 use super::words;
 use crate::executor::method::Methods;
+use crate::executor::process::{Launchers, Scripts, WasmWorkers};
+use crate::executor::wasm;
 use crate::service::runlog::{self, Level};
 use crate::service::{self, Executors, Parts, Service, audit};
-use crate::{policy, registry, runtimes};
+use crate::{executor, policy, registry, runtimes};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -85,8 +87,36 @@ fn never_under(settings: &Settings) -> Vec<PathBuf> {
 }
 
 /// The ways this host runs tools.
-fn executors() -> Executors {
-    Executors { process: None, wasm: None, methods: Arc::new(Methods::new()), extensions: BTreeMap::new() }
+fn executors(launchers: &Arc<Launchers>) -> Executors {
+    Executors {
+        process: Some(Arc::new(Scripts::new(launchers.clone()))),
+        wasm: wasm_executor(launchers),
+        methods: Arc::new(Methods::new()),
+        extensions: BTreeMap::new(),
+    }
+}
+
+/// `None` where compiled code can be kept nowhere: wasm tools are then unavailable, and the log says why.
+fn wasm_executor(launchers: &Arc<Launchers>) -> Option<Arc<dyn executor::Executor>> {
+    match wasm::Cache::usual(|name| std::env::var_os(name)) {
+        Ok((cache, note)) => {
+            if let Some(note) = note {
+                tracing::info!(target: "toolhost::host", "{note}");
+            }
+            Some(Arc::new(wasm::Wasm::new(Arc::new(WasmWorkers::new(launchers.clone())), cache)))
+        }
+        Err(why) => {
+            tracing::warn!(target: "toolhost::host", "wasm tools are unavailable: {why}");
+            None
+        }
+    }
+}
+
+/// What starts launchers, from this very binary.
+pub fn launchers() -> anyhow::Result<Arc<Launchers>> {
+    let launchers = Launchers::of_this_binary()
+        .map_err(|e| Refusal::new(Exit::Host, format!("this binary cannot be opened to start launchers: {e}")))?;
+    Ok(Arc::new(launchers))
 }
 
 /// Everything, ready for calls.
@@ -101,7 +131,7 @@ pub fn service(settings: &Settings) -> anyhow::Result<Arc<Service>> {
         registry: registry(settings)?,
         machine: Arc::new(machine(settings, &policies)),
         policies,
-        executors: executors(),
+        executors: executors(&launchers()?),
         audit: audit::Log::new(audit),
         scripts: settings.bases(),
         settings: calls,

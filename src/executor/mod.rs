@@ -6,6 +6,7 @@
 pub mod answer;
 pub mod method;
 mod outcome;
+pub mod process;
 pub mod wasm;
 pub use outcome::*;
 

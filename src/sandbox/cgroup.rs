@@ -53,7 +53,12 @@ impl Cgroups {
             let own = own.get(controller)?.trim_start_matches('/');
             Some(Path::new(&mount).join(own).join(FOLDER))
         };
-        Some(Cgroups { version: Version::V1, memory: place("memory")?, processes: place("pids")?, cpu: place("cpuacct")? })
+        Some(Cgroups {
+            version: Version::V1,
+            memory: place("memory")?,
+            processes: place("pids")?,
+            cpu: place("cpuacct")?,
+        })
     }
 
     /// As root below the root of the hierarchy; else below our own group, where it was delegated with the
@@ -76,7 +81,12 @@ impl Cgroups {
                 && std::fs::create_dir_all(&base).is_ok()
                 && std::fs::write(base.join("cgroup.subtree_control"), "+memory +pids +cpu").is_ok()
             {
-                return Some(Cgroups { version: Version::V2, memory: base.clone(), processes: base.clone(), cpu: base });
+                return Some(Cgroups {
+                    version: Version::V2,
+                    memory: base.clone(),
+                    processes: base.clone(),
+                    cpu: base,
+                });
             }
         }
         None
@@ -110,7 +120,11 @@ impl Cgroups {
         let (m, p, c) = (self.memory.join(&name), self.processes.join(&name), self.cpu.join(&name));
         let write = |file: PathBuf, value: String| std::fs::write(file, value);
         let open = |file: PathBuf, write: bool| {
-            OpenOptions::new().read(!write || file.ends_with("memory.max_usage_in_bytes")).write(write).open(file).map(OwnedFd::from)
+            OpenOptions::new()
+                .read(!write || file.ends_with("memory.max_usage_in_bytes"))
+                .write(write)
+                .open(file)
+                .map(OwnedFd::from)
         };
         match self.version {
             Version::V1 => {
@@ -259,7 +273,11 @@ impl Counters {
             Version::V1 => cpu.trim().parse::<u64>().unwrap_or(0) / 1_000_000,
             Version::V2 => field(&cpu, "usage_usec") / 1000,
         };
-        Seen { oom_kills: field(&read(&self.oom), "oom_kill"), cpu_ms, refused_processes: field(&read(&self.pids), "max") }
+        Seen {
+            oom_kills: field(&read(&self.oom), "oom_kill"),
+            cpu_ms,
+            refused_processes: field(&read(&self.pids), "max"),
+        }
     }
 }
 

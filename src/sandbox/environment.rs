@@ -21,12 +21,8 @@ pub fn of(shape: &Shape) -> Vec<String> {
     {
         path = format!("{folder}:{path}");
     }
-    let mut out = vec![
-        format!("PATH={path}"),
-        "HOME=/tmp".to_owned(),
-        "TMPDIR=/tmp".to_owned(),
-        "LANG=C.UTF-8".to_owned(),
-    ];
+    let mut out =
+        vec![format!("PATH={path}"), "HOME=/tmp".to_owned(), "TMPDIR=/tmp".to_owned(), "LANG=C.UTF-8".to_owned()];
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     out.extend(THREAD_COUNTS.iter().map(|name| format!("{name}={cpus}")));
     out.extend(shape.env.iter().map(|(name, value)| format!("{name}={value}")));

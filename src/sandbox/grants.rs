@@ -5,7 +5,7 @@
 
 use super::protocol::{Mount, Stage};
 use crate::fault::{Fault, Kind};
-use crate::manifest::pattern::name_matches;
+use crate::policy::name_matches;
 use crate::policy::{Access, Grant, Opening, Shape};
 use crate::quantity::{MAX_SNAPSHOT_FILES, MAX_WRITABLE_ENTRIES};
 use nix::errno::Errno;
@@ -193,7 +193,11 @@ fn matching(folder: &Path, names: &str) -> Result<Vec<(PathBuf, FileStat)>, Faul
         }
     }
     if found.len() > MAX_SNAPSHOT_FILES {
-        let person = format!("{}/{names}: {} files match, {MAX_SNAPSHOT_FILES} may; ask for the folder with `/**`", folder.display(), found.len());
+        let person = format!(
+            "{}/{names}: {} files match, {MAX_SNAPSHOT_FILES} may; ask for the folder with `/**`",
+            folder.display(),
+            found.len()
+        );
         return Err(refuse("a file pattern matches too many files", person));
     }
     found.sort_by(|a, b| a.0.cmp(&b.0));
@@ -231,7 +235,11 @@ fn check_mounts(path: &Path, points: &[PathBuf]) -> Result<(), Fault> {
         None => Ok(()),
         Some(point) => Err(refuse(
             "a granted folder contains a mount point",
-            format!("{} is mounted inside the granted {}; grant the two folders one by one", point.display(), path.display()),
+            format!(
+                "{} is mounted inside the granted {}; grant the two folders one by one",
+                point.display(),
+                path.display()
+            ),
         )),
     }
 }
@@ -241,19 +249,26 @@ fn check_writable(path: &Path) -> Result<(), Fault> {
     use std::os::unix::fs::MetadataExt;
     for (seen, entry) in walkdir::WalkDir::new(path).follow_links(false).into_iter().enumerate() {
         if seen > MAX_WRITABLE_ENTRIES {
-            let person = format!("{}: more than {MAX_WRITABLE_ENTRIES} entries cannot be checked before a call", path.display());
+            let person =
+                format!("{}: more than {MAX_WRITABLE_ENTRIES} entries cannot be checked before a call", path.display());
             return Err(refuse("a writable folder holds too many files", person));
         }
         let Ok(entry) = entry else { continue };
         let Ok(meta) = entry.metadata() else { continue };
         let place = entry.path().display();
         if meta.is_file() && meta.nlink() > 1 {
-            let person = format!("{place}: has more than one hard link, and the other may lie outside the grant; copy the file instead");
+            let person = format!(
+                "{place}: has more than one hard link, and the other may lie outside the grant; copy the file instead"
+            );
             return Err(refuse("a writable folder holds a hard-linked file", person));
         }
         let name = entry.file_name().to_string_lossy();
-        if crate::manifest::is_definition(&name) || ["node_modules", "pyvenv.cfg"].contains(&&*name) {
-            let person = format!("{place}: a tool may not write where tools, policies or packages lie; move it out of the grant");
+        if (name.ends_with(".tool.json") || crate::policy::is_policy_file(&name))
+            || ["node_modules", "pyvenv.cfg"].contains(&&*name)
+        {
+            let person = format!(
+                "{place}: a tool may not write where tools, policies or packages lie; move it out of the grant"
+            );
             return Err(refuse("a writable folder holds a tool, policy or packages", person));
         }
     }

@@ -46,7 +46,12 @@ pub fn lease(pool: std::ops::Range<u32>) -> std::io::Result<Option<Lease>> {
     let start = std::process::id() % length.max(1);
     for offset in 0..length {
         let id = pool.start + (start + offset) % length;
-        let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(folder.join(id.to_string()))?;
+        let file = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o600)
+            .open(folder.join(id.to_string()))?;
         if let Ok(lock) = Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             return Ok(Some(Lease { identity: Identity { id, pooled: true }, lock: Some(lock) }));
         }

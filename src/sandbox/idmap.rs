@@ -16,7 +16,9 @@ pub fn users(of: &Mount, identity: Identity) -> Result<OwnedFd, Problem> {
     let Some(pid) = sys::fork().map_err(failed)? else {
         // The child only holds the namespace open until we have its descriptor.
         if unshare(CloneFlags::CLONE_NEWUSER).is_ok() {
-            let _ = write(&say, b"x");
+            // The view is not built yet: /proc is still the host's, where we have another number.
+            let number = std::fs::read_link("/proc/self").unwrap_or_default();
+            let _ = write(&say, number.as_os_str().as_encoded_bytes());
             loop {
                 nix::unistd::pause();
             }
@@ -24,8 +26,12 @@ pub fn users(of: &Mount, identity: Identity) -> Result<OwnedFd, Problem> {
         std::process::exit(1);
     };
     drop(say);
-    let made = read(&ready, &mut [0u8; 1]) == Ok(1);
-    let opened = if made { map(pid, of, identity) } else { Err(Errno::EPERM) };
+    let mut number = [0u8; 16];
+    let length = read(&ready, &mut number).unwrap_or(0);
+    let opened = match std::str::from_utf8(&number[..length]).ok().and_then(|n| n.parse().ok()) {
+        Some(number) => map(number, of, identity),
+        None => Err(Errno::EPERM),
+    };
     let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
     let _ = sys::wait4(pid, true);
     opened.map_err(failed)

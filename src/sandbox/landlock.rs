@@ -37,10 +37,16 @@ pub struct Rules {
 
 /// What this kernel's Landlock cannot do, for the outcome.
 pub fn lacks(abi: i32) -> Vec<&'static str> {
-    [(2, "moving between folders"), (3, "truncation"), (4, "TCP"), (5, "device ioctls"), (6, "signals and abstract sockets")]
-        .into_iter()
-        .filter_map(|(since, what)| (abi < since).then_some(what))
-        .collect()
+    [
+        (2, "moving between folders"),
+        (3, "truncation"),
+        (4, "TCP"),
+        (5, "device ioctls"),
+        (6, "signals and abstract sockets"),
+    ]
+    .into_iter()
+    .filter_map(|(since, what)| (abi < since).then_some(what))
+    .collect()
 }
 
 fn rights(right: Right, abi: ABI, folder: bool) -> BitFlags<AccessFs> {

@@ -54,7 +54,11 @@ fn io(what: &str) -> impl FnOnce(std::io::Error) -> Problem + '_ {
 
 fn start(control: BorrowedFd) -> Result<(), Problem> {
     // Whatever the host had inherited ends here.
-    sys::close_range(3, false).map_err(|errno| Problem { wall: "descriptors", what: "close_range(2)".into(), errno })?;
+    sys::close_range(3, false).map_err(|errno| Problem {
+        wall: "descriptors",
+        what: "close_range(2)".into(),
+        errno,
+    })?;
     sys::default_sigpipe();
     nix::sys::stat::umask(Mode::from_bits_truncate(0o022));
     // Descriptor 3 is taken for good, so that giving a worker its own never lands on one in use.
@@ -73,7 +77,8 @@ fn start(control: BorrowedFd) -> Result<(), Problem> {
     let unshared = |(what, errno): (&str, Errno)| Problem { wall: "namespaces", what: what.to_owned(), errno };
     namespaces::enter(setup.identity.pooled).map_err(unshared)?;
     network::raise().map_err(|errno| Problem { wall: "network", what: "unshare(CLONE_NEWNET)".into(), errno })?;
-    let Some(launcher) = sys::fork().map_err(|errno| Problem { wall: "namespaces", what: "fork(2)".into(), errno })? else {
+    let Some(launcher) = sys::fork().map_err(|errno| Problem { wall: "namespaces", what: "fork(2)".into(), errno })?
+    else {
         drop(lock);
         return serve(control, setup, executable, files);
     };
@@ -119,17 +124,23 @@ fn serve(control: BorrowedFd, setup: Setup, executable: OwnedFd, files: Vec<Owne
     };
     let abi = sys::landlock_abi();
     if abi < 1 {
-        return Err(Problem { wall: "landlock", what: "this kernel has no Landlock, or it is off".into(), errno: Errno::ENOSYS });
+        return Err(Problem {
+            wall: "landlock",
+            what: "this kernel has no Landlock, or it is off".into(),
+            errno: Errno::ENOSYS,
+        });
     }
-    nix::unistd::sethostname("tool")
-        .map_err(|errno| Problem { wall: "namespaces", what: "sethostname(2)".into(), errno })?;
+    nix::unistd::sethostname("tool").map_err(|errno| Problem {
+        wall: "namespaces",
+        what: "sethostname(2)".into(),
+        errno,
+    })?;
     let sources = setup.stages.iter().map(source_folder).collect::<Result<Vec<_>, _>>()?;
     let last_capability = super::privileges::last_capability();
     let view = view::raise(&setup)?;
     // A worker loads compiled code through memory files.
     let filter = seccomp::program(counters.is_some() || setup.lasting);
-    let mut launcher =
-        Launcher { control, setup, executable, counters, view, sources, abi, filter, last_capability };
+    let mut launcher = Launcher { control, setup, executable, counters, view, sources, abi, filter, last_capability };
     launcher.calls()
 }
 
@@ -225,7 +236,8 @@ impl Launcher<'_> {
             scratch.stage(stage, from, number)?;
         }
         if let (Some(name), Some(file)) = (&source, given.source) {
-            let text = protocol::read_memory_file(file, self.setup.limits.get(Limit::InputBytes).max(MIB)).map_err(io("the source"))?;
+            let text = protocol::read_memory_file(file, self.setup.limits.get(Limit::InputBytes).max(MIB))
+                .map_err(io("the source"))?;
             scratch.source(name, &text)?;
         }
         let failed = |what: String| Problem { wall: "landlock", what, errno: Errno::EINVAL };

@@ -44,17 +44,33 @@ pub struct Wall {
 /// All walls, in the order they are raised. Every one is required; `cgroup` may stand as `sampled`.
 pub const WALLS: [Wall; 13] = [
     Wall { name: "network", stops: "packets, datagrams and DNS, in and out", needs: "network namespaces" },
-    Wall { name: "view", stops: "seeing or changing any file that was not granted", needs: "mount namespaces, Linux 5.13" },
+    Wall {
+        name: "view",
+        stops: "seeing or changing any file that was not granted",
+        needs: "mount namespaces, Linux 5.13",
+    },
     Wall { name: "scratch", stops: "temporary files that outlive a call or fill the disk", needs: "tmpfs" },
-    Wall { name: "cgroup", stops: "more memory, CPU or processes than allowed, as a whole", needs: "a writable cgroup; else sampled" },
-    Wall { name: "namespaces", stops: "seeing or signalling other processes, IPC, mounts, host name", needs: "user namespaces (or real root)" },
+    Wall {
+        name: "cgroup",
+        stops: "more memory, CPU or processes than allowed, as a whole",
+        needs: "a writable cgroup; else sampled",
+    },
+    Wall {
+        name: "namespaces",
+        stops: "seeing or signalling other processes, IPC, mounts, host name",
+        needs: "user namespaces (or real root)",
+    },
     Wall { name: "identity", stops: "acting as root or as another call", needs: "user namespaces (or real root)" },
     Wall { name: "session", stops: "reading or typing into a terminal", needs: "nothing" },
     Wall { name: "descriptors", stops: "using files the host had open", needs: "Linux 5.11" },
     Wall { name: "environment", stops: "reading the host's variables", needs: "nothing" },
     Wall { name: "limits", stops: "too many or too large files, core dumps", needs: "nothing" },
     Wall { name: "privileges", stops: "capabilities, set-id programs", needs: "nothing" },
-    Wall { name: "landlock", stops: "writing, making or running files beyond the grants, a second time", needs: "Landlock, Linux 5.13" },
+    Wall {
+        name: "landlock",
+        stops: "writing, making or running files beyond the grants, a second time",
+        needs: "Landlock, Linux 5.13",
+    },
     Wall { name: "seccomp", stops: "system calls no tool needs", needs: "seccomp filters, x86_64" },
 ];
 
@@ -117,7 +133,10 @@ fn raise(r: &Raising) -> plan::Plan {
 fn stood(landlock_abi: i32, counted: bool) -> Vec<Stood> {
     let state = |wall: &Wall| match wall.name {
         "cgroup" if counted => ("cgroup", "counted by a control group".to_owned()),
-        "cgroup" => ("sampled", format!("no writable cgroup: memory and CPU are summed every {} ms", crate::quantity::SAMPLE_MS)),
+        "cgroup" => (
+            "sampled",
+            format!("no writable cgroup: memory and CPU are summed every {} ms", crate::quantity::SAMPLE_MS),
+        ),
         "landlock" => {
             let lacks = landlock::lacks(landlock_abi);
             let rest = if lacks.is_empty() { String::new() } else { format!("; not covered: {}", lacks.join(", ")) };

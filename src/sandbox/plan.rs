@@ -17,29 +17,53 @@ pub enum Program {
 #[derive(Clone, Debug)]
 pub enum Step {
     /// write(2) to a descriptor that is already open.
-    Write { fd: RawFd, data: &'static [u8] },
+    Write {
+        fd: RawFd,
+        data: &'static [u8],
+    },
     /// open(2), write(2), close(2).
-    WriteFile { path: CString, data: Vec<u8> },
+    WriteFile {
+        path: CString,
+        data: Vec<u8>,
+    },
     /// setresgid(2) and setresuid(2), all three ids.
-    SetIds { id: u32 },
+    SetIds {
+        id: u32,
+    },
     /// The call's own /proc, read-only.
     MountProc,
     Chdir(CString),
-    Duplicate { from: RawFd, to: RawFd },
+    Duplicate {
+        from: RawFd,
+        to: RawFd,
+    },
     /// All descriptors from this number on are closed by execve(2).
     CloseOnExecFrom(u32),
     Setsid,
     /// prlimit(2), soft and hard.
-    Limit { resource: u32, value: u64 },
+    Limit {
+        resource: u32,
+        value: u64,
+    },
     NoNewPrivileges,
     /// Empties the bounding set.
-    DropBounding { last: u32 },
+    DropBounding {
+        last: u32,
+    },
     /// Empties the permitted, effective and inheritable sets.
     DropCapabilities,
     /// Adds a rule for a path as it is now.
-    LandlockPath { ruleset: RawFd, path: CString, access: u64 },
-    LandlockRestrict { ruleset: RawFd },
-    Seccomp { program: Vec<libc::sock_filter> },
+    LandlockPath {
+        ruleset: RawFd,
+        path: CString,
+        access: u64,
+    },
+    LandlockRestrict {
+        ruleset: RawFd,
+    },
+    Seccomp {
+        program: Vec<libc::sock_filter>,
+    },
     Execute(Program),
 }
 

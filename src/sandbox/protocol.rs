@@ -90,7 +90,10 @@ pub enum ToLauncher {
     /// Beside it: a memory file with `Setup`, the executable, the group's files.
     Setup,
     /// Beside it: stdin, stdout, stderr, then the source (when named) and descriptor 3 (when kept).
-    Start { timeout_ms: u64, source: Option<String> },
+    Start {
+        timeout_ms: u64,
+        source: Option<String>,
+    },
     Kill,
     /// The staged folders were read; the scratch may go.
     Done,
@@ -124,9 +127,15 @@ pub struct Exited {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum FromLauncher {
-    Ready { walls: Vec<Stood> },
+    Ready {
+        walls: Vec<Stood>,
+    },
     /// A wall could not be raised. `what` and `errno` are for the person, `wall` for anybody.
-    Refused { wall: String, what: String, errno: i32 },
+    Refused {
+        wall: String,
+        what: String,
+        errno: i32,
+    },
     Started,
     /// Beside it: one folder descriptor for each stage.
     Exited(Exited),

@@ -109,7 +109,8 @@ impl Scratch {
         }
         let aside = late.aside.as_deref().unwrap_or(c"");
         let here = open_path(Path::new("/"))?;
-        let bound = sys::open_tree(here.as_fd(), aside, false).map_err(problem(format!("binding {}", late.at.display())))?;
+        let bound =
+            sys::open_tree(here.as_fd(), aside, false).map_err(problem(format!("binding {}", late.at.display())))?;
         view::make_point(&late.at, late.folder)?;
         self.mount(&bound, &late.at)
     }
@@ -122,7 +123,7 @@ impl Scratch {
         // What stays visible is held before the copy covers it.
         let mut rest = Vec::new();
         let matches = |name: &std::ffi::OsStr| {
-            name.to_str().is_some_and(|n| stage.names.iter().any(|g| crate::manifest::pattern::name_matches(g, n)))
+            name.to_str().is_some_and(|n| stage.names.iter().any(|g| crate::policy::name_matches(g, n)))
         };
         if stage.show_rest {
             for name in names.iter().filter(|name| !matches(name)) {
@@ -130,7 +131,8 @@ impl Scratch {
                 let Ok(meta) = fs::symlink_metadata(&path) else { continue };
                 if meta.is_dir() || meta.is_file() {
                     let file = open_path(&path)?;
-                    let bound = sys::open_tree(file.as_fd(), c"", true).map_err(problem("binding beside a staged file"))?;
+                    let bound =
+                        sys::open_tree(file.as_fd(), c"", true).map_err(problem("binding beside a staged file"))?;
                     sys::mount_setattr(bound.as_fd(), true, RDONLY, 0, None).map_err(problem("read-only"))?;
                     rest.push((path, meta.is_dir(), bound));
                 }
@@ -184,7 +186,8 @@ impl Scratch {
     /// Descriptors of the staged copies, for the host to publish from.
     pub fn staged(&self) -> Result<Vec<OwnedFd>, Problem> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        let open = |p: &PathBuf| nix::fcntl::openat(AT_FDCWD, p, flags, Mode::empty()).map_err(problem("a staged folder"));
+        let open =
+            |p: &PathBuf| nix::fcntl::openat(AT_FDCWD, p, flags, Mode::empty()).map_err(problem("a staged folder"));
         self.staged.iter().map(open).collect()
     }
 }

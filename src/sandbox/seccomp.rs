@@ -26,13 +26,25 @@ const NEW_NAMESPACES: u32 = 0x7E02_0000;
 enum Rule {
     Errno(u32),
     /// EPERM when the low word of this argument has any of these bits.
-    NoBits { argument: u32, bits: u32 },
+    NoBits {
+        argument: u32,
+        bits: u32,
+    },
     /// EPERM when the low word of this argument is one of these.
-    NotOneOf { argument: u32, values: &'static [u32] },
+    NotOneOf {
+        argument: u32,
+        values: &'static [u32],
+    },
     /// EPERM unless the low word of this argument is this.
-    Only { argument: u32, value: u32 },
+    Only {
+        argument: u32,
+        value: u32,
+    },
     /// `NoBits` on the mode, but only when open(2) flags say that it creates a file.
-    Creates { flags: u32, mode: u32 },
+    Creates {
+        flags: u32,
+        mode: u32,
+    },
 }
 
 use Rule::{Creates, Errno, NoBits, NotOneOf, Only};

@@ -196,13 +196,7 @@ pub fn spawn(plan: &Plan) -> Result<(i32, OwnedFd), Failed> {
     let pid = unsafe {
         let top = stack.as_mut_ptr().add(stack.len());
         let top = top.sub(top as usize % 16);
-        libc::clone(
-            run_child,
-            top.cast(),
-            flags,
-            (&raw const child).cast_mut().cast(),
-            &raw mut pidfd,
-        )
+        libc::clone(run_child, top.cast(), flags, (&raw const child).cast_mut().cast(), &raw mut pidfd)
     };
     let pid = check(pid.into()).map_err(|errno| Failed { step: usize::MAX, errno })? as i32;
     let pidfd = adopt(pidfd);
@@ -303,8 +297,7 @@ fn perform(child: &Child, step: &Step) -> libc::c_long {
             }
             Step::LandlockRestrict { ruleset } => libc::syscall(libc::SYS_landlock_restrict_self, *ruleset, 0),
             Step::Seccomp { program } => {
-                let fprog =
-                    libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
+                let fprog = libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
                 libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const fprog)
             }
             Step::Execute(Program::Path(path)) => {

@@ -31,8 +31,20 @@ pub const OURS: &str = "/.toolhost";
 const SITE: &str = "/tmp";
 
 const SYSTEM: [&str; 14] = [
-    "/usr/bin", "/usr/sbin", "/usr/lib", "/usr/lib64", "/usr/lib32", "/usr/libx32", "/usr/libexec", "/usr/share",
-    "/bin", "/sbin", "/lib", "/lib64", "/lib32", "/libx32",
+    "/usr/bin",
+    "/usr/sbin",
+    "/usr/lib",
+    "/usr/lib64",
+    "/usr/lib32",
+    "/usr/libx32",
+    "/usr/libexec",
+    "/usr/share",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib64",
+    "/lib32",
+    "/libx32",
 ];
 const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
 /// The CA bundle and local time: all of the host's /etc that a tool sees, besides what a runtime lists.
@@ -142,7 +154,8 @@ fn plan_root(planned: &mut Vec<Planned>, path: &Path) -> Result<(), Problem> {
 
 fn bind(path: &Path, recursive: bool, attributes: u64) -> Result<OwnedFd, Problem> {
     let here = nix::fcntl::open("/", OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty()).map_err(problem("/"))?;
-    let mount = sys::open_tree(here.as_fd(), &text(path), recursive).map_err(problem(format!("binding {}", path.display())))?;
+    let mount =
+        sys::open_tree(here.as_fd(), &text(path), recursive).map_err(problem(format!("binding {}", path.display())))?;
     sys::mount_setattr(mount.as_fd(), recursive, attributes, 0, None)
         .map_err(problem(format!("attributes of {}", path.display())))?;
     Ok(mount)
@@ -157,11 +170,19 @@ fn plan_grant(wanted: &Mount, identity: Identity) -> Result<Planned, Problem> {
     let file = openat2(AT_FDCWD, &wanted.path, how).map_err(problem(format!("opening {name}")))?;
     let stat = fstat(&file).map_err(problem(format!("looking at {name}")))?;
     if (stat.st_dev, stat.st_ino) != (wanted.device, wanted.inode) {
-        return Err(Problem { wall: "view", what: format!("{name} changed since it was checked"), errno: Errno::ESTALE });
+        return Err(Problem {
+            wall: "view",
+            what: format!("{name} changed since it was checked"),
+            errno: Errno::ESTALE,
+        });
     }
     let bound = sys::open_tree(file.as_fd(), c"", false).map_err(problem(format!("binding {name}")))?;
     let mut attributes = NOSUID | NODEV;
-    if wanted.access == Access::Read { attributes |= RDONLY } else { attributes |= NOEXEC }
+    if wanted.access == Access::Read {
+        attributes |= RDONLY
+    } else {
+        attributes |= NOEXEC
+    }
     let users = if identity.pooled { Some(super::idmap::users(wanted, identity)?) } else { None };
     let mapped = sys::mount_setattr(bound.as_fd(), false, attributes, 0, users.as_ref().map(AsFd::as_fd));
     match mapped {
@@ -179,7 +200,9 @@ fn plan_grant(wanted: &Mount, identity: Identity) -> Result<Planned, Problem> {
 /// Puts everything in its place below `SITE`.
 fn assemble(setup: &Setup, planned: Vec<Planned>) -> Result<View, Problem> {
     let inside = |at: &Path| Path::new(SITE).join(at.strip_prefix("/").unwrap_or(at));
-    for folder in ["/tmp", "/proc", "/dev/shm", "/etc", "/run", "/var/tmp", OURS, "/.toolhost/aside", "/.toolhost/scratch"] {
+    for folder in
+        ["/tmp", "/proc", "/dev/shm", "/etc", "/run", "/var/tmp", OURS, "/.toolhost/aside", "/.toolhost/scratch"]
+    {
         make_folder(&inside(Path::new(folder)))?;
     }
     let mut view = View { late: Vec::new(), allowed: Vec::new() };
@@ -198,7 +221,8 @@ fn assemble(setup: &Setup, planned: Vec<Planned>) -> Result<View, Problem> {
             Piece::Bound { mount, folder } => {
                 let aside = Path::new(OURS).join("aside").join(number.to_string());
                 let place = inside(if late { &aside } else { &at });
-                make_point(&place, folder).map_err(|p| Problem { what: format!("a place for {}", at.display()), ..p })?;
+                make_point(&place, folder)
+                    .map_err(|p| Problem { what: format!("a place for {}", at.display()), ..p })?;
                 sys::move_mount(mount.as_fd(), &text(&place)).map_err(problem(format!("placing {}", at.display())))?;
                 if late {
                     view.late.push(Late { at, aside: Some(text(&aside)), link: None, folder });

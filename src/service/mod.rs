@@ -182,9 +182,14 @@ impl Service {
         policies
     }
 
+    /// What keeps a tool from being called on this machine; empty = nothing.
+    pub fn needs_of(&self, tool: &registry::Tool) -> Vec<String> {
+        registry::needs_of(tool, &self.parts.machine)
+    }
+
     /// Loaded, but lacking something here: refused before anything is looked at (Q9).
     fn available(&self, tool: &registry::Tool) -> Result<(), Fault> {
-        let needs = registry::needs_of(tool, &self.parts.machine);
+        let needs = self.needs_of(tool);
         if needs.is_empty() {
             return Ok(());
         }

@@ -123,7 +123,6 @@ fn the_verbs_take_what_the_issue_says() {
     for good in [
         "audit demo:one",
         "audit --all --json",
-        "audit demo:one --probe",
         "audit demo:one --suggest-policy",
         "audit --who-can read:/data",
         "audit --call 0192",

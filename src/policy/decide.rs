@@ -169,14 +169,8 @@ fn capabilities(
         let kind = capability::kind(word);
         let granted = policy.capabilities.iter().find(|c| c.name == *word);
         let capped = host.is_some_and(|h| !h.capabilities.iter().any(|c| c.name == *word));
-        let lacking = match kind {
-            capability::Kind::Offered if !machine.capabilities.contains(word) => Some("this host does not offer it"),
-            capability::Kind::Later => Some("comes with a later version"),
-            capability::Kind::Unknown => Some("not a word this host knows"),
-            _ => None,
-        };
         let verdict =
-            match (lacking, kind, granted) {
+            match (machine.lacks(word), kind, granted) {
                 (Some(reason), ..) => {
                     obstacles.missing.push(format!("the capability `{}`", crate::manifest::text::printable(word)));
                     Verdict::denied(What::Capability, word, Narrower::Machine, reason, &[])

@@ -209,7 +209,7 @@ impl Service {
         allowed
             && self.available(tool).is_ok()
             && self.executor(&tool.manifest.handler).is_ok()
-            && fixed_language.is_none_or(|l| l == Language::Wasm || self.parts.machine.runtimes.contains_key(&l))
+            && fixed_language.is_none_or(|language| self.parts.machine.runs(language))
     }
 
     /// Confines, and keeps the text of what was decided.

@@ -411,12 +411,12 @@ fn what_is_not_built_yet_is_listed_as_unavailable() {
     machine.capabilities.insert("gpu".to_owned());
     assert_eq!(registry::needs_of(&snapshot.find("u:gpu").expect("gpu"), &machine), [""; 0]);
     let mut out = Vec::new();
-    list::run(&snapshot, &machine, &list::Args { namespace: Some("u".to_owned()), ..list::Args::default() }, &mut out)
+    list::show(&snapshot, &machine, &list::Args { namespace: Some("u".to_owned()), ..list::Args::default() }, &mut out)
         .expect("list");
     let text = String::from_utf8(out).expect("UTF-8");
     assert!(text.contains("unavailable: needs network grants (securityContext.networkAccess.allowHosts)"), "{text}");
     let mut out = Vec::new();
-    list::run(&snapshot, &machine, &list::Args { json: true, ..list::Args::default() }, &mut out).expect("list");
+    list::show(&snapshot, &machine, &list::Args { json: true, ..list::Args::default() }, &mut out).expect("list");
     let listed: Vec<serde_json::Value> = serde_json::from_slice(&out).expect("JSON");
     assert_eq!(listed.len(), 6 + registry::BUILTIN_FILES.len());
 }
@@ -585,21 +585,25 @@ fn new_makes_tools_that_load() {
     for language in ["python", "node", "bun", "wasm"] {
         let args = new::Args { name: format!("try-{language}"), language: Some(language.to_owned()), script: None };
         let mut out = Vec::new();
-        let made = new::run(&scripts, &args, &mut out).expect(language);
+        let made = new::make(&scripts, &args, &mut out).expect(language);
         assert_eq!(made.id, format!("custom:try-{language}"));
         assert!(String::from_utf8(out).expect("UTF-8").contains(&format!("toolhost call custom:try-{language}")));
-        assert!(new::run(&scripts, &args, &mut Vec::new()).is_err(), "nothing is overwritten");
+        assert!(new::make(&scripts, &args, &mut Vec::new()).is_err(), "nothing is overwritten");
         if language == "wasm" {
             wasmtime::Module::new(&wasmtime::Engine::default(), std::fs::read(&made.script).expect("file"))
                 .expect("a module");
         }
     }
     let own = world.file("elsewhere/mine.py", "print(1)");
-    new::run(&scripts, &new::Args { name: "acme:mine".to_owned(), language: None, script: Some(own) }, &mut Vec::new())
-        .expect("mine");
+    new::make(
+        &scripts,
+        &new::Args { name: "acme:mine".to_owned(), language: None, script: Some(own) },
+        &mut Vec::new(),
+    )
+    .expect("mine");
     for bad in ["a/b", "../x", "core:x", "a b", ""] {
         assert!(
-            new::run(&scripts, &new::Args { name: bad.to_owned(), ..new::Args::default() }, &mut Vec::new()).is_err(),
+            new::make(&scripts, &new::Args { name: bad.to_owned(), ..new::Args::default() }, &mut Vec::new()).is_err(),
             "{bad}"
         );
     }

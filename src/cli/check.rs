@@ -3,13 +3,17 @@
 //! For: the command line and CI. In: folders, paths, and policy problems as plain data.
 //! Out: a text with path:line:column, or JSON. Never: prints a file's text raw; changes anything.
 
+use super::refusal::Exit;
+use super::settings::Settings;
+use super::words;
 use crate::manifest::text::{self, printable};
 use crate::manifest::{Code, Problem, Severity};
-use crate::registry;
+use crate::{policy, registry};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::sync::Arc;
 
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -80,21 +84,66 @@ fn unreadable(path: PathBuf, why: String) -> File {
     File { path, status: registry::Status::Skipped, tool: None, problems: vec![problem] }
 }
 
-/// The whole verb. `policies`: what the policy room found about its files. True if nothing is an error.
-pub fn run(
-    tools: &[PathBuf],
-    scripts: &[PathBuf],
-    policies: Vec<File>,
-    args: &Args,
-    out: &mut dyn Write,
-) -> io::Result<bool> {
-    let mut files = examine(tools, scripts, &args.paths);
-    files.extend(policies);
+pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
+    let (policy_paths, paths) = args.paths.iter().cloned().partition::<Vec<_>, _>(|path| names_a_policy(path));
+    let mut files = if args.paths.is_empty() || !paths.is_empty() {
+        examine(&settings.tools, &settings.scripts, &paths)
+    } else {
+        Vec::new()
+    };
+    let policies = match &settings.policies {
+        Some(path) if args.paths.is_empty() => vec![path.clone()],
+        Some(path) => policy_paths.into_iter().chain(paths.into_iter().filter(|p| holds(p, path))).collect(),
+        None => policy_paths,
+    };
+    files.extend(policies.iter().flat_map(|path| of_policies(path, &settings.root)));
     if args.strict {
         strict(&mut files);
     }
-    print(&files, args.json, out)?;
-    Ok(good(&files))
+    let mut out = Vec::new();
+    print(&files, args.json, &mut out)?;
+    words::show(&out);
+    Ok(if good(&files) { Exit::Ok } else { Exit::Caller }.into())
+}
+
+fn names_a_policy(path: &Path) -> bool {
+    path.file_name().and_then(|name| name.to_str()).is_some_and(policy::is_policy_file)
+}
+
+/// Is this the configured policies folder, or one around it?
+fn holds(folder: &Path, policies: &Path) -> bool {
+    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
+    real(policies).starts_with(real(folder))
+}
+
+/// What the policy room says about its files, one entry for each.
+fn of_policies(path: &Path, root: &Path) -> Vec<File> {
+    let (good, problems) = match policy::Policies::load_from(path, root) {
+        Ok(policies) => {
+            let good = policies.all().map(|policy| policy.file.clone()).filter(|file| !file.as_os_str().is_empty());
+            (good.collect(), policies.notes().to_vec())
+        }
+        Err(problems) => (Vec::new(), problems),
+    };
+    let mut files: BTreeMap<PathBuf, File> = BTreeMap::new();
+    let loaded = |path: &PathBuf| File {
+        path: path.clone(),
+        status: registry::Status::Loaded,
+        tool: None,
+        problems: Vec::new(),
+    };
+    for path in good {
+        files.entry(path.clone()).or_insert_with(|| loaded(&path));
+    }
+    for policy::FileProblem { path, problem } in problems {
+        let file = files.entry(path.clone()).or_insert_with(|| loaded(&path));
+        // Ignored, or broken.
+        if problem.severity == Severity::Error || problem.code == Code::Unreadable {
+            file.status = registry::Status::Skipped;
+        }
+        file.problems.push(problem);
+    }
+    files.into_values().collect()
 }
 
 /// Under `--strict` nothing is only a remark (Q4, A-071).

@@ -3,10 +3,14 @@
 //! For: the command line. In: a snapshot and the machine's facts. Out: a table, or JSON.
 //! Never: prints a manifest's text raw.
 
+use super::refusal::Exit;
+use super::settings::Settings;
+use super::{host, words};
 use crate::manifest::text::{head, json as json_text, printable};
 use crate::{policy, registry};
 use serde_json::{Value, json};
 use std::io::{self, Write};
+use std::process::ExitCode;
 
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct Args {
@@ -30,7 +34,15 @@ pub struct Args {
 /// Widest description in the table, characters.
 const WIDE: usize = 60;
 
-pub fn run(
+pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
+    let host = host::Tools::of(settings)?;
+    let mut out = Vec::new();
+    show(&host.snapshot, &host.machine, &args, &mut out)?;
+    words::show(&out);
+    Ok(Exit::Ok.into())
+}
+
+pub fn show(
     snapshot: &registry::Snapshot,
     machine: &policy::Machine,
     args: &Args,

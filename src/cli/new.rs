@@ -3,11 +3,15 @@
 //! For: the command line. In: a name, a language or a script. Out: two files in a folder of their own,
 //! and the next command to type. Never: overwrites, or writes outside the scripts folder.
 
+use super::refusal::{Exit, Refusal};
+use super::settings::Settings;
+use super::{host, words};
 use crate::manifest::{self, Language};
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct Args {
@@ -32,7 +36,17 @@ pub struct Made {
     pub script: PathBuf,
 }
 
-pub fn run(scripts_folder: &Path, args: &Args, out: &mut dyn Write) -> anyhow::Result<Made> {
+pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
+    host::say_root(settings);
+    // Where no folder was named and the usual one is not there, it is made.
+    let folder = settings.scripts.first().cloned().unwrap_or_else(|| settings.root.join("user_scripts"));
+    let mut out = Vec::new();
+    make(&folder, &args, &mut out).map_err(|error| Refusal::new(Exit::Caller, format!("{error:#}")))?;
+    words::show(&out);
+    Ok(Exit::Ok.into())
+}
+
+pub fn make(scripts_folder: &Path, args: &Args, out: &mut dyn Write) -> anyhow::Result<Made> {
     let id = if args.name.contains(':') { args.name.clone() } else { format!("custom:{}", args.name) };
     if let Some(fault) = manifest::id_fault(&id) {
         bail!("{fault}");

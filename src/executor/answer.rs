@@ -4,6 +4,7 @@
 //! Never: guesses which line was meant, repairs JSON, or shows raw control characters.
 
 use super::Ending;
+use crate::manifest::{self, json};
 use serde_json::Value;
 
 /// How many bytes of a bad output are shown.
@@ -55,13 +56,13 @@ fn judge(what: &str, bytes: &[u8], truncated: bool) -> Ending {
     }
 }
 
-/// The one place where an answer is parsed.
-fn parse(text: &str) -> Result<Value, serde_json::Error> {
-    serde_json::from_str(text)
+/// The one place where an answer is parsed: strict, so that no key is lost and no number changes its value.
+fn parse(text: &str) -> Result<Value, manifest::Problem> {
+    json::parse(text.as_bytes(), json::Dialect::Strict).map(|document| document.value)
 }
 
 /// Why `text` is not one JSON value, with the mend.
-fn explain(what: &str, text: &str, error: &serde_json::Error) -> String {
+fn explain(what: &str, text: &str, problem: &manifest::Problem) -> String {
     let must = format!("{what} must be a single JSON value");
     let first = first_value(text);
     if let Some((value, rest)) = &first {
@@ -78,23 +79,18 @@ fn explain(what: &str, text: &str, error: &serde_json::Error) -> String {
     if let Some((_, rest)) = &first {
         return format!("{must}; found {} bytes after it — {MEND}", rest.trim().len());
     }
-    if let Some(word) = ["-Infinity", "Infinity", "NaN"].into_iter().find(|word| bare_word_at(text, error, word)) {
-        return format!("{must}; {word} is not JSON — use null or a string");
+    let (line, column) = (problem.line, problem.column);
+    if text.trim_start().starts_with(|c: char| "{[\"".contains(c) || c.is_ascii_digit())
+        || problem.message.contains("is not JSON")
+    {
+        return format!("{must}; line {line}, column {column}: {}", problem.message);
     }
-    if error.is_eof() {
-        return format!("{must}; it ends in the middle of one");
-    }
-    if error.to_string().starts_with("recursion limit") {
-        return format!("{what} is JSON nested more deeply than {} levels", crate::quantity::MAX_JSON_DEPTH);
-    }
-    format!("{must}; not JSON at line {}, column {} — {MEND}", error.line(), error.column())
+    format!("{must}; not JSON at line {line}, column {column} — {MEND}")
 }
 
 /// The first whole value of `text`, and what follows it.
 fn first_value(text: &str) -> Option<(Value, &str)> {
-    let mut values = serde_json::Deserializer::from_str(text).into_iter::<Value>();
-    let value = values.next()?.ok()?;
-    Some((value, text.get(values.byte_offset()..)?))
+    json::leading(text, json::Dialect::Strict)
 }
 
 /// Bytes before a document that starts at a line start, or at the first brace or bracket, and
@@ -109,15 +105,6 @@ fn stray_before(text: &str) -> Option<usize> {
         .into_iter()
         .filter(|at| *at > 0)
         .find(|at| text.get(*at..).is_some_and(|rest| !rest.trim().is_empty() && parse(rest).is_ok()))
-}
-
-/// Whether the parser stumbled over `word`.
-fn bare_word_at(text: &str, error: &serde_json::Error, word: &str) -> bool {
-    let Some(line) = text.split('\n').nth(error.line().saturating_sub(1)) else { return false };
-    // The column is where the parser gave up: at the word or just inside it.
-    let column = error.column();
-    let from = (column.saturating_sub(word.len() + 1)..=column).find(|at| line.is_char_boundary(*at)).unwrap_or(0);
-    line.get(from..).is_some_and(|rest| rest.find(word).is_some_and(|at| at <= word.len() + 1))
 }
 
 /// The first bytes, with everything that is not plain text escaped.
@@ -181,9 +168,13 @@ mod tests {
         assert!(reason(b"").contains("stdout is empty"));
         assert!(reason(b" \n").contains("stdout is empty"));
         assert!(reason(b"hello\n").contains("not JSON at line 1"));
-        assert!(reason(b"{\"a\":").contains("ends in the middle"));
+        assert!(reason(b"{\"a\":").contains("line 1, column 6: the text ends"));
+        assert!(reason(b"{\"a\": 1, \"a\": 2}").contains("stands twice"));
+        assert!(reason(b"{\"a\": 123456789012345678901234567890}").contains("send it as a string"));
+        assert!(reason(b"123456789012345678901234567890").contains("send it as a string"));
         assert!(reason(b"{\"a\": NaN}").contains("NaN is not JSON"));
         assert!(reason(b"NaN").contains("NaN is not JSON"));
+        assert!(reason(b"-Infinity").contains("-Infinity is not JSON"));
         assert!(reason(b"[1, -Infinity]").contains("-Infinity is not JSON"));
         assert!(reason(b"\xff{}").contains("not valid UTF-8 (byte 0)"));
         assert!(reason("[".repeat(100_000).as_bytes()).contains("nested"));

@@ -169,32 +169,26 @@ fn capabilities(
         let kind = capability::kind(word);
         let granted = policy.capabilities.iter().find(|c| c.name == *word);
         let capped = host.is_some_and(|h| !h.capabilities.iter().any(|c| c.name == *word));
-        let lacking = match kind {
-            capability::Kind::Offered if !machine.capabilities.contains(word) => Some("this host does not offer it"),
-            capability::Kind::Later => Some("comes with a later version"),
-            capability::Kind::Unknown => Some("not a word this host knows"),
-            _ => None,
-        };
         let verdict =
-            match (lacking, kind, granted) {
+            match (machine.lacks(word), kind, granted) {
                 (Some(reason), ..) => {
                     obstacles.missing.push(format!("the capability `{}`", crate::manifest::text::printable(word)));
-                    Verdict::denied(What::Capability, word, Narrower::Machine, reason, &[wall::LOAD])
+                    Verdict::denied(What::Capability, word, Narrower::Machine, reason, &[])
                 }
                 (None, capability::Kind::Free, _) => Verdict::met(What::Capability, word, word, &[wall::SECCOMP])
                     .because("house: free", "every tool may start processes inside its own walls and limits", "house"),
                 (None, _, Some(_)) if capped => {
                     let reason = "host.policy.toml does not grant it";
-                    Verdict::denied(What::Capability, word, Narrower::Host, reason, &[wall::LOAD])
+                    Verdict::denied(What::Capability, word, Narrower::Host, reason, &[])
                 }
-                (None, _, Some(grant)) => Verdict::met(What::Capability, word, word, &[wall::LOAD]).because(
+                (None, _, Some(grant)) => Verdict::met(What::Capability, word, word, &[]).because(
                     format!("{}: {}", policy.name, grant.name),
                     &grant.why,
                     policy.place(grant.at),
                 ),
                 (None, _, None) => {
                     let reason = format!("policy `{}` does not grant it", policy.name);
-                    Verdict::denied(What::Capability, word, Narrower::Policy, reason, &[wall::LOAD])
+                    Verdict::denied(What::Capability, word, Narrower::Policy, reason, &[])
                 }
             };
         verdicts.push(verdict);
@@ -240,7 +234,7 @@ fn runtime(
         (_, Some(named)) => machine.named_runtimes.get(&named.path).filter(|r| r.language == language).cloned(),
         (_, None) => machine.runtimes.get(&language).cloned(),
     };
-    let walls = [wall::MOUNTS, wall::LANDLOCK];
+    let walls = [wall::VIEW, wall::LANDLOCK];
     let Some(runtime) = found else {
         let reason = match named {
             Some(named) => format!("{} ({}) cannot be used here", named.path.display(), policy.place(named.at)),

@@ -116,7 +116,7 @@ fn asks(decision: &Decision, out: &mut String) {
                 allowed.to_string(),
                 v.effective.clone().unwrap_or_else(|| "nothing".into()),
                 v.why.clone(),
-                v.enforced_by.join(", "),
+                if v.enforced_by.is_empty() { "checked before a call".into() } else { v.enforced_by.join(", ") },
             ]
         })
         .collect();
@@ -146,7 +146,7 @@ fn limits(limits: &[LimitVerdict], out: &mut String) {
                 l.asked.map_or("-".into(), |a| a.to_string()),
                 format!("{}{clamped}", l.effective),
                 format!("at most {} by {}", l.ceiling, l.from),
-                l.enforced_by.clone(),
+                if l.sampled { format!("{} (sampled)", l.enforced_by) } else { l.enforced_by.clone() },
             ]
         })
         .collect();

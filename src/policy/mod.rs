@@ -52,6 +52,24 @@ pub struct Machine {
     pub cgroup: bool,
 }
 
+impl Machine {
+    /// Is there anything to run this language with? (Wasm runs in this binary.)
+    pub fn runs(&self, language: Language) -> bool {
+        let named = || self.named_runtimes.values().any(|runtime| runtime.language == language);
+        language == Language::Wasm || self.runtimes.contains_key(&language) || named()
+    }
+
+    /// Why a capability cannot be met here, whatever a policy says.
+    pub fn lacks(&self, capability: &str) -> Option<&'static str> {
+        match capability::kind(capability) {
+            capability::Kind::Offered if !self.capabilities.contains(capability) => Some("this host does not offer it"),
+            capability::Kind::Later => Some("comes with a later version"),
+            capability::Kind::Unknown => Some("not a word this host knows"),
+            _ => None,
+        }
+    }
+}
+
 /// Decisions for a whole registry: no tool may write a manifest or script of any of them.
 pub fn decide_all(tools: &[(Arc<Manifest>, Site)], policies: &Policies, machine: &Machine) -> Vec<Decision> {
     let mut policies = policies.clone();

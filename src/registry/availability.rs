@@ -41,13 +41,13 @@ pub fn needs_of(tool: &Tool, machine: &policy::Machine) -> Vec<String> {
     };
     let manifest = &tool.manifest;
     if let Handler::Script { language, .. } = &manifest.handler
-        && !machine.runtimes.contains_key(language)
+        && !machine.runs(*language)
     {
         needs.push(format!("the runtime '{}', which was not found on this machine", language.name()));
     }
     let asked = manifest.asks.capabilities.iter().filter(|word| manifest::known_capability(word));
-    for word in asked.filter(|word| !machine.capabilities.contains(*word)) {
-        needs.push(format!("the capability '{}', which this host does not give", manifest::text::printable(word)));
+    for (word, why) in asked.filter_map(|word| Some((word, machine.lacks(word)?))) {
+        needs.push(format!("the capability '{}': {why}", manifest::text::printable(word)));
     }
     needs
 }

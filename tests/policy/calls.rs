@@ -212,3 +212,11 @@ fn every_policy_field_is_read_by_what_enforces_it() {
     assert_eq!((mode, stderr, require_cgroup), (policy::Mode::Reject, StderrRule::Log, false));
     assert_eq!(digest.len(), 64);
 }
+
+#[test]
+fn nobody_asks_for_time_and_gets_the_house_default() {
+    let long = policy_text(&["./**"], &[], "").replace("[files]", "[limits]\ntimeout_ms = 60_000\n[files]");
+    let decision = decide(&tool("demo:one"), &under(vec![parsed(&long)], None));
+    let time = |asked| policy::confine(&decision, asked, None).unwrap().per_call.timeout_ms;
+    assert_eq!((time(None), time(Some(50_000)), time(Some(90_000))), (30_000, 50_000, 60_000));
+}

@@ -189,3 +189,16 @@ fn kernel_trees_are_never_read() {
         assert_eq!(refused(&decision).0, Kind::SecurityError, "{ask}");
     }
 }
+
+#[test]
+fn a_script_directly_in_a_base_folder_does_not_open_the_base() {
+    let lies = Site { folder: site().base.clone(), script: Some(site().base.join("one.py")), ..site() };
+    let ruled = |rule: &str| {
+        let policies = under(vec![parsed(&policy_text(&[rule], &[], ""))], None);
+        policy::decide(&asking(Some(&["./*"]), &[]), &lies, &policies, &machine())
+    };
+    let fault = ruled("./**").shape.unwrap_err();
+    assert_eq!(fault.kind, Kind::SecurityError);
+    assert!(fault.person.unwrap().contains("give the tool its own folder"));
+    assert!(ruled(&format!("{}/**", lies.base.display())).shape.is_ok(), "named by its absolute path, it is meant");
+}

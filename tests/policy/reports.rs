@@ -123,7 +123,6 @@ fn the_verbs_take_what_the_issue_says() {
     for good in [
         "audit demo:one",
         "audit --all --json",
-        "audit demo:one --probe",
         "audit demo:one --suggest-policy",
         "audit --who-can read:/data",
         "audit --call 0192",
@@ -183,4 +182,24 @@ fn diff_compares_policies_audits_and_tools() {
     assert_eq!(run("demo:two", &new).unwrap_err().kind, Kind::ToolNotFoundError);
     let broken = put("broken.policy.toml", "oops");
     assert!(run(&broken, &new).unwrap_err().person.unwrap().contains("broken.policy.toml:1:"));
+}
+
+#[test]
+fn every_enforcer_is_a_wall_and_the_document_has_them_all() {
+    let known = policy::wall::ALL;
+    let decision = decide(&asking(Some(&["./*", "data/*.csv"]), &["out/*.csv", "keep/**"]), &Policies::built_in());
+    for wall in decision.verdicts.iter().flat_map(|v| &v.enforced_by) {
+        assert!(known.contains(&wall.as_str()), "{wall}");
+    }
+    for limit in &decision.limits {
+        assert!(known.contains(&limit.enforced_by.as_str()), "{}", limit.enforced_by);
+    }
+    let document = include_str!("../../docs/SECURITY.md");
+    let rows: Vec<&str> = document
+        .lines()
+        .skip_while(|line| *line != "| wall | stops |")
+        .take_while(|line| line.starts_with('|'))
+        .filter_map(|line| line.strip_prefix("| `")?.split('`').next())
+        .collect();
+    assert_eq!(rows, known);
 }

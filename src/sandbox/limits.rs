@@ -4,7 +4,7 @@
 
 use super::plan::{Plan, Step};
 use crate::policy::Limits;
-use crate::quantity::{Limit, MIB};
+use crate::quantity::{GIB, Limit, MIB};
 use nix::libc;
 
 pub fn raise(plan: &mut Plan, limits: &Limits, counted: bool, lasting: bool) {
@@ -26,8 +26,9 @@ pub fn raise(plan: &mut Plan, limits: &Limits, counted: bool, lasting: bool) {
         // Whole seconds, and only a backstop: the launcher ends the call at the exact limit.
         set(libc::RLIMIT_CPU, limits.get(Limit::CpuMs).div_ceil(1000) + 1);
         if !counted {
-            // Bounds what one process can take between two samples.
-            set(libc::RLIMIT_DATA, limits.get(Limit::MemoryBytes).saturating_mul(2));
+            // Bounds what one process can reserve at all. Far above the limit: a tool that passes the limit is to
+            // end with its name, by the sampler, and not with an error of its own.
+            set(libc::RLIMIT_DATA, limits.get(Limit::MemoryBytes).saturating_add(4 * GIB));
         }
     }
 }

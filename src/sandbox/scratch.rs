@@ -138,6 +138,9 @@ impl Scratch {
                 }
             }
         }
+        if view::is_late(&stage.folder) {
+            view::make_folder(&stage.folder)?;
+        }
         let place = self.folder(&format!("stage{number}"), &stage.folder)?;
         for name in names.iter().filter(|name| matches(name)) {
             self.copy(from, name, &place)?;

@@ -197,6 +197,11 @@ fn plan_grant(wanted: &Mount, identity: Identity) -> Result<Planned, Problem> {
     Ok(Planned { at: wanted.path.clone(), piece: Piece::Bound { mount: bound, folder: wanted.folder }, right })
 }
 
+/// Below a folder that each call gets anew.
+pub fn is_late(at: &Path) -> bool {
+    at.starts_with("/tmp") || at.starts_with("/dev/shm")
+}
+
 /// Puts everything in its place below `SITE`.
 fn assemble(setup: &Setup, planned: Vec<Planned>) -> Result<View, Problem> {
     let inside = |at: &Path| Path::new(SITE).join(at.strip_prefix("/").unwrap_or(at));
@@ -208,7 +213,7 @@ fn assemble(setup: &Setup, planned: Vec<Planned>) -> Result<View, Problem> {
     let mut view = View { late: Vec::new(), allowed: Vec::new() };
     for (number, planned) in planned.into_iter().enumerate() {
         let Planned { at, piece, right } = planned;
-        let late = at.starts_with("/tmp") || at.starts_with("/dev/shm");
+        let late = is_late(&at);
         match piece {
             Piece::Link(target) if late => {
                 view.late.push(Late { at, aside: None, link: Some(target), folder: false });
@@ -230,6 +235,10 @@ fn assemble(setup: &Setup, planned: Vec<Planned>) -> Result<View, Problem> {
                 view.allowed.push((mount, folder, right));
             }
         }
+    }
+    // Places for the staged copies of each call; below a shown folder they exist.
+    for stage in setup.stages.iter().filter(|stage| !stage.show_rest && !is_late(&stage.folder)) {
+        make_folder(&inside(&stage.folder))?;
     }
     write_files(setup, &inside)?;
     let proc_flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;

@@ -108,7 +108,10 @@ impl Scripts {
         if !staged.is_empty() {
             launcher.say(&ToLauncher::Done, &[])?;
         }
-        self.launchers.put(launcher);
+        // After anything but a good answer nothing of the call is kept, its launcher neither.
+        if matches!(outcome.ending, Ending::Answered(_)) {
+            self.launchers.put(launcher);
+        }
         outcome.usage.wall_ms = millis(started);
         Ok(outcome)
     }

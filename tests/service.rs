@@ -415,7 +415,8 @@ async fn a_tool_cannot_make_tools() {
     };
     let missing = call("u:evil", json!({})).await.error.expect("not loaded");
     assert_eq!(missing.kind, Kind::ToolNotFoundError);
-    let named = call("core:execute-script", json!({"scriptPath": "writer/out/evil.py"})).await.error.expect("not run");
+    let named =
+        call("core:execute-python-script", json!({"scriptPath": "writer/out/evil.py"})).await.error.expect("not run");
     assert_eq!(named.kind, Kind::SecurityError, "{named:?}");
     let writer = call("u:writer", json!({})).await.error.expect("its grant holds a manifest");
     assert_eq!(writer.kind, Kind::SecurityError, "{writer:?}");

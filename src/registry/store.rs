@@ -67,7 +67,8 @@ impl Registry {
     pub fn answers_to(&self, policies: Arc<policy::Policies>, machine: Arc<policy::Machine>) {
         let mut state = self.state();
         state.rules = Some((policies, machine));
-        self.publish(&state);
+        // What was loaded under other rules, or none, has no standing under these.
+        self.publish_beside(&state, &settle::Held::new());
     }
 
     /// Adds a source and loads it (B-008).
@@ -163,9 +164,14 @@ impl Registry {
 
     /// Builds the next snapshot and swaps it in.
     fn publish(&self, state: &State) {
+        self.publish_beside(state, &self.held());
+    }
+
+    /// The same; `standing`: the tools that no newcomer's write grant takes down.
+    fn publish_beside(&self, state: &State, standing: &settle::Held) {
         let (mut tools, mut refused) = settle::settle(self.candidates(state).collect(), &self.held());
         let written = state.rules.as_ref().map(|(p, m)| fence::written(&tools, p, m)).unwrap_or_default();
-        let fenced = fence::withhold(&mut tools, &written, &self.held());
+        let fenced = fence::withhold(&mut tools, &written, standing);
         availability::settle_requires(&mut tools);
         let mut reports: Vec<FileReport> = state.sources.iter().flat_map(|entry| entry.found.reports.clone()).collect();
         let mut by_path: BTreeMap<PathBuf, usize> = BTreeMap::new();

@@ -78,7 +78,7 @@ impl Scripts {
             shape.script = Some(shape.folder.join(name));
             (name, text)
         });
-        let launcher = self.launchers.take(&shape, &Extra::default()).await?;
+        let launcher = self.launchers.take(&shape, &Extra { own_source: source.is_some(), ..Extra::default() }).await?;
         let (pipes, theirs) = capture::pipes().map_err(|e| no_pipe(&e))?;
         let text = source.map(|(_, text)| crate::sandbox::protocol::memory_file(text.as_bytes())).transpose();
         let text = text.map_err(|e| no_pipe(&e))?;

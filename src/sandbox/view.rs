@@ -51,6 +51,11 @@ const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
 const ETC: [&str; 5] =
     ["/etc/ssl/certs", "/etc/pki/tls/certs", "/etc/pki/ca-trust/extracted", "/etc/ca-certificates", "/etc/localtime"];
 
+/// Shown to every tool.
+pub fn is_system(path: &Path) -> bool {
+    SYSTEM.iter().chain(&ETC).any(|shown| path.starts_with(shown))
+}
+
 /// One thing to show.
 enum Piece {
     Link(PathBuf),

@@ -12,7 +12,7 @@ mod playground;
 mod probe;
 mod refusals;
 
-pub use playground::{Ended, PYTHON, Playground, Who, finish, is_root, processes_of, skipped};
+pub use playground::{PYTHON, Playground, Who, finish, is_root, processes_of, skipped};
 
 use probe::Row;
 use serde_json::json;
@@ -22,8 +22,19 @@ use std::path::{Path, PathBuf};
 const PROBES_PY: &str = include_str!("probes.py");
 const PROBES_JS: &str = include_str!("probes.js");
 const WALLS: [&str; 13] = [
-    "cgroup", "namespaces", "identity", "view", "scratch", "network", "session", "descriptors", "environment", "limits",
-    "privileges", "landlock", "seccomp",
+    "cgroup",
+    "namespaces",
+    "identity",
+    "view",
+    "scratch",
+    "network",
+    "session",
+    "descriptors",
+    "environment",
+    "limits",
+    "privileges",
+    "landlock",
+    "seccomp",
 ];
 const PROMISES: [&str; 22] = [
     "P1", "P2", "P3", "P4", "P5", "P6", "P9", "P10", "P11", "P12", "P13", "P14", "P15", "P16", "P17", "P18", "P23",
@@ -104,12 +115,13 @@ fn attack(playground: &mut Playground, tool: &str, rows: &[Row]) -> Vec<String> 
     let before = playground.state(&writable);
     playground.listeners.heard();
     let (_, mut wrong) = probe::inside(playground, tool, rows);
+    let after = playground.state(&writable);
     for (path, was) in &before {
-        if playground.state(&writable).get(path) != Some(was) {
+        if after.get(path) != Some(was) {
             wrong.push(format!("{tool}: changed from inside: {}", path.display()));
         }
     }
-    if playground.state(&writable).len() != before.len() {
+    if after.len() != before.len() {
         wrong.push(format!("{tool}: a file came or went outside of the write grant"));
     }
     let heard = playground.listeners.heard();
@@ -120,7 +132,7 @@ fn attack(playground: &mut Playground, tool: &str, rows: &[Row]) -> Vec<String> 
         wrong.push(format!("{tool}: a process of the host was killed"));
     }
     for leak in ["/tmp", "/dev/shm"] {
-        let name = format!("{leak}/toolhost-scratch-{}", std::process::id());
+        let name = format!("{leak}/toolhost-scratch-{}", playground.mark());
         if Path::new(&name).exists() {
             wrong.push(format!("{tool}: {name} reached the host"));
         }
@@ -180,10 +192,10 @@ fn controls(who: Who) {
             wrong.push(format!("{tool}: the changes are not seen"));
         }
     }
-    let left = ["toolhost-true", &format!("toolhost-scratch-{}", std::process::id()), &format!("toolhost-link-{}", std::process::id())]
-        .map(|name| [format!("/tmp/{name}"), format!("/dev/shm/{name}")]);
-    for path in left.as_flattened() {
-        let _ = fs::remove_file(path);
+    for name in ["true", "scratch", "link"] {
+        for folder in ["/tmp", "/dev/shm"] {
+            let _ = fs::remove_file(format!("{folder}/toolhost-{name}-{}-{}", std::process::id(), who.name()));
+        }
     }
     assert!(wrong.is_empty(), "{} controls, as {}:\n{}", wrong.len(), who.name(), wrong.join("\n"));
 }

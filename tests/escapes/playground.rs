@@ -172,7 +172,14 @@ impl Playground {
         let base = folder.path().canonicalize().unwrap();
         let make = |name: &str| fs::create_dir_all(base.join(name)).unwrap();
         for name in [
-            "bin", "home", "state", "secret", "granted/ro", "granted/ro-sibling", "tool-defs", "user_scripts/other",
+            "bin",
+            "home",
+            "state",
+            "secret",
+            "granted/ro",
+            "granted/ro-sibling",
+            "tool-defs",
+            "user_scripts/other",
             "sandbox-policies",
         ] {
             make(name);
@@ -221,6 +228,11 @@ impl Playground {
                 fs::set_permissions(entry.path(), fs::Permissions::from_mode(mode)).unwrap();
             }
         }
+    }
+
+    /// Part of every name that a probe makes in folders which all share.
+    pub fn mark(&self) -> String {
+        format!("{}-{}", std::process::id(), self.who.name())
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -284,17 +296,25 @@ impl Playground {
     pub fn state(&self, writable: &[&Path]) -> BTreeMap<PathBuf, String> {
         let mut found = BTreeMap::new();
         let skipped = [self.path("state"), self.path("home")];
-        let walk = walkdir::WalkDir::new(&self.base).into_iter().filter_entry(|entry| {
-            !skipped.iter().any(|s| s == entry.path()) && !writable.contains(&entry.path())
-        });
+        let walk = walkdir::WalkDir::new(&self.base)
+            .into_iter()
+            .filter_entry(|entry| !skipped.iter().any(|s| s == entry.path()) && !writable.contains(&entry.path()));
         for entry in walk.map(Result::unwrap) {
             let facts = entry.metadata().unwrap();
-            let content = if facts.is_file() && facts.len() < 1 << 20 { fs::read(entry.path()).unwrap() } else { Vec::new() };
+            let content =
+                if facts.is_file() && facts.len() < 1 << 20 { fs::read(entry.path()).unwrap() } else { Vec::new() };
             let text = format!(
                 "{:o} {}:{} links {} size {} times {}.{} {}.{} {:?}",
-                facts.mode(), facts.uid(), facts.gid(), facts.nlink(), facts.len(), facts.mtime(), facts.mtime_nsec(),
+                facts.mode(),
+                facts.uid(),
+                facts.gid(),
+                facts.nlink(),
+                facts.len(),
+                facts.mtime(),
+                facts.mtime_nsec(),
                 // Moves with every change, an attribute or a mode that was put back included.
-                facts.ctime(), facts.ctime_nsec(),
+                facts.ctime(),
+                facts.ctime_nsec(),
                 String::from_utf8_lossy(&content)
             );
             found.insert(entry.path().to_path_buf(), text);

@@ -32,17 +32,30 @@ impl Words {
             ("{canary}", playground.canary.id().to_string()),
             ("{secret}", playground.secret.clone()),
             ("{secret-part}", format!("SECRET={}", playground.secret)),
-            ("{pid}", std::process::id().to_string()),
+            ("{pid}", playground.mark()),
             ("{hostname}", fs::read_to_string("/proc/sys/kernel/hostname").unwrap().trim().to_owned()),
             // Where the playground lies below /tmp, its first folder is shown inside scratch.
-            ("{tmptop}", playground.base.strip_prefix("/tmp").map_or_else(
-                |_| "-".to_owned(),
-                |below| below.components().next().map_or_else(String::new, |c| c.as_os_str().to_string_lossy().into_owned()),
-            )),
+            (
+                "{tmptop}",
+                playground.base.strip_prefix("/tmp").map_or_else(
+                    |_| "-".to_owned(),
+                    |below| {
+                        below
+                            .components()
+                            .next()
+                            .map_or_else(String::new, |c| c.as_os_str().to_string_lossy().into_owned())
+                    },
+                ),
+            ),
         ];
         for (word, kind) in [
-            ("{ns-pid}", "pid"), ("{ns-mnt}", "mnt"), ("{ns-user}", "user"), ("{ns-net}", "net"), ("{ns-ipc}", "ipc"),
-            ("{ns-uts}", "uts"), ("{ns-cgroup}", "cgroup"),
+            ("{ns-pid}", "pid"),
+            ("{ns-mnt}", "mnt"),
+            ("{ns-user}", "user"),
+            ("{ns-net}", "net"),
+            ("{ns-ipc}", "ipc"),
+            ("{ns-uts}", "uts"),
+            ("{ns-cgroup}", "cgroup"),
         ] {
             words.push((word, fs::read_link(format!("/proc/self/ns/{kind}")).unwrap().display().to_string()));
         }
@@ -59,7 +72,8 @@ fn asked(rows: &[&Row], words: &Words) -> String {
     let probes: Vec<Value> = rows
         .iter()
         .map(|(name, _, _, act, arguments, _, _)| {
-            let arguments: Value = serde_json::from_str(&words.fill(arguments)).unwrap_or_else(|e| panic!("{name}: {e}"));
+            let arguments: Value =
+                serde_json::from_str(&words.fill(arguments)).unwrap_or_else(|e| panic!("{name}: {e}"));
             json!({"name": name, "do": act, "args": arguments})
         })
         .collect();
@@ -98,7 +112,11 @@ pub fn inside(playground: &Playground, tool: &str, rows: &[Row]) -> (Ended, Vec<
 pub fn outside(playground: &Playground, tool: &str, script: &str, rows: &[Row]) -> Vec<String> {
     let mut groups: BTreeMap<&str, Vec<(&Row, &str)>> = BTreeMap::new();
     for row in rows {
-        let (kind, wanted) = row.6.split_once(' ').filter(|(kind, _)| ["root", "box", "none"].contains(kind)).unwrap_or(("plain", row.6));
+        let (kind, wanted) = row
+            .6
+            .split_once(' ')
+            .filter(|(kind, _)| ["root", "box", "none"].contains(kind))
+            .unwrap_or(("plain", row.6));
         groups.entry(kind).or_default().push((row, wanted));
     }
     groups.remove("none");
@@ -109,7 +127,8 @@ pub fn outside(playground: &Playground, tool: &str, script: &str, rows: &[Row]) 
     let mut wrong = Vec::new();
     for (kind, rows) in groups {
         let every: Vec<&Row> = rows.iter().map(|(row, _)| *row).collect();
-        let Some(command) = unwalled(playground, kind, &playground.path(&format!("user_scripts/{tool}/{script}"))) else {
+        let Some(command) = unwalled(playground, kind, &playground.path(&format!("user_scripts/{tool}/{script}")))
+        else {
             skipped(every.len(), "controls need unshare(1) with all namespaces");
             continue;
         };
@@ -122,7 +141,10 @@ pub fn outside(playground: &Playground, tool: &str, script: &str, rows: &[Row]) 
             let got = out[row.0].as_str().unwrap_or("no answer");
             let wanted = words.fill(wanted);
             if !fits(&wanted, "", got) {
-                wrong.push(format!("control of {} ({kind}): wanted {wanted}, got {got}: the probe proves nothing", row.0));
+                wrong.push(format!(
+                    "control of {} ({kind}): wanted {wanted}, got {got}: the probe proves nothing",
+                    row.0
+                ));
             }
         }
     }

@@ -15,13 +15,13 @@ const acts = {
   },
   connect: (host, port) =>
     new Promise((done) => {
-      const socket = net.connect({ host, port }, () => socket.end("escaped", () => done("ok")));
+      const socket = net.connect({ host, port }, () => socket.write("escaped", () => (socket.destroy(), done("ok"))));
       socket.on("error", (e) => done(e.code));
     }),
   connectUnix: (name) =>
     new Promise((done) => {
       const path = name.startsWith("@") ? "\0" + name.slice(1) : name;
-      const socket = net.connect({ path }, () => socket.end("escaped", () => done("ok")));
+      const socket = net.connect({ path }, () => socket.write("escaped", () => (socket.destroy(), done("ok"))));
       socket.on("error", (e) => done(e.code));
     }),
   resolve: (name) =>
@@ -45,5 +45,6 @@ const acts = {
       answers[probe.name] = e.code || "broken: " + e.message;
     }
   }
-  console.log(JSON.stringify(answers));
+  fs.writeSync(1, JSON.stringify(answers));
+  process.exit(0);
 })();

@@ -8,9 +8,9 @@ pub mod executor; // 3  call → outcome
 pub mod fault; // 0  how we refuse
 pub mod manifest; // 1  manifest files
 pub mod policy; // 1  policy files; manifest ∩ policy = confinement
-pub mod quantity;
+pub mod quantity; // 0  every limit of the house
 pub mod registry; // 2  manifests on disk → a snapshot of tools
 pub mod runtimes; // 2  interpreters of this machine
 pub mod sandbox; // 2  the walls
 pub mod service; // 4  request, reply, guard, format, audit
-pub mod transport; // 5  mcp // 0  every limit of the house
+pub mod transport; // 5  mcp

@@ -1,5 +1,17 @@
-//! The front door: re-entered as the launcher → be the launcher; else the cli.
+//! The front door: re-entered as the launcher or a role behind the walls → be that; else the cli.
 //! Before any thread or runtime is started.
-fn main() -> std::process::ExitCode {
-    toolhost::cli::main()
+
+use std::process::ExitCode;
+use toolhost::executor::wasm;
+use toolhost::{cli, sandbox};
+
+fn main() -> ExitCode {
+    let name = std::env::args_os().next().unwrap_or_default();
+    match name.to_str() {
+        Some(sandbox::launcher::NAME) => sandbox::launcher::main(),
+        Some("toolhost-wasm-worker") => wasm::Role::Worker.enter(),
+        Some("toolhost-wasm-compile") => wasm::Role::Compile.enter(),
+        Some("toolhost-probe") => sandbox::probe::main(),
+        _ => cli::main(),
+    }
 }

@@ -24,20 +24,35 @@ fn text_becomes_what_the_schema_asks_for() {
         "a": { "type": "array", "items": { "type": "integer" } }, "s": { "type": "string" }, "z": { "type": ["integer", "null"] },
         "e": { "enum": [1, 2, 3] }, "r": { "$ref": "#/$defs/x" }, "any": {} }, "$defs": { "x": { "type": "integer" } } }));
     let good = [
-        ("i", "30000", json!(30000)), ("i", "-5", json!(-5)), ("i", " 7\n", json!(7)), ("i", "3.0", json!(3)),
-        ("n", "1.5e3", json!(1500.0)), ("n", "2", json!(2)), ("b", "true", json!(true)), ("o", "{\"a\":[1]}", json!({"a":[1]})),
-        ("a", "[1,2]", json!([1, 2])), ("s", "123", json!("123")), ("s", "true", json!("true")), ("z", "null", Value::Null),
-        ("e", "2", json!(2)), ("r", "9", json!(9)), ("any", "{}", json!("{}")),
+        ("i", "30000", json!(30000)),
+        ("i", "-5", json!(-5)),
+        ("i", " 7\n", json!(7)),
+        ("i", "3.0", json!(3)),
+        ("n", "1.5e3", json!(1500.0)),
+        ("n", "2", json!(2)),
+        ("b", "true", json!(true)),
+        ("o", "{\"a\":[1]}", json!({"a":[1]})),
+        ("a", "[1,2]", json!([1, 2])),
+        ("s", "123", json!("123")),
+        ("s", "true", json!("true")),
+        ("z", "null", Value::Null),
+        ("e", "2", json!(2)),
+        ("r", "9", json!(9)),
+        ("any", "{}", json!("{}")),
     ];
     for (name, text, value) in good {
         assert_eq!(arguments::check(&m, json!({ name: text }), true), Ok(json!({ name: value })), "{name}={text}");
     }
     let bad = [
-        ("i", "abc", "Input parameter 'i' must be an integer."), ("i", "3.5", "Input parameter 'i' must be an integer."),
-        ("i", "0x10", "Input parameter 'i' must be an integer."), ("i", "", "Input parameter 'i' must be an integer."),
+        ("i", "abc", "Input parameter 'i' must be an integer."),
+        ("i", "3.5", "Input parameter 'i' must be an integer."),
+        ("i", "0x10", "Input parameter 'i' must be an integer."),
+        ("i", "", "Input parameter 'i' must be an integer."),
         ("i", "99999999999999999999", "Input parameter 'i' must be an integer."),
-        ("n", "NaN", "Input parameter 'n' must be a number."), ("b", "yes", "Input parameter 'b' must be a boolean."),
-        ("o", "[]", "Input parameter 'o' must be an object."), ("a", "[1,\"x\"]", "Input parameter 'a' at '/1' must be an integer."),
+        ("n", "NaN", "Input parameter 'n' must be a number."),
+        ("b", "yes", "Input parameter 'b' must be a boolean."),
+        ("o", "[]", "Input parameter 'o' must be an object."),
+        ("a", "[1,\"x\"]", "Input parameter 'a' at '/1' must be an integer."),
         ("z", "x", "Input parameter 'z' must be an integer or null."),
     ];
     for (name, text, message) in bad {
@@ -51,7 +66,8 @@ fn text_becomes_what_the_schema_asks_for() {
 #[test]
 fn the_seeds_sentence_is_exact() {
     for text in ["abc", "3.5", "0x10", ""] {
-        let fault = arguments::check(&seed(), json!({ "scriptPath": "a.py", "timeoutMs": text }), true).expect_err(text);
+        let fault =
+            arguments::check(&seed(), json!({ "scriptPath": "a.py", "timeoutMs": text }), true).expect_err(text);
         assert_eq!(fault.message, "Input parameter 'timeoutMs' must be an integer.");
     }
     let fault = arguments::check(&seed(), json!({ "scriptPath": "a.py", "timeoutMs": 50 }), false).expect_err("50");
@@ -61,7 +77,8 @@ fn the_seeds_sentence_is_exact() {
 
 #[test]
 fn all_faults_of_one_call_in_one_answer() {
-    let fault = arguments::check(&seed(), json!({ "scritpPath": 1, "timeoutMs": "x", "inputData": [] }), false).expect_err("bad");
+    let fault = arguments::check(&seed(), json!({ "scritpPath": 1, "timeoutMs": "x", "inputData": [] }), false)
+        .expect_err("bad");
     for piece in [
         "Unknown input parameter 'scritpPath': did you mean 'scriptPath'?",
         "Input parameter 'scriptPath' is required.",
@@ -119,13 +136,21 @@ fn unknown_names() {
     let none = manifest::read(json!({ "toolId": "custom:t", "displayName": "t", "description": "d", "version": "1.0.0", "handler": { "type": "x-t" } }).to_string().as_bytes());
     let anything = json!({ "a": 1, "b": { "c": [] } });
     assert_eq!(arguments::check(&none.expect("good").0, anything.clone(), false), Ok(anything.clone()));
-    for open in [json!({ "type": "object" }), json!({ "type": "object", "properties": { "x": {} }, "additionalProperties": true })] {
+    for open in [
+        json!({ "type": "object" }),
+        json!({ "type": "object", "properties": { "x": {} }, "additionalProperties": true }),
+    ] {
         assert_eq!(arguments::check(&tool(open), anything.clone(), false), Ok(anything.clone()));
     }
     let closed = tool(json!({ "type": "object", "properties": { "x": {} }, "additionalProperties": false }));
-    assert!(arguments::check(&closed, anything, false).expect_err("closed").message.contains("Unknown input parameter 'a'"));
+    assert!(
+        arguments::check(&closed, anything, false).expect_err("closed").message.contains("Unknown input parameter 'a'")
+    );
     for no_object in [json!(null), json!([]), json!("x"), json!(1)] {
-        assert_eq!(arguments::check(&closed, no_object, false).expect_err("no object").kind, Kind::ParameterValidationError);
+        assert_eq!(
+            arguments::check(&closed, no_object, false).expect_err("no object").kind,
+            Kind::ParameterValidationError
+        );
     }
     let shown = arguments::check(&closed, json!({ "\u{1b}[31m\u{202e}": 1 }), false).expect_err("unknown").message;
     assert!(shown.contains("\\u{1b}[31m\\u{202e}") && !shown.contains('\u{1b}'));

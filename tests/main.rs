@@ -1,4 +1,4 @@
-//! All integration tests, in one binary: it links once.
+//! All integration tests, in one binary: it links once. Every file is one subject.
 mod arguments;
 mod cli_call;
 mod common;
@@ -8,6 +8,9 @@ mod manifests;
 mod mcp;
 mod outputs;
 mod policy;
-mod policy_files;
+mod readme;
 mod registry;
+mod runtimes;
 mod service;
+mod shims;
+mod wasm;

@@ -146,7 +146,12 @@ fn every_bad_manifest_says_what_where_and_the_mend() {
         let found = manifest::read(with(old, new).as_bytes()).err();
         let Some(found) = found else { panic!("{old} → {new}: was accepted") };
         let hit = found.iter().any(|p| {
-            p.severity == Severity::Error && p.code == *code && p.pointer == *pointer && p.line == *line && p.column > 0 && p.message.contains(message)
+            p.severity == Severity::Error
+                && p.code == *code
+                && p.pointer == *pointer
+                && p.line == *line
+                && p.column > 0
+                && p.message.contains(message)
         });
         assert!(hit, "{old} → {new}\n{found:#?}");
     }
@@ -158,26 +163,41 @@ fn warnings_leave_the_tool_loaded() {
         ("\"securityContext\"", "\"securtyContext\"", "/securtyContext", "did you mean 'securityContext'"),
         ("\"description\": \"A number.\"", "\"title\": \"n\"", "/parameters/properties/n", "no description"),
         ("\"n\": 1 }", "\"n\": \"x\" }", "/examples/0/input", "does not fit the parameters"),
-        ("\"parameters\": { \"type\": \"object\",", "\"parameters\": { \"type\": \"object\", \"anyOf\": [{}],", "/parameters/anyOf", "model APIs"),
+        (
+            "\"parameters\": { \"type\": \"object\",",
+            "\"parameters\": { \"type\": \"object\", \"anyOf\": [{}],",
+            "/parameters/anyOf",
+            "model APIs",
+        ),
         ("\"Adds numbers.\"", "\"Adds\u{202e} numbers\u{e0041}.\"", "/description", "\\u{202e}"),
         ("\"warm\": false", "\"warm\": true", "/execution/warm", "not built yet"),
         ("\"warm\": false", "\"timeout\": 1", "/execution/timeout", "does nothing"),
     ];
     for (old, new, pointer, message) in cases {
         let (_, problems) = manifest::read(with(old, new).as_bytes()).unwrap_or_else(|p| panic!("{new}: {p:#?}"));
-        let hit = problems.iter().any(|p| p.severity == Severity::Warning && p.pointer == pointer && p.message.contains(message));
+        let hit = problems
+            .iter()
+            .any(|p| p.severity == Severity::Warning && p.pointer == pointer && p.message.contains(message));
         assert!(hit, "{new}\n{problems:#?}");
     }
-    let (manifest, problems) = manifest::read(with("\"tags\"", "\"x-vendor\": 1, \"configSchema\": {}, \"tags\"").as_bytes()).expect("good");
+    let (manifest, problems) =
+        manifest::read(with("\"tags\"", "\"x-vendor\": 1, \"configSchema\": {}, \"tags\"").as_bytes()).expect("good");
     assert_eq!(problems, []);
     assert_eq!(manifest.raw["x-vendor"], 1, "unknown fields are kept");
 }
 
 #[test]
 fn all_faults_at_once() {
-    let text = with("custom:demo", "demo").replace("1.2.3", "1").replace("\"python\"", "\"ruby\"").replace("5000", "1").replace("[\"self\"]", "[\"..\"]");
+    let text = with("custom:demo", "demo")
+        .replace("1.2.3", "1")
+        .replace("\"python\"", "\"ruby\"")
+        .replace("5000", "1")
+        .replace("[\"self\"]", "[\"..\"]");
     let pointers: Vec<_> = manifest::read(text.as_bytes()).expect_err("bad").into_iter().map(|p| p.pointer).collect();
-    assert_eq!(pointers, ["/toolId", "/version", "/handler/language", "/securityContext/fileAccess/allowRead/0", "/execution/timeoutMs"]);
+    assert_eq!(
+        pointers,
+        ["/toolId", "/version", "/handler/language", "/securityContext/fileAccess/allowRead/0", "/execution/timeoutMs"]
+    );
 }
 
 #[test]
@@ -230,14 +250,20 @@ fn the_published_schema_is_as_strict_about_walls() {
 fn hostile_schemas_cost_little() {
     let bound = Duration::from_secs(10); // a debug build on a busy machine; the attacks take years
     let started = Instant::now();
-    let schema = |parameters: Value| with("\"parameters\": { \"type\": \"object\",", &format!("\"old\": {{}}, \"parameters\": {parameters}, \"older\": {{"));
+    let schema = |parameters: Value| {
+        with(
+            "\"parameters\": { \"type\": \"object\",",
+            &format!("\"old\": {{}}, \"parameters\": {parameters}, \"older\": {{"),
+        )
+    };
     let deep = (0..100).fold(json!({}), |inner, _| json!({ "not": inner }));
     let doubling: serde_json::Map<String, Value> = (0..40)
         .map(|n| (format!("d{n}"), json!({ "allOf": [{ "$ref": format!("#/$defs/d{}", n + 1) }, { "$ref": format!("#/$defs/d{}", n + 1) }] })))
         .chain([("d40".to_owned(), json!({}))])
         .collect();
     let many: serde_json::Map<String, Value> = (0..30_000).map(|n| (format!("p{n}"), json!({}))).collect();
-    let regexes: serde_json::Map<String, Value> = (0..200).map(|n| (format!("p{n}"), json!({ "pattern": "a" }))).collect();
+    let regexes: serde_json::Map<String, Value> =
+        (0..200).map(|n| (format!("p{n}"), json!({ "pattern": "a" }))).collect();
     let chain: serde_json::Map<String, Value> =
         (0..3000).map(|n| (format!("d{n}"), json!({ "$ref": format!("#/$defs/d{}", (n + 1) % 3000) }))).collect();
     let refused = [
@@ -252,6 +278,12 @@ fn hostile_schemas_cost_little() {
         let head: String = parameters.to_string().chars().take(120).collect();
         assert!(manifest::read(schema(parameters).as_bytes()).is_err(), "{head}");
     }
+    // As deep as allowed, in a thread of ordinary size.
+    let deepest = (0..55).fold(json!({}), |inner, _| json!({ "not": inner }));
+    let text = schema(json!({ "type": "object", "properties": { "a": deepest } }));
+    std::thread::spawn(move || manifest::read(text.as_bytes()).map(|_| ()).expect("as deep as allowed"))
+        .join()
+        .expect("no overflow");
     // Recursion that visits one place twice: accepted, answered, never explained.
     let branching = json!({ "type": "object", "properties": { "a": { "$ref": "#/$defs/n" } }, "$defs": { "n": { "anyOf": [
         { "type": "array", "items": { "$ref": "#/$defs/n" } }, { "type": "array", "minItems": 1, "items": { "$ref": "#/$defs/n" } } ] } } });

@@ -56,15 +56,34 @@ fn ids(registry: &Registry) -> Vec<String> {
 
 fn report(registry: &Registry, path: &Path) -> registry::FileReport {
     let snapshot = registry.snapshot();
-    snapshot.reports.iter().find(|r| r.path == path).unwrap_or_else(|| panic!("no report for {path:?}: {:#?}", snapshot.reports)).clone()
+    snapshot
+        .reports
+        .iter()
+        .find(|r| r.path == path)
+        .unwrap_or_else(|| panic!("no report for {path:?}: {:#?}", snapshot.reports))
+        .clone()
 }
 
 #[test]
 fn both_ways_of_dropping_in_work() {
     let world = World::new();
     world.file("user_scripts/sum/sum.py", "print(1)");
-    world.file("user_scripts/sum/sum.tool.json", manifest("custom:sum", "1.0.0", json!({ "type": "external-script", "scriptPath": "sum.py", "language": "python" })));
-    world.file("tool-defs/deep/er/two.tool.json", manifest("custom:two", "1.0.0", json!({ "type": "external-script", "scriptPath": "sum/sum.py", "language": "py" })));
+    world.file(
+        "user_scripts/sum/sum.tool.json",
+        manifest(
+            "custom:sum",
+            "1.0.0",
+            json!({ "type": "external-script", "scriptPath": "sum.py", "language": "python" }),
+        ),
+    );
+    world.file(
+        "tool-defs/deep/er/two.tool.json",
+        manifest(
+            "custom:two",
+            "1.0.0",
+            json!({ "type": "external-script", "scriptPath": "sum/sum.py", "language": "py" }),
+        ),
+    );
     world.file("tool-defs/other.json", "{}");
     for skipped in [".hidden/a", "node_modules/a", "venv/a", "__pycache__/a", ".b"] {
         world.file(&format!("tool-defs/{skipped}.tool.json"), "nonsense");
@@ -80,7 +99,10 @@ fn both_ways_of_dropping_in_work() {
     assert_eq!(snapshot.files().len(), 3);
     assert_eq!(snapshot.namers(&world.path("user_scripts/sum/sum.py")).len(), 2);
     // A folder given twice, or inside another, gives each file once.
-    let loader = DirectToolLoader::new(vec![world.path("tool-defs"), world.path("tool-defs/deep"), world.path("tool-defs/./")], vec![world.path("user_scripts")]);
+    let loader = DirectToolLoader::new(
+        vec![world.path("tool-defs"), world.path("tool-defs/deep"), world.path("tool-defs/./")],
+        vec![world.path("user_scripts")],
+    );
     let twice = Registry::new();
     twice.add_source(Arc::new(loader)).expect("files");
     assert_eq!(ids(&twice).len(), 2);
@@ -114,9 +136,17 @@ fn hostile_files_are_one_report_each_and_quick() {
     assert!(started.elapsed() < Duration::from_secs(5));
     assert_eq!(ids(&registry), ["custom:good@1.0.0"]);
     let expected = [
-        ("fifo", Code::Unreadable), ("socket", Code::Unreadable), ("link", Code::Unreadable), ("loop", Code::Unreadable),
-        ("device", Code::Unreadable), ("folder", Code::Unreadable), ("huge", Code::Unreadable), ("latin", Code::Encoding),
-        ("empty", Code::Syntax), ("half", Code::Syntax), ("deep", Code::Syntax),
+        ("fifo", Code::Unreadable),
+        ("socket", Code::Unreadable),
+        ("link", Code::Unreadable),
+        ("loop", Code::Unreadable),
+        ("device", Code::Unreadable),
+        ("folder", Code::Unreadable),
+        ("huge", Code::Unreadable),
+        ("latin", Code::Encoding),
+        ("empty", Code::Syntax),
+        ("half", Code::Syntax),
+        ("deep", Code::Syntax),
     ];
     for (name, code) in expected {
         let report = report(&registry, &at(name));
@@ -178,7 +208,9 @@ fn versions_live_side_by_side_in_one_folder() {
     }
     let registry = world.registry();
     let snapshot = registry.snapshot();
-    let find = |reference: &str| snapshot.find(reference).map(|tool| tool.manifest.version.to_string()).map_err(|f| (f.kind, f.message));
+    let find = |reference: &str| {
+        snapshot.find(reference).map(|tool| tool.manifest.version.to_string()).map_err(|f| (f.kind, f.message))
+    };
     assert_eq!(find("custom:v").as_deref(), Ok("1.2.0"));
     assert_eq!(find("custom:v@1.0.0").as_deref(), Ok("1.0.0"));
     assert_eq!(find("custom:v@^1").as_deref(), Ok("1.2.0"));
@@ -198,7 +230,11 @@ fn versions_live_side_by_side_in_one_folder() {
     world.method("tool-defs/v/again.tool.json", "custom:v", "1.2.0+build");
     assert_eq!(ids(&world.registry()), ["custom:v@1.0.0", "custom:v@2.0.0-beta.1"]);
     registry.refresh_source("files").expect("refresh");
-    assert_eq!(ids(&registry), ["custom:v@1.0.0", "custom:v@1.2.0", "custom:v@2.0.0-beta.1"], "a loaded one keeps its file");
+    assert_eq!(
+        ids(&registry),
+        ["custom:v@1.0.0", "custom:v@1.2.0", "custom:v@2.0.0-beta.1"],
+        "a loaded one keeps its file"
+    );
 }
 
 #[test]
@@ -215,6 +251,9 @@ fn refresh_replaces_or_keeps_everything() {
     assert_eq!(ids(&registry), ["custom:a@1.1.0", "custom:c@1.0.0"]);
     assert!(before.find("custom:b").is_ok(), "who holds an old snapshot keeps it");
     assert_eq!(registry.refresh_source("nobody"), Ok(()));
+    std::fs::rename(world.path("user_scripts"), world.path("gone")).expect("rename");
+    assert!(registry.refresh_source("files").is_err());
+    std::fs::rename(world.path("gone"), world.path("user_scripts")).expect("rename");
     std::fs::rename(world.path("tool-defs"), world.path("away")).expect("rename");
     assert!(registry.refresh_source("files").is_err());
     assert_eq!(ids(&registry), ["custom:a@1.1.0", "custom:c@1.0.0"]);
@@ -222,13 +261,67 @@ fn refresh_replaces_or_keeps_everything() {
     std::fs::rename(world.path("away"), world.path("tool-defs")).expect("rename");
     registry.refresh_source("files").expect("refresh");
     assert_eq!(registry.snapshot().warnings, [""; 0]);
-    assert_eq!(registry.snapshot().sources, [("builtin".to_owned(), registry::BUILTIN_FILES.len()), ("files".to_owned(), 2)]);
+    assert_eq!(
+        registry.snapshot().sources,
+        [("builtin".to_owned(), registry::BUILTIN_FILES.len()), ("files".to_owned(), 2)]
+    );
+}
+
+/// A source that is no folder, offering the tools of one.
+struct Elsewhere(DirectToolLoader);
+
+impl registry::Source for Elsewhere {
+    fn id(&self) -> &str {
+        "elsewhere"
+    }
+    fn discover(&self) -> Result<registry::Discovery, String> {
+        let mut found = self.0.discover()?;
+        found.tools.iter_mut().for_each(|tool| tool.source = "elsewhere".to_owned());
+        Ok(found)
+    }
+}
+
+#[test]
+fn other_sources_and_stricter_rules() {
+    let (world, other) = (World::new(), World::new());
+    world.method("tool-defs/a.tool.json", "custom:a", "1.0.0");
+    other.method("tool-defs/a.tool.json", "custom:a", "2.0.0");
+    other.method("tool-defs/b.tool.json", "custom:b", "1.0.0");
+    let registry = world.registry();
+    registry.add_source(Arc::new(Elsewhere(other.loader()))).expect("added");
+    assert!(registry.add_source(Arc::new(Elsewhere(other.loader()))).is_err(), "the id is taken");
+    let snapshot = registry.snapshot();
+    assert_eq!(snapshot.find("custom:a").expect("kept").manifest.version.to_string(), "1.0.0");
+    assert_eq!(snapshot.find("custom:b").expect("added").source, "elsewhere");
+    let rules = json!({ "required": ["metadata"], "properties": { "metadata": { "required": ["author"] } } });
+    let rules = toolhost::manifest::schema::Schema::compile(&rules).expect("schema");
+    let strict = Registry::new();
+    strict.add_source(Arc::new(world.loader().stricter(rules))).expect("files");
+    assert_eq!(ids(&strict), [""; 0]);
+    assert!(strict.snapshot().reports[0].problems[0].message.contains("'metadata' is missing"));
+}
+
+#[test]
+fn a_script_of_the_same_name_in_the_base_is_told() {
+    let world = World::new();
+    let handler = json!({ "type": "external-script", "scriptPath": "main.py", "language": "python" });
+    world.file("user_scripts/own/own.tool.json", manifest("custom:own", "1.0.0", handler));
+    world.file("user_scripts/own/main.py", "1");
+    world.file("user_scripts/main.py", "2");
+    let tool = world.registry().snapshot().find("custom:own").expect("loaded");
+    assert_eq!(tool.site.script, Some(world.path("user_scripts/main.py")), "base folder first");
+    assert!(tool.warnings.iter().any(|w| w.severity == Severity::Warning && w.message.contains("beside the manifest")));
 }
 
 #[test]
 fn in_process_tools() {
     let registry = World::new().registry();
-    let whole = Definition { name: "app:echo".to_owned(), description: "Echoes.".to_owned(), input_schema: Some(json!({ "type": "object" })), ..Definition::default() };
+    let whole = Definition {
+        name: "app:echo".to_owned(),
+        description: "Echoes.".to_owned(),
+        input_schema: Some(json!({ "type": "object" })),
+        ..Definition::default()
+    };
     let missing = [
         (Definition { name: String::new(), ..whole.clone() }, "a name"),
         (Definition { description: String::new(), ..whole.clone() }, "a description"),
@@ -268,7 +361,16 @@ fn requirements_are_settled_without_hanging() {
         Availability::Ready => String::new(),
         Availability::Unavailable { needs } => needs.join("; "),
     };
-    let cases = [("base", ""), ("good", ""), ("old", "loaded: 1.0.0"), ("missing", "not loaded"), ("behind", "itself unavailable"), ("ring-a", "circle"), ("ring-b", "circle"), ("by-ring", "itself unavailable")];
+    let cases = [
+        ("base", ""),
+        ("good", ""),
+        ("old", "loaded: 1.0.0"),
+        ("missing", "not loaded"),
+        ("behind", "itself unavailable"),
+        ("ring-a", "circle"),
+        ("ring-b", "circle"),
+        ("by-ring", "itself unavailable"),
+    ];
     for (name, piece) in cases {
         let needs = needs(name);
         assert!(needs.contains(piece) && needs.is_empty() == piece.is_empty(), "{name}: {needs}");
@@ -295,18 +397,26 @@ fn what_is_not_built_yet_is_listed_as_unavailable() {
     with("gpu", json!({ "securityContext": { "requiredCapabilities": ["gpu"] } }));
     let snapshot = world.registry().snapshot();
     let mut machine = toolhost::policy::Machine::default();
-    for (name, piece) in [("hosts", "network grants"), ("async", "asynchronous"), ("service", "tool-service"), ("client", "definition-only"), ("word", "telepathy"), ("gpu", "'gpu'")] {
+    for (name, piece) in [
+        ("hosts", "network grants"),
+        ("async", "asynchronous"),
+        ("service", "tool-service"),
+        ("client", "definition-only"),
+        ("word", "telepathy"),
+        ("gpu", "'gpu'"),
+    ] {
         let tool = snapshot.find(&format!("u:{name}")).expect("loaded");
         assert!(registry::needs_of(&tool, &machine).join(" ").contains(piece), "{name}");
     }
     machine.capabilities.insert("gpu".to_owned());
     assert_eq!(registry::needs_of(&snapshot.find("u:gpu").expect("gpu"), &machine), [""; 0]);
     let mut out = Vec::new();
-    list::run(&snapshot, &machine, &list::Args { namespace: Some("u".to_owned()), ..list::Args::default() }, &mut out).expect("list");
+    list::show(&snapshot, &machine, &list::Args { namespace: Some("u".to_owned()), ..list::Args::default() }, &mut out)
+        .expect("list");
     let text = String::from_utf8(out).expect("UTF-8");
     assert!(text.contains("unavailable: needs network grants (securityContext.networkAccess.allowHosts)"), "{text}");
     let mut out = Vec::new();
-    list::run(&snapshot, &machine, &list::Args { json: true, ..list::Args::default() }, &mut out).expect("list");
+    list::show(&snapshot, &machine, &list::Args { json: true, ..list::Args::default() }, &mut out).expect("list");
     let listed: Vec<serde_json::Value> = serde_json::from_slice(&out).expect("JSON");
     assert_eq!(listed.len(), 6 + registry::BUILTIN_FILES.len());
 }
@@ -329,24 +439,57 @@ fn script_paths() {
     let own = world.path("tool-defs/own");
     let resolve = |path: &str| registry::scripts::resolve(&bases, Some(&own), path);
     let found = [
-        ("a/b.py", "user_scripts/a/b.py"), ("a/./b.py", "user_scripts/a/b.py"), ("./a//b.py", "user_scripts/a/b.py"),
-        ("a/%2e%2e.py", "user_scripts/a/%2e%2e.py"), ("user_scripts/examples/echo.py", "user_scripts/examples/echo.py"),
-        ("own/beside.py", "tool-defs/own/beside.py"), ("beside.py", "tool-defs/own/beside.py"),
+        ("a/b.py", "user_scripts/a/b.py"),
+        ("a/./b.py", "user_scripts/a/b.py"),
+        ("./a//b.py", "user_scripts/a/b.py"),
+        ("a/%2e%2e.py", "user_scripts/a/%2e%2e.py"),
+        ("user_scripts/examples/echo.py", "user_scripts/examples/echo.py"),
+        ("own/beside.py", "tool-defs/own/beside.py"),
+        ("beside.py", "tool-defs/own/beside.py"),
     ];
     for (written, path) in found {
         assert_eq!(resolve(written).map(|site| site.script), Ok(Some(world.path(path))), "{written}");
     }
     let absolute = world.path("user_scripts/a/b.py");
     let refused = [
-        "../outside/x.py", "a/../../outside/x.py", "a/../b.py", "a\\..\\..\\x.py", "..", "../user_scripts2/x.py",
-        absolute.to_str().expect("path"), "/etc/passwd", "C:\\x.py", "C:/x.py", "~/x.py", "~root/x.py", "\\\\server\\x.py", "//server/x.py",
-        "file:///etc/passwd", "FILE:x.py", "http://h/x.py", "a\0b.py", "a/b.py\n", "\u{202e}yp.x", "", ".", "a/", "link.py", "linked/x.py", "a/inner.py",
-        "fifo.py", "folder.py",
+        "../outside/x.py",
+        "a/../../outside/x.py",
+        "a/../b.py",
+        "a\\..\\..\\x.py",
+        "..",
+        "../user_scripts2/x.py",
+        absolute.to_str().expect("path"),
+        "/etc/passwd",
+        "C:\\x.py",
+        "C:/x.py",
+        "~/x.py",
+        "~root/x.py",
+        "\\\\server\\x.py",
+        "//server/x.py",
+        "file:///etc/passwd",
+        "FILE:x.py",
+        "http://h/x.py",
+        "a\0b.py",
+        "a/b.py\n",
+        "\u{202e}yp.x",
+        "",
+        ".",
+        "a/",
+        "link.py",
+        "linked/x.py",
+        "a/inner.py",
+        "fifo.py",
+        "folder.py",
     ];
     for written in refused {
         let fault = resolve(written).expect_err(written);
         assert_eq!(fault.kind, Kind::SecurityError, "{written:?}: {fault:?}");
-        assert!(!fault.message.contains(world.root.path().to_str().expect("path")) || written == absolute.to_str().expect("path"), "{}", fault.message);
+        assert!(
+            !fault.message.contains(world.root.path().to_str().expect("path"))
+                || written == absolute.to_str().expect("path"),
+            "{}",
+            fault.message
+        );
     }
     for written in ["none.py", "a/%2e%2e/b.py", "a/b.py/c", "user_scripts", &"x".repeat(300)] {
         assert_eq!(resolve(written).expect_err(written).kind, Kind::ParameterValidationError, "{written}");
@@ -379,14 +522,17 @@ fn scripts_that_are_missing_or_forbidden_are_told_at_load() {
     let world = World::new();
     let script = |name: &str, path: &str| {
         let handler = json!({ "type": "external-script", "scriptPath": path, "language": "python" });
-        let text: serde_json::Value = serde_json::from_str(&manifest(&format!("s:{name}"), "1.0.0", handler)).expect("JSON");
+        let text: serde_json::Value =
+            serde_json::from_str(&manifest(&format!("s:{name}"), "1.0.0", handler)).expect("JSON");
         world.file(&format!("tool-defs/{name}.tool.json"), format!("{text:#}"))
     };
     let missing = script("missing", "no/such.py");
     let upwards = script("upwards", "../x.py");
     let registry = world.registry();
     assert_eq!(ids(&registry), [""; 0]);
-    for (file, code, piece) in [(missing, Code::Dependency, "user_scripts/no/such.py"), (upwards, Code::Security, "'..'")] {
+    for (file, code, piece) in
+        [(missing, Code::Dependency, "user_scripts/no/such.py"), (upwards, Code::Security, "'..'")]
+    {
         let problem = &report(&registry, &file).problems[0];
         assert_eq!((problem.code, problem.pointer.as_str()), (code, "/handler/scriptPath"));
         assert!(problem.line > 1 && problem.message.contains(piece), "{problem:?}");
@@ -398,7 +544,10 @@ fn check_tells_per_file() {
     let world = World::new();
     let good = world.method("tool-defs/good.tool.json", "custom:good", "1.0.0");
     let bad = world.file("tool-defs/bad.tool.json", "{\n  \"toolId\": \"custom:bad\",\n  \"toolId\": 1\n}");
-    let noted = world.file("user_scripts/noted.tool.json", format!("// note\n{}", manifest("custom:noted", "1.0.0", json!({ "type": "x-t" }))));
+    let noted = world.file(
+        "user_scripts/noted.tool.json",
+        format!("// note\n{}", manifest("custom:noted", "1.0.0", json!({ "type": "x-t" }))),
+    );
     let outside = world.method("elsewhere/out.tool.json", "custom:out", "1.0.0");
     let folders = ([world.path("tool-defs")], [world.path("user_scripts")]);
     let examine = |paths: &[PathBuf]| check::examine(&folders.0, &folders.1, paths);
@@ -407,7 +556,10 @@ fn check_tells_per_file() {
     let mut out = Vec::new();
     check::print(&files, true, &mut out).expect("print");
     let printed: Vec<serde_json::Value> = serde_json::from_slice(&out).expect("JSON");
-    assert_eq!((&printed[0]["status"], &printed[0]["code"], &printed[0]["pointer"]), (&json!("skipped"), &json!("syntax"), &json!("/toolId")));
+    assert_eq!(
+        (&printed[0]["status"], &printed[0]["code"], &printed[0]["pointer"]),
+        (&json!("skipped"), &json!("syntax"), &json!("/toolId"))
+    );
     assert_eq!((&printed[0]["line"], &printed[0]["column"]), (&json!(3), &json!(3)));
     assert_eq!((&printed[1]["status"], &printed[1]["code"]), (&json!("loaded"), &json!(null)));
     let mut out = Vec::new();
@@ -417,8 +569,11 @@ fn check_tells_per_file() {
     assert!(!check::good(&files) && check::good(&files[1..]));
     check::strict(&mut files);
     assert!(check::good(&files[1..2]) && !check::good(&files[2..]), "comments are errors under --strict");
-    assert_eq!(examine(&[good.clone()]).len(), 1);
-    assert_eq!(examine(&[outside.clone()]).iter().map(|f| (&f.path, f.status)).collect::<Vec<_>>(), [(&outside, Status::Loaded)]);
+    assert_eq!(examine(std::slice::from_ref(&good)).len(), 1);
+    assert_eq!(
+        examine(std::slice::from_ref(&outside)).iter().map(|f| (&f.path, f.status)).collect::<Vec<_>>(),
+        [(&outside, Status::Loaded)]
+    );
     assert_eq!(examine(&[world.path("elsewhere")]).len(), 1);
     assert!(!check::good(&examine(&[world.path("nowhere.tool.json")])));
 }
@@ -430,18 +585,27 @@ fn new_makes_tools_that_load() {
     for language in ["python", "node", "bun", "wasm"] {
         let args = new::Args { name: format!("try-{language}"), language: Some(language.to_owned()), script: None };
         let mut out = Vec::new();
-        let made = new::run(&scripts, &args, &mut out).expect(language);
+        let made = new::make(&scripts, &args, &mut out).expect(language);
         assert_eq!(made.id, format!("custom:try-{language}"));
         assert!(String::from_utf8(out).expect("UTF-8").contains(&format!("toolhost call custom:try-{language}")));
-        assert!(new::run(&scripts, &args, &mut Vec::new()).is_err(), "nothing is overwritten");
+        assert!(new::make(&scripts, &args, &mut Vec::new()).is_err(), "nothing is overwritten");
         if language == "wasm" {
-            wasmtime::Module::new(&wasmtime::Engine::default(), std::fs::read(&made.script).expect("file")).expect("a module");
+            wasmtime::Module::new(&wasmtime::Engine::default(), std::fs::read(&made.script).expect("file"))
+                .expect("a module");
         }
     }
     let own = world.file("elsewhere/mine.py", "print(1)");
-    new::run(&scripts, &new::Args { name: "acme:mine".to_owned(), language: None, script: Some(own) }, &mut Vec::new()).expect("mine");
+    new::make(
+        &scripts,
+        &new::Args { name: "acme:mine".to_owned(), language: None, script: Some(own) },
+        &mut Vec::new(),
+    )
+    .expect("mine");
     for bad in ["a/b", "../x", "core:x", "a b", ""] {
-        assert!(new::run(&scripts, &new::Args { name: bad.to_owned(), ..new::Args::default() }, &mut Vec::new()).is_err(), "{bad}");
+        assert!(
+            new::make(&scripts, &new::Args { name: bad.to_owned(), ..new::Args::default() }, &mut Vec::new()).is_err(),
+            "{bad}"
+        );
     }
     let registry = world.registry();
     assert_eq!(ids(&registry).len(), 5, "{:#?}", registry.snapshot().reports);

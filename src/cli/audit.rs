@@ -3,10 +3,14 @@
 //! For: `cli`. In: a tool or all, policies, a machine. Out: text or JSON.
 //! Never: a second opinion: it prints the `policy::Decision` that a call is held to.
 
+use super::refusal::{Exit, Refusal};
+use super::settings::Settings;
+use super::{host, words};
 use crate::{fault, manifest, policy};
 use manifest::{Manifest, Site};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::sync::Arc;
 
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -20,9 +24,6 @@ pub struct Args {
     /// For a program
     #[arg(long)]
     pub json: bool,
-    /// Run our own probe inside that exact confinement and show what it could and could not do
-    #[arg(long, requires = "tool", conflicts_with_all = ["suggest_policy", "all", "who_can", "call", "diff"])]
-    pub probe: bool,
     /// Print the policy text that would grant what the tool asks; each `why` is left for you
     #[arg(long, requires = "tool", conflicts_with_all = ["all", "who_can", "call", "diff"])]
     pub suggest_policy: bool,
@@ -35,6 +36,45 @@ pub struct Args {
     /// The same as `toolhost diff OLD NEW`
     #[arg(long, num_args = 2, value_names = ["OLD", "NEW"], conflicts_with_all = ["who_can", "call"])]
     pub diff: Option<Vec<String>>,
+}
+
+pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
+    if let Some(call) = &args.call {
+        words::show(past(settings, call, args.json)?.as_bytes());
+        return Ok(Exit::Ok.into());
+    }
+    if let Some([old, new]) = args.diff.as_deref() {
+        return super::diff::run(settings, super::diff::Args { old: old.clone(), new: new.clone(), json: args.json });
+    }
+    let known = host::Tools::of(settings)?;
+    let host = Host { tools: &known.pairs(), policies: &known.policies, machine: &known.machine };
+    let text = if let Some(question) = &args.who_can {
+        who_can(&host, &settings.bases(), question, args.json).map_err(|fault| Refusal::of(&fault))?
+    } else if let Some(reference) = &args.tool {
+        let tool = known.snapshot.find(reference).map_err(|fault| Refusal::of(&fault))?;
+        match args.suggest_policy {
+            true => suggest(&host, &tool.manifest, &tool.site),
+            false => one(&host, &tool.manifest, &tool.site, args.json),
+        }
+    } else {
+        all(&host, args.json)
+    };
+    words::show(text.as_bytes());
+    Ok(Exit::Ok.into())
+}
+
+/// `audit --call ID`: the record of a past call, and the confinement it ran under.
+fn past(settings: &Settings, call: &str, json: bool) -> anyhow::Result<String> {
+    let recalled = host::audit_log(settings)?.recall(call).map_err(|why| Refusal::new(Exit::Caller, why))?;
+    if json {
+        return Ok(pretty(&serde_json::json!({ "record": recalled.record, "confinement": recalled.confinement })));
+    }
+    let confinement = match &recalled.confinement {
+        Some(confinement) => format!("what it could touch\n{}", pretty(confinement)),
+        None if recalled.record["digests"]["confinement"].is_null() => "nothing was started for it\n".to_owned(),
+        None => "the text of its confinement is no longer beside the audit log\n".to_owned(),
+    };
+    Ok(format!("the record\n{}{confinement}", pretty(&recalled.record)))
 }
 
 /// What is known of this host when the verb runs.
@@ -100,5 +140,5 @@ pub fn who_can(host: &Host<'_>, bases: &[PathBuf], question: &str, json: bool) -
 }
 
 pub(super) fn pretty(value: &serde_json::Value) -> String {
-    format!("{value:#}\n")
+    format!("{}\n", manifest::text::json(value, true))
 }

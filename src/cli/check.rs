@@ -3,13 +3,17 @@
 //! For: the command line and CI. In: folders, paths, and policy problems as plain data.
 //! Out: a text with path:line:column, or JSON. Never: prints a file's text raw; changes anything.
 
-use crate::manifest::text::printable;
+use super::refusal::Exit;
+use super::settings::Settings;
+use super::words;
+use crate::manifest::text::{self, printable};
 use crate::manifest::{Code, Problem, Severity};
-use crate::registry;
+use crate::{policy, registry};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::sync::Arc;
 
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -69,16 +73,88 @@ pub fn examine(tools: &[PathBuf], scripts: &[PathBuf], paths: &[PathBuf]) -> Vec
 }
 
 fn unreadable(path: PathBuf, why: String) -> File {
-    let problem =
-        Problem { severity: Severity::Error, code: Code::Unreadable, pointer: String::new(), line: 0, column: 0, message: why };
+    let problem = Problem {
+        severity: Severity::Error,
+        code: Code::Unreadable,
+        pointer: String::new(),
+        line: 0,
+        column: 0,
+        message: why,
+    };
     File { path, status: registry::Status::Skipped, tool: None, problems: vec![problem] }
+}
+
+pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
+    let (policy_paths, paths) = args.paths.iter().cloned().partition::<Vec<_>, _>(|path| names_a_policy(path));
+    let mut files = if args.paths.is_empty() || !paths.is_empty() {
+        examine(&settings.tools, &settings.scripts, &paths)
+    } else {
+        Vec::new()
+    };
+    let policies = match &settings.policies {
+        Some(path) if args.paths.is_empty() => vec![path.clone()],
+        Some(path) => policy_paths.into_iter().chain(paths.into_iter().filter(|p| holds(p, path))).collect(),
+        None => policy_paths,
+    };
+    files.extend(policies.iter().flat_map(|path| of_policies(path, &settings.root)));
+    if args.strict {
+        strict(&mut files);
+    }
+    let mut out = Vec::new();
+    print(&files, args.json, &mut out)?;
+    words::show(&out);
+    Ok(if good(&files) { Exit::Ok } else { Exit::Caller }.into())
+}
+
+fn names_a_policy(path: &Path) -> bool {
+    path.file_name().and_then(|name| name.to_str()).is_some_and(policy::is_policy_file)
+}
+
+/// Is this the configured policies folder, or one around it?
+fn holds(folder: &Path, policies: &Path) -> bool {
+    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
+    real(policies).starts_with(real(folder))
+}
+
+/// What the policy room says about its files, one entry for each.
+fn of_policies(path: &Path, root: &Path) -> Vec<File> {
+    let (good, problems) = match policy::Policies::load_from(path, root) {
+        Ok(policies) => {
+            let good = policies.all().map(|policy| policy.file.clone()).filter(|file| !file.as_os_str().is_empty());
+            (good.collect(), policies.notes().to_vec())
+        }
+        Err(problems) => (Vec::new(), problems),
+    };
+    let mut files: BTreeMap<PathBuf, File> = BTreeMap::new();
+    let loaded = |path: &PathBuf| File {
+        path: path.clone(),
+        status: registry::Status::Loaded,
+        tool: None,
+        problems: Vec::new(),
+    };
+    for path in good {
+        files.entry(path.clone()).or_insert_with(|| loaded(&path));
+    }
+    for policy::FileProblem { path, problem } in problems {
+        let file = files.entry(path.clone()).or_insert_with(|| loaded(&path));
+        // Ignored, or broken.
+        if problem.severity == Severity::Error || problem.code == Code::Unreadable {
+            file.status = registry::Status::Skipped;
+        }
+        file.problems.push(problem);
+    }
+    files.into_values().collect()
 }
 
 /// Under `--strict` nothing is only a remark (Q4, A-071).
 pub fn strict(files: &mut [File]) {
     for file in files {
-        // A builtin's own file in the source tree is a note about this program, not about the file.
-        for problem in file.problems.iter_mut().filter(|p| p.severity != Severity::Note || p.code == Code::Syntax) {
+        // Not about a file's text: a folder that is not there, a note on where a script was found, a builtin's own file.
+        let about_text = |p: &&mut Problem| match p.severity {
+            Severity::Note => p.code == Code::Syntax,
+            Severity::Warning | Severity::Error => p.code != Code::Unreadable,
+        };
+        for problem in file.problems.iter_mut().filter(about_text) {
             problem.severity = Severity::Error;
             file.status = registry::Status::Skipped;
         }
@@ -92,7 +168,7 @@ pub fn good(files: &[File]) -> bool {
 
 pub fn print(files: &[File], json: bool, out: &mut dyn Write) -> io::Result<()> {
     if json {
-        return writeln!(out, "{:#}", Value::Array(files.iter().map(entry).collect()));
+        return writeln!(out, "{}", text::json(&Value::Array(files.iter().map(entry).collect()), true));
     }
     let mut counts: BTreeMap<Severity, usize> = BTreeMap::new();
     for file in files {

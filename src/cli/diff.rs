@@ -3,11 +3,16 @@
 //! For: `cli`. In: two of: manifests, policy files or folders, TOOL@V, saved `audit --json`.
 //! Out: text or JSON. Never: runs or changes anything.
 
-use crate::{fault, manifest, policy};
+use super::refusal::{Exit, Refusal};
+use super::settings::Settings;
+use super::{host, words};
+use crate::{fault, manifest, policy, registry};
 use manifest::{Manifest, Site};
 use policy::diff::Powers;
 use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::sync::Arc;
 
 #[derive(clap::Args, Clone, Debug)]
@@ -19,6 +24,56 @@ pub struct Args {
     /// For a program
     #[arg(long)]
     pub json: bool,
+}
+
+pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
+    let known = host::Tools::of(settings)?;
+    let host = Host {
+        tools: &known.pairs(),
+        policies: &known.policies,
+        machine: &|policies| known.machine_under(settings, policies),
+        find: &|reference| known.snapshot.find(reference).map(|tool| (tool.manifest.clone(), tool.site.clone())),
+        read: &|path| read(settings, path),
+        root: &settings.root,
+    };
+    let text = report(&host, &args).map_err(|fault| Refusal::of(&fault))?;
+    words::show(text.as_bytes());
+    Ok(Exit::Ok.into())
+}
+
+/// One manifest wherever it lies: an older copy has its script where the present one has it.
+fn read(settings: &Settings, path: &Path) -> Found {
+    let shown = manifest::text::printable(&path.display().to_string());
+    let bad = |why: String| wrong("a manifest cannot be read").person(format!("{shown}: {why}"));
+    let bytes = bytes(path, crate::quantity::MAX_DEFINITION_BYTES).map_err(bad)?;
+    let (manifest, _) = manifest::read(&bytes).map_err(|problems| {
+        let lines: Vec<String> =
+            problems.iter().map(|p| format!("{}:{}: {}: {}", p.line, p.column, p.pointer, p.message)).collect();
+        bad(lines.join("\n"))
+    })?;
+    let path = path.canonicalize().map_err(|e| bad(e.to_string()))?;
+    let folder = path.parent().unwrap_or(Path::new("/")).to_path_buf();
+    let nowhere = Site { manifest: path.clone(), base: PathBuf::new(), script: None, folder: folder.clone() };
+    let site = match &manifest.handler {
+        manifest::Handler::Script { script_path, .. } => {
+            Site { manifest: path, ..registry::scripts::resolve(&settings.bases(), Some(&folder), script_path)? }
+        }
+        _ => nowhere,
+    };
+    Ok((Arc::new(manifest), site))
+}
+
+/// A regular file of a bounded size; never waits on a pipe.
+fn bytes(path: &Path, most: u64) -> Result<Vec<u8>, String> {
+    let flags = nix::fcntl::OFlag::O_NONBLOCK | nix::fcntl::OFlag::O_NOCTTY;
+    let file =
+        std::fs::OpenOptions::new().read(true).custom_flags(flags.bits()).open(path).map_err(|e| e.to_string())?;
+    if !file.metadata().is_ok_and(|facts| facts.is_file()) {
+        return Err("is not a regular file".into());
+    }
+    let mut bytes = Vec::new();
+    file.take(most + 1).read_to_end(&mut bytes).map_err(|e| e.to_string())?;
+    if bytes.len() as u64 > most { Err(format!("is larger than {most} bytes")) } else { Ok(bytes) }
 }
 
 type Found = Result<(Arc<Manifest>, Site), fault::Fault>;
@@ -96,12 +151,7 @@ fn side(host: &Host<'_>, text: &str) -> Result<Side, fault::Fault> {
 fn audit(path: &Path) -> Result<Side, fault::Fault> {
     let shown = manifest::text::printable(&path.display().to_string());
     let bad = |why: String| wrong("a saved audit cannot be read").person(format!("{shown}: {why}"));
-    let file = std::fs::File::open(path).map_err(|e| bad(e.to_string()))?;
-    if !file.metadata().is_ok_and(|m| m.is_file()) {
-        return Err(bad("is not a regular file".into()));
-    }
-    let mut bytes = Vec::new();
-    file.take(MAX_AUDIT_BYTES).read_to_end(&mut bytes).map_err(|e| bad(e.to_string()))?;
+    let bytes = bytes(path, MAX_AUDIT_BYTES).map_err(bad)?;
     let saved = serde_json::from_slice(&bytes).map_err(|e| bad(e.to_string()))?;
     Powers::from_audit(&saved).map(Side::Powers).map_err(bad)
 }

@@ -6,9 +6,11 @@ use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
 use super::words;
 use crate::executor::method::Methods;
+use crate::executor::process::{Launchers, Scripts, WasmWorkers};
+use crate::executor::wasm;
 use crate::service::runlog::{self, Level};
 use crate::service::{self, Executors, Parts, Service, audit};
-use crate::{policy, registry, runtimes};
+use crate::{executor, manifest, policy, registry, runtimes};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -52,13 +54,50 @@ fn described(found: &policy::FileProblem) -> String {
     format!("  {}{place}: {pointer}{}", path.display(), problem.message)
 }
 
+/// What the verbs that run nothing need: tools, policies and facts of the machine.
+pub struct Tools {
+    pub snapshot: Arc<registry::Snapshot>,
+    pub policies: Arc<policy::Policies>,
+    pub machine: Arc<policy::Machine>,
+}
+
+impl Tools {
+    pub fn of(settings: &Settings) -> anyhow::Result<Tools> {
+        say_root(settings);
+        let policies = policies(settings)?;
+        let machine = Arc::new(machine(settings, &policies));
+        Ok(Tools { snapshot: registry(settings)?.snapshot(), policies, machine })
+    }
+
+    /// The same machine, with the interpreters that other policies name.
+    pub fn machine_under(&self, settings: &Settings, policies: &policy::Policies) -> policy::Machine {
+        let named_runtimes = named_runtimes(policies, &never_under(settings));
+        policy::Machine { named_runtimes, ..(*self.machine).clone() }
+    }
+
+    /// Every tool as policy looks at it.
+    pub fn pairs(&self) -> Vec<(Arc<manifest::Manifest>, manifest::Site)> {
+        let tools = self.snapshot.list(&registry::Filter::default());
+        tools.iter().map(|tool| (tool.manifest.clone(), tool.site.clone())).collect()
+    }
+}
+
 /// What this machine has: interpreters on PATH or named by a policy, and what the operator says it offers.
 pub fn machine(settings: &Settings, policies: &policy::Policies) -> policy::Machine {
     let never_under = never_under(settings);
     let search = std::env::var_os("PATH").unwrap_or_default();
+    policy::Machine {
+        named_runtimes: named_runtimes(policies, &never_under),
+        runtimes: runtimes::discover(&search, &never_under).runtimes,
+        capabilities: settings.capabilities.clone(),
+        cgroup: false,
+    }
+}
+
+fn named_runtimes(policies: &policy::Policies, never_under: &[PathBuf]) -> BTreeMap<PathBuf, policy::Runtime> {
     let named = policies.named_runtimes().into_iter().filter_map(|(language, path)| {
         let runtime = runtimes::named(language, &path).and_then(|runtime| {
-            runtimes::outside(&runtime, &never_under)?;
+            runtimes::outside(&runtime, never_under)?;
             Ok(runtime)
         });
         match runtime {
@@ -69,12 +108,7 @@ pub fn machine(settings: &Settings, policies: &policy::Policies) -> policy::Mach
             }
         }
     });
-    policy::Machine {
-        named_runtimes: named.collect(),
-        runtimes: runtimes::discover(&search, &never_under).runtimes,
-        capabilities: settings.capabilities.clone(),
-        cgroup: false,
-    }
+    named.collect()
 }
 
 /// Folders of tools, scripts and policies: nothing below them is ever an interpreter.
@@ -85,15 +119,49 @@ fn never_under(settings: &Settings) -> Vec<PathBuf> {
 }
 
 /// The ways this host runs tools.
-fn executors() -> Executors {
-    Executors { process: None, wasm: None, methods: Arc::new(Methods::new()), extensions: BTreeMap::new() }
+fn executors(launchers: &Arc<Launchers>) -> Executors {
+    Executors {
+        process: Some(Arc::new(Scripts::new(launchers.clone()))),
+        wasm: wasm_executor(launchers),
+        methods: Arc::new(Methods::new()),
+        extensions: BTreeMap::new(),
+    }
+}
+
+/// `None` where compiled code can be kept nowhere: wasm tools are then unavailable, and the log says why.
+fn wasm_executor(launchers: &Arc<Launchers>) -> Option<Arc<dyn executor::Executor>> {
+    match wasm::Cache::usual(|name| std::env::var_os(name)) {
+        Ok((cache, note)) => {
+            if let Some(note) = note {
+                tracing::info!(target: "toolhost::host", "{note}");
+            }
+            Some(Arc::new(wasm::Wasm::new(Arc::new(WasmWorkers::new(launchers.clone())), cache)))
+        }
+        Err(why) => {
+            tracing::warn!(target: "toolhost::host", "wasm tools are unavailable: {why}");
+            None
+        }
+    }
+}
+
+/// What starts launchers, from this very binary.
+pub fn launchers() -> anyhow::Result<Arc<Launchers>> {
+    let launchers = Launchers::of_this_binary()
+        .map_err(|e| Refusal::new(Exit::Host, format!("this binary cannot be opened to start launchers: {e}")))?;
+    Ok(Arc::new(launchers))
+}
+
+/// Where calls are recorded.
+pub fn audit_log(settings: &Settings) -> anyhow::Result<audit::Log> {
+    let path = settings.audit_log.clone().ok_or_else(|| {
+        Refusal::new(Exit::Host, "this user has no home folder for the audit log; name a file with --audit-log")
+    })?;
+    Ok(audit::Log::new(path))
 }
 
 /// Everything, ready for calls.
 pub fn service(settings: &Settings) -> anyhow::Result<Arc<Service>> {
-    let audit = settings.audit_log.clone().ok_or_else(|| {
-        Refusal::new(Exit::Host, "this user has no home folder for the audit log; name a file with --audit-log")
-    })?;
+    let audit = audit_log(settings)?;
     let policies = policies(settings)?;
     let mut calls = service::Settings::default();
     calls.running = settings.running_calls.unwrap_or(calls.running);
@@ -101,8 +169,8 @@ pub fn service(settings: &Settings) -> anyhow::Result<Arc<Service>> {
         registry: registry(settings)?,
         machine: Arc::new(machine(settings, &policies)),
         policies,
-        executors: executors(),
-        audit: audit::Log::new(audit),
+        executors: executors(&launchers()?),
+        audit,
         scripts: settings.bases(),
         settings: calls,
     }))

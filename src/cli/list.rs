@@ -3,10 +3,14 @@
 //! For: the command line. In: a snapshot and the machine's facts. Out: a table, or JSON.
 //! Never: prints a manifest's text raw.
 
-use crate::manifest::text::{head, printable};
+use super::refusal::Exit;
+use super::settings::Settings;
+use super::{host, words};
+use crate::manifest::text::{head, json as json_text, printable};
 use crate::{policy, registry};
 use serde_json::{Value, json};
 use std::io::{self, Write};
+use std::process::ExitCode;
 
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct Args {
@@ -30,7 +34,20 @@ pub struct Args {
 /// Widest description in the table, characters.
 const WIDE: usize = 60;
 
-pub fn run(snapshot: &registry::Snapshot, machine: &policy::Machine, args: &Args, out: &mut dyn Write) -> io::Result<()> {
+pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
+    let host = host::Tools::of(settings)?;
+    let mut out = Vec::new();
+    show(&host.snapshot, &host.machine, &args, &mut out)?;
+    words::show(&out);
+    Ok(Exit::Ok.into())
+}
+
+pub fn show(
+    snapshot: &registry::Snapshot,
+    machine: &policy::Machine,
+    args: &Args,
+    out: &mut dyn Write,
+) -> io::Result<()> {
     let filter = registry::Filter {
         tags: args.tags.clone(),
         category: args.category.clone(),
@@ -40,7 +57,7 @@ pub fn run(snapshot: &registry::Snapshot, machine: &policy::Machine, args: &Args
     let tools = snapshot.list(&filter);
     if args.json {
         let listed: Vec<_> = tools.iter().map(|tool| entry(tool, machine)).collect();
-        return writeln!(out, "{:#}", Value::Array(listed));
+        return writeln!(out, "{}", json_text(&Value::Array(listed), true));
     }
     if tools.is_empty() {
         let skipped = snapshot.reports.iter().filter(|report| report.status == registry::Status::Skipped).count();

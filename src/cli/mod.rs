@@ -36,10 +36,22 @@ struct Cli {
 enum Verb {
     /// Call one tool and print its output as JSON
     Call(call::Args),
-    /// Serve the tools to an agent (MCP)
-    Serve(serve::Args),
+    /// List the tools
+    List(list::Args),
+    /// Check every manifest and policy: what is wrong, where, and the mend
+    Check(check::Args),
+    /// Show what a tool may touch, without running it
+    Audit(audit::Args),
+    /// Show what could newly be done
+    Diff(diff::Args),
     /// Run the examples of a tool's manifest
     Test(test::Args),
+    /// Make a tool: its own folder, a script and a manifest that work
+    New(new::Args),
+    /// Serve the tools to an agent (MCP)
+    Serve(serve::Args),
+    /// Print the JSON Schema of manifests or policies
+    Schema(schema::Args),
 }
 
 /// Runs the command line of this process.
@@ -62,7 +74,13 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     let settings = Settings::resolve(&cli.flags)?;
     match cli.verb {
         Verb::Call(args) => call::run(&settings, args),
-        Verb::Serve(args) => serve::run(&settings, args),
+        Verb::List(args) => list::run(&settings, args),
+        Verb::Check(args) => check::run(&settings, args),
+        Verb::Audit(args) => audit::run(&settings, args),
+        Verb::Diff(args) => diff::run(&settings, args),
         Verb::Test(args) => test::run(&settings, args),
+        Verb::New(args) => new::run(&settings, args),
+        Verb::Serve(args) => serve::run(&settings, args),
+        Verb::Schema(args) => schema::run(args),
     }
 }

@@ -3,11 +3,15 @@
 //! For: the command line. In: a name, a language or a script. Out: two files in a folder of their own,
 //! and the next command to type. Never: overwrites, or writes outside the scripts folder.
 
+use super::refusal::{Exit, Refusal};
+use super::settings::Settings;
+use super::{host, words};
 use crate::manifest::{self, Language};
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct Args {
@@ -32,7 +36,17 @@ pub struct Made {
     pub script: PathBuf,
 }
 
-pub fn run(scripts_folder: &Path, args: &Args, out: &mut dyn Write) -> anyhow::Result<Made> {
+pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
+    host::say_root(settings);
+    // Where no folder was named and the usual one is not there, it is made.
+    let folder = settings.scripts.first().cloned().unwrap_or_else(|| settings.root.join("user_scripts"));
+    let mut out = Vec::new();
+    make(&folder, &args, &mut out).map_err(|error| Refusal::new(Exit::Caller, format!("{error:#}")))?;
+    words::show(&out);
+    Ok(Exit::Ok.into())
+}
+
+pub fn make(scripts_folder: &Path, args: &Args, out: &mut dyn Write) -> anyhow::Result<Made> {
     let id = if args.name.contains(':') { args.name.clone() } else { format!("custom:{}", args.name) };
     if let Some(fault) = manifest::id_fault(&id) {
         bail!("{fault}");
@@ -67,17 +81,30 @@ fn from_template(scripts_folder: &Path, id: &str, name: &str, word: &str) -> any
     let file = format!("{name}.{ending}");
     let document = match language {
         // A preview 1 module without a JSON library: it gives back what it got.
-        Language::Wasm => template(id, name, &file, language, "Gives back its input.", &json!({ "text": "hello world" })),
-        _ => template(id, name, &file, language, "Counts the characters and words of a text.", &json!({ "characters": 11, "words": 2 })),
+        Language::Wasm => {
+            template(id, name, &file, language, "Gives back its input.", &json!({ "text": "hello world" }))
+        }
+        _ => template(
+            id,
+            name,
+            &file,
+            language,
+            "Counts the characters and words of a text.",
+            &json!({ "characters": 11, "words": 2 }),
+        ),
     };
     write(scripts_folder, id, name, &file, source.as_bytes(), &document)
 }
 
 fn from_script(scripts_folder: &Path, id: &str, name: &str, script: &Path) -> anyhow::Result<Made> {
     let shown = manifest::text::printable(&script.to_string_lossy());
-    let file = script.file_name().and_then(|file| file.to_str()).with_context(|| format!("{shown} has no usable file name"))?;
-    let language = Language::from_file_name(file)
-        .with_context(|| format!("{shown}: the language does not show in the name; endings are .py .js .mjs .cjs .ts .wasm .wat"))?;
+    let file = script
+        .file_name()
+        .and_then(|file| file.to_str())
+        .with_context(|| format!("{shown} has no usable file name"))?;
+    let language = Language::from_file_name(file).with_context(|| {
+        format!("{shown}: the language does not show in the name; endings are .py .js .mjs .cjs .ts .wasm .wat")
+    })?;
     let metadata = std::fs::metadata(script).with_context(|| format!("{shown} cannot be read"))?;
     if !metadata.is_file() || metadata.len() > MAX_SCRIPT_BYTES {
         bail!("{shown} is not a regular file of at most {MAX_SCRIPT_BYTES} bytes");
@@ -99,7 +126,8 @@ fn template(id: &str, name: &str, file: &str, language: Language, description: &
     for (key, value) in output.as_object().into_iter().flatten() {
         members.insert(key.clone(), json!({ "type": if value.is_string() { "string" } else { "integer" } }));
     }
-    let mut handler = json!({ "type": "external-script", "scriptPath": format!("{name}/{file}"), "language": language.name() });
+    let mut handler =
+        json!({ "type": "external-script", "scriptPath": format!("{name}/{file}"), "language": language.name() });
     if language != Language::Wasm {
         handler["entryPoint"] = json!("run");
     }
@@ -120,7 +148,14 @@ fn template(id: &str, name: &str, file: &str, language: Language, description: &
     })
 }
 
-fn write(scripts_folder: &Path, id: &str, name: &str, file: &str, source: &[u8], document: &Value) -> anyhow::Result<Made> {
+fn write(
+    scripts_folder: &Path,
+    id: &str,
+    name: &str,
+    file: &str,
+    source: &[u8],
+    document: &Value,
+) -> anyhow::Result<Made> {
     // What is written must load: a mistake here would greet a newcomer.
     let text = format!("{document:#}\n");
     if let Err(problems) = manifest::read(text.as_bytes()) {

@@ -45,6 +45,13 @@ impl Refusal {
     pub fn new(exit: Exit, words: impl Into<String>) -> Refusal {
         Refusal { exit, words: words.into() }
     }
+
+    /// What a fault says to the person at this machine.
+    pub fn of(fault: &fault::Fault) -> Refusal {
+        let more = [&fault.details, &fault.person];
+        let more: String = more.into_iter().flatten().map(|words| format!("\n  {words}")).collect();
+        Refusal::new(Exit::of(fault.origin), format!("{}{more}", fault.message))
+    }
 }
 
 impl fmt::Display for Refusal {

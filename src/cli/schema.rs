@@ -1,11 +1,12 @@
 //! `schema`: the JSON Schema of a manifest or a policy, with every default, for editors.
 //!
-//! For: the command line. In: which one; the policy room's schema as data. Out: JSON.
+//! For: the command line. In: which one. Out: JSON.
 //! Never: differs from what the readers accept (their tests compare).
 
-use crate::manifest;
-use serde_json::Value;
-use std::io::{self, Write};
+use super::refusal::Exit;
+use super::words;
+use crate::{manifest, policy};
+use std::process::ExitCode;
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
@@ -20,10 +21,11 @@ pub enum What {
     Policy,
 }
 
-pub fn run(args: &Args, policy_schema: impl FnOnce() -> Value, out: &mut dyn Write) -> io::Result<()> {
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let schema = match args.what {
         What::Manifest => manifest::published::schema(),
-        What::Policy => policy_schema(),
+        What::Policy => policy::published::schema(),
     };
-    writeln!(out, "{schema:#}")
+    words::show(format!("{schema:#}\n").as_bytes());
+    Ok(Exit::Ok.into())
 }

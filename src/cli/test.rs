@@ -56,19 +56,14 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
 fn chosen(service: &Service, args: &Args) -> anyhow::Result<Vec<Arc<registry::Tool>>> {
     let snapshot = service.registry().snapshot();
     let Some(reference) = &args.tool else { return Ok(snapshot.list(&registry::Filter::default())) };
-    match snapshot.find(reference) {
-        Ok(tool) => Ok(vec![tool]),
-        Err(fault) => {
-            let person = fault.person.as_deref().map(|person| format!("\n  {person}")).unwrap_or_default();
-            Err(Refusal::new(Exit::of(fault.origin), format!("{}{person}", fault.message)).into())
-        }
-    }
+    Ok(vec![snapshot.find(reference).map_err(|fault| Refusal::of(&fault))?])
 }
 
 async fn examples(service: &Arc<Service>, tools: &[Arc<registry::Tool>], all: bool) -> Count {
     let mut count = Count::default();
     for tool in tools {
-        if let (true, registry::Availability::Unavailable { needs }) = (all, &tool.availability) {
+        let needs = service.needs_of(tool);
+        if all && !needs.is_empty() {
             words::say(&format!("skip {}: needs {}", tool.reference(), needs.join(", ")));
             count.skipped += 1;
             continue;

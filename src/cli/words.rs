@@ -18,6 +18,13 @@ pub fn say(lines: &str) {
     let _ = writeln!(io::stdout().lock(), "{}", text::printable_block(lines));
 }
 
+/// Text that its maker has already escaped, as it is.
+pub fn show(text: &[u8]) {
+    let mut out = io::stdout().lock();
+    let _ = out.write_all(text);
+    let _ = out.flush();
+}
+
 /// One JSON value on standard output: compact for a program, indented for a person.
 pub fn say_json(value: &Value) {
     let mut out = io::stdout().lock();

@@ -3,8 +3,11 @@
 //! For: service. In: a call with its confinement. Out: outcome or fault; log lines as events.
 //! Never: decides who may call, widens a confinement, or leaves a process behind.
 
+pub mod answer;
 pub mod method;
 mod outcome;
+pub mod process;
+pub mod wasm;
 pub use outcome::*;
 
 use crate::{fault, manifest, policy};
@@ -46,9 +49,14 @@ pub type Events = tokio::sync::mpsc::UnboundedSender<Event>;
 pub enum Event {
     Log(String),
     /// Policy was asked for something a service method wants run: for the audit record.
-    Decided { policy: String, digest: String },
+    Decided {
+        policy: String,
+        digest: String,
+    },
     /// It runs now, under this confinement.
-    Confined { confinement: Box<policy::Confinement> },
+    Confined {
+        confinement: Box<policy::Confinement>,
+    },
 }
 
 pub type Running<'a> = Pin<Box<dyn Future<Output = Result<Outcome, fault::Fault>> + Send + 'a>>;

@@ -1,6 +1,7 @@
 //! How a tool ended. The endings are matched without a catch-all.
 
 use crate::quantity::Limit;
+pub use crate::sandbox::Stood;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -47,15 +48,6 @@ pub struct Usage {
     pub cpu_ms: Option<u64>,
     pub peak_memory_bytes: Option<u64>,
     pub output_bytes: u64,
-}
-
-/// One wall as it stood during a call.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Stood {
-    pub name: String,
-    /// `stood`, `cgroup`, `sampled`, `absent`.
-    pub state: String,
-    pub why: String,
 }
 
 /// What was refused, as far as the mechanism can observe it.

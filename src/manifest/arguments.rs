@@ -15,7 +15,7 @@ const MAX_HOPS: usize = 16;
 /// Deepest place a default is filled in.
 const MAX_FILL_DEPTH: usize = 64;
 /// Most looks at a place while filling in defaults.
-const MAX_FILL_STEPS: usize = 5_000_000;
+const MAX_FILL_STEPS: usize = 2_000_000;
 
 /// Checks what a caller gave (A-103… ). `from_text`: every value came as text and is converted
 /// to the type its parameter asks for.
@@ -191,12 +191,13 @@ impl Filling<'_> {
             return;
         }
         self.steps -= 1;
-        if let Some(target) = target(self.root, schema) {
-            self.fill(target, value, depth + 1);
+        for schema in in_place(self.root, schema) {
+            self.fill_one(schema, value, depth);
         }
-        for branch in schema.get("allOf").and_then(Value::as_array).into_iter().flatten() {
-            self.fill(branch, value, depth + 1);
-        }
+    }
+
+    /// One schema, without what it refers to.
+    fn fill_one(&mut self, schema: &Value, value: &mut Value, depth: usize) {
         match value {
             Value::Object(members) => {
                 for (name, property) in schema.get("properties").and_then(Value::as_object).into_iter().flatten() {
@@ -220,6 +221,22 @@ impl Filling<'_> {
     }
 }
 
+/// A schema and what surely applies to the same value (`$ref`, `allOf`), each once: circles end here.
+fn in_place<'s>(root: &'s Value, schema: &'s Value) -> Vec<&'s Value> {
+    let mut found = vec![schema];
+    let mut next = 0;
+    while let Some(schema) = found.get(next).copied().filter(|_| next < 64) {
+        next += 1;
+        let branches = schema.get("allOf").and_then(Value::as_array).into_iter().flatten();
+        for other in branches.chain(target(root, schema)) {
+            if !found.iter().any(|known| std::ptr::eq(*known, other)) {
+                found.push(other);
+            }
+        }
+    }
+    found
+}
+
 fn default_of<'s>(root: &'s Value, property: &'s Value) -> Option<&'s Value> {
     property.get("default").or_else(|| target(root, property)?.get("default"))
 }
@@ -233,7 +250,9 @@ fn top(pointer: &str) -> String {
 fn fault(root: &Value, flaws: &[Flaw]) -> Fault {
     let mut known = Vec::new();
     for schema in alternatives(root, root) {
-        known.extend(schema.get("properties").and_then(Value::as_object).into_iter().flat_map(|p| p.keys().map(String::as_str)));
+        known.extend(
+            schema.get("properties").and_then(Value::as_object).into_iter().flat_map(|p| p.keys().map(String::as_str)),
+        );
     }
     let sentences: Vec<_> = flaws.iter().flat_map(|flaw| sentences(flaw, "Input parameter", &known)).collect();
     Fault::new(Kind::ParameterValidationError, limited(&sentences)).details(rules(flaws))
@@ -285,7 +304,11 @@ fn sentences(flaw: &Flaw, subject: &str, known: &[&str]) -> Vec<String> {
 
 fn place(pointer: &str, subject: &str) -> String {
     if subject != "Input parameter" {
-        return if pointer.is_empty() { subject.to_owned() } else { format!("{subject} at '{}'", text::head(pointer, 200)) };
+        return if pointer.is_empty() {
+            subject.to_owned()
+        } else {
+            format!("{subject} at '{}'", text::head(pointer, 200))
+        };
     }
     let Some(rest) = pointer.strip_prefix('/') else { return "The arguments".to_owned() };
     let (name, inner) = rest.split_once('/').map_or((rest, None), |(name, inner)| (name, Some(inner)));

@@ -24,7 +24,11 @@ pub(super) fn read<'d>(reader: &mut Reader<'d>, top: &'d Object) -> Asks {
         asks.read = patterns(reader, files, at, "allowRead").map(|found| found.into_iter().map(|(_, p)| p).collect());
         for (pointer, pattern) in patterns(reader, files, at, "allowWrite").unwrap_or_default() {
             if pattern.shape == PatternShape::SelfScript {
-                reader.error(Code::Security, &pointer, "a script never writes its own file: name a folder for its results");
+                reader.error(
+                    Code::Security,
+                    &pointer,
+                    "a script never writes its own file: name a folder for its results",
+                );
             }
             asks.write.push(pattern);
         }

@@ -38,7 +38,11 @@ pub(super) fn execution<'d>(reader: &mut Reader<'d>, top: &'d Object) -> Executi
     }
     execution.warm = reader.flag(map, at, "warm").unwrap_or_default();
     if execution.warm {
-        reader.warn(Code::Schema, "/execution/warm", "warm starts are not built yet: every call starts cold, which is only slower");
+        reader.warn(
+            Code::Schema,
+            "/execution/warm",
+            "warm starts are not built yet: every call starts cold, which is only slower",
+        );
     }
     execution.env = environment(reader, map);
     execution
@@ -66,7 +70,8 @@ fn environment<'d>(reader: &mut Reader<'d>, execution: &'d Object) -> BTreeMap<S
         env.insert(name.clone(), value.clone());
     }
     if size > MAX_ENV_BYTES {
-        let message = format!("more than {MAX_ENV_BYTES} bytes of environment: put large data into a file beside the script");
+        let message =
+            format!("more than {MAX_ENV_BYTES} bytes of environment: put large data into a file beside the script");
         reader.error(Code::Schema, "/execution/env", message);
     }
     env
@@ -91,7 +96,11 @@ pub(super) fn limits<'d>(reader: &mut Reader<'d>, top: &'d Object) -> BTreeMap<L
     let Some(map) = reader.member(top, "", "limits") else { return limits };
     let known: Vec<_> = limit_names().map(Limit::name).collect();
     if map.contains_key(Limit::TimeoutMs.name()) {
-        reader.error(Code::Schema, "/limits/timeoutMs", "the time limit stands in the other block: did you mean 'execution.timeoutMs'?");
+        reader.error(
+            Code::Schema,
+            "/limits/timeoutMs",
+            "the time limit stands in the other block: did you mean 'execution.timeoutMs'?",
+        );
     }
     let mut listed = known.clone();
     listed.push(Limit::TimeoutMs.name());
@@ -153,7 +162,11 @@ pub(super) fn requires<'d>(
                 }
                 Err(why) => {
                     let shown = text::head(range, 40);
-                    reader.error(Code::Schema, &pointer, format!("'{shown}' is not a version range ({why}): write for example ^1.2"));
+                    reader.error(
+                        Code::Schema,
+                        &pointer,
+                        format!("'{shown}' is not a version range ({why}): write for example ^1.2"),
+                    );
                 }
             },
             other => reader.wrong_type(&pointer, "a version range (a string such as ^1.2)", other),

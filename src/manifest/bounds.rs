@@ -38,8 +38,18 @@ fn role(keyword: &str, value: &Value) -> Role {
         "properties" | "patternProperties" | "$defs" | "definitions" | "dependentSchemas" | "dependencies" => Role::Map,
         "allOf" | "anyOf" | "oneOf" | "prefixItems" => Role::List,
         "items" if value.is_array() => Role::List,
-        "not" | "if" | "then" | "else" | "items" | "additionalItems" | "additionalProperties" | "contains"
-        | "propertyNames" | "unevaluatedItems" | "unevaluatedProperties" | "contentSchema" => Role::Schema,
+        "not"
+        | "if"
+        | "then"
+        | "else"
+        | "items"
+        | "additionalItems"
+        | "additionalProperties"
+        | "contains"
+        | "propertyNames"
+        | "unevaluatedItems"
+        | "unevaluatedProperties"
+        | "contentSchema" => Role::Schema,
         _ => Role::Data,
     }
 }
@@ -57,12 +67,17 @@ pub(super) fn inspect(schema: &Value) -> Result<Facts, Vec<SchemaFault>> {
             return Err(vec![SchemaFault::new("", format!("the schema has more than {MAX_SCHEMA_NODES} parts"))]);
         }
         if depth > MAX_SCHEMA_DEPTH {
-            return Err(vec![SchemaFault::new(&pointer, format!("the schema is nested deeper than {MAX_SCHEMA_DEPTH} levels"))]);
+            return Err(vec![SchemaFault::new(
+                &pointer,
+                format!("the schema is nested deeper than {MAX_SCHEMA_DEPTH} levels"),
+            )]);
         }
         match value {
             Value::Array(items) => {
                 let inner = if role_here == Role::List { Role::Schema } else { Role::Data };
-                open.extend(items.iter().enumerate().map(|(i, item)| (item, format!("{pointer}/{i}"), depth + 1, inner)));
+                open.extend(
+                    items.iter().enumerate().map(|(i, item)| (item, format!("{pointer}/{i}"), depth + 1, inner)),
+                );
             }
             Value::Object(map) => {
                 if role_here == Role::Schema {
@@ -107,11 +122,17 @@ fn names<'v>(
 ) {
     for keyword in ["$dynamicRef", "$recursiveRef"] {
         if map.contains_key(keyword) {
-            faults.push(SchemaFault::new(&format!("{pointer}/{keyword}"), format!("'{keyword}' is not supported: use $ref")));
+            faults.push(SchemaFault::new(
+                &format!("{pointer}/{keyword}"),
+                format!("'{keyword}' is not supported: use $ref"),
+            ));
         }
     }
     if !pointer.is_empty() && map.get("$id").is_some_and(Value::is_string) {
-        faults.push(SchemaFault::new(&format!("{pointer}/$id"), "'$id' is allowed at the top of a schema only: take it away"));
+        faults.push(SchemaFault::new(
+            &format!("{pointer}/$id"),
+            "'$id' is allowed at the top of a schema only: take it away",
+        ));
     }
     let Some(Value::String(reference)) = map.get("$ref") else { return };
     let at = format!("{pointer}/$ref");
@@ -122,7 +143,8 @@ fn names<'v>(
         }
         Some(_) => faults.push(SchemaFault::new(&at, "this reference leads to nothing in the schema")),
         None => {
-            let why = "a reference stays inside its own schema (#/$defs/…): copy the definition here; nothing is fetched";
+            let why =
+                "a reference stays inside its own schema (#/$defs/…): copy the definition here; nothing is fetched";
             faults.push(SchemaFault::new(&at, why));
         }
     }
@@ -155,12 +177,17 @@ impl Graph {
         }
         let mut known = BTreeMap::new();
         if self.unfolded("", &mut BTreeSet::new(), &mut known) > MAX_SCHEMA_NODES {
-            return Err(SchemaFault::new("", format!("the schema's references unfold to more than {MAX_SCHEMA_NODES} parts")));
+            return Err(SchemaFault::new(
+                "",
+                format!("the schema's references unfold to more than {MAX_SCHEMA_NODES} parts"),
+            ));
         }
-        let reach: BTreeMap<&str, BTreeSet<&str>> = self.targets.keys().map(|name| (name.as_str(), self.reach(name))).collect();
+        let reach: BTreeMap<&str, BTreeSet<&str>> =
+            self.targets.keys().map(|name| (name.as_str(), self.reach(name))).collect();
         let leads = |from: &str, to: &str| reach.get(from).is_some_and(|found| found.contains(to));
         Ok(self.targets.iter().any(|(name, (_, _, steps))| {
-            let mut back: Vec<&str> = steps.iter().filter(|(_, to)| leads(to, name)).map(|(path, _)| path.as_str()).collect();
+            let mut back: Vec<&str> =
+                steps.iter().filter(|(_, to)| leads(to, name)).map(|(path, _)| path.as_str()).collect();
             back.sort_unstable();
             back.windows(2).any(|pair| matches!(pair, [a, b] if b.starts_with(a)))
         }))
@@ -168,7 +195,12 @@ impl Graph {
 
     /// Parts after every reference is replaced by what it names; a reference back counts once.
     /// The recursion is bounded by the number of targets.
-    fn unfolded<'g>(&'g self, name: &'g str, above: &mut BTreeSet<&'g str>, known: &mut BTreeMap<&'g str, usize>) -> usize {
+    fn unfolded<'g>(
+        &'g self,
+        name: &'g str,
+        above: &mut BTreeSet<&'g str>,
+        known: &mut BTreeMap<&'g str, usize>,
+    ) -> usize {
         if let Some(size) = known.get(name) {
             return *size;
         }
@@ -217,16 +249,29 @@ fn walk(target: &Value) -> (usize, usize, Vec<Step>) {
                 for (key, member) in map.iter().filter(|(key, _)| !matches!(key.as_str(), "$defs" | "definitions")) {
                     let inner = role(key, member);
                     let below = match key.as_str() {
-                        "items" | "prefixItems" | "additionalItems" | "contains" | "unevaluatedItems" => format!("{path}[]/"),
-                        "additionalProperties" | "patternProperties" | "unevaluatedProperties" | "propertyNames" => format!("{path}*/"),
+                        "items" | "prefixItems" | "additionalItems" | "contains" | "unevaluatedItems" => {
+                            format!("{path}[]/")
+                        }
+                        "additionalProperties" | "patternProperties" | "unevaluatedProperties" | "propertyNames" => {
+                            format!("{path}*/")
+                        }
                         _ => path.clone(),
                     };
                     match (inner, member) {
                         (Role::Map, Value::Object(members)) => {
                             let in_place = key.starts_with("depend");
                             for (name, member) in members {
-                                let named = if key == "properties" { format!("{path}{}/", escape_segment(name)) } else { below.clone() };
-                                open.push((member, if in_place { path.clone() } else { named }, depth + 1, Role::Schema));
+                                let named = if key == "properties" {
+                                    format!("{path}{}/", escape_segment(name))
+                                } else {
+                                    below.clone()
+                                };
+                                open.push((
+                                    member,
+                                    if in_place { path.clone() } else { named },
+                                    depth + 1,
+                                    Role::Schema,
+                                ));
                             }
                         }
                         (Role::Schema | Role::List, member) => open.push((member, below, depth + 1, inner)),

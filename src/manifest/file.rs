@@ -161,7 +161,8 @@ fn lint_parameters(reader: &mut Reader<'_>, manifest: &Manifest) {
     let Some(parameters) = &manifest.parameters else { return };
     for keyword in ["oneOf", "anyOf", "allOf", "not", "enum"] {
         if parameters.raw.get(keyword).is_some() {
-            let message = format!("most model APIs refuse '{keyword}' at the top of parameters: move it into a property");
+            let message =
+                format!("most model APIs refuse '{keyword}' at the top of parameters: move it into a property");
             reader.warn(Code::Schema, &format!("/parameters/{keyword}"), message);
         }
     }
@@ -169,7 +170,10 @@ fn lint_parameters(reader: &mut Reader<'_>, manifest: &Manifest) {
         let described = property.get("description").and_then(Value::as_str).is_some_and(|d| !d.trim().is_empty());
         if !described && !property.get("$ref").is_some_and(Value::is_string) {
             let pointer = below("/parameters/properties", name);
-            let message = format!("the parameter '{}' has no description: a model cannot know what to put there", text::head(name, 80));
+            let message = format!(
+                "the parameter '{}' has no description: a model cannot know what to put there",
+                text::head(name, 80)
+            );
             reader.warn(Code::Schema, &pointer, message);
         }
     }
@@ -185,7 +189,8 @@ fn lint_parameters(reader: &mut Reader<'_>, manifest: &Manifest) {
 fn visible(reader: &mut Reader<'_>, field: &str, said: &str) {
     let plain: String = said.chars().filter(|c| !matches!(c, '\n' | '\r' | '\t')).collect();
     if !text::is_printable(&plain) {
-        let message = format!("'{field}' holds control or invisible characters: {}", text::head(&text::printable(said), 200));
+        let message =
+            format!("'{field}' holds control or invisible characters: {}", text::head(&text::printable(said), 200));
         reader.warn(Code::Security, &below("", field), message);
     }
 }

@@ -27,7 +27,9 @@ pub(super) fn read<'d>(reader: &mut Reader<'d>, top: &'d Object) -> Option<Handl
             let shown = text::head(other, 80);
             let near = suggest::hint(other, TYPES.iter().copied());
             let known = TYPES.join(", ");
-            let message = format!("'{shown}' is not a handler type{near} Known: {known}; an embedding program's own start with x-");
+            let message = format!(
+                "'{shown}' is not a handler type{near} Known: {known}; an embedding program's own start with x-"
+            );
             reader.error(Code::Schema, "/handler/type", message);
             None
         }
@@ -49,13 +51,15 @@ fn script<'d>(reader: &mut Reader<'d>, map: &'d Object) -> Option<Handler> {
     let language = word.and_then(|word| language(reader, word));
     let entry_point = reader.text(map, "/handler", "entryPoint");
     if entry_point.is_some_and(|name| !function_name(name)) {
-        let message = "must be the name of one function: letters, digits, '_', '$', '-' and '.', not starting with a digit";
+        let message =
+            "must be the name of one function: letters, digits, '_', '$', '-' and '.', not starting with a digit";
         reader.error(Code::Schema, "/handler/entryPoint", message);
     }
     let (script_path, language) = (script_path?, language?);
     if !language.fits_file_name(script_path) {
         let of_file = Language::from_file_name(script_path).map_or("another language", Language::name);
-        let message = format!("the language is {} but the file name says {of_file}: one of them is wrong", language.name());
+        let message =
+            format!("the language is {} but the file name says {of_file}: one of them is wrong", language.name());
         reader.error(Code::Schema, "/handler/language", message);
     }
     let entry_point = entry_point.map(str::to_owned);
@@ -81,12 +85,7 @@ fn method<'d>(reader: &mut Reader<'d>, map: &'d Object) -> Option<Handler> {
             other => reader.wrong_type(&pointer, "the method's name for this input (a string)", other),
         }
     }
-    Some(Handler::ServiceMethod {
-        service: service?.to_owned(),
-        method: method?.to_owned(),
-        language,
-        parameter_map,
-    })
+    Some(Handler::ServiceMethod { service: service?.to_owned(), method: method?.to_owned(), language, parameter_map })
 }
 
 fn language(reader: &mut Reader<'_>, word: &str) -> Option<Language> {

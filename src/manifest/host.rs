@@ -80,7 +80,8 @@ fn name_or_v4(written: &str) -> Result<String, String> {
     let numeric = last.bytes().all(|b| b.is_ascii_digit())
         || last.strip_prefix("0x").is_some_and(|hex| hex.bytes().all(|b| b.is_ascii_hexdigit()));
     if numeric {
-        let address: Ipv4Addr = bare.parse().map_err(|_| "is not an IPv4 address of four decimal numbers".to_owned())?;
+        let address: Ipv4Addr =
+            bare.parse().map_err(|_| "is not an IPv4 address of four decimal numbers".to_owned())?;
         if name.starts_with("*.") {
             return Err("has '*' before an address".to_owned());
         }
@@ -110,9 +111,34 @@ mod tests {
             assert_eq!(canonical(written).as_deref(), Ok(canon));
         }
         let bad = [
-            "", "http://x.com", "x.com/path", "a.*.com", "*a.com", "a*.com", "user@x.com", "x.com:0", "x.com:65536", "x.com:+1",
-            "x.com:", "127.1", "0x7f.1", "010.0.0.1", "1.2.3.4.5", "-a.com", "a-.com", "a..b", "bücher.de", "a b", "a%b", "[::1",
-            "[::1]x", "fe80::1%eth0", "x\0.com", "*.", "*.1.2.3.4", ".",
+            "",
+            "http://x.com",
+            "x.com/path",
+            "a.*.com",
+            "*a.com",
+            "a*.com",
+            "user@x.com",
+            "x.com:0",
+            "x.com:65536",
+            "x.com:+1",
+            "x.com:",
+            "127.1",
+            "0x7f.1",
+            "010.0.0.1",
+            "1.2.3.4.5",
+            "-a.com",
+            "a-.com",
+            "a..b",
+            "bücher.de",
+            "a b",
+            "a%b",
+            "[::1",
+            "[::1]x",
+            "fe80::1%eth0",
+            "x\0.com",
+            "*.",
+            "*.1.2.3.4",
+            ".",
         ];
         for written in bad {
             assert!(canonical(written).is_err(), "{written:?}");

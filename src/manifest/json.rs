@@ -51,6 +51,13 @@ pub fn parse(bytes: &[u8], dialect: Dialect) -> Result<Document<'_>, Problem> {
     Ok(Document { value, notes, text })
 }
 
+/// The value that `text` starts with, and what follows it: to say what is wrong with a text that is not one document.
+pub fn leading(text: &str, dialect: Dialect) -> Option<(Value, &str)> {
+    let mut parser = Parser::new(text, dialect);
+    let value = parser.one().ok()?;
+    Some((value, text.get(parser.at..)?))
+}
+
 /// UTF-8 without its byte order mark.
 fn decode(bytes: &[u8]) -> Result<&str, Problem> {
     if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
@@ -115,6 +122,16 @@ impl<'a> Parser<'a> {
     }
 
     fn document(&mut self) -> Result<Value, Problem> {
+        let value = self.one()?;
+        self.space()?;
+        match self.peek() {
+            None => Ok(value),
+            Some(_) => Err(self.fail(self.at, "text after the end: exactly one JSON value is allowed")),
+        }
+    }
+
+    /// One value, whatever follows it.
+    fn one(&mut self) -> Result<Value, Problem> {
         self.space()?;
         if self.peek().is_none() {
             return Err(self.fail(self.at, "there is nothing here: one JSON value is needed"));
@@ -123,11 +140,7 @@ impl<'a> Parser<'a> {
             let Some(mut value) = self.value_or_open()? else { continue };
             loop {
                 if self.stack.is_empty() {
-                    self.space()?;
-                    return match self.peek() {
-                        None => Ok(value),
-                        Some(_) => Err(self.fail(self.at, "text after the end: exactly one JSON value is allowed")),
-                    };
+                    return Ok(value);
                 }
                 match self.attach(value)? {
                     Some(closed) => value = closed,
@@ -263,7 +276,8 @@ impl<'a> Parser<'a> {
         let whole = self.digits();
         if whole == 0 {
             let infinite = self.text.get(self.at..).is_some_and(|rest| rest.starts_with("Infinity"));
-            let why = if infinite { "-Infinity is not JSON: use null or a string" } else { "a digit is needed after '-'" };
+            let why =
+                if infinite { "-Infinity is not JSON: use null or a string" } else { "a digit is needed after '-'" };
             return Err(self.fail(start, why));
         }
         if whole > 1 && first == Some(b'0') {
@@ -321,7 +335,9 @@ impl<'a> Parser<'a> {
                     return Ok(out);
                 }
                 Some(b'\\') => out.push(self.escape()?),
-                Some(_) => return Err(self.fail(self.at, "a raw control character in a string: escape it (\\n, \\t, …)")),
+                Some(_) => {
+                    return Err(self.fail(self.at, "a raw control character in a string: escape it (\\n, \\t, …)"));
+                }
                 None => return Err(self.fail(open, "this string is not closed")),
             }
         }

@@ -187,8 +187,8 @@ pub enum Code {
     Unreadable,
 }
 
-mod asks;
 pub mod arguments;
+mod asks;
 mod blocks;
 mod bounds;
 mod file;

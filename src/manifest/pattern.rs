@@ -34,7 +34,9 @@ fn shape(written: &str) -> Result<PatternShape, String> {
     let last = if names_folder { None } else { components.pop() };
     for middle in &components {
         if middle.contains(['*', '?']) {
-            return Err(format!("has '{middle}' in the middle: '*' and '?' may stand in the last part only, '**' at the end"));
+            return Err(format!(
+                "has '{middle}' in the middle: '*' and '?' may stand in the last part only, '**' at the end"
+            ));
         }
     }
     let folder: PathBuf = std::iter::once(root).filter(|r| !r.is_empty()).chain(components.iter().copied()).collect();
@@ -144,8 +146,29 @@ mod tests {
     #[test]
     fn what_cannot_be_enforced_is_refused() {
         let refused = [
-            "", "..", "../x", "a/../b", "~", "~/x", "~root/x", "a\0b", "a\nb", "a\\b", "**/x", "a/**/b", "*/x", "a/b*/c", "a?/c",
-            "a**", "[ab]", "{a,b}", "a/[!x].py", "!a", "file:///etc/passwd", "http://x/y", "\u{202e}a",
+            "",
+            "..",
+            "../x",
+            "a/../b",
+            "~",
+            "~/x",
+            "~root/x",
+            "a\0b",
+            "a\nb",
+            "a\\b",
+            "**/x",
+            "a/**/b",
+            "*/x",
+            "a/b*/c",
+            "a?/c",
+            "a**",
+            "[ab]",
+            "{a,b}",
+            "a/[!x].py",
+            "!a",
+            "file:///etc/passwd",
+            "http://x/y",
+            "\u{202e}a",
         ];
         for written in refused {
             assert!(parse(written).is_err(), "{written:?}");
@@ -154,8 +177,10 @@ mod tests {
 
     #[test]
     fn names() {
-        let yes = [("*.csv", "a.csv"), ("*", "a"), ("a?c", "abc"), ("*a*b*", "xxaxxbxx"), (".*", ".hidden"), ("?", "ü")];
-        let no = [("*.csv", "a.csv.gz"), ("*", ".hidden"), ("?x", ".x"), ("a?c", "ac"), ("*.csv", ".csv"), ("abc", "ABC")];
+        let yes =
+            [("*.csv", "a.csv"), ("*", "a"), ("a?c", "abc"), ("*a*b*", "xxaxxbxx"), (".*", ".hidden"), ("?", "ü")];
+        let no =
+            [("*.csv", "a.csv.gz"), ("*", ".hidden"), ("?x", ".x"), ("a?c", "ac"), ("*.csv", ".csv"), ("abc", "ABC")];
         for (names, name) in yes {
             assert!(name_matches(names, name), "{names} {name}");
         }

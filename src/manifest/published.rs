@@ -77,19 +77,34 @@ pub fn schema() -> Value {
 fn handler() -> Value {
     let words: Vec<_> = Language::ALL.into_iter().map(Language::name).chain(["py", "node", "js"]).collect();
     let language = json!({ "enum": words, "description": "The runtime. wasm: a .wasm or .wat file." });
-    let script = fields(handler::SCRIPT_FIELDS, &[
-        ("type", json!({ "const": "external-script" })),
-        ("scriptPath", json!({ "type": "string", "minLength": 1, "description": "Relative to a script base folder (user_scripts, tool-defs); where nothing lies there, to this file's own folder." })),
-        ("language", language.clone()),
-        ("entryPoint", json!({ "type": "string", "pattern": "^[A-Za-z_$][A-Za-z0-9_$.-]*$", "maxLength": 128, "description": "A function: called with the arguments, its return value is the output. Absent: the script reads JSON on stdin and prints one JSON value." })),
-    ]);
-    let method = fields(handler::METHOD_FIELDS, &[
-        ("type", json!({ "const": "service-method" })),
-        ("serviceName", json!({ "type": "string", "minLength": 1 })),
-        ("methodName", json!({ "type": "string", "minLength": 1 })),
-        ("language", language),
-        ("parameterMap", json!({ "type": "object", "default": {}, "additionalProperties": { "type": "string", "minLength": 1 }, "description": "Input name to the method's name for it." })),
-    ]);
+    let script = fields(
+        handler::SCRIPT_FIELDS,
+        &[
+            ("type", json!({ "const": "external-script" })),
+            (
+                "scriptPath",
+                json!({ "type": "string", "minLength": 1, "description": "Relative to a script base folder (user_scripts, tool-defs); where nothing lies there, to this file's own folder." }),
+            ),
+            ("language", language.clone()),
+            (
+                "entryPoint",
+                json!({ "type": "string", "pattern": "^[A-Za-z_$][A-Za-z0-9_$.-]*$", "maxLength": 128, "description": "A function: called with the arguments, its return value is the output. Absent: the script reads JSON on stdin and prints one JSON value." }),
+            ),
+        ],
+    );
+    let method = fields(
+        handler::METHOD_FIELDS,
+        &[
+            ("type", json!({ "const": "service-method" })),
+            ("serviceName", json!({ "type": "string", "minLength": 1 })),
+            ("methodName", json!({ "type": "string", "minLength": 1 })),
+            ("language", language),
+            (
+                "parameterMap",
+                json!({ "type": "object", "default": {}, "additionalProperties": { "type": "string", "minLength": 1 }, "description": "Input name to the method's name for it." }),
+            ),
+        ],
+    );
     json!({
         "type": "object", "required": ["type"],
         "description": "How the tool is run.",
@@ -104,16 +119,21 @@ fn handler() -> Value {
 
 /// Properties in the order of the reader's own table. A field without a description here is a gap the test finds.
 fn fields(known: &[&str], described: &[(&str, Value)]) -> Value {
-    let pick = |name: &&str| described.iter().find(|(field, _)| field == name).map(|(field, value)| ((*field).to_owned(), value.clone()));
+    let pick = |name: &&str| {
+        described.iter().find(|(field, _)| field == name).map(|(field, value)| ((*field).to_owned(), value.clone()))
+    };
     Value::Object(known.iter().filter_map(pick).collect::<Map<_, _>>())
 }
 
 fn security_context() -> Value {
     let patterns = json!({ "type": "array", "maxItems": 256, "items": { "type": "string", "minLength": 1 } });
     let mut read = patterns.clone();
-    read["description"] = json!("self, ./* or dir/** (a folder and all below it), a/b.txt, data/*.csv; relative to the script's folder, or absolute. Absent: the script's own folder. A list replaces that default.");
+    read["description"] = json!(
+        "self, ./* or dir/** (a folder and all below it), a/b.txt, data/*.csv; relative to the script's folder, or absolute. Absent: the script's own folder. A list replaces that default."
+    );
     let mut write = patterns;
-    write["description"] = json!("As allowRead. out/** is written live; out/*.csv is staged: published after success, only what matches.");
+    write["description"] =
+        json!("As allowRead. out/** is written live; out/*.csv is staged: published after success, only what matches.");
     write["default"] = json!([]);
     json!({
         "type": "object", "additionalProperties": false,
@@ -136,7 +156,8 @@ fn security_context() -> Value {
 }
 
 fn execution() -> Value {
-    let forbidden = format!("Literal variables. Refused: {}, {}*.", FORBIDDEN_ENV.join(", "), FORBIDDEN_ENV_PREFIXES.join("*, "));
+    let forbidden =
+        format!("Literal variables. Refused: {}, {}*.", FORBIDDEN_ENV.join(", "), FORBIDDEN_ENV_PREFIXES.join("*, "));
     json!({
         "type": "object",
         "properties": {

@@ -3,11 +3,15 @@
 //! For: `file` and its blocks. In: a document. Out: typed fields; problems are collected, never thrown.
 //! Never: stops at the first fault; fills a default over a wrong type.
 
-use super::{Code, Problem, Severity, json, suggest, text};
+use super::json::{self, Document};
+use super::{Code, Problem, Severity, suggest, text};
 use serde_json::{Map, Value};
 
 /// Most problems told about one file: finding a place costs one walk over the text.
 const MAX_PROBLEMS: usize = 100;
+
+/// Looks a place up; only for what is really told.
+type Place = fn(&Document<'_>, &str) -> (usize, usize);
 
 pub(super) type Object = Map<String, Value>;
 
@@ -23,32 +27,30 @@ pub(super) enum Unknown {
 }
 
 pub(super) struct Reader<'d> {
-    document: &'d json::Document<'d>,
+    document: &'d Document<'d>,
     pub(super) problems: Vec<Problem>,
 }
 
 impl<'d> Reader<'d> {
-    pub(super) fn new(document: &'d json::Document<'d>) -> Reader<'d> {
+    pub(super) fn new(document: &'d Document<'d>) -> Reader<'d> {
         Reader { document, problems: document.notes.clone() }
     }
 
     pub(super) fn error(&mut self, code: Code, pointer: &str, message: impl Into<String>) {
-        let place = self.document.place(pointer);
-        self.add(Severity::Error, code, pointer, place, message.into());
+        self.add(Severity::Error, code, pointer, |d, at| d.place(at), message.into());
     }
 
     pub(super) fn warn(&mut self, code: Code, pointer: &str, message: impl Into<String>) {
-        let place = self.document.place(pointer);
-        self.add(Severity::Warning, code, pointer, place, message.into());
+        self.add(Severity::Warning, code, pointer, |d, at| d.place(at), message.into());
     }
 
-    fn add(&mut self, severity: Severity, code: Code, pointer: &str, place: (usize, usize), message: String) {
+    fn add(&mut self, severity: Severity, code: Code, pointer: &str, place: Place, message: String) {
         // Errors always find room: without one a bad manifest would pass.
         let full = self.problems.len() >= MAX_PROBLEMS;
         if full && (severity != Severity::Error || self.refused()) {
             return;
         }
-        let (line, column) = place;
+        let (line, column) = place(self.document, pointer);
         let message = text::printable(&message);
         self.problems.push(Problem { severity, code, pointer: pointer.to_owned(), line, column, message });
     }
@@ -153,12 +155,17 @@ impl<'d> Reader<'d> {
                 Some(near) => format!("did you mean '{near}'?"),
                 None => format!("known here: {}", known.join(", ")),
             };
-            let place = self.document.place_of_key(&below(pointer, key));
             let (severity, what) = match rule {
                 Unknown::Refused => (Severity::Error, "is not known"),
                 Unknown::Kept | Unknown::Told => (Severity::Warning, "is not known and does nothing"),
             };
-            self.add(severity, code, &below(pointer, key), place, format!("'{shown}' {what}: {mend}"));
+            self.add(
+                severity,
+                code,
+                &below(pointer, key),
+                |d, at| d.place_of_key(at),
+                format!("'{shown}' {what}: {mend}"),
+            );
         }
     }
 }

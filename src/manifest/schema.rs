@@ -105,7 +105,11 @@ impl Schema {
         let large = larger_than(value, LARGE_VALUE);
         if self.facts.branching || (large && self.facts.unions) {
             // Asking why could cost far more than asking whether.
-            return vec![Flaw::must("", "schema", "must fit its schema (which is too intricate to say where it does not)")];
+            return vec![Flaw::must(
+                "",
+                "schema",
+                "must fit its schema (which is too intricate to say where it does not)",
+            )];
         }
         let mut flaws: Vec<Flaw> = if large {
             self.compiled.validate(value).err().iter().map(Flaw::of).collect()
@@ -130,7 +134,9 @@ fn build(raw: &Value) -> Result<Validator, Vec<SchemaFault>> {
         let pointer = error.instance_path().as_str().to_owned();
         let mut message = text::head(&error.to_string(), 300);
         if message.contains("regex") || pointer.ends_with("/pattern") {
-            message.push_str(" (regular expressions run in linear time: no look-around, no back-references, no huge repetitions)");
+            message.push_str(
+                " (regular expressions run in linear time: no look-around, no back-references, no huge repetitions)",
+            );
         }
         vec![SchemaFault { pointer, message: format!("not a valid JSON Schema: {message}") }]
     })
@@ -172,10 +178,11 @@ impl Flaw {
 
     fn of(error: &ValidationError<'_>) -> Flaw {
         let what = match error.kind() {
-            ValidationErrorKind::Required { property } => What::Missing(property.as_str().unwrap_or_default().to_owned()),
-            ValidationErrorKind::AdditionalProperties { unexpected } | ValidationErrorKind::UnevaluatedProperties { unexpected } => {
-                What::Unknown(unexpected.clone())
+            ValidationErrorKind::Required { property } => {
+                What::Missing(property.as_str().unwrap_or_default().to_owned())
             }
+            ValidationErrorKind::AdditionalProperties { unexpected }
+            | ValidationErrorKind::UnevaluatedProperties { unexpected } => What::Unknown(unexpected.clone()),
             kind => What::Must(must(kind)),
         };
         Flaw { pointer: error.instance_path().as_str().to_owned(), rule: error.kind().keyword().to_owned(), what }

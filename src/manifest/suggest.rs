@@ -10,9 +10,10 @@ pub fn nearest<'a>(written: &str, known: impl IntoIterator<Item = &'a str>) -> O
         return None;
     }
     let folded = written.to_lowercase();
+    let near_in_length = |name: &&str| name.len() <= 200 && name.len().abs_diff(folded.len()) <= 8;
     known
         .into_iter()
-        .filter(|name| name.len() <= 200)
+        .filter(near_in_length)
         .map(|name| (strsim::damerau_levenshtein(&folded, &name.to_lowercase()), name))
         .filter(|(distance, name)| *distance <= (name.chars().count().min(folded.chars().count()) / 3).clamp(1, 4))
         .min_by_key(|(distance, _)| *distance)

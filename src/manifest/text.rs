@@ -49,6 +49,24 @@ fn is_hidden(c: char) -> bool {
         || code & 0xfffe == 0xfffe // noncharacters at the end of each plane
 }
 
+/// JSON for a terminal or a frame: what `printable` would escape stands as `\uXXXX`, so it means the same.
+pub fn json(value: &serde_json::Value, indented: bool) -> String {
+    let raw = if indented { format!("{value:#}") } else { value.to_string() };
+    let mut out = String::with_capacity(raw.len());
+    for c in raw.chars() {
+        // Outside of strings JSON has no hidden character but the line break.
+        if c == '\n' || !is_hidden(c) {
+            out.push(c);
+            continue;
+        }
+        let mut units = [0u16; 2];
+        for unit in c.encode_utf16(&mut units) {
+            out.push_str(&format!("\\u{unit:04x}"));
+        }
+    }
+    out
+}
+
 /// The first `most` characters, with `…` where something was cut.
 pub fn head(text: &str, most: usize) -> String {
     match text.char_indices().nth(most) {
@@ -78,5 +96,15 @@ mod tests {
             assert_eq!(is_printable(raw), raw == shown, "{raw:?}");
         }
         assert_eq!(printable_block("a\n\u{1b}b"), "a\n\\u{1b}b");
+    }
+
+    #[test]
+    fn json_means_the_same() {
+        let value = serde_json::json!({ "k\u{202e}": ["\u{9b}\u{e0041}\u{7f}", "ok ü🙂", "line\nbreak"] });
+        for indented in [false, true] {
+            let text = json(&value, indented);
+            assert!(is_printable(&text.replace('\n', "")), "{text}");
+            assert_eq!(serde_json::from_str::<serde_json::Value>(&text).ok(), Some(value.clone()));
+        }
     }
 }

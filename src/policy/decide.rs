@@ -3,6 +3,7 @@
 //! For: service (before a call), cli (audit, check). In: a manifest, its site, policies, a machine.
 //! Out: a `Decision`. Never: starts anything, opens a granted path, or lets a call's arguments in.
 
+use super::area::Area;
 use super::capability;
 use super::file::{Mode, Policy};
 use super::judge::Judge;
@@ -14,7 +15,7 @@ use crate::fault::{Fault, Kind};
 use crate::manifest::{Handler, Language, Manifest, Site, StderrRule};
 use crate::quantity::Limit;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// The builtin tool that takes source text. It exists only where a policy names it by its exact id.
@@ -86,6 +87,13 @@ pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machin
         } else {
             obstacles.refused.push(refusal(verdict));
         }
+    }
+    let base = Area::Tree(site.base.clone());
+    if runs.is_some() && judged.grants.iter().any(|g| Area::of(&g.opening) == base) {
+        notes.push(
+            "opens a whole script base folder, the files of other tools included; give the script a folder of its own"
+                .into(),
+        );
     }
     let limits = limits::limits(manifest, policy, host, machine.cgroup);
     notes.extend(limits.iter().filter(|l| l.clamped).map(clamp_note));
@@ -161,32 +169,26 @@ fn capabilities(
         let kind = capability::kind(word);
         let granted = policy.capabilities.iter().find(|c| c.name == *word);
         let capped = host.is_some_and(|h| !h.capabilities.iter().any(|c| c.name == *word));
-        let lacking = match kind {
-            capability::Kind::Offered if !machine.capabilities.contains(word) => Some("this host does not offer it"),
-            capability::Kind::Later => Some("comes with a later version"),
-            capability::Kind::Unknown => Some("not a word this host knows"),
-            _ => None,
-        };
         let verdict =
-            match (lacking, kind, granted) {
+            match (machine.lacks(word), kind, granted) {
                 (Some(reason), ..) => {
                     obstacles.missing.push(format!("the capability `{}`", crate::manifest::text::printable(word)));
-                    Verdict::denied(What::Capability, word, Narrower::Machine, reason, &[wall::LOAD])
+                    Verdict::denied(What::Capability, word, Narrower::Machine, reason, &[])
                 }
                 (None, capability::Kind::Free, _) => Verdict::met(What::Capability, word, word, &[wall::SECCOMP])
                     .because("house: free", "every tool may start processes inside its own walls and limits", "house"),
                 (None, _, Some(_)) if capped => {
                     let reason = "host.policy.toml does not grant it";
-                    Verdict::denied(What::Capability, word, Narrower::Host, reason, &[wall::LOAD])
+                    Verdict::denied(What::Capability, word, Narrower::Host, reason, &[])
                 }
-                (None, _, Some(grant)) => Verdict::met(What::Capability, word, word, &[wall::LOAD]).because(
+                (None, _, Some(grant)) => Verdict::met(What::Capability, word, word, &[]).because(
                     format!("{}: {}", policy.name, grant.name),
                     &grant.why,
                     policy.place(grant.at),
                 ),
                 (None, _, None) => {
                     let reason = format!("policy `{}` does not grant it", policy.name);
-                    Verdict::denied(What::Capability, word, Narrower::Policy, reason, &[wall::LOAD])
+                    Verdict::denied(What::Capability, word, Narrower::Policy, reason, &[])
                 }
             };
         verdicts.push(verdict);
@@ -232,7 +234,7 @@ fn runtime(
         (_, Some(named)) => machine.named_runtimes.get(&named.path).filter(|r| r.language == language).cloned(),
         (_, None) => machine.runtimes.get(&language).cloned(),
     };
-    let walls = [wall::MOUNTS, wall::LANDLOCK];
+    let walls = [wall::VIEW, wall::LANDLOCK];
     let Some(runtime) = found else {
         let reason = match named {
             Some(named) => format!("{} ({}) cannot be used here", named.path.display(), policy.place(named.at)),
@@ -328,17 +330,10 @@ fn shape(decision: &Decision, subject: &Subject<'_>, env: BTreeMap<String, Strin
     let (Some((_, entry_point)), Some(runtime)) = (&subject.runs, &decision.runtime) else {
         return Err(in_process_fault());
     };
-    let script = decision.script.clone();
-    let paths =
-        decision.grants.iter().map(|g| g.opening.folder()).chain(script.as_deref()).chain([decision.folder.as_path()]);
-    if let Some(odd) = paths.into_iter().find(|p: &&Path| p.to_str().is_none()) {
-        let fault = Fault::new(Kind::CapabilityError, "this tool cannot run here: a path is not UTF-8 text");
-        return Err(fault.person(format!("rename {}: it is not UTF-8 text", odd.display())));
-    }
-    Ok(Shape {
+    let shape = Shape {
         tool: decision.tool.clone(),
         runtime: runtime.clone(),
-        script,
+        script: decision.script.clone(),
         entry_point: entry_point.clone(),
         folder: decision.folder.clone(),
         grants: decision.grants.clone(),
@@ -347,7 +342,16 @@ fn shape(decision: &Decision, subject: &Subject<'_>, env: BTreeMap<String, Strin
         env,
         require_cgroup: decision.require_cgroup,
         stderr_is_error: decision.stderr_is_error,
-    })
+    };
+    // A shape is kept, printed and hashed as text; a path that is not text cannot be.
+    if serde_json::to_vec(&shape).is_err() {
+        let fault = Fault::new(Kind::CapabilityError, "this tool cannot run here: a path is not UTF-8 text");
+        let folder = decision.folder.display();
+        return Err(fault.person(format!(
+            "a path of this tool or its interpreter is not UTF-8 text (its folder: {folder}); rename it"
+        )));
+    }
+    Ok(shape)
 }
 
 /// The time limit of a shape is its ceiling: a call may ask for more than the manifest did, up to it (Q2).

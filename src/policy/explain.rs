@@ -3,7 +3,7 @@
 //! For: `audit`, the run log. In: a `Decision`. Out: text for a person, JSON for a program.
 //! Never: says more or less than the decision holds; prints outside text unescaped.
 
-use super::verdict::{Decision, LimitVerdict, Verdict, What, wall};
+use super::verdict::{Decision, LimitVerdict, Verdict, wall};
 use super::{Access, Program, Runtime};
 use crate::fault::Kind;
 use crate::manifest::text::printable;
@@ -116,7 +116,7 @@ fn asks(decision: &Decision, out: &mut String) {
                 allowed.to_string(),
                 v.effective.clone().unwrap_or_else(|| "nothing".into()),
                 v.why.clone(),
-                v.enforced_by.join(", "),
+                if v.enforced_by.is_empty() { "checked before a call".into() } else { v.enforced_by.join(", ") },
             ]
         })
         .collect();
@@ -128,14 +128,8 @@ fn asks(decision: &Decision, out: &mut String) {
 fn remarks(verdict: &Verdict) -> Vec<String> {
     let mut lines = Vec::new();
     if !verdict.rule.is_empty() {
-        let place = if verdict.place.is_empty()
-            || verdict.rule.starts_with("house")
-            || verdict.what == What::Runtime && verdict.rule.starts_with("found")
-        {
-            String::new()
-        } else {
-            format!(" at {}", verdict.place)
-        };
+        // A file and line; a name alone is in the rule already.
+        let place = if verdict.place.contains('/') { format!(" at {}", verdict.place) } else { String::new() };
         lines.push(format!("rule {}{place}", verdict.rule));
     }
     lines.extend(verdict.reason.iter().cloned());
@@ -152,7 +146,7 @@ fn limits(limits: &[LimitVerdict], out: &mut String) {
                 l.asked.map_or("-".into(), |a| a.to_string()),
                 format!("{}{clamped}", l.effective),
                 format!("at most {} by {}", l.ceiling, l.from),
-                l.enforced_by.clone(),
+                if l.sampled { format!("{} (sampled)", l.enforced_by) } else { l.enforced_by.clone() },
             ]
         })
         .collect();

@@ -87,14 +87,14 @@ impl<'a> Judge<'a> {
 
     fn own_script(&self, asked: &str, judged: &mut Judged) {
         let Some(script) = &self.site.script else {
-            judged.verdicts.push(Verdict::met(What::Read, asked, "the script itself", &[wall::MOUNTS, wall::LANDLOCK]));
+            judged.verdicts.push(Verdict::met(What::Read, asked, "the script itself", &[wall::VIEW, wall::LANDLOCK]));
             return;
         };
         let verdict = Verdict::met(
             What::Read,
             asked,
             format!("{} (the script itself)", script.display()),
-            &[wall::MOUNTS, wall::LANDLOCK],
+            &[wall::VIEW, wall::LANDLOCK],
         );
         let why = "a tool can always read its own script";
         judged.verdicts.push(verdict.because("house: self", why, "house"));
@@ -145,9 +145,9 @@ impl<'a> Judge<'a> {
             Some(first) => {
                 let walls: &[&str] =
                     if matches!((access, &first.area), (Access::Write, Area::File(_) | Area::Names { .. })) {
-                        &[wall::STAGING, wall::MOUNTS, wall::LANDLOCK]
+                        &[wall::SCRATCH, wall::VIEW, wall::LANDLOCK]
                     } else {
-                        &[wall::MOUNTS, wall::LANDLOCK]
+                        &[wall::VIEW, wall::LANDLOCK]
                     };
                 let (policy, rule) = (first.policy, first.rule);
                 Verdict::met(what(access), asked, effective.join(", "), walls).because(
@@ -178,6 +178,9 @@ impl<'a> Judge<'a> {
         let mut pieces: Vec<Piece<'a>> = Vec::new();
         for rule in rules(self.policy, access) {
             let Some(part) = ask.overlap(&rule.area_at(folder)) else { continue };
+            if rule.relative && self.holds_the_base(&part) {
+                continue;
+            }
             // Before the cap is looked at: a cap may take a part away, never make one acceptable.
             if self.fence(access, &part).is_some() {
                 continue;
@@ -204,8 +207,16 @@ impl<'a> Judge<'a> {
         greatest
     }
 
+    /// A whole script base folder, other tools' files included. "Its own folder" does not mean that:
+    /// only a rule with an absolute path opens it.
+    fn holds_the_base(&self, area: &Area) -> bool {
+        let base = &self.site.base;
+        !base.as_os_str().is_empty() && matches!(area, Area::Tree(tree) if base.starts_with(tree))
+    }
+
     fn narrower(&self, access: Access, ask: &Area) -> Narrower {
-        let by_policy = rules(self.policy, access).any(|r| ask.within(&r.area_at(&self.site.folder)));
+        let holds = |r: &Rule| ask.within(&r.area_at(&self.site.folder)) && !(r.relative && self.holds_the_base(ask));
+        let by_policy = rules(self.policy, access).any(holds);
         if by_policy { Narrower::Host } else { Narrower::Policy }
     }
 
@@ -221,6 +232,12 @@ impl<'a> Judge<'a> {
         let near = rules(policy, access)
             .find(|r| matches!((r.area_at(folder), ask), (Area::File(f), Area::Tree(t)) if f == *t));
         let readable = access == Access::Write && rules(policy, Access::Read).any(|r| ask.within(&r.area_at(folder)));
+        if policy.name == self.policy.name && self.holds_the_base(ask) {
+            return format!(
+                "the script lies directly in the base folder {}, where other tools' files lie too: give the tool its own folder (only a rule with an absolute path could open this one)",
+                self.site.base.display()
+            );
+        }
         let mut reason = format!("no {verb} rule of policy {name} holds {}", ask.text());
         if let Some(rule) = near {
             reason.push_str(&format!("; its rule `{0}` is one file, for the folder write `{0}/**`", rule.text));
@@ -332,7 +349,7 @@ fn what(access: Access) -> What {
 }
 
 fn denied(access: Access, asked: &str, narrower: Narrower, reason: String) -> Verdict {
-    Verdict::denied(what(access), asked, narrower, reason, &[wall::MOUNTS, wall::LANDLOCK])
+    Verdict::denied(what(access), asked, narrower, reason, &[wall::VIEW, wall::LANDLOCK])
 }
 
 fn effective_text(access: Access, area: &Area) -> String {

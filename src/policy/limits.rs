@@ -29,11 +29,17 @@ fn one(limit: Limit, asked: Option<u64>, policy: &Policy, host: Option<&Policy>,
         limit,
         asked,
         ceiling,
-        effective: asked.unwrap_or(ceiling).min(ceiling),
+        effective: asked.unwrap_or_else(|| unasked(limit, ceiling)).min(ceiling),
         clamped: asked.is_some_and(|a| a > ceiling),
         from,
         enforced_by: enforced_by(limit, cgroup).to_string(),
+        sampled: !cgroup && matches!(limit, Limit::CpuMs | Limit::MemoryBytes),
     }
+}
+
+/// What a call gets when nobody asks: all there is, but of time the house default (Q2).
+fn unasked(limit: Limit, ceiling: u64) -> u64 {
+    if limit == Limit::TimeoutMs { limit.house_default() } else { ceiling }
 }
 
 fn ceiling(limit: Limit, policy: &Policy) -> (u64, String) {
@@ -45,12 +51,8 @@ fn ceiling(limit: Limit, policy: &Policy) -> (u64, String) {
 
 pub(super) fn enforced_by(limit: Limit, cgroup: bool) -> &'static str {
     match limit {
-        Limit::TimeoutMs => wall::TIMER,
-        Limit::CpuMs | Limit::MemoryBytes if cgroup => wall::CGROUP,
-        Limit::CpuMs | Limit::MemoryBytes => wall::SAMPLED,
-        Limit::Processes if cgroup => wall::CGROUP,
-        Limit::Processes | Limit::OpenFiles | Limit::FileBytes => wall::RLIMITS,
+        Limit::CpuMs | Limit::MemoryBytes | Limit::Processes if cgroup => wall::CGROUP,
         Limit::ScratchBytes => wall::SCRATCH,
-        Limit::InputBytes | Limit::OutputBytes | Limit::LogBytes => wall::PIPES,
+        _ => wall::LIMITS,
     }
 }

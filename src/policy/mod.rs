@@ -25,8 +25,8 @@ pub mod suggest;
 mod verdict;
 pub mod who_can;
 
-pub use capability::env_is_refused;
 pub use area::{Area, name_matches};
+pub use capability::env_is_refused;
 pub use confinement::*;
 pub use decide::{RUN_CODE, SCRIPT_FOLDER, decide};
 pub use file::{Capability, Ceiling, HOST_FILE, Mode, NamedRuntime, Policy, Rule, SUFFIX, Selector, Tools, parse};
@@ -50,6 +50,24 @@ pub struct Machine {
     pub capabilities: BTreeSet<String>,
     /// True where memory, CPU and processes are counted by a cgroup.
     pub cgroup: bool,
+}
+
+impl Machine {
+    /// Is there anything to run this language with? (Wasm runs in this binary.)
+    pub fn runs(&self, language: Language) -> bool {
+        let named = || self.named_runtimes.values().any(|runtime| runtime.language == language);
+        language == Language::Wasm || self.runtimes.contains_key(&language) || named()
+    }
+
+    /// Why a capability cannot be met here, whatever a policy says.
+    pub fn lacks(&self, capability: &str) -> Option<&'static str> {
+        match capability::kind(capability) {
+            capability::Kind::Offered if !self.capabilities.contains(capability) => Some("this host does not offer it"),
+            capability::Kind::Later => Some("comes with a later version"),
+            capability::Kind::Unknown => Some("not a word this host knows"),
+            _ => None,
+        }
+    }
 }
 
 /// Decisions for a whole registry: no tool may write a manifest or script of any of them.

@@ -8,6 +8,10 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+/// A file with more problems than this is not mended line by line.
+const MAX_PROBLEMS: usize = 100;
+const MAX_COLUMN: usize = 10_000;
+
 /// 1-based line and column of a value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct At {
@@ -24,6 +28,8 @@ pub(super) struct Placed<T> {
 
 pub(super) struct Reader<'t> {
     text: &'t str,
+    /// Where each line starts, so that a long file is not counted through for every value.
+    lines: Vec<usize>,
     pub problems: Vec<Problem>,
 }
 
@@ -45,13 +51,17 @@ impl<'a, 't> Table<'a, 't> {
 
 impl<'t> Reader<'t> {
     pub fn new(text: &'t str) -> Reader<'t> {
-        Reader { text, problems: Vec::new() }
+        let lines = std::iter::once(0).chain(text.match_indices('\n').map(|(i, _)| i + 1)).collect();
+        Reader { text, lines, problems: Vec::new() }
     }
 
     pub fn at(&self, offset: usize) -> At {
-        let before = self.text.get(..offset).unwrap_or(self.text);
-        let line_start = before.rfind('\n').map_or(0, |i| i + 1);
-        At { line: before.matches('\n').count() + 1, column: before[line_start..].chars().count() + 1 }
+        let line = self.lines.partition_point(|start| *start <= offset).max(1);
+        let start = self.lines.get(line - 1).copied().unwrap_or(0);
+        // A line may be the whole file; so far in, the column is left unknown rather than counted for every value.
+        let before = Some(start..offset).filter(|range| range.len() <= MAX_COLUMN);
+        let column = before.and_then(|range| self.text.get(range)).map_or(0, |text| text.chars().count() + 1);
+        At { line, column }
     }
 
     fn span(&self, span: &Range<usize>) -> At {
@@ -59,6 +69,9 @@ impl<'t> Reader<'t> {
     }
 
     pub fn complain(&mut self, code: Code, pointer: impl Into<String>, at: At, message: impl Into<String>) {
+        if self.problems.len() >= MAX_PROBLEMS {
+            return;
+        }
         self.problems.push(Problem {
             severity: Severity::Error,
             code,

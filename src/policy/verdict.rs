@@ -9,21 +9,33 @@ use crate::quantity::Limit;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// The walls, by the names they have in `sandbox`'s table, that a report can point to.
+/// The walls, by the names they have in `sandbox`'s table.
 pub mod wall {
-    pub const MOUNTS: &str = "mounts";
-    pub const LANDLOCK: &str = "landlock";
-    pub const STAGING: &str = "staging";
-    pub const NETWORK: &str = "network namespace";
-    pub const SECCOMP: &str = "seccomp";
-    pub const ENVIRONMENT: &str = "environment";
     pub const CGROUP: &str = "cgroup";
-    pub const SAMPLED: &str = "sampled";
-    pub const RLIMITS: &str = "rlimits";
-    pub const TIMER: &str = "timer";
-    pub const PIPES: &str = "pipes";
+    pub const VIEW: &str = "view";
     pub const SCRATCH: &str = "scratch";
-    pub const LOAD: &str = "checked at load";
+    pub const NETWORK: &str = "network";
+    pub const ENVIRONMENT: &str = "environment";
+    pub const LIMITS: &str = "limits";
+    pub const LANDLOCK: &str = "landlock";
+    pub const SECCOMP: &str = "seccomp";
+
+    /// All of them, in the order they are raised.
+    pub const ALL: [&str; 13] = [
+        CGROUP,
+        "namespaces",
+        "identity",
+        VIEW,
+        SCRATCH,
+        NETWORK,
+        "session",
+        "descriptors",
+        ENVIRONMENT,
+        LIMITS,
+        "privileges",
+        LANDLOCK,
+        SECCOMP,
+    ];
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -82,6 +94,7 @@ pub struct Verdict {
     /// Why not, or why less.
     pub reason: Option<String>,
     pub narrower: Option<Narrower>,
+    /// Walls; empty for what is settled before a call starts.
     pub enforced_by: Vec<String>,
 }
 
@@ -144,7 +157,10 @@ pub struct LimitVerdict {
     pub clamped: bool,
     /// Who set the ceiling: `file:line`, a policy's name, or `house default`.
     pub from: String,
+    /// The wall.
     pub enforced_by: String,
+    /// Summed up over the call every few milliseconds, for want of a cgroup.
+    pub sampled: bool,
 }
 
 /// Everything decided about one tool on this machine.

@@ -12,8 +12,12 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) fn of_manifest(manifest: &Manifest) -> Availability {
     let mut needs = Vec::new();
     match &manifest.handler {
-        Handler::ToolService => needs.push("tool services over a broker (handler.type tool-service): not built yet".to_owned()),
-        Handler::DefinitionOnly => needs.push("a client that runs the tool (handler.type definition-only): not built yet".to_owned()),
+        Handler::ToolService => {
+            needs.push("tool services over a broker (handler.type tool-service): not built yet".to_owned())
+        }
+        Handler::DefinitionOnly => {
+            needs.push("a client that runs the tool (handler.type definition-only): not built yet".to_owned())
+        }
         Handler::Script { .. } | Handler::ServiceMethod { .. } | Handler::Extension { .. } => {}
     }
     if manifest.execution.asynchronous {
@@ -37,13 +41,13 @@ pub fn needs_of(tool: &Tool, machine: &policy::Machine) -> Vec<String> {
     };
     let manifest = &tool.manifest;
     if let Handler::Script { language, .. } = &manifest.handler
-        && !machine.runtimes.contains_key(language)
+        && !machine.runs(*language)
     {
         needs.push(format!("the runtime '{}', which was not found on this machine", language.name()));
     }
     let asked = manifest.asks.capabilities.iter().filter(|word| manifest::known_capability(word));
-    for word in asked.filter(|word| !machine.capabilities.contains(*word)) {
-        needs.push(format!("the capability '{}', which this host does not give", manifest::text::printable(word)));
+    for (word, why) in asked.filter_map(|word| Some((word, machine.lacks(word)?))) {
+        needs.push(format!("the capability '{}': {why}", manifest::text::printable(word)));
     }
     needs
 }
@@ -104,7 +108,8 @@ fn unmet(tool: &Tool, tools: &[Tool], by_id: &BTreeMap<String, Vec<usize>>, met:
         needs.push(if versions.is_empty() {
             format!("the tool {id} {range} (requires), which is not loaded")
         } else if fitting.is_empty() {
-            let there: Vec<_> = versions.iter().filter_map(|i| tools.get(*i)).map(|t| t.manifest.version.to_string()).collect();
+            let there: Vec<_> =
+                versions.iter().filter_map(|i| tools.get(*i)).map(|t| t.manifest.version.to_string()).collect();
             format!("the tool {id} {range} (requires); loaded: {}", there.join(", "))
         } else {
             format!("the tool {id} {range} (requires), which is itself unavailable")

@@ -32,11 +32,15 @@ impl Refusal {
     pub(super) fn why(self) -> String {
         match self {
             Refusal::Missing => "is not there".to_owned(),
-            Refusal::Link => "is a symbolic link, or lies behind one: links are not followed; put the file itself here".to_owned(),
+            Refusal::Link => {
+                "is a symbolic link, or lies behind one: links are not followed; put the file itself here".to_owned()
+            }
             Refusal::Outside => "leads out of its folder".to_owned(),
             Refusal::NotAFile(what) => format!("is {what}, not a regular file"),
             Refusal::TooLarge => "is larger than a definition may be (1 MiB)".to_owned(),
-            Refusal::System(Errno::EACCES | Errno::EPERM) => "may not be read by this user: change its mode or owner".to_owned(),
+            Refusal::System(Errno::EACCES | Errno::EPERM) => {
+                "may not be read by this user: change its mode or owner".to_owned()
+            }
             Refusal::System(Errno::ENOSYS) => "needs a kernel with openat2 (Linux 5.6 or newer)".to_owned(),
             Refusal::System(errno) => format!("cannot be opened: {}", errno.desc()),
         }

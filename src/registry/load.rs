@@ -51,17 +51,21 @@ impl DirectToolLoader {
     }
 
     /// Script bases, in the order they are searched.
-    fn script_bases(&self) -> Vec<PathBuf> {
-        let mut bases: Vec<PathBuf> = Vec::new();
-        for base in self.scripts.iter().chain(&self.tools).filter_map(|base| base.canonicalize().ok()) {
-            if !bases.contains(&base) {
-                bases.push(base);
-            }
-        }
-        bases
+    fn script_bases(&self) -> scripts::Bases {
+        scripts::Bases::open(&self.scripts.iter().chain(&self.tools).cloned().collect::<Vec<_>>())
     }
 
-    fn read(&self, candidate: &Candidate, bases: &[PathBuf]) -> (FileReport, Option<Tool>) {
+    /// Reads one file; a panic in a library that parses it is one file's fault, not the scan's.
+    fn read_guarded(&self, candidate: &Candidate, bases: &scripts::Bases) -> (FileReport, Option<Tool>) {
+        let read = std::panic::AssertUnwindSafe(|| self.read(candidate, bases));
+        std::panic::catch_unwind(read).unwrap_or_else(|_| {
+            let message = "this file made the reader fail: a fault in toolhost; please report it";
+            let path = candidate.base.path.join(&candidate.relative);
+            (skipped(path, problem(Severity::Error, Code::Unreadable, message)), None)
+        })
+    }
+
+    fn read(&self, candidate: &Candidate, bases: &scripts::Bases) -> (FileReport, Option<Tool>) {
         let path = candidate.base.path.join(&candidate.relative);
         let skipped = |problems| {
             let report = FileReport { path: path.clone(), status: Status::Skipped, tool: None, problems };
@@ -103,14 +107,14 @@ impl DirectToolLoader {
         manifest: &manifest::Manifest,
         path: &Path,
         base: &Path,
-        bases: &[PathBuf],
+        bases: &scripts::Bases,
         warnings: &mut Vec<Problem>,
     ) -> Result<Site, Broken> {
         let folder = path.parent().unwrap_or(base).to_path_buf();
         let Handler::Script { script_path, .. } = &manifest.handler else {
             return Ok(Site { manifest: path.to_path_buf(), base: base.to_path_buf(), script: None, folder });
         };
-        match scripts::find(bases, Some(&folder), script_path) {
+        match bases.find(Some(&folder), script_path) {
             Ok(found) => {
                 if let Some(note) = found.note {
                     let severity = if note.starts_with("a file") { Severity::Warning } else { Severity::Note };
@@ -149,7 +153,8 @@ fn house_rule(flaw: &schema::Flaw) -> Problem {
         schema::What::Unknown(names) => format!("not allowed here: {}", names.join(", ")),
         schema::What::Must(must) => must.clone(),
     };
-    let mut problem = problem(Severity::Error, Code::Schema, format!("{} (this host's own manifest rules)", text::printable(&what)));
+    let mut problem =
+        problem(Severity::Error, Code::Schema, format!("{} (this host's own manifest rules)", text::printable(&what)));
     problem.pointer = flaw.pointer.clone();
     problem
 }
@@ -172,8 +177,9 @@ impl Source for DirectToolLoader {
         }
         let bases = self.script_bases();
         let threads = std::thread::available_parallelism().map_or(1, usize::from).min(8);
-        let share = if candidates.len() < WORTH_A_THREAD { candidates.len() } else { candidates.len().div_ceil(threads) };
-        let work = |chunk: &[Candidate]| chunk.iter().map(|c| self.read(c, &bases)).collect::<Vec<_>>();
+        let share =
+            if candidates.len() < WORTH_A_THREAD { candidates.len() } else { candidates.len().div_ceil(threads) };
+        let work = |chunk: &[Candidate]| chunk.iter().map(|c| self.read_guarded(c, &bases)).collect::<Vec<_>>();
         let work = &work;
         let read: Vec<_> = std::thread::scope(|scope| {
             let (first, rest) = candidates.split_at(share.min(candidates.len()));
@@ -203,18 +209,28 @@ fn scan(base: &Path, seen: &mut BTreeSet<PathBuf>, candidates: &mut Vec<Candidat
             let missing = error.kind() == std::io::ErrorKind::NotFound;
             // A project may well have only one of the two folders.
             let severity = if missing { Severity::Warning } else { Severity::Error };
-            let message = if missing { "this folder is not there".to_owned() } else { format!("this folder cannot be read: {error}") };
+            let message = if missing {
+                "this folder is not there".to_owned()
+            } else {
+                format!("this folder cannot be read: {error}")
+            };
             discovery.reports.push(skipped(base.to_path_buf(), problem(severity, Code::Unreadable, message.clone())));
-            discovery.incomplete = Some(format!("{}: {message}", text::printable(&base.to_string_lossy())));
+            discovery.incomplete.push(format!("{}: {message}", text::printable(&base.to_string_lossy())));
             return;
         }
     };
     let base = Arc::new(Base { path, folder });
-    let walk = walkdir::WalkDir::new(&base.path).follow_links(false).max_depth(MAX_SCAN_DEPTH).max_open(32).sort_by_file_name();
+    let walk = walkdir::WalkDir::new(&base.path)
+        .follow_links(false)
+        .max_depth(MAX_SCAN_DEPTH)
+        .max_open(32)
+        .sort_by_file_name();
     let entries = walk.into_iter().filter_entry(|entry| entry.depth() == 0 || wanted(entry));
     for (number, entry) in entries.enumerate() {
         if number >= MAX_SCAN_ENTRIES {
-            let message = format!("more than {MAX_SCAN_ENTRIES} files and folders: the rest was not looked at; name a smaller folder");
+            let message = format!(
+                "more than {MAX_SCAN_ENTRIES} files and folders: the rest was not looked at; name a smaller folder"
+            );
             discovery.reports.push(skipped(base.path.clone(), problem(Severity::Error, Code::Unreadable, message)));
             return;
         }
@@ -224,9 +240,11 @@ fn scan(base: &Path, seen: &mut BTreeSet<PathBuf>, candidates: &mut Vec<Candidat
                 let path = error.path().unwrap_or(&base.path).to_path_buf();
                 let why = error.io_error().map_or_else(|| "links in a circle".to_owned(), ToString::to_string);
                 if path == base.path {
-                    discovery.incomplete = Some(format!("{}: {why}", text::printable(&path.to_string_lossy())));
+                    discovery.incomplete.push(format!("{}: {why}", text::printable(&path.to_string_lossy())));
                 }
-                discovery.reports.push(skipped(path, problem(Severity::Error, Code::Unreadable, format!("cannot be read: {why}"))));
+                discovery
+                    .reports
+                    .push(skipped(path, problem(Severity::Error, Code::Unreadable, format!("cannot be read: {why}"))));
             }
         }
     }
@@ -251,7 +269,8 @@ fn found(
     if !named {
         // A linked folder is a frequent surprise: nothing below it is ever found.
         if entry.path_is_symlink() && path.is_dir() && seen.insert(path.to_path_buf()) {
-            let message = "this folder is a symbolic link and is not entered: name its real path with --tools or --scripts";
+            let message =
+                "this folder is a symbolic link and is not entered: name its real path with --tools or --scripts";
             discovery.reports.push(skipped(path.to_path_buf(), problem(Severity::Warning, Code::Unreadable, message)));
         }
         return;

@@ -91,8 +91,8 @@ pub enum Status {
 pub struct Discovery {
     pub tools: Vec<Tool>,
     pub reports: Vec<FileReport>,
-    /// A part of the source could not be read at all. On a refresh the old tools then stay (B-011).
-    pub incomplete: Option<String>,
+    /// Whole parts of the source that could not be read. A new one on a refresh keeps the old tools (B-011).
+    pub incomplete: Vec<String>,
 }
 
 /// Where tools come from (A-085, B-007).

@@ -6,6 +6,7 @@
 use super::beneath::{self, Refusal};
 use crate::fault::{Fault, Kind};
 use crate::manifest::{Site, text};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 /// A script that was found, and what a person should know about how.
@@ -23,81 +24,121 @@ pub fn resolve(bases: &[PathBuf], manifest_folder: Option<&Path>, script_path: &
 
 /// As `resolve`, with the note.
 pub fn find(bases: &[PathBuf], manifest_folder: Option<&Path>, script_path: &str) -> Result<Found, Fault> {
-    let relative = plain(script_path)?;
-    let bases: Vec<PathBuf> = bases.iter().filter_map(|base| base.canonicalize().ok()).collect();
-    let beside = manifest_folder.and_then(|folder| beside(&bases, folder, &relative));
-    let mut tried = Vec::new();
-    for base in &bases {
-        if let Some(site) = look(base, &relative, script_path, &mut tried)? {
-            let note = also_beside(&site, beside.as_ref());
-            return Ok(Found { site, note });
-        }
-    }
-    for base in &bases {
-        let Some(rest) = base.file_name().and_then(|name| relative.strip_prefix(name).ok()) else { continue };
-        if rest.as_os_str().is_empty() {
-            continue;
-        }
-        if let Some(site) = look(base, rest, script_path, &mut tried)? {
-            let note = "the path starts with the base folder's own name, which was left out: it is relative to the base folder";
-            return Ok(Found { site, note: Some(note.to_owned()) });
-        }
-    }
-    if let Some((base, relative)) = &beside
-        && let Some(site) = look(base, relative, script_path, &mut tried)?
-    {
-        let written = text::printable(&relative.to_string_lossy());
-        let note = format!("found beside its manifest; written from the base folder the path is '{written}'");
-        return Ok(Found { site, note: Some(note) });
-    }
-    let tried: Vec<_> = tried.iter().map(|path| text::printable(&path.to_string_lossy())).collect();
-    let place = if tried.is_empty() { "there is no script base folder".to_owned() } else { format!("tried {}", tried.join(", ")) };
-    let shown = shown(script_path);
-    Err(Fault::new(Kind::ParameterValidationError, format!("No script '{shown}' was found: the path is relative to a script base folder."))
-        .person(format!("no script '{shown}': {place}; put the script there or mend the path")))
+    let folder = manifest_folder.and_then(|folder| folder.canonicalize().ok());
+    Bases::open(bases).find(folder.as_deref(), script_path)
 }
 
-/// The same path seen from the manifest's folder, when that lies inside a base.
-fn beside(bases: &[PathBuf], manifest_folder: &Path, relative: &Path) -> Option<(PathBuf, PathBuf)> {
-    let folder = manifest_folder.canonicalize().ok()?;
-    let base = bases.iter().filter(|base| folder.starts_with(base)).max_by_key(|base| base.as_os_str().len())?;
-    Some((base.clone(), folder.strip_prefix(base).ok()?.join(relative)))
+/// Script base folders, opened once: the loader asks them for every manifest.
+pub(super) struct Bases(Vec<Base>);
+
+struct Base {
+    /// Without symbolic links.
+    path: PathBuf,
+    folder: OwnedFd,
+}
+
+impl Bases {
+    /// Bases that are not there hold no script; `doctor` and `check` tell about them.
+    pub(super) fn open(bases: &[PathBuf]) -> Bases {
+        let mut opened: Vec<Base> = Vec::new();
+        for path in bases.iter().filter_map(|base| base.canonicalize().ok()) {
+            if let Ok(folder) = beneath::folder(&path)
+                && opened.iter().all(|base| base.path != path)
+            {
+                opened.push(Base { path, folder });
+            }
+        }
+        Bases(opened)
+    }
+
+    /// `manifest_folder`: without symbolic links.
+    pub(super) fn find(&self, manifest_folder: Option<&Path>, script_path: &str) -> Result<Found, Fault> {
+        let relative = plain(script_path)?;
+        let beside = manifest_folder.and_then(|folder| self.beside(folder, &relative));
+        let mut tried = Vec::new();
+        for base in &self.0 {
+            if let Some(site) = look(base, &relative, script_path, &mut tried)? {
+                let note = also_beside(&site, beside.as_ref());
+                return Ok(Found { site, note });
+            }
+        }
+        for base in &self.0 {
+            let Some(rest) = base.path.file_name().and_then(|name| relative.strip_prefix(name).ok()) else { continue };
+            if rest.as_os_str().is_empty() {
+                continue;
+            }
+            if let Some(site) = look(base, rest, script_path, &mut tried)? {
+                let note = "the path starts with the base folder's own name, which was left out: it is relative to the base folder";
+                return Ok(Found { site, note: Some(note.to_owned()) });
+            }
+        }
+        if let Some((base, relative)) = &beside
+            && let Some(site) = look(base, relative, script_path, &mut tried)?
+        {
+            let written = text::printable(&relative.to_string_lossy());
+            let note = format!("found beside its manifest; written from the base folder the path is '{written}'");
+            return Ok(Found { site, note: Some(note) });
+        }
+        Err(not_found(script_path, &tried))
+    }
+
+    /// The same path seen from the manifest's folder, when that lies inside a base.
+    fn beside(&self, folder: &Path, relative: &Path) -> Option<(&Base, PathBuf)> {
+        let inside = self.0.iter().filter(|base| folder.starts_with(&base.path));
+        let base = inside.max_by_key(|base| base.path.as_os_str().len())?;
+        Some((base, folder.strip_prefix(&base.path).ok()?.join(relative)))
+    }
+}
+
+fn not_found(script_path: &str, tried: &[PathBuf]) -> Fault {
+    let tried: Vec<_> = tried.iter().map(|path| text::printable(&path.to_string_lossy())).collect();
+    let place = if tried.is_empty() {
+        "there is no script base folder".to_owned()
+    } else {
+        format!("tried {}", tried.join(", "))
+    };
+    let shown = shown(script_path);
+    let message = format!("No script '{shown}' was found: the path is relative to a script base folder.");
+    Fault::new(Kind::ParameterValidationError, message)
+        .person(format!("no script '{shown}': {place}; put the script there or mend the path"))
 }
 
 /// Two files fit one path: the base's wins, and that must not be a surprise.
-fn also_beside(site: &Site, beside: Option<&(PathBuf, PathBuf)>) -> Option<String> {
+fn also_beside(site: &Site, beside: Option<&(&Base, PathBuf)>) -> Option<String> {
     let (base, relative) = beside?;
-    if site.script.as_deref() == Some(&base.join(relative)) {
+    if site.script.as_deref() == Some(&base.path.join(relative)) {
         return None;
     }
-    beneath::file(&beneath::folder(base).ok()?, relative).ok()?;
+    beneath::file(&base.folder, relative).ok()?;
     let taken = text::printable(&site.script.as_deref().unwrap_or(Path::new("")).to_string_lossy());
-    Some(format!("a file of this name also lies beside the manifest, but {taken} is run: write the path from the base folder to choose"))
+    Some(format!(
+        "a file of this name also lies beside the manifest, but {taken} is run: write the path from the base folder to choose"
+    ))
 }
 
 /// Looks at one place. `Ok(None)`: nothing is there.
-fn look(base: &Path, relative: &Path, written: &str, tried: &mut Vec<PathBuf>) -> Result<Option<Site>, Fault> {
-    let path = base.join(relative);
+fn look(base: &Base, relative: &Path, written: &str, tried: &mut Vec<PathBuf>) -> Result<Option<Site>, Fault> {
+    let path = base.path.join(relative);
     tried.push(path.clone());
     let shown = shown(written);
-    let folder = match beneath::folder(base) {
-        Ok(folder) => folder,
-        Err(_) => return Ok(None),
-    };
-    match beneath::file(&folder, relative) {
+    match beneath::file(&base.folder, relative) {
         Ok(_) => {
-            let folder = path.parent().unwrap_or(base).to_path_buf();
-            Ok(Some(Site { manifest: PathBuf::new(), base: base.to_path_buf(), script: Some(path), folder }))
+            let folder = path.parent().unwrap_or(&base.path).to_path_buf();
+            Ok(Some(Site { manifest: PathBuf::new(), base: base.path.clone(), script: Some(path), folder }))
         }
         Err(Refusal::Missing) => Ok(None),
         Err(refusal @ (Refusal::Link | Refusal::Outside | Refusal::NotAFile(_) | Refusal::TooLarge)) => {
             let person = format!("{} {}", text::printable(&path.to_string_lossy()), refusal.why());
-            Err(Fault::new(Kind::SecurityError, format!("The script '{shown}' may not be run: it is not a plain file in a script base folder."))
-                .person(person))
+            Err(Fault::new(
+                Kind::SecurityError,
+                format!("The script '{shown}' may not be run: it is not a plain file in a script base folder."),
+            )
+            .person(person))
         }
         Err(refusal @ Refusal::System(_)) => {
             let person = format!("{} {}", text::printable(&path.to_string_lossy()), refusal.why());
-            Err(Fault::new(Kind::DependencyError, format!("The script '{shown}' cannot be read by the host.")).person(person))
+            Err(Fault::new(Kind::DependencyError, format!("The script '{shown}' cannot be read by the host."))
+                .person(person))
         }
     }
 }

@@ -35,7 +35,9 @@ pub(super) fn settle(candidates: Vec<Tool>, held: &Held) -> (Vec<Tool>, Vec<Refu
             let message = "the same manifest is compiled into this binary; this file is not read".to_owned();
             refused.push(Refused { tool, message, harmless: true });
         } else {
-            let message = "the namespace 'core' is compiled into toolhost: choose another namespace, for example custom".to_owned();
+            let message =
+                "the namespace 'core' is compiled into toolhost: choose another namespace, for example custom"
+                    .to_owned();
             refused.push(Refused { tool, message, harmless: false });
         }
     }
@@ -52,10 +54,12 @@ fn one_id(group: Vec<Tool>, held: &BTreeSet<PathBuf>, kept: &mut Vec<Tool>, refu
     let homes: BTreeSet<_> = group.iter().map(Tool::home).collect();
     if names.len() > 1 || homes.len() > 1 {
         let what = if names.len() > 1 { "ids that differ only in case" } else { "one id in two folders" };
-        let incumbents: BTreeSet<_> = group.iter().filter(|tool| is_held(tool, held)).map(|t| (t.home(), t.manifest.id.clone())).collect();
+        let incumbents: BTreeSet<_> =
+            group.iter().filter(|tool| is_held(tool, held)).map(|t| (t.home(), t.manifest.id.clone())).collect();
         let one_home = incumbents.len() == 1;
-        let (stay, go): (Vec<_>, Vec<_>) =
-            group.into_iter().partition(|tool| one_home && incumbents.contains(&(tool.home(), tool.manifest.id.clone())));
+        let (stay, go): (Vec<_>, Vec<_>) = group
+            .into_iter()
+            .partition(|tool| one_home && incumbents.contains(&(tool.home(), tool.manifest.id.clone())));
         refuse(go, &stay, what, refused);
         return versions(stay, held, kept, refused);
     }
@@ -94,9 +98,11 @@ pub(super) fn key(tool: &Tool) -> PathBuf {
 fn refuse(go: Vec<Tool>, stay: &[Tool], what: &str, refused: &mut Vec<Refused>) {
     let places: Vec<_> = go.iter().chain(stay).map(|tool| (tool.reference(), tool.origin())).collect();
     for (number, tool) in go.into_iter().enumerate() {
-        let others: Vec<_> = places.iter().enumerate().filter(|(i, _)| *i != number).map(|(_, (r, p))| format!("{p} ({r})")).collect();
+        let others: Vec<_> =
+            places.iter().enumerate().filter(|(i, _)| *i != number).map(|(_, (r, p))| format!("{p} ({r})")).collect();
         let end = if stay.is_empty() { "all of them are disabled" } else { "the one that was loaded before stays" };
-        let message = format!("{what}: also claimed by {}; {end}. Change one id or take one file away", others.join(", "));
+        let message =
+            format!("{what}: also claimed by {}; {end}. Change one id or take one file away", others.join(", "));
         refused.push(Refused { tool, message, harmless: false });
     }
 }

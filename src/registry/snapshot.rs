@@ -121,8 +121,10 @@ impl Snapshot {
     fn not_found(&self, id: &str) -> Fault {
         let shown = text::printable(&text::head(id, 120));
         if let Some(why) = self.disabled.get(&settle::folded(id)) {
-            let message = format!("The tool '{shown}' is disabled: more than one manifest claims it. Ask the operator.");
-            return Fault::new(Kind::ToolNotFoundError, message).person(format!("the tool '{shown}' is disabled: {why}"));
+            let message =
+                format!("The tool '{shown}' is disabled: more than one manifest claims it. Ask the operator.");
+            return Fault::new(Kind::ToolNotFoundError, message)
+                .person(format!("the tool '{shown}' is disabled: {why}"));
         }
         let near = self.near(id);
         let end = match near.as_slice() {
@@ -168,13 +170,15 @@ fn mismatch(id: &str, range: Option<&str>, versions: &[Arc<Tool>]) -> Fault {
         None => "has no stable version".to_owned(),
     };
     let (there, example) = named(id, versions);
-    Fault::new(Kind::VersionMismatchError, format!("The tool '{id}' {wanted}; there is {there}.")).details(format!("Name one exactly: {example}"))
+    Fault::new(Kind::VersionMismatchError, format!("The tool '{id}' {wanted}; there is {there}."))
+        .details(format!("Name one exactly: {example}"))
 }
 
 fn unclear(id: &str, range: &str, versions: &[Arc<Tool>]) -> Fault {
     let shown = text::printable(&text::head(range, 60));
     let (there, example) = named(id, versions);
-    let message = format!("'{shown}' is not a version or range (write 1.2.0, ^1 or >=1.2, <2); '{id}' is there as {there}.");
+    let message =
+        format!("'{shown}' is not a version or range (write 1.2.0, ^1 or >=1.2, <2); '{id}' is there as {there}.");
     Fault::new(Kind::VersionMismatchError, message).details(format!("Name one exactly: {example}"))
 }
 

@@ -78,11 +78,12 @@ impl Registry {
     pub fn refresh_source(&self, id: &str) -> Result<(), String> {
         let mut state = self.state();
         let Some(entry) = state.sources.iter_mut().find(|entry| entry.source.id() == id) else { return Ok(()) };
-        let was_whole = entry.found.incomplete.is_none();
-        let outcome = match entry.source.discover() {
-            Ok(Discovery { incomplete: Some(why), .. }) if was_whole => Err(why),
-            other => other,
-        };
+        let known = entry.found.incomplete.clone();
+        let outcome =
+            entry.source.discover().and_then(|found| match found.incomplete.iter().find(|why| !known.contains(why)) {
+                Some(why) => Err(why.clone()),
+                None => Ok(found),
+            });
         let result = match outcome {
             Ok(found) => {
                 log(&found.reports);
@@ -108,7 +109,9 @@ impl Registry {
         let (id, version) = (tool.manifest.id.clone(), tool.manifest.version.clone());
         let same = |t: &Tool| t.manifest.id == id && t.manifest.version == version;
         if state.in_process.iter().any(same) {
-            return Err(invalid(format!("Tool registration failed: {id}@{version} is already registered; unregister it first.")));
+            return Err(invalid(format!(
+                "Tool registration failed: {id}@{version} is already registered; unregister it first."
+            )));
         }
         let (_, refused) = settle::settle(self.candidates(&state).chain([tool.clone()]).collect(), &self.held());
         if let Some(refused) = refused.into_iter().find(|r| r.tool.source == IN_PROCESS && same(&r.tool)) {
@@ -185,7 +188,13 @@ fn log(reports: &[FileReport]) {
         let path = text::printable(&report.path.to_string_lossy());
         match (report.status, report.problems.first()) {
             (Status::Skipped, Some(first)) => {
-                tracing::warn!(path, pointer = first.pointer, line = first.line, "manifest skipped: {}", text::printable(&first.message));
+                tracing::warn!(
+                    path,
+                    pointer = first.pointer,
+                    line = first.line,
+                    "manifest skipped: {}",
+                    text::printable(&first.message)
+                );
             }
             _ => tracing::info!(path, tool = report.tool.as_deref().unwrap_or_default(), "manifest loaded"),
         }

@@ -4,15 +4,13 @@
 //! Never: starts the interpreter where a file beside it tells its version.
 
 use super::roots::{Roots, always_in_view};
-use super::{Binary, ask};
+use super::{Binary, ask, small_text};
 use crate::manifest::Language;
 use crate::policy;
 use std::path::Path;
 
 /// No packages fetched while running, no `.env` and no `bunfig.toml` read: what a script does is in the script.
 const BUN_ARGUMENTS: [&str; 3] = ["--no-install", "--env-file=/dev/null", "--config=/dev/null"];
-/// Largest header or `package.json` that is read, bytes.
-const MOST_BYTES: u64 = 256 * 1024;
 
 pub(super) fn runtime(
     language: Language,
@@ -63,9 +61,4 @@ fn package_version(prefix: &Path) -> Option<String> {
     let name = package.get("name")?.as_str()?;
     let version = package.get("version")?.as_str()?;
     (name == "bun" || name.starts_with("@oven/bun")).then(|| version.to_owned())
-}
-
-fn small_text(path: &Path) -> Option<String> {
-    path.metadata().ok().filter(|facts| facts.is_file() && facts.len() <= MOST_BYTES)?;
-    std::fs::read_to_string(path).ok()
 }

@@ -37,6 +37,9 @@ struct Binary {
     real: PathBuf,
 }
 
+/// Largest `pyvenv.cfg`, header or `package.json` that is read for a version, bytes.
+const MOST_TEXT_BYTES: u64 = 256 * 1024;
+
 const LANGUAGES: [(Language, &[&str]); 3] =
     [(Language::Python, &["python3", "python"]), (Language::Nodejs, &["node", "nodejs"]), (Language::Bun, &["bun"])];
 
@@ -159,11 +162,13 @@ fn describe(
     found: &str,
     asker: Option<&ask::Asker>,
 ) -> Result<policy::Runtime, String> {
-    match language {
-        Language::Python => python::runtime(binary, found),
-        Language::Nodejs | Language::Bun => javascript::runtime(language, binary, found, asker),
-        Language::Wasm => Err("wasm runs in this binary; there is no interpreter to name".to_owned()),
-    }
+    let runtime = match language {
+        Language::Python => python::runtime(binary, found)?,
+        Language::Nodejs | Language::Bun => javascript::runtime(language, binary, found, asker)?,
+        Language::Wasm => return Err("wasm runs in this binary; there is no interpreter to name".to_owned()),
+    };
+    runtime.roots.iter().try_for_each(|root| trust::readable_by_tools(root))?;
+    Ok(runtime)
 }
 
 /// The same file with its folder's symlinks resolved, and its own name kept.
@@ -185,6 +190,12 @@ fn fits(language: Language, real: &Path) -> bool {
         Language::Bun => name.starts_with("bun"),
         Language::Wasm => false,
     }
+}
+
+/// The text of a small regular file; anything else tells nothing.
+fn small_text(path: &Path) -> Option<String> {
+    path.metadata().ok().filter(|facts| facts.is_file() && facts.len() <= MOST_TEXT_BYTES)?;
+    std::fs::read_to_string(path).ok()
 }
 
 fn language_name(language: Language) -> &'static str {

@@ -4,15 +4,13 @@
 //! Never: starts the interpreter.
 
 use super::roots::Roots;
-use super::{Binary, trust};
+use super::{Binary, small_text, trust};
 use crate::manifest::Language;
 use crate::policy;
 use std::path::{Path, PathBuf};
 
 /// No user site, no `PYTHON*` variables, no `.pyc` written; sibling imports and the environment's packages work.
 const ARGUMENTS: [&str; 3] = ["-s", "-E", "-B"];
-/// Largest `pyvenv.cfg` or header that is read, bytes.
-const MOST_BYTES: u64 = 64 * 1024;
 
 pub(super) fn runtime(binary: &Binary, found: &str) -> Result<policy::Runtime, String> {
     let mut roots = Roots::default();
@@ -148,10 +146,4 @@ fn first_two(version: &str) -> Option<String> {
     let (major, minor) = (parts.next()?, parts.next()?);
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     (digits(major) && digits(minor)).then(|| format!("{major}.{minor}"))
-}
-
-fn small_text(path: &Path) -> Option<String> {
-    let facts = path.metadata().ok().filter(|facts| facts.is_file() && facts.len() <= MOST_BYTES)?;
-    drop(facts);
-    std::fs::read_to_string(path).ok()
 }

@@ -64,6 +64,19 @@ pub(super) fn narrow(path: &Path) -> Result<(), String> {
     Ok(())
 }
 
+/// Under real root tools have ids of their own, and interpreters are shown as they are: others must be able to read them.
+pub(super) fn readable_by_tools(path: &Path) -> Result<(), String> {
+    if !(nix::unistd::geteuid().is_root() && whole_range()) {
+        return Ok(());
+    }
+    let facts = path.metadata().map_err(|e| format!("{}: {e}", path.display()))?;
+    let needed = if facts.is_dir() { 0o005 } else { 0o004 };
+    if facts.mode() & needed == needed {
+        return Ok(());
+    }
+    Err(format!("tools never run as root and could not read {0}; `chmod -R o+rX {0}` mends it", path.display()))
+}
+
 /// Whether a regular file starts with these bytes. A pipe or device is refused before it is opened for reading.
 pub(super) fn starts_with(path: &Path, magic: &[u8]) -> Result<bool, String> {
     let say = |e: std::io::Error| format!("{}: {e}", path.display());
@@ -86,11 +99,14 @@ pub(super) fn starts_with(path: &Path, magic: &[u8]) -> Result<bool, String> {
 /// Root, us, and in a user namespace the number that stands for ids which are not mapped (root among them).
 fn owners_allowed() -> [u32; 3] {
     let me = nix::unistd::geteuid().as_raw();
-    let whole_range = std::fs::read_to_string("/proc/self/uid_map")
-        .is_ok_and(|map| map.split_whitespace().eq(["0", "0", "4294967295"]));
-    if whole_range {
+    if whole_range() {
         return [0, me, me];
     }
     let unmapped = std::fs::read_to_string("/proc/sys/kernel/overflowuid").ok().and_then(|t| t.trim().parse().ok());
     [0, me, unmapped.unwrap_or(65534)]
+}
+
+/// Whether this is no user namespace but the first one: every id means itself.
+fn whole_range() -> bool {
+    std::fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| map.split_whitespace().eq(["0", "0", "4294967295"]))
 }

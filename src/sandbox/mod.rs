@@ -1,1 +1,154 @@
-//! (to be built)
+//! **The page**: every wall, and the order in which they are raised. An auditor reads this first.
+//!
+//! For: executor (starts launchers), cli (doctor, audit). In: a `protocol::Setup`, made from a confinement.
+//! Out: a tool behind all walls, or the name of the wall that could not be raised: then nothing runs.
+//! Never: runs a tool with a wall missing; there is no switch for that, for tests either.
+//!
+//! Host → launcher (one process per shape, inside the prebuilt read-only view) → tool (pid 1 of its own world).
+
+pub mod cgroup;
+mod descriptors;
+pub mod environment;
+pub mod grants;
+pub mod identity;
+mod idmap;
+mod landlock;
+pub mod launcher;
+mod limits;
+mod namespaces;
+mod network;
+mod plan;
+mod privileges;
+pub mod probe;
+pub mod protocol;
+mod sampler;
+mod scratch;
+mod seccomp;
+mod session;
+mod sys;
+mod view;
+
+use nix::errno::Errno;
+use serde::{Deserialize, Serialize};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+/// One enforcement mechanism.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wall {
+    pub name: &'static str,
+    pub stops: &'static str,
+    /// What it needs of the kernel.
+    pub needs: &'static str,
+}
+
+/// All walls, in the order they are raised. Every one is required; `cgroup` may stand as `sampled`.
+pub const WALLS: [Wall; 13] = [
+    Wall { name: "network", stops: "packets, datagrams and DNS, in and out", needs: "network namespaces" },
+    Wall {
+        name: "view",
+        stops: "seeing or changing any file that was not granted",
+        needs: "mount namespaces, Linux 5.13",
+    },
+    Wall { name: "scratch", stops: "temporary files that outlive a call or fill the disk", needs: "tmpfs" },
+    Wall {
+        name: "cgroup",
+        stops: "more memory, CPU or processes than allowed, as a whole",
+        needs: "a writable cgroup; else sampled",
+    },
+    Wall {
+        name: "namespaces",
+        stops: "seeing or signalling other processes, IPC, mounts, host name",
+        needs: "user namespaces (or real root)",
+    },
+    Wall { name: "identity", stops: "acting as root or as another call", needs: "user namespaces (or real root)" },
+    Wall { name: "session", stops: "reading or typing into a terminal", needs: "nothing" },
+    Wall { name: "descriptors", stops: "using files the host had open", needs: "Linux 5.11" },
+    Wall { name: "environment", stops: "reading the host's variables", needs: "nothing" },
+    Wall { name: "limits", stops: "too many or too large files, core dumps", needs: "nothing" },
+    Wall { name: "privileges", stops: "capabilities, set-id programs", needs: "nothing" },
+    Wall {
+        name: "landlock",
+        stops: "writing, making or running files beyond the grants, a second time",
+        needs: "Landlock, Linux 5.13",
+    },
+    Wall { name: "seccomp", stops: "system calls no tool needs", needs: "seccomp filters, x86_64" },
+];
+
+/// A wall that could not be raised.
+#[derive(Clone, Debug)]
+pub struct Problem {
+    pub wall: &'static str,
+    pub what: String,
+    pub errno: Errno,
+}
+
+/// One wall as it stood during a call.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stood {
+    pub name: String,
+    /// `stood`, or for `cgroup` how it counts: `cgroup` or `sampled`.
+    pub state: String,
+    pub why: String,
+}
+
+/// What one call's walls are made of.
+struct Raising<'a> {
+    setup: &'a protocol::Setup,
+    counters: Option<&'a cgroup::Counters>,
+    ruleset: &'a OwnedFd,
+    filter: &'a [nix::libc::sock_filter],
+    last_capability: u32,
+    executable: &'a OwnedFd,
+    stdio: [RawFd; 3],
+    third: Option<RawFd>,
+}
+
+/// Raises the walls of one call, in order. Network, view and scratch stand already: they are the launcher's,
+/// and the call starts inside them. Any step that fails refuses the call.
+fn raise(r: &Raising) -> plan::Plan {
+    let (setup, mut plan) = (r.setup, plan::Plan::default());
+    namespaces::raise(&mut plan); // with clone(2) itself: nothing of the call runs outside them
+    if let Some(counters) = r.counters {
+        counters.raise(&mut plan); // first, so that everything is charged
+    }
+    identity::raise(&mut plan, setup.identity.id); // before anything that asks whose process this is
+    namespaces::mount_proc(&mut plan); // needs the mapped user namespace
+    view::enter(&mut plan, &setup.folder); // the working folder
+    session::raise(&mut plan);
+    descriptors::raise(&mut plan, r.stdio, r.third); // marks; they close at execve
+    limits::raise(&mut plan, &setup.limits, r.counters.is_some(), setup.lasting); // after identity: counted for it
+    privileges::no_new(&mut plan); // Landlock and seccomp require it
+    landlock::raise(&mut plan, r.ruleset); // after all mounts, since it forbids mounting
+    privileges::drop_all(&mut plan, r.last_capability); // after the last step that needs one
+    seccomp::raise(&mut plan, r.filter); // last: nothing after it needs a refused call
+    let program = match &setup.program {
+        protocol::Executable::Path(path) => plan::Program::Path(view::text(path)),
+        protocol::Executable::Ourselves => plan::Program::Descriptor(r.executable.as_raw_fd()),
+    };
+    plan.execute(program, &setup.arguments, &setup.environment); // the environment wall: made from nothing
+    plan
+}
+
+/// The walls as they stand on this machine once a launcher is ready.
+fn stood(landlock_abi: i32, counted: bool) -> Vec<Stood> {
+    let state = |wall: &Wall| match wall.name {
+        "cgroup" if counted => ("cgroup", "counted by a control group".to_owned()),
+        "cgroup" => (
+            "sampled",
+            format!("no writable cgroup: memory and CPU are summed every {} ms", crate::quantity::SAMPLE_MS),
+        ),
+        "landlock" => {
+            let lacks = landlock::lacks(landlock_abi);
+            let rest = if lacks.is_empty() { String::new() } else { format!("; not covered: {}", lacks.join(", ")) };
+            ("stood", format!("ABI {landlock_abi}{rest}"))
+        }
+        _ => ("stood", wall.stops.to_owned()),
+    };
+    WALLS
+        .iter()
+        .map(|wall| {
+            let (state, why) = state(wall);
+            Stood { name: wall.name.to_owned(), state: state.to_owned(), why }
+        })
+        .collect()
+}

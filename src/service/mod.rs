@@ -182,9 +182,14 @@ impl Service {
         policies
     }
 
+    /// What keeps a tool from being called on this machine; empty = nothing.
+    pub fn needs_of(&self, tool: &registry::Tool) -> Vec<String> {
+        registry::needs_of(tool, &self.parts.machine)
+    }
+
     /// Loaded, but lacking something here: refused before anything is looked at (Q9).
     fn available(&self, tool: &registry::Tool) -> Result<(), Fault> {
-        let needs = registry::needs_of(tool, &self.parts.machine);
+        let needs = self.needs_of(tool);
         if needs.is_empty() {
             return Ok(());
         }
@@ -204,7 +209,7 @@ impl Service {
         allowed
             && self.available(tool).is_ok()
             && self.executor(&tool.manifest.handler).is_ok()
-            && fixed_language.is_none_or(|l| l == Language::Wasm || self.parts.machine.runtimes.contains_key(&l))
+            && fixed_language.is_none_or(|language| self.parts.machine.runs(language))
     }
 
     /// Confines, and keeps the text of what was decided.

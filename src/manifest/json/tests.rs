@@ -10,11 +10,66 @@ fn what_strict_json_refuses() {
     let deep = "[".repeat(MAX_JSON_DEPTH + 1) + &"]".repeat(MAX_JSON_DEPTH + 1);
     let endless = "[".repeat(1 << 20);
     let refused = [
-        "", " ", "{", "[", "[1", "[1,", "{\"a\"", "{\"a\":", "{\"a\":1", "{\"a\":1,", "[1,]", "{\"a\":1,}", "[,1]", "{,}", "1 2",
-        "{} {}", "nul", "truefalse", "NaN", "Infinity", "-Infinity", "[NaN]", "-", "01", "-01", "1.", ".5", "1e", "1e+", "+1", "0x10",
-        "1e999", "18446744073709551616", "-9223372036854775809", "\"", "\"a", "\"\u{1}\"", "\"\n\"", "\"\\x\"", "\"\\u12\"", "\"\\u12g4\"",
-        "\"\\ud800\"", "\"\\udc00\"", "\"\\ud800\\u0041\"", "\"\\ud800x\"", "'a'", "{a:1}", "// c\n1", "/* c */1", "1 // c",
-        "{\"a\":1,\"a\":2}", "{\"a\":1,\"\\u0061\":2}", "{\"a\" 1}", "{\"a\":1 \"b\":2}", "[1 2]", "]", "}", "\u{feff}\u{feff}1", &deep, &endless,
+        "",
+        " ",
+        "{",
+        "[",
+        "[1",
+        "[1,",
+        "{\"a\"",
+        "{\"a\":",
+        "{\"a\":1",
+        "{\"a\":1,",
+        "[1,]",
+        "{\"a\":1,}",
+        "[,1]",
+        "{,}",
+        "1 2",
+        "{} {}",
+        "nul",
+        "truefalse",
+        "NaN",
+        "Infinity",
+        "-Infinity",
+        "[NaN]",
+        "-",
+        "01",
+        "-01",
+        "1.",
+        ".5",
+        "1e",
+        "1e+",
+        "+1",
+        "0x10",
+        "1e999",
+        "18446744073709551616",
+        "-9223372036854775809",
+        "\"",
+        "\"a",
+        "\"\u{1}\"",
+        "\"\n\"",
+        "\"\\x\"",
+        "\"\\u12\"",
+        "\"\\u12g4\"",
+        "\"\\ud800\"",
+        "\"\\udc00\"",
+        "\"\\ud800\\u0041\"",
+        "\"\\ud800x\"",
+        "'a'",
+        "{a:1}",
+        "// c\n1",
+        "/* c */1",
+        "1 // c",
+        "{\"a\":1,\"a\":2}",
+        "{\"a\":1,\"\\u0061\":2}",
+        "{\"a\" 1}",
+        "{\"a\":1 \"b\":2}",
+        "[1 2]",
+        "]",
+        "}",
+        "\u{feff}\u{feff}1",
+        &deep,
+        &endless,
     ];
     for text in refused {
         assert!(strict(text).is_err(), "{:?}", text.get(..60.min(text.len())));
@@ -24,8 +79,21 @@ fn what_strict_json_refuses() {
 #[test]
 fn what_it_takes() {
     let taken = [
-        "null", " true\r\n", "0", "-0", "-0.0", "1e2", "1.5E-3", "18446744073709551615", "-9223372036854775808", "9007199254740993",
-        "\"\\ud83d\\ude42 \\u00e9 \\/ \\b\\f\\n\\r\\t\\\"\\\\\"", "{}", "[]", "{\"b\":1,\"a\":[{},[],null]}", "\"\u{2028}\"",
+        "null",
+        " true\r\n",
+        "0",
+        "-0",
+        "-0.0",
+        "1e2",
+        "1.5E-3",
+        "18446744073709551615",
+        "-9223372036854775808",
+        "9007199254740993",
+        "\"\\ud83d\\ude42 \\u00e9 \\/ \\b\\f\\n\\r\\t\\\"\\\\\"",
+        "{}",
+        "[]",
+        "{\"b\":1,\"a\":[{},[],null]}",
+        "\"\u{2028}\"",
     ];
     for text in taken {
         let ours = strict(text).expect(text);
@@ -53,7 +121,15 @@ fn comments_are_noted_once() {
 fn places() {
     let text = "\u{feff}{\n  \"ü\": {\"a/b\": [1, {\"x~\": true}]},\n\t\"z\": \"s\"\n}";
     let document = parse(text.as_bytes(), Dialect::Strict).expect("JSON");
-    let cases = [("", (1, 1)), ("/ü", (2, 8)), ("/ü/a~1b", (2, 16)), ("/ü/a~1b/1", (2, 20)), ("/ü/a~1b/1/x~0", (2, 27)), ("/z", (3, 7)), ("/no", (0, 0))];
+    let cases = [
+        ("", (1, 1)),
+        ("/ü", (2, 8)),
+        ("/ü/a~1b", (2, 16)),
+        ("/ü/a~1b/1", (2, 20)),
+        ("/ü/a~1b/1/x~0", (2, 27)),
+        ("/z", (3, 7)),
+        ("/no", (0, 0)),
+    ];
     for (pointer, place) in cases {
         assert_eq!(document.place(pointer), place, "{pointer}");
     }
@@ -78,7 +154,8 @@ fn any_value() -> impl Strategy<Value = Value> {
     leaf.prop_recursive(6, 64, 8, |inner| {
         prop_oneof![
             prop::collection::vec(inner.clone(), 0..8).prop_map(Value::from),
-            prop::collection::btree_map(any::<String>(), inner, 0..8).prop_map(|map| Value::Object(map.into_iter().collect())),
+            prop::collection::btree_map(any::<String>(), inner, 0..8)
+                .prop_map(|map| Value::Object(map.into_iter().collect())),
         ]
     })
 }

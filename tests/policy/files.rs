@@ -331,3 +331,22 @@ fn relative_folders_start_at_the_root() {
         assert_eq!(loaded.governing("x:y", &real.join("tool-defs/xx/y.tool.json")).0.name, "built-in default");
     }
 }
+
+#[test]
+fn deep_long_and_crowded_files_answer_quickly() {
+    let started = std::time::Instant::now();
+    let million = 1_000_000;
+    let crowd: String = (0..60_000).map(|i| format!("k{i} = 1\n")).collect();
+    let one_line = format!("{HEAD}folders = [{}]", "\"a\", ".repeat(200_000));
+    for text in [
+        "[".repeat(million),
+        format!("a = {}", "[".repeat(million)),
+        format!("a{}", ".a".repeat(million / 2)),
+        crowd,
+        one_line,
+    ] {
+        let problems = policy::parse(&text, Path::new("x"), false, Path::new("/")).map_or_else(|p| p.len(), |_| 0);
+        assert!(problems <= 100);
+    }
+    assert!(started.elapsed().as_secs() < 20, "{:?}", started.elapsed());
+}

@@ -1,0 +1,158 @@
+//! The host's end of one launcher: started, asked, and ended with everything below it.
+
+use crate::fault::{Fault, Kind};
+use crate::sandbox::protocol::{self, FromLauncher, Setup, ToLauncher};
+use crate::sandbox::{Stood, cgroup, identity, launcher};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+use tokio::io::Interest;
+use tokio::net::UnixDatagram;
+
+/// Longest start of a launcher.
+const START: Duration = Duration::from_secs(10);
+
+/// A launcher that is ready for a call. Dropping it ends the tool, if one runs.
+#[derive(Debug)]
+pub struct Launcher {
+    control: Option<UnixDatagram>,
+    keeper: Option<Child>,
+    group: Option<cgroup::Group>,
+    pub walls: Vec<Stood>,
+    pub setup: Setup,
+}
+
+fn broken(what: &str, error: &io::Error) -> Fault {
+    Fault::new(Kind::InternalError, "the launcher of this tool failed").person(format!("launcher: {what}: {error}"))
+}
+
+/// A wall that could not be raised, for anybody by its name, for the person with the way out.
+pub fn refused(wall: &str, what: &str, errno: i32) -> Fault {
+    let error = io::Error::from_raw_os_error(errno);
+    let message = format!("the wall `{wall}` cannot be raised on this machine, so nothing was run");
+    Fault::new(Kind::CapabilityError, message).person(format!(
+        "{what}: {error}; `toolhost doctor` shows what this machine can enforce and the command that mends it"
+    ))
+}
+
+impl Launcher {
+    /// Starts one. `own` is this binary, open; the launcher is entered from the descriptor, so that it is the
+    /// same version whatever lies at its path by now.
+    pub async fn start(
+        own: &OwnedFd,
+        setup: Setup,
+        lease: identity::Lease,
+        group: Option<cgroup::Group>,
+    ) -> Result<Launcher, Fault> {
+        use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+        let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
+            .map_err(|e| broken("a socket pair", &e.into()))?;
+        nonblocking(&ours).map_err(|e| broken("a socket pair", &e))?;
+        let keeper = Command::new(format!("/proc/self/fd/{}", own.as_raw_fd()))
+            .arg0(launcher::NAME)
+            .env_clear()
+            .current_dir("/")
+            .stdin(Stdio::from(theirs))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(|e| broken("starting it", &e))?;
+        // SOCK_SEQPACKET keeps messages whole like a datagram socket, and says when the other end is gone.
+        let control = UnixDatagram::from_std(ours.into()).map_err(|e| broken("its socket", &e))?;
+        let mut launcher = Launcher { control: Some(control), keeper: Some(keeper), group, walls: Vec::new(), setup };
+        launcher.set_up(own, &lease).await?;
+        Ok(launcher)
+    }
+
+    async fn set_up(&mut self, own: &OwnedFd, lease: &identity::Lease) -> Result<(), Fault> {
+        let text = serde_json::to_vec(&self.setup).map_err(|e| broken("writing its set-up", &e.into()))?;
+        let text = protocol::memory_file(&text).map_err(|e| broken("writing its set-up", &e))?;
+        let mut files = vec![text.as_fd(), own.as_fd()];
+        files.extend(lease.lock.as_ref().map(|lock| lock.as_fd()));
+        files.extend(self.group.iter().flat_map(cgroup::Group::descriptors));
+        self.say(&ToLauncher::Setup, &files)?;
+        match tokio::time::timeout(START, self.hear()).await {
+            Ok(Ok((FromLauncher::Ready { walls }, _))) => {
+                self.walls = walls;
+                Ok(())
+            }
+            Ok(Ok((FromLauncher::Refused { wall, what, errno }, _))) => Err(refused(&wall, &what, errno)),
+            Ok(Ok(_)) => Err(broken("an answer before a call", &io::ErrorKind::InvalidData.into())),
+            Ok(Err(e)) => Err(broken("its first answer", &e)),
+            Err(_) => Err(broken("it was not ready in time", &io::ErrorKind::TimedOut.into()).retryable()),
+        }
+    }
+
+    pub fn say(&self, message: &ToLauncher, files: &[BorrowedFd]) -> Result<(), Fault> {
+        let Some(control) = &self.control else {
+            return Err(broken("it was ended", &io::ErrorKind::NotConnected.into()));
+        };
+        // Its queue holds far more than the few messages of one call.
+        protocol::send(control.as_fd(), message, files).map_err(|e| broken("telling it", &e))
+    }
+
+    /// The next message. Cancel-safe: a message is taken whole or not at all.
+    pub async fn hear(&self) -> io::Result<(FromLauncher, Vec<OwnedFd>)> {
+        let Some(control) = &self.control else { return Err(io::ErrorKind::NotConnected.into()) };
+        let message = control.async_io(Interest::READABLE, || protocol::receive(control.as_fd())).await?;
+        message.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+    }
+}
+
+impl Drop for Launcher {
+    /// Closing the socket ends launcher and tool; a thread of its own waits until they are reaped,
+    /// so that no task of the host ever does.
+    fn drop(&mut self) {
+        drop(self.control.take());
+        let (keeper, group) = (self.keeper.take(), self.group.take());
+        reaper().send((keeper, group));
+    }
+}
+
+type Leftover = (Option<Child>, Option<cgroup::Group>);
+
+struct Reaper(std::sync::mpsc::Sender<Leftover>, std::sync::Arc<std::sync::atomic::AtomicUsize>);
+
+impl Reaper {
+    fn send(&self, leftover: Leftover) {
+        self.1.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        // The thread lives as long as the process.
+        let _ = self.0.send(leftover);
+    }
+}
+
+fn reaper() -> &'static Reaper {
+    static REAPER: std::sync::OnceLock<Reaper> = std::sync::OnceLock::new();
+    REAPER.get_or_init(|| {
+        let (send, receive) = std::sync::mpsc::channel::<Leftover>();
+        let waiting = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let count = waiting.clone();
+        std::thread::spawn(move || {
+            for (keeper, group) in receive {
+                if let Some(mut keeper) = keeper {
+                    let _ = keeper.wait();
+                }
+                drop(group);
+                count.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
+            }
+        });
+        Reaper(send, waiting)
+    })
+}
+
+/// Waits until everything that was dropped is reaped, at most this long: for a host that is about to exit.
+pub fn settle(longest: Duration) {
+    let end = std::time::Instant::now() + longest;
+    while reaper().1.load(std::sync::atomic::Ordering::SeqCst) > 0 && std::time::Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+pub fn nonblocking(fd: &OwnedFd) -> io::Result<()> {
+    use nix::fcntl::{FcntlArg, OFlag, fcntl};
+    let flags = OFlag::from_bits_truncate(fcntl(fd, FcntlArg::F_GETFL)?);
+    fcntl(fd, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
+    Ok(())
+}

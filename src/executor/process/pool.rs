@@ -1,0 +1,124 @@
+//! Launchers, kept while they are idle. One launcher runs one call at a time, so calls at once use several.
+
+use super::launcher::Launcher;
+use super::setup;
+use crate::fault::{Fault, Kind};
+use crate::policy::Shape;
+use crate::quantity::Limit;
+use crate::sandbox::protocol::Setup;
+use crate::sandbox::{cgroup, grants, identity};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long an idle launcher is kept.
+const IDLE: Duration = Duration::from_secs(60);
+/// Most idle launchers.
+const MOST_IDLE: usize = 32;
+
+/// What makes and keeps launchers.
+#[derive(Debug)]
+pub struct Launchers {
+    /// This binary, opened when the host started.
+    own: OwnedFd,
+    pool: std::ops::Range<u32>,
+    groups: Option<cgroup::Cgroups>,
+    idle: Mutex<Vec<(Setup, Launcher, Instant)>>,
+}
+
+/// What a role of ours needs beyond the shape.
+#[derive(Clone, Debug, Default)]
+pub struct Extra {
+    pub memory: u64,
+    pub processes: u64,
+    pub lasting: bool,
+    pub keeps_third: bool,
+    /// argv when the program is ourselves.
+    pub role: Option<String>,
+}
+
+impl Launchers {
+    pub fn new(own: OwnedFd, pool: std::ops::Range<u32>) -> Launchers {
+        Launchers { own, pool, groups: cgroup::Cgroups::find(), idle: Mutex::default() }
+    }
+
+    /// Opens the running binary.
+    pub fn of_this_binary() -> std::io::Result<Launchers> {
+        Ok(Launchers::new(std::fs::File::open("/proc/self/exe")?.into(), identity::POOL))
+    }
+
+    /// Whether a group counts on this machine.
+    pub fn counted(&self) -> bool {
+        self.groups.is_some()
+    }
+
+    /// A launcher for this shape as its grants are now: an idle one, or a new one.
+    pub async fn take(self: &Arc<Launchers>, shape: &Shape, extra: &Extra) -> Result<Launcher, Fault> {
+        if shape.require_cgroup && self.groups.is_none() {
+            let person =
+                "the policy requires `cgroup`, and no cgroup can be made here; `toolhost doctor` says why".to_owned();
+            return Err(Fault::new(
+                Kind::CapabilityError,
+                "the policy requires exact accounting, which this machine cannot give",
+            )
+            .person(person));
+        }
+        let resolved = grants::resolve(shape)?;
+        let mut wanted = setup::of(shape, resolved, extra, self.groups.as_ref().map(cgroup::Cgroups::version));
+        let now = Instant::now();
+        let found = {
+            let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+            idle.retain(|(_, _, since)| now.duration_since(*since) < IDLE);
+            idle.iter().position(|(setup, ..)| *setup == wanted).map(|at| idle.swap_remove(at).1)
+        };
+        if let Some(launcher) = found {
+            return Ok(launcher);
+        }
+        let lease = self.lease()?;
+        wanted.identity = lease.identity;
+        let group = match &self.groups {
+            None => None,
+            Some(groups) => {
+                let memory = shape.limits.get(Limit::MemoryBytes).saturating_add(extra.memory);
+                let processes = shape.limits.get(Limit::Processes).saturating_add(extra.processes);
+                let made = groups
+                    .make(memory, processes)
+                    .map_err(|e| super::launcher::refused("cgroup", "making a group", e.raw_os_error().unwrap_or(0)))?;
+                Some(made)
+            }
+        };
+        Launcher::start(&self.own, wanted, lease, group).await
+    }
+
+    /// An id for a new launcher; idle launchers give theirs back before the pool counts as exhausted.
+    fn lease(&self) -> Result<identity::Lease, Fault> {
+        let failed = |e: std::io::Error| {
+            Fault::new(Kind::InternalError, "no id for the tool")
+                .person(format!("locking an id below /run/toolhost: {e}"))
+        };
+        if let Some(lease) = identity::lease(self.pool.clone()).map_err(failed)? {
+            return Ok(lease);
+        }
+        self.close();
+        super::launcher::settle(Duration::from_secs(1));
+        identity::lease(self.pool.clone())
+            .map_err(failed)?
+            .ok_or_else(|| Fault::new(Kind::InternalError, "all ids for tools are in use; try again").retryable())
+    }
+
+    /// Keeps a launcher for the next call of the same shape.
+    pub fn put(&self, launcher: Launcher) {
+        let mut key = launcher.setup.clone();
+        key.identity = setup::ANY;
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        if idle.len() >= MOST_IDLE {
+            idle.remove(0);
+        }
+        idle.push((key, launcher, Instant::now()));
+    }
+
+    /// Ends all idle launchers.
+    pub fn close(&self) {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}

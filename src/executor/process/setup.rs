@@ -1,0 +1,81 @@
+//! From a shape and its resolved grants to what a launcher is told.
+
+use super::pool::Extra;
+use crate::manifest::Language;
+use crate::policy::{Program, Shape};
+use crate::quantity::Limit;
+use crate::runtimes::shims;
+use crate::sandbox::protocol::{Executable, Identity, Setup};
+use crate::sandbox::{cgroup, environment, grants};
+
+/// Stands for an identity in a key: any launcher of the shape will do.
+pub const ANY: Identity = Identity { id: u32::MAX, pooled: false };
+
+/// The name under which a call's own source lies in its scratch.
+pub fn source_name(language: Language, source: &str) -> &'static str {
+    let module = |line: &str| line.starts_with("import ") || line.starts_with("import{") || line.starts_with("export ");
+    match language {
+        Language::Python => "main.py",
+        // Node 20 tells modules apart by the file's name alone.
+        Language::Nodejs if source.lines().any(|l| module(l.trim_start())) => "main.mjs",
+        Language::Nodejs => "main.js",
+        Language::Bun => "main.ts",
+        Language::Wasm => "main.wat",
+    }
+}
+
+/// `source` is the name of a call's own source, which stands in for the script.
+pub fn of(shape: &Shape, resolved: grants::Resolved, extra: &Extra, cgroup: Option<cgroup::Version>) -> Setup {
+    let language = shape.runtime.language;
+    let (program, arguments) = match (&shape.runtime.program, &extra.role) {
+        (Program::Path(path), None) => (Executable::Path(path.clone()), arguments(shape, path)),
+        (_, role) => (Executable::Ourselves, vec![format!("toolhost-{}", role.as_deref().unwrap_or("probe"))]),
+    };
+    let mut limits = shape.limits.clone();
+    if extra.processes > 0 {
+        limits.set(Limit::Processes, limits.get(Limit::Processes).saturating_add(extra.processes));
+    }
+    if extra.memory > 0 {
+        limits.set(Limit::MemoryBytes, limits.get(Limit::MemoryBytes).saturating_add(extra.memory));
+    }
+    // The time limit comes with each call.
+    limits.set(Limit::TimeoutMs, 0);
+    let mut files = Vec::new();
+    if shape.entry_point.is_some()
+        && let (Some(text), Some(path)) = (shims::entry_point(language), shims::guest_path(language))
+    {
+        let name = path.rsplit('/').next().unwrap_or(path);
+        files.push((name.to_owned(), text.to_owned()));
+    }
+    Setup {
+        identity: ANY,
+        roots: shape.runtime.roots.clone(),
+        mounts: resolved.mounts,
+        stages: resolved.stages,
+        files,
+        folder: shape.folder.clone(),
+        program,
+        arguments,
+        environment: environment::of(shape),
+        limits,
+        cgroup,
+        keeps_third: extra.keeps_third,
+        lasting: extra.lasting,
+    }
+}
+
+fn arguments(shape: &Shape, program: &std::path::Path) -> Vec<String> {
+    let text = |path: &std::path::Path| path.to_string_lossy().into_owned();
+    let mut out = vec![text(program)];
+    out.extend(shape.runtime.arguments.iter().cloned());
+    match (&shape.script, &shape.entry_point) {
+        (Some(script), Some(entry)) => {
+            out.extend(shims::guest_path(shape.runtime.language).map(str::to_owned));
+            out.push(text(script));
+            out.push(entry.clone());
+        }
+        (Some(script), None) => out.push(text(script)),
+        (None, _) => {}
+    }
+    out
+}

@@ -1,0 +1,124 @@
+//! Workers of the wasm room: our own binary behind the same walls, for longer than one call.
+
+use super::launcher::Launcher;
+use super::pool::{Extra, Launchers};
+use super::{capture, publish};
+use crate::executor::wasm::{Ended, Pipes, Publishing, Role, Start, Starting, Worker, Workers};
+use crate::executor::{Ending, Stood};
+use crate::fault::{Fault, Kind};
+use crate::policy::Shape;
+use crate::quantity::Limit;
+use crate::sandbox::protocol::{FromLauncher, Killed, ToLauncher};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Longest wait for a worker whose input closed.
+const FAREWELL: Duration = Duration::from_millis(500);
+
+/// Starts them.
+pub struct WasmWorkers {
+    launchers: Arc<Launchers>,
+}
+
+impl WasmWorkers {
+    pub fn new(launchers: Arc<Launchers>) -> WasmWorkers {
+        WasmWorkers { launchers }
+    }
+}
+
+impl Workers for WasmWorkers {
+    fn start<'a>(&'a self, start: Start<'a>) -> Starting<'a> {
+        Box::pin(async move {
+            let extra = Extra {
+                memory: start.own_memory,
+                processes: start.own_threads,
+                lasting: start.role == Role::Worker,
+                keeps_third: start.code.is_some(),
+                role: Some(start.role.name().to_owned()),
+            };
+            let launcher = self.launchers.take(start.shape, &extra).await?;
+            let failed =
+                |e: std::io::Error| Fault::new(Kind::InternalError, "no pipes for a worker").person(e.to_string());
+            let (pipes, theirs) = capture::pipes().map_err(failed)?;
+            let mut files: Vec<_> = theirs.iter().map(AsFd::as_fd).collect();
+            files.extend(start.code.iter().map(AsFd::as_fd));
+            let timeout_ms = start.shape.limits.get(Limit::TimeoutMs);
+            launcher.say(&ToLauncher::Start { timeout_ms, source: None }, &files)?;
+            drop(files);
+            let capture::Pipes { input, output, log } = pipes;
+            // Nobody reads a worker's stderr: the guest's log comes in its answer.
+            drop(log);
+            let pipes = Some(Pipes { to: Box::new(input), from: Box::new(output) });
+            let worker: Box<dyn Worker> = Box::new(Behind {
+                walls: launcher.walls.clone(),
+                launcher: Some(launcher),
+                pipes,
+                shape: start.shape.clone(),
+            });
+            Ok(worker)
+        })
+    }
+}
+
+struct Behind {
+    launcher: Option<Launcher>,
+    pipes: Option<Pipes>,
+    walls: Vec<Stood>,
+    shape: Shape,
+}
+
+impl Behind {
+    /// The end as the walls saw it, with the staged copies.
+    async fn exited(&mut self) -> Option<(crate::sandbox::protocol::Exited, Vec<OwnedFd>)> {
+        let launcher = self.launcher.as_ref()?;
+        loop {
+            match launcher.hear().await.ok()? {
+                (FromLauncher::Exited(exited), staged) => return Some((exited, staged)),
+                (FromLauncher::Refused { .. }, _) => return None,
+                (FromLauncher::Ready { .. } | FromLauncher::Started, _) => {}
+            }
+        }
+    }
+}
+
+impl Worker for Behind {
+    fn pipes(&mut self) -> Option<Pipes> {
+        self.pipes.take()
+    }
+
+    fn walls(&self) -> Vec<Stood> {
+        self.walls.clone()
+    }
+
+    fn kill(&mut self) {
+        // Dropping the launcher ends the worker.
+        self.launcher = None;
+    }
+
+    fn ended(&mut self) -> Ended<'_> {
+        Box::pin(async move {
+            let (exited, _) = self.exited().await?;
+            match exited.killed {
+                Some(Killed::Memory) => Some(Ending::OverLimit {
+                    limit: Limit::MemoryBytes,
+                    allowed: self.shape.limits.get(Limit::MemoryBytes),
+                }),
+                Some(Killed::Cpu) => {
+                    Some(Ending::OverLimit { limit: Limit::CpuMs, allowed: self.shape.limits.get(Limit::CpuMs) })
+                }
+                Some(Killed::Deadline | Killed::Asked) | None => None,
+            }
+        })
+    }
+
+    fn publish(&mut self) -> Publishing<'_> {
+        Box::pin(async move {
+            let failed = || Fault::new(Kind::InternalError, "the worker did not end after its answer");
+            let ended = tokio::time::timeout(FAREWELL, self.exited()).await.map_err(|_| failed())?;
+            let (_, staged) = ended.ok_or_else(failed)?;
+            let launcher = self.launcher.as_ref().ok_or_else(failed)?;
+            publish::all(&launcher.setup.stages, &staged, &self.shape).await
+        })
+    }
+}

@@ -1,0 +1,168 @@
+//! Adapting: any accepted module becomes a component, and a component is told apart by its exports.
+//!
+//! For: the compiler child and the worker. In: untrusted bytes. Out: component bytes, a contract, or a
+//! refusal that names what is accepted. Never: runs or compiles anything.
+//!
+//! A WASI preview 1 module is wrapped into a component, since only a component's handles can be capped.
+//! The standard adapter forgets exit codes (it knows only "ok" and "failed"), so the module's
+//! `proc_exit` is renamed to one import of ours that keeps the number.
+
+use std::borrow::Cow;
+use wasi_preview1_component_adapter_provider as adapter;
+use wasm_encoder::reencode::{self, Reencode};
+use wasmparser::{ExternalKind, Parser, Payload};
+use wasmtime::component::types::ComponentItem;
+use wasmtime::component::{Component, Type};
+
+/// The import that carries an exit code.
+pub const EXIT_CODE: &str = "exit-code";
+const EXIT_WORLD: &str = "package toolhost:adapted; world exits { import exit-code: func(code: u32); }";
+/// The typed export, where `entryPoint` names no other.
+const RUN: &str = "run";
+const ACCEPTED: &str = "accepted are: a component that exports `run: func(input: string) -> result<string, string>` \
+    (entryPoint may name another export of that type), a component that exports `wasi:cli/run@0.2.x`, \
+    and a WASI preview 1 command module (`_start`); each as .wasm or .wat";
+
+/// How a component is called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Contract {
+    /// The typed export of this name.
+    Typed(String),
+    /// `wasi:cli/run`: JSON on stdin and stdout.
+    Command,
+}
+
+/// Makes component bytes of whatever was given, or says why not.
+pub fn component(module: &[u8]) -> Result<Cow<'_, [u8]>, String> {
+    let binary: Cow<'_, [u8]> = if module.starts_with(b"\0asm") {
+        module.into()
+    } else if std::str::from_utf8(module).is_ok() {
+        wat::parse_bytes(module).map_err(|e| format!("the text is not WebAssembly: {e}"))?
+    } else {
+        return Err(format!("the file is neither WebAssembly nor its text form; {ACCEPTED}"));
+    };
+    if Parser::is_component(&binary) {
+        return Ok(binary);
+    }
+    if !Parser::is_core_wasm(&binary) {
+        return Err(format!("the file is WebAssembly of an unknown version; {ACCEPTED}"));
+    }
+    command_module(&binary)?;
+    wrap(&binary).map(Cow::Owned).map_err(|e| format!("the module cannot be linked to WASI preview 1: {e:#}"))
+}
+
+/// Refuses core modules that are not preview 1 commands.
+fn command_module(binary: &[u8]) -> Result<(), String> {
+    let mut exports = Vec::new();
+    for payload in Parser::new(0).parse_all(binary) {
+        if let Payload::ExportSection(section) = payload.map_err(|e| format!("the module is damaged: {e}"))? {
+            for export in section {
+                let export = export.map_err(|e| format!("the module is damaged: {e}"))?;
+                exports.push((export.name, export.kind));
+            }
+        }
+    }
+    let has = |name: &str, kind: ExternalKind| exports.contains(&(name, kind));
+    match (has("_start", ExternalKind::Func), has("memory", ExternalKind::Memory)) {
+        (true, true) => Ok(()),
+        (true, false) => Err(format!("the module exports `_start` but not its `memory`; {ACCEPTED}")),
+        _ if has("_initialize", ExternalKind::Func) => {
+            Err(format!("the module is a WASI reactor (`_initialize` without `_start`); {ACCEPTED}"))
+        }
+        _ => Err(format!("the module exports no `_start`; {ACCEPTED}")),
+    }
+}
+
+fn wrap(binary: &[u8]) -> anyhow::Result<Vec<u8>> {
+    let mut rename = RenameExit { done: false };
+    let mut renamed = wasm_encoder::Module::new();
+    rename
+        .parse_core_module(&mut renamed, Parser::new(0), binary)
+        .map_err(|e| anyhow::anyhow!("the module is damaged: {e}"))?;
+    let mut module = renamed.finish();
+    if rename.done {
+        let mut resolve = wit_parser::Resolve::default();
+        let package = resolve.push_str("adapted.wit", EXIT_WORLD)?;
+        let world = resolve.select_world(&[package], None)?;
+        wit_component::embed_component_metadata(&mut module, &resolve, world, wit_component::StringEncoding::UTF8)?;
+    }
+    wit_component::ComponentEncoder::default()
+        .module(&module)?
+        .adapter(adapter::WASI_SNAPSHOT_PREVIEW1_ADAPTER_NAME, adapter::WASI_SNAPSHOT_PREVIEW1_COMMAND_ADAPTER)?
+        .encode()
+}
+
+/// `wasi_snapshot_preview1.proc_exit` → `$root.exit-code`, the same type, everything else as it was.
+struct RenameExit {
+    done: bool,
+}
+
+impl Reencode for RenameExit {
+    type Error = std::convert::Infallible;
+
+    fn parse_imports(
+        &mut self,
+        section: &mut wasm_encoder::ImportSection,
+        imports: wasmparser::Imports<'_>,
+    ) -> Result<(), reencode::Error<Self::Error>> {
+        let preview1 = adapter::WASI_SNAPSHOT_PREVIEW1_ADAPTER_NAME;
+        match imports {
+            wasmparser::Imports::Single(_, import) if (import.module, import.name) == (preview1, "proc_exit") => {
+                let ty = self.entity_type(import.ty)?;
+                section.import("$root", EXIT_CODE, ty);
+                self.done = true;
+                Ok(())
+            }
+            imports => reencode::utils::parse_imports(self, section, imports),
+        }
+    }
+}
+
+/// Which contract a component keeps.
+pub fn contract(component: &Component, entry_point: Option<&str>) -> Result<Contract, String> {
+    let engine = component.engine();
+    let ty = component.component_type();
+    let wanted = entry_point.unwrap_or(RUN);
+    if let Some(export) = ty.get_export(engine, wanted) {
+        return match export.ty {
+            ComponentItem::ComponentFunc(f) if is_run(&f) => Ok(Contract::Typed(wanted.to_owned())),
+            ComponentItem::ComponentFunc(_) => Err(format!(
+                "the component's export `{wanted}` is not `func(input: string) -> result<string, string>`; {ACCEPTED}"
+            )),
+            _ => Err(format!("the component's export `{wanted}` is not a function; {ACCEPTED}")),
+        };
+    }
+    let names: Vec<&str> = ty.exports(engine).map(|(name, _)| name).collect();
+    if let Some(name) = entry_point {
+        let typed: Vec<_> = ty
+            .exports(engine)
+            .filter(|(_, item)| matches!(&item.ty, ComponentItem::ComponentFunc(f) if is_run(f)))
+            .map(|(name, _)| name)
+            .collect();
+        return Err(format!(
+            "the component has no export `{name}`; exports of the right type: {}",
+            if typed.is_empty() { "none".to_owned() } else { typed.join(", ") }
+        ));
+    }
+    if names.iter().any(|name| name.starts_with("wasi:cli/run@0.2.")) {
+        return Ok(Contract::Command);
+    }
+    Err(format!(
+        "the component exports {}; {ACCEPTED}",
+        if names.is_empty() { "nothing".to_owned() } else { names.into_iter().take(20).collect::<Vec<_>>().join(", ") }
+    ))
+}
+
+fn is_run(f: &wasmtime::component::types::ComponentFunc) -> bool {
+    let params: Vec<Type> = f.params().map(|(_, ty)| ty).collect();
+    let results: Vec<Type> = f.results().collect();
+    let text = |ty: Option<Type>| matches!(ty, Some(Type::String));
+    matches!(params.as_slice(), [Type::String])
+        && matches!(results.as_slice(), [Type::Result(r)] if text(r.ok()) && text(r.err()))
+        && !f.async_()
+}
+
+/// Whether the guest can reach files at all; opening folders costs time where nobody looks.
+pub fn reaches_files(component: &Component) -> bool {
+    component.component_type().imports(component.engine()).any(|(name, _)| name.starts_with("wasi:filesystem/"))
+}

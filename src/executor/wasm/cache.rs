@@ -1,0 +1,231 @@
+//! The cache of compiled code: private, owner-checked, keyed by content, opened once, handed over open.
+//!
+//! For: the library. In: a folder; keys and compiled code. Out: read-only descriptors of verified entries.
+//! Never: follows a link, trusts a file that others may write, or lets a half-written entry be seen.
+//!
+//! An entry is a magic word, the SHA-256 of the code, and the code; its name is the key.
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, open, openat, renameat};
+use nix::sys::stat::{FchmodatFlags, FileStat, Mode, SFlag, fchmodat, fstat, mkdirat};
+use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
+use sha2::{Digest, Sha256};
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Largest compiled module: the largest interpreter measured is 261 MB.
+pub const MAX_CODE_BYTES: u64 = 512 << 20;
+const MAGIC: &[u8; 8] = b"thwasm1\n";
+/// Where the code starts in an entry.
+const CODE_AT: u64 = 8 + 32;
+
+/// One verified entry, open for reading.
+#[derive(Clone, Debug)]
+pub struct Code {
+    pub file: Arc<File>,
+    pub offset: u64,
+    pub bytes: u64,
+}
+
+/// A private folder, held open.
+#[derive(Debug)]
+pub struct Cache {
+    folder: OwnedFd,
+    /// Kept so that a temporary cache goes with its owner.
+    _temporary: Option<tempfile::TempDir>,
+}
+
+impl Cache {
+    /// Opens (and makes) the cache folder. The error names what is wrong with it, for the person.
+    pub fn open(path: &Path) -> Result<Cache, String> {
+        make(path).map_err(|e| format!("{} cannot be made: {e}", path.display()))?;
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let folder =
+            open(path, flags, Mode::empty()).map_err(|e| format!("{} cannot be opened: {e}", path.display()))?;
+        let stat = fstat(&folder).map_err(|e| format!("{} cannot be read: {e}", path.display()))?;
+        if !is_private(&stat) {
+            return Err(format!(
+                "{} must belong to the user who runs toolhost and be closed to others: chmod 700 it, or remove it",
+                path.display()
+            ));
+        }
+        Ok(Cache { folder, _temporary: None })
+    }
+
+    /// A cache that lives as long as its owner, where no lasting one may be had.
+    pub fn temporary() -> Result<Cache, String> {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::Builder::new()
+            .prefix("toolhost-wasm-")
+            .permissions(std::fs::Permissions::from_mode(0o700))
+            .tempdir()
+            .map_err(|e| format!("no temporary folder: {e}"))?;
+        let cache = Cache::open(folder.path())?;
+        Ok(Cache { _temporary: Some(folder), ..cache })
+    }
+
+    /// `$XDG_CACHE_HOME/toolhost/wasm`, or `~/.cache/toolhost/wasm`; relative values do not count.
+    pub fn usual_folder(environment: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+        let absolute = |name: &str| environment(name).map(PathBuf::from).filter(|p| p.is_absolute());
+        absolute("XDG_CACHE_HOME")
+            .or_else(|| absolute("HOME").map(|home| home.join(".cache")))
+            .map(|base| base.join("toolhost/wasm"))
+    }
+
+    /// The usual folder; where it cannot be had, a temporary one, and why, for `doctor` and the log.
+    pub fn usual(environment: impl Fn(&str) -> Option<OsString>) -> Result<(Cache, Option<String>), String> {
+        let lasting = match Cache::usual_folder(environment) {
+            Some(folder) => Cache::open(&folder),
+            None => Err("neither XDG_CACHE_HOME nor HOME is an absolute path".to_owned()),
+        };
+        match lasting {
+            Ok(cache) => Ok((cache, None)),
+            Err(why) => Ok((Cache::temporary()?, Some(format!("compiled wasm is not kept between runs: {why}")))),
+        }
+    }
+
+    /// The verified entry, or nothing: what is missing, foreign or damaged is built anew.
+    pub fn get(&self, key: &str) -> Option<Code> {
+        let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC | OFlag::O_NOCTTY;
+        let descriptor = openat(&self.folder, key, flags, Mode::empty()).ok()?;
+        let stat = fstat(&descriptor).ok()?;
+        let regular = SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT == SFlag::S_IFREG;
+        let size = u64::try_from(stat.st_size).ok()?;
+        if !regular || !is_private(&stat) || stat.st_nlink != 1 || !(CODE_AT..=MAX_CODE_BYTES + CODE_AT).contains(&size)
+        {
+            return None;
+        }
+        let mut file = File::from(descriptor);
+        let mut head = [0; 40];
+        file.read_exact(&mut head).ok()?;
+        let (magic, expected) = head.split_at(MAGIC.len());
+        let mut sum = Sha256::new();
+        let mut chunk = vec![0; 256 * 1024];
+        let mut left = size - CODE_AT;
+        while left > 0 {
+            let most = usize::try_from(left).unwrap_or(usize::MAX).min(chunk.len());
+            let part = chunk.get_mut(..most)?;
+            file.read_exact(part).ok()?;
+            sum.update(&*part);
+            left -= most as u64;
+        }
+        let sound = magic == MAGIC && sum.finalize().as_slice() == expected;
+        sound.then(|| Code { file: Arc::new(file), offset: CODE_AT, bytes: size - CODE_AT })
+    }
+
+    /// Stores and gives back the entry, read-only.
+    pub fn put(&self, key: &str, code: &[u8]) -> io::Result<Code> {
+        let name = format!(".{key}.{}", uuid::Uuid::now_v7());
+        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let descriptor = openat(&self.folder, name.as_str(), flags, Mode::S_IRUSR | Mode::S_IWUSR)?;
+        let written = (|| {
+            let mut file = File::from(descriptor);
+            file.write_all(MAGIC)?;
+            file.write_all(&Sha256::digest(code))?;
+            file.write_all(code)?;
+            drop(file);
+            fchmodat(&self.folder, name.as_str(), Mode::S_IRUSR, FchmodatFlags::FollowSymlink)?;
+            renameat(&self.folder, name.as_str(), &self.folder, key)?;
+            io::Result::Ok(())
+        })();
+        if let Err(error) = written {
+            let _ = unlinkat(&self.folder, name.as_str(), UnlinkatFlags::NoRemoveDir);
+            return Err(error);
+        }
+        self.get(key).ok_or_else(|| io::Error::other("the entry does not read back"))
+    }
+}
+
+/// Ours, and nobody else may look or write.
+fn is_private(stat: &FileStat) -> bool {
+    stat.st_uid == geteuid().as_raw() && stat.st_mode & 0o077 == 0
+}
+
+/// Makes missing folders, closed to others from the first moment.
+fn make(path: &Path) -> Result<(), Errno> {
+    let mut missing: Vec<&Path> = path.ancestors().take_while(|p| !p.exists()).collect();
+    while let Some(folder) = missing.pop() {
+        match mkdirat(nix::fcntl::AT_FDCWD, folder, Mode::S_IRWXU) {
+            Ok(()) | Err(Errno::EEXIST) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
+
+    fn text(code: &Code) -> Vec<u8> {
+        let mut bytes = vec![0; usize::try_from(code.bytes).expect("small")];
+        code.file.read_exact_at(&mut bytes, code.offset).expect("readable");
+        bytes
+    }
+
+    fn chmod(path: &Path, mode: u32) {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("chmod");
+    }
+
+    #[test]
+    fn an_entry_comes_back_and_only_as_it_was() {
+        let base = tempfile::tempdir().expect("tempdir");
+        let folder = base.path().join("a/b");
+        let cache = Cache::open(&folder).expect("made");
+        assert!(cache.get("k").is_none());
+        assert_eq!(text(&cache.put("k", b"code").expect("written")), b"code");
+        assert_eq!(text(&cache.get("k").expect("there")), b"code");
+        let file = folder.join("k");
+        assert_eq!(std::fs::metadata(&file).expect("there").permissions().mode() & 0o777, 0o400);
+        chmod(&file, 0o604);
+        assert!(cache.get("k").is_none(), "others may read it");
+        chmod(&file, 0o600);
+        let mut bytes = std::fs::read(&file).expect("readable");
+        *bytes.last_mut().expect("some") ^= 1;
+        std::fs::write(&file, bytes).expect("writable");
+        assert!(cache.get("k").is_none(), "damaged");
+        assert_eq!(text(&cache.put("k", b"new").expect("replaced")), b"new");
+        if geteuid().is_root() {
+            std::os::unix::fs::chown(&file, Some(65534), None).expect("chown");
+            assert!(cache.get("k").is_none(), "somebody else's");
+            std::os::unix::fs::chown(&file, Some(0), None).expect("chown");
+            assert!(cache.get("k").is_some(), "ours again");
+        }
+        std::fs::hard_link(&file, base.path().join("second")).expect("linked");
+        assert!(cache.get("k").is_none(), "a second name");
+        std::fs::remove_file(&file).expect("removed");
+        symlink(base.path().join("second"), &file).expect("linked");
+        assert!(cache.get("k").is_none(), "a link");
+    }
+
+    #[test]
+    fn without_a_usual_folder_there_is_a_temporary_one() {
+        let (cache, note) = Cache::usual(|_| None).expect("a cache");
+        assert!(note.is_some_and(|n| n.contains("not kept between runs")));
+        assert_eq!(text(&cache.put("k", b"code").expect("written")), b"code");
+        let base = tempfile::tempdir().expect("tempdir");
+        let home = |name: &str| (name == "HOME").then(|| base.path().into());
+        let (_, note) = Cache::usual(home).expect("a cache");
+        assert_eq!(note, None);
+        assert!(base.path().join(".cache/toolhost/wasm").is_dir());
+        assert_eq!(Cache::usual_folder(|_| Some("relative".into())), None);
+    }
+
+    #[test]
+    fn a_folder_open_to_others_is_refused() {
+        let base = tempfile::tempdir().expect("tempdir");
+        let folder = base.path().join("open");
+        std::fs::create_dir(&folder).expect("made");
+        chmod(&folder, 0o755);
+        assert!(Cache::open(&folder).expect_err("open to others").contains("chmod 700"));
+        chmod(&folder, 0o700);
+        Cache::open(&folder).expect("private");
+        symlink(&folder, base.path().join("link")).expect("linked");
+        Cache::open(&base.path().join("link")).expect_err("a link");
+    }
+}

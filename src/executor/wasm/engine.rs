@@ -1,0 +1,99 @@
+//! The engine: one set of wasmtime settings for compiler, worker and cache key.
+//!
+//! For: compile, worker, cache. In: nothing. Out: engines that agree with each other, the linker, and a
+//! fingerprint of everything that shapes compiled code. Never: a setting made in two places.
+
+use super::guest::Guest;
+use sha2::{Digest, Sha256};
+use std::hash::{Hash, Hasher};
+use std::num::NonZeroUsize;
+use wasmtime::component::Linker;
+use wasmtime::{Config, Enabled, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
+
+/// Raise it when adapting or compiling changes in a way that wasmtime cannot know of.
+const OUR_VERSION: u32 = 1;
+/// Stack of guest code: interpreters compiled to wasm recurse deeply.
+const GUEST_STACK_BYTES: usize = 8 << 20;
+/// Stack that guest and host calls share.
+const FIBER_STACK_BYTES: usize = 10 << 20;
+/// Address space of one memory: 4 GiB lets compiled code go without bounds checks. Reserved, not used.
+const MEMORY_RESERVATION: u64 = 4 << 30;
+/// Largest table, elements.
+const TABLE_ELEMENTS: usize = 65_536;
+/// How many instances, memories and tables one component may be made of; a component that holds an
+/// interpreter has dozens. Slots cost address space; tables are also counted as data by the kernel.
+const CORE_INSTANCES: u32 = 256;
+const MEMORIES: u32 = 16;
+const TABLES: u32 = 32;
+/// What is zeroed in place after a call instead of being given back to the kernel.
+const KEEP_RESIDENT_BYTES: usize = 256 << 10;
+
+/// Everything that shapes compiled code stands here.
+fn settings() -> Config {
+    let mut config = Config::new();
+    config.epoch_interruption(true);
+    config.wasm_features(wasmtime::WasmFeatures::THREADS | wasmtime::WasmFeatures::SHARED_EVERYTHING_THREADS, false);
+    config.relaxed_simd_deterministic(true);
+    config.max_wasm_stack(GUEST_STACK_BYTES);
+    config.async_stack_size(FIBER_STACK_BYTES);
+    config.memory_reservation(MEMORY_RESERVATION);
+    config.wasm_backtrace_max_frames(NonZeroUsize::new(16));
+    config
+}
+
+/// For the compiler child, and for the fingerprint.
+pub fn compiling() -> wasmtime::Result<Engine> {
+    Engine::new(&settings())
+}
+
+/// For a worker: no compiler, and slots for exactly one call at a time.
+pub fn running() -> wasmtime::Result<Engine> {
+    let mut pool = PoolingAllocationConfig::new();
+    pool.total_component_instances(1)
+        .total_core_instances(CORE_INSTANCES)
+        .total_memories(MEMORIES)
+        .total_tables(TABLES)
+        .total_stacks(2)
+        .total_gc_heaps(1)
+        .max_memories_per_module(MEMORIES)
+        .max_tables_per_module(TABLES)
+        .table_elements(TABLE_ELEMENTS)
+        .max_core_instance_size(4 << 20)
+        .max_component_instance_size(4 << 20)
+        .max_memory_size(usize::try_from(MEMORY_RESERVATION).unwrap_or(usize::MAX))
+        .linear_memory_keep_resident(KEEP_RESIDENT_BYTES)
+        .table_keep_resident(KEEP_RESIDENT_BYTES)
+        .pagemap_scan(Enabled::Auto);
+    let mut config = settings();
+    config.enable_compiler(false);
+    config.allocation_strategy(InstanceAllocationStrategy::Pooling(pool));
+    Engine::new(&config)
+}
+
+/// What a guest may import: WASI 0.2, and the exit code of adapted modules (see `adapt`).
+pub fn linker(engine: &Engine) -> wasmtime::Result<Linker<Guest>> {
+    let mut linker = Linker::new(engine);
+    wasmtime_wasi::p2::add_to_linker_async(&mut linker)?;
+    linker.root().func_wrap(super::adapt::EXIT_CODE, |_, (code,): (u32,)| -> wasmtime::Result<()> {
+        Err(wasmtime::Error::new(wasmtime_wasi::I32Exit(code.cast_signed())))
+    })?;
+    Ok(linker)
+}
+
+/// Two equal fingerprints may exchange compiled code.
+pub fn fingerprint() -> wasmtime::Result<[u8; 32]> {
+    struct Sum(Sha256);
+    impl Hasher for Sum {
+        fn write(&mut self, bytes: &[u8]) {
+            self.0.update(bytes);
+        }
+        fn finish(&self) -> u64 {
+            0
+        }
+    }
+    let mut sum = Sum(Sha256::new());
+    OUR_VERSION.hash(&mut sum);
+    wasi_preview1_component_adapter_provider::WASI_SNAPSHOT_PREVIEW1_COMMAND_ADAPTER.hash(&mut sum);
+    compiling()?.precompile_compatibility_hash().hash(&mut sum);
+    Ok(sum.0.finalize().into())
+}

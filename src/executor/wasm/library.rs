@@ -1,0 +1,254 @@
+//! The library: from a script file to compiled code, once per content.
+//!
+//! For: the executor. In: a confinement's script, or source that came with the call. Out: verified compiled code.
+//! Never: compiles what is cached, compiles twice at once, or reads a file through a link.
+
+use super::cache::{Cache, Code};
+use super::compile::{self, Failure, MAX_MODULE_BYTES};
+use super::{Workers, engine};
+use crate::{fault, policy};
+use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
+use sha2::{Digest, Sha256};
+use std::collections::HashMap;
+use std::fs::File;
+use std::hash::Hash;
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// Most things remembered per map; then it starts anew, since all can be found again. Keeps the
+/// number of open cache entries below the usual limit of descriptors.
+const MAX_REMEMBERED: usize = 256;
+/// Compilers at once; each may use several threads.
+const COMPILERS: usize = 2;
+
+/// Compiled code, and the key it is known by.
+#[derive(Clone, Debug)]
+pub struct Prepared {
+    pub key: String,
+    pub code: Code,
+}
+
+pub struct Library {
+    cache: Cache,
+    fingerprint: OnceLock<Result<[u8; 32], String>>,
+    /// File as it was seen → SHA-256 of its content.
+    files: Remembered<PathBuf, (Stamp, [u8; 32])>,
+    opened: Remembered<String, Code>,
+    /// Modules that will never run, and why.
+    refused: Remembered<(String, Option<String>), String>,
+    under_way: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
+    compilers: tokio::sync::Semaphore,
+}
+
+/// Tells whether a file is the one that was read before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    device: u64,
+    inode: u64,
+    size: u64,
+    changed: (i64, i64),
+    modified: (i64, i64),
+}
+
+/// A module on its way: what it is, and its bytes if they were read already.
+struct Found {
+    sum: [u8; 32],
+    bytes: Option<Vec<u8>>,
+}
+
+impl Library {
+    pub fn new(cache: Cache) -> Library {
+        Library {
+            cache,
+            fingerprint: OnceLock::new(),
+            files: Remembered::default(),
+            opened: Remembered::default(),
+            refused: Remembered::default(),
+            under_way: Mutex::default(),
+            compilers: tokio::sync::Semaphore::new(COMPILERS),
+        }
+    }
+
+    /// Compiled code of the tool's module; compiles only what no cache entry holds.
+    pub async fn prepare(
+        self: &Arc<Self>,
+        workers: &dyn Workers,
+        shape: &policy::Shape,
+        source: Option<&str>,
+    ) -> Result<Prepared, fault::Fault> {
+        let found = match (source, &shape.script) {
+            (Some(source), _) => Found { sum: Sha256::digest(source).into(), bytes: Some(source.as_bytes().to_vec()) },
+            (None, Some(script)) => self.find(script).await.map_err(|e| unreadable(script, &e))?,
+            (None, None) => {
+                return Err(fault::Fault::new(fault::Kind::InternalError, "a wasm tool without a module"));
+            }
+        };
+        let key = self.key(found.sum)?;
+        if let Some(code) = self.opened.get(&key) {
+            return Ok(Prepared { key, code });
+        }
+        let entry_point = shape.entry_point.clone();
+        if let Some(why) = self.refused.get(&(key.clone(), entry_point.clone())) {
+            return Err(refusal(&why));
+        }
+        let turn = Arc::clone(lock(&self.under_way).entry(key.clone()).or_default());
+        let turn_now = turn.lock().await;
+        let code = self.obtain(workers, shape, found, &key).await;
+        drop(turn_now);
+        lock(&self.under_way).retain(|_, turn| Arc::strong_count(turn) > 1);
+        match code {
+            Ok(code) => {
+                self.opened.put(key.clone(), code.clone());
+                Ok(Prepared { key, code })
+            }
+            Err(Failure::Refused(why)) => {
+                self.refused.put((key, entry_point), why.clone());
+                Err(refusal(&why))
+            }
+            Err(Failure::Failed(fault)) => Err(fault),
+        }
+    }
+
+    async fn obtain(
+        self: &Arc<Self>,
+        workers: &dyn Workers,
+        shape: &policy::Shape,
+        found: Found,
+        key: &str,
+    ) -> Result<Code, Failure> {
+        if let Some(code) = self.opened.get(&key.to_owned()) {
+            return Ok(code);
+        }
+        let (this, name) = (Arc::clone(self), key.to_owned());
+        // An entry may be large, and is read whole to be verified.
+        if let Ok(Some(code)) = tokio::task::spawn_blocking(move || this.cache.get(&name)).await {
+            return Ok(code);
+        }
+        let module = match (found.bytes, &shape.script) {
+            (Some(bytes), _) => bytes,
+            (None, Some(script)) => match read(script).await {
+                Ok((_, sum, bytes)) if sum == found.sum => bytes,
+                Ok(_) => return Err(Failure::Failed(unreadable(script, &changed()))),
+                Err(e) => return Err(Failure::Failed(unreadable(script, &e))),
+            },
+            (None, None) => Vec::new(),
+        };
+        let _compiler = self.compilers.acquire().await;
+        let compiled = compile::ask(workers, shape, &module, shape.entry_point.as_deref()).await?;
+        drop(module);
+        let (this, name) = (Arc::clone(self), key.to_owned());
+        let stored = tokio::task::spawn_blocking(move || this.cache.put(&name, &compiled)).await;
+        let stored = stored.map_err(io::Error::other).and_then(|stored| stored);
+        stored.map_err(|e| {
+            let fault = fault::Fault::new(fault::Kind::InternalError, "the compiled tool cannot be stored").retryable();
+            Failure::Failed(fault.person(format!("the wasm cache cannot be written: {e}")))
+        })
+    }
+
+    /// Which module a file holds now; reads it only if it changed.
+    async fn find(&self, script: &Path) -> io::Result<Found> {
+        let now = Stamp::of(&open(script)?)?;
+        match self.files.get(&script.to_owned()) {
+            Some((stamp, sum)) if stamp == now => Ok(Found { sum, bytes: None }),
+            _ => {
+                let (stamp, sum, bytes) = read(script).await?;
+                self.files.put(script.to_owned(), (stamp, sum));
+                Ok(Found { sum, bytes: Some(bytes) })
+            }
+        }
+    }
+
+    fn key(&self, module: [u8; 32]) -> Result<String, fault::Fault> {
+        let fingerprint =
+            self.fingerprint.get_or_init(|| engine::fingerprint().map_err(|e| format!("{e:#}"))).as_ref().map_err(
+                |e| {
+                    fault::Fault::new(fault::Kind::InternalError, "wasm cannot run on this machine")
+                        .person(format!("wasmtime does not start: {e}"))
+                },
+            )?;
+        Ok(crate::manifest::sha256_hex(&[module, *fingerprint].concat()))
+    }
+}
+
+impl Stamp {
+    fn of(file: &File) -> io::Result<Stamp> {
+        let data = file.metadata()?;
+        if !data.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+        }
+        Ok(Stamp {
+            device: data.dev(),
+            inode: data.ino(),
+            size: data.len(),
+            changed: (data.ctime(), data.ctime_nsec()),
+            modified: (data.mtime(), data.mtime_nsec()),
+        })
+    }
+}
+
+/// Opens a module; no component of the path may be a link.
+fn open(path: &Path) -> io::Result<File> {
+    let how = OpenHow::new()
+        .flags(OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOCTTY)
+        .resolve(ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS);
+    Ok(File::from(openat2(AT_FDCWD, path, how)?))
+}
+
+/// Reads a module whole, off the runtime's threads: it may be large.
+async fn read(path: &Path) -> io::Result<(Stamp, [u8; 32], Vec<u8>)> {
+    let file = open(path)?;
+    let reading = move || {
+        let stamp = Stamp::of(&file)?;
+        let mut bytes = Vec::new();
+        (&file).take(MAX_MODULE_BYTES + 1).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > MAX_MODULE_BYTES {
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, "larger than 256 MiB"));
+        }
+        if Stamp::of(&file)? != stamp {
+            return Err(changed());
+        }
+        Ok((stamp, Sha256::digest(&bytes).into(), bytes))
+    };
+    tokio::task::spawn_blocking(reading).await.map_err(io::Error::other)?
+}
+
+fn changed() -> io::Error {
+    io::Error::other("it changed while it was read")
+}
+
+fn unreadable(path: &Path, error: &io::Error) -> fault::Fault {
+    fault::Fault::new(fault::Kind::ScriptError, "the tool's module cannot be read")
+        .person(format!("{}: {error}", path.display()))
+}
+
+fn refusal(why: &str) -> fault::Fault {
+    fault::Fault::new(fault::Kind::ScriptError, format!("not a module this host can run: {why}"))
+}
+
+/// A small map that forgets everything rather than grow.
+struct Remembered<K, V>(Mutex<HashMap<K, V>>);
+
+impl<K, V> Default for Remembered<K, V> {
+    fn default() -> Self {
+        Remembered(Mutex::default())
+    }
+}
+
+impl<K: Eq + Hash, V: Clone> Remembered<K, V> {
+    fn get(&self, key: &K) -> Option<V> {
+        lock(&self.0).get(key).cloned()
+    }
+    fn put(&self, key: K, value: V) {
+        let mut map = lock(&self.0);
+        if map.len() >= MAX_REMEMBERED {
+            map.clear();
+        }
+        map.insert(key, value);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

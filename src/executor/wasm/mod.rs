@@ -1,0 +1,324 @@
+//! WASI tools: the same confinement, limits and endings as a script's, inside wasmtime, inside a worker
+//! behind the same walls.
+//!
+//! For: service. In: a call whose language is wasm, with its confinement. Out: outcome or fault.
+//! Never: compiles or runs a module in the host; reuses a worker after a trap, a limit or a timeout, for
+//! another shape, or after a call that left anything in scratch.
+//!
+//! The road of one call: `library` finds or makes compiled code (`compile` in a limited child, `cache` on
+//! disk), `pool` has an idle worker or `session` starts one, `session` talks to it in frames. On the other
+//! side of the pipe `worker` runs each call as one `guest` in a fresh store. wasmtime is named in this room only.
+
+mod adapt;
+mod cache;
+mod compile;
+mod engine;
+mod frame;
+mod guest;
+mod library;
+mod pool;
+pub mod rig;
+mod session;
+mod sinks;
+mod ticker;
+mod trusted_code;
+mod worker;
+
+pub use cache::Cache;
+
+use super::{Call, Context, Ending, Event, Events, Executor, Outcome, Running, Stood, answer};
+use crate::quantity::Limit;
+use crate::{fault, policy};
+use frame::End;
+use session::{Answer, Lost, Session};
+use std::future::Future;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+/// Where a worker finds the compiled code, unless its starter says otherwise.
+pub const CODE_DESCRIPTOR: i32 = 3;
+/// Longest wait for the walls to say how a worker ended.
+const ENDED: Duration = Duration::from_secs(1);
+
+/// As what our own binary is entered again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Runs calls. Reserves 70 GiB of address space (so no RLIMIT_AS) and needs `memfd_create`, or an ENOSYS
+    /// for it. It counts time and CPU for each call itself, so the walls set no limit over its life; the host
+    /// ends it when a call's time is over.
+    Worker,
+    /// Compiles one module. Needs as many threads as there are CPUs.
+    Compile,
+}
+
+impl Role {
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::Worker => "wasm-worker",
+            Role::Compile => "wasm-compile",
+        }
+    }
+
+    /// Enters the role; the front door calls it before any thread is started.
+    pub fn enter(self) -> ExitCode {
+        match self {
+            Role::Worker => worker::run(),
+            Role::Compile => compile::run(),
+        }
+    }
+}
+
+pub type Starting<'a> = Pin<Box<dyn Future<Output = Result<Box<dyn Worker>, fault::Fault>> + Send + 'a>>;
+pub type Ended<'a> = Pin<Box<dyn Future<Output = Option<Ending>> + Send + 'a>>;
+pub type Publishing<'a> = Pin<Box<dyn Future<Output = Result<Vec<super::Artifact>, fault::Fault>> + Send + 'a>>;
+
+/// What is to be started, behind the walls of `shape`.
+pub struct Start<'a> {
+    pub shape: &'a policy::Shape,
+    pub role: Role,
+    /// Inherited by the worker under `Worker::code_descriptor`.
+    pub code: Option<OwnedFd>,
+    /// What the role itself needs beyond the shape's `memoryBytes` and `processes`.
+    pub own_memory: u64,
+    pub own_threads: u64,
+}
+
+/// Starts our own binary in a role. The sandbox does it.
+pub trait Workers: Send + Sync {
+    fn start<'a>(&'a self, start: Start<'a>) -> Starting<'a>;
+}
+
+/// Descriptors 0 and 1 of a worker.
+pub struct Pipes {
+    pub to: Box<dyn AsyncWrite + Send + Unpin>,
+    pub from: Box<dyn AsyncRead + Send + Unpin>,
+}
+
+/// A started worker. Dropping it ends and reaps it.
+pub trait Worker: Send {
+    /// Gives the pipes, once.
+    fn pipes(&mut self) -> Option<Pipes>;
+    fn code_descriptor(&self) -> i32 {
+        CODE_DESCRIPTOR
+    }
+    /// The folder of the worker's view that is the guest's `/tmp`.
+    fn scratch(&self) -> PathBuf {
+        PathBuf::from("/tmp")
+    }
+    /// The walls as they stand around it.
+    fn walls(&self) -> Vec<Stood>;
+    /// Ends it now.
+    fn kill(&mut self);
+    /// After its pipes closed: what the walls saw, such as a memory limit.
+    fn ended(&mut self) -> Ended<'_>;
+    /// Ends it and publishes what staged grants hold. Asked only after a good answer.
+    fn publish(&mut self) -> Publishing<'_> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+}
+
+/// The executor of WASI tools.
+pub struct Wasm {
+    workers: Arc<dyn Workers>,
+    library: Arc<library::Library>,
+    pool: Arc<pool::Pool>,
+    places: tokio::sync::Semaphore,
+}
+
+impl Wasm {
+    pub fn new(workers: Arc<dyn Workers>, cache: Cache) -> Wasm {
+        let most = 2 * std::thread::available_parallelism().map_or(1, usize::from);
+        Wasm {
+            workers,
+            library: Arc::new(library::Library::new(cache)),
+            pool: Arc::new(pool::Pool::new(most)),
+            places: tokio::sync::Semaphore::new(most),
+        }
+    }
+
+    /// Compiles the tool's module unless that was done before: ahead of calls, where it can be.
+    pub async fn prepare(&self, shape: &policy::Shape) -> Result<(), fault::Fault> {
+        self.library.prepare(&*self.workers, shape, None).await.map(|_| ())
+    }
+
+    /// How many workers wait for a call.
+    pub fn idle_workers(&self) -> usize {
+        self.pool.idle()
+    }
+
+    /// Ends all idle workers.
+    pub fn close(&self) {
+        self.pool.clear();
+    }
+
+    async fn work(&self, call: &Call, events: &Events) -> Result<Outcome, fault::Fault> {
+        let Some(policy::Confinement { shape, per_call }) = &call.confinement else {
+            return Err(fault::Fault::new(fault::Kind::InternalError, "a wasm tool without a confinement"));
+        };
+        let input = serde_json::to_vec(&call.input).map_err(|e| {
+            fault::Fault::new(fault::Kind::InternalError, "the input cannot be written").person(e.to_string())
+        })?;
+        let allowed = shape.limits.get(Limit::InputBytes);
+        if input.len() as u64 > allowed {
+            return Ok(outcome(Ending::OverLimit { limit: Limit::InputBytes, allowed }));
+        }
+        let prepared = self.library.prepare(&*self.workers, shape, per_call.source.as_deref()).await?;
+        let _place = self.places.acquire().await;
+        let limit = Duration::from_millis(per_call.timeout_ms);
+        // What a call may leave behind in a worker must not reach the next: staged and snapshot folders
+        // are made at launch, so such a worker is for one call.
+        let reusable = shape.grants.iter().all(|g| matches!(g.opening, policy::Opening::Live { .. }));
+        let mut idle = if reusable { self.pool.take(shape, &prepared.key) } else { None };
+        let (mut session, answer, started) = loop {
+            let from_pool = idle.is_some();
+            let mut session = match idle.take() {
+                Some(session) => session,
+                None => Session::open(&*self.workers, shape, &prepared.code).await?,
+            };
+            let started = Instant::now();
+            match session.call(&input, limit).await {
+                // It died while idle and the call never began: start a fresh one.
+                Err(Lost::Before) if from_pool => {}
+                end => break (session, end, started),
+            }
+        };
+        let (mut outcome, fit) = conclude(answer, shape, per_call.timeout_ms, started.elapsed())?;
+        outcome.walls = session.walls();
+        outcome.walls.push(Stood {
+            name: "wasm".to_owned(),
+            state: "stood".to_owned(),
+            why: "the module sees only its own memory, the granted folders and no sockets".to_owned(),
+        });
+        for line in &outcome.logs {
+            // Nobody may be listening.
+            let _ = events.send(Event::Log(line.clone()));
+        }
+        let staged = shape.grants.iter().any(|g| matches!(g.opening, policy::Opening::Staged { .. }));
+        if staged && matches!(outcome.ending, Ending::Answered(_)) {
+            outcome.artifacts = session.publish().await?;
+        } else if reusable && fit {
+            self.pool.put(shape.clone(), prepared.key, session);
+        }
+        Ok(outcome)
+    }
+}
+
+impl Executor for Wasm {
+    fn run<'a>(&'a self, context: &'a Context, call: Call, events: &'a Events) -> Running<'a> {
+        Box::pin(async move {
+            tokio::select! {
+                biased;
+                // The other branch is dropped, and with it the session and its worker.
+                () = context.cancel.cancelled() => Ok(outcome(Ending::Cancelled)),
+                done = self.work(&call, events) => done,
+            }
+        })
+    }
+}
+
+/// What a call's answer, or its absence, means; and whether the worker may serve another call.
+fn conclude(
+    answer: Result<Answer, Lost>,
+    shape: &policy::Shape,
+    limit_ms: u64,
+    wall: Duration,
+) -> Result<(Outcome, bool), fault::Fault> {
+    let wall_ms = u64::try_from(wall.as_millis()).unwrap_or(u64::MAX);
+    let alone = |ending| {
+        let mut outcome = outcome(ending);
+        outcome.usage.wall_ms = wall_ms;
+        Ok((outcome, false))
+    };
+    let fault = |message: &str| fault::Fault::new(fault::Kind::InternalError, message);
+    let answer = match answer {
+        Ok(answer) => answer,
+        Err(Lost::Late) => return alone(Ending::TimedOut { limit_ms }),
+        Err(Lost::Died(Some(Ending::OverLimit { limit, .. }))) => {
+            return alone(Ending::OverLimit { limit, allowed: shape.limits.get(limit) });
+        }
+        Err(Lost::Died(Some(ending))) => return alone(ending),
+        Err(Lost::Died(None)) => return Err(fault("the wasm worker stopped without an answer")),
+        Err(Lost::Before) => return Err(fault("the wasm worker was gone before the call").retryable()),
+        Err(Lost::Garbage(e)) => {
+            return Err(fault("the wasm worker sent what is not an answer").person(format!("wasm worker: {e}")));
+        }
+    };
+    let fit = answer.clean && matches!(answer.end, End::Exit { .. } | End::Returned | End::Raised);
+    let logs = answer::lines(&answer.log);
+    let ending = match answer.end {
+        End::Exit { code: 0 } => answer::judge_output(&answer.output, false),
+        End::Exit { code } => Ending::Exited { code },
+        End::Returned => answer::judge_returned(&answer.output),
+        End::Raised => Ending::Raised { message: frame::short(&String::from_utf8_lossy(&answer.output)) },
+        End::Trapped { message } => Ending::Raised { message: format!("the module trapped: {message}") },
+        End::TimedOut => Ending::TimedOut { limit_ms },
+        End::OverLimit { limit } => Ending::OverLimit { limit, allowed: shape.limits.get(limit) },
+    };
+    let complaint = if shape.stderr_is_error { answer::judge_stderr(&logs) } else { None };
+    let ending = match (ending, complaint) {
+        (Ending::Answered(_), Some(complaint)) => complaint,
+        (ending, _) => ending,
+    };
+    let mut outcome = outcome(ending);
+    outcome.logs = logs;
+    outcome.usage = super::Usage {
+        wall_ms,
+        cpu_ms: Some(answer.cpu_ms),
+        peak_memory_bytes: Some(answer.peak_memory),
+        output_bytes: answer.output.len() as u64,
+    };
+    Ok((outcome, fit))
+}
+
+fn outcome(ending: Ending) -> Outcome {
+    Outcome {
+        ending,
+        logs: Vec::new(),
+        usage: super::Usage::default(),
+        walls: Vec::new(),
+        denials: super::Denials {
+            observed: Vec::new(),
+            not_observed: vec!["a file outside the grants: the module saw an error number, nobody kept it".to_owned()],
+        },
+        artifacts: Vec::new(),
+    }
+}
+
+/// What the walls saw of a worker whose pipes closed.
+async fn how_it_ended(worker: &mut dyn Worker) -> Option<Ending> {
+    tokio::time::timeout(ENDED, worker.ended()).await.ok().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{manifest, policy};
+
+    /// A wasm tool in `folder`, without grants.
+    pub fn shape(folder: &str) -> policy::Shape {
+        policy::Shape {
+            tool: "t:t@1.0.0".into(),
+            runtime: policy::Runtime {
+                language: manifest::Language::Wasm,
+                program: policy::Program::Ourselves { role: super::Role::Worker.name().into() },
+                arguments: Vec::new(),
+                roots: Vec::new(),
+                version: String::new(),
+                found: String::new(),
+            },
+            script: None,
+            entry_point: None,
+            folder: folder.into(),
+            grants: Vec::new(),
+            network: policy::Network::None,
+            limits: policy::Limits::house(),
+            env: Default::default(),
+            require_cgroup: false,
+            stderr_is_error: false,
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! A session: the host's end of one worker. What comes back is parsed as hostile.
+//!
+//! For: the executor. In: a started worker, a shape, compiled code, inputs. Out: answers.
+//! Never: waits without limit, believes a length, or lets a worker outlive it.
+
+use super::cache::Code;
+use super::frame::{self, End, Init, Most, Opening, Order, Report};
+use super::{Pipes, Role, Start, Worker, Workers, how_it_ended};
+use crate::executor::{Artifact, Ending, Stood};
+use crate::quantity::{KIB, Limit, MIB};
+use crate::{fault, policy};
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::time::Duration;
+use tokio::io::AsyncWriteExt;
+use tokio::time::{Instant, timeout, timeout_at};
+
+/// Longest start of a worker, compiled code loaded.
+const START: Duration = Duration::from_secs(20);
+/// What the host waits beyond the limit, so that the worker can say what it used. Not more: the
+/// guest may not run on for it.
+const GRACE: Duration = Duration::from_millis(12);
+
+/// What a worker takes for itself, without compiled code: measured 2 MiB, 17 MiB with the
+/// pages of the binary, and 36 MiB where the kernel counts what is mapped (RLIMIT_DATA).
+const WORKER_MEMORY: u64 = 48 * MIB;
+/// The one that runs calls, the ticker, and one to spare.
+const WORKER_THREADS: u64 = 3;
+
+/// A worker that is ready; dropping it ends it.
+pub struct Session {
+    worker: Box<dyn Worker>,
+    pipes: Pipes,
+    calls: u64,
+    most: Most,
+}
+
+/// What one call gave.
+#[derive(Debug)]
+pub struct Answer {
+    pub end: End,
+    pub output: Vec<u8>,
+    pub log: Vec<u8>,
+    pub cpu_ms: u64,
+    pub peak_memory: u64,
+    pub clean: bool,
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub enum Lost {
+    /// The order could not be sent: the worker was gone before the call began.
+    Before,
+    /// The time is over and the worker did not say so itself.
+    Late,
+    /// The worker ended; what the walls saw of it.
+    Died(Option<Ending>),
+    /// It sent what is not an answer.
+    Garbage(io::Error),
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.worker.kill();
+    }
+}
+
+impl Session {
+    /// Starts a worker for `shape` and has it load `code`.
+    pub async fn open(workers: &dyn Workers, shape: &policy::Shape, code: &Code) -> Result<Session, fault::Fault> {
+        let handed = OwnedFd::from(code.file.try_clone().map_err(|e| broken("no descriptor left", &e))?);
+        // Compiled code is read and then copied once while loading.
+        let own_memory = WORKER_MEMORY.saturating_add(code.bytes.saturating_mul(2));
+        let start = Start { shape, role: Role::Worker, code: Some(handed), own_memory, own_threads: WORKER_THREADS };
+        let mut worker = workers.start(start).await?;
+        let Some(pipes) = worker.pipes() else {
+            worker.kill();
+            return Err(broken("no pipes", &io::ErrorKind::BrokenPipe.into()));
+        };
+        let (output, log) = (shape.limits.get(Limit::OutputBytes), shape.limits.get(Limit::LogBytes));
+        let payload = output.saturating_add(log).saturating_add(KIB);
+        let most = Most { header: frame::MAX_REPLY_HEADER_BYTES, payload };
+        let mut session = Session { worker, pipes, calls: 0, most };
+        let init = Order::Init(init(shape, code, &*session.worker));
+        let frame = frame::encode(&init, &[]).map_err(|e| broken("the first order", &e))?;
+        let ready = async {
+            session.pipes.to.write_all(&frame).await?;
+            session.pipes.to.flush().await?;
+            frame::read_async::<Report>(&mut *session.pipes.from, Most { payload: 0, ..most }).await
+        };
+        match timeout(START, ready).await {
+            Ok(Ok(Some((Report::Ready, _)))) => Ok(session),
+            Ok(Ok(Some((Report::Refused { message }, _)))) => {
+                let message = format!("not a module this host can run: {message}");
+                Err(fault::Fault::new(fault::Kind::ScriptError, message))
+            }
+            Ok(Ok(Some((Report::Answer { .. }, _)))) => {
+                Err(broken("an answer before a call", &io::ErrorKind::InvalidData.into()))
+            }
+            Ok(Ok(None)) => {
+                let ended = how_it_ended(&mut *session.worker).await;
+                Err(broken(&format!("it ended while starting ({ended:?})"), &io::ErrorKind::UnexpectedEof.into()))
+            }
+            Ok(Err(e)) => Err(broken("while starting", &e)),
+            Err(_) => Err(broken("it did not start in time", &io::ErrorKind::TimedOut.into()).retryable()),
+        }
+    }
+
+    /// One call. After `Err`, and whenever the answer says so, the session must be dropped.
+    pub async fn call(&mut self, input: &[u8], limit: Duration) -> Result<Answer, Lost> {
+        self.calls += 1;
+        let timeout_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
+        let order = Order::Call { id: self.calls, timeout_ms };
+        let order = frame::encode(&order, &[input]).map_err(Lost::Garbage)?;
+        let now = Instant::now();
+        let deadline = now.checked_add(limit.saturating_add(GRACE)).unwrap_or(now + Duration::from_secs(7 * 24 * 3600));
+        let sent = async {
+            self.pipes.to.write_all(&order).await?;
+            self.pipes.to.flush().await
+        };
+        match timeout_at(deadline, sent).await {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) => return Err(Lost::Before),
+            Err(_) => return Err(Lost::Late),
+        }
+        match timeout_at(deadline, frame::read_async(&mut *self.pipes.from, self.most)).await {
+            Ok(Ok(Some((report, payload)))) => answer(report, payload, self.calls).map_err(Lost::Garbage),
+            Ok(Ok(None)) => Err(Lost::Died(how_it_ended(&mut *self.worker).await)),
+            Ok(Err(e)) if e.kind() == io::ErrorKind::UnexpectedEof => {
+                Err(Lost::Died(how_it_ended(&mut *self.worker).await))
+            }
+            Ok(Err(e)) => Err(Lost::Garbage(e)),
+            Err(_) => Err(Lost::Late),
+        }
+    }
+
+    pub fn walls(&self) -> Vec<Stood> {
+        self.worker.walls()
+    }
+
+    /// Publishes what staged grants hold.
+    pub async fn publish(&mut self) -> Result<Vec<Artifact>, fault::Fault> {
+        self.worker.publish().await
+    }
+}
+
+/// Takes a report apart, believing nothing.
+fn answer(report: Report, mut payload: Vec<u8>, call: u64) -> io::Result<Answer> {
+    let invalid = |why| io::Error::new(io::ErrorKind::InvalidData, why);
+    let Report::Answer { id, end, output, cpu_ms, peak_memory, clean } = report else {
+        return Err(invalid("a report that answers nothing"));
+    };
+    if id != call {
+        return Err(invalid("an answer to another call"));
+    }
+    let output = usize::try_from(output).ok().filter(|n| *n <= payload.len());
+    let output = output.ok_or_else(|| invalid("more output than was sent"))?;
+    let log = payload.split_off(output);
+    Ok(Answer { end, output: payload, log, cpu_ms, peak_memory, clean })
+}
+
+fn init(shape: &policy::Shape, code: &Code, worker: &dyn Worker) -> Init {
+    let mut env: BTreeMap<String, String> =
+        [("HOME", "/tmp"), ("TMPDIR", "/tmp"), ("LANG", "C.UTF-8")].map(|(k, v)| (k.to_owned(), v.to_owned())).into();
+    env.extend(shape.env.clone());
+    let program = shape.script.as_ref().and_then(|script| script.file_name()).map(|name| name.to_string_lossy());
+    Init {
+        code_descriptor: worker.code_descriptor(),
+        code_offset: code.offset,
+        code_bytes: code.bytes,
+        entry_point: shape.entry_point.clone(),
+        limits: shape.limits.0.clone(),
+        openings: openings(shape),
+        env,
+        program: program.map_or_else(|| "main.wasm".to_owned(), |name| name.into_owned()),
+        scratch: worker.scratch(),
+    }
+}
+
+/// The folders a guest finds opened: every grant at its own path, and, since a script's working folder
+/// is its own folder, once more relative to it. Of a `snapshot` or `staged` folder the walls show only
+/// the matching files, so the folder is opened as a whole.
+fn openings(shape: &policy::Shape) -> Vec<Opening> {
+    let mut folders: BTreeMap<PathBuf, bool> = BTreeMap::new();
+    for grant in &shape.grants {
+        let write = grant.access == policy::Access::Write;
+        *folders.entry(grant.opening.folder().to_owned()).or_default() |= write;
+        if let policy::Opening::Live { path } = &grant.opening
+            && shape.folder.starts_with(path)
+        {
+            *folders.entry(shape.folder.clone()).or_default() |= write;
+        }
+    }
+    let mut openings = Vec::new();
+    for (at, write) in folders {
+        let inside = at.strip_prefix(&shape.folder).ok().and_then(|p| p.to_str()).map(str::to_owned);
+        let relative = inside.map(|path| if path.is_empty() { ".".to_owned() } else { path });
+        for name in [at.to_str().map(str::to_owned), relative].into_iter().flatten() {
+            openings.push(Opening { at: at.clone(), name, write });
+        }
+    }
+    openings
+}
+
+fn broken(what: &str, error: &io::Error) -> fault::Fault {
+    fault::Fault::new(fault::Kind::InternalError, "the wasm worker did not start")
+        .person(format!("wasm worker: {what}: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::executor::wasm::tests::shape;
+
+    #[test]
+    fn a_grant_below_the_tools_folder_is_found_by_its_relative_name() {
+        let mut shape = shape("/tools/t");
+        shape.grants = vec![
+            grant(policy::Access::Read, policy::Opening::Live { path: "/tools/t".into() }),
+            grant(
+                policy::Access::Write,
+                policy::Opening::Staged { folder: "/tools/t/out".into(), names: "*.csv".into() },
+            ),
+            grant(policy::Access::Read, policy::Opening::Live { path: "/srv".into() }),
+        ];
+        let names: Vec<_> = openings(&shape).into_iter().map(|o| (o.name, o.write)).collect();
+        let expected = [("/srv", false), ("/tools/t", false), (".", false), ("/tools/t/out", true), ("out", true)];
+        assert_eq!(names, expected.map(|(name, write)| (name.to_owned(), write)));
+        shape.grants = vec![grant(policy::Access::Read, policy::Opening::Live { path: "/tools".into() })];
+        let names: Vec<_> = openings(&shape).into_iter().map(|o| o.name).collect();
+        assert_eq!(names, ["/tools", "/tools/t", "."]);
+    }
+
+    fn grant(access: policy::Access, opening: policy::Opening) -> policy::Grant {
+        policy::Grant { access, opening, asked: String::new(), rule: String::new(), why: String::new() }
+    }
+
+    #[test]
+    fn answers_are_not_believed() {
+        let report =
+            |id, output| Report::Answer { id, end: End::Returned, output, cpu_ms: 0, peak_memory: 0, clean: true };
+        assert!(answer(report(1, 2), b"{}log".to_vec(), 1).is_ok_and(|a| a.output == b"{}" && a.log == b"log"));
+        assert!(answer(report(1, 6), b"{}log".to_vec(), 1).is_err());
+        assert!(answer(report(1, u64::MAX), b"{}log".to_vec(), 1).is_err());
+        assert!(answer(report(2, 2), b"{}log".to_vec(), 1).is_err());
+        assert!(answer(Report::Ready, Vec::new(), 1).is_err());
+    }
+}

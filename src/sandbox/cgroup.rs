@@ -1,0 +1,292 @@
+//! Wall: cgroup. Counts and limits memory, processes and CPU of a call as a whole.
+//!
+//! Host side: makes a group and opens its files. Launcher side: joins the child, reads the counters.
+//! Where no group can be made the launcher samples instead (`sampler`), and says so.
+
+use super::plan::{Plan, Step};
+use nix::sys::uio::{pread, pwrite};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs::OpenOptions;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Version {
+    V1,
+    V2,
+}
+
+/// Where groups are made: for v1 one folder a controller, for v2 one for all.
+#[derive(Clone, Debug)]
+pub struct Cgroups {
+    version: Version,
+    memory: PathBuf,
+    processes: PathBuf,
+    cpu: PathBuf,
+}
+
+const FOLDER: &str = "toolhost";
+
+impl Cgroups {
+    /// Finds the hierarchies this process may make groups in; removes what dead hosts left there.
+    pub fn find() -> Option<Cgroups> {
+        let found = Cgroups::v1().or_else(Cgroups::v2)?;
+        for folder in found.folders() {
+            std::fs::create_dir_all(folder).ok()?;
+            sweep(folder);
+        }
+        found.make_probe().then_some(found)
+    }
+
+    fn v1() -> Option<Cgroups> {
+        let mounts = std::fs::read_to_string("/proc/self/mounts").ok()?;
+        let own = own_groups();
+        let place = |controller: &str| -> Option<PathBuf> {
+            let mount = mounts.lines().find_map(|line| {
+                let f: Vec<&str> = line.split(' ').collect();
+                let fits = f.get(2) == Some(&"cgroup") && f.get(3)?.split(',').any(|o| o == controller);
+                fits.then(|| f[1].to_owned())
+            })?;
+            let own = own.get(controller)?.trim_start_matches('/');
+            Some(Path::new(&mount).join(own).join(FOLDER))
+        };
+        Some(Cgroups {
+            version: Version::V1,
+            memory: place("memory")?,
+            processes: place("pids")?,
+            cpu: place("cpuacct")?,
+        })
+    }
+
+    /// As root below the root of the hierarchy; else below our own group, where it was delegated with the
+    /// controllers on.
+    fn v2() -> Option<Cgroups> {
+        let mounts = std::fs::read_to_string("/proc/self/mounts").ok()?;
+        let mount = mounts.lines().find_map(|line| {
+            let mut f = line.split(' ');
+            let point = f.nth(1)?;
+            (f.next() == Some("cgroup2")).then(|| PathBuf::from(point))
+        })?;
+        let own = own_groups();
+        let own = mount.join(own.get("")?.trim_start_matches('/'));
+        for parent in [mount, own] {
+            let switch = parent.join("cgroup.subtree_control");
+            let _ = std::fs::write(&switch, "+memory +pids +cpu");
+            let on = std::fs::read_to_string(&switch).unwrap_or_default();
+            let base = parent.join(FOLDER);
+            if ["memory", "pids", "cpu"].iter().all(|c| on.split_whitespace().any(|o| o == *c))
+                && std::fs::create_dir_all(&base).is_ok()
+                && std::fs::write(base.join("cgroup.subtree_control"), "+memory +pids +cpu").is_ok()
+            {
+                return Some(Cgroups {
+                    version: Version::V2,
+                    memory: base.clone(),
+                    processes: base.clone(),
+                    cpu: base,
+                });
+            }
+        }
+        None
+    }
+
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    fn folders(&self) -> Vec<&PathBuf> {
+        match self.version {
+            Version::V1 => vec![&self.memory, &self.processes, &self.cpu],
+            Version::V2 => vec![&self.memory],
+        }
+    }
+
+    fn make_probe(&self) -> bool {
+        self.make(1 << 30, 64).is_ok()
+    }
+
+    /// One group with its limits.
+    pub fn make(&self, memory: u64, processes: u64) -> std::io::Result<Group> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let name = format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let mut group = Group { folders: Vec::new(), files: Vec::new() };
+        for folder in self.folders() {
+            let folder = folder.join(&name);
+            std::fs::create_dir(&folder)?;
+            group.folders.push(folder);
+        }
+        let (m, p, c) = (self.memory.join(&name), self.processes.join(&name), self.cpu.join(&name));
+        let write = |file: PathBuf, value: String| std::fs::write(file, value);
+        let open = |file: PathBuf, write: bool| {
+            OpenOptions::new()
+                .read(!write || file.ends_with("memory.max_usage_in_bytes"))
+                .write(write)
+                .open(file)
+                .map(OwnedFd::from)
+        };
+        match self.version {
+            Version::V1 => {
+                write(m.join("memory.limit_in_bytes"), memory.to_string())?;
+                // Absent where swap is not accounted.
+                let _ = write(m.join("memory.memsw.limit_in_bytes"), memory.to_string());
+                write(p.join("pids.max"), processes.to_string())?;
+                group.files.push(open(m.join("memory.max_usage_in_bytes"), true)?);
+                group.files.push(open(m.join("memory.oom_control"), false)?);
+                group.files.push(open(c.join("cpuacct.usage"), false)?);
+                group.files.push(open(p.join("pids.events"), false)?);
+                for folder in [&m, &p, &c] {
+                    group.files.push(open(folder.join("tasks"), true)?);
+                }
+            }
+            Version::V2 => {
+                write(m.join("memory.max"), memory.to_string())?;
+                let _ = write(m.join("memory.swap.max"), "0".to_owned());
+                let _ = write(m.join("memory.oom.group"), "1".to_owned());
+                write(p.join("pids.max"), processes.to_string())?;
+                group.files.push(open(m.join("memory.peak"), false)?);
+                group.files.push(open(m.join("memory.events"), false)?);
+                group.files.push(open(c.join("cpu.stat"), false)?);
+                group.files.push(open(p.join("pids.events"), false)?);
+                group.files.push(open(m.join("cgroup.procs"), true)?);
+            }
+        }
+        Ok(group)
+    }
+}
+
+/// This process's own groups, by controller; "" is v2.
+fn own_groups() -> BTreeMap<String, String> {
+    let text = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let mut out = BTreeMap::new();
+    for line in text.lines() {
+        let mut parts = line.splitn(3, ':');
+        let (Some(_), Some(controllers), Some(path)) = (parts.next(), parts.next(), parts.next()) else { continue };
+        for controller in controllers.split(',') {
+            out.insert(controller.to_owned(), path.to_owned());
+        }
+    }
+    out
+}
+
+/// Removes groups whose host is gone. A group with processes in it stays (EBUSY).
+fn sweep(folder: &Path) {
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let host = name.to_str().and_then(|n| n.split('-').next()).and_then(|pid| pid.parse::<u32>().ok());
+        if host.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+            let _ = std::fs::remove_dir(entry.path());
+        }
+    }
+}
+
+/// One group on the host's side; dropped after its launcher is gone.
+#[derive(Debug)]
+pub struct Group {
+    folders: Vec<PathBuf>,
+    files: Vec<OwnedFd>,
+}
+
+impl Group {
+    /// What goes to the launcher, in the order `Counters::from` takes.
+    pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        self.files.iter().map(AsFd::as_fd).collect()
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        for folder in &self.folders {
+            // A killed tree leaves the group a moment after it was reaped.
+            for _ in 0..20 {
+                match std::fs::remove_dir(folder) {
+                    Err(e) if e.raw_os_error() == Some(nix::libc::EBUSY) => {
+                        std::thread::sleep(std::time::Duration::from_millis(5));
+                    }
+                    _ => break,
+                }
+            }
+        }
+    }
+}
+
+/// The same group on the launcher's side.
+#[derive(Debug)]
+pub struct Counters {
+    version: Version,
+    peak: OwnedFd,
+    oom: OwnedFd,
+    cpu: OwnedFd,
+    pids: OwnedFd,
+    joins: Vec<OwnedFd>,
+    before: Seen,
+}
+
+/// Counters that only grow; a call is the difference.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Seen {
+    pub oom_kills: u64,
+    pub cpu_ms: u64,
+    pub refused_processes: u64,
+}
+
+impl Counters {
+    pub fn from(version: Version, files: Vec<OwnedFd>) -> Option<Counters> {
+        let mut files = files.into_iter();
+        let (peak, oom, cpu, pids) = (files.next()?, files.next()?, files.next()?, files.next()?);
+        let joins: Vec<OwnedFd> = files.collect();
+        (!joins.is_empty()).then_some(Counters { version, peak, oom, cpu, pids, joins, before: Seen::default() })
+    }
+
+    /// First step of the child: everything after it is charged to the group.
+    pub fn raise(&self, plan: &mut Plan) {
+        for file in &self.joins {
+            plan.add("cgroup", Step::Write { fd: file.as_raw_fd(), data: b"0" });
+        }
+    }
+
+    pub fn begin(&mut self) {
+        self.before = self.totals();
+        if self.version == Version::V1 {
+            let _ = pwrite(&self.peak, b"0", 0);
+        }
+    }
+
+    /// What this call has used so far.
+    pub fn seen(&self) -> Seen {
+        let now = self.totals();
+        Seen {
+            oom_kills: now.oom_kills.saturating_sub(self.before.oom_kills),
+            cpu_ms: now.cpu_ms.saturating_sub(self.before.cpu_ms),
+            refused_processes: now.refused_processes.saturating_sub(self.before.refused_processes),
+        }
+    }
+
+    pub fn peak(&self) -> Option<u64> {
+        read(&self.peak).trim().parse().ok()
+    }
+
+    fn totals(&self) -> Seen {
+        let cpu = read(&self.cpu);
+        let cpu_ms = match self.version {
+            Version::V1 => cpu.trim().parse::<u64>().unwrap_or(0) / 1_000_000,
+            Version::V2 => field(&cpu, "usage_usec") / 1000,
+        };
+        Seen {
+            oom_kills: field(&read(&self.oom), "oom_kill"),
+            cpu_ms,
+            refused_processes: field(&read(&self.pids), "max"),
+        }
+    }
+}
+
+fn read(file: &OwnedFd) -> String {
+    let mut buffer = [0u8; 1024];
+    let length = pread(file, &mut buffer, 0).unwrap_or(0);
+    String::from_utf8_lossy(&buffer[..length]).into_owned()
+}
+
+fn field(text: &str, name: &str) -> u64 {
+    text.lines().find_map(|l| l.strip_prefix(name)?.trim().parse().ok()).unwrap_or(0)
+}

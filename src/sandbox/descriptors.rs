@@ -1,0 +1,16 @@
+//! Wall: descriptors. Only 0, 1 and 2 (and 3 for our own worker) are open in a tool.
+
+use super::plan::{Plan, Step};
+use std::os::fd::RawFd;
+
+/// `stdio` become 0, 1, 2 (and `third` 3); all else closes when the tool is executed, not before,
+/// since later walls still need their descriptors.
+pub fn raise(plan: &mut Plan, stdio: [RawFd; 3], third: Option<RawFd>) {
+    for (to, from) in stdio.into_iter().enumerate() {
+        plan.add("descriptors", Step::Duplicate { from, to: to as RawFd });
+    }
+    if let Some(from) = third {
+        plan.add("descriptors", Step::Duplicate { from, to: 3 });
+    }
+    plan.add("descriptors", Step::CloseOnExecFrom(if third.is_some() { 4 } else { 3 }));
+}

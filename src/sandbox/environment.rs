@@ -1,0 +1,30 @@
+//! Wall: environment. Made from nothing: no variable of the host is visible by any road.
+
+use crate::policy::{Program, Shape};
+
+/// Libraries that start as many threads as the machine has CPUs run into `processes`; these keep them to what is granted.
+const THREAD_COUNTS: [&str; 6] = [
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "RAYON_NUM_THREADS",
+];
+
+/// `NAME=value` lines: what every tool gets, then the literals of its manifest.
+pub fn of(shape: &Shape) -> Vec<String> {
+    let mut path = "/usr/bin:/bin".to_owned();
+    if let Program::Path(program) = &shape.runtime.program
+        && let Some(folder) = program.parent().and_then(|f| f.to_str())
+        && !["/usr/bin", "/bin"].contains(&folder)
+    {
+        path = format!("{folder}:{path}");
+    }
+    let mut out =
+        vec![format!("PATH={path}"), "HOME=/tmp".to_owned(), "TMPDIR=/tmp".to_owned(), "LANG=C.UTF-8".to_owned()];
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    out.extend(THREAD_COUNTS.iter().map(|name| format!("{name}={cpus}")));
+    out.extend(shape.env.iter().map(|(name, value)| format!("{name}={value}")));
+    out
+}

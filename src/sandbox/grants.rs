@@ -1,0 +1,276 @@
+//! Host side of the wall view: from the grants of a confinement to what lies there now.
+//!
+//! Done for every call. A path is opened without following any link; what it is (device and inode) goes to the
+//! launcher, which refuses anything else. What cannot be held exactly refuses the call, with the mend.
+
+use super::protocol::{Mount, Stage};
+use crate::fault::{Fault, Kind};
+use crate::policy::name_matches;
+use crate::policy::{Access, Grant, Opening, Shape};
+use crate::quantity::{MAX_SNAPSHOT_FILES, MAX_WRITABLE_ENTRIES};
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
+use nix::sys::stat::{FileStat, Mode, SFlag, fstat, mkdirat};
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+/// All grants of one call, resolved.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Resolved {
+    pub mounts: Vec<Mount>,
+    pub stages: Vec<Stage>,
+}
+
+fn refuse(message: &str, person: String) -> Fault {
+    Fault::new(Kind::SecurityError, message).person(person)
+}
+
+/// Looks at every grant of `shape` on this machine.
+pub fn resolve(shape: &Shape) -> Result<Resolved, Fault> {
+    let points = mount_points();
+    let mut mounts: BTreeMap<PathBuf, Mount> = BTreeMap::new();
+    let mut stages: BTreeMap<PathBuf, Stage> = BTreeMap::new();
+    for grant in &shape.grants {
+        match &grant.opening {
+            Opening::Live { path } => {
+                let folder = open_folder(path, grant, shape)?;
+                check_mounts(path, &points)?;
+                if grant.access == Access::Write {
+                    check_writable(path)?;
+                }
+                insert(&mut mounts, mount(path, grant.access, &folder));
+            }
+            Opening::Snapshot { folder, names } => {
+                check_mounts(folder, &points)?;
+                for (path, stat) in matching(folder, names)? {
+                    insert(&mut mounts, mount(&path, Access::Read, &stat));
+                }
+            }
+            Opening::Staged { folder, names } => {
+                let stat = open_folder(folder, grant, shape)?;
+                check_mounts(folder, &points)?;
+                let stage = stages.entry(folder.clone()).or_insert_with(|| Stage {
+                    folder: folder.clone(),
+                    names: Vec::new(),
+                    device: stat.st_dev,
+                    inode: stat.st_ino,
+                    show_rest: false,
+                });
+                stage.names.push(names.clone());
+            }
+        }
+    }
+    let mut resolved = Resolved { mounts: uncovered(mounts), stages: stages.into_values().collect() };
+    for stage in &mut resolved.stages {
+        stage.show_rest = resolved.mounts.iter().any(|m| m.folder && stage.folder.starts_with(&m.path));
+    }
+    Ok(resolved)
+}
+
+/// The wider right wins where two grants name one path.
+fn insert(mounts: &mut BTreeMap<PathBuf, Mount>, new: Mount) {
+    match mounts.get(&new.path) {
+        Some(old) if old.access >= new.access => {}
+        _ => {
+            mounts.insert(new.path.clone(), new);
+        }
+    }
+}
+
+/// Leaves out what an equal grant above shows already.
+fn uncovered(mounts: BTreeMap<PathBuf, Mount>) -> Vec<Mount> {
+    let all: Vec<Mount> = mounts.into_values().collect();
+    let covered = |m: &Mount| {
+        let above = all.iter().filter(|o| o.folder && o.path != m.path && m.path.starts_with(&o.path));
+        // The nearest one above decides what shows there without this mount.
+        above.max_by_key(|o| o.path.components().count()).is_some_and(|o| o.access == m.access)
+    };
+    all.iter().filter(|m| !covered(m)).cloned().collect()
+}
+
+fn mount(path: &Path, access: Access, stat: &FileStat) -> Mount {
+    Mount {
+        path: path.to_owned(),
+        access,
+        folder: is(stat, SFlag::S_IFDIR),
+        device: stat.st_dev,
+        inode: stat.st_ino,
+        uid: stat.st_uid,
+        gid: stat.st_gid,
+    }
+}
+
+fn is(stat: &FileStat, kind: SFlag) -> bool {
+    stat.st_mode & SFlag::S_IFMT.bits() == kind.bits()
+}
+
+/// Opens a path no component of which may be a link.
+pub fn open(path: &Path, flags: OFlag) -> Result<OwnedFd, Errno> {
+    let how = OpenHow::new()
+        .flags(flags | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW)
+        .resolve(ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS);
+    openat2(AT_FDCWD, path, how)
+}
+
+fn look(path: &Path) -> Result<FileStat, Errno> {
+    fstat(&open(path, OFlag::O_PATH)?)
+}
+
+fn explain(path: &Path, errno: Errno) -> Fault {
+    let path = path.display();
+    match errno {
+        Errno::ELOOP => refuse(
+            "a granted path leads through a symbolic link",
+            format!("{path}: a component is a symbolic link; name the real path in manifest and policy"),
+        ),
+        Errno::ENOENT => refuse("a granted path does not exist", format!("{path}: does not exist; create it")),
+        _ => refuse("a granted path cannot be opened", format!("{path}: {}", errno.desc())),
+    }
+}
+
+/// The folder itself; one that a tool may write below its own folder is made.
+fn open_folder(path: &Path, grant: &Grant, shape: &Shape) -> Result<FileStat, Fault> {
+    let writes = grant.access == Access::Write;
+    let stat = match look(path) {
+        Err(Errno::ENOENT) if writes && path.starts_with(&shape.folder) => {
+            make(path, &shape.folder)?;
+            look(path)
+        }
+        other => other,
+    };
+    let stat = stat.map_err(|errno| explain(path, errno))?;
+    if is(&stat, SFlag::S_IFDIR) {
+        return Ok(stat);
+    }
+    let person = format!("{}: is not a folder; grant a single file by its name without `/**`", path.display());
+    Err(refuse("a granted folder is not a folder", person))
+}
+
+/// Makes missing folders beneath the tool's own, as the owner of that folder.
+fn make(path: &Path, own: &Path) -> Result<(), Fault> {
+    let failed = |errno| explain(path, errno);
+    let mut at = open(own, OFlag::O_RDONLY | OFlag::O_DIRECTORY).map_err(failed)?;
+    let owner = fstat(&at).map_err(failed)?;
+    for part in path.strip_prefix(own).unwrap_or(Path::new("")).components() {
+        let part = Path::new(part.as_os_str());
+        match mkdirat(&at, part, Mode::from_bits_truncate(0o755)) {
+            Ok(()) if nix::unistd::geteuid().is_root() => {
+                let ids = (Some(owner.st_uid.into()), Some(owner.st_gid.into()));
+                let flags = nix::fcntl::AtFlags::AT_SYMLINK_NOFOLLOW;
+                nix::unistd::fchownat(&at, part, ids.0, ids.1, flags).map_err(failed)?;
+            }
+            Ok(()) | Err(Errno::EEXIST) => {}
+            Err(errno) => return Err(failed(errno)),
+        }
+        let how = OpenHow::new()
+            .flags(OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC)
+            .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS);
+        at = openat2(&at, part, how).map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// Regular files of one folder whose names match, in order. A missing folder or name matches nothing.
+fn matching(folder: &Path, names: &str) -> Result<Vec<(PathBuf, FileStat)>, Fault> {
+    let opened = match open(folder, OFlag::O_RDONLY | OFlag::O_DIRECTORY) {
+        Err(Errno::ENOENT) => return Ok(Vec::new()),
+        other => other.map_err(|errno| explain(folder, errno))?,
+    };
+    let mut listing = nix::dir::Dir::from_fd(opened).map_err(|errno| explain(folder, errno))?;
+    let mut found = Vec::new();
+    for entry in listing.iter() {
+        let entry = entry.map_err(|errno| explain(folder, errno))?;
+        let Ok(name) = entry.file_name().to_str() else { continue };
+        if !name_matches(names, name) {
+            continue;
+        }
+        let path = folder.join(name);
+        // A link that matches is passed over: it could lead anywhere.
+        let Ok(stat) = look(&path) else { continue };
+        if is(&stat, SFlag::S_IFREG) {
+            found.push((path, stat));
+        }
+    }
+    if found.len() > MAX_SNAPSHOT_FILES {
+        let person = format!(
+            "{}/{names}: {} files match, {MAX_SNAPSHOT_FILES} may; ask for the folder with `/**`",
+            folder.display(),
+            found.len()
+        );
+        return Err(refuse("a file pattern matches too many files", person));
+    }
+    found.sort_by(|a, b| a.0.cmp(&b.0));
+    Ok(found)
+}
+
+/// Mount points of this machine, unescaped (proc_pid_mountinfo(5)).
+fn mount_points() -> Vec<PathBuf> {
+    let text = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    text.lines().filter_map(|line| line.split(' ').nth(4)).map(unescape).collect()
+}
+
+fn unescape(field: &str) -> PathBuf {
+    use std::os::unix::ffi::OsStringExt;
+    let bytes = field.as_bytes();
+    let (mut out, mut at) = (Vec::with_capacity(bytes.len()), 0);
+    while at < bytes.len() {
+        let octal = (bytes[at] == b'\\').then(|| field.get(at + 1..at + 4)).flatten();
+        match octal.and_then(|o| u8::from_str_radix(o, 8).ok()) {
+            Some(byte) => {
+                out.push(byte);
+                at += 4;
+            }
+            None => {
+                out.push(bytes[at]);
+                at += 1;
+            }
+        }
+    }
+    std::ffi::OsString::from_vec(out).into()
+}
+
+fn check_mounts(path: &Path, points: &[PathBuf]) -> Result<(), Fault> {
+    match points.iter().find(|point| *point != path && point.starts_with(path)) {
+        None => Ok(()),
+        Some(point) => Err(refuse(
+            "a granted folder contains a mount point",
+            format!(
+                "{} is mounted inside the granted {}; grant the two folders one by one",
+                point.display(),
+                path.display()
+            ),
+        )),
+    }
+}
+
+/// A writable tree must hold nothing through which a write reaches further, or that a later run executes.
+fn check_writable(path: &Path) -> Result<(), Fault> {
+    use std::os::unix::fs::MetadataExt;
+    for (seen, entry) in walkdir::WalkDir::new(path).follow_links(false).into_iter().enumerate() {
+        if seen > MAX_WRITABLE_ENTRIES {
+            let person =
+                format!("{}: more than {MAX_WRITABLE_ENTRIES} entries cannot be checked before a call", path.display());
+            return Err(refuse("a writable folder holds too many files", person));
+        }
+        let Ok(entry) = entry else { continue };
+        let Ok(meta) = entry.metadata() else { continue };
+        let place = entry.path().display();
+        if meta.is_file() && meta.nlink() > 1 {
+            let person = format!(
+                "{place}: has more than one hard link, and the other may lie outside the grant; copy the file instead"
+            );
+            return Err(refuse("a writable folder holds a hard-linked file", person));
+        }
+        let name = entry.file_name().to_string_lossy();
+        if (name.ends_with(".tool.json") || crate::policy::is_policy_file(&name))
+            || ["node_modules", "pyvenv.cfg"].contains(&&*name)
+        {
+            let person = format!(
+                "{place}: a tool may not write where tools, policies or packages lie; move it out of the grant"
+            );
+            return Err(refuse("a writable folder holds a tool, policy or packages", person));
+        }
+    }
+    Ok(())
+}

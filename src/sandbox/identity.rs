@@ -1,0 +1,98 @@
+//! Wall: identity. The tool never runs as kernel uid 0.
+//!
+//! Real root (the whole range of ids mapped) lends each launcher one id of a pool, locked across toolhost
+//! processes. Anybody else, mapped root included, has one id, and the tool gets that one. Inside, the tool
+//! always sees itself as uid 1000 of its own user namespace.
+
+use super::Problem;
+use super::plan::{Plan, Step};
+use super::protocol::Identity;
+use nix::fcntl::{Flock, FlockArg};
+use std::ffi::CString;
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::Path;
+
+/// The tool's own uid and gid, as it sees them.
+pub const GUEST: u32 = 1000;
+/// First id of the pool, and how many there are, where the configuration says nothing.
+pub const POOL: std::ops::Range<u32> = 1_879_048_192..1_879_052_288;
+const LOCKS: &str = "/run/toolhost/ids";
+
+/// Whose rights this process has, by its id map (user_namespaces(7)), never by its euid alone.
+pub fn real_root() -> bool {
+    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    let whole = map.split_ascii_whitespace().eq(["0", "0", "4294967295"]);
+    whole && nix::unistd::geteuid().is_root()
+}
+
+/// An id for one launcher; a pooled one is locked until this is dropped *and* the launcher is gone,
+/// since the launcher's parent inherits the lock.
+pub struct Lease {
+    pub identity: Identity,
+    pub lock: Option<Flock<File>>,
+}
+
+/// Takes an id; `None` = all of the pool are in use.
+pub fn lease(pool: std::ops::Range<u32>) -> std::io::Result<Option<Lease>> {
+    if !real_root() {
+        let id = nix::unistd::geteuid().as_raw();
+        return Ok(Some(Lease { identity: Identity { id, pooled: false }, lock: None }));
+    }
+    let folder = Path::new(LOCKS);
+    DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    // Start at a place of our own, so that processes do not all queue at the first id.
+    let length = pool.end - pool.start;
+    let start = std::process::id() % length.max(1);
+    for offset in 0..length {
+        let id = pool.start + (start + offset) % length;
+        let file = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o600)
+            .open(folder.join(id.to_string()))?;
+        if let Ok(lock) = Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            return Ok(Some(Lease { identity: Identity { id, pooled: true }, lock: Some(lock) }));
+        }
+    }
+    Ok(None)
+}
+
+/// Maps guest id 1000 to the one id we have here, then becomes it.
+pub fn raise(plan: &mut Plan, id: u32) {
+    let file = |name: &str| CString::new(format!("/proc/self/{name}")).expect("no NUL");
+    let map = format!("{GUEST} {id} 1\n").into_bytes();
+    plan.add("identity", Step::WriteFile { path: file("setgroups"), data: b"deny".to_vec() });
+    plan.add("identity", Step::WriteFile { path: file("uid_map"), data: map.clone() });
+    plan.add("identity", Step::WriteFile { path: file("gid_map"), data: map });
+    plan.add("identity", Step::SetIds { id: GUEST });
+}
+
+/// Real root leaves its supplementary groups; nobody else may (their groups stay, as docs/SECURITY.md says).
+pub fn leave_groups(identity: Identity) -> Result<(), Problem> {
+    if !identity.pooled {
+        return Ok(());
+    }
+    nix::unistd::setgroups(&[]).map_err(|errno| Problem { wall: "identity", what: "setgroups(2)".into(), errno })
+}
+
+/// Runs `clone` with the pool id as effective ids, so that the user namespace and all in it belong to that id.
+pub fn lend<T>(identity: Identity, clone: impl FnOnce() -> T) -> Result<T, Problem> {
+    let failed = |what: &str| {
+        let what = what.to_owned();
+        move |errno| Problem { wall: "identity", what, errno }
+    };
+    if !identity.pooled {
+        return Ok(clone());
+    }
+    let id = identity.id;
+    nix::unistd::setegid(id.into()).map_err(failed("setegid(2)"))?;
+    nix::unistd::seteuid(id.into()).map_err(failed("seteuid(2)"))?;
+    // Changing ids made us undumpable, and then our child may not write its own id map.
+    let _ = nix::sys::prctl::set_dumpable(true);
+    let done = clone();
+    nix::unistd::seteuid(0.into()).map_err(failed("seteuid(2) back"))?;
+    nix::unistd::setegid(0.into()).map_err(failed("setegid(2) back"))?;
+    Ok(done)
+}

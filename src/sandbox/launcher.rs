@@ -1,0 +1,394 @@
+//! The launcher: this binary, re-entered. A small single-threaded process that raises the walls, one call at a time.
+//!
+//! Two processes: the *keeper* waits for the launcher proper and holds the lock of its id until all is reaped;
+//! the launcher proper is pid 1 of its own pid namespace, so nothing it started outlives it. Both end when the
+//! host closes its end of the control socket, which a killed host does too.
+
+use super::protocol::{Exited, FromLauncher, Killed, Setup, Stage, ToLauncher, receive, send};
+use super::sampler::Sampler;
+use super::scratch::Scratch;
+use super::view::View;
+use super::{Problem, cgroup, identity, landlock, namespaces, network, protocol, seccomp, sys, view};
+use crate::quantity::{Limit, MIB, SAMPLE_MS};
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::stat::{Mode, fstat};
+use nix::unistd::Pid;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// argv[0] by which the front door knows us.
+pub const NAME: &str = "toolhost-launcher";
+/// Longest `Setup`: bounded by limits on grants and arguments.
+const MAX_SETUP: u64 = 16 * MIB;
+
+/// Entered by the front door, with the control socket as stdin.
+pub fn main() -> ExitCode {
+    let stdin = std::io::stdin();
+    let control = stdin.as_fd();
+    match start(control) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(problem) => {
+            let refused = FromLauncher::Refused {
+                wall: problem.wall.to_owned(),
+                what: problem.what,
+                errno: problem.errno as i32,
+            };
+            // The host may be gone; there is nobody else to tell.
+            let _ = send(control, &refused, &[]);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn io(what: &str) -> impl FnOnce(std::io::Error) -> Problem + '_ {
+    move |e| Problem {
+        wall: "launcher",
+        what: what.to_owned(),
+        errno: Errno::from_raw(e.raw_os_error().unwrap_or(nix::libc::EIO)),
+    }
+}
+
+fn start(control: BorrowedFd) -> Result<(), Problem> {
+    // Whatever the host had inherited ends here.
+    sys::close_range(3, false).map_err(|errno| Problem {
+        wall: "descriptors",
+        what: "close_range(2)".into(),
+        errno,
+    })?;
+    sys::default_sigpipe();
+    nix::sys::stat::umask(Mode::from_bits_truncate(0o022));
+    // Descriptor 3 is taken for good, so that giving a worker its own never lands on one in use.
+    let _third = std::fs::File::open("/dev/null").map_err(io("/dev/null"))?;
+    let Some((ToLauncher::Setup, mut files)) = receive(control).map_err(io("the first message"))? else {
+        return Ok(());
+    };
+    if files.len() < 2 {
+        return Err(io("descriptors of the first message")(std::io::ErrorKind::InvalidData.into()));
+    }
+    let text = protocol::read_memory_file(files.remove(0), MAX_SETUP).map_err(io("the set-up"))?;
+    let setup: Setup = serde_json::from_slice(&text).map_err(|e| io("the set-up")(e.into()))?;
+    let executable = files.remove(0);
+    let lock = if setup.identity.pooled && !files.is_empty() { Some(files.remove(0)) } else { None };
+    identity::leave_groups(setup.identity)?;
+    let unshared = |(what, errno): (&str, Errno)| Problem { wall: "namespaces", what: what.to_owned(), errno };
+    namespaces::enter(setup.identity.pooled).map_err(unshared)?;
+    network::raise().map_err(|errno| Problem { wall: "network", what: "unshare(CLONE_NEWNET)".into(), errno })?;
+    let Some(launcher) = sys::fork().map_err(|errno| Problem { wall: "namespaces", what: "fork(2)".into(), errno })?
+    else {
+        drop(lock);
+        return serve(control, setup, executable, files);
+    };
+    drop((executable, files));
+    keep(control, launcher);
+    drop(lock);
+    Ok(())
+}
+
+/// The keeper: ends the launcher when the host is gone, and is done when it is reaped.
+fn keep(control: BorrowedFd, launcher: i32) {
+    if let Ok(pidfd) = sys::pidfd_open(launcher) {
+        let mut wait = [PollFd::new(control, PollFlags::empty()), PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)];
+        while poll(&mut wait, PollTimeout::NONE) == Err(Errno::EINTR) {}
+    }
+    let _ = kill(Pid::from_raw(launcher), Signal::SIGKILL);
+    // Returns when the whole pid namespace below it is reaped.
+    let _ = sys::wait4(launcher, true);
+}
+
+/// What stays the same between calls.
+struct Launcher<'a> {
+    control: BorrowedFd<'a>,
+    setup: Setup,
+    executable: OwnedFd,
+    counters: Option<cgroup::Counters>,
+    view: View,
+    /// The real folders behind staged copies.
+    sources: Vec<OwnedFd>,
+    abi: i32,
+    filter: Vec<nix::libc::sock_filter>,
+    last_capability: u32,
+}
+
+fn serve(control: BorrowedFd, setup: Setup, executable: OwnedFd, files: Vec<OwnedFd>) -> Result<(), Problem> {
+    let counters = match setup.cgroup {
+        None => None,
+        Some(version) => Some(cgroup::Counters::from(version, files).ok_or(Problem {
+            wall: "cgroup",
+            what: "the group's files".into(),
+            errno: Errno::EBADF,
+        })?),
+    };
+    let abi = sys::landlock_abi();
+    if abi < 1 {
+        return Err(Problem {
+            wall: "landlock",
+            what: "this kernel has no Landlock, or it is off".into(),
+            errno: Errno::ENOSYS,
+        });
+    }
+    nix::unistd::sethostname("tool").map_err(|errno| Problem {
+        wall: "namespaces",
+        what: "sethostname(2)".into(),
+        errno,
+    })?;
+    let sources = setup.stages.iter().map(source_folder).collect::<Result<Vec<_>, _>>()?;
+    let last_capability = super::privileges::last_capability();
+    let view = view::raise(&setup)?;
+    // A worker loads compiled code through memory files.
+    let filter = seccomp::program(counters.is_some() || setup.lasting);
+    let mut launcher = Launcher { control, setup, executable, counters, view, sources, abi, filter, last_capability };
+    launcher.calls()
+}
+
+fn source_folder(stage: &Stage) -> Result<OwnedFd, Problem> {
+    let failed = |errno| Problem { wall: "scratch", what: format!("opening {}", stage.folder.display()), errno };
+    let how = OpenHow::new()
+        .flags(OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC)
+        .resolve(ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS);
+    let folder = openat2(AT_FDCWD, &stage.folder, how).map_err(failed)?;
+    let stat = fstat(&folder).map_err(failed)?;
+    if (stat.st_dev, stat.st_ino) == (stage.device, stage.inode) { Ok(folder) } else { Err(failed(Errno::ESTALE)) }
+}
+
+/// One call's descriptors.
+struct Given {
+    stdio: [OwnedFd; 3],
+    source: Option<OwnedFd>,
+    third: Option<OwnedFd>,
+}
+
+impl Launcher<'_> {
+    fn calls(&mut self) -> Result<(), Problem> {
+        let mut prepared = Some(self.prepare()?);
+        let walls = super::stood(self.abi, self.counters.is_some());
+        send(self.control, &FromLauncher::Ready { walls }, &[]).map_err(io("telling the host"))?;
+        loop {
+            let Some((message, files)) = receive(self.control).map_err(io("the next message"))? else { return Ok(()) };
+            match message {
+                ToLauncher::Start { timeout_ms, source } => {
+                    let given = self.given(files, source.is_some())?;
+                    let (mut scratch, rules) = match prepared.take() {
+                        Some(ready) => ready,
+                        None => self.prepare()?,
+                    };
+                    let staged = self.call(given, timeout_ms, source, &mut scratch, rules)?;
+                    if staged {
+                        self.wait_for_done()?;
+                    }
+                    drop(scratch);
+                    prepared = Some(self.prepare()?);
+                }
+                // A kill that crossed with the exit.
+                ToLauncher::Kill | ToLauncher::Done => {}
+                ToLauncher::Setup => return Err(io("a second set-up")(std::io::ErrorKind::InvalidData.into())),
+            }
+        }
+    }
+
+    /// Scratch and Landlock rules for the next call, made while nobody waits.
+    fn prepare(&self) -> Result<(Scratch, landlock::Rules), Problem> {
+        let scratch = Scratch::raise(&self.setup, &self.view.late)?;
+        let failed = |what: String| Problem { wall: "landlock", what, errno: Errno::EINVAL };
+        let mut rules = landlock::Rules::new(self.abi).map_err(failed)?;
+        for (file, folder, right) in self.view.allowed.iter().chain(&scratch.allowed) {
+            rules = rules.allow(file, *folder, *right).map_err(failed)?;
+        }
+        // Our own binary lies outside the view; its rule is what lets it be executed from a descriptor.
+        if self.setup.program == protocol::Executable::Ourselves {
+            rules = rules.allow(&self.executable, false, landlock::Right::ReadRun).map_err(failed)?;
+        }
+        Ok((scratch, rules))
+    }
+
+    fn given(&self, files: Vec<OwnedFd>, source: bool) -> Result<Given, Problem> {
+        let missing = || io("descriptors of a call")(std::io::ErrorKind::InvalidData.into());
+        let mut files = files.into_iter();
+        let mut next = || files.next().ok_or_else(missing);
+        let stdio = [next()?, next()?, next()?];
+        let source = if source { Some(next()?) } else { None };
+        let third = if self.setup.keeps_third { Some(next()?) } else { None };
+        if self.setup.identity.pooled {
+            // So that the tool may open /dev/stdin and its like, which belong to whoever made the pipe.
+            let id = self.setup.identity.id;
+            for file in &stdio {
+                let _ = nix::unistd::fchown(file, Some(id.into()), Some(id.into()));
+            }
+        }
+        Ok(Given { stdio, source, third })
+    }
+
+    /// Runs one call to its end and reports it. True when the host now holds staged folders.
+    fn call(
+        &mut self,
+        given: Given,
+        timeout_ms: u64,
+        source: Option<String>,
+        scratch: &mut Scratch,
+        mut rules: landlock::Rules,
+    ) -> Result<bool, Problem> {
+        let started = Instant::now();
+        let fresh = scratch.allowed.len();
+        for (number, (stage, from)) in self.setup.stages.iter().zip(&self.sources).enumerate() {
+            scratch.stage(stage, from, number)?;
+        }
+        if let (Some(name), Some(file)) = (&source, given.source) {
+            let text = protocol::read_memory_file(file, self.setup.limits.get(Limit::InputBytes).max(MIB))
+                .map_err(io("the source"))?;
+            scratch.source(name, &text)?;
+        }
+        let failed = |what: String| Problem { wall: "landlock", what, errno: Errno::EINVAL };
+        for (file, folder, _) in &scratch.allowed[fresh..] {
+            rules = rules.allow(file, *folder, landlock::Right::Write).map_err(failed)?;
+        }
+        let ruleset = rules.done().map_err(failed)?;
+        let raw = [given.stdio[0].as_raw_fd(), given.stdio[1].as_raw_fd(), given.stdio[2].as_raw_fd()];
+        if let Some(counters) = &mut self.counters {
+            counters.begin();
+        }
+        let plan = super::raise(&super::Raising {
+            setup: &self.setup,
+            counters: self.counters.as_ref(),
+            ruleset: &ruleset,
+            filter: &self.filter,
+            last_capability: self.last_capability,
+            executable: &self.executable,
+            stdio: raw,
+            third: given.third.as_ref().map(AsRawFd::as_raw_fd),
+        });
+        let spawned = identity::lend(self.setup.identity, || sys::spawn(&plan))?;
+        let (pid, pidfd) = spawned.map_err(|failed| Problem {
+            wall: plan.wall_of(failed.step),
+            what: format!("step {} of the plan: {:?}", failed.step, plan.steps.get(failed.step).map(|(_, s)| s.name())),
+            errno: failed.errno,
+        })?;
+        // The tool alone holds its ends now, so that the host sees them close.
+        drop((given.stdio, given.third, ruleset));
+        send(self.control, &FromLauncher::Started, &[]).map_err(io("telling the host"))?;
+        let deadline = (!self.setup.lasting).then(|| started + Duration::from_millis(timeout_ms));
+        let exited = self.watch(pid, &pidfd, deadline, scratch)?;
+        let staged = if exited.killed.is_none() { scratch.staged()? } else { Vec::new() };
+        let descriptors: Vec<BorrowedFd> = staged.iter().map(AsFd::as_fd).collect();
+        send(self.control, &FromLauncher::Exited(exited), &descriptors).map_err(io("telling the host"))?;
+        Ok(!staged.is_empty())
+    }
+
+    /// Waits for the end, by itself or by a limit.
+    fn watch(
+        &self,
+        pid: i32,
+        pidfd: &OwnedFd,
+        deadline: Option<Instant>,
+        scratch: &Scratch,
+    ) -> Result<Exited, Problem> {
+        let mut sampler = Sampler::default();
+        let mut killed = None;
+        let mut last_look = Instant::now();
+        loop {
+            let left = deadline.map_or(SAMPLE_MS, |d| {
+                d.saturating_duration_since(Instant::now()).as_micros().div_ceil(1000).min(SAMPLE_MS.into()) as u64
+            });
+            let mut wait =
+                [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN), PollFd::new(self.control, PollFlags::POLLIN)];
+            match poll(&mut wait, PollTimeout::from(left as u16)) {
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(errno) => return Err(Problem { wall: "launcher", what: "poll(2)".into(), errno }),
+            }
+            let said = wait[1].revents().is_some_and(|r| !r.is_empty());
+            if wait[0].revents().is_some_and(|r| !r.is_empty()) {
+                break;
+            }
+            if said {
+                match receive::<ToLauncher>(self.control).map_err(io("the next message"))? {
+                    Some((ToLauncher::Kill, _)) => killed = killed.or(Some(Killed::Asked)),
+                    Some(_) => {}
+                    // The host is gone: ending ourselves ends the tool.
+                    None => std::process::exit(0),
+                }
+            }
+            if deadline.is_some_and(|d| Instant::now() >= d) {
+                killed = killed.or(Some(Killed::Deadline));
+            }
+            if killed.is_none() && last_look.elapsed() >= Duration::from_millis(SAMPLE_MS - 1) {
+                killed = self.over(&mut sampler, scratch);
+                last_look = Instant::now();
+            }
+            if killed.is_some() {
+                let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+            }
+        }
+        self.reap(pid, killed, &mut sampler, scratch)
+    }
+
+    /// A limit of the call as a whole that is passed.
+    fn over(&self, sampler: &mut Sampler, scratch: &Scratch) -> Option<Killed> {
+        let limits = &self.setup.limits;
+        let (memory, cpu) = match &self.counters {
+            Some(counters) => {
+                let seen = counters.seen();
+                (seen.oom_kills > 0, seen.cpu_ms)
+            }
+            None => {
+                let allowed = limits.get(Limit::MemoryBytes);
+                let (bytes, cpu) = sampler.look(scratch.fill().0, allowed);
+                (bytes > allowed, cpu)
+            }
+        };
+        if memory {
+            Some(Killed::Memory)
+        } else if !self.setup.lasting && cpu > limits.get(Limit::CpuMs) {
+            Some(Killed::Cpu)
+        } else {
+            None
+        }
+    }
+
+    fn reap(
+        &self,
+        pid: i32,
+        killed: Option<Killed>,
+        sampler: &mut Sampler,
+        scratch: &Scratch,
+    ) -> Result<Exited, Problem> {
+        let waited = sys::wait4(pid, true)
+            .map_err(|errno| Problem { wall: "launcher", what: "wait4(2)".into(), errno })?
+            .unwrap_or_default();
+        let scratch_full = scratch.fill().1;
+        let mut exited = Exited {
+            status: waited.status,
+            killed,
+            cpu_ms: waited.cpu_ms,
+            peak_memory_bytes: Some(sampler.peak.max(waited.peak_bytes)),
+            scratch_full,
+            processes_refused: false,
+        };
+        if let Some(counters) = &self.counters {
+            let seen = counters.seen();
+            exited.cpu_ms = seen.cpu_ms;
+            exited.peak_memory_bytes = counters.peak();
+            exited.processes_refused = seen.refused_processes > 0;
+            if seen.oom_kills > 0 {
+                exited.killed = exited.killed.or(Some(Killed::Memory));
+            }
+        }
+        // RLIMIT_CPU of one process acts between two looks.
+        if exited.killed.is_none() && exited.cpu_ms > self.setup.limits.get(Limit::CpuMs) && !self.setup.lasting {
+            exited.killed = Some(Killed::Cpu);
+        }
+        Ok(exited)
+    }
+
+    /// The host reads the staged copies; then the scratch may go.
+    fn wait_for_done(&self) -> Result<(), Problem> {
+        loop {
+            match receive::<ToLauncher>(self.control).map_err(io("the next message"))? {
+                Some((ToLauncher::Done, _)) => return Ok(()),
+                Some(_) => {}
+                None => std::process::exit(0),
+            }
+        }
+    }
+}

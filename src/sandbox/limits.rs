@@ -1,0 +1,34 @@
+//! Wall: limits. What the kernel counts for each process: files, file size, processes, core dumps.
+//!
+//! Memory, CPU and processes of the call as a whole are the cgroup's (or the sampler's); these stand behind it.
+
+use super::plan::{Plan, Step};
+use crate::policy::Limits;
+use crate::quantity::{GIB, Limit, MIB};
+use nix::libc;
+
+pub fn raise(plan: &mut Plan, limits: &Limits, counted: bool, lasting: bool) {
+    let mut set = |resource: libc::__rlimit_resource_t, value: u64| {
+        plan.add("limits", Step::Limit { resource, value });
+    };
+    set(libc::RLIMIT_CORE, 0);
+    set(libc::RLIMIT_NOFILE, limits.get(Limit::OpenFiles));
+    set(libc::RLIMIT_FSIZE, limits.get(Limit::FileBytes));
+    // Per call, because the user namespace of the call is counted on its own.
+    set(libc::RLIMIT_NPROC, limits.get(Limit::Processes));
+    set(libc::RLIMIT_MEMLOCK, MIB);
+    set(libc::RLIMIT_MSGQUEUE, 0);
+    set(libc::RLIMIT_SIGPENDING, 1024);
+    set(libc::RLIMIT_RTPRIO, 0);
+    set(libc::RLIMIT_NICE, 0);
+    set(libc::RLIMIT_STACK, 64 * MIB);
+    if !lasting {
+        // Whole seconds, and only a backstop: the launcher ends the call at the exact limit.
+        set(libc::RLIMIT_CPU, limits.get(Limit::CpuMs).div_ceil(1000) + 1);
+        if !counted {
+            // Bounds what one process can reserve at all. Far above the limit: a tool that passes the limit is to
+            // end with its name, by the sampler, and not with an error of its own.
+            set(libc::RLIMIT_DATA, limits.get(Limit::MemoryBytes).saturating_add(4 * GIB));
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! Wall: namespaces. The call sees no process, mount, IPC object, host name or cgroup but its own.
+
+use super::plan::{Plan, Step};
+use nix::libc;
+use nix::sched::{CloneFlags, unshare};
+
+/// The launcher's own namespaces: it is outside every tool's, and dies with all of them.
+/// Without real root they hang below a user namespace, which is what gives the right to make them.
+pub fn enter(real_root: bool) -> Result<(), (&'static str, nix::errno::Errno)> {
+    let own = nix::unistd::geteuid().as_raw();
+    let group = nix::unistd::getegid().as_raw();
+    if !real_root {
+        unshare(CloneFlags::CLONE_NEWUSER).map_err(|e| ("unshare(CLONE_NEWUSER)", e))?;
+        let write = |file: &str, text: String| {
+            std::fs::write(format!("/proc/self/{file}"), text)
+                .map_err(|e| nix::errno::Errno::from_raw(e.raw_os_error().unwrap_or(libc::EIO)))
+        };
+        write("setgroups", "deny".into()).map_err(|e| ("writing /proc/self/setgroups", e))?;
+        write("uid_map", format!("{own} {own} 1\n")).map_err(|e| ("writing /proc/self/uid_map", e))?;
+        write("gid_map", format!("{group} {group} 1\n")).map_err(|e| ("writing /proc/self/gid_map", e))?;
+    }
+    let flags = CloneFlags::CLONE_NEWNS
+        | CloneFlags::CLONE_NEWPID
+        | CloneFlags::CLONE_NEWIPC
+        | CloneFlags::CLONE_NEWUTS
+        | CloneFlags::CLONE_NEWCGROUP;
+    unshare(flags).map_err(|e| ("unshare(2) of the launcher's namespaces", e))
+}
+
+/// The tool's own, below the launcher's: it is pid 1, so killing it ends everything it started.
+pub fn raise(plan: &mut Plan) {
+    plan.namespaces = libc::CLONE_NEWUSER
+        | libc::CLONE_NEWNS
+        | libc::CLONE_NEWPID
+        | libc::CLONE_NEWIPC
+        | libc::CLONE_NEWUTS
+        | libc::CLONE_NEWCGROUP;
+}
+
+/// /proc of the new pid namespace. After the identity: mounting needs the mapped user namespace.
+pub fn mount_proc(plan: &mut Plan) {
+    plan.add("namespaces", Step::MountProc);
+}

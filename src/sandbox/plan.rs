@@ -1,0 +1,122 @@
+//! A plan: what the child does between clone(2) and execve(2), as plain data.
+//!
+//! Each wall adds its steps; `sys::spawn` performs them in order and stops at the first that fails,
+//! so a wall that cannot be raised refuses the call. Data only, so it can be read and tested.
+
+use nix::libc;
+use std::ffi::CString;
+use std::os::fd::RawFd;
+
+/// What is executed at the end.
+#[derive(Clone, Debug)]
+pub enum Program {
+    Path(CString),
+    Descriptor(RawFd),
+}
+
+#[derive(Clone, Debug)]
+pub enum Step {
+    /// write(2) to a descriptor that is already open.
+    Write {
+        fd: RawFd,
+        data: &'static [u8],
+    },
+    /// open(2), write(2), close(2).
+    WriteFile {
+        path: CString,
+        data: Vec<u8>,
+    },
+    /// setresgid(2) and setresuid(2), all three ids.
+    SetIds {
+        id: u32,
+    },
+    /// The call's own /proc, read-only.
+    MountProc,
+    Chdir(CString),
+    Duplicate {
+        from: RawFd,
+        to: RawFd,
+    },
+    /// All descriptors from this number on are closed by execve(2).
+    CloseOnExecFrom(u32),
+    Setsid,
+    /// prlimit(2), soft and hard.
+    Limit {
+        resource: u32,
+        value: u64,
+    },
+    NoNewPrivileges,
+    /// Empties the bounding set.
+    DropBounding {
+        last: u32,
+    },
+    /// Empties the permitted, effective and inheritable sets.
+    DropCapabilities,
+    /// Adds a rule for a path as it is now.
+    LandlockPath {
+        ruleset: RawFd,
+        path: CString,
+        access: u64,
+    },
+    LandlockRestrict {
+        ruleset: RawFd,
+    },
+    Seccomp {
+        program: Vec<libc::sock_filter>,
+    },
+    Execute(Program),
+}
+
+/// All steps, each under the name of the wall it belongs to.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    pub namespaces: libc::c_int,
+    pub steps: Vec<(&'static str, Step)>,
+    pub arguments: Vec<CString>,
+    pub environment: Vec<CString>,
+}
+
+impl Plan {
+    pub fn add(&mut self, wall: &'static str, step: Step) {
+        self.steps.push((wall, step));
+    }
+
+    /// The wall whose step failed.
+    pub fn wall_of(&self, step: usize) -> &'static str {
+        self.steps.get(step).map_or("namespaces", |(wall, _)| wall)
+    }
+}
+
+impl Plan {
+    /// The last step: execute, with these arguments and this environment and no other.
+    pub fn execute(&mut self, program: Program, arguments: &[String], environment: &[String]) {
+        let strings = |list: &[String]| list.iter().map(|s| CString::new(s.as_str()).unwrap_or_default()).collect();
+        self.arguments = strings(arguments);
+        self.environment = strings(environment);
+        self.add("view", Step::Execute(program));
+    }
+}
+
+impl Step {
+    /// For a refusal: what was tried.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Step::Write { .. } => "joining the cgroup",
+            Step::WriteFile { .. } => "writing the id map",
+            Step::SetIds { .. } => "setresuid(2)",
+            Step::MountProc => "mounting /proc",
+            Step::Chdir(_) => "chdir(2) to the tool's folder",
+            Step::Duplicate { .. } => "dup2(2)",
+            Step::CloseOnExecFrom(_) => "close_range(2)",
+            Step::Setsid => "setsid(2)",
+            Step::Limit { .. } => "prlimit(2)",
+            Step::NoNewPrivileges => "prctl(PR_SET_NO_NEW_PRIVS)",
+            Step::DropBounding { .. } => "prctl(PR_CAPBSET_DROP)",
+            Step::DropCapabilities => "capset(2)",
+            Step::LandlockPath { .. } => "landlock_add_rule(2)",
+            Step::LandlockRestrict { .. } => "landlock_restrict_self(2)",
+            Step::Seccomp { .. } => "seccomp(2)",
+            Step::Execute(_) => "execve(2)",
+        }
+    }
+}

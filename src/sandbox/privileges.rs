@@ -1,0 +1,19 @@
+//! Wall: privileges. No capability in any set, and none to be had from a set-id file.
+
+use super::plan::{Plan, Step};
+
+/// The last capability this kernel knows.
+pub fn last_capability() -> u32 {
+    std::fs::read_to_string("/proc/sys/kernel/cap_last_cap").ok().and_then(|t| t.trim().parse().ok()).unwrap_or(40)
+}
+
+/// Before Landlock and seccomp, which may be raised without capabilities only under it.
+pub fn no_new(plan: &mut Plan) {
+    plan.add("privileges", Step::NoNewPrivileges);
+}
+
+/// After the last step that needs a capability.
+pub fn drop_all(plan: &mut Plan, last: u32) {
+    plan.add("privileges", Step::DropBounding { last });
+    plan.add("privileges", Step::DropCapabilities);
+}

@@ -1,0 +1,117 @@
+//! Our own probe, run inside an exact confinement: what it could and could not do.
+//!
+//! The front door enters `main` behind all walls, like any tool. It reads one JSON list of paths on stdin, tries
+//! everything on the list below, and prints one JSON document. It changes nothing that stays.
+
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::mount::MsFlags;
+use nix::sched::CloneFlags;
+use nix::sys::signal::Signal;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType};
+use nix::sys::stat::Mode;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// argv[0] by which the front door knows it, without the house's prefix.
+pub const ROLE: &str = "probe";
+
+/// One path to try.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Try {
+    pub path: PathBuf,
+    pub write: bool,
+    /// What the confinement says; `None` where the probe only looks.
+    pub granted: bool,
+}
+
+/// What came of one attempt.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Tried {
+    pub what: String,
+    /// The confinement grants it.
+    pub granted: bool,
+    pub could: bool,
+    /// The errno's name where it could not.
+    pub answer: String,
+}
+
+impl Tried {
+    /// It went as the confinement says.
+    pub fn as_said(&self) -> bool {
+        self.granted == self.could
+    }
+}
+
+pub fn main() -> ExitCode {
+    let tries: Vec<Try> = serde_json::from_reader(std::io::stdin().lock()).unwrap_or_default();
+    let mut out: Vec<Tried> = tries.iter().map(path).collect();
+    out.extend(fixed());
+    match serde_json::to_writer(std::io::stdout().lock(), &out) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+fn tried(what: impl Into<String>, granted: bool, result: Result<(), Errno>) -> Tried {
+    let answer = match result {
+        Ok(()) => "done".to_owned(),
+        Err(errno) => format!("{errno:?}"),
+    };
+    Tried { what: what.into(), granted, could: result.is_ok(), answer }
+}
+
+fn path(wanted: &Try) -> Tried {
+    let open =
+        |flags| nix::fcntl::open(&wanted.path, flags | OFlag::O_CLOEXEC, Mode::from_bits_truncate(0o600)).map(drop);
+    let folder = wanted.path.is_dir();
+    let (verb, result) = match (wanted.write, folder) {
+        // A file without a name: the right to make files, and nothing left behind.
+        (true, true) => ("make a file in", open(OFlag::O_TMPFILE | OFlag::O_WRONLY)),
+        (true, false) => ("write", open(OFlag::O_WRONLY)),
+        (false, true) => ("list", open(OFlag::O_RDONLY | OFlag::O_DIRECTORY)),
+        (false, false) => ("read", open(OFlag::O_RDONLY)),
+    };
+    tried(format!("{verb} {}", wanted.path.display()), wanted.granted, result)
+}
+
+/// What no confinement grants, and the call's own scratch.
+fn fixed() -> Vec<Tried> {
+    let socket = |family| nix::sys::socket::socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).map(drop);
+    let read = |path: &str| nix::fcntl::open(path, OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty()).map(drop);
+    let write = |path: &str| nix::fcntl::open(path, OFlag::O_WRONLY | OFlag::O_CLOEXEC, Mode::empty()).map(drop);
+    let temporary = OFlag::O_TMPFILE | OFlag::O_WRONLY | OFlag::O_CLOEXEC;
+    let scratch = nix::fcntl::open("/tmp", temporary, Mode::from_bits_truncate(0o600)).map(drop);
+    let bind = nix::mount::mount(Some("/"), "/tmp", None::<&str>, MsFlags::MS_BIND, None::<&str>);
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let field = |name: &str| status.lines().find_map(|l| l.strip_prefix(name)).unwrap_or("").trim().to_owned();
+    let capable =
+        ["CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:"].iter().any(|c| !field(c).bytes().all(|b| b == b'0'));
+    let others = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let others = others
+        .filter(|e| e.file_name().to_str().is_some_and(|n| n.parse::<u32>().is_ok_and(|p| p != std::process::id())))
+        .count();
+    let open = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
+    let yes = |could: bool| if could { Ok(()) } else { Err(Errno::EPERM) };
+    vec![
+        tried("make a file in /tmp (scratch)", true, scratch),
+        tried("read /etc/shadow", false, read("/etc/shadow")),
+        tried("list the home folders", false, read("/home").and(read("/root"))),
+        tried("write /usr/bin/env", false, write("/usr/bin/env")),
+        tried("write /proc/sys/kernel/core_pattern", false, write("/proc/sys/kernel/core_pattern")),
+        tried("make an IPv4 socket", false, socket(AddressFamily::Inet)),
+        tried("make an IPv6 socket", false, socket(AddressFamily::Inet6)),
+        tried("make a unix socket", false, socket(AddressFamily::Unix)),
+        tried("make a netlink socket", false, socket(AddressFamily::Netlink)),
+        tried("make a user namespace", false, nix::sched::unshare(CloneFlags::CLONE_NEWUSER)),
+        tried("mount", false, bind),
+        tried("signal another process", false, nix::sys::signal::kill(nix::unistd::Pid::from_raw(-1), Signal::SIGCONT)),
+        tried("see another process", false, yes(others > 0)),
+        tried("hold a capability", false, yes(capable)),
+        tried("gain privileges by executing", false, yes(field("NoNewPrivs:") != "1")),
+        tried("make any system call (no filter)", false, yes(field("Seccomp:") != "2")),
+        // 0, 1, 2 and the listing's own.
+        tried("use a descriptor of the host", false, yes(open > 4)),
+    ]
+}

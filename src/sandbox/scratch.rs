@@ -1,0 +1,206 @@
+//! Wall: scratch. /tmp, /dev/shm and the staged copies of a call: one tmpfs with one size, gone before the next call.
+//!
+//! Made by the launcher between calls, off their path; the call's mount namespace starts as a copy.
+
+use super::landlock::Right;
+use super::protocol::{Identity, Setup, Stage};
+use super::view::{self, Late, NODEV, NOEXEC, NOSUID, RDONLY};
+use super::{Problem, sys};
+use crate::quantity::Limit;
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, OFlag};
+use nix::mount::{MntFlags, umount2};
+use nix::sys::stat::Mode;
+use nix::sys::statvfs::fstatvfs;
+use nix::unistd::{Gid, Uid, chown};
+use std::ffi::{CStr, CString};
+use std::fs;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{OpenOptionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+const PLACE: &str = "/.toolhost/scratch";
+
+/// One call's scratch.
+pub struct Scratch {
+    root: OwnedFd,
+    identity: Identity,
+    /// Mounted, in this order; unmounted in reverse.
+    mounted: Vec<CString>,
+    /// The folders that hold staged copies.
+    staged: Vec<PathBuf>,
+    pub allowed: Vec<(OwnedFd, bool, Right)>,
+}
+
+fn problem(what: impl Into<String>) -> impl FnOnce(Errno) -> Problem {
+    let what = what.into();
+    move |errno| Problem { wall: "scratch", what, errno }
+}
+
+fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Problem {
+    let what = what.into();
+    move |e| Problem { wall: "scratch", what, errno: Errno::from_raw(e.raw_os_error().unwrap_or(nix::libc::EIO)) }
+}
+
+fn open_path(path: &Path) -> Result<OwnedFd, Problem> {
+    nix::fcntl::open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())
+        .map_err(problem(format!("opening {}", path.display())))
+}
+
+impl Scratch {
+    /// Fresh mounts for one call.
+    pub fn raise(setup: &Setup, late: &[Late]) -> Result<Scratch, Problem> {
+        let bytes = setup.limits.get(Limit::ScratchBytes);
+        let options = [
+            ("size", bytes.to_string()),
+            // One inode for each 4 KiB, so that empty files are bounded as well.
+            ("nr_inodes", (bytes / 4096).max(64).to_string()),
+            ("mode", "0755".to_owned()),
+        ];
+        let mount = sys::tmpfs(&options, NOSUID | NODEV | NOEXEC).map_err(problem("a tmpfs"))?;
+        sys::move_mount(mount.as_fd(), &view::text(Path::new(PLACE))).map_err(problem("attaching scratch"))?;
+        let root = open_path(Path::new(PLACE))?;
+        let mut scratch = Scratch {
+            root,
+            identity: setup.identity,
+            mounted: vec![view::text(Path::new(PLACE))],
+            staged: Vec::new(),
+            allowed: Vec::new(),
+        };
+        scratch.folder("tmp", Path::new("/tmp"))?;
+        scratch.folder("shm", Path::new("/dev/shm"))?;
+        for late in late {
+            scratch.attach(late)?;
+        }
+        Ok(scratch)
+    }
+
+    /// A folder of the scratch, shown at `at`, owned by the tool.
+    fn folder(&mut self, name: &str, at: &Path) -> Result<PathBuf, Problem> {
+        let path = Path::new(PLACE).join(name);
+        fs::create_dir(&path).map_err(io(format!("making {}", at.display())))?;
+        self.own(&path)?;
+        let file = open_path(&path)?;
+        let bound = sys::open_tree(file.as_fd(), c"", false).map_err(problem("a bind of scratch"))?;
+        self.mount(&bound, at)?;
+        self.allowed.push((file, true, Right::Scratch));
+        Ok(path)
+    }
+
+    fn own(&self, path: &Path) -> Result<(), Problem> {
+        let (uid, gid) = (Uid::from_raw(self.identity.id), Gid::from_raw(self.identity.id));
+        if !self.identity.pooled {
+            return Ok(());
+        }
+        chown(path, Some(uid), Some(gid)).map_err(problem(format!("giving {} to the tool", path.display())))
+    }
+
+    fn mount(&mut self, bound: &OwnedFd, at: &Path) -> Result<(), Problem> {
+        sys::move_mount(bound.as_fd(), &view::text(at)).map_err(problem(format!("placing {}", at.display())))?;
+        self.mounted.push(view::text(at));
+        Ok(())
+    }
+
+    /// What the view kept aside because its place is below /tmp.
+    fn attach(&mut self, late: &Late) -> Result<(), Problem> {
+        if let Some(target) = &late.link {
+            late.at.parent().map_or(Ok(()), view::make_folder)?;
+            return symlink(target, &late.at).map_err(io(format!("linking {}", late.at.display())));
+        }
+        let aside = late.aside.as_deref().unwrap_or(c"");
+        let here = open_path(Path::new("/"))?;
+        let bound =
+            sys::open_tree(here.as_fd(), aside, false).map_err(problem(format!("binding {}", late.at.display())))?;
+        view::make_point(&late.at, late.folder)?;
+        self.mount(&bound, &late.at)
+    }
+
+    /// A private copy of a staged folder, filled with the files that match now.
+    pub fn stage(&mut self, stage: &Stage, from: &OwnedFd, number: usize) -> Result<(), Problem> {
+        let names = fs::read_dir(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(from)))
+            .map_err(io(format!("reading {}", stage.folder.display())))?;
+        let names: Vec<_> = names.flatten().map(|e| e.file_name()).collect();
+        // What stays visible is held before the copy covers it.
+        let mut rest = Vec::new();
+        let matches = |name: &std::ffi::OsStr| {
+            name.to_str().is_some_and(|n| stage.names.iter().any(|g| crate::policy::name_matches(g, n)))
+        };
+        if stage.show_rest {
+            for name in names.iter().filter(|name| !matches(name)) {
+                let path = stage.folder.join(name);
+                let Ok(meta) = fs::symlink_metadata(&path) else { continue };
+                if meta.is_dir() || meta.is_file() {
+                    let file = open_path(&path)?;
+                    let bound =
+                        sys::open_tree(file.as_fd(), c"", true).map_err(problem("binding beside a staged file"))?;
+                    sys::mount_setattr(bound.as_fd(), true, RDONLY, 0, None).map_err(problem("read-only"))?;
+                    rest.push((path, meta.is_dir(), bound));
+                }
+            }
+        }
+        if view::is_late(&stage.folder) {
+            view::make_folder(&stage.folder)?;
+        }
+        let place = self.folder(&format!("stage{number}"), &stage.folder)?;
+        for name in names.iter().filter(|name| matches(name)) {
+            self.copy(from, name, &place)?;
+        }
+        for (path, folder, bound) in rest {
+            view::make_point(&path, folder)?;
+            self.mount(&bound, &path)?;
+        }
+        self.staged.push(place);
+        Ok(())
+    }
+
+    /// One regular file, by descriptor, never through a link.
+    fn copy(&self, from: &OwnedFd, name: &std::ffi::OsStr, to: &Path) -> Result<(), Problem> {
+        let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
+        let Ok(source) = nix::fcntl::openat(from, name, flags, Mode::empty()) else { return Ok(()) };
+        let mut source = fs::File::from(source);
+        if !source.metadata().is_ok_and(|m| m.is_file()) {
+            return Ok(());
+        }
+        let target = to.join(name);
+        let mut copy = fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o644)
+            .open(&target)
+            .map_err(io("a staged copy"))?;
+        std::io::copy(&mut source, &mut copy).map_err(io("filling the staged copy; is scratchBytes large enough?"))?;
+        self.own(&target)
+    }
+
+    /// The source of a run-code call, as a file of its own.
+    pub fn source(&self, name: &str, text: &[u8]) -> Result<(), Problem> {
+        let path = Path::new(PLACE).join("tmp").join(name);
+        fs::write(&path, text).map_err(io("placing the source; is scratchBytes large enough?"))?;
+        self.own(&path)
+    }
+
+    /// Bytes in use, and whether no byte or no file is left.
+    pub fn fill(&self) -> (u64, bool) {
+        let Ok(stat) = fstatvfs(&self.root) else { return (0, false) };
+        let used = (stat.blocks() - stat.blocks_free()) * stat.fragment_size();
+        (used, stat.blocks_free() == 0 || stat.files_free() == 0)
+    }
+
+    /// Descriptors of the staged copies, for the host to publish from.
+    pub fn staged(&self) -> Result<Vec<OwnedFd>, Problem> {
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let open =
+            |p: &PathBuf| nix::fcntl::openat(AT_FDCWD, p, flags, Mode::empty()).map_err(problem("a staged folder"));
+        self.staged.iter().map(open).collect()
+    }
+}
+
+impl Drop for Scratch {
+    /// Unmounts everything; a tmpfs without mounts is freed.
+    fn drop(&mut self) {
+        for place in self.mounted.iter().rev() {
+            let place: &CStr = place;
+            let _ = umount2(place, MntFlags::MNT_DETACH);
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! Wall: session. No terminal: nothing to read a password from, nothing to push characters into.
+
+use super::plan::{Plan, Step};
+
+pub fn raise(plan: &mut Plan) {
+    plan.add("session", Step::Setsid);
+}

@@ -1,0 +1,324 @@
+//! The only file with `unsafe`: one small function per system call that no crate wraps, and `spawn`,
+//! which performs a plan between clone(2) and execve(2).
+#![allow(unsafe_code, reason = "raw system calls; each block says why it is sound")]
+
+use super::plan::{Plan, Program, Step};
+use nix::errno::Errno;
+use nix::libc;
+use std::ffi::{CStr, CString};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+fn check(result: libc::c_long) -> Result<libc::c_long, Errno> {
+    if result < 0 { Err(Errno::last()) } else { Ok(result) }
+}
+
+/// Takes over a descriptor that recvmsg(2) just made for us.
+pub fn adopt(fd: RawFd) -> OwnedFd {
+    // SAFETY: the kernel handed this number to us in SCM_RIGHTS; nobody else owns it.
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
+/// fork(2) in a process with one thread.
+pub fn fork() -> Result<Option<i32>, Errno> {
+    // SAFETY: the launcher has a single thread, so the child may use all of its memory.
+    match check(unsafe { libc::fork() }.into())? {
+        0 => Ok(None),
+        pid => Ok(Some(pid as i32)),
+    }
+}
+
+/// close_range(2), or marking the range close-on-exec.
+pub fn close_range(first: u32, on_exec_only: bool) -> Result<(), Errno> {
+    let flags: libc::c_uint = if on_exec_only { libc::CLOSE_RANGE_CLOEXEC as _ } else { 0 };
+    // SAFETY: numbers only. Callers hold no owned descriptor in the range they close.
+    check(unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, flags) }).map(drop)
+}
+
+/// pidfd_open(2)
+pub fn pidfd_open(pid: i32) -> Result<OwnedFd, Errno> {
+    // SAFETY: numbers only; the result is a fresh descriptor.
+    let fd = check(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })?;
+    Ok(adopt(fd as RawFd))
+}
+
+/// What wait4(2) says of a dead child.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Waited {
+    pub status: i32,
+    pub cpu_ms: u64,
+    pub peak_bytes: u64,
+}
+
+/// wait4(2); `None` while it lives.
+pub fn wait4(pid: i32, block: bool) -> Result<Option<Waited>, Errno> {
+    let mut status = 0;
+    // SAFETY: rusage is plain numbers, for which all zeroes is a value; both pointers are to locals.
+    let (result, usage) = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        let flags = if block { 0 } else { libc::WNOHANG };
+        (libc::wait4(pid, &mut status, flags, &mut usage), usage)
+    };
+    if check(result.into())? == 0 {
+        return Ok(None);
+    }
+    let ms = |t: libc::timeval| (t.tv_sec as u64) * 1000 + (t.tv_usec as u64) / 1000;
+    let cpu_ms = ms(usage.ru_utime) + ms(usage.ru_stime);
+    Ok(Some(Waited { status, cpu_ms, peak_bytes: usage.ru_maxrss as u64 * 1024 }))
+}
+
+/// A detached mount of `path` (below `dir` when relative, `dir` itself when empty): open_tree(2).
+pub fn open_tree(dir: BorrowedFd, path: &CStr, recursive: bool) -> Result<OwnedFd, Errno> {
+    let mut flags = libc::OPEN_TREE_CLONE | libc::OPEN_TREE_CLOEXEC | libc::AT_EMPTY_PATH as libc::c_uint;
+    if recursive {
+        flags |= libc::AT_RECURSIVE as libc::c_uint;
+    }
+    // SAFETY: a live descriptor and a NUL-terminated string; the result is a fresh descriptor.
+    let fd = check(unsafe { libc::syscall(libc::SYS_open_tree, dir.as_raw_fd(), path.as_ptr(), flags) })?;
+    Ok(adopt(fd as RawFd))
+}
+
+/// Attaches a detached mount: move_mount(2).
+pub fn move_mount(mount: BorrowedFd, to: &CStr) -> Result<(), Errno> {
+    const MOVE_MOUNT_F_EMPTY_PATH: libc::c_uint = 4;
+    // SAFETY: a live descriptor and two NUL-terminated strings.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_move_mount,
+            mount.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_FDCWD,
+            to.as_ptr(),
+            MOVE_MOUNT_F_EMPTY_PATH,
+        )
+    })
+    .map(drop)
+}
+
+/// Sets mount attributes (and, with `users`, an id mapping): mount_setattr(2).
+pub fn mount_setattr(
+    mount: BorrowedFd,
+    recursive: bool,
+    set: u64,
+    clear: u64,
+    users: Option<BorrowedFd>,
+) -> Result<(), Errno> {
+    const MOUNT_ATTR_IDMAP: u64 = 0x0010_0000;
+    let attr: [u64; 4] = [
+        set | if users.is_some() { MOUNT_ATTR_IDMAP } else { 0 },
+        clear,
+        0,
+        users.map_or(0, |fd| fd.as_raw_fd() as u64),
+    ];
+    let flags = libc::AT_EMPTY_PATH | if recursive { libc::AT_RECURSIVE } else { 0 };
+    // SAFETY: `attr` has the layout of struct mount_attr (four __u64) and its size is passed.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            mount.as_raw_fd(),
+            c"".as_ptr(),
+            flags,
+            attr.as_ptr(),
+            std::mem::size_of_val(&attr),
+        )
+    })
+    .map(drop)
+}
+
+/// A detached tmpfs with these options: fsopen(2), fsconfig(2), fsmount(2).
+pub fn tmpfs(options: &[(&str, String)], attributes: u64) -> Result<OwnedFd, Errno> {
+    const FSCONFIG_SET_STRING: libc::c_uint = 1;
+    const FSCONFIG_CMD_CREATE: libc::c_uint = 6;
+    let text = |s: &str| CString::new(s).map_err(|_| Errno::EINVAL);
+    // SAFETY: constant strings and numbers; fresh descriptors.
+    let fs = adopt(check(unsafe { libc::syscall(libc::SYS_fsopen, c"tmpfs".as_ptr(), 1) })? as RawFd);
+    for (key, value) in options {
+        let (key, value) = (text(key)?, text(value)?);
+        // SAFETY: a live descriptor and NUL-terminated strings that outlive the call.
+        check(unsafe {
+            libc::syscall(libc::SYS_fsconfig, fs.as_raw_fd(), FSCONFIG_SET_STRING, key.as_ptr(), value.as_ptr(), 0)
+        })?;
+    }
+    // SAFETY: as above; null key and value are what this command takes.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_fsconfig,
+            fs.as_raw_fd(),
+            FSCONFIG_CMD_CREATE,
+            std::ptr::null::<u8>(),
+            std::ptr::null::<u8>(),
+            0,
+        )
+    })?;
+    // SAFETY: numbers only.
+    let mount = check(unsafe { libc::syscall(libc::SYS_fsmount, fs.as_raw_fd(), 1, attributes as libc::c_uint) })?;
+    Ok(adopt(mount as RawFd))
+}
+
+/// The limits of one process: setrlimit(2) on ourselves, outside a plan.
+pub fn default_sigpipe() {
+    // SAFETY: SIG_DFL is a valid disposition; Rust's start-up had set SIG_IGN, which exec would keep.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+}
+
+/// A plan that failed: which step, and why.
+#[derive(Clone, Copy, Debug)]
+pub struct Failed {
+    pub step: usize,
+    pub errno: Errno,
+}
+
+struct Child<'a> {
+    plan: &'a Plan,
+    argv: Vec<*const libc::c_char>,
+    envp: Vec<*const libc::c_char>,
+    failed: std::cell::Cell<Option<(usize, i32)>>,
+}
+
+/// Clones with new namespaces, performs the plan in the child and executes the tool.
+///
+/// The child shares our memory and we are suspended until it executes or exits (CLONE_VM | CLONE_VFORK),
+/// which is four times cheaper than copying. So the child only makes system calls on data made before.
+pub fn spawn(plan: &Plan) -> Result<(i32, OwnedFd), Failed> {
+    let pointers = |list: &[CString]| -> Vec<*const libc::c_char> {
+        list.iter().map(|s| s.as_ptr()).chain(std::iter::once(std::ptr::null())).collect()
+    };
+    let child = Child {
+        plan,
+        argv: pointers(&plan.arguments),
+        envp: pointers(&plan.environment),
+        failed: std::cell::Cell::new(None),
+    };
+    let mut stack = vec![0u8; 256 * 1024];
+    let mut pidfd: RawFd = -1;
+    let flags = plan.namespaces | libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | libc::SIGCHLD;
+    // SAFETY: the stack is ours and large enough, its top is 16-byte aligned; `child` outlives the child's use
+    // of our memory because CLONE_VFORK suspends us until execve or _exit; the process has one thread.
+    let pid = unsafe {
+        let top = stack.as_mut_ptr().add(stack.len());
+        let top = top.sub(top as usize % 16);
+        libc::clone(run_child, top.cast(), flags, (&raw const child).cast_mut().cast(), &raw mut pidfd)
+    };
+    let pid = check(pid.into()).map_err(|errno| Failed { step: usize::MAX, errno })? as i32;
+    let pidfd = adopt(pidfd);
+    if let Some((step, errno)) = child.failed.get() {
+        let _ = wait4(pid, true);
+        return Err(Failed { step, errno: Errno::from_raw(errno) });
+    }
+    Ok((pid, pidfd))
+}
+
+extern "C" fn run_child(data: *mut libc::c_void) -> libc::c_int {
+    // SAFETY: `spawn` passes a pointer to its own `Child`, which lives until we execute or exit.
+    let child = unsafe { &*(data as *const Child) };
+    for (number, (_, step)) in child.plan.steps.iter().enumerate() {
+        if perform(child, step) < 0 {
+            child.failed.set(Some((number, Errno::last_raw())));
+            // SAFETY: ends this process only.
+            unsafe { libc::_exit(127) };
+        }
+    }
+    127
+}
+
+/// One step. Only system calls: no allocation, no panic, no lock.
+fn perform(child: &Child, step: &Step) -> libc::c_long {
+    // SAFETY: all strings are NUL-terminated and all buffers live in the plan, which outlives this child.
+    unsafe {
+        match step {
+            Step::Write { fd, data } => libc::write(*fd, data.as_ptr().cast(), data.len()) as libc::c_long,
+            Step::WriteFile { path, data } => {
+                let fd = libc::open(path.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
+                if fd < 0 {
+                    return -1;
+                }
+                let wrote = libc::write(fd, data.as_ptr().cast(), data.len());
+                let wrote_errno = Errno::last_raw();
+                libc::close(fd);
+                if wrote < 0 {
+                    Errno::set_raw(wrote_errno);
+                }
+                wrote as libc::c_long
+            }
+            Step::SetIds { id } => {
+                if libc::syscall(libc::SYS_setresgid, *id, *id, *id) < 0 {
+                    return -1;
+                }
+                libc::syscall(libc::SYS_setresuid, *id, *id, *id)
+            }
+            Step::MountProc => libc::mount(
+                c"proc".as_ptr(),
+                c"/proc".as_ptr(),
+                c"proc".as_ptr(),
+                libc::MS_RDONLY | libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC,
+                std::ptr::null(),
+            )
+            .into(),
+            Step::Chdir(path) => libc::chdir(path.as_ptr()).into(),
+            Step::Duplicate { from, to } => libc::dup2(*from, *to).into(),
+            Step::CloseOnExecFrom(first) => libc::syscall(
+                libc::SYS_close_range,
+                *first,
+                libc::c_uint::MAX,
+                libc::CLOSE_RANGE_CLOEXEC as libc::c_uint,
+            ),
+            Step::Setsid => libc::setsid().into(),
+            Step::Limit { resource, value } => {
+                let limit = libc::rlimit { rlim_cur: *value, rlim_max: *value };
+                libc::syscall(libc::SYS_prlimit64, 0, *resource, &raw const limit, 0)
+            }
+            Step::NoNewPrivileges => libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0).into(),
+            Step::DropBounding { last } => {
+                for capability in 0..=*last {
+                    if libc::prctl(libc::PR_CAPBSET_DROP, capability as libc::c_ulong, 0, 0, 0) < 0 {
+                        return -1;
+                    }
+                }
+                0
+            }
+            Step::DropCapabilities => {
+                #[repr(C)]
+                struct Header(u32, libc::c_int);
+                let header = Header(0x2008_0522, 0); // _LINUX_CAPABILITY_VERSION_3, ourselves
+                let none = [0u32; 6];
+                libc::syscall(libc::SYS_capset, &raw const header, none.as_ptr())
+            }
+            Step::LandlockPath { ruleset, path, access } => {
+                #[repr(C, packed)]
+                struct PathBeneath {
+                    access: u64,
+                    parent: i32,
+                }
+                let fd = libc::open(path.as_ptr(), libc::O_PATH | libc::O_CLOEXEC);
+                if fd < 0 {
+                    return -1;
+                }
+                let rule = PathBeneath { access: *access, parent: fd };
+                libc::syscall(libc::SYS_landlock_add_rule, *ruleset, 1, &raw const rule, 0)
+            }
+            Step::LandlockRestrict { ruleset } => libc::syscall(libc::SYS_landlock_restrict_self, *ruleset, 0),
+            Step::Seccomp { program } => {
+                let fprog = libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
+                libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const fprog)
+            }
+            Step::Execute(Program::Path(path)) => {
+                libc::execve(path.as_ptr(), child.argv.as_ptr(), child.envp.as_ptr()).into()
+            }
+            Step::Execute(Program::Descriptor(fd)) => libc::syscall(
+                libc::SYS_execveat,
+                *fd,
+                c"".as_ptr(),
+                child.argv.as_ptr(),
+                child.envp.as_ptr(),
+                libc::AT_EMPTY_PATH,
+            ),
+        }
+    }
+}
+
+/// The access mask of the filesystem rights that this kernel's Landlock handles: landlock_create_ruleset(2)
+/// with the version flag.
+pub fn landlock_abi() -> i32 {
+    // SAFETY: a null attribute with size 0 and flag 1 asks for the version.
+    let abi = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<u8>(), 0, 1) };
+    i32::try_from(abi).unwrap_or(0)
+}

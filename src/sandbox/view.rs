@@ -1,0 +1,302 @@
+//! Wall: view. What is not granted does not exist: a small read-only tree in memory, with the interpreter,
+//! the system libraries and the granted paths bound at their own places.
+//!
+//! Built once a launcher, in its own mount namespace, from descriptors: each path is opened once, compared
+//! with what the host resolved, and bound from the open descriptor.
+
+use super::landlock::Right;
+use super::plan::{Plan, Step};
+use super::protocol::{Identity, Mount, Setup};
+use super::{Problem, sys};
+use crate::policy::Access;
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sys::stat::{Mode, fstat};
+use std::ffi::CString;
+use std::fs;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, symlink};
+use std::path::{Path, PathBuf};
+
+pub const RDONLY: u64 = 1;
+pub const NOSUID: u64 = 2;
+pub const NODEV: u64 = 4;
+pub const NOEXEC: u64 = 8;
+
+/// Our own folder in the view: shims, and mounts that wait for their place below /tmp.
+pub const OURS: &str = "/.toolhost";
+/// Where the tree is put together. Its own content is out of reach from then on; /tmp exists everywhere.
+const SITE: &str = "/tmp";
+
+const SYSTEM: [&str; 14] = [
+    "/usr/bin",
+    "/usr/sbin",
+    "/usr/lib",
+    "/usr/lib64",
+    "/usr/lib32",
+    "/usr/libx32",
+    "/usr/libexec",
+    "/usr/share",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib64",
+    "/lib32",
+    "/libx32",
+];
+const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
+/// The CA bundle and local time: all of the host's /etc that a tool sees, besides what a runtime lists.
+const ETC: [&str; 5] =
+    ["/etc/ssl/certs", "/etc/pki/tls/certs", "/etc/pki/ca-trust/extracted", "/etc/ca-certificates", "/etc/localtime"];
+
+/// One thing to show.
+enum Piece {
+    Link(PathBuf),
+    Bound { mount: OwnedFd, folder: bool },
+}
+
+struct Planned {
+    at: PathBuf,
+    piece: Piece,
+    right: Right,
+}
+
+/// A mount below /tmp: kept aside, and bound into the scratch of each call.
+pub struct Late {
+    pub at: PathBuf,
+    pub aside: Option<CString>,
+    pub link: Option<PathBuf>,
+    pub folder: bool,
+}
+
+/// The finished view.
+pub struct View {
+    pub late: Vec<Late>,
+    /// What Landlock may allow, by open descriptor.
+    pub allowed: Vec<(OwnedFd, bool, Right)>,
+}
+
+/// The working folder of the call.
+pub fn enter(plan: &mut Plan, folder: &Path) {
+    plan.add("view", Step::Chdir(text(folder)));
+}
+
+pub fn text(path: &Path) -> CString {
+    // Paths come from the kernel or were checked for NUL where they were read.
+    CString::new(path.as_os_str().as_bytes()).unwrap_or_default()
+}
+
+fn problem(what: impl std::fmt::Display) -> impl FnOnce(Errno) -> Problem {
+    let what = what.to_string();
+    move |errno| Problem { wall: "view", what, errno }
+}
+
+fn io(what: impl std::fmt::Display) -> impl FnOnce(std::io::Error) -> Problem {
+    let what = what.to_string();
+    move |e| Problem { wall: "view", what, errno: Errno::from_raw(e.raw_os_error().unwrap_or(nix::libc::EIO)) }
+}
+
+/// Builds the tree and makes it the root of this process.
+pub fn raise(setup: &Setup) -> Result<View, Problem> {
+    mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)
+        .map_err(problem("making mounts private"))?;
+    let mut planned = Vec::new();
+    for path in SYSTEM.iter().chain(&ETC) {
+        plan_root(&mut planned, Path::new(path))?;
+    }
+    let mut roots = setup.roots.clone();
+    roots.sort();
+    for root in &roots {
+        plan_root(&mut planned, root)?;
+    }
+    for device in DEVICES {
+        let at = Path::new("/dev").join(device);
+        let bound = bind(&at, false, NOSUID | NOEXEC)?;
+        planned.push(Planned { at, piece: Piece::Bound { mount: bound, folder: false }, right: Right::Device });
+    }
+    for wanted in &setup.mounts {
+        planned.push(plan_grant(wanted, setup.identity)?);
+    }
+    // Parents before what lies below them.
+    planned.sort_by(|a, b| a.at.cmp(&b.at));
+    let root = sys::tmpfs(&[("size", "1M".into()), ("mode", "0755".into())], NOSUID | NODEV)
+        .map_err(problem("the view's own tmpfs"))?;
+    sys::move_mount(root.as_fd(), &text(Path::new(SITE))).map_err(problem("attaching the view"))?;
+    let view = assemble(setup, planned)?;
+    sys::mount_setattr(root.as_fd(), false, RDONLY | NOSUID | NODEV | NOEXEC, 0, None)
+        .map_err(problem("making the view read-only"))?;
+    nix::unistd::chdir(SITE).map_err(problem("entering the view"))?;
+    nix::unistd::pivot_root(".", ".").map_err(problem("pivot_root(2)"))?;
+    umount2(".", MntFlags::MNT_DETACH).map_err(problem("leaving the host's root behind"))?;
+    nix::unistd::chdir("/").map_err(problem("entering the view"))?;
+    Ok(view)
+}
+
+/// A system folder or a runtime's root: bound read-only with all below it, or, where it is a symlink, made again.
+fn plan_root(planned: &mut Vec<Planned>, path: &Path) -> Result<(), Problem> {
+    let Ok(meta) = fs::symlink_metadata(path) else { return Ok(()) };
+    // What lies below a folder that is already shown is there.
+    let shown = |p: &Planned| matches!(p.piece, Piece::Bound { folder: true, .. }) && path.starts_with(&p.at);
+    if planned.iter().any(shown) {
+        return Ok(());
+    }
+    let piece = if meta.is_symlink() && path != Path::new("/etc/localtime") {
+        Piece::Link(fs::read_link(path).map_err(io(path.display()))?)
+    } else {
+        let folder = fs::metadata(path).map_err(io(path.display()))?.is_dir();
+        Piece::Bound { mount: bind(path, folder, NOSUID | NODEV | RDONLY)?, folder }
+    };
+    planned.push(Planned { at: path.to_owned(), piece, right: Right::ReadRun });
+    Ok(())
+}
+
+fn bind(path: &Path, recursive: bool, attributes: u64) -> Result<OwnedFd, Problem> {
+    let here = nix::fcntl::open("/", OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty()).map_err(problem("/"))?;
+    let mount =
+        sys::open_tree(here.as_fd(), &text(path), recursive).map_err(problem(format!("binding {}", path.display())))?;
+    sys::mount_setattr(mount.as_fd(), recursive, attributes, 0, None)
+        .map_err(problem(format!("attributes of {}", path.display())))?;
+    Ok(mount)
+}
+
+/// A granted file or folder: opened without following any link, compared, bound alone (no mount below it).
+fn plan_grant(wanted: &Mount, identity: Identity) -> Result<Planned, Problem> {
+    let how = OpenHow::new()
+        .flags(OFlag::O_PATH | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW)
+        .resolve(ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS);
+    let name = wanted.path.display();
+    let file = openat2(AT_FDCWD, &wanted.path, how).map_err(problem(format!("opening {name}")))?;
+    let stat = fstat(&file).map_err(problem(format!("looking at {name}")))?;
+    if (stat.st_dev, stat.st_ino) != (wanted.device, wanted.inode) {
+        return Err(Problem {
+            wall: "view",
+            what: format!("{name} changed since it was checked"),
+            errno: Errno::ESTALE,
+        });
+    }
+    let bound = sys::open_tree(file.as_fd(), c"", false).map_err(problem(format!("binding {name}")))?;
+    let mut attributes = NOSUID | NODEV;
+    if wanted.access == Access::Read {
+        attributes |= RDONLY
+    } else {
+        attributes |= NOEXEC
+    }
+    let users = if identity.pooled { Some(super::idmap::users(wanted, identity)?) } else { None };
+    let mapped = sys::mount_setattr(bound.as_fd(), false, attributes, 0, users.as_ref().map(AsFd::as_fd));
+    match mapped {
+        // This file system cannot map ids: reads follow the mode bits, writes are refused.
+        Err(Errno::EINVAL | Errno::EPERM) if users.is_some() && wanted.access == Access::Read => {
+            sys::mount_setattr(bound.as_fd(), false, attributes, 0, None)
+                .map_err(problem(format!("attributes of {name}")))?;
+        }
+        other => other.map_err(problem(format!("attributes of {name} (its file system may lack id-mapped mounts)")))?,
+    }
+    let right = if wanted.access == Access::Read { Right::ReadRun } else { Right::Write };
+    Ok(Planned { at: wanted.path.clone(), piece: Piece::Bound { mount: bound, folder: wanted.folder }, right })
+}
+
+/// Below a folder that each call gets anew.
+pub fn is_late(at: &Path) -> bool {
+    at.starts_with("/tmp") || at.starts_with("/dev/shm")
+}
+
+/// Puts everything in its place below `SITE`.
+fn assemble(setup: &Setup, planned: Vec<Planned>) -> Result<View, Problem> {
+    let inside = |at: &Path| Path::new(SITE).join(at.strip_prefix("/").unwrap_or(at));
+    for folder in
+        ["/tmp", "/proc", "/dev/shm", "/etc", "/run", "/var/tmp", OURS, "/.toolhost/aside", "/.toolhost/scratch"]
+    {
+        make_folder(&inside(Path::new(folder)))?;
+    }
+    let mut view = View { late: Vec::new(), allowed: Vec::new() };
+    for (number, planned) in planned.into_iter().enumerate() {
+        let Planned { at, piece, right } = planned;
+        let late = is_late(&at);
+        match piece {
+            Piece::Link(target) if late => {
+                view.late.push(Late { at, aside: None, link: Some(target), folder: false });
+            }
+            Piece::Link(target) => {
+                let place = inside(&at);
+                make_parents(&place)?;
+                symlink(&target, &place).map_err(io(format!("linking {}", at.display())))?;
+            }
+            Piece::Bound { mount, folder } => {
+                let aside = Path::new(OURS).join("aside").join(number.to_string());
+                let place = inside(if late { &aside } else { &at });
+                make_point(&place, folder)
+                    .map_err(|p| Problem { what: format!("a place for {}", at.display()), ..p })?;
+                sys::move_mount(mount.as_fd(), &text(&place)).map_err(problem(format!("placing {}", at.display())))?;
+                if late {
+                    view.late.push(Late { at, aside: Some(text(&aside)), link: None, folder });
+                }
+                view.allowed.push((mount, folder, right));
+            }
+        }
+    }
+    // Places for the staged copies of each call; below a shown folder they exist.
+    for stage in setup.stages.iter().filter(|stage| !stage.show_rest && !is_late(&stage.folder)) {
+        make_folder(&inside(&stage.folder))?;
+    }
+    write_files(setup, &inside)?;
+    let proc_flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    mount(Some("proc"), &inside(Path::new("/proc")), Some("proc"), proc_flags, None::<&str>)
+        .map_err(problem("the launcher's /proc (is something mounted over /proc on this machine?)"))?;
+    // Also what lies directly in the tree: /etc, our shims.
+    for (path, right) in [("/", Right::List), ("/etc", Right::Read), (OURS, Right::Read)] {
+        let place = inside(Path::new(path));
+        let file = nix::fcntl::open(&place, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty()).map_err(problem(path))?;
+        view.allowed.push((file, true, right));
+    }
+    Ok(view)
+}
+
+/// A made-up /etc (so that no account or host of this machine shows), /dev links, and our shims.
+fn write_files(setup: &Setup, inside: &dyn Fn(&Path) -> PathBuf) -> Result<(), Problem> {
+    let id = super::identity::GUEST;
+    let texts = [
+        ("/etc/passwd", format!("tool:x:{id}:{id}:tool:/tmp:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n")),
+        ("/etc/group", format!("tool:x:{id}:\nnogroup:x:65534:\n")),
+        ("/etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n".to_owned()),
+        ("/etc/hosts", "127.0.0.1 localhost\n::1 localhost\n".to_owned()),
+        ("/etc/resolv.conf", String::new()),
+    ];
+    for (path, text) in &texts {
+        fs::write(inside(Path::new(path)), text).map_err(io(path))?;
+    }
+    for (name, text) in &setup.files {
+        let path = Path::new(OURS).join(name);
+        fs::write(inside(&path), text).map_err(io(path.display()))?;
+    }
+    for (path, target) in [
+        ("/dev/fd", "/proc/self/fd"),
+        ("/dev/stdin", "/proc/self/fd/0"),
+        ("/dev/stdout", "/proc/self/fd/1"),
+        ("/dev/stderr", "/proc/self/fd/2"),
+    ] {
+        symlink(target, inside(Path::new(path))).map_err(io(path))?;
+    }
+    Ok(())
+}
+
+pub fn make_folder(path: &Path) -> Result<(), Problem> {
+    fs::DirBuilder::new().recursive(true).mode(0o755).create(path).map_err(io(format!("making {}", path.display())))
+}
+
+fn make_parents(path: &Path) -> Result<(), Problem> {
+    path.parent().map_or(Ok(()), make_folder)
+}
+
+/// A place to mount on: below a grant it must exist already; elsewhere it is made.
+pub fn make_point(path: &Path, folder: bool) -> Result<(), Problem> {
+    if folder {
+        return make_folder(path);
+    }
+    make_parents(path)?;
+    match fs::OpenOptions::new().write(true).create_new(true).open(path) {
+        Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => Err(io(format!("making {}", path.display()))(e)),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,222 @@
+//! Limits, runtimes, capabilities, scripts run by core, and the last step before a call.
+
+use super::*;
+
+#[test]
+fn limits_are_the_smallest_and_clamps_are_said() {
+    let text = policy_text(&["./**"], &[], "")
+        .replace("[files]", "[limits]\ntimeout_ms = 5_000\nmemory_bytes = 2_147_483_648\n[files]");
+    let mut tool = tool("demo:one");
+    tool.execution.timeout_ms = Some(60_000);
+    tool.limits.insert(Limit::Processes, 4);
+    let decision = decide(&tool, &under(vec![parsed(&text)], None));
+    let time = decision.limit(Limit::TimeoutMs).unwrap();
+    assert_eq!((time.asked, time.ceiling, time.effective, time.clamped), (Some(60_000), 5_000, 5_000, true));
+    assert!(decision.notes.iter().any(|n| n.contains("clamped: timeoutMs asked 60000, gets 5000")));
+    assert_eq!(shape(&decision).limits.get(Limit::MemoryBytes), 2_147_483_648);
+    assert_eq!(shape(&decision).limits.get(Limit::Processes), 4);
+    let cap = parsed_host(
+        "name = \"h\"\nwhy = \"w\"\n[files]\nread = [{ path = \"./**\", why = \"w\" }]\n[limits]\ntimeout_ms = 1000\n",
+    );
+    let decision = decide(&tool, &under(vec![parsed(&text)], Some(cap)));
+    assert_eq!(decision.limit(Limit::TimeoutMs).unwrap().effective, 1_000);
+    // What the cap does not say is the house default.
+    assert_eq!(shape(&decision).limits.get(Limit::MemoryBytes), 1 << 30);
+}
+
+#[test]
+fn a_call_may_ask_for_time_up_to_the_ceiling_only() {
+    let mut tool = tool("demo:one");
+    tool.execution.timeout_ms = Some(10_000);
+    let decision = decide(&tool, &Policies::built_in());
+    let time = |asked| policy::confine(&decision, asked, None).map(|c| c.per_call.timeout_ms);
+    assert_eq!(time(None).unwrap(), 10_000);
+    assert_eq!(time(Some(20_000)).unwrap(), 20_000);
+    assert_eq!(time(Some(100)).unwrap(), 100);
+    assert_eq!(time(Some(999_999)).unwrap(), 30_000);
+    assert!(policy::timeout_clamp(&decision, Some(999_999)).unwrap().contains("asked 999999, gets 30000"));
+    assert_eq!(policy::timeout_clamp(&decision, Some(20_000)), None);
+    let fault = time(Some(50)).unwrap_err();
+    assert_eq!(fault.kind, Kind::ParameterValidationError);
+    assert!(fault.message.contains("timeoutMs") && fault.message.contains("100"), "{}", fault.message);
+}
+
+#[test]
+fn the_narrowest_policy_governs_where_its_folders_hold_the_manifest() {
+    let named = |name: &str, tools: &str, more: &str| {
+        parsed(&format!("name = \"{name}\"\nwhy = \"w\"\ntools = [\"{tools}\"]\n{more}"))
+    };
+    let policies = under(
+        vec![
+            named("any", "*", ""),
+            named("ns", "demo:*", ""),
+            named("exact", "demo:one", "folders = [\"tool-defs/demo\"]"),
+        ],
+        None,
+    );
+    let manifest = Path::new("/t/tool-defs/demo/x.tool.json");
+    assert_eq!(policies.governing("demo:one", manifest).0.name, "exact");
+    let (elsewhere, notes) = policies.governing("demo:one", Path::new("/t/tool-defs/demo2/x.tool.json"));
+    assert_eq!(elsewhere.name, "ns");
+    assert!(notes[0].contains("exact"), "{notes:?}");
+    assert_eq!(policies.governing("demo:two", manifest).0.name, "ns");
+    assert_eq!(policies.governing("demonstration:two", manifest).0.name, "any");
+}
+
+#[test]
+fn runtimes_come_from_the_policy_first_and_missing_ones_are_named() {
+    let text = policy_text(&["./**"], &[], "")
+        .replace("[files]", "[runtimes]\npython = { path = \"/opt/venv/bin/python\", why = \"pandas\" }\n[files]");
+    let policies = under(vec![parsed(&text)], None);
+    assert_eq!(policies.named_runtimes(), [(Language::Python, PathBuf::from("/opt/venv/bin/python"))]);
+    assert_eq!(refused(&decide(&tool("demo:one"), &policies)).0, Kind::CapabilityError);
+    let mut machine = machine();
+    machine.named_runtimes.insert("/opt/venv/bin/python".into(), python("/opt/venv/bin/python"));
+    let decision = policy::decide(&tool("demo:one"), &site(), &policies, &machine);
+    assert_eq!(shape(&decision).runtime.program, Program::Path("/opt/venv/bin/python".into()));
+    let none = policy::decide(&tool("demo:one"), &site(), &Policies::built_in(), &Machine::default());
+    let fault = none.shape.unwrap_err();
+    assert_eq!(fault.kind, Kind::CapabilityError);
+    assert!(fault.message.contains("python, which is not on this machine"), "{}", fault.message);
+    let mut wasm = tool("demo:one");
+    wasm.handler = Handler::Script { script_path: "a.wasm".into(), language: Language::Wasm, entry_point: None };
+    let decision = policy::decide(&wasm, &site(), &Policies::built_in(), &Machine::default());
+    assert_eq!(shape(&decision).runtime.program, Program::Ourselves { role: "wasm-worker".into() });
+}
+
+#[test]
+fn capabilities_need_the_policy_and_the_machine() {
+    let granting = policy_text(&["./**"], &[], "").replace(
+        "[files]",
+        "[capabilities]\ngrant = [{ name = \"gpu\", why = \"w\" }, { name = \"long-running\", why = \"w\" }]\n[files]",
+    );
+    let with_gpu = Machine { capabilities: BTreeSet::from(["gpu".to_string()]), ..machine() };
+    let granted = || under(vec![parsed(&granting)], None);
+    let table: [(&str, Policies, &Machine, Option<Kind>); 9] = [
+        ("subprocess", Policies::built_in(), &machine(), None),
+        ("gpu", Policies::built_in(), &machine(), Some(Kind::CapabilityError)),
+        ("gpu", granted(), &machine(), Some(Kind::CapabilityError)),
+        ("gpu", Policies::built_in(), &with_gpu, Some(Kind::SecurityError)),
+        ("gpu", granted(), &with_gpu, None),
+        ("long-running", Policies::built_in(), &machine(), Some(Kind::SecurityError)),
+        ("long-running", granted(), &machine(), None),
+        ("secret:KEY", granted(), &with_gpu, Some(Kind::CapabilityError)),
+        ("telepathy", granted(), &with_gpu, Some(Kind::CapabilityError)),
+    ];
+    for (word, policies, machine, expected) in table {
+        let mut tool = tool("demo:one");
+        tool.asks.capabilities = vec![word.into()];
+        let decision = policy::decide(&tool, &site(), &policies, machine);
+        assert_eq!(decision.shape.as_ref().err().map(|f| f.kind), expected, "{word}");
+    }
+}
+
+#[test]
+fn hosts_async_and_later_handlers_are_unavailable() {
+    let mut network = tool("demo:one");
+    network.asks.hosts = vec!["example.com".into()];
+    let mut later = tool("demo:one");
+    later.execution.asynchronous = true;
+    let mut service = tool("demo:one");
+    service.handler = Handler::ToolService;
+    for tool in [network, later, service] {
+        assert_eq!(refused(&decide(&tool, &Policies::built_in())).0, Kind::CapabilityError);
+    }
+}
+
+#[test]
+fn env_that_steers_the_loader_is_refused() {
+    for name in ["LD_PRELOAD", "ld_preload", "PYTHONPATH", "NODE_OPTIONS", "BUN_CONFIG", "A=B", ""] {
+        let mut tool = tool("demo:one");
+        tool.execution.env.insert(name.into(), "x".into());
+        assert_eq!(refused(&decide(&tool, &Policies::built_in())).0, Kind::SecurityError, "{name}");
+    }
+    let mut tool = tool("demo:one");
+    tool.execution.env.insert("GREETING".into(), "hi".into());
+    assert_eq!(shape(&decide(&tool, &Policies::built_in())).env["GREETING"], "hi");
+}
+
+#[test]
+fn a_required_cgroup_that_is_missing_refuses() {
+    let text = policy_text(&["./**"], &[], "require = [\"cgroup\"]\nstderr = \"error\"");
+    let policies = under(vec![parsed(&text)], None);
+    assert_eq!(refused(&decide(&tool("demo:one"), &policies)).0, Kind::CapabilityError);
+    let decision = policy::decide(&tool("demo:one"), &site(), &policies, &Machine { cgroup: true, ..machine() });
+    assert!(shape(&decision).require_cgroup && shape(&decision).stderr_is_error);
+}
+
+#[test]
+fn a_script_run_by_core_answers_to_every_manifest_that_names_it() {
+    let core = || parsed(CORE);
+    let alone = policy::decide_run(&target(), &execute(), &[], &under(vec![core()], None), &machine());
+    let cache = live("/t/user_scripts/demo/.cache");
+    assert!(shape(&alone).grants.iter().any(|g| g.opening == cache && g.access == Access::Write));
+    assert_eq!(shape(&alone).script.as_deref(), Some(Path::new("/t/user_scripts/demo/run.py")));
+
+    // A manifest names the script and has only its own folder for reading.
+    let namer = vec![(Arc::new(tool("demo:one")), site())];
+    let met = policy::decide_run(&target(), &execute(), &namer, &under(vec![core()], None), &machine());
+    assert!(shape(&met).grants.iter().all(|g| g.access == Access::Read), "{:?}", met.grants);
+    assert!(shape(&met).grants.iter().any(|g| g.opening == live("/t/user_scripts/demo")));
+    assert!(met.notes.iter().any(|n| n.contains("demo:one@1.0.0 names this script")), "{:?}", met.notes);
+
+    // It reads one folder only, and its policy has little time.
+    let few = vec![(Arc::new(asking(Some(&["data/**"]), &[])), site())];
+    let brief = parsed(&policy_text(&["./**"], &[], "").replace("[files]", "[limits]\ntimeout_ms = 700\n[files]"));
+    let met = policy::decide_run(&target(), &execute(), &few, &under(vec![core(), brief], None), &machine());
+    let areas: Vec<String> = shape(&met).grants.iter().map(|g| Area::of(&g.opening).text()).collect();
+    assert!(areas.contains(&"/t/user_scripts/demo/data/**".to_string()), "{areas:?}");
+    assert!(!areas.contains(&"/t/user_scripts/demo/**".to_string()), "{areas:?}");
+    assert_eq!(policy::confine(&met, Some(5_000), None).unwrap().per_call.timeout_ms, 700);
+
+    // It is refused itself.
+    let greedy = vec![(Arc::new(asking(Some(&["/data/**"]), &[])), site())];
+    let met = policy::decide_run(&target(), &execute(), &greedy, &under(vec![core()], None), &machine());
+    assert_eq!(refused(&met).0, Kind::SecurityError);
+}
+
+#[test]
+fn run_code_has_scratch_only_and_exists_only_where_a_policy_names_it() {
+    let mut tool = execute();
+    tool.id = policy::RUN_CODE.into();
+    let source = RunTarget { site: Site { script: None, ..target().site }, ..target() };
+    let decision = policy::decide_run(&source, &tool, &[], &under(vec![parsed(CORE)], None), &machine());
+    assert!(shape(&decision).grants.is_empty());
+    assert_eq!(shape(&decision).folder, Path::new("/tmp"));
+    assert_eq!(shape(&decision).script, None);
+    assert!(policy::confine(&decision, None, Some("print(1)".into())).is_ok());
+    assert_eq!(policy::confine(&decision, None, None).unwrap_err().kind, Kind::InternalError);
+    let gone = policy::decide_run(&source, &tool, &[], &Policies::built_in(), &machine());
+    assert_eq!(refused(&gone).0, Kind::SecurityError);
+}
+
+/// Every field of a policy is named here with what reads it; a new field does not compile until it is.
+#[test]
+fn every_policy_field_is_read_by_what_enforces_it() {
+    let Policy {
+        name: _,         // decide: Verdict::rule, Decision::policy
+        why: _,          // file: blank refuses to load; for people
+        file: _,         // decide: Verdict::place
+        tools: _,        // load: governing
+        folders: _,      // load: governing
+        mode,            // decide: refused or dropped
+        stderr,          // decide: Shape::stderr_is_error
+        require_cgroup,  // decide: Shape::require_cgroup
+        read: _,         // judge
+        write: _,        // judge
+        limits: _,       // limits
+        runtimes: _,     // decide: runtime
+        capabilities: _, // decide: capabilities
+        digest,          // decide: Decision::digest
+    } = Policy::built_in();
+    assert_eq!((mode, stderr, require_cgroup), (policy::Mode::Reject, StderrRule::Log, false));
+    assert_eq!(digest.len(), 64);
+}
+
+#[test]
+fn nobody_asks_for_time_and_gets_the_house_default() {
+    let long = policy_text(&["./**"], &[], "").replace("[files]", "[limits]\ntimeout_ms = 60_000\n[files]");
+    let decision = decide(&tool("demo:one"), &under(vec![parsed(&long)], None));
+    let time = |asked| policy::confine(&decision, asked, None).unwrap().per_call.timeout_ms;
+    assert_eq!((time(None), time(Some(50_000)), time(Some(90_000))), (30_000, 50_000, 60_000));
+}

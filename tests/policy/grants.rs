@@ -1,0 +1,204 @@
+//! File asks against rules, by table.
+
+use super::*;
+
+#[test]
+fn a_bare_manifest_reads_its_own_folder_and_nothing_else() {
+    let decision = decide(&tool("demo:one"), &Policies::built_in());
+    let shape = shape(&decision);
+    assert_eq!(shape.grants.len(), 1);
+    assert_eq!((shape.grants[0].access, &shape.grants[0].opening), (Access::Read, &live("/t/user_scripts/demo")));
+    assert_eq!(shape.limits.get(Limit::TimeoutMs), 30_000);
+    assert!(shape.env.is_empty() && !shape.require_cgroup && !shape.stderr_is_error);
+    assert_eq!(shape.tool, "demo:one@1.0.0");
+}
+
+#[test]
+fn a_script_directly_in_a_base_folder_reads_only_itself() {
+    let flat = Site { folder: "/t/user_scripts".into(), script: Some("/t/user_scripts/run.py".into()), ..site() };
+    let decision = policy::decide(&tool("demo:one"), &flat, &Policies::built_in(), &machine());
+    let only = Opening::Snapshot { folder: "/t/user_scripts".into(), names: "run.py".into() };
+    assert_eq!(shape(&decision).grants.iter().map(|g| &g.opening).collect::<Vec<_>>(), [&only]);
+}
+
+#[test]
+fn a_policy_without_files_leaves_the_script_and_does_not_refuse() {
+    let text = "name = \"p\"\nwhy = \"w\"\ntools = [\"demo:one\"]\n[limits]\ntimeout_ms = 500\n";
+    let decision = decide(&tool("demo:one"), &under(vec![parsed(text)], None));
+    let shape = shape(&decision);
+    assert_eq!(shape.grants.len(), 1);
+    assert!(matches!(&shape.grants[0].opening, Opening::Snapshot { names, .. } if names == "run.py"));
+    assert_eq!(shape.limits.get(Limit::TimeoutMs), 500);
+    // But an explicit ask is refused.
+    let decision = decide(&asking(Some(&["./*"]), &[]), &under(vec![parsed(text)], None));
+    assert_eq!(refused(&decision).0, Kind::SecurityError);
+}
+
+#[test]
+fn an_ask_is_no_grant() {
+    let decision = decide(&asking(None, &["/data/**"]), &Policies::built_in());
+    let (kind, person) = refused(&decision);
+    assert_eq!(kind, Kind::SecurityError);
+    assert!(person.contains("write /data/**") && person.contains("no write rule"), "{person}");
+    let verdict = decision.verdicts.iter().find(|v| v.asked == "/data/**").unwrap();
+    assert!(!verdict.allowed && verdict.effective.is_none() && verdict.reason.is_some());
+}
+
+/// ask, rule (both for reading), what is left of it under `narrow`.
+#[test]
+fn asks_meet_rules_exactly() {
+    let home = "/t/user_scripts/demo";
+    let table: &[(&str, &str, Option<&str>)] = &[
+        ("/data/pub/**", "/data/pub/**", Some("/data/pub/**")),
+        ("/data/pub/", "/data/pub/**", Some("/data/pub/**")),
+        ("/data/pub/x/**", "/data/pub/**", Some("/data/pub/x/**")),
+        ("/data/public/**", "/data/pub/**", None),
+        ("/data/public.csv", "/data/pub/**", None),
+        ("/data/**", "/data/pub/**", Some("/data/pub/**")),
+        ("/data/**", "/data/a.csv", Some("/data/a.csv")),
+        ("/data/a.csv", "/data/a.csv", Some("/data/a.csv")),
+        ("/data/a.csv", "/data/a.csv.bak", None),
+        ("/data/a.csv", "/data/**", Some("/data/a.csv")),
+        ("/data/*.csv", "/data/**", Some("/data/*.csv")),
+        ("/data/*.csv", "/data/a.csv", Some("/data/a.csv")),
+        ("/data/*.csv", "/data/a.txt", None),
+        ("/data/*.csv", "/data/sub/**", None),
+        ("/data/pub/**", "/data/pub", None),
+        ("./*", "./data/**", Some("data/**")),
+        ("data/in.csv", "./**", Some("data/in.csv")),
+        ("data/in.csv", "./data/in.csv", Some("data/in.csv")),
+        ("/t/user_scripts/demo/data/**", "./data/**", Some("data/**")),
+        ("/t/user_scripts/other/**", "./**", None),
+        ("/", "/data/**", Some("/data/**")),
+        ("/proc/**", "/data/**", None),
+    ];
+    for (ask, rule, left) in table {
+        let left = left.map(|l| if l.starts_with('/') { l.to_string() } else { format!("{home}/{l}") });
+        let whole = pattern(ask);
+        let text = policy_text(&[rule], &[], "mode = \"narrow\"");
+        let decision = decide(&asking(Some(&[ask]), &[]), &under(vec![parsed(&text)], None));
+        let got: Vec<String> = shape(&decision).grants.iter().map(|g| Area::of(&g.opening).text()).collect();
+        assert_eq!(got, left.clone().into_iter().collect::<Vec<_>>(), "{ask} under {rule}");
+        let strict = decide(&asking(Some(&[ask]), &[]), &under(vec![parsed(&policy_text(&[rule], &[], ""))], None));
+        let verdict = &strict.verdicts[0];
+        assert_eq!(strict.shape.is_ok(), verdict.allowed, "{ask} under {rule}");
+        assert_eq!(verdict.asked, whole.text);
+    }
+}
+
+#[test]
+fn reject_refuses_and_narrow_runs_with_less_and_says_so() {
+    let tool = asking(Some(&["./*"]), &["out/**", "/data/**"]);
+    let strict = policy_text(&["./**"], &["./out/**"], "");
+    assert_eq!(refused(&decide(&tool, &under(vec![parsed(&strict)], None))).0, Kind::SecurityError);
+    let narrow = policy_text(&["./**"], &["./out/**"], "mode = \"narrow\"");
+    let decision = decide(&tool, &under(vec![parsed(&narrow)], None));
+    let writes: Vec<&Grant> = shape(&decision).grants.iter().filter(|g| g.access == Access::Write).collect();
+    assert_eq!(writes.iter().map(|g| &g.opening).collect::<Vec<_>>(), [&live("/t/user_scripts/demo/out")]);
+    assert!(decision.notes.iter().any(|n| n.contains("/data/**")), "{:?}", decision.notes);
+    assert!(policy::explain::text(&decision).contains("narrowed: write /data/**"));
+}
+
+#[test]
+fn write_implies_read_and_staging_is_for_names() {
+    let rules = policy_text(&["./**"], &["./out/**", "./.cache/**"], "");
+    let tool = asking(Some(&["self", ".cache/**", "out/*.csv"]), &[".cache/**", "out/*.csv", "out/one.txt"]);
+    let decision = decide(&tool, &under(vec![parsed(&rules)], None));
+    let home = PathBuf::from("/t/user_scripts/demo");
+    let staged = |names: &str| Opening::Staged { folder: home.join("out"), names: names.into() };
+    let openings: BTreeSet<Opening> = shape(&decision).grants.iter().map(|g| g.opening.clone()).collect();
+    let expected = BTreeSet::from([
+        Opening::Snapshot { folder: home.clone(), names: "run.py".into() },
+        live("/t/user_scripts/demo/.cache"),
+        staged("*.csv"),
+        staged("one.txt"),
+    ]);
+    assert_eq!(openings, expected, "reads inside a write are not given twice");
+    assert!(decision.verdicts.iter().all(|v| v.allowed));
+}
+
+#[test]
+fn tmp_is_always_the_calls_own() {
+    let decision = decide(&asking(Some(&[]), &["/tmp/**", "/tmp/"]), &Policies::built_in());
+    assert!(shape(&decision).grants.is_empty());
+    let rules = policy_text(&[], &["/tmp/**"], "");
+    let decision = decide(&asking(Some(&[]), &["/tmp/**"]), &under(vec![parsed(&rules)], None));
+    assert!(shape(&decision).grants.is_empty(), "the host's /tmp is not bound over scratch");
+}
+
+#[test]
+fn what_is_run_or_obeyed_is_never_written() {
+    let everything = ["./**", "/t/**", "/usr/**", "/srv/**", "/opt/venv/**", "/p/policies/**"];
+    let mut policies = under(vec![parsed(&policy_text(&[], &everything, ""))], None);
+    policies.protect([PathBuf::from("/p/policies"), PathBuf::from("/srv/other/tool.py")]);
+    let mut machine = machine();
+    machine.named_runtimes.insert("/opt/venv/bin/python".into(), python("/opt/venv/bin/python"));
+    for ask in [
+        "./*",
+        "run.py",
+        "*.py",
+        "r*",
+        "*",
+        "x.p?",
+        "helper.py",
+        "lib*",
+        "/t/**",
+        "/t/tool-defs/demo/**",
+        "/t/tool-defs/demo/*.json",
+        "/t/tool-defs/demo/demo.tool.json",
+        "out/x.tool.json",
+        "out/*.tool.json",
+        "out/*.policy.toml",
+        "node_modules/**",
+        ".venv/**",
+        "lib/__pycache__/**",
+        "/usr/lib/**",
+        "/usr/**",
+        "/opt/venv/**",
+        "/opt/venv/lib/**",
+        "/srv/**",
+        "/srv/other/*",
+        "/srv/other/tool.py",
+        "/p/policies/**",
+        "/p/policies/sub/x.txt",
+        "/proc/**",
+        "/sys/x",
+        "/dev/**",
+        "/",
+        "self",
+    ] {
+        let decision = policy::decide(&asking(Some(&[]), &[ask]), &site(), &policies, &machine);
+        assert_eq!(refused(&decision).0, Kind::SecurityError, "{ask}");
+        assert!(decision.grants.is_empty(), "{ask}: {:?}", decision.grants);
+    }
+    for ask in
+        ["out/**", ".cache/**", "*.csv", "out/*", "result.json", "out/a.py", "/srv/data/**", "/srv/other/data/**"]
+    {
+        let decision = policy::decide(&asking(Some(&[]), &[ask]), &site(), &policies, &machine);
+        assert!(decision.shape.is_ok(), "{ask}: {:?}", decision.shape);
+    }
+    let decision = policy::decide(&asking(Some(&[]), &["out/*.json"]), &site(), &policies, &machine);
+    assert!(decision.may_write(Path::new("/t/user_scripts/demo/out/x.tool.json")), "and so it is never loaded");
+    assert!(!decision.may_write(Path::new("/t/user_scripts/demo/x.tool.json")));
+}
+
+#[test]
+fn kernel_trees_are_never_read() {
+    for ask in ["/", "/proc/**", "/proc/self/environ", "/sys/**", "/dev/**", "/dev/mem"] {
+        let decision = decide(&asking(Some(&[ask]), &[]), &Policies::built_in());
+        assert_eq!(refused(&decision).0, Kind::SecurityError, "{ask}");
+    }
+}
+
+#[test]
+fn a_script_directly_in_a_base_folder_does_not_open_the_base() {
+    let lies = Site { folder: site().base.clone(), script: Some(site().base.join("one.py")), ..site() };
+    let ruled = |rule: &str| {
+        let policies = under(vec![parsed(&policy_text(&[rule], &[], ""))], None);
+        policy::decide(&asking(Some(&["./*"]), &[]), &lies, &policies, &machine())
+    };
+    let fault = ruled("./**").shape.unwrap_err();
+    assert_eq!(fault.kind, Kind::SecurityError);
+    assert!(fault.person.unwrap().contains("give the tool its own folder"));
+    assert!(ruled(&format!("{}/**", lies.base.display())).shape.is_ok(), "named by its absolute path, it is meant");
+}

@@ -1,0 +1,150 @@
+//! Policies: what is asked ∩ what is allowed, by table and by property; files; reports.
+
+mod calls;
+mod files;
+mod grants;
+mod properties;
+mod reports;
+
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use toolhost::fault::Kind;
+use toolhost::manifest::{
+    Asks, Execution, Handler, Language, Manifest, Metadata, Pattern, PatternShape, Site, StderrRule,
+};
+use toolhost::policy::{
+    self, Access, Area, Decision, Grant, Machine, Opening, Policies, Policy, Program, RunTarget, Runtime, Shape,
+};
+use toolhost::quantity::Limit;
+
+fn tool(id: &str) -> Manifest {
+    Manifest {
+        id: id.into(),
+        display_name: id.into(),
+        description: "a tool of the tests".into(),
+        version: semver::Version::new(1, 0, 0),
+        handler: Handler::Script { script_path: "demo/run.py".into(), language: Language::Python, entry_point: None },
+        parameters: None,
+        output: None,
+        asks: Asks::default(),
+        execution: Execution::default(),
+        limits: BTreeMap::new(),
+        is_final: false,
+        hidden: false,
+        metadata: Metadata::default(),
+        requires: BTreeMap::new(),
+        examples: Vec::new(),
+        tags: Vec::new(),
+        raw: Value::Null,
+        digest: String::new(),
+    }
+}
+
+fn site() -> Site {
+    Site {
+        manifest: "/t/tool-defs/demo/demo.tool.json".into(),
+        base: "/t/user_scripts".into(),
+        script: Some("/t/user_scripts/demo/run.py".into()),
+        folder: "/t/user_scripts/demo".into(),
+    }
+}
+
+fn python(path: &str) -> Runtime {
+    Runtime {
+        language: Language::Python,
+        program: Program::Path(path.into()),
+        arguments: vec!["-s".into(), "-E".into(), "-B".into()],
+        roots: vec![Path::new(path).ancestors().nth(2).unwrap().into()],
+        version: "3.11.2".into(),
+        found: "PATH".into(),
+    }
+}
+
+fn machine() -> Machine {
+    Machine { runtimes: BTreeMap::from([(Language::Python, python("/usr/bin/python3"))]), ..Machine::default() }
+}
+
+/// A pattern as a manifest would write it: `self`, `dir/**`, `dir/*.csv`, `file`.
+fn pattern(text: &str) -> Pattern {
+    let shape = if text == "self" {
+        PatternShape::SelfScript
+    } else if text == "./*" {
+        PatternShape::Tree { path: PathBuf::new() }
+    } else if let Some(tree) = text.strip_suffix("/**").or(text.strip_suffix('/')) {
+        PatternShape::Tree { path: if tree.is_empty() { "/".into() } else { tree.into() } }
+    } else if text.contains(['*', '?']) {
+        let (folder, names) = text.rsplit_once('/').unwrap_or(("", text));
+        PatternShape::Names { folder: folder.into(), names: names.into() }
+    } else {
+        PatternShape::File { path: text.into() }
+    };
+    Pattern { text: text.into(), shape }
+}
+
+fn asking(read: Option<&[&str]>, write: &[&str]) -> Manifest {
+    let mut tool = tool("demo:one");
+    tool.asks.read = read.map(|r| r.iter().map(|p| pattern(p)).collect());
+    tool.asks.write = write.iter().map(|p| pattern(p)).collect();
+    tool
+}
+
+fn parsed(text: &str) -> Policy {
+    policy::parse(text, Path::new("/t/p/x.policy.toml"), false, Path::new("/t")).expect("the policy loads")
+}
+
+fn parsed_host(text: &str) -> Policy {
+    policy::parse(text, Path::new("/t/p/host.policy.toml"), true, Path::new("/t")).expect("the cap loads")
+}
+
+fn policy_text(read: &[&str], write: &[&str], more: &str) -> String {
+    let list = |paths: &[&str]| {
+        paths.iter().map(|p| format!("{{ path = \"{p}\", why = \"test\" }}")).collect::<Vec<_>>().join(", ")
+    };
+    format!(
+        "name = \"p\"\nwhy = \"test\"\ntools = [\"demo:one\"]\n{more}\n[files]\nread = [{}]\nwrite = [{}]\n",
+        list(read),
+        list(write)
+    )
+}
+
+fn under(policies: Vec<Policy>, host: Option<Policy>) -> Policies {
+    Policies::from_parts(policies, host).expect("no conflict")
+}
+
+fn decide(tool: &Manifest, policies: &Policies) -> Decision {
+    policy::decide(tool, &site(), policies, &machine())
+}
+
+fn shape(decision: &Decision) -> &Shape {
+    decision.shape.as_ref().unwrap_or_else(|f| panic!("refused: {f} {:?}", f.person))
+}
+
+fn refused(decision: &Decision) -> (Kind, String) {
+    let fault = decision.shape.as_ref().expect_err("should be refused");
+    assert!(!fault.message.contains("/t/"), "an agent reads no host path: {}", fault.message);
+    (fault.kind, fault.person.clone().unwrap_or_default())
+}
+
+fn live(path: &str) -> Opening {
+    Opening::Live { path: path.into() }
+}
+
+const CORE: &str = "name = \"core\"\nwhy = \"w\"\ntools = [\"core:run-code\", \"core:execute-python-script\"]\n[files]\nread = [{ path = \"./**\", why = \"w\" }]\nwrite = [{ path = \"./.cache/**\", why = \"w\" }]\n";
+
+fn execute() -> Manifest {
+    let mut tool = asking(Some(&["self", "./*", ".cache/**"]), &[".cache/**"]);
+    tool.id = "core:execute-python-script".into();
+    tool.handler = Handler::ServiceMethod {
+        service: "ExternalScriptExecutionService".into(),
+        method: "executeScript".into(),
+        language: None,
+        parameter_map: BTreeMap::new(),
+    };
+    tool
+}
+
+fn target() -> RunTarget {
+    RunTarget { site: Site { manifest: PathBuf::new(), ..site() }, language: Language::Python, entry_point: None }
+}

@@ -1,0 +1,81 @@
+//! Files: granted folders, scratch, and what is outside.
+
+use super::*;
+
+/// Opens a path and prints the error number: 0, 63 (not permitted), 44 (no such file), 76 (not capable) …
+fn open_and_tell(dir: u32, path: &str, create: bool) -> String {
+    let (oflags, rights) = if create { (1, 64) } else { (0, 2) };
+    command(
+        &format!(r#"(data (i32.const 1024) "{path}")"#),
+        &format!(
+            "(call $number (call $open (i32.const {dir}) (i32.const 1024) (i32.const {}) (i32.const {oflags}) (i64.const {rights})))",
+            path.len()
+        ),
+    )
+}
+
+#[tokio::test]
+async fn outside_the_grants_there_is_only_an_error_number() {
+    for path in ["/etc/passwd", "../../../../etc/passwd", "../cache", "..", "x/../../.."] {
+        let ending = Tool::new(open_and_tell(3, path, false)).ending(json!({})).await;
+        let Ending::Answered(errno) = &ending else { panic!("{path}: {ending:?}") };
+        assert!([63, 44, 76].iter().any(|n| errno == &json!(n)), "{path}: {errno}");
+    }
+    // There is no fourth folder.
+    assert_eq!(Tool::new(open_and_tell(4, "x", true)).ending(json!({})).await, Ending::Answered(json!(8)));
+    // A link inside a granted folder that leads out of it.
+    let tool = Tool::new(open_and_tell(3, "link/passwd", false));
+    std::os::unix::fs::symlink("/etc", tool.folder().join("link")).expect("link");
+    let folder = tool.folder();
+    let tool = tool.grant(Access::Write, &folder);
+    let Ending::Answered(errno) = tool.ending(json!({})).await else { panic!() };
+    assert_ne!(errno, json!(0));
+}
+
+#[tokio::test]
+async fn read_grants_read_and_write_grants_write() {
+    // Control: the same module, with the right that it needs.
+    let tool = Tool::new(open_and_tell(3, "new.txt", true));
+    let folder = tool.folder();
+    let tool = tool.grant(Access::Write, &folder);
+    assert_eq!(tool.ending(json!({})).await, Ending::Answered(json!(0)));
+    assert!(folder.join("new.txt").exists());
+
+    let tool = Tool::new(open_and_tell(3, "new.txt", true));
+    let folder = tool.folder();
+    let tool = tool.grant(Access::Read, &folder);
+    let Ending::Answered(errno) = tool.ending(json!({})).await else { panic!() };
+    assert!(errno == json!(63) || errno == json!(69), "{errno}");
+    assert!(!folder.join("new.txt").exists());
+
+    let tool = Tool::new(open_and_tell(3, "tool.wat", false));
+    let folder = tool.folder();
+    let tool = tool.grant(Access::Read, &folder);
+    assert_eq!(tool.ending(json!({})).await, Ending::Answered(json!(0)));
+}
+
+#[tokio::test]
+async fn nothing_leaks_through_scratch_from_call_to_call() {
+    // O_CREAT|O_EXCL: a second call that found the first one's file would say 20 (exists).
+    let exclusive = command(
+        r#"(data (i32.const 1024) "left")"#,
+        "(call $number (call $open (i32.const 3) (i32.const 1024) (i32.const 4) (i32.const 5) (i64.const 64)))",
+    );
+    let tool = Tool::new(exclusive);
+    for _ in 0..2 {
+        assert_eq!(tool.ending(json!({})).await, Ending::Answered(json!(0)));
+        assert_eq!(tool.wasm.idle_workers(), 0, "its worker is not used again");
+    }
+}
+
+#[tokio::test]
+async fn nothing_leaks_through_memory_either() {
+    // Counts in memory; every call must see a fresh one.
+    let count = "(i32.store (i32.const 700) (i32.add (i32.load (i32.const 700)) (i32.const 1)))
+        (call $number (i32.load (i32.const 700)))";
+    let tool = Tool::new(command("", count));
+    for _ in 0..3 {
+        assert_eq!(tool.ending(json!({})).await, Ending::Answered(json!(1)));
+    }
+    assert_eq!(tool.plain.workers.load(Ordering::SeqCst), 1, "one worker served all");
+}

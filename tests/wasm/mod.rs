@@ -1,0 +1,357 @@
+//! WASI tools, through the real worker and compiler processes (without walls: those have their own suite).
+//! Modules are written here as text; each says what it tries, and the outcome is judged from outside.
+
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use tokio::net::unix::pipe;
+use toolhost::executor::wasm::{Cache, Ended, Pipes, Role, Start, Starting, Wasm, Worker, Workers};
+use toolhost::executor::{Call, Context, Ending, Executor, Outcome, Stood};
+use toolhost::fault::{Fault, Kind};
+use toolhost::policy::{Access, Confinement, Grant, Opening, PerCall, Shape};
+use toolhost::quantity::{Limit, MIB};
+use toolhost::{manifest, policy};
+
+mod endings;
+mod files;
+mod limits;
+mod network;
+mod shapes;
+mod workers;
+
+// ---- starting workers without walls ----
+
+/// Starts this crate's binary as a plain child. `instead` replaces the worker by a shell script.
+#[derive(Default)]
+struct Plain {
+    workers: AtomicUsize,
+    compilers: AtomicUsize,
+    pids: Mutex<Vec<u32>>,
+    instead: Option<&'static str>,
+}
+
+struct PlainWorker {
+    child: Child,
+    code: Option<OwnedFd>,
+    scratch: tempfile::TempDir,
+}
+
+impl Workers for Plain {
+    fn start<'a>(&'a self, start: Start<'a>) -> Starting<'a> {
+        let Start { role, code, .. } = start;
+        Box::pin(async move {
+            let mut command = match (role, self.instead) {
+                (Role::Worker, Some(script)) => {
+                    let mut shell = Command::new("/bin/sh");
+                    shell.args(["-c", script]);
+                    shell
+                }
+                _ => {
+                    let mut command = Command::new(env!("CARGO_BIN_EXE_toolhost"));
+                    command.arg0(format!("toolhost-{}", role.name()));
+                    command
+                }
+            };
+            match role {
+                Role::Worker => &self.workers,
+                Role::Compile => &self.compilers,
+            }
+            .fetch_add(1, Ordering::SeqCst);
+            if let Some(code) = &code {
+                use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+                fcntl(code, FcntlArg::F_SETFD(FdFlag::empty())).expect("inheritable");
+            }
+            let child = command.env_clear().stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a child");
+            self.pids.lock().expect("pids").push(child.id());
+            let scratch = tempfile::tempdir().expect("scratch");
+            Ok(Box::new(PlainWorker { child, code, scratch }) as Box<dyn Worker>)
+        })
+    }
+}
+
+impl Worker for PlainWorker {
+    fn pipes(&mut self) -> Option<Pipes> {
+        let to = pipe::Sender::from_owned_fd(self.child.stdin.take()?.into()).ok()?;
+        let from = pipe::Receiver::from_owned_fd(self.child.stdout.take()?.into()).ok()?;
+        Some(Pipes { to: Box::new(to), from: Box::new(from) })
+    }
+    fn code_descriptor(&self) -> i32 {
+        self.code.as_ref().map_or(-1, AsRawFd::as_raw_fd)
+    }
+    fn scratch(&self) -> PathBuf {
+        self.scratch.path().to_owned()
+    }
+    fn walls(&self) -> Vec<Stood> {
+        Vec::new()
+    }
+    fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+    fn ended(&mut self) -> Ended<'_> {
+        Box::pin(async { None })
+    }
+}
+
+impl Drop for PlainWorker {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+// ---- one tool, ready to be called ----
+
+struct Tool {
+    base: tempfile::TempDir,
+    plain: Arc<Plain>,
+    wasm: Wasm,
+    shape: Shape,
+}
+
+impl Tool {
+    fn new(module: impl AsRef<[u8]>) -> Tool {
+        Tool::with(module, Plain::default())
+    }
+
+    fn with(module: impl AsRef<[u8]>, plain: Plain) -> Tool {
+        let base = tempfile::tempdir().expect("tempdir");
+        let folder = base.path().join("tool");
+        std::fs::create_dir(&folder).expect("folder");
+        let script = folder.join("tool.wat");
+        std::fs::write(&script, module).expect("module");
+        let plain = Arc::new(plain);
+        let cache = Cache::open(&base.path().join("cache")).expect("cache");
+        let wasm = Wasm::new(Arc::clone(&plain) as Arc<dyn Workers>, cache);
+        let shape = shape(folder, script);
+        Tool { base, plain, wasm, shape }
+    }
+
+    fn limit(mut self, limit: Limit, value: u64) -> Tool {
+        self.shape.limits.set(limit, value);
+        self
+    }
+
+    fn grant(mut self, access: Access, path: &Path) -> Tool {
+        let opening = Opening::Live { path: path.to_owned() };
+        let (asked, rule, why) = (String::new(), String::new(), String::new());
+        self.shape.grants.push(Grant { access, opening, asked, rule, why });
+        self
+    }
+
+    fn folder(&self) -> PathBuf {
+        self.shape.folder.clone()
+    }
+
+    async fn call(&self, input: Value) -> Result<Outcome, Fault> {
+        self.call_for(input, 10_000).await
+    }
+
+    async fn call_for(&self, input: Value, timeout_ms: u64) -> Result<Outcome, Fault> {
+        let context = context();
+        let (events, _kept) = tokio::sync::mpsc::unbounded_channel();
+        self.wasm.run(&context, self.order(input, timeout_ms), &events).await
+    }
+
+    fn order(&self, input: Value, timeout_ms: u64) -> Call {
+        let per_call = PerCall { timeout_ms, source: None };
+        let site = manifest::Site {
+            manifest: self.shape.folder.join("x.tool.json"),
+            base: self.shape.folder.clone(),
+            script: self.shape.script.clone(),
+            folder: self.shape.folder.clone(),
+        };
+        let confinement = Some(Confinement { shape: self.shape.clone(), per_call });
+        Call { manifest: Arc::new(a_manifest()), site, input, confinement }
+    }
+
+    async fn ending(&self, input: Value) -> Ending {
+        self.call(input).await.expect("an outcome").ending
+    }
+
+    async fn refusal(&self) -> String {
+        let fault = self.call(json!({})).await.expect_err("refused");
+        assert_eq!(fault.kind, Kind::ScriptError, "{fault:?}");
+        fault.message
+    }
+}
+
+fn context() -> Context {
+    Context {
+        id: "call".into(),
+        user: "tester".into(),
+        cancel: tokio_util::sync::CancellationToken::new(),
+        started: Instant::now(),
+        depth: 0,
+    }
+}
+
+fn shape(folder: PathBuf, script: PathBuf) -> Shape {
+    let runtime = policy::Runtime {
+        language: manifest::Language::Wasm,
+        program: policy::Program::Ourselves { role: Role::Worker.name().into() },
+        arguments: Vec::new(),
+        roots: Vec::new(),
+        version: "48".into(),
+        found: "built in".into(),
+    };
+    Shape {
+        tool: "t:wasm@1.0.0".into(),
+        runtime,
+        script: Some(script),
+        entry_point: None,
+        folder,
+        grants: Vec::new(),
+        network: policy::Network::None,
+        limits: policy::Limits::house(),
+        env: BTreeMap::new(),
+        require_cgroup: false,
+        stderr_is_error: false,
+    }
+}
+
+fn a_manifest() -> manifest::Manifest {
+    manifest::Manifest {
+        id: "t:wasm".into(),
+        display_name: String::new(),
+        description: String::new(),
+        version: semver::Version::new(1, 0, 0),
+        handler: manifest::Handler::DefinitionOnly,
+        parameters: None,
+        output: None,
+        asks: manifest::Asks::default(),
+        execution: manifest::Execution::default(),
+        limits: BTreeMap::new(),
+        is_final: false,
+        hidden: false,
+        metadata: manifest::Metadata::default(),
+        requires: BTreeMap::new(),
+        examples: Vec::new(),
+        tags: Vec::new(),
+        raw: Value::Null,
+        digest: String::new(),
+    }
+}
+
+// ---- modules ----
+
+/// A typed component; `body` is `run(ptr, len) -> pointer to {discriminant, ptr, len}`.
+fn typed(body: &str) -> String {
+    format!(
+        r#"(component
+  (core module $m
+    (memory (export "memory") 2)
+    (global $next (mut i32) (i32.const 4096))
+    (func (export "realloc") (param i32 i32 i32 i32) (result i32)
+      (local $at i32)
+      (local.set $at (global.get $next))
+      (global.set $next (i32.add (global.get $next) (local.get 3)))
+      (local.get $at))
+    (func $answer (param $tag i32) (param $ptr i32) (param $len i32) (result i32)
+      (i32.store8 (i32.const 0) (local.get $tag))
+      (i32.store (i32.const 4) (local.get $ptr))
+      (i32.store (i32.const 8) (local.get $len))
+      (i32.const 0))
+    (data (i32.const 1024) "no such row")
+    (func (export "run") (param $ptr i32) (param $len i32) (result i32) {body}))
+  (core instance $i (instantiate $m))
+  (func $run (param "input" string) (result (result string (error string)))
+    (canon lift (core func $i "run") (memory (core memory $i "memory")) (realloc (core func $i "realloc"))))
+  (export "run" (func $run))
+  (export "again" (func $run)))"#
+    )
+}
+
+fn typed_echo() -> String {
+    typed("(call $answer (i32.const 0) (local.get $ptr) (local.get $len))")
+}
+
+/// A preview 1 command with small helpers; `data` are data segments, `body` is `_start`.
+fn command(data: &str, body: &str) -> String {
+    format!(
+        r#"(module
+  (import "wasi_snapshot_preview1" "fd_read" (func $fd_read (param i32 i32 i32 i32) (result i32)))
+  (import "wasi_snapshot_preview1" "fd_write" (func $fd_write (param i32 i32 i32 i32) (result i32)))
+  (import "wasi_snapshot_preview1" "path_open"
+    (func $path_open (param i32 i32 i32 i32 i32 i64 i64 i32 i32) (result i32)))
+  (import "wasi_snapshot_preview1" "poll_oneoff" (func $poll (param i32 i32 i32 i32) (result i32)))
+  (import "wasi_snapshot_preview1" "proc_exit" (func $exit (param i32)))
+  (memory (export "memory") 4)
+  {data}
+  (func $write (param $fd i32) (param $ptr i32) (param $len i32)
+    (i32.store (i32.const 0) (local.get $ptr))
+    (i32.store (i32.const 4) (local.get $len))
+    (drop (call $fd_write (local.get $fd) (i32.const 0) (i32.const 1) (i32.const 8))))
+  (func $echo
+    (local $n i32)
+    (loop $more
+      (i32.store (i32.const 0) (i32.const 4096))
+      (i32.store (i32.const 4) (i32.const 60000))
+      (if (call $fd_read (i32.const 0) (i32.const 0) (i32.const 1) (i32.const 8)) (then (unreachable)))
+      (local.set $n (i32.load (i32.const 8)))
+      (if (local.get $n) (then
+        (call $write (i32.const 1) (i32.const 4096) (local.get $n))
+        (br $more)))))
+  (func $number (param $n i32)
+    (i32.store8 (i32.const 512) (i32.add (i32.const 48) (i32.div_u (local.get $n) (i32.const 10))))
+    (i32.store8 (i32.const 513) (i32.add (i32.const 48) (i32.rem_u (local.get $n) (i32.const 10))))
+    (if (i32.ge_u (local.get $n) (i32.const 10))
+      (then (call $write (i32.const 1) (i32.const 512) (i32.const 2)))
+      (else (call $write (i32.const 1) (i32.const 513) (i32.const 1)))))
+  (func $open (param $dir i32) (param $ptr i32) (param $len i32) (param $oflags i32) (param $rights i64) (result i32)
+    (call $path_open (local.get $dir) (i32.const 1) (local.get $ptr) (local.get $len) (local.get $oflags)
+      (local.get $rights) (i64.const 0) (i32.const 0) (i32.const 600)))
+  (func $main (export "_start") (local $i i32) {body}))"#
+    )
+}
+
+fn command_echo() -> String {
+    command("", "(call $echo)")
+}
+
+/// `wasi:cli/run`, made as a compiler would make it.
+fn cli_component() -> Vec<u8> {
+    use wasi_preview1_component_adapter_provider as adapter;
+    let module = wat::parse_str(command_echo()).expect("wat");
+    wit_component::ComponentEncoder::default()
+        .module(&module)
+        .expect("module")
+        .adapter(adapter::WASI_SNAPSHOT_PREVIEW1_ADAPTER_NAME, adapter::WASI_SNAPSHOT_PREVIEW1_COMMAND_ADAPTER)
+        .expect("adapter")
+        .encode()
+        .expect("component")
+}
+
+const SPIN: &str = "(loop $l (br $l))";
+
+/// No child of ours is left, not even unreaped.
+fn gone(plain: &Plain) {
+    for pid in plain.pids.lock().expect("pids").iter() {
+        assert!(!Path::new(&format!("/proc/{pid}")).exists(), "{pid} is still there");
+    }
+}
+
+/// Runs futures side by side on one task.
+async fn join_all<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
+    let mut futures: Vec<Pin<Box<F>>> = futures.into_iter().map(Box::pin).collect();
+    let mut done: Vec<Option<F::Output>> = futures.iter().map(|_| None).collect();
+    std::future::poll_fn(|context| {
+        for (future, done) in futures.iter_mut().zip(&mut done) {
+            if done.is_none()
+                && let std::task::Poll::Ready(output) = future.as_mut().poll(context)
+            {
+                *done = Some(output);
+            }
+        }
+        if done.iter().all(Option::is_some) { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+    })
+    .await;
+    done.into_iter().flatten().collect()
+}

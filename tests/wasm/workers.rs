@@ -1,0 +1,134 @@
+//! Workers, compilers and the cache: who is started, who is believed, what is kept.
+
+use super::*;
+
+#[tokio::test]
+async fn calls_at_once_get_workers_of_their_own() {
+    let tool = Tool::new(typed_echo());
+    let calls: Vec<_> = (0..16).map(|n| tool.call(json!(n))).collect();
+    for (n, call) in join_all(calls).await.into_iter().enumerate() {
+        assert_eq!(call.expect("an outcome").ending, Ending::Answered(json!(n)));
+    }
+    assert_eq!(tool.plain.compilers.load(Ordering::SeqCst), 1, "compiled once for all");
+    let most = 2 * std::thread::available_parallelism().map_or(1, usize::from);
+    assert!(tool.plain.workers.load(Ordering::SeqCst) <= most);
+    tool.wasm.close();
+    assert_eq!(tool.wasm.idle_workers(), 0);
+    gone(&tool.plain);
+}
+
+#[tokio::test]
+async fn another_shape_never_gets_the_worker() {
+    let mut tool = Tool::new(typed_echo());
+    tool.ending(json!(1)).await;
+    tool.shape.limits.set(Limit::OutputBytes, 1000);
+    tool.ending(json!(1)).await;
+    assert_eq!(tool.plain.workers.load(Ordering::SeqCst), 2);
+    assert_eq!(tool.wasm.idle_workers(), 2);
+}
+
+#[tokio::test]
+async fn dropping_and_cancelling_kill_the_worker() {
+    let tool = Tool::new(command("", SPIN));
+    tool.wasm.prepare(&tool.shape).await.expect("compiled");
+    let dropped = tokio::time::timeout(Duration::from_millis(500), tool.call_for(json!({}), 60_000)).await;
+    assert!(dropped.is_err());
+    gone(&tool.plain);
+
+    let context = context();
+    let (events, _kept) = tokio::sync::mpsc::unbounded_channel();
+    let cancel = context.cancel.clone();
+    let (outcome, ()) = tokio::join!(tool.wasm.run(&context, tool.order(json!({}), 60_000), &events), async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        cancel.cancel();
+    });
+    assert_eq!(outcome.expect("an outcome").ending, Ending::Cancelled);
+    gone(&tool.plain);
+}
+
+#[tokio::test]
+async fn an_idle_worker_that_died_is_replaced() {
+    let tool = Tool::new(typed_echo());
+    assert_eq!(tool.ending(json!(1)).await, Ending::Answered(json!(1)));
+    let pid = *tool.plain.pids.lock().expect("pids").last().expect("a worker");
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid.cast_signed()), nix::sys::signal::Signal::SIGKILL)
+        .expect("killed");
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(tool.ending(json!(2)).await, Ending::Answered(json!(2)));
+    assert_eq!(tool.plain.workers.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test]
+async fn hostile_workers_are_not_believed() {
+    let ready = r#"printf '\007\000\000\000\000\000\000\000"ready"'"#;
+    let scripts = [
+        // Lengths of 4 GiB, at once and after a good start; garbage; an answer cut short; nothing; silence.
+        r"printf '\377\377\377\377\377\377\377\377'; sleep 5".to_owned(),
+        format!(r"{ready}; printf '\377\377\377\377\377\377\377\377'; sleep 5"),
+        format!(r"{ready}; head -c 100000 /dev/zero | tr '\0' x; sleep 5"),
+        format!(r#"{ready}; printf '\100\000\000\000\000\000\020\000{{"answer"'"#),
+        format!("{ready}; exit 0"),
+        "exit 0".to_owned(),
+        format!(r#"{ready}; printf '\007\000\000\000\000\000\000\000"ready"'; sleep 5"#),
+    ];
+    for script in scripts {
+        let plain = Plain { instead: Some(Box::leak(script.clone().into_boxed_str())), ..Plain::default() };
+        let tool = Tool::with(typed_echo(), plain);
+        let fault = tool.call(json!({})).await.expect_err("a fault");
+        assert_eq!(fault.kind, Kind::InternalError, "{script}: {fault:?}");
+        gone(&tool.plain);
+    }
+    let plain =
+        Plain { instead: Some(Box::leak(format!("{ready}; exec sleep 60").into_boxed_str())), ..Plain::default() };
+    let tool = Tool::with(typed_echo(), plain);
+    let outcome = tool.call_for(json!({}), 200).await.expect("an outcome");
+    assert_eq!(outcome.ending, Ending::TimedOut { limit_ms: 200 });
+    gone(&tool.plain);
+}
+
+#[tokio::test]
+async fn compiled_code_is_kept_by_content_and_only_while_it_is_sound() {
+    let tool = Tool::new(command_echo());
+    let entries = || -> Vec<PathBuf> {
+        std::fs::read_dir(tool.base.path().join("cache")).expect("cache").map(|e| e.expect("entry").path()).collect()
+    };
+    let compiles = |n: usize| {
+        let (plain, shape, base) = (Arc::clone(&tool.plain), tool.shape.clone(), tool.base.path().to_owned());
+        async move {
+            let cache = Cache::open(&base.join("cache")).expect("cache");
+            let fresh = Wasm::new(Arc::clone(&plain) as Arc<dyn Workers>, cache);
+            fresh.prepare(&shape).await.expect("prepared");
+            assert_eq!(plain.compilers.load(Ordering::SeqCst), n);
+        }
+    };
+    compiles(1).await;
+    compiles(1).await;
+    let [entry] = entries().try_into().expect("one entry");
+    // Damaged, then readable by others: built anew, and replaced.
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(&entry, std::fs::Permissions::from_mode(0o600)).expect("chmod");
+    let mut bytes = std::fs::read(&entry).expect("entry");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 0xff;
+    std::fs::write(&entry, bytes).expect("damaged");
+    compiles(2).await;
+    compiles(2).await;
+    std::fs::set_permissions(&entry, std::fs::Permissions::from_mode(0o644)).expect("chmod");
+    compiles(3).await;
+    compiles(3).await;
+    // A changed module is another content.
+    std::fs::write(tool.shape.script.as_ref().expect("script"), typed_echo()).expect("changed");
+    compiles(4).await;
+    assert_eq!(entries().len(), 2);
+    assert_eq!(tool.ending(json!("typed now")).await, Ending::Answered(json!("typed now")));
+}
+
+#[tokio::test]
+async fn a_module_behind_a_link_is_not_read() {
+    let mut tool = Tool::new(typed_echo());
+    let link = tool.folder().join("link.wat");
+    std::os::unix::fs::symlink(tool.folder().join("tool.wat"), &link).expect("link");
+    tool.shape.script = Some(link);
+    let message = tool.refusal().await;
+    assert!(message.contains("cannot be read") && !message.contains("link.wat"), "{message}");
+}

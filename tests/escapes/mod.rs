@@ -94,6 +94,7 @@ fn world(who: Who, below: &str) -> Playground {
     );
     playground.policy("escapes", "esc:*", &grants);
     fs::write(format!("{base}-tmp"), "host\n").unwrap();
+    fs::write(playground.path("state/audit.jsonl"), "").unwrap();
     playground.settle();
     playground
 }
@@ -187,7 +188,7 @@ fn controls(who: Who) {
         if knocks && playground.listeners.heard() == 0 {
             wrong.push(format!("{tool}: the listeners hear nothing"));
         }
-        let changes = rows.iter().any(|row| row.2.contains("P4"));
+        let changes = rows.iter().any(|row| row.2.contains("P4") && row.6 == "ok");
         if changes && playground.state(&[&writable]) == before {
             wrong.push(format!("{tool}: the changes are not seen"));
         }

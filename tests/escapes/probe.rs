@@ -159,6 +159,7 @@ fn unwalled(playground: &Playground, kind: &str, script: &Path) -> Option<Comman
     };
     let leak = "import os,sys\nfd=os.open(sys.argv[1],os.O_RDONLY)\nos.dup2(fd,7)\nos.dup2(fd,200)\nos.execv(sys.argv[2],sys.argv[2:])\n";
     let mut command = playground.outside(PYTHON);
+    command.current_dir(script.parent()?);
     command.args(["-I", "-S", "-c", leak]).arg(playground.path("secret/secret.txt"));
     if kind == "box" {
         let unshare = found("unshare")?;

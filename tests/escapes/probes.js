@@ -4,7 +4,7 @@ const net = require("net");
 
 const acts = {
   read: (path) => (fs.readFileSync(path), "ok"),
-  write: (path) => (fs.writeFileSync(path, "X"), "ok"),
+  write: (path) => (fs.writeFileSync(path, fs.readFileSync(path)), "ok"),
   symlink: (target, path) => (fs.symlinkSync(target, path), "ok"),
   chmod: (path, mode) => (fs.chmodSync(path, parseInt(mode, 8)), "ok"),
   variable: (name) => "ok:" + process.env[name],

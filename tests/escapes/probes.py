@@ -61,8 +61,11 @@ def exists_errno(path):
 
 
 def write(path):
-    with open(path, "r+b") as f:
-        f.write(b"X")
+    """Writes the first byte again: a change to everybody who looks, and nothing is broken by it."""
+    with open(path, "r+b", 0) as f:
+        first = f.read(1) if os.path.isfile(path) else b"X"
+        f.seek(0) if os.path.isfile(path) else None
+        f.write(first or b"X")
 
 
 def open_for_writing(path):
@@ -600,6 +603,8 @@ def attempt(probe, out):
         answer = globals()[probe["do"]](*probe.get("args", [])) or "ok"
     except OSError as e:
         answer = word(e)
+    except ValueError as e:  # setrlimit(2) refused, as Python says it
+        answer = "EPERM" if "limit" in str(e) else "broken: %s" % e
     except Exception as e:  # a broken probe must be seen as one
         answer = "broken: %s: %s" % (type(e).__name__, e)
     os.write(out, answer.encode()[:2000])

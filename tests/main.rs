@@ -13,4 +13,5 @@ mod registry;
 mod runtimes;
 mod service;
 mod shims;
+mod tidy;
 mod wasm;

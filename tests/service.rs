@@ -384,3 +384,44 @@ fn a_fault_keeps_its_words_for_the_person_out_of_json() {
     let fault = Fault::new(Kind::SecurityError, "no").person("/secret/path");
     assert!(!serde_json::to_string(&fault).unwrap().contains("secret"));
 }
+
+#[tokio::test]
+async fn a_tool_cannot_make_tools() {
+    let world = world_with(|root, _| {
+        let folder = root.join("user_scripts/writer");
+        fs::create_dir_all(folder.join("out")).unwrap();
+        fs::write(folder.join("echo.py"), "").unwrap();
+        let writer = json!({
+            "toolId": "u:writer", "displayName": "writer", "description": "writes", "version": "1.0.0",
+            "handler": {"type": "external-script", "scriptPath": "writer/echo.py", "language": "python"},
+            "securityContext": {"fileAccess": {"allowRead": ["self"], "allowWrite": ["out/**"]}},
+        });
+        fs::write(folder.join("writer.tool.json"), writer.to_string()).unwrap();
+        let policy = "name = \"writer\"\nwhy = \"w\"\ntools = [\"u:writer\"]\n[files]\nwrite = [{ path = \"./out/**\", why = \"w\" }]\n";
+        fs::write(root.join("sandbox-policies/writer.policy.toml"), policy).unwrap();
+        // What an earlier call of it left there.
+        fs::write(folder.join("out/evil.py"), "").unwrap();
+        let evil = writer.to_string().replace("u:writer", "u:evil").replace("writer/echo.py", "writer/out/evil.py");
+        fs::write(folder.join("out/evil.tool.json"), evil.replace("out/**", "keep/*.csv")).unwrap();
+    });
+    let call = |tool: &str, arguments| {
+        world.service.call(CallRequest {
+            id: None,
+            user: "u".into(),
+            tool: tool.into(),
+            arguments: Arguments::Value(arguments),
+            timeout_ms: None,
+        })
+    };
+    let missing = call("u:evil", json!({})).await.error.expect("not loaded");
+    assert_eq!(missing.kind, Kind::ToolNotFoundError);
+    let named =
+        call("core:execute-python-script", json!({"scriptPath": "writer/out/evil.py"})).await.error.expect("not run");
+    assert_eq!(named.kind, Kind::SecurityError, "{named:?}");
+    let writer = call("u:writer", json!({})).await.error.expect("its grant holds a manifest");
+    assert_eq!(writer.kind, Kind::SecurityError, "{writer:?}");
+    assert_eq!(world.fake.runs.load(Ordering::SeqCst), 0);
+    let reports = &world.service.registry().snapshot().reports;
+    let told = reports.iter().find(|report| report.path.ends_with("out/evil.tool.json")).expect("reported");
+    assert!(told.problems[0].message.contains("u:writer@1.0.0 may write"), "{told:?}");
+}

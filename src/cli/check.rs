@@ -5,7 +5,7 @@
 
 use super::refusal::Exit;
 use super::settings::Settings;
-use super::words;
+use super::{host, words};
 use crate::manifest::text::{self, printable};
 use crate::manifest::{Code, Problem, Severity};
 use crate::{policy, registry};
@@ -32,9 +32,12 @@ pub struct Args {
 /// One file with everything found about it.
 pub type File = registry::FileReport;
 
+/// What the tools answer to: then a file that a tool may write is reported too.
+pub type Rules = (Arc<policy::Policies>, Arc<policy::Machine>);
+
 /// Checks the manifests of the configured folders, or of the given paths.
 /// A path outside the folders is checked as if it were one of them.
-pub fn examine(tools: &[PathBuf], scripts: &[PathBuf], paths: &[PathBuf]) -> Vec<File> {
+pub fn examine(tools: &[PathBuf], scripts: &[PathBuf], paths: &[PathBuf], rules: Option<Rules>) -> Vec<File> {
     let wanted: Vec<PathBuf> = paths.iter().map(|path| path.canonicalize().unwrap_or_else(|_| path.clone())).collect();
     let mut folders = tools.to_vec();
     let known: Vec<PathBuf> = tools.iter().chain(scripts).filter_map(|folder| folder.canonicalize().ok()).collect();
@@ -45,6 +48,9 @@ pub fn examine(tools: &[PathBuf], scripts: &[PathBuf], paths: &[PathBuf]) -> Vec
         }
     }
     let registry = registry::Registry::new();
+    if let Some((policies, machine)) = rules {
+        registry.answers_to(policies, machine);
+    }
     let mut files = Vec::new();
     let loader = registry::DirectToolLoader::new(folders, scripts.to_vec());
     for source in [Arc::new(registry::Builtin) as Arc<dyn registry::Source>, Arc::new(loader)] {
@@ -86,8 +92,13 @@ fn unreadable(path: PathBuf, why: String) -> File {
 
 pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     let (policy_paths, paths) = args.paths.iter().cloned().partition::<Vec<_>, _>(|path| names_a_policy(path));
+    // Policies that cannot be used are told with the files; what they would forbid is then not known.
+    let rules = host::policies(settings).ok().map(|policies| {
+        let machine = Arc::new(host::machine(settings, &policies));
+        (policies, machine)
+    });
     let mut files = if args.paths.is_empty() || !paths.is_empty() {
-        examine(&settings.tools, &settings.scripts, &paths)
+        examine(&settings.tools, &settings.scripts, &paths, rules)
     } else {
         Vec::new()
     };

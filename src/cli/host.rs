@@ -22,8 +22,13 @@ use tokio::signal::unix::{SignalKind, signal};
 pub const FAREWELL: Duration = Duration::from_millis(500);
 
 /// The builtin tools and everything below the folders of the settings.
-pub fn registry(settings: &Settings) -> anyhow::Result<Arc<registry::Registry>> {
+pub fn registry(
+    settings: &Settings,
+    policies: &Arc<policy::Policies>,
+    machine: &Arc<policy::Machine>,
+) -> anyhow::Result<Arc<registry::Registry>> {
     let registry = registry::Registry::new();
+    registry.answers_to(policies.clone(), machine.clone());
     let files = registry::DirectToolLoader::new(settings.tools.clone(), settings.scripts.clone());
     for source in [Arc::new(registry::Builtin) as Arc<dyn registry::Source>, Arc::new(files)] {
         registry.add_source(source).map_err(|why| Refusal::new(Exit::Host, why))?;
@@ -66,7 +71,7 @@ impl Tools {
         say_root(settings);
         let policies = policies(settings)?;
         let machine = Arc::new(machine(settings, &policies));
-        Ok(Tools { snapshot: registry(settings)?.snapshot(), policies, machine })
+        Ok(Tools { snapshot: registry(settings, &policies, &machine)?.snapshot(), policies, machine })
     }
 
     /// The same machine, with the interpreters that other policies name.
@@ -163,11 +168,12 @@ pub fn audit_log(settings: &Settings) -> anyhow::Result<audit::Log> {
 pub fn service(settings: &Settings) -> anyhow::Result<Arc<Service>> {
     let audit = audit_log(settings)?;
     let policies = policies(settings)?;
+    let machine = Arc::new(machine(settings, &policies));
     let mut calls = service::Settings::default();
     calls.running = settings.running_calls.unwrap_or(calls.running);
     Ok(Service::new(Parts {
-        registry: registry(settings)?,
-        machine: Arc::new(machine(settings, &policies)),
+        registry: registry(settings, &policies, &machine)?,
+        machine,
         policies,
         executors: executors(&launchers()?),
         audit,

@@ -4,7 +4,6 @@
 //! obey. Never: a panic because the other end of a pipe is gone.
 
 use crate::manifest::text;
-use crate::service::format;
 use serde_json::Value;
 use std::io::{self, IsTerminal, Write};
 
@@ -33,6 +32,6 @@ pub fn say_json(value: &Value) {
     } else {
         value.to_string()
     };
-    let _ = writeln!(out, "{}", format::escaped_json(&json));
+    let _ = writeln!(out, "{}", text::escaped_json(&json));
     let _ = out.flush();
 }

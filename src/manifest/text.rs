@@ -51,9 +51,14 @@ fn is_hidden(c: char) -> bool {
 
 /// JSON for a terminal or a frame: what `printable` would escape stands as `\uXXXX`, so it means the same.
 pub fn json(value: &serde_json::Value, indented: bool) -> String {
-    let raw = if indented { format!("{value:#}") } else { value.to_string() };
-    let mut out = String::with_capacity(raw.len());
-    for c in raw.chars() {
+    escaped_json(&if indented { format!("{value:#}") } else { value.to_string() })
+}
+
+/// JSON text in which every character that hides, reorders or drives something is written as an escape: the
+/// same value, and nothing in it that a terminal or a reader of the wire could obey (P24).
+pub fn escaped_json(json: &str) -> String {
+    let mut out = String::with_capacity(json.len());
+    for c in json.chars() {
         // Outside of strings JSON has no hidden character but the line break.
         if c == '\n' || !is_hidden(c) {
             out.push(c);

@@ -211,15 +211,6 @@ fn env(manifest: &Manifest, verdicts: &mut Vec<Verdict>) -> BTreeMap<String, Str
     kept
 }
 
-pub(super) fn language_name(language: Language) -> &'static str {
-    match language {
-        Language::Python => "python",
-        Language::Nodejs => "nodejs",
-        Language::Bun => "bun",
-        Language::Wasm => "wasm",
-    }
-}
-
 fn runtime(
     language: Language,
     policy: &Policy,
@@ -227,7 +218,7 @@ fn runtime(
     verdicts: &mut Vec<Verdict>,
     obstacles: &mut Obstacles,
 ) -> Option<Runtime> {
-    let name = language_name(language);
+    let name = language.name();
     let named = policy.runtimes.get(&language);
     let found = match (language, named) {
         (Language::Wasm, _) => Some(ourselves()),

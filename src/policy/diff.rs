@@ -114,9 +114,8 @@ impl Powers {
             .collect();
         let capped = |name: &str| host.is_none_or(|h| h.capabilities.iter().any(|c| c.name == name));
         powers.capabilities = policy.capabilities.iter().map(|c| c.name.clone()).filter(|n| capped(n)).collect();
-        let runtime = |(l, r): (&crate::manifest::Language, &super::NamedRuntime)| {
-            format!("{} {}", super::decide::language_name(*l), r.path.display())
-        };
+        let runtime =
+            |(l, r): (&crate::manifest::Language, &super::NamedRuntime)| format!("{} {}", l.name(), r.path.display());
         powers.runtime = policy.runtimes.iter().map(runtime).collect();
         let both = |test: fn(&Policy) -> bool| test(policy) || host.is_some_and(test);
         let restraints = [

@@ -24,6 +24,7 @@ mod source;
 pub mod suggest;
 mod verdict;
 pub mod who_can;
+mod written;
 
 pub use area::{Area, name_matches};
 pub use capability::env_is_refused;
@@ -34,6 +35,7 @@ pub use load::{FileProblem, Policies, is_policy_file};
 pub use run::{RunTarget, confine, decide_run, timeout_clamp};
 pub use source::At;
 pub use verdict::{Decision, LimitVerdict, Narrower, Verdict, What, wall};
+pub use written::Written;
 
 use crate::manifest::{Language, Manifest, Site};
 use std::collections::{BTreeMap, BTreeSet};

@@ -7,6 +7,7 @@
 mod availability;
 mod beneath;
 mod builtin;
+mod fence;
 mod load;
 pub mod scripts;
 mod settle;

@@ -4,6 +4,7 @@
 //! Never: lets the order of files decide; lets a newcomer take down or take over a loaded tool.
 
 use super::{CORE, Tool, builtin};
+use crate::manifest::Code;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
@@ -11,6 +12,7 @@ use std::path::PathBuf;
 pub(super) struct Refused {
     pub tool: Tool,
     pub message: String,
+    pub code: Code,
     /// A copy of a builtin's own file: said, but no fault.
     pub harmless: bool,
 }
@@ -33,12 +35,12 @@ pub(super) fn settle(candidates: Vec<Tool>, held: &Held) -> (Vec<Tool>, Vec<Refu
             groups.entry(folded(&tool.manifest.id)).or_default().push(tool);
         } else if builtin::same_as_builtin(&tool) {
             let message = "the same manifest is compiled into this binary; this file is not read".to_owned();
-            refused.push(Refused { tool, message, harmless: true });
+            refused.push(Refused { tool, message, code: Code::Conflict, harmless: true });
         } else {
             let message =
                 "the namespace 'core' is compiled into toolhost: choose another namespace, for example custom"
                     .to_owned();
-            refused.push(Refused { tool, message, harmless: false });
+            refused.push(Refused { tool, message, code: Code::Conflict, harmless: false });
         }
     }
     let nobody = BTreeSet::new();
@@ -86,7 +88,7 @@ fn versions(group: Vec<Tool>, held: &BTreeSet<PathBuf>, kept: &mut Vec<Tool>, re
     }
 }
 
-fn is_held(tool: &Tool, held: &BTreeSet<PathBuf>) -> bool {
+pub(super) fn is_held(tool: &Tool, held: &BTreeSet<PathBuf>) -> bool {
     held.contains(&key(tool))
 }
 
@@ -103,6 +105,6 @@ fn refuse(go: Vec<Tool>, stay: &[Tool], what: &str, refused: &mut Vec<Refused>) 
         let end = if stay.is_empty() { "all of them are disabled" } else { "the one that was loaded before stays" };
         let message =
             format!("{what}: also claimed by {}; {end}. Change one id or take one file away", others.join(", "));
-        refused.push(Refused { tool, message, harmless: false });
+        refused.push(Refused { tool, message, code: Code::Conflict, harmless: false });
     }
 }

@@ -5,6 +5,7 @@
 use super::{FileReport, Tool, settle};
 use crate::fault::{Fault, Kind};
 use crate::manifest::{suggest, text};
+use crate::policy;
 use semver::{Version, VersionReq};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -43,16 +44,27 @@ pub struct Snapshot {
     pub warnings: Vec<String>,
     /// Each source with the number of its tools (B-007).
     pub sources: Vec<(String, usize)>,
+    /// What tools may write, as far as the registry was told the policies.
+    pub written: policy::Written,
+    /// Files of tools that were not loaded because another tool may write them.
+    withheld: Vec<PathBuf>,
+}
+
+/// What a snapshot is made of.
+#[derive(Default)]
+pub(super) struct Parts {
+    pub tools: Vec<Tool>,
+    pub disabled: BTreeMap<String, String>,
+    pub reports: Vec<FileReport>,
+    pub warnings: Vec<String>,
+    pub sources: Vec<String>,
+    pub written: policy::Written,
+    pub withheld: Vec<PathBuf>,
 }
 
 impl Snapshot {
-    pub(super) fn new(
-        tools: Vec<Tool>,
-        disabled: BTreeMap<String, String>,
-        reports: Vec<FileReport>,
-        warnings: Vec<String>,
-        sources: &[String],
-    ) -> Snapshot {
+    pub(super) fn new(parts: Parts) -> Snapshot {
+        let Parts { tools, disabled, reports, warnings, sources, written, withheld } = parts;
         let mut by_id: BTreeMap<String, Vec<Arc<Tool>>> = BTreeMap::new();
         for tool in tools {
             by_id.entry(tool.manifest.id.clone()).or_default().push(Arc::new(tool));
@@ -62,7 +74,7 @@ impl Snapshot {
         }
         let count = |id: &String| by_id.values().flatten().filter(|tool| &tool.source == id).count();
         let sources = sources.iter().map(|id| (id.clone(), count(id))).collect();
-        Snapshot { tools: by_id, disabled, reports, warnings, sources }
+        Snapshot { tools: by_id, disabled, reports, warnings, sources, written, withheld }
     }
 
     /// Finds by `id`, `id@1.2.0` (exactly that) or `id@^1` (the highest stable one that fits).
@@ -106,7 +118,7 @@ impl Snapshot {
     /// Every manifest and script that is in use: no tool may be given write access to one of them.
     pub fn files(&self) -> Vec<PathBuf> {
         let sites = self.tools.values().flatten().map(|tool| &tool.site);
-        let paths = sites.flat_map(|site| std::iter::once(&site.manifest).chain(&site.script));
+        let paths = sites.flat_map(|site| std::iter::once(&site.manifest).chain(&site.script)).chain(&self.withheld);
         let mut files: Vec<_> = paths.filter(|path| !path.as_os_str().is_empty()).cloned().collect();
         files.sort();
         files.dedup();

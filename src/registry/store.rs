@@ -4,9 +4,11 @@
 //! Never: shows half a change: a snapshot is built aside and swapped whole; a failed refresh changes no tool.
 
 use super::load::problem;
-use super::{Availability, Discovery, FileReport, Snapshot, Source, Status, Tool, availability, settle};
+use super::snapshot::Parts;
+use super::{Availability, Discovery, FileReport, Snapshot, Source, Status, Tool, availability, fence, settle};
 use crate::fault::{Fault, Kind};
 use crate::manifest::{self, Code, Handler, Metadata, Severity, Site, text};
+use crate::policy;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -38,6 +40,8 @@ pub struct Registry {
 
 #[derive(Default)]
 struct State {
+    /// What every tool answers to, once the registry was told.
+    rules: Option<(Arc<policy::Policies>, Arc<policy::Machine>)>,
     sources: Vec<Entry>,
     in_process: Vec<Tool>,
 }
@@ -57,6 +61,14 @@ impl Registry {
     /// The tools of this moment. Calls that hold it keep their definitions whatever happens next.
     pub fn snapshot(&self) -> Arc<Snapshot> {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Tells the policies, so that nothing which a tool may write is loaded: a tool cannot make tools.
+    pub fn answers_to(&self, policies: Arc<policy::Policies>, machine: Arc<policy::Machine>) {
+        let mut state = self.state();
+        state.rules = Some((policies, machine));
+        // What was loaded under other rules, or none, has no standing under these.
+        self.publish_beside(&state, &settle::Held::new());
     }
 
     /// Adds a source and loads it (B-008).
@@ -152,21 +164,30 @@ impl Registry {
 
     /// Builds the next snapshot and swaps it in.
     fn publish(&self, state: &State) {
-        let (mut tools, refused) = settle::settle(self.candidates(state).collect(), &self.held());
+        self.publish_beside(state, &self.held());
+    }
+
+    /// The same; `standing`: the tools that no newcomer's write grant takes down.
+    fn publish_beside(&self, state: &State, standing: &settle::Held) {
+        let (mut tools, mut refused) = settle::settle(self.candidates(state).collect(), &self.held());
+        let written = state.rules.as_ref().map(|(p, m)| fence::written(&tools, p, m)).unwrap_or_default();
+        let fenced = fence::withhold(&mut tools, &written, standing);
         availability::settle_requires(&mut tools);
         let mut reports: Vec<FileReport> = state.sources.iter().flat_map(|entry| entry.found.reports.clone()).collect();
         let mut by_path: BTreeMap<PathBuf, usize> = BTreeMap::new();
         for (index, report) in reports.iter().enumerate() {
             by_path.entry(report.path.clone()).or_insert(index);
         }
+        let withheld = fenced.iter().flat_map(|refused| fence::files(&refused.tool)).collect();
+        refused.extend(fenced);
         let mut disabled = BTreeMap::new();
         for refused in refused {
             let report = by_path.get(&refused.tool.site.manifest).and_then(|index| reports.get_mut(*index));
             if let Some(report) = report {
                 report.status = Status::Skipped;
                 let severity = if refused.harmless { Severity::Note } else { Severity::Error };
-                let mut why = problem(severity, Code::Conflict, refused.message.clone());
-                why.pointer = "/toolId".to_owned();
+                let mut why = problem(severity, refused.code, refused.message.clone());
+                why.pointer = if refused.code == Code::Conflict { "/toolId" } else { "" }.to_owned();
                 report.problems.insert(0, why);
             }
             disabled.insert(settle::folded(&refused.tool.manifest.id), refused.message);
@@ -177,7 +198,8 @@ impl Registry {
         if !state.in_process.is_empty() {
             sources.push(IN_PROCESS.to_owned());
         }
-        let next = Arc::new(Snapshot::new(tools, disabled, reports, warnings, &sources));
+        let parts = Parts { tools, disabled, reports, warnings, sources, written, withheld };
+        let next = Arc::new(Snapshot::new(parts));
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = next;
     }
 }

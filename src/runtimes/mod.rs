@@ -153,7 +153,7 @@ fn settle(language: Language, candidate: &Path, asker: Option<&ask::Asker>) -> R
     if trust::starts_with(&real, b"\x7fELF")? && fits(language, &real) {
         return Ok(Binary { path, real });
     }
-    Err(format!("it leads to {}, which is not a {} interpreter", real.display(), language_name(language)))
+    Err(format!("it leads to {}, which is not a {} interpreter", real.display(), language.name()))
 }
 
 fn describe(
@@ -196,15 +196,6 @@ fn fits(language: Language, real: &Path) -> bool {
 fn small_text(path: &Path) -> Option<String> {
     path.metadata().ok().filter(|facts| facts.is_file() && facts.len() <= MOST_TEXT_BYTES)?;
     std::fs::read_to_string(path).ok()
-}
-
-fn language_name(language: Language) -> &'static str {
-    match language {
-        Language::Python => "Python",
-        Language::Nodejs => "Node",
-        Language::Bun => "Bun",
-        Language::Wasm => "wasm",
-    }
 }
 
 fn note(notes: &mut Vec<String>, text: String) {

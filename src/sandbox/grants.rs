@@ -26,8 +26,9 @@ fn refuse(message: &str, person: String) -> Fault {
     Fault::new(Kind::SecurityError, message).person(person)
 }
 
-/// Looks at every grant of `shape` on this machine.
-pub fn resolve(shape: &Shape) -> Result<Resolved, Fault> {
+/// Looks at every grant of `shape` on this machine. `script`: it lies there and is shown to the tool that runs it,
+/// whatever else is granted.
+pub fn resolve(shape: &Shape, script: bool) -> Result<Resolved, Fault> {
     let points = mount_points();
     let mut mounts: BTreeMap<PathBuf, Mount> = BTreeMap::new();
     let mut stages: BTreeMap<PathBuf, Stage> = BTreeMap::new();
@@ -60,6 +61,16 @@ pub fn resolve(shape: &Shape) -> Result<Resolved, Fault> {
                 stage.names.push(names.clone());
             }
         }
+    }
+    if let Some(path) = shape.script.as_ref().filter(|_| script) {
+        let stat = look(path).map_err(|errno| explain(path, errno))?;
+        if !is(&stat, SFlag::S_IFREG) {
+            return Err(refuse(
+                "the script is not a regular file",
+                format!("{}: is not a regular file", path.display()),
+            ));
+        }
+        insert(&mut mounts, mount(path, Access::Read, &stat));
     }
     let mut resolved = Resolved { mounts: uncovered(mounts), stages: stages.into_values().collect() };
     for stage in &mut resolved.stages {
@@ -244,6 +255,11 @@ fn check_mounts(path: &Path, points: &[PathBuf]) -> Result<(), Fault> {
     }
 }
 
+/// A file by which tools or policies are made: no tool may write one.
+pub fn is_definition(name: &str) -> bool {
+    name.ends_with(".tool.json") || crate::policy::is_policy_file(name)
+}
+
 /// A writable tree must hold nothing through which a write reaches further, or that a later run executes.
 fn check_writable(path: &Path) -> Result<(), Fault> {
     use std::os::unix::fs::MetadataExt;
@@ -263,9 +279,7 @@ fn check_writable(path: &Path) -> Result<(), Fault> {
             return Err(refuse("a writable folder holds a hard-linked file", person));
         }
         let name = entry.file_name().to_string_lossy();
-        if (name.ends_with(".tool.json") || crate::policy::is_policy_file(&name))
-            || ["node_modules", "pyvenv.cfg"].contains(&&*name)
-        {
+        if is_definition(&name) || ["node_modules", "pyvenv.cfg"].contains(&&*name) {
             let person = format!(
                 "{place}: a tool may not write where tools, policies or packages lie; move it out of the grant"
             );

@@ -6,6 +6,8 @@
 //!
 //! Host → launcher (one process per shape, inside the prebuilt read-only view) → tool (pid 1 of its own world).
 
+#[cfg(test)]
+mod alone;
 pub mod cgroup;
 mod descriptors;
 pub mod environment;

@@ -174,31 +174,9 @@ pub fn advice(fault: &Fault) -> Option<&'static str> {
     }
 }
 
-/// JSON text in which every character that hides, reorders or drives something is written as an escape: the
-/// same value, and nothing in it that a terminal or a reader of the wire could obey (P24).
-pub fn escaped_json(json: &str) -> String {
-    if text::is_printable(json) {
-        return json.to_owned();
-    }
-    let mut shown = String::with_capacity(json.len() + 16);
-    let mut letter = [0; 4];
-    for c in json.chars() {
-        // Line breaks stand between values only; everything else that is escaped stands inside a string.
-        if c == '\n' || text::is_printable(c.encode_utf8(&mut letter)) {
-            shown.push(c);
-        } else {
-            let mut units = [0; 2];
-            for unit in c.encode_utf16(&mut units) {
-                shown.push_str(&format!("\\u{unit:04x}"));
-            }
-        }
-    }
-    shown
-}
-
 /// The text twin of a value: escaped where it is JSON, untouched where it is a plain string (B-024).
 pub fn visible_json(content: &str, value: &Value) -> String {
-    if value.is_string() { content.to_owned() } else { escaped_json(content) }
+    if value.is_string() { content.to_owned() } else { text::escaped_json(content) }
 }
 
 /// A text from a tool, fit to be shown: several lines stay several lines.
@@ -278,7 +256,7 @@ mod tests {
         assert_eq!(content(&json!("plain"), false), "plain");
         assert_eq!(content(&json!({"a": 1}), false), "{\n  \"a\": 1\n}");
         let hidden = json!({"a": "x\u{202e}y\u{7f}\u{e0041}ö"});
-        let shown = escaped_json(&hidden.to_string());
+        let shown = text::escaped_json(&hidden.to_string());
         assert_eq!(shown, r#"{"a":"x\u202ey\u007f\udb40\udc41ö"}"#);
         assert_eq!(serde_json::from_str::<Value>(&shown).unwrap(), hidden);
         assert_eq!(response(&json!("as is")), "as is");

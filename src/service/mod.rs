@@ -98,6 +98,7 @@ impl Service {
             protected: Mutex::default(),
             parts,
         });
+        service.parts.registry.answers_to(service.parts.policies.clone(), service.parts.machine.clone());
         let runner: Weak<Service> = Arc::downgrade(&service);
         service.parts.executors.methods.bind(runner);
         service

@@ -17,7 +17,16 @@ use std::sync::Arc;
 
 impl method::Runner for Service {
     fn locate(&self, script_path: &str) -> Result<Site, Fault> {
-        registry::scripts::resolve(&self.parts.scripts, None, script_path)
+        let site = registry::scripts::resolve(&self.parts.scripts, None, script_path)?;
+        let snapshot = self.parts.registry.snapshot();
+        match site.script.as_deref().and_then(|script| snapshot.written.by(script)) {
+            None => Ok(site),
+            Some(writer) => Err(Fault::new(
+                Kind::SecurityError,
+                "The script may not be run: it lies where a tool may write, and a tool cannot make tools.",
+            )
+            .person(format!("{writer} may write it; move it elsewhere, or narrow that tool's allowWrite"))),
+        }
     }
 
     fn run<'a>(

@@ -119,7 +119,7 @@ impl Given {
         for (name, value) in fields {
             match name.as_str() {
                 "toolId" if value.is_string() => {}
-                "language" => match value.as_str().and_then(language_named) {
+                "language" => match value.as_str().and_then(Language::from_word) {
                     Some(language) => self.language = Some(language),
                     None => faults.push("Input parameter 'language' must be one of python, nodejs, bun, wasm.".into()),
                 },
@@ -147,25 +147,6 @@ fn texts(value: &Value) -> Option<BTreeMap<String, String>> {
     fields.iter().map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned()))).collect()
 }
 
-fn language_named(name: &str) -> Option<Language> {
-    match name {
-        "python" | "py" => Some(Language::Python),
-        "nodejs" | "node" | "js" => Some(Language::Nodejs),
-        "bun" => Some(Language::Bun),
-        "wasm" => Some(Language::Wasm),
-        _ => None,
-    }
-}
-
-fn name_of(language: Language) -> &'static str {
-    match language {
-        Language::Python => "python",
-        Language::Nodejs => "nodejs",
-        Language::Bun => "bun",
-        Language::Wasm => "wasm",
-    }
-}
-
 /// The languages a file of this name can be; empty where the name does not say.
 fn languages_of_name(script_path: &str) -> &'static [Language] {
     let extension = Path::new(script_path).extension().and_then(|e| e.to_str()).unwrap_or("").to_ascii_lowercase();
@@ -187,8 +168,8 @@ pub fn language_of(fixed: Option<Language>, asked: Option<Language>, script_path
     {
         return conflict(format!(
             "Input parameter 'language' is '{}', but this tool runs {} only. Leave it out, or use core:execute-script.",
-            name_of(asked),
-            name_of(fixed)
+            asked.name(),
+            fixed.name()
         ));
     }
     let named = languages_of_name(script_path);
@@ -196,9 +177,9 @@ pub fn language_of(fixed: Option<Language>, asked: Option<Language>, script_path
         Some(language) if named.is_empty() || named.contains(&language) => Ok(language),
         Some(language) => conflict(format!(
             "Input parameter 'scriptPath' names a {} script, but this call runs {}. Use the tool for {} scripts.",
-            name_of(named[0]),
-            name_of(language),
-            name_of(named[0])
+            named[0].name(),
+            language.name(),
+            named[0].name()
         )),
         None => named.first().copied().ok_or_else(|| {
             Fault::new(

@@ -78,7 +78,7 @@ impl Scripts {
             shape.script = Some(shape.folder.join(name));
             (name, text)
         });
-        let launcher = self.launchers.take(&shape, &Extra::default()).await?;
+        let launcher = self.launchers.take(&shape, &Extra { own_source: source.is_some(), ..Extra::default() }).await?;
         let (pipes, theirs) = capture::pipes().map_err(|e| no_pipe(&e))?;
         let text = source.map(|(_, text)| crate::sandbox::protocol::memory_file(text.as_bytes())).transpose();
         let text = text.map_err(|e| no_pipe(&e))?;
@@ -108,7 +108,10 @@ impl Scripts {
         if !staged.is_empty() {
             launcher.say(&ToLauncher::Done, &[])?;
         }
-        self.launchers.put(launcher);
+        // After anything but a good answer nothing of the call is kept, its launcher neither.
+        if matches!(outcome.ending, Ending::Answered(_)) {
+            self.launchers.put(launcher);
+        }
         outcome.usage.wall_ms = millis(started);
         Ok(outcome)
     }

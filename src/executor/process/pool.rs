@@ -33,6 +33,8 @@ pub struct Extra {
     pub processes: u64,
     pub lasting: bool,
     pub keeps_third: bool,
+    /// The script comes with the call.
+    pub own_source: bool,
     /// argv when the program is ourselves.
     pub role: Option<String>,
 }
@@ -63,7 +65,7 @@ impl Launchers {
             )
             .person(person));
         }
-        let resolved = grants::resolve(shape)?;
+        let resolved = grants::resolve(shape, !extra.own_source)?;
         let mut wanted = setup::of(shape, resolved, extra, self.groups.as_ref().map(cgroup::Cgroups::version));
         let now = Instant::now();
         let found = {

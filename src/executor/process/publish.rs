@@ -95,6 +95,9 @@ fn file(
             Err(format!("its name matches none of {}", globs.join(", ")))
         };
     }
+    if grants::is_definition(text) {
+        return Err("a tool may not make tools or policies".to_owned());
+    }
     if stat.st_nlink != 1 {
         return Err("it has more than one hard link".to_owned());
     }

@@ -33,6 +33,7 @@ impl Workers for WasmWorkers {
             let extra = Extra {
                 memory: start.own_memory,
                 processes: start.own_threads,
+                own_source: false,
                 lasting: start.role == Role::Worker,
                 keeps_third: start.code.is_some(),
                 role: Some(start.role.name().to_owned()),

@@ -4,8 +4,8 @@
 //! bound in memory, two readings of one message (a duplicate key is an error, P22), or a raw bidi, tag
 //! or control character on the wire (P24).
 
+use crate::manifest;
 use crate::manifest::json::{Dialect, parse};
-use crate::service::format;
 use rmcp::model::{ErrorCode, ErrorData, JsonRpcMessage, RequestId};
 use rmcp::service::{RoleServer, RxJsonRpcMessage, TxJsonRpcMessage};
 use rmcp::transport::Transport;
@@ -75,7 +75,7 @@ impl Transport<RoleServer> for Frames {
 
 /// One message, one line, one write.
 async fn write(output: &Output, item: &TxJsonRpcMessage<RoleServer>) -> Result<(), io::Error> {
-    let mut line = format::escaped_json(&serde_json::to_string(item)?);
+    let mut line = manifest::text::escaped_json(&serde_json::to_string(item)?);
     line.push('\n');
     let mut output = output.lock().await;
     let Some(output) = output.as_mut() else { return Err(io::ErrorKind::NotConnected.into()) };

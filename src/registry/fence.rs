@@ -1,0 +1,45 @@
+//! Nothing that a tool may write is loaded: a tool cannot make tools.
+//!
+//! For: the registry. In: settled tools, the policies, what was loaded before. Out: the tools to leave out, and why.
+//! Never: takes down a tool that was loaded before: there it is the newcomer's write grant that policy refuses.
+
+use super::Tool;
+use super::settle::{self, Held, Refused};
+use crate::manifest::Code;
+use crate::policy;
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+/// What these tools may write. No file of theirs is protected here: a grant that holds one must count.
+pub(super) fn written(tools: &[Tool], policies: &policy::Policies, machine: &policy::Machine) -> policy::Written {
+    let writers = tools.iter().filter(|tool| !tool.manifest.asks.write.is_empty());
+    let decisions: Vec<_> = writers.map(|tool| policy::decide(&tool.manifest, &tool.site, policies, machine)).collect();
+    policy::Written::of(&decisions)
+}
+
+/// Takes out the newcomers whose manifest or script another tool may write. (Its own, policy never lets it.)
+pub(super) fn withhold(tools: &mut Vec<Tool>, written: &policy::Written, held: &Held) -> Vec<Refused> {
+    let nobody = BTreeSet::new();
+    let mut refused = Vec::new();
+    for tool in std::mem::take(tools) {
+        let held = held.get(&settle::folded(&tool.manifest.id)).unwrap_or(&nobody);
+        let writer = files(&tool).find_map(|file| written.by(&file));
+        match writer.filter(|_| !settle::is_held(&tool, held)) {
+            None => tools.push(tool),
+            Some(writer) => {
+                let message = format!(
+                    "it lies where {writer} may write, and a tool cannot make tools: move it elsewhere, or narrow that tool's allowWrite"
+                );
+                refused.push(Refused { tool, message, code: Code::Security, harmless: false });
+            }
+        }
+    }
+    refused
+}
+
+/// Its manifest and its script, as far as they are files.
+pub(super) fn files(tool: &Tool) -> impl Iterator<Item = PathBuf> + use<> {
+    let site = &tool.site;
+    let files = [Some(site.manifest.clone()), site.script.clone()];
+    files.into_iter().flatten().filter(|path| !path.as_os_str().is_empty())
+}

@@ -1,0 +1,146 @@
+//! The house rules that can be checked: floors between rooms, homes of outside crates, sizes, the wall tables.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use toolhost::{policy, sandbox};
+
+/// Floor of each room, upstairs first (docs/ARCHITECTURE.md).
+const FLOORS: [(&str, u8); 11] = [
+    ("cli", 6),
+    ("transport", 5),
+    ("service", 4),
+    ("executor", 3),
+    ("registry", 2),
+    ("runtimes", 2),
+    ("sandbox", 2),
+    ("policy", 1),
+    ("manifest", 1),
+    ("fault", 0),
+    ("quantity", 0),
+];
+
+/// Outside crates with one home.
+const HOMES: [(&str, &[&str]); 7] = [
+    ("wasmtime", &["executor/wasm"]),
+    ("rmcp", &["transport/mcp"]),
+    ("::landlock", &["sandbox/landlock.rs"]),
+    ("clap", &["cli"]),
+    // wit-component speaks anyhow.
+    ("anyhow", &["cli", "executor/wasm/adapt.rs"]),
+    // Policies, and the operator's own settings.
+    ("toml", &["policy", "cli/settings.rs"]),
+    ("jsonschema", &["manifest"]),
+];
+
+fn sources() -> Vec<(PathBuf, String)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let files = walkdir::WalkDir::new(&root).sort_by_file_name().into_iter().flatten();
+    let files = files.filter(|e| e.path().extension().is_some_and(|x| x == "rs"));
+    files
+        .map(|e| {
+            let path = e.path().strip_prefix(&root).expect("below src").to_owned();
+            (path, fs::read_to_string(e.path()).expect("a source file"))
+        })
+        .collect()
+}
+
+fn room(path: &Path) -> String {
+    let first = path.components().next().expect("a component").as_os_str().to_string_lossy().into_owned();
+    first.trim_end_matches(".rs").to_owned()
+}
+
+/// Code without comments and without what only tests see.
+fn code(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let product = text.split("#[cfg(test)]\nmod tests").next().unwrap_or(text);
+    product.lines().enumerate().filter(|(_, l)| !l.trim_start().starts_with("//"))
+}
+
+#[test]
+fn rooms_import_only_downstairs() {
+    let floors: BTreeMap<&str, u8> = FLOORS.into();
+    let mut wrong = Vec::new();
+    for (path, text) in sources() {
+        let own = room(&path);
+        let Some(floor) = floors.get(own.as_str()) else { continue };
+        for (number, line) in code(&text) {
+            for (other, level) in FLOORS {
+                let named = line.contains(&format!("crate::{other}::")) || line.contains(&format!("crate::{other};"));
+                let grouped = line.contains("use crate::{") && line.split(['{', '}', ',', ' ']).any(|w| w == other);
+                let quiet = other == own || level < *floor;
+                // registry and runtimes may know sandbox's siblings on their floor only through policy.
+                if (named || grouped) && !quiet {
+                    wrong.push(format!(
+                        "src/{}:{}: {own} ({floor}) names {other} ({level})",
+                        path.display(),
+                        number + 1
+                    ));
+                }
+            }
+        }
+    }
+    let known = ["policy (1) names manifest (1)"];
+    wrong.retain(|w| !known.iter().any(|k| w.ends_with(k)));
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn outside_crates_have_one_home() {
+    let mut wrong = Vec::new();
+    for (path, text) in sources() {
+        let place = path.to_string_lossy().into_owned();
+        for (number, line) in code(&text) {
+            for (name, home) in HOMES {
+                let used = line.contains(&format!("use {name}::")) || line.contains(&format!(" {name}::"));
+                if used && !home.iter().any(|h| place.starts_with(h)) && place != "main.rs" {
+                    wrong.push(format!("src/{place}:{}: {name} belongs to {home:?}", number + 1));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn unsafe_has_its_places() {
+    let places = ["sandbox/sys.rs", "executor/wasm/trusted_code.rs"];
+    for (path, text) in sources() {
+        let place = path.to_string_lossy().into_owned();
+        let used = code(&text)
+            .any(|(_, l)| l.contains("unsafe {") || l.contains("unsafe fn") || l.contains("allow(unsafe_code"));
+        assert!(!used || places.contains(&place.as_str()), "src/{place} holds unsafe");
+    }
+}
+
+#[test]
+fn files_stay_short_and_say_what_they_are() {
+    for (path, text) in sources().into_iter().filter(|(path, _)| !path.ends_with("tests.rs")) {
+        assert!(text.starts_with("//!"), "src/{} has no header", path.display());
+        assert!(text.lines().count() <= 500, "src/{} is usually two things", path.display());
+    }
+}
+
+/// The table in the code, the names that audit uses and the table in the documents are one list.
+#[test]
+fn the_wall_tables_agree() {
+    let walls: Vec<&str> = sandbox::WALLS.iter().map(|wall| wall.name).collect();
+    let mut named: Vec<&str> = policy::wall::ALL.to_vec();
+    let mut sorted = walls.clone();
+    named.sort_unstable();
+    sorted.sort_unstable();
+    assert_eq!(named, sorted, "policy::wall::ALL");
+    let document =
+        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/SECURITY.md")).expect("SECURITY.md");
+    for wall in &walls {
+        assert!(
+            document.contains(&format!("| {wall} |")) || document.contains(&format!("| `{wall}` |")),
+            "{wall} is not in docs/SECURITY.md"
+        );
+    }
+    let alone =
+        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/sandbox/alone.rs")).expect("alone.rs");
+    // view and scratch are mounts of the launcher; the escape suite holds their attacks.
+    for wall in walls.iter().filter(|w| !["view", "scratch"].contains(w)) {
+        assert!(alone.contains(&format!("fn {wall}()")), "{wall} is never raised alone");
+    }
+}

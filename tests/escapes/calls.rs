@@ -242,7 +242,7 @@ pub const CALLS: &[Call] = &[
         "ResourceLimitError: scratchBytes",
         "",
         r#"{"mib":8}"#,
-        "with open('/tmp/fill-%d' % os.getpid(), 'wb') as f:\n    os.unlink(f.name)\n    for _ in range(8):\n        f.write(b'x' * (1 << 20))\nsay({'mib': 8})\n"
+        "with open('/tmp/fill-%d' % os.getpid(), 'wb') as f:\n    for _ in range(8):\n        f.write(b'x' * (1 << 20))\nos.unlink(f.name)\nsay({'mib': 8})\n"
     ),
     call!(
         "scratch and /dev/shm are one",
@@ -253,7 +253,7 @@ pub const CALLS: &[Call] = &[
         "ResourceLimitError: scratchBytes",
         "",
         r#"{"mib":6}"#,
-        "for folder in ('/tmp', '/dev/shm'):\n    f = open('%s/fill-%d' % (folder, os.getpid()), 'wb', 0)\n    os.unlink(f.name)\n    globals()[folder] = f\n    for _ in range(3):\n        f.write(b'x' * (1 << 20))\nsay({'mib': 6})\n"
+        "for folder in ('/tmp', '/dev/shm'):\n    f = open('%s/fill-%d' % (folder, os.getpid()), 'wb', 0)\n    globals()[folder] = f\n    for _ in range(3):\n        f.write(b'x' * (1 << 20))\nfor folder in ('/tmp', '/dev/shm'):\n    os.unlink(globals()[folder].name)\nsay({'mib': 6})\n"
     ),
     call!(
         "empty files for ever",
@@ -264,7 +264,7 @@ pub const CALLS: &[Call] = &[
         "ResourceLimitError: scratchBytes",
         "",
         r#"{"files":20000}"#,
-        "import tempfile\nwith tempfile.TemporaryDirectory() as d:\n    for n in range(20000):\n        os.close(os.open('%s/%d' % (d, n), os.O_CREAT | os.O_WRONLY))\nsay({'files': 20000})\n"
+        "import shutil, tempfile\nd = tempfile.mkdtemp()\nfor n in range(20000):\n    os.close(os.open('%s/%d' % (d, n), os.O_CREAT | os.O_WRONLY))\nshutil.rmtree(d)\nsay({'files': 20000})\n"
     ),
     call!(
         "descriptors",

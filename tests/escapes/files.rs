@@ -30,7 +30,7 @@ pub const FILES: &[Row] = &[
     ("/root", "view", "P1", "enter", r#"["/root"]"#, "ENOENT", "root ok"),
     ("/home", "view", "P1", "enter", r#"["/home"]"#, "ENOENT", "ok"),
     ("/var", "view", "P1", "enter", r#"["/var/lib"]"#, "ENOENT", "ok"),
-    ("/run", "view", "P1 P6", "enter", r#"["/run"]"#, "ENOENT", "ok"),
+    ("/run", "view", "P1 P6", "listing", r#"["/run"]"#, "ENOENT|ok:", "none it holds something"),
     ("/sys", "view", "P1 P9", "enter", r#"["/sys/kernel"]"#, "ENOENT", "ok"),
     ("/etc/passwd is made up", "view", "P1", "read", r#"["/etc/passwd"]"#, "ok", "ok"),
     // A grant opens exactly its tree (P2).
@@ -71,9 +71,9 @@ pub const FILES: &[Row] = &[
     // Nothing changes but in write grants (P3).
     ("own script", "view", "P3", "write", r#"["{own}/main.py"]"#, "EROFS", "ok"),
     ("own manifest", "view", "P3", "write", r#"["{own}/files.tool.json"]"#, "EROFS", "ok"),
-    ("new file beside the script", "view", "P3", "create", r#"["{own}/json.py"]"#, "EROFS", "ok"),
+    ("new file beside the script", "view", "P3", "create", r#"["{own}/helper.py"]"#, "EROFS", "ok"),
     ("own script unlinked", "view", "P3", "unlink", r#"["{own}/doomed.py"]"#, "EROFS", "ok"),
-    ("own script replaced", "view", "P3", "rename", r#"["{own}/out/kept.txt", "{own}/replaced.py"]"#, "EXDEV", "ok"),
+    ("own script replaced", "view", "P3", "rename", r#"["{own}/out/replacer.txt", "{own}/replaced.py"]"#, "EXDEV", "ok"),
     ("own script exchanged", "view", "P3", "exchange", r#"["{own}/out/kept.txt", "{own}/swapped.py"]"#, "EXDEV", "ok"),
     ("write grant renamed away", "view", "P3", "rename", r#"["{own}/out", "{own}/gone"]"#, "EBUSY|EROFS|EXDEV", "none the other controls need it"),
     (

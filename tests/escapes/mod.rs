@@ -83,7 +83,7 @@ fn world(who: Who, below: &str) -> Playground {
             "allowRead": ["./**", format!("{base}/granted/ro/**")], "allowWrite": ["out/**"]}}});
         let folder = playground.tool(name, language, script, asks);
         fs::create_dir_all(folder.join("out/empty")).unwrap();
-        for file in ["out/kept.txt", "out/moved.txt", "doomed.py", "swapped.py"] {
+        for file in ["out/kept.txt", "out/replacer.txt", "out/moved.txt", "doomed.py", "swapped.py"] {
             fs::write(folder.join(file), "kept\n").unwrap();
         }
     }
@@ -139,7 +139,7 @@ fn attack(playground: &mut Playground, tool: &str, rows: &[Row]) -> Vec<String> 
         }
     }
     if out.exists() {
-        playground.only_plain_files(&out);
+        wrong.extend(playground.strange_files(&out).into_iter().map(|file| format!("{tool}: made in a write grant: {file}")));
     }
     playground.assert_quiet(tool);
     wrong

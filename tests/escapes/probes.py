@@ -438,8 +438,11 @@ def processes():
     """Every process in sight runs this script."""
     strange = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
-        with open("/proc/%s/cmdline" % pid, "rb") as f:
-            line = f.read().split(b"\0")
+        try:
+            with open("/proc/%s/cmdline" % pid, "rb") as f:
+                line = f.read().split(b"\0")
+        except (FileNotFoundError, ProcessLookupError):  # it ended just now
+            continue
         if __file__.encode() not in line:
             strange.append(pid)
     return "ok:own" if not strange else "ok:strange"

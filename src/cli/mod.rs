@@ -17,6 +17,7 @@ pub mod settings;
 pub mod test;
 pub mod words;
 
+use crate::executor::process;
 use clap::{Parser, Subcommand};
 use refusal::{Exit, Refusal};
 use settings::{Flags, Settings};
@@ -64,10 +65,13 @@ pub fn main() -> ExitCode {
             return if told.use_stderr() { Exit::Caller.into() } else { Exit::Ok.into() };
         }
     };
-    run(cli).unwrap_or_else(|error| {
+    let code = run(cli).unwrap_or_else(|error| {
         words::complain(&format!("toolhost: {error:#}"));
         error.downcast_ref::<Refusal>().map_or(Exit::Host, |refusal| refusal.exit).into()
-    })
+    });
+    // Everything of ours is gone before we are, also control groups.
+    process::settle(host::FAREWELL);
+    code
 }
 
 fn run(cli: Cli) -> anyhow::Result<ExitCode> {

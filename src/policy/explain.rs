@@ -77,6 +77,12 @@ fn head(decision: &Decision, out: &mut String) {
     if let Some(runtime) = &decision.runtime {
         line(out, "  runtime  ", &runtime_text(runtime));
     }
+    let shown: Vec<&str> = super::SYSTEM_FOLDERS.iter().chain(&super::SYSTEM_ETC).copied().collect();
+    line(
+        out,
+        "  system   ",
+        &format!("{} (read-only, where they exist); the rest of /etc is made up", shown.join(" ")),
+    );
     line(out, "  network  ", &format!("none (enforced by {}, {})", wall::NETWORK, wall::SECCOMP));
     line(out, "  scratch  ", "/tmp, its own, gone after the call");
     let mut strict = Vec::new();
@@ -193,6 +199,7 @@ pub fn json(decision: &Decision) -> Value {
         "script": decision.script.as_ref().map(|s| s.to_string_lossy()),
         "folder": decision.folder.to_string_lossy(),
         "runtime": decision.runtime.as_ref().map(runtime_json),
+        "system": super::SYSTEM_FOLDERS.iter().chain(&super::SYSTEM_ETC).collect::<Vec<_>>(),
         "network": "none",
         "asks": decision.verdicts,
         "grants": decision.grants.iter().map(grant_json).collect::<Vec<_>>(),

@@ -8,7 +8,7 @@ use super::landlock::Right;
 use super::plan::{Plan, Step};
 use super::protocol::{Identity, Mount, Setup};
 use super::{Problem, sys};
-use crate::policy::Access;
+use crate::policy::{Access, SYSTEM_ETC, SYSTEM_FOLDERS};
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
@@ -30,27 +30,7 @@ pub const OURS: &str = "/.toolhost";
 /// Where the tree is put together. Its own content is out of reach from then on; /tmp exists everywhere.
 const SITE: &str = "/tmp";
 
-const SYSTEM: [&str; 14] = [
-    "/usr/bin",
-    "/usr/sbin",
-    "/usr/lib",
-    "/usr/lib64",
-    "/usr/lib32",
-    "/usr/libx32",
-    "/usr/libexec",
-    "/usr/share",
-    "/bin",
-    "/sbin",
-    "/lib",
-    "/lib64",
-    "/lib32",
-    "/libx32",
-];
 const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
-/// The CA bundle and local time: all of the host's /etc that a tool sees, besides what a runtime lists.
-const ETC: [&str; 5] =
-    ["/etc/ssl/certs", "/etc/pki/tls/certs", "/etc/pki/ca-trust/extracted", "/etc/ca-certificates", "/etc/localtime"];
-
 /// One thing to show.
 enum Piece {
     Link(PathBuf),
@@ -103,7 +83,7 @@ pub fn raise(setup: &Setup) -> Result<View, Problem> {
     mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)
         .map_err(problem("making mounts private"))?;
     let mut planned = Vec::new();
-    for path in SYSTEM.iter().chain(&ETC) {
+    for path in SYSTEM_FOLDERS.iter().chain(&SYSTEM_ETC) {
         plan_root(&mut planned, Path::new(path))?;
     }
     let mut roots = setup.roots.clone();

@@ -123,8 +123,9 @@ impl Reaper {
     }
 }
 
+static REAPER: std::sync::OnceLock<Reaper> = std::sync::OnceLock::new();
+
 fn reaper() -> &'static Reaper {
-    static REAPER: std::sync::OnceLock<Reaper> = std::sync::OnceLock::new();
     REAPER.get_or_init(|| {
         let (send, receive) = std::sync::mpsc::channel::<Leftover>();
         let waiting = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
@@ -145,7 +146,10 @@ fn reaper() -> &'static Reaper {
 /// Waits until everything that was dropped is reaped, at most this long: for a host that is about to exit.
 pub fn settle(longest: Duration) {
     let end = std::time::Instant::now() + longest;
-    while reaper().1.load(std::sync::atomic::Ordering::SeqCst) > 0 && std::time::Instant::now() < end {
+    while REAPER.get().is_some()
+        && reaper().1.load(std::sync::atomic::Ordering::SeqCst) > 0
+        && std::time::Instant::now() < end
+    {
         std::thread::sleep(Duration::from_millis(1));
     }
 }

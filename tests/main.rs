@@ -2,8 +2,11 @@
 mod arguments;
 mod cli_call;
 mod common;
+mod escapes;
+mod lifecycle;
 mod manifests;
 mod mcp;
+mod outputs;
 mod policy;
 mod readme;
 mod registry;

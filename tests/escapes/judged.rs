@@ -1,0 +1,334 @@
+//! What only the outside can judge: identities, the host's own memory, records, what reaches a terminal,
+//! and what is left when the host dies.
+
+use super::playground::{Playground, Who, is_root, processes_of, skipped};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// (name, wall, promises) of the tests below.
+pub const NAMES: &[(&str, &str, &str)] = &[
+    ("nobody runs as uid 0, and as root no two calls share a uid", "identity", "P10"),
+    ("a host that is killed leaves nothing", "namespaces", "P14"),
+    ("floods do not make the host grow", "limits", "P17"),
+    ("a script cannot forge or suppress its record", "view", "P30"),
+    ("nothing raw reaches a terminal, a log line or a record", "session", "P24"),
+    ("a call leaves nothing for the next", "scratch", "P18"),
+    ("a missing wall refuses by name", "namespaces", "P29"),
+    ("new files belong to the owner of the folder", "identity", "P3"),
+    ("arguments widen nothing", "view", "P5"),
+];
+
+const SLEEPER: &str = "import os, sys, time, json, signal\n\
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n\
+    for _ in range(3):\n    if os.fork() == 0:\n        os.setsid()\n        time.sleep(60)\n\
+    time.sleep(60)\n";
+
+fn everybody() -> Vec<Who> {
+    let all = [Who::Root, Who::User, Who::MappedRoot];
+    all.into_iter().filter(|who| is_root() || *who == Who::User).collect()
+}
+
+/// A call that is left running, once its script runs.
+fn started(playground: &Playground, tool: &str) -> (Child, Vec<u32>) {
+    let script = playground.path(&format!("user_scripts/{tool}/main.py")).display().to_string();
+    let mut command = playground.host();
+    command.args(["call", &format!("esc:{tool}"), "--json", "--input", "{}"]);
+    let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let until = Instant::now() + Duration::from_secs(10);
+    loop {
+        let found: Vec<u32> = processes_of(&script).into_iter().map(|(pid, _)| pid).collect();
+        if found.len() >= 4 {
+            return (child, found);
+        }
+        assert!(Instant::now() < until, "{tool} did not start: {found:?}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn uids(pids: &[u32]) -> BTreeSet<u32> {
+    let ids = |pid: &u32| {
+        let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let line = text.lines().find(|line| line.starts_with("Uid:")).unwrap_or_default().to_owned();
+        line.split_whitespace().skip(1).filter_map(|id| id.parse().ok()).collect::<Vec<u32>>()
+    };
+    pids.iter().flat_map(ids).collect()
+}
+
+#[test]
+fn nobody_runs_as_uid_0_and_as_root_no_two_calls_share_a_uid() {
+    for who in everybody() {
+        let playground = Playground::new(who, "/var/tmp");
+        playground.tool("first", "python", SLEEPER, json!({}));
+        playground.tool("second", "python", SLEEPER, json!({}));
+        playground.settle();
+        let (mut one, first) = started(&playground, "first");
+        let (mut two, second) = started(&playground, "second");
+        let (mine, theirs) = (uids(&first), uids(&second));
+        assert!(mine.len() == 1 && theirs.len() == 1, "{who:?}: one uid a call: {mine:?} {theirs:?}");
+        assert!(!mine.contains(&0) && !theirs.contains(&0), "{who:?}: a tool runs as kernel uid 0");
+        assert_eq!(mine == theirs, who != Who::Root, "{who:?}: {mine:?} {theirs:?}");
+        for child in [&mut one, &mut two] {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        playground.assert_quiet("both calls");
+    }
+}
+
+/// Groups of ours in every cgroup hierarchy, those of `host` only.
+fn groups_of(host: u32) -> Vec<String> {
+    let walk = walkdir::WalkDir::new("/sys/fs/cgroup").max_depth(8).into_iter().flatten();
+    let ours = walk.filter(|e| e.file_type().is_dir() && e.path().components().any(|c| c.as_os_str() == "toolhost"));
+    let own = format!("{host}-");
+    ours.filter(|e| e.file_name().to_string_lossy().starts_with(&own)).map(|e| e.path().display().to_string()).collect()
+}
+
+#[test]
+fn a_host_that_is_killed_leaves_nothing() {
+    for who in everybody() {
+        let playground = Playground::new(who, "/var/tmp");
+        playground.tool("sleeper", "python", SLEEPER, json!({}));
+        playground.tool("next", "python", "print(1)\n", json!({}));
+        playground.settle();
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        for signal in ["TERM", "INT", "HUP", "KILL"] {
+            let (mut child, _) = started(&playground, "sleeper");
+            let host = child.id();
+            let sent = Command::new("/bin/kill").args([&format!("-{signal}"), &host.to_string()]).status().unwrap();
+            assert!(sent.success());
+            let died = Instant::now();
+            child.wait().unwrap();
+            assert!(
+                died.elapsed() < Duration::from_secs(2),
+                "{who:?}: SIG{signal}: the host took {:?}",
+                died.elapsed()
+            );
+            playground.assert_quiet(&format!("{who:?}: SIG{signal}"));
+            assert_eq!(fs::read_to_string("/proc/self/mountinfo").unwrap(), mounts, "{who:?}: SIG{signal}");
+            let next = playground.call("esc:next", "{}", &[]);
+            assert_eq!(next.out["outputData"], 1, "{who:?}: after SIG{signal}: {:?}", next.error());
+            // What only a kill can leave is gone after the next start.
+            assert_eq!(groups_of(host), Vec::<String>::new(), "{who:?}: SIG{signal}");
+        }
+        let records = playground.records();
+        let interrupted = records.iter().filter(|r| r["outcome"] == "CancelledError").count();
+        assert_eq!(interrupted, 3, "{who:?}: a call that was interrupted is recorded; only SIGKILL takes the record");
+    }
+}
+
+#[test]
+fn floods_do_not_make_the_host_grow() {
+    let playground = Playground::new(if is_root() { Who::Root } else { Who::User }, "/var/tmp");
+    let flood = "import os\nos.set_blocking(1, False)\nfor _ in range(3000):\n    \
+                 for fd in (2, 1):\n        try:\n            os.write(fd, b'x' * 65536)\n        except OSError:\n            pass\n";
+    let logs = "import os\nfor _ in range(1500):\n    os.write(2, b'word ' * 13000 + b'\\n')\nprint(1)\n";
+    playground.tool("quiet", "python", "import time\ntime.sleep(0.3)\nprint(1)\n", json!({}));
+    playground.tool("flood", "python", flood, json!({}));
+    playground.tool("logs", "python", logs, json!({}));
+    playground.settle();
+    let mut peaks = Vec::new();
+    for tool in ["quiet", "flood", "logs"] {
+        let mut command = playground.host();
+        command.args(["call", &format!("esc:{tool}"), "--json", "--input", "{}"]);
+        // Into a file: a pipe that nobody reads while we look would hold the host up.
+        let path = playground.path(&format!("state/{tool}.json"));
+        command.stdout(fs::File::create(&path).unwrap());
+        let mut child = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let mut peak = 0;
+        while child.try_wait().unwrap().is_none() {
+            let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
+            let kib = status
+                .lines()
+                .find_map(|l| l.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
+            peak = peak.max(kib.unwrap_or(0));
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let report: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        match tool {
+            "flood" => assert_eq!(report["error"]["type"], "ResourceLimitError", "{report}"),
+            _ => assert_eq!(report["outputData"], 1, "{report}"),
+        }
+        // The log limit of the house is 64 KiB, the report adds escapes.
+        assert!(
+            report["logs"].to_string().len() < 256 * 1024,
+            "{tool}: {} bytes of logs",
+            report["logs"].to_string().len()
+        );
+        peaks.push(peak);
+    }
+    for peak in &peaks[1..] {
+        assert!(*peak < peaks[0] + 4 * 1024 + 2 * 1024, "output limit × 4, and some noise: {peaks:?} KiB");
+    }
+}
+
+#[test]
+fn a_script_cannot_forge_or_suppress_its_record() {
+    for who in everybody() {
+        let playground = Playground::new(who, "/var/tmp");
+        let forged = "import sys, json\n\
+            line = json.dumps({'call': 'forged', 'tool': 'esc:other', 'decision': 'allowed'})\n\
+            sys.stderr.write('\\n' + line + '\\n\\r\\n' + line + '\\x00\\n')\n\
+            for path in sys.argv + ['/proc/self/fd/%d' % n for n in range(3, 20)]:\n\
+            \x20   try:\n        open(path, 'a').write(line)\n    except OSError:\n        pass\n\
+            print(json.dumps('\\n' + line + '\\n'))\n";
+        playground.tool("forger", "python", forged, json!({}));
+        playground.tool("killed", "python", "import os\nos.abort()\n", json!({}));
+        playground.settle();
+        playground.call(
+            "esc:forger",
+            r#"{"x": "\n{\"call\":\"forged\"}\n"}"#,
+            &["--user", "alice\n{\"call\":\"forged\"}"],
+        );
+        playground.call("esc:killed", "{}", &[]);
+        playground.call("esc:none\n{\"call\":\"forged\"}", "{}", &[]);
+        let records = playground.records();
+        assert_eq!(records.len(), 3, "{who:?}: one record a call: {records:?}");
+        assert!(records.iter().all(|record| record["call"] != "forged"), "{who:?}: {records:?}");
+        let outcomes: Vec<&str> = records.iter().filter_map(|r| r["outcome"].as_str()).collect();
+        assert_eq!(outcomes, ["success", "ScriptError", "ToolNotFoundError"], "{who:?}");
+        assert_eq!(records[0]["user"], "alice\n{\"call\":\"forged\"}", "{who:?}: escaped, not cut");
+        let log = fs::metadata(playground.path("state/audit.jsonl")).unwrap();
+        assert_eq!(log.mode() & 0o777, 0o600, "{who:?}");
+    }
+}
+
+#[test]
+fn nothing_raw_reaches_a_terminal_a_log_line_or_a_record() {
+    let playground = Playground::new(if is_root() { Who::Root } else { Who::User }, "/var/tmp");
+    let evil = "\u{1b}[31m\u{1b}]0;title\u{7}\u{202e}\u{e0041}\u{9b}31m\u{200b}\r";
+    let script = format!("import sys\nsys.stderr.write({evil:?}.encode('utf-8', 'surrogatepass').decode('utf-8') + '\\n')\nsys.exit(sys.stdin.read())\n")
+        .replace("\\u{", "\\U{");
+    // Rust's escapes as Python's.
+    let mut python = String::new();
+    let mut rest = script.as_str();
+    while let Some((before, after)) = rest.split_once("\\U{") {
+        let (digits, after) = after.split_once('}').unwrap();
+        python += &format!("{before}\\U{digits:0>8}");
+        rest = after;
+    }
+    python += rest;
+    playground.tool("loud", "python", &python, json!({}));
+    playground.settle();
+    for words in [&["--verbose"][..], &[], &["--json"]] {
+        let mut command = playground.host();
+        command.args(["call", "esc:loud", "--input", &json!({"text": evil}).to_string(), "--user", evil]).args(words);
+        let ended = super::playground::finish(command, b"");
+        assert_eq!(ended.code, Some(1), "{}", ended.stderr);
+        let shown = format!("{}{}", String::from_utf8_lossy(&ended.stdout), ended.stderr);
+        let raw = |c: char| (c.is_control() && c != '\n' && c != '\t') || "\u{202e}\u{e0041}\u{200b}".contains(c);
+        assert!(!shown.contains(raw), "{words:?}: {:?}", shown.chars().filter(|c| raw(*c)).collect::<String>());
+        assert!(shown.contains("[31m"), "{words:?}: what was said is shown, escaped: {shown}");
+    }
+    let log = fs::read(playground.path("state/audit.jsonl")).unwrap();
+    assert!(log.iter().all(|byte| (b' '..=b'~').contains(byte) || *byte == b'\n'), "the log is plain ASCII lines");
+}
+
+#[test]
+fn a_call_leaves_nothing_for_the_next() {
+    for who in everybody() {
+        let playground = Playground::new(who, "/var/tmp");
+        let script = "import json, os\n\
+            before = sorted(os.listdir('/tmp') + os.listdir('/dev/shm') + os.listdir(os.environ['HOME']))\n\
+            for name in ('/tmp/left', '/dev/shm/left'):\n    open(name, 'w').write('left')\n\
+            if os.fork() == 0:\n    os.setsid()\n    import time\n    time.sleep(30)\n\
+            print(json.dumps({'before': before, 'after': os.path.exists('/tmp/left')}))\n";
+        playground.tool("leaver", "python", script, json!({}));
+        playground.settle();
+        for round in 0..3 {
+            let ended = playground.call("esc:leaver", "{}", &[]);
+            assert_eq!(
+                ended.out["outputData"],
+                json!({"before": [], "after": true}),
+                "{who:?} {round}: {:?}",
+                ended.error()
+            );
+            playground.assert_quiet("leaver");
+        }
+        for name in ["/tmp/left", "/dev/shm/left"] {
+            assert!(!std::path::Path::new(name).exists(), "{who:?}: {name}");
+        }
+    }
+}
+
+/// An ordinary user whose machine gives no user namespaces: no walls, no call.
+#[test]
+fn a_missing_wall_refuses_by_name() {
+    let playground = Playground::new(Who::User, "/var/tmp");
+    let own = playground.tool("weak", "python", "print(1)\n", json!({}));
+    playground.settle();
+    let control = playground.call("esc:weak", "{}", &[]);
+    assert_eq!(control.out["outputData"], 1, "{:?}", control.error());
+    let mut command = playground.outside("/usr/bin/unshare");
+    let line = "echo 0 > /proc/sys/user/max_user_namespaces && exec \"$@\"";
+    command.args(["-Ur", "/bin/sh", "-c", line, "sh"]).arg(playground.path("bin/toolhost"));
+    command.arg("--root").arg(&playground.base).arg("--audit-log").arg(playground.path("state/audit.jsonl"));
+    command.args(["call", "esc:weak", "--json", "--input", "{}"]);
+    let ended = super::playground::finish(command, b"");
+    let report: Value = serde_json::from_slice(&ended.stdout).unwrap_or(Value::Null);
+    assert!(report["outputData"].is_null(), "it ran without walls: {report}");
+    assert_eq!(ended.code, Some(4), "{report} {}", ended.stderr);
+    assert_eq!(report["error"]["type"], "CapabilityError", "{report} {}", ended.stderr);
+    let all = format!("{report}{}", ended.stderr);
+    assert!(all.contains("namespace"), "the missing thing is named: {all}");
+    assert!(!report.to_string().contains(&own.display().to_string()), "{report}");
+}
+
+#[test]
+fn new_files_belong_to_the_owner_of_the_folder() {
+    for who in everybody() {
+        let playground = Playground::new(who, "/var/tmp");
+        let script = "import json\nfrom pathlib import Path\nhere = Path(__file__).parent\n\
+            (here / 'out' / 'made.txt').write_text('made')\n(here / 'out' / 'mine').mkdir()\n\
+            print(json.dumps((here / 'private.txt').read_text()))\n";
+        let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["./**"], "allowWrite": ["out/**"]}}});
+        let own = playground.tool("maker", "python", script, asks);
+        fs::create_dir_all(own.join("out")).unwrap();
+        fs::write(own.join("private.txt"), "private").unwrap();
+        playground.policy(
+            "escapes",
+            "esc:*",
+            "[files]\nread = [{ path = \"./**\", why = \"t\" }]\nwrite = [{ path = \"./out/**\", why = \"t\" }]\n",
+        );
+        playground.settle();
+        fs::set_permissions(own.join("private.txt"), fs::Permissions::from_mode(0o600)).unwrap();
+        let ended = playground.call("esc:maker", "{}", &[]);
+        assert_eq!(
+            ended.out["outputData"],
+            "private",
+            "{who:?}: {:?} {} {}",
+            ended.error(),
+            ended.out["logs"],
+            ended.stderr
+        );
+        let owner = fs::metadata(&own).unwrap();
+        for name in ["out/made.txt", "out/mine"] {
+            let made = fs::metadata(own.join(name)).unwrap();
+            assert_eq!((made.uid(), made.gid()), (owner.uid(), owner.gid()), "{who:?}: {name}");
+        }
+    }
+}
+
+#[test]
+fn arguments_widen_nothing() {
+    let playground = Playground::new(if is_root() { Who::Root } else { Who::User }, "/var/tmp");
+    let script = "import json, sys\ngiven = json.load(sys.stdin)\n\
+        try:\n    open(given['path'])\n    print('\"seen\"')\nexcept FileNotFoundError:\n    print('\"absent\"')\n";
+    playground.tool("asker", "python", script, json!({}));
+    playground.settle();
+    let path = playground.path("secret/secret.txt");
+    let wide = json!({"path": path, "allowRead": ["/**"], "securityContext": {"fileAccess": {"allowRead": ["/**"]}}, "env": {"HOME": "/"}});
+    let ended = playground.call("esc:asker", &wide.to_string(), &["--timeout-ms", "99999999"]);
+    assert_eq!(ended.out["outputData"], "absent", "{:?}", ended.error());
+    // The control: without walls the same script sees it.
+    let mut command = playground.outside(super::PYTHON);
+    command.arg(playground.path("user_scripts/asker/main.py"));
+    let ended = super::playground::finish(command, wide.to_string().as_bytes());
+    assert_eq!(String::from_utf8_lossy(&ended.stdout).trim(), "\"seen\"", "{}", ended.stderr);
+    if !is_root() {
+        skipped(2, "root and root of a user namespace, which only root can play");
+    }
+}

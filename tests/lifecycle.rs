@@ -1,0 +1,283 @@
+//! Lifecycle: one server, fifty rounds of bad tools among good ones; afterwards nothing is left.
+
+use crate::escapes::{Playground, Who, is_root, skipped};
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+const ROUNDS: u64 = 50;
+
+/// (name, script, wanted type). `good` answers with what it was given.
+const TOOLS: &[(&str, &str, &str)] = &[
+    ("good", "import json, sys\nprint(json.dumps({'n': json.load(sys.stdin)['n']}))\n", "none"),
+    ("segfault", "import ctypes\nctypes.string_at(8)\n", "ScriptError"),
+    ("selfkill", "import os\nos.kill(os.getpid(), 9)\nos._exit(9)\n", "ScriptError"),
+    (
+        "forker",
+        "import os, time\nfor _ in range(10):\n    if os.fork() == 0:\n        os.setsid()\n        time.sleep(60)\nprint('{\"n\": 0}')\n",
+        "none",
+    ),
+    (
+        "bomb",
+        "import os\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        pass\n",
+        "TimeoutError ResourceLimitError",
+    ),
+    ("flood", "import os\nwhile True:\n    os.write(1, b'x' * 65536)\n", "ResourceLimitError"),
+    ("logger", "import os\nfor _ in range(200):\n    os.write(2, b'x' * 65536)\nprint('{\"n\": 0}')\n", "none"),
+    ("sleeper", "import time\ntime.sleep(60)\n", "TimeoutError"),
+    ("memory", "hold = [bytearray(b'x') * (1 << 20) for _ in range(400)]\n", "ResourceLimitError"),
+    (
+        "leaver",
+        "import os, json\nbefore = os.listdir('/tmp') + os.listdir('/dev/shm')\nfor n in ('/tmp/left', '/dev/shm/left'):\n    open(n, 'w').write('x')\nprint(json.dumps({'n': len(before)}))\n",
+        "none",
+    ),
+];
+
+fn playground(who: Who) -> Playground {
+    let playground = Playground::new(who, "/var/tmp");
+    for (name, script, _) in TOOLS {
+        let mut more = json!({"execution": {"timeoutMs": 15_000}});
+        match *name {
+            "sleeper" => more = json!({"execution": {"timeoutMs": 300}}),
+            "bomb" => more = json!({"execution": {"timeoutMs": 500}, "limits": {"processes": 30}}),
+            "memory" => more["limits"] = json!({"memoryBytes": 67_108_864}),
+            "forker" => more["limits"] = json!({"processes": 30}),
+            _ => {}
+        }
+        playground.tool(name, "python", script, more);
+    }
+    playground.settle();
+    playground
+}
+
+/// An MCP session with `serve --stdio`.
+struct Server {
+    child: Child,
+    to: Option<ChildStdin>,
+    lines: Receiver<Value>,
+    next: u64,
+}
+
+impl Server {
+    fn start(playground: &Playground) -> Server {
+        let mut command = playground.host();
+        command.args(["serve", "--stdio"]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let out = child.stdout.take().unwrap();
+        let (send, lines) = channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(out).lines().map_while(Result::ok) {
+                let value = serde_json::from_str(&line).unwrap_or_else(|e| json!({"broken": format!("{e}: {line}")}));
+                if send.send(value).is_err() {
+                    return;
+                }
+            }
+        });
+        let mut server = Server { to: child.stdin.take(), child, lines, next: 0 };
+        let hello =
+            json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
+        let id = server.ask("initialize", hello);
+        assert!(server.answers(&[id], Duration::from_secs(20)).contains_key(&id));
+        server.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
+        server
+    }
+
+    fn send(&mut self, message: &Value) {
+        writeln!(self.to.as_mut().unwrap(), "{message}").unwrap();
+    }
+
+    fn ask(&mut self, method: &str, params: Value) -> u64 {
+        self.next += 1;
+        let id = self.next;
+        self.send(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}));
+        id
+    }
+
+    fn call(&mut self, tool: &str, n: u64) -> u64 {
+        self.ask("tools/call", json!({"name": format!("esc__{tool}"), "arguments": {"n": n}}))
+    }
+
+    /// One answer for each id, no more; whoever waits for one that does not come fails.
+    fn answers(&self, ids: &[u64], patience: Duration) -> BTreeMap<u64, Value> {
+        let until = Instant::now() + patience;
+        let mut found = BTreeMap::new();
+        while found.len() < ids.len() {
+            let left = until.saturating_duration_since(Instant::now());
+            let Ok(answer) = self.lines.recv_timeout(left) else { break };
+            assert!(answer["broken"].is_null(), "not a message: {answer}");
+            let Some(id) = answer["id"].as_u64() else { continue };
+            assert!(ids.contains(&id), "an answer nobody asked for: {answer}");
+            assert!(found.insert(id, answer).is_none(), "two answers to {id}");
+        }
+        found
+    }
+
+    fn descriptors(&self) -> usize {
+        fs::read_dir(format!("/proc/{}/fd", self.child.id())).map_or(0, Iterator::count)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn kind(answer: &Value) -> String {
+    if answer["result"]["isError"] != true {
+        return "none".into();
+    }
+    let structured = answer["result"]["structuredContent"]["error"]["type"].as_str().map(str::to_owned);
+    let text = answer["result"]["content"][0]["text"].as_str().unwrap_or_default();
+    structured.unwrap_or_else(|| {
+        let at = [
+            "ScriptError",
+            "TimeoutError",
+            "ResourceLimitError",
+            "InternalError",
+            "CapabilityError",
+            "RateLimitError",
+            "CircuitOpenError",
+        ];
+        at.iter().find(|kind| text.contains(*kind)).map_or_else(|| text.to_owned(), |kind| (*kind).to_owned())
+    })
+}
+
+/// Names below a folder; what `toolhost` makes must not stay.
+fn names(folder: &str) -> BTreeSet<String> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.map(|e| e.file_name().to_string_lossy().into_owned()).filter(|n| !n.starts_with("toolhost-test-")).collect()
+}
+
+/// Groups of this host, every hierarchy.
+fn groups(host: u32) -> Vec<String> {
+    let walk = walkdir::WalkDir::new("/sys/fs/cgroup").max_depth(8).into_iter().flatten();
+    let own = format!("{host}-");
+    let ours = walk.filter(|e| {
+        e.file_type().is_dir()
+            && e.path().parent().and_then(Path::file_name).is_some_and(|n| n == "toolhost")
+            && e.file_name().to_string_lossy().starts_with(&own)
+    });
+    ours.map(|e| e.path().display().to_string()).collect()
+}
+
+fn fifty_rounds(who: Who) {
+    if !who.possible() {
+        return skipped(1, "fifty rounds as root need root");
+    }
+    let playground = playground(who);
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let temporary = names("/tmp");
+    let mut server = Server::start(&playground);
+    // Every launcher the server keeps is there after one round of each.
+    let warm: Vec<u64> = TOOLS.iter().map(|(name, ..)| server.call(name, 0)).collect();
+    assert_eq!(server.answers(&warm, Duration::from_secs(60)).len(), warm.len());
+    let descriptors = server.descriptors();
+    for round in 0..ROUNDS {
+        let mut asked = BTreeMap::new();
+        let bad = TOOLS[1 + usize::try_from(round).unwrap() % (TOOLS.len() - 1)];
+        asked.insert(server.call("good", round), TOOLS[0]);
+        asked.insert(server.call(bad.0, round), bad);
+        asked.insert(server.call("good", round), TOOLS[0]);
+        let ids: Vec<u64> = asked.keys().copied().collect();
+        let answers = server.answers(&ids, Duration::from_secs(30));
+        for (id, (name, _, wanted)) in asked {
+            let answer = answers.get(&id).unwrap_or_else(|| panic!("{who:?}: round {round}: no answer of {name}"));
+            let got = kind(answer);
+            assert!(wanted.split(' ').any(|w| w == got), "{who:?}: round {round}: {name}: wanted {wanted}: {answer}");
+            let n = &answer["result"]["structuredContent"]["n"];
+            match name {
+                "good" => assert_eq!(n, round, "{who:?}: round {round}: {answer}"),
+                "leaver" => assert_eq!(n, 0, "{who:?}: round {round}: something was left for this call: {answer}"),
+                _ => {}
+            }
+        }
+    }
+    std::thread::sleep(Duration::from_millis(200));
+    let now = server.descriptors();
+    assert!(now <= descriptors + 4, "{who:?}: {descriptors} descriptors after the first round, {now} at the end");
+    let scripts = crate::escapes::processes_of(&playground.path("user_scripts").display().to_string());
+    let running: Vec<_> = scripts.iter().filter(|(_, line)| line.contains("main.py")).collect();
+    assert!(running.is_empty(), "{who:?}: {running:?}");
+    let host = server.child.id();
+    drop(server.to.take());
+    let until = Instant::now() + Duration::from_secs(5);
+    while server.child.try_wait().unwrap().is_none() {
+        assert!(Instant::now() < until, "{who:?}: the server stays when its client is gone");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    playground.assert_quiet("the server");
+    assert_eq!(fs::read_to_string("/proc/self/mountinfo").unwrap(), mounts, "{who:?}");
+    assert_eq!(groups(host), Vec::<String>::new(), "{who:?}");
+    let new: Vec<String> = names("/tmp").difference(&temporary).filter(|n| n.contains("toolhost")).cloned().collect();
+    assert!(new.is_empty(), "{who:?}: temporary files: {new:?}");
+    assert_eq!(playground.records().len() as u64, ROUNDS * 3 + TOOLS.len() as u64, "{who:?}: one record a call");
+}
+
+#[test]
+fn fifty_rounds_as_root() {
+    fifty_rounds(Who::Root);
+}
+
+#[test]
+fn fifty_rounds_as_an_ordinary_user() {
+    fifty_rounds(Who::User);
+}
+
+/// A host that is killed in the middle takes everything with it.
+#[test]
+fn a_server_that_is_killed_leaves_nothing() {
+    for who in [Who::Root, Who::User].into_iter().filter(|who| who.possible()) {
+        let playground = playground(who);
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        for round in 0..5 {
+            let mut server = Server::start(&playground);
+            for tool in ["bomb", "flood", "forker", "good", "sleeper", "memory"] {
+                server.call(tool, round);
+            }
+            std::thread::sleep(Duration::from_millis(100 * (round + 1)));
+            let host = server.child.id();
+            server.child.kill().unwrap();
+            server.child.wait().unwrap();
+            playground.assert_quiet(&format!("{who:?}: killed in round {round}"));
+            assert_eq!(fs::read_to_string("/proc/self/mountinfo").unwrap(), mounts, "{who:?}");
+            let mut next = Server::start(&playground);
+            let id = next.call("good", 7);
+            let answers = next.answers(&[id], Duration::from_secs(20));
+            assert_eq!(answers[&id]["result"]["structuredContent"]["n"], 7, "{who:?}: {answers:?}");
+            assert_eq!(groups(host), Vec::<String>::new(), "{who:?}: what a kill left is gone at the next start");
+        }
+    }
+}
+
+/// A client that cancels, or goes, ends the call.
+#[test]
+fn a_cancelled_call_is_gone() {
+    let playground = playground(if is_root() { Who::Root } else { Who::User });
+    playground.tool("waiter", "python", TOOLS[7].1, json!({}));
+    playground.settle();
+    let mut server = Server::start(&playground);
+    let script = playground.path("user_scripts/waiter/main.py").display().to_string();
+    let runs = || !crate::escapes::processes_of(&script).is_empty();
+    let wait = |wanted: bool, what: &str| {
+        let until = Instant::now() + Duration::from_secs(if wanted { 10 } else { 1 });
+        while runs() != wanted {
+            assert!(Instant::now() < until, "{what}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    let id = server.call("waiter", 0);
+    wait(true, "the call starts");
+    server.send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}}));
+    wait(false, "a cancelled call runs on");
+    server.call("waiter", 0);
+    wait(true, "the second call starts");
+    drop(server.to.take());
+    wait(false, "a call runs on when its client is gone");
+}

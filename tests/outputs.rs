@@ -1,0 +1,127 @@
+//! Outputs as data: what a script may print or how it may end → the exact type, and a part of the message.
+
+use crate::escapes::{Playground, Who, is_root};
+use serde_json::{Value, json};
+
+struct Output {
+    name: &'static str,
+    script: &'static str,
+    /// The output, or `Type: part of message or details`.
+    wanted: &'static str,
+}
+
+const fn output(name: &'static str, script: &'static str, wanted: &'static str) -> Output {
+    Output { name, script, wanted }
+}
+
+const OUTPUTS: &[Output] = &[
+    // One JSON document, whatever it is and whatever blank space is around it.
+    output("object", "print('{\"a\": 1}')", r#"{"a":1}"#),
+    output("list", "print('[1, 2]')", "[1,2]"),
+    output("text", "print('\"x\"')", "\"x\""),
+    output("null", "print('null')", "null"),
+    output("blank space around", "print('\\n\\t  {\"a\": 1} \\r\\n\\n')", r#"{"a":1}"#),
+    output("no end of line", "sys.stdout.write('7')", "7"),
+    output("warnings on stderr", "sys.stderr.write('Warning: x\\n'); print(1)", "1"),
+    output("slowly", "for c in '[1, 2]':\n    sys.stdout.write(c); sys.stdout.flush(); time.sleep(0.02)", "[1,2]"),
+    output(
+        "answer, then a closed stdout",
+        "print(1); sys.stdout.flush(); os.close(1); time.sleep(0.1); os._exit(0)",
+        "1",
+    ),
+    output("surrogate pair", "print('\"\\\\ud83d\\\\ude00\"')", "\"😀\""),
+    output("a NUL that is escaped", "print('\"a\\\\u0000b\"')", "\"a\\u0000b\""),
+    output("control characters that are escaped", "print('\"\\\\u001b[31m\"')", "\"\\u001b[31m\""),
+    // Everything else.
+    output("nothing", "pass", "ScriptError: stdout"),
+    output("only blank space", "print('  ')", "ScriptError: stdout"),
+    output("stdout closed at once", "os.close(1); os._exit(0)", "ScriptError: stdout"),
+    output("a stray print before", "print('Loading'); print('{\"a\": 1}')", "ScriptError: stderr"),
+    output("a stray print after", "print('{\"a\": 1}'); print('done')", "ScriptError: InvalidOutput"),
+    output("two documents", "print('1 2')", "ScriptError: InvalidOutput"),
+    output("two lines of JSON", "print('{}'); print('{}')", "ScriptError: InvalidOutput"),
+    output("half a document", "print('{\"a\": [1, 2')", "ScriptError: InvalidOutput"),
+    output("half a text", "print('\"abc')", "ScriptError: InvalidOutput"),
+    output("NaN", "print('{\"a\": NaN}')", "ScriptError: InvalidOutput"),
+    output("Infinity", "print('-Infinity')", "ScriptError: InvalidOutput"),
+    output("python's own words", "print({'a': True})", "ScriptError: InvalidOutput"),
+    output("a trailing comma", "print('[1,]')", "ScriptError: InvalidOutput"),
+    output("a comment", "print('1 // one')", "ScriptError: InvalidOutput"),
+    output("duplicate keys", "print('{\"a\": 1, \"a\": 2}')", "ScriptError: InvalidOutput"),
+    output("too deep", "print('[' * 2000 + ']' * 2000)", "ScriptError: InvalidOutput"),
+    output("a number too large", "print('123456789012345678901234567890')", "ScriptError: InvalidOutput"),
+    output("not UTF-8", "os.write(1, b'\"\\xff\\xfe\"')", "ScriptError: UTF-8"),
+    output("UTF-16", "os.write(1, '{}'.encode('utf-16'))", "ScriptError: UTF-"),
+    output("a lone surrogate", "print('\"\\\\ud800\"')", "ScriptError: InvalidOutput"),
+    output("raw control characters", "print('\"\\x1b[31m\"')", "ScriptError: InvalidOutput"),
+    output("a NUL", "os.write(1, b'\\0')", "ScriptError: InvalidOutput"),
+    output("an answer and exit code 3", "print('{\"a\": 1}'); sys.exit(3)", "ScriptError: code 3"),
+    output("an answer and an exception", "print('{\"a\": 1}'); raise ValueError('no good')", "ScriptError: no good"),
+    output(
+        "an answer and a signal",
+        "print('{}'); sys.stdout.flush(); import ctypes; ctypes.string_at(8)",
+        "ScriptError: SIGSEGV",
+    ),
+    output("a syntax error", "print((", "ScriptError: SyntaxError"),
+    output("a missing module", "import no_such_module", "ScriptError: no_such_module"),
+    output("a flood", "while True: os.write(1, b'[' * 65536)", "ResourceLimitError: outputBytes"),
+    output("a flood of blank space", "while True: os.write(1, b' ' * 65536)", "ResourceLimitError: outputBytes"),
+    output(
+        "a flood after the answer",
+        "print(1)\nsys.stdout.flush()\nwhile True: os.write(1, b' ' * 65536)",
+        "ResourceLimitError: outputBytes",
+    ),
+];
+
+#[test]
+fn every_output_ends_as_it_says() {
+    let playground = Playground::new(if is_root() { Who::Root } else { Who::User }, "/tmp");
+    let tool = |at: usize| format!("out{at}");
+    for (at, case) in OUTPUTS.iter().enumerate() {
+        let more = json!({"limits": {"outputBytes": 262_144}, "execution": {"timeoutMs": 10_000}});
+        playground.tool(&tool(at), "python", &format!("import os, sys, time, json\n{}\n", case.script), more);
+    }
+    playground.settle();
+    let mut wrong = Vec::new();
+    for (at, case) in OUTPUTS.iter().enumerate() {
+        let ended = playground.call(&format!("esc:{}", tool(at)), "{}", &[]);
+        let (kind, message) = ended.error();
+        let details = ended.out["error"]["details"].as_str().unwrap_or_default();
+        let good = match case.wanted.split_once("Error: ") {
+            None => {
+                let wanted: Value = serde_json::from_str(case.wanted).unwrap_or_else(|e| panic!("{}: {e}", case.name));
+                ended.code == Some(0) && ended.out["success"] == true && ended.out["outputData"] == wanted
+            }
+            Some((wanted, part)) => {
+                ended.code == Some(1)
+                    && ended.out["outputData"].is_null()
+                    && kind == format!("{wanted}Error")
+                    && format!("{message} {details}").contains(part)
+            }
+        };
+        if !good {
+            wrong.push(format!(
+                "{}: wanted {}, got exit code {:?}, {kind}: {message} | {details} | {}",
+                case.name, case.wanted, ended.code, ended.out["outputData"]
+            ));
+        }
+    }
+    assert!(wrong.is_empty(), "{} outputs:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// Without `--json` the output alone is printed, and nothing where there is none.
+#[test]
+fn the_output_alone_is_printed() {
+    let playground = Playground::new(if is_root() { Who::Root } else { Who::User }, "/tmp");
+    playground.tool("good", "python", "print('  {\"a\": [1, \"x\"]}')\n", json!({}));
+    playground.tool("bad", "python", "print('{\"a\": 1}')\nraise SystemExit(4)\n", json!({}));
+    playground.settle();
+    for (tool, code, stdout) in [("good", 0, Some(json!({"a": [1, "x"]}))), ("bad", 1, None)] {
+        let mut command = playground.host();
+        command.args(["call", &format!("esc:{tool}"), "--input", "{}"]);
+        let ended = crate::escapes::finish(command, b"");
+        assert_eq!(ended.code, Some(code), "{tool}: {}", ended.stderr);
+        assert_eq!(serde_json::from_slice::<Value>(&ended.stdout).ok(), stdout, "{tool}");
+        assert_eq!(ended.stderr.is_empty(), code == 0, "{tool}: {}", ended.stderr);
+    }
+}

@@ -2,6 +2,8 @@
 mod arguments;
 mod cli_call;
 mod common;
+mod doctor;
+mod golden;
 mod manifests;
 mod mcp;
 mod policy;

@@ -46,6 +46,7 @@ struct Report {
     wasm: Wasm,
     settings: Vec<Setting>,
     audit_log: AuditLog,
+    #[serde(serialize_with = "told")]
     policies: Result<String, String>,
 }
 
@@ -63,6 +64,7 @@ struct Interpreter {
     version: String,
     found: String,
     /// Its own word for its version, from inside the walls.
+    #[serde(serialize_with = "told")]
     ran: Result<String, String>,
 }
 
@@ -70,6 +72,7 @@ struct Interpreter {
 struct Wasm {
     wasmtime: &'static str,
     /// Where compiled code is kept, or why it is not.
+    #[serde(serialize_with = "told")]
     cache: Result<String, String>,
 }
 
@@ -83,7 +86,16 @@ struct Setting {
 #[derive(Clone, Debug, Serialize)]
 struct AuditLog {
     path: Option<String>,
-    opens: Result<(), String>,
+    #[serde(serialize_with = "told")]
+    opens: Result<String, String>,
+}
+
+/// `{"ok": true, "is": …}` or `{"ok": false, "why": …}`.
+fn told<S: serde::Serializer>(result: &Result<String, String>, to: S) -> Result<S::Ok, S::Error> {
+    match result {
+        Ok(is) => serde_json::json!({ "ok": true, "is": is }).serialize(to),
+        Err(why) => serde_json::json!({ "ok": false, "why": why }).serialize(to),
+    }
 }
 
 pub fn run(settings: &Settings, args: &Args) -> anyhow::Result<ExitCode> {
@@ -114,7 +126,8 @@ async fn report(settings: &Settings, launchers: &Arc<Launchers>) -> Report {
         Ok(examined) => (examined.walls, examined.tried, None),
         Err(unready) => (Vec::new(), Vec::new(), Some(refused(unready))),
     };
-    let tier = (refused.is_none() && !tried.is_empty() && tried.iter().all(sandbox::probe::Tried::as_said)).then_some('A');
+    let tier =
+        (refused.is_none() && !tried.is_empty() && tried.iter().all(sandbox::probe::Tried::as_said)).then_some('A');
     let mends = mends::of(&facts, refused.as_ref().map(|r| r.wall.as_str()));
     let policies = host::policies(settings);
     let (runtimes, passed_over) = interpreters(settings, policies.as_deref().ok(), launchers).await;
@@ -217,7 +230,13 @@ fn where_from(settings: &Settings) -> Vec<Setting> {
         ("scripts", list(&settings.scripts)),
         ("policies", one(&settings.policies, "the built-in ones")),
         ("audit-log", one(&settings.audit_log, "none")),
-        ("log", settings.log.map_or_else(|| "usual".to_owned(), |(level, json)| format!("{level:?}{}", if json { ",json" } else { "" }))),
+        (
+            "log",
+            settings.log.map_or_else(
+                || "usual".to_owned(),
+                |(level, json)| format!("{level:?}{}", if json { ",json" } else { "" }),
+            ),
+        ),
     ];
     let from = |name: &str| match name {
         "root" if settings.root_is_assumed() => "the current folder, since nobody named one".to_owned(),
@@ -230,7 +249,9 @@ fn audit_log(settings: &Settings) -> AuditLog {
     let path = settings.audit_log.as_ref().map(|path| path.display().to_string());
     let opens = match host::audit_log(settings) {
         Err(why) => Err(why.to_string()),
-        Ok(log) => log.open().map(drop).map_err(|fault| fault.person.unwrap_or(fault.message)),
+        Ok(log) => {
+            log.open().map(|_| "it can be opened".to_owned()).map_err(|fault| fault.person.unwrap_or(fault.message))
+        }
     };
     AuditLog { path, opens }
 }

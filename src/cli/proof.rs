@@ -99,6 +99,7 @@ pub(super) fn attempts(tried: &[sandbox::probe::Tried], out: &mut String) {
 /// One line a wall.
 pub(super) fn walls(stood: &[sandbox::Stood], out: &mut String) {
     for wall in stood {
-        let _ = writeln!(out, "  {:<11}  {:<9}  {}", printable(&wall.name), printable(&wall.state), printable(&wall.why));
+        let _ =
+            writeln!(out, "  {:<11}  {:<9}  {}", printable(&wall.name), printable(&wall.state), printable(&wall.why));
     }
 }

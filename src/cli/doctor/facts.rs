@@ -51,7 +51,8 @@ impl Facts {
             already_filtered: field("Seccomp:") == "2",
             no_new_privileges: field("NoNewPrivs:") == "1",
             container: container(),
-            apparmor_restricts_userns: text("/proc/sys/kernel/apparmor_restrict_unprivileged_userns").as_deref() == Some("1"),
+            apparmor_restricts_userns: text("/proc/sys/kernel/apparmor_restrict_unprivileged_userns").as_deref()
+                == Some("1"),
             unprivileged_userns_off: text("/proc/sys/kernel/unprivileged_userns_clone").as_deref() == Some("0"),
             max_user_namespaces: text("/proc/sys/user/max_user_namespaces").and_then(|n| n.parse().ok()),
             real_root,
@@ -68,7 +69,8 @@ fn text(path: &str) -> Option<String> {
 }
 
 fn container() -> Option<&'static str> {
-    let marks = [("/.dockerenv", "Docker"), ("/run/.containerenv", "Podman"), ("/run/secrets/kubernetes.io", "Kubernetes")];
+    let marks =
+        [("/.dockerenv", "Docker"), ("/run/.containerenv", "Podman"), ("/run/secrets/kubernetes.io", "Kubernetes")];
     marks.into_iter().find_map(|(mark, name)| Path::new(mark).exists().then_some(name))
 }
 

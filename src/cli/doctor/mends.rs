@@ -31,7 +31,9 @@ pub fn of(facts: &Facts, refused: Option<&str>) -> Vec<Mend> {
         Some("seccomp") if facts.architecture != "x86_64" => {
             vec![mend("the filter is made for x86_64", "run toolhost on an x86_64 machine")]
         }
-        Some("seccomp") => vec![mend("this kernel has no seccomp filters", "use a kernel with CONFIG_SECCOMP_FILTER=y")],
+        Some("seccomp") => {
+            vec![mend("this kernel has no seccomp filters", "use a kernel with CONFIG_SECCOMP_FILTER=y")]
+        }
         Some(_) => Vec::new(),
     };
     if !facts.counted && !facts.real_root {
@@ -93,7 +95,11 @@ mod tests {
             (facts(|f| f.max_user_namespaces = Some(0)), Some("namespaces"), "max_user_namespaces=15000"),
             (facts(|f| f.container = Some("Docker")), Some("view"), "docker-seccomp.json"),
             (facts(|f| f.already_filtered = true), Some("identity"), "docker-seccomp.json"),
-            (facts(|f| f.security_modules = Some("capability,yama".into())), Some("landlock"), "lsm=landlock,capability,yama"),
+            (
+                facts(|f| f.security_modules = Some("capability,yama".into())),
+                Some("landlock"),
+                "lsm=landlock,capability,yama",
+            ),
             (facts(|f| f.counted = false), None, "Delegate=yes"),
         ];
         for (facts, wall, command) in cases {

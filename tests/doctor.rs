@@ -20,7 +20,7 @@ fn copy(uid: Option<u32>) -> Copy {
     let source = Path::new(env!("CARGO_MANIFEST_DIR"));
     fs::copy(env!("CARGO_BIN_EXE_toolhost"), at.join("toolhost")).unwrap();
     fs::create_dir(at.join("home")).unwrap();
-    fs::write(at.join("home/secret"), "do not tell").unwrap();
+    fs::write(at.join("home/.a-secret"), "do not tell").unwrap();
     for name in ["tool-defs", "user_scripts", "sandbox-policies"] {
         run(Command::new("cp").arg("-r").arg(source.join(name)).arg(&at));
     }
@@ -126,7 +126,7 @@ fn the_probe_proves_a_confinement_and_never_runs_the_script() {
         let script = at.join("user_scripts/text-stats-wasi/text_stats.wat");
         assert!(came(format!("read {}", script.display())), "the control");
         assert!(!came(format!("write {}", script.display())));
-        assert!(!came(format!("read {}", at.join("home/secret").display())));
+        assert!(!came(format!("read {}", at.join("home/.a-secret").display())));
         assert!(!came(format!("read {}", at.join("sandbox-policies/core.policy.toml").display())));
         assert!(!came(format!("read {}", at.join("user_scripts/csv-summary").display())));
         assert!(!came(format!("read {}-other", script.parent().unwrap().display())));

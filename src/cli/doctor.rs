@@ -130,7 +130,7 @@ async fn report(settings: &Settings, launchers: &Arc<Launchers>) -> Report {
         (refused.is_none() && !tried.is_empty() && tried.iter().all(sandbox::probe::Tried::as_said)).then_some('A');
     let mends = mends::of(&facts, refused.as_ref().map(|r| r.wall.as_str()));
     let policies = host::policies(settings);
-    let (runtimes, passed_over) = interpreters(settings, policies.as_deref().ok(), launchers).await;
+    let (runtimes, passed_over) = interpreters(settings, policies.as_deref().ok(), launchers, refused.is_none()).await;
     Report {
         tier,
         version: env!("CARGO_PKG_VERSION"),
@@ -171,6 +171,7 @@ async fn interpreters(
     settings: &Settings,
     policies: Option<&policy::Policies>,
     launchers: &Arc<Launchers>,
+    walls_stand: bool,
 ) -> (Vec<Interpreter>, Vec<String>) {
     let never_under = host::never_under(settings);
     let found = runtimes::discover(&std::env::var_os("PATH").unwrap_or_default(), &never_under);
@@ -185,7 +186,10 @@ async fn interpreters(
     }
     let mut shown = Vec::new();
     for runtime in all {
-        let ran = examine::starts(launchers, &runtime).await;
+        let ran = match walls_stand {
+            true => examine::starts(launchers, &runtime).await,
+            false => Err("not tried: nothing runs here without its walls".to_owned()),
+        };
         let program = match &runtime.program {
             policy::Program::Path(path) => path.display().to_string(),
             policy::Program::Ourselves { .. } => "this binary".to_owned(),

@@ -2,7 +2,9 @@
 mod arguments;
 mod cli_call;
 mod common;
+mod doctor;
 mod escapes;
+mod golden;
 mod lifecycle;
 mod manifests;
 mod mcp;

@@ -46,6 +46,7 @@ struct Report {
     wasm: Wasm,
     settings: Vec<Setting>,
     audit_log: AuditLog,
+    #[serde(serialize_with = "told")]
     policies: Result<String, String>,
 }
 
@@ -63,6 +64,7 @@ struct Interpreter {
     version: String,
     found: String,
     /// Its own word for its version, from inside the walls.
+    #[serde(serialize_with = "told")]
     ran: Result<String, String>,
 }
 
@@ -70,6 +72,7 @@ struct Interpreter {
 struct Wasm {
     wasmtime: &'static str,
     /// Where compiled code is kept, or why it is not.
+    #[serde(serialize_with = "told")]
     cache: Result<String, String>,
 }
 
@@ -83,7 +86,16 @@ struct Setting {
 #[derive(Clone, Debug, Serialize)]
 struct AuditLog {
     path: Option<String>,
-    opens: Result<(), String>,
+    #[serde(serialize_with = "told")]
+    opens: Result<String, String>,
+}
+
+/// `{"ok": true, "is": …}` or `{"ok": false, "why": …}`.
+fn told<S: serde::Serializer>(result: &Result<String, String>, to: S) -> Result<S::Ok, S::Error> {
+    match result {
+        Ok(is) => serde_json::json!({ "ok": true, "is": is }).serialize(to),
+        Err(why) => serde_json::json!({ "ok": false, "why": why }).serialize(to),
+    }
 }
 
 pub fn run(settings: &Settings, args: &Args) -> anyhow::Result<ExitCode> {
@@ -118,7 +130,7 @@ async fn report(settings: &Settings, launchers: &Arc<Launchers>) -> Report {
         (refused.is_none() && !tried.is_empty() && tried.iter().all(sandbox::probe::Tried::as_said)).then_some('A');
     let mends = mends::of(&facts, refused.as_ref().map(|r| r.wall.as_str()));
     let policies = host::policies(settings);
-    let (runtimes, passed_over) = interpreters(settings, policies.as_deref().ok(), launchers).await;
+    let (runtimes, passed_over) = interpreters(settings, policies.as_deref().ok(), launchers, refused.is_none()).await;
     Report {
         tier,
         version: env!("CARGO_PKG_VERSION"),
@@ -159,6 +171,7 @@ async fn interpreters(
     settings: &Settings,
     policies: Option<&policy::Policies>,
     launchers: &Arc<Launchers>,
+    walls_stand: bool,
 ) -> (Vec<Interpreter>, Vec<String>) {
     let never_under = host::never_under(settings);
     let found = runtimes::discover(&std::env::var_os("PATH").unwrap_or_default(), &never_under);
@@ -173,7 +186,10 @@ async fn interpreters(
     }
     let mut shown = Vec::new();
     for runtime in all {
-        let ran = examine::starts(launchers, &runtime).await;
+        let ran = match walls_stand {
+            true => examine::starts(launchers, &runtime).await,
+            false => Err("not tried: nothing runs here without its walls".to_owned()),
+        };
         let program = match &runtime.program {
             policy::Program::Path(path) => path.display().to_string(),
             policy::Program::Ourselves { .. } => "this binary".to_owned(),
@@ -237,7 +253,9 @@ fn audit_log(settings: &Settings) -> AuditLog {
     let path = settings.audit_log.as_ref().map(|path| path.display().to_string());
     let opens = match host::audit_log(settings) {
         Err(why) => Err(why.to_string()),
-        Ok(log) => log.open().map(drop).map_err(|fault| fault.person.unwrap_or(fault.message)),
+        Ok(log) => {
+            log.open().map(|_| "it can be opened".to_owned()).map_err(|fault| fault.person.unwrap_or(fault.message))
+        }
     };
     AuditLog { path, opens }
 }

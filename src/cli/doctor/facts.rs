@@ -30,6 +30,8 @@ pub struct Facts {
     pub supplementary_groups: usize,
     /// Counted by a control group, else sampled.
     pub counted: bool,
+    /// systemd could delegate a group: an ordinary user, and cgroup v2 alone.
+    pub delegable: bool,
     /// Why.
     pub counting: String,
 }
@@ -59,6 +61,7 @@ impl Facts {
             identity: whom(real_root, groups),
             supplementary_groups: groups,
             counted,
+            delegable: !real_root && mounted("cgroup2") && !mounted("cgroup"),
             counting: if counted { "counted exactly by a control group".to_owned() } else { why_sampled() },
         }
     }
@@ -80,19 +83,24 @@ fn whom(real_root: bool, groups: usize) -> String {
         return format!("real root: each tool gets one id of {}-{}, no supplementary groups", pool.start, pool.end - 1);
     }
     let id = nix::unistd::geteuid();
-    let mapped = if id.is_root() { "root of a user namespace" } else { "an ordinary user" };
+    let mapped = match id.is_root() {
+        true => "root of a user namespace (not of the machine)",
+        false => "an ordinary user",
+    };
     let rest = match groups {
         0 => String::new(),
         n => format!("; {n} supplementary group(s) remain with tools, since only real root may drop them"),
     };
-    format!("{mapped}: tools run as uid {id}, the one id there is{rest}")
+    format!("{mapped}: tools run as this same user, uid {id} here, the one id there is{rest}")
+}
+
+fn mounted(kind: &str) -> bool {
+    text("/proc/self/mounts").is_some_and(|all| all.lines().any(|line| line.split(' ').nth(2) == Some(kind)))
 }
 
 /// The first thing that keeps a control group from being made.
 fn why_sampled() -> String {
-    let mounts = text("/proc/self/mounts").unwrap_or_default();
-    let has = |kind: &str| mounts.lines().any(|line| line.split(' ').nth(2) == Some(kind));
-    let why = match (has("cgroup2"), has("cgroup")) {
+    let why = match (mounted("cgroup2"), mounted("cgroup")) {
         (false, false) => "no control groups are mounted",
         (true, false) => "this process may not make a group with memory, pids and cpu below its own (not delegated)",
         (_, true) => "this process may not make groups in the memory, pids and cpuacct hierarchies",

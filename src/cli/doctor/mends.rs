@@ -36,7 +36,7 @@ pub fn of(facts: &Facts, refused: Option<&str>) -> Vec<Mend> {
         }
         Some(_) => Vec::new(),
     };
-    if !facts.counted && !facts.real_root {
+    if !facts.counted && facts.delegable {
         mends.push(mend("limits are sampled; a delegated control group makes them exact", DELEGATE));
     }
     mends
@@ -56,7 +56,7 @@ fn namespaces(facts: &Facts) -> Vec<Mend> {
                    (kernel.apparmor_restrict_unprivileged_userns is 1); ours names /usr/local/bin/toolhost";
         mends.push(mend(why, APPARMOR));
     }
-    if facts.container.is_some() || facts.already_filtered {
+    if facts.already_filtered || (facts.container.is_some() && mends.is_empty()) {
         let name = facts.container.unwrap_or("a container or service manager");
         mends.push(mend(&format!("{name} filters the system calls that raise walls, or masks /proc"), DOCKER));
     }
@@ -100,7 +100,7 @@ mod tests {
                 Some("landlock"),
                 "lsm=landlock,capability,yama",
             ),
-            (facts(|f| f.counted = false), None, "Delegate=yes"),
+            (facts(|f| (f.counted, f.delegable) = (false, true)), None, "Delegate=yes"),
         ];
         for (facts, wall, command) in cases {
             let mends = of(&facts, wall);

@@ -88,7 +88,7 @@ fn rest(report: &Report, out: &mut String) {
         Err(why) => why.lines().for_each(|l| line(out, "policies", l)),
     }
     match &report.audit_log.opens {
-        Ok(()) => line(out, "audit-log", "can be opened"),
+        Ok(is) => line(out, "audit-log", is),
         Err(why) => line(out, "audit-log", &format!("CANNOT BE OPENED, so every call is refused: {why}")),
     }
 }

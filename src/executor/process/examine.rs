@@ -198,7 +198,10 @@ impl List<'_> {
     /// What lies beside the tool's folder: the folder above, its other entries, a name that merely begins alike.
     fn outside(&mut self, folder: &Path) {
         let Some(above) = folder.parent().filter(|above| above.parent().is_some()) else { return };
-        self.add(above, true);
+        // Below /tmp the folders above a grant are stand-ins in the call's own scratch: theirs to write in.
+        if !["/tmp", "/dev/shm"].iter().any(|scratch| above.starts_with(scratch)) {
+            self.add(above, true);
+        }
         self.strangers(above);
         let mut alike = folder.as_os_str().to_owned();
         alike.push("-other");
@@ -251,6 +254,51 @@ fn depth(opening: &Opening, path: &Path) -> Option<usize> {
             let name = path.strip_prefix(folder).ok()?.to_str()?;
             let inside = name.is_empty() || (!name.contains('/') && name_matches(names, name));
             inside.then(|| length(folder))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn grant(access: Access, opening: Opening) -> Grant {
+        Grant { access, opening, asked: String::new(), rule: String::new(), why: String::new() }
+    }
+
+    fn live(access: Access, path: &str) -> Grant {
+        grant(access, Opening::Live { path: path.into() })
+    }
+
+    #[test]
+    fn the_nearest_grant_decides() {
+        let mut runtime = ourselves();
+        runtime.roots = vec!["/opt/python".into()];
+        let one = |names: &str| Opening::Snapshot { folder: "/t/out".into(), names: names.into() };
+        let staged = Opening::Staged { folder: "/t/made".into(), names: "*.csv".into() };
+        let grants = vec![
+            live(Access::Read, "/t"),
+            live(Access::Write, "/t/out"),
+            grant(Access::Read, one("kept.csv")),
+            grant(Access::Write, staged),
+        ];
+        let shape = Shape { grants, ..bare(runtime) };
+        for (path, read, write) in [
+            ("/t", true, false),
+            ("/t/deep/file", true, false),
+            ("/t/out", true, true),
+            ("/t/out/new", true, true),
+            ("/t/out/kept.csv", true, false),
+            ("/t/made", true, true),
+            ("/t/made/a.csv", true, true),
+            ("/t/made/a.txt", true, false),
+            ("/t-other", false, false),
+            ("/opt/python/lib", true, false),
+            ("/usr/bin/env", true, false),
+            ("/etc/shadow", false, false),
+        ] {
+            assert_eq!(allowed(&shape, Path::new(path), false), read, "read {path}");
+            assert_eq!(allowed(&shape, Path::new(path), true), write, "write {path}");
         }
     }
 }

@@ -1,0 +1,173 @@
+//! `doctor` and `audit --probe`: by doing it, as root and as an ordinary user.
+//! Where this machine cannot raise the walls, what is checked is that it says so and how it is mended.
+
+use serde_json::Value;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A copy of the binary and of all that is shipped, in a folder anybody can read.
+struct Copy {
+    folder: tempfile::TempDir,
+    /// Run as this uid, when we are root.
+    uid: Option<u32>,
+}
+
+fn copy(uid: Option<u32>) -> Copy {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path().canonicalize().unwrap();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR"));
+    fs::copy(env!("CARGO_BIN_EXE_toolhost"), at.join("toolhost")).unwrap();
+    fs::create_dir(at.join("home")).unwrap();
+    fs::write(at.join("home/.a-secret"), "do not tell").unwrap();
+    for name in ["tool-defs", "user_scripts", "sandbox-policies"] {
+        run(Command::new("cp").arg("-r").arg(source.join(name)).arg(&at));
+    }
+    // What earlier calls of this clone left there is none of ours.
+    let _ = fs::remove_dir_all(at.join("user_scripts/report-writer/out"));
+    run(Command::new("chmod").args(["-R", "u=rwX,go=rX"]).arg(&at));
+    if let Some(uid) = uid {
+        run(Command::new("chown").args(["-R", &format!("{uid}:{uid}")]).arg(&at));
+    }
+    Copy { folder, uid }
+}
+
+fn run(command: &mut Command) {
+    assert!(command.status().unwrap().success(), "{command:?}");
+}
+
+impl Copy {
+    fn at(&self) -> PathBuf {
+        self.folder.path().canonicalize().unwrap()
+    }
+
+    fn toolhost(&self, arguments: &[&str]) -> (i32, String, String) {
+        let at = self.at();
+        let mut command = match self.uid {
+            None => Command::new(at.join("toolhost")),
+            Some(uid) => {
+                let mut command = Command::new("setpriv");
+                command.args(["--reuid", &uid.to_string(), "--regid", &uid.to_string(), "--clear-groups"]);
+                command.arg(at.join("toolhost"));
+                command
+            }
+        };
+        command.env_clear().env("PATH", "/usr/local/bin:/usr/bin:/bin").env("HOME", at.join("home"));
+        command.env("SECRET_OF_THE_HOST", "do not tell");
+        command.arg("--root").arg(&at).args(arguments).current_dir("/");
+        let output = command.output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+    }
+}
+
+/// Every user this test can be.
+fn users() -> Vec<Option<u32>> {
+    if nix::unistd::geteuid().is_root() { vec![None, Some(12345)] } else { vec![None] }
+}
+
+#[test]
+fn the_doctor_says_what_it_tried() {
+    for uid in users() {
+        let copy = copy(uid);
+        let (code, out, err) = copy.toolhost(&["doctor", "--json"]);
+        let report: Value = serde_json::from_str(&out).unwrap_or_else(|e| panic!("{uid:?} {e}: {out}{err}"));
+        let (text_code, text, _) = copy.toolhost(&["doctor"]);
+        assert_eq!(text_code, code, "{text}");
+        assert!(!out.contains("do not tell") && !text.contains("do not tell"), "{text}");
+        assert!(
+            report["facts"]["kernel"].is_string() && report["wasm"]["wasmtime"].as_str().unwrap().starts_with("48.")
+        );
+        let from = |name: &str| report["settings"].as_array().unwrap().iter().find(|s| s["name"] == name).cloned();
+        assert_eq!(from("root").unwrap()["from"], "flag");
+        assert_eq!(report["auditLog"]["opens"]["ok"], true, "{report}");
+        if report["tier"].is_null() {
+            assert_eq!(code, 4);
+            assert!(report["refused"]["wall"].is_string(), "{report}");
+            assert!(!report["mends"].as_array().unwrap().is_empty(), "{report}");
+            eprintln!("no tier A here as {uid:?}: {}", report["refused"]);
+            continue;
+        }
+        assert_eq!((code, report["tier"].as_str()), (0, Some("A")), "{text}");
+        assert_eq!(report["walls"].as_array().unwrap().len(), toolhost::sandbox::WALLS.len());
+        assert!(report["tried"].as_array().unwrap().len() >= 16);
+        let counted = report["facts"]["counted"].as_bool().unwrap();
+        let cgroup = report["walls"].as_array().unwrap().iter().find(|w| w["name"] == "cgroup").unwrap();
+        assert_eq!(cgroup["state"], if counted { "cgroup" } else { "sampled" });
+        for runtime in report["runtimes"].as_array().unwrap() {
+            assert_eq!(runtime["ran"]["ok"], true, "found means it ran: {runtime}");
+        }
+        if !report["facts"]["realRoot"].as_bool().unwrap() {
+            assert!(report["facts"]["identity"].as_str().unwrap().contains("the one id there is"), "{report}");
+        }
+    }
+}
+
+#[test]
+fn the_probe_proves_a_confinement_and_never_runs_the_script() {
+    for uid in users() {
+        let copy = copy(uid);
+        let at = copy.at();
+        // Would leave a mark in its private copy, and fail.
+        fs::write(at.join("user_scripts/text-stats-wasi/text_stats.wat"), "not a module").unwrap();
+        if copy.toolhost(&["doctor"]).0 != 0 {
+            eprintln!("no tier A here as {uid:?}");
+            continue;
+        }
+        let (code, out, err) = copy.toolhost(&["audit", "text:stats-wasi", "--probe", "--json"]);
+        assert_eq!(code, 0, "{uid:?} {out}{err}");
+        let proof: Value = serde_json::from_str(&out).unwrap();
+        assert_eq!(proof["asSaid"], true);
+        let came = |what: String| {
+            let tried = proof["tried"].as_array().unwrap().iter().find(|t| t["what"] == what.as_str());
+            tried.unwrap_or_else(|| panic!("{what}: {out}"))["could"].as_bool().unwrap()
+        };
+        let script = at.join("user_scripts/text-stats-wasi/text_stats.wat");
+        assert!(came(format!("read {}", script.display())), "the control");
+        assert!(!came(format!("write {}", script.display())));
+        assert!(!came(format!("read {}", at.join("home/.a-secret").display())));
+        assert!(!came(format!("read {}", at.join("sandbox-policies/core.policy.toml").display())));
+        assert!(!came(format!("read {}", at.join("user_scripts/csv-summary").display())));
+        assert!(!came(format!("read {}-other", script.parent().unwrap().display())));
+
+        // A staged folder takes a file, and nothing of the probe is published.
+        let (code, out, err) = copy.toolhost(&["audit", "reports:write", "--probe"]);
+        let folder = at.join("user_scripts/report-writer/out");
+        if !err.contains("needs") && !err.contains("python") {
+            assert_eq!(code, 0, "{uid:?} {out}{err}");
+            assert!(out.contains(&format!("as said      could      make a file in {}", folder.display())), "{out}");
+            assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
+        }
+        let (code, _, err) = copy.toolhost(&["audit", "core:execute-script", "--probe"]);
+        assert_eq!(code, 2, "{err}");
+    }
+}
+
+#[test]
+fn what_is_not_as_said_is_said_and_fails() {
+    if !nix::unistd::geteuid().is_root() {
+        return;
+    }
+    // An ordinary user's tool is granted a folder that this user cannot list: granted, and yet it could not.
+    let copy = copy(Some(12345));
+    let data = copy.at().join("user_scripts/closed/data");
+    fs::create_dir_all(&data).unwrap();
+    let tool = copy.at().join("user_scripts/closed");
+    fs::write(tool.join("closed.wat"), "(module)").unwrap();
+    let manifest = serde_json::json!({
+        "toolId": "test:closed", "displayName": "closed", "description": "Reads its data.", "version": "1.0.0",
+        "handler": {"type": "external-script", "scriptPath": "closed.wat", "language": "wasm"},
+        "securityContext": {"fileAccess": {"allowRead": ["./data/**"]}},
+    });
+    fs::write(tool.join("closed.tool.json"), manifest.to_string()).unwrap();
+    if copy.toolhost(&["doctor"]).0 != 0 {
+        return;
+    }
+    assert_eq!(copy.toolhost(&["audit", "test:closed", "--probe"]).0, 0, "the control");
+    fs::set_permissions(&data, fs::Permissions::from_mode(0o311)).unwrap();
+    let (code, out, err) = copy.toolhost(&["audit", "test:closed", "--probe"]);
+    assert_eq!(code, 4, "{out}{err}");
+    let line = out.lines().find(|line| line.contains("NOT AS SAID")).unwrap();
+    assert!(line.contains("could not") && line.contains("closed/data") && line.contains("EACCES"), "{out}");
+}

@@ -1,0 +1,75 @@
+//! The audit text of every shipped tool, as a person reads it, against `tests/golden/audit/`.
+//! `UPDATE_GOLDEN=1` writes the files anew; read what changed before it is committed.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use toolhost::cli::audit;
+use toolhost::manifest::Language;
+use toolhost::{policy, registry};
+
+/// A machine that is the same everywhere, so that the text is.
+fn machine() -> policy::Machine {
+    let runtime = |language, program: &str, arguments: &[&str]| {
+        let runtime = policy::Runtime {
+            language,
+            program: policy::Program::Path(program.into()),
+            arguments: arguments.iter().map(|a| (*a).to_owned()).collect(),
+            roots: vec![program.into()],
+            version: "1.2.3".into(),
+            found: "PATH".into(),
+        };
+        (language, runtime)
+    };
+    let runtimes = [
+        runtime(Language::Python, "/usr/bin/python3", &["-s", "-E", "-B"]),
+        runtime(Language::Nodejs, "/usr/bin/node", &[]),
+        runtime(Language::Bun, "/usr/bin/bun", &[]),
+    ];
+    policy::Machine { runtimes: runtimes.into(), cgroup: true, ..policy::Machine::default() }
+}
+
+/// Paths of this clone and the widths they cause, taken out.
+fn plain(text: &str, root: &Path) -> String {
+    let text = text.replace(root.to_str().unwrap(), "[root]");
+    let lines = text.lines().map(|line| {
+        let words = line.trim_start();
+        let lead = " ".repeat(line.len() - words.len());
+        let cells: Vec<&str> = words.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
+        format!("{lead}{}\n", cells.join("  "))
+    });
+    lines.collect()
+}
+
+#[test]
+fn every_shipped_tool_is_audited_as_its_golden_text_says() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).canonicalize().unwrap();
+    let registry = registry::Registry::new();
+    registry.add_source(Arc::new(registry::Builtin)).unwrap();
+    let files = registry::DirectToolLoader::new(vec![root.join("tool-defs")], vec![root.join("user_scripts")]);
+    registry.add_source(Arc::new(files)).unwrap();
+    let policies = policy::Policies::load_from(&root.join("sandbox-policies"), &root).unwrap();
+    let (snapshot, machine) = (registry.snapshot(), machine());
+    let shipped = snapshot.list(&registry::Filter::default());
+    assert!(shipped.len() >= 10, "{}", shipped.len());
+    let pairs: Vec<_> = shipped.iter().map(|tool| (tool.manifest.clone(), tool.site.clone())).collect();
+    let host = audit::Host { tools: &pairs, policies: &policies, machine: &machine };
+
+    let folder = root.join("tests/golden/audit");
+    let update = std::env::var_os("UPDATE_GOLDEN").is_some();
+    let mut known: Vec<PathBuf> = Vec::new();
+    let mut wrong = Vec::new();
+    for tool in &shipped {
+        let text = plain(&audit::one(&host, &tool.manifest, &tool.site, false), &root);
+        let file = folder.join(format!("{}.txt", tool.manifest.id.replace(':', "__")));
+        if update {
+            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::write(&file, &text).unwrap();
+        } else if std::fs::read_to_string(&file).unwrap_or_default() != text {
+            wrong.push(format!("{}\n{text}", file.display()));
+        }
+        known.push(file);
+    }
+    assert!(wrong.is_empty(), "not as the golden text (UPDATE_GOLDEN=1 writes it anew):\n{}", wrong.join("\n"));
+    let mut stale = std::fs::read_dir(&folder).unwrap().flatten().map(|e| e.path()).filter(|p| !known.contains(p));
+    assert_eq!(stale.next(), None, "a golden text of no shipped tool");
+}

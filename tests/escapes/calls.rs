@@ -154,6 +154,17 @@ pub const CALLS: &[Call] = &[
         r#"{"pairs":400}"#,
         "pairs = []\nfor _ in range(400):\n    a, b = socket.socketpair()\n    for s in (a, b):\n        s.setblocking(False)\n        try:\n            while True:\n                s.send(b'x' * 32768)\n        except BlockingIOError:\n            pass\n    pairs.append((a, b))\ntime.sleep(0.3)\nsay({'pairs': len(pairs)})\n"
     ),
+    call!(
+        "first thread gone, memory held by another",
+        "cgroup",
+        "P16",
+        r#"{"limits":{"memoryBytes":67108864},"execution":{"timeoutMs":4000}}"#,
+        0,
+        "ResourceLimitError: memoryBytes",
+        "",
+        r#"{"mib":256}"#,
+        "def work():\n    time.sleep(0.1)\n    hold = [bytearray(b'x') * (1 << 20) for _ in range(256)]\n    time.sleep(0.5)\n    say({'mib': len(hold)})\n    os._exit(0)\nthreading.Thread(target=work).start()\nctypes.CDLL(None).syscall(60, 0)\n"
+    ),
     // CPU and time.
     call!(
         "busy for two seconds",

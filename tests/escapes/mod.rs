@@ -139,7 +139,9 @@ fn attack(playground: &mut Playground, tool: &str, rows: &[Row]) -> Vec<String> 
         }
     }
     if out.exists() {
-        wrong.extend(playground.strange_files(&out).into_iter().map(|file| format!("{tool}: made in a write grant: {file}")));
+        wrong.extend(
+            playground.strange_files(&out).into_iter().map(|file| format!("{tool}: made in a write grant: {file}")),
+        );
     }
     playground.assert_quiet(tool);
     wrong

@@ -187,6 +187,10 @@ def unlabel(path):
     os.removexattr(path, "user.toolhost")
 
 
+def file_capability(path):
+    os.setxattr(path, "security.capability", bytes.fromhex("0100000200000020000000000000000000000000"))
+
+
 def lease(path):
     fd = os.open(path, os.O_RDONLY)
     fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)

@@ -27,6 +27,9 @@ pub struct Args {
     /// Print the policy text that would grant what the tool asks; each `why` is left for you
     #[arg(long, requires = "tool", conflicts_with_all = ["all", "who_can", "call", "diff"])]
     pub suggest_policy: bool,
+    /// Run our own probe inside that exact confinement (never the tool): what it could and could not do
+    #[arg(long, requires = "tool", conflicts_with_all = ["all", "who_can", "call", "diff", "suggest_policy"])]
+    pub probe: bool,
     /// Which tools can: read:PATH, write:PATH or reach:HOST
     #[arg(long, value_name = "QUESTION", conflicts_with = "call")]
     pub who_can: Option<String>,
@@ -52,6 +55,9 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         who_can(&host, &settings.bases(), question, args.json).map_err(|fault| Refusal::of(&fault))?
     } else if let Some(reference) = &args.tool {
         let tool = known.snapshot.find(reference).map_err(|fault| Refusal::of(&fault))?;
+        if args.probe {
+            return super::proof::run(settings, &known, &host, &tool, args.json);
+        }
         match args.suggest_policy {
             true => suggest(&host, &tool.manifest, &tool.site),
             false => one(&host, &tool.manifest, &tool.site, args.json),

@@ -64,14 +64,16 @@ pub struct Tools {
     pub snapshot: Arc<registry::Snapshot>,
     pub policies: Arc<policy::Policies>,
     pub machine: Arc<policy::Machine>,
+    pub launchers: Arc<Launchers>,
 }
 
 impl Tools {
     pub fn of(settings: &Settings) -> anyhow::Result<Tools> {
         say_root(settings);
         let policies = policies(settings)?;
-        let machine = Arc::new(machine(settings, &policies));
-        Ok(Tools { snapshot: registry(settings, &policies, &machine)?.snapshot(), policies, machine })
+        let launchers = launchers()?;
+        let machine = Arc::new(machine(settings, &policies, &launchers));
+        Ok(Tools { snapshot: registry(settings, &policies, &machine)?.snapshot(), policies, machine, launchers })
     }
 
     /// The same machine, with the interpreters that other policies name.
@@ -88,14 +90,14 @@ impl Tools {
 }
 
 /// What this machine has: interpreters on PATH or named by a policy, and what the operator says it offers.
-pub fn machine(settings: &Settings, policies: &policy::Policies) -> policy::Machine {
+pub fn machine(settings: &Settings, policies: &policy::Policies, launchers: &Launchers) -> policy::Machine {
     let never_under = never_under(settings);
     let search = std::env::var_os("PATH").unwrap_or_default();
     policy::Machine {
         named_runtimes: named_runtimes(policies, &never_under),
         runtimes: runtimes::discover(&search, &never_under).runtimes,
         capabilities: settings.capabilities.clone(),
-        cgroup: false,
+        cgroup: launchers.counted(),
     }
 }
 
@@ -117,7 +119,7 @@ fn named_runtimes(policies: &policy::Policies, never_under: &[PathBuf]) -> BTree
 }
 
 /// Folders of tools, scripts and policies: nothing below them is ever an interpreter.
-fn never_under(settings: &Settings) -> Vec<PathBuf> {
+pub fn never_under(settings: &Settings) -> Vec<PathBuf> {
     let mut folders = settings.scanned();
     folders.extend(settings.policies.clone());
     folders
@@ -168,14 +170,15 @@ pub fn audit_log(settings: &Settings) -> anyhow::Result<audit::Log> {
 pub fn service(settings: &Settings) -> anyhow::Result<Arc<Service>> {
     let audit = audit_log(settings)?;
     let policies = policies(settings)?;
-    let machine = Arc::new(machine(settings, &policies));
+    let launchers = launchers()?;
+    let machine = Arc::new(machine(settings, &policies, &launchers));
     let mut calls = service::Settings::default();
     calls.running = settings.running_calls.unwrap_or(calls.running);
     Ok(Service::new(Parts {
         registry: registry(settings, &policies, &machine)?,
         machine,
         policies,
-        executors: executors(&launchers()?),
+        executors: executors(&launchers),
         audit,
         scripts: settings.bases(),
         settings: calls,

@@ -7,9 +7,11 @@ pub mod audit;
 pub mod call;
 pub mod check;
 pub mod diff;
+pub mod doctor;
 pub mod host;
 pub mod list;
 pub mod new;
+pub mod proof;
 pub mod refusal;
 pub mod schema;
 pub mod serve;
@@ -51,6 +53,8 @@ enum Verb {
     New(new::Args),
     /// Serve the tools to an agent (MCP)
     Serve(serve::Args),
+    /// Show what this machine can enforce, by doing it, and the command that mends what it cannot
+    Doctor(doctor::Args),
     /// Print the JSON Schema of manifests or policies
     Schema(schema::Args),
 }
@@ -85,6 +89,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Verb::Test(args) => test::run(&settings, args),
         Verb::New(args) => new::run(&settings, args),
         Verb::Serve(args) => serve::run(&settings, args),
+        Verb::Doctor(args) => doctor::run(&settings, &args),
         Verb::Schema(args) => schema::run(args),
     }
 }

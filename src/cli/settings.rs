@@ -316,7 +316,7 @@ fn folder(variable: Variables<'_>, xdg: &str, below_home: &str) -> Option<PathBu
     named.or_else(|| home(variable).map(|home| home.join(below_home)))
 }
 
-fn home(variable: Variables<'_>) -> Option<PathBuf> {
+pub(super) fn home(variable: Variables<'_>) -> Option<PathBuf> {
     let named = variable("HOME").map(PathBuf::from).filter(|path| path.is_absolute());
     named.or_else(|| {
         let me = nix::unistd::User::from_uid(nix::unistd::geteuid()).ok().flatten()?;

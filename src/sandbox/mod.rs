@@ -93,6 +93,16 @@ pub struct Stood {
     pub why: String,
 }
 
+/// The Landlock ABI of this kernel; less than 1: none, or it is off.
+pub fn landlock_abi() -> i32 {
+    sys::landlock_abi()
+}
+
+/// Part of every view, whatever was granted: system libraries and programs, the CA bundle, local time.
+pub fn is_system(path: &std::path::Path) -> bool {
+    view::is_system(path)
+}
+
 /// What one call's walls are made of.
 struct Raising<'a> {
     setup: &'a protocol::Setup,

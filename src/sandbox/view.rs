@@ -31,6 +31,12 @@ pub const OURS: &str = "/.toolhost";
 const SITE: &str = "/tmp";
 
 const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
+
+/// Shown to every tool.
+pub fn is_system(path: &Path) -> bool {
+    SYSTEM_FOLDERS.iter().chain(&SYSTEM_ETC).any(|shown| path.starts_with(shown))
+}
+
 /// One thing to show.
 enum Piece {
     Link(PathBuf),

@@ -37,6 +37,28 @@ pub fn refused(wall: &str, what: &str, errno: i32) -> Fault {
     ))
 }
 
+/// Why no launcher is ready: a wall that this machine refuses, by its facts (`doctor` reads them), or anything else.
+#[derive(Debug)]
+pub enum Unready {
+    Wall { wall: String, what: String, errno: i32 },
+    Fault(Fault),
+}
+
+impl From<Fault> for Unready {
+    fn from(fault: Fault) -> Unready {
+        Unready::Fault(fault)
+    }
+}
+
+impl From<Unready> for Fault {
+    fn from(unready: Unready) -> Fault {
+        match unready {
+            Unready::Wall { wall, what, errno } => refused(&wall, &what, errno),
+            Unready::Fault(fault) => fault,
+        }
+    }
+}
+
 impl Launcher {
     /// Starts one. `own` is this binary, open; the launcher is entered from the descriptor, so that it is the
     /// same version whatever lies at its path by now.
@@ -45,7 +67,7 @@ impl Launcher {
         setup: Setup,
         lease: identity::Lease,
         group: Option<cgroup::Group>,
-    ) -> Result<Launcher, Fault> {
+    ) -> Result<Launcher, Unready> {
         use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
         let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
             .map_err(|e| broken("a socket pair", &e.into()))?;
@@ -66,7 +88,7 @@ impl Launcher {
         Ok(launcher)
     }
 
-    async fn set_up(&mut self, own: &OwnedFd, lease: &identity::Lease) -> Result<(), Fault> {
+    async fn set_up(&mut self, own: &OwnedFd, lease: &identity::Lease) -> Result<(), Unready> {
         let text = serde_json::to_vec(&self.setup).map_err(|e| broken("writing its set-up", &e.into()))?;
         let text = protocol::memory_file(&text).map_err(|e| broken("writing its set-up", &e))?;
         let mut files = vec![text.as_fd(), own.as_fd()];
@@ -78,10 +100,10 @@ impl Launcher {
                 self.walls = walls;
                 Ok(())
             }
-            Ok(Ok((FromLauncher::Refused { wall, what, errno }, _))) => Err(refused(&wall, &what, errno)),
-            Ok(Ok(_)) => Err(broken("an answer before a call", &io::ErrorKind::InvalidData.into())),
-            Ok(Err(e)) => Err(broken("its first answer", &e)),
-            Err(_) => Err(broken("it was not ready in time", &io::ErrorKind::TimedOut.into()).retryable()),
+            Ok(Ok((FromLauncher::Refused { wall, what, errno }, _))) => Err(Unready::Wall { wall, what, errno }),
+            Ok(Ok(_)) => Err(broken("an answer before a call", &io::ErrorKind::InvalidData.into()).into()),
+            Ok(Err(e)) => Err(broken("its first answer", &e).into()),
+            Err(_) => Err(broken("it was not ready in time", &io::ErrorKind::TimedOut.into()).retryable().into()),
         }
     }
 

@@ -4,13 +4,14 @@
 //! Never: runs a script with a wall missing, or reads more of what it says than its limits allow.
 
 mod capture;
+pub mod examine;
 mod launcher;
 mod pool;
 mod publish;
 mod setup;
 mod workers;
 
-pub use launcher::{refused, settle};
+pub use launcher::{Unready, refused, settle};
 pub use pool::{Extra, Launchers};
 pub use workers::WasmWorkers;
 

@@ -1,6 +1,6 @@
 //! Launchers, kept while they are idle. One launcher runs one call at a time, so calls at once use several.
 
-use super::launcher::Launcher;
+use super::launcher::{Launcher, Unready};
 use super::setup;
 use crate::fault::{Fault, Kind};
 use crate::policy::Shape;
@@ -56,6 +56,11 @@ impl Launchers {
 
     /// A launcher for this shape as its grants are now: an idle one, or a new one.
     pub async fn take(self: &Arc<Launchers>, shape: &Shape, extra: &Extra) -> Result<Launcher, Fault> {
+        Ok(self.ready(shape, extra).await?)
+    }
+
+    /// As `take`; a wall that was refused is told by its facts.
+    pub async fn ready(self: &Arc<Launchers>, shape: &Shape, extra: &Extra) -> Result<Launcher, Unready> {
         if shape.require_cgroup && self.groups.is_none() {
             let person =
                 "the policy requires `cgroup`, and no cgroup can be made here; `toolhost doctor` says why".to_owned();
@@ -63,7 +68,8 @@ impl Launchers {
                 Kind::CapabilityError,
                 "the policy requires exact accounting, which this machine cannot give",
             )
-            .person(person));
+            .person(person)
+            .into());
         }
         let resolved = grants::resolve(shape, !extra.own_source)?;
         let mut wanted = setup::of(shape, resolved, extra, self.groups.as_ref().map(cgroup::Cgroups::version));
@@ -83,9 +89,10 @@ impl Launchers {
             Some(groups) => {
                 let memory = shape.limits.get(Limit::MemoryBytes).saturating_add(extra.memory);
                 let processes = shape.limits.get(Limit::Processes).saturating_add(extra.processes);
-                let made = groups
-                    .make(memory, processes)
-                    .map_err(|e| super::launcher::refused("cgroup", "making a group", e.raw_os_error().unwrap_or(0)))?;
+                let made = groups.make(memory, processes).map_err(|e| {
+                    let errno = e.raw_os_error().unwrap_or(0);
+                    Unready::Wall { wall: "cgroup".to_owned(), what: "making a group".to_owned(), errno }
+                })?;
                 Some(made)
             }
         };

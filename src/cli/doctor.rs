@@ -1,0 +1,243 @@
+//! `toolhost doctor`: what this machine can enforce, by doing it, and the command that mends what it cannot.
+//!
+//! For: `cli`. In: settings, this machine. Out: text or JSON; exit code 0 where every wall stands (tier A), else 4.
+//! Never: says that something works which was not tried; prints a secret of this host.
+
+mod facts;
+mod mends;
+mod print;
+
+use super::refusal::Exit;
+use super::settings::Settings;
+use super::{audit, host, words};
+use crate::executor::process::{Launchers, Unready, examine, settle};
+use crate::executor::wasm;
+use crate::manifest::Language;
+use crate::{policy, runtimes, sandbox};
+use facts::Facts;
+use mends::Mend;
+use serde::Serialize;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct Args {
+    /// For a program
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Everything that was found out.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Report {
+    /// `A`: every wall stands. `None`: nothing is run here until a mend is made.
+    tier: Option<char>,
+    version: &'static str,
+    walls: Vec<sandbox::Stood>,
+    refused: Option<RefusedWall>,
+    tried: Vec<sandbox::probe::Tried>,
+    /// What would raise the tier, or make limits exact.
+    mends: Vec<Mend>,
+    facts: Facts,
+    runtimes: Vec<Interpreter>,
+    /// Interpreters that were passed over, and why.
+    passed_over: Vec<String>,
+    wasm: Wasm,
+    settings: Vec<Setting>,
+    audit_log: AuditLog,
+    policies: Result<String, String>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct RefusedWall {
+    wall: String,
+    what: String,
+    errno: String,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct Interpreter {
+    language: Language,
+    program: String,
+    version: String,
+    found: String,
+    /// Its own word for its version, from inside the walls.
+    ran: Result<String, String>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct Wasm {
+    wasmtime: &'static str,
+    /// Where compiled code is kept, or why it is not.
+    cache: Result<String, String>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct Setting {
+    name: &'static str,
+    value: String,
+    from: String,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct AuditLog {
+    path: Option<String>,
+    opens: Result<(), String>,
+}
+
+pub fn run(settings: &Settings, args: &Args) -> anyhow::Result<ExitCode> {
+    host::say_root(settings);
+    let launchers = host::launchers()?;
+    let runtime = host::runtime()?;
+    let report = runtime.block_on(report(settings, &launchers));
+    drop(runtime);
+    launchers.close();
+    settle(host::FAREWELL);
+    let text = match args.json {
+        true => audit::pretty(&serde_json::to_value(&report)?),
+        false => print::text(&report),
+    };
+    words::show(text.as_bytes());
+    Ok(if report.tier.is_some() { Exit::Ok } else { Exit::Host }.into())
+}
+
+async fn report(settings: &Settings, launchers: &Arc<Launchers>) -> Report {
+    let facts = Facts::of_this_machine(launchers.counted());
+    let around = examine::Surroundings {
+        policies: settings.policies.clone(),
+        home: super::settings::home(&|name| std::env::var_os(name)),
+        ..examine::Surroundings::default()
+    };
+    let examined = examine::run(launchers, &examine::bare(examine::ourselves()), &around).await;
+    let (walls, tried, refused) = match examined {
+        Ok(examined) => (examined.walls, examined.tried, None),
+        Err(unready) => (Vec::new(), Vec::new(), Some(refused(unready))),
+    };
+    let tier =
+        (refused.is_none() && !tried.is_empty() && tried.iter().all(sandbox::probe::Tried::as_said)).then_some('A');
+    let mends = mends::of(&facts, refused.as_ref().map(|r| r.wall.as_str()));
+    let policies = host::policies(settings);
+    let (runtimes, passed_over) = interpreters(settings, policies.as_deref().ok(), launchers).await;
+    Report {
+        tier,
+        version: env!("CARGO_PKG_VERSION"),
+        walls,
+        refused,
+        tried,
+        mends,
+        facts,
+        runtimes,
+        passed_over,
+        wasm: wasm_state(),
+        settings: where_from(settings),
+        audit_log: audit_log(settings),
+        policies: match policies {
+            Ok(_) if settings.policies.is_none() => Ok("the built-in ones".to_owned()),
+            Ok(_) => Ok("loaded".to_owned()),
+            Err(why) => Err(why.to_string()),
+        },
+    }
+}
+
+fn refused(unready: Unready) -> RefusedWall {
+    match unready {
+        Unready::Wall { wall, what, errno } => {
+            let errno = nix::errno::Errno::from_raw(errno);
+            RefusedWall { wall, what, errno: format!("{errno:?}: {}", errno.desc()) }
+        }
+        Unready::Fault(fault) => RefusedWall {
+            wall: "launcher".to_owned(),
+            what: fault.person.unwrap_or(fault.message),
+            errno: "none".to_owned(),
+        },
+    }
+}
+
+/// Interpreters count as found when they ran.
+async fn interpreters(
+    settings: &Settings,
+    policies: Option<&policy::Policies>,
+    launchers: &Arc<Launchers>,
+) -> (Vec<Interpreter>, Vec<String>) {
+    let never_under = host::never_under(settings);
+    let found = runtimes::discover(&std::env::var_os("PATH").unwrap_or_default(), &never_under);
+    let mut notes = found.notes;
+    let mut all: Vec<policy::Runtime> = found.runtimes.into_values().collect();
+    for (language, path) in policies.map(policy::Policies::named_runtimes).into_iter().flatten() {
+        let named = runtimes::named(language, &path).and_then(|r| runtimes::outside(&r, &never_under).map(|()| r));
+        match named {
+            Ok(runtime) => all.push(runtime),
+            Err(why) => notes.push(format!("{}: named by a policy, cannot be used: {why}", path.display())),
+        }
+    }
+    let mut shown = Vec::new();
+    for runtime in all {
+        let ran = examine::starts(launchers, &runtime).await;
+        let program = match &runtime.program {
+            policy::Program::Path(path) => path.display().to_string(),
+            policy::Program::Ourselves { .. } => "this binary".to_owned(),
+        };
+        let policy::Runtime { language, version, found, .. } = runtime;
+        shown.push(Interpreter { language, program, version, found, ran });
+    }
+    (shown, notes)
+}
+
+fn wasm_state() -> Wasm {
+    let variable = |name: &str| std::env::var_os(name);
+    let cache = match wasm::Cache::usual(variable) {
+        Ok((_, Some(note))) => Err(note),
+        Ok((_, None)) => {
+            Ok(wasm::Cache::usual_folder(variable).map_or_else(String::new, |folder| folder.display().to_string()))
+        }
+        Err(why) => Err(why),
+    };
+    Wasm { wasmtime: wasmtime_version(), cache }
+}
+
+/// As the lock file of this build says it.
+fn wasmtime_version() -> &'static str {
+    let lock = include_str!("../../Cargo.lock");
+    let entry = lock.split("[[package]]").find(|entry| entry.trim_start().starts_with("name = \"wasmtime\"\n"));
+    let line = entry.and_then(|entry| entry.lines().find_map(|line| line.strip_prefix("version = ")));
+    line.map_or("unknown", |version| version.trim_matches('"'))
+}
+
+fn where_from(settings: &Settings) -> Vec<Setting> {
+    let list = |paths: &[std::path::PathBuf]| match paths {
+        [] => "none".to_owned(),
+        paths => paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", "),
+    };
+    let one = |path: &Option<std::path::PathBuf>, none: &str| {
+        path.as_ref().map_or_else(|| none.to_owned(), |path| path.display().to_string())
+    };
+    let values = [
+        ("root", settings.root.display().to_string()),
+        ("tools", list(&settings.tools)),
+        ("scripts", list(&settings.scripts)),
+        ("policies", one(&settings.policies, "the built-in ones")),
+        ("audit-log", one(&settings.audit_log, "none")),
+        (
+            "log",
+            settings.log.map_or_else(
+                || "usual".to_owned(),
+                |(level, json)| format!("{level:?}{}", if json { ",json" } else { "" }),
+            ),
+        ),
+    ];
+    let from = |name: &str| match name {
+        "root" if settings.root_is_assumed() => "the current folder, since nobody named one".to_owned(),
+        _ => settings.origins.get(name).map_or_else(|| "built in".to_owned(), ToString::to_string),
+    };
+    values.into_iter().map(|(name, value)| Setting { name, value, from: from(name) }).collect()
+}
+
+fn audit_log(settings: &Settings) -> AuditLog {
+    let path = settings.audit_log.as_ref().map(|path| path.display().to_string());
+    let opens = match host::audit_log(settings) {
+        Err(why) => Err(why.to_string()),
+        Ok(log) => log.open().map(drop).map_err(|fault| fault.person.unwrap_or(fault.message)),
+    };
+    AuditLog { path, opens }
+}

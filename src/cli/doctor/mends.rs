@@ -1,0 +1,115 @@
+//! From what was refused to the command that mends it.
+//!
+//! For: `doctor`. In: facts of this machine, the wall that was refused. Out: mends, the likeliest first.
+//! Never: a command that lowers a wall of this machine for others than toolhost where a narrower one exists.
+
+use super::facts::Facts;
+use serde::Serialize;
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Mend {
+    pub why: String,
+    pub command: String,
+}
+
+fn mend(why: &str, command: &str) -> Mend {
+    Mend { why: why.to_owned(), command: command.to_owned() }
+}
+
+const APPARMOR: &str = "sudo install -o root -g root -m 0644 docs/setup/apparmor-toolhost /etc/apparmor.d/toolhost && \
+                        sudo apparmor_parser -r /etc/apparmor.d/toolhost";
+const DOCKER: &str = "docker run --security-opt seccomp=docs/setup/docker-seccomp.json \
+                      --security-opt apparmor=unconfined --security-opt systempaths=unconfined …";
+const DELEGATE: &str = "systemd-run --user --scope -p Delegate=yes toolhost …";
+
+/// `refused`: the wall that could not be raised.
+pub fn of(facts: &Facts, refused: Option<&str>) -> Vec<Mend> {
+    let mut mends = match refused {
+        None => Vec::new(),
+        Some("namespaces" | "identity" | "network" | "view" | "scratch") => namespaces(facts),
+        Some("landlock") => landlock(facts),
+        Some("seccomp") if facts.architecture != "x86_64" => {
+            vec![mend("the filter is made for x86_64", "run toolhost on an x86_64 machine")]
+        }
+        Some("seccomp") => {
+            vec![mend("this kernel has no seccomp filters", "use a kernel with CONFIG_SECCOMP_FILTER=y")]
+        }
+        Some(_) => Vec::new(),
+    };
+    if !facts.counted && !facts.real_root {
+        mends.push(mend("limits are sampled; a delegated control group makes them exact", DELEGATE));
+    }
+    mends
+}
+
+fn namespaces(facts: &Facts) -> Vec<Mend> {
+    let mut mends = Vec::new();
+    if facts.max_user_namespaces == Some(0) {
+        mends.push(mend("user.max_user_namespaces is 0", "sudo sysctl -w user.max_user_namespaces=15000"));
+    }
+    if facts.unprivileged_userns_off && !facts.real_root {
+        let command = "sudo sysctl -w kernel.unprivileged_userns_clone=1";
+        mends.push(mend("kernel.unprivileged_userns_clone is 0", command));
+    }
+    if facts.apparmor_restricts_userns && !facts.real_root {
+        let why = "AppArmor lets only programs with a profile make user namespaces \
+                   (kernel.apparmor_restrict_unprivileged_userns is 1); ours names /usr/local/bin/toolhost";
+        mends.push(mend(why, APPARMOR));
+    }
+    if facts.container.is_some() || facts.already_filtered {
+        let name = facts.container.unwrap_or("a container or service manager");
+        mends.push(mend(&format!("{name} filters the system calls that raise walls, or masks /proc"), DOCKER));
+    }
+    if mends.is_empty() {
+        let why = "the kernel refused, and nothing this program can read says why";
+        mends.push(mend(why, "see docs/SETUP.md; Linux 5.13 or later with user, mount, pid and network namespaces"));
+    }
+    mends
+}
+
+fn landlock(facts: &Facts) -> Vec<Mend> {
+    let listed = facts.security_modules.as_deref();
+    let why = match listed {
+        Some(list) if !list.split(',').any(|name| name == "landlock") => "Landlock is not among the security modules",
+        _ => "Landlock is off, missing (Linux < 5.13), or filtered by a container",
+    };
+    let order = listed.filter(|list| !list.is_empty()).unwrap_or("capability");
+    let command = format!("add `lsm=landlock,{order}` to the kernel's command line and start the machine anew");
+    vec![Mend { why: why.to_owned(), command }]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_cause_has_its_command() {
+        let facts = |change: fn(&mut Facts)| {
+            let mut facts = Facts { counted: true, architecture: "x86_64", ..Facts::default() };
+            change(&mut facts);
+            facts
+        };
+        let cases: [(Facts, Option<&str>, &str); 7] = [
+            (facts(|f| f.apparmor_restricts_userns = true), Some("namespaces"), "apparmor_parser"),
+            (facts(|f| f.unprivileged_userns_off = true), Some("namespaces"), "unprivileged_userns_clone=1"),
+            (facts(|f| f.max_user_namespaces = Some(0)), Some("namespaces"), "max_user_namespaces=15000"),
+            (facts(|f| f.container = Some("Docker")), Some("view"), "docker-seccomp.json"),
+            (facts(|f| f.already_filtered = true), Some("identity"), "docker-seccomp.json"),
+            (
+                facts(|f| f.security_modules = Some("capability,yama".into())),
+                Some("landlock"),
+                "lsm=landlock,capability,yama",
+            ),
+            (facts(|f| f.counted = false), None, "Delegate=yes"),
+        ];
+        for (facts, wall, command) in cases {
+            let mends = of(&facts, wall);
+            assert_eq!(mends.len(), 1, "{mends:?}");
+            assert!(mends[0].command.contains(command), "{mends:?}");
+        }
+        assert_eq!(of(&facts(|_| ()), None), []);
+        // Real root needs no leave of AppArmor's.
+        let root = facts(|f| (f.real_root, f.apparmor_restricts_userns) = (true, true));
+        assert!(!of(&root, Some("namespaces"))[0].command.contains("apparmor"));
+    }
+}

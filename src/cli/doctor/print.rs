@@ -1,0 +1,94 @@
+//! The doctor's report as text.
+//!
+//! For: `doctor`. In: a `Report`. Out: lines. Never: a fact that the JSON has not; outside text unescaped.
+
+use super::Report;
+use crate::cli::proof;
+use crate::manifest::text::printable;
+use std::fmt::Write;
+
+pub fn text(report: &Report) -> String {
+    let mut out = format!("toolhost {}\n", report.version);
+    tier(report, &mut out);
+    facts(report, &mut out);
+    runtimes(report, &mut out);
+    rest(report, &mut out);
+    out
+}
+
+fn line(out: &mut String, name: &str, text: &str) {
+    let _ = writeln!(out, "  {name:<11}  {}", printable(text));
+}
+
+fn tier(report: &Report, out: &mut String) {
+    match report.tier {
+        Some(tier) => line(out, "tier", &format!("{tier}: every wall stands")),
+        None => line(out, "tier", "none: nothing runs on this machine until this is mended"),
+    }
+    if let Some(refused) = &report.refused {
+        line(out, "refused", &format!("the wall `{}`: {}: {}", refused.wall, refused.what, refused.errno));
+    }
+    for mend in &report.mends {
+        line(out, "mend", &mend.why);
+        line(out, "", &mend.command);
+    }
+    if !report.walls.is_empty() {
+        out.push_str("\nwalls\n");
+        proof::walls(&report.walls, out);
+    }
+    if !report.tried.is_empty() {
+        out.push_str("\ntried behind them\n");
+        proof::attempts(&report.tried, out);
+    }
+}
+
+fn facts(report: &Report, out: &mut String) {
+    let f = &report.facts;
+    out.push_str("\nmachine\n");
+    line(out, "kernel", &format!("Linux {} {}", f.kernel, f.architecture));
+    let landlock = if f.landlock_abi < 1 { "none".to_owned() } else { format!("ABI {}", f.landlock_abi) };
+    line(out, "landlock", &landlock);
+    let filters = if f.seccomp_filters { "filters" } else { "no filters" };
+    let already = if f.already_filtered { "; this process is filtered already" } else { "" };
+    line(out, "seccomp", &format!("{filters}{already}"));
+    line(out, "container", f.container.unwrap_or("none seen"));
+    line(out, "identity", &f.identity);
+    let how = if f.counted { "cgroup" } else { "sampled" };
+    line(out, "limits", &format!("{how}: {}", f.counting));
+}
+
+fn runtimes(report: &Report, out: &mut String) {
+    out.push_str("\nruntimes (each was run behind the walls)\n");
+    for runtime in &report.runtimes {
+        let name = format!("{:?}", runtime.language).to_lowercase();
+        let place = format!("{} (found: {})", runtime.program, runtime.found);
+        match &runtime.ran {
+            Ok(version) => line(out, &name, &format!("{version} {place}")),
+            Err(why) => line(out, &name, &format!("CANNOT RUN {place}: {why}")),
+        }
+    }
+    if report.runtimes.is_empty() {
+        line(out, "none", "no interpreter was found on PATH; wasm tools need none");
+    }
+    line(out, "wasm", &format!("wasmtime {}, in this binary", report.wasm.wasmtime));
+    match &report.wasm.cache {
+        Ok(folder) => line(out, "", &format!("compiled code is kept in {folder}")),
+        Err(why) => line(out, "", why),
+    }
+    report.passed_over.iter().for_each(|note| line(out, "note", note));
+}
+
+fn rest(report: &Report, out: &mut String) {
+    out.push_str("\nsettings\n");
+    for setting in &report.settings {
+        line(out, setting.name, &format!("{} ({})", setting.value, setting.from));
+    }
+    match &report.policies {
+        Ok(_) => {}
+        Err(why) => why.lines().for_each(|l| line(out, "policies", l)),
+    }
+    match &report.audit_log.opens {
+        Ok(()) => line(out, "audit-log", "can be opened"),
+        Err(why) => line(out, "audit-log", &format!("CANNOT BE OPENED, so every call is refused: {why}")),
+    }
+}

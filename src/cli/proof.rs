@@ -1,0 +1,105 @@
+//! `toolhost audit TOOL --probe`: the proof. What could and could not be done inside that exact confinement.
+//!
+//! For: `audit`. In: one tool as policy judges it. Out: a table or JSON; exit code 4 if anything is not as said.
+//! Never: runs the tool's script; leaves out a line that is not as said.
+
+use super::refusal::{Exit, Refusal};
+use super::settings::Settings;
+use super::{audit, host, settings, words};
+use crate::executor::process::{examine, settle};
+use crate::manifest::text::printable;
+use crate::manifest::{Handler, Language};
+use crate::{fault, manifest, policy, registry, sandbox};
+use serde_json::{Value, json};
+use std::fmt::Write;
+use std::process::ExitCode;
+
+/// The shape a call of this tool gets.
+fn shape(known: &host::Tools, host: &audit::Host<'_>, tool: &registry::Tool) -> anyhow::Result<policy::Shape> {
+    let refuse = |fault: fault::Fault| Refusal::of(&fault);
+    if tool.manifest.id == policy::RUN_CODE {
+        let site = manifest::Site { folder: "/tmp".into(), ..manifest::Site::clone(&tool.site) };
+        let site = manifest::Site { script: None, ..site };
+        let machine = &known.machine;
+        // One language stands for all: what differs is the interpreter's own files.
+        let language = machine.runtimes.keys().next().copied().unwrap_or(Language::Python);
+        let target = policy::RunTarget { site, language, entry_point: None };
+        return Ok(policy::decide_run(&target, &tool.manifest, &[], &known.policies, machine).shape.map_err(refuse)?);
+    }
+    if !matches!(tool.manifest.handler, Handler::Script { .. }) {
+        let what = "it starts no process of its own; probe the tool whose script it is asked to run";
+        return Err(Refusal::new(Exit::Caller, format!("{}: {what}", tool.manifest.id)).into());
+    }
+    Ok(host.decide(&tool.manifest, &tool.site).shape.map_err(refuse)?)
+}
+
+pub fn run(
+    settings: &Settings,
+    known: &host::Tools,
+    host: &audit::Host<'_>,
+    tool: &registry::Tool,
+    json: bool,
+) -> anyhow::Result<ExitCode> {
+    let shape = shape(known, host, tool)?;
+    let around = examine::Surroundings {
+        manifest: Some(tool.site.manifest.clone()).filter(|path| !path.as_os_str().is_empty()),
+        policies: settings.policies.clone(),
+        home: settings::home(&|name| std::env::var_os(name)),
+    };
+    let runtime = host::runtime()?;
+    let examined = runtime.block_on(examine::run(&known.launchers, &shape, &around));
+    drop(runtime);
+    settle(host::FAREWELL);
+    let examined = examined.map_err(|unready| Refusal::of(&unready.into()))?;
+    let text = if json { audit::pretty(&as_json(&shape, &examined)) } else { as_text(&shape, &examined) };
+    words::show(text.as_bytes());
+    Ok(if examined.as_said() { Exit::Ok } else { Exit::Host }.into())
+}
+
+fn as_json(shape: &policy::Shape, examined: &examine::Examined) -> Value {
+    let tried: Vec<Value> = examined
+        .tried
+        .iter()
+        .map(|t| json!({ "what": t.what, "granted": t.granted, "could": t.could, "answer": t.answer, "asSaid": t.as_said() }))
+        .collect();
+    json!({
+        "tool": shape.tool,
+        "confinement": shape.digest(),
+        "asSaid": examined.as_said(),
+        "tried": tried,
+        "walls": examined.walls,
+    })
+}
+
+fn as_text(shape: &policy::Shape, examined: &examine::Examined) -> String {
+    let mut out = format!("{}\n  probed: our own probe, behind the walls a call meets; its script was not run\n\n", {
+        printable(&shape.tool)
+    });
+    attempts(&examined.tried, &mut out);
+    let wrong = examined.tried.iter().filter(|t| !t.as_said()).count();
+    let verdict = match wrong {
+        0 => format!("all {} as said", examined.tried.len()),
+        _ => format!("{wrong} of {} NOT AS SAID: do not run this tool here; please report it", examined.tried.len()),
+    };
+    let _ = writeln!(out, "\n  {verdict}\n\n  walls");
+    walls(&examined.walls, &mut out);
+    out
+}
+
+/// One line an attempt.
+pub(super) fn attempts(tried: &[sandbox::probe::Tried], out: &mut String) {
+    for t in tried {
+        let could = if t.could { "could" } else { "could not" };
+        let said = if t.as_said() { "as said" } else { "NOT AS SAID" };
+        let answer = if t.could { String::new() } else { format!(" ({})", printable(&t.answer)) };
+        let _ = writeln!(out, "  {said:<11}  {could:<9}  {}{answer}", printable(&t.what));
+    }
+}
+
+/// One line a wall.
+pub(super) fn walls(stood: &[sandbox::Stood], out: &mut String) {
+    for wall in stood {
+        let _ =
+            writeln!(out, "  {:<11}  {:<9}  {}", printable(&wall.name), printable(&wall.state), printable(&wall.why));
+    }
+}

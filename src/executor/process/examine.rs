@@ -1,0 +1,256 @@
+//! The proof of a confinement: our own probe behind the very walls a call of the tool would meet.
+//!
+//! For: cli (`audit --probe`, `doctor`). In: a shape. Out: what was tried, what came of it, which walls stood.
+//! Never: runs the tool's own script; publishes a staged copy; tries a path on this machine outside the walls.
+
+use super::launcher::Unready;
+use super::pool::{Extra, Launchers};
+use super::{Scripts, capture};
+use crate::fault::{Fault, Kind};
+use crate::manifest::Language;
+use crate::policy::{Access, Confinement, Grant, Network, Opening, PerCall, Program, Runtime, Shape, name_matches};
+use crate::quantity::MIB;
+use crate::sandbox::protocol::{FromLauncher, ToLauncher};
+use crate::sandbox::{Stood, probe};
+use probe::{Tried, Try};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Longest run of the probe, or of a trivial script.
+const LONGEST_MS: u64 = 20_000;
+/// Longest answer of the probe.
+const ANSWER: u64 = MIB;
+/// Most files of one pattern, and most strangers of one folder, that are tried.
+const MOST_FILES: usize = 5;
+const MOST_STRANGERS: usize = 2;
+/// Most entries of a folder that are looked at in search of strangers.
+const MOST_LOOKED: usize = 1000;
+
+/// What came of it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Examined {
+    pub walls: Vec<Stood>,
+    pub tried: Vec<Tried>,
+}
+
+impl Examined {
+    pub fn as_said(&self) -> bool {
+        !self.tried.is_empty() && self.tried.iter().all(Tried::as_said)
+    }
+}
+
+/// What lies about the tool and is no business of its own.
+#[derive(Clone, Debug, Default)]
+pub struct Surroundings {
+    pub manifest: Option<PathBuf>,
+    pub policies: Option<PathBuf>,
+    pub home: Option<PathBuf>,
+}
+
+/// The confinement of nobody: our own binary, no grants, house limits.
+pub fn bare(runtime: Runtime) -> Shape {
+    Shape {
+        tool: "toolhost:doctor@1.0.0".to_owned(),
+        runtime,
+        script: None,
+        entry_point: None,
+        folder: PathBuf::from("/tmp"),
+        grants: Vec::new(),
+        network: Network::None,
+        limits: crate::policy::Limits::house(),
+        env: BTreeMap::new(),
+        require_cgroup: false,
+        stderr_is_error: false,
+    }
+}
+
+/// A runtime that is this binary.
+pub fn ourselves() -> Runtime {
+    Runtime {
+        language: Language::Wasm,
+        program: Program::Ourselves { role: probe::ROLE.to_owned() },
+        arguments: Vec::new(),
+        roots: Vec::new(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        found: "this binary".to_owned(),
+    }
+}
+
+/// Runs the probe inside exactly this confinement.
+pub async fn run(launchers: &Arc<Launchers>, shape: &Shape, around: &Surroundings) -> Result<Examined, Unready> {
+    let extra = Extra { role: Some(probe::ROLE.to_owned()), ..Extra::default() };
+    // First, because it makes the folders a call would find.
+    let launcher = launchers.ready(shape, &extra).await?;
+    let tries = serde_json::to_vec(&tries(shape, around)).map_err(|e| lost(&e.to_string()))?;
+    let (pipes, theirs) = capture::pipes().map_err(|e| super::no_pipe(&e))?;
+    let files: Vec<_> = theirs.iter().map(AsFd::as_fd).collect();
+    launcher.say(&ToLauncher::Start { timeout_ms: LONGEST_MS, source: None }, &files)?;
+    drop(files);
+    drop(theirs);
+    let over = tokio::sync::Notify::new();
+    let ended = async {
+        loop {
+            match launcher.hear().await.map_err(|e| lost(&e.to_string()))? {
+                (FromLauncher::Exited(exited), _) => return Ok(exited),
+                (FromLauncher::Refused { wall, what, errno }, _) => return Err(Unready::Wall { wall, what, errno }),
+                (FromLauncher::Ready { .. } | FromLauncher::Started, _) => {}
+            }
+        }
+    };
+    let both = async { tokio::join!(capture::run(pipes, tries, ANSWER, ANSWER, &over), ended) };
+    let longest = Duration::from_millis(LONGEST_MS + 1000);
+    let (captured, exited) = tokio::time::timeout(longest, both).await.map_err(|_| lost("it did not end in time"))?;
+    let exited = exited?;
+    if exited.status != 0 || captured.flooded {
+        let log = String::from_utf8_lossy(&captured.log).into_owned();
+        return Err(lost(&format!("wait status {}, {:?}: {log}", exited.status, exited.killed)).into());
+    }
+    let tried = serde_json::from_slice(&captured.output).map_err(|e| lost(&e.to_string()))?;
+    // The launcher is dropped, not kept: with it go the staged copies, unpublished.
+    Ok(Examined { walls: launcher.walls.clone(), tried })
+}
+
+fn lost(why: &str) -> Fault {
+    Fault::new(Kind::InternalError, "the probe gave no answer").person(format!("the probe: {why}"))
+}
+
+/// Whether an interpreter really runs behind the walls: a trivial script, as `core:run-code` would run it.
+/// The answer is its own word for its version.
+pub async fn starts(launchers: &Arc<Launchers>, runtime: &Runtime) -> Result<String, String> {
+    let source = match runtime.language {
+        Language::Python => "import json, platform\nprint(json.dumps(platform.python_version()))\n",
+        Language::Nodejs => "console.log(JSON.stringify(process.versions.node))\n",
+        Language::Bun => "console.log(JSON.stringify(Bun.version))\n",
+        Language::Wasm => return Err("wasm runs in this binary".to_owned()),
+    };
+    let per_call = PerCall { timeout_ms: LONGEST_MS, source: Some(source.to_owned()) };
+    let confinement = Confinement { shape: bare(runtime.clone()), per_call };
+    let (events, _) = tokio::sync::mpsc::unbounded_channel();
+    let scripts = Scripts::new(launchers.clone());
+    let outcome = scripts.one(&confinement, b"{}".to_vec(), Instant::now(), &events).await;
+    match outcome {
+        Ok(super::Outcome { ending: super::Ending::Answered(version), .. }) => {
+            Ok(version.as_str().map_or_else(|| version.to_string(), str::to_owned))
+        }
+        Ok(outcome) => Err(format!("{:?}; {}", outcome.ending, outcome.logs.join(" / "))),
+        Err(fault) => Err(fault.person.unwrap_or(fault.message)),
+    }
+}
+
+/// Everything worth trying, each with what the confinement says of it.
+fn tries(shape: &Shape, around: &Surroundings) -> Vec<Try> {
+    let mut list = List { shape, tries: Vec::new() };
+    for grant in &shape.grants {
+        list.grant(grant);
+    }
+    if let Some(script) = &shape.script {
+        list.both(script);
+        list.outside(&shape.folder);
+    }
+    if let Some(manifest) = &around.manifest {
+        list.both(manifest);
+    }
+    if let Some(policies) = &around.policies {
+        list.strangers(policies);
+    }
+    if let Some(home) = &around.home {
+        list.strangers(home);
+    }
+    list.tries
+}
+
+struct List<'a> {
+    shape: &'a Shape,
+    tries: Vec<Try>,
+}
+
+impl List<'_> {
+    fn add(&mut self, path: &Path, write: bool) {
+        if self.tries.iter().any(|t| t.path == path && t.write == write) {
+            return;
+        }
+        let granted = allowed(self.shape, path, write);
+        self.tries.push(Try { path: path.to_owned(), write, granted });
+    }
+
+    fn both(&mut self, path: &Path) {
+        self.add(path, false);
+        self.add(path, true);
+    }
+
+    fn grant(&mut self, grant: &Grant) {
+        match &grant.opening {
+            Opening::Live { path } | Opening::Staged { folder: path, .. } => self.both(path),
+            Opening::Snapshot { folder, names } => {
+                let files = entries(folder).into_iter().filter(|path| {
+                    let name = path.file_name().and_then(|n| n.to_str());
+                    name.is_some_and(|n| name_matches(names, n)) && path.symlink_metadata().is_ok_and(|m| m.is_file())
+                });
+                files.take(MOST_FILES).for_each(|path| self.both(&path));
+            }
+        }
+    }
+
+    /// What lies beside the tool's folder: the folder above, its other entries, a name that merely begins alike.
+    fn outside(&mut self, folder: &Path) {
+        let Some(above) = folder.parent().filter(|above| above.parent().is_some()) else { return };
+        self.add(above, true);
+        self.strangers(above);
+        let mut alike = folder.as_os_str().to_owned();
+        alike.push("-other");
+        self.add(Path::new(&alike), false);
+    }
+
+    /// Existing entries of a folder that nothing granted leads through. The folder itself tells nothing:
+    /// where a grant lies below it, it is there as an empty stand-in.
+    fn strangers(&mut self, folder: &Path) {
+        let leads = |path: &Path| shown(self.shape).any(|shown| shown.starts_with(path));
+        let all = if folder.is_dir() { entries(folder) } else { vec![folder.to_owned()] };
+        let strange = |path: &PathBuf| !allowed(self.shape, path, false) && !leads(path);
+        let strangers: Vec<PathBuf> = all.into_iter().filter(strange).take(MOST_STRANGERS).collect();
+        strangers.iter().for_each(|path| self.add(path, false));
+    }
+}
+
+/// In order of their names, so that two runs try the same.
+fn entries(folder: &Path) -> Vec<PathBuf> {
+    let read = std::fs::read_dir(folder).into_iter().flatten().flatten().take(MOST_LOOKED);
+    let mut all: Vec<PathBuf> = read.map(|entry| entry.path()).collect();
+    all.sort();
+    all
+}
+
+/// Every place that is shown besides the system's.
+fn shown(shape: &Shape) -> impl Iterator<Item = &Path> {
+    shape.grants.iter().map(|g| g.opening.folder()).chain(shape.runtime.roots.iter().map(PathBuf::as_path))
+}
+
+/// What the confinement says of a path: the nearest grant decides, and of two at one place the wider.
+fn allowed(shape: &Shape, path: &Path, write: bool) -> bool {
+    let covering = shape.grants.iter().filter_map(|grant| Some((depth(&grant.opening, path)?, grant.access)));
+    match covering.max() {
+        Some((_, access)) => !write || access == Access::Write,
+        None => !write && (crate::sandbox::is_system(path) || shape.runtime.roots.iter().any(|r| path.starts_with(r))),
+    }
+}
+
+/// How near this opening comes to the path; `None` where it does not cover it.
+fn depth(opening: &Opening, path: &Path) -> Option<usize> {
+    let length = |path: &Path| path.components().count();
+    match opening {
+        Opening::Live { path: tree } => path.starts_with(tree).then(|| length(tree)),
+        Opening::Snapshot { folder, names } => {
+            let name = path.strip_prefix(folder).ok()?.to_str()?;
+            (!name.contains('/') && name_matches(names, name)).then(|| length(path))
+        }
+        Opening::Staged { folder, names } => {
+            let name = path.strip_prefix(folder).ok()?.to_str()?;
+            let inside = name.is_empty() || (!name.contains('/') && name_matches(names, name));
+            inside.then(|| length(folder))
+        }
+    }
+}

@@ -6,7 +6,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, UdpSocket};
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -68,6 +68,7 @@ pub struct Listeners {
     udp: UdpSocket,
     streams: Vec<UnixListener>,
     datagrams: Vec<UnixDatagram>,
+    pipe: fs::File,
     pub abstract_name: String,
 }
 
@@ -76,7 +77,11 @@ impl Listeners {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("toolhost-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::SeqCst));
         let address = |text: &str| SocketAddr::from_abstract_name(text).unwrap();
+        let pipe = folder.join("pipe");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let reader = fs::OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open(&pipe).unwrap();
         let listeners = Listeners {
+            pipe: reader,
             tcp: TcpListener::bind("127.0.0.1:0").unwrap(),
             udp: UdpSocket::bind("127.0.0.1:0").unwrap(),
             streams: vec![
@@ -89,7 +94,7 @@ impl Listeners {
             ],
             abstract_name: name,
         };
-        for socket in ["stream.sock", "dgram.sock"] {
+        for socket in ["stream.sock", "dgram.sock", "pipe"] {
             fs::set_permissions(folder.join(socket), fs::Permissions::from_mode(0o777)).unwrap();
         }
         listeners.tcp.set_nonblocking(true).unwrap();
@@ -112,6 +117,7 @@ impl Listeners {
         while self.udp.recv(&mut [0; 64]).is_ok() {
             count += 1;
         }
+        count += usize::from((&self.pipe).read(&mut [0; 64]).is_ok_and(|bytes| bytes > 0));
         for listener in &self.streams {
             while listener.accept().is_ok() {
                 count += 1;

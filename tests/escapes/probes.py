@@ -68,6 +68,11 @@ def write(path):
         f.write(first or b"X")
 
 
+def write_pipe(path):
+    fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+    os.write(fd, b"escaped")
+
+
 def open_for_writing(path):
     os.close(os.open(path, os.O_WRONLY))
 

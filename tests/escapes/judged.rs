@@ -37,16 +37,18 @@ fn started(playground: &Playground, tool: &str) -> (Child, Vec<u32>) {
     let script = playground.path(&format!("user_scripts/{tool}/main.py")).display().to_string();
     let mut command = playground.host();
     command.args(["call", &format!("esc:{tool}"), "--json", "--input", "{}"]);
-    let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let until = Instant::now() + Duration::from_secs(10);
-    loop {
-        let found: Vec<u32> = processes_of(&script).into_iter().map(|(pid, _)| pid).collect();
-        if found.len() >= 4 {
-            return (child, found);
-        }
-        assert!(Instant::now() < until, "{tool} did not start: {found:?}");
+    let mut found = Vec::new();
+    while found.len() < 4 && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(10));
+        found = processes_of(&script).into_iter().map(|(pid, _)| pid).collect();
     }
+    if found.len() < 4 {
+        let _ = child.kill();
+        panic!("{tool} did not start: {found:?}, {:?}", child.wait());
+    }
+    (child, found)
 }
 
 fn uids(pids: &[u32]) -> BTreeSet<u32> {

@@ -55,11 +55,16 @@ pub fn is_root() -> bool {
     fs::metadata("/proc/self").unwrap().uid() == 0 && map.split_whitespace().eq(["0", "0", "4294967295"])
 }
 
-/// Names what this machine cannot run; in CI that is a failure.
+/// Names what could not be run here, and how much it was.
 pub fn skipped(count: usize, why: &str) {
-    assert!(std::env::var_os("TOOLHOST_CI").is_none(), "CI must be able to run this: {why}");
     // Past the test harness, which would swallow it.
     let _ = writeln!(std::io::stderr(), "SKIPPED {count}: {why}");
+}
+
+/// The same for a missing program: CI installs all of them, so there it is a failure.
+pub fn missing(count: usize, program: &str) {
+    assert!(std::env::var_os("TOOLHOST_CI").is_none(), "CI must have it: {program}");
+    skipped(count, &format!("no {program} on this machine"));
 }
 
 /// Where others may knock, and whether they did.

@@ -143,6 +143,7 @@ fn kind(answer: &Value) -> String {
             "InternalError",
             "CapabilityError",
             "RateLimitError",
+            "SecurityError",
             "CircuitOpenError",
         ];
         at.iter().find(|kind| text.contains(*kind)).map_or_else(|| text.to_owned(), |kind| (*kind).to_owned())
@@ -280,4 +281,48 @@ fn a_cancelled_call_is_gone() {
     wait(true, "the second call starts");
     drop(server.to.take());
     wait(false, "a call runs on when its client is gone");
+}
+
+/// A launcher that is kept between calls must not keep what its grants were.
+#[test]
+fn grants_are_looked_at_anew_for_each_call() {
+    for who in [Who::Root, Who::User].into_iter().filter(|who| who.possible()) {
+        let playground = Playground::new(who, "/var/tmp");
+        let script = "import json\nfrom pathlib import Path\nhere = Path(__file__).parent\n\
+            print(json.dumps({'n': (here / 'data' / 'n.txt').read_text()}))\n";
+        let asks =
+            json!({"securityContext": {"fileAccess": {"allowRead": ["self", "data/**"], "allowWrite": ["out/**"]}}});
+        let own = playground.tool("looker", "python", script, asks);
+        for (folder, text) in [("data", "old"), ("fresh", "new"), ("out", "")] {
+            fs::create_dir_all(own.join(folder)).unwrap();
+            fs::write(own.join(folder).join("n.txt"), text).unwrap();
+        }
+        playground.policy(
+            "escapes",
+            "esc:*",
+            "[files]\nread = [{ path = \"./**\", why = \"t\" }]\nwrite = [{ path = \"./out/**\", why = \"t\" }]\n",
+        );
+        playground.settle();
+        let mut server = Server::start(&playground);
+        let mut call = |what: &str| {
+            let id = server.call("looker", 0);
+            let answers = server.answers(&[id], Duration::from_secs(20));
+            let answer = answers.get(&id).unwrap_or_else(|| panic!("{who:?}: {what}: no answer")).clone();
+            (kind(&answer), answer["result"]["structuredContent"]["n"].as_str().unwrap_or_default().to_owned())
+        };
+        let good = |n: &str| ("none".to_owned(), n.to_owned());
+        assert_eq!(call("as it was"), good("old"), "{who:?}");
+        fs::hard_link(playground.path("secret/secret.txt"), own.join("out/second.txt")).unwrap();
+        let (refused, _) = call("a hard link came");
+        assert!(refused.contains("SecurityError"), "{who:?}: a hard link came after the first call: {refused}");
+        fs::remove_file(own.join("out/second.txt")).unwrap();
+        assert_eq!(call("it went again"), good("old"), "{who:?}");
+        fs::rename(own.join("data"), own.join("stale")).unwrap();
+        std::os::unix::fs::symlink(playground.path("secret"), own.join("data")).unwrap();
+        let (refused, _) = call("a link took its place");
+        assert!(refused.contains("SecurityError"), "{who:?}: the granted folder became a link: {refused}");
+        fs::remove_file(own.join("data")).unwrap();
+        fs::rename(own.join("fresh"), own.join("data")).unwrap();
+        assert_eq!(call("another folder took its place"), good("new"), "{who:?}");
+    }
 }

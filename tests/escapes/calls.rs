@@ -16,7 +16,8 @@ pub struct Call {
     pub input: usize,
     /// `ok <json>`, or `Type: part of the message`; `|` between endings that are both right.
     pub ending: &'static str,
-    /// The same where memory and CPU are sampled, if it differs.
+    /// The same where memory and CPU are sampled, if it differs: a refused fork(2) is seen by the script alone,
+    /// and memory that belongs to no process (socket buffers) is not seen at all.
     pub sampled: &'static str,
     /// What the script prints outside, where nothing stops it; empty = it would do harm, or not end.
     pub control: &'static str,
@@ -50,7 +51,7 @@ pub const CALLS: &[Call] = &[
         r#"{"limits":{"processes":20}}"#,
         0,
         "ResourceLimitError: processes",
-        "",
+        "ResourceLimitError: processes|ScriptError: code 1",
         r#"{"children":40}"#,
         "n = 0\nfor _ in range(40):\n    if os.fork() == 0:\n        time.sleep(1.5)\n        os._exit(0)\n    n += 1\nsay({'children': n})\n"
     ),
@@ -61,7 +62,7 @@ pub const CALLS: &[Call] = &[
         r#"{"limits":{"processes":20}}"#,
         0,
         "ResourceLimitError: processes",
-        "",
+        "ResourceLimitError: processes|ScriptError: code 1",
         r#"{"threads":60}"#,
         "ts = [threading.Thread(target=time.sleep, args=(0.5,), daemon=True) for _ in range(60)]\n[t.start() for t in ts]\nsay({'threads': len(ts)})\n"
     ),
@@ -150,9 +151,20 @@ pub const CALLS: &[Call] = &[
         r#"{"limits":{"memoryBytes":67108864}}"#,
         0,
         "ResourceLimitError: memoryBytes",
-        "",
+        r#"ok {"pairs":400}|ResourceLimitError: memoryBytes"#,
         r#"{"pairs":400}"#,
         "pairs = []\nfor _ in range(400):\n    a, b = socket.socketpair()\n    for s in (a, b):\n        s.setblocking(False)\n        try:\n            while True:\n                s.send(b'x' * 32768)\n        except BlockingIOError:\n            pass\n    pairs.append((a, b))\ntime.sleep(0.3)\nsay({'pairs': len(pairs)})\n"
+    ),
+    call!(
+        "first thread gone, memory held by another",
+        "cgroup",
+        "P16",
+        r#"{"limits":{"memoryBytes":67108864},"execution":{"timeoutMs":4000}}"#,
+        0,
+        "ResourceLimitError: memoryBytes",
+        "",
+        r#"{"mib":256}"#,
+        "def work():\n    time.sleep(0.1)\n    hold = [bytearray(b'x') * (1 << 20) for _ in range(256)]\n    time.sleep(0.5)\n    say({'mib': len(hold)})\n    os._exit(0)\nthreading.Thread(target=work).start()\nctypes.CDLL(None).syscall(60, 0)\n"
     ),
     // CPU and time.
     call!(

@@ -37,16 +37,18 @@ fn started(playground: &Playground, tool: &str) -> (Child, Vec<u32>) {
     let script = playground.path(&format!("user_scripts/{tool}/main.py")).display().to_string();
     let mut command = playground.host();
     command.args(["call", &format!("esc:{tool}"), "--json", "--input", "{}"]);
-    let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let until = Instant::now() + Duration::from_secs(10);
-    loop {
-        let found: Vec<u32> = processes_of(&script).into_iter().map(|(pid, _)| pid).collect();
-        if found.len() >= 4 {
-            return (child, found);
-        }
-        assert!(Instant::now() < until, "{tool} did not start: {found:?}");
+    let mut found = Vec::new();
+    while found.len() < 4 && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(10));
+        found = processes_of(&script).into_iter().map(|(pid, _)| pid).collect();
     }
+    if found.len() < 4 {
+        let _ = child.kill();
+        panic!("{tool} did not start: {found:?}, {:?}", child.wait());
+    }
+    (child, found)
 }
 
 fn uids(pids: &[u32]) -> BTreeSet<u32> {
@@ -126,12 +128,28 @@ fn floods_do_not_make_the_host_grow() {
     let flood = "import os\nos.set_blocking(1, False)\nfor _ in range(3000):\n    \
                  for fd in (2, 1):\n        try:\n            os.write(fd, b'x' * 65536)\n        except OSError:\n            pass\n";
     let logs = "import os\nfor _ in range(1500):\n    os.write(2, b'word ' * 13000 + b'\\n')\nprint(1)\n";
+    let staged = |script: &str| {
+        format!("import json, os\nos.chdir(os.path.dirname(os.path.abspath(__file__)) + '/out')\n{script}\nprint(1)\n")
+    };
+    let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["self"], "allowWrite": ["out/*.csv"]}}});
+    let large =
+        staged("with open('large.csv', 'wb') as f:\n    for _ in range(96):\n        f.write(b'x' * (1 << 20))");
+    let many = staged("for n in range(30000):\n    os.close(os.open('n%0200d' % n, os.O_CREAT | os.O_WRONLY))");
+    for (name, script) in [("large", large), ("many", many)] {
+        let own = playground.tool(name, "python", &script, asks.clone());
+        fs::create_dir_all(own.join("out")).unwrap();
+    }
+    playground.policy(
+        "escapes",
+        "esc:*",
+        "[files]\nread = [{ path = \"./**\", why = \"t\" }]\nwrite = [{ path = \"./out/**\", why = \"t\" }]\n",
+    );
     playground.tool("quiet", "python", "import time\ntime.sleep(0.3)\nprint(1)\n", json!({}));
     playground.tool("flood", "python", flood, json!({}));
     playground.tool("logs", "python", logs, json!({}));
     playground.settle();
     let mut peaks = Vec::new();
-    for tool in ["quiet", "flood", "logs"] {
+    for tool in ["quiet", "flood", "logs", "large", "many"] {
         let mut command = playground.host();
         command.args(["call", &format!("esc:{tool}"), "--json", "--input", "{}"]);
         // Into a file: a pipe that nobody reads while we look would hold the host up.

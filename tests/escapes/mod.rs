@@ -14,6 +14,7 @@ mod refusals;
 
 pub use playground::{PYTHON, Playground, Who, finish, is_root, processes_of, skipped};
 
+use playground::missing;
 use probe::Row;
 use serde_json::json;
 use std::fs;
@@ -158,7 +159,7 @@ fn probes(who: Who, below: &str) {
     wrong.extend(attack(&mut playground, "kernel", kernel::KERNEL));
     match probe::found("node") {
         Some(_) => wrong.extend(attack(&mut playground, "nodes", files::NODE)),
-        None => skipped(files::NODE.len(), "no node on this machine"),
+        None => missing(files::NODE.len(), "node"),
     }
     assert!(wrong.is_empty(), "{} of the probes, as {}:\n{}", wrong.len(), who.name(), wrong.join("\n"));
 }
@@ -176,7 +177,7 @@ fn controls(who: Who) {
         ("nodes", "main.js", files::NODE),
     ] {
         if script == "main.js" && probe::found("node").is_none() {
-            skipped(rows.len(), "no node on this machine");
+            missing(rows.len(), "node");
             continue;
         }
         // Each spoils its playground: that is what it is to show.

@@ -6,7 +6,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, UdpSocket};
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -55,11 +55,16 @@ pub fn is_root() -> bool {
     fs::metadata("/proc/self").unwrap().uid() == 0 && map.split_whitespace().eq(["0", "0", "4294967295"])
 }
 
-/// Names what this machine cannot run; in CI that is a failure.
+/// Names what could not be run here, and how much it was.
 pub fn skipped(count: usize, why: &str) {
-    assert!(std::env::var_os("TOOLHOST_CI").is_none(), "CI must be able to run this: {why}");
     // Past the test harness, which would swallow it.
     let _ = writeln!(std::io::stderr(), "SKIPPED {count}: {why}");
+}
+
+/// The same for a missing program: CI installs all of them, so there it is a failure.
+pub fn missing(count: usize, program: &str) {
+    assert!(std::env::var_os("TOOLHOST_CI").is_none(), "CI must have it: {program}");
+    skipped(count, &format!("no {program} on this machine"));
 }
 
 /// Where others may knock, and whether they did.
@@ -68,6 +73,7 @@ pub struct Listeners {
     udp: UdpSocket,
     streams: Vec<UnixListener>,
     datagrams: Vec<UnixDatagram>,
+    pipe: fs::File,
     pub abstract_name: String,
 }
 
@@ -76,7 +82,11 @@ impl Listeners {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("toolhost-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::SeqCst));
         let address = |text: &str| SocketAddr::from_abstract_name(text).unwrap();
+        let pipe = folder.join("pipe");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let reader = fs::OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open(&pipe).unwrap();
         let listeners = Listeners {
+            pipe: reader,
             tcp: TcpListener::bind("127.0.0.1:0").unwrap(),
             udp: UdpSocket::bind("127.0.0.1:0").unwrap(),
             streams: vec![
@@ -89,7 +99,7 @@ impl Listeners {
             ],
             abstract_name: name,
         };
-        for socket in ["stream.sock", "dgram.sock"] {
+        for socket in ["stream.sock", "dgram.sock", "pipe"] {
             fs::set_permissions(folder.join(socket), fs::Permissions::from_mode(0o777)).unwrap();
         }
         listeners.tcp.set_nonblocking(true).unwrap();
@@ -112,6 +122,7 @@ impl Listeners {
         while self.udp.recv(&mut [0; 64]).is_ok() {
             count += 1;
         }
+        count += usize::from((&self.pipe).read(&mut [0; 64]).is_ok_and(|bytes| bytes > 0));
         for listener in &self.streams {
             while listener.accept().is_ok() {
                 count += 1;

@@ -1,6 +1,6 @@
 //! Runs rows of probes: all of one tool in one call, and all controls in one process outside.
 
-use super::playground::{Ended, PYTHON, Playground, SEARCH_PATH, Who, finish, skipped};
+use super::playground::{Ended, PYTHON, Playground, SEARCH_PATH, Who, finish, missing};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
@@ -129,7 +129,7 @@ pub fn outside(playground: &Playground, tool: &str, script: &str, rows: &[Row]) 
         let every: Vec<&Row> = rows.iter().map(|(row, _)| *row).collect();
         let Some(command) = unwalled(playground, kind, &playground.path(&format!("user_scripts/{tool}/{script}")))
         else {
-            skipped(every.len(), "controls need unshare(1) with all namespaces");
+            missing(every.len(), "unshare(1) that makes all namespaces");
             continue;
         };
         let ended = finish(command, asked(&every, &words).as_bytes());

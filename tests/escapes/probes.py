@@ -68,6 +68,11 @@ def write(path):
         f.write(first or b"X")
 
 
+def write_pipe(path):
+    fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+    os.write(fd, b"escaped")
+
+
 def open_for_writing(path):
     os.close(os.open(path, os.O_WRONLY))
 
@@ -185,6 +190,10 @@ def label(path):
 
 def unlabel(path):
     os.removexattr(path, "user.toolhost")
+
+
+def file_capability(path):
+    os.setxattr(path, "security.capability", bytes.fromhex("0100000200000020000000000000000000000000"))
 
 
 def lease(path):

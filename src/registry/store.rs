@@ -169,9 +169,11 @@ impl Registry {
 
     /// The same; `standing`: the tools that no newcomer's write grant takes down.
     fn publish_beside(&self, state: &State, standing: &settle::Held) {
-        let (mut tools, mut refused) = settle::settle(self.candidates(state).collect(), &self.held());
+        let mut tools: Vec<Tool> = self.candidates(state).collect();
         let written = state.rules.as_ref().map(|(p, m)| fence::written(&tools, p, m)).unwrap_or_default();
+        // First, so that a file which a tool dropped claims nothing: not even a conflict with a good tool.
         let fenced = fence::withhold(&mut tools, &written, standing);
+        let (mut tools, mut refused) = settle::settle(tools, &self.held());
         availability::settle_requires(&mut tools);
         let mut reports: Vec<FileReport> = state.sources.iter().flat_map(|entry| entry.found.reports.clone()).collect();
         let mut by_path: BTreeMap<PathBuf, usize> = BTreeMap::new();

@@ -145,7 +145,10 @@ impl Cgroups {
                 let _ = write(m.join("memory.swap.max"), "0".to_owned());
                 let _ = write(m.join("memory.oom.group"), "1".to_owned());
                 write(p.join("pids.max"), processes.to_string())?;
-                group.files.push(open(m.join("memory.peak"), false)?);
+                // Writing it resets it (Linux 6.12); before that the peak is the launcher's, not the call's.
+                let peak = m.join("memory.peak");
+                let both = OpenOptions::new().read(true).write(true).open(&peak).map(OwnedFd::from);
+                group.files.push(both.or_else(|_| open(peak, false))?);
                 group.files.push(open(m.join("memory.events"), false)?);
                 group.files.push(open(c.join("cpu.stat"), false)?);
                 group.files.push(open(p.join("pids.events"), false)?);
@@ -199,7 +202,7 @@ impl Drop for Group {
     fn drop(&mut self) {
         for folder in &self.folders {
             // A killed tree leaves the group a moment after it was reaped.
-            for _ in 0..20 {
+            for _ in 0..200 {
                 match std::fs::remove_dir(folder) {
                     Err(e) if e.raw_os_error() == Some(nix::libc::EBUSY) => {
                         std::thread::sleep(std::time::Duration::from_millis(5));
@@ -248,9 +251,8 @@ impl Counters {
 
     pub fn begin(&mut self) {
         self.before = self.totals();
-        if self.version == Version::V1 {
-            let _ = pwrite(&self.peak, b"0", 0);
-        }
+        // Where it cannot be reset, it says more than was used, never less.
+        let _ = pwrite(&self.peak, b"0", 0);
     }
 
     /// What this call has used so far.

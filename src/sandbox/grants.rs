@@ -40,6 +40,9 @@ pub fn resolve(shape: &Shape, script: bool) -> Result<Resolved, Fault> {
                 if grant.access == Access::Write {
                     check_writable(path)?;
                 }
+                if path.starts_with("/tmp") || path.starts_with("/dev/shm") {
+                    check_plain(path)?;
+                }
                 insert(&mut mounts, mount(path, grant.access, &folder));
             }
             Opening::Snapshot { folder, names } => {
@@ -253,6 +256,21 @@ fn check_mounts(path: &Path, points: &[PathBuf]) -> Result<(), Fault> {
             ),
         )),
     }
+}
+
+/// Below /tmp Landlock does not stop writing into pipes and sockets of a read grant (see `scratch`), so there may be none.
+fn check_plain(path: &Path) -> Result<(), Fault> {
+    for (seen, entry) in walkdir::WalkDir::new(path).follow_links(false).into_iter().flatten().enumerate() {
+        let kind = entry.file_type();
+        if seen > MAX_WRITABLE_ENTRIES || !(kind.is_file() || kind.is_dir() || kind.is_symlink()) {
+            let person = format!(
+                "{}: a grant below /tmp may hold only plain files and folders, at most {MAX_WRITABLE_ENTRIES}; grant a folder elsewhere",
+                entry.path().display()
+            );
+            return Err(refuse("a granted folder below /tmp holds a pipe, socket or device", person));
+        }
+    }
+    Ok(())
 }
 
 /// A file by which tools or policies are made: no tool may write one.

@@ -33,10 +33,20 @@ pub struct Lease {
     pub lock: Option<Flock<File>>,
 }
 
+/// /proc/sys belongs to the machine's uid 0, under whatever number it is mapped here.
+fn is_kernel_root(id: u32) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata("/proc/sys").is_ok_and(|meta| meta.uid() == id)
+}
+
 /// Takes an id; `None` = all of the pool are in use.
 pub fn lease(pool: std::ops::Range<u32>) -> std::io::Result<Option<Lease>> {
     if !real_root() {
         let id = nix::unistd::geteuid().as_raw();
+        if is_kernel_root(id) {
+            let why = "this user namespace maps our id to uid 0 of the machine, and a tool never runs as that; start toolhost as root outside of it, or as an ordinary user";
+            return Err(std::io::Error::new(std::io::ErrorKind::PermissionDenied, why));
+        }
         return Ok(Some(Lease { identity: Identity { id, pooled: false }, lock: None }));
     }
     let folder = Path::new(LOCKS);

@@ -23,7 +23,7 @@ pub enum Right {
     List,
     /// Read, write, make and remove plain files and folders.
     Write,
-    /// As `Write`, and links and pipes: the call's own scratch.
+    /// As `Write`, and links and pipes: the call's own scratch, where no grant is shown below it.
     Scratch,
     /// Devices: read and write the file, no more.
     Device,

@@ -5,30 +5,32 @@
 use super::plan::{Plan, Step};
 use crate::policy::Limits;
 use crate::quantity::{GIB, Limit, MIB};
-use nix::libc;
+use nix::sys::resource::{Resource, getrlimit};
 
 pub fn raise(plan: &mut Plan, limits: &Limits, counted: bool, lasting: bool) {
-    let mut set = |resource: libc::__rlimit_resource_t, value: u64| {
-        plan.add("limits", Step::Limit { resource, value });
+    let mut set = |resource: Resource, value: u64| {
+        // Only root may pass a limit that this process itself has; a smaller one holds as well.
+        let most = getrlimit(resource).map_or(value, |(_, hard)| hard);
+        plan.add("limits", Step::Limit { resource: resource as u32, value: value.min(most) });
     };
-    set(libc::RLIMIT_CORE, 0);
-    set(libc::RLIMIT_NOFILE, limits.get(Limit::OpenFiles));
-    set(libc::RLIMIT_FSIZE, limits.get(Limit::FileBytes));
+    set(Resource::RLIMIT_CORE, 0);
+    set(Resource::RLIMIT_NOFILE, limits.get(Limit::OpenFiles));
+    set(Resource::RLIMIT_FSIZE, limits.get(Limit::FileBytes));
     // Per call, because the user namespace of the call is counted on its own.
-    set(libc::RLIMIT_NPROC, limits.get(Limit::Processes));
-    set(libc::RLIMIT_MEMLOCK, MIB);
-    set(libc::RLIMIT_MSGQUEUE, 0);
-    set(libc::RLIMIT_SIGPENDING, 1024);
-    set(libc::RLIMIT_RTPRIO, 0);
-    set(libc::RLIMIT_NICE, 0);
-    set(libc::RLIMIT_STACK, 64 * MIB);
+    set(Resource::RLIMIT_NPROC, limits.get(Limit::Processes));
+    set(Resource::RLIMIT_MEMLOCK, MIB);
+    set(Resource::RLIMIT_MSGQUEUE, 0);
+    set(Resource::RLIMIT_SIGPENDING, 1024);
+    set(Resource::RLIMIT_RTPRIO, 0);
+    set(Resource::RLIMIT_NICE, 0);
+    set(Resource::RLIMIT_STACK, 64 * MIB);
     if !lasting {
         // Whole seconds, and only a backstop: the launcher ends the call at the exact limit.
-        set(libc::RLIMIT_CPU, limits.get(Limit::CpuMs).div_ceil(1000) + 1);
+        set(Resource::RLIMIT_CPU, limits.get(Limit::CpuMs).div_ceil(1000) + 1);
         if !counted {
             // Bounds what one process can reserve at all. Far above the limit: a tool that passes the limit is to
             // end with its name, by the sampler, and not with an error of its own.
-            set(libc::RLIMIT_DATA, limits.get(Limit::MemoryBytes).saturating_add(4 * GIB));
+            set(Resource::RLIMIT_DATA, limits.get(Limit::MemoryBytes).saturating_add(4 * GIB));
         }
     }
 }

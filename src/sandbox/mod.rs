@@ -128,9 +128,9 @@ fn raise(r: &Raising) -> plan::Plan {
     view::enter(&mut plan, &setup.folder); // the working folder
     session::raise(&mut plan);
     descriptors::raise(&mut plan, r.stdio, r.third); // marks; they close at execve
-    limits::raise(&mut plan, &setup.limits, r.counters.is_some(), setup.lasting); // after identity: counted for it
     privileges::no_new(&mut plan); // Landlock and seccomp require it
     landlock::raise(&mut plan, r.ruleset); // after all mounts, since it forbids mounting
+    limits::raise(&mut plan, &setup.limits, r.counters.is_some(), setup.lasting); // after all that opens files itself
     privileges::drop_all(&mut plan, r.last_capability); // after the last step that needs one
     seccomp::raise(&mut plan, r.filter); // last: nothing after it needs a refused call
     let program = match &setup.program {

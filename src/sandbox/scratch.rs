@@ -16,7 +16,7 @@ use nix::unistd::{Gid, Uid, chown};
 use std::ffi::{CStr, CString};
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{OpenOptionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 const PLACE: &str = "/.toolhost/scratch";
@@ -67,8 +67,11 @@ impl Scratch {
             staged: Vec::new(),
             allowed: Vec::new(),
         };
-        scratch.folder("tmp", Path::new("/tmp"))?;
-        scratch.folder("shm", Path::new("/dev/shm"))?;
+        // Landlock adds up the rights on the way from a file to the root, so a grant shown below /tmp has those of
+        // /tmp as well: then no links and pipes there either.
+        let right = if late.is_empty() { Right::Scratch } else { Right::Write };
+        scratch.folder("tmp", Path::new("/tmp"), right)?;
+        scratch.folder("shm", Path::new("/dev/shm"), right)?;
         for late in late {
             scratch.attach(late)?;
         }
@@ -76,14 +79,14 @@ impl Scratch {
     }
 
     /// A folder of the scratch, shown at `at`, owned by the tool.
-    fn folder(&mut self, name: &str, at: &Path) -> Result<PathBuf, Problem> {
+    fn folder(&mut self, name: &str, at: &Path, right: Right) -> Result<PathBuf, Problem> {
         let path = Path::new(PLACE).join(name);
         fs::create_dir(&path).map_err(io(format!("making {}", at.display())))?;
         self.own(&path)?;
         let file = open_path(&path)?;
         let bound = sys::open_tree(file.as_fd(), c"", false).map_err(problem("a bind of scratch"))?;
         self.mount(&bound, at)?;
-        self.allowed.push((file, true, Right::Scratch));
+        self.allowed.push((file, true, right));
         Ok(path)
     }
 
@@ -119,6 +122,7 @@ impl Scratch {
     pub fn stage(&mut self, stage: &Stage, from: &OwnedFd, number: usize) -> Result<(), Problem> {
         let names = fs::read_dir(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(from)))
             .map_err(io(format!("reading {}", stage.folder.display())))?;
+        let owner = nix::sys::stat::fstat(from).map_err(problem("a staged folder"))?.st_uid;
         let names: Vec<_> = names.flatten().map(|e| e.file_name()).collect();
         // What stays visible is held before the copy covers it.
         let mut rest = Vec::new();
@@ -141,9 +145,9 @@ impl Scratch {
         if view::is_late(&stage.folder) {
             view::make_folder(&stage.folder)?;
         }
-        let place = self.folder(&format!("stage{number}"), &stage.folder)?;
+        let place = self.folder(&format!("stage{number}"), &stage.folder, Right::Write)?;
         for name in names.iter().filter(|name| matches(name)) {
-            self.copy(from, name, &place)?;
+            self.copy(from, name, &place, owner)?;
         }
         for (path, folder, bound) in rest {
             view::make_point(&path, folder)?;
@@ -154,11 +158,13 @@ impl Scratch {
     }
 
     /// One regular file, by descriptor, never through a link.
-    fn copy(&self, from: &OwnedFd, name: &std::ffi::OsStr, to: &Path) -> Result<(), Problem> {
+    fn copy(&self, from: &OwnedFd, name: &std::ffi::OsStr, to: &Path, owner: u32) -> Result<(), Problem> {
         let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
         let Ok(source) = nix::fcntl::openat(from, name, flags, Mode::empty()) else { return Ok(()) };
         let mut source = fs::File::from(source);
-        if !source.metadata().is_ok_and(|m| m.is_file()) {
+        // Root reads everything; the tool gets what the folder's owner has, or anybody may read.
+        let fit = |m: &fs::Metadata| m.is_file() && (!self.identity.pooled || m.uid() == owner || m.mode() & 0o4 != 0);
+        if !source.metadata().is_ok_and(|m| fit(&m)) {
             return Ok(());
         }
         let target = to.join(name);

@@ -35,6 +35,13 @@ enum Rule {
         argument: u32,
         values: &'static [u32],
     },
+    /// As `Only`, and EPERM when the other argument has any of these bits.
+    OnlyWithout {
+        argument: u32,
+        value: u32,
+        other: u32,
+        bits: u32,
+    },
     /// EPERM unless the low word of this argument is this.
     Only {
         argument: u32,
@@ -47,7 +54,7 @@ enum Rule {
     },
 }
 
-use Rule::{Creates, Errno, NoBits, NotOneOf, Only};
+use Rule::{Creates, Errno, NoBits, NotOneOf, Only, OnlyWithout};
 
 /// Each call with its rule and the reason.
 const RULES: &[(i64, Rule)] = &[
@@ -121,7 +128,11 @@ const RULES: &[(i64, Rule)] = &[
     (libc::SYS_vhangup, Errno(EPERM)),
     // Sockets: no family at all; a pair of connected unix sockets stays inside the call.
     (libc::SYS_socket, Errno(EPERM)),
-    (libc::SYS_socketpair, Only { argument: 0, value: libc::AF_UNIX as u32 }),
+    // Of connected pairs only those that cannot be sent elsewhere by name: SOCK_STREAM and SOCK_SEQPACKET.
+    (libc::SYS_socketpair, OnlyWithout { argument: 0, value: libc::AF_UNIX as u32, other: 1, bits: 2 }),
+    (libc::SYS_connect, Errno(EPERM)),
+    (libc::SYS_bind, Errno(EPERM)),
+    (libc::SYS_listen, Errno(EPERM)),
     // System V and POSIX IPC: outlive processes.
     (libc::SYS_shmget, Errno(EPERM)),
     (libc::SYS_shmat, Errno(EPERM)),
@@ -182,6 +193,14 @@ fn block(rule: Rule) -> Vec<Insn> {
         Errno(errno) => vec![answer(RET_ERRNO | errno)],
         NoBits { argument, bits } => vec![load_argument(argument), insn(IF_ANY_BIT, 0, 1, bits), refuse, allow],
         Only { argument, value } => vec![load_argument(argument), insn(IF_EQUAL, 1, 0, value), refuse, allow],
+        OnlyWithout { argument, value, other, bits } => vec![
+            load_argument(argument),
+            insn(IF_EQUAL, 0, 2, value),
+            load_argument(other),
+            insn(IF_ANY_BIT, 0, 1, bits),
+            refuse,
+            allow,
+        ],
         NotOneOf { argument, values } => {
             let mut out = vec![load_argument(argument)];
             for value in values {
@@ -307,6 +326,13 @@ mod tests {
                 Some(Only { argument, value }) => {
                     assert_eq!(got(with(argument, value)), RET_ALLOW, "{nr}");
                     assert_eq!(got(with(argument, value ^ 1)), refused, "{nr}");
+                }
+                Some(OnlyWithout { argument, value, other, bits }) => {
+                    let mut args = with(argument, value);
+                    assert_eq!(got(args), RET_ALLOW, "{nr}");
+                    args[other as usize] = bits;
+                    assert_eq!(got(args), refused, "{nr}");
+                    assert_eq!(got(with(argument, value ^ 3)), refused, "{nr}");
                 }
                 Some(Creates { flags, mode }) => {
                     let mut args = with(mode, 0o4755);

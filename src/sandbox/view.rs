@@ -97,9 +97,10 @@ pub fn raise(setup: &Setup) -> Result<View, Problem> {
     for root in &roots {
         plan_root(&mut planned, root)?;
     }
+    // Read-only: a device can still be written, its mode and times cannot.
     for device in DEVICES {
         let at = Path::new("/dev").join(device);
-        let bound = bind(&at, false, NOSUID | NOEXEC)?;
+        let bound = bind(&at, false, NOSUID | NOEXEC | RDONLY)?;
         planned.push(Planned { at, piece: Piece::Bound { mount: bound, folder: false }, right: Right::Device });
     }
     for wanted in &setup.mounts {

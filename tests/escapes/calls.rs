@@ -17,7 +17,8 @@ pub struct Call {
     /// `ok <json>`, or `Type: part of the message`; `|` between endings that are both right.
     pub ending: &'static str,
     /// The same where memory and CPU are sampled, if it differs: a refused fork(2) is seen by the script alone,
-    /// and memory that belongs to no process (socket buffers) is not seen at all.
+    /// memory that belongs to no process (socket buffers) is not seen at all, nor is the CPU of children that live
+    /// and vanish between two looks.
     pub sampled: &'static str,
     /// What the script prints outside, where nothing stops it; empty = it would do harm, or not end.
     pub control: &'static str,
@@ -199,6 +200,17 @@ pub const CALLS: &[Call] = &[
         "",
         r#"{"cpu":"spent"}"#,
         "for _ in range(60):\n    p = os.fork()\n    if p == 0:\n        while time.process_time() < 0.04:\n            pass\n        os._exit(0)\n    os.waitpid(p, 0)\nsay({'cpu': 'spent'})\n"
+    ),
+    call!(
+        "short children that nobody waits for",
+        "cgroup",
+        "P16",
+        r#"{"limits":{"cpuMs":300}}"#,
+        0,
+        "ResourceLimitError: cpuMs",
+        r#"ok {"cpu":"spent"}|ResourceLimitError: cpuMs"#,
+        r#"{"cpu":"spent"}"#,
+        "signal.signal(signal.SIGCHLD, signal.SIG_IGN)\nfor _ in range(300):\n    p = os.fork()\n    if p == 0:\n        while time.process_time() < 0.008:\n            pass\n        os._exit(0)\n    try:\n        os.waitpid(p, 0)\n    except ChildProcessError:\n        pass\nsay({'cpu': 'spent'})\n"
     ),
     call!(
         "busy loop",

@@ -29,12 +29,13 @@ pub fn enter(real_root: bool) -> Result<(), (&'static str, nix::errno::Errno)> {
 
 /// The tool's own, below the launcher's: it is pid 1, so killing it ends everything it started.
 pub fn raise(plan: &mut Plan) {
-    plan.namespaces = libc::CLONE_NEWUSER
-        | libc::CLONE_NEWNS
-        | libc::CLONE_NEWPID
-        | libc::CLONE_NEWIPC
-        | libc::CLONE_NEWUTS
-        | libc::CLONE_NEWCGROUP;
+    plan.namespaces =
+        libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
+}
+
+/// After joining the group, so that the call sees that group as the root, without its name.
+pub fn own_cgroup(plan: &mut Plan) {
+    plan.add("namespaces", Step::OwnCgroup);
 }
 
 /// /proc of the new pid namespace. After the identity: mounting needs the mapped user namespace.

@@ -30,6 +30,8 @@ pub enum Step {
     SetIds {
         id: u32,
     },
+    /// A cgroup namespace of its own.
+    OwnCgroup,
     /// The call's own /proc, read-only.
     MountProc,
     Chdir(CString),
@@ -104,6 +106,7 @@ impl Step {
             Step::Write { .. } => "joining the cgroup",
             Step::WriteFile { .. } => "writing the id map",
             Step::SetIds { .. } => "setresuid(2)",
+            Step::OwnCgroup => "unshare(CLONE_NEWCGROUP)",
             Step::MountProc => "mounting /proc",
             Step::Chdir(_) => "chdir(2) to the tool's folder",
             Step::Duplicate { .. } => "dup2(2)",

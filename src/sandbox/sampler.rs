@@ -68,11 +68,19 @@ fn process(pid: u32) -> Option<Process> {
 
 /// Anonymous and shared memory pages, without files of the interpreter.
 fn resident(pid: u32) -> u64 {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let own = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    // A first thread that ended shows no memory of its own; the others still hold all of it.
+    let text = if own.contains("RssAnon:") { own } else { of_another_thread(pid).unwrap_or(own) };
     let kib = |name: &str| -> u64 {
         text.lines().find_map(|l| l.strip_prefix(name)?.trim().strip_suffix(" kB")?.trim().parse().ok()).unwrap_or(0)
     };
     (kib("RssAnon:") + kib("RssShmem:")) * 1024
+}
+
+fn of_another_thread(pid: u32) -> Option<String> {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+    let texts = threads.flatten().filter_map(|t| std::fs::read_to_string(t.path().join("status")).ok());
+    texts.into_iter().find(|text| text.contains("RssAnon:"))
 }
 
 fn proportional(pid: u32) -> u64 {

@@ -245,6 +245,7 @@ fn perform(child: &Child, step: &Step) -> libc::c_long {
                 }
                 libc::syscall(libc::SYS_setresuid, *id, *id, *id)
             }
+            Step::OwnCgroup => libc::unshare(libc::CLONE_NEWCGROUP).into(),
             Step::MountProc => libc::mount(
                 c"proc".as_ptr(),
                 c"/proc".as_ptr(),

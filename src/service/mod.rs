@@ -293,6 +293,10 @@ impl Service {
         while let Ok(event) = heard.try_recv() {
             self.heard(event, trace);
         }
+        if outcome.as_ref().is_err_and(|fault| matches!(fault.kind, Kind::SecurityError | Kind::CapabilityError)) {
+            // The executor looked at what was granted and refused: nothing was started.
+            trace.never_ran();
+        }
         outcome
     }
 

@@ -125,6 +125,11 @@ impl Trace {
         self.ran |= !self.speaks_envelope;
     }
 
+    /// It was refused after all.
+    pub fn never_ran(&mut self) {
+        self.ran = false;
+    }
+
     pub fn log(&mut self, line: &str) {
         if self.logs.len() < EVENT_LINES {
             self.logs.push(cut(line));

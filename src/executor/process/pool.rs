@@ -102,8 +102,11 @@ impl Launchers {
     /// An id for a new launcher; idle launchers give theirs back before the pool counts as exhausted.
     fn lease(&self) -> Result<identity::Lease, Fault> {
         let failed = |e: std::io::Error| {
-            Fault::new(Kind::InternalError, "no id for the tool")
-                .person(format!("locking an id below /run/toolhost: {e}"))
+            Fault::new(
+                Kind::CapabilityError,
+                "the wall `identity` cannot be raised on this machine, so nothing was run",
+            )
+            .person(format!("taking an id for the tool (root locks one below /run/toolhost): {e}"))
         };
         if let Some(lease) = identity::lease(self.pool.clone()).map_err(failed)? {
             return Ok(lease);

@@ -23,7 +23,7 @@ const MANIFESTS: usize = 10_000;
 
 /// From the limit to the answer, which comes when the whole tree is reaped.
 pub fn kill(house: &House, plan: &Plan, board: &mut Board) -> anyhow::Result<()> {
-    board.section("timeout to reaped, children deaf to SIGTERM");
+    board.section("timeout to reaped, SIGTERM ignored");
     let mut tool = match house.static_tool(HOSTILE, modules::HOSTILE_C) {
         Ok(tool) => tool.with_timeout(UP),
         Err(why) => {
@@ -63,7 +63,7 @@ fn alive(name: &str) -> usize {
 }
 
 pub fn load(house: &House, _plan: &Plan, board: &mut Board) -> anyhow::Result<()> {
-    board.section(&format!("load {MANIFESTS} manifests, each in a folder of its own"));
+    board.section(&format!("load {MANIFESTS} manifests, a folder each"));
     let folder = tempfile::tempdir_in(&house.root)?;
     let base = folder.path().canonicalize()?;
     for number in 0..MANIFESTS {
@@ -87,7 +87,7 @@ pub fn load(house: &House, _plan: &Plan, board: &mut Board) -> anyhow::Result<()
 /// One whole life of the program: settings, scan, launcher, call, farewell.
 pub fn cli(house: &House, plan: &Plan, board: &mut Board) -> anyhow::Result<()> {
     board.section("one-shot command line (no gate)");
-    let mut tools = vec![("typed", "toolhost call, typed WASI, compiled before")];
+    let mut tools = vec![("typed", "toolhost call, typed WASI (compiled)")];
     if house.version(Language::Python).is_some() {
         tools.insert(0, ("python", "toolhost call, Python"));
     }

@@ -1,0 +1,181 @@
+//! The house: a root folder with tools, and a host as the command line builds it, from the library.
+//!
+//! The launcher is the real binary. Nothing is switched off.
+
+use super::modules;
+use anyhow::{Context as _, ensure};
+use serde_json::{Value, json};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use toolhost::executor::process::{Launchers, Scripts, WasmWorkers};
+use toolhost::executor::wasm::{Cache, Wasm};
+use toolhost::manifest::{self, Language};
+use toolhost::sandbox::identity;
+use toolhost::service::{self, Executors, Parts, Service, audit};
+use toolhost::{executor, policy, registry, runtimes};
+
+pub const BINARY: &str = env!("CARGO_BIN_EXE_toolhost");
+
+pub struct House {
+    pub root: PathBuf,
+    pub runtime: tokio::runtime::Runtime,
+    pub launchers: Arc<Launchers>,
+    pub scripts: Arc<Scripts>,
+    pub wasm: Arc<Wasm>,
+    pub service: Arc<Service>,
+    pub machine: Arc<policy::Machine>,
+    snapshot: Arc<registry::Snapshot>,
+    policies: Arc<policy::Policies>,
+    _folder: tempfile::TempDir,
+}
+
+/// What an executor is given.
+#[derive(Clone)]
+pub struct Tool {
+    pub manifest: Arc<manifest::Manifest>,
+    pub site: manifest::Site,
+    pub confinement: policy::Confinement,
+}
+
+/// Two files: a script and its manifest.
+pub fn write_tool(base: &Path, name: &str, language: &str, script: &str, content: &[u8]) -> anyhow::Result<()> {
+    let folder = base.join(name);
+    fs::create_dir_all(&folder)?;
+    fs::write(folder.join(script), content)?;
+    let manifest = json!({
+        "toolId": format!("bench:{name}"), "displayName": name, "description": "Gives its input back.",
+        "version": "1.0.0",
+        "handler": {"type": "external-script", "scriptPath": format!("{name}/{script}"), "language": language},
+        "parameters": {"type": "object", "required": ["message"],
+            "properties": {"message": {"type": "string", "description": "Any text."}}},
+        "output": {"type": "object", "required": ["message"]},
+    });
+    fs::write(folder.join(format!("{name}.tool.json")), serde_json::to_vec_pretty(&manifest)?)?;
+    Ok(())
+}
+
+fn write_tools(base: &Path) -> anyhow::Result<()> {
+    write_tool(base, "python", "python", "main.py", modules::PYTHON.as_bytes())?;
+    write_tool(base, "python-spins", "python", "main.py", modules::PYTHON_SPINS.as_bytes())?;
+    write_tool(base, "python-sleeps", "python", "main.py", modules::PYTHON_SLEEPS.as_bytes())?;
+    write_tool(base, "node", "nodejs", "main.js", modules::NODE.as_bytes())?;
+    write_tool(base, "bun", "bun", "main.js", modules::BUN.as_bytes())?;
+    write_tool(base, "typed", "wasm", "main.wat", modules::TYPED.as_bytes())?;
+    write_tool(base, "preview1", "wasm", "main.wat", modules::echo().as_bytes())?;
+    write_tool(base, "component", "wasm", "main.wasm", &modules::component()?)?;
+    write_tool(base, "wasm-spins", "wasm", "main.wat", modules::spins().as_bytes())?;
+    write_tool(base, "wasm-sleeps", "wasm", "main.wat", modules::sleeps().as_bytes())
+}
+
+impl House {
+    pub fn new() -> anyhow::Result<House> {
+        // Not below /tmp, where no tool of a real host lies: grants there are bound call by call.
+        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
+        let root = folder.path().canonicalize()?;
+        let scripts_base = root.join("user_scripts");
+        write_tools(&scripts_base)?;
+        let registry = registry::Registry::new();
+        let loader = registry::DirectToolLoader::new(Vec::new(), vec![scripts_base.clone()]);
+        registry.add_source(Arc::new(loader)).map_err(anyhow::Error::msg)?;
+        let snapshot = registry.snapshot();
+        let found = runtimes::discover(&std::env::var_os("PATH").unwrap_or_default(), std::slice::from_ref(&root));
+        let machine = Arc::new(policy::Machine { runtimes: found.runtimes, ..policy::Machine::default() });
+        let policies = Arc::new(policy::Policies::built_in());
+        let launchers = Arc::new(Launchers::new(fs::File::open(BINARY)?.into(), identity::POOL));
+        let scripts = Arc::new(Scripts::new(launchers.clone()));
+        let cache = Cache::temporary().map_err(anyhow::Error::msg)?;
+        let wasm = Arc::new(Wasm::new(Arc::new(WasmWorkers::new(launchers.clone())), cache));
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        let service = Service::new(Parts {
+            registry: Arc::new(registry),
+            policies: policies.clone(),
+            machine: machine.clone(),
+            executors: Executors {
+                process: Some(scripts.clone()),
+                wasm: Some(wasm.clone()),
+                methods: Arc::new(executor::method::Methods::new()),
+                extensions: Default::default(),
+            },
+            audit: audit::Log::new(root.join("state/audit.jsonl")),
+            scripts: vec![scripts_base],
+            settings: service::Settings::default(),
+        });
+        Ok(House { root, runtime, launchers, scripts, wasm, service, machine, snapshot, policies, _folder: folder })
+    }
+
+    pub fn version(&self, language: Language) -> Option<&str> {
+        self.machine.runtimes.get(&language).map(|runtime| runtime.version.as_str())
+    }
+
+    /// A tool by its name, confined as the house's policy has it.
+    pub fn tool(&self, name: &str) -> anyhow::Result<Tool> {
+        let tool = self.snapshot.find(&format!("bench:{name}"))?;
+        let decision = policy::decide(&tool.manifest, &tool.site, &self.policies, &self.machine);
+        let confinement = policy::confine(&decision, None, None)?;
+        Ok(Tool { manifest: tool.manifest.clone(), site: tool.site.clone(), confinement })
+    }
+
+    /// A static program as a tool: no manifest speaks of those, so its shape is made by hand.
+    pub fn static_tool(&self, name: &str, source: &str) -> anyhow::Result<Tool> {
+        let folder = self.root.join("static");
+        let program = folder.join(name);
+        if !program.exists() {
+            compile(&folder, &program, source)?;
+        }
+        let like = self.snapshot.find("bench:preview1")?;
+        let shape = policy::Shape {
+            tool: format!("bench:{name}@1.0.0"),
+            runtime: policy::Runtime {
+                language: Language::Python,
+                program: policy::Program::Path(program),
+                arguments: Vec::new(),
+                roots: vec![folder],
+                version: String::new(),
+                found: "bench".to_owned(),
+            },
+            script: None,
+            entry_point: None,
+            folder: "/tmp".into(),
+            grants: Vec::new(),
+            network: policy::Network::None,
+            limits: policy::Limits::house(),
+            env: Default::default(),
+            require_cgroup: false,
+            stderr_is_error: false,
+        };
+        let per_call = policy::PerCall { timeout_ms: 30_000, source: None };
+        let confinement = policy::Confinement { shape, per_call };
+        Ok(Tool { manifest: like.manifest.clone(), site: like.site.clone(), confinement })
+    }
+}
+
+fn compile(folder: &Path, program: &Path, source: &str) -> anyhow::Result<()> {
+    fs::create_dir_all(folder)?;
+    let text = program.with_extension("c");
+    fs::write(&text, source)?;
+    let compiler = std::process::Command::new("gcc")
+        .args(["-O2", "-static", "-o"])
+        .args([program, &text])
+        .output()
+        .context("gcc does not start")?;
+    ensure!(compiler.status.success(), "gcc -static: {}", String::from_utf8_lossy(&compiler.stderr).trim());
+    Ok(())
+}
+
+impl Tool {
+    pub fn with_timeout(mut self, timeout: Duration) -> Tool {
+        self.confinement.per_call.timeout_ms = timeout.as_millis() as u64;
+        self
+    }
+
+    pub fn call(&self, input: &Value) -> executor::Call {
+        executor::Call {
+            manifest: self.manifest.clone(),
+            site: self.site.clone(),
+            input: input.clone(),
+            confinement: Some(self.confinement.clone()),
+        }
+    }
+}

@@ -202,7 +202,9 @@ fn fifty_rounds(who: Who) {
     }
     std::thread::sleep(Duration::from_millis(200));
     let now = server.descriptors();
-    assert!(now <= descriptors + 4, "{who:?}: {descriptors} descriptors after the first round, {now} at the end");
+    // A launcher that is kept holds about nine; how many are kept depends on how many calls met. A leak would be one
+    // or more for each of fifty rounds.
+    assert!(now <= descriptors + 36, "{who:?}: {descriptors} descriptors after the first round, {now} at the end");
     let scripts = crate::escapes::processes_of(&playground.path("user_scripts").display().to_string());
     let running: Vec<_> = scripts.iter().filter(|(_, line)| line.contains("main.py")).collect();
     assert!(running.is_empty(), "{who:?}: {running:?}");

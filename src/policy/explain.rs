@@ -66,7 +66,9 @@ fn head(decision: &Decision, out: &mut String) {
     };
     line(out, "  policy   ", &format!("{}{from}, mode {mode}", decision.policy));
     match (&decision.script, decision.in_process) {
-        (Some(script), _) => line(out, "  script   ", &script.display().to_string()),
+        (Some(script), _) => {
+            line(out, "  script   ", &format!("{} (always shown, read-only: it is what runs)", script.display()));
+        }
         (None, true) => line(
             out,
             "  script   ",

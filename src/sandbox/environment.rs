@@ -1,6 +1,7 @@
 //! Wall: environment. Made from nothing: no variable of the host is visible by any road.
 
 use crate::policy::{Program, Shape};
+use std::sync::OnceLock;
 
 /// Libraries that start as many threads as the machine has CPUs run into `processes`; these keep them to what is granted.
 const THREAD_COUNTS: [&str; 6] = [
@@ -23,7 +24,9 @@ pub fn of(shape: &Shape) -> Vec<String> {
     }
     let mut out =
         vec![format!("PATH={path}"), "HOME=/tmp".to_owned(), "TMPDIR=/tmp".to_owned(), "LANG=C.UTF-8".to_owned()];
-    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    // Asked once: it reads the cgroup's files each time.
+    static CPUS: OnceLock<usize> = OnceLock::new();
+    let cpus = CPUS.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from));
     out.extend(THREAD_COUNTS.iter().map(|name| format!("{name}={cpus}")));
     out.extend(shape.env.iter().map(|(name, value)| format!("{name}={value}")));
     out

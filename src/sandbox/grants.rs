@@ -5,6 +5,7 @@
 
 use super::protocol::{Mount, Stage};
 use crate::fault::{Fault, Kind};
+use crate::manifest::Language;
 use crate::policy::name_matches;
 use crate::policy::{Access, Grant, Opening, Shape};
 use crate::quantity::{MAX_SNAPSHOT_FILES, MAX_WRITABLE_ENTRIES};
@@ -12,6 +13,7 @@ use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, mkdirat};
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
@@ -20,6 +22,8 @@ use std::path::{Path, PathBuf};
 pub struct Resolved {
     pub mounts: Vec<Mount>,
     pub stages: Vec<Stage>,
+    /// Pipes, sockets and devices that an empty file covers.
+    pub masks: Vec<PathBuf>,
 }
 
 fn refuse(message: &str, person: String) -> Fault {
@@ -29,9 +33,10 @@ fn refuse(message: &str, person: String) -> Fault {
 /// Looks at every grant of `shape` on this machine. `script`: it lies there and is shown to the tool that runs it,
 /// whatever else is granted.
 pub fn resolve(shape: &Shape, script: bool) -> Result<Resolved, Fault> {
-    let points = mount_points();
+    let points = if shape.grants.is_empty() { Vec::new() } else { mount_points() };
     let mut mounts: BTreeMap<PathBuf, Mount> = BTreeMap::new();
     let mut stages: BTreeMap<PathBuf, Stage> = BTreeMap::new();
+    let mut masks = Vec::new();
     for grant in &shape.grants {
         match &grant.opening {
             Opening::Live { path } => {
@@ -41,7 +46,7 @@ pub fn resolve(shape: &Shape, script: bool) -> Result<Resolved, Fault> {
                     check_writable(path)?;
                 }
                 if path.starts_with("/tmp") || path.starts_with("/dev/shm") {
-                    check_plain(path)?;
+                    masks.extend(specials(path)?);
                 }
                 insert(&mut mounts, mount(path, grant.access, &folder));
             }
@@ -65,7 +70,9 @@ pub fn resolve(shape: &Shape, script: bool) -> Result<Resolved, Fault> {
             }
         }
     }
-    if let Some(path) = shape.script.as_ref().filter(|_| script) {
+    // A module is read by the host, which compiles it.
+    let shown = script && shape.runtime.language != Language::Wasm;
+    if let Some(path) = shape.script.as_ref().filter(|_| shown) {
         let stat = look(path).map_err(|errno| explain(path, errno))?;
         if !is(&stat, SFlag::S_IFREG) {
             return Err(refuse(
@@ -75,7 +82,7 @@ pub fn resolve(shape: &Shape, script: bool) -> Result<Resolved, Fault> {
         }
         insert(&mut mounts, mount(path, Access::Read, &stat));
     }
-    let mut resolved = Resolved { mounts: uncovered(mounts), stages: stages.into_values().collect() };
+    let mut resolved = Resolved { mounts: uncovered(mounts), stages: stages.into_values().collect(), masks };
     for stage in &mut resolved.stages {
         stage.show_rest = resolved.mounts.iter().any(|m| m.folder && stage.folder.starts_with(&m.path));
     }
@@ -220,7 +227,15 @@ fn matching(folder: &Path, names: &str) -> Result<Vec<(PathBuf, FileStat)>, Faul
 
 /// Mount points of this machine, unescaped (proc_pid_mountinfo(5)).
 fn mount_points() -> Vec<PathBuf> {
-    let text = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    // In large pieces: the kernel makes the text anew for every read.
+    let mut text = Vec::with_capacity(64 * 1024);
+    if let Ok(mut file) = std::fs::File::open("/proc/self/mountinfo") {
+        let mut piece = vec![0u8; 64 * 1024];
+        while let Ok(length @ 1..) = file.read(&mut piece) {
+            text.extend_from_slice(&piece[..length]);
+        }
+    }
+    let text = String::from_utf8_lossy(&text);
     text.lines().filter_map(|line| line.split(' ').nth(4)).map(unescape).collect()
 }
 
@@ -258,19 +273,25 @@ fn check_mounts(path: &Path, points: &[PathBuf]) -> Result<(), Fault> {
     }
 }
 
-/// Below /tmp Landlock does not stop writing into pipes and sockets of a read grant (see `scratch`), so there may be none.
-fn check_plain(path: &Path) -> Result<(), Fault> {
+/// Below /tmp Landlock does not stop writing into a pipe of a read grant (see `scratch`), so what is no plain
+/// file or folder is covered.
+fn specials(path: &Path) -> Result<Vec<PathBuf>, Fault> {
+    let mut found = Vec::new();
     for (seen, entry) in walkdir::WalkDir::new(path).follow_links(false).into_iter().flatten().enumerate() {
         let kind = entry.file_type();
-        if seen > MAX_WRITABLE_ENTRIES || !(kind.is_file() || kind.is_dir() || kind.is_symlink()) {
+        if seen > MAX_WRITABLE_ENTRIES || found.len() > MAX_SNAPSHOT_FILES {
             let person = format!(
-                "{}: a grant below /tmp may hold only plain files and folders, at most {MAX_WRITABLE_ENTRIES}; grant a folder elsewhere",
-                entry.path().display()
+                "{}: a grant below /tmp may hold {MAX_WRITABLE_ENTRIES} entries, {MAX_SNAPSHOT_FILES} of them pipes, sockets or devices; grant a folder elsewhere",
+                path.display()
             );
-            return Err(refuse("a granted folder below /tmp holds a pipe, socket or device", person));
+            return Err(refuse("a granted folder below /tmp holds too much to check", person));
+        }
+        if !(kind.is_file() || kind.is_dir() || kind.is_symlink()) {
+            found.push(entry.into_path());
         }
     }
-    Ok(())
+    found.sort();
+    Ok(found)
 }
 
 /// A file by which tools or policies are made: no tool may write one.

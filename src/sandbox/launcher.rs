@@ -267,7 +267,6 @@ impl Launcher<'_> {
         })?;
         // The tool alone holds its ends now, so that the host sees them close.
         drop((given.stdio, given.third, ruleset));
-        send(self.control, &FromLauncher::Started, &[]).map_err(io("telling the host"))?;
         let deadline = (!self.setup.lasting).then(|| started + Duration::from_millis(timeout_ms));
         let exited = self.watch(pid, &pidfd, deadline, scratch)?;
         let staged = if exited.killed.is_none() { scratch.staged()? } else { Vec::new() };

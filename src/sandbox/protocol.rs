@@ -69,6 +69,8 @@ pub struct Setup {
     pub roots: Vec<PathBuf>,
     pub mounts: Vec<Mount>,
     pub stages: Vec<Stage>,
+    /// Places below /tmp that an empty file covers.
+    pub masks: Vec<PathBuf>,
     /// Files of our own, shown below /.toolhost: name and text.
     pub files: Vec<(String, String)>,
     pub folder: PathBuf,
@@ -136,7 +138,6 @@ pub enum FromLauncher {
         what: String,
         errno: i32,
     },
-    Started,
     /// Beside it: one folder descriptor for each stage.
     Exited(Exited),
 }

@@ -75,6 +75,9 @@ impl Scratch {
         for late in late {
             scratch.attach(late)?;
         }
+        for place in &setup.masks {
+            scratch.cover(place)?;
+        }
         Ok(scratch)
     }
 
@@ -116,6 +119,18 @@ impl Scratch {
             sys::open_tree(here.as_fd(), aside, false).map_err(problem(format!("binding {}", late.at.display())))?;
         view::make_point(&late.at, late.folder)?;
         self.mount(&bound, &late.at)
+    }
+
+    /// An empty file over a pipe or socket of the host. One that is gone by now needs none.
+    fn cover(&mut self, place: &Path) -> Result<(), Problem> {
+        if fs::symlink_metadata(place).is_err() {
+            return Ok(());
+        }
+        let empty = open_path(Path::new(view::EMPTY))?;
+        let bound = sys::open_tree(empty.as_fd(), c"", false).map_err(problem("an empty file"))?;
+        sys::mount_setattr(bound.as_fd(), false, RDONLY | NOSUID | NODEV | NOEXEC, 0, None)
+            .map_err(problem("an empty file"))?;
+        self.mount(&bound, place)
     }
 
     /// A private copy of a staged folder, filled with the files that match now.

@@ -222,26 +222,48 @@ fn block(rule: Rule) -> Vec<Insn> {
     }
 }
 
-/// A search tree over `rules`, which are sorted by number.
+/// Most plain refusals that share one leaf.
+const LEAF: usize = 6;
+
+/// A search tree over `rules`, which are sorted by number. Neighbours that only refuse share a leaf: the kernel
+/// checks and translates every instruction when the filter is loaded, which is once a call.
 fn tree(rules: &[(u32, Rule)]) -> Vec<Insn> {
-    match rules {
-        [] => vec![answer(RET_ALLOW)],
-        [(number, rule)] => {
-            let block = block(*rule);
-            let mut out = vec![insn(IF_EQUAL, 0, block.len() as u8, *number)];
-            out.extend(block);
-            out.push(answer(RET_ALLOW));
-            out
+    if rules.len() <= LEAF
+        && let Some(errno) = common_errno(rules)
+    {
+        let mut out = Vec::with_capacity(rules.len() + 2);
+        for (at, (number, _)) in rules.iter().enumerate() {
+            // To the refusal, which stands behind the rest of the numbers and the allowance.
+            out.push(insn(IF_EQUAL, (rules.len() - at) as u8, 0, *number));
         }
-        _ => {
-            let (low, high) = rules.split_at(rules.len() / 2);
-            let left = tree(low);
-            let mut out = vec![insn(IF_AT_LEAST, 0, 1, high[0].0), insn(JUMP, 0, 0, left.len() as u32)];
-            out.extend(left);
-            out.extend(tree(high));
-            out
-        }
+        out.push(answer(RET_ALLOW));
+        out.push(answer(RET_ERRNO | errno));
+        return out;
     }
+    if let [(number, rule)] = rules {
+        let block = block(*rule);
+        let mut out = vec![insn(IF_EQUAL, 0, block.len() as u8, *number)];
+        out.extend(block);
+        out.push(answer(RET_ALLOW));
+        return out;
+    }
+    let (low, high) = rules.split_at(rules.len() / 2);
+    let left = tree(low);
+    let mut out = match u8::try_from(left.len()) {
+        Ok(skip) => vec![insn(IF_AT_LEAST, skip, 0, high[0].0)],
+        // Farther than a conditional jump reaches.
+        Err(_) => vec![insn(IF_AT_LEAST, 0, 1, high[0].0), insn(JUMP, 0, 0, left.len() as u32)],
+    };
+    out.extend(left);
+    out.extend(tree(high));
+    out
+}
+
+/// The errno that all of these answer, whatever their arguments.
+fn common_errno(rules: &[(u32, Rule)]) -> Option<u32> {
+    let mut errnos = rules.iter().map(|(_, rule)| if let Errno(errno) = rule { Some(*errno) } else { None });
+    let first = errnos.next()??;
+    errnos.all(|errno| errno == Some(first)).then_some(first)
 }
 
 /// The whole filter. Where no cgroup counts memory, memfd_create(2) is refused too: its pages belong to no process.

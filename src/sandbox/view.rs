@@ -27,6 +27,8 @@ pub const NOEXEC: u64 = 8;
 
 /// Our own folder in the view: shims, and mounts that wait for their place below /tmp.
 pub const OURS: &str = "/.toolhost";
+/// Covers what may not be touched.
+pub const EMPTY: &str = "/.toolhost/empty";
 /// Where the tree is put together. Its own content is out of reach from then on; /tmp exists everywhere.
 const SITE: &str = "/tmp";
 
@@ -253,6 +255,7 @@ fn write_files(setup: &Setup, inside: &dyn Fn(&Path) -> PathBuf) -> Result<(), P
     for (path, text) in &texts {
         fs::write(inside(Path::new(path)), text).map_err(io(path))?;
     }
+    fs::write(inside(Path::new(EMPTY)), "").map_err(io(EMPTY))?;
     for (name, text) in &setup.files {
         let path = Path::new(OURS).join(name);
         fs::write(inside(&path), text).map_err(io(path.display()))?;

@@ -97,7 +97,7 @@ pub async fn run(launchers: &Arc<Launchers>, shape: &Shape, around: &Surrounding
             match launcher.hear().await.map_err(|e| lost(&e.to_string()))? {
                 (FromLauncher::Exited(exited), _) => return Ok(exited),
                 (FromLauncher::Refused { wall, what, errno }, _) => return Err(Unready::Wall { wall, what, errno }),
-                (FromLauncher::Ready { .. } | FromLauncher::Started, _) => {}
+                (FromLauncher::Ready { .. }, _) => {}
             }
         }
     };
@@ -234,6 +234,14 @@ fn shown(shape: &Shape) -> impl Iterator<Item = &Path> {
 
 /// What the confinement says of a path: the nearest grant decides, and of two at one place the wider.
 fn allowed(shape: &Shape, path: &Path, write: bool) -> bool {
+    if !write && shape.script.as_deref() == Some(path) {
+        // Whatever is granted, the script is shown: it is what runs. (A module is read by the host.)
+        return shape.runtime.language != Language::Wasm || under_a_grant(shape, path, write);
+    }
+    under_a_grant(shape, path, write)
+}
+
+fn under_a_grant(shape: &Shape, path: &Path, write: bool) -> bool {
     let covering = shape.grants.iter().filter_map(|grant| Some((depth(&grant.opening, path)?, grant.access)));
     match covering.max() {
         Some((_, access)) => !write || access == Access::Write,

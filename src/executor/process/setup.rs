@@ -52,6 +52,7 @@ pub fn of(shape: &Shape, resolved: grants::Resolved, extra: &Extra, cgroup: Opti
         roots: shape.runtime.roots.clone(),
         mounts: resolved.mounts,
         stages: resolved.stages,
+        masks: resolved.masks,
         files,
         folder: shape.folder.clone(),
         program,

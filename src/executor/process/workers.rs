@@ -77,7 +77,7 @@ impl Behind {
             match launcher.hear().await.ok()? {
                 (FromLauncher::Exited(exited), staged) => return Some((exited, staged)),
                 (FromLauncher::Refused { .. }, _) => return None,
-                (FromLauncher::Ready { .. } | FromLauncher::Started, _) => {}
+                (FromLauncher::Ready { .. }, _) => {}
             }
         }
     }

@@ -110,7 +110,8 @@ impl Cgroups {
     /// One group with its limits.
     pub fn make(&self, memory: u64, processes: u64) -> std::io::Result<Group> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        let name = format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let host = std::process::id();
+        let name = format!("{host}-{}-{}", start_of(host).unwrap_or(0), NEXT.fetch_add(1, Ordering::Relaxed));
         let mut group = Group { folders: Vec::new(), files: Vec::new() };
         for folder in self.folders() {
             let folder = folder.join(&name);
@@ -173,13 +174,34 @@ fn own_groups() -> BTreeMap<String, String> {
     out
 }
 
-/// Removes groups whose host is gone. A group with processes in it stays (EBUSY).
+/// When a process started, in clock ticks since boot: with its pid, the same process and no later one.
+fn start_of(pid: u32) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    text.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+}
+
+/// Removes a group. A killed tree leaves it a moment after it was reaped.
+fn remove(folder: &Path, tries: u32) {
+    for _ in 0..tries {
+        match std::fs::remove_dir(folder) {
+            Err(e) if e.raw_os_error() == Some(nix::libc::EBUSY) => {
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+            _ => return,
+        }
+    }
+}
+
+/// Removes groups whose host is gone. A group that still has processes in it stays.
 fn sweep(folder: &Path) {
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        let host = name.to_str().and_then(|n| n.split('-').next()).and_then(|pid| pid.parse::<u32>().ok());
-        if host.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
-            let _ = std::fs::remove_dir(entry.path());
+        let mut parts = name.to_str().unwrap_or_default().splitn(3, '-').map(|part| part.parse::<u64>().ok());
+        let (Some(Some(pid)), Some(Some(start)), Some(Some(_))) = (parts.next(), parts.next(), parts.next()) else {
+            continue;
+        };
+        if u32::try_from(pid).ok().and_then(start_of) != Some(start) {
+            remove(&entry.path(), 20);
         }
     }
 }
@@ -201,15 +223,7 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         for folder in &self.folders {
-            // A killed tree leaves the group a moment after it was reaped.
-            for _ in 0..200 {
-                match std::fs::remove_dir(folder) {
-                    Err(e) if e.raw_os_error() == Some(nix::libc::EBUSY) => {
-                        std::thread::sleep(std::time::Duration::from_millis(5));
-                    }
-                    _ => break,
-                }
-            }
+            remove(folder, 200);
         }
     }
 }

@@ -56,7 +56,7 @@ impl Bare {
             ["--unshare-all", "--die-with-parent", "--new-session"].map(Into::into).into();
         let mut add = |words: &[&std::ffi::OsStr]| arguments.extend(words.iter().map(|w| (*w).to_owned()));
         let grants = shape.grants.iter().map(|grant| grant.opening.folder().to_owned());
-        let system = SYSTEM.iter().map(PathBuf::from);
+        let system = policy::SYSTEM_FOLDERS.iter().chain(&policy::SYSTEM_ETC).map(PathBuf::from);
         let mut shown: Vec<PathBuf> = Vec::new();
         for path in system.chain(shape.runtime.roots.iter().cloned()).chain(grants) {
             let Ok(meta) = path.symlink_metadata() else { continue };
@@ -101,29 +101,6 @@ impl Bare {
         Ok(took)
     }
 }
-
-/// What the view shows of the system (`sandbox::view`).
-const SYSTEM: [&str; 19] = [
-    "/usr/bin",
-    "/usr/sbin",
-    "/usr/lib",
-    "/usr/lib64",
-    "/usr/lib32",
-    "/usr/libx32",
-    "/usr/libexec",
-    "/usr/share",
-    "/bin",
-    "/sbin",
-    "/lib",
-    "/lib64",
-    "/lib32",
-    "/libx32",
-    "/etc/ssl/certs",
-    "/etc/pki/tls/certs",
-    "/etc/pki/ca-trust/extracted",
-    "/etc/ca-certificates",
-    "/etc/localtime",
-];
 
 /// One call of an executor, timed on the thread that waits for it.
 pub async fn run(executor: &dyn Executor, tool: &Tool, input: &Value) -> (Duration, Result<Outcome, fault::Fault>) {

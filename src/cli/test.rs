@@ -19,7 +19,7 @@ pub struct Args {
     /// The tool: id, id@1.2.0 or id@^1
     #[arg(required_unless_present = "all", conflicts_with = "all")]
     pub tool: Option<String>,
-    /// Every tool; those that cannot run here are named and counted
+    /// Every tool of the folders; those that cannot run here are named and counted (builtin tools: by name)
     #[arg(long)]
     pub all: bool,
 }
@@ -55,7 +55,12 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
 
 fn chosen(service: &Service, args: &Args) -> anyhow::Result<Vec<Arc<registry::Tool>>> {
     let snapshot = service.registry().snapshot();
-    let Some(reference) = &args.tool else { return Ok(snapshot.list(&registry::Filter::default())) };
+    let Some(reference) = &args.tool else {
+        // The builtin tools' examples run scripts that the shipped folders hold, and only where a policy lets them:
+        // they are tested by name.
+        let files = registry::Filter { source: Some("files".to_owned()), ..registry::Filter::default() };
+        return Ok(snapshot.list(&files));
+    };
     Ok(vec![snapshot.find(reference).map_err(|fault| Refusal::of(&fault))?])
 }
 

@@ -34,6 +34,12 @@ fn refuse(message: &str, person: String) -> Fault {
 /// whatever else is granted.
 pub fn resolve(shape: &Shape, script: bool) -> Result<Resolved, Fault> {
     let points = if shape.grants.is_empty() { Vec::new() } else { mount_points() };
+    if points.is_empty() && !shape.grants.is_empty() {
+        return Err(refuse(
+            "the machine's mounts cannot be read",
+            "/proc/self/mountinfo cannot be read; is /proc mounted?".to_owned(),
+        ));
+    }
     let mut mounts: BTreeMap<PathBuf, Mount> = BTreeMap::new();
     let mut stages: BTreeMap<PathBuf, Stage> = BTreeMap::new();
     let mut masks = Vec::new();
@@ -308,8 +314,18 @@ fn check_writable(path: &Path) -> Result<(), Fault> {
                 format!("{}: more than {MAX_WRITABLE_ENTRIES} entries cannot be checked before a call", path.display());
             return Err(refuse("a writable folder holds too many files", person));
         }
-        let Ok(entry) = entry else { continue };
-        let Ok(meta) = entry.metadata() else { continue };
+        let looked = entry.and_then(|entry| Ok((entry.metadata()?, entry)));
+        let (meta, entry) = match looked {
+            Ok(both) => both,
+            Err(e) if e.io_error().is_some_and(|io| io.kind() == std::io::ErrorKind::NotFound) => continue,
+            // What cannot be looked into may hold a link; its owner, the tool, could open it.
+            Err(e) => {
+                return Err(refuse(
+                    "a writable folder holds what cannot be checked",
+                    format!("{e}; make it readable or move it out of the grant"),
+                ));
+            }
+        };
         let place = entry.path().display();
         if meta.is_file() && meta.nlink() > 1 {
             let person = format!(

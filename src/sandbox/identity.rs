@@ -7,7 +7,6 @@
 use super::Problem;
 use super::plan::{Plan, Step};
 use super::protocol::Identity;
-use nix::fcntl::{Flock, FlockArg};
 use std::ffi::CString;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -30,7 +29,7 @@ pub fn real_root() -> bool {
 /// since the launcher's parent inherits the lock.
 pub struct Lease {
     pub identity: Identity,
-    pub lock: Option<Flock<File>>,
+    pub lock: Option<File>,
 }
 
 /// /proc/sys belongs to the machine's uid 0, under whatever number it is mapped here.
@@ -62,8 +61,10 @@ pub fn lease(pool: std::ops::Range<u32>) -> std::io::Result<Option<Lease>> {
             .write(true)
             .mode(0o600)
             .open(folder.join(id.to_string()))?;
-        if let Ok(lock) = Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            return Ok(Some(Lease { identity: Identity { id, pooled: true }, lock: Some(lock) }));
+        // flock(2), which belongs to the open file: closing ours leaves it to the launcher's keeper.
+        // (A guard that unlocks when dropped would take it from the keeper, too.)
+        if file.try_lock().is_ok() {
+            return Ok(Some(Lease { identity: Identity { id, pooled: true }, lock: Some(file) }));
         }
     }
     Ok(None)
@@ -105,4 +106,24 @@ pub fn lend<T>(identity: Identity, clone: impl FnOnce() -> T) -> Result<T, Probl
     nix::unistd::seteuid(0.into()).map_err(failed("seteuid(2) back"))?;
     nix::unistd::setegid(0.into()).map_err(failed("setegid(2) back"))?;
     Ok(done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The host is done with its lease once the launcher runs; the id must not be lent again for that.
+    #[test]
+    fn an_id_stays_taken_while_a_launcher_holds_its_lock() {
+        if !real_root() {
+            println!("SKIPPED pool ids: only real root has a pool");
+            return;
+        }
+        let first = lease(POOL).expect("a lock").expect("a free id");
+        let (id, held) = (first.identity.id, first.lock.as_ref().map(|lock| lock.try_clone().expect("a duplicate")));
+        drop(first);
+        let second = lease(POOL).expect("a lock").expect("a free id");
+        assert_ne!(second.identity.id, id);
+        drop(held);
+    }
 }

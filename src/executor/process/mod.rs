@@ -50,7 +50,8 @@ impl Executor for Scripts {
             let input = serde_json::to_vec(&call.input)
                 .map_err(|e| Fault::new(Kind::InternalError, "the input cannot be written").person(e.to_string()))?;
             let allowed = confinement.shape.limits.get(Limit::InputBytes);
-            if input.len() as u64 > allowed {
+            let source = confinement.per_call.source.as_ref().map_or(0, String::len);
+            if input.len().max(source) as u64 > allowed {
                 let ending = Ending::OverLimit { limit: Limit::InputBytes, allowed };
                 return Ok(outcome(ending, &confinement.shape, started));
             }

@@ -146,7 +146,7 @@ impl House {
             stderr_is_error: false,
         };
         let per_call = policy::PerCall { timeout_ms: 30_000, source: None };
-        let confinement = policy::Confinement { shape, per_call };
+        let confinement = policy::Confinement { shape: Arc::new(shape), per_call };
         Ok(Tool { manifest: like.manifest.clone(), site: like.site.clone(), confinement })
     }
 }

@@ -31,7 +31,7 @@ pub fn kill(house: &House, plan: &Plan, board: &mut Board) -> anyhow::Result<()>
             return Ok(());
         }
     };
-    tool.confinement.shape.limits.set(Limit::Processes, 2000);
+    Arc::make_mut(&mut tool.confinement.shape).limits.set(Limit::Processes, 2000);
     for children in [0, 50, 500] {
         let mut series = Series::new(format!("{children} children"));
         for _ in 0..if plan.quick { 3 } else { 12 } {

@@ -93,7 +93,7 @@ fn unreadable(path: PathBuf, why: String) -> File {
 pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     let (policy_paths, paths) = args.paths.iter().cloned().partition::<Vec<_>, _>(|path| names_a_policy(path));
     // Policies that cannot be used are told with the files; what they would forbid is then not known.
-    let launchers = host::launchers()?;
+    let launchers = host::launchers(settings)?;
     let rules = host::policies(settings).ok().map(|policies| {
         let machine = Arc::new(host::machine(settings, &policies, &launchers));
         (policies, machine)

@@ -100,7 +100,7 @@ fn told<S: serde::Serializer>(result: &Result<String, String>, to: S) -> Result<
 
 pub fn run(settings: &Settings, args: &Args) -> anyhow::Result<ExitCode> {
     host::say_root(settings);
-    let launchers = host::launchers()?;
+    let launchers = host::launchers(settings)?;
     let runtime = host::runtime()?;
     let report = runtime.block_on(report(settings, &launchers));
     drop(runtime);
@@ -115,7 +115,7 @@ pub fn run(settings: &Settings, args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 async fn report(settings: &Settings, launchers: &Arc<Launchers>) -> Report {
-    let facts = Facts::of_this_machine(launchers.counted());
+    let facts = Facts::of_this_machine(launchers.counted(), launchers.pool());
     let around = examine::Surroundings {
         policies: settings.policies.clone(),
         home: super::settings::home(&|name| std::env::var_os(name)),

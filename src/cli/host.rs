@@ -71,7 +71,7 @@ impl Tools {
     pub fn of(settings: &Settings) -> anyhow::Result<Tools> {
         say_root(settings);
         let policies = policies(settings)?;
-        let launchers = launchers()?;
+        let launchers = launchers(settings)?;
         let machine = Arc::new(machine(settings, &policies, &launchers));
         Ok(Tools { snapshot: registry(settings, &policies, &machine)?.snapshot(), policies, machine, launchers })
     }
@@ -101,19 +101,19 @@ pub fn machine(settings: &Settings, policies: &policy::Policies, launchers: &Lau
     }
 }
 
-fn named_runtimes(policies: &policy::Policies, never_under: &[PathBuf]) -> BTreeMap<PathBuf, policy::Runtime> {
-    let named = policies.named_runtimes().into_iter().filter_map(|(language, path)| {
+fn named_runtimes(
+    policies: &policy::Policies,
+    never_under: &[PathBuf],
+) -> BTreeMap<PathBuf, Result<policy::Runtime, String>> {
+    let named = policies.named_runtimes().into_iter().map(|(language, path)| {
         let runtime = runtimes::named(language, &path).and_then(|runtime| {
             runtimes::outside(&runtime, never_under)?;
             Ok(runtime)
         });
-        match runtime {
-            Ok(runtime) => Some((path, runtime)),
-            Err(why) => {
-                tracing::warn!(target: "toolhost::host", "an interpreter named by a policy cannot be used: {why}");
-                None
-            }
+        if let Err(why) = &runtime {
+            tracing::warn!(target: "toolhost::host", "an interpreter named by a policy cannot be used: {why}");
         }
+        (path, runtime)
     });
     named.collect()
 }
@@ -152,8 +152,8 @@ fn wasm_executor(launchers: &Arc<Launchers>) -> Option<Arc<dyn executor::Executo
 }
 
 /// What starts launchers, from this very binary.
-pub fn launchers() -> anyhow::Result<Arc<Launchers>> {
-    let launchers = Launchers::of_this_binary()
+pub fn launchers(settings: &Settings) -> anyhow::Result<Arc<Launchers>> {
+    let launchers = Launchers::of_this_binary(settings.tool_ids.clone())
         .map_err(|e| Refusal::new(Exit::Host, format!("this binary cannot be opened to start launchers: {e}")))?;
     Ok(Arc::new(launchers))
 }
@@ -170,7 +170,7 @@ pub fn audit_log(settings: &Settings) -> anyhow::Result<audit::Log> {
 pub fn service(settings: &Settings) -> anyhow::Result<Arc<Service>> {
     let audit = audit_log(settings)?;
     let policies = policies(settings)?;
-    let launchers = launchers()?;
+    let launchers = launchers(settings)?;
     let machine = Arc::new(machine(settings, &policies, &launchers));
     let mut calls = service::Settings::default();
     calls.running = settings.running_calls.unwrap_or(calls.running);

@@ -13,9 +13,10 @@ use crate::{fault, manifest, policy, registry, sandbox};
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 /// The shape a call of this tool gets.
-fn shape(known: &host::Tools, host: &audit::Host<'_>, tool: &registry::Tool) -> anyhow::Result<policy::Shape> {
+fn shape(known: &host::Tools, host: &audit::Host<'_>, tool: &registry::Tool) -> anyhow::Result<Arc<policy::Shape>> {
     let refuse = |fault: fault::Fault| Refusal::of(&fault);
     if tool.manifest.id == policy::RUN_CODE {
         let site = manifest::Site { folder: "/tmp".into(), ..manifest::Site::clone(&tool.site) };

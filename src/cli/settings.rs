@@ -5,6 +5,7 @@
 //! Never: a config file from the current folder, or one that others can write.
 
 use super::refusal::{Exit, Refusal};
+use crate::sandbox::identity;
 use crate::service::runlog::{Level, Style};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -81,6 +82,8 @@ pub struct Settings {
     /// Capabilities the operator says this host has (`gpu`, …).
     pub capabilities: BTreeSet<String>,
     pub running_calls: Option<usize>,
+    /// Ids that tools get where this process is real root.
+    pub tool_ids: std::ops::Range<u32>,
     /// Colour on standard output.
     pub colour: bool,
     /// Setting → who said it.
@@ -99,6 +102,14 @@ struct Config {
     log: Option<String>,
     capabilities: Option<BTreeSet<String>>,
     running_calls: Option<usize>,
+    tool_ids: Option<ToolIds>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ToolIds {
+    first: u32,
+    count: u32,
 }
 
 /// The environment, as a function so that tests need not change this process's own.
@@ -141,6 +152,12 @@ impl Settings {
         let words =
             sources.said("log", "TOOLHOST_LOG", flags.log.clone().map(PathBuf::from), config.log.map(PathBuf::from))?;
         let log = words.map(|words| log_words(&words.to_string_lossy())).transpose()?;
+        let tool_ids = match (&config.tool_ids, &sources.config_file) {
+            (Some(ids), Some(file)) => identity::pool(ids.first, ids.count).map_err(|why| {
+                Refusal::new(Exit::Host, format!("config file {}: [tool_ids]: {why}", file.display()))
+            })?,
+            _ => identity::POOL,
+        };
         Ok(Settings {
             root,
             tools,
@@ -150,6 +167,7 @@ impl Settings {
             log,
             capabilities: config.capabilities.unwrap_or_default(),
             running_calls: config.running_calls,
+            tool_ids,
             colour: std::io::stdout().is_terminal()
                 && variable("NO_COLOR").is_none()
                 && variable("TERM").is_none_or(|term| term != "dumb"),
@@ -326,17 +344,10 @@ pub(super) fn home(variable: Variables<'_>) -> Option<PathBuf> {
 
 /// Real root logs for the system; everybody else, mapped root included, for themselves.
 fn usual_audit_log(variable: Variables<'_>) -> Option<PathBuf> {
-    if is_real_root() && variable("XDG_STATE_HOME").is_none() {
+    if identity::real_root() && variable("XDG_STATE_HOME").is_none() {
         return Some(PathBuf::from("/var/log/toolhost/audit.jsonl"));
     }
     Some(folder(variable, "XDG_STATE_HOME", ".local/state")?.join("toolhost/audit.jsonl"))
-}
-
-/// Told by the map, never by the effective uid: root of a user namespace is an ordinary user.
-fn is_real_root() -> bool {
-    nix::unistd::geteuid().is_root()
-        && std::fs::read_to_string("/proc/self/uid_map")
-            .is_ok_and(|map| map.split_whitespace().eq(["0", "0", "4294967295"]))
 }
 
 /// `debug`, `json`, `debug,json`.
@@ -429,6 +440,10 @@ mod tests {
         assert!(settings(&flags, &[]).unwrap_err().to_string().contains("others can write it"));
         std::fs::set_permissions(&config, std::fs::Permissions::from_mode(0o600)).unwrap();
         assert!(settings(&flags, &[]).is_ok());
+        std::fs::write(&config, "[tool_ids]\nfirst = 200000\ncount = 16\n").unwrap();
+        assert_eq!(settings(&flags, &[]).unwrap().tool_ids, 200_000..200_016);
+        std::fs::write(&config, "[tool_ids]\nfirst = 1000\ncount = 16\n").unwrap();
+        assert!(settings(&flags, &[]).unwrap_err().to_string().contains("[tool_ids]: first must be at least 65536"));
         std::fs::write(&config, "rot = \"/\"\n").unwrap();
         assert!(settings(&flags, &[]).unwrap_err().to_string().contains("rot"));
     }

@@ -8,6 +8,7 @@ use crate::quantity::Limit;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Folders that every tool sees, read-only, where they exist: system programs and libraries.
 pub const SYSTEM_FOLDERS: [&str; 14] = [
@@ -156,10 +157,9 @@ pub struct PerCall {
     pub source: Option<String>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Confinement {
-    pub shape: Shape,
+    pub shape: Arc<Shape>,
     pub per_call: PerCall,
 }
 

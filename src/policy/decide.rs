@@ -15,7 +15,7 @@ use crate::fault::{Fault, Kind};
 use crate::manifest::{Handler, Language, Manifest, Site, StderrRule};
 use crate::quantity::Limit;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// The builtin tool that takes source text. It exists only where a policy names it by its exact id.
@@ -119,7 +119,7 @@ pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machin
     };
     decision.shape = match obstacles.fault(&decision.tool) {
         Some(fault) => Err(fault),
-        None => shape(&decision, subject, env),
+        None => shape(&decision, subject, env).map(Arc::new),
     };
     decision
 }
@@ -132,7 +132,7 @@ fn fences<'a>(subject: &Subject<'a>, policies: &'a Policies, machine: &Machine, 
     let site = subject.site;
     let manifests = subject.namers.iter().map(|(_, namer)| &namer.manifest).chain([&site.manifest]);
     let own = manifests.chain(&site.script).map(PathBuf::as_path).filter(|p| !p.as_os_str().is_empty()).collect();
-    let named = machine.named_runtimes.values();
+    let named = machine.named_runtimes.values().flatten();
     let runtimes = machine.runtimes.values().chain(named).flat_map(files_of).collect();
     Judge { site, policy, host: policies.host.as_ref(), protected: &policies.protected, own, runtimes }
 }
@@ -220,25 +220,28 @@ fn runtime(
 ) -> Option<Runtime> {
     let name = language.name();
     let named = policy.runtimes.get(&language);
-    let found = match (language, named) {
-        (Language::Wasm, _) => Some(ourselves()),
-        (_, Some(named)) => machine.named_runtimes.get(&named.path).filter(|r| r.language == language).cloned(),
-        (_, None) => machine.runtimes.get(&language).cloned(),
-    };
     let walls = [wall::VIEW, wall::LANDLOCK];
-    let Some(runtime) = found else {
-        let reason = match named {
-            Some(named) => format!("{} ({}) cannot be used here", named.path.display(), policy.place(named.at)),
-            None => format!(
+    let found = match (language, named) {
+        (Language::Wasm, _) => Ok(ourselves()),
+        (_, Some(named)) => named_runtime(language, &named.path, machine).map_err(|why| {
+            format!("{} ({}) cannot be used here: {why}", named.path.display(), policy.place(named.at))
+        }),
+        (_, None) => machine.runtimes.get(&language).cloned().ok_or_else(|| {
+            format!(
                 "{name} is not on this machine: none was found on PATH outside the tool folders; install it, or name one in a policy under [runtimes]"
-            ),
-        };
-        verdicts.push(Verdict::denied(What::Runtime, name, Narrower::Machine, reason, &walls));
-        obstacles.missing.push(match named {
-            Some(_) => format!("{name}: the interpreter that the policy names cannot be used"),
-            None => format!("{name}, which is not on this machine"),
-        });
-        return None;
+            )
+        }),
+    };
+    let runtime = match found {
+        Ok(runtime) => runtime,
+        Err(reason) => {
+            verdicts.push(Verdict::denied(What::Runtime, name, Narrower::Machine, reason, &walls));
+            obstacles.missing.push(match named {
+                Some(_) => format!("{name}: the interpreter that the policy names cannot be used"),
+                None => format!("{name}, which is not on this machine"),
+            });
+            return None;
+        }
     };
     let program = match &runtime.program {
         Program::Path(path) => path.display().to_string(),
@@ -252,6 +255,15 @@ fn runtime(
         None => verdict.because(format!("found: {}", runtime.found), "the language the handler names", "machine"),
     });
     Some(runtime)
+}
+
+fn named_runtime(language: Language, path: &Path, machine: &Machine) -> Result<Runtime, String> {
+    let found = machine.named_runtimes.get(path).ok_or("nobody looked at it")?;
+    let runtime = found.as_ref().map_err(String::clone)?;
+    if runtime.language != language {
+        return Err(format!("it runs {}", runtime.language.name()));
+    }
+    Ok(runtime.clone())
 }
 
 fn ourselves() -> Runtime {

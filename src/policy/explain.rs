@@ -212,7 +212,7 @@ pub fn json(decision: &Decision) -> Value {
         "refused": refused,
         "digests": {
             "policy": decision.digest,
-            "confinement": decision.shape.as_ref().ok().map(super::Shape::digest),
+            "confinement": decision.shape.as_ref().ok().map(|shape| shape.digest()),
         },
         "notDefended": NOT_DEFENDED,
     })

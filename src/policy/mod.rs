@@ -46,8 +46,8 @@ use std::sync::Arc;
 #[derive(Clone, Debug, Default)]
 pub struct Machine {
     pub runtimes: BTreeMap<Language, Runtime>,
-    /// The interpreters that policies name (`Policies::named_runtimes`), by their path, as far as they can be used.
-    pub named_runtimes: BTreeMap<PathBuf, Runtime>,
+    /// The interpreters that policies name (`Policies::named_runtimes`), by their path, or why one cannot be used.
+    pub named_runtimes: BTreeMap<PathBuf, Result<Runtime, String>>,
     /// What `requiredCapabilities` can be met here: `gpu`, `env:NAME`, … (Q9).
     pub capabilities: BTreeSet<String>,
     /// True where memory, CPU and processes are counted by a cgroup.
@@ -57,7 +57,7 @@ pub struct Machine {
 impl Machine {
     /// Is there anything to run this language with? (Wasm runs in this binary.)
     pub fn runs(&self, language: Language) -> bool {
-        let named = || self.named_runtimes.values().any(|runtime| runtime.language == language);
+        let named = || self.named_runtimes.values().flatten().any(|runtime| runtime.language == language);
         language == Language::Wasm || self.runtimes.contains_key(&language) || named()
     }
 

@@ -102,6 +102,7 @@ fn meet(decision: &mut Decision, other: &Decision) {
     decision.require_cgroup |= other.require_cgroup;
     decision.stderr_is_error |= other.stderr_is_error;
     if let Ok(shape) = &mut decision.shape {
+        let shape = Arc::make_mut(shape);
         shape.grants = decision.grants.clone();
         shape.limits = shape_limits(&decision.limits);
         shape.require_cgroup = decision.require_cgroup;

@@ -8,6 +8,7 @@ use crate::fault::Fault;
 use crate::quantity::Limit;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The walls, by the names they have in `sandbox`'s table.
 pub mod wall {
@@ -189,7 +190,7 @@ pub struct Decision {
     pub stderr_is_error: bool,
     /// Runs inside the host: a service method or an extension. It has no shape of its own.
     pub in_process: bool,
-    pub shape: Result<Shape, Fault>,
+    pub shape: Result<Arc<Shape>, Fault>,
     /// SHA-256 over the policy files that were used, hex.
     pub digest: String,
 }

@@ -14,8 +14,10 @@ use std::path::Path;
 
 /// The tool's own uid and gid, as it sees them.
 pub const GUEST: u32 = 1000;
-/// First id of the pool, and how many there are, where the configuration says nothing.
+/// The ids that tools get where the host is real root and its configuration says nothing.
 pub const POOL: std::ops::Range<u32> = 1_879_048_192..1_879_052_288;
+/// Ids below are people's and services' (login.defs(5), systemd's UIDs-GIDs); nobody's 65534 and its 16-bit end too.
+const LEAST: u32 = 65_536;
 const LOCKS: &str = "/run/toolhost/ids";
 
 /// Whose rights this process has, by its id map (user_namespaces(7)), never by its euid alone.
@@ -23,6 +25,18 @@ pub fn real_root() -> bool {
     let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     let whole = map.split_ascii_whitespace().eq(["0", "0", "4294967295"]);
     whole && nix::unistd::geteuid().is_root()
+}
+
+/// A pool as a configuration names it. Whoever owns a file with one of these ids, or runs as one, is not apart
+/// from tools, so accounts and their subordinate ids (subuid(5)) must lie elsewhere.
+pub fn pool(first: u32, count: u32) -> Result<std::ops::Range<u32>, String> {
+    let end = first.checked_add(count).filter(|end| *end <= i32::MAX.unsigned_abs());
+    match end {
+        _ if count == 0 => Err("count must be at least 1".to_owned()),
+        _ if first < LEAST => Err(format!("first must be at least {LEAST}: ids below are people's and services'")),
+        None => Err(format!("first + count must be at most {}", i32::MAX)),
+        Some(end) => Ok(first..end),
+    }
 }
 
 /// An id for one launcher; a pooled one is locked until this is dropped *and* the launcher is gone,
@@ -111,6 +125,14 @@ pub fn lend<T>(identity: Identity, clone: impl FnOnce() -> T) -> Result<T, Probl
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pool_holds_nobody_elses_ids() {
+        assert_eq!(pool(POOL.start, POOL.end - POOL.start), Ok(POOL));
+        for (first, count) in [(0, 1), (1000, 10), (65_534, 10), (100_000, 0), (2_147_483_647, 1), (u32::MAX, 2)] {
+            assert!(pool(first, count).is_err(), "{first} {count}");
+        }
+    }
 
     /// The host is done with its lease once the launcher runs; the id must not be lent again for that.
     #[test]

@@ -7,27 +7,44 @@
 use crate::{fault, policy};
 use fault::{Fault, Kind};
 use nix::fcntl::{FallocateFlags, OFlag};
+use serde::Serialize;
 use serde_json::Value;
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, File, Metadata, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Room that is set aside for a record before the call runs, bytes. No record is longer.
 const ROOM: u64 = 64 * 1024;
 /// Longest line that `recall` reads, bytes.
 const LONGEST_LINE: u64 = 4 * ROOM;
 
+/// Records for which room is set aside at a time.
+const ROOMS: u64 = 16;
+
 /// Where the records go.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Log {
     path: PathBuf,
+    /// The file of the last call: used again while the path still leads to it.
+    kept: Mutex<Option<Arc<Kept>>>,
+}
+
+/// An open log file.
+#[derive(Debug)]
+struct Kept {
+    file: File,
+    device: u64,
+    inode: u64,
+    /// How far blocks are set aside, bytes from its start.
+    reserved: Mutex<u64>,
 }
 
 /// An open log with room for one record.
 #[derive(Debug)]
 pub struct Entry {
-    file: File,
+    log: Arc<Kept>,
     path: PathBuf,
 }
 
@@ -41,20 +58,35 @@ pub struct Recalled {
 
 impl Log {
     pub fn new(path: impl Into<PathBuf>) -> Log {
-        Log { path: path.into() }
+        Log { path: path.into(), kept: Mutex::default() }
     }
 
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Opens the log and sets room aside. What fails here refuses the call.
+    /// Opens the log, unless it still is, and sets room aside. What fails here refuses the call.
     pub fn open(&self) -> Result<Entry, Fault> {
-        let file = self.opened().map_err(|why| self.refusal(&why))?;
-        Ok(Entry { file, path: self.path.clone() })
+        let log = self.opened().map_err(|why| self.refusal(&why))?;
+        Ok(Entry { log, path: self.path.clone() })
     }
 
-    fn opened(&self) -> Result<File, String> {
+    fn opened(&self) -> Result<Arc<Kept>, String> {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        // Whoever moved the log away, or opened it to others, finds that out at the next call.
+        let now = self.path.symlink_metadata().ok();
+        let same = |log: &&Arc<Kept>| now.as_ref().is_some_and(|now| (now.dev(), now.ino()) == (log.device, log.inode));
+        if let (Some(log), Some(now)) = (kept.as_ref().filter(same), &now) {
+            trustworthy(now)?;
+            log.reserve(now.len(), Arc::strong_count(log))?;
+            return Ok(log.clone());
+        }
+        let log = Arc::new(self.anew()?);
+        *kept = Some(log.clone());
+        Ok(log)
+    }
+
+    fn anew(&self) -> Result<Kept, String> {
         if let Some(folder) = self.path.parent() {
             private_folder(folder).map_err(|e| format!("its folder cannot be made: {e}"))?;
         }
@@ -69,18 +101,10 @@ impl Log {
             .open(&self.path)
             .map_err(|e| e.to_string())?;
         let facts = file.metadata().map_err(|e| e.to_string())?;
-        if !facts.is_file() {
-            return Err("it is not a regular file".into());
-        }
-        let me = nix::unistd::geteuid().as_raw();
-        if facts.uid() != me && facts.uid() != 0 {
-            return Err("it belongs to another user".into());
-        }
-        if facts.mode() & 0o022 != 0 {
-            return Err("others may write it; run `chmod go-w` on it".into());
-        }
-        reserve(&file, facts.len())?;
-        Ok(file)
+        trustworthy(&facts)?;
+        let log = Kept { file, device: facts.dev(), inode: facts.ino(), reserved: Mutex::new(0) };
+        log.reserve(facts.len(), 1)?;
+        Ok(log)
     }
 
     fn refusal(&self, why: &str) -> Fault {
@@ -93,11 +117,9 @@ impl Log {
     }
 
     /// Keeps the text of a confinement's shape, once per digest.
-    pub fn keep(&self, shape: &policy::Shape) -> Result<String, Fault> {
-        let digest = shape.digest();
-        self.kept(shape, &digest)
-            .map_err(|e| self.refusal(&format!("the text of the confinement cannot be kept beside it: {e}")))?;
-        Ok(digest)
+    pub fn keep(&self, shape: &policy::Shape, digest: &str) -> Result<(), Fault> {
+        self.kept(shape, digest)
+            .map_err(|e| self.refusal(&format!("the text of the confinement cannot be kept beside it: {e}")))
     }
 
     fn kept(&self, shape: &policy::Shape, digest: &str) -> io::Result<()> {
@@ -152,32 +174,59 @@ impl Log {
 
 impl Entry {
     /// Writes the record: one line, one write.
-    pub fn write(self, record: &Value) -> Result<(), Fault> {
+    pub fn write(self, record: &impl Serialize) -> Result<(), Fault> {
+        let lost = |why: String| {
+            Fault::new(Kind::InternalError, "The call ended, but its audit record could not be written.")
+                .person(format!("audit log {}: {why}", self.path.display()))
+        };
         let mut line = String::new();
-        if torn(&self.file) {
+        if torn(&self.log.file) {
             line.push('\n');
         }
-        line.push_str(&ascii(record));
+        line.push_str(&ascii(record).map_err(|e| lost(e.to_string()))?);
         line.push('\n');
-        let written = (&self.file).write(line.as_bytes());
-        match written {
+        match (&self.log.file).write(line.as_bytes()) {
             Ok(count) if count == line.len() => Ok(()),
-            other => Err(Fault::new(Kind::InternalError, "The call ended, but its audit record could not be written.")
-                .person(format!("audit log {}: {other:?} of {} bytes", self.path.display(), line.len()))),
+            other => Err(lost(format!("{other:?} of {} bytes", line.len()))),
         }
     }
 }
 
-/// Sets blocks aside, so that a full disk refuses the call instead of losing its record. Where the
-/// file system cannot, the write itself is the test.
-fn reserve(file: &File, end: u64) -> Result<(), String> {
-    use nix::errno::Errno;
-    let end = i64::try_from(end).map_err(|_| "it is too long".to_owned())?;
-    let room = i64::try_from(ROOM).unwrap_or(i64::MAX);
-    match nix::fcntl::fallocate(file, FallocateFlags::FALLOC_FL_KEEP_SIZE, end, room) {
-        Ok(()) | Err(Errno::EOPNOTSUPP | Errno::ENOSYS | Errno::EINTR | Errno::EINVAL) => Ok(()),
-        Err(e) => Err(e.to_string()),
+impl Kept {
+    /// Sets blocks aside for the records that are under way, so that a full disk refuses the call instead of
+    /// losing its record. Where the file system cannot, the write itself is the test.
+    fn reserve(&self, end: u64, records: usize) -> Result<(), String> {
+        use nix::errno::Errno;
+        let mut reserved = self.reserved.lock().unwrap_or_else(PoisonError::into_inner);
+        let rooms = u64::try_from(records).unwrap_or(u64::MAX).saturating_mul(ROOM);
+        if end.saturating_add(rooms) <= *reserved {
+            return Ok(());
+        }
+        let size = rooms.saturating_add(ROOMS * ROOM);
+        let (from, room) = (i64::try_from(end), i64::try_from(size));
+        let (Ok(from), Ok(room)) = (from, room) else { return Err("it is too long".to_owned()) };
+        match nix::fcntl::fallocate(&self.file, FallocateFlags::FALLOC_FL_KEEP_SIZE, from, room) {
+            Ok(()) => *reserved = end.saturating_add(size),
+            Err(Errno::EOPNOTSUPP | Errno::ENOSYS | Errno::EINTR | Errno::EINVAL) => {}
+            Err(e) => return Err(e.to_string()),
+        }
+        Ok(())
     }
+}
+
+/// Whether a file may take records: nobody else may have written it.
+fn trustworthy(facts: &Metadata) -> Result<(), String> {
+    if !facts.is_file() {
+        return Err("it is not a regular file".into());
+    }
+    let me = nix::unistd::geteuid().as_raw();
+    if facts.uid() != me && facts.uid() != 0 {
+        return Err("it belongs to another user".into());
+    }
+    if facts.mode() & 0o022 != 0 {
+        return Err("others may write it; run `chmod go-w` on it".into());
+    }
+    Ok(())
 }
 
 /// Whether an earlier writer was cut off in the middle of its line.
@@ -195,9 +244,12 @@ fn private_folder(folder: &Path) -> io::Result<()> {
 }
 
 /// JSON on one line of plain ASCII: nothing in a record can break a line or drive a terminal.
-pub fn ascii(value: &Value) -> String {
-    let text = value.to_string();
-    let mut line = String::with_capacity(text.len());
+pub fn ascii(value: &impl Serialize) -> serde_json::Result<String> {
+    let text = serde_json::to_string(value)?;
+    if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
+        return Ok(text);
+    }
+    let mut line = String::with_capacity(text.len() + text.len() / 8);
     for c in text.chars() {
         match c {
             ' '..='~' => line.push(c),
@@ -210,7 +262,7 @@ pub fn ascii(value: &Value) -> String {
             }
         }
     }
-    line
+    Ok(line)
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ mod report;
 pub mod runlog;
 mod runner;
 mod script_digest;
+mod standing;
 mod trace;
 
 pub use arguments::Arguments;
@@ -26,6 +27,7 @@ use crate::{executor, fault, policy, quantity, registry};
 use executor::{Call, Ending, Executor, Outcome};
 use fault::{Fault, Kind};
 use serde_json::Value;
+use standing::{Decided, Standing};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -86,8 +88,8 @@ pub struct Service {
     parts: Parts,
     guard: guard::Guard,
     scripts: script_digest::Cache,
-    /// The policies as they hold for one snapshot.
-    protected: Mutex<Option<(Arc<registry::Snapshot>, Arc<policy::Policies>)>>,
+    /// What holds for the snapshot of the last call.
+    standing: Mutex<Option<Arc<Standing>>>,
 }
 
 impl Service {
@@ -95,7 +97,7 @@ impl Service {
         let service = Arc::new(Service {
             guard: guard::Guard::new(parts.settings.running, parts.settings.waiting),
             scripts: script_digest::Cache::default(),
-            protected: Mutex::default(),
+            standing: Mutex::default(),
             parts,
         });
         service.parts.registry.answers_to(service.parts.policies.clone(), service.parts.machine.clone());
@@ -142,18 +144,20 @@ impl Service {
     async fn road(&self, request: CallRequest, trace: &mut Trace) -> Result<Value, Fault> {
         trace.owes(self.parts.audit.open()?);
         let _turn = self.guard.enter().await?;
-        let tool = self.parts.registry.snapshot().find(&request.tool)?;
+        let standing = self.standing();
+        let tool = standing.snapshot.find(&request.tool)?;
         let method = self.parts.executors.methods.find(&tool.manifest.handler);
         trace.found(&tool, method.as_ref().is_some_and(|method| method.speaks_envelope()));
         self.available(&tool)?;
         let input = checked(&tool.manifest, request.arguments, request.timeout_ms, trace)?;
-        let decision = policy::decide(&tool.manifest, &tool.site, &self.policies(), &self.parts.machine);
+        let decided = standing.decided(&tool);
+        let decision = &decided.decision;
         trace.decided(&decision.policy, &decision.digest);
         let (confinement, limit) = if decision.in_process {
-            let limit = in_process(&decision, request.timeout_ms)?;
+            let limit = in_process(decision, request.timeout_ms)?;
             (None, (!method.is_some_and(|method| method.keeps_time())).then_some(limit))
         } else {
-            (Some(self.confined(&decision, request.timeout_ms, &input, trace)?), None)
+            (Some(self.confined(&decided, request.timeout_ms, &input, trace)?), None)
         };
         let executor = self.executor(&tool.manifest.handler)?;
         let call = Call { manifest: tool.manifest.clone(), site: tool.site.clone(), input, confinement };
@@ -169,18 +173,16 @@ impl Service {
         Ok(output)
     }
 
-    /// The policies, with every manifest and script of this moment protected: no tool may write one.
-    fn policies(&self) -> Arc<policy::Policies> {
+    /// What holds now. No tool may write a manifest or script of this moment.
+    fn standing(&self) -> Arc<Standing> {
         let snapshot = self.parts.registry.snapshot();
-        let mut kept = self.protected.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, policies)) = kept.as_ref().filter(|(of, _)| Arc::ptr_eq(of, &snapshot)) {
-            return policies.clone();
+        let mut kept = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(standing) = kept.as_ref().filter(|standing| Arc::ptr_eq(&standing.snapshot, &snapshot)) {
+            return standing.clone();
         }
-        let mut policies = (*self.parts.policies).clone();
-        policies.protect(snapshot.files());
-        let policies = Arc::new(policies);
-        *kept = Some((snapshot, policies.clone()));
-        policies
+        let standing = Arc::new(Standing::new(snapshot, &self.parts.policies, self.parts.machine.clone()));
+        *kept = Some(standing.clone());
+        standing
     }
 
     /// What keeps a tool from being called on this machine; empty = nothing.
@@ -200,13 +202,14 @@ impl Service {
     }
 
     /// Whether a call could get as far as its executor: what is listed to agents.
-    pub fn can_call(&self, tool: &registry::Tool) -> bool {
+    pub fn can_call(&self, tool: &Arc<registry::Tool>) -> bool {
         let fixed_language = match &tool.manifest.handler {
             Handler::ServiceMethod { service, language, .. } if service == method::SCRIPT_SERVICE => *language,
             _ => None,
         };
-        let decision = policy::decide(&tool.manifest, &tool.site, &self.policies(), &self.parts.machine);
-        let allowed = if decision.in_process { in_process(&decision, None).is_ok() } else { decision.shape.is_ok() };
+        let decided = self.standing().decided(tool);
+        let decision = &decided.decision;
+        let allowed = if decision.in_process { in_process(decision, None).is_ok() } else { decision.shape.is_ok() };
         allowed
             && self.available(tool).is_ok()
             && self.executor(&tool.manifest.handler).is_ok()
@@ -216,19 +219,20 @@ impl Service {
     /// Confines, and keeps the text of what was decided.
     fn confined(
         &self,
-        decision: &policy::Decision,
+        decided: &Decided,
         asked_ms: Option<u64>,
         input: &Value,
         trace: &mut Trace,
     ) -> Result<policy::Confinement, Fault> {
+        let Decided { decision, shape_digest } = decided;
         let confinement = policy::confine(decision, asked_ms, None)?;
         if let Some(clamp) = policy::timeout_clamp(decision, asked_ms) {
             trace.note(clamp);
         }
         input_fits(&confinement, input)?;
-        let digest = self.parts.audit.keep(&confinement.shape)?;
+        self.parts.audit.keep(&confinement.shape, shape_digest)?;
         let script = confinement.shape.script.as_deref().and_then(|script| self.scripts.of(script));
-        trace.confined(&confinement, digest, script);
+        trace.confined(&confinement, shape_digest.clone(), script);
         Ok(confinement)
     }
 

@@ -23,7 +23,6 @@ pub enum Grade {
 
 #[derive(Clone, Debug)]
 pub struct Summary {
-    pub grade: Grade,
     pub call: String,
     pub user: String,
     pub tool: String,
@@ -35,29 +34,33 @@ pub struct Summary {
     pub result: String,
 }
 
-/// Writes the record.
-pub fn record(summary: &Summary) {
+/// Writes the record, if anybody listens at its level.
+pub fn record(grade: Grade, summary: impl Fn() -> Summary) {
     macro_rules! write_at {
         ($level:ident) => {
-            tracing::$level!(
-                target: "toolhost::call",
-                call = %shown(&summary.call),
-                user = %shown(&summary.user),
-                tool = %shown(&summary.tool),
-                parameters = %shown(&summary.parameters),
-                command = %shown(&summary.command),
-                dependencies = "none installed",
-                stdout = %shown(&summary.stdout),
-                stderr = %shown(&summary.stderr),
-                duration_ms = summary.duration_ms,
-                result = %shown(&summary.result),
-            )
+            if tracing::enabled!(target: "toolhost::call", tracing::Level::$level) {
+                let summary = summary();
+                tracing::event!(
+                    target: "toolhost::call",
+                    tracing::Level::$level,
+                    call = %shown(&summary.call),
+                    user = %shown(&summary.user),
+                    tool = %shown(&summary.tool),
+                    parameters = %shown(&summary.parameters),
+                    command = %shown(&summary.command),
+                    dependencies = "none installed",
+                    stdout = %shown(&summary.stdout),
+                    stderr = %shown(&summary.stderr),
+                    duration_ms = summary.duration_ms,
+                    result = %shown(&summary.result),
+                )
+            }
         };
     }
-    match summary.grade {
-        Grade::Fine => write_at!(info),
-        Grade::Failed => write_at!(warn),
-        Grade::Grave => write_at!(error),
+    match grade {
+        Grade::Fine => write_at!(INFO),
+        Grade::Failed => write_at!(WARN),
+        Grade::Grave => write_at!(ERROR),
     }
 }
 

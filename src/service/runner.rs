@@ -83,19 +83,19 @@ impl Service {
             method::What::File { site, language } => (site, language, None),
             method::What::Source { language, code } => (nowhere(), language, Some(code)),
         };
-        let policies = self.policies();
+        let standing = self.standing();
         let namers = self.namers(&site);
         let target = policy::RunTarget { site: site.clone(), language, entry_point: None };
-        let decision = policy::decide_run(&target, &context.manifest, &namers, &policies, &self.parts.machine);
+        let decision = policy::decide_run(&target, &context.manifest, &namers, &standing.policies, &self.parts.machine);
         let asked = (decision.policy.clone(), decision.digest.clone());
         let refusal = |fault| Box::new((Some(asked.clone()), fault));
         let mut confinement = policy::confine(&decision, timeout_ms, source).map_err(refusal)?;
         for (name, value) in env {
             literal(&name, &value).map_err(refusal)?;
-            confinement.shape.env.insert(name, value);
+            Arc::make_mut(&mut confinement.shape).env.insert(name, value);
         }
         input_fits(&confinement, input).map_err(refusal)?;
-        self.parts.audit.keep(&confinement.shape).map_err(refusal)?;
+        self.parts.audit.keep(&confinement.shape, &confinement.shape.digest()).map_err(refusal)?;
         let (policy, digest) = asked;
         Ok(((policy, digest, confinement), site, language))
     }

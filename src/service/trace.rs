@@ -10,6 +10,7 @@ use super::{CallRequest, audit, format, runlog};
 use crate::manifest::{Handler, text};
 use crate::{executor, fault, policy, registry};
 use fault::{Fault, Kind, Origin};
+use serde::Serialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Instant;
@@ -20,6 +21,26 @@ const CUT: usize = 2048;
 const VIOLATIONS: usize = 50;
 /// Most log lines kept from events, where the outcome brings none.
 const EVENT_LINES: usize = 1000;
+
+/// One line of the audit log.
+#[derive(Serialize)]
+struct Record<'a> {
+    time: String,
+    call: &'a str,
+    user: String,
+    tool: &'a str,
+    version: Option<String>,
+    digests: &'a Digests,
+    decision: &'a str,
+    rule: String,
+    limits: Option<&'a policy::Limits>,
+    outcome: String,
+    message: Option<String>,
+    arguments: String,
+    usage: &'a executor::Usage,
+    notes: &'a [String],
+    violations: Vec<Value>,
+}
 
 pub(super) struct Trace {
     pub id: String,
@@ -165,7 +186,7 @@ impl Trace {
             // A call that left no record must not count as a success.
             result = Err(fault);
         }
-        runlog::record(&self.summary(&result));
+        self.log_run(&result);
         let (output_data, error) = match result {
             Ok(value) => (Some(value), None),
             Err(fault) => (None, Some(fault)),
@@ -202,29 +223,29 @@ impl Trace {
         entry.write(&self.line(fault))
     }
 
-    fn line(&self, fault: Option<&Fault>) -> Value {
+    fn line<'a>(&'a self, fault: Option<&'a Fault>) -> Record<'a> {
         let refused = !self.ran;
-        json!({
-            "time": self.began.to_string(),
-            "call": self.id,
-            "user": cut(&self.user),
-            "tool": self.tool.as_ref().map_or_else(|| self.asked.clone(), |tool| tool.manifest.id.clone()),
-            "version": self.tool.as_ref().map(|tool| tool.manifest.version.to_string()),
-            "digests": self.digests,
-            "decision": if refused { "refused" } else { "allowed" },
-            "rule": match (fault, &self.policy) {
-                (Some(fault), _) if refused => rule(fault.kind),
+        Record {
+            time: self.began.to_string(),
+            call: &self.id,
+            user: cut(&self.user),
+            tool: self.tool.as_ref().map_or(&self.asked, |tool| &tool.manifest.id),
+            version: self.tool.as_ref().map(|tool| tool.manifest.version.to_string()),
+            digests: &self.digests,
+            decision: if refused { "refused" } else { "allowed" },
+            rule: match (fault, &self.policy) {
+                (Some(fault), _) if refused => rule(fault.kind).to_owned(),
                 (_, Some(policy)) => format!("policy {policy}"),
                 (_, None) => "in-process".to_owned(),
             },
-            "limits": self.limits,
-            "outcome": fault.map_or_else(|| "success".to_owned(), |fault| fault.kind.to_string()),
-            "message": fault.map(|fault| cut(&fault.message)),
-            "arguments": cut(&self.arguments.to_string()),
-            "usage": self.usage,
-            "notes": self.notes,
-            "violations": self.violations(fault),
-        })
+            limits: self.limits.as_ref(),
+            outcome: fault.map_or_else(|| "success".to_owned(), |fault| fault.kind.to_string()),
+            message: fault.map(|fault| cut(&fault.message)),
+            arguments: cut(&self.arguments.to_string()),
+            usage: &self.usage,
+            notes: &self.notes,
+            violations: self.violations(fault),
+        }
     }
 
     fn violations(&self, fault: Option<&Fault>) -> Vec<Value> {
@@ -242,19 +263,21 @@ impl Trace {
         own.into_iter().chain(seen).take(VIOLATIONS).collect()
     }
 
+    fn log_run(&self, result: &Result<Value, Fault>) {
+        let grade = match result.as_ref().map_err(|fault| fault.kind.origin()) {
+            Ok(_) => runlog::Grade::Fine,
+            Err(Origin::Policy | Origin::Host) => runlog::Grade::Grave,
+            Err(Origin::Caller | Origin::Tool) => runlog::Grade::Failed,
+        };
+        runlog::record(grade, || self.summary(result));
+    }
+
     fn summary(&self, result: &Result<Value, Fault>) -> runlog::Summary {
-        let (stdout, result, level) = match result {
-            Ok(value) => (self.mask.text(&value.to_string()), "success".to_owned(), runlog::Grade::Fine),
-            Err(fault) => {
-                let grade = match fault.kind.origin() {
-                    Origin::Policy | Origin::Host => runlog::Grade::Grave,
-                    Origin::Caller | Origin::Tool => runlog::Grade::Failed,
-                };
-                (String::new(), format!("{}: {}", fault.kind, fault.message), grade)
-            }
+        let (stdout, result) = match result {
+            Ok(value) => (self.mask.text(&value.to_string()), "success".to_owned()),
+            Err(fault) => (String::new(), format!("{}: {}", fault.kind, fault.message)),
         };
         runlog::Summary {
-            grade: level,
             call: self.id.clone(),
             user: self.user.clone(),
             tool: self.tool.as_ref().map_or_else(|| self.asked.clone(), |tool| tool.reference()),
@@ -274,13 +297,13 @@ impl Drop for Trace {
             let fault = format::cancelled();
             // Nobody waits for an answer any more; the record is all that can be saved.
             let written = self.record(Some(&fault));
-            runlog::record(&self.summary(&Err(written.err().unwrap_or(fault))));
+            self.log_run(&Err(written.err().unwrap_or(fault)));
         }
     }
 }
 
 /// Which step of the road refused.
-fn rule(kind: Kind) -> String {
+fn rule(kind: Kind) -> &'static str {
     match kind {
         Kind::ToolNotFoundError | Kind::VersionMismatchError => "registry",
         Kind::ParameterValidationError | Kind::ActionParseError => "parameters",
@@ -295,7 +318,6 @@ fn rule(kind: Kind) -> String {
         | Kind::CancelledError
         | Kind::InternalError => "host",
     }
-    .to_owned()
 }
 
 fn command(shape: &policy::Shape) -> String {

@@ -71,7 +71,11 @@ fn runtimes_come_from_the_policy_first_and_missing_ones_are_named() {
     assert_eq!(policies.named_runtimes(), [(Language::Python, PathBuf::from("/opt/venv/bin/python"))]);
     assert_eq!(refused(&decide(&tool("demo:one"), &policies)).0, Kind::CapabilityError);
     let mut machine = machine();
-    machine.named_runtimes.insert("/opt/venv/bin/python".into(), python("/opt/venv/bin/python"));
+    machine.named_runtimes.insert("/opt/venv/bin/python".into(), Err("it is a directory".into()));
+    let decision = policy::decide(&tool("demo:one"), &site(), &policies, &machine);
+    let reason = decision.denied().next().and_then(|verdict| verdict.reason.clone()).unwrap_or_default();
+    assert!(reason.ends_with("cannot be used here: it is a directory"), "{reason}");
+    machine.named_runtimes.insert("/opt/venv/bin/python".into(), Ok(python("/opt/venv/bin/python")));
     let decision = policy::decide(&tool("demo:one"), &site(), &policies, &machine);
     assert_eq!(shape(&decision).runtime.program, Program::Path("/opt/venv/bin/python".into()));
     let none = policy::decide(&tool("demo:one"), &site(), &Policies::built_in(), &Machine::default());

@@ -132,7 +132,7 @@ fn what_is_run_or_obeyed_is_never_written() {
     let mut policies = under(vec![parsed(&policy_text(&[], &everything, ""))], None);
     policies.protect([PathBuf::from("/p/policies"), PathBuf::from("/srv/other/tool.py")]);
     let mut machine = machine();
-    machine.named_runtimes.insert("/opt/venv/bin/python".into(), python("/opt/venv/bin/python"));
+    machine.named_runtimes.insert("/opt/venv/bin/python".into(), Ok(python("/opt/venv/bin/python")));
     for ask in [
         "./*",
         "run.py",

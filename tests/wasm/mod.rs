@@ -168,7 +168,7 @@ impl Tool {
             script: self.shape.script.clone(),
             folder: self.shape.folder.clone(),
         };
-        let confinement = Some(Confinement { shape: self.shape.clone(), per_call });
+        let confinement = Some(Confinement { shape: self.shape.clone().into(), per_call });
         Call { manifest: Arc::new(a_manifest()), site, input, confinement }
     }
 

@@ -37,7 +37,7 @@ pub struct Facts {
 }
 
 impl Facts {
-    pub fn of_this_machine(counted: bool) -> Facts {
+    pub fn of_this_machine(counted: bool, pool: std::ops::Range<u32>) -> Facts {
         let names = nix::sys::utsname::uname();
         let kernel = names.as_ref().map(|n| n.release().to_string_lossy().into_owned()).unwrap_or_default();
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -58,7 +58,7 @@ impl Facts {
             unprivileged_userns_off: text("/proc/sys/kernel/unprivileged_userns_clone").as_deref() == Some("0"),
             max_user_namespaces: text("/proc/sys/user/max_user_namespaces").and_then(|n| n.parse().ok()),
             real_root,
-            identity: whom(real_root, groups),
+            identity: whom(real_root, groups, pool),
             supplementary_groups: groups,
             counted,
             delegable: !real_root && mounted("cgroup2") && !mounted("cgroup"),
@@ -77,9 +77,8 @@ fn container() -> Option<&'static str> {
     marks.into_iter().find_map(|(mark, name)| Path::new(mark).exists().then_some(name))
 }
 
-fn whom(real_root: bool, groups: usize) -> String {
+fn whom(real_root: bool, groups: usize, pool: std::ops::Range<u32>) -> String {
     if real_root {
-        let pool = identity::POOL;
         return format!("real root: each tool gets one id of {}-{}, no supplementary groups", pool.start, pool.end - 1);
     }
     let id = nix::unistd::geteuid();

@@ -128,7 +128,7 @@ pub async fn starts(launchers: &Arc<Launchers>, runtime: &Runtime) -> Result<Str
         Language::Wasm => return Err("wasm runs in this binary".to_owned()),
     };
     let per_call = PerCall { timeout_ms: LONGEST_MS, source: Some(source.to_owned()) };
-    let confinement = Confinement { shape: bare(runtime.clone()), per_call };
+    let confinement = Confinement { shape: bare(runtime.clone()).into(), per_call };
     let (events, _) = tokio::sync::mpsc::unbounded_channel();
     let scripts = Scripts::new(launchers.clone());
     let outcome = scripts.one(&confinement, b"{}".to_vec(), Instant::now(), &events).await;

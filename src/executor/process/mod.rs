@@ -74,10 +74,11 @@ impl Scripts {
         events: &Events,
     ) -> Result<Outcome, Fault> {
         let Confinement { shape, per_call } = confinement;
-        let mut shape = shape.clone();
+        let mut shape = Arc::clone(shape);
         let source = per_call.source.as_deref().map(|text| {
             let name = setup::source_name(shape.runtime.language, text);
-            shape.script = Some(shape.folder.join(name));
+            let script = shape.folder.join(name);
+            Arc::make_mut(&mut shape).script = Some(script);
             (name, text)
         });
         let launcher = self.launchers.take(&shape, &Extra { own_source: source.is_some(), ..Extra::default() }).await?;

@@ -2,17 +2,16 @@
 
 use super::launcher::{Launcher, Unready};
 use super::setup;
+use crate::executor::idle::Idle;
 use crate::fault::{Fault, Kind};
 use crate::policy::Shape;
 use crate::quantity::Limit;
 use crate::sandbox::protocol::Setup;
 use crate::sandbox::{cgroup, grants, identity};
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
-/// How long an idle launcher is kept.
-const IDLE: Duration = Duration::from_secs(60);
 /// Most idle launchers.
 const MOST_IDLE: usize = 32;
 
@@ -23,7 +22,7 @@ pub struct Launchers {
     own: OwnedFd,
     pool: std::ops::Range<u32>,
     groups: Option<cgroup::Cgroups>,
-    idle: Mutex<Vec<(Setup, Launcher, Instant)>>,
+    idle: Arc<Idle<Setup, Launcher>>,
 }
 
 /// What a role of ours needs beyond the shape.
@@ -41,12 +40,16 @@ pub struct Extra {
 
 impl Launchers {
     pub fn new(own: OwnedFd, pool: std::ops::Range<u32>) -> Launchers {
-        Launchers { own, pool, groups: cgroup::Cgroups::find(), idle: Mutex::default() }
+        Launchers { own, pool, groups: cgroup::Cgroups::find(), idle: Idle::new(MOST_IDLE) }
     }
 
-    /// Opens the running binary.
-    pub fn of_this_binary() -> std::io::Result<Launchers> {
-        Ok(Launchers::new(std::fs::File::open("/proc/self/exe")?.into(), identity::POOL))
+    /// Opens the running binary. `pool`: the ids that tools get where the host is real root.
+    pub fn of_this_binary(pool: std::ops::Range<u32>) -> std::io::Result<Launchers> {
+        Ok(Launchers::new(std::fs::File::open("/proc/self/exe")?.into(), pool))
+    }
+
+    pub fn pool(&self) -> std::ops::Range<u32> {
+        self.pool.clone()
     }
 
     /// Whether a group counts on this machine.
@@ -73,13 +76,7 @@ impl Launchers {
         }
         let resolved = grants::resolve(shape, !extra.own_source)?;
         let mut wanted = setup::of(shape, resolved, extra, self.groups.as_ref().map(cgroup::Cgroups::version));
-        let now = Instant::now();
-        let found = {
-            let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-            idle.retain(|(_, _, since)| now.duration_since(*since) < IDLE);
-            idle.iter().position(|(setup, ..)| *setup == wanted).map(|at| idle.swap_remove(at).1)
-        };
-        if let Some(launcher) = found {
+        if let Some(launcher) = self.idle.take(|setup| *setup == wanted) {
             return Ok(launcher);
         }
         let lease = self.lease()?;
@@ -122,15 +119,11 @@ impl Launchers {
     pub fn put(&self, launcher: Launcher) {
         let mut key = launcher.setup.clone();
         key.identity = setup::ANY;
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        if idle.len() >= MOST_IDLE {
-            idle.remove(0);
-        }
-        idle.push((key, launcher, Instant::now()));
+        self.idle.put(key, launcher);
     }
 
     /// Ends all idle launchers.
     pub fn close(&self) {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.idle.clear();
     }
 }

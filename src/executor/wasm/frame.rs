@@ -17,6 +17,8 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 pub const MAX_HEADER_BYTES: u64 = 4 * MIB;
 /// Longest header that comes back from a worker: numbers and one message.
 pub const MAX_REPLY_HEADER_BYTES: u64 = 64 * KIB;
+/// Most that is allocated for a frame before it arrived, bytes.
+const AT_ONCE: usize = 8 * 1024;
 /// Longest message text inside a header.
 const MAX_MESSAGE_BYTES: usize = 8 * 1024;
 
@@ -153,8 +155,8 @@ pub fn read<H: DeserializeOwned>(from: &mut impl Read, most: Most) -> io::Result
         }
     }
     let (header, payload) = most.check(lengths)?;
-    // `take` and `read_to_end` grow with what arrives, not with what was announced.
-    let mut body = Vec::new();
+    // Beyond a page or two it grows with what arrives, not with what was announced.
+    let mut body = Vec::with_capacity(at_once(header + payload));
     from.by_ref().take(header + payload).read_to_end(&mut body)?;
     split(body, header, payload).map(Some)
 }
@@ -174,7 +176,7 @@ pub async fn read_async<H: DeserializeOwned>(
         }
     }
     let (header, payload) = most.check(lengths)?;
-    let mut body = Vec::new();
+    let mut body = Vec::with_capacity(at_once(header + payload));
     from.take(header + payload).read_to_end(&mut body).await?;
     split(body, header, payload).map(Some)
 }
@@ -196,6 +198,11 @@ impl Most {
         }
         Ok((header, payload))
     }
+}
+
+/// What is allocated before anything arrived; one more than announced, so that the end is seen without growing.
+fn at_once(announced: u64) -> usize {
+    usize::try_from(announced).unwrap_or(usize::MAX).min(AT_ONCE) + 1
 }
 
 fn split<H: DeserializeOwned>(mut body: Vec<u8>, header: u64, payload: u64) -> io::Result<(H, Vec<u8>)> {

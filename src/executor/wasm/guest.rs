@@ -128,6 +128,11 @@ impl Loaded {
         Ok(Loaded { entry, reaches_files: adapt::reaches_files(component), engine, ticker })
     }
 
+    /// Whether any call can open a file at all.
+    pub fn reaches_files(&self) -> bool {
+        self.reaches_files
+    }
+
     /// Runs one call to its end or to its limit.
     pub fn call(
         &self,

@@ -6,7 +6,7 @@
 //! another shape, or after a call that left anything in scratch.
 //!
 //! The road of one call: `library` finds or makes compiled code (`compile` in a limited child, `cache` on
-//! disk), `pool` has an idle worker or `session` starts one, `session` talks to it in frames. On the other
+//! disk), there is an idle worker or `session` starts one, `session` talks to it in frames. On the other
 //! side of the pipe `worker` runs each call as one `guest` in a fresh store. wasmtime is named in this room only.
 
 mod adapt;
@@ -16,7 +16,6 @@ mod engine;
 mod frame;
 mod guest;
 mod library;
-mod pool;
 pub mod rig;
 mod session;
 mod sinks;
@@ -26,6 +25,7 @@ mod worker;
 
 pub use cache::Cache;
 
+use super::idle::Idle;
 use super::{Call, Context, Ending, Event, Events, Executor, Outcome, Running, Stood, answer};
 use crate::quantity::Limit;
 use crate::{fault, policy};
@@ -126,7 +126,8 @@ pub trait Worker: Send {
 pub struct Wasm {
     workers: Arc<dyn Workers>,
     library: Arc<library::Library>,
-    pool: Arc<pool::Pool>,
+    /// Each bound to the shape it was started for and the key of its module.
+    idle: Arc<Idle<(Arc<policy::Shape>, String), Session>>,
     places: tokio::sync::Semaphore,
 }
 
@@ -136,7 +137,7 @@ impl Wasm {
         Wasm {
             workers,
             library: Arc::new(library::Library::new(cache)),
-            pool: Arc::new(pool::Pool::new(most)),
+            idle: Idle::new(most),
             places: tokio::sync::Semaphore::new(most),
         }
     }
@@ -148,12 +149,12 @@ impl Wasm {
 
     /// How many workers wait for a call.
     pub fn idle_workers(&self) -> usize {
-        self.pool.idle()
+        self.idle.len()
     }
 
     /// Ends all idle workers.
     pub fn close(&self) {
-        self.pool.clear();
+        self.idle.clear();
     }
 
     async fn work(&self, call: &Call, events: &Events) -> Result<Outcome, fault::Fault> {
@@ -173,7 +174,10 @@ impl Wasm {
         // What a call may leave behind in a worker must not reach the next: staged and snapshot folders
         // are made at launch, so such a worker is for one call.
         let reusable = shape.grants.iter().all(|g| matches!(g.opening, policy::Opening::Live { .. }));
-        let mut idle = if reusable { self.pool.take(shape, &prepared.key) } else { None };
+        let same = |(kept, key): &(Arc<policy::Shape>, String)| {
+            *key == prepared.key && (Arc::ptr_eq(kept, shape) || kept == shape)
+        };
+        let mut idle = if reusable { self.idle.take(same) } else { None };
         let (mut session, answer, started) = loop {
             let from_pool = idle.is_some();
             let mut session = match idle.take() {
@@ -202,7 +206,7 @@ impl Wasm {
         if staged && matches!(outcome.ending, Ending::Answered(_)) {
             outcome.artifacts = session.publish().await?;
         } else if reusable && fit {
-            self.pool.put(shape.clone(), prepared.key, session);
+            self.idle.put((shape.clone(), prepared.key), session);
         }
         Ok(outcome)
     }

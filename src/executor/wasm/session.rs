@@ -14,7 +14,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::time::{Instant, timeout, timeout_at};
 
 /// Longest start of a worker, compiled code loaded.
@@ -32,7 +32,8 @@ const WORKER_THREADS: u64 = 3;
 /// A worker that is ready; dropping it ends it.
 pub struct Session {
     worker: Box<dyn Worker>,
-    pipes: Pipes,
+    to: Box<dyn AsyncWrite + Send + Unpin>,
+    from: BufReader<Box<dyn AsyncRead + Send + Unpin>>,
     calls: u64,
     most: Most,
 }
@@ -75,20 +76,20 @@ impl Session {
         let own_memory = WORKER_MEMORY.saturating_add(code.bytes.saturating_mul(2));
         let start = Start { shape, role: Role::Worker, code: Some(handed), own_memory, own_threads: WORKER_THREADS };
         let mut worker = workers.start(start).await?;
-        let Some(pipes) = worker.pipes() else {
+        let Some(Pipes { to, from }) = worker.pipes() else {
             worker.kill();
             return Err(broken("no pipes", &io::ErrorKind::BrokenPipe.into()));
         };
         let (output, log) = (shape.limits.get(Limit::OutputBytes), shape.limits.get(Limit::LogBytes));
         let payload = output.saturating_add(log).saturating_add(KIB);
         let most = Most { header: frame::MAX_REPLY_HEADER_BYTES, payload };
-        let mut session = Session { worker, pipes, calls: 0, most };
+        let mut session = Session { worker, to, from: BufReader::new(from), calls: 0, most };
         let init = Order::Init(init(shape, code, &*session.worker));
         let frame = frame::encode(&init, &[]).map_err(|e| broken("the first order", &e))?;
         let ready = async {
-            session.pipes.to.write_all(&frame).await?;
-            session.pipes.to.flush().await?;
-            frame::read_async::<Report>(&mut *session.pipes.from, Most { payload: 0, ..most }).await
+            session.to.write_all(&frame).await?;
+            session.to.flush().await?;
+            frame::read_async::<Report>(&mut session.from, Most { payload: 0, ..most }).await
         };
         match timeout(START, ready).await {
             Ok(Ok(Some((Report::Ready, _)))) => Ok(session),
@@ -117,15 +118,15 @@ impl Session {
         let now = Instant::now();
         let deadline = now.checked_add(limit.saturating_add(GRACE)).unwrap_or(now + Duration::from_secs(7 * 24 * 3600));
         let sent = async {
-            self.pipes.to.write_all(&order).await?;
-            self.pipes.to.flush().await
+            self.to.write_all(&order).await?;
+            self.to.flush().await
         };
         match timeout_at(deadline, sent).await {
             Ok(Ok(())) => {}
             Ok(Err(_)) => return Err(Lost::Before),
             Err(_) => return Err(Lost::Late),
         }
-        match timeout_at(deadline, frame::read_async(&mut *self.pipes.from, self.most)).await {
+        match timeout_at(deadline, frame::read_async(&mut self.from, self.most)).await {
             Ok(Ok(Some((report, payload)))) => answer(report, payload, self.calls).map_err(Lost::Garbage),
             Ok(Ok(None)) => Err(Lost::Died(how_it_ended(&mut *self.worker).await)),
             Ok(Err(e)) if e.kind() == io::ErrorKind::UnexpectedEof => {

@@ -8,7 +8,9 @@ use super::frame::{self, End, Init, Most, Order, Report};
 use super::guest::Loaded;
 use super::{cache, engine, trusted_code};
 use crate::quantity::Limit;
-use std::io::{self, Read, Write};
+use std::fs::File;
+use std::io::{self, BufReader, Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::ExitCode;
@@ -19,7 +21,13 @@ const LONGEST_CALL: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// The whole life of a worker.
 pub fn run() -> ExitCode {
-    match serve(&mut io::stdin().lock(), &mut io::stdout().lock()) {
+    // Not through `io::stdout`, which writes what follows the last line break by itself.
+    let ends = (io::stdin().as_fd().try_clone_to_owned(), io::stdout().as_fd().try_clone_to_owned());
+    let served = match ends {
+        (Ok(from), Ok(to)) => serve(&mut BufReader::new(File::from(from)), &mut File::from(to)),
+        (Err(error), _) | (_, Err(error)) => Err(error),
+    };
+    match served {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("wasm worker: {error}");
@@ -46,7 +54,7 @@ fn serve(from: &mut impl Read, to: &mut impl Write) -> io::Result<()> {
         let done = loaded
             .call(&runtime, &init, input, Duration::from_millis(timeout_ms).min(LONGEST_CALL))
             .map_err(|e| io::Error::other(format!("{e:#}")))?;
-        let clean = is_empty(&init.scratch);
+        let clean = !loaded.reaches_files() || is_empty(&init.scratch);
         let again = clean && matches!(done.end, End::Exit { .. } | End::Returned | End::Raised);
         let report = Report::Answer {
             id,
@@ -65,8 +73,7 @@ fn serve(from: &mut impl Read, to: &mut impl Write) -> io::Result<()> {
 }
 
 fn say(to: &mut impl Write, report: &Report, payload: &[&[u8]]) -> io::Result<()> {
-    to.write_all(&frame::encode(report, payload)?)?;
-    to.flush()
+    to.write_all(&frame::encode(report, payload)?)
 }
 
 fn load(init: &Init) -> Result<Loaded, String> {

@@ -1,0 +1,128 @@
+//! Idle launchers and workers, kept for the next call that needs exactly the same.
+//!
+//! For: process and wasm executors. In: something fit for another call, and what it was made for. Out: the same,
+//! for exactly that only. Never: keeps one that nobody has used for a minute, or more than it may.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+/// How long an idle one is kept.
+const KEPT: Duration = Duration::from_secs(60);
+/// How often that is looked at, in parts of it.
+const LOOKS: u32 = 6;
+
+pub struct Idle<K, T> {
+    kept: Mutex<Kept<K, T>>,
+    most: usize,
+    keep_for: Duration,
+}
+
+struct Kept<K, T> {
+    /// The one that was used last stands last.
+    entries: Vec<(K, T, Instant)>,
+    sweeping: bool,
+}
+
+impl<K: Send + 'static, T: Send + 'static> Idle<K, T> {
+    pub fn new(most: usize) -> Arc<Idle<K, T>> {
+        Idle::keeping(most, KEPT)
+    }
+
+    fn keeping(most: usize, keep_for: Duration) -> Arc<Idle<K, T>> {
+        Arc::new(Idle { kept: Mutex::new(Kept { entries: Vec::new(), sweeping: false }), most, keep_for })
+    }
+
+    /// The fitting one that was used last, so that the others can age.
+    pub fn take(&self, fits: impl Fn(&K) -> bool) -> Option<T> {
+        let mut kept = self.lock();
+        let at = kept.entries.iter().rposition(|(key, ..)| fits(key))?;
+        Some(kept.entries.remove(at).1)
+    }
+
+    /// Keeps it; where there are too many, the oldest goes.
+    pub fn put(self: &Arc<Self>, key: K, thing: T) {
+        let mut kept = self.lock();
+        let oldest = (kept.entries.len() >= self.most).then(|| kept.entries.remove(0));
+        kept.entries.push((key, thing, Instant::now()));
+        if !std::mem::replace(&mut kept.sweeping, true) {
+            tokio::spawn(sweep(Arc::downgrade(self), self.keep_for));
+        }
+        drop(kept);
+        drop(oldest);
+    }
+
+    pub fn len(&self) -> usize {
+        self.lock().entries.len()
+    }
+
+    /// Ends them all.
+    pub fn clear(&self) {
+        let entries = std::mem::take(&mut self.lock().entries);
+        drop(entries);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Kept<K, T>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<K, T> fmt::Debug for Idle<K, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Idle").field("most", &self.most).finish_non_exhaustive()
+    }
+}
+
+/// Ends what nobody wants, and then itself.
+async fn sweep<K: Send + 'static, T: Send + 'static>(idle: Weak<Idle<K, T>>, keep_for: Duration) {
+    loop {
+        tokio::time::sleep(keep_for / LOOKS).await;
+        let Some(idle) = idle.upgrade() else { return };
+        let mut kept = idle.lock();
+        let (old, young): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut kept.entries).into_iter().partition(|(_, _, since)| since.elapsed() >= keep_for);
+        kept.entries = young;
+        kept.sweeping = !kept.entries.is_empty();
+        let done = !kept.sweeping;
+        drop(kept);
+        // Ending them takes a while, and others wait for the lock.
+        drop(old);
+        if done {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_nobody_wants_is_ended_without_a_call() {
+        let idle = Idle::keeping(2, Duration::from_millis(20));
+        let thing = Arc::new(());
+        for _ in 0..2 {
+            idle.put("a", thing.clone());
+            let ended = async {
+                while Arc::strong_count(&thing) > 1 {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            };
+            tokio::time::timeout(Duration::from_secs(30), ended).await.expect("ended, and again after it began anew");
+            assert_eq!(idle.len(), 0);
+        }
+    }
+
+    #[tokio::test]
+    async fn it_goes_to_its_like_only_and_the_oldest_makes_room() {
+        let idle = Idle::new(2);
+        for (key, thing) in [("a", 1), ("a", 2), ("b", 3)] {
+            idle.put(key, thing);
+        }
+        assert_eq!(idle.take(|key| *key == "c"), None);
+        assert_eq!(idle.take(|key| *key == "a"), Some(2), "the first one made room");
+        assert_eq!((idle.take(|key| *key == "a"), idle.len()), (None, 1));
+        idle.clear();
+        assert_eq!(idle.len(), 0);
+    }
+}

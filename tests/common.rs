@@ -79,7 +79,7 @@ pub fn outcome(ending: Ending, logs: Vec<String>) -> Outcome {
         ending,
         logs,
         usage: Usage { wall_ms: 1, ..Usage::default() },
-        walls: vec![executor::Stood { name: "fake".into(), state: "stood".into(), why: "a test".into() }],
+        walls: [executor::Stood { name: "fake".into(), state: "stood".into(), why: "a test".into() }].into(),
         denials: Denials::default(),
         artifacts: Vec::new(),
     }

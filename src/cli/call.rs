@@ -18,7 +18,7 @@ use std::process::ExitCode;
 /// Largest input that is read, bytes; the tool's own limit is smaller.
 const LARGEST: u64 = 64 * 1024 * 1024;
 /// How long a pipe may be silent before we take it for one that nobody writes to, milliseconds.
-const SILENCE_MS: u16 = 100;
+const SILENCE_MS: u16 = 1000;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -48,6 +48,11 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     host::say_root(settings);
     host::start_log(settings, if args.verbose { Level::Info } else { Level::Off });
     let given = given(&args)?;
+    if given.silent {
+        words::complain(
+            "toolhost: standard input is an open pipe, and nothing came for a second: called with {} (--input - waits)",
+        );
+    }
     let request = CallRequest {
         id: None,
         user: args.user.clone().unwrap_or_else(host::login),
@@ -65,7 +70,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     });
     runtime.shutdown_timeout(host::FAREWELL);
     match ended? {
-        Ok(report) => Ok(told(&args, &report, given.silent)),
+        Ok(report) => Ok(told(&args, &report)),
         Err(signal) => {
             words::complain("toolhost: interrupted; the call was cancelled");
             Ok(signal)
@@ -147,7 +152,7 @@ fn caller(words: impl Into<String>) -> Refusal {
 }
 
 /// Shows the report: data on standard output, everything for the person on standard error.
-fn told(args: &Args, report: &Report, silent: bool) -> ExitCode {
+fn told(args: &Args, report: &Report) -> ExitCode {
     if args.verbose {
         words::complain(&background(report));
     }
@@ -163,11 +168,6 @@ fn told(args: &Args, report: &Report, silent: bool) -> ExitCode {
     for denial in &report.denials.observed {
         lines.push(format!("  denied: {} {} ({}; {})", denial.operation, denial.target, denial.rule, denial.narrower));
     }
-    if silent && fault.origin == crate::fault::Origin::Caller {
-        lines.push(
-            "  standard input was an open pipe with nothing in it and was not read; --input - waits for it".into(),
-        );
-    }
     lines.push(format!("  call {}", report.id));
     words::complain(&lines.join("\n"));
     Exit::of(fault.origin).into()
@@ -176,7 +176,7 @@ fn told(args: &Args, report: &Report, silent: bool) -> ExitCode {
 /// What `--verbose` adds.
 fn background(report: &Report) -> String {
     let mut lines: Vec<String> = report.logs.iter().map(|line| format!("log   {line}")).collect();
-    for wall in &report.walls {
+    for wall in report.walls.iter() {
         lines.push(format!("wall  {}: {} ({})", wall.name, wall.state, wall.why));
     }
     for artifact in &report.artifacts {

@@ -40,6 +40,9 @@ pub enum Ending {
     Envelope(Value),
 }
 
+/// The walls of one launcher or worker: found out once, told with each of its calls.
+pub type Walls = std::sync::Arc<[Stood]>;
+
 /// What one call used. `None` = this mechanism cannot tell.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -85,7 +88,7 @@ pub struct Outcome {
     /// stderr (and, with `entryPoint`, what was printed), cut to the log limit, one line each, not yet escaped.
     pub logs: Vec<String>,
     pub usage: Usage,
-    pub walls: Vec<Stood>,
+    pub walls: Walls,
     pub denials: Denials,
     pub artifacts: Vec<Artifact>,
 }

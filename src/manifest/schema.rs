@@ -22,6 +22,8 @@ pub struct Schema {
     pub raw: Value,
     pub compiled: Arc<Validator>,
     facts: Arc<bounds::Facts>,
+    /// Whether anything in it may be marked secret (`writeOnly`, `x-secret`).
+    pub may_hide: bool,
 }
 
 /// What is wrong with a schema; the pointer is inside it.
@@ -62,7 +64,9 @@ impl Schema {
         let facts = bounds::inspect(raw)?;
         let deep = facts.references;
         let compiled = on_stack(deep, || build(raw)).map_err(|why| vec![SchemaFault::new("", why)])??;
-        let schema = Schema { raw: raw.clone(), compiled: Arc::new(compiled), facts: Arc::new(facts) };
+        let text = raw.to_string();
+        let may_hide = ["writeOnly", "x-secret"].iter().any(|word| text.contains(word));
+        let schema = Schema { raw: raw.clone(), compiled: Arc::new(compiled), facts: Arc::new(facts), may_hide };
         schema.check_defaults()?;
         Ok(schema)
     }

@@ -9,19 +9,20 @@ use fault::{Fault, Kind};
 use nix::fcntl::{FallocateFlags, OFlag};
 use serde::Serialize;
 use serde_json::Value;
+use std::collections::HashSet;
 use std::fs::{DirBuilder, File, Metadata, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Room that is set aside for a record before the call runs, bytes. No record is longer.
 const ROOM: u64 = 64 * 1024;
-/// Longest line that `recall` reads, bytes.
-const LONGEST_LINE: u64 = 4 * ROOM;
-
 /// Records for which room is set aside at a time.
 const ROOMS: u64 = 16;
+/// Longest line that `recall` reads, bytes.
+const LONGEST_LINE: u64 = 4 * ROOM;
 
 /// Where the records go.
 #[derive(Debug)]
@@ -39,6 +40,10 @@ struct Kept {
     inode: u64,
     /// How far blocks are set aside, bytes from its start.
     reserved: Mutex<u64>,
+    /// Where our last record ended.
+    end: AtomicU64,
+    /// Confinements whose text is known to lie beside it.
+    described: Mutex<HashSet<String>>,
 }
 
 /// An open log with room for one record.
@@ -102,7 +107,14 @@ impl Log {
             .map_err(|e| e.to_string())?;
         let facts = file.metadata().map_err(|e| e.to_string())?;
         trustworthy(&facts)?;
-        let log = Kept { file, device: facts.dev(), inode: facts.ino(), reserved: Mutex::new(0) };
+        let log = Kept {
+            file,
+            device: facts.dev(),
+            inode: facts.ino(),
+            reserved: Mutex::default(),
+            end: AtomicU64::new(0),
+            described: Mutex::default(),
+        };
         log.reserve(facts.len(), 1)?;
         Ok(log)
     }
@@ -118,11 +130,21 @@ impl Log {
 
     /// Keeps the text of a confinement's shape, once per digest.
     pub fn keep(&self, shape: &policy::Shape, digest: &str) -> Result<(), Fault> {
-        self.kept(shape, digest)
+        let log = self.kept.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut described = log.as_ref().map(|log| log.described.lock().unwrap_or_else(PoisonError::into_inner));
+        if described.as_ref().is_some_and(|described| described.contains(digest)) {
+            return Ok(());
+        }
+        self.describe(shape, digest)
+            .map(|()| {
+                if let Some(described) = &mut described {
+                    described.insert(digest.to_owned());
+                }
+            })
             .map_err(|e| self.refusal(&format!("the text of the confinement cannot be kept beside it: {e}")))
     }
 
-    fn kept(&self, shape: &policy::Shape, digest: &str) -> io::Result<()> {
+    fn describe(&self, shape: &policy::Shape, digest: &str) -> io::Result<()> {
         let folder = self.confinements();
         let file = folder.join(format!("{digest}.json"));
         if file.symlink_metadata().is_ok_and(|facts| facts.is_file()) {
@@ -180,13 +202,18 @@ impl Entry {
                 .person(format!("audit log {}: {why}", self.path.display()))
         };
         let mut line = String::new();
-        if torn(&self.log.file) {
+        let before = self.log.file.metadata().map_err(|e| lost(e.to_string()))?.len();
+        if self.log.torn(before) {
             line.push('\n');
         }
         line.push_str(&ascii(record).map_err(|e| lost(e.to_string()))?);
         line.push('\n');
         match (&self.log.file).write(line.as_bytes()) {
-            Ok(count) if count == line.len() => Ok(()),
+            Ok(count) if count == line.len() => {
+                // Where others wrote in between, the file is longer than this, and looked at again.
+                self.log.end.store(before + count as u64, Ordering::Relaxed);
+                Ok(())
+            }
             other => Err(lost(format!("{other:?} of {} bytes", line.len()))),
         }
     }
@@ -212,6 +239,15 @@ impl Kept {
         }
         Ok(())
     }
+
+    /// Whether an earlier writer was cut off in the middle of its line. Where nobody wrote since we did, none was.
+    fn torn(&self, length: u64) -> bool {
+        if length == 0 || length == self.end.load(Ordering::Relaxed) {
+            return false;
+        }
+        let mut last = [0];
+        self.file.read_exact_at(&mut last, length - 1).is_ok() && last != *b"\n"
+    }
 }
 
 /// Whether a file may take records: nobody else may have written it.
@@ -227,13 +263,6 @@ fn trustworthy(facts: &Metadata) -> Result<(), String> {
         return Err("others may write it; run `chmod go-w` on it".into());
     }
     Ok(())
-}
-
-/// Whether an earlier writer was cut off in the middle of its line.
-fn torn(file: &File) -> bool {
-    let Ok(facts) = file.metadata() else { return false };
-    let mut last = [0];
-    facts.len() > 0 && file.read_exact_at(&mut last, facts.len() - 1).is_ok() && last != *b"\n"
 }
 
 fn private_folder(folder: &Path) -> io::Result<()> {

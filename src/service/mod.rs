@@ -366,7 +366,7 @@ fn timed_out(limit: Duration) -> Outcome {
         ending: Ending::TimedOut { limit_ms },
         logs: Vec::new(),
         usage: executor::Usage { wall_ms: limit_ms, ..executor::Usage::default() },
-        walls: Vec::new(),
+        walls: executor::Walls::default(),
         denials: executor::Denials::default(),
         artifacts: Vec::new(),
     }

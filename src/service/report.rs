@@ -24,7 +24,8 @@ pub struct Report {
     pub error: Option<fault::Fault>,
     pub logs: Vec<String>,
     pub usage: executor::Usage,
-    pub walls: Vec<executor::Stood>,
+    #[serde(serialize_with = "as_list")]
+    pub walls: executor::Walls,
     pub denials: executor::Denials,
     pub artifacts: Vec<executor::Artifact>,
     pub digests: Digests,
@@ -43,6 +44,10 @@ pub struct Digests {
     pub script: Option<String>,
     pub policy: Option<String>,
     pub confinement: Option<String>,
+}
+
+fn as_list<S: serde::Serializer>(walls: &executor::Walls, to: S) -> Result<S::Ok, S::Error> {
+    walls[..].serialize(to)
 }
 
 impl Report {

@@ -9,7 +9,7 @@ use std::fs::{File, Metadata};
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Larger scripts have no digest in reports.
 const LARGEST: u64 = 64 * 1024 * 1024;
@@ -26,25 +26,26 @@ pub(super) struct Cache {
 
 impl Cache {
     pub fn of(&self, script: &Path) -> Option<String> {
+        let seen = stamp(&script.symlink_metadata().ok()?);
+        if let Some((_, digest)) = self.known().get(script).filter(|(was, _)| *was == seen) {
+            return Some(digest.clone());
+        }
         let flags = nix::fcntl::OFlag::O_NOFOLLOW | nix::fcntl::OFlag::O_NONBLOCK | nix::fcntl::OFlag::O_CLOEXEC;
         let file = File::options().read(true).custom_flags(flags.bits()).open(script).ok()?;
         let facts = file.metadata().ok().filter(|facts| facts.is_file() && facts.len() <= LARGEST)?;
-        let stamp = stamp(&facts);
-        {
-            let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some((_, digest)) = known.get(script).filter(|(was, _)| *was == stamp) {
-                return Some(digest.clone());
-            }
-        }
         let mut bytes = Vec::new();
         file.take(LARGEST + 1).read_to_end(&mut bytes).ok()?;
         let digest = manifest::sha256_hex(&bytes);
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known();
         if known.len() >= REMEMBERED {
             known.clear();
         }
-        known.insert(script.to_owned(), (stamp, digest.clone()));
+        known.insert(script.to_owned(), (stamp(&facts), digest.clone()));
         Some(digest)
+    }
+
+    fn known(&self) -> MutexGuard<'_, HashMap<PathBuf, (Stamp, String)>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

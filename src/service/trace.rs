@@ -56,12 +56,14 @@ pub(super) struct Trace {
     policy: Option<String>,
     limits: Option<policy::Limits>,
     digests: Digests,
-    command: String,
+    /// What is called inside this host, or the shape of what it starts.
+    method: String,
+    shape: Option<Arc<policy::Shape>>,
     notes: Vec<String>,
     ran: bool,
     logs: Vec<String>,
     usage: executor::Usage,
-    walls: Vec<executor::Stood>,
+    walls: executor::Walls,
     denials: executor::Denials,
     artifacts: Vec<executor::Artifact>,
     entry: Option<audit::Entry>,
@@ -82,12 +84,13 @@ impl Trace {
             policy: None,
             limits: None,
             digests: Digests::default(),
-            command: String::new(),
+            method: String::new(),
+            shape: None,
             notes: Vec::new(),
             ran: false,
             logs: Vec::new(),
             usage: executor::Usage::default(),
-            walls: Vec::new(),
+            walls: executor::Walls::default(),
             denials: executor::Denials::default(),
             artifacts: Vec::new(),
             entry: None,
@@ -102,7 +105,7 @@ impl Trace {
     pub fn found(&mut self, tool: &Arc<registry::Tool>, speaks_envelope: bool) {
         self.digests.manifest = Some(tool.manifest.digest.clone());
         self.speaks_envelope = speaks_envelope;
-        self.command = match &tool.manifest.handler {
+        self.method = match &tool.manifest.handler {
             Handler::ServiceMethod { service, method, .. } => format!("{service}.{method}"),
             Handler::Extension { kind, .. } => kind.clone(),
             Handler::Script { .. } | Handler::ToolService | Handler::DefinitionOnly => String::new(),
@@ -112,8 +115,8 @@ impl Trace {
 
     /// The arguments as the caller gave them (the mask must stand before they are judged), or as checked.
     pub fn given(&mut self, arguments: &Value) {
-        let schema = self.tool.as_ref().and_then(|tool| tool.manifest.parameters.as_ref()).map(|schema| &schema.raw);
-        let (mask, shown) = Mask::of(schema, arguments);
+        let schema = self.tool.as_ref().and_then(|tool| tool.manifest.parameters.as_ref());
+        let (mask, shown) = Mask::of(schema.filter(|schema| schema.may_hide).map(|schema| &schema.raw), arguments);
         self.mask = mask;
         self.arguments = shown;
     }
@@ -133,7 +136,7 @@ impl Trace {
         let mut limits = shape.limits.clone();
         limits.set(crate::quantity::Limit::TimeoutMs, confinement.per_call.timeout_ms);
         self.limits = Some(limits);
-        self.command = command(shape);
+        self.shape = Some(shape.clone());
     }
 
     /// A remark for the record: a clamp, for one.
@@ -282,7 +285,7 @@ impl Trace {
             user: self.user.clone(),
             tool: self.tool.as_ref().map_or_else(|| self.asked.clone(), |tool| tool.reference()),
             parameters: self.arguments.to_string(),
-            command: self.command.clone(),
+            command: self.shape.as_deref().map_or_else(|| self.method.clone(), command),
             stdout,
             stderr: self.logs.join("\n"),
             duration_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::net::unix::pipe;
 use toolhost::executor::wasm::{Cache, Ended, Pipes, Role, Start, Starting, Wasm, Worker, Workers};
-use toolhost::executor::{Call, Context, Ending, Executor, Outcome, Stood};
+use toolhost::executor::{Call, Context, Ending, Executor, Outcome, Walls};
 use toolhost::fault::{Fault, Kind};
 use toolhost::policy::{Access, Confinement, Grant, Opening, PerCall, Shape};
 use toolhost::quantity::{Limit, MIB};
@@ -89,8 +89,8 @@ impl Worker for PlainWorker {
     fn scratch(&self) -> PathBuf {
         self.scratch.path().to_owned()
     }
-    fn walls(&self) -> Vec<Stood> {
-        Vec::new()
+    fn walls(&self) -> Walls {
+        Walls::default()
     }
     fn kill(&mut self) {
         let _ = self.child.kill();

@@ -70,7 +70,7 @@ impl MethodContext {
 pub struct Facts {
     pub logs: Vec<String>,
     pub usage: Option<executor::Usage>,
-    pub walls: Vec<executor::Stood>,
+    pub walls: executor::Walls,
     pub denials: executor::Denials,
     pub artifacts: Vec<executor::Artifact>,
     /// Refused before anything was started: kept whole, because it carries words for the person.

@@ -111,7 +111,7 @@ pub async fn run(launchers: &Arc<Launchers>, shape: &Shape, around: &Surrounding
     }
     let tried = serde_json::from_slice(&captured.output).map_err(|e| lost(&e.to_string()))?;
     // The launcher is dropped, not kept: with it go the staged copies, unpublished.
-    Ok(Examined { walls: launcher.walls.clone(), tried })
+    Ok(Examined { walls: launcher.walls.to_vec(), tried })
 }
 
 fn lost(why: &str) -> Fault {

@@ -1,8 +1,9 @@
 //! The host's end of one launcher: started, asked, and ended with everything below it.
 
+use crate::executor::Walls;
 use crate::fault::{Fault, Kind};
 use crate::sandbox::protocol::{self, FromLauncher, Setup, ToLauncher};
-use crate::sandbox::{Stood, cgroup, identity, launcher};
+use crate::sandbox::{cgroup, identity, launcher};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -20,7 +21,7 @@ pub struct Launcher {
     control: Option<UnixDatagram>,
     keeper: Option<Child>,
     group: Option<cgroup::Group>,
-    pub walls: Vec<Stood>,
+    pub walls: Walls,
     pub setup: Setup,
 }
 
@@ -83,7 +84,8 @@ impl Launcher {
             .map_err(|e| broken("starting it", &e))?;
         // SOCK_SEQPACKET keeps messages whole like a datagram socket, and says when the other end is gone.
         let control = UnixDatagram::from_std(ours.into()).map_err(|e| broken("its socket", &e))?;
-        let mut launcher = Launcher { control: Some(control), keeper: Some(keeper), group, walls: Vec::new(), setup };
+        let mut launcher =
+            Launcher { control: Some(control), keeper: Some(keeper), group, walls: Walls::default(), setup };
         launcher.set_up(own, &lease).await?;
         Ok(launcher)
     }
@@ -97,7 +99,7 @@ impl Launcher {
         self.say(&ToLauncher::Setup, &files)?;
         match tokio::time::timeout(START, self.hear()).await {
             Ok(Ok((FromLauncher::Ready { walls }, _))) => {
-                self.walls = walls;
+                self.walls = walls.into();
                 Ok(())
             }
             Ok(Ok((FromLauncher::Refused { wall, what, errno }, _))) => Err(Unready::Wall { wall, what, errno }),

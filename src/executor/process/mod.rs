@@ -223,7 +223,7 @@ fn outcome(ending: Ending, shape: &Shape, started: Instant) -> Outcome {
         ending,
         logs: Vec::new(),
         usage: Usage { wall_ms: millis(started), ..Usage::default() },
-        walls: Vec::new(),
+        walls: super::Walls::default(),
         denials: Denials { observed: Vec::new(), not_observed },
         artifacts: Vec::new(),
     }

@@ -4,7 +4,7 @@ use super::launcher::Launcher;
 use super::pool::{Extra, Launchers};
 use super::{capture, publish};
 use crate::executor::wasm::{Ended, Pipes, Publishing, Role, Start, Starting, Worker, Workers};
-use crate::executor::{Ending, Stood};
+use crate::executor::{Ending, Walls};
 use crate::fault::{Fault, Kind};
 use crate::policy::Shape;
 use crate::quantity::Limit;
@@ -65,7 +65,7 @@ impl Workers for WasmWorkers {
 struct Behind {
     launcher: Option<Launcher>,
     pipes: Option<Pipes>,
-    walls: Vec<Stood>,
+    walls: Walls,
     shape: Shape,
 }
 
@@ -88,7 +88,7 @@ impl Worker for Behind {
         self.pipes.take()
     }
 
-    fn walls(&self) -> Vec<Stood> {
+    fn walls(&self) -> Walls {
         self.walls.clone()
     }
 

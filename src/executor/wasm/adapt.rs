@@ -37,7 +37,7 @@ pub fn component(module: &[u8]) -> Result<Cow<'_, [u8]>, String> {
     let binary: Cow<'_, [u8]> = if module.starts_with(b"\0asm") {
         module.into()
     } else if std::str::from_utf8(module).is_ok() {
-        wat::parse_bytes(module).map_err(|e| format!("the text is not WebAssembly: {e}"))?
+        wat::parse_bytes(module).map_err(|e| format!("the text is not WebAssembly: {}", placed(&e)))?
     } else {
         return Err(format!("the file is neither WebAssembly nor its text form; {ACCEPTED}"));
     };
@@ -49,6 +49,18 @@ pub fn component(module: &[u8]) -> Result<Cow<'_, [u8]>, String> {
     }
     command_module(&binary)?;
     wrap(&binary).map(Cow::Owned).map_err(|e| format!("the module cannot be linked to WASI preview 1: {e:#}"))
+}
+
+/// One line: what is wrong and where, without the picture that follows it.
+fn placed(error: &wat::Error) -> String {
+    let text = error.to_string();
+    let mut lines = text.lines();
+    let what = lines.next().unwrap_or_default();
+    let place = lines.next().and_then(|line| line.trim().strip_prefix("--> <anon>:")).and_then(|at| at.split_once(':'));
+    match place {
+        Some((line, column)) => format!("line {line}, column {column}: {what}"),
+        None => what.to_owned(),
+    }
 }
 
 /// Refuses core modules that are not preview 1 commands.

@@ -10,7 +10,7 @@ use crate::{fault, policy};
 use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::hash::Hash;
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
@@ -149,7 +149,8 @@ impl Library {
 
     /// Which module a file holds now; reads it only if it changed.
     async fn find(&self, script: &Path) -> io::Result<Found> {
-        let now = Stamp::of(&open(script)?)?;
+        // Looked at, not opened: the stamp tells the file that was read before, whichever way the path leads to it.
+        let now = Stamp::of(&script.symlink_metadata()?)?;
         match self.files.get(&script.to_owned()) {
             Some((stamp, sum)) if stamp == now => Ok(Found { sum, bytes: None }),
             _ => {
@@ -173,8 +174,7 @@ impl Library {
 }
 
 impl Stamp {
-    fn of(file: &File) -> io::Result<Stamp> {
-        let data = file.metadata()?;
+    fn of(data: &Metadata) -> io::Result<Stamp> {
         if !data.is_file() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
         }
@@ -200,13 +200,13 @@ fn open(path: &Path) -> io::Result<File> {
 async fn read(path: &Path) -> io::Result<(Stamp, [u8; 32], Vec<u8>)> {
     let file = open(path)?;
     let reading = move || {
-        let stamp = Stamp::of(&file)?;
+        let stamp = Stamp::of(&file.metadata()?)?;
         let mut bytes = Vec::new();
         (&file).take(MAX_MODULE_BYTES + 1).read_to_end(&mut bytes)?;
         if bytes.len() as u64 > MAX_MODULE_BYTES {
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, "larger than 256 MiB"));
         }
-        if Stamp::of(&file)? != stamp {
+        if Stamp::of(&file.metadata()?)? != stamp {
             return Err(changed());
         }
         Ok((stamp, Sha256::digest(&bytes).into(), bytes))

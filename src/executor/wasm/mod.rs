@@ -26,7 +26,7 @@ mod worker;
 pub use cache::Cache;
 
 use super::idle::Idle;
-use super::{Call, Context, Ending, Event, Events, Executor, Outcome, Running, Stood, answer};
+use super::{Call, Context, Ending, Event, Events, Executor, Outcome, Running, Walls, answer};
 use crate::quantity::Limit;
 use crate::{fault, policy};
 use frame::End;
@@ -111,7 +111,7 @@ pub trait Worker: Send {
         PathBuf::from("/tmp")
     }
     /// The walls as they stand around it.
-    fn walls(&self) -> Vec<Stood>;
+    fn walls(&self) -> Walls;
     /// Ends it now.
     fn kill(&mut self);
     /// After its pipes closed: what the walls saw, such as a memory limit.
@@ -193,11 +193,6 @@ impl Wasm {
         };
         let (mut outcome, fit) = conclude(answer, shape, per_call.timeout_ms, started.elapsed())?;
         outcome.walls = session.walls();
-        outcome.walls.push(Stood {
-            name: "wasm".to_owned(),
-            state: "stood".to_owned(),
-            why: "the module sees only its own memory, the granted folders and no sockets".to_owned(),
-        });
         for line in &outcome.logs {
             // Nobody may be listening.
             let _ = events.send(Event::Log(line.clone()));
@@ -284,7 +279,7 @@ fn outcome(ending: Ending) -> Outcome {
         ending,
         logs: Vec::new(),
         usage: super::Usage::default(),
-        walls: Vec::new(),
+        walls: Walls::default(),
         denials: super::Denials {
             observed: Vec::new(),
             not_observed: vec!["a file outside the grants: the module saw an error number, nobody kept it".to_owned()],

@@ -6,7 +6,7 @@
 use super::cache::Code;
 use super::frame::{self, End, Init, Most, Opening, Order, Report};
 use super::{Pipes, Role, Start, Worker, Workers, how_it_ended};
-use crate::executor::{Artifact, Ending, Stood};
+use crate::executor::{Artifact, Ending, Stood, Walls};
 use crate::quantity::{KIB, Limit, MIB};
 use crate::{fault, policy};
 use std::collections::BTreeMap;
@@ -36,6 +36,7 @@ pub struct Session {
     from: BufReader<Box<dyn AsyncRead + Send + Unpin>>,
     calls: u64,
     most: Most,
+    walls: Walls,
 }
 
 /// What one call gave.
@@ -83,7 +84,14 @@ impl Session {
         let (output, log) = (shape.limits.get(Limit::OutputBytes), shape.limits.get(Limit::LogBytes));
         let payload = output.saturating_add(log).saturating_add(KIB);
         let most = Most { header: frame::MAX_REPLY_HEADER_BYTES, payload };
-        let mut session = Session { worker, to, from: BufReader::new(from), calls: 0, most };
+        let mut walls = worker.walls().to_vec();
+        walls.push(Stood {
+            name: "wasm".to_owned(),
+            state: "stood".to_owned(),
+            why: "the module sees only its own memory, the granted folders and no sockets".to_owned(),
+        });
+        let walls = walls.into();
+        let mut session = Session { worker, to, from: BufReader::new(from), calls: 0, most, walls };
         let init = Order::Init(init(shape, code, &*session.worker));
         let frame = frame::encode(&init, &[]).map_err(|e| broken("the first order", &e))?;
         let ready = async {
@@ -137,8 +145,8 @@ impl Session {
         }
     }
 
-    pub fn walls(&self) -> Vec<Stood> {
-        self.worker.walls()
+    pub fn walls(&self) -> Walls {
+        self.walls.clone()
     }
 
     /// Publishes what staged grants hold.

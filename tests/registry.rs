@@ -585,10 +585,10 @@ fn new_makes_tools_that_load() {
     for language in ["python", "node", "bun", "wasm"] {
         let args = new::Args { name: format!("try-{language}"), language: Some(language.to_owned()), script: None };
         let mut out = Vec::new();
-        let made = new::make(&scripts, &args, &mut out).expect(language);
+        let made = new::make(&scripts, &args, "toolhost", &mut out).expect(language);
         assert_eq!(made.id, format!("custom:try-{language}"));
         assert!(String::from_utf8(out).expect("UTF-8").contains(&format!("toolhost call custom:try-{language}")));
-        assert!(new::make(&scripts, &args, &mut Vec::new()).is_err(), "nothing is overwritten");
+        assert!(new::make(&scripts, &args, "toolhost", &mut Vec::new()).is_err(), "nothing is overwritten");
         if language == "wasm" {
             wasmtime::Module::new(&wasmtime::Engine::default(), std::fs::read(&made.script).expect("file"))
                 .expect("a module");
@@ -598,12 +598,19 @@ fn new_makes_tools_that_load() {
     new::make(
         &scripts,
         &new::Args { name: "acme:mine".to_owned(), language: None, script: Some(own) },
+        "toolhost",
         &mut Vec::new(),
     )
     .expect("mine");
     for bad in ["a/b", "../x", "core:x", "a b", ""] {
         assert!(
-            new::make(&scripts, &new::Args { name: bad.to_owned(), ..new::Args::default() }, &mut Vec::new()).is_err(),
+            new::make(
+                &scripts,
+                &new::Args { name: bad.to_owned(), ..new::Args::default() },
+                "toolhost",
+                &mut Vec::new()
+            )
+            .is_err(),
             "{bad}"
         );
     }

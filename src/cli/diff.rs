@@ -131,6 +131,12 @@ fn powers(host: &Host<'_>, side: Side) -> Vec<Powers> {
 
 fn side(host: &Host<'_>, text: &str) -> Result<Side, fault::Fault> {
     let path = PathBuf::from(text);
+    if path.is_dir() && !holds_policies(&path) {
+        return Err(wrong("a folder without policies").person(format!(
+            "{}: holds no *.policy.toml; name manifests one by one, or save `toolhost audit --all --json` of both sides",
+            manifest::text::printable(text)
+        )));
+    }
     if path.is_dir() || policy::is_policy_file(text) {
         let loaded = policy::Policies::load_from(&path, host.root);
         return loaded.map(|p| Side::Policies(Box::new(p))).map_err(|problems| {
@@ -146,6 +152,11 @@ fn side(host: &Host<'_>, text: &str) -> Result<Side, fault::Fault> {
     let tools =
         super::audit::Host { tools: host.tools, policies: host.policies, machine: &(host.machine)(host.policies) };
     Ok(Side::Powers(vec![Powers::of(&tools.decide(&manifest, &site))]))
+}
+
+fn holds_policies(folder: &Path) -> bool {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.map(|entry| entry.file_name()).any(|name| name.to_str().is_some_and(policy::is_policy_file))
 }
 
 fn audit(path: &Path) -> Result<Side, fault::Fault> {

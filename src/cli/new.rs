@@ -4,9 +4,10 @@
 //! and the next command to type. Never: overwrites, or writes outside the scripts folder.
 
 use super::refusal::{Exit, Refusal};
-use super::settings::Settings;
+use super::settings::{Origin, Settings};
 use super::{host, words};
 use crate::manifest::{self, Language};
+use crate::registry;
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
 use std::io::Write;
@@ -41,16 +42,61 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     // Where no folder was named and the usual one is not there, it is made.
     let folder = settings.scripts.first().cloned().unwrap_or_else(|| settings.root.join("user_scripts"));
     let mut out = Vec::new();
-    make(&folder, &args, &mut out).map_err(|error| Refusal::new(Exit::Caller, format!("{error:#}")))?;
+    let refuse = |error: anyhow::Error| Refusal::new(Exit::Caller, format!("{error:#}"));
+    unclaimed(settings, &id(&args).map_err(refuse)?)?;
+    make(&folder, &args, &again(settings), &mut out).map_err(refuse)?;
     words::show(&out);
     Ok(Exit::Ok.into())
 }
 
-pub fn make(scripts_folder: &Path, args: &Args, out: &mut dyn Write) -> anyhow::Result<Made> {
+fn id(args: &Args) -> anyhow::Result<String> {
     let id = if args.name.contains(':') { args.name.clone() } else { format!("custom:{}", args.name) };
-    if let Some(fault) = manifest::id_fault(&id) {
-        bail!("{fault}");
+    match manifest::id_fault(&id) {
+        Some(fault) => bail!("{fault}"),
+        None => Ok(id),
     }
+}
+
+/// A second file with the same id would disable both.
+fn unclaimed(settings: &Settings, id: &str) -> anyhow::Result<()> {
+    let files = registry::DirectToolLoader::new(settings.tools.clone(), settings.scripts.clone());
+    let found = registry::Source::discover(&files).map_err(|why| Refusal::new(Exit::Host, why))?;
+    match found.tools.iter().find(|tool| tool.manifest.id.eq_ignore_ascii_case(id)) {
+        None => Ok(()),
+        Some(tool) => {
+            let place = manifest::text::printable(&tool.site.manifest.to_string_lossy());
+            let message = format!("{place} has the id {} already: choose another name", tool.manifest.id);
+            Err(Refusal::new(Exit::Caller, message).into())
+        }
+    }
+}
+
+/// The words before the verb that lead to the same folders from wherever the person is.
+fn again(settings: &Settings) -> String {
+    let mut words = "toolhost".to_owned();
+    let mut add = |flag: &str, path: &Path| words.push_str(&format!(" {flag} {}", quoted(&path.to_string_lossy())));
+    if settings.origins.get("root") == Some(&Origin::Flag) {
+        add("--root", &settings.root);
+    }
+    for (name, flag, paths) in [("tools", "--tools", &settings.tools), ("scripts", "--scripts", &settings.scripts)] {
+        if settings.origins.get(name) == Some(&Origin::Flag) {
+            paths.iter().for_each(|path| add(flag, path));
+        }
+    }
+    if settings.origins.get("policies") == Some(&Origin::Flag) {
+        settings.policies.iter().for_each(|path| add("--policies", path));
+    }
+    words
+}
+
+/// A word of a shell command.
+fn quoted(word: &str) -> String {
+    let plain = word.bytes().all(|b| b.is_ascii_alphanumeric() || b"/._-+:@%".contains(&b));
+    if plain { word.to_owned() } else { format!("'{}'", word.replace('\'', r"'\''")) }
+}
+
+pub fn make(scripts_folder: &Path, args: &Args, again: &str, out: &mut dyn Write) -> anyhow::Result<Made> {
+    let id = id(args)?;
     let (namespace, name) = id.split_once(':').unwrap_or(("custom", &id));
     if namespace.eq_ignore_ascii_case(crate::registry::CORE) {
         bail!("the namespace 'core' is compiled into toolhost: choose another, for example custom:{name}");
@@ -62,8 +108,9 @@ pub fn make(scripts_folder: &Path, args: &Args, out: &mut dyn Write) -> anyhow::
     let shown = |path: &Path| manifest::text::printable(&path.to_string_lossy());
     writeln!(out, "Made {} and {}.", shown(&made.script), shown(&made.manifest))?;
     let example = if args.script.is_some() { "--input '{}'" } else { "text='hello world'" };
-    writeln!(out, "Next: toolhost call {id} {example}")?;
-    writeln!(out, "What it may touch: toolhost audit {id}")?;
+    let again = manifest::text::printable(again);
+    writeln!(out, "Next: {again} call {id} {example}")?;
+    writeln!(out, "What it may touch: {again} audit {id}")?;
     Ok(made)
 }
 
@@ -103,7 +150,9 @@ fn from_script(scripts_folder: &Path, id: &str, name: &str, script: &Path) -> an
         .and_then(|file| file.to_str())
         .with_context(|| format!("{shown} has no usable file name"))?;
     let language = Language::from_file_name(file).with_context(|| {
-        format!("{shown}: the language does not show in the name; endings are .py .js .mjs .cjs .ts .wasm .wat")
+        format!(
+            "{shown}: its language must show in its name; rename it to end in .py, .js, .mjs, .cjs, .ts, .wasm or .wat"
+        )
     })?;
     let metadata = std::fs::metadata(script).with_context(|| format!("{shown} cannot be read"))?;
     if !metadata.is_file() || metadata.len() > MAX_SCRIPT_BYTES {
@@ -173,8 +222,12 @@ fn write(
     let script = folder.join(file);
     let manifest = folder.join(format!("{name}{}", crate::registry::ENDING));
     for (path, bytes) in [(&script, source), (&manifest, text.as_bytes())] {
-        let mut file = std::fs::File::create_new(path).with_context(|| format!("{} cannot be made", path.display()))?;
-        file.write_all(bytes).with_context(|| format!("{} cannot be written", path.display()))?;
+        let made = std::fs::File::create_new(path).and_then(|mut file| file.write_all(bytes));
+        if let Err(error) = made {
+            // Half a tool would only be in the way of the next try. The folder is ours: it was made above.
+            let _ = std::fs::remove_dir_all(&folder);
+            return Err(error).with_context(|| format!("{} cannot be written", path.display()));
+        }
     }
     Ok(Made { id: id.to_owned(), manifest, script })
 }

@@ -6,7 +6,7 @@
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
 use super::{host, words};
-use crate::manifest::Example;
+use crate::manifest::{self, Example};
 use crate::registry;
 use crate::service::runlog::Level;
 use crate::service::{Arguments, CallRequest, Service};
@@ -29,6 +29,8 @@ struct Count {
     passed: usize,
     failed: usize,
     skipped: usize,
+    /// Manifest files that could not be loaded.
+    unread: usize,
 }
 
 pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
@@ -48,9 +50,13 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         Ok(count) => count,
         Err(signal) => return Ok(signal),
     };
+    let unread = if args.all { count.unread } else { 0 };
+    if unread > 0 {
+        words::complain(&format!("{unread} file(s) are no tool because of their faults: `toolhost check` says why"));
+    }
     let skipped = if count.skipped > 0 { format!(", {} skipped", count.skipped) } else { String::new() };
     words::say(&format!("{} passed, {} failed{skipped}", count.passed, count.failed));
-    Ok(if count.failed > 0 { Exit::Tool } else { Exit::Ok }.into())
+    Ok(if count.failed + unread > 0 { Exit::Tool } else { Exit::Ok }.into())
 }
 
 fn chosen(service: &Service, args: &Args) -> anyhow::Result<Vec<Arc<registry::Tool>>> {
@@ -65,13 +71,21 @@ fn chosen(service: &Service, args: &Args) -> anyhow::Result<Vec<Arc<registry::To
 }
 
 async fn examples(service: &Arc<Service>, tools: &[Arc<registry::Tool>], all: bool) -> Count {
-    let mut count = Count::default();
+    let reports = &service.registry().snapshot().reports;
+    let unread = |report: &&registry::FileReport| {
+        let wrong = |problem: &manifest::Problem| problem.severity == manifest::Severity::Error;
+        report.status == registry::Status::Skipped && report.problems.iter().any(wrong)
+    };
+    let mut count = Count { unread: reports.iter().filter(unread).count(), ..Count::default() };
     for tool in tools {
         let needs = service.needs_of(tool);
         if all && !needs.is_empty() {
             words::say(&format!("skip {}: needs {}", tool.reference(), needs.join(", ")));
             count.skipped += 1;
             continue;
+        }
+        if tool.manifest.examples.is_empty() {
+            words::say(&format!("none {}: no examples to try", tool.reference()));
         }
         for example in &tool.manifest.examples {
             let what = format!("{}: {}", tool.reference(), example.description);

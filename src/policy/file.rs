@@ -196,6 +196,11 @@ impl Policy {
 /// Reads one policy. `host`: the file caps every tool. `root`: where relative `folders` start.
 pub fn parse(text: &str, file: &Path, host: bool, root: &Path) -> Result<Policy, Vec<Problem>> {
     let mut reader = Reader::new(text);
+    if text.trim().is_empty() {
+        // What `… > name.policy.toml` leaves for a moment, and for good where the command fails.
+        reader.schema("", reader.at(0), "the file is empty: write a policy into it, or take it away".to_owned());
+        return Err(reader.problems);
+    }
     let Some(whole) = reader.parse() else { return Err(reader.problems) };
     let top = Table { pointer: String::new(), at: reader.at(0), entries: whole.get_ref() };
     reader.only(&top, &TOP_KEYS);

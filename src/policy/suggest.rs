@@ -14,7 +14,8 @@ pub fn policy(manifest: &Manifest, site: &Site, decision: &Decision) -> String {
     let name: String = manifest.id.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
     let mut out = format!(
         "# What {} asks for. Read each line, delete what it should not have, and fill in every `why`:\n\
-         # a blank one does not load. Save it as {name}.policy.toml in the policies folder.\n",
+         # a blank one does not load. Then move it to {name}.policy.toml in the policies folder (while a file there is\n\
+         # unfinished or empty, nothing runs).\n",
         printable(&manifest.id)
     );
     if !decision.policy_file.as_os_str().is_empty() {

@@ -78,8 +78,16 @@ fn about(decision: &Decision, path: &Path, access: Access, bases: &[PathBuf]) ->
     }
     if access == Access::Read {
         let script = decision.script.iter().map(|s| (s, "its own script"));
+        let granted = !found.is_empty();
+        let script = script.filter(|_| !granted);
         let roots = decision.runtime.iter().flat_map(|r| &r.roots).map(|r| (r, "a file of its interpreter"));
-        for (root, why) in script.chain(roots) {
+        // One of them says it, and best the one that holds the whole path.
+        let mut system: Vec<PathBuf> =
+            super::SYSTEM_FOLDERS.iter().chain(&super::SYSTEM_ETC).map(PathBuf::from).collect();
+        system.retain(|root| path.starts_with(root) || root.starts_with(path));
+        system.sort_by_key(|root| !path.starts_with(root));
+        let system = system.iter().take(1).map(|root| (root, "a system file, which every tool sees"));
+        for (root, why) in script.chain(roots).chain(system) {
             let how = if path.starts_with(root) { "all of it" } else { "a part of it" };
             if path.starts_with(root) || root.starts_with(path) {
                 let (tool, grant) = (decision.tool.clone(), root.display().to_string());

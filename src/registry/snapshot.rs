@@ -2,9 +2,9 @@
 //!
 //! For: service, transports, cli. In: settled tools. Out: look-ups and lists. Never: changes.
 
-use super::{FileReport, Tool, settle};
+use super::{FileReport, Status, Tool, settle};
 use crate::fault::{Fault, Kind};
-use crate::manifest::{suggest, text};
+use crate::manifest::{Severity, suggest, text};
 use crate::policy;
 use semver::{Version, VersionReq};
 use std::collections::BTreeMap;
@@ -143,7 +143,32 @@ impl Snapshot {
             [] => "`list` shows the tools there are.".to_owned(),
             near => format!("Did you mean {}?", near.join(", ")),
         };
-        Fault::new(Kind::ToolNotFoundError, format!("There is no tool '{shown}'. {end}"))
+        let fault = Fault::new(Kind::ToolNotFoundError, format!("There is no tool '{shown}'. {end}"));
+        match self.unread(id) {
+            None => fault,
+            Some(why) => fault.person(why),
+        }
+    }
+
+    /// Files that are no tool because of their faults, the one that looks like the tool asked for first.
+    fn unread(&self, id: &str) -> Option<String> {
+        let name = id.rsplit_once(':').map_or(id, |(_, name)| name);
+        let faulty = |report: &&FileReport| report.problems.iter().any(|p| p.severity == Severity::Error);
+        let skipped = self.reports.iter().filter(|report| report.status == Status::Skipped).filter(faulty);
+        let mut skipped: Vec<&FileReport> = skipped.collect();
+        skipped.sort_by_key(|report| {
+            let claims = report.tool.as_deref().is_some_and(|tool| tool.split('@').next() == Some(id));
+            !claims && !report.path.to_string_lossy().contains(name)
+        });
+        let first = skipped.first()?;
+        let problem = first.problems.iter().find(|problem| problem.severity == Severity::Error)?;
+        let place = text::printable(&first.path.to_string_lossy());
+        let rest = match skipped.len() {
+            1 => String::new(),
+            n => format!("\nand {} more: `toolhost check`", n - 1),
+        };
+        let (line, column) = (problem.line, problem.column);
+        Some(format!("not loaded: {place}:{line}:{column}: {}{rest}", text::printable(&problem.message)))
     }
 
     /// Up to three ids that may have been meant. Hidden tools are not offered.

@@ -64,7 +64,9 @@ fn who_can_answers_for_every_decision() {
     assert!(who("write:/data/pub/x.csv").is_empty());
     assert_eq!(who("write:/t/user_scripts/demo/out/a"), ["demo:one@1.0.0"]);
     assert_eq!(who("write:/t/user_scripts/other/.cache/a"), ["core:execute-python-script@1.0.0"]);
-    assert_eq!(who("read:/usr/lib/x"), ["demo:one@1.0.0"]);
+    let both = ["demo:one@1.0.0", "core:execute-python-script@1.0.0"];
+    assert_eq!(who("read:/usr/lib/x"), both, "system files are every tool's");
+    assert_eq!(who("read:/usr"), both);
     assert!(who("reach:example.com").is_empty());
     for bad in ["read", "read:", "read:../x", "eat:/x", "read:/a/../b"] {
         assert!(policy::who_can::question(bad).is_err(), "{bad}");

@@ -3,6 +3,7 @@
 // Arguments: one JSON object on stdin, given as the only argument. Answer: the return value, one JSON
 // document on the real stdout. Everything printed goes to stderr. Runs inside the walls, with the
 // tool's own rights: it protects nobody, it only explains.
+import { spawnSync } from 'node:child_process';
 import fs from 'node:fs';
 import path from 'node:path';
 import { pathToFileURL } from 'node:url';
@@ -71,13 +72,31 @@ function fromTool(stack) {
     .join('\n');
 }
 
+// Where a text that does not parse is wrong: Bun says it in parts, Node tells only who asks it to check the file.
+function unparsed(error) {
+  const parts = error instanceof AggregateError ? error.errors : [error];
+  const first = parts.find((part) => part?.position);
+  if (first !== undefined) {
+    for (const { message, position } of parts) console.error(`${position?.file}:${position?.line}: ${message}`);
+    return `SyntaxError: ${first.message} (${path.basename(first.position.file)}, line ${first.position.line})`;
+  }
+  if (!(error instanceof SyntaxError) || process.versions.bun) return undefined;
+  const checked = spawnSync(process.execPath, ['--check', script], { encoding: 'utf8', timeout: 5000 });
+  const line = /^[^\n]*:(\d+)\n/u.exec(checked.stderr ?? '')?.[1];
+  if (line === undefined) return undefined;
+  console.error(checked.stderr);
+  return `SyntaxError: ${error.message} (${file}, line ${line})`;
+}
+
 function crash(error) {
   if (error instanceof Mend) return fail(error.message);
+  const place = unparsed(error);
+  if (place !== undefined) return fail(place);
   if (error === null || typeof error !== 'object') return fail(`the script threw ${oneLine(String(error), 200)}`);
   // Bun gives a syntax error without message text of its own; its stack has the place.
   process.stderr.write(`${fromTool(error.stack ?? error)}\n`);
-  const place = new RegExp(`${file.replace(/[^\w]/gu, '\\$&')}:(\\d+)`, 'u').exec(error.stack ?? '');
-  let text = `${error.name ?? 'Error'}: ${error.message ?? error}${place ? ` (${file}, line ${place[1]})` : ''}`;
+  const where = new RegExp(`${file.replace(/[^\w]/gu, '\\$&')}:(\\d+)`, 'u').exec(error.stack ?? '');
+  let text = `${error.name ?? 'Error'}: ${error.message ?? error}${where ? ` (${file}, line ${where[1]})` : ''}`;
   if (error.code === 'ERR_MODULE_NOT_FOUND' || error.code === 'MODULE_NOT_FOUND') {
     text += '; a module must lie in the tool\'s own folder (node_modules beside the script) and be readable by it';
   } else if (/outside a module|Unexpected token 'export'/u.test(error.message ?? '')) {

@@ -123,6 +123,8 @@ def arguments_reason(function, entry, arguments, error):
             f"{entry}() has no parameter '{unknown[0]}'; {takes}. Name the manifest's parameters like the "
             "function's, or add **kwargs"
         )
+    if named[:1] == ["self"] and "." in entry and "self" not in arguments:
+        return f"{entry}() is a method of an object, and there is none; put @staticmethod or @classmethod above it"
     empty = inspect.Parameter.empty
     missing = [n for n in named if n not in arguments and parameters[n].default is empty]
     if missing:

@@ -12,7 +12,7 @@ use crate::service::runlog::{self, Level};
 use crate::service::{self, Executors, Parts, Service, audit};
 use crate::{executor, manifest, policy, registry, runtimes};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,15 +38,37 @@ pub fn registry(
 
 /// The operator's policies. One that cannot be read refuses to start: a missing rule must not widen anything.
 pub fn policies(settings: &Settings) -> anyhow::Result<Arc<policy::Policies>> {
-    let Some(path) = &settings.policies else { return Ok(Arc::new(policy::Policies::built_in())) };
-    let loaded = policy::Policies::load_from(path, &settings.root).map_err(|problems| {
+    let mut loaded = match &settings.policies {
+        Some(path) => loaded_policies(settings, path)?,
+        None => policy::Policies::built_in(),
+    };
+    loaded.protect(obeyed(settings));
+    Ok(Arc::new(loaded))
+}
+
+/// What this host obeys, runs or records: no tool may write it, whatever a policy says, also where it is not there yet.
+fn obeyed(settings: &Settings) -> impl Iterator<Item = PathBuf> {
+    let variable = |name: &str| std::env::var_os(name);
+    let log = settings.audit_log.clone();
+    let texts = log.as_deref().and_then(Path::parent).map(|folder| folder.join(audit::CONFINEMENTS));
+    // Compiled modules, and what was found out about interpreters.
+    let caches = wasm::Cache::usual_folder(variable).and_then(|folder| folder.parent().map(Path::to_path_buf));
+    let policies = settings.policies.is_none().then(|| settings.root.join("sandbox-policies"));
+    let found = settings.configs.clone().into_iter().chain(log).chain(texts).chain(caches).chain(policies);
+    found.chain(std::env::current_exe()).flat_map(|path| {
+        let real = path.canonicalize().ok().filter(|real| *real != path);
+        std::iter::once(path).chain(real)
+    })
+}
+
+fn loaded_policies(settings: &Settings, path: &Path) -> anyhow::Result<policy::Policies> {
+    Ok(policy::Policies::load_from(path, &settings.root).map_err(|problems| {
         let lines: Vec<String> = problems.iter().map(described).collect();
         Refusal::new(
             Exit::Policy,
             format!("the policies cannot be used; nothing runs until this is mended\n{}", lines.join("\n")),
         )
-    })?;
-    Ok(Arc::new(loaded))
+    })?)
 }
 
 fn described(found: &policy::FileProblem) -> String {

@@ -81,6 +81,8 @@ pub struct Settings {
     pub log: Option<(Level, bool)>,
     /// Capabilities the operator says this host has (`gpu`, …).
     pub capabilities: BTreeSet<String>,
+    /// Config files that were, or another time would be, obeyed: also those that are not there.
+    pub configs: Vec<PathBuf>,
     pub running_calls: Option<usize>,
     /// Ids that tools get where this process is real root.
     pub tool_ids: std::ops::Range<u32>,
@@ -166,6 +168,7 @@ impl Settings {
             audit_log,
             log,
             capabilities: config.capabilities.unwrap_or_default(),
+            configs: usual_configs(&variable).into_iter().chain(sources.config_file).collect(),
             running_calls: config.running_calls,
             tool_ids,
             colour: std::io::stdout().is_terminal()
@@ -296,17 +299,19 @@ fn config(flags: &Flags, variable: Variables<'_>) -> anyhow::Result<(Config, Opt
     let named = flags.config.clone().or_else(|| variable("TOOLHOST_CONFIG").map(PathBuf::from));
     let file = match named {
         Some(file) => Some(std::path::absolute(file)?),
-        None => {
-            let own = folder(variable, "XDG_CONFIG_HOME", ".config").map(|folder| folder.join("toolhost/config.toml"));
-            let system = PathBuf::from("/etc/toolhost/config.toml");
-            own.into_iter().chain([system]).find(|file| file.exists())
-        }
+        None => usual_configs(variable).into_iter().find(|file| file.exists()),
     };
     let Some(file) = file else { return Ok((Config::default(), None)) };
     let refuse = |why: String| Refusal::new(Exit::Host, format!("config file {}: {why}", file.display()));
     let text = guarded_text(&file).map_err(refuse)?;
     let config = toml::from_str(&text).map_err(|e| refuse(e.to_string()))?;
     Ok((config, Some(file)))
+}
+
+/// The user's own, then the system's.
+fn usual_configs(variable: Variables<'_>) -> Vec<PathBuf> {
+    let own = folder(variable, "XDG_CONFIG_HOME", ".config").map(|folder| folder.join("toolhost/config.toml"));
+    own.into_iter().chain([PathBuf::from("/etc/toolhost/config.toml")]).collect()
 }
 
 /// Reads a file that only its owner (us, or root) can have written.

@@ -15,8 +15,26 @@ use std::path::{Path, PathBuf};
 /// Names that are run or obeyed later: nothing is written below a folder of such a name.
 const RUN_LATER: [&str; 5] = ["node_modules", ".venv", "venv", "site-packages", "__pycache__"];
 /// Endings that an interpreter would load from the script's own folder.
-const CODE: [&str; 12] =
-    [".py", ".pyc", ".pth", ".so", ".js", ".mjs", ".cjs", ".ts", ".node", ".wasm", ".wat", "bunfig.toml"];
+const CODE: [&str; 18] = [
+    ".py",
+    ".pyc",
+    ".pth",
+    ".so",
+    ".pyd",
+    ".js",
+    ".mjs",
+    ".cjs",
+    ".jsx",
+    ".ts",
+    ".mts",
+    ".cts",
+    ".tsx",
+    ".node",
+    ".wasm",
+    ".wat",
+    "bunfig.toml",
+    "package.json",
+];
 /// Files that would be loaded from any folder.
 const OURS: [&str; 2] = [".tool.json", ".policy.toml"];
 
@@ -281,7 +299,7 @@ impl<'a> Judge<'a> {
         match path {
             p if Some(p) == self.site.script.as_deref() => "the tool's own script",
             p if p == self.site.manifest => "the tool's own manifest",
-            _ => "a policy, a manifest or a script",
+            _ => "a policy, a manifest, a script or a file of this host",
         }
     }
 
@@ -295,6 +313,17 @@ impl<'a> Judge<'a> {
         if let Some(ending) = OURS.iter().find(|ending| says_ending(ask, ending)) {
             return Some(format!("files ending in `{ending}` could be written: a tool cannot make tools or policies"));
         }
+        let others = self.protected.iter().filter(|path| Some(*path) != self.site.script.as_ref());
+        if let Some(other) = others.into_iter().find(|script| importable(ask, script)) {
+            return Some(format!("{} could load it as a module; give each tool a folder of its own", other.display()));
+        }
+        if ask.folder().starts_with(&self.site.folder)
+            && let Some(ending) = CODE.iter().find(|ending| says_ending(ask, ending))
+        {
+            return Some(format!(
+                "files ending in `{ending}` beside the script could be written, and would be run later"
+            ));
+        }
         if ask.folder() == self.site.folder
             && let Some(ending) = CODE.iter().find(|ending| could_end_in(ask, ending))
         {
@@ -304,6 +333,24 @@ impl<'a> Judge<'a> {
         }
         None
     }
+}
+
+/// Does writing here make a module or package that this Python script finds by its name, before its own library?
+/// (Node and Bun look for bare names in `node_modules` only.)
+fn importable(ask: &Area, script: &Path) -> bool {
+    if script.extension().is_none_or(|ending| ending != "py") {
+        return false;
+    }
+    let beside = script.parent();
+    let at = ask.folder();
+    let package = at.file_name().is_some_and(|name| {
+        name.as_encoded_bytes().iter().all(|b| b.is_ascii_alphanumeric() || *b == b'_' || !b.is_ascii())
+    });
+    let code = match ask {
+        Area::Tree(_) => true,
+        Area::File(_) | Area::Names { .. } => CODE.iter().any(|ending| could_end_in(ask, ending)),
+    };
+    code && (Some(at) == beside || (package && at.parent() == beside))
 }
 
 /// The ask itself spells this ending. (What `out/*` lets a tool write is never loaded either: `Decision::may_write`.)

@@ -4,7 +4,7 @@
 //! Out: the tools that are good, and one report for every file that looks like a manifest.
 //! Never: follows a link, waits on a pipe, reads more than a definition may be, stops at a bad file.
 
-use super::{Discovery, FileReport, Source, Status, Tool, availability, beneath, scripts};
+use super::{Claim, Claimed, Discovery, FileReport, Source, Status, Tool, availability, beneath, scripts};
 use crate::fault::Kind;
 use crate::manifest::{self, Code, Handler, Problem, Severity, Site, schema, text};
 use crate::quantity::{MAX_DEFINITION_BYTES, MAX_SCAN_DEPTH, MAX_SCAN_ENTRIES};
@@ -33,6 +33,22 @@ struct Candidate {
     relative: PathBuf,
 }
 
+/// What one file gave: a tool, or scripts that nobody knows the asks of.
+struct Read {
+    report: FileReport,
+    found: Result<Box<Tool>, Claim>,
+}
+
+/// What a manifest that cannot be loaded speaks for, as far as its text still tells.
+fn claim(manifest: &Path, bytes: &[u8], bases: &scripts::Bases) -> Claim {
+    let folder = manifest.parent().unwrap_or(Path::new("/"));
+    let document = manifest::json::parse(bytes, manifest::json::Dialect::Commented).ok();
+    let named = document.as_ref().and_then(|document| document.value["handler"]["scriptPath"].as_str());
+    let script = named.and_then(|named| bases.find(Some(folder), named).ok()).and_then(|found| found.site.script);
+    let what = script.map_or_else(|| Claimed::Beside(folder.to_path_buf()), Claimed::Script);
+    Claim { manifest: manifest.to_path_buf(), what }
+}
+
 struct Base {
     path: PathBuf,
     folder: OwnedFd,
@@ -56,26 +72,29 @@ impl DirectToolLoader {
     }
 
     /// Reads one file; a panic in a library that parses it is one file's fault, not the scan's.
-    fn read_guarded(&self, candidate: &Candidate, bases: &scripts::Bases) -> (FileReport, Option<Tool>) {
+    fn read_guarded(&self, candidate: &Candidate, bases: &scripts::Bases) -> Read {
         let read = std::panic::AssertUnwindSafe(|| self.read(candidate, bases));
         std::panic::catch_unwind(read).unwrap_or_else(|_| {
             let message = "this file made the reader fail: a fault in toolhost; please report it";
             let path = candidate.base.path.join(&candidate.relative);
-            (skipped(path, problem(Severity::Error, Code::Unreadable, message)), None)
+            let claim = claim(&path, b"", bases);
+            Read { report: skipped(path, problem(Severity::Error, Code::Unreadable, message)), found: Err(claim) }
         })
     }
 
-    fn read(&self, candidate: &Candidate, bases: &scripts::Bases) -> (FileReport, Option<Tool>) {
+    fn read(&self, candidate: &Candidate, bases: &scripts::Bases) -> Read {
         let path = candidate.base.path.join(&candidate.relative);
-        let skipped = |problems| {
-            let report = FileReport { path: path.clone(), status: Status::Skipped, tool: None, problems };
-            (report, None)
+        let read = beneath::read(&candidate.base.folder, &candidate.relative, MAX_DEFINITION_BYTES);
+        let bytes = read.as_deref().unwrap_or_default();
+        let unloaded = |tool, problems| {
+            let report = FileReport { path: path.clone(), status: Status::Skipped, tool, problems };
+            Read { report, found: Err(claim(&path, bytes, bases)) }
         };
-        let bytes = match beneath::read(&candidate.base.folder, &candidate.relative, MAX_DEFINITION_BYTES) {
-            Ok(bytes) => bytes,
-            Err(refusal) => return skipped(vec![problem(Severity::Error, Code::Unreadable, refusal.why())]),
-        };
-        let (manifest, mut warnings) = match manifest::read(&bytes) {
+        let skipped = |problems| unloaded(None, problems);
+        if let Err(refusal) = &read {
+            return skipped(vec![problem(Severity::Error, Code::Unreadable, refusal.why())]);
+        }
+        let (manifest, mut warnings) = match manifest::read(bytes) {
             Ok(read) => read,
             Err(problems) => return skipped(problems),
         };
@@ -89,16 +108,18 @@ impl DirectToolLoader {
         let site = match self.site(&manifest, &path, &candidate.base.path, bases, &mut warnings) {
             Ok(site) => site,
             Err(mut broken) => {
-                broken.place(&bytes);
+                broken.place(bytes);
                 let mut problems = vec![broken.problem];
                 problems.append(&mut warnings);
-                return (FileReport { path, status: Status::Skipped, tool: Some(reference), problems }, None);
+                return unloaded(Some(reference), problems);
             }
         };
-        let report = FileReport { path, status: Status::Loaded, tool: Some(reference), problems: warnings.clone() };
+        let problems = warnings.clone();
+        let report = FileReport { path: path.clone(), status: Status::Loaded, tool: Some(reference), problems };
         let availability = availability::of_manifest(&manifest);
         let source = self.id().to_owned();
-        (report, Some(Tool { manifest: Arc::new(manifest), site, source, availability, warnings }))
+        let tool = Tool { manifest: Arc::new(manifest), site, source, availability, warnings };
+        Read { report, found: Ok(Box::new(tool)) }
     }
 
     /// Where the tool lies; its script must be there now.
@@ -192,9 +213,12 @@ impl Source for DirectToolLoader {
             }
             done
         });
-        for (report, tool) in read {
+        for Read { report, found } in read {
             discovery.reports.push(report);
-            discovery.tools.extend(tool);
+            match found {
+                Ok(tool) => discovery.tools.push(*tool),
+                Err(claim) => discovery.claims.push(claim),
+            }
         }
         Ok(discovery)
     }

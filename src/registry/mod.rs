@@ -87,11 +87,36 @@ pub enum Status {
     Skipped,
 }
 
+/// Scripts that a manifest speaks for which is not loaded: what it asks, and denies, is not known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    pub manifest: PathBuf,
+    pub what: Claimed,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Claimed {
+    Script(PathBuf),
+    /// It does not say which: any script beside it may be its own.
+    Beside(PathBuf),
+}
+
+impl Claim {
+    pub fn holds(&self, script: &std::path::Path) -> bool {
+        match &self.what {
+            Claimed::Script(own) => own == script,
+            Claimed::Beside(folder) => script.parent() == Some(folder),
+        }
+    }
+}
+
 /// What a source found.
 #[derive(Clone, Debug, Default)]
 pub struct Discovery {
     pub tools: Vec<Tool>,
     pub reports: Vec<FileReport>,
+    /// What the manifests that could not be loaded speak for.
+    pub claims: Vec<Claim>,
     /// Whole parts of the source that could not be read. A new one on a refresh keeps the old tools (B-011).
     pub incomplete: Vec<String>,
 }

@@ -2,7 +2,7 @@
 //!
 //! For: service, transports, cli. In: settled tools. Out: look-ups and lists. Never: changes.
 
-use super::{FileReport, Status, Tool, settle};
+use super::{Claim, FileReport, Status, Tool, settle};
 use crate::fault::{Fault, Kind};
 use crate::manifest::{Severity, suggest, text};
 use crate::policy;
@@ -48,6 +48,7 @@ pub struct Snapshot {
     pub written: policy::Written,
     /// Files of tools that were not loaded because another tool may write them.
     withheld: Vec<PathBuf>,
+    claims: Vec<Claim>,
 }
 
 /// What a snapshot is made of.
@@ -60,11 +61,12 @@ pub(super) struct Parts {
     pub sources: Vec<String>,
     pub written: policy::Written,
     pub withheld: Vec<PathBuf>,
+    pub claims: Vec<Claim>,
 }
 
 impl Snapshot {
     pub(super) fn new(parts: Parts) -> Snapshot {
-        let Parts { tools, disabled, reports, warnings, sources, written, withheld } = parts;
+        let Parts { tools, disabled, reports, warnings, sources, written, withheld, claims } = parts;
         let mut by_id: BTreeMap<String, Vec<Arc<Tool>>> = BTreeMap::new();
         for tool in tools {
             by_id.entry(tool.manifest.id.clone()).or_default().push(Arc::new(tool));
@@ -74,7 +76,7 @@ impl Snapshot {
         }
         let count = |id: &String| by_id.values().flatten().filter(|tool| &tool.source == id).count();
         let sources = sources.iter().map(|id| (id.clone(), count(id))).collect();
-        Snapshot { tools: by_id, disabled, reports, warnings, sources, written, withheld }
+        Snapshot { tools: by_id, disabled, reports, warnings, sources, written, withheld, claims }
     }
 
     /// Finds by `id`, `id@1.2.0` (exactly that) or `id@^1` (the highest stable one that fits).
@@ -128,6 +130,11 @@ impl Snapshot {
     /// Every manifest that names this script file (Q18).
     pub fn namers(&self, script: &std::path::Path) -> Vec<Arc<Tool>> {
         self.tools.values().flatten().filter(|tool| tool.site.script.as_deref() == Some(script)).cloned().collect()
+    }
+
+    /// The manifest, not loaded, that speaks for this script: nobody knows what it would deny.
+    pub fn claimed(&self, script: &std::path::Path) -> Option<&std::path::Path> {
+        self.claims.iter().find(|claim| claim.holds(script)).map(|claim| claim.manifest.as_path())
     }
 
     fn not_found(&self, id: &str) -> Fault {

@@ -5,7 +5,9 @@
 
 use super::load::problem;
 use super::snapshot::Parts;
-use super::{Availability, Discovery, FileReport, Snapshot, Source, Status, Tool, availability, fence, settle};
+use super::{
+    Availability, Claim, Claimed, Discovery, FileReport, Snapshot, Source, Status, Tool, availability, fence, settle,
+};
 use crate::fault::{Fault, Kind};
 use crate::manifest::{self, Code, Handler, Metadata, Severity, Site, text};
 use crate::policy;
@@ -180,6 +182,12 @@ impl Registry {
         for (index, report) in reports.iter().enumerate() {
             by_path.entry(report.path.clone()).or_insert(index);
         }
+        let found = state.sources.iter().flat_map(|entry| entry.found.claims.clone());
+        let turned_away = refused.iter().chain(&fenced).filter(|refused| !refused.harmless).filter_map(|refused| {
+            let site = &refused.tool.site;
+            Some(Claim { manifest: site.manifest.clone(), what: Claimed::Script(site.script.clone()?) })
+        });
+        let claims = found.chain(turned_away).collect();
         let withheld = fenced.iter().flat_map(|refused| fence::files(&refused.tool)).collect();
         refused.extend(fenced);
         let mut disabled = BTreeMap::new();
@@ -200,7 +208,7 @@ impl Registry {
         if !state.in_process.is_empty() {
             sources.push(IN_PROCESS.to_owned());
         }
-        let parts = Parts { tools, disabled, reports, warnings, sources, written, withheld };
+        let parts = Parts { tools, disabled, reports, warnings, sources, written, withheld, claims };
         let next = Arc::new(Snapshot::new(parts));
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = next;
     }

@@ -21,6 +21,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 const ROOM: u64 = 64 * 1024;
 /// Records for which room is set aside at a time.
 const ROOMS: u64 = 16;
+/// The folder beside the log for the texts of confinements.
+pub const CONFINEMENTS: &str = "confinements";
 /// Longest line that `recall` reads, bytes.
 const LONGEST_LINE: u64 = 4 * ROOM;
 
@@ -157,7 +159,7 @@ impl Log {
     }
 
     fn confinements(&self) -> PathBuf {
-        self.path.parent().unwrap_or(Path::new(".")).join("confinements")
+        self.path.parent().unwrap_or(Path::new(".")).join(CONFINEMENTS)
     }
 
     /// Finds the record of a past call, and what that call could touch.

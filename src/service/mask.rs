@@ -10,8 +10,12 @@ pub const HIDDEN: &str = "***";
 /// Shorter texts are hidden where they are a parameter, but not searched for elsewhere: replacing
 /// every `1` in a log would hide the log and reveal the secret.
 const SHORTEST: usize = 4;
-/// Deepest schema that is followed; manifests are bounded well below it.
+/// Deepest value that is followed; arguments are bounded below it.
 const DEEPEST: usize = 128;
+/// Looks at one value under one schema. A schema may refer to itself in many ways; nobody may make us try them all.
+const LOOKS: u32 = 20_000;
+/// Words whose schemas hold for the same value.
+const SAME_VALUE: [&str; 7] = ["allOf", "anyOf", "oneOf", "if", "then", "else", "dependentSchemas"];
 
 /// The secret texts of one call, longest first.
 #[derive(Clone, Debug, Default)]
@@ -20,13 +24,19 @@ pub struct Mask {
 }
 
 impl Mask {
-    /// The secrets among these arguments, and the arguments with the secrets hidden.
+    /// The secrets among these arguments, and the arguments with the secrets hidden. Where the schema is too
+    /// entangled to be followed, all of them are.
     pub fn of(schema: Option<&Value>, arguments: &Value) -> (Mask, Value) {
-        let mut secrets = Vec::new();
-        let shown = match schema {
-            Some(schema) => hide(schema, schema, arguments, 0, &mut secrets),
-            None => arguments.clone(),
-        };
+        let Some(schema) = schema else { return (Mask::default(), arguments.clone()) };
+        let mut walk = Walk { root: schema, looks: LOOKS, secrets: Vec::new() };
+        let mut shown = arguments.clone();
+        walk.hide(vec![schema], &mut shown, 0);
+        let mut secrets = walk.secrets;
+        if walk.looks == 0 {
+            secrets.clear();
+            collect(arguments, &mut secrets);
+            shown = Value::String(HIDDEN.into());
+        }
         secrets.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
         secrets.dedup();
         (Mask { secrets }, shown)
@@ -44,59 +54,98 @@ impl Mask {
     }
 }
 
-/// Walks schema and value together. Where the schema says secret, all below it is hidden.
-fn hide(root: &Value, schema: &Value, value: &Value, depth: usize, secrets: &mut Vec<String>) -> Value {
-    if depth > DEEPEST {
-        return Value::String(HIDDEN.into());
-    }
-    if schema["writeOnly"] == true || schema["x-secret"] == true {
-        collect(value, secrets, depth);
-        return Value::String(HIDDEN.into());
-    }
-    let mut shown = value.clone();
-    if let Some(target) = schema["$ref"].as_str().and_then(|r| r.strip_prefix('#')).and_then(|p| root.pointer(p)) {
-        shown = hide(root, target, &shown, depth + 1, secrets);
-    }
-    for word in ["allOf", "anyOf", "oneOf"] {
-        for part in schema[word].as_array().into_iter().flatten() {
-            shown = hide(root, part, &shown, depth + 1, secrets);
+struct Walk<'s> {
+    root: &'s Value,
+    /// Counts down; at 0 nothing more is looked at.
+    looks: u32,
+    secrets: Vec<String>,
+}
+
+impl<'s> Walk<'s> {
+    /// Walks the value under every schema that may hold for it. Where one of them says secret, all below is hidden.
+    fn hide(&mut self, mut schemas: Vec<&'s Value>, value: &mut Value, depth: usize) {
+        self.gather(&mut schemas);
+        let secret = |schema: &&Value| schema["writeOnly"] == true || schema["x-secret"] == true;
+        if depth > DEEPEST || schemas.iter().any(secret) {
+            collect(value, &mut self.secrets);
+            *value = Value::String(HIDDEN.into());
+            return;
+        }
+        match value {
+            Value::Object(fields) => {
+                for (name, field) in fields.iter_mut() {
+                    self.hide(schemas.iter().flat_map(|schema| of_field(schema, name)).collect(), field, depth + 1);
+                }
+            }
+            Value::Array(items) => {
+                for (at, item) in items.iter_mut().enumerate() {
+                    self.hide(schemas.iter().flat_map(|schema| of_item(schema, at)).collect(), item, depth + 1);
+                }
+            }
+            _ => {}
         }
     }
-    match &mut shown {
-        Value::Object(fields) => {
-            for (name, field) in fields.iter_mut() {
-                let part = schema["properties"].get(name).or_else(|| schema.get("additionalProperties"));
-                if let Some(part) = part.filter(|part| part.is_object()) {
-                    *field = hide(root, part, field, depth + 1, secrets);
+
+    /// Adds the schemas that these lead to for the same value, each once.
+    fn gather(&mut self, schemas: &mut Vec<&'s Value>) {
+        let mut next = 0;
+        while let Some(schema) = schemas.get(next).copied() {
+            next += 1;
+            let Some(left) = self.looks.checked_sub(1) else { return };
+            self.looks = left;
+            let target = ["$ref", "$dynamicRef"].into_iter().filter_map(|word| schema[word].as_str());
+            let targets = target.filter_map(|r| r.strip_prefix('#')).filter_map(|pointer| self.root.pointer(pointer));
+            for other in targets.chain(SAME_VALUE.iter().flat_map(|word| parts(&schema[*word]))) {
+                if !schemas.iter().any(|known| std::ptr::eq(*known, other)) {
+                    schemas.push(other);
                 }
             }
         }
-        Value::Array(items) if schema["items"].is_object() => {
-            for item in items.iter_mut() {
-                *item = hide(root, &schema["items"], item, depth + 1, secrets);
-            }
-        }
-        _ => {}
     }
-    shown
 }
 
-/// Every text below a secret value; a text of several lines also line by line, as a log shows it.
-fn collect(value: &Value, secrets: &mut Vec<String>, depth: usize) {
-    if depth > DEEPEST {
-        return;
+/// A schema, or the schemas of a list or of a map.
+fn parts(value: &Value) -> Vec<&Value> {
+    match value {
+        Value::Array(list) => list.iter().collect(),
+        // `dependentSchemas` is a map of schemas, the others are schemas: reading one as the other finds nothing.
+        Value::Object(map) => std::iter::once(value).chain(map.values()).filter(|part| part.is_object()).collect(),
+        _ => Vec::new(),
     }
+}
+
+/// What may hold for a member. A pattern counts whether it fits or not: rather too much is hidden than too little.
+fn of_field<'s>(schema: &'s Value, name: &str) -> Vec<&'s Value> {
+    let own = schema["properties"].get(name);
+    let rest = ["additionalProperties", "unevaluatedProperties"].map(|word| schema.get(word).filter(|_| own.is_none()));
+    let patterns = schema["patternProperties"].as_object().into_iter().flat_map(|map| map.values());
+    own.into_iter().chain(rest.into_iter().flatten()).chain(patterns).filter(|part| part.is_object()).collect()
+}
+
+/// What may hold for an item.
+fn of_item(schema: &Value, at: usize) -> Vec<&Value> {
+    let words = ["items", "contains", "unevaluatedItems", "additionalItems"].map(|word| schema.get(word));
+    let listed = ["prefixItems", "items"].map(|word| schema.get(word).and_then(|list| list.get(at)));
+    words.into_iter().chain(listed).flatten().filter(|part| part.is_object()).collect()
+}
+
+/// Every text below a secret value; a text of several lines also line by line, as a log shows it, and each as JSON
+/// writes it.
+fn collect(value: &Value, secrets: &mut Vec<String>) {
     match value {
         Value::String(text) => {
             for part in std::iter::once(text.as_str()).chain(text.lines()) {
                 if part.len() >= SHORTEST && part != HIDDEN {
+                    let quoted = Value::from(part).to_string();
+                    let inner = quoted.trim_matches('"');
+                    secrets.extend((inner != part).then(|| inner.to_owned()));
                     secrets.push(part.to_owned());
                 }
             }
         }
         Value::Number(number) if number.to_string().len() >= SHORTEST => secrets.push(number.to_string()),
-        Value::Array(items) => items.iter().for_each(|item| collect(item, secrets, depth + 1)),
-        Value::Object(fields) => fields.values().for_each(|field| collect(field, secrets, depth + 1)),
+        Value::Array(items) => items.iter().for_each(|item| collect(item, secrets)),
+        Value::Object(fields) => fields.values().for_each(|field| collect(field, secrets)),
         _ => {}
     }
 }
@@ -128,6 +177,52 @@ mod tests {
         assert_eq!(shown, expected);
         assert_eq!(mask.text("hunter2 and swordfish, key-one, 123456, visible"), "*** and ***, ***, ***, visible");
         assert_eq!(mask.text("log: second line"), "log: ***");
+    }
+
+    #[test]
+    fn no_word_of_a_schema_hides_a_secret_from_us() {
+        let secret = || json!({"writeOnly": true});
+        let arguments = json!({"x_key": "hunter2", "list": ["swordfish"]});
+        for schema in [
+            json!({"patternProperties": {"^x_": secret()}}),
+            json!({"unevaluatedProperties": secret()}),
+            json!({"if": {}, "then": {"properties": {"x_key": secret()}}}),
+            json!({"if": {}, "else": {"properties": {"x_key": secret()}}}),
+            json!({"dependentSchemas": {"list": {"properties": {"x_key": secret()}}}}),
+        ] {
+            assert_eq!(Mask::of(Some(&schema), &arguments).1["x_key"], "***", "{schema}");
+        }
+        for word in ["items", "contains", "unevaluatedItems"] {
+            let schema = json!({"properties": {"list": {word: secret()}}});
+            assert_eq!(Mask::of(Some(&schema), &arguments).1["list"], json!(["***"]), "{schema}");
+        }
+        let schema = json!({"properties": {"list": {"prefixItems": [secret()]}}});
+        assert_eq!(Mask::of(Some(&schema), &arguments).1["list"], json!(["***"]));
+    }
+
+    #[test]
+    fn an_entangled_schema_costs_little_and_hides_all() {
+        let branch = || json!({"required": ["x"], "properties": {"x": {"$ref": "#/$defs/a"}}});
+        let schema = json!({
+            "$ref": "#/$defs/a",
+            "$defs": {"a": {"anyOf": [branch(), branch(), branch()]}, "s": {"writeOnly": true}},
+        });
+        let mut arguments = json!({"secret": "hunter2"});
+        for _ in 0..100 {
+            arguments = json!({"x": arguments});
+        }
+        assert_eq!(Mask::of(Some(&schema), &arguments).1, arguments, "each schema is looked at once a value");
+        let many: Vec<Value> = (0..200).map(|n| json!({"properties": {"x": {"$ref": "#"}}, "title": n})).collect();
+        let (mask, shown) = Mask::of(Some(&json!({"anyOf": many})), &arguments);
+        assert_eq!(shown, "***");
+        assert_eq!(mask.text("it was hunter2"), "it was ***");
+    }
+
+    #[test]
+    fn a_quoted_secret_is_hidden_too() {
+        let schema = json!({"properties": {"token": {"x-secret": true}}});
+        let (mask, _) = Mask::of(Some(&schema), &json!({"token": "a\"b\\c"}));
+        assert_eq!(mask.text(&json!({"t": "a\"b\\c"}).to_string()), r#"{"t":"***"}"#);
     }
 
     #[test]

@@ -19,6 +19,14 @@ impl method::Runner for Service {
     fn locate(&self, script_path: &str) -> Result<Site, Fault> {
         let site = registry::scripts::resolve(&self.parts.scripts, None, script_path)?;
         let snapshot = self.parts.registry.snapshot();
+        if let Some(manifest) = site.script.as_deref().and_then(|script| snapshot.claimed(script)) {
+            let manifest = crate::manifest::text::printable(&manifest.to_string_lossy());
+            return Err(Fault::new(
+                Kind::SecurityError,
+                "The script may not be run: a tool that is not loaded speaks for it, and what it denies is not known.",
+            )
+            .person(format!("{manifest} is not loaded (`toolhost check` says why): mend it, or take it away")));
+        }
         match site.script.as_deref().and_then(|script| snapshot.written.by(script)) {
             None => Ok(site),
             Some(writer) => Err(Fault::new(

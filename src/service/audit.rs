@@ -12,11 +12,15 @@ use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 /// Room that is set aside for a record before the call runs, bytes. No record is longer.
 const ROOM: u64 = 64 * 1024;
 /// Longest line that `recall` reads, bytes.
 const LONGEST_LINE: u64 = 4 * ROOM;
+
+/// Held while the end of a log is looked at and a line is added.
+static WRITING: Mutex<()> = Mutex::new(());
 
 /// Where the records go.
 #[derive(Clone, Debug)]
@@ -153,6 +157,8 @@ impl Log {
 impl Entry {
     /// Writes the record: one line, one write.
     pub fn write(self, record: &Value) -> Result<(), Fault> {
+        // A line that another call is writing right now is not torn.
+        let _turn = WRITING.lock().unwrap_or_else(PoisonError::into_inner);
         let mut line = String::new();
         if torn(&self.file) {
             line.push('\n');

@@ -23,6 +23,9 @@ impl Server {
     pub fn start(playground: &Playground) -> Server {
         let mut command = playground.host();
         command.args(["serve", "--stdio"]);
+        if playground.path("state/tmp").is_dir() {
+            command.env("TMPDIR", playground.path("state/tmp"));
+        }
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let out = child.stdout.take().unwrap();
         let (send, lines) = channel();

@@ -429,17 +429,17 @@ async fn a_tool_cannot_make_tools() {
 /// Calls that end at once write their records one after another: no line is torn, and none is empty.
 #[test]
 fn records_written_at_once_are_whole_lines() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
     let path = folder.path().join("audit.jsonl");
     let log = toolhost::service::audit::Log::new(&path);
-    // Longer than a page: the file grows in steps while a line is written.
-    let record = json!({"call": "x".repeat(40_000)});
+    // Never a whole number of pages: the file grows in steps while a line is written.
+    let record = json!({"call": "x".repeat(3_001)});
     std::thread::scope(|scope| {
         for _ in 0..8 {
-            scope.spawn(|| (0..50).for_each(|_| log.open().unwrap().write(&record).unwrap()));
+            scope.spawn(|| (0..500).for_each(|_| log.open().unwrap().write(&record).unwrap()));
         }
     });
     let text = std::fs::read_to_string(&path).unwrap();
-    assert_eq!(text.lines().count(), 400);
+    assert_eq!(text.lines().count(), 4000);
     assert!(text.lines().all(|line| line == record.to_string()), "a line is empty or torn");
 }

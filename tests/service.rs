@@ -436,10 +436,15 @@ fn records_written_at_once_are_whole_lines() {
     let record = json!({"call": "x".repeat(3_001)});
     std::thread::scope(|scope| {
         for _ in 0..8 {
-            scope.spawn(|| (0..500).for_each(|_| log.open().unwrap().write(&record).unwrap()));
+            scope.spawn(|| {
+                for _ in 0..500 {
+                    log.open().unwrap().write(&record).unwrap();
+                }
+            });
         }
     });
     let text = std::fs::read_to_string(&path).unwrap();
+    let wanted = record.to_string();
     assert_eq!(text.lines().count(), 4000);
-    assert!(text.lines().all(|line| line == record.to_string()), "a line is empty or torn");
+    assert!(text.lines().all(|line| line == wanted), "a line is empty or torn");
 }

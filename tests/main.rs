@@ -3,6 +3,7 @@ mod arguments;
 mod cli_call;
 mod common;
 mod doctor;
+mod engines;
 mod escapes;
 mod golden;
 mod lifecycle;

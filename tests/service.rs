@@ -425,3 +425,26 @@ async fn a_tool_cannot_make_tools() {
     let told = reports.iter().find(|report| report.path.ends_with("out/evil.tool.json")).expect("reported");
     assert!(told.problems[0].message.contains("u:writer@1.0.0 may write"), "{told:?}");
 }
+
+/// Calls that end at once write their records one after another: no line is torn, and none is empty.
+#[test]
+fn records_written_at_once_are_whole_lines() {
+    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+    let path = folder.path().join("audit.jsonl");
+    let log = toolhost::service::audit::Log::new(&path);
+    // Never a whole number of pages: the file grows in steps while a line is written.
+    let record = json!({"call": "x".repeat(3_001)});
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                for _ in 0..500 {
+                    log.open().unwrap().write(&record).unwrap();
+                }
+            });
+        }
+    });
+    let text = std::fs::read_to_string(&path).unwrap();
+    let wanted = record.to_string();
+    assert_eq!(text.lines().count(), 4000);
+    assert!(text.lines().all(|line| line == wanted), "a line is empty or torn");
+}

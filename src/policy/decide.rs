@@ -170,7 +170,7 @@ fn capabilities(
         let granted = policy.capabilities.iter().find(|c| c.name == *word);
         let capped = host.is_some_and(|h| !h.capabilities.iter().any(|c| c.name == *word));
         let verdict =
-            match (machine.lacks(word), kind, granted) {
+            match (machine.lacks(manifest, word), kind, granted) {
                 (Some(reason), ..) => {
                     obstacles.missing.push(format!("the capability `{}`", crate::manifest::text::printable(word)));
                     Verdict::denied(What::Capability, word, Narrower::Machine, reason, &[])

@@ -37,7 +37,7 @@ pub use source::At;
 pub use verdict::{Decision, LimitVerdict, Narrower, Verdict, What, wall};
 pub use written::Written;
 
-use crate::manifest::{Language, Manifest, Site};
+use crate::manifest::{Handler, Language, Manifest, Site};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -62,8 +62,10 @@ impl Machine {
     }
 
     /// Why a capability cannot be met here, whatever a policy says.
-    pub fn lacks(&self, capability: &str) -> Option<&'static str> {
+    pub fn lacks(&self, manifest: &Manifest, capability: &str) -> Option<&'static str> {
+        let module = matches!(manifest.handler, Handler::Script { language: Language::Wasm, .. });
         match capability::kind(capability) {
+            capability::Kind::Free if module => Some("a WASI module starts no processes"),
             capability::Kind::Offered if !self.capabilities.contains(capability) => Some("this host does not offer it"),
             capability::Kind::Later => Some("comes with a later version"),
             capability::Kind::Unknown => Some("not a word this host knows"),

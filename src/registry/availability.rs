@@ -46,7 +46,7 @@ pub fn needs_of(tool: &Tool, machine: &policy::Machine) -> Vec<String> {
         needs.push(format!("the runtime '{}', which was not found on this machine", language.name()));
     }
     let asked = manifest.asks.capabilities.iter().filter(|word| manifest::known_capability(word));
-    for (word, why) in asked.filter_map(|word| Some((word, machine.lacks(word)?))) {
+    for (word, why) in asked.filter_map(|word| Some((word, machine.lacks(manifest, word)?))) {
         needs.push(format!("the capability '{}': {why}", manifest::text::printable(word)));
     }
     needs

@@ -14,7 +14,6 @@ use std::fs::{DirBuilder, File, Metadata, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Room that is set aside for a record before the call runs, bytes. No record is longer.
@@ -42,8 +41,8 @@ struct Kept {
     inode: u64,
     /// How far blocks are set aside, bytes from its start.
     reserved: Mutex<u64>,
-    /// Where our last record ended.
-    end: AtomicU64,
+    /// Where our last record ended; held while one is added.
+    end: Mutex<u64>,
     /// Confinements whose text is known to lie beside it.
     described: Mutex<HashSet<String>>,
 }
@@ -114,7 +113,7 @@ impl Log {
             device: facts.dev(),
             inode: facts.ino(),
             reserved: Mutex::default(),
-            end: AtomicU64::new(0),
+            end: Mutex::default(),
             described: Mutex::default(),
         };
         log.reserve(facts.len(), 1)?;
@@ -203,9 +202,11 @@ impl Entry {
             Fault::new(Kind::InternalError, "The call ended, but its audit record could not be written.")
                 .person(format!("audit log {}: {why}", self.path.display()))
         };
+        // A line that another call is writing right now is not torn.
+        let mut end = self.log.end.lock().unwrap_or_else(PoisonError::into_inner);
         let mut line = String::new();
         let before = self.log.file.metadata().map_err(|e| lost(e.to_string()))?.len();
-        if self.log.torn(before) {
+        if before != *end && self.log.torn(before) {
             line.push('\n');
         }
         line.push_str(&ascii(record).map_err(|e| lost(e.to_string()))?);
@@ -213,7 +214,7 @@ impl Entry {
         match (&self.log.file).write(line.as_bytes()) {
             Ok(count) if count == line.len() => {
                 // Where others wrote in between, the file is longer than this, and looked at again.
-                self.log.end.store(before + count as u64, Ordering::Relaxed);
+                *end = before + count as u64;
                 Ok(())
             }
             other => Err(lost(format!("{other:?} of {} bytes", line.len()))),
@@ -242,13 +243,10 @@ impl Kept {
         Ok(())
     }
 
-    /// Whether an earlier writer was cut off in the middle of its line. Where nobody wrote since we did, none was.
+    /// Whether an earlier writer was cut off in the middle of its line.
     fn torn(&self, length: u64) -> bool {
-        if length == 0 || length == self.end.load(Ordering::Relaxed) {
-            return false;
-        }
         let mut last = [0];
-        self.file.read_exact_at(&mut last, length - 1).is_ok() && last != *b"\n"
+        length > 0 && self.file.read_exact_at(&mut last, length - 1).is_ok() && last != *b"\n"
     }
 }
 

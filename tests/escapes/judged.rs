@@ -51,7 +51,7 @@ fn started(playground: &Playground, tool: &str) -> (Child, Vec<u32>) {
     (child, found)
 }
 
-fn uids(pids: &[u32]) -> BTreeSet<u32> {
+pub fn uids(pids: &[u32]) -> BTreeSet<u32> {
     let ids = |pid: &u32| {
         let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
         let line = text.lines().find(|line| line.starts_with("Uid:")).unwrap_or_default().to_owned();

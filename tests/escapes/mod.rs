@@ -1,7 +1,7 @@
 //! Escapes as data, judged from outside, each with a control in which the same probe succeeds.
 //!
 //! Probes that can share one confinement share one call (`files.rs`, `kernel.rs`); what ends a call, or needs
-//! one of its own, stands in `calls.rs` and `refusals.rs`. When root, everything runs again as an ordinary user
+//! one of its own, stands in `calls/`; what both engines must refuse alike, in `tests/engines`. When root, everything runs again as an ordinary user
 //! and as root of a user namespace, from a world-readable copy.
 
 mod calls;
@@ -10,9 +10,12 @@ mod judged;
 mod kernel;
 mod playground;
 mod probe;
-mod refusals;
+mod server;
+mod staggered;
 
-pub use playground::{PYTHON, Playground, Who, finish, is_root, processes_of, skipped};
+pub use playground::{Ended, PYTHON, Playground, Who, finish, is_root, processes_of, skipped};
+
+pub use server::{Server, kind};
 
 use playground::missing;
 use probe::Row;
@@ -49,9 +52,9 @@ fn every_row() -> impl Iterator<Item = &'static Row> {
 /// (name, wall, promises) of everything that is tried.
 fn everything() -> Vec<(&'static str, &'static str, &'static str)> {
     let rows = every_row().map(|row| (row.0, row.1, row.2));
-    rows.chain(calls::CALLS.iter().map(|c| (c.name, c.wall, c.promises)))
-        .chain(refusals::REFUSALS.iter().map(|r| (r.name, r.wall, r.promises)))
-        .chain(judged::NAMES.iter().copied())
+    rows.chain(calls::all().map(|c| (c.name, c.wall, c.promises)))
+        .chain(crate::engines::cases().map(|c| (c.name, c.wall, c.promises)))
+        .chain(judged::NAMES.iter().chain(staggered::NAMES).copied())
         .collect()
 }
 

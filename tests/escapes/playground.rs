@@ -259,14 +259,23 @@ impl Playground {
     pub fn tool(&self, name: &str, language: &str, script: &str, more: Value) -> PathBuf {
         let folder = self.path(&format!("user_scripts/{name}"));
         fs::create_dir_all(&folder).unwrap();
-        let file = if language == "python" { "main.py" } else { "main.js" };
+        let file = match language {
+            "python" => "main.py",
+            "wasm" => "main.wat",
+            _ => "main.js",
+        };
         fs::write(folder.join(file), script).unwrap();
         let mut manifest = json!({
             "toolId": format!("esc:{name}"), "displayName": name, "description": format!("Tries {name}."),
             "version": "1.0.0",
             "handler": {"type": "external-script", "scriptPath": format!("{name}/{file}"), "language": language},
         });
-        manifest.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap_or_default());
+        for (field, value) in more.as_object().cloned().unwrap_or_default() {
+            match (field.as_str(), value) {
+                ("handler", Value::Object(more)) => manifest["handler"].as_object_mut().unwrap().extend(more),
+                (_, value) => manifest[field] = value,
+            }
+        }
         fs::write(folder.join(format!("{name}.tool.json")), manifest.to_string()).unwrap();
         folder
     }
@@ -305,9 +314,14 @@ impl Playground {
 
     /// Every file of the playground that nobody may change: what it is and what it holds.
     pub fn state(&self, writable: &[&Path]) -> BTreeMap<PathBuf, String> {
+        self.state_below(&self.base, writable)
+    }
+
+    /// The same of one folder.
+    pub fn state_below(&self, folder: &Path, writable: &[&Path]) -> BTreeMap<PathBuf, String> {
         let mut found = BTreeMap::new();
         let skipped = [self.path("state"), self.path("home")];
-        let walk = walkdir::WalkDir::new(&self.base)
+        let walk = walkdir::WalkDir::new(folder)
             .into_iter()
             .filter_entry(|entry| !skipped.iter().any(|s| s == entry.path()) && !writable.contains(&entry.path()));
         for entry in walk.map(Result::unwrap) {

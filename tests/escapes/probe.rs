@@ -10,7 +10,7 @@ use std::process::Command;
 /// (name, wall, promises, probe, arguments, inside, control)
 ///
 /// Inside: the word that is expected, `a|b` where either will do, `@cgroup=x @sampled=y` where it depends on
-/// how limits are counted. Control: the same outside, where the thing must be possible: `word` for everybody,
+/// how limits are counted, `@tmp=x @elsewhere=y` on whether the tool lies below /tmp. Control: the same outside, where the thing must be possible: `word` for everybody,
 /// `root word` where only root can, `box word` in namespaces of its own (`unshare -Urmpif`), `none why` where
 /// there is nothing to be seen outside.
 pub type Row = (&'static str, &'static str, &'static str, &'static str, &'static str, &'static str, &'static str);
@@ -81,9 +81,9 @@ fn asked(rows: &[&Row], words: &Words) -> String {
 }
 
 /// Fits `got` one of the words of `wanted`?
-fn fits(wanted: &str, counted: &str, got: &str) -> bool {
-    let own = format!("@{counted}=");
-    let chosen = wanted.split(' ').find_map(|part| part.strip_prefix(own.as_str())).unwrap_or(wanted);
+fn fits(wanted: &str, facts: &[&str], got: &str) -> bool {
+    let holds = |part: &&str| facts.iter().any(|fact| part.starts_with(&format!("@{fact}=")));
+    let chosen = wanted.split(' ').find(holds).and_then(|part| Some(part.split_once('=')?.1)).unwrap_or(wanted);
     chosen.split('|').any(|word| word == got)
 }
 
@@ -96,12 +96,14 @@ pub fn inside(playground: &Playground, tool: &str, rows: &[Row]) -> (Ended, Vec<
         let told = format!("{tool}: no answer: {} {}\n{}", ended.out["error"], ended.out["logs"], ended.stderr);
         return (ended, vec![told]);
     }
-    let counted = ended.counted().to_owned();
+    let place = if playground.base.starts_with("/tmp") { "tmp" } else { "elsewhere" };
+    let facts = [ended.counted().to_owned(), place.to_owned()];
+    let facts = facts.each_ref().map(String::as_str);
     let mut wrong = Vec::new();
     for (name, wall, promises, _, _, wanted, _) in rows {
         let got = ended.out["outputData"][name].as_str().unwrap_or("no answer");
         let wanted = words.fill(wanted);
-        if !fits(&wanted, &counted, got) {
+        if !fits(&wanted, &facts, got) {
             wrong.push(format!("{tool}: {name} ({wall}; {promises}): wanted {wanted}, got {got}"));
         }
     }
@@ -140,7 +142,7 @@ pub fn outside(playground: &Playground, tool: &str, script: &str, rows: &[Row]) 
         for (row, wanted) in rows {
             let got = out[row.0].as_str().unwrap_or("no answer");
             let wanted = words.fill(wanted);
-            if !fits(&wanted, "", got) {
+            if !fits(&wanted, &[], got) {
                 wrong.push(format!(
                     "control of {} ({kind}): wanted {wanted}, got {got}: the probe proves nothing",
                     row.0

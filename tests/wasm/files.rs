@@ -1,4 +1,4 @@
-//! Files: granted folders, scratch, and what is outside.
+//! Files, by the WASI layer alone: there are no walls here. With them, and for scripts alike: `tests/engines`.
 
 use super::*;
 
@@ -16,10 +16,11 @@ fn open_and_tell(dir: u32, path: &str, create: bool) -> String {
 
 #[tokio::test]
 async fn outside_the_grants_there_is_only_an_error_number() {
-    for path in ["/etc/passwd", "../../../../etc/passwd", "../cache", "..", "x/../../.."] {
+    for (path, errno) in
+        [("/etc/passwd", 63), ("../../../../etc/passwd", 63), ("../cache", 63), ("..", 63), ("x/../../..", 44)]
+    {
         let ending = Tool::new(open_and_tell(3, path, false)).ending(json!({})).await;
-        let Ending::Answered(errno) = &ending else { panic!("{path}: {ending:?}") };
-        assert!([63, 44, 76].iter().any(|n| errno == &json!(n)), "{path}: {errno}");
+        assert_eq!(ending, Ending::Answered(json!(errno)), "{path}");
     }
     // There is no fourth folder.
     assert_eq!(Tool::new(open_and_tell(4, "x", true)).ending(json!({})).await, Ending::Answered(json!(8)));
@@ -28,8 +29,7 @@ async fn outside_the_grants_there_is_only_an_error_number() {
     std::os::unix::fs::symlink("/etc", tool.folder().join("link")).expect("link");
     let folder = tool.folder();
     let tool = tool.grant(Access::Write, &folder);
-    let Ending::Answered(errno) = tool.ending(json!({})).await else { panic!() };
-    assert_ne!(errno, json!(0));
+    assert_eq!(tool.ending(json!({})).await, Ending::Answered(json!(63)));
 }
 
 #[tokio::test]
@@ -44,8 +44,7 @@ async fn read_grants_read_and_write_grants_write() {
     let tool = Tool::new(open_and_tell(3, "new.txt", true));
     let folder = tool.folder();
     let tool = tool.grant(Access::Read, &folder);
-    let Ending::Answered(errno) = tool.ending(json!({})).await else { panic!() };
-    assert!(errno == json!(63) || errno == json!(69), "{errno}");
+    assert_eq!(tool.ending(json!({})).await, Ending::Answered(json!(63)));
     assert!(!folder.join("new.txt").exists());
 
     let tool = Tool::new(open_and_tell(3, "tool.wat", false));

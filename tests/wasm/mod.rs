@@ -29,13 +29,13 @@ mod workers;
 
 // ---- starting workers without walls ----
 
-/// Starts this crate's binary as a plain child. `instead` replaces the worker by a shell script.
+/// Starts this crate's binary as a plain child. `instead` replaces the one of a role by a shell script.
 #[derive(Default)]
 struct Plain {
     workers: AtomicUsize,
     compilers: AtomicUsize,
     pids: Mutex<Vec<u32>>,
-    instead: Option<&'static str>,
+    instead: Option<(Role, &'static str)>,
 }
 
 struct PlainWorker {
@@ -48,8 +48,8 @@ impl Workers for Plain {
     fn start<'a>(&'a self, start: Start<'a>) -> Starting<'a> {
         let Start { role, code, .. } = start;
         Box::pin(async move {
-            let mut command = match (role, self.instead) {
-                (Role::Worker, Some(script)) => {
+            let mut command = match self.instead {
+                Some((replaced, script)) if replaced == role => {
                     let mut shell = Command::new("/bin/sh");
                     shell.args(["-c", script]);
                     shell

@@ -58,6 +58,10 @@ async fn an_idle_worker_that_died_is_replaced() {
     assert_eq!(tool.plain.workers.load(Ordering::SeqCst), 2);
 }
 
+fn instead(role: Role, script: String) -> Plain {
+    Plain { instead: Some((role, Box::leak(script.into_boxed_str()))), ..Plain::default() }
+}
+
 #[tokio::test]
 async fn hostile_workers_are_not_believed() {
     let ready = r#"printf '\007\000\000\000\000\000\000\000"ready"'"#;
@@ -72,18 +76,35 @@ async fn hostile_workers_are_not_believed() {
         format!(r#"{ready}; printf '\007\000\000\000\000\000\000\000"ready"'; sleep 5"#),
     ];
     for script in scripts {
-        let plain = Plain { instead: Some(Box::leak(script.clone().into_boxed_str())), ..Plain::default() };
+        let plain = instead(Role::Worker, script.clone());
         let tool = Tool::with(typed_echo(), plain);
         let fault = tool.call(json!({})).await.expect_err("a fault");
         assert_eq!(fault.kind, Kind::InternalError, "{script}: {fault:?}");
         gone(&tool.plain);
     }
-    let plain =
-        Plain { instead: Some(Box::leak(format!("{ready}; exec sleep 60").into_boxed_str())), ..Plain::default() };
-    let tool = Tool::with(typed_echo(), plain);
+    let tool = Tool::with(typed_echo(), instead(Role::Worker, format!("{ready}; exec sleep 60")));
     let outcome = tool.call_for(json!({}), 200).await.expect("an outcome");
     assert_eq!(outcome.ending, Ending::TimedOut { limit_ms: 200 });
     gone(&tool.plain);
+}
+
+#[tokio::test]
+async fn hostile_compilers_are_not_believed_and_leave_nothing_in_the_cache() {
+    // Lengths of 4 GiB; garbage; an answer cut short; nothing.
+    for script in [
+        r"printf '\377\377\377\377\377\377\377\377'; sleep 5",
+        r"head -c 100000 /dev/zero | tr '\0' x; sleep 5",
+        r#"printf '\012\000\000\000\100\000\000\000"compiled"short'"#,
+        "exit 0",
+    ] {
+        let tool = Tool::with(typed_echo(), instead(Role::Compile, script.to_owned()));
+        let fault = tool.call(json!({})).await.expect_err("a fault");
+        assert_eq!(fault.kind, Kind::InternalError, "{script}: {fault:?}");
+        assert_eq!(tool.plain.workers.load(Ordering::SeqCst), 0, "{script}: no worker is started");
+        let entries = std::fs::read_dir(tool.base.path().join("cache")).expect("cache").count();
+        assert_eq!(entries, 0, "{script}");
+        gone(&tool.plain);
+    }
 }
 
 #[tokio::test]

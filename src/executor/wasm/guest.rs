@@ -170,7 +170,7 @@ impl Loaded {
             Ok(Err(error)) => failed(&error, &log),
         };
         let over = out.lock().over;
-        let end = settle(end, over, guest.meter.refused);
+        let end = settle(end, over, guest.meter.refused, || self.reaches_files && is_full(&init.scratch));
         let cpu_ms = u64::try_from(cpu_used().saturating_sub(cpu_before).as_millis()).unwrap_or(u64::MAX);
         let peak_memory = guest.meter.peak;
         drop(guest);
@@ -249,14 +249,20 @@ impl Loaded {
 }
 
 /// The limits outrank what the guest made of them: one that was refused memory and then failed
-/// failed for want of memory; one that went on is fine.
-fn settle(end: End, output_over: bool, memory_refused: bool) -> End {
+/// failed for want of memory; one that went on is fine. The same holds for a full scratch.
+fn settle(end: End, output_over: bool, memory_refused: bool, scratch_full: impl FnOnce() -> bool) -> End {
     let failed = !matches!(end, End::Exit { code: 0 } | End::Returned | End::TimedOut | End::OverLimit { .. });
     match end {
         _ if output_over => End::OverLimit { limit: Limit::OutputBytes },
         _ if memory_refused && failed => End::OverLimit { limit: Limit::MemoryBytes },
+        _ if failed && scratch_full() => End::OverLimit { limit: Limit::ScratchBytes },
         end => end,
     }
+}
+
+/// Whether no byte or no file is left in scratch.
+fn is_full(scratch: &std::path::Path) -> bool {
+    nix::sys::statvfs::statvfs(scratch).is_ok_and(|stat| stat.blocks_free() == 0 || stat.files_free() == 0)
 }
 
 /// How a guest ended that did not come back.

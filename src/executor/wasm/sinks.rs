@@ -61,7 +61,7 @@ impl Ends {
     pub fn into_bytes(self) -> Vec<u8> {
         let mut bytes = self.head;
         if self.lost > 0 {
-            bytes.extend_from_slice(format!("\n[{} bytes of log left out]\n", self.lost).as_bytes());
+            bytes.extend_from_slice(format!("\n[… {} bytes cut …]\n", self.lost).as_bytes());
         }
         bytes.extend(self.tail);
         bytes
@@ -162,8 +162,8 @@ mod tests {
             log.take(b"abcdefg");
         }
         log.take(b"the end");
-        let text = String::from_utf8(log.into_bytes()).expect("ascii");
-        assert_eq!(text, "abcd\n[699 bytes of log left out]\n end");
+        let text = String::from_utf8(log.into_bytes()).expect("text");
+        assert_eq!(text, "abcd\n[… 699 bytes cut …]\n end");
     }
 
     #[test]

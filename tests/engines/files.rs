@@ -1,0 +1,270 @@
+//! Files: what is read, written and published, and what is not there.
+
+use super::{CASE, Case, Control, Verdict};
+use crate::escapes::Playground;
+use Verdict::{Denied, Ends, Says};
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+const READ_ALL: &str = r#"{"securityContext":{"fileAccess":{"allowRead":["./**"]}}}"#;
+const READ_DATA: &str = r#"{"securityContext":{"fileAccess":{"allowRead":["self","data/**"]}}}"#;
+const WRITE_OUT: &str = r#"{"securityContext":{"fileAccess":{"allowRead":["./**"],"allowWrite":["out/**"]}}}"#;
+const STAGE_CSV: &str = r#"{"securityContext":{"fileAccess":{"allowRead":["self"],"allowWrite":["out/*.csv"]}}}"#;
+const READ_SECRET: &str = r#"{"securityContext":{"fileAccess":{"allowRead":["self","{base}/secret/**"]}}}"#;
+/// Allows what the others do not: the folder of the secret.
+const SECRET_TOO: &str =
+    "[files]\nread = [{ path = \"./**\", why = \"t\" }, { path = \"{base}/secret/**\", why = \"t\" }]\n";
+const LESS: &str = "mode = \"narrow\"\n[files]\nread = [{ path = \"./**\", why = \"t\" }]\n";
+const NOTHING: &str = "[limits]\ntimeout_ms = 30000\n";
+
+/// The same probe where it may.
+const fn if_granted(manifest: &'static str, changes: &'static [&'static str]) -> Control {
+    Control::Granted { manifest, policy: "", ends: Says("ok"), changes }
+}
+
+/// A folder of the tool becomes a link to the folder of the secret, or a file to the secret.
+fn link_to_folder(playground: &Playground, own: &Path) -> bool {
+    fs::remove_dir_all(own.join("data/up")).unwrap();
+    symlink(playground.path("secret"), own.join("data/up")).is_ok()
+}
+
+fn link_above(_: &Playground, own: &Path) -> bool {
+    fs::remove_file(own.join("data/secret.txt")).unwrap();
+    symlink("../../../secret/secret.txt", own.join("data/secret.txt")).is_ok()
+}
+
+/// What the tool may write is written where nobody else sees it.
+const WRITE_HELD: Case =
+    Case { wall: "view", promises: "P4", manifest: READ_ALL, held: Denied("EROFS", "EPERM"), ..CASE };
+
+pub const FILES: &[Case] = &[
+    // Reading.
+    Case {
+        name: "a file outside of every grant",
+        promises: "P1",
+        probe: r#"{"do":"read","path":"{base}/secret/secret.txt"}"#,
+        held: Denied("ENOENT", "{outside}"),
+        control: Control::Granted { manifest: READ_SECRET, policy: SECRET_TOO, ends: Says("ok"), changes: &[] },
+        ..CASE
+    },
+    Case {
+        name: "a folder outside of every grant",
+        promises: "P1",
+        probe: r#"{"do":"list","path":"{base}/secret"}"#,
+        held: Denied("ENOENT", "{outside}"),
+        control: Control::Granted { manifest: READ_SECRET, policy: SECRET_TOO, ends: Says("ok"), changes: &[] },
+        ..CASE
+    },
+    Case {
+        name: "a file beside the granted folder",
+        promises: "P1 P2",
+        manifest: READ_DATA,
+        probe: r#"{"do":"read","path":"private.txt"}"#,
+        held: Denied("ENOENT", "ENOENT"),
+        control: if_granted(READ_ALL, &[]),
+        ..CASE
+    },
+    Case {
+        name: "dot-dot out of the granted folder",
+        promises: "P2",
+        manifest: READ_DATA,
+        probe: r#"{"do":"read","path":"data/../private.txt"}"#,
+        held: Denied("ENOENT", "EPERM"),
+        control: if_granted(READ_ALL, &[]),
+        ..CASE
+    },
+    Case {
+        name: "a link to a folder outside",
+        promises: "P2",
+        manifest: READ_DATA,
+        spoil: link_to_folder,
+        probe: r#"{"do":"read","path":"data/up/secret.txt"}"#,
+        held: Denied("ENOENT", "EPERM"),
+        control: Control::Unspoilt,
+        ..CASE
+    },
+    Case {
+        name: "a link to a file outside",
+        promises: "P2",
+        manifest: READ_DATA,
+        spoil: link_above,
+        probe: r#"{"do":"read","path":"data/secret.txt"}"#,
+        held: Denied("ENOENT", "EPERM"),
+        control: Control::Unspoilt,
+        ..CASE
+    },
+    Case {
+        name: "a link that stays inside",
+        promises: "P2",
+        manifest: READ_DATA,
+        probe: r#"{"do":"read","path":"data/near"}"#,
+        control: Control::None("it is allowed"),
+        ..CASE
+    },
+    Case {
+        name: "a file whose name was not asked for",
+        promises: "P2",
+        manifest: r#"{"securityContext":{"fileAccess":{"allowRead":["self","data/*.csv"]}}}"#,
+        probe: r#"{"do":"read","path":"data/other.txt"}"#,
+        held: Denied("ENOENT", "ENOENT"),
+        control: if_granted(READ_DATA, &[]),
+        ..CASE
+    },
+    Case {
+        name: "a policy that narrows",
+        promises: "P5",
+        manifest: READ_SECRET,
+        policy: LESS,
+        probe: r#"{"do":"read","path":"{base}/secret/secret.txt"}"#,
+        held: Denied("ENOENT", "{outside}"),
+        control: Control::Granted { manifest: READ_SECRET, policy: SECRET_TOO, ends: Says("ok"), changes: &[] },
+        ..CASE
+    },
+    Case {
+        name: "a policy that allows nothing, and a tool that asks for nothing",
+        promises: "P5",
+        policy: NOTHING,
+        probe: r#"{"do":"read","path":"private.txt"}"#,
+        held: Denied("ENOENT", "ENOENT"),
+        control: if_granted("{}", &[]),
+        ..CASE
+    },
+    // Writing.
+    Case {
+        name: "a file of a read grant rewritten",
+        probe: r#"{"do":"write","path":"out/kept.txt"}"#,
+        control: if_granted(WRITE_OUT, &["out/kept.txt"]),
+        ..WRITE_HELD
+    },
+    Case {
+        name: "a file made in a read grant",
+        probe: r#"{"do":"write","path":"out/new.txt"}"#,
+        control: if_granted(WRITE_OUT, &["out", "out/new.txt"]),
+        ..WRITE_HELD
+    },
+    Case {
+        name: "a file of a read grant removed",
+        probe: r#"{"do":"unlink","path":"out/kept.txt"}"#,
+        control: if_granted(WRITE_OUT, &["out", "out/kept.txt"]),
+        ..WRITE_HELD
+    },
+    Case {
+        name: "a file of a read grant renamed",
+        probe: r#"{"do":"rename","path":"out/kept.txt","to":"out/moved.txt"}"#,
+        control: if_granted(WRITE_OUT, &["out", "out/kept.txt", "out/moved.txt"]),
+        ..WRITE_HELD
+    },
+    Case {
+        name: "a file of a read grant re-timed",
+        probe: r#"{"do":"touch","path":"out/kept.txt"}"#,
+        control: if_granted(WRITE_OUT, &["out/kept.txt"]),
+        ..WRITE_HELD
+    },
+    Case {
+        name: "a folder made in a read grant",
+        probe: r#"{"do":"mkdir","path":"out/folder"}"#,
+        control: if_granted(WRITE_OUT, &["out", "out/folder"]),
+        ..WRITE_HELD
+    },
+    Case {
+        name: "dot-dot out of the write grant",
+        promises: "P2 P3",
+        manifest: WRITE_OUT,
+        probe: r#"{"do":"write","path":"out/../data/new.txt"}"#,
+        held: Denied("EROFS", "EPERM"),
+        control: Control::None("no policy here grants data/ to write; the row above writes out/"),
+        ..CASE
+    },
+    Case {
+        name: "the tool's own script rewritten",
+        promises: "P3",
+        manifest: WRITE_OUT,
+        probe: r#"{"do":"write","path":"{file}"}"#,
+        held: Denied("EROFS", "EPERM"),
+        control: Control::None("no policy can grant it"),
+        ..CASE
+    },
+    Case {
+        name: "a read grant inside a write grant takes nothing away",
+        promises: "P5",
+        manifest: r#"{"securityContext":{"fileAccess":{"allowRead":["self","out/deep/**"],"allowWrite":["out/**"]}}}"#,
+        probe: r#"{"do":"write","path":"out/deep/kept.txt"}"#,
+        changes: &["out/deep/kept.txt"],
+        control: Control::None("it is allowed"),
+        ..CASE
+    },
+    Case {
+        name: "a symbolic link made in a write grant",
+        wall: "landlock",
+        promises: "P3",
+        manifest: WRITE_OUT,
+        probe: r#"{"do":"symlink","path":"out/link","to":"kept.txt"}"#,
+        held: Denied("EACCES", "EACCES"),
+        control: Control::None("no policy can grant it; escapes::files has the control"),
+        ..CASE
+    },
+    Case {
+        name: "a hard link made in a write grant",
+        wall: "seccomp",
+        promises: "P3",
+        manifest: WRITE_OUT,
+        probe: r#"{"do":"link","path":"out/kept.txt","to":"out/second.txt"}"#,
+        held: Denied("EPERM", "EPERM"),
+        control: Control::None("no policy can grant it; escapes::files has the control"),
+        ..CASE
+    },
+    // Staged: published after success, what matches, and nothing else.
+    Case {
+        name: "a staged file is published",
+        promises: "P3",
+        manifest: STAGE_CSV,
+        probe: r#"{"do":"write","path":"out/new.csv"}"#,
+        changes: &["out", "out/new.csv"],
+        artifacts: "out/new.csv published",
+        control: Control::None("it is allowed"),
+        ..CASE
+    },
+    Case {
+        name: "a staged file replaces the one that was there",
+        promises: "P3",
+        manifest: STAGE_CSV,
+        probe: r#"{"do":"write","path":"out/old.csv"}"#,
+        changes: &["out", "out/old.csv"],
+        artifacts: "out/old.csv published",
+        control: Control::None("it is allowed"),
+        ..CASE
+    },
+    Case {
+        name: "a staged file of another name is dropped",
+        promises: "P3",
+        manifest: STAGE_CSV,
+        probe: r#"{"do":"write","path":"out/new.txt"}"#,
+        artifacts: "out/new.txt dropped",
+        control: if_granted(WRITE_OUT, &["out", "out/new.txt"]),
+        ..CASE
+    },
+    Case {
+        name: "a staged file of a failed call",
+        promises: "P3",
+        manifest: STAGE_CSV,
+        probe: r#"{"do":"write","path":"out/new.csv","exit":3}"#,
+        held: Ends("ScriptError", 1, "code 3", "code 3"),
+        control: Control::Granted {
+            manifest: WRITE_OUT,
+            policy: "",
+            ends: Ends("ScriptError", 1, "code 3", "code 3"),
+            changes: &["out", "out/new.csv"],
+        },
+        ..CASE
+    },
+    // Scratch.
+    Case {
+        name: "scratch is there, and reaches nobody",
+        wall: "scratch",
+        promises: "P18",
+        probe: r#"{"do":"write","path":"/tmp/toolhost-engines"}"#,
+        control: Control::None("it is allowed"),
+        ..CASE
+    },
+];

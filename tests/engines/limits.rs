@@ -1,0 +1,240 @@
+//! Limits and endings: what a call may use, and how it ends.
+
+use super::{CASE, Case, Control, Verdict};
+use Verdict::{Denied, Ends, Refused, Says};
+
+/// The same probe under the limits of the house.
+const HOUSE: Control = Control::Granted { manifest: "{}", policy: "", ends: Says("ok"), changes: &[] };
+const LIMIT: Case = Case { wall: "cgroup", promises: "P16", control: HOUSE, ..CASE };
+/// How a tool ends is no grant: the control is a tool that does nothing of the kind.
+const ENDING: Case = Case { wall: "namespaces", promises: "P23", control: Control::Quiet, ..CASE };
+
+const fn over(part: &'static str) -> Verdict {
+    Ends("ResourceLimitError", 1, part, part)
+}
+
+pub const LIMITS: &[Case] = &[
+    Case {
+        name: "memory over its limit",
+        manifest: r#"{"limits":{"memoryBytes":67108864}}"#,
+        probe: r#"{"do":"memory","n":268435456}"#,
+        held: over("memoryBytes (67108864 bytes)"),
+        ..LIMIT
+    },
+    Case {
+        name: "memory the manifest asks for and the policy does not allow",
+        promises: "P5 P16",
+        manifest: r#"{"limits":{"memoryBytes":536870912}}"#,
+        policy: "[limits]\nmemory_bytes = 67108864\n",
+        probe: r#"{"do":"memory","n":268435456}"#,
+        held: over("memoryBytes (67108864 bytes)"),
+        ..LIMIT
+    },
+    Case {
+        name: "CPU over its limit",
+        manifest: r#"{"limits":{"cpuMs":300}}"#,
+        probe: r#"{"do":"spin","n":4000}"#,
+        held: over("cpuMs (300 ms)"),
+        ..LIMIT
+    },
+    Case {
+        name: "a busy loop at the time limit",
+        wall: "namespaces",
+        promises: "P15",
+        manifest: r#"{"execution":{"timeoutMs":400}}"#,
+        probe: r#"{"do":"spin","n":1500}"#,
+        held: Ends("TimeoutError", 1, "timed out", "timed out"),
+        ..LIMIT
+    },
+    Case {
+        name: "a sleep at the time limit",
+        wall: "namespaces",
+        promises: "P15",
+        manifest: r#"{"execution":{"timeoutMs":400}}"#,
+        probe: r#"{"do":"sleep","n":1500}"#,
+        held: Ends("TimeoutError", 1, "timed out", "timed out"),
+        ..LIMIT
+    },
+    Case {
+        name: "the policy's time limit",
+        wall: "namespaces",
+        promises: "P5 P15",
+        manifest: r#"{"execution":{"timeoutMs":20000}}"#,
+        policy: "[limits]\ntimeout_ms = 400\n",
+        probe: r#"{"do":"sleep","n":1500}"#,
+        held: Ends("TimeoutError", 1, "timed out", "timed out"),
+        ..LIMIT
+    },
+    Case {
+        name: "scratch over its limit",
+        wall: "scratch",
+        manifest: r#"{"limits":{"scratchBytes":1048576}}"#,
+        probe: r#"{"do":"fill","path":"/tmp/fill","n":2097152}"#,
+        held: over("scratchBytes (1048576 bytes)"),
+        ..LIMIT
+    },
+    Case {
+        name: "a file over its limit",
+        wall: "limits",
+        manifest: r#"{"limits":{"fileBytes":65536}}"#,
+        probe: r#"{"do":"fill","path":"/tmp/fill","n":262144}"#,
+        held: Denied("EFBIG", "EFBIG"),
+        ..LIMIT
+    },
+    Case {
+        name: "open files over their limit",
+        wall: "limits",
+        manifest: r#"{"limits":{"openFiles":32}}"#,
+        probe: r#"{"do":"open","path":"/tmp","n":100}"#,
+        // WASI has no word for it.
+        held: Denied("EMFILE", "EIO"),
+        ..LIMIT
+    },
+    Case {
+        name: "output over its limit",
+        wall: "limits",
+        promises: "P16 P17",
+        manifest: r#"{"limits":{"outputBytes":1024}}"#,
+        probe: r#"{"do":"flood","n":1023}"#,
+        held: over("outputBytes (1024 bytes)"),
+        control: Control::Granted { manifest: "{}", policy: "", ends: Verdict::Text(1023), changes: &[] },
+        ..LIMIT
+    },
+    Case {
+        name: "output that never seems to end",
+        wall: "limits",
+        promises: "P16 P17",
+        probe: r#"{"do":"flood","n":4000000000}"#,
+        held: over("outputBytes (1048576 bytes)"),
+        control: Control::Quiet,
+        ..LIMIT
+    },
+    Case {
+        name: "output that just fits",
+        wall: "limits",
+        manifest: r#"{"limits":{"outputBytes":1024}}"#,
+        probe: r#"{"do":"flood","n":1022}"#,
+        held: Verdict::Text(1022),
+        control: Control::None("it is allowed"),
+        ..LIMIT
+    },
+    Case {
+        name: "input over its limit",
+        wall: "limits",
+        manifest: r#"{"limits":{"inputBytes":1024}}"#,
+        probe: r#"{"do":"nothing"}"#,
+        padding: 4096,
+        held: Refused("ResourceLimitError", 1, "inputBytes (1024 bytes)"),
+        ..LIMIT
+    },
+    Case {
+        name: "a log over its limit loses its middle",
+        wall: "limits",
+        promises: "P17",
+        manifest: r#"{"limits":{"logBytes":1024}}"#,
+        probe: r#"{"do":"log","n":100000}"#,
+        held: Verdict::Logs("[… 98976 bytes cut …]"),
+        control: Control::None("the call itself goes on"),
+        ..LIMIT
+    },
+    // Variables.
+    Case {
+        name: "a variable of the host",
+        wall: "environment",
+        promises: "P12",
+        probe: r#"{"do":"variable","path":"SECRET"}"#,
+        held: Denied("ENOENT", "ENOENT"),
+        control: Control::Granted {
+            manifest: r#"{"execution":{"env":{"SECRET":"ok"}}}"#,
+            policy: "",
+            ends: Says("ok"),
+            changes: &[],
+        },
+        ..LIMIT
+    },
+    Case {
+        name: "HOME is scratch",
+        wall: "environment",
+        promises: "P12",
+        probe: r#"{"do":"variable","path":"HOME"}"#,
+        held: Says("/tmp"),
+        control: Control::None("it is the house's"),
+        ..LIMIT
+    },
+    Case {
+        name: "PATH is not the host's",
+        wall: "environment",
+        promises: "P12",
+        probe: r#"{"do":"variable","path":"PATH"}"#,
+        held: Says("/usr/bin:/bin"),
+        // A module starts no program.
+        wasi: Some(Denied("ENOENT", "ENOENT")),
+        control: Control::None("it is the house's"),
+        ..LIMIT
+    },
+    // Endings.
+    Case {
+        name: "an exit code",
+        probe: r#"{"do":"nothing","exit":3}"#,
+        held: Ends("ScriptError", 1, "Script exited with code 3.", "Script exited with code 3."),
+        ..ENDING
+    },
+    Case {
+        name: "a crash",
+        probe: r#"{"do":"crash"}"#,
+        held: Ends(
+            "ScriptError",
+            1,
+            "Script was killed by signal",
+            "the module trapped: wasm trap: wasm `unreachable`",
+        ),
+        ..ENDING
+    },
+    Case {
+        name: "an answer that is not JSON",
+        probe: r#"{"do":"print","path":"hello"}"#,
+        held: Ends(
+            "ScriptError",
+            1,
+            "stdout must be a single JSON value; not JSON at line 1",
+            "stdout must be a single JSON value; not JSON at line 1",
+        ),
+        ..ENDING
+    },
+    Case {
+        name: "more than one answer",
+        probe: r#"{"do":"print","path":"1 2"}"#,
+        held: Ends("ScriptError", 1, "found more than one", "found more than one"),
+        ..ENDING
+    },
+    Case {
+        name: "no answer",
+        probe: r#"{"do":"print","path":""}"#,
+        held: Ends("ScriptError", 1, "stdout is empty", "stdout is empty"),
+        ..ENDING
+    },
+    Case {
+        name: "an answer the output schema does not allow",
+        manifest: r#"{"output":{"type":"object","required":["sum"]}}"#,
+        probe: r#"{"do":"nothing"}"#,
+        held: Ends("OutputValidationError", 1, "sum", "sum"),
+        control: HOUSE,
+        ..ENDING
+    },
+    Case {
+        name: "a complaint on stderr, where that is failure",
+        manifest: r#"{"execution":{"stderr":"error"}}"#,
+        probe: r#"{"do":"log","n":5}"#,
+        held: Ends("ScriptError", 1, "counts as failure: xxxxx", "counts as failure: xxxxx"),
+        control: HOUSE,
+        ..ENDING
+    },
+    Case {
+        name: "an entry point that is not there",
+        manifest: r#"{"handler":{"entryPoint":"nothing"}}"#,
+        probe: r#"{"do":"nothing"}"#,
+        held: Ends("ScriptError", 1, "nothing", "no export `nothing`"),
+        control: HOUSE,
+        ..ENDING
+    },
+];

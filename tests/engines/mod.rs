@@ -1,0 +1,381 @@
+//! One table of policy cases, run on both engines, with one verdict.
+//!
+//! Each row is a manifest, a policy and a probe. A Python script (`probe.py`) and a WASI module (`probe.c`, kept as
+//! text in `probe.wat`) try the same thing behind the same walls; the outcome, the files outside and the record must
+//! be the same. The word for "no" is the mechanism's own: a kernel and a WASI library number their errors
+//! differently, so a row names both. Where an engine lacks the mechanism the row says in `wasi` what it does instead,
+//! and docs/SECURITY.md says so too. The control is the same probe where it may succeed.
+
+mod files;
+mod limits;
+mod refusals;
+
+use crate::escapes::{Ended, Playground, Who, finish, is_root, skipped};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const ENGINES: [(&str, &str); 2] = [("python", include_str!("probe.py")), ("wasm", include_str!("probe.wat"))];
+
+pub struct Case {
+    pub name: &'static str,
+    pub wall: &'static str,
+    pub promises: &'static str,
+    /// What the manifest says besides its names: JSON, with `{base}` and `{file}`, the script's own name.
+    manifest: &'static str,
+    /// What the policy says besides its names; empty = the one that reads the tool's folder and writes its `out/`.
+    policy: &'static str,
+    /// What becomes of the folder before the call; `false` = this machine or user cannot.
+    spoil: fn(&Playground, &Path) -> bool,
+    /// Puts back what would stay behind.
+    mend: fn(&Path),
+    probe: &'static str,
+    /// Bytes of padding in the input.
+    padding: usize,
+    held: Verdict,
+    /// The verdict on the WASI engine where it lacks the mechanism.
+    wasi: Option<Verdict>,
+    /// What is new, changed or gone outside, below the tool's folder.
+    changes: &'static [&'static str],
+    artifacts: &'static str,
+    control: Control,
+}
+
+#[derive(Clone, Copy)]
+enum Verdict {
+    /// It ran, and says this word.
+    Says(&'static str),
+    /// It ran and was refused the thing: the word of the script, of the module.
+    Denied(&'static str, &'static str),
+    /// It answers with so many characters.
+    Text(usize),
+    /// It ran, and this stands in its log.
+    Logs(&'static str),
+    /// It ended with an error: type, exit code, part of the message of the script, of the module.
+    Ends(&'static str, i32, &'static str, &'static str),
+    /// It never started: type, exit code, part of what the person reads.
+    Refused(&'static str, i32, &'static str),
+    /// Its manifest does not load, so there is no such tool; part of what `check` says of it.
+    Unloaded(&'static str),
+    /// It says this word where a cgroup counts, and is refused so where nothing does.
+    WhereCounted(&'static str, &'static str, i32, &'static str),
+}
+
+enum Control {
+    /// The same probe under another manifest and policy.
+    Granted { manifest: &'static str, policy: &'static str, ends: Verdict, changes: &'static [&'static str] },
+    /// The same tool and probe, before its folder was spoilt.
+    Unspoilt,
+    /// The same tool without that ask or deed: it runs (one call for all these rows).
+    Quiet,
+    /// None, and why.
+    None(&'static str),
+}
+
+const CASE: Case = Case {
+    name: "",
+    wall: "view",
+    promises: "",
+    manifest: "{}",
+    policy: "",
+    spoil: |_, _| true,
+    mend: |_| (),
+    probe: r#"{"do":"nothing"}"#,
+    padding: 0,
+    held: Verdict::Says("ok"),
+    wasi: None,
+    changes: &[],
+    artifacts: "",
+    control: Control::Quiet,
+};
+
+pub fn cases() -> impl Iterator<Item = &'static Case> {
+    files::FILES.iter().chain(limits::LIMITS).chain(refusals::REFUSALS)
+}
+
+/// One row on one engine: the tool that is held and, with grants of its own, the tool that is not.
+struct Row<'a> {
+    case: &'static Case,
+    playground: &'a Playground,
+    engine: usize,
+    number: usize,
+    /// Whether a cgroup counts here.
+    counted: bool,
+}
+
+impl Row<'_> {
+    fn tool(&self, role: &str) -> String {
+        format!("c{}-{role}-{}", self.number, ENGINES[self.engine].0)
+    }
+
+    fn fill(&self, text: &str) -> String {
+        let file = if self.engine == 0 { "main.py" } else { "main.wat" };
+        // The guest's /tmp is open to it: what of the host's lies below is not found there.
+        let outside = if self.playground.base.starts_with("/tmp") { "ENOENT" } else { "EPERM" };
+        let text = text.replace("{base}", &self.playground.base.display().to_string());
+        text.replace("{file}", file).replace("{outside}", outside)
+    }
+
+    fn own(&self, role: &str) -> PathBuf {
+        self.playground.path(&format!("user_scripts/{}", self.tool(role)))
+    }
+
+    fn make(&self, role: &str, manifest: &str, policy: &str) {
+        let (language, script) = ENGINES[self.engine];
+        let manifest: Value = serde_json::from_str(&self.fill(manifest)).unwrap_or_else(|e| panic!("{manifest}: {e}"));
+        let own = self.playground.tool(&self.tool(role), language, script, manifest);
+        for (name, text) in [
+            ("data/in.csv", "in\n"),
+            ("data/other.txt", "other\n"),
+            ("data/secret.txt", "not yet\n"),
+            ("data/up/secret.txt", "not yet\n"),
+            ("private.txt", "private\n"),
+            ("out/kept.txt", "kept\n"),
+            ("out/old.csv", "old\n"),
+            ("out/deep/kept.txt", "kept\n"),
+            ("deep/inner/in.txt", "in\n"),
+        ] {
+            fs::create_dir_all(own.join(name).parent().unwrap()).unwrap();
+            fs::write(own.join(name), text).unwrap();
+        }
+        std::os::unix::fs::symlink("in.csv", own.join("data/near")).unwrap();
+        if !policy.is_empty() {
+            self.playground.policy(&self.tool(role), &format!("esc:{}", self.tool(role)), &self.fill(policy));
+        }
+    }
+
+    fn prepare(&self) {
+        self.make("held", self.case.manifest, self.case.policy);
+        match self.case.control {
+            Control::Granted { manifest, policy, .. } => self.make("free", manifest, policy),
+            Control::Quiet | Control::Unspoilt | Control::None(_) => {}
+        }
+    }
+
+    /// One call, and what it changed outside.
+    fn call(&self, role: &str, probe: &str) -> (Ended, Vec<String>) {
+        let own = self.own(role);
+        let mut input: Value = serde_json::from_str(&self.fill(probe)).unwrap_or_else(|e| panic!("{probe}: {e}"));
+        if self.case.padding > 0 {
+            input["padding"] = Value::String("x".repeat(self.case.padding));
+        }
+        let before = self.playground.state_below(&own, &[]);
+        let ended = self.playground.call(&format!("esc:{}", self.tool(role)), &input.to_string(), &[]);
+        let after = self.playground.state_below(&own, &[]);
+        let differs = |path: &&PathBuf| before.get(*path) != after.get(*path);
+        let mut changed: Vec<&PathBuf> = before.keys().chain(after.keys()).filter(differs).collect();
+        changed.sort();
+        changed.dedup();
+        let names = changed.iter().map(|path| path.strip_prefix(&own).unwrap_or(path).display().to_string());
+        (ended, names.collect())
+    }
+
+    fn judged(&self, wanted: Verdict, changes: &[&str], (ended, changed): &(Ended, Vec<String>)) -> Result<(), String> {
+        let (kind, message) = ended.error();
+        let about: String = format!(
+            "got {} {kind}: {message} (exit code {:?}) log {} {}",
+            ended.out["outputData"], ended.code, ended.out["logs"], ended.stderr
+        );
+        let fits = self.fits(wanted, ended);
+        if !fits {
+            return Err(format!("wanted {wanted}, {}", about.chars().take(700).collect::<String>()));
+        }
+        if *changed != changes {
+            return Err(format!("wanted {changes:?} changed outside, found {changed:?}"));
+        }
+        Ok(())
+    }
+
+    fn fits(&self, wanted: Verdict, ended: &Ended) -> bool {
+        let (kind, message) = ended.error();
+        let answer = &ended.out["outputData"];
+        let of = |script, module| if self.engine == 0 { script } else { module };
+        match wanted {
+            Verdict::Says(word) => ended.code == Some(0) && *answer == json!({"did": self.fill(word)}),
+            Verdict::Denied(script, module) => self.fits(Verdict::Says(of(script, module)), ended),
+            Verdict::Text(length) => ended.code == Some(0) && answer.as_str().is_some_and(|text| text.len() == length),
+            Verdict::Logs(part) => {
+                self.fits(Verdict::Says("ok"), ended) && ended.out["logs"].to_string().contains(part)
+            }
+            Verdict::Ends(wanted, code, script, module) => {
+                let part = of(script, module);
+                (kind, ended.code) == (wanted, Some(code)) && answer.is_null() && {
+                    message.contains(part) || ended.out["error"]["details"].as_str().is_some_and(|d| d.contains(part))
+                }
+            }
+            Verdict::Refused(wanted, code, part) => {
+                let record = self.playground.records().pop().unwrap_or_default();
+                let base = self.playground.base.display().to_string();
+                (kind, ended.code) == (wanted, Some(code))
+                    && answer.is_null()
+                    && record["decision"] == "refused"
+                    && !message.contains(&base)
+                    && (message.contains(part) || ended.stderr.contains(part))
+            }
+            Verdict::Unloaded(part) => {
+                let refused = Verdict::Refused("ToolNotFoundError", 2, "There is no tool");
+                self.fits(refused, ended) && self.problem().contains(part)
+            }
+            Verdict::WhereCounted(word, kind, code, part) => {
+                let wanted = if self.counted { Verdict::Says(word) } else { Verdict::Refused(kind, code, part) };
+                self.fits(wanted, ended)
+            }
+        }
+    }
+
+    /// What `toolhost check` says of the manifest.
+    fn problem(&self) -> String {
+        let mut command = self.playground.host();
+        command.arg("check");
+        let said = String::from_utf8(finish(command, b"").stdout).unwrap();
+        let manifest = format!("{}.tool.json:", self.tool("held"));
+        said.lines().filter(|line| line.contains(&manifest)).collect::<Vec<_>>().join("\n")
+    }
+
+    /// Control and case; what went wrong.
+    fn run(&self) -> Vec<String> {
+        let case = self.case;
+        let mut wrong = Vec::new();
+        let mut note = |what: &str, result: Result<(), String>| {
+            if let Err(why) = result {
+                wrong.push(format!("{} ({}; {}): {what}{why}", case.name, ENGINES[self.engine].0, case.promises));
+            }
+        };
+        let ok = Verdict::Says("ok");
+        match case.control {
+            Control::Granted { ends, changes, .. } => {
+                note("control: ", self.judged(ends, changes, &self.call("free", case.probe)));
+            }
+            Control::Unspoilt => note("control: ", self.judged(ok, &[], &self.call("held", case.probe))),
+            Control::Quiet => {}
+            Control::None(why) => assert!(!why.is_empty()),
+        }
+        if (case.spoil)(self.playground, &self.own("held")) {
+            let wanted = if self.engine == 1 { case.wasi.unwrap_or(case.held) } else { case.held };
+            let called = self.call("held", case.probe);
+            note("", self.judged(wanted, case.changes, &called));
+            let published = artifacts(&called.0.out["artifacts"]);
+            if published != case.artifacts {
+                note("", Err(format!("artifacts: wanted {:?}, got {published:?}", case.artifacts)));
+            }
+        } else {
+            skipped(1, case.name);
+        }
+        (case.mend)(&self.own("held"));
+        wrong
+    }
+}
+
+/// `path published`, `path dropped`.
+fn artifacts(list: &Value) -> String {
+    let word = |artifact: &Value| if artifact["published"] == true { "published" } else { "dropped" };
+    let all = list.as_array().map(Vec::as_slice).unwrap_or_default();
+    all.iter().map(|a| format!("{} {}", a["path"].as_str().unwrap_or("?"), word(a))).collect::<Vec<_>>().join(", ")
+}
+
+impl std::fmt::Display for Verdict {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Verdict::Says(word) => write!(f, "{word}"),
+            Verdict::Denied(script, module) => write!(f, "denied as {script} or {module}"),
+            Verdict::Text(length) => write!(f, "{length} characters"),
+            Verdict::Logs(part) => write!(f, "ok and {part} in the log"),
+            Verdict::Ends(kind, code, script, module) => write!(f, "{kind}: {script} | {module} (exit code {code})"),
+            Verdict::Refused(kind, code, part) => write!(f, "refused with {kind}: {part} (exit code {code})"),
+            Verdict::Unloaded(part) => write!(f, "no tool, and from check: {part}"),
+            Verdict::WhereCounted(word, kind, ..) => write!(f, "{word} where a cgroup counts, else {kind}"),
+        }
+    }
+}
+
+fn both_engines(who: Who, below: &str) {
+    if !who.possible() {
+        return skipped(cases().count() * 2, "the table as root or mapped root needs root");
+    }
+    let mut playground = Playground::new(who, below);
+    let wide = "[files]\nread = [{ path = \"./**\", why = \"a test\" }]\nwrite = [{ path = \"./out/**\", why = \"a test\" }]\n";
+    playground.policy("engines", "esc:*", wide);
+    let quiet = |engine: usize| Row { case: &CASE, playground: &playground, engine, number: 0, counted: false };
+    let mut wrong = Vec::new();
+    let mut rows = Vec::new();
+    for (engine, (name, _)) in ENGINES.iter().enumerate() {
+        quiet(engine).make("quiet", "{}", "");
+        playground.settle();
+        let (ended, changed) = quiet(engine).call("quiet", CASE.probe);
+        let counted = ended.counted() == "cgroup";
+        let control = quiet(engine).judged(Verdict::Says("ok"), &[], &(ended, changed));
+        wrong.extend(control.err().map(|why| format!("control of {name}: {why}")));
+        let all = cases().zip(1..).map(|(case, number)| Row { case, playground: &playground, engine, number, counted });
+        rows.extend(all);
+    }
+    rows.iter().for_each(Row::prepare);
+    playground.settle();
+    let tools = playground.path("user_scripts");
+    let before = playground.state(&[&tools]);
+    wrong.extend(rows.iter().flat_map(Row::run));
+    drop(rows);
+    // What spoils a folder may make one in the secret's; its files stay as they were.
+    let files = |state: BTreeMap<PathBuf, String>| -> Vec<_> {
+        state.into_iter().filter(|(path, _)| path.is_file() && !path.starts_with(playground.path("secret"))).collect()
+    };
+    if files(before) != files(playground.state(&[&tools])) {
+        wrong.push("a call changed a file of the playground".into());
+    }
+    let secret = fs::read_to_string(playground.path("secret/secret.txt")).unwrap();
+    if secret != playground.secret {
+        wrong.push("the secret was changed".into());
+    }
+    if !playground.canary_lives() {
+        wrong.push("a process of the host was killed".into());
+    }
+    playground.assert_quiet("the table");
+    assert!(wrong.is_empty(), "{} rows, as {}:\n{}", wrong.len(), who.name(), wrong.join("\n"));
+}
+
+#[test]
+fn one_verdict_on_both_engines_as_root() {
+    both_engines(Who::Root, "/var/tmp");
+}
+
+#[test]
+fn one_verdict_on_both_engines_as_an_ordinary_user() {
+    both_engines(Who::User, "/tmp");
+}
+
+#[test]
+fn one_verdict_on_both_engines_as_root_of_a_user_namespace() {
+    if !is_root() {
+        return skipped(cases().count() * 2, "mapped root needs root to become an ordinary user first");
+    }
+    both_engines(Who::MappedRoot, "/var/tmp");
+}
+
+/// The core tools run scripts and code in the languages they name; a module is a tool with a manifest, or nothing.
+#[test]
+fn the_core_tools_take_no_module() {
+    let playground = Playground::new(if is_root() { Who::Root } else { Who::User }, "/var/tmp");
+    let core = include_str!("../../sandbox-policies/core.policy.toml");
+    fs::write(playground.path("sandbox-policies/core.policy.toml"), core).unwrap();
+    for (language, script) in ENGINES {
+        playground.tool(language, language, script, json!({}));
+    }
+    playground.settle();
+    for (tool, field) in [("core:execute-script", "scriptPath"), ("core:run-code", "code")] {
+        let what = |engine: usize| match (field, engine) {
+            ("code", _) => ENGINES[engine].1,
+            (_, 0) => "python/main.py",
+            _ => "wasm/main.wat",
+        };
+        let call = |language: &str, engine: usize| {
+            let input = json!({"language": language, field: what(engine), "inputData": {"do": "nothing"}});
+            playground.call(tool, &input.to_string(), &[])
+        };
+        let control = call("python", 0);
+        assert_eq!(control.out["outputData"], json!({"did": "ok"}), "{tool}: {:?}", control.error());
+        for language in ["wasm", "wat"] {
+            let ended = call(language, 1);
+            assert_eq!((ended.error().0, ended.code), ("ParameterValidationError", Some(2)), "{tool} {language}");
+        }
+    }
+}

@@ -101,6 +101,10 @@ pub fn raise(setup: &Setup) -> Result<View, Problem> {
     }
     // Read-only: a device can still be written, its mode and times cannot.
     for device in DEVICES {
+        // Mapped, it makes memory that no process shows (see `sampler`).
+        if device == "zero" && setup.sampled() {
+            continue;
+        }
         let at = Path::new("/dev").join(device);
         let bound = bind(&at, false, NOSUID | NOEXEC | RDONLY)?;
         planned.push(Planned { at, piece: Piece::Bound { mount: bound, folder: false }, right: Right::Device });

@@ -17,6 +17,7 @@ const X32_BIT: u32 = 0x4000_0000;
 const NEWEST_KNOWN: u32 = 462;
 const EPERM: u32 = libc::EPERM as u32;
 const ENOSYS: u32 = libc::ENOSYS as u32;
+const EMFILE: u32 = libc::EMFILE as u32;
 const SET_ID_BITS: u32 = 0o6000;
 /// All CLONE_NEW* flags.
 const NEW_NAMESPACES: u32 = 0x7E02_0000;
@@ -102,6 +103,9 @@ const RULES: &[(i64, Rule)] = &[
     (libc::SYS_modify_ldt, Errno(EPERM)),
     (libc::SYS_personality, Only { argument: 0, value: 0xFFFF_FFFF }), // asking is fine
     (libc::SYS_memfd_secret, Errno(EPERM)),
+    (libc::SYS_io_setup, Errno(ENOSYS)), // the machine has so many for everybody together
+    (libc::SYS_inotify_init, Errno(EMFILE)), // a user has so many for all programs together: as if they were used up
+    (libc::SYS_inotify_init1, Errno(EMFILE)),
     (libc::SYS_open_by_handle_at, Errno(EPERM)),
     (libc::SYS_name_to_handle_at, Errno(EPERM)),
     (libc::SYS_fanotify_init, Errno(EPERM)),

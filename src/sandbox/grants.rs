@@ -3,11 +3,12 @@
 //! Done for every call. A path is opened without following any link; what it is (device and inode) goes to the
 //! launcher, which refuses anything else. What cannot be held exactly refuses the call, with the mend.
 
+use super::identity;
 use super::protocol::{Mount, Stage};
 use crate::fault::{Fault, Kind};
 use crate::manifest::Language;
-use crate::policy::name_matches;
 use crate::policy::{Access, Grant, Opening, Shape};
+use crate::policy::{literal, name_matches};
 use crate::quantity::{MAX_SNAPSHOT_FILES, MAX_WRITABLE_ENTRIES};
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
@@ -198,6 +199,13 @@ fn make(path: &Path, own: &Path) -> Result<(), Fault> {
     Ok(())
 }
 
+/// Root could read whatever lies in a folder; a pattern opens what the folder's owner has, or anybody may read.
+/// A file that is named exactly is the person's own choice.
+pub fn opens(folder: &Path, names: &str, uid: u32, mode: u32) -> bool {
+    let own = || look(folder).is_ok_and(|folder| folder.st_uid == uid);
+    mode & 0o4 != 0 || literal(names).is_some() || !identity::real_root() || own()
+}
+
 /// Regular files of one folder whose names match, in order. A missing folder or name matches nothing.
 fn matching(folder: &Path, names: &str) -> Result<Vec<(PathBuf, FileStat)>, Fault> {
     let opened = match open(folder, OFlag::O_RDONLY | OFlag::O_DIRECTORY) {
@@ -215,7 +223,7 @@ fn matching(folder: &Path, names: &str) -> Result<Vec<(PathBuf, FileStat)>, Faul
         let path = folder.join(name);
         // A link that matches is passed over: it could lead anywhere.
         let Ok(stat) = look(&path) else { continue };
-        if is(&stat, SFlag::S_IFREG) {
+        if is(&stat, SFlag::S_IFREG) && opens(folder, names, stat.st_uid, stat.st_mode) {
             found.push((path, stat));
         }
     }

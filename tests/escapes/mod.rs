@@ -8,6 +8,7 @@ mod calls;
 mod files;
 mod judged;
 mod kernel;
+mod places;
 mod playground;
 mod probe;
 mod refusals;
@@ -51,7 +52,7 @@ fn everything() -> Vec<(&'static str, &'static str, &'static str)> {
     let rows = every_row().map(|row| (row.0, row.1, row.2));
     rows.chain(calls::CALLS.iter().map(|c| (c.name, c.wall, c.promises)))
         .chain(refusals::REFUSALS.iter().map(|r| (r.name, r.wall, r.promises)))
-        .chain(judged::NAMES.iter().copied())
+        .chain(judged::NAMES.iter().chain(places::NAMES).copied())
         .collect()
 }
 

@@ -92,7 +92,16 @@ pub fn resolve(shape: &Shape, script: bool) -> Result<Resolved, Fault> {
     let mut resolved = Resolved { mounts: uncovered(mounts), stages: stages.into_values().collect(), masks };
     for stage in &mut resolved.stages {
         stage.show_rest = resolved.mounts.iter().any(|m| m.folder && stage.folder.starts_with(&m.path));
+        if stage.show_rest {
+            resolved.masks.extend(specials(&stage.folder)?);
+        }
+        let below = |m: &&Mount| m.folder && m.access == Access::Read && m.path.starts_with(&stage.folder);
+        for mount in resolved.mounts.iter().filter(below) {
+            resolved.masks.extend(specials(&mount.path)?);
+        }
     }
+    resolved.masks.sort();
+    resolved.masks.dedup();
     Ok(resolved)
 }
 
@@ -287,18 +296,18 @@ fn check_mounts(path: &Path, points: &[PathBuf]) -> Result<(), Fault> {
     }
 }
 
-/// Below /tmp Landlock does not stop writing into a pipe of a read grant (see `scratch`), so what is no plain
-/// file or folder is covered.
+/// Below /tmp, and below a staged folder, Landlock does not stop writing into a pipe of a read grant (see `scratch`),
+/// so what is no plain file or folder is covered.
 fn specials(path: &Path) -> Result<Vec<PathBuf>, Fault> {
     let mut found = Vec::new();
     for (seen, entry) in walkdir::WalkDir::new(path).follow_links(false).into_iter().flatten().enumerate() {
         let kind = entry.file_type();
         if seen > MAX_WRITABLE_ENTRIES || found.len() > MAX_SNAPSHOT_FILES {
             let person = format!(
-                "{}: a grant below /tmp may hold {MAX_WRITABLE_ENTRIES} entries, {MAX_SNAPSHOT_FILES} of them pipes, sockets or devices; grant a folder elsewhere",
+                "{}: a grant below /tmp or a staged folder may hold {MAX_WRITABLE_ENTRIES} entries, {MAX_SNAPSHOT_FILES} of them pipes, sockets or devices; grant a folder elsewhere",
                 path.display()
             );
-            return Err(refuse("a granted folder below /tmp holds too much to check", person));
+            return Err(refuse("a granted folder holds too much to check for pipes", person));
         }
         if !(kind.is_file() || kind.is_dir() || kind.is_symlink()) {
             found.push(entry.into_path());

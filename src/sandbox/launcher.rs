@@ -232,7 +232,7 @@ impl Launcher<'_> {
         let started = Instant::now();
         let fresh = scratch.allowed.len();
         for (number, (stage, from)) in self.setup.stages.iter().zip(&self.sources).enumerate() {
-            scratch.stage(stage, from, number)?;
+            scratch.stage(stage, from, number, &self.setup.mounts)?;
         }
         if let (Some(name), Some(file)) = (&source, given.source) {
             let text = protocol::read_memory_file(file, self.setup.limits.get(Limit::InputBytes).max(MIB))

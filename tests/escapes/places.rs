@@ -7,7 +7,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 /// (name, wall, promises) of the tests below.
-pub const NAMES: &[(&str, &str, &str)] = &[("a pattern opens what the folder's owner has", "identity", "P1 P2")];
+pub const NAMES: &[(&str, &str, &str)] = &[
+    ("what lies beside staged files keeps its own access", "scratch", "P3 P4"),
+    ("a grant has no second place", "view", "P2 P4"),
+    ("a pattern opens what the folder's owner has", "identity", "P1 P2"),
+];
 
 /// What can be done with each path of the input, and every pipe below /.toolhost. (`w` tells nothing of a pipe: without a
 /// reader it is not opened for writing alone.)
@@ -22,11 +26,93 @@ const LOOKER: &str = "import json, os, stat, sys\n\
     out['kept'] = [os.listdir(d) for d, _, _ in os.walk('/.toolhost/kept')]\n\
     print(json.dumps(out))\n";
 
+fn everybody() -> Vec<Who> {
+    let all = [Who::Root, Who::User, Who::MappedRoot];
+    all.into_iter().filter(|who| is_root() || *who == Who::User).collect()
+}
+
+fn pipe(path: &Path) {
+    nix::unistd::mkfifo(path, nix::sys::stat::Mode::from_bits_truncate(0o666)).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o666)).unwrap();
+}
+
 /// As outside, without walls: what the same script finds there.
 fn control(playground: &Playground, tool: &str, input: &Value) -> Value {
     let mut command = playground.outside(PYTHON);
     command.args(["-s", "-E", "-B"]).arg(playground.path(&format!("user_scripts/{tool}/main.py")));
     serde_json::from_slice(&finish(command, input.to_string().as_bytes()).stdout).unwrap()
+}
+
+#[test]
+fn what_lies_beside_staged_files_keeps_its_own_access() {
+    let write = json!(["out/*.csv", "out/live/**", "out/sub/inner/**", "out/sub/deep/*.txt"]);
+    for (who, below) in everybody().into_iter().flat_map(|who| [(who, "/var/tmp"), (who, "/tmp")]) {
+        let playground = Playground::new(who, below);
+        playground.policy(
+            "escapes",
+            "esc:*",
+            "[files]\nread = [{ path = \"./**\", why = \"t\" }]\nwrite = [{ path = \"./out/**\", why = \"t\" }]\n",
+        );
+        let few = json!(["self", "out/keep.txt", "out/sub/**"]);
+        for (tool, read) in [("few", few), ("all", json!(["./**"]))] {
+            let asks = json!({"securityContext": {"fileAccess": {"allowRead": read, "allowWrite": write}}});
+            let folder = playground.tool(tool, "python", LOOKER, asks);
+            for name in ["out/live", "out/sub/inner", "out/sub/deep"] {
+                fs::create_dir_all(folder.join(name)).unwrap();
+            }
+            for name in ["out/a.csv", "out/keep.txt", "out/other.txt", "out/sub/file", "out/sub/deep/d.txt"] {
+                fs::write(folder.join(name), "x").unwrap();
+            }
+            playground.settle();
+            pipe(&folder.join("out/sub/pipe"));
+            let at = |name: &str| folder.join("out").join(name).display().to_string();
+            let names = ["a.csv", "keep.txt", "other.txt", "sub/file", "sub/pipe", "sub/deep/d.txt"];
+            let made = ["live/made", "sub/inner/made", "sub/made"].map(at);
+            let input = json!({"look": names.map(at), "make": made});
+            let ended = playground.call(&format!("esc:{tool}"), &input.to_string(), &[]);
+            let other = if tool == "all" { "r" } else { "" };
+            let wanted = ["rwp", "r", other, "r", "r", "rwp"];
+            for (name, wanted) in names.iter().zip(wanted) {
+                let got = &ended.out["outputData"][at(name)];
+                assert_eq!(got, wanted, "{who:?} {below} {tool} {name}: {:?} {}", ended.error(), ended.stderr);
+            }
+            for (name, wanted) in [("live/made", true), ("sub/inner/made", true), ("sub/made", false)] {
+                assert_eq!(ended.out["outputData"][format!("make {}", at(name))], wanted, "{who:?} {below} {tool}");
+                assert_eq!(folder.join("out").join(name).exists(), wanted, "{who:?} {below} {tool} {name}");
+            }
+            let mut audit = playground.host();
+            audit.args(["audit", &format!("esc:{tool}"), "--probe"]);
+            let audit = finish(audit, b"");
+            let said = String::from_utf8_lossy(&audit.stdout).into_owned();
+            assert!(audit.code == Some(0) && !said.contains("NOT AS SAID"), "{who:?} {below} {tool}: {said}");
+            let outside = control(&playground, tool, &json!({"look": names.map(at)}));
+            let wanted = names.map(|name| if name == "sub/pipe" { "rp" } else { "rwp" });
+            assert_eq!(json!(names.map(|name| outside[at(name)].clone())), json!(wanted));
+        }
+    }
+}
+
+#[test]
+fn a_grant_has_no_second_place() {
+    for who in everybody() {
+        let playground = Playground::new(who, "/tmp");
+        let base = playground.base.display().to_string();
+        let grant = format!("{base}/granted/pipes/**");
+        let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["self", grant]}}});
+        playground.tool("looker", "python", LOOKER, asks);
+        fs::create_dir_all(playground.path("granted/pipes")).unwrap();
+        let grants =
+            format!("[files]\nread = [{{ path = \"./**\", why = \"t\" }}, {{ path = \"{grant}\", why = \"t\" }}]\n");
+        playground.policy("escapes", "esc:*", &grants);
+        playground.settle();
+        let path = playground.path("granted/pipes/pipe");
+        pipe(&path);
+        let input = json!({"look": [path]});
+        let ended = playground.call("esc:looker", &input.to_string(), &[]);
+        let wanted = json!({(path.display().to_string()): "r", "pipes": [], "kept": [[]]});
+        assert_eq!(ended.out["outputData"], wanted, "{who:?}: {:?} {}", ended.error(), ended.stderr);
+        assert_eq!(control(&playground, "looker", &input)[path.display().to_string()], "rp", "{who:?}");
+    }
 }
 
 /// Only root could give more than its user has.

@@ -12,6 +12,9 @@ fn main() -> ExitCode {
         Some("toolhost-wasm-worker") => wasm::Role::Worker.enter(),
         Some("toolhost-wasm-compile") => wasm::Role::Compile.enter(),
         Some("toolhost-probe") => sandbox::probe::main(),
-        _ => cli::main(),
+        _ => {
+            sandbox::limits::of_the_host();
+            cli::main()
+        }
     }
 }

@@ -214,6 +214,35 @@ async fn a_cancelled_call_is_dropped_and_the_server_goes_on() {
 }
 
 #[tokio::test]
+async fn a_second_request_under_one_id_is_refused_and_the_first_keeps_its_end() {
+    let world = world();
+    for modern in [true, false] {
+        let mut client = Client::start(&world, modern).await;
+        let run = json!({"scriptPath": "examples/long_running.py", "timeoutMs": 20_000});
+        let call = json!({"name": "core__execute-python-script", "arguments": run});
+        let (runs, dropped) = (world.runs(), world.fake.dropped.load(Ordering::SeqCst));
+        let id = client.request("tools/call", call.clone()).await;
+        while world.runs() == runs {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        for method in ["tools/call", "tools/list"] {
+            client.next = id - 1;
+            client.request(method, call.clone()).await;
+            let answer = client.answer().await;
+            assert_eq!((&answer["id"], &answer["error"]["code"]), (&json!(id), &json!(-32600)), "{answer}");
+        }
+        assert_eq!(world.runs(), runs + 1, "it did not run");
+        client.send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}})).await;
+        // An id is free again once it is answered.
+        for _ in 0..2 {
+            client.next = 76;
+            assert_eq!(client.call("fake__echo", json!({"message": 1})).await["result"]["isError"], false);
+        }
+        assert_eq!(world.fake.dropped.load(Ordering::SeqCst), dropped + 1, "the first was cancelled");
+    }
+}
+
+#[tokio::test]
 async fn when_the_client_leaves_running_calls_are_killed_and_the_server_ends() {
     let world = world();
     for modern in [true, false] {

@@ -190,7 +190,7 @@ fn glob(name: &str, keep: &str) -> String {
 }
 
 /// The one name an escaped glob stands for, if it stands for one.
-fn literal(names: &str) -> Option<String> {
+pub fn literal(names: &str) -> Option<String> {
     let plain = plain(names);
     (escape(&plain) == names).then_some(plain)
 }

@@ -26,7 +26,7 @@ mod verdict;
 pub mod who_can;
 mod written;
 
-pub use area::{Area, name_matches};
+pub use area::{Area, literal, name_matches};
 pub use capability::env_is_refused;
 pub use confinement::*;
 pub use decide::{RUN_CODE, SCRIPT_FOLDER, decide};

@@ -44,7 +44,7 @@ except OSError as e: print(e.errno)'";
     assert_eq!(attack(script, &[PATH], |_| {}).1, "socket", "control");
     let alone = |plan: &mut Plan| {
         privileges::no_new(plan);
-        seccomp::raise(plan, &seccomp::program(true));
+        seccomp::raise(plan, &seccomp::program(false));
     };
     assert_eq!(attack(script, &[PATH], alone).1, "1", "EPERM");
 }

@@ -3,11 +3,12 @@
 //! Done for every call. A path is opened without following any link; what it is (device and inode) goes to the
 //! launcher, which refuses anything else. What cannot be held exactly refuses the call, with the mend.
 
+use super::identity;
 use super::protocol::{Mount, Stage};
 use crate::fault::{Fault, Kind};
 use crate::manifest::Language;
-use crate::policy::name_matches;
 use crate::policy::{Access, Grant, Opening, Shape};
+use crate::policy::{literal, name_matches};
 use crate::quantity::{MAX_SNAPSHOT_FILES, MAX_WRITABLE_ENTRIES};
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
@@ -91,7 +92,16 @@ pub fn resolve(shape: &Shape, script: bool) -> Result<Resolved, Fault> {
     let mut resolved = Resolved { mounts: uncovered(mounts), stages: stages.into_values().collect(), masks };
     for stage in &mut resolved.stages {
         stage.show_rest = resolved.mounts.iter().any(|m| m.folder && stage.folder.starts_with(&m.path));
+        if stage.show_rest {
+            resolved.masks.extend(specials(&stage.folder)?);
+        }
+        let below = |m: &&Mount| m.folder && m.access == Access::Read && m.path.starts_with(&stage.folder);
+        for mount in resolved.mounts.iter().filter(below) {
+            resolved.masks.extend(specials(&mount.path)?);
+        }
     }
+    resolved.masks.sort();
+    resolved.masks.dedup();
     Ok(resolved)
 }
 
@@ -198,6 +208,13 @@ fn make(path: &Path, own: &Path) -> Result<(), Fault> {
     Ok(())
 }
 
+/// Root could read whatever lies in a folder; a pattern opens what the folder's owner has, or anybody may read.
+/// A file that is named exactly is the person's own choice.
+pub fn opens(folder: &Path, names: &str, uid: u32, mode: u32) -> bool {
+    let own = || look(folder).is_ok_and(|folder| folder.st_uid == uid);
+    mode & 0o4 != 0 || literal(names).is_some() || !identity::real_root() || own()
+}
+
 /// Regular files of one folder whose names match, in order. A missing folder or name matches nothing.
 fn matching(folder: &Path, names: &str) -> Result<Vec<(PathBuf, FileStat)>, Fault> {
     let opened = match open(folder, OFlag::O_RDONLY | OFlag::O_DIRECTORY) {
@@ -215,7 +232,7 @@ fn matching(folder: &Path, names: &str) -> Result<Vec<(PathBuf, FileStat)>, Faul
         let path = folder.join(name);
         // A link that matches is passed over: it could lead anywhere.
         let Ok(stat) = look(&path) else { continue };
-        if is(&stat, SFlag::S_IFREG) {
+        if is(&stat, SFlag::S_IFREG) && opens(folder, names, stat.st_uid, stat.st_mode) {
             found.push((path, stat));
         }
     }
@@ -279,18 +296,18 @@ fn check_mounts(path: &Path, points: &[PathBuf]) -> Result<(), Fault> {
     }
 }
 
-/// Below /tmp Landlock does not stop writing into a pipe of a read grant (see `scratch`), so what is no plain
-/// file or folder is covered.
+/// Below /tmp, and below a staged folder, Landlock does not stop writing into a pipe of a read grant (see `scratch`),
+/// so what is no plain file or folder is covered.
 fn specials(path: &Path) -> Result<Vec<PathBuf>, Fault> {
     let mut found = Vec::new();
     for (seen, entry) in walkdir::WalkDir::new(path).follow_links(false).into_iter().flatten().enumerate() {
         let kind = entry.file_type();
         if seen > MAX_WRITABLE_ENTRIES || found.len() > MAX_SNAPSHOT_FILES {
             let person = format!(
-                "{}: a grant below /tmp may hold {MAX_WRITABLE_ENTRIES} entries, {MAX_SNAPSHOT_FILES} of them pipes, sockets or devices; grant a folder elsewhere",
+                "{}: a grant below /tmp or a staged folder may hold {MAX_WRITABLE_ENTRIES} entries, {MAX_SNAPSHOT_FILES} of them pipes, sockets or devices; grant a folder elsewhere",
                 path.display()
             );
-            return Err(refuse("a granted folder below /tmp holds too much to check", person));
+            return Err(refuse("a granted folder holds too much to check for pipes", person));
         }
         if !(kind.is_file() || kind.is_dir() || kind.is_symlink()) {
             found.push(entry.into_path());

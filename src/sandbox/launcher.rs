@@ -138,8 +138,7 @@ fn serve(control: BorrowedFd, setup: Setup, executable: OwnedFd, files: Vec<Owne
     let sources = setup.stages.iter().map(source_folder).collect::<Result<Vec<_>, _>>()?;
     let last_capability = super::privileges::last_capability();
     let view = view::raise(&setup)?;
-    // A worker loads compiled code through memory files.
-    let filter = seccomp::program(counters.is_some() || setup.lasting);
+    let filter = seccomp::program(setup.sampled());
     let mut launcher = Launcher { control, setup, executable, counters, view, sources, abi, filter, last_capability };
     launcher.calls()
 }
@@ -233,7 +232,7 @@ impl Launcher<'_> {
         let started = Instant::now();
         let fresh = scratch.allowed.len();
         for (number, (stage, from)) in self.setup.stages.iter().zip(&self.sources).enumerate() {
-            scratch.stage(stage, from, number)?;
+            scratch.stage(stage, from, number, &self.setup.mounts)?;
         }
         if let (Some(name), Some(file)) = (&source, given.source) {
             let text = protocol::read_memory_file(file, self.setup.limits.get(Limit::InputBytes).max(MIB))

@@ -5,7 +5,16 @@
 use super::plan::{Plan, Step};
 use crate::policy::Limits;
 use crate::quantity::{GIB, Limit, MIB};
-use nix::sys::resource::{Resource, getrlimit};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+/// For the host and its launchers: as many open files as they may have. An ordinary user's tools send under the same
+/// uid, and the kernel counts all descriptors of a uid that are on their way against the limit of whoever sends next.
+pub fn of_the_host() {
+    if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        // Refused: calls then fail, with an error, while such a tool runs.
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
+    }
+}
 
 pub fn raise(plan: &mut Plan, limits: &Limits, counted: bool, lasting: bool) {
     let mut set = |resource: Resource, value: u64| {

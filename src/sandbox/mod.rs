@@ -16,7 +16,7 @@ pub mod identity;
 mod idmap;
 mod landlock;
 pub mod launcher;
-mod limits;
+pub mod limits;
 mod namespaces;
 mod network;
 mod plan;

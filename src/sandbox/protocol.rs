@@ -86,6 +86,14 @@ pub struct Setup {
     pub lasting: bool,
 }
 
+impl Setup {
+    /// Memory is what the processes of a script show; what none of them would show must not come to be.
+    /// (A worker runs our own code.)
+    pub fn sampled(&self) -> bool {
+        self.cgroup.is_none() && !self.lasting
+    }
+}
+
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ToLauncher {

@@ -66,15 +66,25 @@ fn process(pid: u32) -> Option<Process> {
     Some(Process { start: fields.get(19).copied()?, own_ms: at(14) + at(15), waited_ms: at(16) + at(17) })
 }
 
-/// Anonymous and shared memory pages, without files of the interpreter.
+/// Anonymous and shared memory pages, in memory or swapped out, and the tables that map them; without files of the
+/// interpreter. (What no process would show is refused: `seccomp`, `view`.)
 fn resident(pid: u32) -> u64 {
+    let text = status(pid);
+    kib(&text, &["RssAnon:", "RssShmem:", "HugetlbPages:", "VmSwap:", "VmPTE:"]) * 1024
+}
+
+fn status(pid: u32) -> String {
     let own = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     // A first thread that ended shows no memory of its own; the others still hold all of it.
-    let text = if own.contains("RssAnon:") { own } else { of_another_thread(pid).unwrap_or(own) };
-    let kib = |name: &str| -> u64 {
-        text.lines().find_map(|l| l.strip_prefix(name)?.trim().strip_suffix(" kB")?.trim().parse().ok()).unwrap_or(0)
+    if own.contains("RssAnon:") { own } else { of_another_thread(pid).unwrap_or(own) }
+}
+
+fn kib(text: &str, names: &[&str]) -> u64 {
+    let of = |line: &str| {
+        let rest = names.iter().find_map(|name| line.strip_prefix(name))?;
+        rest.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()
     };
-    (kib("RssAnon:") + kib("RssShmem:")) * 1024
+    text.lines().filter_map(of).sum()
 }
 
 fn of_another_thread(pid: u32) -> Option<String> {
@@ -85,8 +95,6 @@ fn of_another_thread(pid: u32) -> Option<String> {
 
 fn proportional(pid: u32) -> u64 {
     let Ok(text) = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")) else { return resident(pid) };
-    let kib = |name: &str| -> u64 {
-        text.lines().find_map(|l| l.strip_prefix(name)?.trim().strip_suffix(" kB")?.trim().parse().ok()).unwrap_or(0)
-    };
-    (kib("Pss_Anon:") + kib("Pss_Shmem:")) * 1024
+    let pages = kib(&text, &["Pss_Anon:", "Pss_Shmem:", "SwapPss:"]);
+    (pages + kib(&status(pid), &["HugetlbPages:", "VmPTE:"])) * 1024
 }

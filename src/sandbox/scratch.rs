@@ -3,7 +3,7 @@
 //! Made by the launcher between calls, off their path; the call's mount namespace starts as a copy.
 
 use super::landlock::Right;
-use super::protocol::{Identity, Setup, Stage};
+use super::protocol::{Identity, Mount, Setup, Stage};
 use super::view::{self, Late, NODEV, NOEXEC, NOSUID, RDONLY};
 use super::{Problem, sys};
 use crate::quantity::Limit;
@@ -15,11 +15,12 @@ use nix::sys::statvfs::fstatvfs;
 use nix::unistd::{Gid, Uid, chown};
 use std::ffi::{CStr, CString};
 use std::fs;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-const PLACE: &str = "/.toolhost/scratch";
+/// Where it is mounted as a whole, for the launcher alone.
+pub const PLACE: &str = "/.toolhost/kept/scratch";
 
 /// One call's scratch.
 pub struct Scratch {
@@ -76,14 +77,21 @@ impl Scratch {
             scratch.attach(late)?;
         }
         for place in &setup.masks {
-            scratch.cover(place)?;
+            scratch.cover(place, view::EMPTY)?;
         }
+        // Last: from here on the scratch is reached by its descriptor, by us alone.
+        scratch.cover(Path::new(view::KEPT), view::NOTHING)?;
         Ok(scratch)
+    }
+
+    /// The scratch as a whole, also when its place is covered.
+    fn path(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}", self.root.as_raw_fd()))
     }
 
     /// A folder of the scratch, shown at `at`, owned by the tool.
     fn folder(&mut self, name: &str, at: &Path, right: Right) -> Result<PathBuf, Problem> {
-        let path = Path::new(PLACE).join(name);
+        let path = self.path().join(name);
         fs::create_dir(&path).map_err(io(format!("making {}", at.display())))?;
         self.own(&path)?;
         let file = open_path(&path)?;
@@ -121,45 +129,49 @@ impl Scratch {
         self.mount(&bound, &late.at)
     }
 
-    /// An empty file over a pipe or socket of the host. One that is gone by now needs none.
-    fn cover(&mut self, place: &Path) -> Result<(), Problem> {
+    /// An empty file over a pipe or socket of the host, or an empty folder. What is gone by now needs none.
+    fn cover(&mut self, place: &Path, empty: &str) -> Result<(), Problem> {
         if fs::symlink_metadata(place).is_err() {
             return Ok(());
         }
-        let empty = open_path(Path::new(view::EMPTY))?;
-        let bound = sys::open_tree(empty.as_fd(), c"", false).map_err(problem("an empty file"))?;
-        sys::mount_setattr(bound.as_fd(), false, RDONLY | NOSUID | NODEV | NOEXEC, 0, None)
-            .map_err(problem("an empty file"))?;
+        let bound = sys::open_tree(open_path(Path::new(empty))?.as_fd(), c"", false).map_err(problem(empty))?;
+        sys::mount_setattr(bound.as_fd(), false, RDONLY | NOSUID | NODEV | NOEXEC, 0, None).map_err(problem(empty))?;
         self.mount(&bound, place)
     }
 
     /// A private copy of a staged folder, filled with the files that match now.
-    pub fn stage(&mut self, stage: &Stage, from: &OwnedFd, number: usize) -> Result<(), Problem> {
-        let names = fs::read_dir(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(from)))
+    pub fn stage(&mut self, stage: &Stage, from: &OwnedFd, number: usize, mounts: &[Mount]) -> Result<(), Problem> {
+        let names = fs::read_dir(format!("/proc/self/fd/{}", from.as_raw_fd()))
             .map_err(io(format!("reading {}", stage.folder.display())))?;
         let owner = nix::sys::stat::fstat(from).map_err(problem("a staged folder"))?.st_uid;
         let names: Vec<_> = names.flatten().map(|e| e.file_name()).collect();
-        // What stays visible is held before the copy covers it.
-        let mut rest = Vec::new();
         let matches = |name: &std::ffi::OsStr| {
             name.to_str().is_some_and(|n| stage.names.iter().any(|g| crate::policy::name_matches(g, n)))
         };
+        // What stays visible is held before the copy covers it: each part with its own access, and all mounts in it.
+        let copied = |path: &Path, folder: bool| {
+            !folder && path.parent() == Some(stage.folder.as_path()) && path.file_name().is_some_and(matches)
+        };
+        let mut visible: Vec<PathBuf> = mounts.iter().map(|mount| mount.path.clone()).collect();
         if stage.show_rest {
-            for name in names.iter().filter(|name| !matches(name)) {
-                let path = stage.folder.join(name);
-                let Ok(meta) = fs::symlink_metadata(&path) else { continue };
-                if meta.is_dir() || meta.is_file() {
-                    let file = open_path(&path)?;
-                    let bound =
-                        sys::open_tree(file.as_fd(), c"", true).map_err(problem("binding beside a staged file"))?;
-                    sys::mount_setattr(bound.as_fd(), true, RDONLY, 0, None).map_err(problem("read-only"))?;
-                    rest.push((path, meta.is_dir(), bound));
-                }
+            visible.extend(names.iter().map(|name| stage.folder.join(name)));
+        }
+        visible.retain(|path| path.starts_with(&stage.folder) && *path != stage.folder);
+        visible.sort();
+        visible.dedup_by(|below, path| below.starts_with(path));
+        let mut rest = Vec::new();
+        for path in visible {
+            // Not through a link, which could lead to anything in the view.
+            let Ok(file) = super::grants::open(&path, OFlag::O_PATH) else { continue };
+            let file = fs::File::from(file);
+            let Ok(meta) = file.metadata() else { continue };
+            if (meta.is_dir() || meta.is_file()) && !copied(&path, meta.is_dir()) {
+                let bound = sys::open_tree(file.as_fd(), c"", true).map_err(problem("binding beside a staged file"))?;
+                rest.push((path, meta.is_dir(), bound));
             }
         }
-        if view::is_late(&stage.folder) {
-            view::make_folder(&stage.folder)?;
-        }
+        // Below /tmp, or below another stage, which covers what the view had made.
+        view::make_folder(&stage.folder)?;
         let place = self.folder(&format!("stage{number}"), &stage.folder, Right::Write)?;
         for name in names.iter().filter(|name| matches(name)) {
             self.copy(from, name, &place, owner)?;
@@ -195,7 +207,7 @@ impl Scratch {
 
     /// The source of a run-code call, as a file of its own.
     pub fn source(&self, name: &str, text: &[u8]) -> Result<(), Problem> {
-        let path = Path::new(PLACE).join("tmp").join(name);
+        let path = self.path().join("tmp").join(name);
         fs::write(&path, text).map_err(io("placing the source; is scratchBytes large enough?"))?;
         self.own(&path)
     }

@@ -17,6 +17,7 @@ const X32_BIT: u32 = 0x4000_0000;
 const NEWEST_KNOWN: u32 = 462;
 const EPERM: u32 = libc::EPERM as u32;
 const ENOSYS: u32 = libc::ENOSYS as u32;
+const EMFILE: u32 = libc::EMFILE as u32;
 const SET_ID_BITS: u32 = 0o6000;
 /// All CLONE_NEW* flags.
 const NEW_NAMESPACES: u32 = 0x7E02_0000;
@@ -29,6 +30,12 @@ enum Rule {
     NoBits {
         argument: u32,
         bits: u32,
+    },
+    /// EPERM when the low word of this argument has both of these bits.
+    NotBoth {
+        argument: u32,
+        one: u32,
+        other: u32,
     },
     /// EPERM when the low word of this argument is one of these.
     NotOneOf {
@@ -54,7 +61,7 @@ enum Rule {
     },
 }
 
-use Rule::{Creates, Errno, NoBits, NotOneOf, Only, OnlyWithout};
+use Rule::{Creates, Errno, NoBits, NotBoth, NotOneOf, Only, OnlyWithout};
 
 /// Each call with its rule and the reason.
 const RULES: &[(i64, Rule)] = &[
@@ -96,6 +103,9 @@ const RULES: &[(i64, Rule)] = &[
     (libc::SYS_modify_ldt, Errno(EPERM)),
     (libc::SYS_personality, Only { argument: 0, value: 0xFFFF_FFFF }), // asking is fine
     (libc::SYS_memfd_secret, Errno(EPERM)),
+    (libc::SYS_io_setup, Errno(ENOSYS)), // the machine has so many for everybody together
+    (libc::SYS_inotify_init, Errno(EMFILE)), // a user has so many for all programs together: as if they were used up
+    (libc::SYS_inotify_init1, Errno(EMFILE)),
     (libc::SYS_open_by_handle_at, Errno(EPERM)),
     (libc::SYS_name_to_handle_at, Errno(EPERM)),
     (libc::SYS_fanotify_init, Errno(EPERM)),
@@ -161,6 +171,14 @@ const RULES: &[(i64, Rule)] = &[
     (libc::SYS_openat2, Errno(ENOSYS)), // mode lies in memory
 ];
 
+/// Where memory is sampled: what would hold pages that no process shows as its own.
+const SAMPLED: &[(i64, Rule)] = &[
+    (libc::SYS_memfd_create, Errno(ENOSYS)),
+    // Its pages stay when they are dropped from every mapping. Files in /tmp and /dev/shm do the same, and count.
+    (libc::SYS_mmap, NotBoth { argument: 3, one: libc::MAP_SHARED as u32, other: libc::MAP_ANONYMOUS as u32 }),
+    (libc::SYS_vmsplice, Errno(ENOSYS)), // one byte in a pipe holds 2 MiB
+];
+
 type Insn = libc::sock_filter;
 
 const RET_ALLOW: u32 = 0x7FFF_0000;
@@ -192,6 +210,9 @@ fn block(rule: Rule) -> Vec<Insn> {
     match rule {
         Errno(errno) => vec![answer(RET_ERRNO | errno)],
         NoBits { argument, bits } => vec![load_argument(argument), insn(IF_ANY_BIT, 0, 1, bits), refuse, allow],
+        NotBoth { argument, one, other } => {
+            vec![load_argument(argument), insn(IF_ANY_BIT, 0, 2, one), insn(IF_ANY_BIT, 0, 1, other), refuse, allow]
+        }
         Only { argument, value } => vec![load_argument(argument), insn(IF_EQUAL, 1, 0, value), refuse, allow],
         OnlyWithout { argument, value, other, bits } => vec![
             load_argument(argument),
@@ -266,12 +287,10 @@ fn common_errno(rules: &[(u32, Rule)]) -> Option<u32> {
     errnos.all(|errno| errno == Some(first)).then_some(first)
 }
 
-/// The whole filter. Where no cgroup counts memory, memfd_create(2) is refused too: its pages belong to no process.
-pub fn program(memfd: bool) -> Vec<Insn> {
-    let mut rules: Vec<(u32, Rule)> = RULES.iter().map(|(number, rule)| (*number as u32, *rule)).collect();
-    if !memfd {
-        rules.push((libc::SYS_memfd_create as u32, Errno(ENOSYS)));
-    }
+/// The whole filter; `sampled`: no cgroup counts memory.
+pub fn program(sampled: bool) -> Vec<Insn> {
+    let more = if sampled { SAMPLED } else { &[] };
+    let mut rules: Vec<(u32, Rule)> = RULES.iter().chain(more).map(|(number, rule)| (*number as u32, *rule)).collect();
     rules.sort_by_key(|(number, _)| *number);
     let mut out = vec![
         insn(LOAD, 0, 0, OFFSET_ARCH),
@@ -323,10 +342,10 @@ mod tests {
 
     #[test]
     fn every_rule_refuses_and_everything_else_passes() {
-        let program = program(false);
+        let program = program(true);
         for nr in 0..=NEWEST_KNOWN {
             let got = |args| verdict(&program, AUDIT_ARCH_X86_64, nr, args);
-            let rule = RULES.iter().find(|(number, _)| *number as u32 == nr).map(|(_, rule)| *rule);
+            let rule = RULES.iter().chain(SAMPLED).find(|(number, _)| *number as u32 == nr).map(|(_, rule)| *rule);
             let refused = RET_ERRNO | EPERM;
             let with = |argument: u32, value: u32| {
                 let mut args = [0; 6];
@@ -334,7 +353,6 @@ mod tests {
                 args
             };
             match rule {
-                None if nr == libc::SYS_memfd_create as u32 => assert_eq!(got([0; 6]), RET_ERRNO | ENOSYS),
                 None => assert_eq!(got([u32::MAX; 6]), RET_ALLOW, "{nr}"),
                 Some(Errno(errno)) => assert_eq!(got([0; 6]), RET_ERRNO | errno, "{nr}"),
                 Some(NoBits { argument, bits }) => {
@@ -344,6 +362,11 @@ mod tests {
                 Some(NotOneOf { argument, values }) => {
                     assert_eq!(got([0; 6]), RET_ALLOW, "{nr}");
                     assert!(values.iter().all(|v| got(with(argument, *v)) == refused), "{nr}");
+                }
+                Some(NotBoth { argument, one, other }) => {
+                    assert_eq!(got(with(argument, one)), RET_ALLOW, "{nr}");
+                    assert_eq!(got(with(argument, other)), RET_ALLOW, "{nr}");
+                    assert_eq!(got(with(argument, one | other)), refused, "{nr}");
                 }
                 Some(Only { argument, value }) => {
                     assert_eq!(got(with(argument, value)), RET_ALLOW, "{nr}");
@@ -368,10 +391,12 @@ mod tests {
 
     #[test]
     fn other_architectures_and_newer_calls() {
-        let program = program(true);
+        let program = program(false);
         assert_eq!(verdict(&program, 0x4000_0003, 0, [0; 6]), RET_KILL_PROCESS);
         assert_eq!(verdict(&program, AUDIT_ARCH_X86_64, X32_BIT, [0; 6]), RET_KILL_PROCESS);
         assert_eq!(verdict(&program, AUDIT_ARCH_X86_64, NEWEST_KNOWN + 1, [0; 6]), RET_ERRNO | ENOSYS);
-        assert_eq!(verdict(&program, AUDIT_ARCH_X86_64, libc::SYS_memfd_create as u32, [0; 6]), RET_ALLOW);
+        for (number, _) in SAMPLED {
+            assert_eq!(verdict(&program, AUDIT_ARCH_X86_64, *number as u32, [u32::MAX; 6]), RET_ALLOW, "{number}");
+        }
     }
 }

@@ -25,10 +25,16 @@ pub const NOSUID: u64 = 2;
 pub const NODEV: u64 = 4;
 pub const NOEXEC: u64 = 8;
 
-/// Our own folder in the view: shims, and mounts that wait for their place below /tmp.
+/// Our own folder in the view: shims, and what the launcher keeps.
 pub const OURS: &str = "/.toolhost";
 /// Covers what may not be touched.
 pub const EMPTY: &str = "/.toolhost/empty";
+/// Covers `KEPT`.
+pub const NOTHING: &str = "/.toolhost/nothing";
+/// The launcher's own: mounts that wait for their place below /tmp, and the scratch as a whole. Covered before each
+/// call, because here nothing of it would be masked.
+pub const KEPT: &str = "/.toolhost/kept";
+const ASIDE: &str = "/.toolhost/kept/aside";
 /// Where the tree is put together. Its own content is out of reach from then on; /tmp exists everywhere.
 const SITE: &str = "/tmp";
 
@@ -101,6 +107,10 @@ pub fn raise(setup: &Setup) -> Result<View, Problem> {
     }
     // Read-only: a device can still be written, its mode and times cannot.
     for device in DEVICES {
+        // Mapped, it makes memory that no process shows (see `sampler`).
+        if device == "zero" && setup.sampled() {
+            continue;
+        }
         let at = Path::new("/dev").join(device);
         let bound = bind(&at, false, NOSUID | NOEXEC | RDONLY)?;
         planned.push(Planned { at, piece: Piece::Bound { mount: bound, folder: false }, right: Right::Device });
@@ -194,9 +204,8 @@ pub fn is_late(at: &Path) -> bool {
 /// Puts everything in its place below `SITE`.
 fn assemble(setup: &Setup, planned: Vec<Planned>) -> Result<View, Problem> {
     let inside = |at: &Path| Path::new(SITE).join(at.strip_prefix("/").unwrap_or(at));
-    for folder in
-        ["/tmp", "/proc", "/dev/shm", "/etc", "/run", "/var/tmp", OURS, "/.toolhost/aside", "/.toolhost/scratch"]
-    {
+    let scratch = super::scratch::PLACE;
+    for folder in ["/tmp", "/proc", "/dev/shm", "/etc", "/run", "/var/tmp", OURS, NOTHING, ASIDE, scratch] {
         make_folder(&inside(Path::new(folder)))?;
     }
     let mut view = View { late: Vec::new(), allowed: Vec::new() };
@@ -213,7 +222,7 @@ fn assemble(setup: &Setup, planned: Vec<Planned>) -> Result<View, Problem> {
                 symlink(&target, &place).map_err(io(format!("linking {}", at.display())))?;
             }
             Piece::Bound { mount, folder } => {
-                let aside = Path::new(OURS).join("aside").join(number.to_string());
+                let aside = Path::new(ASIDE).join(number.to_string());
                 let place = inside(if late { &aside } else { &at });
                 make_point(&place, folder)
                     .map_err(|p| Problem { what: format!("a place for {}", at.display()), ..p })?;

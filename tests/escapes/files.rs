@@ -298,7 +298,7 @@ pub const FILES: &[Row] = &[
         "P1",
         "listing",
         r#"["/dev"]"#,
-        "ok:fd,full,null,random,shm,stderr,stdin,stdout,urandom,zero|ok:full,null,random,shm,urandom,zero",
+        "@cgroup=ok:fd,full,null,random,shm,stderr,stdin,stdout,urandom,zero @sampled=ok:fd,full,null,random,shm,stderr,stdin,stdout,urandom",
         "none the machine has more",
     ),
     ("/dev/null works", "view", "P1", "write", r#"["/dev/null"]"#, "ok", "ok"),

@@ -20,6 +20,7 @@ pub const NAMES: &[(&str, &str, &str)] = &[
     ("a missing wall refuses by name", "namespaces", "P29"),
     ("new files belong to the owner of the folder", "identity", "P3"),
     ("arguments widen nothing", "view", "P5"),
+    ("descriptors on their way stop no other call", "limits", "P9"),
 ];
 
 const SLEEPER: &str = "import os, sys, time, json, signal\n\
@@ -349,4 +350,43 @@ fn arguments_widen_nothing() {
     if !is_root() {
         skipped(2, "root and root of a user namespace, which only root can play");
     }
+}
+
+/// The kernel counts descriptors that are being sent for each uid, and an ordinary user's calls share one.
+#[test]
+fn descriptors_on_their_way_stop_no_other_call() {
+    let playground = Playground::new(Who::User, "/var/tmp");
+    let send = "import array, json, socket, sys, time\nkept, sent, most = [], 0, json.load(sys.stdin)['most']\ntry:\n    while sent < most:\n        \
+        kept.append(socket.socketpair())\n        kept[-1][0].sendmsg([b'x'], [(1, 1, array.array('i', [0] * 250))])\n        \
+        sent += 250\nexcept OSError as e:\n    sent = e.errno\n";
+    playground.tool("sender", "python", &format!("{send}time.sleep(6)\nprint(sent)\n"), json!({}));
+    playground.tool("next", "python", "print(1)\n", json!({}));
+    playground.settle();
+    fs::write(playground.path("home/send.py"), format!("{send}print(sent)\n")).unwrap();
+    let few = |program: &str| {
+        let mut command = playground.outside("/bin/sh");
+        command.args(["-c", "ulimit -Sn 1024; exec \"$@\"", "sh", program]);
+        command
+    };
+    let mut sender = playground.host();
+    sender.args(["call", "esc:sender", "--json", "--input", r#"{"most": 100000}"#]);
+    let mut sender = sender.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    // The control: any other program of that user can send none.
+    let until = Instant::now() + Duration::from_secs(5);
+    let mut other = String::new();
+    while other != "109" && Instant::now() < until {
+        let mut command = few(super::PYTHON);
+        command.arg(playground.path("home/send.py"));
+        other =
+            String::from_utf8(super::playground::finish(command, br#"{"most": 250}"#).stdout).unwrap().trim().into();
+    }
+    let mut command = few(&playground.path("bin/toolhost").display().to_string());
+    command.arg("--root").arg(&playground.base).arg("--audit-log").arg(playground.path("state/audit.jsonl"));
+    command.args(["call", "esc:next", "--json", "--input", "{}"]);
+    let ended = super::playground::finish(command, b"");
+    assert!(sender.try_wait().unwrap().is_none(), "the sender still runs");
+    let report: Value = serde_json::from_slice(&ended.stdout).unwrap_or(Value::Null);
+    assert_eq!((other.as_str(), &report["outputData"]), ("109", &json!(1)), "{report} {}", ended.stderr);
+    sender.kill().unwrap();
+    sender.wait().unwrap();
 }

@@ -11,11 +11,12 @@ use crate::manifest::Language;
 use crate::policy::{Access, Confinement, Grant, Network, Opening, PerCall, Program, Runtime, Shape, name_matches};
 use crate::quantity::MIB;
 use crate::sandbox::protocol::{FromLauncher, ToLauncher};
-use crate::sandbox::{Stood, probe};
+use crate::sandbox::{Stood, grants, probe};
 use probe::{Tried, Try};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -188,7 +189,8 @@ impl List<'_> {
             Opening::Snapshot { folder, names } => {
                 let files = entries(folder).into_iter().filter(|path| {
                     let name = path.file_name().and_then(|n| n.to_str());
-                    name.is_some_and(|n| name_matches(names, n)) && path.symlink_metadata().is_ok_and(|m| m.is_file())
+                    let opens = |m: std::fs::Metadata| m.is_file() && grants::opens(folder, names, m.uid(), m.mode());
+                    name.is_some_and(|n| name_matches(names, n)) && path.symlink_metadata().is_ok_and(opens)
                 });
                 files.take(MOST_FILES).for_each(|path| self.both(&path));
             }

@@ -1,17 +1,18 @@
 //! Lines of JSON on standard input and output: MCP's stdio transport, read strictly and written visibly.
 //!
 //! For: the MCP face. In: bytes of a client. Out: messages, one a line. Never: a line longer than the
-//! bound in memory, two readings of one message (a duplicate key is an error, P22), or a raw bidi, tag
-//! or control character on the wire (P24).
+//! bound in memory, two readings of one message (a duplicate key is an error, P22), two requests under one
+//! id at a time, or a raw bidi, tag or control character on the wire (P24).
 
 use crate::manifest;
 use crate::manifest::json::{Dialect, parse};
-use rmcp::model::{ErrorCode, ErrorData, JsonRpcMessage, RequestId};
+use rmcp::model::{ClientNotification, ErrorCode, ErrorData, JsonRpcMessage, RequestId};
 use rmcp::service::{RoleServer, RxJsonRpcMessage, TxJsonRpcMessage};
 use rmcp::transport::Transport;
 use serde_json::Value;
+use std::collections::HashSet;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::sync::{Mutex, mpsc};
@@ -24,12 +25,15 @@ const AHEAD: usize = 32;
 /// How long calls may still finish after the client closed its end: enough for `printf … | toolhost serve`.
 const GRACE: Duration = Duration::from_millis(500);
 
+/// Ids of requests that were handed on and are not answered yet.
+type Open = Arc<std::sync::Mutex<HashSet<RequestId>>>;
 type Output = Arc<Mutex<Option<Box<dyn AsyncWrite + Send + Unpin>>>>;
 
 /// Both directions of one connection.
 pub struct Frames {
     messages: mpsc::Receiver<RxJsonRpcMessage<RoleServer>>,
     output: Output,
+    open: Open,
 }
 
 impl Frames {
@@ -41,14 +45,15 @@ impl Frames {
     {
         let output: Output = Arc::new(Mutex::new(Some(Box::new(output))));
         let (sender, messages) = mpsc::channel(AHEAD);
-        let errors = output.clone();
+        let open = Open::default();
+        let (errors, ids) = (output.clone(), open.clone());
         tokio::spawn(async move {
-            read(BufReader::new(input), &sender, &errors).await;
+            read(BufReader::new(input), &sender, &errors, &ids).await;
             drop(sender);
             tokio::time::sleep(GRACE).await;
             closing.cancel();
         });
-        Frames { messages, output }
+        Frames { messages, output, open }
     }
 }
 
@@ -59,6 +64,11 @@ impl Transport<RoleServer> for Frames {
         &mut self,
         item: TxJsonRpcMessage<RoleServer>,
     ) -> impl Future<Output = Result<(), io::Error>> + Send + 'static {
+        match &item {
+            JsonRpcMessage::Response(response) => free(&self.open, Some(&response.id)),
+            JsonRpcMessage::Error(error) => free(&self.open, error.id.as_ref()),
+            _ => {}
+        }
         let output = self.output.clone();
         async move { write(&output, &item).await }
     }
@@ -71,6 +81,32 @@ impl Transport<RoleServer> for Frames {
         self.output.lock().await.take();
         Ok(())
     }
+}
+
+fn free(open: &Open, id: Option<&RequestId>) {
+    let mut open = open.lock().unwrap_or_else(PoisonError::into_inner);
+    id.map(|id| open.remove(id));
+}
+
+/// rmcp takes a second request under one id for the first: its answer, or its cancelling, would be lost.
+fn once(open: &Open, message: RxJsonRpcMessage<RoleServer>) -> Result<RxJsonRpcMessage<RoleServer>, Refusal> {
+    match &message {
+        JsonRpcMessage::Request(request) => {
+            let mut open = open.lock().unwrap_or_else(PoisonError::into_inner);
+            if !open.insert(request.id.clone()) {
+                let words = "A request with this id is not answered yet.";
+                return Err(refusal(ErrorCode::INVALID_REQUEST, words, Some(request.id.clone())));
+            }
+        }
+        // What was cancelled is not answered.
+        JsonRpcMessage::Notification(notification) => {
+            if let ClientNotification::CancelledNotification(cancelled) = &notification.notification {
+                free(open, cancelled.params.request_id.as_ref());
+            }
+        }
+        _ => {}
+    }
+    Ok(message)
 }
 
 /// One message, one line, one write.
@@ -87,11 +123,12 @@ async fn read<R: AsyncRead + Unpin>(
     mut input: BufReader<R>,
     messages: &mpsc::Sender<RxJsonRpcMessage<RoleServer>>,
     output: &Output,
+    open: &Open,
 ) {
     let mut line = Vec::new();
     loop {
         let answer = match next_line(&mut input, &mut line).await {
-            Ok(Some(true)) => message(&line),
+            Ok(Some(true)) => message(&line).and_then(|message| message.map(|m| once(open, m)).transpose()),
             Ok(Some(false)) => Err(refusal(ErrorCode::INVALID_REQUEST, "The message is too long.", None)),
             Ok(None) | Err(_) => return,
         };
@@ -140,7 +177,7 @@ async fn next_line<R: AsyncRead + Unpin>(input: &mut BufReader<R>, line: &mut Ve
 }
 
 /// One line as a message; nothing for what needs no answer; an error to send back.
-fn message(line: &[u8]) -> Result<Option<RxJsonRpcMessage<RoleServer>>, Box<TxJsonRpcMessage<RoleServer>>> {
+fn message(line: &[u8]) -> Result<Option<RxJsonRpcMessage<RoleServer>>, Refusal> {
     let line = line.trim_ascii();
     if line.is_empty() {
         return Ok(None);
@@ -166,7 +203,9 @@ fn id_of(value: &Value) -> Option<RequestId> {
     serde_json::from_value(value.get("id")?.clone()).ok()
 }
 
-fn refusal(code: ErrorCode, words: &str, id: Option<RequestId>) -> Box<TxJsonRpcMessage<RoleServer>> {
+type Refusal = Box<TxJsonRpcMessage<RoleServer>>;
+
+fn refusal(code: ErrorCode, words: &str, id: Option<RequestId>) -> Refusal {
     Box::new(JsonRpcMessage::error(ErrorData::new(code, words.to_owned(), None), id))
 }
 

@@ -287,7 +287,8 @@ impl Launcher<'_> {
         let mut killed = None;
         let mut last_look = Instant::now();
         loop {
-            let left = deadline.map_or(SAMPLE_MS, |d| {
+            // Once killed there is only its death to wait for: no spinning on a deadline that is over.
+            let left = deadline.filter(|_| killed.is_none()).map_or(SAMPLE_MS, |d| {
                 d.saturating_duration_since(Instant::now()).as_micros().div_ceil(1000).min(SAMPLE_MS.into()) as u64
             });
             let mut wait =

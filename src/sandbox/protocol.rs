@@ -15,7 +15,7 @@ use std::path::PathBuf;
 
 /// Longest message; what may be longer travels in a memory file beside it.
 const MAX_MESSAGE: usize = 64 * 1024;
-/// Most descriptors beside one message.
+/// Most descriptors beside one message, and so the most staged folders: their copies come back beside the last one.
 pub const MAX_DESCRIPTORS: usize = 32;
 
 /// How the tool is told apart from everybody else on this machine.

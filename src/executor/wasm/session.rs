@@ -143,6 +143,8 @@ impl Session {
 
     /// Publishes what staged grants hold.
     pub async fn publish(&mut self) -> Result<Vec<Artifact>, fault::Fault> {
+        // It ends when there is nothing more to come.
+        self.to = Box::new(tokio::io::sink());
         self.worker.publish().await
     }
 }

@@ -33,6 +33,7 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {
             let refused = FromLauncher::Refused {
+                about: problem.about(),
                 wall: problem.wall.to_owned(),
                 what: problem.what,
                 errno: problem.errno as i32,
@@ -79,8 +80,10 @@ fn start(control: BorrowedFd) -> Result<(), Problem> {
     network::raise().map_err(|errno| Problem { wall: "network", what: "unshare(CLONE_NEWNET)".into(), errno })?;
     let Some(launcher) = sys::fork().map_err(|errno| Problem { wall: "namespaces", what: "fork(2)".into(), errno })?
     else {
+        // Both hold the id's lock: a keeper that hangs is killed, and the id must not be lent again for that.
+        let served = serve(control, setup, executable, files);
         drop(lock);
-        return serve(control, setup, executable, files);
+        return served;
     };
     drop((executable, files));
     keep(control, launcher);
@@ -146,10 +149,11 @@ fn serve(control: BorrowedFd, setup: Setup, executable: OwnedFd, files: Vec<Owne
 
 fn source_folder(stage: &Stage) -> Result<OwnedFd, Problem> {
     let failed = |errno| Problem { wall: "scratch", what: format!("opening {}", stage.folder.display()), errno };
+    let opening = |errno| Problem { errno: super::moved(errno), ..failed(errno) };
     let how = OpenHow::new()
         .flags(OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC)
         .resolve(ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-    let folder = openat2(AT_FDCWD, &stage.folder, how).map_err(failed)?;
+    let folder = openat2(AT_FDCWD, &stage.folder, how).map_err(opening)?;
     let stat = fstat(&folder).map_err(failed)?;
     if (stat.st_dev, stat.st_ino) == (stage.device, stage.inode) { Ok(folder) } else { Err(failed(Errno::ESTALE)) }
 }

@@ -3,7 +3,7 @@
 //! Both ends are this binary, started by one another, so there are no versions. The tool never holds this
 //! socket: descriptors from 3 on are closed when it is executed.
 
-use super::Stood;
+use super::{About, Stood};
 use crate::policy::{Access, Limits};
 use nix::cmsg_space;
 use nix::errno::Errno;
@@ -132,8 +132,9 @@ pub enum FromLauncher {
     Ready {
         walls: Vec<Stood>,
     },
-    /// A wall could not be raised. `what` and `errno` are for the person, `wall` for anybody.
+    /// Nothing runs. `what` and `errno` are for the person, `about` and `wall` for anybody.
     Refused {
+        about: About,
         wall: String,
         what: String,
         errno: i32,

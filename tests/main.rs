@@ -15,5 +15,6 @@ mod registry;
 mod runtimes;
 mod service;
 mod shims;
+mod staging;
 mod tidy;
 mod wasm;

@@ -12,7 +12,7 @@ mod playground;
 mod probe;
 mod refusals;
 
-pub use playground::{PYTHON, Playground, Who, finish, is_root, processes_of, skipped};
+pub use playground::{Ended, PYTHON, Playground, Who, finish, is_root, processes_of, skipped};
 
 use playground::missing;
 use probe::Row;

@@ -254,3 +254,44 @@ fn grants_are_looked_at_anew_for_each_call() {
         assert_eq!(call("another folder took its place"), good("new"), "{who:?}");
     }
 }
+
+/// Whoever kills the launchers of idle tools costs the next call a start, and no error.
+#[test]
+fn a_killed_idle_launcher_is_replaced() {
+    for who in [Who::Root, Who::User].into_iter().filter(|who| who.possible()) {
+        let playground = playground(who);
+        let mut server = Server::start(&playground);
+        for round in 0..10 {
+            let asked: Vec<u64> = (0..2).map(|_| server.call("good", round)).collect();
+            let answers = server.answers(&asked, Duration::from_secs(20));
+            for id in asked {
+                assert_eq!(answers[&id]["result"]["structuredContent"]["n"], round, "{who:?}: {answers:?}");
+            }
+            let (keepers, launchers) = launchers_of(server.child.id());
+            assert!(!keepers.is_empty() && !launchers.is_empty(), "{who:?}: none is kept");
+            // Odd rounds: only the inner process, so that the keeper still holds the socket when the next call comes.
+            let killed = if round % 2 == 1 { launchers.clone() } else { [keepers, launchers.clone()].concat() };
+            for pid in killed {
+                let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL);
+            }
+            // Until they are dead: one that is only dying may still take the next call's message with it.
+            let lives = |pid: &i32| fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty());
+            while launchers.iter().any(lives) {
+                std::thread::sleep(Duration::from_micros(100));
+            }
+        }
+    }
+}
+
+/// Keepers, and the launchers below them, of this process.
+fn launchers_of(host: u32) -> (Vec<i32>, Vec<i32>) {
+    let all = crate::escapes::processes_of("toolhost-launcher");
+    let parent = |pid: u32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1)?.parse::<u32>().ok()).unwrap_or(0)
+    };
+    let keepers: Vec<u32> = all.iter().map(|(pid, _)| *pid).filter(|pid| parent(*pid) == host).collect();
+    let below = all.iter().map(|(pid, _)| *pid).filter(|pid| keepers.contains(&parent(*pid)));
+    let number = |pid: u32| i32::try_from(pid).unwrap();
+    (keepers.iter().copied().map(number).collect(), below.map(number).collect())
+}

@@ -16,5 +16,6 @@ mod registry;
 mod runtimes;
 mod service;
 mod shims;
+mod staging;
 mod tidy;
 mod wasm;

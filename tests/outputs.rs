@@ -125,3 +125,37 @@ fn the_output_alone_is_printed() {
         assert_eq!(ended.stderr.is_empty(), code == 0, "{tool}: {}", ended.stderr);
     }
 }
+
+/// what the shim says is the reason, with the mend, and not a line of the log.
+#[test]
+fn a_missing_entry_point_is_named_with_its_mend() {
+    let playground = Playground::new(if is_root() { Who::Root } else { Who::User }, "/tmp");
+    let python = "def analyse(n=0):\n    return n\ndef odd():\n    return {1, 2}\n";
+    let node = "export function analyse(input) { return 1; }\n";
+    for (name, language, script, entry) in [
+        ("missing", "python", python, "analyze"),
+        ("odd", "python", python, "odd"),
+        ("missing-node", "nodejs", node, "analyze"),
+    ] {
+        let file = if language == "python" { "main.py" } else { "main.mjs" };
+        let handler = json!({"type": "external-script", "scriptPath": format!("{name}/{file}"),
+            "language": language, "entryPoint": entry});
+        let folder = playground.tool(name, language, script, json!({"handler": handler}));
+        std::fs::write(folder.join(file), script).unwrap();
+    }
+    playground.settle();
+    for (name, parts) in [
+        ("missing", ["'analyze'", "handler.entryPoint"]),
+        ("odd", ["a set, which JSON cannot carry", "return sorted(it) or list(it)"]),
+        ("missing-node", ["'analyze'", "handler.entryPoint"]),
+    ] {
+        let ended = playground.call(&format!("esc:{name}"), "{}", &[]);
+        let (kind, message) = ended.error();
+        if kind == "CapabilityError" && name == "missing-node" {
+            crate::escapes::skipped(1, "no node on this machine");
+            continue;
+        }
+        assert_eq!((kind, ended.code), ("ScriptError", Some(1)), "{ended:?}");
+        assert!(parts.iter().all(|part| message.contains(part)), "{name}: {message}");
+    }
+}

@@ -4,6 +4,7 @@
 //! Never: decides who may call, widens a confinement, or leaves a process behind.
 
 pub mod answer;
+mod clock;
 mod idle;
 pub mod method;
 mod outcome;

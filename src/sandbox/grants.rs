@@ -77,6 +77,13 @@ pub fn resolve(shape: &Shape, script: bool) -> Result<Resolved, Fault> {
             }
         }
     }
+    if stages.len() > super::protocol::MAX_DESCRIPTORS {
+        let most = super::protocol::MAX_DESCRIPTORS;
+        let message = format!("the tool asks for {} staged folders, and {most} are the most", stages.len());
+        let person = "securityContext.fileAccess.allowWrite names files in that many folders; put them into fewer, \
+                      or ask for a folder above them with `/**`";
+        return Err(refuse(&message, person.to_owned()));
+    }
     // A module is read by the host, which compiles it.
     let shown = script && shape.runtime.language != Language::Wasm;
     if let Some(path) = shape.script.as_ref().filter(|_| shown) {

@@ -33,6 +33,7 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {
             let refused = FromLauncher::Refused {
+                about: problem.about(),
                 wall: problem.wall.to_owned(),
                 what: problem.what,
                 errno: problem.errno as i32,
@@ -79,8 +80,10 @@ fn start(control: BorrowedFd) -> Result<(), Problem> {
     network::raise().map_err(|errno| Problem { wall: "network", what: "unshare(CLONE_NEWNET)".into(), errno })?;
     let Some(launcher) = sys::fork().map_err(|errno| Problem { wall: "namespaces", what: "fork(2)".into(), errno })?
     else {
+        // Both hold the id's lock: a keeper that hangs is killed, and the id must not be lent again for that.
+        let served = serve(control, setup, executable, files);
         drop(lock);
-        return serve(control, setup, executable, files);
+        return served;
     };
     drop((executable, files));
     keep(control, launcher);
@@ -145,10 +148,11 @@ fn serve(control: BorrowedFd, setup: Setup, executable: OwnedFd, files: Vec<Owne
 
 fn source_folder(stage: &Stage) -> Result<OwnedFd, Problem> {
     let failed = |errno| Problem { wall: "scratch", what: format!("opening {}", stage.folder.display()), errno };
+    let opening = |errno| Problem { errno: super::moved(errno), ..failed(errno) };
     let how = OpenHow::new()
         .flags(OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC)
         .resolve(ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-    let folder = openat2(AT_FDCWD, &stage.folder, how).map_err(failed)?;
+    let folder = openat2(AT_FDCWD, &stage.folder, how).map_err(opening)?;
     let stat = fstat(&folder).map_err(failed)?;
     if (stat.st_dev, stat.st_ino) == (stage.device, stage.inode) { Ok(folder) } else { Err(failed(Errno::ESTALE)) }
 }
@@ -286,7 +290,8 @@ impl Launcher<'_> {
         let mut killed = None;
         let mut last_look = Instant::now();
         loop {
-            let left = deadline.map_or(SAMPLE_MS, |d| {
+            // Once killed there is only its death to wait for: no spinning on a deadline that is over.
+            let left = deadline.filter(|_| killed.is_none()).map_or(SAMPLE_MS, |d| {
                 d.saturating_duration_since(Instant::now()).as_micros().div_ceil(1000).min(SAMPLE_MS.into()) as u64
             });
             let mut wait =

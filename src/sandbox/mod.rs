@@ -84,6 +84,36 @@ pub struct Problem {
     pub errno: Errno,
 }
 
+/// What a refusal is about: not every one is a wall that is missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum About {
+    Wall,
+    /// What the call brings does not fit its scratch.
+    Scratch,
+    /// A granted path is no longer what it was a moment ago.
+    Changed,
+}
+
+impl Problem {
+    /// Told by the error numbers that `scratch` and `view` keep for these two.
+    pub fn about(&self) -> About {
+        match (self.wall, self.errno) {
+            (_, Errno::ESTALE) => About::Changed,
+            ("scratch", Errno::EDQUOT) => About::Scratch,
+            _ => About::Wall,
+        }
+    }
+}
+
+/// The error of opening what was there when the grant was resolved: gone, or something else in its place, is moved.
+fn moved(errno: Errno) -> Errno {
+    match errno {
+        Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP => Errno::ESTALE,
+        other => other,
+    }
+}
+
 /// One wall as it stood during a call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stood {

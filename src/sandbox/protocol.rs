@@ -3,7 +3,7 @@
 //! Both ends are this binary, started by one another, so there are no versions. The tool never holds this
 //! socket: descriptors from 3 on are closed when it is executed.
 
-use super::Stood;
+use super::{About, Stood};
 use crate::policy::{Access, Limits};
 use nix::cmsg_space;
 use nix::errno::Errno;
@@ -15,7 +15,7 @@ use std::path::PathBuf;
 
 /// Longest message; what may be longer travels in a memory file beside it.
 const MAX_MESSAGE: usize = 64 * 1024;
-/// Most descriptors beside one message.
+/// Most descriptors beside one message, and so the most staged folders: their copies come back beside the last one.
 pub const MAX_DESCRIPTORS: usize = 32;
 
 /// How the tool is told apart from everybody else on this machine.
@@ -140,8 +140,9 @@ pub enum FromLauncher {
     Ready {
         walls: Vec<Stood>,
     },
-    /// A wall could not be raised. `what` and `errno` are for the person, `wall` for anybody.
+    /// Nothing runs. `what` and `errno` are for the person, `about` and `wall` for anybody.
     Refused {
+        about: About,
         wall: String,
         what: String,
         errno: i32,

@@ -43,6 +43,14 @@ fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Problem {
     move |e| Problem { wall: "scratch", what, errno: Errno::from_raw(e.raw_os_error().unwrap_or(nix::libc::EIO)) }
 }
 
+/// Filling scratch with what the call brings: a full one is the call's limit, not a missing wall.
+fn filling(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Problem {
+    move |e| match io(what)(e) {
+        full @ Problem { errno: Errno::ENOSPC, .. } => Problem { errno: Errno::EDQUOT, ..full },
+        other => other,
+    }
+}
+
 fn open_path(path: &Path) -> Result<OwnedFd, Problem> {
     nix::fcntl::open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())
         .map_err(problem(format!("opening {}", path.display())))
@@ -92,7 +100,7 @@ impl Scratch {
     /// A folder of the scratch, shown at `at`, owned by the tool.
     fn folder(&mut self, name: &str, at: &Path, right: Right) -> Result<PathBuf, Problem> {
         let path = self.path().join(name);
-        fs::create_dir(&path).map_err(io(format!("making {}", at.display())))?;
+        fs::create_dir(&path).map_err(filling(format!("making {}", at.display())))?;
         self.own(&path)?;
         let file = open_path(&path)?;
         let bound = sys::open_tree(file.as_fd(), c"", false).map_err(problem("a bind of scratch"))?;
@@ -200,15 +208,15 @@ impl Scratch {
             .create_new(true)
             .mode(0o644)
             .open(&target)
-            .map_err(io("a staged copy"))?;
-        std::io::copy(&mut source, &mut copy).map_err(io("filling the staged copy; is scratchBytes large enough?"))?;
+            .map_err(filling("a staged copy"))?;
+        std::io::copy(&mut source, &mut copy).map_err(filling("filling the staged copy"))?;
         self.own(&target)
     }
 
     /// The source of a run-code call, as a file of its own.
     pub fn source(&self, name: &str, text: &[u8]) -> Result<(), Problem> {
         let path = self.path().join("tmp").join(name);
-        fs::write(&path, text).map_err(io("placing the source; is scratchBytes large enough?"))?;
+        fs::write(&path, text).map_err(filling("placing the source"))?;
         self.own(&path)
     }
 

@@ -166,7 +166,8 @@ fn plan_grant(wanted: &Mount, identity: Identity) -> Result<Planned, Problem> {
         .flags(OFlag::O_PATH | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW)
         .resolve(ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS);
     let name = wanted.path.display();
-    let file = openat2(AT_FDCWD, &wanted.path, how).map_err(problem(format!("opening {name}")))?;
+    let opened = openat2(AT_FDCWD, &wanted.path, how).map_err(super::moved);
+    let file = opened.map_err(problem(format!("opening {name}")))?;
     let stat = fstat(&file).map_err(problem(format!("looking at {name}")))?;
     if (stat.st_dev, stat.st_ino) != (wanted.device, wanted.inode) {
         return Err(Problem {
@@ -297,5 +298,31 @@ pub fn make_point(path: &Path, folder: bool) -> Result<(), Problem> {
     match fs::OpenOptions::new().write(true).create_new(true).open(path) {
         Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => Err(io(format!("making {}", path.display()))(e)),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::About;
+    use super::*;
+    use std::os::unix::fs::MetadataExt;
+
+    #[test]
+    fn a_grant_that_was_replaced_is_no_missing_wall() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().canonicalize().expect("a path").join("file");
+        fs::write(&path, "old").expect("made");
+        let facts = fs::metadata(&path).expect("there");
+        let (device, inode, uid, gid) = (facts.dev(), facts.ino(), facts.uid(), facts.gid());
+        let wanted = Mount { path: path.clone(), access: Access::Read, folder: false, device, inode, uid, gid };
+        let identity = Identity { id: uid, pooled: false };
+        let about = || plan_grant(&wanted, identity).err().map(|problem| problem.about());
+        fs::rename(&path, folder.path().join("old")).expect("moved");
+        assert_eq!(about(), Some(About::Changed), "gone");
+        fs::write(&path, "new").expect("made");
+        assert_eq!(about(), Some(About::Changed), "another file");
+        fs::remove_file(&path).expect("removed");
+        symlink(folder.path().join("old"), &path).expect("linked");
+        assert_eq!(about(), Some(About::Changed), "a link");
     }
 }

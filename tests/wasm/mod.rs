@@ -36,6 +36,8 @@ struct Plain {
     compilers: AtomicUsize,
     pids: Mutex<Vec<u32>>,
     instead: Option<(Role, &'static str)>,
+    /// How long a compiler takes to start.
+    slow: Duration,
 }
 
 struct PlainWorker {
@@ -60,6 +62,9 @@ impl Workers for Plain {
                     command
                 }
             };
+            if role == Role::Compile {
+                tokio::time::sleep(self.slow).await;
+            }
             match role {
                 Role::Worker => &self.workers,
                 Role::Compile => &self.compilers,

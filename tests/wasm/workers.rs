@@ -153,3 +153,19 @@ async fn a_module_behind_a_link_is_not_read() {
     let message = tool.refusal().await;
     assert!(message.contains("cannot be read") && !message.contains("link.wat"), "{message}");
 }
+
+/// P15 holds before the first call too, and what was begun is not begun again.
+#[tokio::test]
+async fn a_compile_goes_on_without_its_caller_and_the_retry_finds_it() {
+    let tool = Tool::with(typed_echo(), Plain { slow: Duration::from_millis(1500), ..Plain::default() });
+    let started = Instant::now();
+    let calls: Vec<_> = (0..3).map(|n| tool.call_for(json!(n), 100)).collect();
+    for call in join_all(calls).await {
+        let fault = call.expect_err("too early");
+        assert_eq!((fault.kind, fault.retryable), (Kind::TimeoutError, true), "{fault:?}");
+        assert!(fault.message.contains("the tool is still being compiled; try again"), "{fault:?}");
+    }
+    assert!(started.elapsed() < Duration::from_millis(1100), "{:?}", started.elapsed());
+    assert_eq!(tool.ending(json!(7)).await, Ending::Answered(json!(7)));
+    assert_eq!(tool.plain.compilers.load(Ordering::SeqCst), 1, "one for all of them");
+}

@@ -41,11 +41,11 @@ pub fn pipes() -> io::Result<(Pipes, [OwnedFd; 3])> {
 }
 
 /// Runs until all three are closed. `over` is told when stdout passed its limit.
-pub async fn run(pipes: Pipes, input: Vec<u8>, most_output: u64, most_log: u64, over: &Notify) -> Captured {
+pub async fn run(pipes: Pipes, input: &[u8], most_output: u64, most_log: u64, over: &Notify) -> Captured {
     let Pipes { input: mut to, output: mut from, log: mut log_from } = pipes;
     let feed = async move {
         // A tool that does not read its input is free to: EPIPE is no fault.
-        let _ = to.write_all(&input).await;
+        let _ = to.write_all(input).await;
     };
     let mut captured = Captured::default();
     let (output, total, flooded) = (&mut captured.output, &mut captured.output_bytes, &mut captured.flooded);

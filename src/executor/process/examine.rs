@@ -97,15 +97,18 @@ pub async fn run(launchers: &Arc<Launchers>, shape: &Shape, around: &Surrounding
         loop {
             match launcher.hear().await.map_err(|e| lost(&e.to_string()))? {
                 (FromLauncher::Exited(exited), _) => return Ok(exited),
-                (FromLauncher::Refused { wall, what, errno }, _) => return Err(Unready::Wall { wall, what, errno }),
+                (FromLauncher::Refused { about, wall, what, errno }, _) => {
+                    return Err(launcher.refusal(about, wall, what, errno));
+                }
                 (FromLauncher::Ready { .. }, _) => {}
             }
         }
     };
-    let both = async { tokio::join!(capture::run(pipes, tries, ANSWER, ANSWER, &over), ended) };
+    let reading = async { Ok(capture::run(pipes, &tries, ANSWER, ANSWER, &over).await) };
+    let both = async { tokio::try_join!(reading, ended) };
     let longest = Duration::from_millis(LONGEST_MS + 1000);
-    let (captured, exited) = tokio::time::timeout(longest, both).await.map_err(|_| lost("it did not end in time"))?;
-    let exited = exited?;
+    let (captured, exited) =
+        tokio::time::timeout(longest, both).await.map_err(|_| lost("it did not end in time"))??;
     if exited.status != 0 || captured.flooded {
         let log = String::from_utf8_lossy(&captured.log).into_owned();
         return Err(lost(&format!("wait status {}, {:?}: {log}", exited.status, exited.killed)).into());
@@ -132,7 +135,7 @@ pub async fn starts(launchers: &Arc<Launchers>, runtime: &Runtime) -> Result<Str
     let confinement = Confinement { shape: bare(runtime.clone()).into(), per_call };
     let (events, _) = tokio::sync::mpsc::unbounded_channel();
     let scripts = Scripts::new(launchers.clone());
-    let outcome = scripts.one(&confinement, b"{}".to_vec(), Instant::now(), &events).await;
+    let outcome = scripts.one(&confinement, b"{}", Instant::now(), &events).await;
     match outcome {
         Ok(super::Outcome { ending: super::Ending::Answered(version), .. }) => {
             Ok(version.as_str().map_or_else(|| version.to_string(), str::to_owned))

@@ -2,13 +2,15 @@
 
 use crate::executor::Walls;
 use crate::fault::{Fault, Kind};
+use crate::quantity::Limit;
 use crate::sandbox::protocol::{self, FromLauncher, Setup, ToLauncher};
-use crate::sandbox::{cgroup, identity, launcher};
+use crate::sandbox::{About, cgroup, identity, launcher};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
 
@@ -90,6 +92,12 @@ impl Launcher {
         Ok(launcher)
     }
 
+    /// One whose other end is in a test's hands.
+    #[cfg(test)]
+    pub fn fake(control: UnixDatagram, setup: Setup) -> Launcher {
+        Launcher { control: Some(control), keeper: None, group: None, walls: Walls::default(), setup }
+    }
+
     async fn set_up(&mut self, own: &OwnedFd, lease: &identity::Lease) -> Result<(), Unready> {
         let text = serde_json::to_vec(&self.setup).map_err(|e| broken("writing its set-up", &e.into()))?;
         let text = protocol::memory_file(&text).map_err(|e| broken("writing its set-up", &e))?;
@@ -102,11 +110,41 @@ impl Launcher {
                 self.walls = walls.into();
                 Ok(())
             }
-            Ok(Ok((FromLauncher::Refused { wall, what, errno }, _))) => Err(Unready::Wall { wall, what, errno }),
+            Ok(Ok((FromLauncher::Refused { about, wall, what, errno }, _))) => {
+                Err(self.refusal(about, wall, what, errno))
+            }
             Ok(Ok(_)) => Err(broken("an answer before a call", &io::ErrorKind::InvalidData.into()).into()),
             Ok(Err(e)) => Err(broken("its first answer", &e).into()),
             Err(_) => Err(broken("it was not ready in time", &io::ErrorKind::TimedOut.into()).retryable().into()),
         }
+    }
+
+    /// Why it runs nothing, in words that fit.
+    pub fn refusal(&self, about: About, wall: String, what: String, errno: i32) -> Unready {
+        let error = io::Error::from_raw_os_error(errno);
+        match about {
+            About::Wall => Unready::Wall { wall, what, errno },
+            About::Scratch => {
+                let allowed = self.setup.limits.get(Limit::ScratchBytes);
+                let message = format!(
+                    "what the call brings (its source, or its staged files) does not fit its scratch: \
+                     the limit scratchBytes is {allowed} bytes, so nothing was run"
+                );
+                Fault::new(Kind::ResourceLimitError, message).person(format!("{what}: {error}")).into()
+            }
+            About::Changed => {
+                let message = "a granted file was replaced while the call was being prepared, so nothing was run; \
+                               try again";
+                Fault::new(Kind::InternalError, message).person(format!("{what}: {error}")).retryable().into()
+            }
+        }
+    }
+
+    /// Whether it still waits for a call. It says nothing on its own, so whatever is there to read is its end.
+    pub fn waits(&self) -> bool {
+        use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+        let Some(control) = &self.control else { return false };
+        poll(&mut [PollFd::new(control.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO) == Ok(0)
     }
 
     pub fn say(&self, message: &ToLauncher, files: &[BorrowedFd]) -> Result<(), Fault> {
@@ -127,53 +165,49 @@ impl Launcher {
 
 impl Drop for Launcher {
     /// Closing the socket ends launcher and tool; a thread of its own waits until they are reaped,
-    /// so that no task of the host ever does.
+    /// so that no task of the host ever does, and none waits for another.
     fn drop(&mut self) {
         drop(self.control.take());
-        let (keeper, group) = (self.keeper.take(), self.group.take());
-        reaper().send((keeper, group));
+        WAITING.fetch_add(1, Ordering::SeqCst);
+        let leftover = Leftover { keeper: self.keeper.take(), group: self.group.take() };
+        // Where no thread can be had it is dropped, and so waited for, here.
+        let _ = std::thread::Builder::new().stack_size(128 * 1024).spawn(move || drop(leftover));
     }
 }
 
-type Leftover = (Option<Child>, Option<cgroup::Group>);
+/// A keeper that ends by itself takes milliseconds.
+const PATIENCE: Duration = Duration::from_secs(1);
 
-struct Reaper(std::sync::mpsc::Sender<Leftover>, std::sync::Arc<std::sync::atomic::AtomicUsize>);
+/// How many are not reaped yet.
+static WAITING: AtomicUsize = AtomicUsize::new(0);
 
-impl Reaper {
-    fn send(&self, leftover: Leftover) {
-        self.1.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
-        // The thread lives as long as the process.
-        let _ = self.0.send(leftover);
-    }
+struct Leftover {
+    keeper: Option<Child>,
+    group: Option<cgroup::Group>,
 }
 
-static REAPER: std::sync::OnceLock<Reaper> = std::sync::OnceLock::new();
-
-fn reaper() -> &'static Reaper {
-    REAPER.get_or_init(|| {
-        let (send, receive) = std::sync::mpsc::channel::<Leftover>();
-        let waiting = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
-        let count = waiting.clone();
-        std::thread::spawn(move || {
-            for (keeper, group) in receive {
-                if let Some(mut keeper) = keeper {
-                    let _ = keeper.wait();
-                }
-                drop(group);
-                count.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
+impl Drop for Leftover {
+    fn drop(&mut self) {
+        if let Some(keeper) = &mut self.keeper {
+            let closed = Instant::now();
+            while matches!(keeper.try_wait(), Ok(None)) && closed.elapsed() < PATIENCE {
+                std::thread::sleep(Duration::from_millis(1));
             }
-        });
-        Reaper(send, waiting)
-    })
+            // It hangs, or was stopped. The launcher below it sees the closed socket by itself, and holds the id.
+            if matches!(keeper.try_wait(), Ok(None)) {
+                let _ = keeper.kill();
+                let _ = keeper.wait();
+            }
+        }
+        drop(self.group.take());
+        WAITING.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 /// Waits until everything that was dropped is reaped, at most this long: for a host that is about to exit.
 pub fn settle(longest: Duration) {
-    let end = std::time::Instant::now() + longest;
-    while REAPER.get().is_some()
-        && reaper().1.load(std::sync::atomic::Ordering::SeqCst) > 0
-        && std::time::Instant::now() < end
-    {
+    let end = Instant::now() + longest;
+    while WAITING.load(Ordering::SeqCst) > 0 && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(1));
     }
 }

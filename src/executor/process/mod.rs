@@ -11,23 +11,27 @@ mod publish;
 mod setup;
 mod workers;
 
-pub use launcher::{Unready, refused, settle};
+pub use launcher::{Unready, settle};
 pub use pool::{Extra, Launchers};
 pub use workers::WasmWorkers;
 
+use super::clock::Clock;
 use super::{Call, Context, Denials, Ending, Event, Events, Executor, Outcome, Running, Usage, answer};
 use crate::fault::{Fault, Kind};
 use crate::policy::{Confinement, Shape};
 use crate::quantity::Limit;
+use crate::runtimes::shims;
 use crate::sandbox::protocol::{Exited, FromLauncher, Killed, ToLauncher};
 use capture::{Captured, Pipes};
 use launcher::Launcher;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-/// The launcher ends a call at its limit; should it not answer by this long after, it is ended itself.
-const OVERDUE: Duration = Duration::from_millis(800);
+/// What a caller hears whose launcher is not ready in time.
+const RAISING: &str = "the walls of the tool are still being raised";
+/// What wait(2) says of a file that grew beyond its limit, where the kernel ends the tool for that.
+const FILE_TOO_LARGE: i32 = nix::libc::SIGXFSZ;
 
 /// The executor of Python, Node and Bun scripts.
 pub struct Scripts {
@@ -59,7 +63,7 @@ impl Executor for Scripts {
                 biased;
                 // The other branch is dropped, and with it the launcher and the tool.
                 () = context.cancel.cancelled() => Ok(outcome(Ending::Cancelled, &confinement.shape, started)),
-                done = self.one(confinement, input, started, events) => done,
+                done = self.one(confinement, &input, started, events) => done,
             }
         })
     }
@@ -69,7 +73,7 @@ impl Scripts {
     async fn one(
         &self,
         confinement: &Confinement,
-        input: Vec<u8>,
+        input: &[u8],
         started: Instant,
         events: &Events,
     ) -> Result<Outcome, Fault> {
@@ -81,18 +85,18 @@ impl Scripts {
             Arc::make_mut(&mut shape).script = Some(script);
             (name, text)
         });
-        let launcher = self.launchers.take(&shape, &Extra { own_source: source.is_some(), ..Extra::default() }).await?;
-        let (pipes, theirs) = capture::pipes().map_err(|e| no_pipe(&e))?;
-        let text = source.map(|(_, text)| crate::sandbox::protocol::memory_file(text.as_bytes())).transpose();
-        let text = text.map_err(|e| no_pipe(&e))?;
-        let mut files: Vec<_> = theirs.iter().map(AsFd::as_fd).collect();
-        files.extend(text.iter().map(AsFd::as_fd));
-        let start =
-            ToLauncher::Start { timeout_ms: per_call.timeout_ms, source: source.map(|(name, _)| name.to_owned()) };
-        launcher.say(&start, &files)?;
-        drop(files);
-        drop(theirs);
-        let (captured, exited, staged) = follow(&launcher, pipes, input, &shape, per_call.timeout_ms).await?;
+        let clock = Clock::new(started, per_call.timeout_ms);
+        let extra = Extra { own_source: source.is_some(), ..Extra::default() };
+        let ready = || clock.prepare(RAISING, self.launchers.take(&shape, &extra));
+        let mut launcher = ready().await?;
+        let mut followed = follow(&launcher, source, input, &shape, clock).await;
+        if let Err(Lost::Before) = followed {
+            // Killed while it was idle, most likely all of them: a new one has nothing to do with that.
+            self.launchers.close();
+            launcher = ready().await?;
+            followed = follow(&launcher, source, input, &shape, clock).await;
+        }
+        let (captured, exited, staged) = followed?;
         let logs = answer::lines(&captured.log);
         for line in &logs {
             // Nobody may be listening.
@@ -105,19 +109,45 @@ impl Scripts {
         outcome.usage.peak_memory_bytes = exited.peak_memory_bytes;
         outcome.usage.output_bytes = captured.output_bytes;
         outcome.walls = launcher.walls.clone();
-        if matches!(outcome.ending, Ending::Answered(_)) && !staged.is_empty() {
-            outcome.artifacts = publish::all(&launcher.setup.stages, &staged, &shape).await?;
-        }
-        if !staged.is_empty() {
-            launcher.say(&ToLauncher::Done, &[])?;
-        }
         // After anything but a good answer nothing of the call is kept, its launcher neither.
         if matches!(outcome.ending, Ending::Answered(_)) {
-            self.launchers.put(launcher);
+            if !staged.is_empty() {
+                outcome.artifacts = publish::all(&launcher.setup.stages, &staged, &shape).await;
+            }
+            // What is published stays published: a launcher that is gone by now is only not kept.
+            if staged.is_empty() || launcher.say(&ToLauncher::Done, &[]).is_ok() {
+                self.launchers.put(launcher);
+            }
         }
         outcome.usage.wall_ms = millis(started);
         Ok(outcome)
     }
+}
+
+/// A call that came to no end of its own.
+enum Lost {
+    /// The launcher was gone before it took the call: nothing ran.
+    Before,
+    Fault(Fault),
+}
+
+impl From<Fault> for Lost {
+    fn from(fault: Fault) -> Lost {
+        Lost::Fault(fault)
+    }
+}
+
+impl From<Lost> for Fault {
+    fn from(lost: Lost) -> Fault {
+        match lost {
+            Lost::Before => gone("before the call began"),
+            Lost::Fault(fault) => fault,
+        }
+    }
+}
+
+fn gone(how: &str) -> Fault {
+    Fault::new(Kind::InternalError, "the launcher of this tool was lost").person(format!("launcher: {how}")).retryable()
 }
 
 fn no_pipe(error: &std::io::Error) -> Fault {
@@ -128,30 +158,45 @@ fn millis(started: Instant) -> u64 {
     u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX)
 }
 
+/// One call's pipes and source, handed to the launcher.
+fn hand_over(launcher: &Launcher, source: Option<(&str, &str)>, clock: Clock) -> Result<Pipes, Lost> {
+    let (pipes, theirs) = capture::pipes().map_err(|e| no_pipe(&e))?;
+    let text = source.map(|(_, text)| crate::sandbox::protocol::memory_file(text.as_bytes())).transpose();
+    let text = text.map_err(|e| no_pipe(&e))?;
+    let mut files: Vec<_> = theirs.iter().map(AsFd::as_fd).collect();
+    files.extend(text.iter().map(AsFd::as_fd));
+    let timeout_ms = u64::try_from(clock.left().as_micros().div_ceil(1000)).unwrap_or(u64::MAX);
+    let start = ToLauncher::Start { timeout_ms, source: source.map(|(name, _)| name.to_owned()) };
+    launcher.say(&start, &files).map_err(|_| Lost::Before)?;
+    Ok(pipes)
+}
+
 /// Feeds, reads and waits at once, so that none can hold up another.
 async fn follow(
     launcher: &Launcher,
-    pipes: Pipes,
-    input: Vec<u8>,
+    source: Option<(&str, &str)>,
+    input: &[u8],
     shape: &Shape,
-    timeout_ms: u64,
-) -> Result<(Captured, Exited, Vec<OwnedFd>), Fault> {
+    clock: Clock,
+) -> Result<(Captured, Exited, Vec<OwnedFd>), Lost> {
+    let pipes = hand_over(launcher, source, clock)?;
     let output = shape.limits.get(Limit::OutputBytes);
     let log = shape.limits.get(Limit::LogBytes);
     let over = tokio::sync::Notify::new();
-    let reading = capture::run(pipes, input, output, log, &over);
+    let reading = async { Ok(capture::run(pipes, input, output, log, &over).await) };
     let waiting = async {
         let mut flooded = false;
         loop {
             tokio::select! {
                 heard = launcher.hear() => match heard {
                     Ok((FromLauncher::Exited(exited), staged)) => return Ok((exited, staged)),
-                    Ok((FromLauncher::Refused { wall, what, errno }, _)) => return Err(refused(&wall, &what, errno)),
-                    Ok(_) => {}
-                    Err(e) => {
-                        let person = format!("launcher: {e}");
-                        return Err(Fault::new(Kind::InternalError, "the launcher of this tool was lost").person(person).retryable());
+                    Ok((FromLauncher::Refused { about, wall, what, errno }, _)) => {
+                        return Err(Fault::from(launcher.refusal(about, wall, what, errno)).into());
                     }
+                    Ok(_) => {}
+                    // unix(7): the other end was closed with a message unread. All we have said is the start.
+                    Err(e) if e.kind() == std::io::ErrorKind::ConnectionReset && !flooded => return Err(Lost::Before),
+                    Err(e) => return Err(gone(&e.to_string()).into()),
                 },
                 () = over.notified(), if !flooded => {
                     flooded = true;
@@ -160,12 +205,10 @@ async fn follow(
             }
         }
     };
-    let longest = Duration::from_millis(timeout_ms).saturating_add(OVERDUE);
-    let both = async {
-        let (captured, waited) = tokio::join!(reading, waiting);
-        waited.map(|(exited, staged)| (captured, exited, staged))
-    };
-    tokio::time::timeout(longest, both).await.unwrap_or_else(|_| {
+    // A launcher that is lost is told at once, though the tool's pipes may stay open for a while.
+    let both = async { tokio::try_join!(reading, waiting) };
+    let ended = tokio::time::timeout(clock.overdue(), both).await;
+    let (captured, (exited, staged)) = ended.unwrap_or_else(|_| {
         let killed = Exited {
             status: 9,
             killed: Some(Killed::Deadline),
@@ -174,8 +217,9 @@ async fn follow(
             scratch_full: false,
             processes_refused: false,
         };
-        Ok((Captured::default(), killed, Vec::new()))
-    })
+        Ok((Captured::default(), (killed, Vec::new())))
+    })?;
+    Ok((captured, exited, staged))
 }
 
 /// How the tool ended, from what the walls saw and what it said.
@@ -201,7 +245,15 @@ fn judge(captured: &Captured, exited: &Exited, shape: &Shape, limit_ms: u64, log
         if exited.processes_refused {
             return over(Limit::Processes);
         }
-        return if signal != 0 { Ending::Signalled { signal } } else { Ending::Exited { code } };
+        if signal == FILE_TOO_LARGE {
+            return over(Limit::FileBytes);
+        }
+        if signal != 0 {
+            return Ending::Signalled { signal };
+        }
+        // The shim that calls an entry point says on stderr what was wrong, and the mend.
+        let reason = shape.entry_point.as_ref().and_then(|_| shims::reason(logs.iter().map(String::as_str)));
+        return reason.map_or(Ending::Exited { code }, |reason| Ending::Raised { message: reason.to_owned() });
     }
     if shape.stderr_is_error
         && let Some(complaint) = answer::judge_stderr(logs)
@@ -228,3 +280,6 @@ fn outcome(ending: Ending, shape: &Shape, started: Instant) -> Outcome {
         artifacts: Vec::new(),
     }
 }
+
+#[cfg(test)]
+mod tests;

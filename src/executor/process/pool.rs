@@ -4,7 +4,7 @@ use super::launcher::{Launcher, Unready};
 use super::setup;
 use crate::executor::idle::Idle;
 use crate::fault::{Fault, Kind};
-use crate::policy::Shape;
+use crate::policy::{Access, Grant, Opening, Shape};
 use crate::quantity::Limit;
 use crate::sandbox::protocol::Setup;
 use crate::sandbox::{cgroup, grants, identity};
@@ -74,12 +74,15 @@ impl Launchers {
             .person(person)
             .into());
         }
-        let resolved = grants::resolve(shape, !extra.own_source)?;
+        let resolved = resolve(shape, !extra.own_source).await?;
         let mut wanted = setup::of(shape, resolved, extra, self.groups.as_ref().map(cgroup::Cgroups::version));
-        if let Some(launcher) = self.idle.take(|setup| *setup == wanted) {
-            return Ok(launcher);
+        while let Some(launcher) = self.idle.take(|setup| *setup == wanted) {
+            // One that somebody killed is passed over.
+            if launcher.waits() {
+                return Ok(launcher);
+            }
         }
-        let lease = self.lease()?;
+        let lease = self.lease().await?;
         wanted.identity = lease.identity;
         let group = match &self.groups {
             None => None,
@@ -97,8 +100,8 @@ impl Launchers {
     }
 
     /// An id for a new launcher; idle launchers give theirs back before the pool counts as exhausted.
-    fn lease(&self) -> Result<identity::Lease, Fault> {
-        let failed = |e: std::io::Error| {
+    async fn lease(self: &Arc<Launchers>) -> Result<identity::Lease, Fault> {
+        let failed = |e: std::io::Error| -> Fault {
             Fault::new(
                 Kind::CapabilityError,
                 "the wall `identity` cannot be raised on this machine, so nothing was run",
@@ -108,11 +111,15 @@ impl Launchers {
         if let Some(lease) = identity::lease(self.pool.clone()).map_err(failed)? {
             return Ok(lease);
         }
-        self.close();
-        super::launcher::settle(Duration::from_secs(1));
-        identity::lease(self.pool.clone())
-            .map_err(failed)?
-            .ok_or_else(|| Fault::new(Kind::InternalError, "all ids for tools are in use; try again").retryable())
+        let this = Arc::clone(self);
+        // Waits, so not on the threads that other calls run on.
+        let waited = tokio::task::spawn_blocking(move || {
+            this.close();
+            super::launcher::settle(Duration::from_secs(1));
+            identity::lease(this.pool.clone())
+        });
+        let lease = waited.await.map_err(std::io::Error::other).and_then(|lease| lease).map_err(failed)?;
+        lease.ok_or_else(|| Fault::new(Kind::InternalError, "all ids for tools are in use; try again").retryable())
     }
 
     /// Keeps a launcher for the next call of the same shape.
@@ -126,4 +133,22 @@ impl Launchers {
     pub fn close(&self) {
         self.idle.clear();
     }
+}
+
+/// The grants as they are now. What may walk or list whole folders is not done on the threads that other calls run
+/// on; the rest is a few system calls, quicker than handing it over.
+async fn resolve(shape: &Shape, script: bool) -> Result<grants::Resolved, Fault> {
+    let walks = |grant: &Grant| match &grant.opening {
+        Opening::Live { path } => {
+            grant.access == Access::Write || path.starts_with("/tmp") || path.starts_with("/dev/shm")
+        }
+        Opening::Snapshot { .. } | Opening::Staged { .. } => true,
+    };
+    if !shape.grants.iter().any(walks) {
+        return grants::resolve(shape, script);
+    }
+    let shape = shape.clone();
+    let resolved = tokio::task::spawn_blocking(move || grants::resolve(&shape, script)).await;
+    resolved
+        .map_err(|e| Fault::new(Kind::InternalError, "the tool's grants could not be read").person(e.to_string()))?
 }

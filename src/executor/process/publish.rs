@@ -1,7 +1,6 @@
 //! Staged files: published after success, only what matches, by temporary file and rename beneath the real folder.
 
 use crate::executor::Artifact;
-use crate::fault::{Fault, Kind};
 use crate::manifest;
 use crate::policy::{self, Shape};
 use crate::quantity::Limit;
@@ -9,7 +8,7 @@ use crate::sandbox::grants;
 use crate::sandbox::protocol::Stage;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat, renameat};
-use nix::sys::stat::{Mode, SFlag, fstat};
+use nix::sys::stat::{Mode, SFlag, fstat, fstatat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 use std::ffi::{CStr, CString};
 use std::io::Write;
@@ -20,30 +19,43 @@ use std::path::Path;
 /// Most files in one staged folder.
 const MOST_FILES: usize = 1000;
 const PIECE: usize = 64 * 1024;
+const REPLACED: &str = "the folder was replaced during the call";
+/// A file of ours that is this old belongs to no call that still runs, seconds.
+const ABANDONED: i64 = 3600;
+const PREFIX: &str = ".toolhost-";
 
-/// Publishes from each staged copy to its folder.
-pub async fn all(stages: &[Stage], copies: &[OwnedFd], shape: &Shape) -> Result<Vec<Artifact>, Fault> {
-    let pairs: Vec<(Stage, OwnedFd)> = stages
-        .iter()
-        .zip(copies)
-        .map(|(stage, copy)| Ok((stage.clone(), copy.try_clone()?)))
-        .collect::<std::io::Result<_>>()
-        .map_err(|e| failed("descriptors", &e.to_string()))?;
+/// Publishes from each staged copy to its folder. Whatever cannot be published is listed with the reason, beside what
+/// was: nothing that happens here makes a good answer bad, or hides a file that is out already.
+pub async fn all(stages: &[Stage], copies: &[OwnedFd], shape: &Shape) -> Vec<Artifact> {
     let folder = shape.folder.clone();
+    let dropped = |why: &str| stages.iter().map(|stage| dropped(shown(&stage.folder, &folder), why)).collect();
+    let pairs = stages.iter().zip(copies).map(|(stage, copy)| Ok((stage.clone(), copy.try_clone()?)));
+    let Ok(pairs) = pairs.collect::<std::io::Result<Vec<_>>>() else {
+        return dropped("the host has no descriptors left");
+    };
     let most = (shape.limits.get(Limit::FileBytes), shape.limits.get(Limit::ScratchBytes));
+    let own = folder.clone();
     // File work: not on the threads that other calls wait on.
     let done = tokio::task::spawn_blocking(move || {
         let mut artifacts = Vec::new();
         for (stage, copy) in &pairs {
-            one(stage, copy, &folder, most, &mut artifacts)?;
+            if let Err(why) = one(stage, copy, &own, most, &mut artifacts) {
+                artifacts.push(self::dropped(shown(&stage.folder, &own), &why));
+            }
         }
-        Ok(artifacts)
+        artifacts
     });
-    done.await.map_err(|e| failed("publishing", &e.to_string()))?
+    done.await.unwrap_or_else(|_| dropped("the host failed while publishing"))
 }
 
-fn failed(what: &str, why: &str) -> Fault {
-    Fault::new(Kind::InternalError, "the files of this call could not be published").person(format!("{what}: {why}"))
+/// As an outcome names it.
+fn shown<'a>(folder: &'a Path, own: &Path) -> &'a Path {
+    folder.strip_prefix(own).unwrap_or(folder)
+}
+
+fn dropped(path: &Path, why: &str) -> Artifact {
+    let path = path.display().to_string();
+    Artifact { path, bytes: 0, published: false, dropped_because: Some(why.to_owned()) }
 }
 
 /// Why nothing of a folder is published. Holes count as bytes: outside they may not stay holes.
@@ -52,7 +64,7 @@ fn too_much(copy: &OwnedFd, names: &[CString], most: u64) -> Option<String> {
         return Some(format!("it holds more than {MOST_FILES} files"));
     }
     let flags = nix::fcntl::AtFlags::AT_SYMLINK_NOFOLLOW;
-    let sizes = names.iter().flat_map(|name| nix::sys::stat::fstatat(copy, name.as_c_str(), flags));
+    let sizes = names.iter().flat_map(|name| fstatat(copy, name.as_c_str(), flags));
     let bytes = sizes.fold(0u64, |sum, stat| sum.saturating_add(u64::try_from(stat.st_size).unwrap_or(0)));
     (bytes > most).then(|| format!("its files have {bytes} bytes, scratchBytes allows {most}"))
 }
@@ -63,16 +75,19 @@ fn one(
     own: &Path,
     (most, most_bytes): (u64, u64),
     out: &mut Vec<Artifact>,
-) -> Result<(), Fault> {
-    let place = stage.folder.display().to_string();
-    let wrong = |e: Errno| failed(&place, e.desc());
-    let to = grants::open(&stage.folder, OFlag::O_RDONLY | OFlag::O_DIRECTORY).map_err(wrong)?;
+) -> Result<(), String> {
+    let wrong = |e: Errno| e.desc().to_owned();
+    let to = grants::open(&stage.folder, OFlag::O_RDONLY | OFlag::O_DIRECTORY).map_err(|e| match e {
+        Errno::ELOOP | Errno::ENOENT | Errno::ENOTDIR => REPLACED.to_owned(),
+        e => wrong(e),
+    })?;
     let stat = fstat(&to).map_err(wrong)?;
     if (stat.st_dev, stat.st_ino) != (stage.device, stage.inode) {
-        return Err(failed(&place, "the folder was replaced during the call"));
+        return Err(REPLACED.to_owned());
     }
-    let shown = stage.folder.strip_prefix(own).unwrap_or(&stage.folder);
-    let listing = copy.try_clone().map_err(|e| failed(&place, &e.to_string()))?;
+    sweep(&to, stat.st_uid, ABANDONED);
+    let shown = shown(&stage.folder, own);
+    let listing = copy.try_clone().map_err(|e| e.to_string())?;
     let mut listing = nix::dir::Dir::from_fd(listing).map_err(wrong)?;
     let entries = listing.iter().flatten().map(|e| e.file_name().to_owned());
     let mut names: Vec<CString> =
@@ -80,9 +95,7 @@ fn one(
     names.sort();
     if let Some(why) = too_much(copy, &names, most_bytes) {
         // All or nothing: half a result would look like a whole one.
-        let path = shown.display().to_string();
-        out.push(Artifact { path, bytes: 0, published: false, dropped_because: Some(why) });
-        return Ok(());
+        return Err(why);
     }
     for name in names {
         let path = shown.join(name.to_string_lossy().as_ref()).display().to_string();
@@ -169,6 +182,30 @@ fn same(to: &OwnedFd, name: &CStr, source: &std::fs::File, size: u64) -> bool {
     true
 }
 
+/// Removes what a host left that was killed between making a file here and renaming it.
+fn sweep(to: &OwnedFd, owner: u32, age: i64) {
+    let ours = |name: &CStr| {
+        let rest = name.to_str().ok().and_then(|name| name.strip_prefix(PREFIX));
+        let id = rest.and_then(|rest| uuid::Uuid::try_parse(rest).ok());
+        id.is_some_and(|id| id.get_version_num() == 7 && rest == Some(id.to_string().as_str()))
+    };
+    let Ok(listing) = openat(to, c".", OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty()) else {
+        return;
+    };
+    let Ok(mut listing) = nix::dir::Dir::from_fd(listing) else { return };
+    let now = std::time::UNIX_EPOCH.elapsed().map_or(0, |since| i64::try_from(since.as_secs()).unwrap_or(0));
+    for entry in listing.iter().flatten().filter(|entry| ours(entry.file_name())) {
+        let name = entry.file_name();
+        let Ok(stat) = fstatat(to, name, nix::fcntl::AtFlags::AT_SYMLINK_NOFOLLOW) else { continue };
+        let regular = stat.st_mode & SFlag::S_IFMT.bits() == SFlag::S_IFREG.bits();
+        // Made as ourselves, then given to the folder's owner. Nobody but the kernel sets a ctime.
+        let made = stat.st_uid == nix::unistd::geteuid().as_raw() || stat.st_uid == owner;
+        if regular && made && stat.st_nlink == 1 && now - stat.st_ctime >= age {
+            let _ = unlinkat(to, name, UnlinkatFlags::NoRemoveDir);
+        }
+    }
+}
+
 fn write(
     to: &OwnedFd,
     name: &CStr,
@@ -177,7 +214,7 @@ fn write(
     mode: u32,
     owner: (u32, u32),
 ) -> std::io::Result<()> {
-    let temporary = CString::new(format!(".toolhost-{}", uuid::Uuid::now_v7()))?;
+    let temporary = CString::new(format!("{PREFIX}{}", uuid::Uuid::now_v7()))?;
     let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let mut file = std::fs::File::from(openat(to, temporary.as_c_str(), flags, Mode::from_bits_truncate(0o600))?);
     let written = (|| {
@@ -200,4 +237,118 @@ fn write(
         let _ = unlinkat(to, temporary.as_c_str(), UnlinkatFlags::NoRemoveDir);
     }
     written
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::executor::process::examine;
+    use std::fs;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+
+    struct World {
+        base: tempfile::TempDir,
+        shape: Shape,
+    }
+
+    impl World {
+        fn new() -> World {
+            let base = tempfile::tempdir().expect("a folder");
+            for name in ["tool/out", "tool/more", "copy", "copy2"] {
+                fs::create_dir_all(base.path().join(name)).expect("made");
+            }
+            let folder = base.path().canonicalize().expect("a path").join("tool");
+            let shape = Shape { folder, ..examine::bare(examine::ourselves()) };
+            World { base, shape }
+        }
+
+        fn stage(&self, name: &str, names: &str) -> Stage {
+            let folder = self.shape.folder.join(name);
+            let facts = fs::metadata(&folder).expect("there");
+            let (device, inode) = (facts.dev(), facts.ino());
+            Stage { folder, names: vec![names.to_owned()], device, inode, show_rest: false }
+        }
+
+        fn copy(&self, name: &str) -> OwnedFd {
+            fs::File::open(self.base.path().join(name)).expect("there").into()
+        }
+
+        async fn publish(&self, stages: &[Stage]) -> Vec<(String, bool, String)> {
+            let copies = [self.copy("copy"), self.copy("copy2")];
+            let all = all(stages, &copies[..stages.len()], &self.shape).await;
+            all.into_iter().map(|a| (a.path, a.published, a.dropped_because.unwrap_or_default())).collect()
+        }
+    }
+
+    #[tokio::test]
+    async fn only_plain_files_that_match_are_published() {
+        let world = World::new();
+        let (copy, out) = (world.base.path().join("copy"), world.shape.folder.join("out"));
+        fs::write(world.base.path().join("secret"), "secret").expect("made");
+        fs::write(copy.join("a.json"), "1").expect("made");
+        fs::set_permissions(copy.join("a.json"), fs::Permissions::from_mode(0o4777)).expect("chmod");
+        fs::write(copy.join("x.tool.json"), "{}").expect("made");
+        fs::write(copy.join("note.txt"), "x").expect("made");
+        fs::write(copy.join("twice.json"), "x").expect("made");
+        fs::hard_link(copy.join("twice.json"), copy.join("again.json")).expect("linked");
+        symlink(world.base.path().join("secret"), copy.join("link.json")).expect("linked");
+        nix::unistd::mkfifo(&copy.join("pipe.json"), Mode::S_IRWXU).expect("a pipe");
+        let told = world.publish(&[world.stage("out", "*.json")]).await;
+        for (name, why) in [
+            ("x.tool.json", "may not make tools"),
+            ("note.txt", "matches none of *.json"),
+            ("twice.json", "more than one hard link"),
+            ("again.json", "more than one hard link"),
+            ("link.json", "symbolic link"),
+            ("pipe.json", "not a regular file"),
+        ] {
+            let found = told.iter().find(|(path, ..)| *path == format!("out/{name}"));
+            assert!(found.is_some_and(|(_, out, said)| !out && said.contains(why)), "{name}: {told:?}");
+        }
+        assert!(told.contains(&("out/a.json".to_owned(), true, String::new())), "{told:?}");
+        let names: Vec<_> = fs::read_dir(&out).expect("there").map(|e| e.expect("an entry").file_name()).collect();
+        assert_eq!(names, ["a.json"]);
+        let facts = fs::metadata(out.join("a.json")).expect("published");
+        assert_eq!(facts.mode() & 0o7777, 0o644);
+        assert_eq!(facts.uid(), fs::metadata(&out).expect("there").uid());
+    }
+
+    /// What one folder cannot take hides nothing of the other.
+    #[tokio::test]
+    async fn a_failure_is_told_beside_what_is_out_already() {
+        let world = World::new();
+        fs::write(world.base.path().join("copy/a.csv"), "1").expect("made");
+        fs::write(world.base.path().join("copy2/b.csv"), "2").expect("made");
+        let stages = [world.stage("more", "*.csv"), world.stage("out", "*.csv")];
+        fs::rename(world.shape.folder.join("out"), world.base.path().join("gone")).expect("moved");
+        symlink(world.base.path().join("gone"), world.shape.folder.join("out")).expect("linked");
+        let told = world.publish(&stages).await;
+        let wanted = [("more/a.csv", true, ""), ("out", false, REPLACED)];
+        assert_eq!(told, wanted.map(|(path, out, why)| (path.to_owned(), out, why.to_owned())));
+        assert_eq!(fs::read_dir(world.base.path().join("gone")).expect("there").count(), 0);
+    }
+
+    #[tokio::test]
+    async fn what_a_killed_host_left_goes_and_nothing_else() {
+        let world = World::new();
+        let out = world.shape.folder.join("out");
+        let own = format!("{PREFIX}{}", uuid::Uuid::now_v7());
+        let upper = own.to_uppercase().replace("TOOLHOST", "toolhost");
+        let link = format!("{PREFIX}{}", uuid::Uuid::now_v7());
+        let folder = format!("{PREFIX}{}", uuid::Uuid::now_v7());
+        let others = [format!("{PREFIX}notes"), format!("{own}.bak"), upper, format!("x{own}"), link, folder];
+        for name in others.iter().take(4).chain([&own]) {
+            fs::write(out.join(name), "x").expect("made");
+        }
+        symlink("/etc/hostname", out.join(&others[4])).expect("linked");
+        fs::create_dir(out.join(&others[5])).expect("made");
+        world.publish(&[world.stage("out", "*.csv")]).await;
+        assert!(out.join(&own).exists(), "it is young: its call may still run");
+        let to = OwnedFd::from(fs::File::open(&out).expect("there"));
+        sweep(&to, nix::unistd::geteuid().as_raw(), 0);
+        assert!(!out.join(&own).exists());
+        for name in &others {
+            assert!(fs::symlink_metadata(out.join(name)).is_ok(), "{name}");
+        }
+    }
 }

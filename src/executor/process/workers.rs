@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Longest wait for a worker whose input closed.
-const FAREWELL: Duration = Duration::from_millis(500);
+const FAREWELL: Duration = Duration::from_millis(400);
 
 /// Starts them.
 pub struct WasmWorkers {
@@ -119,7 +119,7 @@ impl Worker for Behind {
             let ended = tokio::time::timeout(FAREWELL, self.exited()).await.map_err(|_| failed())?;
             let (_, staged) = ended.ok_or_else(failed)?;
             let launcher = self.launcher.as_ref().ok_or_else(failed)?;
-            publish::all(&launcher.setup.stages, &staged, &self.shape).await
+            Ok(publish::all(&launcher.setup.stages, &staged, &self.shape).await)
         })
     }
 }

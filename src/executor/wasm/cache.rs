@@ -6,8 +6,8 @@
 //! An entry is a magic word, the SHA-256 of the code, and the code; its name is the key.
 
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, open, openat, renameat};
-use nix::sys::stat::{FchmodatFlags, FileStat, Mode, SFlag, fchmodat, fstat, mkdirat};
+use nix::fcntl::{AtFlags, OFlag, open, openat, renameat};
+use nix::sys::stat::{FchmodatFlags, FileStat, Mode, SFlag, fchmodat, fstat, fstatat, mkdirat};
 use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
 use sha2::{Digest, Sha256};
 use std::ffi::OsString;
@@ -19,6 +19,10 @@ use std::sync::Arc;
 
 /// Largest compiled module: the largest interpreter measured is 261 MB.
 pub const MAX_CODE_BYTES: u64 = 512 << 20;
+/// All entries together; the oldest go.
+const MAX_CACHE_BYTES: u64 = 4 << 30;
+/// A half-written entry that is this old belongs to no host that still runs, seconds.
+const ABANDONED: i64 = 3600;
 const MAGIC: &[u8; 8] = b"thwasm1\n";
 /// Where the code starts in an entry.
 const CODE_AT: u64 = 8 + 32;
@@ -35,6 +39,8 @@ pub struct Code {
 #[derive(Debug)]
 pub struct Cache {
     folder: OwnedFd,
+    /// Bytes of all entries together.
+    most: u64,
     /// Kept so that a temporary cache goes with its owner.
     _temporary: Option<tempfile::TempDir>,
 }
@@ -53,7 +59,9 @@ impl Cache {
                 path.display()
             ));
         }
-        Ok(Cache { folder, _temporary: None })
+        let cache = Cache { folder, most: MAX_CACHE_BYTES, _temporary: None };
+        cache.tidy(ABANDONED);
+        Ok(cache)
     }
 
     /// A cache that lives as long as its owner, where no lasting one may be had.
@@ -136,8 +144,53 @@ impl Cache {
             let _ = unlinkat(&self.folder, name.as_str(), UnlinkatFlags::NoRemoveDir);
             return Err(error);
         }
-        self.get(key).ok_or_else(|| io::Error::other("the entry does not read back"))
+        let code = self.get(key).ok_or_else(|| io::Error::other("the entry does not read back"))?;
+        self.tidy(ABANDONED);
+        Ok(code)
     }
+
+    /// Removes what a host left that was killed while writing, and the oldest entries beyond the cache's size.
+    /// One that is in use stays open for who uses it.
+    fn tidy(&self, age: i64) {
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let Ok(listing) = openat(&self.folder, ".", flags, Mode::empty()) else { return };
+        let Ok(mut listing) = nix::dir::Dir::from_fd(listing) else { return };
+        let now = std::time::UNIX_EPOCH.elapsed().map_or(0, |since| i64::try_from(since.as_secs()).unwrap_or(0));
+        let mut entries = Vec::new();
+        for entry in listing.iter().flatten() {
+            let Ok(name) = entry.file_name().to_str() else { continue };
+            let Ok(stat) = fstatat(&self.folder, name, AtFlags::AT_SYMLINK_NOFOLLOW) else { continue };
+            let regular = SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT == SFlag::S_IFREG;
+            if !regular || stat.st_uid != geteuid().as_raw() {
+                continue;
+            }
+            if is_key(name) {
+                entries.push((stat.st_mtime, u64::try_from(stat.st_size).unwrap_or(0), name.to_owned()));
+            } else if is_half_written(name) && now - stat.st_ctime >= age {
+                let _ = unlinkat(&self.folder, name, UnlinkatFlags::NoRemoveDir);
+            }
+        }
+        entries.sort();
+        let mut bytes: u64 = entries.iter().map(|(_, size, _)| size).sum();
+        for (_, size, name) in entries {
+            if bytes <= self.most {
+                break;
+            }
+            let _ = unlinkat(&self.folder, name.as_str(), UnlinkatFlags::NoRemoveDir);
+            bytes -= size;
+        }
+    }
+}
+
+/// The name of an entry: a SHA-256 as we write it.
+fn is_key(name: &str) -> bool {
+    name.len() == 64 && name.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
+}
+
+/// The name of an entry that `put` has not renamed yet.
+fn is_half_written(name: &str) -> bool {
+    let Some((key, id)) = name.strip_prefix('.').and_then(|rest| rest.split_once('.')) else { return false };
+    is_key(key) && uuid::Uuid::try_parse(id).is_ok_and(|uuid| uuid.to_string() == id)
 }
 
 /// Ours, and nobody else may look or write.
@@ -201,6 +254,33 @@ mod tests {
         std::fs::remove_file(&file).expect("removed");
         symlink(base.path().join("second"), &file).expect("linked");
         assert!(cache.get("k").is_none(), "a link");
+    }
+
+    #[test]
+    fn it_does_not_grow_and_keeps_no_leftovers() {
+        let base = tempfile::tempdir().expect("tempdir");
+        let folder = base.path().join("c");
+        let mut cache = Cache::open(&folder).expect("made");
+        cache.most = 2500;
+        let key = |digit: &str| digit.repeat(64);
+        for (at, digit) in ["a", "b", "c"].into_iter().enumerate() {
+            cache.put(&key(digit), &[0; 1000]).expect("written");
+            let made = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1000 + at as u64);
+            let file = File::open(folder.join(key(digit))).expect("there");
+            file.set_modified(made).expect("older");
+        }
+        assert!(cache.get(&key("a")).is_none(), "the oldest made room");
+        assert!(cache.get(&key("b")).is_some() && cache.get(&key("c")).is_some());
+        let half = format!(".{}.{}", key("d"), uuid::Uuid::now_v7());
+        let others = ["notes".to_owned(), ".hidden".to_owned(), format!(".{}.x", key("d")), format!("x{half}")];
+        for name in others.iter().chain([&half]) {
+            std::fs::write(folder.join(name), "x").expect("made");
+        }
+        drop(Cache::open(&folder).expect("opened again"));
+        assert!(folder.join(&half).exists(), "it is young: somebody may still write it");
+        cache.tidy(0);
+        assert!(!folder.join(&half).exists());
+        assert!(others.iter().all(|name| folder.join(name).exists()));
     }
 
     #[test]

@@ -39,7 +39,7 @@ pub struct Library {
     /// Modules that will never run, and why.
     refused: Remembered<(String, Option<String>), String>,
     under_way: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
-    compilers: tokio::sync::Semaphore,
+    compilers: Arc<tokio::sync::Semaphore>,
 }
 
 /// Tells whether a file is the one that was read before.
@@ -67,14 +67,15 @@ impl Library {
             opened: Remembered::default(),
             refused: Remembered::default(),
             under_way: Mutex::default(),
-            compilers: tokio::sync::Semaphore::new(COMPILERS),
+            compilers: Arc::new(tokio::sync::Semaphore::new(COMPILERS)),
         }
     }
 
-    /// Compiled code of the tool's module; compiles only what no cache entry holds.
+    /// Compiled code of the tool's module; compiles only what no cache entry holds. A compiler that runs already
+    /// goes on when its caller does not wait for it, so that the next one finds what it made.
     pub async fn prepare(
         self: &Arc<Self>,
-        workers: &dyn Workers,
+        workers: &Arc<dyn Workers>,
         shape: &policy::Shape,
         source: Option<&str>,
     ) -> Result<Prepared, fault::Fault> {
@@ -86,65 +87,92 @@ impl Library {
             }
         };
         let key = self.key(found.sum)?;
-        if let Some(code) = self.opened.get(&key) {
-            return Ok(Prepared { key, code });
-        }
-        let entry_point = shape.entry_point.clone();
-        if let Some(why) = self.refused.get(&(key.clone(), entry_point.clone())) {
-            return Err(refusal(&why));
+        if let Some(known) = self.known(&key, shape) {
+            return known;
         }
         let turn = Arc::clone(lock(&self.under_way).entry(key.clone()).or_default());
-        let turn_now = turn.lock().await;
-        let code = self.obtain(workers, shape, found, &key).await;
-        drop(turn_now);
+        let turn = turn.lock_owned().await;
+        let prepared = match self.known(&key, shape) {
+            Some(known) => known,
+            None => self.obtain(workers, shape, found, key, turn).await,
+        };
         lock(&self.under_way).retain(|_, turn| Arc::strong_count(turn) > 1);
-        match code {
-            Ok(code) => {
-                self.opened.put(key.clone(), code.clone());
-                Ok(Prepared { key, code })
-            }
-            Err(Failure::Refused(why)) => {
-                self.refused.put((key, entry_point), why.clone());
-                Err(refusal(&why))
-            }
-            Err(Failure::Failed(fault)) => Err(fault),
-        }
+        prepared
     }
 
+    /// What this process found out before.
+    fn known(&self, key: &str, shape: &policy::Shape) -> Option<Result<Prepared, fault::Fault>> {
+        if let Some(code) = self.opened.get(&key.to_owned()) {
+            return Some(Ok(Prepared { key: key.to_owned(), code }));
+        }
+        self.refused.get(&(key.to_owned(), shape.entry_point.clone())).map(|why| Err(refusal(&why)))
+    }
+
+    /// `turn`: nobody else is at this module.
     async fn obtain(
         self: &Arc<Self>,
-        workers: &dyn Workers,
+        workers: &Arc<dyn Workers>,
         shape: &policy::Shape,
         found: Found,
-        key: &str,
-    ) -> Result<Code, Failure> {
-        if let Some(code) = self.opened.get(&key.to_owned()) {
-            return Ok(code);
-        }
-        let (this, name) = (Arc::clone(self), key.to_owned());
+        key: String,
+        turn: tokio::sync::OwnedMutexGuard<()>,
+    ) -> Result<Prepared, fault::Fault> {
+        let (this, name) = (Arc::clone(self), key.clone());
         // An entry may be large, and is read whole to be verified.
         if let Ok(Some(code)) = tokio::task::spawn_blocking(move || this.cache.get(&name)).await {
-            return Ok(code);
+            self.opened.put(key.clone(), code.clone());
+            return Ok(Prepared { key, code });
         }
         let module = match (found.bytes, &shape.script) {
             (Some(bytes), _) => bytes,
             (None, Some(script)) => match read(script).await {
                 Ok((_, sum, bytes)) if sum == found.sum => bytes,
-                Ok(_) => return Err(Failure::Failed(unreadable(script, &changed()))),
-                Err(e) => return Err(Failure::Failed(unreadable(script, &e))),
+                Ok(_) => return Err(unreadable(script, &changed())),
+                Err(e) => return Err(unreadable(script, &e)),
             },
             (None, None) => Vec::new(),
         };
-        let _compiler = self.compilers.acquire().await;
-        let compiled = compile::ask(workers, shape, &module, shape.entry_point.as_deref()).await?;
+        // Before the task, so that no more of them go on by themselves than there may be compilers.
+        let place = Arc::clone(&self.compilers).acquire_owned().await;
+        let (this, workers, shape) = (Arc::clone(self), Arc::clone(workers), shape.clone());
+        let compiling = tokio::spawn(async move {
+            let compiled = this.compile(&*workers, &shape, module, &key).await;
+            drop((place, turn));
+            match compiled {
+                Ok(code) => Ok(Prepared { key, code }),
+                Err(Failure::Refused(why)) => Err(refusal(&why)),
+                Err(Failure::Failed(fault)) => Err(fault),
+            }
+        });
+        compiling.await.unwrap_or_else(|e| {
+            let fault = fault::Fault::new(fault::Kind::InternalError, "the tool could not be compiled").retryable();
+            Err(fault.person(e.to_string()))
+        })
+    }
+
+    /// Compiles, stores and remembers.
+    async fn compile(
+        self: &Arc<Self>,
+        workers: &dyn Workers,
+        shape: &policy::Shape,
+        module: Vec<u8>,
+        key: &str,
+    ) -> Result<Code, Failure> {
+        let compiled = compile::ask(workers, shape, &module, shape.entry_point.as_deref()).await;
+        if let Err(Failure::Refused(why)) = &compiled {
+            self.refused.put((key.to_owned(), shape.entry_point.clone()), why.clone());
+        }
+        let compiled = compiled?;
         drop(module);
         let (this, name) = (Arc::clone(self), key.to_owned());
         let stored = tokio::task::spawn_blocking(move || this.cache.put(&name, &compiled)).await;
         let stored = stored.map_err(io::Error::other).and_then(|stored| stored);
-        stored.map_err(|e| {
+        let code = stored.map_err(|e| {
             let fault = fault::Fault::new(fault::Kind::InternalError, "the compiled tool cannot be stored").retryable();
             Failure::Failed(fault.person(format!("the wasm cache cannot be written: {e}")))
-        })
+        })?;
+        self.opened.put(key.to_owned(), code.clone());
+        Ok(code)
     }
 
     /// Which module a file holds now; reads it only if it changed.

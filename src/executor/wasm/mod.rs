@@ -25,6 +25,7 @@ mod worker;
 
 pub use cache::Cache;
 
+use super::clock::Clock;
 use super::idle::Idle;
 use super::{Call, Context, Ending, Event, Events, Executor, Outcome, Running, Walls, answer};
 use crate::quantity::Limit;
@@ -43,7 +44,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 /// Where a worker finds the compiled code, unless its starter says otherwise.
 pub const CODE_DESCRIPTOR: i32 = 3;
 /// Longest wait for the walls to say how a worker ended.
-const ENDED: Duration = Duration::from_secs(1);
+const ENDED: Duration = Duration::from_millis(400);
 
 /// As what our own binary is entered again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,7 +145,7 @@ impl Wasm {
 
     /// Compiles the tool's module unless that was done before: ahead of calls, where it can be.
     pub async fn prepare(&self, shape: &policy::Shape) -> Result<(), fault::Fault> {
-        self.library.prepare(&*self.workers, shape, None).await.map(|_| ())
+        self.library.prepare(&self.workers, shape, None).await.map(|_| ())
     }
 
     /// How many workers wait for a call.
@@ -157,7 +158,7 @@ impl Wasm {
         self.idle.clear();
     }
 
-    async fn work(&self, call: &Call, events: &Events) -> Result<Outcome, fault::Fault> {
+    async fn work(&self, call: &Call, events: &Events, came: Instant) -> Result<Outcome, fault::Fault> {
         let Some(policy::Confinement { shape, per_call }) = &call.confinement else {
             return Err(fault::Fault::new(fault::Kind::InternalError, "a wasm tool without a confinement"));
         };
@@ -168,9 +169,11 @@ impl Wasm {
         if input.len() as u64 > allowed {
             return Ok(outcome(Ending::OverLimit { limit: Limit::InputBytes, allowed }));
         }
-        let prepared = self.library.prepare(&*self.workers, shape, per_call.source.as_deref()).await?;
-        let _place = self.places.acquire().await;
-        let limit = Duration::from_millis(per_call.timeout_ms);
+        let clock = Clock::new(came, per_call.timeout_ms);
+        let compiling = self.library.prepare(&self.workers, shape, per_call.source.as_deref());
+        let prepared = clock.prepare("the tool is still being compiled", compiling).await?;
+        let place = async { Ok::<_, fault::Fault>(self.places.acquire().await) };
+        let _place = clock.prepare("all workers are busy with other calls", place).await?;
         // What a call may leave behind in a worker must not reach the next: staged and snapshot folders
         // are made at launch, so such a worker is for one call.
         let reusable = shape.grants.iter().all(|g| matches!(g.opening, policy::Opening::Live { .. }));
@@ -182,10 +185,13 @@ impl Wasm {
             let from_pool = idle.is_some();
             let mut session = match idle.take() {
                 Some(session) => session,
-                None => Session::open(&*self.workers, shape, &prepared.code).await?,
+                None => {
+                    let opening = Session::open(&*self.workers, shape, &prepared.code);
+                    clock.prepare("the worker of the tool is still being started", opening).await?
+                }
             };
             let started = Instant::now();
-            match session.call(&input, limit).await {
+            match session.call(&input, clock.left()).await {
                 // It died while idle and the call never began: start a fresh one.
                 Err(Lost::Before) if from_pool => {}
                 end => break (session, end, started),
@@ -210,11 +216,12 @@ impl Wasm {
 impl Executor for Wasm {
     fn run<'a>(&'a self, context: &'a Context, call: Call, events: &'a Events) -> Running<'a> {
         Box::pin(async move {
+            let came = Instant::now();
             tokio::select! {
                 biased;
                 // The other branch is dropped, and with it the session and its worker.
                 () = context.cancel.cancelled() => Ok(outcome(Ending::Cancelled)),
-                done = self.work(&call, events) => done,
+                done = self.work(&call, events, came) => done,
             }
         })
     }

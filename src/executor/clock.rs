@@ -1,0 +1,75 @@
+//! The clock of one call: with all that prepares it, a call ends by its limit and a second (P15).
+//!
+//! For: process and wasm executors. In: when the call came and its limit. Out: how long each part may take.
+//! Never: lets a launcher, a compiler or a queue keep a caller beyond that.
+
+use crate::fault::{Fault, Kind};
+use std::future::Future;
+use std::time::{Duration, Instant};
+
+/// What preparing may take without shortening the tool's own time.
+const SPARE: Duration = Duration::from_millis(500);
+/// This long after the limit the host waits for nobody.
+const OVERDUE: Duration = Duration::from_millis(900);
+
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    came: Instant,
+    limit: Duration,
+}
+
+impl Clock {
+    pub fn new(came: Instant, limit_ms: u64) -> Clock {
+        Clock { came, limit: Duration::from_millis(limit_ms) }
+    }
+
+    /// The tool's own time, if it starts now: its limit, unless preparing took what there was to spare.
+    pub fn left(&self) -> Duration {
+        self.limit.min(self.until(SPARE))
+    }
+
+    /// When the host gives up on the call.
+    pub fn overdue(&self) -> Duration {
+        self.until(OVERDUE)
+    }
+
+    fn until(&self, beyond: Duration) -> Duration {
+        self.limit.saturating_add(beyond).saturating_sub(self.came.elapsed())
+    }
+
+    /// One step of preparing. `under_way` is what the caller hears if it is not done in time; the step is dropped then.
+    pub async fn prepare<T, E: From<Fault>>(
+        &self,
+        under_way: &str,
+        step: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
+        let late = || Fault::new(Kind::TimeoutError, format!("{under_way}; try again")).retryable().into();
+        tokio::time::timeout(self.until(SPARE), step).await.unwrap_or_else(|_| Err(late()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slow_preparing_is_taken_from_the_tools_time() {
+        let ago = |ms| Instant::now().checked_sub(Duration::from_millis(ms)).expect("up for longer");
+        let left = |ms| Clock::new(ago(ms), 2000).left().as_millis();
+        assert_eq!(left(0), 2000);
+        assert_eq!(left(300), 2000);
+        assert!((1..=1000).contains(&left(1500)), "{}", left(1500));
+        assert_eq!(left(3000), 0);
+        assert_eq!(Clock::new(Instant::now(), u64::MAX).left(), Duration::from_millis(u64::MAX));
+    }
+
+    #[tokio::test]
+    async fn preparing_ends_with_what_was_under_way() {
+        let clock = Clock::new(Instant::now(), 100);
+        let done: Result<(), Fault> = clock.prepare("the tool is still being compiled", std::future::pending()).await;
+        let fault = done.expect_err("too late");
+        assert_eq!((fault.kind, fault.retryable), (Kind::TimeoutError, true));
+        assert_eq!(fault.message, "the tool is still being compiled; try again");
+        assert!(clock.came.elapsed() < Duration::from_secs(1));
+    }
+}

@@ -1,0 +1,122 @@
+//! Launchers that are lost, that never come up, and what an end means. No tool runs here.
+
+use super::*;
+use crate::manifest::Language;
+use crate::policy::{PerCall, Program, Runtime};
+use crate::sandbox::{grants, identity, protocol};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+use std::time::Duration;
+
+fn shape() -> Shape {
+    let runtime = Runtime {
+        language: Language::Python,
+        program: Program::Path("/usr/bin/python3".into()),
+        arguments: Vec::new(),
+        roots: Vec::new(),
+        version: String::new(),
+        found: String::new(),
+    };
+    examine::bare(runtime)
+}
+
+fn fake() -> (Launcher, OwnedFd) {
+    let pair = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC);
+    let (ours, theirs) = pair.expect("a pair");
+    launcher::nonblocking(&ours).expect("a socket");
+    let control = tokio::net::UnixDatagram::from_std(ours.into()).expect("a socket");
+    let setup = setup::of(&shape(), grants::Resolved::default(), &Extra::default(), None);
+    (Launcher::fake(control, setup), theirs)
+}
+
+async fn lost(launcher: &Launcher, meanwhile: impl Future<Output = ()>) -> Lost {
+    let (shape, started) = (shape(), Instant::now());
+    let clock = Clock::new(started, 20_000);
+    let (followed, ()) = tokio::join!(follow(launcher, None, b"{}", &shape, clock), meanwhile);
+    assert!(started.elapsed() < Duration::from_secs(10), "it waited for the call's limit");
+    followed.expect_err("lost")
+}
+
+#[tokio::test]
+async fn a_lost_launcher_is_told_at_once_though_the_pipes_stay_open() {
+    let (launcher, theirs) = fake();
+    let mut kept = Vec::new();
+    let dies = async {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let (start, pipes) = protocol::receive::<ToLauncher>(theirs.as_fd()).expect("a message").expect("one");
+        assert!(matches!(start, ToLauncher::Start { timeout_ms: 15_000..=20_000, .. }), "{start:?}");
+        kept = pipes;
+        drop(theirs);
+    };
+    let lost = lost(&launcher, dies).await;
+    assert!(matches!(&lost, Lost::Fault(fault) if fault.retryable && fault.message.contains("lost")));
+    assert_eq!(kept.len(), 3);
+}
+
+#[tokio::test]
+async fn a_launcher_that_was_gone_before_the_call_is_another_matter() {
+    let (launcher, theirs) = fake();
+    assert!(launcher.waits());
+    // It took nothing: the start lay in its queue when it died.
+    let dies = async {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        drop(theirs);
+    };
+    assert!(matches!(lost(&launcher, dies).await, Lost::Before));
+    let (launcher, theirs) = fake();
+    drop(theirs);
+    assert!(!launcher.waits());
+    assert!(matches!(lost(&launcher, async {}).await, Lost::Before));
+}
+
+/// P15 before anything runs: the caller is told in time, and what hangs is killed though it sees no closed socket.
+#[tokio::test]
+async fn a_launcher_that_does_not_come_up_is_killed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let script = folder.path().join("hangs");
+    std::fs::write(&script, "#!/bin/sh\nexec sleep 61.73\n").expect("a script");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&script, mode).expect("chmod");
+    // Inherited, so that the shell can read it.
+    let flags = nix::fcntl::OFlag::O_RDONLY;
+    let own = nix::fcntl::open(&script, flags, nix::sys::stat::Mode::empty()).expect("open");
+    let scripts = Scripts::new(Arc::new(Launchers::new(own, identity::POOL)));
+    let per_call = PerCall { timeout_ms: 200, source: None };
+    let confinement = Confinement { shape: shape().into(), per_call };
+    let (events, _kept) = tokio::sync::mpsc::unbounded_channel();
+    let started = Instant::now();
+    let fault = scripts.one(&confinement, b"{}", started, &events).await.expect_err("too late");
+    assert!(started.elapsed() < Duration::from_millis(1200), "{:?}", started.elapsed());
+    assert_eq!((fault.kind, fault.retryable), (Kind::TimeoutError, true));
+    assert!(fault.message.contains("walls of the tool are still being raised"), "{}", fault.message);
+    let hangs = || {
+        let all = std::fs::read_dir("/proc").expect("proc").flatten();
+        let lines = all.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
+        lines.filter(|line| line.starts_with(b"sleep\x0061.73")).count()
+    };
+    while hangs() > 0 {
+        assert!(started.elapsed() < Duration::from_secs(10), "it was not killed");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[test]
+fn a_failed_entry_point_and_a_file_too_large_have_their_own_words() {
+    let exited = |status| Exited {
+        status,
+        killed: None,
+        cpu_ms: 0,
+        peak_memory_bytes: None,
+        scratch_full: false,
+        processes_refused: false,
+    };
+    let logs = ["Traceback".to_owned(), "toolhost: no function 'f'; set handler.entryPoint".to_owned()];
+    let ending = |shape: &Shape, status| judge(&Captured::default(), &exited(status), shape, 100, &logs);
+    let plain = shape();
+    let entered = Shape { entry_point: Some("f".to_owned()), ..shape() };
+    assert_eq!(ending(&plain, 1 << 8), Ending::Exited { code: 1 });
+    let message = "no function 'f'; set handler.entryPoint".to_owned();
+    assert_eq!(ending(&entered, 1 << 8), Ending::Raised { message });
+    assert_eq!(ending(&entered, 11), Ending::Signalled { signal: 11 });
+    let allowed = Limit::FileBytes.house_default();
+    assert_eq!(ending(&plain, nix::libc::SIGXFSZ), Ending::OverLimit { limit: Limit::FileBytes, allowed });
+}

@@ -1,0 +1,244 @@
+//! Staged grants, judged from outside: what reaches the tool's folder, what does not, and what is said of it.
+
+use crate::escapes::{Ended, Playground, Who, is_root, processes_of};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+const START: &str = "import json, os, sys, time\nfrom pathlib import Path\nout = Path('out')\n";
+const POLICY: &str = "[files]\nread = [{ path = \"./**\", why = \"t\" }]\nwrite = [{ path = \"./**\", why = \"t\" }]\n";
+
+fn everybody() -> impl Iterator<Item = Playground> {
+    [Who::Root, Who::User].into_iter().filter(|who| who.possible()).map(|who| {
+        let playground = Playground::new(who, "/var/tmp");
+        playground.policy("staging", "esc:*", POLICY);
+        playground
+    })
+}
+
+/// A tool that may write `out/*.csv`; its folder `out` holds `old.csv`.
+fn tool(playground: &Playground, name: &str, script: &str, limits: Value) -> PathBuf {
+    let more = json!({
+        "securityContext": {"fileAccess": {"allowRead": ["self"], "allowWrite": ["out/*.csv"]}},
+        "limits": limits,
+        "execution": {"timeoutMs": 8000},
+    });
+    let folder = playground.tool(name, "python", &format!("{START}{script}"), more);
+    fs::create_dir_all(folder.join("out")).unwrap();
+    fs::write(folder.join("out/old.csv"), "old").unwrap();
+    playground.settle();
+    folder.join("out")
+}
+
+fn files(folder: &Path) -> BTreeMap<String, String> {
+    let entries = fs::read_dir(folder).unwrap().map(Result::unwrap);
+    let name = |entry: &fs::DirEntry| entry.file_name().into_string().unwrap();
+    entries.map(|entry| (name(&entry), fs::read_to_string(entry.path()).unwrap())).collect()
+}
+
+fn untouched(out: &Path) -> bool {
+    files(out) == BTreeMap::from([("old.csv".to_owned(), "old".to_owned())])
+}
+
+/// path → why it was dropped, empty where it was published.
+fn told(ended: &Ended) -> BTreeMap<String, String> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let all = ended.out["artifacts"].as_array().unwrap_or_else(|| panic!("{ended:?}"));
+    assert!(all.iter().all(|a| (a["published"] == true) == a["dropped_because"].is_null()), "{all:?}");
+    all.iter().map(|a| (text(&a["path"]), text(&a["dropped_because"]))).collect()
+}
+
+#[test]
+fn what_matches_is_published_as_the_folders_owner() {
+    let script = "assert (out / 'old.csv').read_text() == 'old'\n\
+        (out / 'new.csv').write_text('1,2')\nos.chmod('out/new.csv', 0o666)\n\
+        (out / 'secret.csv').write_text('3')\nos.chmod('out/secret.csv', 0o600)\n\
+        (out / 'old.csv').write_text('changed')\n(out / 'note.txt').write_text('x')\n\
+        (out / 'x.tool.json').write_text('{}')\n\
+        refused = 0\n\
+        for make in (lambda: os.symlink('/etc/passwd', 'out/link.csv'), lambda: os.link('out/new.csv', 'out/hard.csv'), lambda: os.mkfifo('out/pipe.csv')):\n\
+        \x20   try:\n        make()\n    except OSError:\n        refused += 1\n\
+        print(json.dumps(refused))\n";
+    for playground in everybody() {
+        let out = tool(&playground, "maker", script, json!({}));
+        let ended = playground.call("esc:maker", "{}", &[]);
+        assert_eq!((ended.code, &ended.out["outputData"]), (Some(0), &json!(3)), "{ended:?}");
+        let wanted = [("new.csv", "1,2"), ("old.csv", "changed"), ("secret.csv", "3")];
+        assert_eq!(files(&out), wanted.map(|(name, text)| (name.to_owned(), text.to_owned())).into());
+        let owner = fs::metadata(&out).unwrap();
+        for (name, mode) in [("new.csv", 0o644), ("old.csv", 0o644), ("secret.csv", 0o600)] {
+            let facts = fs::symlink_metadata(out.join(name)).unwrap();
+            assert!(facts.is_file() && facts.nlink() == 1, "{name}");
+            assert_eq!(facts.mode() & 0o7777, mode, "{name}");
+            assert_eq!((facts.uid(), facts.gid()), (owner.uid(), owner.gid()), "{name}");
+        }
+        let told = told(&ended);
+        assert!(["out/new.csv", "out/old.csv", "out/secret.csv"].iter().all(|name| told[*name].is_empty()), "{told:?}");
+        assert!(
+            ["out/note.txt", "out/x.tool.json"].iter().all(|name| told[*name].contains("matches none")),
+            "{told:?}"
+        );
+        assert_eq!(told.len(), 5, "{told:?}");
+    }
+}
+
+/// Half a result would look like a whole one.
+#[test]
+fn too_many_or_too_much_is_not_published_at_all() {
+    let many = "for n in range(1001):\n    (out / f'{n}.csv').write_text('')\nprint(1)\n";
+    let much = "with open('out/holes.csv', 'w') as f:\n    f.truncate(3 << 20)\n(out / 'small.csv').write_text('x')\nprint(1)\n";
+    for playground in everybody() {
+        for (name, script, why) in [("many", many, "more than 1000 files"), ("much", much, "scratchBytes allows")] {
+            let out = tool(&playground, name, script, json!({"scratchBytes": 8 << 20}));
+            if name == "much" {
+                let path = playground.path("user_scripts/much/much.tool.json");
+                fs::write(&path, fs::read_to_string(&path).unwrap().replace("8388608", "1048576")).unwrap();
+            }
+            let ended = playground.call(&format!("esc:{name}"), "{}", &[]);
+            assert_eq!(ended.code, Some(0), "{ended:?}");
+            assert!(untouched(&out), "{name}: {:?}", files(&out).keys());
+            let told = told(&ended);
+            assert!(told.len() == 1 && told["out"].contains(why), "{name}: {told:?}");
+        }
+    }
+}
+
+#[test]
+fn nothing_is_published_without_a_good_answer() {
+    let write = "(out / 'new.csv').write_text('x')\n(out / 'old.csv').write_text('changed')\n";
+    let ends = [
+        ("fails", "sys.exit(3)\n", "ScriptError"),
+        ("raises", "raise ValueError('no')\n", "ScriptError"),
+        ("dies", "os.kill(os.getpid(), 9)\nimport ctypes\nctypes.string_at(8)\n", "ScriptError"),
+        ("late", "time.sleep(60)\n", "TimeoutError"),
+        ("silent", "pass\n", "ScriptError"),
+        ("wordy", "print('hello')\n", "ScriptError"),
+        ("floods", "while True:\n    os.write(1, b'x' * 65536)\n", "ResourceLimitError"),
+    ];
+    for playground in everybody() {
+        for (name, end, kind) in ends {
+            let out = tool(&playground, name, &format!("{write}{end}"), json!({}));
+            let more: &[&str] = if name == "late" { &["--timeout-ms", "1500"] } else { &[] };
+            let ended = playground.call(&format!("esc:{name}"), "{}", more);
+            assert_eq!(ended.error().0, kind, "{name}: {ended:?}");
+            assert!(untouched(&out), "{name}: {:?}", files(&out));
+            assert_eq!(ended.out["artifacts"], json!([]), "{name}");
+        }
+    }
+}
+
+#[test]
+fn a_folder_that_became_a_link_leads_nowhere() {
+    for playground in everybody() {
+        let out = tool(&playground, "slow", "(out / 'new.csv').write_text('x')\ntime.sleep(3)\nprint(1)\n", json!({}));
+        let aim = playground.path("granted/ro-sibling");
+        let before = files(&aim);
+        let script = playground.path("user_scripts/slow/main.py").display().to_string();
+        let ended = std::thread::scope(|scope| {
+            let call = scope.spawn(|| playground.call("esc:slow", "{}", &[]));
+            let until = Instant::now() + Duration::from_secs(20);
+            while processes_of(&script).is_empty() {
+                assert!(Instant::now() < until, "it does not start");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            std::thread::sleep(Duration::from_millis(500));
+            fs::rename(&out, out.with_file_name("was")).unwrap();
+            symlink(&aim, &out).unwrap();
+            call.join().unwrap()
+        });
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        let told = told(&ended);
+        assert!(told.len() == 1 && told["out"].contains("replaced during the call"), "{told:?}");
+        assert_eq!(files(&aim), before);
+        assert!(untouched(&out.with_file_name("was")));
+    }
+}
+
+/// What does not fit is a limit with its name; more folders than the host can hand over are refused before the run.
+#[test]
+fn what_cannot_be_staged_is_refused_before_the_run() {
+    for playground in everybody() {
+        let out = tool(&playground, "large", "print(1)\n", json!({"scratchBytes": 65_536}));
+        fs::write(out.join("old.csv"), vec![b'x'; 300_000]).unwrap();
+        let ended = playground.call("esc:large", "{}", &[]);
+        let (kind, message) = ended.error();
+        assert_eq!(kind, "ResourceLimitError", "{ended:?}");
+        assert!(message.contains("scratchBytes is 65536 bytes"), "{message}");
+
+        let places: Vec<String> = (0..33).map(|n| format!("o{n}/*.csv")).collect();
+        let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["self"], "allowWrite": places}}});
+        playground.tool("wide", "python", "print(1)\n", asks);
+        playground.settle();
+        let ended = playground.call("esc:wide", "{}", &[]);
+        let (kind, message) = ended.error();
+        assert_eq!((kind, ended.code), ("SecurityError", Some(3)), "{ended:?}");
+        assert!(message.contains("33 staged folders") && message.contains("32"), "{message}");
+        assert!(ended.out["error"].to_string().len() < 500 && !message.contains('/'), "{ended:?}");
+    }
+}
+
+/// Preview 1: the first opened folder that lets it make `a.csv` gets it; then the same for `b.txt`.
+const WASI: &str = r#"(module
+  (import "wasi_snapshot_preview1" "fd_write" (func $fd_write (param i32 i32 i32 i32) (result i32)))
+  (import "wasi_snapshot_preview1" "path_open"
+    (func $path_open (param i32 i32 i32 i32 i32 i64 i64 i32 i32) (result i32)))
+  (memory (export "memory") 1)
+  (data (i32.const 1024) "a.csv")
+  (data (i32.const 1040) "b.txt")
+  (data (i32.const 1056) "1\n")
+  (func $write (param $fd i32)
+    (i32.store (i32.const 0) (i32.const 1056))
+    (i32.store (i32.const 4) (i32.const 2))
+    (drop (call $fd_write (local.get $fd) (i32.const 0) (i32.const 1) (i32.const 8))))
+  (func $make (param $name i32) (local $fd i32)
+    (local.set $fd (i32.const 3))
+    (loop $next
+      (if (i32.eqz (call $path_open (local.get $fd) (i32.const 0) (local.get $name) (i32.const 5) (i32.const 1)
+            (i64.const 64) (i64.const 0) (i32.const 0) (i32.const 16)))
+        (then (call $write (i32.load (i32.const 16))) (return)))
+      (local.set $fd (i32.add (local.get $fd) (i32.const 1)))
+      (br_if $next (i32.lt_u (local.get $fd) (i32.const 9)))))
+  (func (export "_start")
+    (call $make (i32.const 1024))
+    (call $make (i32.const 1040))
+    (call $write (i32.const 1))))"#;
+
+#[test]
+fn a_wasi_tool_publishes_by_the_same_rule() {
+    for playground in everybody() {
+        let out = tool(&playground, "guest", "", json!({}));
+        let folder = out.parent().unwrap();
+        fs::remove_file(folder.join("main.py")).unwrap();
+        fs::write(folder.join("main.wat"), WASI).unwrap();
+        let manifest = folder.join("guest.tool.json");
+        let text = fs::read_to_string(&manifest).unwrap();
+        let text = text.replace("main.py", "main.wat").replace("\"python\"", "\"wasm\"").replace("8000", "30000");
+        fs::write(&manifest, text).unwrap();
+        playground.settle();
+        let ended = playground.call("esc:guest", "{}", &[]);
+        assert_eq!((ended.code, &ended.out["outputData"]), (Some(0), &json!(1)), "{ended:?}");
+        let wanted = [("a.csv", "1\n"), ("old.csv", "old")];
+        assert_eq!(files(&out), wanted.map(|(name, text)| (name.to_owned(), text.to_owned())).into(), "{ended:?}");
+        let told = told(&ended);
+        assert!(told["out/a.csv"].is_empty() && told["out/b.txt"].contains("matches none"), "{told:?}");
+        let (facts, owner) = (fs::metadata(out.join("a.csv")).unwrap(), fs::metadata(&out).unwrap());
+        assert_eq!((facts.uid(), facts.gid()), (owner.uid(), owner.gid()));
+    }
+}
+
+/// RLIMIT_FSIZE: a tool is pid 1 of its own world, where the kernel sends no SIGXFSZ; it sees EFBIG, its child the signal.
+#[test]
+fn a_file_too_large_is_an_error_number_in_the_tool() {
+    let playground = Playground::new(if is_root() { Who::Root } else { Who::User }, "/var/tmp");
+    let script = "import errno, json, os, signal, subprocess\nsignal.signal(signal.SIGXFSZ, signal.SIG_DFL)\n\
+        try:\n    os.write(os.open('/tmp/x', os.O_WRONLY | os.O_CREAT), bytes(4096)); os.write(os.open('/tmp/x', os.O_WRONLY | os.O_APPEND), b'x')\n    saw = 0\nexcept OSError as e:\n    saw = e.errno\n\
+        child = subprocess.run(['/bin/sh', '-c', 'head -c 8192 /dev/zero > /tmp/y; exit $?'], stderr=subprocess.DEVNULL)\n\
+        print(json.dumps([errno.errorcode.get(saw, saw), child.returncode]))\n";
+    playground.tool("large", "python", script, json!({"limits": {"fileBytes": 4096}}));
+    playground.settle();
+    let ended = playground.call("esc:large", "{}", &[]);
+    assert_eq!(ended.out["outputData"], json!(["EFBIG", 153]), "{ended:?}");
+}

@@ -47,8 +47,8 @@ fn untouched(out: &Path) -> bool {
 fn told(ended: &Ended) -> BTreeMap<String, String> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let all = ended.out["artifacts"].as_array().unwrap_or_else(|| panic!("{ended:?}"));
-    assert!(all.iter().all(|a| (a["published"] == true) == a["dropped_because"].is_null()), "{all:?}");
-    all.iter().map(|a| (text(&a["path"]), text(&a["dropped_because"]))).collect()
+    assert!(all.iter().all(|a| (a["published"] == true) == a["droppedBecause"].is_null()), "{all:?}");
+    all.iter().map(|a| (text(&a["path"]), text(&a["droppedBecause"]))).collect()
 }
 
 #[test]
@@ -103,6 +103,30 @@ fn too_many_or_too_much_is_not_published_at_all() {
             let told = told(&ended);
             assert!(told.len() == 1 && told["out"].contains(why), "{name}: {told:?}");
         }
+    }
+}
+
+/// An answer that speaks of files which are not there is no success.
+#[test]
+fn a_file_that_cannot_be_written_out_fails_the_call() {
+    for playground in everybody() {
+        let out = tool(&playground, "stuck", "(out / 'a.csv').write_text('x')\nprint(1)\n", json!({}));
+        let slow = "(out / 'a.csv').write_text('x')\ntime.sleep(1)\nprint(1)\n";
+        let script = playground.path("user_scripts/stuck/main.py");
+        fs::write(&script, format!("{START}{slow}")).unwrap();
+        let blocked = out.join("a.csv");
+        let ended = std::thread::scope(|scope| {
+            let call = scope.spawn(|| playground.call("esc:stuck", "{}", &[]));
+            let until = Instant::now() + Duration::from_secs(20);
+            while processes_of(&script.display().to_string()).is_empty() {
+                assert!(Instant::now() < until, "it does not start");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            fs::create_dir(&blocked).unwrap();
+            call.join().unwrap()
+        });
+        assert_eq!(ended.error().0, "InternalError", "{ended:?}");
+        assert!(told(&ended)["out/a.csv"].contains("Is a directory"), "{ended:?}");
     }
 }
 

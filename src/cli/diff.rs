@@ -49,6 +49,7 @@ fn read(settings: &Settings, path: &Path) -> Found {
     let (manifest, _) = manifest::read(&bytes).map_err(|problems| {
         let lines: Vec<String> =
             problems.iter().map(|p| format!("{}:{}: {}: {}", p.line, p.column, p.pointer, p.message)).collect();
+        let lines: Vec<String> = lines.iter().map(|line| manifest::text::printable(line)).collect();
         bad(lines.join("\n"))
     })?;
     let path = path.canonicalize().map_err(|e| bad(e.to_string()))?;

@@ -6,6 +6,7 @@
 use super::host;
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
+use crate::registry;
 use crate::service::runlog::Level;
 use crate::transport::mcp;
 use std::process::ExitCode;
@@ -32,6 +33,12 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     let runtime = host::runtime()?;
     let ended = runtime.block_on(async {
         let service = host::service(settings)?;
+        let ahead = service.clone();
+        tokio::spawn(async move {
+            for tool in ahead.registry().snapshot().list(&registry::Filter::default()) {
+                ahead.prepare(&tool.reference()).await;
+            }
+        });
         let stop = CancellationToken::new();
         let serving = mcp::serve(service, user, tokio::io::stdin(), tokio::io::stdout(), stop.clone());
         tokio::pin!(serving);

@@ -6,7 +6,7 @@
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
 use super::{host, words};
-use crate::manifest::{self, Example};
+use crate::manifest::{self, Example, text};
 use crate::registry;
 use crate::service::runlog::Level;
 use crate::service::{Arguments, CallRequest, Service};
@@ -88,7 +88,7 @@ async fn examples(service: &Arc<Service>, tools: &[Arc<registry::Tool>], all: bo
             words::say(&format!("none {}: no examples to try", tool.reference()));
         }
         for example in &tool.manifest.examples {
-            let what = format!("{}: {}", tool.reference(), example.description);
+            let what = text::printable(&format!("{}: {}", tool.reference(), example.description));
             match tried(service, tool, example).await {
                 Ok(()) => {
                     words::say(&format!("ok   {what}"));
@@ -106,6 +106,7 @@ async fn examples(service: &Arc<Service>, tools: &[Arc<registry::Tool>], all: bo
 
 /// One example through the road; why it failed, if it did.
 async fn tried(service: &Arc<Service>, tool: &registry::Tool, example: &Example) -> Result<(), String> {
+    service.prepare(&tool.reference()).await;
     let report = service
         .call(CallRequest {
             id: None,

@@ -66,4 +66,9 @@ pub type Running<'a> = Pin<Box<dyn Future<Output = Result<Outcome, fault::Fault>
 /// One way to run tools. Dropping the future cancels, kills and reaps.
 pub trait Executor: Send + Sync {
     fn run<'a>(&'a self, context: &'a Context, call: Call, events: &'a Events) -> Running<'a>;
+
+    /// Does ahead of calls what their time limit should not pay for, where there is anything.
+    fn prepare<'a>(&'a self, _shape: &'a policy::Shape) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+        Box::pin(async {})
+    }
 }

@@ -73,6 +73,7 @@ pub struct Denial {
 
 /// A file a staged grant published, or dropped and why.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Artifact {
     /// Relative to the tool's folder.
     pub path: String,
@@ -80,6 +81,9 @@ pub struct Artifact {
     pub published: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dropped_because: Option<String>,
+    /// It was to be published and this host could not: no rule dropped it.
+    #[serde(skip)]
+    pub failed: bool,
 }
 
 #[derive(Clone, Debug, PartialEq)]

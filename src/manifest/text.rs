@@ -44,6 +44,7 @@ fn is_hidden(c: char) -> bool {
             | 0x2028..=0x202e // line and paragraph separators, bidi embeddings
             | 0x2060..=0x206f // invisible operators, bidi isolates
             | 0x3164 | 0xfeff | 0xffa0 | 0xfff9..=0xfffb
+            | 0x2800 | 0xfe00..=0xfe0d | 0x1d173..=0x1d17a // blank pattern, selectors (not those of emoji), musical format
             | 0xfdd0..=0xfdef // noncharacters
             | 0xe0000..=0xe0fff) // tag characters, selectors that draw nothing
         || code & 0xfffe == 0xfffe // noncharacters at the end of each plane

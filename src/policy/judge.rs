@@ -335,22 +335,13 @@ impl<'a> Judge<'a> {
     }
 }
 
-/// Does writing here make a module or package that this Python script finds by its name, before its own library?
+/// Do the asked names make a module that this Python script would find by its name, before its own library?
 /// (Node and Bun look for bare names in `node_modules` only.)
 fn importable(ask: &Area, script: &Path) -> bool {
-    if script.extension().is_none_or(|ending| ending != "py") {
-        return false;
-    }
+    let python = script.extension().is_some_and(|ending| ending == "py");
     let beside = script.parent();
-    let at = ask.folder();
-    let package = at.file_name().is_some_and(|name| {
-        name.as_encoded_bytes().iter().all(|b| b.is_ascii_alphanumeric() || *b == b'_' || !b.is_ascii())
-    });
-    let code = match ask {
-        Area::Tree(_) => true,
-        Area::File(_) | Area::Names { .. } => CODE.iter().any(|ending| could_end_in(ask, ending)),
-    };
-    code && (Some(at) == beside || (package && at.parent() == beside))
+    let code = CODE.iter().any(|ending| could_end_in(ask, ending));
+    python && code && (Some(ask.folder()) == beside || ask.folder().parent() == beside)
 }
 
 /// The ask itself spells this ending. (What `out/*` lets a tool write is never loaded either: `Decision::may_write`.)

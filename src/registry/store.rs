@@ -222,7 +222,7 @@ fn log(reports: &[FileReport]) {
             (Status::Skipped, Some(first)) => {
                 tracing::warn!(
                     path,
-                    pointer = first.pointer,
+                    pointer = text::printable(&first.pointer),
                     line = first.line,
                     "manifest skipped: {}",
                     text::printable(&first.message)

@@ -50,7 +50,10 @@ pub fn resolve(shape: &Shape, script: bool) -> Result<Resolved, Fault> {
                 let folder = open_folder(path, grant, shape)?;
                 check_mounts(path, &points)?;
                 if grant.access == Access::Write {
-                    check_writable(path)?;
+                    check_writable(
+                        path,
+                        if path.starts_with(&shape.folder) { code(shape.runtime.language) } else { &[] },
+                    )?;
                 }
                 if path.starts_with("/tmp") || path.starts_with("/dev/shm") {
                     masks.extend(specials(path)?);
@@ -329,8 +332,20 @@ pub fn is_definition(name: &str) -> bool {
     name.ends_with(".tool.json") || crate::policy::is_policy_file(name)
 }
 
-/// A writable tree must hold nothing through which a write reaches further, or that a later run executes.
-fn check_writable(path: &Path) -> Result<(), Fault> {
+/// How files end that a script of this language may load from below its own folder.
+fn code(language: Language) -> &'static [&'static str] {
+    match language {
+        Language::Python => &[".py", ".pyc", ".pyd", ".pth", ".so"],
+        Language::Nodejs | Language::Bun => {
+            &[".js", ".mjs", ".cjs", ".jsx", ".ts", ".mts", ".cts", ".tsx", ".node", ".wasm", "package.json"]
+        }
+        Language::Wasm => &[],
+    }
+}
+
+/// A writable tree must hold nothing through which a write reaches further, or that a later run executes: `code` are
+/// the endings of what would.
+fn check_writable(path: &Path, code: &[&str]) -> Result<(), Fault> {
     use std::os::unix::fs::MetadataExt;
     for (seen, entry) in walkdir::WalkDir::new(path).follow_links(false).into_iter().enumerate() {
         if seen > MAX_WRITABLE_ENTRIES {
@@ -363,6 +378,12 @@ fn check_writable(path: &Path) -> Result<(), Fault> {
                 "{place}: a tool may not write where tools, policies or packages lie; move it out of the grant"
             );
             return Err(refuse("a writable folder holds a tool, policy or packages", person));
+        }
+        if meta.is_file() && code.iter().any(|ending| name.ends_with(ending)) {
+            let person = format!(
+                "{place}: the tool's next run could load what it wrote there; move the file out of the grant, or grant a folder outside of the script's own"
+            );
+            return Err(refuse("a writable folder beside the script holds code", person));
         }
     }
     Ok(())

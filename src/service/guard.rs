@@ -2,7 +2,9 @@
 //!
 //! For: the road. In: nothing. Out: a turn, or a retryable `RateLimitError`. Never: an unbounded queue.
 
+use super::Arguments;
 use crate::fault;
+use serde_json::Value;
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -10,11 +12,16 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 pub const RUNNING: usize = 64;
 /// Calls that may wait behind them.
 pub const WAITING: usize = 1024;
+/// Memory for the arguments of all admitted calls together, KiB.
+const ROOM_KIB: u32 = 256 * 1024;
+/// What one value costs in memory beside its text, about, bytes.
+const NODE: usize = 64;
 
 #[derive(Debug)]
 pub struct Guard {
     running: Arc<Semaphore>,
     admitted: Arc<Semaphore>,
+    room: Arc<Semaphore>,
 }
 
 /// Held while a call runs; dropping it lets the next one in.
@@ -22,25 +29,56 @@ pub struct Guard {
 pub struct Turn {
     _running: OwnedSemaphorePermit,
     _admitted: OwnedSemaphorePermit,
+    _room: OwnedSemaphorePermit,
 }
 
 impl Guard {
     pub fn new(running: usize, waiting: usize) -> Guard {
         let running = running.clamp(1, Semaphore::MAX_PERMITS / 4);
         let waiting = waiting.min(Semaphore::MAX_PERMITS / 4);
-        Guard { running: Arc::new(Semaphore::new(running)), admitted: Arc::new(Semaphore::new(running + waiting)) }
+        Guard {
+            running: Arc::new(Semaphore::new(running)),
+            admitted: Arc::new(Semaphore::new(running + waiting)),
+            room: Arc::new(Semaphore::new(ROOM_KIB as usize)),
+        }
     }
 
-    /// Waits for a turn, in order; refuses at once where too many wait already.
-    pub async fn enter(&self) -> Result<Turn, fault::Fault> {
-        let admitted = self.admitted.clone().try_acquire_owned().map_err(|_| {
-            fault::Fault::new(fault::Kind::RateLimitError, "Too many calls are waiting in this host.").retryable()
-        })?;
+    /// Waits for a turn, in order; refuses at once where too many wait already, or too much.
+    pub async fn enter(&self, arguments: &Arguments) -> Result<Turn, fault::Fault> {
+        let full =
+            || fault::Fault::new(fault::Kind::RateLimitError, "Too many calls are waiting in this host.").retryable();
+        let admitted = self.admitted.clone().try_acquire_owned().map_err(|_| full())?;
+        let room = u32::try_from(weight(arguments) / 1024).unwrap_or(ROOM_KIB).min(ROOM_KIB);
+        let room = self.room.clone().try_acquire_many_owned(room).map_err(|_| full())?;
         let running =
             self.running.clone().acquire_owned().await.map_err(|_| {
                 fault::Fault::new(fault::Kind::InternalError, "This host is shutting down.").retryable()
             })?;
-        Ok(Turn { _running: running, _admitted: admitted })
+        Ok(Turn { _running: running, _admitted: admitted, _room: room })
+    }
+}
+
+/// What arguments hold in memory while they wait, about, bytes. A text is weighed as what it may become.
+fn weight(arguments: &Arguments) -> usize {
+    match arguments {
+        Arguments::Text(text) => text.len().saturating_mul(NODE / 2),
+        Arguments::Strings(pairs) => pairs.iter().map(|(name, value)| name.len() + value.len() + NODE).sum(),
+        Arguments::Value(value) => {
+            let (mut sum, mut open) = (0usize, vec![value]);
+            while let Some(value) = open.pop() {
+                sum += NODE;
+                match value {
+                    Value::String(text) => sum += text.len(),
+                    Value::Array(items) => open.extend(items),
+                    Value::Object(fields) => {
+                        sum += fields.keys().map(|name| name.len() + NODE).sum::<usize>();
+                        open.extend(fields.values());
+                    }
+                    Value::Null | Value::Bool(_) | Value::Number(_) => {}
+                }
+            }
+            sum
+        }
     }
 }
 
@@ -52,15 +90,28 @@ mod tests {
     #[tokio::test]
     async fn one_runs_one_waits_the_third_is_refused() {
         let guard = Arc::new(Guard::new(1, 1));
-        let first = guard.enter().await.unwrap();
+        let none = || Arguments::Text(String::new());
+        let first = guard.enter(&none()).await.unwrap();
         let waiting = tokio::spawn({
             let guard = guard.clone();
-            async move { guard.enter().await }
+            async move { guard.enter(&none()).await }
         });
         tokio::time::sleep(Duration::from_millis(20)).await;
-        let third = guard.enter().await.expect_err("no room");
+        let third = guard.enter(&none()).await.expect_err("no room");
         assert!(third.kind == fault::Kind::RateLimitError && third.retryable);
         drop(first);
         assert!(waiting.await.unwrap().is_ok());
+    }
+
+    #[tokio::test]
+    async fn large_arguments_share_one_room() {
+        let guard = Guard::new(64, 64);
+        let large = Arguments::Value(Value::Array(vec![Value::from(0); 2_000_000]));
+        let first = guard.enter(&large).await.unwrap();
+        let _second = guard.enter(&large).await.unwrap();
+        assert_eq!(guard.enter(&large).await.expect_err("full").kind, fault::Kind::RateLimitError);
+        assert!(guard.enter(&Arguments::Text("{}".into())).await.is_ok(), "small ones go on");
+        drop(first);
+        assert!(guard.enter(&large).await.is_ok());
     }
 }

@@ -122,6 +122,16 @@ impl Service {
         trace.finish(result)
     }
 
+    /// Makes ready, ahead of its calls, what a tool needs made ready once (a WASI module: compiled code).
+    pub async fn prepare(&self, reference: &str) {
+        let standing = self.standing();
+        let Ok(tool) = standing.snapshot.find(reference) else { return };
+        let decided = standing.decided(&tool);
+        if let (Ok(shape), Ok(executor)) = (&decided.decision.shape, self.executor(&tool.manifest.handler)) {
+            executor.prepare(shape).await;
+        }
+    }
+
     /// Records a call that no tool could be found for before the road began, and reports it.
     pub fn refuse(&self, user: &str, asked: &str, fault: Fault) -> Report {
         let request = CallRequest {
@@ -143,7 +153,7 @@ impl Service {
     /// its record as surely as a run does.
     async fn road(&self, request: CallRequest, trace: &mut Trace) -> Result<Value, Fault> {
         trace.owes(self.parts.audit.open()?);
-        let _turn = self.guard.enter().await?;
+        let _turn = self.guard.enter(&request.arguments).await?;
         let standing = self.standing();
         let tool = standing.snapshot.find(&request.tool)?;
         let method = self.parts.executors.methods.find(&tool.manifest.handler);
@@ -169,6 +179,7 @@ impl Service {
             _ => None,
         };
         let output = format::judge(ending, logs)?;
+        trace.published()?;
         tool.manifest.check_output(whole.as_ref().unwrap_or(&output))?;
         Ok(output)
     }

@@ -176,6 +176,26 @@ impl Trace {
         &self.logs
     }
 
+    /// What a tool wrote and does not lie where it should: said, or, where this host failed to write it, a failure.
+    pub fn published(&mut self) -> Result<(), Fault> {
+        let missing = self.artifacts.iter().filter(|artifact| !artifact.published);
+        let lines: Vec<(bool, String)> = missing
+            .map(|artifact| {
+                let why = artifact.dropped_because.as_deref().unwrap_or("it was dropped");
+                (artifact.failed, text::printable(&format!("not published: {}: {why}", artifact.path)))
+            })
+            .collect();
+        let failed = lines.iter().any(|(failed, _)| *failed);
+        let lines: Vec<String> = lines.into_iter().map(|(_, line)| line).collect();
+        let all = lines.join("\n");
+        self.notes.extend(lines);
+        if !failed {
+            return Ok(());
+        }
+        let message = "The tool answered, but not all of its files could be written to their folder.";
+        Err(Fault::new(Kind::InternalError, message).details(all))
+    }
+
     /// Closes the call: the record, the run log, the report.
     pub fn finish(mut self, result: Result<Value, Fault>) -> Report {
         let mut result = result.map_err(|fault| self.decent(fault));

@@ -147,7 +147,7 @@ pub const REFUSALS: &[Case] = &[
     Case {
         name: "the policies to write",
         manifest: r#"{"securityContext":{"fileAccess":{"allowWrite":["{base}/sandbox-policies/**"]}}}"#,
-        held: Refused("SecurityError", 3, "a policy, a manifest or a script could be written"),
+        held: Refused("SecurityError", 3, "a policy, a manifest, a script or a file of this host could be written"),
         ..TOO_MUCH
     },
     Case {

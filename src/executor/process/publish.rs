@@ -28,7 +28,10 @@ const PREFIX: &str = ".toolhost-";
 /// was: nothing that happens here makes a good answer bad, or hides a file that is out already.
 pub async fn all(stages: &[Stage], copies: &[OwnedFd], shape: &Shape) -> Vec<Artifact> {
     let folder = shape.folder.clone();
-    let dropped = |why: &str| stages.iter().map(|stage| dropped(shown(&stage.folder, &folder), why)).collect();
+    let dropped = |why: &str| {
+        let why = Why { text: why.to_owned(), failed: true };
+        stages.iter().map(|stage| dropped(shown(&stage.folder, &folder), &why)).collect()
+    };
     let pairs = stages.iter().zip(copies).map(|(stage, copy)| Ok((stage.clone(), copy.try_clone()?)));
     let Ok(pairs) = pairs.collect::<std::io::Result<Vec<_>>>() else {
         return dropped("the host has no descriptors left");
@@ -53,9 +56,9 @@ fn shown<'a>(folder: &'a Path, own: &Path) -> &'a Path {
     folder.strip_prefix(own).unwrap_or(folder)
 }
 
-fn dropped(path: &Path, why: &str) -> Artifact {
+fn dropped(path: &Path, why: &Why) -> Artifact {
     let path = path.display().to_string();
-    Artifact { path, bytes: 0, published: false, dropped_because: Some(why.to_owned()) }
+    Artifact { path, bytes: 0, published: false, dropped_because: Some(why.text.clone()), failed: why.failed }
 }
 
 /// Why nothing of a folder is published. Holes count as bytes: outside they may not stay holes.
@@ -75,19 +78,19 @@ fn one(
     own: &Path,
     (most, most_bytes): (u64, u64),
     out: &mut Vec<Artifact>,
-) -> Result<(), String> {
-    let wrong = |e: Errno| e.desc().to_owned();
+) -> Result<(), Why> {
+    let wrong = |e: Errno| Why { text: e.desc().to_owned(), failed: true };
     let to = grants::open(&stage.folder, OFlag::O_RDONLY | OFlag::O_DIRECTORY).map_err(|e| match e {
-        Errno::ELOOP | Errno::ENOENT | Errno::ENOTDIR => REPLACED.to_owned(),
+        Errno::ELOOP | Errno::ENOENT | Errno::ENOTDIR => REPLACED.to_owned().into(),
         e => wrong(e),
     })?;
     let stat = fstat(&to).map_err(wrong)?;
     if (stat.st_dev, stat.st_ino) != (stage.device, stage.inode) {
-        return Err(REPLACED.to_owned());
+        return Err(REPLACED.to_owned().into());
     }
     sweep(&to, stat.st_uid, ABANDONED);
     let shown = shown(&stage.folder, own);
-    let listing = copy.try_clone().map_err(|e| e.to_string())?;
+    let listing = copy.try_clone().map_err(|e| Why { text: e.to_string(), failed: true })?;
     let mut listing = nix::dir::Dir::from_fd(listing).map_err(wrong)?;
     let entries = listing.iter().flatten().map(|e| e.file_name().to_owned());
     let mut names: Vec<CString> =
@@ -95,19 +98,31 @@ fn one(
     names.sort();
     if let Some(why) = too_much(copy, &names, most_bytes) {
         // All or nothing: half a result would look like a whole one.
-        return Err(why);
+        return Err(why.into());
     }
     for name in names {
         let path = shown.join(name.to_string_lossy().as_ref()).display().to_string();
-        let mut artifact = Artifact { path, bytes: 0, published: false, dropped_because: None };
+        let mut artifact = Artifact { path, bytes: 0, published: false, dropped_because: None, failed: false };
         match file(copy, &to, &name, &stage.names, most, (stat.st_uid, stat.st_gid)) {
             Ok(Some(bytes)) => (artifact.bytes, artifact.published) = (bytes, true),
             Ok(None) => continue,
-            Err(why) => artifact.dropped_because = Some(why),
+            Err(why) => (artifact.dropped_because, artifact.failed) = (Some(why.text), why.failed),
         }
         out.push(artifact);
     }
     Ok(())
+}
+
+/// Why one file is not published: by a rule, or because this host could not write it.
+struct Why {
+    text: String,
+    failed: bool,
+}
+
+impl From<String> for Why {
+    fn from(text: String) -> Why {
+        Why { text, failed: false }
+    }
 }
 
 /// One entry: published (its size), unchanged (`None`), or dropped (why).
@@ -118,10 +133,10 @@ fn file(
     globs: &[String],
     most: u64,
     owner: (u32, u32),
-) -> Result<Option<u64>, String> {
+) -> Result<Option<u64>, Why> {
     let text = name.to_str().map_err(|_| "its name is not UTF-8".to_owned())?;
     if !manifest::text::is_printable(text) {
-        return Err("its name holds characters that do not print".to_owned());
+        return Err("its name holds characters that do not print".to_owned().into());
     }
     let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
     let source = openat(copy, name, flags, Mode::empty()).map_err(|e| match e {
@@ -132,24 +147,24 @@ fn file(
     if stat.st_mode & SFlag::S_IFMT.bits() != SFlag::S_IFREG.bits() {
         // Places where what lies beside the staged files is shown.
         let point = openat(to, name, OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC, Mode::empty());
-        return if point.is_ok() { Ok(None) } else { Err("it is not a regular file".to_owned()) };
+        return if point.is_ok() { Ok(None) } else { Err("it is not a regular file".to_owned().into()) };
     }
     if !globs.iter().any(|glob| policy::name_matches(glob, text)) {
         let beside = openat(to, name, OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC, Mode::empty()).is_ok();
         return if beside && stat.st_size == 0 {
             Ok(None)
         } else {
-            Err(format!("its name matches none of {}", globs.join(", ")))
+            Err(format!("its name matches none of {}", globs.join(", ")).into())
         };
     }
     if grants::is_definition(text) {
-        return Err("a tool may not make tools or policies".to_owned());
+        return Err("a tool may not make tools or policies".to_owned().into());
     }
     if stat.st_nlink != 1 {
-        return Err("it has more than one hard link".to_owned());
+        return Err("it has more than one hard link".to_owned().into());
     }
     if stat.st_size as u64 > most {
-        return Err(format!("it is larger than fileBytes ({most} bytes)"));
+        return Err(format!("it is larger than fileBytes ({most} bytes)").into());
     }
     let size = stat.st_size as u64;
     let source = std::fs::File::from(source);
@@ -157,7 +172,8 @@ fn file(
         return Ok(None);
     }
     // Never writable by others, whatever the tool set.
-    write(to, name, &source, size, stat.st_mode & 0o644, owner).map_err(|e| e.to_string())?;
+    let failed = |e: std::io::Error| Why { text: e.to_string(), failed: true };
+    write(to, name, &source, size, stat.st_mode & 0o644, owner).map_err(failed)?;
     Ok(Some(size))
 }
 

@@ -214,6 +214,11 @@ impl Wasm {
 }
 
 impl Executor for Wasm {
+    fn prepare<'a>(&'a self, shape: &'a policy::Shape) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+        // What is wrong with it, the call will say.
+        Box::pin(async { drop(Wasm::prepare(self, shape).await) })
+    }
+
     fn run<'a>(&'a self, context: &'a Context, call: Call, events: &'a Events) -> Running<'a> {
         Box::pin(async move {
             let came = Instant::now();

@@ -19,9 +19,9 @@ use tokio::sync::{Mutex, mpsc};
 use tokio_util::sync::CancellationToken;
 
 /// Longest line that is read, bytes.
-const LONGEST: usize = 16 * 1024 * 1024;
+const LONGEST: usize = 8 * 1024 * 1024;
 /// Messages that wait to be handled.
-const AHEAD: usize = 32;
+const AHEAD: usize = 4;
 /// How long calls may still finish after the client closed its end: enough for `printf … | toolhost serve`.
 const GRACE: Duration = Duration::from_millis(500);
 

@@ -3,6 +3,8 @@
 //! For: `tools/call`. In: a report. Out: a `CallToolResult`, complete in both eras. Never: a host path.
 
 use super::tools;
+use crate::executor::Artifact;
+use crate::manifest::text;
 use crate::service::{Report, format};
 use rmcp::model::{CallToolResult, ContentBlock, MetaObject};
 use serde_json::{Value, json};
@@ -27,7 +29,17 @@ fn success(report: &Report) -> CallToolResult {
     let wraps = report.manifest.as_ref().is_some_and(|manifest| tools::wraps(manifest)) && !report.speaks_envelope;
     let structured = if wraps { json!({"result": answer}) } else { answer };
     let text = format::visible_json(&format::content(&structured, schema), &structured);
-    let mut result = CallToolResult::success(vec![ContentBlock::text(text)]);
+    let mut content = vec![ContentBlock::text(text)];
+    let missing: Vec<_> = report.artifacts.iter().filter(|artifact| !artifact.published).collect();
+    if !missing.is_empty() {
+        // The answer may well speak of these files as if they were there.
+        let line = |artifact: &&Artifact| {
+            format!("{}: {}", artifact.path, artifact.dropped_because.as_deref().unwrap_or("it was dropped"))
+        };
+        let lines: Vec<String> = missing.iter().map(line).collect();
+        content.push(ContentBlock::text(text::printable_block(&format!("Not published:\n{}", lines.join("\n")))));
+    }
+    let mut result = CallToolResult::success(content);
     result.structured_content = Some(structured).filter(Value::is_object);
     result
 }

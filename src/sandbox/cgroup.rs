@@ -29,6 +29,10 @@ pub struct Cgroups {
 }
 
 const FOLDER: &str = "toolhost";
+/// v2: where a host stands that had to leave the group it was given.
+const LEAF: &str = "toolhost-host";
+/// v2: what must be on below a group. CPU time is counted in every group (`cpu.stat`) without a controller.
+const CONTROLLERS: [&str; 2] = ["memory", "pids"];
 
 impl Cgroups {
     /// Finds the hierarchies this process may make groups in; removes what dead hosts left there.
@@ -61,8 +65,7 @@ impl Cgroups {
         })
     }
 
-    /// As root below the root of the hierarchy; else below our own group, where it was delegated with the
-    /// controllers on.
+    /// As root below the root of the hierarchy; else below our own group, where it was delegated to us.
     fn v2() -> Option<Cgroups> {
         let mounts = std::fs::read_to_string("/proc/self/mounts").ok()?;
         let mount = mounts.lines().find_map(|line| {
@@ -72,24 +75,17 @@ impl Cgroups {
         })?;
         let own = own_groups();
         let own = mount.join(own.get("")?.trim_start_matches('/'));
-        for parent in [mount, own] {
-            let switch = parent.join("cgroup.subtree_control");
-            let _ = std::fs::write(&switch, "+memory +pids +cpu");
-            let on = std::fs::read_to_string(&switch).unwrap_or_default();
+        // What a host of ours started stands in that host's leaf; groups are made beside the leaf.
+        let own = if own.ends_with(LEAF) { own.parent()?.to_owned() } else { own };
+        [mount, own].iter().find_map(|parent| {
             let base = parent.join(FOLDER);
-            if ["memory", "pids", "cpu"].iter().all(|c| on.split_whitespace().any(|o| o == *c))
-                && std::fs::create_dir_all(&base).is_ok()
-                && std::fs::write(base.join("cgroup.subtree_control"), "+memory +pids +cpu").is_ok()
-            {
-                return Some(Cgroups {
-                    version: Version::V2,
-                    memory: base.clone(),
-                    processes: base.clone(),
-                    cpu: base,
-                });
+            if !hand_down(parent) || std::fs::create_dir_all(&base).is_err() || !hand_down(&base) {
+                return None;
             }
-        }
-        None
+            let found = Cgroups { version: Version::V2, memory: base.clone(), processes: base.clone(), cpu: base };
+            // The folder may be there already and be another user's.
+            found.make_probe().then_some(found)
+        })
     }
 
     pub fn version(&self) -> Version {
@@ -146,10 +142,12 @@ impl Cgroups {
                 let _ = write(m.join("memory.swap.max"), "0".to_owned());
                 let _ = write(m.join("memory.oom.group"), "1".to_owned());
                 write(p.join("pids.max"), processes.to_string())?;
-                // Writing it resets it (Linux 6.12); before that the peak is the launcher's, not the call's.
+                // Writing it resets it (Linux 6.12); before that the peak is the launcher's, not the call's. Before
+                // 5.19 there is none: nothing is read, and no peak is told.
                 let peak = m.join("memory.peak");
                 let both = OpenOptions::new().read(true).write(true).open(&peak).map(OwnedFd::from);
-                group.files.push(both.or_else(|_| open(peak, false))?);
+                let peak = both.or_else(|_| open(peak, false)).or_else(|_| open("/dev/null".into(), false))?;
+                group.files.push(peak);
                 group.files.push(open(m.join("memory.events"), false)?);
                 group.files.push(open(c.join("cpu.stat"), false)?);
                 group.files.push(open(p.join("pids.events"), false)?);
@@ -158,6 +156,39 @@ impl Cgroups {
         }
         Ok(group)
     }
+}
+
+/// v2: turns the controllers on for the groups below this one.
+///
+/// The kernel refuses that to a group with processes of its own (cgroups(7), "no internal processes"), which a
+/// delegated group is when its one process is this host. Then the host goes to a leaf first.
+fn hand_down(group: &Path) -> bool {
+    let has_all = |file: &str| {
+        let on = std::fs::read_to_string(group.join(file)).unwrap_or_default();
+        CONTROLLERS.iter().all(|c| on.split_whitespace().any(|o| o == *c))
+    };
+    let switch =
+        || std::fs::write(group.join("cgroup.subtree_control"), CONTROLLERS.map(|c| format!("+{c}")).join(" "));
+    if has_all("cgroup.controllers")
+        && switch().is_err_and(|e| e.raw_os_error() == Some(nix::libc::EBUSY))
+        && go_to_leaf(group).is_ok()
+    {
+        // Whether that helped is read below.
+        let _ = switch();
+    }
+    // Read, not believed: where others turned them on, our own write may fail.
+    has_all("cgroup.subtree_control")
+}
+
+/// Moves this process, where it is the only one: others are not ours to move, and with them there it would be in vain.
+fn go_to_leaf(group: &Path) -> std::io::Result<()> {
+    let inside = std::fs::read_to_string(group.join("cgroup.procs"))?;
+    if inside.trim() != std::process::id().to_string() {
+        return Err(std::io::ErrorKind::ResourceBusy.into());
+    }
+    let leaf = group.join(LEAF);
+    std::fs::create_dir_all(&leaf)?;
+    std::fs::write(leaf.join("cgroup.procs"), "0")
 }
 
 /// This process's own groups, by controller; "" is v2.

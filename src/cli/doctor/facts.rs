@@ -101,7 +101,9 @@ fn mounted(kind: &str) -> bool {
 fn why_sampled() -> String {
     let why = match (mounted("cgroup2"), mounted("cgroup")) {
         (false, false) => "no control groups are mounted",
-        (true, false) => "this process may not make a group with memory, pids and cpu below its own (not delegated)",
+        (true, false) => {
+            "this process may not make a group with memory and pids below its own (it is not delegated, or other processes are in it)"
+        }
         (_, true) => "this process may not make groups in the memory, pids and cpuacct hierarchies",
     };
     format!("{why}: memory and CPU are summed every {} ms", crate::quantity::SAMPLE_MS)

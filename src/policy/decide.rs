@@ -9,7 +9,7 @@ use super::file::{Mode, Policy};
 use super::judge::Judge;
 use super::limits;
 use super::load::Policies;
-use super::verdict::{Decision, LimitVerdict, Narrower, Verdict, What, wall};
+use super::verdict::{Decision, LimitVerdict, Narrower, Notes, Verdict, What, wall};
 use super::{Limits, Machine, Network, Program, Runtime, Shape};
 use crate::fault::{Fault, Kind};
 use crate::manifest::{Handler, Language, Manifest, Site, StderrRule};
@@ -61,7 +61,8 @@ struct Obstacles {
 
 pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machine) -> Decision {
     let Subject { manifest, site, runs, .. } = subject;
-    let (policy, mut notes) = policies.governing(&manifest.id, &site.manifest);
+    let (policy, passed_over) = policies.governing(&manifest.id, &site.manifest);
+    let mut notes = Notes { all: passed_over, told: Vec::new() };
     let host = policies.host.as_ref();
     let narrow = subject.narrow || policy.mode == Mode::Narrow;
     let judged = fences(subject, policies, machine, policy).files(manifest.asks.read.as_deref(), &manifest.asks.write);
@@ -83,20 +84,22 @@ pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machin
     }
     for verdict in verdicts.iter().filter(|v| !v.allowed && in_policy_s_hand(v)) {
         if narrow {
-            notes.push(format!("narrowed: {} {} is not granted in full", verdict.what.name(), verdict.asked));
+            notes.narrowed(format!("narrowed: {} {} is not granted in full", verdict.what.name(), verdict.asked));
         } else {
             obstacles.refused.push(refusal(verdict));
         }
     }
     let base = Area::Tree(site.base.clone());
     if runs.is_some() && judged.grants.iter().any(|g| Area::of(&g.opening) == base) {
-        notes.push(
+        notes.all.push(
             "opens a whole script base folder, the files of other tools included; give the script a folder of its own"
                 .into(),
         );
     }
     let limits = limits::limits(manifest, policy, host, machine.cgroup);
-    notes.extend(limits.iter().filter(|l| l.clamped).map(clamp_note));
+    for clamped in limits.iter().filter(|l| l.clamped) {
+        notes.clamped(clamped.limit, clamped.asked.unwrap_or(clamped.effective), clamped.effective, &clamped.from);
+    }
     let stderr = [Some(manifest.execution.stderr), Some(policy.stderr), host.map(|h| h.stderr)];
     let mut decision = Decision {
         tool: format!("{}@{}", manifest.id, manifest.version),
@@ -297,11 +300,6 @@ fn in_policy_s_hand(verdict: &Verdict) -> bool {
 fn refusal(verdict: &Verdict) -> String {
     let reason = verdict.reason.as_deref().unwrap_or("not allowed");
     format!("{} {}: {reason}", verdict.what.name(), crate::manifest::text::printable(&verdict.asked))
-}
-
-fn clamp_note(limit: &LimitVerdict) -> String {
-    let asked = limit.asked.unwrap_or(limit.effective);
-    format!("clamped: {} asked {asked}, gets {} ({})", limit.limit.name(), limit.effective, limit.from)
 }
 
 impl Obstacles {

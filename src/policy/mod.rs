@@ -32,9 +32,9 @@ pub use confinement::*;
 pub use decide::{RUN_CODE, SCRIPT_FOLDER, decide};
 pub use file::{Capability, Ceiling, HOST_FILE, Mode, NamedRuntime, Policy, Rule, SUFFIX, Selector, Tools, parse};
 pub use load::{FileProblem, Policies, is_policy_file};
-pub use run::{RunTarget, confine, decide_run, timeout_clamp};
+pub use run::{RunTarget, call_notes, confine, decide_run};
 pub use source::At;
-pub use verdict::{Decision, LimitVerdict, Narrower, Verdict, What, wall};
+pub use verdict::{Decision, LimitVerdict, Narrower, Notes, Verdict, What, wall};
 pub use written::Written;
 
 use crate::manifest::{Language, Manifest, Site};

@@ -152,7 +152,11 @@ impl Service {
         let input = checked(&tool.manifest, request.arguments, request.timeout_ms, trace)?;
         let decided = standing.decided(&tool);
         let decision = &decided.decision;
-        trace.decided(&decision.policy, &decision.digest);
+        // What a script method runs is decided again, for that script: `Event::Decided` brings its notes.
+        let runs_scripts = method.as_ref().is_some_and(|method| method.speaks_envelope());
+        let notes =
+            if runs_scripts { policy::Notes::default() } else { policy::call_notes(decision, request.timeout_ms) };
+        trace.decided(&decision.policy, &decision.digest, notes);
         let (confinement, limit) = if decision.in_process {
             let limit = in_process(decision, request.timeout_ms)?;
             (None, (!method.is_some_and(|method| method.keeps_time())).then_some(limit))
@@ -226,9 +230,6 @@ impl Service {
     ) -> Result<policy::Confinement, Fault> {
         let Decided { decision, shape_digest } = decided;
         let confinement = policy::confine(decision, asked_ms, None)?;
-        if let Some(clamp) = policy::timeout_clamp(decision, asked_ms) {
-            trace.note(clamp);
-        }
         input_fits(&confinement, input)?;
         self.parts.audit.keep(&confinement.shape, shape_digest)?;
         let script = confinement.shape.script.as_deref().and_then(|script| self.scripts.of(script));
@@ -307,7 +308,7 @@ impl Service {
     fn heard(&self, event: executor::Event, trace: &mut Trace) {
         match event {
             executor::Event::Log(line) => trace.log(&line),
-            executor::Event::Decided { policy, digest } => trace.decided(&policy, &digest),
+            executor::Event::Decided { policy, digest, notes } => trace.decided(&policy, &digest, notes),
             executor::Event::Confined { confinement } => {
                 let script = confinement.shape.script.as_deref().and_then(|script| self.scripts.of(script));
                 trace.confined(&confinement, confinement.shape.digest(), script);

@@ -42,14 +42,14 @@ impl method::Runner for Service {
                 Ok(prepared) => prepared,
                 Err(refusal) => {
                     let (decision, fault) = *refusal;
-                    if let Some((policy, digest)) = decision {
-                        let _ = channel.send(Event::Decided { policy, digest });
+                    if let Some(decided) = decision {
+                        let _ = channel.send(decided);
                     }
                     return refused(fault);
                 }
             };
-            let (policy, digest, confinement) = confinement;
-            let _ = channel.send(Event::Decided { policy, digest });
+            let (decided, confinement) = confinement;
+            let _ = channel.send(decided);
             let _ = channel.send(Event::Confined { confinement: Box::new(confinement.clone()) });
             let call =
                 executor::Call { manifest: context.manifest.clone(), site, input, confinement: Some(confinement) };
@@ -65,10 +65,10 @@ impl method::Runner for Service {
     }
 }
 
-/// The policy's name and digest, and the confinement it led to.
-type Confined = (String, String, policy::Confinement);
-/// A refusal, with the policy that was asked, if one was.
-type Refusal = Box<(Option<(String, String)>, Fault)>;
+/// What policy said (`Event::Decided`), and the confinement it led to.
+type Confined = (Event, policy::Confinement);
+/// A refusal, with what policy said, if it was asked.
+type Refusal = Box<(Option<Event>, Fault)>;
 
 impl Service {
     /// Decides and confines one run; everything that can be refused is refused here.
@@ -87,8 +87,9 @@ impl Service {
         let namers = self.namers(&site);
         let target = policy::RunTarget { site: site.clone(), language, entry_point: None };
         let decision = policy::decide_run(&target, &context.manifest, &namers, &standing.policies, &self.parts.machine);
-        let asked = (decision.policy.clone(), decision.digest.clone());
-        let refusal = |fault| Box::new((Some(asked.clone()), fault));
+        let notes = policy::call_notes(&decision, timeout_ms);
+        let decided = Event::Decided { policy: decision.policy.clone(), digest: decision.digest.clone(), notes };
+        let refusal = |fault| Box::new((Some(decided.clone()), fault));
         let mut confinement = policy::confine(&decision, timeout_ms, source).map_err(refusal)?;
         for (name, value) in env {
             literal(&name, &value).map_err(refusal)?;
@@ -96,8 +97,7 @@ impl Service {
         }
         input_fits(&confinement, input).map_err(refusal)?;
         self.parts.audit.keep(&confinement.shape, &confinement.shape.digest()).map_err(refusal)?;
-        let (policy, digest) = asked;
-        Ok(((policy, digest, confinement), site, language))
+        Ok(((decided, confinement), site, language))
     }
 
     /// Every manifest that names this script: its policy and approval hold here too.

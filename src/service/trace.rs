@@ -57,7 +57,7 @@ pub(super) struct Trace {
     limits: Option<policy::Limits>,
     digests: Digests,
     command: String,
-    notes: Vec<String>,
+    notes: policy::Notes,
     ran: bool,
     logs: Vec<String>,
     usage: executor::Usage,
@@ -83,7 +83,7 @@ impl Trace {
             limits: None,
             digests: Digests::default(),
             command: String::new(),
-            notes: Vec::new(),
+            notes: policy::Notes::default(),
             ran: false,
             logs: Vec::new(),
             usage: executor::Usage::default(),
@@ -118,8 +118,9 @@ impl Trace {
         self.arguments = shown;
     }
 
-    /// Policy was asked, whatever it answered.
-    pub fn decided(&mut self, policy: &str, digest: &str) {
+    /// Policy was asked, whatever it answered; the last answer counts.
+    pub fn decided(&mut self, policy: &str, digest: &str, notes: policy::Notes) {
+        self.notes = notes;
         self.policy = Some(policy.to_owned());
         self.digests.policy = Some(digest.to_owned());
     }
@@ -134,11 +135,6 @@ impl Trace {
         limits.set(crate::quantity::Limit::TimeoutMs, confinement.per_call.timeout_ms);
         self.limits = Some(limits);
         self.command = command(shape);
-    }
-
-    /// A remark for the record: a clamp, for one.
-    pub fn note(&mut self, note: String) {
-        self.notes.push(note);
     }
 
     /// The executor is started. What runs scripts for others has started nothing before it is confined.
@@ -204,6 +200,7 @@ impl Trace {
             denials: std::mem::take(&mut self.denials),
             artifacts: std::mem::take(&mut self.artifacts),
             digests: self.digests.clone(),
+            notes: std::mem::take(&mut self.notes.told),
             manifest: self.tool.as_ref().map(|tool| tool.manifest.clone()),
             speaks_envelope: self.speaks_envelope,
         }
@@ -243,7 +240,7 @@ impl Trace {
             message: fault.map(|fault| cut(&fault.message)),
             arguments: cut(&self.arguments.to_string()),
             usage: &self.usage,
-            notes: &self.notes,
+            notes: &self.notes.all,
             violations: self.violations(fault),
         }
     }

@@ -12,7 +12,7 @@ fn limits_are_the_smallest_and_clamps_are_said() {
     let decision = decide(&tool, &under(vec![parsed(&text)], None));
     let time = decision.limit(Limit::TimeoutMs).unwrap();
     assert_eq!((time.asked, time.ceiling, time.effective, time.clamped), (Some(60_000), 5_000, 5_000, true));
-    assert!(decision.notes.iter().any(|n| n.contains("clamped: timeoutMs asked 60000, gets 5000")));
+    assert!(decision.notes.all.iter().any(|n| n.contains("clamped: timeoutMs asked 60000, gets 5000")));
     assert_eq!(shape(&decision).limits.get(Limit::MemoryBytes), 2_147_483_648);
     assert_eq!(shape(&decision).limits.get(Limit::Processes), 4);
     let cap = parsed_host(
@@ -34,8 +34,10 @@ fn a_call_may_ask_for_time_up_to_the_ceiling_only() {
     assert_eq!(time(Some(20_000)).unwrap(), 20_000);
     assert_eq!(time(Some(100)).unwrap(), 100);
     assert_eq!(time(Some(999_999)).unwrap(), 30_000);
-    assert!(policy::timeout_clamp(&decision, Some(999_999)).unwrap().contains("asked 999999, gets 30000"));
-    assert_eq!(policy::timeout_clamp(&decision, Some(20_000)), None);
+    let notes = policy::call_notes(&decision, Some(999_999));
+    assert_eq!(notes.all, ["clamped: timeoutMs asked 999999, gets 30000 (house default)"]);
+    assert_eq!(notes.told, ["clamped: timeoutMs asked 999999, gets 30000"], "a caller reads no place");
+    assert_eq!(policy::call_notes(&decision, Some(20_000)), policy::Notes::default());
     let fault = time(Some(50)).unwrap_err();
     assert_eq!(fault.kind, Kind::ParameterValidationError);
     assert!(fault.message.contains("timeoutMs") && fault.message.contains("100"), "{}", fault.message);
@@ -162,7 +164,7 @@ fn a_script_run_by_core_answers_to_every_manifest_that_names_it() {
     let met = policy::decide_run(&target(), &execute(), &namer, &under(vec![core()], None), &machine());
     assert!(shape(&met).grants.iter().all(|g| g.access == Access::Read), "{:?}", met.grants);
     assert!(shape(&met).grants.iter().any(|g| g.opening == live("/t/user_scripts/demo")));
-    assert!(met.notes.iter().any(|n| n.contains("demo:one@1.0.0 names this script")), "{:?}", met.notes);
+    assert!(met.notes.all.iter().any(|n| n.contains("demo:one@1.0.0 names this script")), "{:?}", met.notes);
 
     // It reads one folder only, and its policy has little time.
     let few = vec![(Arc::new(asking(Some(&["data/**"]), &[])), site())];

@@ -166,8 +166,8 @@ impl Service {
         let executor = self.executor(&tool.manifest.handler)?;
         let call = Call { manifest: tool.manifest.clone(), site: tool.site.clone(), input, confinement };
         let mut outcome = self.drive(executor, call, limit, trace).await?;
-        let ending = std::mem::replace(&mut outcome.ending, Ending::Cancelled);
         let logs = trace.took(&mut outcome);
+        let ending = outcome.ending;
         let whole = match &ending {
             Ending::Envelope(envelope) => Some(envelope.clone()),
             _ => None,

@@ -7,7 +7,7 @@
 use super::mask::Mask;
 use super::report::{Digests, Report};
 use super::{CallRequest, audit, format, runlog};
-use crate::manifest::{Handler, text};
+use crate::manifest::{Handler, Language, text};
 use crate::{executor, fault, policy, registry};
 use fault::{Fault, Kind, Origin};
 use serde::Serialize;
@@ -56,9 +56,13 @@ pub(super) struct Trace {
     policy: Option<String>,
     limits: Option<policy::Limits>,
     digests: Digests,
+    /// Which ways of running were chosen; empty = none.
+    executor: String,
     command: String,
     notes: policy::Notes,
     ran: bool,
+    /// The head of an answer that is none.
+    bad_output: String,
     logs: Vec<String>,
     usage: executor::Usage,
     walls: Vec<executor::Stood>,
@@ -82,9 +86,11 @@ impl Trace {
             policy: None,
             limits: None,
             digests: Digests::default(),
+            executor: String::new(),
             command: String::new(),
             notes: policy::Notes::default(),
             ran: false,
+            bad_output: String::new(),
             logs: Vec::new(),
             usage: executor::Usage::default(),
             walls: Vec::new(),
@@ -134,12 +140,21 @@ impl Trace {
         let mut limits = shape.limits.clone();
         limits.set(crate::quantity::Limit::TimeoutMs, confinement.per_call.timeout_ms);
         self.limits = Some(limits);
+        if self.speaks_envelope {
+            self.executor = format!("method, {}", executor_of(shape.runtime.language));
+        }
         self.command = command(shape);
     }
 
     /// The executor is started. What runs scripts for others has started nothing before it is confined.
     pub fn running(&mut self) {
         self.ran |= !self.speaks_envelope;
+        self.executor = match self.tool.as_ref().map(|tool| &tool.manifest.handler) {
+            Some(Handler::Script { language, .. }) => executor_of(*language).to_owned(),
+            Some(Handler::ServiceMethod { .. }) => "method".to_owned(),
+            Some(Handler::Extension { kind, .. }) => kind.clone(),
+            Some(Handler::ToolService | Handler::DefinitionOnly) | None => String::new(),
+        };
     }
 
     /// It was refused after all.
@@ -161,6 +176,9 @@ impl Trace {
         }
         for line in &mut self.logs {
             *line = self.mask.text(line);
+        }
+        if let executor::Ending::BadOutput { head, .. } = &outcome.ending {
+            self.bad_output.clone_from(head);
         }
         self.usage = outcome.usage.clone();
         self.walls = std::mem::take(&mut outcome.walls);
@@ -270,21 +288,35 @@ impl Trace {
     }
 
     fn summary(&self, result: &Result<Value, Fault>) -> runlog::Summary {
+        let fault = result.as_ref().err();
+        let words = |words: Option<&String>| words.cloned().unwrap_or_default();
         let (stdout, result) = match result {
             Ok(value) => (self.mask.text(&value.to_string()), "success".to_owned()),
-            Err(fault) => (String::new(), format!("{}: {}", fault.kind, fault.message)),
+            Err(fault) => (self.mask.text(&self.bad_output), format!("{}: {}", fault.kind, fault.message)),
         };
         runlog::Summary {
             call: self.id.clone(),
             user: self.user.clone(),
             tool: self.tool.as_ref().map_or_else(|| self.asked.clone(), |tool| tool.reference()),
             parameters: self.arguments.to_string(),
+            executor: self.executor.clone(),
             command: self.command.clone(),
             stdout,
             stderr: self.logs.join("\n"),
             duration_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
             result,
+            details: words(fault.and_then(|fault| fault.details.as_ref())),
+            person: words(fault.and_then(|fault| fault.person.as_ref())),
+            notes: self.notes.all.join("; "),
         }
+    }
+}
+
+/// The executor for scripts of this language, by its room's name.
+fn executor_of(language: Language) -> &'static str {
+    match language {
+        Language::Wasm => "wasm",
+        Language::Python | Language::Nodejs | Language::Bun => "process",
     }
 }
 

@@ -11,7 +11,7 @@ use crate::executor::wasm;
 use crate::service::runlog::{self, Level};
 use crate::service::{self, Executors, Parts, Service, audit};
 use crate::{executor, manifest, policy, registry, runtimes};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -96,9 +96,16 @@ pub fn machine(settings: &Settings, policies: &policy::Policies, launchers: &Lau
     policy::Machine {
         named_runtimes: named_runtimes(policies, &never_under),
         runtimes: runtimes::discover(&search, &never_under).runtimes,
-        capabilities: settings.capabilities.clone(),
+        environment: offered(&settings.capabilities),
         cgroup: launchers.counted(),
     }
+}
+
+/// The variables that the operator offers to tools, as far as this process has them.
+fn offered(capabilities: &BTreeSet<String>) -> BTreeMap<String, policy::Variable> {
+    let names = capabilities.iter().filter_map(|word| word.strip_prefix("env:"));
+    let texts = names.filter_map(|name| Some((name.to_owned(), policy::Variable::Host(std::env::var(name).ok()?))));
+    texts.collect()
 }
 
 fn named_runtimes(

@@ -10,9 +10,9 @@ use super::judge::Judge;
 use super::limits;
 use super::load::Policies;
 use super::verdict::{Decision, LimitVerdict, Narrower, Notes, Verdict, What, wall};
-use super::{Limits, Machine, Network, Program, Runtime, Shape};
+use super::{Limits, Machine, Network, Program, Runtime, Shape, Variable};
 use crate::fault::{Fault, Kind};
-use crate::manifest::{Handler, Language, Manifest, Site, StderrRule};
+use crate::manifest::{Handler, Language, Manifest, Site, StderrRule, environment};
 use crate::quantity::Limit;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -70,7 +70,7 @@ pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machin
     let mut obstacles = Obstacles::default();
     hosts(manifest, &mut verdicts, &mut obstacles);
     capabilities(manifest, policy, host, machine, &mut verdicts, &mut obstacles);
-    let env = env(manifest, &mut verdicts);
+    let env = env(manifest, machine, &mut verdicts);
     let runtime = runs.as_ref().and_then(|(l, _)| runtime(*l, policy, machine, &mut verdicts, &mut obstacles));
     let require_cgroup = policy.require_cgroup || host.is_some_and(|h| h.require_cgroup);
     if require_cgroup && !machine.cgroup && runs.is_some() {
@@ -184,11 +184,8 @@ fn capabilities(
                     let reason = "host.policy.toml does not grant it";
                     Verdict::denied(What::Capability, word, Narrower::Host, reason, &[])
                 }
-                (None, _, Some(grant)) => Verdict::met(What::Capability, word, word, &[]).because(
-                    format!("{}: {}", policy.name, grant.name),
-                    &grant.why,
-                    policy.place(grant.at),
-                ),
+                (None, _, Some(grant)) => Verdict::met(What::Capability, word, given(word), &[wall::ENVIRONMENT])
+                    .because(format!("{}: {}", policy.name, grant.name), &grant.why, policy.place(grant.at)),
                 (None, _, None) => {
                     let reason = format!("policy `{}` does not grant it", policy.name);
                     Verdict::denied(What::Capability, word, Narrower::Policy, reason, &[])
@@ -198,17 +195,32 @@ fn capabilities(
     }
 }
 
-/// Literals only; names that steer the loader or an interpreter are refused here as they were at load.
-fn env(manifest: &Manifest, verdicts: &mut Vec<Verdict>) -> BTreeMap<String, String> {
+/// What a granted capability gives, in words.
+fn given(word: &str) -> String {
+    match capability::kind(word) {
+        capability::Kind::Env(name) => format!("{name}, with the host's own text (never shown)"),
+        _ => word.to_owned(),
+    }
+}
+
+/// Literals, and the host's own where it was granted as a capability. Names that steer the loader or an
+/// interpreter are refused here as they were at load.
+fn env(manifest: &Manifest, machine: &Machine, verdicts: &mut Vec<Verdict>) -> BTreeMap<String, Variable> {
     let mut kept = BTreeMap::new();
     for (name, value) in &manifest.execution.env {
-        if capability::env_is_refused(name) || value.contains('\0') {
-            let reason = "steers the loader or the interpreter, which no manifest may";
+        if let Some(reason) = environment::refused(name, value) {
             verdicts.push(Verdict::denied(What::Env, name, Narrower::House, reason, &[wall::ENVIRONMENT]));
         } else {
             let verdict = Verdict::met(What::Env, name, format!("{name}={value}"), &[wall::ENVIRONMENT]);
             verdicts.push(verdict.because("house: env literals", "a text the manifest carries itself", "house"));
-            kept.insert(name.clone(), value.clone());
+            kept.insert(name.clone(), Variable::Literal(value.clone()));
+        }
+    }
+    for verdict in verdicts.iter().filter(|v| v.what == What::Capability && v.allowed) {
+        if let capability::Kind::Env(name) = capability::kind(&verdict.asked)
+            && let Some(value) = machine.environment.get(name)
+        {
+            kept.insert(name.to_owned(), value.clone());
         }
     }
     kept
@@ -327,7 +339,7 @@ impl Obstacles {
     }
 }
 
-fn shape(decision: &Decision, subject: &Subject<'_>, env: BTreeMap<String, String>) -> Result<Shape, Fault> {
+fn shape(decision: &Decision, subject: &Subject<'_>, env: BTreeMap<String, Variable>) -> Result<Shape, Fault> {
     let (Some((_, entry_point)), Some(runtime)) = (&subject.runs, &decision.runtime) else {
         return Err(in_process_fault());
     };

@@ -7,8 +7,8 @@ use super::area::Area;
 use super::decide::{self, Subject, judge, shape_limits};
 use super::judge::{covers, least};
 use super::load::Policies;
-use super::verdict::{Decision, LimitVerdict, Narrower, Notes, What};
-use super::{Access, Confinement, Grant, Machine, Opening, PerCall};
+use super::verdict::{Decision, LimitVerdict, Narrower, Notes, Verdict, What};
+use super::{Access, Confinement, Grant, Machine, Opening, PerCall, Variable};
 use crate::fault::{Fault, Kind};
 use crate::manifest::{Language, Manifest, Site};
 use crate::quantity::{Limit, MIN_TIMEOUT_MS};
@@ -107,6 +107,26 @@ fn meet(decision: &mut Decision, other: &Decision) {
         shape.limits = shape_limits(&decision.limits);
         shape.require_cgroup = decision.require_cgroup;
         shape.stderr_is_error = decision.stderr_is_error;
+        let theirs = other.shape.as_ref().ok();
+        shape.env.retain(|name, value| {
+            let kept = !matches!(value, Variable::Host(_)) || theirs.is_some_and(|t| t.env.get(name) == Some(value));
+            if !kept {
+                withheld(name, &other.tool, &mut decision.verdicts, &mut decision.notes);
+            }
+            kept
+        });
+    }
+}
+
+/// A variable of the host that another tool, whose script this is, is not granted.
+fn withheld(name: &str, tool: &str, verdicts: &mut [Verdict], notes: &mut Notes) {
+    let reason = format!("{tool} names this script and is not granted it");
+    notes.narrowed(format!("narrowed: env:{name}: {reason}"));
+    let asked = format!("env:{name}");
+    for verdict in verdicts.iter_mut().filter(|v| v.what == What::Capability && v.asked == asked) {
+        (verdict.allowed, verdict.effective) = (false, None);
+        verdict.narrower = Some(Narrower::Manifest);
+        verdict.reason = Some(reason.clone());
     }
 }
 

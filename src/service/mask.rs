@@ -27,9 +27,20 @@ impl Mask {
             Some(schema) => hide(schema, schema, arguments, 0, &mut secrets),
             None => arguments.clone(),
         };
-        secrets.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
-        secrets.dedup();
-        (Mask { secrets }, shown)
+        let mut mask = Mask { secrets };
+        mask.in_order();
+        (mask, shown)
+    }
+
+    fn in_order(&mut self) {
+        self.secrets.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
+        self.secrets.dedup();
+    }
+
+    /// Hides this text too.
+    pub fn also(&mut self, secret: &str) {
+        collect(&Value::String(secret.to_owned()), &mut self.secrets, 0);
+        self.in_order();
     }
 
     /// The text with every secret hidden.

@@ -6,7 +6,7 @@
 
 use super::{Service, format, input_fits};
 use crate::executor::{self, Event, method};
-use crate::manifest::{Language, Site};
+use crate::manifest::{Language, Site, environment};
 use crate::{fault, policy, registry};
 use fault::{Fault, Kind};
 use serde_json::Value;
@@ -93,7 +93,7 @@ impl Service {
         let mut confinement = policy::confine(&decision, timeout_ms, source).map_err(refusal)?;
         for (name, value) in env {
             literal(&name, &value).map_err(refusal)?;
-            Arc::make_mut(&mut confinement.shape).env.insert(name, value);
+            Arc::make_mut(&mut confinement.shape).env.insert(name, policy::Variable::Call(value));
         }
         input_fits(&confinement, input).map_err(refusal)?;
         self.parts.audit.keep(&confinement.shape, &confinement.shape.digest()).map_err(refusal)?;
@@ -113,17 +113,17 @@ fn nowhere() -> Site {
     Site { manifest: PathBuf::new(), base: PathBuf::new(), script: None, folder: PathBuf::from("/tmp") }
 }
 
-/// An environment literal of a call answers to the same rule as one of a manifest, and a call may not
-/// replace what the host itself sets.
+/// An environment variable of a call answers to the same rule as one of a manifest.
 fn literal(name: &str, value: &str) -> Result<(), Fault> {
-    let own = matches!(name, "PATH" | "HOME" | "TMPDIR" | "LANG");
-    let plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
-    let fits = name.len() + value.len() <= crate::quantity::MAX_ENV_BYTES && !value.contains('\0');
-    if own || !plain || !fits || policy::env_is_refused(name) {
-        let message = format!("Environment variable '{}' may not be set by a call.", name.escape_debug());
-        return Err(Fault::new(Kind::SecurityError, message));
+    let fits = name.len() + value.len() <= crate::quantity::MAX_ENV_BYTES;
+    let why = if fits { environment::refused(name, value) } else { Some("is too long".to_owned()) };
+    match why {
+        None => Ok(()),
+        Some(why) => {
+            let message = format!("Environment variable '{}' may not be set by a call.", name.escape_debug());
+            Err(Fault::new(Kind::SecurityError, message).details(why))
+        }
     }
-    Ok(())
 }
 
 fn refused(fault: Fault) -> method::Ran {

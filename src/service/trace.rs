@@ -134,6 +134,10 @@ impl Trace {
     /// What the call may touch is settled; the executor comes next.
     pub fn confined(&mut self, confinement: &policy::Confinement, digest: String, script: Option<String>) {
         let shape = &confinement.shape;
+        // The host's own variables are nobody's to read in a log; a call's are masked where its schema says so.
+        for secret in shape.env.values().filter_map(policy::Variable::host) {
+            self.mask.also(secret);
+        }
         self.ran |= self.speaks_envelope;
         self.digests.confinement = Some(digest);
         self.digests.script = script;

@@ -62,6 +62,7 @@ fn described(found: &policy::FileProblem) -> String {
 /// What the verbs that run nothing need: tools, policies and facts of the machine.
 pub struct Tools {
     pub snapshot: Arc<registry::Snapshot>,
+    /// With the files of the snapshot protected, as for a call.
     pub policies: Arc<policy::Policies>,
     pub machine: Arc<policy::Machine>,
     pub launchers: Arc<Launchers>,
@@ -73,7 +74,9 @@ impl Tools {
         let policies = policies(settings)?;
         let launchers = launchers(settings)?;
         let machine = Arc::new(machine(settings, &policies, &launchers));
-        Ok(Tools { snapshot: registry(settings, &policies, &machine)?.snapshot(), policies, machine, launchers })
+        let snapshot = registry(settings, &policies, &machine)?.snapshot();
+        let policies = Arc::new(snapshot.protect(&policies));
+        Ok(Tools { snapshot, policies, machine, launchers })
     }
 
     /// The same machine, with the interpreters that other policies name.

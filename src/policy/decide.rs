@@ -20,6 +20,8 @@ use std::sync::Arc;
 
 /// The builtin tool that takes source text. It exists only where a policy names it by its exact id.
 pub const RUN_CODE: &str = "core:run-code";
+/// The service that runs a script which a call names; a fixed `language` of its handler is the interpreter it needs.
+pub const SCRIPT_SERVICE: &str = "ExternalScriptExecutionService";
 /// Stands for the script's folder where a service method gets its script with the call.
 pub const SCRIPT_FOLDER: &str = "/<folder of the script>";
 
@@ -47,7 +49,17 @@ pub fn decide(manifest: &Manifest, site: &Site, policies: &Policies, machine: &M
     // that script and narrows, so this answer narrows too.
     let folder = PathBuf::from(SCRIPT_FOLDER);
     let place = Site { manifest: site.manifest.clone(), base: PathBuf::new(), script: None, folder };
-    judge(&Subject { manifest, site: &place, runs, narrow: true, namers: &[] }, policies, machine)
+    let mut decision = judge(&Subject { manifest, site: &place, runs, narrow: true, namers: &[] }, policies, machine);
+    if let Handler::ServiceMethod { service, language: Some(language), .. } = &manifest.handler
+        && service == SCRIPT_SERVICE
+    {
+        // Asked only whether there is one: which one runs is decided with the script.
+        let (policy, _) = policies.governing(&manifest.id, &site.manifest);
+        let mut obstacles = Obstacles::default();
+        runtime(*language, policy, machine, &mut Vec::new(), &mut obstacles);
+        decision.lacks.extend(obstacles.lacks);
+    }
+    decision
 }
 
 /// What stands in the way of a call, by who must act.
@@ -57,6 +69,8 @@ struct Obstacles {
     refused: Vec<String>,
     /// For anybody: what is missing here.
     missing: Vec<String>,
+    /// Of that, what this machine lacks.
+    lacks: Vec<String>,
 }
 
 pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machine) -> Decision {
@@ -74,7 +88,9 @@ pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machin
     let runtime = runs.as_ref().and_then(|(l, _)| runtime(*l, policy, machine, &mut verdicts, &mut obstacles));
     let require_cgroup = policy.require_cgroup || host.is_some_and(|h| h.require_cgroup);
     if require_cgroup && !machine.cgroup && runs.is_some() {
-        obstacles.missing.push("exact accounting by a cgroup, which the policy requires".into());
+        let cgroup = "exact accounting by a cgroup, which the policy requires";
+        obstacles.missing.push(cgroup.into());
+        obstacles.lacks.push(cgroup.into());
     }
     later(manifest, &mut obstacles);
     let source = runs.is_some() && site.script.is_none();
@@ -115,6 +131,7 @@ pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machin
         require_cgroup,
         stderr_is_error: stderr.contains(&Some(StderrRule::Error)),
         notes,
+        lacks: std::mem::take(&mut obstacles.lacks),
         in_process: matches!(manifest.handler, Handler::ServiceMethod { .. } | Handler::Extension { .. })
             && runs.is_none(),
         shape: Err(in_process_fault()),
@@ -175,7 +192,12 @@ fn capabilities(
         let verdict =
             match (machine.lacks(word), kind, granted) {
                 (Some(reason), ..) => {
-                    obstacles.missing.push(format!("the capability `{}`", crate::manifest::text::printable(word)));
+                    let shown = crate::manifest::text::printable(word);
+                    obstacles.missing.push(format!("the capability `{shown}`"));
+                    // A word that nobody knows is no lack of this machine: the registry says so already.
+                    if kind != capability::Kind::Unknown {
+                        obstacles.lacks.push(format!("the capability '{shown}': {reason}"));
+                    }
                     Verdict::denied(What::Capability, word, Narrower::Machine, reason, &[])
                 }
                 (None, capability::Kind::Free, _) => Verdict::met(What::Capability, word, word, &[wall::SECCOMP])
@@ -251,6 +273,10 @@ fn runtime(
         Ok(runtime) => runtime,
         Err(reason) => {
             verdicts.push(Verdict::denied(What::Runtime, name, Narrower::Machine, reason, &walls));
+            obstacles.lacks.push(match named {
+                Some(_) => format!("the runtime '{name}': the interpreter that its policy names cannot be used here"),
+                None => format!("the runtime '{name}', which was not found on this machine"),
+            });
             obstacles.missing.push(match named {
                 Some(_) => format!("{name}: the interpreter that the policy names cannot be used"),
                 None => format!("{name}, which is not on this machine"),

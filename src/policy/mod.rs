@@ -30,7 +30,7 @@ mod written;
 pub use area::{Area, name_matches};
 pub use capability::grantable;
 pub use confinement::*;
-pub use decide::{RUN_CODE, SCRIPT_FOLDER, decide};
+pub use decide::{RUN_CODE, SCRIPT_FOLDER, SCRIPT_SERVICE, decide};
 pub use file::{Capability, Ceiling, HOST_FILE, Mode, NamedRuntime, Policy, Rule, SUFFIX, Selector, Tools, parse};
 pub use load::{FileProblem, Policies, is_policy_file};
 pub use run::{RunTarget, call_notes, confine, decide_run};
@@ -57,12 +57,6 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Is there anything to run this language with? (Wasm runs in this binary.)
-    pub fn runs(&self, language: Language) -> bool {
-        let named = || self.named_runtimes.values().flatten().any(|runtime| runtime.language == language);
-        language == Language::Wasm || self.runtimes.contains_key(&language) || named()
-    }
-
     /// Why a capability cannot be met here, whatever a policy says.
     pub fn lacks(&self, capability: &str) -> Option<&'static str> {
         match capability::kind(capability) {

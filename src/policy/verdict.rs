@@ -207,6 +207,8 @@ pub struct Decision {
     pub script: Option<PathBuf>,
     pub folder: PathBuf,
     pub notes: Notes,
+    /// What this machine lacks for it, in words for anybody.
+    pub lacks: Vec<String>,
     /// A policy demands exact accounting.
     pub require_cgroup: bool,
     /// Any text on stderr fails the call.

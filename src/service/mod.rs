@@ -148,10 +148,10 @@ impl Service {
         let tool = standing.snapshot.find(&request.tool)?;
         let method = self.parts.executors.methods.find(&tool.manifest.handler);
         trace.found(&tool, method.as_ref().is_some_and(|method| method.speaks_envelope()));
-        self.available(&tool)?;
-        let input = checked(&tool.manifest, request.arguments, request.timeout_ms, trace)?;
         let decided = standing.decided(&tool);
         let decision = &decided.decision;
+        self.available(&tool, decision)?;
+        let input = checked(&tool.manifest, request.arguments, request.timeout_ms, trace)?;
         // What a script method runs is decided again, for that script: `Event::Decided` brings its notes.
         let runs_scripts = method.as_ref().is_some_and(|method| method.speaks_envelope());
         let notes =
@@ -190,13 +190,13 @@ impl Service {
     }
 
     /// What keeps a tool from being called on this machine; empty = nothing.
-    pub fn needs_of(&self, tool: &registry::Tool) -> Vec<String> {
-        registry::needs_of(tool, &self.parts.machine)
+    pub fn needs_of(&self, tool: &Arc<registry::Tool>) -> Vec<String> {
+        registry::needs_of(tool, &self.standing().decided(tool).decision)
     }
 
     /// Loaded, but lacking something here: refused before anything is looked at (Q9).
-    fn available(&self, tool: &registry::Tool) -> Result<(), Fault> {
-        let needs = self.needs_of(tool);
+    fn available(&self, tool: &registry::Tool, decision: &policy::Decision) -> Result<(), Fault> {
+        let needs = registry::needs_of(tool, decision);
         if needs.is_empty() {
             return Ok(());
         }
@@ -207,17 +207,10 @@ impl Service {
 
     /// Whether a call could get as far as its executor: what is listed to agents.
     pub fn can_call(&self, tool: &Arc<registry::Tool>) -> bool {
-        let fixed_language = match &tool.manifest.handler {
-            Handler::ServiceMethod { service, language, .. } if service == method::SCRIPT_SERVICE => *language,
-            _ => None,
-        };
         let decided = self.standing().decided(tool);
         let decision = &decided.decision;
         let allowed = if decision.in_process { in_process(decision, None).is_ok() } else { decision.shape.is_ok() };
-        allowed
-            && self.available(tool).is_ok()
-            && self.executor(&tool.manifest.handler).is_ok()
-            && fixed_language.is_none_or(|language| self.parts.machine.runs(language))
+        allowed && self.available(tool, decision).is_ok() && self.executor(&tool.manifest.handler).is_ok()
     }
 
     /// Confines, and keeps the text of what was decided.

@@ -165,6 +165,7 @@ fn diff_compares_policies_audits_and_tools() {
         find: &|reference| if reference == "demo:one@1.0.0" { Ok(tools[0].clone()) } else { Err(lost()) },
         read: &|_| Err(lost()),
         root: folder.path(),
+        protect: &|policies| policies,
     };
     let run = |old: &str, new: &str| {
         toolhost::cli::diff::report(&host, &toolhost::cli::diff::Args { old: old.into(), new: new.into(), json: false })

@@ -94,13 +94,13 @@ fn unsatisfied(
         let decision = policy::decide(&tool.manifest, &tool.site, &policies, machine);
         let Some(report) = reports.iter_mut().find(|report| report.path == tool.site.manifest) else { continue };
         if let Err(fault) = decision.shape.as_ref()
-            && registry::unsatisfied(&tool, &decision).is_some()
+            && registry::refused(&decision)
         {
             let why = fault.person.as_deref().unwrap_or(&fault.message).replace('\n', " ");
             let message = format!("every call is refused by policy '{}': {why}", decision.policy);
             report.problems.push(remark(Severity::Warning, Code::Security, message));
         }
-        for lack in &decision.lacks {
+        for lack in decision.lacks.iter().chain(&decision.lacks_below) {
             report.problems.push(remark(Severity::Note, Code::Dependency, format!("unavailable here: needs {lack}")));
         }
     }

@@ -57,7 +57,7 @@ pub fn decide(manifest: &Manifest, site: &Site, policies: &Policies, machine: &M
         let (policy, _) = policies.governing(&manifest.id, &site.manifest);
         let mut obstacles = Obstacles::default();
         runtime(*language, policy, machine, &mut Vec::new(), &mut obstacles);
-        decision.lacks.extend(obstacles.lacks);
+        decision.lacks_below = obstacles.lacks;
     }
     decision
 }
@@ -132,6 +132,7 @@ pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machin
         stderr_is_error: stderr.contains(&Some(StderrRule::Error)),
         notes,
         lacks: std::mem::take(&mut obstacles.lacks),
+        lacks_below: Vec::new(),
         in_process: matches!(manifest.handler, Handler::ServiceMethod { .. } | Handler::Extension { .. })
             && runs.is_none(),
         shape: Err(in_process_fault()),

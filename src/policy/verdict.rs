@@ -209,6 +209,8 @@ pub struct Decision {
     pub notes: Notes,
     /// What this machine lacks for it, in words for anybody.
     pub lacks: Vec<String>,
+    /// What it lacks for the scripts that the tool is asked to run. A call looks at the script's path first.
+    pub lacks_below: Vec<String>,
     /// A policy demands exact accounting.
     pub require_cgroup: bool,
     /// Any text on stderr fails the call.

@@ -34,8 +34,8 @@ pub(super) fn of_manifest(manifest: &Manifest) -> Availability {
     if needs.is_empty() { Availability::Ready } else { Availability::Unavailable { needs } }
 }
 
-/// Everything but a policy's refusal that keeps a tool from being called on this machine. The decision is the tool's
-/// own: what a policy for other tools names is no help to it.
+/// Everything but a policy's refusal that keeps a call from being begun. The decision is the tool's own: what a policy
+/// for other tools names is no help to it.
 pub fn needs_of(tool: &Tool, decision: &policy::Decision) -> Vec<String> {
     let mut needs = match &tool.availability {
         Availability::Ready => Vec::new(),
@@ -45,10 +45,19 @@ pub fn needs_of(tool: &Tool, decision: &policy::Decision) -> Vec<String> {
     needs
 }
 
-/// Whether policy refuses what the tool asks, in words for a list (Q19: marked as unsatisfied before any call).
-pub fn unsatisfied(tool: &Tool, decision: &policy::Decision) -> Option<String> {
-    let refused = decision.shape.as_ref().is_err_and(|fault| fault.kind == Kind::SecurityError);
-    refused.then(|| format!("a policy that allows what it asks: see `toolhost audit {}`", tool.manifest.id))
+/// What would make a call fail later on, whatever its arguments: policy refuses what the tool asks (Q19: marked before
+/// any call), or there is nothing to run its scripts with.
+pub fn unsatisfied(tool: &Tool, decision: &policy::Decision) -> Vec<String> {
+    let mut needs = decision.lacks_below.clone();
+    if refused(decision) {
+        needs.push(format!("a policy that allows what it asks: see `toolhost audit {}`", tool.manifest.id));
+    }
+    needs
+}
+
+/// Whether policy refuses every call.
+pub fn refused(decision: &policy::Decision) -> bool {
+    decision.shape.as_ref().is_err_and(|fault| fault.kind == Kind::SecurityError)
 }
 
 /// Settles `requires` among the loaded tools: a tool is ready when something ready serves each of them.

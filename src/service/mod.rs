@@ -210,7 +210,10 @@ impl Service {
         let decided = self.standing().decided(tool);
         let decision = &decided.decision;
         let allowed = if decision.in_process { in_process(decision, None).is_ok() } else { decision.shape.is_ok() };
-        allowed && self.available(tool, decision).is_ok() && self.executor(&tool.manifest.handler).is_ok()
+        allowed
+            && decision.lacks_below.is_empty()
+            && self.available(tool, decision).is_ok()
+            && self.executor(&tool.manifest.handler).is_ok()
     }
 
     /// Confines, and keeps the text of what was decided.

@@ -396,28 +396,29 @@ fn what_is_not_built_yet_is_listed_as_unavailable() {
     with("word", json!({ "securityContext": { "requiredCapabilities": ["telepathy"] } }));
     with("gpu", json!({ "securityContext": { "requiredCapabilities": ["gpu"] } }));
     let snapshot = world.registry().snapshot();
-    let mut machine = toolhost::policy::Machine::default();
+    let (policies, machine) = (toolhost::policy::Policies::built_in(), toolhost::policy::Machine::default());
     for (name, piece) in [
         ("hosts", "network grants"),
         ("async", "asynchronous"),
         ("service", "tool-service"),
         ("client", "definition-only"),
         ("word", "telepathy"),
-        ("gpu", "'gpu'"),
+        ("gpu", "the capability 'gpu': not built yet"),
     ] {
         let tool = snapshot.find(&format!("u:{name}")).expect("loaded");
-        assert!(registry::needs_of(&tool, &machine).join(" ").contains(piece), "{name}");
+        let decision = toolhost::policy::decide(&tool.manifest, &tool.site, &policies, &machine);
+        assert!(registry::needs_of(&tool, &decision).join(" ").contains(piece), "{name}");
     }
-    machine.capabilities.insert("gpu".to_owned());
-    assert_eq!(registry::needs_of(&snapshot.find("u:gpu").expect("gpu"), &machine), [""; 0]);
-    let mut out = Vec::new();
-    list::show(&snapshot, &machine, &list::Args { namespace: Some("u".to_owned()), ..list::Args::default() }, &mut out)
-        .expect("list");
+    let listed = |args: list::Args| {
+        let mut out = Vec::new();
+        list::show(&snapshot, &policies, &machine, &args, &mut out).expect("list");
+        out
+    };
+    let out = listed(list::Args { namespace: Some("u".to_owned()), ..list::Args::default() });
     let text = String::from_utf8(out).expect("UTF-8");
     assert!(text.contains("unavailable: needs network grants (securityContext.networkAccess.allowHosts)"), "{text}");
-    let mut out = Vec::new();
-    list::show(&snapshot, &machine, &list::Args { json: true, ..list::Args::default() }, &mut out).expect("list");
-    let listed: Vec<serde_json::Value> = serde_json::from_slice(&out).expect("JSON");
+    let listed: Vec<serde_json::Value> =
+        serde_json::from_slice(&listed(list::Args { json: true, ..list::Args::default() })).expect("JSON");
     assert_eq!(listed.len(), 6 + registry::BUILTIN_FILES.len());
 }
 

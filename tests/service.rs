@@ -448,3 +448,127 @@ fn records_written_at_once_are_whole_lines() {
     assert_eq!(text.lines().count(), 4000);
     assert!(text.lines().all(|line| line == wanted), "a line is empty or torn");
 }
+
+/// A policy that narrows, and a manifest that asks for more than it gives.
+fn narrowing(root: &std::path::Path) {
+    let eager = json!({
+        "toolId": "u:eager", "displayName": "eager", "description": "asks much", "version": "1.0.0",
+        "handler": {"type": "external-script", "scriptPath": "eager/echo.py", "language": "python"},
+        "securityContext": {"fileAccess": {"allowRead": ["self"], "allowWrite": ["out/**"]}},
+        "execution": {"timeoutMs": 20_000},
+    });
+    fs::create_dir_all(root.join("user_scripts/eager")).unwrap();
+    fs::write(root.join("user_scripts/eager/echo.py"), "").unwrap();
+    fs::write(root.join("user_scripts/eager/eager.tool.json"), eager.to_string()).unwrap();
+    let policy =
+        "name = \"narrow\"\nwhy = \"w\"\ntools = [\"u:eager\"]\nmode = \"narrow\"\n[limits]\ntimeout_ms = 5_000\n";
+    fs::write(root.join("sandbox-policies/narrow.policy.toml"), policy).unwrap();
+}
+
+#[tokio::test]
+async fn a_call_that_gets_less_says_so_in_its_report_and_its_record() {
+    let world = world_with(|root, _| narrowing(root));
+    let report = world.call("u:eager", json!({"message": 1})).await;
+    let told = ["narrowed: write out/** is not granted in full", "clamped: timeoutMs asked 20000, gets 5000"];
+    assert!(report.success, "{report:?}");
+    assert_eq!(report.json()["notes"], json!(told));
+    assert!(!report.json().to_string().contains("policy.toml"), "no place for a caller");
+    let record = &world.records()[0];
+    assert_eq!(record["notes"][0], told[0]);
+    let clamp = record["notes"][1].as_str().unwrap();
+    assert!(clamp.starts_with(told[1]) && clamp.contains("narrow.policy.toml:"), "{clamp}");
+
+    // The same script by the builtin's road, with a call that asks for still more.
+    let arguments = json!({"scriptPath": "eager/echo.py", "inputData": {"message": 1}, "timeoutMs": 25_000});
+    let report = world.call("core:execute-python-script", arguments).await;
+    assert!(report.success, "{report:?}");
+    assert!(report.notes.contains(&"clamped: timeoutMs asked 25000, gets 5000".to_owned()), "{:?}", report.notes);
+    assert!(report.notes.iter().any(|note| note.contains("u:eager@1.0.0 names this script")), "{:?}", report.notes);
+    assert_eq!(world.records()[1]["notes"].as_array().unwrap().len(), report.notes.len());
+    let plain = world.call("fake:echo", json!({"message": 1})).await.json();
+    assert!(plain.get("notes").is_none(), "nothing to say, nothing said");
+}
+
+/// A tool of its own over executeScript, with an environment and a secret among its parameters.
+fn with_env(root: &std::path::Path) {
+    let tool = json!({
+        "toolId": "u:env", "displayName": "env", "description": "d", "version": "1.0.0",
+        "handler": {"type": "service-method", "serviceName": "ExternalScriptExecutionService", "methodName": "executeScript"},
+        "parameters": {"type": "object", "properties": {
+            "scriptPath": {"type": "string", "description": "d"},
+            "env": {"type": "object", "description": "d", "additionalProperties": {"type": "string", "writeOnly": true}}}},
+        "securityContext": {"fileAccess": {"allowRead": ["self"]}},
+    });
+    fs::write(root.join("tool-defs/env.tool.json"), tool.to_string()).unwrap();
+}
+
+#[tokio::test]
+async fn the_environment_of_a_call_answers_to_the_one_rule() {
+    let world = world_with(|root, _| with_env(root));
+    let call = |name: &str| world.call("u:env", json!({"scriptPath": "free/echo.py", "env": {name: "some text"}}));
+    for name in crate::policy::calls::REFUSED_NAMES {
+        let report = call(name).await;
+        assert_eq!(report.error.as_ref().map(|error| error.kind), Some(Kind::SecurityError), "{name}: {report:?}");
+    }
+    assert_eq!(world.runs(), 0);
+    assert!(call("GREETING").await.success);
+}
+
+#[tokio::test]
+async fn the_environment_of_a_call_reaches_the_tool_and_no_record() {
+    let world = world_with(|root, _| with_env(root));
+    let mut digests = Vec::new();
+    for text in ["hunter2-very-secret", "swordfish-very-secret"] {
+        let report = world.call("u:env", json!({"scriptPath": "free/echo.py", "env": {"TOKEN": text}})).await;
+        assert!(report.success, "{report:?}");
+        digests.push(report.digests.confinement);
+        let seen = world.fake.seen.lock().unwrap();
+        assert_eq!(seen.last().unwrap().shape.env["TOKEN"].text(), text);
+    }
+    assert_eq!(digests[0], digests[1], "the digest is no oracle for it");
+    for entry in walkdir::WalkDir::new(world.root().join("state")).into_iter().flatten() {
+        let kept = fs::read_to_string(entry.path()).unwrap_or_default();
+        assert!(!kept.contains("very-secret"), "{}: {kept}", entry.path().display());
+    }
+}
+
+#[tokio::test]
+async fn a_tool_that_policy_or_machine_keeps_from_running_is_listed_so() {
+    let world = world_with(|root, _| {
+        // Another tool's policy names an interpreter: no help to a bun tool that it does not govern.
+        let other = "name = \"other\"\nwhy = \"w\"\ntools = [\"u:other\"]\n[runtimes]\nbun = { path = \"/opt/bun\", why = \"w\" }\n";
+        fs::write(root.join("sandbox-policies/other.policy.toml"), other).unwrap();
+        fs::write(root.join("user_scripts/examples/b.ts"), "").unwrap();
+        let bun = json!({
+            "toolId": "u:bun", "displayName": "b", "description": "d", "version": "1.0.0",
+            "handler": {"type": "external-script", "scriptPath": "examples/b.ts", "language": "bun"},
+        });
+        fs::write(root.join("tool-defs/bun.tool.json"), bun.to_string()).unwrap();
+    });
+    let mut machine = crate::common::machine();
+    let bun = machine.runtimes.values().next().unwrap().clone();
+    let bun = toolhost::policy::Runtime { language: toolhost::manifest::Language::Bun, ..bun };
+    machine.named_runtimes.insert("/opt/bun".into(), Ok(bun));
+    let policies =
+        toolhost::policy::Policies::load_from(&world.root().join("sandbox-policies"), &world.root()).unwrap();
+    let snapshot = world.service.registry().snapshot();
+    let mut out = Vec::new();
+    let args = toolhost::cli::list::Args { json: true, ..Default::default() };
+    toolhost::cli::list::show(&snapshot, &policies, &machine, &args, &mut out).unwrap();
+    let listed: Vec<Value> = serde_json::from_slice(&out).unwrap();
+    let of = |id: &str| listed.iter().find(|tool| tool["toolId"] == id).unwrap_or_else(|| panic!("{id}"));
+    for (id, need) in [
+        ("fake:greedy", "a policy that allows what it asks: see `toolhost audit fake:greedy`"),
+        ("u:bun", "the runtime 'bun', which was not found on this machine"),
+        ("core:execute-nodejs-script", "the runtime 'nodejs', which was not found on this machine"),
+    ] {
+        assert_eq!((&of(id)["available"], &of(id)["needs"]), (&json!(false), &json!([need])), "{id}");
+    }
+    assert_eq!(of("fake:echo")["available"], true);
+    let folders = (vec![world.root().join("tool-defs")], vec![world.root().join("user_scripts")]);
+    let rules = (Arc::new(policies), Arc::new(machine));
+    let checked = toolhost::cli::check::examine(&folders.0, &folders.1, &[], Some(rules));
+    let greedy = checked.iter().find(|file| file.path.ends_with("greedy.tool.json")).unwrap();
+    assert!(greedy.problems.iter().any(|p| p.message.contains("every call is refused by policy")), "{greedy:?}");
+    assert_eq!(world.call("u:bun", json!({})).await.error.unwrap().kind, Kind::CapabilityError);
+}

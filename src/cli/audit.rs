@@ -87,6 +87,7 @@ fn past(settings: &Settings, call: &str, json: bool) -> anyhow::Result<String> {
 pub struct Host<'a> {
     /// Every tool of the registry.
     pub tools: &'a [(Arc<Manifest>, Site)],
+    /// With every file protected that is for a call (`Snapshot::protect`).
     pub policies: &'a policy::Policies,
     pub machine: &'a policy::Machine,
 }
@@ -94,14 +95,11 @@ pub struct Host<'a> {
 impl Host<'_> {
     /// The decision for one tool, as a call would get it: no tool may write a file of any other.
     pub fn decide(&self, manifest: &Manifest, site: &Site) -> policy::Decision {
-        let mut policies = self.policies.clone();
-        let files = self.tools.iter().flat_map(|(_, s)| [Some(s.manifest.clone()), s.script.clone()]);
-        policies.protect(files.flatten());
-        policy::decide(manifest, site, &policies, self.machine)
+        policy::decide(manifest, site, self.policies, self.machine)
     }
 
     fn decide_all(&self) -> Vec<policy::Decision> {
-        policy::decide_all(self.tools, self.policies, self.machine)
+        self.tools.iter().map(|(manifest, site)| self.decide(manifest, site)).collect()
     }
 }
 

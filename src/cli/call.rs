@@ -160,6 +160,9 @@ fn told(args: &Args, report: &Report) -> ExitCode {
     if args.verbose {
         words::complain(&background(report));
     }
+    if !args.json && !report.notes.is_empty() {
+        words::complain(&format!("{}: {}", report.tool, report.notes.join("; ")));
+    }
     if args.json {
         words::say_json(&report.json());
     } else if let Some(output) = &report.output_data {

@@ -48,8 +48,8 @@ pub fn examine(tools: &[PathBuf], scripts: &[PathBuf], paths: &[PathBuf], rules:
         }
     }
     let registry = registry::Registry::new();
-    if let Some((policies, machine)) = rules {
-        registry.answers_to(policies, machine);
+    if let Some((policies, machine)) = &rules {
+        registry.answers_to(policies.clone(), machine.clone());
     }
     let mut files = Vec::new();
     let loader = registry::DirectToolLoader::new(folders, scripts.to_vec());
@@ -58,7 +58,11 @@ pub fn examine(tools: &[PathBuf], scripts: &[PathBuf], paths: &[PathBuf], rules:
             files.push(unreadable(PathBuf::from("(source)"), why));
         }
     }
-    let reports = registry.snapshot().reports.clone();
+    let snapshot = registry.snapshot();
+    let mut reports = snapshot.reports.clone();
+    if let Some((policies, machine)) = &rules {
+        unsatisfied(&snapshot, policies, machine, &mut reports);
+    }
     if paths.is_empty() {
         files.extend(reports);
         return files;
@@ -78,15 +82,36 @@ pub fn examine(tools: &[PathBuf], scripts: &[PathBuf], paths: &[PathBuf], rules:
     files
 }
 
+/// A tool that every call of would be refused is not in order, though its file is (Q19).
+fn unsatisfied(
+    snapshot: &registry::Snapshot,
+    policies: &policy::Policies,
+    machine: &policy::Machine,
+    reports: &mut [File],
+) {
+    let policies = snapshot.protect(policies);
+    for tool in snapshot.list(&registry::Filter::default()) {
+        let decision = policy::decide(&tool.manifest, &tool.site, &policies, machine);
+        let Some(report) = reports.iter_mut().find(|report| report.path == tool.site.manifest) else { continue };
+        if let Err(fault) = decision.shape.as_ref()
+            && registry::refused(&decision)
+        {
+            let why = fault.person.as_deref().unwrap_or(&fault.message).replace('\n', " ");
+            let message = format!("every call is refused by policy '{}': {why}", decision.policy);
+            report.problems.push(remark(Severity::Warning, Code::Security, message));
+        }
+        for lack in decision.lacks.iter().chain(&decision.lacks_below) {
+            report.problems.push(remark(Severity::Note, Code::Dependency, format!("unavailable here: needs {lack}")));
+        }
+    }
+}
+
+fn remark(severity: Severity, code: Code, message: String) -> Problem {
+    Problem { severity, code, pointer: String::new(), line: 0, column: 0, message }
+}
+
 fn unreadable(path: PathBuf, why: String) -> File {
-    let problem = Problem {
-        severity: Severity::Error,
-        code: Code::Unreadable,
-        pointer: String::new(),
-        line: 0,
-        column: 0,
-        message: why,
-    };
+    let problem = remark(Severity::Error, Code::Unreadable, why);
     File { path, status: registry::Status::Skipped, tool: None, problems: vec![problem] }
 }
 

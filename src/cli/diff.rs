@@ -35,6 +35,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         find: &|reference| known.snapshot.find(reference).map(|tool| (tool.manifest.clone(), tool.site.clone())),
         read: &|path| read(settings, path),
         root: &settings.root,
+        protect: &|policies| known.snapshot.protect(&policies),
     };
     let text = report(&host, &args).map_err(|fault| Refusal::of(&fault))?;
     words::show(text.as_bytes());
@@ -91,6 +92,8 @@ pub struct Host<'a> {
     pub read: &'a dyn Fn(&Path) -> Found,
     /// Where relative `folders` of a policy start.
     pub root: &'a Path,
+    /// Policies as a call is decided by them: no file of the registry may be written.
+    pub protect: &'a dyn Fn(policy::Policies) -> policy::Policies,
 }
 
 /// The largest saved audit that is read.
@@ -140,7 +143,7 @@ fn side(host: &Host<'_>, text: &str) -> Result<Side, fault::Fault> {
     }
     if path.is_dir() || policy::is_policy_file(text) {
         let loaded = policy::Policies::load_from(&path, host.root);
-        return loaded.map(|p| Side::Policies(Box::new(p))).map_err(|problems| {
+        return loaded.map(|p| Side::Policies(Box::new((host.protect)(p)))).map_err(|problems| {
             let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
             wrong("a policy cannot be read").person(lines.join("\n"))
         });

@@ -11,7 +11,7 @@ use crate::executor::wasm;
 use crate::service::runlog::{self, Level};
 use crate::service::{self, Executors, Parts, Service, audit};
 use crate::{executor, manifest, policy, registry, runtimes};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -84,6 +84,7 @@ fn described(found: &policy::FileProblem) -> String {
 /// What the verbs that run nothing need: tools, policies and facts of the machine.
 pub struct Tools {
     pub snapshot: Arc<registry::Snapshot>,
+    /// With the files of the snapshot protected, as for a call.
     pub policies: Arc<policy::Policies>,
     pub machine: Arc<policy::Machine>,
     pub launchers: Arc<Launchers>,
@@ -95,7 +96,9 @@ impl Tools {
         let policies = policies(settings)?;
         let launchers = launchers(settings)?;
         let machine = Arc::new(machine(settings, &policies, &launchers));
-        Ok(Tools { snapshot: registry(settings, &policies, &machine)?.snapshot(), policies, machine, launchers })
+        let snapshot = registry(settings, &policies, &machine)?.snapshot();
+        let policies = Arc::new(snapshot.protect(&policies));
+        Ok(Tools { snapshot, policies, machine, launchers })
     }
 
     /// The same machine, with the interpreters that other policies name.
@@ -118,9 +121,16 @@ pub fn machine(settings: &Settings, policies: &policy::Policies, launchers: &Lau
     policy::Machine {
         named_runtimes: named_runtimes(policies, &never_under),
         runtimes: runtimes::discover(&search, &never_under).runtimes,
-        capabilities: settings.capabilities.clone(),
+        environment: offered(&settings.capabilities),
         cgroup: launchers.counted(),
     }
+}
+
+/// The variables that the operator offers to tools, as far as this process has them.
+fn offered(capabilities: &BTreeSet<String>) -> BTreeMap<String, policy::Variable> {
+    let names = capabilities.iter().filter_map(|word| word.strip_prefix("env:"));
+    let texts = names.filter_map(|name| Some((name.to_owned(), policy::Variable::Host(std::env::var(name).ok()?))));
+    texts.collect()
 }
 
 fn named_runtimes(

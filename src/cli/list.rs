@@ -1,6 +1,6 @@
 //! `list`: the tools there are, and what keeps one from being called.
 //!
-//! For: the command line. In: a snapshot and the machine's facts. Out: a table, or JSON.
+//! For: the command line. In: a snapshot, what policy decides, the machine's facts. Out: a table, or JSON.
 //! Never: prints a manifest's text raw.
 
 use super::refusal::Exit;
@@ -11,6 +11,7 @@ use crate::{policy, registry};
 use serde_json::{Value, json};
 use std::io::{self, Write};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct Args {
@@ -37,13 +38,14 @@ const WIDE: usize = 60;
 pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     let host = host::Tools::of(settings)?;
     let mut out = Vec::new();
-    show(&host.snapshot, &host.machine, &args, &mut out)?;
+    show(&host.snapshot, &host.policies, &host.machine, &args, &mut out)?;
     words::show(&out);
     Ok(Exit::Ok.into())
 }
 
 pub fn show(
     snapshot: &registry::Snapshot,
+    policies: &policy::Policies,
     machine: &policy::Machine,
     args: &Args,
     out: &mut dyn Write,
@@ -54,9 +56,16 @@ pub fn show(
         namespace: args.namespace.clone(),
         source: args.source.clone(),
     };
-    let tools = snapshot.list(&filter);
+    let policies = snapshot.protect(policies);
+    let needs = |tool: &registry::Tool| {
+        let decision = policy::decide(&tool.manifest, &tool.site, &policies, machine);
+        let mut needs = registry::needs_of(tool, &decision);
+        needs.extend(registry::unsatisfied(tool, &decision));
+        needs
+    };
+    let tools: Vec<_> = snapshot.list(&filter).into_iter().map(|tool| (needs(&tool), tool)).collect();
     if args.json {
-        let listed: Vec<_> = tools.iter().map(|tool| entry(tool, machine)).collect();
+        let listed: Vec<_> = tools.iter().map(|(needs, tool)| entry(tool, needs)).collect();
         return writeln!(out, "{}", json_text(&Value::Array(listed), true));
     }
     if tools.is_empty() {
@@ -67,13 +76,12 @@ pub fn show(
         }
         return Ok(());
     }
-    table(&tools, machine, out)
+    table(&tools, out)
 }
 
 /// One tool as JSON (A-006, B-001).
-pub fn entry(tool: &registry::Tool, machine: &policy::Machine) -> Value {
+fn entry(tool: &registry::Tool, needs: &[String]) -> Value {
     let manifest = &tool.manifest;
-    let needs = registry::needs_of(tool, machine);
     let examples: Vec<_> = manifest
         .examples
         .iter()
@@ -107,18 +115,18 @@ fn path_or_null(path: &std::path::Path) -> Value {
     if path.as_os_str().is_empty() { Value::Null } else { json!(path.to_string_lossy()) }
 }
 
-fn table(tools: &[std::sync::Arc<registry::Tool>], machine: &policy::Machine, out: &mut dyn Write) -> io::Result<()> {
-    let id_wide = tools.iter().map(|tool| tool.manifest.id.chars().count()).max().unwrap_or(0).max(4);
+fn table(tools: &[(Vec<String>, Arc<registry::Tool>)], out: &mut dyn Write) -> io::Result<()> {
+    let id_wide = tools.iter().map(|(_, tool)| tool.manifest.id.chars().count()).max().unwrap_or(0).max(4);
     let version = |tool: &registry::Tool| head(&tool.manifest.version.to_string(), 20);
-    let version_wide = tools.iter().map(|tool| version(tool).chars().count()).max().unwrap_or(0).max(7);
+    let version_wide = tools.iter().map(|(_, tool)| version(tool).chars().count()).max().unwrap_or(0).max(7);
     writeln!(out, "{:id_wide$}  {:version_wide$}  {:8}  DESCRIPTION", "TOOL", "VERSION", "SOURCE")?;
-    for tool in tools {
+    for (needs, tool) in tools {
         let first = tool.manifest.description.lines().next().unwrap_or_default();
         let said = printable(&head(first, WIDE));
         let source = printable(&head(&tool.source, 20));
         writeln!(out, "{:id_wide$}  {:version_wide$}  {source:8}  {said}", tool.manifest.id, version(tool))?;
-        for need in registry::needs_of(tool, machine) {
-            writeln!(out, "{:id_wide$}  unavailable: needs {}", "", printable(&need))?;
+        for need in needs {
+            writeln!(out, "{:id_wide$}  unavailable: needs {}", "", printable(need))?;
         }
     }
     Ok(())

@@ -79,7 +79,7 @@ pub struct Settings {
     /// `None`: this user has no folder for it, and calls are refused until one is named.
     pub audit_log: Option<PathBuf>,
     pub log: Option<(Level, bool)>,
-    /// Capabilities the operator says this host has (`gpu`, …).
+    /// Capabilities the operator says this host offers: `env:NAME`.
     pub capabilities: BTreeSet<String>,
     /// Config files that were, or another time would be, obeyed: also those that are not there.
     pub configs: Vec<PathBuf>,
@@ -160,6 +160,11 @@ impl Settings {
             })?,
             _ => identity::POOL,
         };
+        let capabilities = config.capabilities.unwrap_or_default();
+        for word in &capabilities {
+            crate::policy::grantable(word)
+                .map_err(|why| Refusal::new(Exit::Host, format!("config: capabilities: {why}")))?;
+        }
         Ok(Settings {
             root,
             tools,
@@ -167,7 +172,7 @@ impl Settings {
             policies,
             audit_log,
             log,
-            capabilities: config.capabilities.unwrap_or_default(),
+            capabilities,
             configs: usual_configs(&variable).into_iter().chain(sources.config_file).collect(),
             running_calls: config.running_calls,
             tool_ids,
@@ -399,7 +404,7 @@ mod tests {
         let folder = folders(&["tool-defs", "user_scripts", "sandbox-policies", "a", "b", "c", "home"]);
         let at = |name: &str| folder.path().join(name).canonicalize().unwrap();
         let config = folder.path().join("config.toml");
-        std::fs::write(&config, "tools = [\"c\"]\nlog = \"debug,json\"\ncapabilities = [\"gpu\"]\n").unwrap();
+        std::fs::write(&config, "tools = [\"c\"]\nlog = \"debug,json\"\ncapabilities = [\"env:TOKEN\"]\n").unwrap();
         std::fs::set_permissions(&config, std::fs::Permissions::from_mode(0o644)).unwrap();
         let home = at("home");
         let base = Flags { root: Some(at(".")), ..Flags::default() };
@@ -415,7 +420,7 @@ mod tests {
         let configured = settings(&flags, &[("HOME", &home)]).unwrap();
         assert_eq!(configured.tools, [at("c")]);
         assert_eq!(configured.log, Some((Level::Debug, true)));
-        assert!(configured.capabilities.contains("gpu"));
+        assert!(configured.capabilities.contains("env:TOKEN"));
         let varied = settings(&flags, &[("HOME", &home), ("TOOLHOST_TOOLS", &at("b"))]).unwrap();
         assert_eq!(
             (varied.tools.clone(), varied.origins["tools"].clone()),
@@ -449,6 +454,8 @@ mod tests {
         assert_eq!(settings(&flags, &[]).unwrap().tool_ids, 200_000..200_016);
         std::fs::write(&config, "[tool_ids]\nfirst = 1000\ncount = 16\n").unwrap();
         assert!(settings(&flags, &[]).unwrap_err().to_string().contains("[tool_ids]: first must be at least 65536"));
+        std::fs::write(&config, "capabilities = [\"gpu\"]\n").unwrap();
+        assert!(settings(&flags, &[]).unwrap_err().to_string().contains("`gpu` is not built yet"));
         std::fs::write(&config, "rot = \"/\"\n").unwrap();
         assert!(settings(&flags, &[]).unwrap_err().to_string().contains("rot"));
     }

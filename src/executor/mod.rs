@@ -54,6 +54,8 @@ pub enum Event {
     Decided {
         policy: String,
         digest: String,
+        /// What it gives less than was asked.
+        notes: policy::Notes,
     },
     /// It runs now, under this confinement.
     Confined {

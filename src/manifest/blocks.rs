@@ -3,7 +3,7 @@
 //! For: `file`. In: the manifest's object. Out: their typed forms. Never: takes a number below its floor.
 
 use super::reader::{Object, Reader, Unknown, below};
-use super::{Code, Example, Execution, Metadata, StderrRule, file, suggest, text};
+use super::{Code, Example, Execution, Metadata, StderrRule, environment, file, suggest, text};
 use crate::quantity::{Limit, MAX_ENV_BYTES, MIN_TIMEOUT_MS};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -12,10 +12,6 @@ pub(super) const EXECUTION_FIELDS: &[&str] = &["timeoutMs", "stderr", "mode", "e
 pub(super) const PRESENTATION_FIELDS: &[&str] = &["final", "hidden"];
 pub(super) const METADATA_FIELDS: &[&str] = &["category", "author", "permissions"];
 pub(super) const EXAMPLE_FIELDS: &[&str] = &["description", "input", "expectedOutput"];
-
-/// Environment names that would change how an interpreter or the loader starts, or that we set ourselves.
-pub(super) const FORBIDDEN_ENV_PREFIXES: &[&str] = &["LD_", "PYTHON", "NODE_", "BUN_", "TOOLHOST_"];
-pub(super) const FORBIDDEN_ENV: &[&str] = &["PATH", "HOME", "TMPDIR", "GLIBC_TUNABLES", "GCONV_PATH"];
 
 pub(super) fn execution<'d>(reader: &mut Reader<'d>, top: &'d Object) -> Execution {
     let mut execution = Execution::default();
@@ -44,7 +40,7 @@ pub(super) fn execution<'d>(reader: &mut Reader<'d>, top: &'d Object) -> Executi
             "warm starts are not built yet: every call starts cold, which is only slower",
         );
     }
-    execution.env = environment(reader, map);
+    execution.env = variables(reader, map);
     execution
 }
 
@@ -54,7 +50,7 @@ fn one_of(reader: &mut Reader<'_>, pointer: &str, written: &str, known: &[&str])
     reader.error(Code::Schema, pointer, message);
 }
 
-fn environment<'d>(reader: &mut Reader<'d>, execution: &'d Object) -> BTreeMap<String, String> {
+fn variables<'d>(reader: &mut Reader<'d>, execution: &'d Object) -> BTreeMap<String, String> {
     let mut env = BTreeMap::new();
     let mut size = 0;
     for (name, value) in reader.member(execution, "/execution", "env").into_iter().flatten() {
@@ -64,7 +60,7 @@ fn environment<'d>(reader: &mut Reader<'d>, execution: &'d Object) -> BTreeMap<S
             continue;
         };
         size += name.len() + value.len() + 2;
-        if let Some(why) = env_fault(name, value) {
+        if let Some(why) = environment::refused(name, value) {
             reader.error(Code::Security, &pointer, why);
         }
         env.insert(name.clone(), value.clone());
@@ -75,20 +71,6 @@ fn environment<'d>(reader: &mut Reader<'d>, execution: &'d Object) -> BTreeMap<S
         reader.error(Code::Schema, "/execution/env", message);
     }
     env
-}
-
-fn env_fault(name: &str, value: &str) -> Option<String> {
-    let good = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
-        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
-    if !good {
-        return Some("is not a variable name: ASCII letters, digits and '_', not starting with a digit".to_owned());
-    }
-    if value.contains('\0') {
-        return Some("holds a NUL character, which no environment can carry".to_owned());
-    }
-    let upper = name.to_ascii_uppercase();
-    let ours = FORBIDDEN_ENV.contains(&upper.as_str()) || FORBIDDEN_ENV_PREFIXES.iter().any(|p| upper.starts_with(p));
-    ours.then(|| format!("a manifest may not set {}: it changes how the interpreter starts", text::head(name, 60)))
 }
 
 pub(super) fn limits<'d>(reader: &mut Reader<'d>, top: &'d Object) -> BTreeMap<Limit, u64> {

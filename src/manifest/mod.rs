@@ -191,6 +191,7 @@ pub mod arguments;
 mod asks;
 mod blocks;
 mod bounds;
+pub mod environment;
 mod file;
 mod handler;
 mod host;

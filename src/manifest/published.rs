@@ -3,7 +3,8 @@
 //! For: cli, docs. In: nothing. Out: one JSON Schema (2020-12) with every default.
 //! Never: knows a field the reader does not, or the other way round (a test compares them).
 
-use super::blocks::{FORBIDDEN_ENV, FORBIDDEN_ENV_PREFIXES, limit_names};
+use super::blocks::limit_names;
+use super::environment::{FORBIDDEN, FORBIDDEN_PREFIXES};
 use super::{Language, handler};
 use crate::quantity::{Limit, MIN_TIMEOUT_MS};
 use serde_json::{Map, Value, json};
@@ -149,7 +150,7 @@ fn security_context() -> Value {
             },
             "requiredCapabilities": {
                 "type": "array", "items": { "type": "string", "minLength": 1 }, "default": [],
-                "description": "subprocess, gpu, long-running, files:input, env:NAME, secret:NAME. What this host cannot give makes the tool unavailable."
+                "description": "subprocess; env:NAME (a variable of the host, where its config offers it and a policy grants it); gpu, long-running, files:input, secret:NAME are not built yet. What this host cannot give makes the tool unavailable."
             }
         }
     })
@@ -157,7 +158,7 @@ fn security_context() -> Value {
 
 fn execution() -> Value {
     let forbidden =
-        format!("Literal variables. Refused: {}, {}*.", FORBIDDEN_ENV.join(", "), FORBIDDEN_ENV_PREFIXES.join("*, "));
+        format!("Literal variables. Refused: {}, {}*.", FORBIDDEN.join(", "), FORBIDDEN_PREFIXES.join("*, "));
     json!({
         "type": "object",
         "properties": {

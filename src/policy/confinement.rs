@@ -3,6 +3,7 @@
 //! Plain data, complete, no defaults left to fill. What audit prints is what the walls enforce,
 //! because it is this value in both places.
 
+use super::Variable;
 use crate::manifest::Language;
 use crate::quantity::Limit;
 use serde::{Deserialize, Serialize};
@@ -125,7 +126,7 @@ impl Limits {
 }
 
 /// What keys a launcher, and what audit prints.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Shape {
     /// `id@version`
@@ -139,8 +140,8 @@ pub struct Shape {
     pub grants: Vec<Grant>,
     pub network: Network,
     pub limits: Limits,
-    /// Literals of the manifest, added to the from-scratch environment.
-    pub env: BTreeMap<String, String>,
+    /// Added to the from-scratch environment. What is no literal is left out of the kept text and the digest.
+    pub env: BTreeMap<String, Variable>,
     /// The policy demands exact accounting; without a cgroup the call is refused.
     pub require_cgroup: bool,
     /// Any text on stderr fails the call (manifest or policy).

@@ -9,10 +9,10 @@ use super::file::{Mode, Policy};
 use super::judge::Judge;
 use super::limits;
 use super::load::Policies;
-use super::verdict::{Decision, LimitVerdict, Narrower, Verdict, What, wall};
-use super::{Limits, Machine, Network, Program, Runtime, Shape};
+use super::verdict::{Decision, LimitVerdict, Narrower, Notes, Verdict, What, wall};
+use super::{Limits, Machine, Network, Program, Runtime, Shape, Variable};
 use crate::fault::{Fault, Kind};
-use crate::manifest::{Handler, Language, Manifest, Site, StderrRule};
+use crate::manifest::{Handler, Language, Manifest, Site, StderrRule, environment};
 use crate::quantity::Limit;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,6 +20,8 @@ use std::sync::Arc;
 
 /// The builtin tool that takes source text. It exists only where a policy names it by its exact id.
 pub const RUN_CODE: &str = "core:run-code";
+/// The service that runs a script which a call names; a fixed `language` of its handler is the interpreter it needs.
+pub const SCRIPT_SERVICE: &str = "ExternalScriptExecutionService";
 /// Stands for the script's folder where a service method gets its script with the call.
 pub const SCRIPT_FOLDER: &str = "/<folder of the script>";
 
@@ -47,7 +49,17 @@ pub fn decide(manifest: &Manifest, site: &Site, policies: &Policies, machine: &M
     // that script and narrows, so this answer narrows too.
     let folder = PathBuf::from(SCRIPT_FOLDER);
     let place = Site { manifest: site.manifest.clone(), base: PathBuf::new(), script: None, folder };
-    judge(&Subject { manifest, site: &place, runs, narrow: true, namers: &[] }, policies, machine)
+    let mut decision = judge(&Subject { manifest, site: &place, runs, narrow: true, namers: &[] }, policies, machine);
+    if let Handler::ServiceMethod { service, language: Some(language), .. } = &manifest.handler
+        && service == SCRIPT_SERVICE
+    {
+        // Asked only whether there is one: which one runs is decided with the script.
+        let (policy, _) = policies.governing(&manifest.id, &site.manifest);
+        let mut obstacles = Obstacles::default();
+        runtime(*language, policy, machine, &mut Vec::new(), &mut obstacles);
+        decision.lacks_below = obstacles.lacks;
+    }
+    decision
 }
 
 /// What stands in the way of a call, by who must act.
@@ -57,11 +69,14 @@ struct Obstacles {
     refused: Vec<String>,
     /// For anybody: what is missing here.
     missing: Vec<String>,
+    /// Of that, what this machine lacks.
+    lacks: Vec<String>,
 }
 
 pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machine) -> Decision {
     let Subject { manifest, site, runs, .. } = subject;
-    let (policy, mut notes) = policies.governing(&manifest.id, &site.manifest);
+    let (policy, passed_over) = policies.governing(&manifest.id, &site.manifest);
+    let mut notes = Notes { all: passed_over, told: Vec::new() };
     let host = policies.host.as_ref();
     let narrow = subject.narrow || policy.mode == Mode::Narrow;
     let judged = fences(subject, policies, machine, policy).files(manifest.asks.read.as_deref(), &manifest.asks.write);
@@ -69,11 +84,13 @@ pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machin
     let mut obstacles = Obstacles::default();
     hosts(manifest, &mut verdicts, &mut obstacles);
     capabilities(manifest, policy, host, machine, &mut verdicts, &mut obstacles);
-    let env = env(manifest, &mut verdicts);
+    let env = env(manifest, machine, &mut verdicts);
     let runtime = runs.as_ref().and_then(|(l, _)| runtime(*l, policy, machine, &mut verdicts, &mut obstacles));
     let require_cgroup = policy.require_cgroup || host.is_some_and(|h| h.require_cgroup);
     if require_cgroup && !machine.cgroup && runs.is_some() {
-        obstacles.missing.push("exact accounting by a cgroup, which the policy requires".into());
+        let cgroup = "exact accounting by a cgroup, which the policy requires";
+        obstacles.missing.push(cgroup.into());
+        obstacles.lacks.push(cgroup.into());
     }
     later(manifest, &mut obstacles);
     let source = runs.is_some() && site.script.is_none();
@@ -83,20 +100,22 @@ pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machin
     }
     for verdict in verdicts.iter().filter(|v| !v.allowed && in_policy_s_hand(v)) {
         if narrow {
-            notes.push(format!("narrowed: {} {} is not granted in full", verdict.what.name(), verdict.asked));
+            notes.narrowed(format!("narrowed: {} {} is not granted in full", verdict.what.name(), verdict.asked));
         } else {
             obstacles.refused.push(refusal(verdict));
         }
     }
     let base = Area::Tree(site.base.clone());
     if runs.is_some() && judged.grants.iter().any(|g| Area::of(&g.opening) == base) {
-        notes.push(
+        notes.all.push(
             "opens a whole script base folder, the files of other tools included; give the script a folder of its own"
                 .into(),
         );
     }
     let limits = limits::limits(manifest, policy, host, machine.cgroup);
-    notes.extend(limits.iter().filter(|l| l.clamped).map(clamp_note));
+    for clamped in limits.iter().filter(|l| l.clamped) {
+        notes.clamped(clamped.limit, clamped.asked.unwrap_or(clamped.effective), clamped.effective, &clamped.from);
+    }
     let stderr = [Some(manifest.execution.stderr), Some(policy.stderr), host.map(|h| h.stderr)];
     let mut decision = Decision {
         tool: format!("{}@{}", manifest.id, manifest.version),
@@ -112,6 +131,8 @@ pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machin
         require_cgroup,
         stderr_is_error: stderr.contains(&Some(StderrRule::Error)),
         notes,
+        lacks: std::mem::take(&mut obstacles.lacks),
+        lacks_below: Vec::new(),
         in_process: matches!(manifest.handler, Handler::ServiceMethod { .. } | Handler::Extension { .. })
             && runs.is_none(),
         shape: Err(in_process_fault()),
@@ -172,7 +193,12 @@ fn capabilities(
         let verdict =
             match (machine.lacks(manifest, word), kind, granted) {
                 (Some(reason), ..) => {
-                    obstacles.missing.push(format!("the capability `{}`", crate::manifest::text::printable(word)));
+                    let shown = crate::manifest::text::printable(word);
+                    obstacles.missing.push(format!("the capability `{shown}`"));
+                    // A word that nobody knows is no lack of this machine: the registry says so already.
+                    if kind != capability::Kind::Unknown {
+                        obstacles.lacks.push(format!("the capability '{shown}': {reason}"));
+                    }
                     Verdict::denied(What::Capability, word, Narrower::Machine, reason, &[])
                 }
                 (None, capability::Kind::Free, _) => Verdict::met(What::Capability, word, word, &[wall::SECCOMP])
@@ -181,11 +207,8 @@ fn capabilities(
                     let reason = "host.policy.toml does not grant it";
                     Verdict::denied(What::Capability, word, Narrower::Host, reason, &[])
                 }
-                (None, _, Some(grant)) => Verdict::met(What::Capability, word, word, &[]).because(
-                    format!("{}: {}", policy.name, grant.name),
-                    &grant.why,
-                    policy.place(grant.at),
-                ),
+                (None, _, Some(grant)) => Verdict::met(What::Capability, word, given(word), &[wall::ENVIRONMENT])
+                    .because(format!("{}: {}", policy.name, grant.name), &grant.why, policy.place(grant.at)),
                 (None, _, None) => {
                     let reason = format!("policy `{}` does not grant it", policy.name);
                     Verdict::denied(What::Capability, word, Narrower::Policy, reason, &[])
@@ -195,17 +218,32 @@ fn capabilities(
     }
 }
 
-/// Literals only; names that steer the loader or an interpreter are refused here as they were at load.
-fn env(manifest: &Manifest, verdicts: &mut Vec<Verdict>) -> BTreeMap<String, String> {
+/// What a granted capability gives, in words.
+fn given(word: &str) -> String {
+    match capability::kind(word) {
+        capability::Kind::Env(name) => format!("{name}, with the host's own text (never shown)"),
+        _ => word.to_owned(),
+    }
+}
+
+/// Literals, and the host's own where it was granted as a capability. Names that steer the loader or an
+/// interpreter are refused here as they were at load.
+fn env(manifest: &Manifest, machine: &Machine, verdicts: &mut Vec<Verdict>) -> BTreeMap<String, Variable> {
     let mut kept = BTreeMap::new();
     for (name, value) in &manifest.execution.env {
-        if capability::env_is_refused(name) || value.contains('\0') {
-            let reason = "steers the loader or the interpreter, which no manifest may";
+        if let Some(reason) = environment::refused(name, value) {
             verdicts.push(Verdict::denied(What::Env, name, Narrower::House, reason, &[wall::ENVIRONMENT]));
         } else {
             let verdict = Verdict::met(What::Env, name, format!("{name}={value}"), &[wall::ENVIRONMENT]);
             verdicts.push(verdict.because("house: env literals", "a text the manifest carries itself", "house"));
-            kept.insert(name.clone(), value.clone());
+            kept.insert(name.clone(), Variable::Literal(value.clone()));
+        }
+    }
+    for verdict in verdicts.iter().filter(|v| v.what == What::Capability && v.allowed) {
+        if let capability::Kind::Env(name) = capability::kind(&verdict.asked)
+            && let Some(value) = machine.environment.get(name)
+        {
+            kept.insert(name.to_owned(), value.clone());
         }
     }
     kept
@@ -236,6 +274,10 @@ fn runtime(
         Ok(runtime) => runtime,
         Err(reason) => {
             verdicts.push(Verdict::denied(What::Runtime, name, Narrower::Machine, reason, &walls));
+            obstacles.lacks.push(match named {
+                Some(_) => format!("the runtime '{name}': the interpreter that its policy names cannot be used here"),
+                None => format!("the runtime '{name}', which was not found on this machine"),
+            });
             obstacles.missing.push(match named {
                 Some(_) => format!("{name}: the interpreter that the policy names cannot be used"),
                 None => format!("{name}, which is not on this machine"),
@@ -299,11 +341,6 @@ fn refusal(verdict: &Verdict) -> String {
     format!("{} {}: {reason}", verdict.what.name(), crate::manifest::text::printable(&verdict.asked))
 }
 
-fn clamp_note(limit: &LimitVerdict) -> String {
-    let asked = limit.asked.unwrap_or(limit.effective);
-    format!("clamped: {} asked {asked}, gets {} ({})", limit.limit.name(), limit.effective, limit.from)
-}
-
 impl Obstacles {
     fn fault(&self, tool: &str) -> Option<Fault> {
         let tool = crate::manifest::text::printable(tool);
@@ -329,7 +366,7 @@ impl Obstacles {
     }
 }
 
-fn shape(decision: &Decision, subject: &Subject<'_>, env: BTreeMap<String, String>) -> Result<Shape, Fault> {
+fn shape(decision: &Decision, subject: &Subject<'_>, env: BTreeMap<String, Variable>) -> Result<Shape, Fault> {
     let (Some((_, entry_point)), Some(runtime)) = (&subject.runs, &decision.runtime) else {
         return Err(in_process_fault());
     };

@@ -30,9 +30,9 @@ pub fn text(decision: &Decision) -> String {
     head(decision, &mut out);
     asks(decision, &mut out);
     limits(&decision.limits, &mut out);
-    if !decision.notes.is_empty() {
+    if !decision.notes.all.is_empty() {
         out.push_str("\n  notes\n");
-        decision.notes.iter().for_each(|n| line(&mut out, "    - ", n));
+        decision.notes.all.iter().for_each(|n| line(&mut out, "    - ", n));
     }
     if let Some(refused) = refused(decision) {
         out.push_str("\n  a call is refused\n");
@@ -208,7 +208,7 @@ pub fn json(decision: &Decision) -> Value {
         "limits": decision.limits,
         "requireCgroup": decision.require_cgroup,
         "stderrIsError": decision.stderr_is_error,
-        "notes": decision.notes,
+        "notes": decision.notes.all,
         "refused": refused,
         "digests": {
             "policy": decision.digest,

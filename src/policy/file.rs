@@ -421,7 +421,7 @@ fn capabilities(reader: &mut Reader<'_>, top: &Table<'_, '_>) -> Vec<Capability>
     let mut found = Vec::new();
     let Some(table) = reader.table(top, "capabilities") else { return found };
     reader.only(&table, &["grant"]);
-    for entry in reader.tables(&table, "grant", "{ name = \"gpu\", why = \"…\" }") {
+    for entry in reader.tables(&table, "grant", "{ name = \"env:NAME\", why = \"…\" }") {
         reader.only(&entry, &["name", "why"]);
         let name = reader.said(&entry, "name", "name the capability");
         let why = reader.said(&entry, "why", "say why it is granted");

@@ -22,23 +22,25 @@ mod rules;
 mod run;
 mod source;
 pub mod suggest;
+mod variable;
 mod verdict;
 pub mod who_can;
 mod written;
 
 pub use area::{Area, literal, name_matches};
-pub use capability::env_is_refused;
+pub use capability::grantable;
 pub use confinement::*;
-pub use decide::{RUN_CODE, SCRIPT_FOLDER, decide};
+pub use decide::{RUN_CODE, SCRIPT_FOLDER, SCRIPT_SERVICE, decide};
 pub use file::{Capability, Ceiling, HOST_FILE, Mode, NamedRuntime, Policy, Rule, SUFFIX, Selector, Tools, parse};
 pub use load::{FileProblem, Policies, is_policy_file};
-pub use run::{RunTarget, confine, decide_run, timeout_clamp};
+pub use run::{RunTarget, call_notes, confine, decide_run};
 pub use source::At;
-pub use verdict::{Decision, LimitVerdict, Narrower, Verdict, What, wall};
+pub use variable::Variable;
+pub use verdict::{Decision, LimitVerdict, Narrower, Notes, Verdict, What, wall};
 pub use written::Written;
 
 use crate::manifest::{Handler, Language, Manifest, Site};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -48,26 +50,22 @@ pub struct Machine {
     pub runtimes: BTreeMap<Language, Runtime>,
     /// The interpreters that policies name (`Policies::named_runtimes`), by their path, or why one cannot be used.
     pub named_runtimes: BTreeMap<PathBuf, Result<Runtime, String>>,
-    /// What `requiredCapabilities` can be met here: `gpu`, `env:NAME`, … (Q9).
-    pub capabilities: BTreeSet<String>,
+    /// The variables that this host offers to tools (`env:NAME`, Q9) and has, by name.
+    pub environment: BTreeMap<String, Variable>,
     /// True where memory, CPU and processes are counted by a cgroup.
     pub cgroup: bool,
 }
 
 impl Machine {
-    /// Is there anything to run this language with? (Wasm runs in this binary.)
-    pub fn runs(&self, language: Language) -> bool {
-        let named = || self.named_runtimes.values().flatten().any(|runtime| runtime.language == language);
-        language == Language::Wasm || self.runtimes.contains_key(&language) || named()
-    }
-
     /// Why a capability cannot be met here, whatever a policy says.
     pub fn lacks(&self, manifest: &Manifest, capability: &str) -> Option<&'static str> {
         let module = matches!(manifest.handler, Handler::Script { language: Language::Wasm, .. });
         match capability::kind(capability) {
             capability::Kind::Free if module => Some("a WASI module starts no processes"),
-            capability::Kind::Offered if !self.capabilities.contains(capability) => Some("this host does not offer it"),
-            capability::Kind::Later => Some("comes with a later version"),
+            capability::Kind::Env(name) if !self.environment.contains_key(name) => {
+                Some("this host does not offer it, or it is not set")
+            }
+            capability::Kind::Later => Some("not built yet"),
             capability::Kind::Unknown => Some("not a word this host knows"),
             _ => None,
         }

@@ -58,7 +58,7 @@ pub fn schema() -> Value {
                 "items": {
                     "type": "object", "additionalProperties": false, "required": ["name", "why"],
                     "properties": {
-                        "name": { "type": "string", "pattern": "^(subprocess|long-running|gpu|env:[A-Za-z_][A-Za-z0-9_]*)$" },
+                        "name": { "type": "string", "pattern": "^(subprocess|env:[A-Za-z_][A-Za-z0-9_]*)$" },
                         "why": said("Why it is granted."),
                     },
                 },
@@ -153,7 +153,7 @@ write = []                        # [{ path = "./out/**", why = "…" }]; writin
 # python = { path = "/opt/venv/bin/python", why = "…" }   # also: nodejs, bun
 
 [capabilities]                    # of requiredCapabilities; `subprocess` needs no grant
-grant = []                        # [{ name = "gpu", why = "…" }]; also long-running, env:NAME
+grant = []                        # [{ name = "env:NAME", why = "…" }]: a variable of the host that its config offers
 "#,
     );
     out

@@ -7,8 +7,8 @@ use super::area::Area;
 use super::decide::{self, Subject, judge, shape_limits};
 use super::judge::{covers, least};
 use super::load::Policies;
-use super::verdict::{Decision, LimitVerdict, Narrower, What};
-use super::{Access, Confinement, Grant, Machine, Opening, PerCall};
+use super::verdict::{Decision, LimitVerdict, Narrower, Notes, Verdict, What};
+use super::{Access, Confinement, Grant, Machine, Opening, PerCall, Variable};
 use crate::fault::{Fault, Kind};
 use crate::manifest::{Language, Manifest, Site};
 use crate::quantity::{Limit, MIN_TIMEOUT_MS};
@@ -76,7 +76,7 @@ fn meet(decision: &mut Decision, other: &Decision) {
     let before = std::mem::take(&mut decision.grants);
     let after = overlap(&before, &other.grants, decision.script.as_ref().map(|s| Area::File(s.clone())));
     for grant in before.iter().filter(|g| !after.iter().any(|a| covers(a, g))) {
-        decision.notes.push(format!(
+        decision.notes.narrowed(format!(
             "narrowed: {} {}: {} names this script and is granted less",
             if grant.access == Access::Write { "write" } else { "read" },
             grant.asked,
@@ -95,7 +95,7 @@ fn meet(decision: &mut Decision, other: &Decision) {
     decision.grants = after;
     for limit in &mut decision.limits {
         if let Some(theirs) = other.limit(limit.limit) {
-            narrow_limit(limit, theirs, &other.tool);
+            narrow_limit(limit, theirs, &other.tool, &mut decision.notes);
         }
     }
     decision.digest = crate::manifest::sha256_hex(format!("{}{}", decision.digest, other.digest).as_bytes());
@@ -107,6 +107,26 @@ fn meet(decision: &mut Decision, other: &Decision) {
         shape.limits = shape_limits(&decision.limits);
         shape.require_cgroup = decision.require_cgroup;
         shape.stderr_is_error = decision.stderr_is_error;
+        let theirs = other.shape.as_ref().ok();
+        shape.env.retain(|name, value| {
+            let kept = !matches!(value, Variable::Host(_)) || theirs.is_some_and(|t| t.env.get(name) == Some(value));
+            if !kept {
+                withheld(name, &other.tool, &mut decision.verdicts, &mut decision.notes);
+            }
+            kept
+        });
+    }
+}
+
+/// A variable of the host that another tool, whose script this is, is not granted.
+fn withheld(name: &str, tool: &str, verdicts: &mut [Verdict], notes: &mut Notes) {
+    let reason = format!("{tool} names this script and is not granted it");
+    notes.narrowed(format!("narrowed: env:{name}: {reason}"));
+    let asked = format!("env:{name}");
+    for verdict in verdicts.iter_mut().filter(|v| v.what == What::Capability && v.asked == asked) {
+        (verdict.allowed, verdict.effective) = (false, None);
+        verdict.narrower = Some(Narrower::Manifest);
+        verdict.reason = Some(reason.clone());
     }
 }
 
@@ -114,14 +134,18 @@ fn is_file(what: What, access: Access) -> bool {
     what == if access == Access::Write { What::Write } else { What::Read }
 }
 
-fn narrow_limit(limit: &mut LimitVerdict, theirs: &LimitVerdict, tool: &str) {
+fn narrow_limit(limit: &mut LimitVerdict, theirs: &LimitVerdict, tool: &str, notes: &mut Notes) {
     // What the tool that names the script gets is the most the script gets this way; a call may ask
     // that tool for more time too, up to its ceiling.
     let most = if limit.limit == Limit::TimeoutMs { theirs.ceiling } else { theirs.effective };
     if most < limit.ceiling {
         limit.ceiling = most;
-        limit.clamped = limit.asked.is_some_and(|a| a > most);
         limit.from = tool.to_string();
+        let asked = limit.asked.filter(|asked| *asked > most);
+        limit.clamped = asked.is_some();
+        if let Some(asked) = asked {
+            notes.clamped(limit.limit, asked, most, tool);
+        }
     }
     limit.effective = limit.effective.min(theirs.effective);
 }
@@ -169,9 +193,13 @@ pub fn confine(
     Ok(Confinement { shape, per_call: PerCall { timeout_ms, source } })
 }
 
-/// What to log when a call asks for more time than there is.
-pub fn timeout_clamp(decision: &Decision, asked_timeout_ms: Option<u64>) -> Option<String> {
-    let limit = decision.limit(Limit::TimeoutMs)?;
-    let asked = asked_timeout_ms.or(limit.asked).filter(|a| *a > limit.ceiling)?;
-    Some(format!("timeoutMs clamped: asked {asked}, gets {} ({})", limit.ceiling, limit.from))
+/// What to record and tell of one call: where it gets less than the tool or the call itself asked.
+pub fn call_notes(decision: &Decision, asked_timeout_ms: Option<u64>) -> Notes {
+    let mut notes = decision.notes.clone();
+    if let Some(limit) = decision.limit(Limit::TimeoutMs)
+        && let Some(asked) = asked_timeout_ms.filter(|asked| *asked > limit.ceiling)
+    {
+        notes.clamped(limit.limit, asked, limit.ceiling, &limit.from);
+    }
+    notes
 }

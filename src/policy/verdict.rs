@@ -164,6 +164,30 @@ pub struct LimitVerdict {
     pub sampled: bool,
 }
 
+/// Remarks about a decision or a call.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Notes {
+    /// For the person and the record: clamps, narrowings, policies passed over, a folder that is shared.
+    pub all: Vec<String>,
+    /// The narrowings and clamps among them, in words for a caller too: no place, no policy text.
+    pub told: Vec<String>,
+}
+
+impl Notes {
+    /// An ask that a call does not get in full.
+    pub(super) fn narrowed(&mut self, words: String) {
+        self.all.push(words.clone());
+        self.told.push(words);
+    }
+
+    /// A limit that is smaller than what was asked; `from` says who set it.
+    pub(super) fn clamped(&mut self, limit: Limit, asked: u64, gets: u64, from: &str) {
+        let words = format!("clamped: {} asked {asked}, gets {gets}", limit.name());
+        self.all.push(format!("{words} ({from})"));
+        self.told.push(words);
+    }
+}
+
 /// Everything decided about one tool on this machine.
 #[derive(Clone, Debug)]
 pub struct Decision {
@@ -182,8 +206,11 @@ pub struct Decision {
     pub runtime: Option<Runtime>,
     pub script: Option<PathBuf>,
     pub folder: PathBuf,
-    /// Remarks: clamps, policies passed over, a folder that is shared.
-    pub notes: Vec<String>,
+    pub notes: Notes,
+    /// What this machine lacks for it, in words for anybody.
+    pub lacks: Vec<String>,
+    /// What it lacks for the scripts that the tool is asked to run. A call looks at the script's path first.
+    pub lacks_below: Vec<String>,
     /// A policy demands exact accounting.
     pub require_cgroup: bool,
     /// Any text on stderr fails the call.

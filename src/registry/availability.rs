@@ -1,9 +1,10 @@
 //! What a tool still needs before a call can be served.
 //!
-//! For: loader, registry, service, cli. In: a manifest, the other tools, the machine's facts. Out: needs in words.
+//! For: loader, registry, service, cli. In: a manifest, the other tools, what policy decided. Out: needs in words.
 //! Never: starts anything to find out.
 
 use super::{Availability, Tool};
+use crate::fault::Kind;
 use crate::manifest::{self, Handler, Manifest};
 use crate::policy;
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,23 +34,30 @@ pub(super) fn of_manifest(manifest: &Manifest) -> Availability {
     if needs.is_empty() { Availability::Ready } else { Availability::Unavailable { needs } }
 }
 
-/// Everything that keeps a tool from being called on this machine; empty = it can be called.
-pub fn needs_of(tool: &Tool, machine: &policy::Machine) -> Vec<String> {
+/// Everything but a policy's refusal that keeps a call from being begun. The decision is the tool's own: what a policy
+/// for other tools names is no help to it.
+pub fn needs_of(tool: &Tool, decision: &policy::Decision) -> Vec<String> {
     let mut needs = match &tool.availability {
         Availability::Ready => Vec::new(),
         Availability::Unavailable { needs } => needs.clone(),
     };
-    let manifest = &tool.manifest;
-    if let Handler::Script { language, .. } = &manifest.handler
-        && !machine.runs(*language)
-    {
-        needs.push(format!("the runtime '{}', which was not found on this machine", language.name()));
-    }
-    let asked = manifest.asks.capabilities.iter().filter(|word| manifest::known_capability(word));
-    for (word, why) in asked.filter_map(|word| Some((word, machine.lacks(manifest, word)?))) {
-        needs.push(format!("the capability '{}': {why}", manifest::text::printable(word)));
+    needs.extend(decision.lacks.iter().cloned());
+    needs
+}
+
+/// What would make a call fail later on, whatever its arguments: policy refuses what the tool asks (Q19: marked before
+/// any call), or there is nothing to run its scripts with.
+pub fn unsatisfied(tool: &Tool, decision: &policy::Decision) -> Vec<String> {
+    let mut needs = decision.lacks_below.clone();
+    if refused(decision) {
+        needs.push(format!("a policy that allows what it asks: see `toolhost audit {}`", tool.manifest.id));
     }
     needs
+}
+
+/// Whether policy refuses every call.
+pub fn refused(decision: &policy::Decision) -> bool {
+    decision.shape.as_ref().is_err_and(|fault| fault.kind == Kind::SecurityError)
 }
 
 /// Settles `requires` among the loaded tools: a tool is ready when something ready serves each of them.

@@ -14,7 +14,7 @@ mod settle;
 mod snapshot;
 mod store;
 
-pub use availability::needs_of;
+pub use availability::{needs_of, refused, unsatisfied};
 pub use builtin::{BUILTIN_FILES, Builtin};
 pub use load::{DirectToolLoader, ENDING};
 pub use snapshot::{Filter, Snapshot};

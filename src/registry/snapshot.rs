@@ -117,7 +117,15 @@ impl Snapshot {
         self.tools.is_empty()
     }
 
-    /// Every manifest and script that is in use: no tool may be given write access to one of them.
+    /// The policies with every file of this moment protected: what a call and an audit both decide by.
+    pub fn protect(&self, policies: &policy::Policies) -> policy::Policies {
+        let mut policies = policies.clone();
+        policies.protect(self.files());
+        policies
+    }
+
+    /// Every manifest and script that is in use, or withheld because a tool may write it: no tool may be given
+    /// write access to one of them.
     pub fn files(&self) -> Vec<PathBuf> {
         let sites = self.tools.values().flatten().map(|tool| &tool.site);
         let paths = sites.flat_map(|site| std::iter::once(&site.manifest).chain(&site.script)).chain(&self.withheld);

@@ -13,7 +13,7 @@ const THREAD_COUNTS: [&str; 6] = [
     "RAYON_NUM_THREADS",
 ];
 
-/// `NAME=value` lines: what every tool gets, then the literals of its manifest.
+/// `NAME=value` lines: what every tool gets, then what its shape adds: literals, and what was granted or brought by the call.
 pub fn of(shape: &Shape) -> Vec<String> {
     let mut path = "/usr/bin:/bin".to_owned();
     if let Program::Path(program) = &shape.runtime.program
@@ -28,6 +28,6 @@ pub fn of(shape: &Shape) -> Vec<String> {
     static CPUS: OnceLock<usize> = OnceLock::new();
     let cpus = CPUS.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from));
     out.extend(THREAD_COUNTS.iter().map(|name| format!("{name}={cpus}")));
-    out.extend(shape.env.iter().map(|(name, value)| format!("{name}={value}")));
+    out.extend(shape.env.iter().map(|(name, value)| format!("{name}={}", value.text())));
     out
 }

@@ -106,13 +106,14 @@ fn tail(logs: &[String]) -> String {
     for line in logs.iter().rev() {
         if line.len() > room {
             if lines.is_empty() {
-                let start = (line.len() - room..line.len()).find(|&at| line.is_char_boundary(at));
-                lines.push(&line[start.unwrap_or(line.len())..]);
+                let start = (line.len() - room + '…'.len_utf8()..line.len()).find(|&at| line.is_char_boundary(at));
+                // The mark lets a mask find what the cut left of a secret.
+                lines.push(format!("…{}", &line[start.unwrap_or(line.len())..]));
             }
             break;
         }
         room = room.saturating_sub(line.len() + 1);
-        lines.push(line);
+        lines.push(line.clone());
     }
     lines.reverse();
     lines.join("\n").trim().to_owned()
@@ -228,7 +229,7 @@ mod tests {
         let long = "ö".repeat(4000);
         let fault = fault_of(Ending::Exited { code: 1 }, &["first", &long]);
         let details = fault.details.unwrap();
-        assert!(details.len() <= TAIL && details.chars().all(|c| c == 'ö'));
+        assert!(details.len() <= TAIL && details.chars().skip(1).all(|c| c == 'ö'));
         let many: Vec<String> = (0..1000).map(|n| format!("line {n}")).collect();
         let text = tail(&many);
         assert!(text.ends_with("line 999") && text.len() <= TAIL && text.starts_with("line "));

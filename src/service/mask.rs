@@ -2,6 +2,8 @@
 //!
 //! For: the audit record, the run log and what of a failure is shown. In: a schema, arguments, text.
 //! Out: the same with `***`. Never: touches what the tool is given or what it answers.
+//!
+//! A secret is found as it is and as JSON escapes it. In base64, a URL or any other dress it is not.
 
 use serde_json::Value;
 
@@ -10,6 +12,10 @@ pub const HIDDEN: &str = "***";
 /// Shorter texts are hidden where they are a parameter, but not searched for elsewhere: replacing
 /// every `1` in a log would hide the log and reveal the secret.
 const SHORTEST: usize = 4;
+/// Where a text was cut.
+const CUT: &str = "…";
+/// Longest part of a cut secret that is looked for, bytes.
+const LONGEST_PART: usize = 4096;
 /// Deepest value that is followed; arguments are bounded below it.
 const DEEPEST: usize = 128;
 /// Looks at one value under one schema. A schema may refer to itself in many ways; nobody may make us try them all.
@@ -31,18 +37,28 @@ impl Mask {
         let mut walk = Walk { root: schema, looks: LOOKS, secrets: Vec::new() };
         let mut shown = arguments.clone();
         walk.hide(vec![schema], &mut shown, 0);
-        let mut secrets = walk.secrets;
+        let mut mask = Mask { secrets: walk.secrets };
         if walk.looks == 0 {
-            secrets.clear();
-            collect(arguments, &mut secrets);
+            mask.secrets.clear();
+            collect(arguments, &mut mask.secrets);
             shown = Value::String(HIDDEN.into());
         }
-        secrets.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
-        secrets.dedup();
-        (Mask { secrets }, shown)
+        mask.in_order();
+        (mask, shown)
     }
 
-    /// The text with every secret hidden.
+    fn in_order(&mut self) {
+        self.secrets.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
+        self.secrets.dedup();
+    }
+
+    /// Hides this text too.
+    pub fn also(&mut self, secret: &str) {
+        collect(&Value::String(secret.to_owned()), &mut self.secrets);
+        self.in_order();
+    }
+
+    /// The text with every secret hidden, also what a cut left of one.
     pub fn text(&self, text: &str) -> String {
         let mut shown = text.to_owned();
         for secret in &self.secrets {
@@ -50,7 +66,24 @@ impl Mask {
                 shown = shown.replace(secret.as_str(), HIDDEN);
             }
         }
+        for secret in &self.secrets {
+            let pieces: Vec<_> = shown.split(CUT).map(|piece| edges(piece, secret)).collect();
+            shown = pieces.join(CUT);
+        }
         shown
+    }
+}
+
+/// Hides the start of a secret at the end of a piece, and its end at the start: texts of tools come cut.
+fn edges(piece: &str, secret: &str) -> String {
+    let longest = secret.len().saturating_sub(1).min(piece.len()).min(LONGEST_PART);
+    let lengths = || (SHORTEST..=longest).rev();
+    let start = lengths().filter_map(|n| secret.get(..n)).find(|start| piece.ends_with(start));
+    let piece = start.map_or_else(|| piece.to_owned(), |s| format!("{}{HIDDEN}", &piece[..piece.len() - s.len()]));
+    let end = lengths().filter_map(|n| secret.get(secret.len() - n..)).find(|end| piece.starts_with(end));
+    match end {
+        Some(end) => format!("{HIDDEN}{}", &piece[end.len()..]),
+        None => piece,
     }
 }
 
@@ -129,17 +162,14 @@ fn of_item(schema: &Value, at: usize) -> Vec<&Value> {
     words.into_iter().chain(listed).flatten().filter(|part| part.is_object()).collect()
 }
 
-/// Every text below a secret value; a text of several lines also line by line, as a log shows it, and each as JSON
-/// writes it.
+/// Every text below a secret value; a text of several lines also line by line, as a log shows it.
 fn collect(value: &Value, secrets: &mut Vec<String>) {
     match value {
         Value::String(text) => {
             for part in std::iter::once(text.as_str()).chain(text.lines()) {
                 if part.len() >= SHORTEST && part != HIDDEN {
-                    let quoted = Value::from(part).to_string();
-                    let inner = quoted.trim_matches('"');
-                    secrets.extend((inner != part).then(|| inner.to_owned()));
                     secrets.push(part.to_owned());
+                    secrets.extend(as_json(part));
                 }
             }
         }
@@ -148,6 +178,16 @@ fn collect(value: &Value, secrets: &mut Vec<String>) {
         Value::Object(fields) => fields.values().for_each(|field| collect(field, secrets)),
         _ => {}
     }
+}
+
+/// The text as it stands inside JSON, where that is another: with quotes and newlines escaped, and as programs
+/// write it that keep to ASCII.
+fn as_json(text: &str) -> impl Iterator<Item = String> + use<> {
+    let plain = serde_json::to_string(text).ok();
+    let ascii = super::audit::ascii(&text).ok();
+    let inside = |quoted: String| quoted.get(1..quoted.len().saturating_sub(1)).map(str::to_owned);
+    let text = text.to_owned();
+    plain.into_iter().chain(ascii).filter_map(inside).filter(move |form| *form != text)
 }
 
 #[cfg(test)]
@@ -231,5 +271,41 @@ mod tests {
         let (mask, shown) = Mask::of(Some(&schema), &json!({"pin": "1"}));
         assert_eq!(shown, json!({"pin": "***"}));
         assert_eq!(mask.text("exit 1"), "exit 1");
+    }
+
+    #[test]
+    fn a_secret_is_found_wherever_a_schema_can_say_so() {
+        let secret = json!({"x-secret": true});
+        let cases = [
+            (json!({"if": {}, "then": {"properties": {"a": secret}}}), json!({"a": "hunter2"})),
+            (json!({"else": {"properties": {"a": secret}}}), json!({"a": "hunter2"})),
+            (json!({"patternProperties": {"^a": secret}}), json!({"a": "hunter2"})),
+            (json!({"properties": {"a": {"prefixItems": [{}, secret]}}}), json!({"a": ["plain", "hunter2"]})),
+            (json!({"properties": {"a": {"prefixItems": [{}], "items": secret}}}), json!({"a": ["plain", "hunter2"]})),
+            (json!({"properties": {"a": {"contains": secret}}}), json!({"a": ["hunter2"]})),
+            (json!({"dependentSchemas": {"b": {"properties": {"a": secret}}}}), json!({"a": "hunter2", "b": 1})),
+            (json!({"unevaluatedProperties": secret}), json!({"a": "hunter2"})),
+            (json!({"additionalProperties": secret}), json!({"a": "hunter2"})),
+        ];
+        for (schema, arguments) in cases {
+            let (mask, shown) = Mask::of(Some(&schema), &arguments);
+            assert!(!shown.to_string().contains("hunter2"), "{schema}: {shown}");
+            assert_eq!(mask.text("the hunter2"), "the ***", "{schema}");
+        }
+        let first = json!({"properties": {"a": {"prefixItems": [secret], "items": {}}}});
+        assert_eq!(Mask::of(Some(&first), &json!({"a": ["hunter2", "plain"]})).1, json!({"a": ["***", "plain"]}));
+    }
+
+    #[test]
+    fn a_secret_is_found_as_json_escapes_it_and_where_a_cut_left_a_part() {
+        let schema = json!({"properties": {"key": {"writeOnly": true}}});
+        let (mask, _) = Mask::of(Some(&schema), &json!({"key": "quo\"te\nnäxt"}));
+        assert_eq!(mask.text(&json!({"echo": "quo\"te\nnäxt"}).to_string()), r#"{"echo":"***"}"#);
+        assert_eq!(mask.text(r#"{"echo": "quo\"te\nn\u00e4xt"}"#), r#"{"echo": "***"}"#);
+        let (mask, _) = Mask::of(Some(&schema), &json!({"key": "swordfish"}));
+        assert_eq!(mask.text("stdout began with: the swordf… and so on"), "stdout began with: the ***… and so on");
+        assert_eq!(mask.text("stderr: …dfish is wrong"), "stderr: …*** is wrong");
+        assert_eq!(mask.text("the last line: sword"), "the last line: ***");
+        assert_eq!(mask.text("the swo… is too little to hide"), "the swo… is too little to hide");
     }
 }

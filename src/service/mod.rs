@@ -158,11 +158,15 @@ impl Service {
         let tool = standing.snapshot.find(&request.tool)?;
         let method = self.parts.executors.methods.find(&tool.manifest.handler);
         trace.found(&tool, method.as_ref().is_some_and(|method| method.speaks_envelope()));
-        self.available(&tool)?;
-        let input = checked(&tool.manifest, request.arguments, request.timeout_ms, trace)?;
         let decided = standing.decided(&tool);
         let decision = &decided.decision;
-        trace.decided(&decision.policy, &decision.digest);
+        self.available(&tool, decision)?;
+        let input = checked(&tool.manifest, request.arguments, request.timeout_ms, trace)?;
+        // What a script method runs is decided again, for that script: `Event::Decided` brings its notes.
+        let runs_scripts = method.as_ref().is_some_and(|method| method.speaks_envelope());
+        let notes =
+            if runs_scripts { policy::Notes::default() } else { policy::call_notes(decision, request.timeout_ms) };
+        trace.decided(&decision.policy, &decision.digest, notes);
         let (confinement, limit) = if decision.in_process {
             let limit = in_process(decision, request.timeout_ms)?;
             (None, (!method.is_some_and(|method| method.keeps_time())).then_some(limit))
@@ -172,8 +176,8 @@ impl Service {
         let executor = self.executor(&tool.manifest.handler)?;
         let call = Call { manifest: tool.manifest.clone(), site: tool.site.clone(), input, confinement };
         let mut outcome = self.drive(executor, call, limit, trace).await?;
-        let ending = std::mem::replace(&mut outcome.ending, Ending::Cancelled);
         let logs = trace.took(&mut outcome);
+        let ending = outcome.ending;
         let whole = match &ending {
             Ending::Envelope(envelope) => Some(envelope.clone()),
             _ => None,
@@ -197,13 +201,13 @@ impl Service {
     }
 
     /// What keeps a tool from being called on this machine; empty = nothing.
-    pub fn needs_of(&self, tool: &registry::Tool) -> Vec<String> {
-        registry::needs_of(tool, &self.parts.machine)
+    pub fn needs_of(&self, tool: &Arc<registry::Tool>) -> Vec<String> {
+        registry::needs_of(tool, &self.standing().decided(tool).decision)
     }
 
     /// Loaded, but lacking something here: refused before anything is looked at (Q9).
-    fn available(&self, tool: &registry::Tool) -> Result<(), Fault> {
-        let needs = self.needs_of(tool);
+    fn available(&self, tool: &registry::Tool, decision: &policy::Decision) -> Result<(), Fault> {
+        let needs = registry::needs_of(tool, decision);
         if needs.is_empty() {
             return Ok(());
         }
@@ -214,17 +218,13 @@ impl Service {
 
     /// Whether a call could get as far as its executor: what is listed to agents.
     pub fn can_call(&self, tool: &Arc<registry::Tool>) -> bool {
-        let fixed_language = match &tool.manifest.handler {
-            Handler::ServiceMethod { service, language, .. } if service == method::SCRIPT_SERVICE => *language,
-            _ => None,
-        };
         let decided = self.standing().decided(tool);
         let decision = &decided.decision;
         let allowed = if decision.in_process { in_process(decision, None).is_ok() } else { decision.shape.is_ok() };
         allowed
-            && self.available(tool).is_ok()
+            && decision.lacks_below.is_empty()
+            && self.available(tool, decision).is_ok()
             && self.executor(&tool.manifest.handler).is_ok()
-            && fixed_language.is_none_or(|language| self.parts.machine.runs(language))
     }
 
     /// Confines, and keeps the text of what was decided.
@@ -237,9 +237,6 @@ impl Service {
     ) -> Result<policy::Confinement, Fault> {
         let Decided { decision, shape_digest } = decided;
         let confinement = policy::confine(decision, asked_ms, None)?;
-        if let Some(clamp) = policy::timeout_clamp(decision, asked_ms) {
-            trace.note(clamp);
-        }
         input_fits(&confinement, input)?;
         self.parts.audit.keep(&confinement.shape, shape_digest)?;
         let script = confinement.shape.script.as_deref().and_then(|script| self.scripts.of(script));
@@ -318,7 +315,7 @@ impl Service {
     fn heard(&self, event: executor::Event, trace: &mut Trace) {
         match event {
             executor::Event::Log(line) => trace.log(&line),
-            executor::Event::Decided { policy, digest } => trace.decided(&policy, &digest),
+            executor::Event::Decided { policy, digest, notes } => trace.decided(&policy, &digest, notes),
             executor::Event::Confined { confinement } => {
                 let script = confinement.shape.script.as_deref().and_then(|script| self.scripts.of(script));
                 trace.confined(&confinement, confinement.shape.digest(), script);

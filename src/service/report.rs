@@ -1,7 +1,7 @@
 //! The report: everything about one call that a caller may know (DESIGN §7).
 //!
 //! For: every transport. In: what the road found out. Out: plain data; its JSON is the outcome of
-//! DESIGN §7, field for field. Never: a host path or policy text in what an agent reads.
+//! DESIGN §7, field for field, and `notes`. Never: a host path or policy text in what an agent reads.
 
 use super::format;
 use crate::{executor, fault, manifest};
@@ -29,6 +29,9 @@ pub struct Report {
     pub denials: executor::Denials,
     pub artifacts: Vec<executor::Artifact>,
     pub digests: Digests,
+    /// Where the call got less than was asked: beside the fields of DESIGN §7, and only where there is something to say.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
     /// The tool's own definition, for faces that show more of it.
     #[serde(skip)]
     pub manifest: Option<Arc<manifest::Manifest>>,

@@ -27,11 +27,18 @@ pub struct Summary {
     pub user: String,
     pub tool: String,
     pub parameters: String,
+    /// Which way of running was chosen.
+    pub executor: String,
     pub command: String,
     pub stdout: String,
     pub stderr: String,
     pub duration_ms: u64,
     pub result: String,
+    /// What the failure says beside its message: for the caller, and for the person alone (path and mend).
+    pub details: String,
+    pub person: String,
+    /// Where the call got less than was asked.
+    pub notes: String,
 }
 
 /// Writes the record, if anybody listens at its level.
@@ -47,12 +54,16 @@ pub fn record(grade: Grade, summary: impl Fn() -> Summary) {
                     user = %shown(&summary.user),
                     tool = %shown(&summary.tool),
                     parameters = %shown(&summary.parameters),
+                    executor = %shown(&summary.executor),
                     command = %shown(&summary.command),
                     dependencies = "none installed",
                     stdout = %shown(&summary.stdout),
                     stderr = %shown(&summary.stderr),
                     duration_ms = summary.duration_ms,
                     result = %shown(&summary.result),
+                    details = %shown(&summary.details),
+                    person = %shown(&summary.person),
+                    notes = %shown(&summary.notes),
                 )
             }
         };

@@ -6,7 +6,7 @@
 
 use super::{Service, format, input_fits};
 use crate::executor::{self, Event, method};
-use crate::manifest::{Language, Site};
+use crate::manifest::{Language, Site, environment};
 use crate::{fault, policy, registry};
 use fault::{Fault, Kind};
 use serde_json::Value;
@@ -50,14 +50,14 @@ impl method::Runner for Service {
                 Ok(prepared) => prepared,
                 Err(refusal) => {
                     let (decision, fault) = *refusal;
-                    if let Some((policy, digest)) = decision {
-                        let _ = channel.send(Event::Decided { policy, digest });
+                    if let Some(decided) = decision {
+                        let _ = channel.send(decided);
                     }
                     return refused(fault);
                 }
             };
-            let (policy, digest, confinement) = confinement;
-            let _ = channel.send(Event::Decided { policy, digest });
+            let (decided, confinement) = confinement;
+            let _ = channel.send(decided);
             let _ = channel.send(Event::Confined { confinement: Box::new(confinement.clone()) });
             let call =
                 executor::Call { manifest: context.manifest.clone(), site, input, confinement: Some(confinement) };
@@ -73,10 +73,10 @@ impl method::Runner for Service {
     }
 }
 
-/// The policy's name and digest, and the confinement it led to.
-type Confined = (String, String, policy::Confinement);
-/// A refusal, with the policy that was asked, if one was.
-type Refusal = Box<(Option<(String, String)>, Fault)>;
+/// What policy said (`Event::Decided`), and the confinement it led to.
+type Confined = (Event, policy::Confinement);
+/// A refusal, with what policy said, if it was asked.
+type Refusal = Box<(Option<Event>, Fault)>;
 
 impl Service {
     /// Decides and confines one run; everything that can be refused is refused here.
@@ -95,17 +95,17 @@ impl Service {
         let namers = self.namers(&site);
         let target = policy::RunTarget { site: site.clone(), language, entry_point: None };
         let decision = policy::decide_run(&target, &context.manifest, &namers, &standing.policies, &self.parts.machine);
-        let asked = (decision.policy.clone(), decision.digest.clone());
-        let refusal = |fault| Box::new((Some(asked.clone()), fault));
+        let notes = policy::call_notes(&decision, timeout_ms);
+        let decided = Event::Decided { policy: decision.policy.clone(), digest: decision.digest.clone(), notes };
+        let refusal = |fault| Box::new((Some(decided.clone()), fault));
         let mut confinement = policy::confine(&decision, timeout_ms, source).map_err(refusal)?;
         for (name, value) in env {
             literal(&name, &value).map_err(refusal)?;
-            Arc::make_mut(&mut confinement.shape).env.insert(name, value);
+            Arc::make_mut(&mut confinement.shape).env.insert(name, policy::Variable::Call(value));
         }
         input_fits(&confinement, input).map_err(refusal)?;
         self.parts.audit.keep(&confinement.shape, &confinement.shape.digest()).map_err(refusal)?;
-        let (policy, digest) = asked;
-        Ok(((policy, digest, confinement), site, language))
+        Ok(((decided, confinement), site, language))
     }
 
     /// Every manifest that names this script: its policy and approval hold here too.
@@ -121,17 +121,17 @@ fn nowhere() -> Site {
     Site { manifest: PathBuf::new(), base: PathBuf::new(), script: None, folder: PathBuf::from("/tmp") }
 }
 
-/// An environment literal of a call answers to the same rule as one of a manifest, and a call may not
-/// replace what the host itself sets.
+/// An environment variable of a call answers to the same rule as one of a manifest.
 fn literal(name: &str, value: &str) -> Result<(), Fault> {
-    let own = matches!(name, "PATH" | "HOME" | "TMPDIR" | "LANG");
-    let plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
-    let fits = name.len() + value.len() <= crate::quantity::MAX_ENV_BYTES && !value.contains('\0');
-    if own || !plain || !fits || policy::env_is_refused(name) {
-        let message = format!("Environment variable '{}' may not be set by a call.", name.escape_debug());
-        return Err(Fault::new(Kind::SecurityError, message));
+    let fits = name.len() + value.len() <= crate::quantity::MAX_ENV_BYTES;
+    let why = if fits { environment::refused(name, value) } else { Some("is too long".to_owned()) };
+    match why {
+        None => Ok(()),
+        Some(why) => {
+            let message = format!("Environment variable '{}' may not be set by a call.", name.escape_debug());
+            Err(Fault::new(Kind::SecurityError, message).details(why))
+        }
     }
-    Ok(())
 }
 
 fn refused(fault: Fault) -> method::Ran {

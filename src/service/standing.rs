@@ -28,9 +28,8 @@ impl Standing {
         policies: &policy::Policies,
         machine: Arc<policy::Machine>,
     ) -> Standing {
-        let mut policies = policies.clone();
-        policies.protect(snapshot.files());
-        Standing { snapshot, policies: Arc::new(policies), machine, decided: Mutex::default() }
+        let policies = Arc::new(snapshot.protect(policies));
+        Standing { snapshot, policies, machine, decided: Mutex::default() }
     }
 
     /// What policy decides about a tool of this snapshot.

@@ -7,7 +7,7 @@
 use super::mask::Mask;
 use super::report::{Digests, Report};
 use super::{CallRequest, audit, format, runlog};
-use crate::manifest::{Handler, text};
+use crate::manifest::{Handler, Language, text};
 use crate::{executor, fault, policy, registry};
 use fault::{Fault, Kind, Origin};
 use serde::Serialize;
@@ -59,8 +59,12 @@ pub(super) struct Trace {
     /// What is called inside this host, or the shape of what it starts.
     method: String,
     shape: Option<Arc<policy::Shape>>,
-    notes: Vec<String>,
+    /// Which ways of running were chosen; empty = none.
+    executor: String,
+    notes: policy::Notes,
     ran: bool,
+    /// The head of an answer that is none.
+    bad_output: String,
     logs: Vec<String>,
     usage: executor::Usage,
     walls: executor::Walls,
@@ -86,8 +90,10 @@ impl Trace {
             digests: Digests::default(),
             method: String::new(),
             shape: None,
-            notes: Vec::new(),
+            executor: String::new(),
+            notes: policy::Notes::default(),
             ran: false,
+            bad_output: String::new(),
             logs: Vec::new(),
             usage: executor::Usage::default(),
             walls: executor::Walls::default(),
@@ -121,8 +127,9 @@ impl Trace {
         self.arguments = shown;
     }
 
-    /// Policy was asked, whatever it answered.
-    pub fn decided(&mut self, policy: &str, digest: &str) {
+    /// Policy was asked, whatever it answered; the last answer counts.
+    pub fn decided(&mut self, policy: &str, digest: &str, notes: policy::Notes) {
+        self.notes = notes;
         self.policy = Some(policy.to_owned());
         self.digests.policy = Some(digest.to_owned());
     }
@@ -130,23 +137,31 @@ impl Trace {
     /// What the call may touch is settled; the executor comes next.
     pub fn confined(&mut self, confinement: &policy::Confinement, digest: String, script: Option<String>) {
         let shape = &confinement.shape;
+        // The host's own variables are nobody's to read in a log; a call's are masked where its schema says so.
+        for secret in shape.env.values().filter_map(policy::Variable::host) {
+            self.mask.also(secret);
+        }
         self.ran |= self.speaks_envelope;
         self.digests.confinement = Some(digest);
         self.digests.script = script;
         let mut limits = shape.limits.clone();
         limits.set(crate::quantity::Limit::TimeoutMs, confinement.per_call.timeout_ms);
         self.limits = Some(limits);
+        if self.speaks_envelope {
+            self.executor = format!("method, {}", executor_of(shape.runtime.language));
+        }
         self.shape = Some(shape.clone());
-    }
-
-    /// A remark for the record: a clamp, for one.
-    pub fn note(&mut self, note: String) {
-        self.notes.push(note);
     }
 
     /// The executor is started. What runs scripts for others has started nothing before it is confined.
     pub fn running(&mut self) {
         self.ran |= !self.speaks_envelope;
+        self.executor = match self.tool.as_ref().map(|tool| &tool.manifest.handler) {
+            Some(Handler::Script { language, .. }) => executor_of(*language).to_owned(),
+            Some(Handler::ServiceMethod { .. }) => "method".to_owned(),
+            Some(Handler::Extension { kind, .. }) => kind.clone(),
+            Some(Handler::ToolService | Handler::DefinitionOnly) | None => String::new(),
+        };
     }
 
     /// It was refused after all.
@@ -169,6 +184,9 @@ impl Trace {
         for line in &mut self.logs {
             *line = self.mask.text(line);
         }
+        if let executor::Ending::BadOutput { head, .. } = &outcome.ending {
+            self.bad_output.clone_from(head);
+        }
         self.usage = outcome.usage.clone();
         self.walls = std::mem::take(&mut outcome.walls);
         self.denials = std::mem::take(&mut outcome.denials);
@@ -188,7 +206,8 @@ impl Trace {
         let failed = lines.iter().any(|(failed, _)| *failed);
         let lines: Vec<String> = lines.into_iter().map(|(_, line)| line).collect();
         let all = lines.join("\n");
-        self.notes.extend(lines);
+        self.notes.all.extend(lines.iter().cloned());
+        self.notes.told.extend(lines);
         if !failed {
             return Ok(());
         }
@@ -227,6 +246,7 @@ impl Trace {
             denials: std::mem::take(&mut self.denials),
             artifacts: std::mem::take(&mut self.artifacts),
             digests: self.digests.clone(),
+            notes: std::mem::take(&mut self.notes.told),
             manifest: self.tool.as_ref().map(|tool| tool.manifest.clone()),
             speaks_envelope: self.speaks_envelope,
         }
@@ -266,7 +286,7 @@ impl Trace {
             message: fault.map(|fault| cut(&fault.message)),
             arguments: cut(&self.arguments.to_string()),
             usage: &self.usage,
-            notes: &self.notes,
+            notes: &self.notes.all,
             violations: self.violations(fault),
         }
     }
@@ -296,21 +316,35 @@ impl Trace {
     }
 
     fn summary(&self, result: &Result<Value, Fault>) -> runlog::Summary {
+        let fault = result.as_ref().err();
+        let words = |words: Option<&String>| words.cloned().unwrap_or_default();
         let (stdout, result) = match result {
             Ok(value) => (self.mask.text(&value.to_string()), "success".to_owned()),
-            Err(fault) => (String::new(), format!("{}: {}", fault.kind, fault.message)),
+            Err(fault) => (self.mask.text(&self.bad_output), format!("{}: {}", fault.kind, fault.message)),
         };
         runlog::Summary {
             call: self.id.clone(),
             user: self.user.clone(),
             tool: self.tool.as_ref().map_or_else(|| self.asked.clone(), |tool| tool.reference()),
             parameters: self.arguments.to_string(),
+            executor: self.executor.clone(),
             command: self.shape.as_deref().map_or_else(|| self.method.clone(), command),
             stdout,
             stderr: self.logs.join("\n"),
             duration_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
             result,
+            details: words(fault.and_then(|fault| fault.details.as_ref())),
+            person: words(fault.and_then(|fault| fault.person.as_ref())),
+            notes: self.notes.all.join("; "),
         }
+    }
+}
+
+/// The executor for scripts of this language, by its room's name.
+fn executor_of(language: Language) -> &'static str {
+    match language {
+        Language::Wasm => "wasm",
+        Language::Python | Language::Nodejs | Language::Bun => "process",
     }
 }
 

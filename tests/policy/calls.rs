@@ -12,7 +12,7 @@ fn limits_are_the_smallest_and_clamps_are_said() {
     let decision = decide(&tool, &under(vec![parsed(&text)], None));
     let time = decision.limit(Limit::TimeoutMs).unwrap();
     assert_eq!((time.asked, time.ceiling, time.effective, time.clamped), (Some(60_000), 5_000, 5_000, true));
-    assert!(decision.notes.iter().any(|n| n.contains("clamped: timeoutMs asked 60000, gets 5000")));
+    assert!(decision.notes.all.iter().any(|n| n.contains("clamped: timeoutMs asked 60000, gets 5000")));
     assert_eq!(shape(&decision).limits.get(Limit::MemoryBytes), 2_147_483_648);
     assert_eq!(shape(&decision).limits.get(Limit::Processes), 4);
     let cap = parsed_host(
@@ -34,8 +34,10 @@ fn a_call_may_ask_for_time_up_to_the_ceiling_only() {
     assert_eq!(time(Some(20_000)).unwrap(), 20_000);
     assert_eq!(time(Some(100)).unwrap(), 100);
     assert_eq!(time(Some(999_999)).unwrap(), 30_000);
-    assert!(policy::timeout_clamp(&decision, Some(999_999)).unwrap().contains("asked 999999, gets 30000"));
-    assert_eq!(policy::timeout_clamp(&decision, Some(20_000)), None);
+    let notes = policy::call_notes(&decision, Some(999_999));
+    assert_eq!(notes.all, ["clamped: timeoutMs asked 999999, gets 30000 (house default)"]);
+    assert_eq!(notes.told, ["clamped: timeoutMs asked 999999, gets 30000"], "a caller reads no place");
+    assert_eq!(policy::call_notes(&decision, Some(20_000)), policy::Notes::default());
     let fault = time(Some(50)).unwrap_err();
     assert_eq!(fault.kind, Kind::ParameterValidationError);
     assert!(fault.message.contains("timeoutMs") && fault.message.contains("100"), "{}", fault.message);
@@ -90,22 +92,25 @@ fn runtimes_come_from_the_policy_first_and_missing_ones_are_named() {
 
 #[test]
 fn capabilities_need_the_policy_and_the_machine() {
-    let granting = policy_text(&["./**"], &[], "").replace(
-        "[files]",
-        "[capabilities]\ngrant = [{ name = \"gpu\", why = \"w\" }, { name = \"long-running\", why = \"w\" }]\n[files]",
-    );
-    let with_gpu = Machine { capabilities: BTreeSet::from(["gpu".to_string()]), ..machine() };
+    let granting = policy_text(&["./**"], &[], "")
+        .replace("[files]", "[capabilities]\ngrant = [{ name = \"env:TOKEN\", why = \"w\" }]\n[files]");
+    let has_it = Machine {
+        environment: BTreeMap::from([("TOKEN".to_string(), policy::Variable::Host("hunter2".into()))]),
+        ..machine()
+    };
     let granted = || under(vec![parsed(&granting)], None);
-    let table: [(&str, Policies, &Machine, Option<Kind>); 9] = [
+    let table: [(&str, Policies, &Machine, Option<Kind>); 11] = [
         ("subprocess", Policies::built_in(), &machine(), None),
-        ("gpu", Policies::built_in(), &machine(), Some(Kind::CapabilityError)),
-        ("gpu", granted(), &machine(), Some(Kind::CapabilityError)),
-        ("gpu", Policies::built_in(), &with_gpu, Some(Kind::SecurityError)),
-        ("gpu", granted(), &with_gpu, None),
-        ("long-running", Policies::built_in(), &machine(), Some(Kind::SecurityError)),
-        ("long-running", granted(), &machine(), None),
-        ("secret:KEY", granted(), &with_gpu, Some(Kind::CapabilityError)),
-        ("telepathy", granted(), &with_gpu, Some(Kind::CapabilityError)),
+        ("env:TOKEN", Policies::built_in(), &machine(), Some(Kind::CapabilityError)),
+        ("env:TOKEN", granted(), &machine(), Some(Kind::CapabilityError)),
+        ("env:TOKEN", Policies::built_in(), &has_it, Some(Kind::SecurityError)),
+        ("env:TOKEN", granted(), &has_it, None),
+        ("env:OTHER", granted(), &has_it, Some(Kind::CapabilityError)),
+        ("env:LD_PRELOAD", granted(), &has_it, Some(Kind::CapabilityError)),
+        ("gpu", granted(), &has_it, Some(Kind::CapabilityError)),
+        ("long-running", granted(), &has_it, Some(Kind::CapabilityError)),
+        ("secret:KEY", granted(), &has_it, Some(Kind::CapabilityError)),
+        ("telepathy", granted(), &has_it, Some(Kind::CapabilityError)),
     ];
     for (word, policies, machine, expected) in table {
         let mut tool = tool("demo:one");
@@ -116,28 +121,70 @@ fn capabilities_need_the_policy_and_the_machine() {
 }
 
 #[test]
-fn hosts_async_and_later_handlers_are_unavailable() {
-    let mut network = tool("demo:one");
-    network.asks.hosts = vec!["example.com".into()];
-    let mut later = tool("demo:one");
-    later.execution.asynchronous = true;
-    let mut service = tool("demo:one");
-    service.handler = Handler::ToolService;
-    for tool in [network, later, service] {
-        assert_eq!(refused(&decide(&tool, &Policies::built_in())).0, Kind::CapabilityError);
-    }
+fn a_granted_variable_reaches_the_tool_and_is_shown_nowhere() {
+    let granting = |id: &str| {
+        let text = policy_text(&["./**"], &[], "").replace("demo:one", id).replace("\"p\"", &format!("\"{id}\""));
+        parsed(&text.replace("[files]", "[capabilities]\ngrant = [{ name = \"env:TOKEN\", why = \"w\" }]\n[files]"))
+    };
+    let with = |text: &str| Machine {
+        environment: BTreeMap::from([("TOKEN".to_string(), policy::Variable::Host(text.into()))]),
+        ..machine()
+    };
+    let mut asks = tool("demo:one");
+    asks.asks.capabilities = vec!["env:TOKEN".into()];
+    let policies = under(vec![granting("demo:one")], None);
+    let decision = policy::decide(&asks, &site(), &policies, &with("hunter2"));
+    assert_eq!(shape(&decision).env["TOKEN"].text(), "hunter2");
+    let shown = format!(
+        "{decision:?} {} {} {}",
+        policy::explain::text(&decision),
+        policy::explain::json(&decision),
+        serde_json::to_string(shape(&decision)).unwrap()
+    );
+    assert!(!shown.contains("hunter2") && shown.contains("never shown"), "{shown}");
+    let other = policy::decide(&asks, &site(), &policies, &with("swordfish"));
+    assert_eq!(shape(&decision).digest(), shape(&other).digest(), "a digest is no oracle for it");
+
+    // A builtin that has it does not lend it to a script whose own tool has not.
+    let mut core = execute();
+    core.asks.capabilities = vec!["env:TOKEN".into()];
+    let policies = under(vec![granting("core:execute-python-script")], None);
+    let namer = vec![(Arc::new(tool("demo:one")), site())];
+    let alone = policy::decide_run(&target(), &core, &[], &policies, &with("hunter2"));
+    assert!(shape(&alone).env.contains_key("TOKEN"));
+    let met = policy::decide_run(&target(), &core, &namer, &policies, &with("hunter2"));
+    assert!(!shape(&met).env.contains_key("TOKEN") && met.notes.told.iter().any(|n| n.contains("env:TOKEN")));
 }
 
+/// Names that nobody but the host sets: the one table for manifests, policies and calls (tests/service.rs reads it too).
+pub const REFUSED_NAMES: [&str; 14] = [
+    "LD_PRELOAD",
+    "ld_preload",
+    "PYTHONPATH",
+    "NODE_OPTIONS",
+    "BUN_CONFIG",
+    "TOOLHOST_ROOT",
+    "GLIBC_TUNABLES",
+    "GCONV_PATH",
+    "PATH",
+    "LANG",
+    "A=B",
+    "1A",
+    "Ä",
+    "",
+];
+
 #[test]
-fn env_that_steers_the_loader_is_refused() {
-    for name in ["LD_PRELOAD", "ld_preload", "PYTHONPATH", "NODE_OPTIONS", "BUN_CONFIG", "A=B", ""] {
+fn env_that_steers_the_loader_is_refused_for_manifests_and_policies_alike() {
+    for name in REFUSED_NAMES {
         let mut tool = tool("demo:one");
         tool.execution.env.insert(name.into(), "x".into());
         assert_eq!(refused(&decide(&tool, &Policies::built_in())).0, Kind::SecurityError, "{name}");
+        assert!(policy::grantable(&format!("env:{name}")).is_err(), "env:{name}");
     }
     let mut tool = tool("demo:one");
     tool.execution.env.insert("GREETING".into(), "hi".into());
-    assert_eq!(shape(&decide(&tool, &Policies::built_in())).env["GREETING"], "hi");
+    assert_eq!(shape(&decide(&tool, &Policies::built_in())).env["GREETING"].text(), "hi");
 }
 
 #[test]
@@ -162,7 +209,7 @@ fn a_script_run_by_core_answers_to_every_manifest_that_names_it() {
     let met = policy::decide_run(&target(), &execute(), &namer, &under(vec![core()], None), &machine());
     assert!(shape(&met).grants.iter().all(|g| g.access == Access::Read), "{:?}", met.grants);
     assert!(shape(&met).grants.iter().any(|g| g.opening == live("/t/user_scripts/demo")));
-    assert!(met.notes.iter().any(|n| n.contains("demo:one@1.0.0 names this script")), "{:?}", met.notes);
+    assert!(met.notes.all.iter().any(|n| n.contains("demo:one@1.0.0 names this script")), "{:?}", met.notes);
 
     // It reads one folder only, and its policy has little time.
     let few = vec![(Arc::new(asking(Some(&["data/**"]), &[])), site())];

@@ -69,16 +69,28 @@ fn bad_policies_are_refused_at_their_place() {
         ),
         ("[runtimes]\nwasm = { path = \"/x\", why = \"w\" }\n", 5, "/runtimes/wasm", "inside toolhost"),
         (
-            "[capabilities]\ngrant = [{ name = \"gpus\", why = \"w\" }]\n",
+            "[capabilities]\ngrant = [{ name = \"subproces\", why = \"w\" }]\n",
             5,
             "/capabilities/grant/0/name",
-            "did you mean `gpu`",
+            "did you mean `subprocess`",
         ),
         (
             "[capabilities]\ngrant = [{ name = \"secret:X\", why = \"w\" }]\n",
             5,
             "/capabilities/grant/0/name",
-            "later version",
+            "not built yet",
+        ),
+        (
+            "[capabilities]\ngrant = [{ name = \"gpu\", why = \"w\" }]\n",
+            5,
+            "/capabilities/grant/0/name",
+            "not built yet",
+        ),
+        (
+            "[capabilities]\ngrant = [{ name = \"env:LD_PRELOAD\", why = \"w\" }]\n",
+            5,
+            "/capabilities/grant/0/name",
+            "may not be set",
         ),
         ("[capabilities]\ngpu = true\n", 5, "/capabilities/gpu", "unknown key"),
     ];

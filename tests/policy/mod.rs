@@ -1,6 +1,6 @@
 //! Policies: what is asked ∩ what is allowed, by table and by property; files; reports.
 
-mod calls;
+pub mod calls;
 mod files;
 mod grants;
 mod properties;

@@ -28,14 +28,18 @@ fn the_report_says_all_of_it_and_escapes_outside_text() {
 fn a_suggested_policy_does_not_load_until_each_why_is_filled_in_and_then_grants_all() {
     let mut tool = asking(None, &["out/*.csv", "/data/**"]);
     tool.limits.insert(Limit::MemoryBytes, 8 << 30);
-    tool.asks.capabilities = vec!["long-running".into()];
+    tool.asks.capabilities = vec!["env:TOKEN".into()];
     let decision = decide(&tool, &Policies::built_in());
     let text = policy::suggest::policy(&tool, &site(), &decision);
     let file = Path::new("/t/p/demo.policy.toml");
     assert!(policy::parse(&text, file, false, Path::new("/t")).is_err(), "{text}");
     let filled = text.replace("why = \"\"", "why = \"because\"");
-    let policy = policy::parse(&filled, file, false, Path::new("/t")).unwrap_or_else(|p| panic!("{p:?}\n{filled}"));
-    let decision = decide(&tool, &under(vec![policy], None));
+    let loaded = policy::parse(&filled, file, false, Path::new("/t")).unwrap_or_else(|p| panic!("{p:?}\n{filled}"));
+    let machine = Machine {
+        environment: BTreeMap::from([("TOKEN".to_string(), policy::Variable::Host("x".into()))]),
+        ..machine()
+    };
+    let decision = policy::decide(&tool, &site(), &under(vec![loaded], None), &machine);
     assert!(decision.denied().next().is_none() && decision.shape.is_ok(), "{:?}", decision.verdicts);
 }
 
@@ -167,6 +171,7 @@ fn diff_compares_policies_audits_and_tools() {
         find: &|reference| if reference == "demo:one@1.0.0" { Ok(tools[0].clone()) } else { Err(lost()) },
         read: &|_| Err(lost()),
         root: folder.path(),
+        protect: &|policies| policies,
     };
     let run = |old: &str, new: &str| {
         toolhost::cli::diff::report(&host, &toolhost::cli::diff::Args { old: old.into(), new: new.into(), json: false })

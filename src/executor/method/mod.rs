@@ -18,7 +18,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 
 /// The service that runs scripts, by the seed's name.
-pub const SCRIPT_SERVICE: &str = "ExternalScriptExecutionService";
+pub use crate::policy::SCRIPT_SERVICE;
 
 /// How many service methods may stand above one another before we call it a loop.
 const MAX_DEPTH: u32 = 8;

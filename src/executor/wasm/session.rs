@@ -175,7 +175,7 @@ fn answer(report: Report, mut payload: Vec<u8>, call: u64) -> io::Result<Answer>
 fn init(shape: &policy::Shape, code: &Code, worker: &dyn Worker) -> Init {
     let mut env: BTreeMap<String, String> =
         [("HOME", "/tmp"), ("TMPDIR", "/tmp"), ("LANG", "C.UTF-8")].map(|(k, v)| (k.to_owned(), v.to_owned())).into();
-    env.extend(shape.env.clone());
+    env.extend(shape.env.iter().map(|(name, value)| (name.clone(), value.text().to_owned())));
     let program = shape.script.as_ref().and_then(|script| script.file_name()).map(|name| name.to_string_lossy());
     Init {
         code_descriptor: worker.code_descriptor(),

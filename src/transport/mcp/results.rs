@@ -17,6 +17,9 @@ pub fn result(report: &Report) -> CallToolResult {
     let mut meta = MetaObject::new();
     meta.insert("dev.toolhost/callId".into(), json!(report.id));
     meta.insert("dev.toolhost/usage".into(), json!(report.usage));
+    if !report.notes.is_empty() {
+        meta.insert("dev.toolhost/notes".into(), json!(report.notes));
+    }
     result.meta = Some(meta);
     result
 }

@@ -1,0 +1,26 @@
+//! Environment variables: which names anybody but the host itself may set or have passed on.
+//!
+//! For: manifests (`execution.env`), policies (`env:NAME`) and calls (`env` of executeScript): one rule for all
+//! three. In: a name, a text. Out: why not. Never: a name that steers the loader, an interpreter or toolhost.
+
+use super::text;
+
+/// How an interpreter or the loader starts, and what is ours.
+pub const FORBIDDEN_PREFIXES: [&str; 5] = ["LD_", "PYTHON", "NODE_", "BUN_", "TOOLHOST_"];
+/// What the C library obeys, and what the host sets itself.
+pub const FORBIDDEN: [&str; 6] = ["PATH", "HOME", "TMPDIR", "LANG", "GLIBC_TUNABLES", "GCONV_PATH"];
+
+/// Why this variable may not be set; `None` = it may.
+pub fn refused(name: &str, value: &str) -> Option<String> {
+    let good = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+    if !good {
+        return Some("is not a variable name: ASCII letters, digits and '_', not starting with a digit".to_owned());
+    }
+    if value.contains('\0') {
+        return Some("holds a NUL character, which no environment can carry".to_owned());
+    }
+    let upper = name.to_ascii_uppercase();
+    let ours = FORBIDDEN.contains(&upper.as_str()) || FORBIDDEN_PREFIXES.iter().any(|p| upper.starts_with(p));
+    ours.then(|| format!("{} may not be set: it changes how the interpreter starts", text::head(name, 60)))
+}

@@ -544,7 +544,7 @@ async fn a_tool_that_policy_or_machine_keeps_from_running_is_listed_so() {
     assert_eq!(of("fake:echo")["available"], true);
     let folders = (vec![world.root().join("tool-defs")], vec![world.root().join("user_scripts")]);
     let rules = (Arc::new(policies), Arc::new(machine));
-    let checked = toolhost::cli::check::examine(&folders.0, &folders.1, &[], Some(rules));
+    let checked = toolhost::cli::check::examine(&folders.0, &folders.1, &[], Some(rules), None);
     let greedy = checked.iter().find(|file| file.path.ends_with("greedy.tool.json")).unwrap();
     assert!(greedy.problems.iter().any(|p| p.message.contains("every call is refused by policy")), "{greedy:?}");
     assert_eq!(world.call("u:bun", json!({})).await.error.unwrap().kind, Kind::CapabilityError);

@@ -81,6 +81,8 @@ pub struct Settings {
     pub log: Option<(Level, bool)>,
     /// Capabilities the operator says this host offers: `env:NAME`.
     pub capabilities: BTreeSet<String>,
+    /// A JSON Schema that every manifest must fit too.
+    pub manifest_schema: Option<PathBuf>,
     pub running_calls: Option<usize>,
     /// Ids that tools get where this process is real root.
     pub tool_ids: std::ops::Range<u32>,
@@ -101,6 +103,7 @@ struct Config {
     audit_log: Option<PathBuf>,
     log: Option<String>,
     capabilities: Option<BTreeSet<String>>,
+    manifest_schema: Option<PathBuf>,
     running_calls: Option<usize>,
     tool_ids: Option<ToolIds>,
 }
@@ -158,6 +161,10 @@ impl Settings {
             })?,
             _ => identity::POOL,
         };
+        let manifest_schema = match (&config.manifest_schema, &sources.config_file) {
+            (Some(path), Some(file)) => Some(beside(file, path)),
+            _ => None,
+        };
         let capabilities = config.capabilities.unwrap_or_default();
         for word in &capabilities {
             crate::policy::grantable(word)
@@ -171,6 +178,7 @@ impl Settings {
             audit_log,
             log,
             capabilities,
+            manifest_schema,
             running_calls: config.running_calls,
             tool_ids,
             colour: std::io::stdout().is_terminal()
@@ -315,7 +323,7 @@ fn config(flags: &Flags, variable: Variables<'_>) -> anyhow::Result<(Config, Opt
 }
 
 /// Reads a file that only its owner (us, or root) can have written.
-fn guarded_text(file: &Path) -> Result<String, String> {
+pub(super) fn guarded_text(file: &Path) -> Result<String, String> {
     let opened = std::fs::File::open(file).map_err(|e| e.to_string())?;
     let facts = opened.metadata().map_err(|e| e.to_string())?;
     if !facts.is_file() {

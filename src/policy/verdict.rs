@@ -207,6 +207,8 @@ pub struct Decision {
     pub script: Option<PathBuf>,
     pub folder: PathBuf,
     pub notes: Notes,
+    /// `metadata.permissions`: words of the author, which nothing enforces.
+    pub labels: Vec<String>,
     /// What this machine lacks for it, in words for anybody.
     pub lacks: Vec<String>,
     /// What it lacks for the scripts that the tool is asked to run. A call looks at the script's path first.

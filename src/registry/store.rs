@@ -3,14 +3,14 @@
 //! For: service and cli. In: sources, in-process definitions. Out: the current `Snapshot`.
 //! Never: shows half a change: a snapshot is built aside and swapped whole; a failed refresh changes no tool.
 
-use super::load::problem;
+use super::load::{ENDING, problem};
 use super::snapshot::Parts;
 use super::{Availability, Discovery, FileReport, Snapshot, Source, Status, Tool, availability, fence, settle};
 use crate::fault::{Fault, Kind};
 use crate::manifest::{self, Code, Handler, Metadata, Severity, Site, text};
 use crate::policy;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
@@ -79,9 +79,10 @@ impl Registry {
             return Err(format!("there already is a source '{id}'"));
         }
         let found = source.discover()?;
-        log(&found.reports);
+        let files = paths(&found);
         state.sources.push(Entry { source, found, stale: None });
         self.publish(&state);
+        log(&self.snapshot().reports, &files);
         Ok(())
     }
 
@@ -96,9 +97,10 @@ impl Registry {
                 Some(why) => Err(why.clone()),
                 None => Ok(found),
             });
+        let mut files = BTreeSet::new();
         let result = match outcome {
             Ok(found) => {
-                log(&found.reports);
+                files = paths(&found);
                 entry.found = found;
                 entry.stale = None;
                 Ok(())
@@ -111,6 +113,7 @@ impl Registry {
             }
         };
         self.publish(&state);
+        log(&self.snapshot().reports, &files);
         result
     }
 
@@ -206,12 +209,17 @@ impl Registry {
     }
 }
 
-/// One line per file.
-fn log(reports: &[FileReport]) {
-    for report in reports {
+fn paths(found: &Discovery) -> BTreeSet<PathBuf> {
+    found.reports.iter().map(|report| report.path.clone()).collect()
+}
+
+/// One line per file that was just read, as it was settled: what a conflict or a fence disabled is not loaded.
+fn log(reports: &[FileReport], files: &BTreeSet<PathBuf>) {
+    for report in reports.iter().filter(|report| files.contains(&report.path)) {
         let path = text::printable(&report.path.to_string_lossy());
-        match (report.status, report.problems.first()) {
-            (Status::Skipped, Some(first)) => {
+        let first = report.problems.first();
+        match (report.status, first) {
+            (Status::Skipped, Some(first)) if path.ends_with(ENDING) => {
                 tracing::warn!(
                     path,
                     pointer = first.pointer,
@@ -220,6 +228,7 @@ fn log(reports: &[FileReport]) {
                     text::printable(&first.message)
                 );
             }
+            (Status::Skipped, Some(first)) => tracing::warn!(path, "not read: {}", text::printable(&first.message)),
             _ => tracing::info!(path, tool = report.tool.as_deref().unwrap_or_default(), "manifest loaded"),
         }
     }

@@ -424,6 +424,14 @@ async fn a_tool_cannot_make_tools() {
     let reports = &world.service.registry().snapshot().reports;
     let told = reports.iter().find(|report| report.path.ends_with("out/evil.tool.json")).expect("reported");
     assert!(told.problems[0].message.contains("u:writer@1.0.0 may write"), "{told:?}");
+    // An audit decides by the same files, those of the withheld tool included.
+    let policies =
+        toolhost::policy::Policies::load_from(&world.root().join("sandbox-policies"), &world.root()).unwrap();
+    let (snapshot, machine) = (world.service.registry().snapshot(), crate::common::machine());
+    let tool = snapshot.find("u:writer").unwrap();
+    let (pairs, policies) = ([(tool.manifest.clone(), tool.site.clone())], snapshot.protect(&policies));
+    let host = toolhost::cli::audit::Host { tools: &pairs, policies: &policies, machine: &machine };
+    assert!(host.decide(&tool.manifest, &tool.site).shape.is_err(), "as a call");
 }
 
 /// A policy that narrows, and a manifest that asks for more than it gives.

@@ -306,7 +306,7 @@ impl<'a> Judge<'a> {
     }
 }
 
-/// The ask itself spells this ending. (What `out/*` lets a tool write is never loaded either: `Decision::may_write`.)
+/// The ask itself spells this ending. (What `out/*` lets a tool write is never loaded either: `Written`.)
 fn says_ending(ask: &Area, ending: &str) -> bool {
     match ask {
         Area::Tree(_) => false,

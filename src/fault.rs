@@ -120,3 +120,26 @@ impl Fault {
         self
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_closed_list_is_documented() {
+        let document = include_str!("../docs/CALLS.md");
+        let rows: Vec<&str> = document.lines().filter(|line| line.starts_with("| `")).collect();
+        assert_eq!(rows.len(), Kind::ALL.len());
+        for kind in Kind::ALL {
+            let origin = kind.origin();
+            let code = match origin {
+                Origin::Tool => 1,
+                Origin::Caller => 2,
+                Origin::Policy => 3,
+                Origin::Host => 4,
+            };
+            let head = format!("| `{kind}` | {} | {code} |", format!("{origin:?}").to_lowercase());
+            assert!(rows.iter().any(|row| row.starts_with(&head)), "{head}");
+        }
+    }
+}

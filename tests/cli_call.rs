@@ -202,3 +202,41 @@ fn a_closed_pipe_is_not_a_panic() {
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(2), "{}", String::from_utf8_lossy(&output.stderr));
 }
+
+#[test]
+fn a_config_can_hold_manifests_to_a_stricter_schema() {
+    let host = host();
+    let put = |name: &str, text: &str| fs::write(host.folder.path().join(name), text).unwrap();
+    let manifest =
+        r#"{"toolId": "a:b", "displayName": "b", "description": "d", "version": "1.0.0", "handler": {"type": "x-t"}}"#;
+    put("tool-defs/b.tool.json", manifest);
+    fs::create_dir_all(host.folder.path().join("config/toolhost")).unwrap();
+    put("config/toolhost/config.toml", "manifest_schema = \"house.json\"\n");
+    put("config/toolhost/house.json", r#"{"required": ["metadata"]}"#);
+    let (code, out, _) = host.run(&["check"]);
+    assert_eq!(code, 2, "{out}");
+    assert!(out.contains("'metadata' is missing (this host's own manifest rules)"), "{out}");
+    let (_, out, _) = host.run(&["list"]);
+    assert!(!out.contains("a:b"), "{out}");
+    put("config/toolhost/house.json", r#"{"required": "metadata"}"#);
+    let (code, _, err) = host.run(&["list"]);
+    assert_eq!(code, 4, "rules that cannot be read refuse to start: {err}");
+}
+
+#[test]
+fn the_log_has_one_true_line_for_each_file() {
+    let host = host();
+    let put = |name: &str, id: &str| {
+        let text = format!(
+            r#"{{"toolId": "{id}", "displayName": "b", "description": "d", "version": "1.0.0", "handler": {{"type": "x-t"}}}}"#
+        );
+        fs::create_dir_all(host.folder.path().join("tool-defs").join(name)).unwrap();
+        fs::write(host.folder.path().join("tool-defs").join(name).join("t.tool.json"), text).unwrap();
+    };
+    put("one", "a:twice");
+    put("two", "a:twice");
+    put("three", "a:once");
+    let (_, _, err) = host.run(&["--log", "info", "call", "no:such"]);
+    let count = |words: &str| err.lines().filter(|line| line.contains(words)).count();
+    assert_eq!((count("manifest skipped: one id in two folders"), count("manifest loaded")), (2, 1), "{err}");
+}

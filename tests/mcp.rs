@@ -270,3 +270,22 @@ async fn requests_before_the_end_of_input_are_still_answered() {
     client.to.take().unwrap().shutdown().await.unwrap();
     assert_eq!(client.answer().await["id"], id);
 }
+
+#[tokio::test]
+async fn a_hidden_tool_is_not_listed_and_answers_to_its_exact_name() {
+    let world = crate::common::world_with(|root, _| {
+        let hidden = json!({
+            "toolId": "fake:hidden", "displayName": "h", "description": "d", "version": "1.0.0",
+            "handler": {"type": "external-script", "scriptPath": "examples/echo.py", "language": "python"},
+            "presentation": {"hidden": true},
+        });
+        std::fs::write(root.join("tool-defs/hidden.tool.json"), hidden.to_string()).unwrap();
+    });
+    let mut client = Client::start(&world, true).await;
+    let tools = client.tools().await;
+    assert!(tools.iter().all(|tool| tool["name"] != "fake__hidden"), "{tools:?}");
+    let answer = client.call("fake__hidden", json!({"message": "hi"})).await;
+    assert_eq!(answer["result"]["structuredContent"], json!({"received_message": "hi"}), "{answer}");
+    let near = client.call("fake__hiddem", json!({})).await;
+    assert!(!near.to_string().contains("fake__hidden"), "{near}");
+}

@@ -551,7 +551,7 @@ fn check_tells_per_file() {
     );
     let outside = world.method("elsewhere/out.tool.json", "custom:out", "1.0.0");
     let folders = ([world.path("tool-defs")], [world.path("user_scripts")]);
-    let examine = |paths: &[PathBuf]| check::examine(&folders.0, &folders.1, paths, None);
+    let examine = |paths: &[PathBuf]| check::examine(&folders.0, &folders.1, paths, None, None);
     let mut files = examine(&[]);
     assert_eq!(files.iter().map(|f| &f.path).collect::<Vec<_>>(), [&bad, &good, &noted]);
     let mut out = Vec::new();

@@ -424,6 +424,14 @@ async fn a_tool_cannot_make_tools() {
     let reports = &world.service.registry().snapshot().reports;
     let told = reports.iter().find(|report| report.path.ends_with("out/evil.tool.json")).expect("reported");
     assert!(told.problems[0].message.contains("u:writer@1.0.0 may write"), "{told:?}");
+    // An audit decides by the same files, those of the withheld tool included.
+    let policies =
+        toolhost::policy::Policies::load_from(&world.root().join("sandbox-policies"), &world.root()).unwrap();
+    let (snapshot, machine) = (world.service.registry().snapshot(), crate::common::machine());
+    let tool = snapshot.find("u:writer").unwrap();
+    let (pairs, policies) = ([(tool.manifest.clone(), tool.site.clone())], snapshot.protect(&policies));
+    let host = toolhost::cli::audit::Host { tools: &pairs, policies: &policies, machine: &machine };
+    assert!(host.decide(&tool.manifest, &tool.site).shape.is_err(), "as a call");
 }
 
 /// Calls that end at once write their records one after another: no line is torn, and none is empty.
@@ -567,7 +575,7 @@ async fn a_tool_that_policy_or_machine_keeps_from_running_is_listed_so() {
     assert_eq!(of("fake:echo")["available"], true);
     let folders = (vec![world.root().join("tool-defs")], vec![world.root().join("user_scripts")]);
     let rules = (Arc::new(policies), Arc::new(machine));
-    let checked = toolhost::cli::check::examine(&folders.0, &folders.1, &[], Some(rules));
+    let checked = toolhost::cli::check::examine(&folders.0, &folders.1, &[], Some(rules), None);
     let greedy = checked.iter().find(|file| file.path.ends_with("greedy.tool.json")).unwrap();
     assert!(greedy.problems.iter().any(|p| p.message.contains("every call is refused by policy")), "{greedy:?}");
     assert_eq!(world.call("u:bun", json!({})).await.error.unwrap().kind, Kind::CapabilityError);

@@ -6,6 +6,7 @@
 use super::refusal::Exit;
 use super::settings::Settings;
 use super::{host, words};
+use crate::manifest::schema::Schema;
 use crate::manifest::text::{self, printable};
 use crate::manifest::{Code, Problem, Severity};
 use crate::{policy, registry};
@@ -37,7 +38,13 @@ pub type Rules = (Arc<policy::Policies>, Arc<policy::Machine>);
 
 /// Checks the manifests of the configured folders, or of the given paths.
 /// A path outside the folders is checked as if it were one of them.
-pub fn examine(tools: &[PathBuf], scripts: &[PathBuf], paths: &[PathBuf], rules: Option<Rules>) -> Vec<File> {
+pub fn examine(
+    tools: &[PathBuf],
+    scripts: &[PathBuf],
+    paths: &[PathBuf],
+    rules: Option<Rules>,
+    stricter: Option<Schema>,
+) -> Vec<File> {
     let wanted: Vec<PathBuf> = paths.iter().map(|path| path.canonicalize().unwrap_or_else(|_| path.clone())).collect();
     let mut folders = tools.to_vec();
     let known: Vec<PathBuf> = tools.iter().chain(scripts).filter_map(|folder| folder.canonicalize().ok()).collect();
@@ -52,7 +59,7 @@ pub fn examine(tools: &[PathBuf], scripts: &[PathBuf], paths: &[PathBuf], rules:
         registry.answers_to(policies.clone(), machine.clone());
     }
     let mut files = Vec::new();
-    let loader = registry::DirectToolLoader::new(folders, scripts.to_vec());
+    let loader = host::loader(folders, scripts.to_vec(), stricter);
     for source in [Arc::new(registry::Builtin) as Arc<dyn registry::Source>, Arc::new(loader)] {
         if let Err(why) = registry.add_source(source) {
             files.push(unreadable(PathBuf::from("(source)"), why));
@@ -124,7 +131,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         (policies, machine)
     });
     let mut files = if args.paths.is_empty() || !paths.is_empty() {
-        examine(&settings.tools, &settings.scripts, &paths, rules)
+        examine(&settings.tools, &settings.scripts, &paths, rules, host::manifest_schema(settings)?)
     } else {
         Vec::new()
     };

@@ -1,4 +1,4 @@
-//! `toolhost diff OLD NEW`: what could newly be done.
+//! `toolhost diff OLD NEW`: what could newly be done, and what no longer can be.
 //!
 //! For: `cli`. In: two of: manifests, policy files or folders, TOOL@V, saved `audit --json`.
 //! Out: text or JSON. Never: runs or changes anything.
@@ -105,19 +105,20 @@ enum Side {
 }
 
 pub fn report(host: &Host<'_>, args: &Args) -> Result<String, fault::Fault> {
-    let changes = match (side(host, &args.old)?, side(host, &args.new)?) {
+    let (before, after) = match (side(host, &args.old)?, side(host, &args.new)?) {
         (Side::Policies(old), Side::Policies(new)) => {
             let (mut before, mut after) = policy::diff::of_policies(&old, &new);
             before.extend(under(host, &old));
             after.extend(under(host, &new));
-            policy::diff::newly(&before, &after)
+            (before, after)
         }
-        (old, new) => policy::diff::newly(&powers(host, old), &powers(host, new)),
+        (old, new) => (powers(host, old), powers(host, new)),
     };
+    let (newly, lost) = (policy::diff::newly(&before, &after), policy::diff::no_longer(&before, &after));
     if args.json {
-        return Ok(super::audit::pretty(&policy::diff::json(&changes)));
+        return Ok(super::audit::pretty(&policy::diff::json(&newly, &lost)));
     }
-    Ok(policy::diff::text(&changes))
+    Ok(policy::diff::text(&newly, &lost))
 }
 
 /// Every tool of the registry under these policies.

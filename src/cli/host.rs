@@ -29,11 +29,38 @@ pub fn registry(
 ) -> anyhow::Result<Arc<registry::Registry>> {
     let registry = registry::Registry::new();
     registry.answers_to(policies.clone(), machine.clone());
-    let files = registry::DirectToolLoader::new(settings.tools.clone(), settings.scripts.clone());
+    let files = loader(settings.tools.clone(), settings.scripts.clone(), manifest_schema(settings)?);
     for source in [Arc::new(registry::Builtin) as Arc<dyn registry::Source>, Arc::new(files)] {
         registry.add_source(source).map_err(|why| Refusal::new(Exit::Host, why))?;
     }
     Ok(Arc::new(registry))
+}
+
+/// The loader of manifests, with this host's own rules for them if there are any.
+pub fn loader(
+    tools: Vec<PathBuf>,
+    scripts: Vec<PathBuf>,
+    stricter: Option<manifest::schema::Schema>,
+) -> registry::DirectToolLoader {
+    let loader = registry::DirectToolLoader::new(tools, scripts);
+    match stricter {
+        Some(schema) => loader.stricter(schema),
+        None => loader,
+    }
+}
+
+/// The stricter schema of the settings. One that cannot be used refuses to start: the rules would be missing.
+pub fn manifest_schema(settings: &Settings) -> anyhow::Result<Option<manifest::schema::Schema>> {
+    let Some(file) = &settings.manifest_schema else { return Ok(None) };
+    let refuse = |why: String| Refusal::new(Exit::Host, format!("manifest_schema {}: {why}", file.display()));
+    let text = super::settings::guarded_text(file).map_err(refuse)?;
+    let document = manifest::json::parse(text.as_bytes(), manifest::json::Dialect::Strict);
+    let document = document.map_err(|bad| refuse(format!("line {}: {}", bad.line, bad.message)))?;
+    let schema = manifest::schema::Schema::compile(&document.value).map_err(|faults| {
+        let lines: Vec<String> = faults.iter().map(|fault| format!("{}: {}", fault.pointer, fault.message)).collect();
+        refuse(lines.join("; "))
+    })?;
+    Ok(Some(schema))
 }
 
 /// The operator's policies. One that cannot be read refuses to start: a missing rule must not widen anything.
@@ -54,7 +81,15 @@ fn obeyed(settings: &Settings) -> impl Iterator<Item = PathBuf> {
     // Compiled modules, and what was found out about interpreters.
     let caches = wasm::Cache::usual_folder(variable).and_then(|folder| folder.parent().map(Path::to_path_buf));
     let policies = settings.policies.is_none().then(|| settings.root.join("sandbox-policies"));
-    let found = settings.configs.clone().into_iter().chain(log).chain(texts).chain(caches).chain(policies);
+    let found = settings
+        .configs
+        .clone()
+        .into_iter()
+        .chain(settings.manifest_schema.clone())
+        .chain(log)
+        .chain(texts)
+        .chain(caches)
+        .chain(policies);
     found.chain(std::env::current_exe()).flat_map(|path| {
         let real = path.canonicalize().ok().filter(|real| *real != path);
         std::iter::once(path).chain(real)

@@ -45,7 +45,7 @@ enum Verb {
     Check(check::Args),
     /// Show what a tool may touch, without running it
     Audit(audit::Args),
-    /// Show what could newly be done
+    /// Show what could newly be done, and what no longer can be
     Diff(diff::Args),
     /// Run the examples of a tool's manifest
     Test(test::Args),

@@ -221,15 +221,20 @@ fn write(
     }
     let script = folder.join(file);
     let manifest = folder.join(format!("{name}{}", crate::registry::ENDING));
-    for (path, bytes) in [(&script, source), (&manifest, text.as_bytes())] {
-        let made = std::fs::File::create_new(path).and_then(|mut file| file.write_all(bytes));
-        if let Err(error) = made {
-            // Half a tool would only be in the way of the next try. The folder is ours: it was made above.
-            let _ = std::fs::remove_dir_all(&folder);
-            return Err(error).with_context(|| format!("{} cannot be written", path.display()));
-        }
+    let written = put(&script, source).and_then(|()| put(&manifest, text.as_bytes()));
+    if let Err(error) = written {
+        // Half a tool would keep its name taken. What is not ours keeps the folder.
+        let _ = std::fs::remove_file(&script);
+        let _ = std::fs::remove_file(&manifest);
+        let _ = std::fs::remove_dir(&folder);
+        return Err(error);
     }
     Ok(Made { id: id.to_owned(), manifest, script })
+}
+
+fn put(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+    let mut file = std::fs::File::create_new(path).with_context(|| format!("{} cannot be made", path.display()))?;
+    file.write_all(bytes).with_context(|| format!("{} cannot be written", path.display()))
 }
 
 const PYTHON: &str = r#""""Counts the characters and words of a text.

@@ -24,7 +24,7 @@ fn shape(known: &host::Tools, host: &audit::Host<'_>, tool: &registry::Tool) -> 
         let machine = &known.machine;
         // One language stands for all: what differs is the interpreter's own files.
         let language = machine.runtimes.keys().next().copied().unwrap_or(Language::Python);
-        let target = policy::RunTarget { site, language, entry_point: None };
+        let target = policy::RunTarget { site, language };
         return Ok(policy::decide_run(&target, &tool.manifest, &[], &known.policies, machine).shape.map_err(refuse)?);
     }
     if !matches!(tool.manifest.handler, Handler::Script { .. }) {

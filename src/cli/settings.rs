@@ -83,6 +83,8 @@ pub struct Settings {
     pub capabilities: BTreeSet<String>,
     /// Config files that were, or another time would be, obeyed: also those that are not there.
     pub configs: Vec<PathBuf>,
+    /// A JSON Schema that every manifest must fit too.
+    pub manifest_schema: Option<PathBuf>,
     pub running_calls: Option<usize>,
     /// Ids that tools get where this process is real root.
     pub tool_ids: std::ops::Range<u32>,
@@ -103,6 +105,7 @@ struct Config {
     audit_log: Option<PathBuf>,
     log: Option<String>,
     capabilities: Option<BTreeSet<String>>,
+    manifest_schema: Option<PathBuf>,
     running_calls: Option<usize>,
     tool_ids: Option<ToolIds>,
 }
@@ -160,6 +163,10 @@ impl Settings {
             })?,
             _ => identity::POOL,
         };
+        let manifest_schema = match (&config.manifest_schema, &sources.config_file) {
+            (Some(path), Some(file)) => Some(beside(file, path)),
+            _ => None,
+        };
         let capabilities = config.capabilities.unwrap_or_default();
         for word in &capabilities {
             crate::policy::grantable(word)
@@ -174,6 +181,7 @@ impl Settings {
             log,
             capabilities,
             configs: usual_configs(&variable).into_iter().chain(sources.config_file).collect(),
+            manifest_schema,
             running_calls: config.running_calls,
             tool_ids,
             colour: std::io::stdout().is_terminal()
@@ -320,7 +328,7 @@ fn usual_configs(variable: Variables<'_>) -> Vec<PathBuf> {
 }
 
 /// Reads a file that only its owner (us, or root) can have written.
-fn guarded_text(file: &Path) -> Result<String, String> {
+pub(super) fn guarded_text(file: &Path) -> Result<String, String> {
     let opened = std::fs::File::open(file).map_err(|e| e.to_string())?;
     let facts = opened.metadata().map_err(|e| e.to_string())?;
     if !facts.is_file() {

@@ -109,6 +109,10 @@ pub(super) fn presentation<'d>(reader: &mut Reader<'d>, top: &'d Object) -> (boo
     let Some(map) = reader.member(top, "", "presentation") else { return (false, false) };
     reader.unknown_keys(map, at, PRESENTATION_FIELDS, Unknown::Kept, Code::Schema);
     let is_final = reader.flag(map, at, "final").unwrap_or_default();
+    if is_final {
+        let message = "not built yet: no face shows a result to the user by itself, so it is ignored";
+        reader.note(Code::Schema, "/presentation/final", message);
+    }
     (is_final, reader.flag(map, at, "hidden").unwrap_or_default())
 }
 

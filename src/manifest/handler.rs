@@ -22,13 +22,13 @@ pub(super) fn read<'d>(reader: &mut Reader<'d>, top: &'d Object) -> Option<Handl
         "service-method" => method(reader, map),
         "tool-service" => Some(Handler::ToolService),
         "definition-only" => Some(Handler::DefinitionOnly),
-        kind if extension_kind(kind) => Some(Handler::Extension { kind: kind.to_owned(), fields: map.clone() }),
+        kind if extension_kind(kind) => Some(Handler::Extension { kind: kind.to_owned() }),
         other => {
             let shown = text::head(other, 80);
             let near = suggest::hint(other, TYPES.iter().copied());
             let known = TYPES.join(", ");
             let message = format!(
-                "'{shown}' is not a handler type{near} Known: {known}; an embedding program's own start with x-"
+                "'{shown}' is not a handler type{near}; known: {known}; an embedding program's own start with x-"
             );
             reader.error(Code::Schema, "/handler/type", message);
             None
@@ -93,7 +93,7 @@ fn language(reader: &mut Reader<'_>, word: &str) -> Option<Language> {
     if language.is_none() {
         let known: Vec<_> = Language::ALL.into_iter().map(Language::name).collect();
         let near = suggest::hint(word, known.iter().copied());
-        let message = format!("'{}' is not a language{near} Known: {}", text::head(word, 40), known.join(", "));
+        let message = format!("'{}' is not a language{near}; known: {}", text::head(word, 40), known.join(", "));
         reader.error(Code::Schema, "/handler/language", message);
     }
     language

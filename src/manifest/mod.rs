@@ -36,8 +36,8 @@ pub enum Handler {
     ToolService,
     /// `definition-only`: known, not built yet.
     DefinitionOnly,
-    /// `x-…`: a type an embedding program registered an executor for. All fields as written.
-    Extension { kind: String, fields: serde_json::Map<String, Value> },
+    /// `x-…`: a type an embedding program registered an executor for. Its fields stand in `Manifest::raw`.
+    Extension { kind: String },
 }
 
 /// One file pattern as asked for, already taken apart. What cannot be enforced exactly never gets here.

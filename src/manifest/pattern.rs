@@ -75,38 +75,6 @@ fn refuse_characters(written: &str) -> Result<(), String> {
     Err(refused.to_owned())
 }
 
-/// Does a file name match the `names` of a `Names` pattern? `*` and `?` do not match a leading dot.
-/// One pass with one step back: linear in name × stars, no recursion.
-pub fn name_matches(names: &str, name: &str) -> bool {
-    if name.starts_with('.') && names.starts_with(['*', '?']) {
-        return false;
-    }
-    let (pattern, name): (Vec<char>, Vec<char>) = (names.chars().collect(), name.chars().collect());
-    let (mut p, mut n) = (0, 0);
-    let mut star: Option<(usize, usize)> = None;
-    while let Some(c) = name.get(n) {
-        match pattern.get(p) {
-            Some('*') => {
-                star = Some((p + 1, n));
-                p += 1;
-            }
-            Some(q) if *q == '?' || q == c => {
-                p += 1;
-                n += 1;
-            }
-            _ => match star {
-                Some((after, taken)) => {
-                    star = Some((after, taken + 1));
-                    p = after;
-                    n = taken + 1;
-                }
-                None => return false,
-            },
-        }
-    }
-    pattern.get(p..).unwrap_or_default().iter().all(|c| *c == '*')
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -172,20 +140,6 @@ mod tests {
         ];
         for written in refused {
             assert!(parse(written).is_err(), "{written:?}");
-        }
-    }
-
-    #[test]
-    fn names() {
-        let yes =
-            [("*.csv", "a.csv"), ("*", "a"), ("a?c", "abc"), ("*a*b*", "xxaxxbxx"), (".*", ".hidden"), ("?", "ü")];
-        let no =
-            [("*.csv", "a.csv.gz"), ("*", ".hidden"), ("?x", ".x"), ("a?c", "ac"), ("*.csv", ".csv"), ("abc", "ABC")];
-        for (names, name) in yes {
-            assert!(name_matches(names, name), "{names} {name}");
-        }
-        for (names, name) in no {
-            assert!(!name_matches(names, name), "{names} {name}");
         }
     }
 }

@@ -43,7 +43,7 @@ pub fn schema() -> Value {
             "presentation": {
                 "type": "object",
                 "properties": {
-                    "final": { "type": "boolean", "default": false, "description": "The result goes to the user as it is; the model adds nothing." },
+                    "final": { "type": "boolean", "default": false, "description": "The result goes to the user as it is; the model adds nothing. Not built yet: ignored with a note." },
                     "hidden": { "type": "boolean", "default": false, "description": "Not offered to models; callable by exact id." }
                 }
             },

@@ -40,6 +40,10 @@ impl<'d> Reader<'d> {
         self.add(Severity::Error, code, pointer, |d, at| d.place(at), message.into());
     }
 
+    pub(super) fn note(&mut self, code: Code, pointer: &str, message: impl Into<String>) {
+        self.add(Severity::Note, code, pointer, |d, at| d.place(at), message.into());
+    }
+
     pub(super) fn warn(&mut self, code: Code, pointer: &str, message: impl Into<String>) {
         self.add(Severity::Warning, code, pointer, |d, at| d.place(at), message.into());
     }

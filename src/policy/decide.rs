@@ -131,6 +131,7 @@ pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machin
         require_cgroup,
         stderr_is_error: stderr.contains(&Some(StderrRule::Error)),
         notes,
+        labels: manifest.metadata.permissions.clone(),
         lacks: std::mem::take(&mut obstacles.lacks),
         lacks_below: Vec::new(),
         in_process: matches!(manifest.handler, Handler::ServiceMethod { .. } | Handler::Extension { .. })

@@ -1,4 +1,4 @@
-//! What could newly be done: the powers of NEW that OLD did not hold.
+//! What could newly be done, the powers of NEW that OLD did not hold, and apart from it what no longer can be.
 //!
 //! For: the `diff` verb. In: decisions, saved `audit --json`, or policies. Out: changes, text or JSON.
 //! Never: calls a change harmless: whatever OLD did not cover is listed.
@@ -47,6 +47,17 @@ pub struct Change {
     pub now: String,
     /// What could be done before.
     pub before: Option<String>,
+}
+
+/// The other way round: what was taken away.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Loss {
+    pub subject: String,
+    pub kind: &'static str,
+    /// What could be done before.
+    pub before: String,
+    /// What is left of it.
+    pub now: Option<String>,
 }
 
 impl Powers {
@@ -180,6 +191,17 @@ fn rule_grants(policy: &Policy, host: Option<&Policy>, access: Access) -> Vec<Gr
 
 /// What NEW can do and OLD could not. One subject on each side is compared whatever its name.
 pub fn newly(old: &[Powers], new: &[Powers]) -> Vec<Change> {
+    beyond(old, new, ["could not run before", "did not exist before"])
+}
+
+/// What OLD could do and NEW cannot.
+pub fn no_longer(old: &[Powers], new: &[Powers]) -> Vec<Loss> {
+    let lost = beyond(new, old, ["cannot run now", "is not there now"]);
+    lost.into_iter().map(|c| Loss { subject: c.subject, kind: c.kind, before: c.now, now: c.before }).collect()
+}
+
+/// What `new` can do beyond `old`; `absent`: how to say that `old` does not run, or is not there.
+fn beyond(old: &[Powers], new: &[Powers], absent: [&str; 2]) -> Vec<Change> {
     let mut changes = Vec::new();
     for powers in new.iter().filter(|p| p.runs) {
         let same = old.iter().find(|o| o.subject == powers.subject);
@@ -187,8 +209,8 @@ pub fn newly(old: &[Powers], new: &[Powers]) -> Vec<Change> {
         let alone = || old.first().filter(|_| old.len() == 1 && new.len() == 1);
         match same.or_else(alone) {
             Some(before) if before.runs => compare(before, powers, &mut changes),
-            Some(_) => all(powers, "could not run before", &mut changes),
-            None => all(powers, "did not exist before", &mut changes),
+            Some(_) => all(powers, absent[0], &mut changes),
+            None => all(powers, absent[1], &mut changes),
         }
     }
     changes
@@ -235,7 +257,7 @@ fn compare(old: &Powers, new: &Powers, changes: &mut Vec<Change>) {
         now.difference(before).for_each(|word| push(changes, new, kind, word.clone(), None));
     }
     for word in old.restraints.difference(&new.restraints) {
-        push(changes, new, "restraint", format!("no longer: {word}"), None);
+        push(changes, new, "restraint", format!("without: {word}"), None);
     }
     if new.script.is_some() && new.script != old.script {
         push(changes, new, "script", format!("runs {}", new.script.clone().unwrap_or_default()), old.script.clone());
@@ -254,23 +276,37 @@ fn opened(grant: &Grant) -> String {
     format!("{} {}{staged}", access.name(), Area::of(&grant.opening).text())
 }
 
-pub fn text(changes: &[Change]) -> String {
-    if changes.is_empty() {
-        return "Nothing new can be done.\n".to_string();
+pub fn text(newly: &[Change], no_longer: &[Loss]) -> String {
+    let newly = newly.iter().map(|c| (c.subject.as_str(), c.kind, c.now.as_str(), c.before.as_deref()));
+    let mut out = part("What could newly be done:", ('+', "before"), newly);
+    if out.is_empty() {
+        out.push_str("Nothing new can be done.\n");
     }
-    let mut out = String::from("What could newly be done:\n");
-    let mut subject = "";
-    for change in changes {
-        if change.subject != subject {
-            subject = &change.subject;
+    let lost = no_longer.iter().map(|l| (l.subject.as_str(), l.kind, l.before.as_str(), l.now.as_deref()));
+    out.push_str(&part("What can no longer be done:", ('-', "now"), lost));
+    out
+}
+
+type Line<'a> = (&'a str, &'a str, &'a str, Option<&'a str>);
+
+/// One half of the report; empty if there is nothing in it.
+fn part<'a>(head: &str, (sign, other): (char, &str), lines: impl Iterator<Item = Line<'a>>) -> String {
+    let mut out = String::new();
+    let mut last = "";
+    for (subject, kind, what, else_what) in lines {
+        if out.is_empty() {
+            out.push_str(&format!("{head}\n"));
+        }
+        if subject != last {
+            last = subject;
             out.push_str(&format!("  {}\n", printable(subject)));
         }
-        let before = change.before.as_ref().map(|b| format!("   (before: {})", printable(b))).unwrap_or_default();
-        out.push_str(&format!("    + {:<10} {}{before}\n", change.kind, printable(&change.now)));
+        let beside = else_what.map(|words| format!("   ({other}: {})", printable(words))).unwrap_or_default();
+        out.push_str(&format!("    {sign} {kind:<10} {}{beside}\n", printable(what)));
     }
     out
 }
 
-pub fn json(changes: &[Change]) -> Value {
-    serde_json::json!({ "newly": changes })
+pub fn json(newly: &[Change], no_longer: &[Loss]) -> Value {
+    serde_json::json!({ "newly": newly, "noLonger": no_longer })
 }

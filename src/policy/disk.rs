@@ -149,9 +149,14 @@ fn unshared(about: &Metadata, path: &Path) -> Result<(), Bad> {
 /// machine's root included; there the mode bits alone decide.
 fn is_unmapped(uid: u32) -> bool {
     let overflow = std::fs::read_to_string("/proc/sys/kernel/overflowuid").ok().and_then(|t| t.trim().parse().ok());
-    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
-    let whole = map.split_whitespace().nth(2).is_none_or(|count| count == "4294967295");
-    overflow == Some(uid) && !whole
+    overflow == Some(uid) && every_id_is_mapped() == Some(false)
+}
+
+/// Whether this is no user namespace but the first one, where every id means itself (user_namespaces(7)).
+/// `None`: /proc does not tell.
+pub fn every_id_is_mapped() -> Option<bool> {
+    let map = std::fs::read_to_string("/proc/self/uid_map").ok()?;
+    Some(map.split_ascii_whitespace().eq(["0", "0", "4294967295"]))
 }
 
 fn told(path: &Path, severity: Severity, bad: Bad) -> FileProblem {

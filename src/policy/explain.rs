@@ -87,6 +87,9 @@ fn head(decision: &Decision, out: &mut String) {
     );
     line(out, "  network  ", &format!("none (enforced by {}, {})", wall::NETWORK, wall::SECCOMP));
     line(out, "  scratch  ", "/tmp, its own, gone after the call");
+    if !decision.labels.is_empty() {
+        line(out, "  labels   ", &format!("{} (metadata.permissions: not enforced)", decision.labels.join(", ")));
+    }
     let mut strict = Vec::new();
     if decision.require_cgroup {
         strict.push("a cgroup is required");
@@ -208,6 +211,7 @@ pub fn json(decision: &Decision) -> Value {
         "limits": decision.limits,
         "requireCgroup": decision.require_cgroup,
         "stderrIsError": decision.stderr_is_error,
+        "labels": { "permissions": decision.labels, "enforced": false },
         "notes": decision.notes.all,
         "refused": refused,
         "digests": {

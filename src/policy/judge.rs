@@ -344,7 +344,7 @@ fn importable(ask: &Area, script: &Path) -> bool {
     python && code && (Some(ask.folder()) == beside || ask.folder().parent() == beside)
 }
 
-/// The ask itself spells this ending. (What `out/*` lets a tool write is never loaded either: `Decision::may_write`.)
+/// The ask itself spells this ending. (What `out/*` lets a tool write is never loaded either: `Written`.)
 fn says_ending(ask: &Area, ending: &str) -> bool {
     match ask {
         Area::Tree(_) => false,

@@ -11,12 +11,10 @@ pub(super) fn limits(manifest: &Manifest, policy: &Policy, host: Option<&Policy>
     Limit::ALL.into_iter().map(|limit| one(limit, asked(manifest, limit), policy, host, cgroup)).collect()
 }
 
-/// `execution.timeoutMs` and `limits.timeoutMs` are one ask; where both are written the smaller counts.
 fn asked(manifest: &Manifest, limit: Limit) -> Option<u64> {
-    let written = manifest.limits.get(&limit).copied();
     match limit {
-        Limit::TimeoutMs => [manifest.execution.timeout_ms, written].into_iter().flatten().min(),
-        _ => written,
+        Limit::TimeoutMs => manifest.execution.timeout_ms,
+        _ => manifest.limits.get(&limit).copied(),
     }
 }
 

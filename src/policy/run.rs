@@ -21,7 +21,6 @@ pub struct RunTarget {
     /// Where the script lies; `script: None` for source text that comes with the call.
     pub site: Site,
     pub language: Language,
-    pub entry_point: Option<String>,
 }
 
 /// The builtin's asks relative to the script's folder ∩ its policy ∩ every policy and manifest that names the script.
@@ -36,7 +35,7 @@ pub fn decide_run(
     if target.site.script.is_none() {
         return run_code(target, tool, policies, machine);
     }
-    let runs = Some((target.language, target.entry_point.clone()));
+    let runs = Some((target.language, None));
     // The builtin's own manifest has no file; the target's manifests are protected through the namers.
     let site = Site { manifest: PathBuf::new(), ..target.site.clone() };
     let mut decision = judge(&Subject { manifest: tool, site: &site, runs, narrow: true, namers }, policies, machine);
@@ -53,7 +52,7 @@ fn run_code(target: &RunTarget, tool: &Manifest, policies: &Policies, machine: &
     bare.asks.read = Some(Vec::new());
     bare.asks.write = Vec::new();
     let site = Site { manifest: PathBuf::new(), folder: PathBuf::from("/tmp"), script: None, base: PathBuf::new() };
-    let runs = Some((target.language, target.entry_point.clone()));
+    let runs = Some((target.language, None));
     judge(&Subject { manifest: &bare, site: &site, runs, narrow: true, namers: &[] }, policies, machine)
 }
 

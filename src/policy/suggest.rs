@@ -20,7 +20,7 @@ pub fn policy(manifest: &Manifest, site: &Site, decision: &Decision) -> String {
     );
     if !decision.policy_file.as_os_str().is_empty() {
         let file = printable(&decision.policy_file.display().to_string());
-        out.push_str(&format!("# Now it answers to {file}; a tool answers to one policy only, so what that one gives and this one does not is lost.\n"));
+        out.push_str(&format!("# Now it answers to {file}. A tool answers to one policy only: what that one gives and this one does not is lost,\n# and if that one names this exact id too, take it out there, or neither loads.\n"));
     }
     out.push_str(&format!("\nname = {}\nwhy = \"\"\ntools = [{}]\n", quoted(&name), quoted(&manifest.id)));
     if let Some(folder) = site.manifest.parent().and_then(Path::to_str).filter(|f| !f.is_empty()) {

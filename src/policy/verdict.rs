@@ -7,7 +7,7 @@ use super::{Grant, Runtime, Shape};
 use crate::fault::Fault;
 use crate::quantity::Limit;
 use serde::Serialize;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// The walls, by the names they have in `sandbox`'s table.
@@ -21,7 +21,7 @@ pub mod wall {
     pub const LANDLOCK: &str = "landlock";
     pub const SECCOMP: &str = "seccomp";
 
-    /// All of them, in the order they are raised.
+    /// All of them, in the order of the table in docs/SECURITY.md.
     pub const ALL: [&str; 13] = [
         CGROUP,
         "namespaces",
@@ -207,6 +207,8 @@ pub struct Decision {
     pub script: Option<PathBuf>,
     pub folder: PathBuf,
     pub notes: Notes,
+    /// `metadata.permissions`: words of the author, which nothing enforces.
+    pub labels: Vec<String>,
     /// What this machine lacks for it, in words for anybody.
     pub lacks: Vec<String>,
     /// What it lacks for the scripts that the tool is asked to run. A call looks at the script's path first.
@@ -230,11 +232,5 @@ impl Decision {
     /// Asks that were not met in full.
     pub fn denied(&self) -> impl Iterator<Item = &Verdict> {
         self.verdicts.iter().filter(|v| !v.allowed)
-    }
-
-    /// True for what this tool may write: such a file is never loaded as manifest, script or policy.
-    pub fn may_write(&self, path: &Path) -> bool {
-        let mut writes = self.grants.iter().filter(|g| g.access == super::Access::Write);
-        writes.any(|g| super::Area::of(&g.opening).holds(path))
     }
 }

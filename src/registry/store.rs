@@ -3,7 +3,7 @@
 //! For: service and cli. In: sources, in-process definitions. Out: the current `Snapshot`.
 //! Never: shows half a change: a snapshot is built aside and swapped whole; a failed refresh changes no tool.
 
-use super::load::problem;
+use super::load::{ENDING, problem};
 use super::snapshot::Parts;
 use super::{
     Availability, Claim, Claimed, Discovery, FileReport, Snapshot, Source, Status, Tool, availability, fence, settle,
@@ -12,7 +12,7 @@ use crate::fault::{Fault, Kind};
 use crate::manifest::{self, Code, Handler, Metadata, Severity, Site, text};
 use crate::policy;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
@@ -81,9 +81,10 @@ impl Registry {
             return Err(format!("there already is a source '{id}'"));
         }
         let found = source.discover()?;
-        log(&found.reports);
+        let files = paths(&found);
         state.sources.push(Entry { source, found, stale: None });
         self.publish(&state);
+        log(&self.snapshot().reports, &files);
         Ok(())
     }
 
@@ -98,9 +99,10 @@ impl Registry {
                 Some(why) => Err(why.clone()),
                 None => Ok(found),
             });
+        let mut files = BTreeSet::new();
         let result = match outcome {
             Ok(found) => {
-                log(&found.reports);
+                files = paths(&found);
                 entry.found = found;
                 entry.stale = None;
                 Ok(())
@@ -113,6 +115,7 @@ impl Registry {
             }
         };
         self.publish(&state);
+        log(&self.snapshot().reports, &files);
         result
     }
 
@@ -214,12 +217,17 @@ impl Registry {
     }
 }
 
-/// One line per file.
-fn log(reports: &[FileReport]) {
-    for report in reports {
+fn paths(found: &Discovery) -> BTreeSet<PathBuf> {
+    found.reports.iter().map(|report| report.path.clone()).collect()
+}
+
+/// One line per file that was just read, as it was settled: what a conflict or a fence disabled is not loaded.
+fn log(reports: &[FileReport], files: &BTreeSet<PathBuf>) {
+    for report in reports.iter().filter(|report| files.contains(&report.path)) {
         let path = text::printable(&report.path.to_string_lossy());
-        match (report.status, report.problems.first()) {
-            (Status::Skipped, Some(first)) => {
+        let first = report.problems.first();
+        match (report.status, first) {
+            (Status::Skipped, Some(first)) if path.ends_with(ENDING) => {
                 tracing::warn!(
                     path,
                     pointer = text::printable(&first.pointer),
@@ -228,6 +236,7 @@ fn log(reports: &[FileReport]) {
                     text::printable(&first.message)
                 );
             }
+            (Status::Skipped, Some(first)) => tracing::warn!(path, "not read: {}", text::printable(&first.message)),
             _ => tracing::info!(path, tool = report.tool.as_deref().unwrap_or_default(), "manifest loaded"),
         }
     }

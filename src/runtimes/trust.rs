@@ -2,6 +2,7 @@
 //!
 //! For: this room. In: a path. Out: yes, or one sentence with the mend. Never: changes anything.
 
+use crate::policy::every_id_is_mapped;
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
@@ -66,7 +67,7 @@ pub(super) fn narrow(path: &Path) -> Result<(), String> {
 
 /// Under real root tools have ids of their own, and interpreters are shown as they are: others must be able to read them.
 pub(super) fn readable_by_tools(path: &Path) -> Result<(), String> {
-    if !(nix::unistd::geteuid().is_root() && whole_range()) {
+    if !(nix::unistd::geteuid().is_root() && every_id_is_mapped() == Some(true)) {
         return Ok(());
     }
     let facts = path.metadata().map_err(|e| format!("{}: {e}", path.display()))?;
@@ -99,14 +100,9 @@ pub(super) fn starts_with(path: &Path, magic: &[u8]) -> Result<bool, String> {
 /// Root, us, and in a user namespace the number that stands for ids which are not mapped (root among them).
 fn owners_allowed() -> [u32; 3] {
     let me = nix::unistd::geteuid().as_raw();
-    if whole_range() {
+    if every_id_is_mapped() != Some(false) {
         return [0, me, me];
     }
     let unmapped = std::fs::read_to_string("/proc/sys/kernel/overflowuid").ok().and_then(|t| t.trim().parse().ok());
     [0, me, unmapped.unwrap_or(65534)]
-}
-
-/// Whether this is no user namespace but the first one: every id means itself.
-fn whole_range() -> bool {
-    std::fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| map.split_whitespace().eq(["0", "0", "4294967295"]))
 }

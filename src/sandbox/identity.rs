@@ -22,9 +22,7 @@ const LOCKS: &str = "/run/toolhost/ids";
 
 /// Whose rights this process has, by its id map (user_namespaces(7)), never by its euid alone.
 pub fn real_root() -> bool {
-    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
-    let whole = map.split_ascii_whitespace().eq(["0", "0", "4294967295"]);
-    whole && nix::unistd::geteuid().is_root()
+    crate::policy::every_id_is_mapped() == Some(true) && nix::unistd::geteuid().is_root()
 }
 
 /// A pool as a configuration names it. Whoever owns a file with one of these ids, or runs as one, is not apart

@@ -84,6 +84,8 @@ fn opened(mut envelope: Value) -> Result<Value, Fault> {
     let kind = serde_json::from_value(error["type"].clone()).unwrap_or(Kind::ServiceError);
     let mut fault = Fault::new(kind, words("message").unwrap_or_else(|| "The service reported a failure.".into()));
     fault.details = words("details");
+    // The envelope has no word for it; of the kinds that come by this road, one is worth another try.
+    fault.retryable = kind == Kind::CancelledError;
     Err(fault)
 }
 
@@ -220,6 +222,8 @@ mod tests {
         let bad = json!({"success": false, "error": {"type": "DependencyError", "message": "m", "details": "d"}});
         let fault = fault_of(Ending::Envelope(bad), &[]);
         assert_eq!((fault.kind, fault.details.as_deref()), (Kind::DependencyError, Some("d")));
+        let gone = json!({"success": false, "error": {"type": "CancelledError", "message": "m"}});
+        assert_eq!(fault_of(Ending::Envelope(gone), &[]).retryable, cancelled().retryable);
         let own = json!({"success": false, "error": {"type": "Odd", "message": "m"}});
         assert_eq!(fault_of(Ending::Envelope(own), &[]).kind, Kind::ServiceError);
     }

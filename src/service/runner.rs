@@ -93,7 +93,7 @@ impl Service {
         };
         let standing = self.standing();
         let namers = self.namers(&site);
-        let target = policy::RunTarget { site: site.clone(), language, entry_point: None };
+        let target = policy::RunTarget { site: site.clone(), language };
         let decision = policy::decide_run(&target, &context.manifest, &namers, &standing.policies, &self.parts.machine);
         let notes = policy::call_notes(&decision, timeout_ms);
         let decided = Event::Decided { policy: decision.policy.clone(), digest: decision.digest.clone(), notes };

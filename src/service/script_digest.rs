@@ -19,16 +19,32 @@ const REMEMBERED: usize = 4096;
 /// Device, inode, size, and both times that a write moves.
 type Stamp = (u64, u64, u64, (i64, i64), (i64, i64));
 
+/// A script as it was when its digest was found.
+#[derive(Clone, Debug)]
+pub(super) struct Script {
+    path: PathBuf,
+    stamp: Stamp,
+    pub digest: String,
+}
+
+impl Script {
+    /// Whether the path still leads to the file it was, unchanged: renaming, too, moves a time of it.
+    pub fn stayed(&self) -> bool {
+        self.path.symlink_metadata().is_ok_and(|facts| stamp(&facts) == self.stamp)
+    }
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Cache {
     known: Mutex<HashMap<PathBuf, (Stamp, String)>>,
 }
 
 impl Cache {
-    pub fn of(&self, script: &Path) -> Option<String> {
+    pub fn of(&self, script: &Path) -> Option<Script> {
+        let found = |stamp, digest| Some(Script { path: script.to_owned(), stamp, digest });
         let seen = stamp(&script.symlink_metadata().ok()?);
         if let Some((_, digest)) = self.known().get(script).filter(|(was, _)| *was == seen) {
-            return Some(digest.clone());
+            return found(seen, digest.clone());
         }
         let flags = nix::fcntl::OFlag::O_NOFOLLOW | nix::fcntl::OFlag::O_NONBLOCK | nix::fcntl::OFlag::O_CLOEXEC;
         let file = File::options().read(true).custom_flags(flags.bits()).open(script).ok()?;
@@ -41,7 +57,7 @@ impl Cache {
             known.clear();
         }
         known.insert(script.to_owned(), (stamp(&facts), digest.clone()));
-        Some(digest)
+        found(stamp(&facts), digest)
     }
 
     fn known(&self) -> MutexGuard<'_, HashMap<PathBuf, (Stamp, String)>> {

@@ -6,6 +6,7 @@
 
 use super::mask::Mask;
 use super::report::{Digests, Report};
+use super::script_digest::Script;
 use super::{CallRequest, audit, format, runlog};
 use crate::manifest::{Handler, Language, text};
 use crate::{executor, fault, policy, registry};
@@ -59,6 +60,8 @@ pub(super) struct Trace {
     /// What is called inside this host, or the shape of what it starts.
     method: String,
     shape: Option<Arc<policy::Shape>>,
+    /// The script as its digest was found.
+    script: Option<Script>,
     /// Which ways of running were chosen; empty = none.
     executor: String,
     notes: policy::Notes,
@@ -90,6 +93,7 @@ impl Trace {
             digests: Digests::default(),
             method: String::new(),
             shape: None,
+            script: None,
             executor: String::new(),
             notes: policy::Notes::default(),
             ran: false,
@@ -135,7 +139,7 @@ impl Trace {
     }
 
     /// What the call may touch is settled; the executor comes next.
-    pub fn confined(&mut self, confinement: &policy::Confinement, digest: String, script: Option<String>) {
+    pub fn confined(&mut self, confinement: &policy::Confinement, digest: String, script: Option<Script>) {
         let shape = &confinement.shape;
         // The host's own variables are nobody's to read in a log; a call's are masked where its schema says so.
         for secret in shape.env.values().filter_map(policy::Variable::host) {
@@ -143,7 +147,8 @@ impl Trace {
         }
         self.ran |= self.speaks_envelope;
         self.digests.confinement = Some(digest);
-        self.digests.script = script;
+        self.digests.script = script.as_ref().map(|script| script.digest.clone());
+        self.script = script;
         let mut limits = shape.limits.clone();
         limits.set(crate::quantity::Limit::TimeoutMs, confinement.per_call.timeout_ms);
         self.limits = Some(limits);
@@ -177,6 +182,11 @@ impl Trace {
 
     /// Takes over what the executor observed. Returns the log lines, secrets hidden.
     pub fn took(&mut self, outcome: &mut executor::Outcome) -> &[String] {
+        if self.script.take().is_some_and(|script| !script.stayed()) {
+            // What was hashed need not be what ran.
+            self.digests.script = None;
+            self.notes.all.push("the script changed while the call ran: its digest is not known".to_owned());
+        }
         let lines = std::mem::take(&mut outcome.logs);
         if !lines.is_empty() {
             self.logs = lines;

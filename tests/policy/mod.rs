@@ -146,5 +146,5 @@ fn execute() -> Manifest {
 }
 
 fn target() -> RunTarget {
-    RunTarget { site: Site { manifest: PathBuf::new(), ..site() }, language: Language::Python, entry_point: None }
+    RunTarget { site: Site { manifest: PathBuf::new(), ..site() }, language: Language::Python }
 }

@@ -7,6 +7,7 @@ fn the_report_says_all_of_it_and_escapes_outside_text() {
     let mut tool = asking(None, &["/da\u{1b}[31mta/**"]);
     tool.limits.insert(Limit::MemoryBytes, 8 << 30);
     tool.asks.capabilities = vec!["sub\u{202e}process".into()];
+    tool.metadata.permissions = vec!["everything".into()];
     let decision = decide(&tool, &Policies::built_in());
     let text = policy::explain::text(&decision);
     assert!(!text.contains('\u{1b}') && !text.contains('\u{202e}'), "{text}");
@@ -16,6 +17,8 @@ fn the_report_says_all_of_it_and_escapes_outside_text() {
         assert!(text.contains(word), "{word}: {text}");
     }
     let json = policy::explain::json(&decision);
+    assert!(text.contains("labels   everything (metadata.permissions: not enforced)"), "{text}");
+    assert_eq!(json["labels"]["permissions"][0], "everything");
     assert_eq!(json["refused"]["type"], "SecurityError");
     assert_eq!(json["asks"][0]["allowed"], true);
     assert_eq!(json["limits"].as_array().unwrap().len(), 10);
@@ -94,7 +97,21 @@ fn a_diff_lists_what_could_newly_be_done_and_nothing_else() {
     );
     let back = newly(&powers(&after, &wide), &powers(&before, &small));
     assert!(back.is_empty(), "{back:?}");
-    assert_eq!(policy::diff::text(&back), "Nothing new can be done.\n");
+    let lost = policy::diff::no_longer(&powers(&after, &wide), &powers(&before, &small));
+    let lines: Vec<String> = lost.iter().map(|l| format!("{} {}", l.kind, l.before)).collect();
+    assert_eq!(
+        lines,
+        ["read read /data/x/**", "write write /t/user_scripts/demo/out/**", "limit timeoutMs up to 60000"],
+        "{lost:?}"
+    );
+    assert!(policy::diff::no_longer(&powers(&before, &small), &powers(&after, &wide)).is_empty());
+    let text = policy::diff::text(&back, &lost);
+    assert!(
+        text.starts_with("Nothing new can be done.\nWhat can no longer be done:\n  demo:one@1.0.0\n    - read"),
+        "{text}"
+    );
+    assert!(text.contains("- limit      timeoutMs up to 60000   (now: 30000)"), "{text}");
+    assert_eq!(policy::diff::json(&back, &lost)["noLonger"][0]["before"], "read /data/x/**");
     // A tool that was refused and now runs.
     let changes = newly(&powers(&after, &small), &powers(&after, &wide));
     assert_eq!(changes[0].kind, "run");
@@ -179,7 +196,9 @@ fn diff_compares_policies_audits_and_tools() {
     let text = run(&old, &new).unwrap();
     assert!(text.contains("demo:one\n    + read       read /data/**"), "{text}");
     assert!(text.contains("demo:one@1.0.0\n    + run        can be called   (before: could not run before)"), "{text}");
-    assert_eq!(run(&new, &old).unwrap(), "Nothing new can be done.\n");
+    let back = run(&new, &old).unwrap();
+    assert!(back.starts_with("Nothing new can be done.\nWhat can no longer be done:\n"), "{back}");
+    assert!(back.contains("    - run        can be called   (now: cannot run now)"), "{back}");
     let saved = put(
         "audit.json",
         &serde_json::json!({ "tools": [policy::explain::json(&decide(&tools[0].0, &policies))] }).to_string(),

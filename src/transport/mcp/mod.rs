@@ -99,6 +99,8 @@ impl Face {
         let names = Names::of(listed.iter().map(|tool| tool.manifest.id.as_str()));
         let mut tools: Vec<Tool> = listed
             .iter()
+            // Hidden tools are not offered; whoever knows the exact name may call one.
+            .filter(|tool| !tool.manifest.hidden)
             .filter_map(|tool| Some(tools::tool(&tool.manifest, names.name(&tool.manifest.id)?)))
             .collect();
         tools.sort_by(|a, b| a.name.cmp(&b.name));
@@ -111,7 +113,8 @@ impl Face {
     fn unknown(&self, name: &str, offered: &Offered) -> ErrorData {
         let shown = crate::manifest::text::printable(&name.chars().take(100).collect::<String>());
         let mut words = format!("Unknown tool: {shown}.");
-        if let Some(near) = offered.names.nearest(name) {
+        let hidden = |near: &&str| !offered.tools.iter().any(|tool| tool.name == *near);
+        if let Some(near) = offered.names.nearest(name).filter(|near| !hidden(near)) {
             words.push_str(&format!(" Did you mean {near}?"));
         }
         let fault = fault::Fault::new(fault::Kind::ToolNotFoundError, words.clone());

@@ -1,6 +1,7 @@
 //! Requirements that only a whole host can show: the real binary, or the real service with the real executors
 //! behind the real walls, judged from outside. Each test names its ids.
 
+mod agents_scripts;
 mod swaps;
 
 use crate::escapes::{self, Playground, Who, is_root, skipped};

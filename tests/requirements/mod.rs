@@ -2,6 +2,8 @@
 //! behind the real walls, judged from outside. Each test names its ids.
 
 mod agents_scripts;
+mod engines;
+mod names;
 mod swaps;
 
 use crate::escapes::{self, Playground, Who, is_root, skipped};

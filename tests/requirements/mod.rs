@@ -2,7 +2,10 @@
 //! behind the real walls, judged from outside. Each test names its ids.
 
 mod agents_scripts;
+mod answers;
 mod engines;
+mod kinds;
+mod logs;
 mod names;
 mod swaps;
 

@@ -4,9 +4,11 @@
 mod agents_scripts;
 mod answers;
 mod engines;
+mod interpreters;
 mod kinds;
 mod logs;
 mod names;
+mod places;
 mod swaps;
 
 use crate::escapes::{self, Playground, Who, is_root, skipped};

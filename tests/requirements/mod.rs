@@ -3,12 +3,15 @@
 
 mod agents_scripts;
 mod answers;
+mod documents;
 mod engines;
 mod interpreters;
 mod kinds;
+mod listing;
 mod logs;
 mod names;
 mod places;
+mod removal;
 mod swaps;
 
 use crate::escapes::{self, Playground, Who, is_root, skipped};

@@ -13,6 +13,7 @@ mod outputs;
 mod policy;
 mod readme;
 mod registry;
+mod requirements;
 mod runtimes;
 mod service;
 mod shims;

@@ -1,0 +1,274 @@
+//! The builtin tools behind the real walls: scripts that an agent names, code that it brings
+//! (E-014, A-075, A-081, A-082, A-083).
+
+use super::{as_everyone, call, cli, copy, finish, fits, has, repository, tool};
+use crate::escapes::{PYTHON, Playground, Who};
+use serde_json::{Value, json};
+use std::fs;
+use std::os::unix::fs::symlink;
+use toolhost::manifest::json as reader;
+
+/// The example of seed 002 §2.2.3, comments and all, as it was written.
+const SEED: &str = include_str!("seed-example.tool.jsonc");
+
+/// Opens what it is told to, and says what it got.
+const SPY: &str = "import json, sys\nasked = json.load(sys.stdin)\ntry:\n    text = open(asked['path'], asked.get('mode', 'r')).read() if asked.get('mode', 'r') == 'r' \\\n        else str(open(asked['path'], asked['mode']).write('x'))\nexcept OSError as e:\n    text = 'errno %d' % e.errno\nprint(json.dumps({'got': text}))\n";
+const ECHO_JS: &str = "const fs = require('fs')\nconsole.log(JSON.stringify({runs: typeof Bun === 'undefined' ? 'node' : 'bun', got: JSON.parse(fs.readFileSync(0, 'utf8'))}))\n";
+const ECHO_TS: &str =
+    "const given: object = await Bun.stdin.json()\nconsole.log(JSON.stringify({runs: 'bun', got: given}))\n";
+const FILES: &[(&str, &str)] = &[
+    ("free/spy.py", SPY),
+    ("free/fails.py", "import sys\nprint('broken inside', file=sys.stderr)\nsys.exit(3)\n"),
+    ("free/list.py", "print([1, 2])\n"),
+    ("free/slow.js", "setTimeout(() => console.log(1), 60000)\n"),
+    ("free/echo.js", ECHO_JS),
+    ("free/echo.cjs", ECHO_JS),
+    ("free/echo.ts", ECHO_TS),
+    ("free/main", "print('{\"no\": \"ending\"}')\n"),
+    ("free/data.txt", "beside\n"),
+    ("beside/data.txt", "another tool's\n"),
+];
+
+fn playground(who: Who) -> Playground {
+    let playground = Playground::new(who, "/var/tmp");
+    copy(&repository("user_scripts/examples"), &playground.path("user_scripts/examples"));
+    copy(&repository("tool-defs/examples"), &playground.path("tool-defs/examples"));
+    fs::copy(repository("sandbox-policies/core.policy.toml"), playground.path("sandbox-policies/core.policy.toml"))
+        .unwrap();
+    for (name, text) in FILES {
+        let path = playground.path("user_scripts").join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+    symlink(playground.path("secret/secret.txt"), playground.path("user_scripts/free/link.py")).unwrap();
+    playground.settle();
+    playground
+}
+
+/// (tool, language it takes to run, input, wanted, decision of the audit record). BASE is the playground.
+type Case = (&'static str, &'static str, &'static str, &'static str, &'static str);
+
+const PY: &str = "core:execute-python-script";
+const JS: &str = "core:execute-nodejs-script";
+const ANY: &str = "core:execute-script";
+const RUN: &str = "core:run-code";
+
+#[rustfmt::skip]
+const CASES: &[Case] = &[
+    // The seed's two examples.
+    (PY, "python", r#"{"scriptPath":"examples/echo.py","inputData":{"message":"hello from agent"}}"#, r#"ok {"received_message":"hello from agent"}"#, "allowed"),
+    (PY, "python", r#"{"scriptPath":"examples/long_running.py","inputData":{},"timeoutMs":100}"#, "TimeoutError: Script execution timed out.", "allowed"),
+    // The same by the doubled prefix that the seed's <ACTION> uses (Q12).
+    (PY, "python", r#"{"scriptPath":"user_scripts/examples/echo.py","inputData":{"message":"m"}}"#, r#"ok {"received_message":"m"}"#, "allowed"),
+    (PY, "python", r#"{"scriptPath":"free/fails.py"}"#, "ScriptError: broken inside", "allowed"),
+    (PY, "python", r#"{"scriptPath":"free/list.py"}"#, "OutputValidationError: outputData", "allowed"),
+    (PY, "python", r#"{"scriptPath":"free/spy.py","inputData":{"path":"data.txt"}}"#, r#"ok {"got":"beside\n"}"#, "allowed"),
+    (PY, "python", r#"{"scriptPath":"free/spy.py","inputData":{"path":"../beside/data.txt"}}"#, r#"ok {"got":"errno 2"}"#, "allowed"),
+    (PY, "python", r#"{"scriptPath":"free/spy.py","inputData":{"path":"BASE/secret/secret.txt"}}"#, r#"ok {"got":"errno 2"}"#, "allowed"),
+    (PY, "python", r#"{"scriptPath":"free/spy.py","inputData":{"path":"made.txt","mode":"w"}}"#, r#"ok {"got":"errno 30"}"#, "allowed"),
+    (PY, "python", r#"{"scriptPath":"free/spy.py","inputData":{"path":"spy.py","mode":"w"}}"#, r#"ok {"got":"errno 30"}"#, "allowed"),
+    (PY, "python", r#"{"scriptPath":"free/spy.py","inputData":{"path":".cache/made.txt","mode":"w"}}"#, r#"ok {"got":"1"}"#, "allowed"),
+    (JS, "nodejs", r#"{"scriptPath":"free/echo.js","inputData":{"a":[1]}}"#, r#"ok {"runs":"node","got":{"a":[1]}}"#, "allowed"),
+    (JS, "nodejs", r#"{"scriptPath":"free/slow.js","timeoutMs":1000}"#, "TimeoutError: Script execution timed out.", "allowed"),
+    (ANY, "python", r#"{"language":"python","scriptPath":"examples/echo.py","inputData":{"message":"m"}}"#, r#"ok {"received_message":"m"}"#, "allowed"),
+    (ANY, "python", r#"{"language":"python","scriptPath":"free/main"}"#, r#"ok {"no":"ending"}"#, "allowed"),
+    (ANY, "nodejs", r#"{"language":"nodejs","scriptPath":"free/echo.cjs","inputData":{}}"#, r#"ok {"runs":"node","got":{}}"#, "allowed"),
+    (ANY, "bun", r#"{"language":"bun","scriptPath":"free/echo.js","inputData":{}}"#, r#"ok {"runs":"bun","got":{}}"#, "allowed"),
+    (ANY, "bun", r#"{"language":"bun","scriptPath":"free/echo.ts","inputData":{"x":1}}"#, r#"ok {"runs":"bun","got":{"x":1}}"#, "allowed"),
+    // Languages that disagree (A-083).
+    (PY, "", r#"{"scriptPath":"free/echo.js"}"#, "ParameterValidationError: names a nodejs script", "refused"),
+    (JS, "", r#"{"scriptPath":"examples/echo.py"}"#, "ParameterValidationError: names a python script", "refused"),
+    (JS, "", r#"{"scriptPath":"free/echo.ts"}"#, "ParameterValidationError: names a bun script", "refused"),
+    (ANY, "", r#"{"language":"python","scriptPath":"free/echo.js"}"#, "ParameterValidationError: names a nodejs script", "refused"),
+    (ANY, "", r#"{"language":"ruby","scriptPath":"free/main"}"#, "ParameterValidationError: language", "refused"),
+    (ANY, "", r#"{"scriptPath":"examples/echo.py"}"#, "ParameterValidationError: language", "refused"),
+    (PY, "", r#"{"scriptPath":"examples/echo.py","language":"python"}"#, "ParameterValidationError: language", "refused"),
+    // Paths and arguments that are refused before anything starts.
+    (PY, "", r#"{"scriptPath":"../secret/secret.txt"}"#, "SecurityError", "refused"),
+    (PY, "", r#"{"scriptPath":"free/../../secret/secret.txt"}"#, "SecurityError", "refused"),
+    (PY, "", r#"{"scriptPath":"BASE/user_scripts/free/spy.py"}"#, "SecurityError", "refused"),
+    (PY, "", r#"{"scriptPath":"free/link.py"}"#, "SecurityError", "refused"),
+    (PY, "", r#"{"scriptPath":"free/none.py"}"#, "ParameterValidationError: free/none.py", "refused"),
+    (PY, "", r#"{"scriptPath":"examples/echo.py","timeoutMs":50}"#, "ParameterValidationError: 100", "refused"),
+    (PY, "", r#"{"scriptPath":"examples/echo.py","inputData":"text"}"#, "ParameterValidationError: inputData", "refused"),
+    // Code that the agent brings.
+    (RUN, "python", r#"{"language":"python","code":"import json, sys\nprint(json.dumps({'sum': sum(json.load(sys.stdin)['numbers'])}))","inputData":{"numbers":[1,2,3]}}"#, r#"ok {"sum":6}"#, "allowed"),
+    (RUN, "nodejs", r#"{"language":"nodejs","code":"console.log(JSON.stringify({words: 'to be or not'.split(' ').length}))"}"#, r#"ok {"words":4}"#, "allowed"),
+    (RUN, "bun", r#"{"language":"bun","code":"const n: number = 4; console.log(JSON.stringify({n, bun: typeof Bun}))"}"#, r#"ok {"n":4,"bun":"object"}"#, "allowed"),
+    (RUN, "python", r#"{"language":"python","code":"raise ValueError('no good')"}"#, "ScriptError: ValueError: no good", "allowed"),
+    (RUN, "python", r#"{"language":"python","code":"while True: pass","timeoutMs":400}"#, "TimeoutError: Script execution timed out.", "allowed"),
+    (RUN, "python", r#"{"language":"python","code":"import os\nprint(str(os.path.exists('BASE')).lower())"}"#, "ok false", "allowed"),
+    (RUN, "python", r#"{"language":"python","code":"open('/tmp/left', 'w').write('1')\nprint(open('/tmp/left').read())"}"#, "ok 1", "allowed"),
+    (RUN, "python", r#"{"language":"python","code":"import os\nprint(str(os.path.exists('/tmp/left')).lower())"}"#, "ok false", "allowed"),
+    (RUN, "", r#"{"language":"wasm","code":"(module)"}"#, "ParameterValidationError: language", "refused"),
+    (RUN, "", r#"{"language":"python","code":""}"#, "ParameterValidationError: code", "refused"),
+    (RUN, "", r#"{"language":"python","code":"print(1)","env":{"A":"b"}}"#, "ParameterValidationError: env", "refused"),
+];
+
+#[test]
+fn scripts_and_code_of_agents_run_behind_the_walls() {
+    as_everyone("the builtin tools", |who| {
+        let mut playground = playground(who);
+        let cache = playground.path("user_scripts/free/.cache");
+        let before = playground.state(&[&cache]);
+        let mut wrong = Vec::new();
+        for (tool, language, input, wanted, decision) in CASES {
+            if !language.is_empty() && !has(language, 1) {
+                continue;
+            }
+            let input = input.replace("BASE", playground.base.to_str().unwrap());
+            let ended = call(&playground, tool, &input);
+            if let Err(why) = fits(wanted, &ended) {
+                wrong.push(format!("{tool} {input}: {why}"));
+            }
+            let records = playground.records();
+            let record = records.last().unwrap();
+            let outcome = if wanted.starts_with("ok") { "success" } else { ended.kind() };
+            let told = (&record["call"], &record["tool"], &record["decision"], &record["outcome"]);
+            if told != (&ended.out["id"], &json!(tool), &json!(decision), &json!(outcome)) {
+                wrong.push(format!("{tool} {input}: the record says {record}"));
+            }
+            // Who was allowed was confined, and whoever was confined had walls around him.
+            let allowed = *decision == "allowed";
+            let stood = ended.out["walls"].as_array().is_some_and(|walls| !walls.is_empty());
+            if record["digests"]["confinement"].is_string() != allowed || stood != allowed {
+                wrong.push(format!("{tool} {input}: decision {decision}, walls {stood}, record {record}"));
+            }
+            if ended.out.to_string().contains(&playground.secret) {
+                wrong.push(format!("{tool} {input}: the secret came out"));
+            }
+            playground.assert_quiet(tool);
+        }
+        let after = playground.state(&[&cache]);
+        for path in after.keys().filter(|path| before.get(*path) != after.get(*path)) {
+            // The folder that holds .cache changed when .cache was made in it.
+            if path != cache.parent().unwrap() {
+                wrong.push(format!("changed: {}", path.display()));
+            }
+        }
+        assert_eq!(
+            fs::read_to_string(cache.join("made.txt")).ok().as_deref(),
+            Some("x"),
+            "what it may write, it wrote"
+        );
+        assert!(playground.canary_lives());
+        assert!(wrong.is_empty(), "as {}:\n{}", who.name(), wrong.join("\n"));
+    });
+}
+
+/// The control: without walls the spy reads and writes what inside it could not.
+#[test]
+fn the_spy_outside_gets_everything() {
+    let playground = playground(Who::User);
+    for (path, mode, got) in [
+        ("../beside/data.txt", "r", "another tool's\n".to_owned()),
+        ("../../secret/secret.txt", "r", playground.secret.clone()),
+        ("made.txt", "w", "1".to_owned()),
+        ("spy.py", "w", "1".to_owned()),
+    ] {
+        let mut command = playground.outside(PYTHON);
+        command.current_dir(playground.path("user_scripts/free")).args(["-s", "-E", "-B", "spy.py"]);
+        let ended = finish(command, json!({"path": path, "mode": mode}).to_string().as_bytes());
+        assert_eq!(serde_json::from_slice::<Value>(&ended.stdout).unwrap(), json!({"got": got}), "{path}");
+    }
+}
+
+/// Two examples of the shipped tools are tested as `toolhost test` does it.
+#[test]
+fn the_shipped_examples_pass() {
+    if !has("python", 2) || !has("nodejs", 1) {
+        return;
+    }
+    as_everyone("the shipped examples", |who| {
+        let playground = playground(who);
+        for (tool, passed) in [(PY, 2), (ANY, 1), (RUN, 2)] {
+            let ended = cli(&playground, &["test", tool]);
+            let told = ended.text();
+            assert!(told.contains(&format!("{passed} passed, 0 failed")), "{tool}: {told}{}", ended.stderr);
+            assert_eq!(ended.code, Some(0));
+        }
+    });
+}
+
+/// `core:run-code` exists only while a policy names it exactly.
+#[test]
+fn without_its_policy_no_code_is_run() {
+    as_everyone("run-code", |who| {
+        let playground = playground(who);
+        let code = r#"{"language":"python","code":"print(1)"}"#;
+        fits("ok 1", &call(&playground, RUN, code)).unwrap();
+        let policy = playground.path("sandbox-policies/core.policy.toml");
+        let text = fs::read_to_string(&policy).unwrap();
+        fs::write(&policy, text.replace(", \"core:run-code\"]", "]")).unwrap();
+        let ended = call(&playground, RUN, code);
+        fits("SecurityError", &ended).unwrap();
+        assert_eq!((ended.code, &playground.records().last().unwrap()["decision"]), (Some(3), &json!("refused")));
+        fs::remove_file(&policy).unwrap();
+        fits("SecurityError", &call(&playground, RUN, code)).unwrap();
+        let script = r#"{"scriptPath":"free/spy.py","inputData":{"path":"data.txt"}}"#;
+        fits(r#"ok {"got":"beside\n"}"#, &call(&playground, PY, script)).unwrap();
+        let write = r#"{"scriptPath":"free/spy.py","inputData":{"path":".cache/x","mode":"w"}}"#;
+        let ended = call(&playground, PY, write);
+        assert!(
+            ended.out["success"] != true || ended.out["outputData"]["got"] != "1",
+            "nothing grants it: {:?}",
+            ended.out
+        );
+    });
+}
+
+/// A script that a manifest names answers to that tool's policy too (Q18).
+#[test]
+fn running_a_tools_script_this_way_widens_nothing() {
+    as_everyone("Q18", |who| {
+        let playground = playground(who);
+        tool(&playground, "req:spy", "python", "owned/spy.py", SPY, json!({}));
+        playground.policy("strict", "req:spy", "[files]\nread = [{ path = \"./spy.py\", why = \"itself\" }]\n");
+        fs::write(playground.path("user_scripts/owned/data.txt"), "x").unwrap();
+        playground.settle();
+        let read = r#"{"scriptPath":"owned/spy.py","inputData":{"path":"data.txt"}}"#;
+        let ended = call(&playground, PY, read);
+        assert_ne!(ended.out["outputData"]["got"], "x", "its own policy does not let it: {:?}", ended.out);
+        let free = read.replace("owned", "free");
+        fits(r#"ok {"got":"beside\n"}"#, &call(&playground, PY, &free)).unwrap();
+    });
+}
+
+/// A-075: a fresh host lists the tool, and its schema is the seed's.
+#[test]
+fn a_fresh_host_has_the_seeds_tool() {
+    let document = reader::parse(SEED.as_bytes(), reader::Dialect::Commented).unwrap();
+    assert!(!document.notes.is_empty(), "the seed's own comments are read, and noted");
+    let seed = document.value;
+    as_everyone("a fresh host", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        fs::remove_dir_all(playground.path("sandbox-policies")).unwrap();
+        let listed = cli(&playground, &["list", "--json", "--source", "builtin"]).out;
+        let listed = listed.as_array().unwrap().clone();
+        let ids: Vec<&str> = listed.iter().filter_map(|tool| tool["toolId"].as_str()).collect();
+        assert_eq!(ids, [JS, PY, ANY, RUN]);
+        let own = listed.iter().find(|tool| tool["toolId"] == PY).unwrap();
+        for field in ["toolId", "displayName", "version", "parameters", "output", "examples", "tags"] {
+            assert_eq!(own[field], seed[field], "{field}");
+        }
+        // The shipped description leaves out what this version does not do: it installs nothing.
+        assert!(own["description"].as_str().unwrap().starts_with("Executes a provided Python script securely."));
+        let asks = cli(&playground, &["audit", PY, "--json"]).out["asks"].clone();
+        let mut asked: Vec<(String, String)> = Vec::new();
+        for ask in asks.as_array().unwrap() {
+            asked.push((ask["what"].as_str().unwrap().into(), ask["asked"].as_str().unwrap_or_default().into()));
+        }
+        for (what, field) in [("read", "allowRead"), ("write", "allowWrite")] {
+            for pattern in seed["securityContext"]["fileAccess"][field].as_array().unwrap() {
+                let wanted = (what.to_owned(), pattern.as_str().unwrap().to_owned());
+                assert!(asked.contains(&wanted), "{wanted:?} is not among {asked:?}");
+            }
+        }
+    });
+    let shipped = fs::read(repository("tool-defs/core/execute-python-script.tool.json")).unwrap();
+    let shipped: Value = serde_json::from_slice(&shipped).unwrap();
+    assert_eq!(shipped["securityContext"], seed["securityContext"]);
+    for field in ["type", "serviceName", "methodName"] {
+        assert_eq!(shipped["handler"][field], seed["handler"][field], "{field}");
+    }
+}

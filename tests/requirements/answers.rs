@@ -1,0 +1,185 @@
+//! One road: the same call through every face (A-009); what comes from the handler and what from the caller (A-111),
+//! checked again by the service itself (A-122).
+
+use super::{Server, call, fits, has, manifest, ourselves, service, tool};
+use crate::escapes::Playground;
+use serde_json::{Value, json};
+use std::fs;
+use toolhost::executor::method::Methods;
+use toolhost::service::ToolServiceRequest;
+
+const SUM: &str = "import json, sys\ngiven = json.load(sys.stdin)\nn = given.get('numbers', [])\nif given.get('fail'):\n    print('why it failed', file=sys.stderr)\n    sys.exit(4)\nprint(json.dumps({'sum': sum(n)}))\n";
+
+fn playground() -> Playground {
+    let playground = Playground::new(ourselves(), "/var/tmp");
+    let more = json!({"parameters": {"type": "object", "properties": {
+        "numbers": {"type": "array", "description": "d", "items": {"type": "integer"}},
+        "fail": {"type": "boolean", "description": "d"}}}});
+    tool(&playground, "req:sum", "python", "sum/main.py", SUM, more);
+    let slow = json!({"execution": {"timeoutMs": 600}});
+    tool(&playground, "req:slow", "python", "slow/main.py", "import time\ntime.sleep(60)\n", slow);
+    playground.settle();
+    playground
+}
+
+/// (tool, input).
+const CALLS: &[(&str, &str)] = &[
+    ("req:sum", r#"{"numbers":[1,2,3]}"#),
+    ("req:sum", "{}"),
+    ("req:sum", r#"{"fail":true}"#),
+    ("req:sum", r#"{"numbers":["x"]}"#),
+    ("req:sum", r#"{"nmbers":[1]}"#),
+    ("req:slow", "{}"),
+    ("core:execute-python-script", r#"{"scriptPath":"sum/main.py","inputData":{"numbers":[4]}}"#),
+    ("core:execute-python-script", r#"{"scriptPath":"sum/main.py","inputData":{"fail":true}}"#),
+    ("core:execute-python-script", r#"{"scriptPath":"../sum/main.py"}"#),
+    ("core:execute-python-script", r#"{"scriptPath":"sum/none.py"}"#),
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_face_gives_the_same_outcome() {
+    if !has("python", CALLS.len()) {
+        return;
+    }
+    let playground = playground();
+    let service = service(&playground, Methods::new());
+    let mut server = Server::start(&playground);
+    for (at, (tool, input)) in CALLS.iter().enumerate() {
+        let what = format!("{tool} {input}");
+        let told = call(&playground, tool, input).out;
+        let spoken = server.called(tool, serde_json::from_str(input).unwrap());
+        let request = ToolServiceRequest {
+            id: at.to_string(),
+            user: "u".into(),
+            config: json!({"tool": tool}).to_string(),
+            arguments: (*input).to_owned(),
+        };
+        let replied = service.handle(request).recv().await.unwrap();
+        let words = spoken["result"]["content"][0]["text"].as_str().unwrap();
+        let envelope = tool.starts_with("core:");
+        if told["success"] == true {
+            let structured = &spoken["result"]["structuredContent"];
+            let spoken = if envelope { &structured["outputData"] } else { structured };
+            let response: Value = serde_json::from_str(&replied.response).unwrap();
+            assert_eq!((spoken, &response), (&told["outputData"], &told["outputData"]), "{what}");
+            assert!(replied.error.is_none() && !told["outputData"].is_null(), "{what}");
+            continue;
+        }
+        let (kind, message) = (told["error"]["type"].as_str().unwrap(), told["error"]["message"].as_str().unwrap());
+        // An MCP client is told in words; a core tool's envelope comes beside them.
+        let failed = format!("Tool {tool} failed. Error type: {kind}. Message: {message}");
+        assert!(spoken["result"]["isError"] == true && words.starts_with(&failed), "{what}: {words}");
+        if let Some(details) = told["error"]["details"].as_str() {
+            assert!(words.contains(&format!("Details: {details}")), "{what}: {words}");
+        }
+        let error = replied.error.unwrap_or_else(|| panic!("{what}: no error"));
+        assert_eq!((error.kind.as_str(), &*error.message, &*replied.response), (kind, message, ""), "{what}");
+        if envelope {
+            assert_eq!(spoken["result"]["structuredContent"]["error"]["type"], kind, "{what}");
+        }
+    }
+    let records = playground.records();
+    assert_eq!(records.len(), CALLS.len() * 3, "one record for each face");
+    for (at, record) in records.chunks(3).enumerate() {
+        for field in ["tool", "version", "decision", "outcome", "rule", "arguments", "message"] {
+            assert!(record.iter().all(|r| r[field] == record[0][field]), "{:?}: {field}: {record:?}", CALLS[at]);
+        }
+    }
+}
+
+/// A-111: the handler names the script; a caller who names another is refused, or it is mere data.
+#[test]
+fn the_handler_wins() {
+    if !has("python", 5) {
+        return;
+    }
+    super::as_everyone("the handler", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        let script = "import json, os, sys\nprint(json.dumps({'ran': os.path.basename(__file__), 'got': json.load(sys.stdin)}))\n";
+        let schema = |names: &[&str]| {
+            let fields = names.iter().map(|name| ((*name).to_owned(), json!({"type": "string", "description": "d"})));
+            json!({"parameters": {"type": "object", "properties": Value::Object(fields.collect())}})
+        };
+        tool(&playground, "req:closed", "python", "closed/main.py", script, schema(&["n"]));
+        tool(&playground, "req:open", "python", "open/main.py", script, schema(&["n", "scriptPath", "language"]));
+        fs::write(playground.path("user_scripts/open/other.py"), script).unwrap();
+        // Both sources for a method: the language from the handler, the path from the caller.
+        let method = json!({"type": "service-method", "serviceName": "ExternalScriptExecutionService",
+            "methodName": "executeScript", "language": "python"});
+        let fixed = manifest("req:fixed", method.clone(), schema(&["scriptPath", "language"])).to_string();
+        fs::write(playground.path("tool-defs/fixed.tool.json"), fixed).unwrap();
+        playground.settle();
+        for (tool, input, wanted) in [
+            ("req:closed", r#"{"n":"1"}"#, r#"ok {"ran":"main.py","got":{"n":"1"}}"#),
+            ("req:closed", r#"{"scriptPath":"open/other.py"}"#, "ParameterValidationError: scriptPath"),
+            ("req:closed", r#"{"language":"nodejs"}"#, "ParameterValidationError: language"),
+            (
+                "req:open",
+                r#"{"scriptPath":"open/other.py","language":"nodejs"}"#,
+                r#"ok {"ran":"main.py","got":{"scriptPath":"open/other.py","language":"nodejs"}}"#,
+            ),
+            ("req:fixed", r#"{"scriptPath":"open/other.py"}"#, r#"ok {"ran":"other.py","got":{}}"#),
+            ("req:fixed", r#"{"scriptPath":"open/other.py","language":"python"}"#, r#"ok {"ran":"other.py","got":{}}"#),
+            (
+                "req:fixed",
+                r#"{"scriptPath":"open/other.py","language":"nodejs"}"#,
+                "ParameterValidationError: python only",
+            ),
+        ] {
+            let ended = call(&playground, tool, input);
+            fits(wanted, &ended).unwrap_or_else(|why| panic!("{tool} {input}: {why}"));
+        }
+    });
+}
+
+/// A-122: a manifest without a schema lets everything through to the service, which looks for itself.
+#[test]
+fn the_service_checks_again() {
+    if !has("python", 3) {
+        return;
+    }
+    super::as_everyone("the service's own checks", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        tool(&playground, "req:sum", "python", "sum/main.py", SUM, json!({}));
+        for (name, method) in [("execute", "executeScript"), ("code", "runCode")] {
+            let handler = json!({"type": "service-method", "serviceName": "ExternalScriptExecutionService", "methodName": method});
+            let text = manifest(&format!("req:{name}"), handler, json!({})).to_string();
+            fs::write(playground.path(&format!("tool-defs/{name}.tool.json")), text).unwrap();
+        }
+        playground.policy("code", "req:code", "");
+        playground.settle();
+        for (tool, input, wanted) in [
+            ("req:execute", r#"{"scriptPath":"sum/main.py","inputData":{"numbers":[2]}}"#, r#"ok {"sum":2}"#),
+            ("req:execute", "{}", "ParameterValidationError: 'scriptPath' is required"),
+            ("req:execute", r#"{"scriptPath":7}"#, "ParameterValidationError: scriptPath"),
+            ("req:execute", r#"{"scriptPath":""}"#, "ParameterValidationError: scriptPath"),
+            ("req:execute", r#"{"scriptPath":"../secret/secret.txt"}"#, "SecurityError"),
+            ("req:execute", r#"{"scriptPath":"/etc/passwd"}"#, "SecurityError"),
+            ("req:execute", r#"{"scriptPath":"sum/main.py","timeoutMs":5}"#, "ParameterValidationError: at least 100"),
+            ("req:execute", r#"{"scriptPath":"sum/main.py","timeoutMs":"200"}"#, "ParameterValidationError: timeoutMs"),
+            ("req:execute", r#"{"scriptPath":"sum/main.py","language":"ruby"}"#, "ParameterValidationError: language"),
+            ("req:execute", r#"{"scriptPath":"sum/main.py","inputData":[1]}"#, "ParameterValidationError: inputData"),
+            ("req:execute", r#"{"scriptPath":"sum/main.py","env":{"A":1}}"#, "ParameterValidationError: env"),
+            ("req:execute", r#"{"scriptPath":"sum/main.py","env":{"LD_PRELOAD":"/x"}}"#, "Error"),
+            ("req:execute", r#"{"scriptPath":"sum/main.py","sudo":true}"#, "ParameterValidationError: sudo"),
+            ("req:code", r#"{"language":"python"}"#, "ParameterValidationError: 'code' is required"),
+            ("req:code", r#"{"code":"print(1)"}"#, "ParameterValidationError: language"),
+            (
+                "req:code",
+                r#"{"language":"python","code":"print(1)","scriptPath":"x"}"#,
+                "ParameterValidationError: scriptPath",
+            ),
+        ] {
+            let ended = call(&playground, tool, input);
+            if wanted == "Error" {
+                assert_eq!(ended.out["success"], false, "{input}: {:?}", ended.out);
+            } else {
+                fits(wanted, &ended).unwrap_or_else(|why| panic!("{tool} {input}: {why}"));
+            }
+            if !wanted.starts_with("ok") {
+                let record = playground.records().pop().unwrap();
+                assert_eq!((&record["decision"], &ended.out["walls"]), (&json!("refused"), &json!([])), "{input}");
+            }
+        }
+    });
+}

@@ -1,0 +1,182 @@
+//! The documents are right: every `toolhost …` in docs/ runs as written, or at least is a command that there is;
+//! every example of a manifest and a policy loads (E-019).
+
+use super::{as_everyone, call, cli, copy, finish, fits, has, repository};
+use crate::escapes::{Playground, Who};
+use serde_json::{Value, json};
+use std::fs;
+
+/// Lines of `sh` blocks that no test runs, by how they begin, and why.
+const NOT_RUN: &[(&str, &str)] = &[
+    ("cargo build", "builds this repository"),
+    ("sudo install", "changes the machine"),
+    ("sudo apparmor_parser", "changes the machine"),
+    ("python3 -m venv /opt/reports-venv", "fetches packages from the network"),
+];
+
+/// What stands for something of the reader's, and what it is here.
+fn filled(line: &str, playground: &Playground, call: &str) -> String {
+    let base = playground.base.display().to_string();
+    let known = "data:csv-summary";
+    let mut line = line.to_owned();
+    for (word, value) in [
+        ("/srv/tools", base.as_str()),
+        ("TOOL@VERSION", "data:csv-summary@1.0.0"),
+        ("TOOL", known),
+        ("ID", call),
+        ("OLD", "sandbox-policies"),
+        ("NEW", "sandbox-policies"),
+        ("/ABS/PATH", &format!("{base}/user_scripts")),
+    ] {
+        line = line.replace(word, value);
+    }
+    line
+}
+
+/// (document, command line from `toolhost` on), from `sh` blocks and from text.
+fn commands() -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(repository("docs")).unwrap().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if !name.ends_with(".md") {
+            continue;
+        }
+        let text = fs::read_to_string(entry.path()).unwrap().replace("\\\n", " ");
+        let mut block: Option<String> = None;
+        for line in text.lines() {
+            match (line.strip_prefix("```"), &block) {
+                (Some(kind), None) => block = Some(kind.to_owned()),
+                (Some(_), Some(_)) => block = None,
+                (None, Some(kind)) if kind == "sh" && !line.trim().is_empty() => {
+                    match line.find("toolhost ").filter(|at| *at == 0 || line[..*at].ends_with(' ')) {
+                        // Whatever starts it: docker, systemd-run.
+                        Some(at) if !line.starts_with("sudo ") => found.push((name.clone(), line[at..].to_owned())),
+                        _ => assert!(
+                            NOT_RUN.iter().any(|(start, _)| line.starts_with(start)),
+                            "{name} has a command that nobody tries: {line}"
+                        ),
+                    }
+                }
+                (None, Some(_)) => {}
+                (None, None) => {
+                    let spans = line.split('`').skip(1).step_by(2).filter(|span| span.starts_with("toolhost "));
+                    found.extend(spans.map(|span| (name.clone(), span.to_owned())));
+                }
+            }
+        }
+    }
+    found
+}
+
+fn shipped(who: Who) -> Playground {
+    let playground = Playground::new(who, "/var/tmp");
+    for name in ["tool-defs", "user_scripts", "sandbox-policies"] {
+        fs::remove_dir_all(playground.path(name)).unwrap();
+        copy(&repository(name), &playground.path(name));
+    }
+    playground.settle();
+    playground
+}
+
+#[test]
+fn every_command_of_the_documents_is_one() {
+    if !has("python", 1) {
+        return;
+    }
+    let commands = commands();
+    assert!(commands.len() >= 15, "{commands:?}");
+    as_everyone("the documents' commands", |who| {
+        let playground = shipped(who);
+        let call = call(&playground, "data:csv-summary", "{}").out["id"].as_str().unwrap().to_owned();
+        for (document, command) in &commands {
+            let line = filled(command, &playground, &call);
+            let mut words: Vec<&str> = line.split(' ').filter(|word| !word.is_empty()).skip(1).collect();
+            // The host is started with this very root.
+            if words[0] == "--root" {
+                words.drain(..2);
+            }
+            // `toolhost call` and the like: the verb is meant, not a command. It must be there.
+            if words.len() == 1 && ["call", "serve", "test", "schema", "new"].contains(&words[0]) {
+                words.push("--help");
+            }
+            let ended = cli(&playground, &words);
+            let told = ended.text();
+            // `doctor` says by its status what this machine lacks.
+            let good = ended.code == Some(0) || (words[0] == "doctor" && matches!(ended.code, Some(3 | 4)));
+            assert!(good, "{document}: {command} ({words:?}): {:?}\n{told}\n{}", ended.code, ended.stderr);
+            if words.contains(&"--json") {
+                assert!(!ended.out.is_null(), "{document}: {command}: {told}");
+            }
+        }
+        // The control: what is no command is told.
+        assert_eq!(cli(&playground, &["audit", "data:csv-summary", "--no-such-flag"]).code, Some(2));
+    });
+}
+
+/// The blocks of one language.
+fn blocks(document: &str, language: &str) -> Vec<String> {
+    let text = fs::read_to_string(repository("docs").join(document)).unwrap();
+    let fence = format!("```{language}\n");
+    let starts = text.split(&fence).skip(1);
+    starts.map(|rest| rest.split("\n```").next().unwrap().to_owned() + "\n").collect()
+}
+
+/// The first tool of docs/MANIFEST.md is two files that work.
+#[test]
+fn the_documents_tool_works() {
+    if !has("python", 1) {
+        return;
+    }
+    let (manifest, script) = (blocks("MANIFEST.md", "json"), blocks("MANIFEST.md", "python"));
+    let document: Value = serde_json::from_str(&manifest[0]).unwrap();
+    let (id, path) = (document["toolId"].as_str().unwrap(), document["handler"]["scriptPath"].as_str().unwrap());
+    as_everyone("the documents' tool", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        let file = playground.path("user_scripts").join(path);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(&file, &script[0]).unwrap();
+        fs::write(file.with_file_name("x.tool.json"), &manifest[0]).unwrap();
+        playground.settle();
+        fits(r#"ok {"words":6}"#, &call(&playground, id, r#"{"text":"to be or not to be"}"#)).unwrap();
+        let checked = cli(&playground, &["check", "--strict"]);
+        assert_eq!(checked.code, Some(0), "{}{}", checked.text(), checked.stderr);
+    });
+    let context: Value = serde_json::from_str(&format!("{{{}}}", manifest[1])).unwrap();
+    assert_eq!(context["securityContext"]["fileAccess"]["allowWrite"], json!(["out/*.csv"]));
+}
+
+/// The policy of docs/POLICY.md loads as it stands, and governs the tool that it names.
+#[test]
+fn the_documents_policy_loads() {
+    if !has("python", 1) {
+        return;
+    }
+    let policy = &blocks("POLICY.md", "toml")[0];
+    as_everyone("the documents' policy", |who| {
+        let playground = shipped(who);
+        fs::write(playground.path("sandbox-policies/reports.policy.toml"), policy).unwrap();
+        playground.settle();
+        let audit = cli(&playground, &["audit", "reports:write", "--json"]);
+        assert_eq!(audit.out["policy"], "reports", "{}", audit.stderr);
+        // The interpreter that it names is nobody's here; without it the tool runs.
+        let (without, _) = policy.split_once("[runtimes]").unwrap();
+        fs::write(playground.path("sandbox-policies/reports.policy.toml"), without).unwrap();
+        let input = json!({"name": "x", "rows": [{"a": 1}]}).to_string();
+        fits(r#"ok {"file":"out/x.csv","rows":1,"columns":["a"]}"#, &call(&playground, "reports:write", &input))
+            .unwrap();
+        // The control: a key that nobody knows refuses to start.
+        fs::write(playground.path("sandbox-policies/reports.policy.toml"), format!("surprise = 1\n{without}")).unwrap();
+        let ended = call(&playground, "reports:write", &input);
+        assert!(ended.code == Some(3) && ended.stderr.contains("surprise"), "{ended:?}");
+    });
+    let settings = &blocks("SETUP.md", "toml")[0];
+    as_everyone("the documents' settings", |who| {
+        let playground = shipped(who);
+        fs::write(playground.path("config.toml"), settings).unwrap();
+        playground.settle();
+        let mut command = playground.host();
+        command.arg("--config").arg(playground.path("config.toml")).args(["call", "examples:echo", "message=m"]);
+        let ended = finish(command, b"");
+        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    });
+}

@@ -1,0 +1,364 @@
+//! One tool, four engines: Python, Node, Bun and WASI answer alike and end alike (E-004, E-005, A-003, A-034).
+
+use super::{as_everyone, call, cli, finish, fits, has, tool};
+use crate::escapes::{Playground, Who};
+use serde_json::{Value, json};
+use std::os::unix::fs::symlink;
+
+/// (engine, language, script file).
+const ENGINES: [(&str, &str, &str); 4] = [
+    ("python", "python", "main.py"),
+    ("node", "nodejs", "main.js"),
+    ("bun", "bun", "main.js"),
+    ("wasi", "wasm", "main.wat"),
+];
+
+/// The same tool, three times: for Node and Bun it is one text.
+struct Row {
+    name: &'static str,
+    python: &'static str,
+    javascript: &'static str,
+    /// Data from address 1024, and the body of `_start`: `$say fd length` writes that data, `$echo` copies.
+    wasm: (&'static str, &'static str),
+    more: &'static str,
+    input: &'static str,
+    wanted: &'static str,
+}
+
+macro_rules! row {
+    ($name:expr, $python:expr, $javascript:expr, $data:expr, $body:expr, $more:expr, $input:expr, $wanted:expr) => {
+        Row {
+            name: $name,
+            python: $python,
+            javascript: $javascript,
+            wasm: ($data, $body),
+            more: $more,
+            input: $input,
+            wanted: $wanted,
+        }
+    };
+}
+
+const ROWS: &[Row] = &[
+    row!(
+        "echo",
+        "sys.stdout.write(sys.stdin.read())",
+        "process.stdout.write(fs.readFileSync(0, 'utf8'))",
+        "",
+        "(call $echo)",
+        "{}",
+        r#"{"text":"äß🙂 \" \\ \n","n":[1,2.5,-3,null,true],"big":9007199254740993,"deep":{"a":{"b":[]}}}"#,
+        r#"ok {"text":"äß🙂 \" \\ \n","n":[1,2.5,-3,null,true],"big":9007199254740993,"deep":{"a":{"b":[]}}}"#
+    ),
+    row!(
+        "nothing given",
+        "sys.stdout.write(sys.stdin.read())",
+        "process.stdout.write(fs.readFileSync(0, 'utf8'))",
+        "",
+        "(call $echo)",
+        "{}",
+        "",
+        "ok {}"
+    ),
+    row!(
+        "a list",
+        "print('[1, \"two\", null, {\"a\": 1.5}]')",
+        "console.log('[1, \"two\", null, {\"a\": 1.5}]')",
+        r#"[1, \"two\", null, {\"a\": 1.5}]\n"#,
+        "(call $say (i32.const 1) (i32.const 29))",
+        "{}",
+        "{}",
+        r#"ok [1,"two",null,{"a":1.5}]"#
+    ),
+    row!(
+        "a log and an answer",
+        "sys.stderr.write('a note\\n'); print(1)",
+        "process.stderr.write('a note\\n'); console.log(1)",
+        r#"a note\n"#,
+        "(call $say (i32.const 2) (i32.const 7)) (i32.store8 (i32.const 1024) (i32.const 49)) (call $say (i32.const 1) (i32.const 1))",
+        "{}",
+        "{}",
+        "ok 1"
+    ),
+    row!(
+        "status three",
+        "print(1); sys.exit(3)",
+        "fs.writeSync(1, '1'); process.exit(3)",
+        "1",
+        "(call $say (i32.const 1) (i32.const 1)) (call $exit (i32.const 3))",
+        "{}",
+        "{}",
+        "ScriptError: code 3"
+    ),
+    row!("silence", "pass", ";", "", "", "{}", "{}", "ScriptError: empty"),
+    row!(
+        "prose",
+        "print('hello')",
+        "console.log('hello')",
+        r#"hello\n"#,
+        "(call $say (i32.const 1) (i32.const 6))",
+        "{}",
+        "{}",
+        "ScriptError: not JSON at line 1"
+    ),
+    row!(
+        "two documents",
+        "print('{}\\n{}')",
+        "console.log('{}\\n{}')",
+        r#"{}\n{}\n"#,
+        "(call $say (i32.const 1) (i32.const 6))",
+        "{}",
+        "{}",
+        "ScriptError: more than one"
+    ),
+    row!(
+        "not text",
+        "os.write(1, bytes([255, 49]))",
+        "fs.writeSync(1, Buffer.from([255, 49]))",
+        r#"\ff1"#,
+        "(call $say (i32.const 1) (i32.const 2))",
+        "{}",
+        "{}",
+        "ScriptError: not valid UTF-8 (byte 0)"
+    ),
+    row!(
+        "an output that is too long",
+        "os.write(1, b'[' + b' ' * 4000 + b']')",
+        "fs.writeSync(1, '[' + ' '.repeat(4000) + ']')",
+        "[",
+        "(call $say (i32.const 1) (i32.const 4000))",
+        r#"{"limits":{"outputBytes":1024}}"#,
+        "{}",
+        "ResourceLimitError: outputBytes"
+    ),
+    row!(
+        "an output of the wrong type",
+        "print('{\"sum\": \"six\"}')",
+        "console.log('{\"sum\": \"six\"}')",
+        r#"{\"sum\": \"six\"}"#,
+        "(call $say (i32.const 1) (i32.const 14))",
+        r#"{"output":{"type":"object","properties":{"sum":{"type":"integer"}}}}"#,
+        "{}",
+        "OutputValidationError: /sum"
+    ),
+    row!(
+        "an endless loop",
+        "while True: pass",
+        "for (;;) {}",
+        "",
+        "(loop $l (br $l))",
+        r#"{"execution":{"timeoutMs":700}}"#,
+        "{}",
+        "TimeoutError: Script execution timed out."
+    ),
+    row!(
+        "more memory than granted",
+        "hold = [bytearray(b'x') * (1 << 20) for _ in range(1024)]",
+        "const hold = []; for (let n = 0; n < 1024; n++) hold.push(Buffer.alloc(1 << 20, 1)); console.log(hold.length)",
+        "",
+        "(if (i32.eq (memory.grow (i32.const 16384)) (i32.const -1)) (then (unreachable)))",
+        r#"{"limits":{"memoryBytes":268435456}}"#,
+        "{}",
+        "ResourceLimitError: memoryBytes"
+    ),
+];
+
+fn wat(data: &str, body: &str) -> String {
+    format!(
+        r#"(module
+  (import "wasi_snapshot_preview1" "fd_read" (func $fd_read (param i32 i32 i32 i32) (result i32)))
+  (import "wasi_snapshot_preview1" "fd_write" (func $fd_write (param i32 i32 i32 i32) (result i32)))
+  (import "wasi_snapshot_preview1" "proc_exit" (func $exit (param i32)))
+  (memory (export "memory") 4)
+  (data (i32.const 1024) "{data}")
+  (func $write (param $fd i32) (param $ptr i32) (param $len i32)
+    (i32.store (i32.const 0) (local.get $ptr))
+    (i32.store (i32.const 4) (local.get $len))
+    (drop (call $fd_write (local.get $fd) (i32.const 0) (i32.const 1) (i32.const 8))))
+  (func $say (param $fd i32) (param $len i32) (call $write (local.get $fd) (i32.const 1024) (local.get $len)))
+  (func $echo
+    (local $n i32)
+    (loop $more
+      (i32.store (i32.const 0) (i32.const 4096))
+      (i32.store (i32.const 4) (i32.const 60000))
+      (if (call $fd_read (i32.const 0) (i32.const 0) (i32.const 1) (i32.const 8)) (then (unreachable)))
+      (local.set $n (i32.load (i32.const 8)))
+      (if (local.get $n) (then
+        (call $write (i32.const 1) (i32.const 4096) (local.get $n))
+        (br $more)))))
+  (func (export "_start") {body}))"#
+    )
+}
+
+fn script(row: &Row, engine: &str) -> String {
+    match engine {
+        "python" => format!("import os, sys\n{}\n", row.python),
+        "wasi" => wat(row.wasm.0, row.wasm.1),
+        _ => format!("const fs = require('fs')\n{}\n", row.javascript),
+    }
+}
+
+fn id(row: usize, engine: &str) -> String {
+    format!("req:r{row}-{engine}")
+}
+
+/// Everything about an outcome but its numbers: names of fields, and the values that must not differ.
+fn likeness(out: &Value, code: Option<i32>) -> Value {
+    fn names(value: &Value) -> Vec<String> {
+        value.as_object().map(|fields| fields.keys().cloned().collect()).unwrap_or_default()
+    }
+    let error = &out["error"];
+    // A module that a limit ends leaves the engine's backtrace; a process that is killed has no last words.
+    let logs = if error["type"] == "ResourceLimitError" { &Value::Null } else { &out["logs"] };
+    json!({
+        "fields": names(out), "errorFields": names(error), "usage": names(&out["usage"]),
+        "denials": names(&out["denials"]), "digests": names(&out["digests"]),
+        "success": out["success"], "outputData": out["outputData"], "logs": logs, "code": code,
+        "type": error["type"], "message": error["message"], "details": error["details"],
+        "origin": error["origin"], "retryable": error["retryable"], "version": out["version"],
+        "artifacts": out["artifacts"],
+    })
+}
+
+/// E-004, E-005: equal answers, equal endings, equal shapes.
+#[test]
+fn one_tool_in_four_engines() {
+    as_everyone("four engines", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        let engines: Vec<_> = ENGINES.into_iter().filter(|engine| has(engine.1, ROWS.len())).collect();
+        for (number, row) in ROWS.iter().enumerate() {
+            for (engine, language, file) in &engines {
+                let more = serde_json::from_str(row.more).unwrap();
+                let file = format!("{engine}-{number}/{file}");
+                tool(&playground, &id(number, engine), language, &file, &script(row, engine), more);
+            }
+        }
+        playground.settle();
+        let mut wrong = Vec::new();
+        for (number, row) in ROWS.iter().enumerate() {
+            let mut first: Option<(&str, Value)> = None;
+            for (engine, ..) in &engines {
+                let ended = call(&playground, &id(number, engine), row.input);
+                if let Err(why) = fits(row.wanted, &ended) {
+                    wrong.push(format!("{}, {engine}: {why}", row.name));
+                }
+                let likeness = likeness(&ended.out, ended.code);
+                match &first {
+                    None => first = Some((engine, likeness)),
+                    Some((other, wanted)) if *wanted != likeness => {
+                        wrong.push(format!("{}: {engine} is unlike {other}:\n  {likeness}\n  {wanted}", row.name));
+                    }
+                    Some(_) => {}
+                }
+            }
+        }
+        assert!(wrong.is_empty(), "as {}:\n{}", who.name(), wrong.join("\n"));
+    });
+}
+
+/// The text that arrives is, byte for byte, the text that was given.
+const RAW: &[&str] = &[
+    "{}",
+    r#"{"n":9007199254740993}"#,
+    r#"{"n":[18446744073709551615,-9223372036854775808,9223372036854775807]}"#,
+    r#"{"x":[1.7976931348623157e+308,5e-324,0.1,-0.0,1e+100,2.5]}"#,
+    r#"{"text":"ä ß 漢 🙂 e\u0301"}"#,
+    r#"{"text":"a\u0000b\u0001\u001f"}"#,
+    r#"{"text":"quote \" backslash \\ slash / tab \t line \n"}"#,
+    r#"{"deep":[[[[[]]]],{"a":{"b":{"c":[null,true,false]}}}],"":{"":""}}"#,
+    r#"{"b":1,"a":2,"é":3}"#,
+];
+
+const RAW_PYTHON: &str = "import json, sys\nwhole = sys.stdin.buffer.read()\nafter = sys.stdin.buffer.read()\n\
+                          print(json.dumps({'hex': whole.hex(), 'after': len(after)}))\n";
+const RAW_JAVASCRIPT: &str = "const fs = require('fs')\nconst whole = fs.readFileSync(0)\n\
+                              const after = fs.readSync(0, Buffer.alloc(9))\n\
+                              console.log(JSON.stringify({hex: whole.toString('hex'), after}))\n";
+
+/// A-034: one JSON text on stdin, then the end of the file.
+#[test]
+fn the_input_arrives_as_one_text_and_then_ends() {
+    as_everyone("raw input", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        let engines: Vec<_> = ENGINES.into_iter().filter(|e| e.0 != "wasi" && has(e.1, RAW.len())).collect();
+        for (engine, language, file) in &engines {
+            let text = if *language == "python" { RAW_PYTHON } else { RAW_JAVASCRIPT };
+            tool(&playground, &format!("req:{engine}"), language, &format!("{engine}/{file}"), text, json!({}));
+        }
+        playground.settle();
+        for (engine, ..) in &engines {
+            for text in RAW {
+                let ended = call(&playground, &format!("req:{engine}"), text);
+                let hex =
+                    ended.out["outputData"]["hex"].as_str().unwrap_or_else(|| panic!("{engine}: {text}: {ended:?}"));
+                let bytes: Vec<u8> =
+                    (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect();
+                let arrived = String::from_utf8(bytes).unwrap();
+                let (given, got): (Value, Value) =
+                    (serde_json::from_str(text).unwrap(), serde_json::from_str(&arrived).unwrap());
+                assert_eq!(got, given, "{engine}: another value: {arrived}");
+                // An escape of a printable character has two spellings; everything else has one.
+                if !text.contains("e\\u0301") {
+                    assert_eq!(&arrived, text, "{engine}: another text");
+                }
+                assert_eq!(ended.out["outputData"]["after"], 0, "{engine}: no end of the file");
+            }
+            for refused in [r#"{"n":123456789012345678901234567890}"#, r#"{"x":1e999}"#, "{} {}"] {
+                let ended = call(&playground, &format!("req:{engine}"), refused);
+                assert_eq!(ended.kind(), "ParameterValidationError", "{engine}: {refused}: {:?}", ended.out);
+            }
+        }
+    });
+}
+
+const BUN_WHOLE: &str = "const given = JSON.parse(require('fs').readFileSync(0, 'utf8'))\n\
+                         console.log(JSON.stringify({bun: typeof Bun, node: typeof process.versions.bun, given}))\n";
+const BUN_ENTRY: &str = "export async function run(given: {n: number}): Promise<object> {\n  console.log('a print is log')\n  \
+                         return {bun: typeof Bun, twice: given.n * 2}\n}\n";
+
+/// A-003: a Bun tool is really called, by Bun, also by its entry point; without Bun it never runs under another.
+#[test]
+fn bun_runs_bun_tools() {
+    if !has("bun", 2) {
+        return;
+    }
+    as_everyone("Bun", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        tool(&playground, "req:whole", "bun", "whole/main.js", BUN_WHOLE, json!({}));
+        let entry = json!({"handler": {"entryPoint": "run"}});
+        tool(&playground, "req:entry", "bun", "entry/main.ts", BUN_ENTRY, entry);
+        playground.settle();
+        let whole = call(&playground, "req:whole", r#"{"a":"ä"}"#);
+        fits(r#"ok {"bun":"object","node":"string","given":{"a":"ä"}}"#, &whole).unwrap();
+        let entry = call(&playground, "req:entry", r#"{"n":21}"#);
+        fits(r#"ok {"bun":"object","twice":42}"#, &entry).unwrap();
+        assert_eq!(entry.out["logs"], json!(["a print is log"]));
+        without_bun(&playground, who);
+    });
+}
+
+fn without_bun(playground: &Playground, who: Who) {
+    let only = playground.path("only");
+    std::fs::create_dir(&only).unwrap();
+    for program in ["python3", "node"] {
+        if let Some(path) = super::found(program) {
+            symlink(path, only.join(program)).unwrap();
+        }
+    }
+    let mut command = playground.host();
+    command.env("PATH", &only).args(["call", "req:whole", "--json", "--input", "{}"]);
+    let ended = finish(command, b"");
+
+    fits("CapabilityError: bun", &ended).unwrap_or_else(|why| panic!("as {}: {why}", who.name()));
+    assert_eq!((ended.code, &ended.out["walls"]), (Some(4), &json!([])), "nothing was started");
+    let mut command = playground.host();
+    command.env("PATH", &only).args(["list", "--json", "--namespace", "req"]);
+    let listed: Value = serde_json::from_slice(&finish(command, b"").stdout).unwrap();
+    assert_eq!(listed.as_array().map(Vec::len), Some(2));
+    for tool in listed.as_array().unwrap() {
+        assert_eq!(tool["available"], false);
+        assert!(tool["needs"].to_string().contains("bun"), "{tool}");
+    }
+    let listed = cli(playground, &["list", "--json", "--namespace", "req"]).out;
+    assert!(listed.as_array().unwrap().iter().all(|tool| tool["available"] == true), "the control: {listed}");
+}

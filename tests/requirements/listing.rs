@@ -1,0 +1,164 @@
+//! What `list`, `test` and a server that starts tell of the tools (A-072, A-073, A-095, B-004, B-010).
+
+use super::{Server, as_everyone, cli, has, manifest, tool};
+use crate::escapes::Playground;
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::fs;
+
+/// (id, tags, category).
+const TOOLS: &[(&str, &[&str], Option<&str>)] = &[
+    ("alpha:one", &["red", "round"], Some("shapes")),
+    ("alpha:two", &["blue"], Some("shapes")),
+    ("alpha:three", &["Red"], Some("colours")),
+    ("beta:one", &["red", "blue"], Some("colours")),
+    ("beta:plain", &[], None),
+    ("betamax:one", &["blue-green"], Some("shapes and more")),
+];
+
+/// (flags, the ids that are listed).
+const FILTERS: &[(&[&str], &[&str])] = &[
+    (&["--tag", "red"], &["alpha:one", "beta:one"]),
+    (&["--tag", "red", "--tag", "blue"], &["alpha:one", "alpha:two", "beta:one"]),
+    (&["--tag", "blue"], &["alpha:two", "beta:one"]),
+    (&["--tag", "green"], &[]),
+    (&["--tag", ""], &[]),
+    (&["--category", "shapes"], &["alpha:one", "alpha:two"]),
+    (&["--category", "shape"], &[]),
+    (&["--namespace", "beta"], &["beta:one", "beta:plain"]),
+    (&["--namespace", "bet"], &[]),
+    (&["--source", "files"], &["alpha:one", "alpha:three", "alpha:two", "beta:one", "beta:plain", "betamax:one"]),
+    (
+        &["--source", "builtin"],
+        &["core:execute-nodejs-script", "core:execute-python-script", "core:execute-script", "core:run-code"],
+    ),
+    (&["--source", "in-process"], &[]),
+    (&["--source", "nowhere"], &[]),
+    (&["--tag", "red", "--namespace", "alpha"], &["alpha:one"]),
+    (&["--tag", "red", "--tag", "blue", "--category", "shapes"], &["alpha:one", "alpha:two"]),
+    (&["--tag", "blue", "--category", "shapes", "--namespace", "alpha", "--source", "files"], &["alpha:two"]),
+    (&["--tag", "blue", "--category", "shapes", "--namespace", "alpha", "--source", "builtin"], &[]),
+    (
+        &["--tag", "nodejs", "--source", "builtin"],
+        &["core:execute-nodejs-script", "core:execute-script", "core:run-code"],
+    ),
+    (&["--category", "execution", "--tag", "bun"], &["core:execute-script", "core:run-code"]),
+];
+
+#[test]
+fn filters_of_the_list() {
+    as_everyone("list", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        for (id, tags, category) in TOOLS {
+            let mut more = json!({"tags": tags});
+            if let Some(category) = category {
+                more["metadata"] = json!({"category": category});
+            }
+            tool(&playground, id, "python", &format!("{}/main.py", id.replace(':', "-")), "print(1)\n", more);
+        }
+        playground.settle();
+        for (flags, wanted) in FILTERS {
+            let ended = cli(&playground, &[&["list", "--json"], *flags].concat());
+            let listed = ended.out.as_array().unwrap_or_else(|| panic!("{flags:?}: {ended:?}"));
+            let ids: Vec<&str> = listed.iter().filter_map(|tool| tool["toolId"].as_str()).collect();
+            assert_eq!(ids, *wanted, "{flags:?}");
+            assert_eq!(ended.code, Some(0));
+            let table = cli(&playground, &[&["list"], *flags].concat());
+            let text = String::from_utf8(table.stdout).unwrap();
+            let mut rows: Vec<&str> = text.lines().skip(1).filter(|line| !line.starts_with(' ')).collect();
+            rows.retain(|line| !line.is_empty());
+            let shown: Vec<&str> = rows.iter().map(|line| line.split(' ').next().unwrap()).collect();
+            assert_eq!(shown, *wanted, "{flags:?} as a table: {text}");
+        }
+        let all = cli(&playground, &["list", "--json"]).out;
+        let sources: BTreeSet<&str> = all.as_array().unwrap().iter().filter_map(|t| t["source"].as_str()).collect();
+        assert_eq!(
+            (all.as_array().map(Vec::len), sources),
+            (Some(TOOLS.len() + 4), BTreeSet::from(["builtin", "files"]))
+        );
+    });
+}
+
+/// the exit status of `toolhost test` is the worst of its examples.
+#[test]
+fn a_failing_example_fails_the_test() {
+    if !has("python", 6) {
+        return;
+    }
+    as_everyone("test", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        let double = "import json, sys\nn = json.load(sys.stdin)['n']\nsys.exit(5) if n < 0 else print(json.dumps({'twice': 2 * n, 'more': [n]}))\n";
+        let example = |n: i64, expected: Value| {
+            let mut example = json!({"description": format!("n is {n}"), "input": {"n": n}});
+            if !expected.is_null() {
+                example["expectedOutput"] = expected;
+            }
+            example
+        };
+        // (tool, examples, what is told last, exit code).
+        let rows = [
+            ("req:good", vec![example(2, json!({"twice": 4})), example(3, Value::Null)], "2 passed, 0 failed", 0),
+            (
+                "req:wrong",
+                vec![example(2, json!({"twice": 4})), example(2, json!({"twice": 5}))],
+                "1 passed, 1 failed",
+                1,
+            ),
+            ("req:fails", vec![example(-1, Value::Null)], "0 passed, 1 failed", 1),
+            ("req:lacks", vec![example(2, json!({"thrice": 6}))], "0 passed, 1 failed", 1),
+            (
+                "req:failure",
+                vec![example(-1, json!({"success": false, "error": {"type": "ScriptError"}}))],
+                "1 passed, 0 failed",
+                0,
+            ),
+            ("req:none", vec![], "0 passed, 0 failed", 0),
+        ];
+        for (id, examples, ..) in &rows {
+            let more = json!({"examples": examples});
+            tool(&playground, id, "python", &format!("{}/main.py", id.replace(':', "-")), double, more);
+        }
+        playground.settle();
+        for (id, _, told, code) in &rows {
+            let ended = cli(&playground, &["test", id]);
+            let text = ended.text();
+            assert_eq!((text.lines().last(), ended.code), (Some(*told), Some(*code)), "{id}: {text}{}", ended.stderr);
+        }
+        let ended = cli(&playground, &["test", "--all"]);
+        let text = ended.text();
+        assert_eq!((text.lines().last(), ended.code), (Some("4 passed, 3 failed"), Some(1)), "{text}");
+        assert_eq!(cli(&playground, &["test", "req:nobody"]).code, Some(2));
+        for id in ["req:wrong", "req:fails", "req:lacks"] {
+            fs::remove_dir_all(playground.path("user_scripts").join(id.replace(':', "-"))).unwrap();
+        }
+        assert_eq!(cli(&playground, &["test", "--all"]).code, Some(0), "the control");
+    });
+}
+
+/// who is answered at all is answered with every tool. The questions lie in the pipe before the server looks.
+#[test]
+fn ready_only_after_the_first_load() {
+    const MANY: usize = 150;
+    as_everyone("the first load", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        fs::create_dir_all(playground.path("user_scripts/many")).unwrap();
+        fs::write(playground.path("user_scripts/many/main.wat"), "(module)").unwrap();
+        let handler = json!({"type": "external-script", "scriptPath": "many/main.wat", "language": "wasm"});
+        for n in 0..MANY {
+            let text = manifest(&format!("many:t{n:03}"), handler.clone(), json!({})).to_string();
+            fs::write(playground.path(&format!("tool-defs/t{n}.tool.json")), text).unwrap();
+        }
+        playground.settle();
+        for _ in 0..5 {
+            let mut server = Server::silent(&playground);
+            let hello = server.hello();
+            let listed = server.ask("tools/list", json!({}));
+            let last = server.call(&format!("many:t{:03}", MANY - 1), json!({}));
+            let answers = server.answers(&[hello, listed, last]);
+            let tools = answers[&listed]["result"]["tools"].as_array().unwrap();
+            let many = tools.iter().filter(|tool| tool["name"].as_str().is_some_and(|name| name.starts_with("many__")));
+            assert_eq!(many.count(), MANY, "as {}", who.name());
+            assert!(answers[&last]["error"].is_null(), "known from the first moment: {}", answers[&last]);
+        }
+    });
+}

@@ -1,0 +1,120 @@
+//! What is kept of a log (A-046), and the run log of a call (A-050, A-051).
+
+use super::{as_everyone, call, cli, finish, fits, has, tool};
+use crate::escapes::Playground;
+use serde_json::{Value, json};
+
+/// Floods stderr between a first and a last word.
+const FLOOD: &str = "import json, os, sys\nsize = json.load(sys.stdin)['bytes']\nos.write(2, b'FIRST WORD\\n')\nleft = size\n\
+    while left > 0:\n    left -= os.write(2, (b'x' * 99 + b'\\n') * 600)\nos.write(2, b'LAST WORD\\n')\n\
+    sys.stderr.flush()\nprint(size - left)\n";
+/// The house's limit of what is kept.
+const HOUSE: usize = 65_536;
+/// The mark itself stands beside what is kept.
+const MARK: usize = 64;
+
+#[test]
+fn a_flooded_log_keeps_its_head_and_its_tail() {
+    if !has("python", 3) {
+        return;
+    }
+    as_everyone("a log flood", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        tool(&playground, "req:flood", "python", "flood/main.py", FLOOD, json!({}));
+        let few = json!({"limits": {"logBytes": 4096}});
+        tool(&playground, "req:small", "python", "small/main.py", FLOOD, few);
+        playground.settle();
+        for (tool, limit, bytes) in [("req:flood", HOUSE, 10_000_000), ("req:small", 4096, 1_000_000)] {
+            let ended = call(&playground, tool, &json!({"bytes": bytes}).to_string());
+            fits("ok", &ended).unwrap();
+            let wrote = ended.out["outputData"].as_u64().unwrap() + "FIRST WORD\nLAST WORD\n".len() as u64;
+            let lines: Vec<&str> = ended.out["logs"].as_array().unwrap().iter().map(|l| l.as_str().unwrap()).collect();
+            assert_eq!((lines.first(), lines.last()), (Some(&"FIRST WORD"), Some(&"LAST WORD")), "{tool}");
+            let marks: Vec<&&str> = lines.iter().filter(|line| line.contains("bytes cut")).collect();
+            assert_eq!(marks.len(), 1, "{tool}: {marks:?}");
+            let cut: u64 = marks[0].chars().filter(char::is_ascii_digit).collect::<String>().parse().unwrap();
+            let kept = lines.join("\n").len();
+            assert!(kept <= limit + MARK && kept > limit / 2, "{tool}: {kept} bytes are kept");
+            assert_eq!(wrote - cut, limit as u64, "{tool}: {wrote} written, {cut} cut");
+        }
+        // The control: what fits is whole, without a mark.
+        let ended = call(&playground, "req:flood", r#"{"bytes":0}"#);
+        assert_eq!(ended.out["logs"], json!(["FIRST WORD", "LAST WORD"]));
+    });
+}
+
+const SECRET: &str = "hunter2-very-secret";
+/// Tells its secret to everybody, with a forged line of log after it.
+const TALKER: &str = "import json, sys\ngiven = json.load(sys.stdin)\nprint('the token is', given['token'], file=sys.stderr)\n\
+    print('{\"level\":\"ERROR\",\"forged\":true}\\n\\x1b[31mred', file=sys.stderr)\nprint(json.dumps({'token': given['token'], 'n': given['n']}))\n";
+
+fn lines(text: &str) -> Vec<Value> {
+    text.lines().filter(|line| line.starts_with('{')).map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// A-050, A-051: one line a call, all seven parts, nothing secret; the level decides.
+#[test]
+fn an_allowed_call_leaves_one_masked_line() {
+    if !has("python", 6) {
+        return;
+    }
+    as_everyone("the run log", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        let secret = json!({"parameters": {"type": "object", "properties": {
+            "token": {"type": "string", "description": "d", "writeOnly": true}, "n": {"type": "integer", "description": "d"}}}});
+        let folder = tool(&playground, "req:talker", "python", "talker/main.py", TALKER, secret);
+        playground.settle();
+        let input = json!({"token": SECRET, "n": 7}).to_string();
+        let call = |level: &str, tool: &str, input: &str| {
+            let mut command = playground.host();
+            command.args(["--log", level, "call", tool, "--input", input]);
+            finish(command, b"")
+        };
+        let ended = call("info,json", "req:talker", &input);
+        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+        assert!(ended.text().contains(SECRET), "the caller gets what he asked for");
+        assert!(!ended.stderr.contains(SECRET), "{}", ended.stderr);
+        let of_calls: Vec<Value> =
+            lines(&ended.stderr).into_iter().filter(|line| line["target"] == "toolhost::call").collect();
+        assert_eq!(of_calls.len(), 1, "{}", ended.stderr);
+        let line = &of_calls[0];
+        assert_eq!(line["level"], "INFO");
+        assert_eq!((&line["tool"], &line["result"]), (&json!("req:talker@1.0.0"), &json!("success")));
+        assert_eq!(line["parameters"], r#"{"token":"***","n":7}"#);
+        assert!(line["command"].as_str().unwrap().ends_with(&format!("{}/main.py", folder.display())), "{line}");
+        assert_eq!(line["dependencies"], "none installed");
+        assert_eq!(line["stdout"], r#"{"token":"***","n":7}"#);
+        let heard = line["stderr"].as_str().unwrap();
+        assert!(heard.starts_with("the token is ***") && heard.contains("forged"), "{heard}");
+        assert!(!heard.contains('\u{1b}') && !heard.contains('\n'), "{heard:?}");
+        assert!(line["duration_ms"].as_u64().is_some_and(|ms| ms > 0), "{line}");
+        let record = playground.records().pop().unwrap();
+        assert_eq!(line["call"], record["call"]);
+        assert!(!record.to_string().contains(SECRET), "{record}");
+        levels(&playground, &call, &input);
+    });
+}
+
+fn levels(playground: &Playground, call: &dyn Fn(&str, &str, &str) -> super::Ended, input: &str) {
+    // (level of the log, tool, input, level of its line).
+    for (level, tool, input, wanted) in [
+        ("info,json", "req:talker", input, Some("INFO")),
+        ("warn,json", "req:talker", input, None),
+        ("error,json", "req:talker", input, None),
+        ("off,json", "req:talker", input, None),
+        ("warn,json", "req:talker", r#"{"n":1}"#, Some("WARN")), // a traceback: it has no token
+        ("error,json", "req:talker", r#"{"n":1}"#, None),
+        ("error,json", "core:execute-python-script", r#"{"scriptPath":"../x.py"}"#, Some("ERROR")),
+        ("off,json", "core:execute-python-script", r#"{"scriptPath":"../x.py"}"#, None),
+    ] {
+        let ended = call(level, tool, input);
+        let found: Vec<Value> = lines(&ended.stderr).into_iter().filter(|l| l["target"] == "toolhost::call").collect();
+        let levels: Vec<&str> = found.iter().filter_map(|line| line["level"].as_str()).collect();
+        assert_eq!(levels, Vec::from_iter(wanted), "{level} {tool} {input}: {}", ended.stderr);
+    }
+    // As text it is one line as well.
+    let ended = call("info", "req:talker", input);
+    let about: Vec<&str> = ended.stderr.lines().filter(|line| line.contains("toolhost::call")).collect();
+    assert!(about.len() == 1 && about[0].contains("***") && !ended.stderr.contains(SECRET), "{}", ended.stderr);
+    assert_eq!(cli(playground, &["list", "--json", "--namespace", "req"]).out.as_array().map(Vec::len), Some(1));
+}

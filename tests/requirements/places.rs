@@ -1,0 +1,339 @@
+//! Where a script stands and what it sees from there (A-021, A-022, A-047, A-078, A-130).
+
+use super::{Server, as_everyone, call, call_with, cli, finish, fits, has, tool};
+use crate::escapes::{PYTHON, Playground, Who};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+const MODULES: &str = r#"
+const found = {}
+for (const name of JSON.parse(require('fs').readFileSync(0, 'utf8')).names) {
+  try { found[name] = require(name) } catch (e) { found[name] = e.code }
+}
+console.log(JSON.stringify({cwd: process.cwd(), found}))
+"#;
+
+/// A-021: Node and Bun stand in the script's folder; modules of it resolve, those of others do not.
+#[test]
+fn modules_are_those_of_the_tool() {
+    as_everyone("modules", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        let languages: Vec<&str> = ["nodejs", "bun"].into_iter().filter(|language| has(language, 2)).collect();
+        for language in &languages {
+            let file = format!("{language}/main.js");
+            let folder = tool(&playground, &format!("req:{language}"), language, &file, MODULES, json!({}));
+            fs::create_dir_all(folder.join("node_modules/own")).unwrap();
+            fs::write(folder.join("node_modules/own/index.js"), "module.exports = 'own'\n").unwrap();
+            fs::write(folder.join("beside.js"), "module.exports = 'beside'\n").unwrap();
+        }
+        for (path, word) in [("neighbour/node_modules/theirs", "theirs"), ("node_modules/shared", "shared")] {
+            let folder = playground.path("user_scripts").join(path);
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join("index.js"), format!("module.exports = '{word}'\n")).unwrap();
+        }
+        fs::write(playground.path("user_scripts/neighbour/lib.js"), "module.exports = 'lib'\n").unwrap();
+        playground.settle();
+        let names =
+            ["own", "./beside.js", "theirs", "../neighbour/node_modules/theirs", "../neighbour/lib.js", "shared"];
+        let input = json!({"names": names}).to_string();
+        for language in languages {
+            let folder = playground.path("user_scripts").join(language);
+            let ended = call(&playground, &format!("req:{language}"), &input);
+            fits("ok", &ended).unwrap();
+            let output = &ended.out["outputData"];
+            assert_eq!(output["cwd"], json!(folder), "{language}");
+            let missing = if language == "nodejs" { "MODULE_NOT_FOUND" } else { "" };
+            for (name, wanted) in names.iter().zip(["own", "beside", missing, missing, missing, missing]) {
+                let got = output["found"][*name].as_str().unwrap_or_default();
+                let good = if wanted.is_empty() { got.contains("NOT_FOUND") } else { got == wanted };
+                assert!(good, "{language}: {name} is {got}");
+            }
+            // The control: without walls the neighbour's are found, and what lies in a folder above.
+            let program = if language == "nodejs" { "node" } else { "bun" };
+            let mut command = playground.outside(super::found(program).unwrap().to_str().unwrap());
+            command.arg("main.js").current_dir(&folder);
+            let outside: Value = serde_json::from_slice(&finish(command, input.as_bytes()).stdout).unwrap();
+            for (name, wanted) in names.iter().skip(3).zip(["theirs", "lib", "shared"]) {
+                assert_eq!(outside["found"][*name], wanted, "{language}, outside: {name}");
+            }
+        }
+    });
+}
+
+/// Writes, waits until the others have written too, and reads.
+const SCRATCH: &str = "import json, os, sys, time\ngiven = json.load(sys.stdin)\nhere = {}\n\
+    for folder in ('/tmp', '/dev/shm'):\n    path = os.path.join(folder, given['name'])\n    before = os.path.exists(path)\n\
+    \x20   open(path, 'w').write(str(given['n']))\n    time.sleep(given['wait'])\n    here[folder] = [before, open(path).read()]\n\
+    print(json.dumps({'n': given['n'], 'here': here}))\n";
+
+/// A-022: twenty at once, each with its own scratch.
+#[test]
+fn calls_at_once_do_not_meet() {
+    const AT_ONCE: u64 = 20;
+    if !has("python", 2) {
+        return;
+    }
+    as_everyone("calls at once", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        tool(&playground, "req:scratch", "python", "scratch/main.py", SCRATCH, json!({}));
+        playground.settle();
+        let name = format!("mix-{}-{}", std::process::id(), who.name());
+        let mut server = Server::start(&playground);
+        for _ in 0..2 {
+            let input = |n: u64| json!({"n": n, "name": name, "wait": 0.3});
+            let ids: Vec<u64> = (0..AT_ONCE).map(|n| server.call("req:scratch", input(n))).collect();
+            let answers = server.answers(&ids);
+            for (n, id) in ids.iter().enumerate() {
+                let own = json!([false, n.to_string()]);
+                let wanted = json!({"n": n, "here": {"/tmp": own, "/dev/shm": own}});
+                assert_eq!(answers[id]["result"]["structuredContent"], wanted, "{who:?}: {}", answers[id]);
+            }
+        }
+        assert!(
+            ["/tmp", "/dev/shm"].iter().all(|folder| !Path::new(folder).join(&name).exists()),
+            "none of it is here"
+        );
+        mixed_outside(&playground, &name);
+    });
+}
+
+/// The control: without walls two that run at once read the same.
+fn mixed_outside(playground: &Playground, name: &str) {
+    use std::io::Write;
+    let running: Vec<_> = (0..2)
+        .map(|n| {
+            let mut command = playground.outside(PYTHON);
+            command.args(["-s", "-E", "-B"]).arg(playground.path("user_scripts/scratch/main.py"));
+            let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+            // Closed with this statement: that is the end of its input.
+            write!(child.stdin.take().unwrap(), "{}", json!({"n": n, "name": name, "wait": 2})).unwrap();
+            child
+        })
+        .collect();
+    let read: BTreeSet<String> = running
+        .into_iter()
+        .map(|child| {
+            let output: Value = serde_json::from_slice(&child.wait_with_output().unwrap().stdout).unwrap();
+            output["here"]["/tmp"][1].to_string()
+        })
+        .collect();
+    for folder in ["/tmp", "/dev/shm"] {
+        fs::remove_file(Path::new(folder).join(name)).unwrap();
+    }
+    assert_eq!(read.len(), 1, "both read what the second one wrote: {read:?}");
+}
+
+/// A-047: base folders are configuration; the same manifest finds its script in another one.
+#[test]
+fn another_base_by_flag_and_by_variable() {
+    if !has("python", 5) {
+        return;
+    }
+    as_everyone("bases", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        tool(&playground, "req:where", "python", "where/main.py", "print('\"usual\"')\n", json!({}));
+        fs::rename(
+            playground.path("user_scripts/where/req-where.tool.json"),
+            playground.path("tool-defs/where.tool.json"),
+        )
+        .unwrap();
+        for (base, word) in [("elsewhere/scripts", "elsewhere"), ("third", "third")] {
+            fs::create_dir_all(playground.path(base).join("where")).unwrap();
+            fs::write(playground.path(base).join("where/main.py"), format!("print('\"{word}\"')\n")).unwrap();
+        }
+        let defs = playground.path("elsewhere/defs");
+        fs::create_dir_all(&defs).unwrap();
+        let text = fs::read_to_string(playground.path("tool-defs/where.tool.json")).unwrap();
+        fs::write(defs.join("there.tool.json"), text.replace("req:where", "req:there")).unwrap();
+        playground.settle();
+        let path = |name: &str| playground.path(name).display().to_string();
+        let (scripts, third, defs) = (path("elsewhere/scripts"), path("third"), path("elsewhere/defs"));
+        for (tool, flags, wanted) in [
+            ("req:where", vec![], r#"ok "usual""#),
+            ("req:where", vec!["--scripts", &scripts], r#"ok "elsewhere""#),
+            ("req:where", vec!["--scripts", &third, "--scripts", &scripts], r#"ok "third""#),
+            ("req:there", vec!["--tools", &defs], r#"ok "usual""#),
+            ("req:there", vec!["--tools", &defs, "--scripts", &third], r#"ok "third""#),
+            ("req:where", vec!["--tools", &defs], "ToolNotFoundError"),
+            ("req:there", vec![], "ToolNotFoundError"),
+        ] {
+            let ended = call_with(&playground, tool, "{}", &flags);
+            fits(wanted, &ended).unwrap_or_else(|why| panic!("{tool} {flags:?}: {why}"));
+        }
+        let mut command = playground.host();
+        command.env("TOOLHOST_SCRIPTS", &third).args(["call", "req:where", "--input", "{}"]);
+        assert_eq!(finish(command, b"").stdout, b"\"third\"\n");
+    });
+}
+
+const COUNTS: &str = "import json, os\npath = 'FOLDER/count'\nn = int(open(path).read()) + 1 if os.path.exists(path) else 1\n\
+    open(path, 'w').write(str(n))\nprint(n)\n";
+
+/// A-078: a granted folder that is not there yet is made for the call, and what is in it stays.
+#[test]
+fn a_granted_folder_is_made_and_kept() {
+    if !has("python", 6) {
+        return;
+    }
+    as_everyone("an absent folder", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        let core = super::repository("sandbox-policies/core.policy.toml");
+        fs::copy(core, playground.path("sandbox-policies/core.policy.toml")).unwrap();
+        let asks = |patterns: &[&str]| json!({"securityContext": {"fileAccess": {"allowRead": ["self"], "allowWrite": patterns}}});
+        let deep = COUNTS.replace("FOLDER", "kept/deep/er");
+        tool(&playground, "req:counts", "python", "counts/main.py", &deep, asks(&["kept/deep/er/**"]));
+        tool(&playground, "req:denied", "python", "denied/main.py", &deep, asks(&["kept/deep/er/**"]));
+        let grant =
+            "[files]\nread = [{ path = \"./**\", why = \"t\" }]\nwrite = [{ path = \"./kept/**\", why = \"t\" }]\n";
+        playground.policy("counts", "req:counts", grant);
+        fs::create_dir(playground.path("user_scripts/free")).unwrap();
+        fs::write(playground.path("user_scripts/free/main.py"), COUNTS.replace("FOLDER", ".cache")).unwrap();
+        playground.settle();
+        let path = r#"{"scriptPath":"free/main.py"}"#;
+        for (tool, input, made) in
+            [("core:execute-python-script", path, "free/.cache"), ("req:counts", "{}", "counts/kept/deep/er")]
+        {
+            let made = playground.path("user_scripts").join(made);
+            assert!(!made.exists());
+            for n in 1..=3 {
+                let ended = call(&playground, tool, input);
+                // The first of these answers an object only; the count is what matters.
+                let wanted = if tool.starts_with("core:") { "OutputValidationError" } else { "ok" };
+                fits(wanted, &ended).unwrap_or_else(|why| panic!("{tool}, run {n}: {why}"));
+                assert_eq!(fs::read_to_string(made.join("count")).unwrap(), n.to_string(), "{tool}");
+            }
+            let (own, file) =
+                (fs::metadata(made.parent().unwrap()).unwrap(), fs::metadata(made.join("count")).unwrap());
+            assert_eq!(
+                (file.uid(), file.gid()),
+                (own.uid(), own.gid()),
+                "{tool}: new files belong to the folder's owner"
+            );
+        }
+        // The control: where no policy grants it, nothing is made.
+        fits("SecurityError", &call(&playground, "req:denied", "{}")).unwrap();
+        assert!(!playground.path("user_scripts/denied/kept").exists());
+    });
+}
+
+const LOOK_PYTHON: &str = r#"
+import json, os
+skipped = ['/proc']
+seen = []
+for folder, folders, files in os.walk('/', followlinks=False):
+    folders[:] = [name for name in folders if os.path.join(folder, name) not in skipped]
+    if any(folder == s or folder.startswith(s + '/') for s in json.loads(os.environ['SYSTEM'])):
+        folders[:] = []
+        continue
+    seen += [os.path.join(folder, name) for name in folders + files]
+print(json.dumps({'root': sorted(os.listdir('/')), 'seen': seen}))
+"#;
+const LOOK_NODE: &str = r#"
+const fs = require('fs')
+const system = JSON.parse(process.env.SYSTEM)
+const seen = []
+const walk = folder => {
+  for (const entry of fs.readdirSync(folder, {withFileTypes: true})) {
+    const path = folder === '/' ? '/' + entry.name : folder + '/' + entry.name
+    seen.push(path)
+    const skip = path === '/proc' || system.some(s => path === s || path.startsWith(s + '/'))
+    if (entry.isDirectory() && !skip) walk(path)
+  }
+}
+walk('/')
+console.log(JSON.stringify({root: fs.readdirSync('/').sort(), seen}))
+"#;
+
+/// What SECURITY.md says that every tool sees besides what `audit` lists. Nothing lies below these but in our own folder.
+const DOCUMENTED: [&str; 20] = [
+    "/proc",
+    "/tmp",
+    "/run",
+    "/var/tmp",
+    "/.toolhost",
+    "/etc/passwd",
+    "/etc/group",
+    "/etc/nsswitch.conf",
+    "/etc/hosts",
+    "/etc/resolv.conf",
+    "/dev/null",
+    "/dev/zero",
+    "/dev/full",
+    "/dev/random",
+    "/dev/urandom",
+    "/dev/fd",
+    "/dev/stdin",
+    "/dev/stdout",
+    "/dev/stderr",
+    "/dev/shm",
+];
+
+/// A-130: every entry of `/`, and of everything below it, is one that `audit` or the documents explain.
+#[test]
+fn everything_that_is_seen_is_explained() {
+    as_everyone("the view", |who| {
+        for (language, file, script) in [("python", "main.py", LOOK_PYTHON), ("nodejs", "main.js", LOOK_NODE)] {
+            if has(language, 1) {
+                view(who, language, file, script);
+            }
+        }
+    });
+}
+
+fn view(who: Who, language: &str, file: &str, script: &str) {
+    let playground = Playground::new(who, "/var/tmp");
+    let env = |system: &[String]| json!({"execution": {"env": {"SYSTEM": json!(system).to_string()}}});
+    let look = |system: &[String]| {
+        tool(&playground, "req:look", language, &format!("look/{file}"), script, env(system));
+        playground.settle();
+    };
+    look(&[]);
+    let audit = cli(&playground, &["audit", "req:look", "--json"]).out;
+    let paths = |value: &Value| -> Vec<PathBuf> {
+        value.as_array().unwrap().iter().map(|path| PathBuf::from(path.as_str().unwrap())).collect()
+    };
+    let (system, roots) = (paths(&audit["system"]), paths(&audit["runtime"]["roots"]));
+    let folder = PathBuf::from(audit["folder"].as_str().unwrap());
+    // Not walked inside, because they are shown whole.
+    let whole: Vec<String> = system.iter().chain(&roots).map(|path| path.display().to_string()).collect();
+    look(&whole);
+    let ended = call(&playground, "req:look", "{}");
+    fits("ok", &ended).unwrap();
+    let shown: Vec<&PathBuf> = system.iter().chain(&roots).chain([&folder]).collect();
+    let explained = |path: &Path| {
+        // Itself, what a shown folder holds, or a folder on the way to one.
+        shown.iter().any(|shown| path.starts_with(shown) || shown.starts_with(path))
+            || DOCUMENTED.iter().any(|known| Path::new(known).starts_with(path))
+            || path.starts_with("/.toolhost")
+    };
+    let output = &ended.out["outputData"];
+    let (root, seen) = (paths(&output["root"]), paths(&output["seen"]));
+    let strange: Vec<_> =
+        root.iter().map(|name| Path::new("/").join(name)).chain(seen.clone()).filter(|path| !explained(path)).collect();
+    assert!(strange.is_empty(), "as {}, {language}: {strange:?}", who.name());
+    // It did look: its own file is among what it saw, and a folder that leads to it is empty but for that way.
+    assert!(seen.contains(&folder.join(file)), "{seen:?}");
+    let beside: Vec<_> = seen.iter().filter(|path| path.parent() == Some(&playground.path("user_scripts"))).collect();
+    assert_eq!(beside, [&folder], "as {}", who.name());
+    for made_up in ["/etc/shadow", "/etc/hostname", "/root", "/dev/sda", "/dev/kmsg", "/dev/tty"] {
+        assert!(!seen.contains(&PathBuf::from(made_up)), "{made_up}");
+    }
+    // The control: without walls there is much that nobody explains.
+    let program = if language == "python" { PYTHON.into() } else { super::found("node").unwrap() };
+    let mut command = playground.outside(program.to_str().unwrap());
+    let list = if language == "python" {
+        ["-c", "import json, os; print(json.dumps(os.listdir('/') + os.listdir('/etc')))"]
+    } else {
+        [
+            "-e",
+            "const fs = require('fs'); console.log(JSON.stringify(fs.readdirSync('/').concat(fs.readdirSync('/etc'))))",
+        ]
+    };
+    command.args(list);
+    let outside: Vec<String> = serde_json::from_slice(&finish(command, b"").stdout).unwrap();
+    assert!(outside.iter().any(|name| !explained(&Path::new("/").join(name))), "{outside:?}");
+}

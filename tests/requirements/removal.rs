@@ -1,0 +1,111 @@
+//! A-093, B-003: a tool that goes while it runs ends its call; the next one finds nothing. The real service, in this
+//! process, because nobody outside can tell it to look again.
+
+use super::{has, ourselves, service, tool};
+use crate::common::request;
+use crate::escapes::Playground;
+use serde_json::{Value, json};
+use std::fs;
+use std::sync::Arc;
+use std::time::Duration;
+use toolhost::executor::method::Methods;
+use toolhost::fault::Kind;
+use toolhost::registry::Definition;
+use toolhost::service::Service;
+
+/// Says that it runs, waits, and says which version it is.
+const WAITS: &str = "import json, os, time\nopen('out/runs', 'w').write('1')\ntime.sleep(1.5)\nprint(json.dumps({'version': VERSION}))\n";
+
+fn playground() -> Playground {
+    let playground = Playground::new(ourselves(), "/var/tmp");
+    let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["./**"], "allowWrite": ["out/**"]}}});
+    tool(&playground, "req:waits", "python", "waits/main.py", &WAITS.replace("VERSION", "1"), asks);
+    playground.policy(
+        "waits",
+        "req:waits",
+        "[files]\nread = [{ path = \"./**\", why = \"t\" }]\nwrite = [{ path = \"./out/**\", why = \"t\" }]\n",
+    );
+    playground.settle();
+    playground
+}
+
+async fn started(
+    playground: &Playground,
+    service: &Arc<Service>,
+) -> tokio::task::JoinHandle<toolhost::service::Report> {
+    let runs = playground.path("user_scripts/waits/out/runs");
+    let _ = fs::remove_file(&runs);
+    let service = service.clone();
+    let call = tokio::spawn(async move { service.call(request("req:waits", json!({}))).await });
+    let until = std::time::Instant::now() + super::PATIENCE;
+    while !runs.exists() {
+        assert!(std::time::Instant::now() < until && !call.is_finished(), "it does not start");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    call
+}
+
+async fn kind(service: &Arc<Service>, tool: &str) -> Option<Kind> {
+    service.call(request(tool, json!({}))).await.error.map(|fault| fault.kind)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_running_call_ends_when_its_tool_is_removed() {
+    if !has("python", 3) {
+        return;
+    }
+    let playground = playground();
+    let service = service(&playground, Methods::new());
+    let manifest = playground.path("user_scripts/waits/req-waits.tool.json");
+    let text = fs::read_to_string(&manifest).unwrap();
+    // The manifest goes; the script goes; another version comes.
+    let call = started(&playground, &service).await;
+    fs::remove_file(&manifest).unwrap();
+    service.registry().refresh_source("files").unwrap();
+    assert!(!call.is_finished(), "it still runs when its tool is gone");
+    assert_eq!(kind(&service, "req:waits").await, Some(Kind::ToolNotFoundError));
+    let report = call.await.unwrap();
+    assert_eq!(report.output_data, Some(json!({"version": 1})), "{report:?}");
+
+    fs::write(&manifest, &text).unwrap();
+    service.registry().refresh_source("files").unwrap();
+    let call = started(&playground, &service).await;
+    let script = playground.path("user_scripts/waits/main.py");
+    fs::write(&script, WAITS.replace("VERSION", "2").replace("time.sleep(1.5)", "")).unwrap();
+    fs::write(&manifest, text.replace("1.0.0", "2.0.0")).unwrap();
+    service.registry().refresh_source("files").unwrap();
+    let next = service.call(request("req:waits", json!({}))).await;
+    assert_eq!((next.version.as_deref(), next.output_data), (Some("2.0.0"), Some(json!({"version": 2}))));
+    let report = call.await.unwrap();
+    assert_eq!((report.version.as_deref(), report.output_data), (Some("1.0.0"), Some(json!({"version": 1}))));
+
+    fs::remove_dir_all(playground.path("user_scripts/waits")).unwrap();
+    service.registry().refresh_source("files").unwrap();
+    assert_eq!(kind(&service, "req:waits").await, Some(Kind::ToolNotFoundError));
+    assert_eq!(kind(&service, "core:run-code").await, Some(Kind::ParameterValidationError), "other sources stay");
+    let records = playground.records();
+    let ended: Vec<&Value> = records.iter().map(|record| &record["outcome"]).collect();
+    assert_eq!(records.len(), 6, "{ended:?}");
+}
+
+#[tokio::test]
+async fn what_is_unregistered_is_not_found() {
+    let playground = playground();
+    let service = service(&playground, Methods::new());
+    let definition = || Definition {
+        name: "app:own".into(),
+        description: "Of this process.".into(),
+        input_schema: Some(json!({"type": "object"})),
+        ..Definition::default()
+    };
+    assert_eq!(kind(&service, "app:own").await, Some(Kind::ToolNotFoundError));
+    service.registry().register(definition(), "x-own").unwrap();
+    // Registered, but nobody brought an executor for its type.
+    assert_eq!(kind(&service, "app:own").await, Some(Kind::CapabilityError));
+    assert!(service.registry().unregister("app:own"));
+    assert!(service.registry().snapshot().versions("app:own").is_empty());
+    assert_eq!(kind(&service, "app:own").await, Some(Kind::ToolNotFoundError));
+    assert!(!service.registry().unregister("app:own"), "only once");
+    service.registry().register(definition(), "x-own").unwrap();
+    assert_eq!(kind(&service, "app:own").await, Some(Kind::CapabilityError), "and it may come back");
+}

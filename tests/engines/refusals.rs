@@ -158,17 +158,11 @@ pub const REFUSALS: &[Case] = &[
         ..TOO_MUCH
     },
     Case {
-        name: "a capability the policy does not grant",
+        name: "a capability nobody built yet",
         promises: "P5",
         manifest: r#"{"securityContext":{"requiredCapabilities":["long-running"]}}"#,
-        control: Control::Granted {
-            manifest: r#"{"securityContext":{"requiredCapabilities":["long-running"]}}"#,
-            policy: "[files]\nread = [{ path = \"./**\", why = \"t\" }]\n[capabilities]\ngrant = [{ name = \"long-running\", why = \"t\" }]\n",
-            ends: Says("ok"),
-            changes: &[],
-        },
-        held: Refused("SecurityError", 3, "capability long-running: policy `engines` does not grant it"),
-        ..TOO_MUCH
+        held: Refused("CapabilityError", 4, "the capability 'long-running': not built yet"),
+        ..MISSING
     },
     Case {
         name: "a named host",
@@ -181,7 +175,7 @@ pub const REFUSALS: &[Case] = &[
     Case {
         name: "a capability this host does not have",
         manifest: r#"{"securityContext":{"requiredCapabilities":["gpu"]}}"#,
-        held: Refused("CapabilityError", 4, "the capability 'gpu': this host does not offer it"),
+        held: Refused("CapabilityError", 4, "the capability 'gpu': not built yet"),
         ..MISSING
     },
     Case {

@@ -88,9 +88,7 @@ pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machin
     let runtime = runs.as_ref().and_then(|(l, _)| runtime(*l, policy, machine, &mut verdicts, &mut obstacles));
     let require_cgroup = policy.require_cgroup || host.is_some_and(|h| h.require_cgroup);
     if require_cgroup && !machine.cgroup && runs.is_some() {
-        let cgroup = "exact accounting by a cgroup, which the policy requires";
-        obstacles.missing.push(cgroup.into());
-        obstacles.lacks.push(cgroup.into());
+        obstacles.lack("exact accounting by a cgroup, which the policy requires");
     }
     later(manifest, &mut obstacles);
     let source = runs.is_some() && site.script.is_none();
@@ -343,6 +341,11 @@ fn refusal(verdict: &Verdict) -> String {
 }
 
 impl Obstacles {
+    fn lack(&mut self, what: &str) {
+        self.missing.push(what.to_owned());
+        self.lacks.push(what.to_owned());
+    }
+
     fn fault(&self, tool: &str) -> Option<Fault> {
         let tool = crate::manifest::text::printable(tool);
         let id = tool.rsplit_once('@').map_or(tool.as_str(), |(id, _)| id);

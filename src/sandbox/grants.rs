@@ -50,10 +50,8 @@ pub fn resolve(shape: &Shape, script: bool) -> Result<Resolved, Fault> {
                 let folder = open_folder(path, grant, shape)?;
                 check_mounts(path, &points)?;
                 if grant.access == Access::Write {
-                    check_writable(
-                        path,
-                        if path.starts_with(&shape.folder) { code(shape.runtime.language) } else { &[] },
-                    )?;
+                    let own = path.starts_with(&shape.folder);
+                    check_writable(path, if own { code(shape.runtime.language) } else { &[] })?;
                 }
                 if path.starts_with("/tmp") || path.starts_with("/dev/shm") {
                     masks.extend(specials(path)?);
@@ -99,7 +97,11 @@ pub fn resolve(shape: &Shape, script: bool) -> Result<Resolved, Fault> {
         }
         insert(&mut mounts, mount(path, Access::Read, &stat));
     }
-    let mut resolved = Resolved { mounts: uncovered(mounts), stages: stages.into_values().collect(), masks };
+    settled(Resolved { mounts: uncovered(mounts), stages: stages.into_values().collect(), masks })
+}
+
+/// Settles how staged copies and what lies around and below them go together.
+fn settled(mut resolved: Resolved) -> Result<Resolved, Fault> {
     for stage in &mut resolved.stages {
         stage.show_rest = resolved.mounts.iter().any(|m| m.folder && stage.folder.starts_with(&m.path));
         if stage.show_rest {

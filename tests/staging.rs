@@ -259,7 +259,7 @@ fn a_file_too_large_is_an_error_number_in_the_tool() {
     let playground = Playground::new(if is_root() { Who::Root } else { Who::User }, "/var/tmp");
     let script = "import errno, json, os, signal, subprocess\nsignal.signal(signal.SIGXFSZ, signal.SIG_DFL)\n\
         try:\n    os.write(os.open('/tmp/x', os.O_WRONLY | os.O_CREAT), bytes(4096)); os.write(os.open('/tmp/x', os.O_WRONLY | os.O_APPEND), b'x')\n    saw = 0\nexcept OSError as e:\n    saw = e.errno\n\
-        child = subprocess.run(['/bin/sh', '-c', 'head -c 8192 /dev/zero > /tmp/y; exit $?'], stderr=subprocess.DEVNULL)\n\
+        child = subprocess.run(['/bin/sh', '-c', 'head -c 8192 /bin/sh > /tmp/y; exit $?'], stderr=subprocess.DEVNULL)\n\
         print(json.dumps([errno.errorcode.get(saw, saw), child.returncode]))\n";
     playground.tool("large", "python", script, json!({"limits": {"fileBytes": 4096}}));
     playground.settle();

@@ -359,7 +359,7 @@ fn descriptors_on_their_way_stop_no_other_call() {
     let send = "import array, json, socket, sys, time\nkept, sent, most = [], 0, json.load(sys.stdin)['most']\ntry:\n    while sent < most:\n        \
         kept.append(socket.socketpair())\n        kept[-1][0].sendmsg([b'x'], [(1, 1, array.array('i', [0] * 250))])\n        \
         sent += 250\nexcept OSError as e:\n    sent = e.errno\n";
-    playground.tool("sender", "python", &format!("{send}time.sleep(6)\nprint(sent)\n"), json!({}));
+    playground.tool("sender", "python", &format!("{send}time.sleep(25)\nprint(sent)\n"), json!({}));
     playground.tool("next", "python", "print(1)\n", json!({}));
     playground.settle();
     fs::write(playground.path("home/send.py"), format!("{send}print(sent)\n")).unwrap();
@@ -371,8 +371,9 @@ fn descriptors_on_their_way_stop_no_other_call() {
     let mut sender = playground.host();
     sender.args(["call", "esc:sender", "--json", "--input", r#"{"most": 100000}"#]);
     let mut sender = sender.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    // The control: any other program of that user can send none.
-    let until = Instant::now() + Duration::from_secs(5);
+    // The control: any other program of that user can send none, once the sender has sent all it can. It is killed
+    // below, long before it is done.
+    let until = Instant::now() + Duration::from_secs(20);
     let mut other = String::new();
     while other != "109" && Instant::now() < until {
         let mut command = few(super::PYTHON);

@@ -77,7 +77,8 @@ pub fn policies(settings: &Settings) -> anyhow::Result<Arc<policy::Policies>> {
 fn obeyed(settings: &Settings) -> impl Iterator<Item = PathBuf> {
     let variable = |name: &str| std::env::var_os(name);
     let log = settings.audit_log.clone();
-    let texts = log.as_deref().and_then(Path::parent).map(|folder| folder.join(audit::CONFINEMENTS));
+    let beside = |name| log.as_deref().and_then(Path::parent).map(|folder| folder.join(name));
+    let (texts, begun) = (beside(audit::CONFINEMENTS), beside(audit::BEGUN));
     // Compiled modules, and what was found out about interpreters.
     let caches = wasm::Cache::usual_folder(variable).and_then(|folder| folder.parent().map(Path::to_path_buf));
     let policies = settings.policies.is_none().then(|| settings.root.join("sandbox-policies"));
@@ -86,8 +87,9 @@ fn obeyed(settings: &Settings) -> impl Iterator<Item = PathBuf> {
         .clone()
         .into_iter()
         .chain(settings.manifest_schema.clone())
-        .chain(log)
         .chain(texts)
+        .chain(begun)
+        .chain(log)
         .chain(caches)
         .chain(policies);
     found.chain(std::env::current_exe()).flat_map(|path| {

@@ -1,9 +1,12 @@
 //! The audit log: one append-only line per call or refusal, opened before the call runs.
 //!
 //! For: the road of a call, and `audit --call`. In: one record as JSON. Out: one line of plain ASCII,
-//! written with one write(2); the text of each confinement once, in `confinements/<digest>.json`.
+//! written with one write(2); the text of each confinement once, in `confinements/<digest>.json`. A call whose host
+//! was killed has its line too: the next host that opens the log writes it (`begun`).
 //! Never: follows a link, truncates, or lets a call run that it could not record (P30).
 
+pub use super::begun::BEGUN;
+use super::begun::{self, Begun};
 use crate::{fault, policy};
 use fault::{Fault, Kind};
 use nix::fcntl::{FallocateFlags, OFlag};
@@ -17,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Room that is set aside for a record before the call runs, bytes. No record is longer.
-const ROOM: u64 = 64 * 1024;
+pub(super) const ROOM: u64 = 64 * 1024;
 /// Records for which room is set aside at a time.
 const ROOMS: u64 = 16;
 /// The folder beside the log for the texts of confinements.
@@ -45,6 +48,7 @@ struct Kept {
     end: Mutex<u64>,
     /// Confinements whose text is known to lie beside it.
     described: Mutex<HashSet<String>>,
+    begun: Begun,
 }
 
 /// An open log with room for one record.
@@ -52,6 +56,8 @@ struct Kept {
 pub struct Entry {
     log: Arc<Kept>,
     path: PathBuf,
+    /// Where the record stands that this call leaves if this host is killed.
+    slot: Option<u64>,
 }
 
 /// One past call: its record, and the confinement it ran under.
@@ -73,8 +79,8 @@ impl Log {
 
     /// Opens the log, unless it still is, and sets room aside. What fails here refuses the call.
     pub fn open(&self) -> Result<Entry, Fault> {
-        let log = self.opened().map_err(|why| self.refusal(&why))?;
-        Ok(Entry { log, path: self.path.clone() })
+        let log = self.opened().map_err(|why| refusal(&self.path, &why))?;
+        Ok(Entry { log, path: self.path.clone(), slot: None })
     }
 
     fn opened(&self) -> Result<Arc<Kept>, String> {
@@ -108,6 +114,7 @@ impl Log {
             .map_err(|e| e.to_string())?;
         let facts = file.metadata().map_err(|e| e.to_string())?;
         trustworthy(&facts)?;
+        let begun = Begun::beside(&self.path).map_err(|e| format!("calls under way cannot be kept beside it: {e}"))?;
         let log = Kept {
             file,
             device: facts.dev(),
@@ -115,18 +122,23 @@ impl Log {
             reserved: Mutex::default(),
             end: Mutex::default(),
             described: Mutex::default(),
+            begun,
         };
         log.reserve(facts.len(), 1)?;
+        self.recover(&log).map_err(|e| format!("the calls of a host that was killed cannot be added to it: {e}"))?;
         Ok(log)
     }
 
-    fn refusal(&self, why: &str) -> Fault {
-        Fault::new(Kind::InternalError, "The call was refused: it could not have been recorded in the audit log.")
-            .person(format!(
-                "audit log {}: {why}; mend that, or name another file with --audit-log",
-                self.path.display()
-            ))
-            .retryable()
+    /// Adds the records of calls whose host was killed.
+    fn recover(&self, log: &Kept) -> io::Result<()> {
+        begun::recover(&self.path, |line| {
+            let record: Value = serde_json::from_str(line).unwrap_or_default();
+            // That host may have been killed just after it wrote the line.
+            match record["call"].as_str() {
+                Some(call) if self.recall(call).is_err() => log.add(line.trim_end()),
+                _ => Ok(()),
+            }
+        })
     }
 
     /// Keeps the text of a confinement's shape, once per digest.
@@ -142,7 +154,7 @@ impl Log {
                     described.insert(digest.to_owned());
                 }
             })
-            .map_err(|e| self.refusal(&format!("the text of the confinement cannot be kept beside it: {e}")))
+            .map_err(|e| refusal(&self.path, &format!("the text of the confinement cannot be kept beside it: {e}")))
     }
 
     fn describe(&self, shape: &policy::Shape, digest: &str) -> io::Result<()> {
@@ -200,33 +212,57 @@ impl Log {
 }
 
 impl Entry {
+    /// Keeps the record that this call leaves if this host ends before it does.
+    pub fn begin(&mut self, record: &impl Serialize) -> Result<(), Fault> {
+        let kept = ascii(record).map_err(io::Error::from).and_then(|mut line| {
+            line.push('\n');
+            self.log.begun.keep(self.slot, &line)
+        });
+        self.slot = Some(
+            kept.map_err(|e| refusal(&self.path, &format!("the call cannot be kept in {}/ beside it: {e}", BEGUN)))?,
+        );
+        Ok(())
+    }
+
     /// Writes the record: one line, one write.
     pub fn write(self, record: &impl Serialize) -> Result<(), Fault> {
-        let lost = |why: String| {
+        let written = ascii(record).map_err(io::Error::from).and_then(|line| self.log.add(&line));
+        written.map_err(|why| {
             Fault::new(Kind::InternalError, "The call ended, but its audit record could not be written.")
                 .person(format!("audit log {}: {why}", self.path.display()))
-        };
-        // A line that another call is writing right now is not torn.
-        let mut end = self.log.end.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut line = String::new();
-        let before = self.log.file.metadata().map_err(|e| lost(e.to_string()))?.len();
-        if before != *end && self.log.torn(before) {
-            line.push('\n');
-        }
-        line.push_str(&ascii(record).map_err(|e| lost(e.to_string()))?);
-        line.push('\n');
-        match (&self.log.file).write(line.as_bytes()) {
-            Ok(count) if count == line.len() => {
-                // Where others wrote in between, the file is longer than this, and looked at again.
-                *end = before + count as u64;
-                Ok(())
-            }
-            other => Err(lost(format!("{other:?} of {} bytes", line.len()))),
+        })
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot {
+            self.log.begun.over(slot);
         }
     }
 }
 
 impl Kept {
+    fn add(&self, record: &str) -> io::Result<()> {
+        // A line that another call is writing right now is not torn.
+        let mut end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut line = String::with_capacity(record.len() + 2);
+        let before = self.file.metadata()?.len();
+        if before != *end && self.torn(before) {
+            line.push('\n');
+        }
+        line.push_str(record);
+        line.push('\n');
+        match (&self.file).write(line.as_bytes())? {
+            count if count == line.len() => {
+                // Where others wrote in between, the file is longer than this, and looked at again.
+                *end = before + count as u64;
+                Ok(())
+            }
+            count => Err(io::Error::other(format!("{count} of {} bytes were written", line.len()))),
+        }
+    }
+
     /// Sets blocks aside for the records that are under way, so that a full disk refuses the call instead of
     /// losing its record. Where the file system cannot, the write itself is the test.
     fn reserve(&self, end: u64, records: usize) -> Result<(), String> {
@@ -254,8 +290,14 @@ impl Kept {
     }
 }
 
+fn refusal(log: &Path, why: &str) -> Fault {
+    Fault::new(Kind::InternalError, "The call was refused: it could not have been recorded in the audit log.")
+        .person(format!("audit log {}: {why}; mend that, or name another file with --audit-log", log.display()))
+        .retryable()
+}
+
 /// Whether a file may take records: nobody else may have written it.
-fn trustworthy(facts: &Metadata) -> Result<(), String> {
+pub(super) fn trustworthy(facts: &Metadata) -> Result<(), String> {
     if !facts.is_file() {
         return Err("it is not a regular file".into());
     }
@@ -269,7 +311,7 @@ fn trustworthy(facts: &Metadata) -> Result<(), String> {
     Ok(())
 }
 
-fn private_folder(folder: &Path) -> io::Result<()> {
+pub(super) fn private_folder(folder: &Path) -> io::Result<()> {
     if folder.as_os_str().is_empty() || folder.is_dir() {
         return Ok(());
     }

@@ -5,6 +5,7 @@
 
 mod arguments;
 pub mod audit;
+mod begun;
 mod caught;
 mod contract;
 pub mod format;
@@ -288,7 +289,7 @@ impl Service {
             depth: 0,
         };
         let (events, mut heard) = mpsc::unbounded_channel();
-        trace.running();
+        trace.running()?;
         let outcome = {
             let mut running = executor.run(&context, call, &events);
             let clock = tokio::time::sleep(limit.unwrap_or(Duration::MAX));

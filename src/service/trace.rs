@@ -156,10 +156,15 @@ impl Trace {
             self.executor = format!("method, {}", executor_of(shape.runtime.language));
         }
         self.shape = Some(shape.clone());
+        if self.speaks_envelope {
+            // It is kept already, with less known: this may fail.
+            let _ = self.begun();
+        }
     }
 
     /// The executor is started. What runs scripts for others has started nothing before it is confined.
-    pub fn running(&mut self) {
+    pub fn running(&mut self) -> Result<(), Fault> {
+        self.begun()?;
         self.ran |= !self.speaks_envelope;
         self.executor = match self.tool.as_ref().map(|tool| &tool.manifest.handler) {
             Some(Handler::Script { language, .. }) => executor_of(*language).to_owned(),
@@ -167,6 +172,22 @@ impl Trace {
             Some(Handler::Extension { kind, .. }) => kind.clone(),
             Some(Handler::ToolService | Handler::DefinitionOnly) | None => String::new(),
         };
+        Ok(())
+    }
+
+    /// Keeps the record that this call leaves if this host is killed while it runs.
+    fn begun(&mut self) -> Result<(), Fault> {
+        let Some(mut entry) = self.entry.take() else { return Ok(()) };
+        let record = Record {
+            decision: "allowed",
+            rule: self.ran_under(),
+            outcome: Kind::InternalError.to_string(),
+            message: Some("The host ended before this call did; how far the call came is not known.".to_owned()),
+            ..self.line(None)
+        };
+        let kept = entry.begin(&record);
+        self.entry = Some(entry);
+        kept
     }
 
     /// It was refused after all.
@@ -286,11 +307,7 @@ impl Trace {
             version: self.tool.as_ref().map(|tool| tool.manifest.version.to_string()),
             digests: &self.digests,
             decision: if refused { "refused" } else { "allowed" },
-            rule: match (fault, &self.policy) {
-                (Some(fault), _) if refused => rule(fault.kind).to_owned(),
-                (_, Some(policy)) => format!("policy {policy}"),
-                (_, None) => "in-process".to_owned(),
-            },
+            rule: fault.filter(|_| refused).map_or_else(|| self.ran_under(), |fault| rule(fault.kind).to_owned()),
             limits: self.limits.as_ref(),
             outcome: fault.map_or_else(|| "success".to_owned(), |fault| fault.kind.to_string()),
             message: fault.map(|fault| cut(&fault.message)),
@@ -299,6 +316,10 @@ impl Trace {
             notes: &self.notes.all,
             violations: self.violations(fault),
         }
+    }
+
+    fn ran_under(&self) -> String {
+        self.policy.as_ref().map_or_else(|| "in-process".to_owned(), |policy| format!("policy {policy}"))
     }
 
     fn violations(&self, fault: Option<&Fault>) -> Vec<Value> {

@@ -6,6 +6,7 @@ mod answers;
 mod documents;
 mod engines;
 mod interpreters;
+mod killed;
 mod kinds;
 mod listing;
 mod logs;

@@ -1,0 +1,76 @@
+//! P30 when the host itself is killed: its calls leave their records all the same, and nobody else's leave two.
+
+use super::{as_everyone, call, fits, has, tool};
+use crate::escapes::{Playground, Server, processes_of};
+use serde_json::{Value, json};
+use std::fs;
+use std::time::{Duration, Instant};
+
+const WAITER: &str = "import sys, time\nprint(sys.stdin.read(), file=sys.stderr)\ntime.sleep(60)\n";
+
+fn records(playground: &Playground, tool: &str) -> Vec<Value> {
+    let text = fs::read_to_string(playground.path("state/audit.jsonl")).unwrap_or_default();
+    let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    lines.filter(|record| record["tool"] == tool).collect()
+}
+
+/// Waits until so many calls of a tool run.
+fn runs(playground: &Playground, script: &str, wanted: usize) {
+    let script = playground.path(script).display().to_string();
+    let until = Instant::now() + Duration::from_secs(20);
+    while processes_of(&script).len() != wanted {
+        assert!(Instant::now() < until, "{} calls run, not {wanted}", processes_of(&script).len());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_killed_host_leaves_the_records_of_its_calls() {
+    if !has("python", 3) {
+        return;
+    }
+    as_everyone("a killed host", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        let secret =
+            json!({"parameters": {"type": "object", "properties": {"n": {"type": "integer", "x-secret": true}}}});
+        tool(&playground, "esc:waiter", "python", "waiter/main.py", WAITER, secret);
+        tool(&playground, "esc:other", "python", "other/main.py", WAITER, json!({}));
+        tool(&playground, "esc:good", "python", "good/main.py", "print(1)\n", json!({}));
+        playground.settle();
+        let (mut dies, mut lives) = (Server::start(&playground), Server::start(&playground));
+        let ended = dies.call("good", 1);
+        assert!(dies.answers(&[ended], Duration::from_secs(20)).contains_key(&ended));
+        for _ in 0..2 {
+            dies.call("waiter", 424_242);
+        }
+        lives.call("other", 1);
+        runs(&playground, "user_scripts/waiter/main.py", 2);
+        runs(&playground, "user_scripts/other/main.py", 1);
+        dies.child.kill().unwrap();
+        dies.child.wait().unwrap();
+        assert_eq!(records(&playground, "esc:waiter"), Vec::<Value>::new(), "{who:?}: nobody could write them yet");
+
+        // Whoever opens the log next adds them, once; a call whose host lives is not touched.
+        for round in 0..2 {
+            fits("ok", &call(&playground, "esc:good", "{}")).unwrap();
+            let found = records(&playground, "esc:waiter");
+            assert_eq!(found.len(), 2, "{who:?} in round {round}: {found:?}");
+            for record in &found {
+                assert_eq!((&record["decision"], &record["outcome"]), (&json!("allowed"), &json!("InternalError")));
+                assert!(record["message"].as_str().unwrap().starts_with("The host ended before this call did"));
+                assert!(
+                    !record["digests"]["confinement"].is_null() && !record.to_string().contains("424242"),
+                    "{record}"
+                );
+            }
+            assert_eq!(records(&playground, "esc:other"), Vec::<Value>::new(), "{who:?}");
+            assert_eq!(records(&playground, "esc:good").len(), 2 + round, "{who:?}: an ended call has its one record");
+        }
+        drop(lives.to.take());
+        lives.child.wait().unwrap();
+        assert_eq!(records(&playground, "esc:other").len(), 1, "{who:?}: the living host wrote its own");
+        let left = || fs::read_dir(playground.path("state/begun")).unwrap().count();
+        fits("ok", &call(&playground, "esc:good", "{}")).unwrap();
+        assert_eq!(left(), 0, "{who:?}: nothing is left beside the log");
+    });
+}

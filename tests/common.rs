@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use toolhost::executor::{Call, Context, Denials, Ending, Events, Executor, Outcome, Running, Usage};
 use toolhost::manifest::Language;
-use toolhost::service::{Arguments, CallRequest, Executors, Parts, Service, Settings, audit};
+use toolhost::service::{Arguments, CallRequest, Executors, Parts, Rules, Service, Settings, audit};
 use toolhost::{executor, policy, quantity, registry};
 
 /// An executor whose scripts are their file names.
@@ -163,8 +163,7 @@ pub fn world_with(more: impl FnOnce(&Path, &mut Executors)) -> World {
     let policies = policy::Policies::load_from(&root.join("sandbox-policies"), &root).unwrap();
     let service = Service::new(Parts {
         registry: Arc::new(registry),
-        policies: Arc::new(policies),
-        machine: Arc::new(machine()),
+        rules: Rules { policies: Arc::new(policies), machine: Arc::new(machine()) },
         executors,
         audit: audit::Log::new(root.join("state/audit.jsonl")),
         scripts: [scripts, tools].concat(),

@@ -169,8 +169,11 @@ async fn failures_are_results_a_model_can_act_on() {
         }
         let answer = client.call("no_such_tool", json!({})).await;
         assert_eq!(answer["error"]["code"], -32602, "{answer}");
+        // Not offered, and whoever calls it all the same is told why.
+        let listed = client.ask("tools/list", json!({})).await;
+        assert!(!listed.to_string().contains("fake__greedy"));
         let answer = client.call("fake__greedy", json!({})).await;
-        assert_eq!(answer["error"]["code"], -32602, "not offered");
+        assert!(answer["result"]["isError"] == true && text(&answer).contains("SecurityError"), "{answer}");
         let answer = client.ask("tools/list", json!({"cursor": "made-up"})).await;
         assert_eq!(answer["error"]["code"], -32602);
         let answer = client.ask("tools/list", json!({"cursor": ""})).await;

@@ -90,8 +90,7 @@ impl House {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         let service = Service::new(Parts {
             registry: Arc::new(registry),
-            policies: policies.clone(),
-            machine: machine.clone(),
+            rules: service::Rules { policies: policies.clone(), machine: machine.clone() },
             executors: Executors {
                 process: Some(scripts.clone()),
                 wasm: Some(wasm.clone()),

@@ -127,7 +127,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     // Policies that cannot be used are told with the files; what they would forbid is then not known.
     let launchers = host::launchers(settings)?;
     let rules = host::policies(settings).ok().map(|policies| {
-        let machine = Arc::new(host::machine(settings, &policies, &launchers));
+        let machine = Arc::new(host::machine(settings, &policies, launchers.counted()));
         (policies, machine)
     });
     let mut files = if args.paths.is_empty() || !paths.is_empty() {

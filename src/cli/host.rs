@@ -8,6 +8,7 @@ use super::words;
 use crate::executor::method::Methods;
 use crate::executor::process::{Launchers, Scripts, WasmWorkers};
 use crate::executor::wasm;
+use crate::fault::{Fault, Kind};
 use crate::service::runlog::{self, Level};
 use crate::service::{self, Executors, Parts, Service, audit};
 use crate::{executor, manifest, policy, registry, runtimes};
@@ -132,7 +133,7 @@ impl Tools {
         say_root(settings);
         let policies = policies(settings)?;
         let launchers = launchers(settings)?;
-        let machine = Arc::new(machine(settings, &policies, &launchers));
+        let machine = Arc::new(machine(settings, &policies, launchers.counted()));
         let snapshot = registry(settings, &policies, &machine)?.snapshot();
         let policies = Arc::new(snapshot.protect(&policies));
         Ok(Tools { snapshot, policies, machine, launchers })
@@ -152,14 +153,14 @@ impl Tools {
 }
 
 /// What this machine has: interpreters on PATH or named by a policy, and what the operator says it offers.
-pub fn machine(settings: &Settings, policies: &policy::Policies, launchers: &Launchers) -> policy::Machine {
+pub fn machine(settings: &Settings, policies: &policy::Policies, cgroup: bool) -> policy::Machine {
     let never_under = never_under(settings);
     let search = std::env::var_os("PATH").unwrap_or_default();
     policy::Machine {
         named_runtimes: named_runtimes(policies, &never_under),
         runtimes: runtimes::discover(&search, &never_under).runtimes,
         environment: offered(&settings.capabilities),
-        cgroup: launchers.counted(),
+        cgroup,
     }
 }
 
@@ -238,20 +239,48 @@ pub fn audit_log(settings: &Settings) -> anyhow::Result<audit::Log> {
 /// Everything, ready for calls.
 pub fn service(settings: &Settings) -> anyhow::Result<Arc<Service>> {
     let audit = audit_log(settings)?;
-    let policies = policies(settings)?;
     let launchers = launchers(settings)?;
-    let machine = Arc::new(machine(settings, &policies, &launchers));
+    let rules = rules(settings, launchers.counted())?;
     let mut calls = service::Settings::default();
     calls.running = settings.running_calls.unwrap_or(calls.running);
     Ok(Service::new(Parts {
-        registry: registry(settings, &policies, &machine)?,
-        machine,
-        policies,
+        registry: registry(settings, &rules.policies, &rules.machine)?,
+        rules,
         executors: executors(&launchers),
         audit,
         scripts: settings.bases(),
         settings: calls,
     }))
+}
+
+fn rules(settings: &Settings, cgroup: bool) -> anyhow::Result<service::Rules> {
+    let policies = policies(settings)?;
+    let machine = Arc::new(machine(settings, &policies, cgroup));
+    Ok(service::Rules { policies, machine })
+}
+
+/// Reads tools and policies anew, for a server that runs. The configuration stays what it was at the start.
+pub fn reload(settings: &Settings, service: &Service) {
+    let rules = rules(settings, service.counted()).map_err(|why| {
+        words::complain(&format!("toolhost: reload: {why}"));
+        Fault::new(
+            Kind::SecurityError,
+            "This host's policies cannot be read: no tool runs until the operator mends them.",
+        )
+        .person(why.to_string())
+    });
+    let obeyed = rules.is_ok();
+    for why in service.reload(rules) {
+        words::complain(&format!("toolhost: reload: {why}"));
+    }
+    if obeyed {
+        let snapshot = service.registry().snapshot();
+        let tools = snapshot.list(&registry::Filter::default()).len();
+        let skipped = snapshot.reports.iter().filter(|report| report.status == registry::Status::Skipped).count();
+        words::complain(&format!(
+            "toolhost: reloaded: {tools} tools, {skipped} files skipped (`toolhost check` says why)"
+        ));
+    }
 }
 
 /// Says so where the current folder stands in for a root that nobody named.
@@ -272,23 +301,26 @@ pub fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
 
 /// Waits for INT, TERM or HUP; the exit code says which.
 pub async fn stopped() -> ExitCode {
-    let kinds = [(SignalKind::interrupt(), 130), (SignalKind::terminate(), 143), (SignalKind::hangup(), 129)];
-    let waits = kinds.map(|(kind, code)| {
-        Box::pin(async move {
-            match signal(kind) {
-                Ok(mut signals) => {
-                    signals.recv().await;
-                }
-                Err(_) => std::future::pending().await,
-            }
-            code
-        })
-    });
-    let [interrupt, terminate, hangup] = waits;
     tokio::select! {
-        code = interrupt => ExitCode::from(code),
-        code = terminate => ExitCode::from(code),
-        code = hangup => ExitCode::from(code),
+        code = told_to_stop() => code,
+        () = received(SignalKind::hangup()) => ExitCode::from(129),
+    }
+}
+
+/// Waits for INT or TERM; the exit code says which.
+pub async fn told_to_stop() -> ExitCode {
+    tokio::select! {
+        () = received(SignalKind::interrupt()) => ExitCode::from(130),
+        () = received(SignalKind::terminate()) => ExitCode::from(143),
+    }
+}
+
+async fn received(kind: SignalKind) {
+    match signal(kind) {
+        Ok(mut signals) => {
+            signals.recv().await;
+        }
+        Err(_) => std::future::pending().await,
     }
 }
 

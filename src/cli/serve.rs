@@ -7,9 +7,13 @@ use super::host;
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
 use crate::registry;
+use crate::service::Service;
 use crate::service::runlog::Level;
 use crate::transport::mcp;
+use std::convert::Infallible;
 use std::process::ExitCode;
+use std::sync::Arc;
+use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 #[derive(Debug, clap::Args)]
@@ -33,25 +37,41 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     let runtime = host::runtime()?;
     let ended = runtime.block_on(async {
         let service = host::service(settings)?;
-        let ahead = service.clone();
-        tokio::spawn(async move {
-            for tool in ahead.registry().snapshot().list(&registry::Filter::default()) {
-                ahead.prepare(&tool.reference()).await;
-            }
-        });
         let stop = CancellationToken::new();
-        let serving = mcp::serve(service, user, tokio::io::stdin(), tokio::io::stdout(), stop.clone());
+        let serving = mcp::serve(service.clone(), user, tokio::io::stdin(), tokio::io::stdout(), stop.clone());
         tokio::pin!(serving);
         tokio::select! {
             ended = &mut serving => ended.map(|()| Exit::Ok.into()).map_err(|words| Refusal::new(Exit::Host, words).into()),
-            signal = host::stopped() => {
+            signal = host::told_to_stop() => {
                 stop.cancel();
                 let _ = serving.await;
                 anyhow::Ok(signal)
             }
+            never = kept_up(settings, service) => match never {},
         }
     });
     // A thread may still wait for standard input; nothing of a call is left.
     runtime.shutdown_background();
     ended
+}
+
+/// Keeps what tools need ready ahead of their calls, and reads tools and policies anew at each HUP.
+async fn kept_up(settings: &Settings, service: Arc<Service>) -> Infallible {
+    // One that comes during a reload is not lost: it is one more reload.
+    let mut hangups = signal(SignalKind::hangup()).ok();
+    loop {
+        let ahead = service.clone();
+        let preparing = tokio::spawn(async move {
+            for tool in ahead.registry().snapshot().list(&registry::Filter::default()) {
+                ahead.prepare(&tool.reference()).await;
+            }
+        });
+        match &mut hangups {
+            Some(hangups) => hangups.recv().await,
+            None => std::future::pending().await,
+        };
+        preparing.abort();
+        let (settings, service) = (settings.clone(), service.clone());
+        let _ = tokio::task::spawn_blocking(move || host::reload(&settings, &service)).await;
+    }
 }

@@ -119,6 +119,12 @@ impl Registry {
         result
     }
 
+    /// Asks every source again. Returns what failed; each failure keeps that source's old tools.
+    pub fn refresh(&self) -> Vec<String> {
+        let ids: Vec<String> = self.state().sources.iter().map(|entry| entry.source.id().to_owned()).collect();
+        ids.iter().filter_map(|id| self.refresh_source(id).err()).collect()
+    }
+
     /// Registers a tool of this process (B-002, B-006). `kind` is the `x-…` type its executor is registered for.
     pub fn register(&self, definition: Definition, kind: &str) -> Result<Arc<Tool>, Fault> {
         let mut state = self.state();

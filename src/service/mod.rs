@@ -21,6 +21,7 @@ mod trace;
 pub use arguments::Arguments;
 pub use contract::{ToolServiceError, ToolServiceRequest, ToolServiceResponse};
 pub use report::{Digests, Report};
+pub use standing::Rules;
 
 use crate::executor::method;
 use crate::manifest::{Handler, Language, Manifest};
@@ -49,8 +50,7 @@ pub struct Executors {
 /// What a service is made of.
 pub struct Parts {
     pub registry: Arc<registry::Registry>,
-    pub policies: Arc<policy::Policies>,
-    pub machine: Arc<policy::Machine>,
+    pub rules: Rules,
     pub executors: Executors,
     pub audit: audit::Log,
     /// The script base folders, for scripts that a call names.
@@ -89,7 +89,9 @@ pub struct Service {
     parts: Parts,
     guard: guard::Guard,
     scripts: script_digest::Cache,
-    /// What holds for the snapshot of the last call.
+    /// `Err`: they could not be read when they last should have been.
+    rules: Mutex<Result<Arc<Rules>, Fault>>,
+    /// What held for the last call.
     standing: Mutex<Option<Arc<Standing>>>,
 }
 
@@ -98,10 +100,12 @@ impl Service {
         let service = Arc::new(Service {
             guard: guard::Guard::new(parts.settings.running, parts.settings.waiting),
             scripts: script_digest::Cache::default(),
+            rules: Mutex::new(Ok(Arc::new(parts.rules.clone()))),
             standing: Mutex::default(),
             parts,
         });
-        service.parts.registry.answers_to(service.parts.policies.clone(), service.parts.machine.clone());
+        let Rules { policies, machine } = &service.parts.rules;
+        service.parts.registry.answers_to(policies.clone(), machine.clone());
         let runner: Weak<Service> = Arc::downgrade(&service);
         service.parts.executors.methods.bind(runner);
         service
@@ -110,6 +114,23 @@ impl Service {
     /// What can be called.
     pub fn registry(&self) -> &registry::Registry {
         &self.parts.registry
+    }
+
+    /// Takes new rules and asks every source of the registry anew; calls that run keep what they began under. Rules
+    /// that cannot be read allow nothing: no call starts until a reload brings some (E-016). Returns what failed.
+    pub fn reload(&self, rules: Result<Rules, Fault>) -> Vec<String> {
+        let rules = rules.map(Arc::new);
+        // First the rules: nothing new may run under old ones.
+        *self.rules.lock().unwrap_or_else(PoisonError::into_inner) = rules.clone();
+        if let Ok(rules) = rules {
+            self.parts.registry.answers_to(rules.policies.clone(), rules.machine.clone());
+        }
+        self.parts.registry.refresh()
+    }
+
+    /// Whether this host counts with a cgroup.
+    pub fn counted(&self) -> bool {
+        self.parts.rules.machine.cgroup
     }
 
     /// Runs one call. Dropping the future cancels, kills, reaps and records.
@@ -125,7 +146,7 @@ impl Service {
 
     /// Makes ready, ahead of its calls, what a tool needs made ready once (a WASI module: compiled code).
     pub async fn prepare(&self, reference: &str) {
-        let standing = self.standing();
+        let Ok(standing) = self.standing() else { return };
         let Ok(tool) = standing.snapshot.find(reference) else { return };
         let decided = standing.decided(&tool);
         if let (Ok(shape), Ok(executor)) = (&decided.decision.shape, self.executor(&tool.manifest.handler)) {
@@ -155,7 +176,7 @@ impl Service {
     async fn road(&self, request: CallRequest, trace: &mut Trace) -> Result<Value, Fault> {
         trace.owes(self.parts.audit.open()?);
         let _turn = self.guard.enter(&request.arguments).await?;
-        let standing = self.standing();
+        let standing = self.standing()?;
         let tool = standing.snapshot.find(&request.tool)?;
         let method = self.parts.executors.methods.find(&tool.manifest.handler);
         trace.found(&tool, method.as_ref().is_some_and(|method| method.speaks_envelope()));
@@ -190,20 +211,25 @@ impl Service {
     }
 
     /// What holds now. No tool may write a manifest or script of this moment.
-    fn standing(&self) -> Arc<Standing> {
+    fn standing(&self) -> Result<Arc<Standing>, Fault> {
+        let rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
         let snapshot = self.parts.registry.snapshot();
         let mut kept = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(standing) = kept.as_ref().filter(|standing| Arc::ptr_eq(&standing.snapshot, &snapshot)) {
-            return standing.clone();
+        let same = |kept: &&Arc<Standing>| Arc::ptr_eq(&kept.snapshot, &snapshot) && Arc::ptr_eq(&kept.rules, &rules);
+        if let Some(standing) = kept.as_ref().filter(same) {
+            return Ok(standing.clone());
         }
-        let standing = Arc::new(Standing::new(snapshot, &self.parts.policies, self.parts.machine.clone()));
+        let standing = Arc::new(Standing::new(snapshot, rules));
         *kept = Some(standing.clone());
-        standing
+        Ok(standing)
     }
 
     /// What keeps a tool from being called on this machine; empty = nothing.
     pub fn needs_of(&self, tool: &Arc<registry::Tool>) -> Vec<String> {
-        registry::needs_of(tool, &self.standing().decided(tool).decision)
+        match self.standing() {
+            Ok(standing) => registry::needs_of(tool, &standing.decided(tool).decision),
+            Err(fault) => vec![fault.message],
+        }
     }
 
     /// Loaded, but lacking something here: refused before anything is looked at (Q9).
@@ -219,7 +245,8 @@ impl Service {
 
     /// Whether a call could get as far as its executor: what is listed to agents.
     pub fn can_call(&self, tool: &Arc<registry::Tool>) -> bool {
-        let decided = self.standing().decided(tool);
+        let Ok(standing) = self.standing() else { return false };
+        let decided = standing.decided(tool);
         let decision = &decided.decision;
         let allowed = if decision.in_process { in_process(decision, None).is_ok() } else { decision.shape.is_ok() };
         allowed

@@ -91,10 +91,11 @@ impl Service {
             method::What::File { site, language } => (site, language, None),
             method::What::Source { language, code } => (nowhere(), language, Some(code)),
         };
-        let standing = self.standing();
+        let standing = self.standing().map_err(|fault| Box::new((None, fault)))?;
         let namers = self.namers(&site);
         let target = policy::RunTarget { site: site.clone(), language };
-        let decision = policy::decide_run(&target, &context.manifest, &namers, &standing.policies, &self.parts.machine);
+        let decision =
+            policy::decide_run(&target, &context.manifest, &namers, &standing.policies, &standing.rules.machine);
         let notes = policy::call_notes(&decision, timeout_ms);
         let decided = Event::Decided { policy: decision.policy.clone(), digest: decision.digest.clone(), notes };
         let refusal = |fault| Box::new((Some(decided.clone()), fault));

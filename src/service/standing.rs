@@ -1,17 +1,25 @@
-//! What holds as long as the registry does not change: the policies with every file of it protected, and what
-//! they decide about each tool.
+//! What holds as long as neither the registry nor the operator's rules change: the policies with every file of the
+//! registry protected, and what they decide about each tool.
 //!
-//! For: the road. In: a snapshot, policies, the machine. Out: a `Decided` per tool, found once.
-//! Never: outlives its snapshot, or holds anything that a call brings.
+//! For: the road. In: a snapshot, the rules. Out: a `Decided` per tool, found once.
+//! Never: outlives either, or holds anything that a call brings.
 
 use crate::{policy, registry};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+/// What the operator allows, and what this machine has.
+#[derive(Clone, Debug)]
+pub struct Rules {
+    pub policies: Arc<policy::Policies>,
+    pub machine: Arc<policy::Machine>,
+}
+
 pub(super) struct Standing {
     pub snapshot: Arc<registry::Snapshot>,
+    pub rules: Arc<Rules>,
+    /// Those of the rules, with the files of the snapshot protected.
     pub policies: Arc<policy::Policies>,
-    machine: Arc<policy::Machine>,
     /// By the address of the tool in the snapshot, which stays as long as this does.
     decided: Mutex<HashMap<usize, Arc<Decided>>>,
 }
@@ -23,19 +31,15 @@ pub(super) struct Decided {
 }
 
 impl Standing {
-    pub fn new(
-        snapshot: Arc<registry::Snapshot>,
-        policies: &policy::Policies,
-        machine: Arc<policy::Machine>,
-    ) -> Standing {
-        let policies = Arc::new(snapshot.protect(policies));
-        Standing { snapshot, policies, machine, decided: Mutex::default() }
+    pub fn new(snapshot: Arc<registry::Snapshot>, rules: Arc<Rules>) -> Standing {
+        let policies = Arc::new(snapshot.protect(&rules.policies));
+        Standing { snapshot, rules, policies, decided: Mutex::default() }
     }
 
     /// What policy decides about a tool of this snapshot.
     pub fn decided(&self, tool: &Arc<registry::Tool>) -> Arc<Decided> {
         let decide = || {
-            let decision = policy::decide(&tool.manifest, &tool.site, &self.policies, &self.machine);
+            let decision = policy::decide(&tool.manifest, &tool.site, &self.policies, &self.rules.machine);
             let shape_digest = decision.shape.as_ref().map(|shape| shape.digest()).unwrap_or_default();
             Arc::new(Decided { decision, shape_digest })
         };

@@ -12,6 +12,7 @@ mod listing;
 mod logs;
 mod names;
 mod places;
+mod reload;
 mod removal;
 mod swaps;
 
@@ -29,7 +30,7 @@ use toolhost::executor::method::Methods;
 use toolhost::executor::process::{Launchers, Scripts, WasmWorkers};
 use toolhost::executor::wasm;
 use toolhost::sandbox::identity;
-use toolhost::service::{Executors, Parts, Service, Settings, audit};
+use toolhost::service::{Executors, Parts, Rules, Service, Settings, audit};
 use toolhost::{policy, registry, runtimes};
 
 /// Where the playground's host looks for interpreters.
@@ -267,8 +268,10 @@ fn service(playground: &Playground, methods: Methods) -> Arc<Service> {
     let cache = wasm::Cache::open(&root.join("state/wasm")).unwrap();
     Service::new(Parts {
         registry: Arc::new(registry),
-        policies: Arc::new(policies),
-        machine: Arc::new(policy::Machine { runtimes: discovered.runtimes, ..policy::Machine::default() }),
+        rules: Rules {
+            policies: Arc::new(policies),
+            machine: Arc::new(policy::Machine { runtimes: discovered.runtimes, ..policy::Machine::default() }),
+        },
         executors: Executors {
             process: Some(Arc::new(Scripts::new(launchers.clone()))),
             wasm: Some(Arc::new(wasm::Wasm::new(workers, cache))),

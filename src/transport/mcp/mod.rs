@@ -92,15 +92,14 @@ impl Face {
         let mut listed: Vec<Arc<registry::Tool>> = snapshot
             .list(&registry::Filter::default())
             .into_iter()
-            .filter(|tool| self.service.can_call(tool))
             .filter(|tool| snapshot.find(&tool.manifest.id).is_ok_and(|chosen| chosen.reference() == tool.reference()))
             .collect();
         listed.sort_by(|a, b| a.manifest.id.cmp(&b.manifest.id));
         let names = Names::of(listed.iter().map(|tool| tool.manifest.id.as_str()));
         let mut tools: Vec<Tool> = listed
             .iter()
-            // Hidden tools are not offered; whoever knows the exact name may call one.
-            .filter(|tool| !tool.manifest.hidden)
+            // The others have a name all the same: whoever calls one is told why it cannot be, and a hidden one runs.
+            .filter(|tool| !tool.manifest.hidden && self.service.can_call(tool))
             .filter_map(|tool| Some(tools::tool(&tool.manifest, names.name(&tool.manifest.id)?)))
             .collect();
         tools.sort_by(|a, b| a.name.cmp(&b.name));

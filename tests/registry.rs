@@ -523,6 +523,41 @@ fn scripts_that_are_missing_or_forbidden_are_told_at_load() {
 }
 
 #[test]
+fn places_that_everybody_may_write_are_told_and_still_load() {
+    use std::os::unix::fs::PermissionsExt;
+    let world = World::new();
+    let mode = |path: &Path, mode| std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("mode");
+    let handler = json!({ "type": "external-script", "language": "python", "scriptPath": "a/main.py" });
+    let script = world.file("user_scripts/a/main.py", "pass\n");
+    let file = world.file("user_scripts/a/a.tool.json", manifest("t:a", "1.0.0", handler));
+    let base = world.path("user_scripts");
+    let told = |path: &Path, about: &Path| {
+        let snapshot = world.registry().snapshot();
+        let of = snapshot.reports.iter().filter(|report| report.path == path).flat_map(|report| &report.problems);
+        let words = format!("`chmod o-w '{}'`", about.display());
+        let found = of.filter(|p| p.code == Code::Security && p.severity == Severity::Warning).collect::<Vec<_>>();
+        assert!(found.iter().all(|p| p.message.contains(&words)), "{found:?}");
+        found.len()
+    };
+    assert_eq!((told(&file, &file), told(&base, &base)), (0, 0), "the control: nobody else may write");
+    for place in [&file, &script, &world.path("user_scripts/a")] {
+        let before = place.metadata().expect("there").permissions().mode();
+        mode(place, before | 0o002);
+        assert_eq!((told(&file, place), told(&base, place)), (1, 0), "{place:?}");
+        mode(place, before);
+    }
+    mode(&base, 0o777);
+    assert_eq!((told(&file, &base), told(&base, &base)), (0, 1));
+    assert_eq!((ids(&world.registry()), world.registry().snapshot().skipped()), (vec!["t:a@1.0.0".to_owned()], 0));
+    mode(&base, 0o1777);
+    assert_eq!(told(&base, &base), 0, "sticky: nobody replaces what is there");
+    mode(&base, 0o755);
+    mode(world.root.path(), 0o777);
+    let root = world.root.path().canonicalize().expect("root");
+    assert_eq!(told(&base, &root), 1, "the root above it");
+}
+
+#[test]
 fn check_tells_per_file() {
     let world = World::new();
     let good = world.method("tool-defs/good.tool.json", "custom:good", "1.0.0");

@@ -276,7 +276,7 @@ pub fn reload(settings: &Settings, service: &Service) {
     if obeyed {
         let snapshot = service.registry().snapshot();
         let tools = snapshot.list(&registry::Filter::default()).len();
-        let skipped = snapshot.reports.iter().filter(|report| report.status == registry::Status::Skipped).count();
+        let skipped = snapshot.skipped();
         words::complain(&format!(
             "toolhost: reloaded: {tools} tools, {skipped} files skipped (`toolhost check` says why)"
         ));

@@ -69,7 +69,7 @@ pub fn show(
         return writeln!(out, "{}", json_text(&Value::Array(listed), true));
     }
     if tools.is_empty() {
-        let skipped = snapshot.reports.iter().filter(|report| report.status == registry::Status::Skipped).count();
+        let skipped = snapshot.skipped();
         writeln!(out, "No tool.")?;
         if skipped > 0 {
             writeln!(out, "{skipped} file(s) were skipped: `toolhost check` says why.")?;

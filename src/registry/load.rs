@@ -4,7 +4,7 @@
 //! Out: the tools that are good, and one report for every file that looks like a manifest.
 //! Never: follows a link, waits on a pipe, reads more than a definition may be, stops at a bad file.
 
-use super::{Claim, Claimed, Discovery, FileReport, Source, Status, Tool, availability, beneath, scripts};
+use super::{Claim, Claimed, Discovery, FileReport, Source, Status, Tool, availability, beneath, scripts, shared};
 use crate::fault::Kind;
 use crate::manifest::{self, Code, Handler, Problem, Severity, Site, schema, text};
 use crate::quantity::{MAX_DEFINITION_BYTES, MAX_SCAN_DEPTH, MAX_SCAN_ENTRIES};
@@ -114,6 +114,7 @@ impl DirectToolLoader {
                 return unloaded(Some(reference), problems);
             }
         };
+        warnings.extend(shared::tool(&site));
         let problems = warnings.clone();
         let report = FileReport { path: path.clone(), status: Status::Loaded, tool: Some(reference), problems };
         let availability = availability::of_manifest(&manifest);
@@ -243,6 +244,9 @@ fn scan(base: &Path, seen: &mut BTreeSet<PathBuf>, candidates: &mut Vec<Candidat
             return;
         }
     };
+    if let Some(warning) = shared::base(&path) {
+        discovery.reports.push(skipped(path.clone(), warning));
+    }
     let base = Arc::new(Base { path, folder });
     let walk = walkdir::WalkDir::new(&base.path)
         .follow_links(false)

@@ -11,6 +11,7 @@ mod fence;
 mod load;
 pub mod scripts;
 mod settle;
+mod shared;
 mod snapshot;
 mod store;
 

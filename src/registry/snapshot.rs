@@ -65,6 +65,12 @@ pub(super) struct Parts {
 }
 
 impl Snapshot {
+    /// How many files are not loaded because something is wrong with them.
+    pub fn skipped(&self) -> usize {
+        let wrong = |report: &&FileReport| report.problems.iter().any(|problem| problem.severity == Severity::Error);
+        self.reports.iter().filter(|report| report.status == Status::Skipped).filter(wrong).count()
+    }
+
     pub(super) fn new(parts: Parts) -> Snapshot {
         let Parts { tools, disabled, reports, warnings, sources, written, withheld, claims } = parts;
         let mut by_id: BTreeMap<String, Vec<Arc<Tool>>> = BTreeMap::new();

@@ -1,0 +1,38 @@
+//! Who else can change a tool. Nobody is refused for it: a shared folder may be meant, and its tools get no more than
+//! policy grants them; but it is said.
+//!
+//! For: the loader. In: where a tool lies. Out: a warning with the mend. Never: follows a link.
+
+use super::load::problem;
+use crate::manifest::{Code, Problem, Severity, Site, text};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+const WORLD_WRITABLE: u32 = 0o002;
+const STICKY: u32 = 0o1000;
+
+/// A tool's own files and folder.
+pub(super) fn tool(site: &Site) -> Option<Problem> {
+    let own = [Some(site.manifest.as_path()), site.script.as_deref(), Some(site.folder.as_path())];
+    own.into_iter().flatten().find(|place| anyone_writes(place)).map(warning)
+}
+
+/// A base folder, and those above it: whoever can rename there puts other tools in its place.
+pub(super) fn base(folder: &Path) -> Option<Problem> {
+    folder.ancestors().find(|place| anyone_writes(place)).map(warning)
+}
+
+fn anyone_writes(place: &Path) -> bool {
+    place.symlink_metadata().is_ok_and(|facts| {
+        // In a sticky folder (/tmp) others can add names, not replace those that are there.
+        let sticky = facts.is_dir() && facts.mode() & STICKY != 0;
+        !facts.is_symlink() && !sticky && facts.mode() & WORLD_WRITABLE != 0
+    })
+}
+
+fn warning(place: &Path) -> Problem {
+    let shown = text::printable(&place.to_string_lossy());
+    let message =
+        format!("everybody on this machine may write {shown}, and so change what runs here: `chmod o-w '{shown}'`");
+    problem(Severity::Warning, Code::Security, message)
+}

@@ -149,7 +149,7 @@ fn from_script(scripts_folder: &Path, id: &str, name: &str, script: &Path) -> an
         .file_name()
         .and_then(|file| file.to_str())
         .with_context(|| format!("{shown} has no usable file name"))?;
-    let language = Language::from_file_name(file).with_context(|| {
+    let language = Language::of_file_name(file).first().copied().with_context(|| {
         format!(
             "{shown}: its language must show in its name; rename it to end in .py, .js, .mjs, .cjs, .ts, .wasm or .wat"
         )

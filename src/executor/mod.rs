@@ -12,6 +12,7 @@ pub mod process;
 pub mod wasm;
 pub use outcome::*;
 
+use crate::quantity::Limit;
 use crate::{fault, manifest, policy};
 use serde_json::Value;
 use std::future::Future;
@@ -42,6 +43,19 @@ pub struct Call {
     pub input: Value,
     /// `None` for what runs in this process (service methods, extensions).
     pub confinement: Option<policy::Confinement>,
+}
+
+impl Call {
+    /// The input as a tool reads it. `Ok(Err)`: it, or the source that came with it, is over the limit.
+    fn input_within(&self, confinement: &policy::Confinement) -> Result<Result<Vec<u8>, Ending>, fault::Fault> {
+        let input = serde_json::to_vec(&self.input).map_err(|e| {
+            fault::Fault::new(fault::Kind::InternalError, "the input cannot be written").person(e.to_string())
+        })?;
+        let allowed = confinement.shape.limits.get(Limit::InputBytes);
+        let source = confinement.per_call.source.as_ref().map_or(0, String::len);
+        let fits = input.len().max(source) as u64 <= allowed;
+        Ok(if fits { Ok(input) } else { Err(Ending::OverLimit { limit: Limit::InputBytes, allowed }) })
+    }
 }
 
 /// Where log lines (and later chunks and progress) go while a call runs.

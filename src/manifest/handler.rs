@@ -57,7 +57,7 @@ fn script<'d>(reader: &mut Reader<'d>, map: &'d Object) -> Option<Handler> {
     }
     let (script_path, language) = (script_path?, language?);
     if !language.fits_file_name(script_path) {
-        let of_file = Language::from_file_name(script_path).map_or("another language", Language::name);
+        let of_file = Language::of_file_name(script_path).first().map_or("another language", |of_file| of_file.name());
         let message =
             format!("the language is {} but the file name says {of_file}: one of them is wrong", language.name());
         reader.error(Code::Schema, "/handler/language", message);

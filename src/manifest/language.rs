@@ -29,24 +29,23 @@ impl Language {
         }
     }
 
-    /// From a script's file name (Q15).
-    pub fn from_file_name(name: &str) -> Option<Language> {
-        match name.rsplit_once('.')?.1 {
-            "py" => Some(Language::Python),
-            "js" | "mjs" | "cjs" => Some(Language::Nodejs),
-            "ts" => Some(Language::Bun),
-            "wasm" | "wat" => Some(Language::Wasm),
-            _ => None,
+    /// The languages a script of this name can be (Q15), the likeliest first; empty where the name does not say.
+    /// Bun runs what Node runs.
+    pub fn of_file_name(name: &str) -> &'static [Language] {
+        let ending = name.rsplit_once('.').map(|(_, ending)| ending.to_ascii_lowercase());
+        match ending.as_deref() {
+            Some("py") => &[Language::Python],
+            Some("js" | "mjs" | "cjs") => &[Language::Nodejs, Language::Bun],
+            Some("ts" | "mts" | "cts" | "tsx" | "jsx") => &[Language::Bun],
+            Some("wasm" | "wat") => &[Language::Wasm],
+            _ => &[],
         }
     }
 
-    /// Can this language run that file? Names that say nothing fit every language; Bun runs what Node runs,
-    /// and newer Nodes run plain TypeScript.
+    /// May a manifest name this language for that file? Names that say nothing fit every language, and an author
+    /// may know that the Node of the machine is new enough to run plain TypeScript.
     pub fn fits_file_name(self, name: &str) -> bool {
-        match Language::from_file_name(name) {
-            None => true,
-            Some(Language::Nodejs | Language::Bun) => matches!(self, Language::Nodejs | Language::Bun),
-            Some(of_file) => of_file == self,
-        }
+        let named = Language::of_file_name(name);
+        named.is_empty() || named.contains(&self) || (self == Language::Nodejs && named.contains(&Language::Bun))
     }
 }

@@ -10,7 +10,6 @@ use crate::{executor, fault, quantity};
 use fault::{Fault, Kind};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
-use std::path::Path;
 
 /// The two methods of the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,18 +146,6 @@ fn texts(value: &Value) -> Option<BTreeMap<String, String>> {
     fields.iter().map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned()))).collect()
 }
 
-/// The languages a file of this name can be; empty where the name does not say.
-fn languages_of_name(script_path: &str) -> &'static [Language] {
-    let extension = Path::new(script_path).extension().and_then(|e| e.to_str()).unwrap_or("").to_ascii_lowercase();
-    match extension.as_str() {
-        "py" => &[Language::Python],
-        "js" | "mjs" | "cjs" => &[Language::Nodejs, Language::Bun],
-        "ts" | "mts" | "cts" | "tsx" | "jsx" => &[Language::Bun],
-        "wasm" | "wat" => &[Language::Wasm],
-        _ => &[],
-    }
-}
-
 /// Handler, then input, then file name (Q15). Where two of them disagree the call is refused: running a
 /// script under another interpreter than the one somebody named would surprise one of them.
 pub fn language_of(fixed: Option<Language>, asked: Option<Language>, script_path: &str) -> Result<Language, Fault> {
@@ -172,7 +159,7 @@ pub fn language_of(fixed: Option<Language>, asked: Option<Language>, script_path
             fixed.name()
         ));
     }
-    let named = languages_of_name(script_path);
+    let named = Language::of_file_name(script_path);
     match fixed.or(asked) {
         Some(language) if named.is_empty() || named.contains(&language) => Ok(language),
         Some(language) => conflict(format!(

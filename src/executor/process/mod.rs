@@ -51,14 +51,10 @@ impl Executor for Scripts {
             let Some(confinement) = &call.confinement else {
                 return Err(Fault::new(Kind::InternalError, "a script without a confinement"));
             };
-            let input = serde_json::to_vec(&call.input)
-                .map_err(|e| Fault::new(Kind::InternalError, "the input cannot be written").person(e.to_string()))?;
-            let allowed = confinement.shape.limits.get(Limit::InputBytes);
-            let source = confinement.per_call.source.as_ref().map_or(0, String::len);
-            if input.len().max(source) as u64 > allowed {
-                let ending = Ending::OverLimit { limit: Limit::InputBytes, allowed };
-                return Ok(outcome(ending, &confinement.shape, started));
-            }
+            let input = match call.input_within(confinement)? {
+                Ok(input) => input,
+                Err(ending) => return Ok(outcome(ending, &confinement.shape, started)),
+            };
             tokio::select! {
                 biased;
                 // The other branch is dropped, and with it the launcher and the tool.

@@ -28,7 +28,6 @@ pub use cache::Cache;
 use super::clock::Clock;
 use super::idle::Idle;
 use super::{Call, Context, Ending, Event, Events, Executor, Outcome, Running, Walls, answer};
-use crate::quantity::Limit;
 use crate::{fault, policy};
 use frame::End;
 use session::{Answer, Lost, Session};
@@ -159,16 +158,13 @@ impl Wasm {
     }
 
     async fn work(&self, call: &Call, events: &Events, came: Instant) -> Result<Outcome, fault::Fault> {
-        let Some(policy::Confinement { shape, per_call }) = &call.confinement else {
+        let Some(confinement @ policy::Confinement { shape, per_call }) = &call.confinement else {
             return Err(fault::Fault::new(fault::Kind::InternalError, "a wasm tool without a confinement"));
         };
-        let input = serde_json::to_vec(&call.input).map_err(|e| {
-            fault::Fault::new(fault::Kind::InternalError, "the input cannot be written").person(e.to_string())
-        })?;
-        let allowed = shape.limits.get(Limit::InputBytes);
-        if input.len() as u64 > allowed {
-            return Ok(outcome(Ending::OverLimit { limit: Limit::InputBytes, allowed }));
-        }
+        let input = match call.input_within(confinement)? {
+            Ok(input) => input,
+            Err(ending) => return Ok(outcome(ending)),
+        };
         let clock = Clock::new(came, per_call.timeout_ms);
         let compiling = self.library.prepare(&self.workers, shape, per_call.source.as_deref());
         let prepared = clock.prepare("the tool is still being compiled", compiling).await?;

@@ -28,6 +28,7 @@ mod scratch;
 mod seccomp;
 mod session;
 mod sys;
+pub use sys::lstat;
 mod view;
 
 use nix::errno::Errno;

@@ -7,14 +7,18 @@
 
 pub use super::begun::BEGUN;
 use super::begun::{self, Begun};
-use crate::{fault, policy};
+
+use crate::{fault, policy, sandbox};
 use fault::{Fault, Kind};
 use nix::fcntl::{FallocateFlags, OFlag};
+use nix::sys::stat::{self, SFlag};
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::HashSet;
-use std::fs::{DirBuilder, File, Metadata, OpenOptions};
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::ffi::CString;
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -40,7 +44,7 @@ pub struct Log {
 #[derive(Debug)]
 struct Kept {
     file: File,
-    device: u64,
+    device: (u32, u32),
     inode: u64,
     /// How far blocks are set aside, bytes from its start.
     reserved: Mutex<u64>,
@@ -86,11 +90,11 @@ impl Log {
     fn opened(&self) -> Result<Arc<Kept>, String> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         // Whoever moved the log away, or opened it to others, finds that out at the next call.
-        let now = self.path.symlink_metadata().ok();
-        let same = |log: &&Arc<Kept>| now.as_ref().is_some_and(|now| (now.dev(), now.ino()) == (log.device, log.inode));
-        if let (Some(log), Some(now)) = (kept.as_ref().filter(same), &now) {
-            trustworthy(now)?;
-            log.reserve(now.len(), Arc::strong_count(log))?;
+        let now = CString::new(self.path.as_os_str().as_bytes()).ok().and_then(|path| sandbox::lstat(&path).ok());
+        let same = |log: &&Arc<Kept>| now.is_some_and(|now| (now.device, now.inode) == (log.device, log.inode));
+        if let (Some(log), Some(now)) = (kept.as_ref().filter(same), now) {
+            trustworthy(now.mode, now.owner)?;
+            log.reserve(now.size, Arc::strong_count(log))?;
             return Ok(log.clone());
         }
         let log = Arc::new(self.anew()?);
@@ -113,11 +117,11 @@ impl Log {
             .open(&self.path)
             .map_err(|e| e.to_string())?;
         let facts = file.metadata().map_err(|e| e.to_string())?;
-        trustworthy(&facts)?;
+        trustworthy(facts.mode(), facts.uid())?;
         let begun = Begun::beside(&self.path).map_err(|e| format!("calls under way cannot be kept beside it: {e}"))?;
         let log = Kept {
             file,
-            device: facts.dev(),
+            device: (stat::major(facts.dev()) as u32, stat::minor(facts.dev()) as u32),
             inode: facts.ino(),
             reserved: Mutex::default(),
             end: Mutex::default(),
@@ -247,7 +251,8 @@ impl Kept {
         // A line that another call is writing right now is not torn.
         let mut end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
         let mut line = String::with_capacity(record.len() + 2);
-        let before = self.file.metadata()?.len();
+        // Its end, and not its times: a kernel that was asked for those writes them anew with the next record.
+        let before = (&self.file).seek(SeekFrom::End(0))?;
         if before != *end && self.torn(before) {
             line.push('\n');
         }
@@ -297,15 +302,15 @@ fn refusal(log: &Path, why: &str) -> Fault {
 }
 
 /// Whether a file may take records: nobody else may have written it.
-pub(super) fn trustworthy(facts: &Metadata) -> Result<(), String> {
-    if !facts.is_file() {
+pub(super) fn trustworthy(mode: u32, owner: u32) -> Result<(), String> {
+    if mode & SFlag::S_IFMT.bits() != SFlag::S_IFREG.bits() {
         return Err("it is not a regular file".into());
     }
     let me = nix::unistd::geteuid().as_raw();
-    if facts.uid() != me && facts.uid() != 0 {
+    if owner != me && owner != 0 {
         return Err("it belongs to another user".into());
     }
-    if facts.mode() & 0o022 != 0 {
+    if mode & 0o022 != 0 {
         return Err("others may write it; run `chmod go-w` on it".into());
     }
     Ok(())

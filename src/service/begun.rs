@@ -109,7 +109,8 @@ fn of_the_dead(path: &Path) -> io::Result<Option<Flock<File>>> {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(e),
     };
-    if trustworthy(&file.metadata()?).is_err() {
+    let facts = file.metadata()?;
+    if trustworthy(facts.mode(), facts.uid()).is_err() {
         return Ok(None);
     }
     let Ok(file) = Flock::lock(file, FlockArg::LockExclusiveNonblock) else { return Ok(None) };

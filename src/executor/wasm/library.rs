@@ -34,7 +34,7 @@ pub struct Library {
     cache: Cache,
     fingerprint: OnceLock<Result<[u8; 32], String>>,
     /// File as it was seen → SHA-256 of its content.
-    files: Remembered<PathBuf, (Stamp, [u8; 32])>,
+    files: Remembered<PathBuf, (Stamp, [u8; 32], String)>,
     opened: Remembered<String, Code>,
     /// Modules that will never run, and why.
     refused: Remembered<(String, Option<String>), String>,
@@ -55,6 +55,8 @@ struct Stamp {
 /// A module on its way: what it is, and its bytes if they were read already.
 struct Found {
     sum: [u8; 32],
+    /// The name of its compiled code.
+    key: String,
     bytes: Option<Vec<u8>>,
 }
 
@@ -80,21 +82,23 @@ impl Library {
         source: Option<&str>,
     ) -> Result<Prepared, fault::Fault> {
         let found = match (source, &shape.script) {
-            (Some(source), _) => Found { sum: Sha256::digest(source).into(), bytes: Some(source.as_bytes().to_vec()) },
-            (None, Some(script)) => self.find(script).await.map_err(|e| unreadable(script, &e))?,
+            (Some(source), _) => {
+                let sum = Sha256::digest(source).into();
+                Found { sum, key: self.key(sum)?, bytes: Some(source.as_bytes().to_vec()) }
+            }
+            (None, Some(script)) => self.find(script).await?,
             (None, None) => {
                 return Err(fault::Fault::new(fault::Kind::InternalError, "a wasm tool without a module"));
             }
         };
-        let key = self.key(found.sum)?;
-        if let Some(known) = self.known(&key, shape) {
+        if let Some(known) = self.known(&found.key, shape) {
             return known;
         }
-        let turn = Arc::clone(lock(&self.under_way).entry(key.clone()).or_default());
+        let turn = Arc::clone(lock(&self.under_way).entry(found.key.clone()).or_default());
         let turn = turn.lock_owned().await;
-        let prepared = match self.known(&key, shape) {
+        let prepared = match self.known(&found.key, shape) {
             Some(known) => known,
-            None => self.obtain(workers, shape, found, key, turn).await,
+            None => self.obtain(workers, shape, found, turn).await,
         };
         lock(&self.under_way).retain(|_, turn| Arc::strong_count(turn) > 1);
         prepared
@@ -114,19 +118,19 @@ impl Library {
         workers: &Arc<dyn Workers>,
         shape: &policy::Shape,
         found: Found,
-        key: String,
         turn: tokio::sync::OwnedMutexGuard<()>,
     ) -> Result<Prepared, fault::Fault> {
+        let Found { sum, key, bytes } = found;
         let (this, name) = (Arc::clone(self), key.clone());
         // An entry may be large, and is read whole to be verified.
         if let Ok(Some(code)) = tokio::task::spawn_blocking(move || this.cache.get(&name)).await {
             self.opened.put(key.clone(), code.clone());
             return Ok(Prepared { key, code });
         }
-        let module = match (found.bytes, &shape.script) {
+        let module = match (bytes, &shape.script) {
             (Some(bytes), _) => bytes,
             (None, Some(script)) => match read(script).await {
-                Ok((_, sum, bytes)) if sum == found.sum => bytes,
+                Ok((_, now, bytes)) if now == sum => bytes,
                 Ok(_) => return Err(unreadable(script, &changed())),
                 Err(e) => return Err(unreadable(script, &e)),
             },
@@ -176,15 +180,16 @@ impl Library {
     }
 
     /// Which module a file holds now; reads it only if it changed.
-    async fn find(&self, script: &Path) -> io::Result<Found> {
+    async fn find(&self, script: &Path) -> Result<Found, fault::Fault> {
         // Looked at, not opened: the stamp tells the file that was read before, whichever way the path leads to it.
-        let now = Stamp::of(&script.symlink_metadata()?)?;
+        let now = script.symlink_metadata().and_then(|facts| Stamp::of(&facts)).map_err(|e| unreadable(script, &e))?;
         match self.files.get(&script.to_owned()) {
-            Some((stamp, sum)) if stamp == now => Ok(Found { sum, bytes: None }),
+            Some((stamp, sum, key)) if stamp == now => Ok(Found { sum, key, bytes: None }),
             _ => {
-                let (stamp, sum, bytes) = read(script).await?;
-                self.files.put(script.to_owned(), (stamp, sum));
-                Ok(Found { sum, bytes: Some(bytes) })
+                let (stamp, sum, bytes) = read(script).await.map_err(|e| unreadable(script, &e))?;
+                let key = self.key(sum)?;
+                self.files.put(script.to_owned(), (stamp, sum, key.clone()));
+                Ok(Found { sum, key, bytes: Some(bytes) })
             }
         }
     }

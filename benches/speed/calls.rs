@@ -107,8 +107,14 @@ pub async fn run(executor: &dyn Executor, tool: &Tool, input: &Value) -> (Durati
     let (events, _kept) = tokio::sync::mpsc::unbounded_channel();
     let call = tool.call(input);
     let started = Instant::now();
-    let context =
-        Context { id: "bench".into(), user: "bench".into(), cancel: CancellationToken::new(), started, depth: 0 };
+    let context = Context {
+        id: "bench".into(),
+        user: "bench".into(),
+        cancel: CancellationToken::new(),
+        started,
+        depth: 0,
+        ran: Default::default(),
+    };
     let ended = executor.run(&context, call, &events).await;
     (started.elapsed(), ended)
 }

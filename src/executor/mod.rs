@@ -17,7 +17,7 @@ use crate::{fault, manifest, policy};
 use serde_json::Value;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -32,6 +32,8 @@ pub struct Context {
     pub started: Instant,
     /// How many service methods stand above this call (a façade may not call itself for ever).
     pub depth: u32,
+    /// SHA-256 in hex of the very script that ran, from an executor that knows it.
+    pub ran: Arc<OnceLock<String>>,
 }
 
 /// One execution asked for.

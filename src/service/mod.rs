@@ -267,8 +267,7 @@ impl Service {
         let confinement = policy::confine(decision, asked_ms, None)?;
         input_fits(&confinement, input)?;
         self.parts.audit.keep(&confinement.shape, shape_digest)?;
-        let script = confinement.shape.script.as_deref().and_then(|script| self.scripts.of(script));
-        trace.confined(&confinement, shape_digest.clone(), script);
+        trace.confined(&confinement, shape_digest.clone(), self.scripts.of(&confinement.shape));
         Ok(confinement)
     }
 
@@ -314,6 +313,7 @@ impl Service {
             cancel,
             started: trace.started,
             depth: 0,
+            ran: Arc::default(),
         };
         let (events, mut heard) = mpsc::unbounded_channel();
         trace.running()?;
@@ -333,6 +333,9 @@ impl Service {
         while let Ok(event) = heard.try_recv() {
             self.heard(event, trace);
         }
+        if let Some(digest) = context.ran.get() {
+            trace.ran_script(digest.clone());
+        }
         if outcome.as_ref().is_err_and(|fault| matches!(fault.kind, Kind::SecurityError | Kind::CapabilityError)) {
             // The executor looked at what was granted and refused: nothing was started.
             trace.never_ran();
@@ -345,8 +348,7 @@ impl Service {
             executor::Event::Log(line) => trace.log(&line),
             executor::Event::Decided { policy, digest, notes } => trace.decided(&policy, &digest, notes),
             executor::Event::Confined { confinement } => {
-                let script = confinement.shape.script.as_deref().and_then(|script| self.scripts.of(script));
-                trace.confined(&confinement, confinement.shape.digest(), script);
+                trace.confined(&confinement, confinement.shape.digest(), self.scripts.of(&confinement.shape));
             }
         }
     }

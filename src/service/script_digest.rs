@@ -3,12 +3,12 @@
 //! For: the road. In: the path of a script. Out: SHA-256 in hex, or nothing where it cannot be read.
 //! Never: decides anything; what runs is what the executor opens.
 
-use crate::manifest;
+use crate::{manifest, policy};
 use std::collections::HashMap;
 use std::fs::{File, Metadata};
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Larger scripts have no digest in reports.
@@ -40,7 +40,9 @@ pub(super) struct Cache {
 }
 
 impl Cache {
-    pub fn of(&self, script: &Path) -> Option<Script> {
+    /// `None` also for modules: their executor tells what it ran.
+    pub fn of(&self, shape: &policy::Shape) -> Option<Script> {
+        let script = shape.script.as_deref().filter(|_| shape.runtime.language != manifest::Language::Wasm)?;
         let found = |stamp, digest| Some(Script { path: script.to_owned(), stamp, digest });
         let seen = stamp(&script.symlink_metadata().ok()?);
         if let Some((_, digest)) = self.known().get(script).filter(|(was, _)| *was == seen) {

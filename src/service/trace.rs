@@ -190,6 +190,12 @@ impl Trace {
         kept
     }
 
+    /// What runs, as the executor knows it.
+    pub fn ran_script(&mut self, digest: String) {
+        self.digests.script = Some(digest);
+        self.script = None;
+    }
+
     /// It was refused after all.
     pub fn never_ran(&mut self) {
         self.ran = false;

@@ -242,6 +242,10 @@ fn one_tool_in_four_engines() {
                 if let Err(why) = fits(row.wanted, &ended) {
                     wrong.push(format!("{}, {engine}: {why}", row.name));
                 }
+                let ran = toolhost::manifest::sha256_hex(script(row, engine).as_bytes());
+                if ended.out["digests"]["script"] != ran.as_str() {
+                    wrong.push(format!("{}, {engine}: the digest of the script is {}", row.name, ended.out["digests"]));
+                }
                 let likeness = likeness(&ended.out, ended.code);
                 match &first {
                     None => first = Some((engine, likeness)),

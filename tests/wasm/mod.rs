@@ -195,6 +195,7 @@ fn context() -> Context {
         cancel: tokio_util::sync::CancellationToken::new(),
         started: Instant::now(),
         depth: 0,
+        ran: Arc::default(),
     }
 }
 

@@ -8,7 +8,8 @@ use super::compile::{self, Failure, MAX_MODULE_BYTES};
 use super::{Workers, engine};
 use crate::{fault, policy};
 use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
-use sha2::{Digest, Sha256};
+
+use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::fs::{File, Metadata};
 use std::hash::Hash;
@@ -34,7 +35,7 @@ pub struct Library {
     cache: Cache,
     fingerprint: OnceLock<Result<[u8; 32], String>>,
     /// File as it was seen → SHA-256 of its content.
-    files: Remembered<PathBuf, (Stamp, [u8; 32], String)>,
+    files: Remembered<PathBuf, (Stamp, String, String)>,
     opened: Remembered<String, Code>,
     /// Modules that will never run, and why.
     refused: Remembered<(String, Option<String>), String>,
@@ -53,8 +54,9 @@ struct Stamp {
 }
 
 /// A module on its way: what it is, and its bytes if they were read already.
-struct Found {
-    sum: [u8; 32],
+pub struct Found {
+    /// SHA-256 in hex.
+    pub digest: String,
     /// The name of its compiled code.
     key: String,
     bytes: Option<Vec<u8>>,
@@ -73,24 +75,14 @@ impl Library {
         }
     }
 
-    /// Compiled code of the tool's module; compiles only what no cache entry holds. A compiler that runs already
+    /// Compiled code of a module; compiles only what no cache entry holds. A compiler that runs already
     /// goes on when its caller does not wait for it, so that the next one finds what it made.
     pub async fn prepare(
         self: &Arc<Self>,
         workers: &Arc<dyn Workers>,
         shape: &policy::Shape,
-        source: Option<&str>,
+        found: Found,
     ) -> Result<Prepared, fault::Fault> {
-        let found = match (source, &shape.script) {
-            (Some(source), _) => {
-                let sum = Sha256::digest(source).into();
-                Found { sum, key: self.key(sum)?, bytes: Some(source.as_bytes().to_vec()) }
-            }
-            (None, Some(script)) => self.find(script).await?,
-            (None, None) => {
-                return Err(fault::Fault::new(fault::Kind::InternalError, "a wasm tool without a module"));
-            }
-        };
         if let Some(known) = self.known(&found.key, shape) {
             return known;
         }
@@ -106,7 +98,7 @@ impl Library {
 
     /// What this process found out before.
     fn known(&self, key: &str, shape: &policy::Shape) -> Option<Result<Prepared, fault::Fault>> {
-        if let Some(code) = self.opened.get(&key.to_owned()) {
+        if let Some(code) = self.opened.get(key) {
             return Some(Ok(Prepared { key: key.to_owned(), code }));
         }
         self.refused.get(&(key.to_owned(), shape.entry_point.clone())).map(|why| Err(refusal(&why)))
@@ -120,7 +112,7 @@ impl Library {
         found: Found,
         turn: tokio::sync::OwnedMutexGuard<()>,
     ) -> Result<Prepared, fault::Fault> {
-        let Found { sum, key, bytes } = found;
+        let Found { digest, key, bytes } = found;
         let (this, name) = (Arc::clone(self), key.clone());
         // An entry may be large, and is read whole to be verified.
         if let Ok(Some(code)) = tokio::task::spawn_blocking(move || this.cache.get(&name)).await {
@@ -130,7 +122,7 @@ impl Library {
         let module = match (bytes, &shape.script) {
             (Some(bytes), _) => bytes,
             (None, Some(script)) => match read(script).await {
-                Ok((_, now, bytes)) if now == sum => bytes,
+                Ok((_, now, bytes)) if now == digest => bytes,
                 Ok(_) => return Err(unreadable(script, &changed())),
                 Err(e) => return Err(unreadable(script, &e)),
             },
@@ -179,22 +171,32 @@ impl Library {
         Ok(code)
     }
 
-    /// Which module a file holds now; reads it only if it changed.
-    async fn find(&self, script: &Path) -> Result<Found, fault::Fault> {
+    /// The tool's module: source that came with the call, or what its file holds now, read only if it changed.
+    pub async fn find(&self, shape: &policy::Shape, source: Option<&str>) -> Result<Found, fault::Fault> {
+        let script = match (source, &shape.script) {
+            (Some(source), _) => {
+                let digest = crate::manifest::sha256_hex(source.as_bytes());
+                return Ok(Found { key: self.key(&digest)?, digest, bytes: Some(source.as_bytes().to_vec()) });
+            }
+            (None, Some(script)) => script,
+            (None, None) => {
+                return Err(fault::Fault::new(fault::Kind::InternalError, "a wasm tool without a module"));
+            }
+        };
         // Looked at, not opened: the stamp tells the file that was read before, whichever way the path leads to it.
         let now = script.symlink_metadata().and_then(|facts| Stamp::of(&facts)).map_err(|e| unreadable(script, &e))?;
-        match self.files.get(&script.to_owned()) {
-            Some((stamp, sum, key)) if stamp == now => Ok(Found { sum, key, bytes: None }),
+        match self.files.get(script) {
+            Some((stamp, digest, key)) if stamp == now => Ok(Found { digest, key, bytes: None }),
             _ => {
-                let (stamp, sum, bytes) = read(script).await.map_err(|e| unreadable(script, &e))?;
-                let key = self.key(sum)?;
-                self.files.put(script.to_owned(), (stamp, sum, key.clone()));
-                Ok(Found { sum, key, bytes: Some(bytes) })
+                let (stamp, digest, bytes) = read(script).await.map_err(|e| unreadable(script, &e))?;
+                let key = self.key(&digest)?;
+                self.files.put(script.clone(), (stamp, digest.clone(), key.clone()));
+                Ok(Found { digest, key, bytes: Some(bytes) })
             }
         }
     }
 
-    fn key(&self, module: [u8; 32]) -> Result<String, fault::Fault> {
+    fn key(&self, digest: &str) -> Result<String, fault::Fault> {
         let fingerprint =
             self.fingerprint.get_or_init(|| engine::fingerprint().map_err(|e| format!("{e:#}"))).as_ref().map_err(
                 |e| {
@@ -202,7 +204,7 @@ impl Library {
                         .person(format!("wasmtime does not start: {e}"))
                 },
             )?;
-        Ok(crate::manifest::sha256_hex(&[module, *fingerprint].concat()))
+        Ok(crate::manifest::sha256_hex(&[digest.as_bytes(), fingerprint].concat()))
     }
 }
 
@@ -230,7 +232,7 @@ fn open(path: &Path) -> io::Result<File> {
 }
 
 /// Reads a module whole, off the runtime's threads: it may be large.
-async fn read(path: &Path) -> io::Result<(Stamp, [u8; 32], Vec<u8>)> {
+async fn read(path: &Path) -> io::Result<(Stamp, String, Vec<u8>)> {
     let file = open(path)?;
     let reading = move || {
         let stamp = Stamp::of(&file.metadata()?)?;
@@ -242,7 +244,7 @@ async fn read(path: &Path) -> io::Result<(Stamp, [u8; 32], Vec<u8>)> {
         if Stamp::of(&file.metadata()?)? != stamp {
             return Err(changed());
         }
-        Ok((stamp, Sha256::digest(&bytes).into(), bytes))
+        Ok((stamp, crate::manifest::sha256_hex(&bytes), bytes))
     };
     tokio::task::spawn_blocking(reading).await.map_err(io::Error::other)?
 }
@@ -270,7 +272,10 @@ impl<K, V> Default for Remembered<K, V> {
 }
 
 impl<K: Eq + Hash, V: Clone> Remembered<K, V> {
-    fn get(&self, key: &K) -> Option<V> {
+    fn get<Q: Eq + Hash + ?Sized>(&self, key: &Q) -> Option<V>
+    where
+        K: Borrow<Q>,
+    {
         lock(&self.0).get(key).cloned()
     }
     fn put(&self, key: K, value: V) {

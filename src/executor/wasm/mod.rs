@@ -144,7 +144,8 @@ impl Wasm {
 
     /// Compiles the tool's module unless that was done before: ahead of calls, where it can be.
     pub async fn prepare(&self, shape: &policy::Shape) -> Result<(), fault::Fault> {
-        self.library.prepare(&self.workers, shape, None).await.map(|_| ())
+        let found = self.library.find(shape, None).await?;
+        self.library.prepare(&self.workers, shape, found).await.map(|_| ())
     }
 
     /// How many workers wait for a call.
@@ -157,7 +158,13 @@ impl Wasm {
         self.idle.clear();
     }
 
-    async fn work(&self, call: &Call, events: &Events, came: Instant) -> Result<Outcome, fault::Fault> {
+    async fn work(
+        &self,
+        context: &Context,
+        call: &Call,
+        events: &Events,
+        came: Instant,
+    ) -> Result<Outcome, fault::Fault> {
         let Some(confinement @ policy::Confinement { shape, per_call }) = &call.confinement else {
             return Err(fault::Fault::new(fault::Kind::InternalError, "a wasm tool without a confinement"));
         };
@@ -166,7 +173,12 @@ impl Wasm {
             Err(ending) => return Ok(outcome(ending)),
         };
         let clock = Clock::new(came, per_call.timeout_ms);
-        let compiling = self.library.prepare(&self.workers, shape, per_call.source.as_deref());
+        let finding = self.library.find(shape, per_call.source.as_deref());
+        let found = clock.prepare("the tool's module is still being read", finding).await?;
+        if shape.script.is_some() {
+            let _ = context.ran.set(found.digest.clone());
+        }
+        let compiling = self.library.prepare(&self.workers, shape, found);
         let prepared = clock.prepare("the tool is still being compiled", compiling).await?;
         let place = async { Ok::<_, fault::Fault>(self.places.acquire().await) };
         let _place = clock.prepare("all workers are busy with other calls", place).await?;
@@ -222,7 +234,7 @@ impl Executor for Wasm {
                 biased;
                 // The other branch is dropped, and with it the session and its worker.
                 () = context.cancel.cancelled() => Ok(outcome(Ending::Cancelled)),
-                done = self.work(&call, events, came) => done,
+                done = self.work(context, &call, events, came) => done,
             }
         })
     }

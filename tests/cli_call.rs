@@ -75,6 +75,9 @@ fn usage_errors_are_the_callers() {
         &["call", "a:b", "x=1", "--input", "{}"],
         &["call", "a:b", "--input", "@/does/not/exist"],
         &["call", "a:b", "--tools", "/does/not/exist"],
+        &["call", "a:b", "--scripts", "/does/not/exist"],
+        &["call", "a:b", "--policies", "/does/not/exist"],
+        &["call", "a:b", "--config", "/does/not/exist"],
         &["serve"],
         &["test"],
     ] {
@@ -84,6 +87,8 @@ fn usage_errors_are_the_callers() {
     }
     let (code, out, _) = host.run(&["--help"]);
     assert!(code == 0 && out.contains("call") && out.contains("serve"));
+    let (_, out, _) = host.run(&["serve", "--help"]);
+    assert!(out.contains("`serve` needs it named"), "{out}");
 }
 
 #[test]

@@ -46,7 +46,11 @@ pub fn cancelled() -> Fault {
 pub fn over_limit(limit: Limit, allowed: u64) -> Fault {
     let message = match limit {
         Limit::TimeoutMs => return Fault::new(Kind::TimeoutError, "Script execution timed out."),
-        Limit::InputBytes => format!("The input is over the limit {} ({}).", limit.name(), amount(limit, allowed)),
+        // The caller's to mend, so it is the caller's error, and has the exit code of one.
+        Limit::InputBytes => {
+            let message = format!("The input is over the limit {} ({}).", limit.name(), amount(limit, allowed));
+            return Fault::new(Kind::ParameterValidationError, message);
+        }
         _ => format!("Script exceeded the limit {} ({}).", limit.name(), amount(limit, allowed)),
     };
     Fault::new(Kind::ResourceLimitError, message)

@@ -1,6 +1,8 @@
 //! All integration tests, in one binary: it links once. Every file is one subject.
 mod arguments;
+mod cli_audit;
 mod cli_call;
+mod cli_json;
 mod common;
 mod doctor;
 mod engines;

@@ -83,6 +83,11 @@ pub struct CallRequest {
     pub timeout_ms: Option<u64>,
 }
 
+/// An id for a call: unique, and in the order of time.
+pub fn new_id() -> String {
+    uuid::Uuid::now_v7().to_string()
+}
+
 /// The road of a call, and what it needs on the way.
 pub struct Service {
     parts: Parts,

@@ -7,6 +7,7 @@ mod common;
 mod doctor;
 mod engines;
 mod escapes;
+mod failures;
 mod golden;
 mod lifecycle;
 mod manifests;

@@ -10,6 +10,7 @@ mod contract;
 pub mod format;
 mod guard;
 mod mask;
+mod mends;
 mod report;
 pub mod runlog;
 mod runner;
@@ -187,7 +188,14 @@ impl Service {
             Ending::Envelope(envelope) => Some(envelope.clone()),
             _ => None,
         };
-        let output = format::judge(ending, logs)?;
+        let limit = mends::limit_of(&ending);
+        let output = format::judge(ending, logs).map_err(|fault| {
+            let mend = match limit {
+                Some(limit) => mends::limit(limit, decision, request.timeout_ms),
+                None => mends::files(&fault, &tool, decision),
+            };
+            Fault { person: fault.person.clone().or(mend), ..fault }
+        })?;
         trace.published()?;
         tool.manifest.check_output(whole.as_ref().unwrap_or(&output))?;
         Ok(output)
@@ -242,7 +250,10 @@ impl Service {
     ) -> Result<policy::Confinement, Fault> {
         let Decided { decision, shape_digest } = decided;
         let confinement = policy::confine(decision, asked_ms, None)?;
-        input_fits(&confinement, input)?;
+        input_fits(&confinement, input).map_err(|fault| {
+            let mend = mends::limit(quantity::Limit::InputBytes, decision, None);
+            Fault { person: mend, ..fault }
+        })?;
         self.parts.audit.keep(&confinement.shape, shape_digest)?;
         let script = confinement.shape.script.as_deref().and_then(|script| self.scripts.of(script));
         trace.confined(&confinement, shape_digest.clone(), script);

@@ -2,6 +2,7 @@
 mod arguments;
 mod cli_audit;
 mod cli_call;
+mod cli_check;
 mod cli_json;
 mod common;
 mod doctor;

@@ -62,13 +62,7 @@ impl Manifest {
 
 /// Names the schema does not know (Q6). A schema that speaks of further names itself is left to say so.
 fn unknown_names(root: &Value, given: &Map<String, Value>) -> Vec<Flaw> {
-    let speaks = ["additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames"];
-    let mut known = Vec::new();
-    let mut open_ended = false;
-    for schema in alternatives(root, root) {
-        open_ended |= speaks.iter().any(|keyword| schema.get(keyword).is_some());
-        known.extend(schema.get("properties").and_then(Value::as_object).into_iter().flat_map(|names| names.keys()));
-    }
+    let Names { known, open_ended } = names(root);
     if open_ended || known.is_empty() {
         return Vec::new();
     }
@@ -77,6 +71,41 @@ fn unknown_names(root: &Value, given: &Map<String, Value>) -> Vec<Flaw> {
         return Vec::new();
     }
     vec![Flaw { pointer: String::new(), rule: "additionalProperties".to_owned(), what: What::Unknown(unknown) }]
+}
+
+/// The parameters that a schema declares anywhere.
+struct Names<'s> {
+    known: Vec<&'s String>,
+    /// It speaks of further names itself.
+    open_ended: bool,
+}
+
+fn names(root: &Value) -> Names<'_> {
+    let speaks = ["additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames"];
+    let mut names = Names { known: Vec::new(), open_ended: false };
+    for schema in alternatives(root, root) {
+        names.open_ended |= speaks.iter().any(|keyword| schema.get(keyword).is_some());
+        let declared = schema.get("properties").and_then(Value::as_object);
+        names.known.extend(declared.into_iter().flat_map(|names| names.keys()));
+    }
+    names
+}
+
+/// What is wrong with a name that `required` lists and nothing declares; `None` where it is declared.
+pub(super) fn undeclared(root: &Value, name: &str) -> Option<String> {
+    let Names { known, open_ended } = names(root);
+    if known.iter().any(|known| *known == name) || root.get("patternProperties").is_some() {
+        return None;
+    }
+    let shown = text::head(name, 80);
+    let near = suggest::hint(name, known.iter().map(|known| known.as_str()));
+    let refused = root.get("additionalProperties") == Some(&Value::Bool(false)) || !(open_ended || known.is_empty());
+    let so = if refused {
+        "other names are refused, so every call fails"
+    } else {
+        "so a model cannot know what to put there"
+    };
+    Some(format!("'{shown}' is required, but properties does not declare it; {so}{near}"))
 }
 
 /// A schema and every schema applied to the same value: through references and combinations.

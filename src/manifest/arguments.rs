@@ -139,6 +139,10 @@ fn convert(root: &Value, given: &mut Map<String, Value>, flaws: &mut Vec<Flaw>) 
     for (name, value) in given.iter_mut() {
         let Value::String(written) = value else { continue };
         let types = types(root, name);
+        if let Some(named) = listed(root, name, written) {
+            *value = named;
+            continue;
+        }
         if types.is_empty() || types.contains("string") {
             continue;
         }
@@ -151,6 +155,26 @@ fn convert(root: &Value, given: &mut Map<String, Value>, flaws: &mut Vec<Flaw>) 
             }
         }
     }
+}
+
+/// The value of an `enum` (or `const`) that a text names, where the text itself is none of them: of `[3, "auto"]` the 3.
+fn listed(root: &Value, name: &str, written: &str) -> Option<Value> {
+    let mut values: Vec<&Value> = Vec::new();
+    for holder in alternatives(root, root) {
+        let Some(property) = holder.get("properties").and_then(|names| names.get(name)) else { continue };
+        for schema in alternatives(root, property) {
+            let one_of = schema.get("enum").and_then(Value::as_array).into_iter().flatten();
+            values.extend(one_of.chain(schema.get("const")));
+        }
+    }
+    if values.is_empty() || values.iter().any(|value| value.as_str() == Some(written)) {
+        return None;
+    }
+    let value = json::parse(written.as_bytes(), json::Dialect::Strict).ok()?.value;
+    // 3.0 is 3 to JSON Schema; the tool sees it as the schema writes it.
+    let same =
+        |known: &&&Value| **known == &value || (known.is_f64() || value.is_f64()) && known.as_f64() == value.as_f64();
+    values.iter().find(same).map(|known| (*known).clone())
 }
 
 /// The types a parameter may have; empty = anything.

@@ -4,6 +4,7 @@ mod cli_audit;
 mod cli_call;
 mod cli_check;
 mod cli_json;
+mod cli_new;
 mod common;
 mod doctor;
 mod engines;

@@ -20,6 +20,7 @@ mod load;
 pub mod published;
 mod rules;
 mod run;
+pub mod shown;
 mod source;
 pub mod suggest;
 mod variable;
@@ -37,6 +38,7 @@ pub use file::{
 };
 pub use load::{FileProblem, Policies, is_policy_file};
 pub use run::{RunTarget, call_notes, confine, decide_run};
+pub use shown::{SYSTEM_ETC, SYSTEM_FOLDERS};
 pub use source::At;
 pub use variable::Variable;
 pub use verdict::{Decision, LimitVerdict, Narrower, Notes, Verdict, What, wall};

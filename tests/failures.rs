@@ -103,3 +103,25 @@ fn a_missed_file_is_told_as_an_if_and_the_same_whether_it_is_there_or_not() {
     assert_eq!(heard[0], heard[1], "no hint whether the file exists");
     assert!(!told(&playground, "esc:other", &[]).1.contains("if it needs"));
 }
+
+#[test]
+fn an_interrupted_call_is_an_outcome_too() {
+    let playground = playground();
+    playground.tool("long", "python", "import time\ntime.sleep(20)\n", json!({}));
+    playground.settle();
+    let mut command: Command = playground.host();
+    command.args(["call", "esc:long", "--json", "--input", "{}"]);
+    let child = command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::null()).spawn().unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(1500));
+    let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let outcome: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {output:?}"));
+    assert_eq!((output.status.code(), outcome["error"]["type"].as_str()), (Some(130), Some("CancelledError")));
+    let records: String = walkdir::WalkDir::new(playground.path("state"))
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| std::fs::read_to_string(entry.path()).ok())
+        .collect();
+    assert!(records.contains(outcome["id"].as_str().unwrap()), "its record has the same id: {records}");
+}

@@ -250,10 +250,7 @@ impl Service {
     ) -> Result<policy::Confinement, Fault> {
         let Decided { decision, shape_digest } = decided;
         let confinement = policy::confine(decision, asked_ms, None)?;
-        input_fits(&confinement, input).map_err(|fault| {
-            let mend = mends::limit(quantity::Limit::InputBytes, decision, None);
-            Fault { person: mend, ..fault }
-        })?;
+        input_fits(&confinement, input, decision)?;
         self.parts.audit.keep(&confinement.shape, shape_digest)?;
         let script = confinement.shape.script.as_deref().and_then(|script| self.scripts.of(script));
         trace.confined(&confinement, shape_digest.clone(), script);
@@ -356,12 +353,13 @@ fn checked(
 }
 
 /// Larger input than the limit never reaches a process.
-fn input_fits(confinement: &policy::Confinement, input: &Value) -> Result<(), Fault> {
+fn input_fits(confinement: &policy::Confinement, input: &Value, decision: &policy::Decision) -> Result<(), Fault> {
     let limit = quantity::Limit::InputBytes;
     let allowed = confinement.shape.limits.get(limit);
     let size = input.to_string().len();
     if u64::try_from(size).unwrap_or(u64::MAX) > allowed {
-        return Err(format::over_limit(limit, allowed).details(format!("It is {size} bytes.")));
+        let fault = format::over_limit(limit, allowed).details(format!("It is {size} bytes."));
+        return Err(Fault { person: mends::limit(limit, decision, None), ..fault });
     }
     Ok(())
 }

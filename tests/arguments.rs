@@ -22,7 +22,8 @@ fn text_becomes_what_the_schema_asks_for() {
     let m = tool(json!({ "type": "object", "properties": {
         "i": { "type": "integer" }, "n": { "type": "number" }, "b": { "type": "boolean" }, "o": { "type": "object" },
         "a": { "type": "array", "items": { "type": "integer" } }, "s": { "type": "string" }, "z": { "type": ["integer", "null"] },
-        "e": { "enum": [1, 2, 3] }, "r": { "$ref": "#/$defs/x" }, "any": {} }, "$defs": { "x": { "type": "integer" } } }));
+        "e": { "enum": [1, 2, 3] }, "m": { "enum": ["auto", "4", 3, 4, null, true, [1]] },
+        "mt": { "type": ["string", "integer"], "enum": ["all", 3] }, "mo": { "anyOf": [{ "const": "x" }, { "const": 7 }] }, "r": { "$ref": "#/$defs/x" }, "any": {} }, "$defs": { "x": { "type": "integer" } } }));
     let good = [
         ("i", "30000", json!(30000)),
         ("i", "-5", json!(-5)),
@@ -37,6 +38,16 @@ fn text_becomes_what_the_schema_asks_for() {
         ("s", "true", json!("true")),
         ("z", "null", Value::Null),
         ("e", "2", json!(2)),
+        ("m", "3", json!(3)),
+        ("m", "3.0", json!(3)),
+        ("m", "auto", json!("auto")),
+        ("m", "4", json!("4")),
+        ("m", "null", Value::Null),
+        ("m", "true", json!(true)),
+        ("m", "[1]", json!([1])),
+        ("mt", "3", json!(3)),
+        ("mt", "all", json!("all")),
+        ("mo", "7", json!(7)),
         ("r", "9", json!(9)),
         ("any", "{}", json!("{}")),
     ];
@@ -53,6 +64,7 @@ fn text_becomes_what_the_schema_asks_for() {
         ("b", "yes", "Input parameter 'b' must be a boolean."),
         ("o", "[]", "Input parameter 'o' must be an object."),
         ("a", "[1,\"x\"]", "Input parameter 'a' at '/1' must be an integer."),
+        ("m", "5", "Input parameter 'm' must be one of \"auto\", \"4\", 3, 4, null, true, [1]."),
         ("z", "x", "Input parameter 'z' must be an integer or null."),
     ];
     for (name, text, message) in bad {

@@ -6,11 +6,11 @@ use std::fs;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-struct Host {
-    folder: tempfile::TempDir,
+pub struct Host {
+    pub folder: tempfile::TempDir,
 }
 
-fn host() -> Host {
+pub fn host() -> Host {
     let folder = tempfile::tempdir().unwrap();
     for name in ["tool-defs", "user_scripts/examples", "state", "config"] {
         fs::create_dir_all(folder.path().join(name)).unwrap();
@@ -19,7 +19,7 @@ fn host() -> Host {
 }
 
 impl Host {
-    fn command(&self) -> Command {
+    pub fn command(&self) -> Command {
         let mut command = Command::cargo_bin("toolhost").unwrap();
         command.env("XDG_STATE_HOME", self.folder.path().join("state"));
         command.env("XDG_CONFIG_HOME", self.folder.path().join("config"));
@@ -37,7 +37,7 @@ impl Host {
         command
     }
 
-    fn run(&self, arguments: &[&str]) -> (i32, String, String) {
+    pub fn run(&self, arguments: &[&str]) -> (i32, String, String) {
         let output = self.command().args(arguments).output().unwrap();
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
         (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
@@ -75,6 +75,9 @@ fn usage_errors_are_the_callers() {
         &["call", "a:b", "x=1", "--input", "{}"],
         &["call", "a:b", "--input", "@/does/not/exist"],
         &["call", "a:b", "--tools", "/does/not/exist"],
+        &["call", "a:b", "--scripts", "/does/not/exist"],
+        &["call", "a:b", "--policies", "/does/not/exist"],
+        &["call", "a:b", "--config", "/does/not/exist"],
         &["serve"],
         &["test"],
     ] {
@@ -84,6 +87,8 @@ fn usage_errors_are_the_callers() {
     }
     let (code, out, _) = host.run(&["--help"]);
     assert!(code == 0 && out.contains("call") && out.contains("serve"));
+    let (_, out, _) = host.run(&["serve", "--help"]);
+    assert!(out.contains("`serve` needs it named"), "{out}");
 }
 
 #[test]

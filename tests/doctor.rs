@@ -95,6 +95,8 @@ fn the_doctor_says_what_it_tried() {
         let counted = report["facts"]["counted"].as_bool().unwrap();
         let cgroup = report["walls"].as_array().unwrap().iter().find(|w| w["name"] == "cgroup").unwrap();
         assert_eq!(cgroup["state"], if counted { "cgroup" } else { "sampled" });
+        let raises = report["mends"].as_array().unwrap().iter().any(|m| m["why"].as_str().unwrap().contains("sampled"));
+        assert_eq!(raises, !counted, "what raises it is printed: {report}");
         for runtime in report["runtimes"].as_array().unwrap() {
             assert_eq!(runtime["ran"]["ok"], true, "found means it ran: {runtime}");
         }
@@ -170,6 +172,22 @@ fn what_is_not_as_said_is_said_and_fails() {
     assert_eq!(code, 4, "{out}{err}");
     let line = out.lines().find(|line| line.contains("NOT AS SAID")).unwrap();
     assert!(line.contains("could not") && line.contains("closed/data") && line.contains("EACCES"), "{out}");
+}
+
+#[test]
+fn policies_that_do_not_load_are_a_failure_of_their_own() {
+    let copy = copy(None);
+    if copy.toolhost(&["doctor"]).0 != 0 {
+        return;
+    }
+    fs::write(copy.at().join("sandbox-policies/x.policy.toml"), "surprise = 1\n").unwrap();
+    let (code, out, err) = copy.toolhost(&["doctor"]);
+    assert_eq!(code, 3, "{out}{err}");
+    assert!(out.contains("the policies do not load") && out.contains("toolhost check"), "{out}");
+    assert!(out.contains("x.policy.toml:1:1: /surprise: unknown key"), "{out}");
+    let (code, out, _) = copy.toolhost(&["doctor", "--json"]);
+    let report: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, &report["policies"]["ok"], &report["tier"]), (3, &Value::from(false), &Value::from("A")));
 }
 
 /// What a service manager does: a group of cgroup v2 that belongs to this user, made by root.

@@ -1,10 +1,15 @@
 //! All integration tests, in one binary: it links once. Every file is one subject.
 mod arguments;
+mod cli_audit;
 mod cli_call;
+mod cli_check;
+mod cli_json;
+mod cli_new;
 mod common;
 mod doctor;
 mod engines;
 mod escapes;
+mod failures;
 mod golden;
 mod lifecycle;
 mod manifests;

@@ -9,7 +9,7 @@ use super::{host, words};
 use crate::{fault, manifest, policy};
 use manifest::{Manifest, Site};
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -30,10 +30,10 @@ pub struct Args {
     /// Run our own probe inside that exact confinement (never the tool): what it could and could not do
     #[arg(long, requires = "tool", conflicts_with_all = ["all", "who_can", "call", "diff", "suggest_policy"])]
     pub probe: bool,
-    /// Which tools can: read:PATH, write:PATH or reach:HOST
+    /// Which tools can: read:PATH, write:PATH or reach:HOST; a relative path starts at the current folder
     #[arg(long, value_name = "QUESTION", conflicts_with = "call")]
     pub who_can: Option<String>,
-    /// What a past call could touch, by its id
+    /// What a past call did and could touch, by its id
     #[arg(long, value_name = "ID")]
     pub call: Option<String>,
     /// The same as `toolhost diff OLD NEW`
@@ -52,7 +52,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     let known = host::Tools::of(settings)?;
     let host = Host { tools: &known.pairs(), policies: &known.policies, machine: &known.machine };
     let text = if let Some(question) = &args.who_can {
-        who_can(&host, &settings.bases(), question, args.json).map_err(|fault| Refusal::of(&fault))?
+        who_can(&host, &settings.bases(), &from_here(question)?, args.json).map_err(|fault| Refusal::of(&fault))?
     } else if let Some(reference) = &args.tool {
         let tool = known.snapshot.find(reference).map_err(|fault| Refusal::of(&fault))?;
         if args.probe {
@@ -75,12 +75,31 @@ fn past(settings: &Settings, call: &str, json: bool) -> anyhow::Result<String> {
     if json {
         return Ok(pretty(&serde_json::json!({ "record": recalled.record, "confinement": recalled.confinement })));
     }
-    let confinement = match &recalled.confinement {
-        Some(confinement) => format!("what it could touch\n{}", pretty(confinement)),
-        None if recalled.record["digests"]["confinement"].is_null() => "nothing was started for it\n".to_owned(),
-        None => "the text of its confinement is no longer beside the audit log\n".to_owned(),
-    };
-    Ok(format!("the record\n{}{confinement}", pretty(&recalled.record)))
+    Ok(super::past::text(&recalled))
+}
+
+/// `read:out/x.csv` → `read:/here/out/x.csv`: a relative path starts at the current folder, as it does for a shell.
+fn from_here(question: &str) -> anyhow::Result<String> {
+    let Some((verb @ ("read" | "write"), path)) = question.split_once(':') else { return Ok(question.to_owned()) };
+    if path.is_empty() || path.starts_with('/') {
+        return Ok(question.to_owned());
+    }
+    let mut here = std::env::current_dir().map_err(|e| {
+        Refusal::new(Exit::Caller, format!("the current folder is not known ({e}): name the whole path"))
+    })?;
+    let mut rest = Path::new(path);
+    // The current folder has no link in it, so that going up from it is exact; further in it would be a guess.
+    loop {
+        let mut parts = rest.components();
+        match parts.next() {
+            Some(Component::CurDir) => {}
+            Some(Component::ParentDir) => {
+                here.pop();
+            }
+            _ => return Ok(format!("{verb}:{}", here.join(rest).display())),
+        }
+        rest = parts.as_path();
+    }
 }
 
 /// What is known of this host when the verb runs.

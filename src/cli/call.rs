@@ -7,8 +7,9 @@
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
 use super::{host, words};
+use crate::fault::{Fault, Kind};
 use crate::service::runlog::Level;
-use crate::service::{Arguments, CallRequest, Report};
+use crate::service::{self, Arguments, CallRequest, Report};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Read};
@@ -53,8 +54,9 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
             "toolhost: standard input is an open pipe, and nothing came for a second: called with {} (--input - waits)",
         );
     }
+    let id = service::new_id();
     let request = CallRequest {
-        id: None,
+        id: Some(id.clone()),
         user: args.user.clone().unwrap_or_else(host::login),
         tool: args.tool.clone(),
         arguments: given.arguments,
@@ -77,9 +79,19 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         Ok(report) => Ok(told(&args, &report)),
         Err(signal) => {
             words::complain("toolhost: interrupted; the call was cancelled");
+            if args.json {
+                words::say_json(&Report::of_fault(id, &args.tool, service::format::cancelled()).json());
+            }
             Ok(signal)
         }
     }
+}
+
+/// The outcome of a call that never got as far as the service.
+pub fn not_begun(tool: &str, fault: Fault) -> Report {
+    let mut report = Report::of_fault(service::new_id(), tool, fault);
+    report.notes.push("no call was begun, so the audit log has no record of this".to_owned());
+    report
 }
 
 /// The arguments, and whether standard input was an open pipe with nothing in it.
@@ -152,7 +164,7 @@ fn pairs(words: &[String]) -> anyhow::Result<BTreeMap<String, String>> {
 }
 
 fn caller(words: impl Into<String>) -> Refusal {
-    Refusal::new(Exit::Caller, words)
+    Refusal::of(&Fault::new(Kind::ParameterValidationError, words))
 }
 
 /// Shows the report: data on standard output, everything for the person on standard error.

@@ -3,9 +3,13 @@
 //! For: the command line and CI. In: folders, paths, and policy problems as plain data.
 //! Out: a text with path:line:column, or JSON. Never: prints a file's text raw; changes anything.
 
+mod refused;
+mod typos;
+
 use super::refusal::Exit;
 use super::settings::Settings;
 use super::{host, words};
+use crate::executor::process::Launchers;
 use crate::manifest::schema::Schema;
 use crate::manifest::text::{self, printable};
 use crate::manifest::{Code, Problem, Severity};
@@ -45,6 +49,17 @@ pub fn examine(
     rules: Option<Rules>,
     stricter: Option<Schema>,
 ) -> Vec<File> {
+    look(tools, scripts, paths, rules, stricter).0
+}
+
+/// The same, with the tools that were found.
+fn look(
+    tools: &[PathBuf],
+    scripts: &[PathBuf],
+    paths: &[PathBuf],
+    rules: Option<Rules>,
+    stricter: Option<Schema>,
+) -> (Vec<File>, Vec<Arc<registry::Tool>>) {
     let wanted: Vec<PathBuf> = paths.iter().map(|path| path.canonicalize().unwrap_or_else(|_| path.clone())).collect();
     let mut folders = tools.to_vec();
     let known: Vec<PathBuf> = tools.iter().chain(scripts).filter_map(|folder| folder.canonicalize().ok()).collect();
@@ -67,12 +82,13 @@ pub fn examine(
     }
     let snapshot = registry.snapshot();
     let mut reports = snapshot.reports.clone();
+    let tools_found = snapshot.list(&registry::Filter::default());
     if let Some((policies, machine)) = &rules {
-        unsatisfied(&snapshot, policies, machine, &mut reports);
+        refused::tell(&snapshot, policies, machine, &mut reports);
     }
     if paths.is_empty() {
         files.extend(reports);
-        return files;
+        return (files, tools_found);
     }
     for (path, given) in wanted.iter().zip(paths) {
         let below: Vec<_> = reports.iter().filter(|report| report.path.starts_with(path)).cloned().collect();
@@ -86,31 +102,7 @@ pub fn examine(
         }
         files.extend(below);
     }
-    files
-}
-
-/// A tool that every call of would be refused is not in order, though its file is (Q19).
-fn unsatisfied(
-    snapshot: &registry::Snapshot,
-    policies: &policy::Policies,
-    machine: &policy::Machine,
-    reports: &mut [File],
-) {
-    let policies = snapshot.protect(policies);
-    for tool in snapshot.list(&registry::Filter::default()) {
-        let decision = policy::decide(&tool.manifest, &tool.site, &policies, machine);
-        let Some(report) = reports.iter_mut().find(|report| report.path == tool.site.manifest) else { continue };
-        if let Err(fault) = decision.shape.as_ref()
-            && registry::refused(&decision)
-        {
-            let why = fault.person.as_deref().unwrap_or(&fault.message).replace('\n', " ");
-            let message = format!("every call is refused by policy '{}': {why}", decision.policy);
-            report.problems.push(remark(Severity::Warning, Code::Security, message));
-        }
-        for lack in decision.lacks.iter().chain(&decision.lacks_below) {
-            report.problems.push(remark(Severity::Note, Code::Dependency, format!("unavailable here: needs {lack}")));
-        }
-    }
+    (files, tools_found)
 }
 
 fn remark(severity: Severity, code: Code, message: String) -> Problem {
@@ -130,17 +122,18 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         let machine = Arc::new(host::machine(settings, &policies, launchers.counted()));
         (policies, machine)
     });
-    let mut files = if args.paths.is_empty() || !paths.is_empty() {
-        examine(&settings.tools, &settings.scripts, &paths, rules, host::manifest_schema(settings)?)
-    } else {
-        Vec::new()
-    };
+    let stricter = host::manifest_schema(settings)?;
+    let (mut files, tools) = look(&settings.tools, &settings.scripts, &paths, rules, stricter);
+    if !args.paths.is_empty() && paths.is_empty() {
+        // Only policies were named; the tools are what those speak of.
+        files.clear();
+    }
     let policies = match &settings.policies {
         Some(path) if args.paths.is_empty() => vec![path.clone()],
         Some(path) => policy_paths.into_iter().chain(paths.into_iter().filter(|p| holds(p, path))).collect(),
         None => policy_paths,
     };
-    files.extend(policies.iter().flat_map(|path| of_policies(path, &settings.root)));
+    files.extend(policies.iter().flat_map(|path| of_policies(path, settings, &launchers, &tools)));
     if args.strict {
         strict(&mut files);
     }
@@ -161,11 +154,17 @@ fn holds(folder: &Path, policies: &Path) -> bool {
 }
 
 /// What the policy room says about its files, one entry for each.
-fn of_policies(path: &Path, root: &Path) -> Vec<File> {
-    let (good, problems) = match policy::Policies::load_from(path, root) {
+fn of_policies(path: &Path, settings: &Settings, launchers: &Launchers, tools: &[Arc<registry::Tool>]) -> Vec<File> {
+    let (good, problems) = match policy::Policies::load_from(path, &settings.root) {
         Ok(policies) => {
-            let good = policies.all().map(|policy| policy.file.clone()).filter(|file| !file.as_os_str().is_empty());
-            (good.collect(), policies.notes().to_vec())
+            let machine = host::machine(settings, &policies, launchers);
+            let mut problems = policies.notes().to_vec();
+            let mut good = Vec::new();
+            for (path, found) in typos::of(&policies, tools, &machine) {
+                problems.extend(found.into_iter().map(|problem| policy::FileProblem { path: path.clone(), problem }));
+                good.push(path);
+            }
+            (good, problems)
         }
         Err(problems) => (Vec::new(), problems),
     };
@@ -207,7 +206,11 @@ pub fn strict(files: &mut [File]) {
 
 /// True if nothing is an error.
 pub fn good(files: &[File]) -> bool {
-    files.iter().flat_map(|file| &file.problems).all(|problem| problem.severity != Severity::Error)
+    !files.iter().any(has_errors)
+}
+
+fn has_errors(file: &File) -> bool {
+    file.problems.iter().any(|problem| problem.severity == Severity::Error)
 }
 
 pub fn print(files: &[File], json: bool, out: &mut dyn Write) -> io::Result<()> {
@@ -218,6 +221,9 @@ pub fn print(files: &[File], json: bool, out: &mut dyn Write) -> io::Result<()> 
     for file in files {
         let path = printable(&file.path.to_string_lossy());
         match (&file.tool, file.status) {
+            (Some(tool), registry::Status::Loaded) if has_errors(file) => {
+                writeln!(out, "{path}: REFUSED, {}", printable(tool))?;
+            }
             (Some(tool), registry::Status::Loaded) => writeln!(out, "{path}: ok, {}", printable(tool))?,
             (_, registry::Status::Loaded) => writeln!(out, "{path}: ok")?,
             (_, registry::Status::Skipped) => writeln!(out, "{path}: skipped")?,
@@ -228,10 +234,10 @@ pub fn print(files: &[File], json: bool, out: &mut dyn Write) -> io::Result<()> 
         }
     }
     let count = |severity| counts.get(&severity).copied().unwrap_or_default();
-    let loaded = files.iter().filter(|file| file.status == registry::Status::Loaded).count();
-    let skipped = files.len() - loaded;
+    let good = files.iter().filter(|file| file.status == registry::Status::Loaded && !has_errors(file)).count();
+    let skipped = files.iter().filter(|file| file.status == registry::Status::Skipped).count();
     let (errors, warnings) = (count(Severity::Error), count(Severity::Warning));
-    writeln!(out, "{loaded} good, {skipped} skipped, {errors} error(s), {warnings} warning(s)")
+    writeln!(out, "{good} good, {skipped} skipped, {errors} error(s), {warnings} warning(s)")
 }
 
 fn print_problem(path: &Path, problem: &Problem, out: &mut dyn Write) -> io::Result<()> {

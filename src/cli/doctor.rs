@@ -1,6 +1,7 @@
 //! `toolhost doctor`: what this machine can enforce, by doing it, and the command that mends what it cannot.
 //!
-//! For: `cli`. In: settings, this machine. Out: text or JSON; exit code 0 where every wall stands (tier A), else 4.
+//! For: `cli`. In: settings, this machine. Out: text or JSON; exit code 0 where every wall stands (tier A)
+//! and the policies load; 4 without the walls, 3 without the policies.
 //! Never: says that something works which was not tried; prints a secret of this host.
 
 mod facts;
@@ -111,7 +112,12 @@ pub fn run(settings: &Settings, args: &Args) -> anyhow::Result<ExitCode> {
         false => print::text(&report),
     };
     words::show(text.as_bytes());
-    Ok(if report.tier.is_some() { Exit::Ok } else { Exit::Host }.into())
+    let exit = match (report.tier, &report.policies) {
+        (None, _) => Exit::Host,
+        (Some(_), Err(_)) => Exit::Policy,
+        (Some(_), Ok(_)) => Exit::Ok,
+    };
+    Ok(exit.into())
 }
 
 async fn report(settings: &Settings, launchers: &Arc<Launchers>) -> Report {
@@ -128,8 +134,11 @@ async fn report(settings: &Settings, launchers: &Arc<Launchers>) -> Report {
     };
     let tier =
         (refused.is_none() && !tried.is_empty() && tried.iter().all(sandbox::probe::Tried::as_said)).then_some('A');
-    let mends = mends::of(&facts, refused.as_ref().map(|r| r.wall.as_str()));
+    let mut mends = mends::of(&facts, refused.as_ref().map(|r| r.wall.as_str()));
     let policies = host::policies(settings);
+    if policies.is_err() {
+        mends.push(mends::of_policies());
+    }
     let (runtimes, passed_over) = interpreters(settings, policies.as_deref().ok(), launchers, refused.is_none()).await;
     Report {
         tier,

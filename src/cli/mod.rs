@@ -11,6 +11,7 @@ pub mod doctor;
 pub mod host;
 pub mod list;
 pub mod new;
+mod past;
 pub mod proof;
 pub mod refusal;
 pub mod schema;
@@ -69,9 +70,19 @@ pub fn main() -> ExitCode {
             return if told.use_stderr() { Exit::Caller.into() } else { Exit::Ok.into() };
         }
     };
+    // A program that asked for JSON is told every failure in it, also of what comes before the call.
+    let call = match &cli.verb {
+        Verb::Call(args) if args.json => Some(args.tool.clone()),
+        _ => None,
+    };
     let code = run(cli).unwrap_or_else(|error| {
         words::complain(&format!("toolhost: {error:#}"));
-        error.downcast_ref::<Refusal>().map_or(Exit::Host, |refusal| refusal.exit).into()
+        let unknown = || Refusal::new(Exit::Host, format!("{error:#}"));
+        let refusal = error.downcast_ref::<Refusal>().cloned().unwrap_or_else(unknown);
+        if let Some(tool) = call {
+            words::say_json(&call::not_begun(&tool, refusal.fault()).json());
+        }
+        refusal.exit.into()
     });
     // Everything of ours is gone before we are, also control groups.
     process::settle(host::FAREWELL);

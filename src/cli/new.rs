@@ -3,12 +3,15 @@
 //! For: the command line. In: a name, a language or a script. Out: two files in a folder of their own,
 //! and the next command to type. Never: overwrites, or writes outside the scripts folder.
 
+mod entry;
+
 use super::refusal::{Exit, Refusal};
 use super::settings::{Origin, Settings};
 use super::{host, words};
 use crate::manifest::{self, Language};
 use crate::registry;
 use anyhow::{Context, bail};
+use entry::Found;
 use serde_json::{Value, json};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -101,17 +104,48 @@ pub fn make(scripts_folder: &Path, args: &Args, again: &str, out: &mut dyn Write
     if namespace.eq_ignore_ascii_case(crate::registry::CORE) {
         bail!("the namespace 'core' is compiled into toolhost: choose another, for example custom:{name}");
     }
-    let made = match &args.script {
+    let (made, found) = match &args.script {
         Some(script) => from_script(scripts_folder, &id, name, script)?,
-        None => from_template(scripts_folder, &id, name, args.language.as_deref().unwrap_or("python"))?,
+        None => {
+            let language = args.language.as_deref().unwrap_or("python");
+            (from_template(scripts_folder, &id, name, language)?, Found::Nothing)
+        }
     };
     let shown = |path: &Path| manifest::text::printable(&path.to_string_lossy());
     writeln!(out, "Made {} and {}.", shown(&made.script), shown(&made.manifest))?;
-    let example = if args.script.is_some() { "--input '{}'" } else { "text='hello world'" };
+    let example = match (&found, &args.script) {
+        (Found::Chosen(entry), _) => entry.example(),
+        (_, Some(_)) => "--input '{}'".to_owned(),
+        (_, None) => "text='hello world'".to_owned(),
+    };
+    // A module says by its shape how it is run.
+    let module = made.script.extension().is_some_and(|ending| ending == "wasm" || ending == "wat");
+    if args.script.is_some() && !module {
+        writeln!(out, "{}", how_it_is_run(&found))?;
+    }
     let again = manifest::text::printable(again);
     writeln!(out, "Next: {again} call {id} {example}")?;
     writeln!(out, "What it may touch: {again} audit {id}")?;
     Ok(made)
+}
+
+/// Which way was chosen, and the other one.
+fn how_it_is_run(found: &Found) -> String {
+    let stdin = "the script reads its arguments as JSON from stdin and prints one JSON value";
+    match found {
+        Found::Chosen(entry) => format!(
+            "entryPoint: {} is called with the arguments, and what it returns is the result. Without the line \"entryPoint\" {stdin}.",
+            entry.text()
+        ),
+        Found::Possible(name) => format!(
+            "No entryPoint: {stdin}. To have {name}() called with the arguments, write \"entryPoint\": \"{name}\" into \"handler\"."
+        ),
+        Found::Nothing => {
+            format!(
+                "No entryPoint: {stdin}. To have a function called, write \"entryPoint\": \"NAME\" into \"handler\"."
+            )
+        }
+    }
 }
 
 fn from_template(scripts_folder: &Path, id: &str, name: &str, word: &str) -> anyhow::Result<Made> {
@@ -143,7 +177,7 @@ fn from_template(scripts_folder: &Path, id: &str, name: &str, word: &str) -> any
     write(scripts_folder, id, name, &file, source.as_bytes(), &document)
 }
 
-fn from_script(scripts_folder: &Path, id: &str, name: &str, script: &Path) -> anyhow::Result<Made> {
+fn from_script(scripts_folder: &Path, id: &str, name: &str, script: &Path) -> anyhow::Result<(Made, Found)> {
     let shown = manifest::text::printable(&script.to_string_lossy());
     let file = script
         .file_name()
@@ -159,7 +193,8 @@ fn from_script(scripts_folder: &Path, id: &str, name: &str, script: &Path) -> an
         bail!("{shown} is not a regular file of at most {MAX_SCRIPT_BYTES} bytes");
     }
     let source = std::fs::read(script).with_context(|| format!("{shown} cannot be read"))?;
-    let document = json!({
+    let found = entry::find(&String::from_utf8_lossy(&source), language);
+    let mut document = json!({
         "toolId": id,
         "displayName": name,
         "description": format!("Runs {file}. Say here, for a model, what it does and what goes in and out."),
@@ -167,7 +202,11 @@ fn from_script(scripts_folder: &Path, id: &str, name: &str, script: &Path) -> an
         "handler": { "type": "external-script", "scriptPath": format!("{name}/{file}"), "language": language.name() },
         "parameters": { "type": "object", "properties": {}, "additionalProperties": true },
     });
-    write(scripts_folder, id, name, file, &source, &document)
+    if let Found::Chosen(entry) = &found {
+        document["handler"]["entryPoint"] = json!(entry.name);
+        document["parameters"] = entry.schema();
+    }
+    Ok((write(scripts_folder, id, name, file, &source, &document)?, found))
 }
 
 fn template(id: &str, name: &str, file: &str, language: Language, description: &str, output: &Value) -> Value {

@@ -3,7 +3,7 @@
 //! For: every verb. In: words for a person. Out: an error that `cli::main` prints and exits with.
 //! Never: a panic or a silent exit.
 
-use crate::fault;
+use crate::fault::{self, Fault, Kind};
 use std::fmt;
 use std::process::ExitCode;
 
@@ -39,18 +39,41 @@ impl From<Exit> for ExitCode {
 pub struct Refusal {
     pub exit: Exit,
     words: String,
+    /// What a program may read of it, where that is known.
+    fault: Option<Box<Fault>>,
 }
 
 impl Refusal {
     pub fn new(exit: Exit, words: impl Into<String>) -> Refusal {
-        Refusal { exit, words: words.into() }
+        Refusal { exit, words: words.into(), fault: None }
     }
 
     /// What a fault says to the person at this machine.
-    pub fn of(fault: &fault::Fault) -> Refusal {
+    pub fn of(fault: &Fault) -> Refusal {
         let more = [&fault.details, &fault.person];
         let more: String = more.into_iter().flatten().map(|words| format!("\n  {words}")).collect();
-        Refusal::new(Exit::of(fault.origin), format!("{}{more}", fault.message))
+        let words = format!("{}{more}", fault.message);
+        Refusal { exit: Exit::of(fault.origin), words, fault: Some(Box::new(fault.clone())) }
+    }
+
+    /// The same as an error of the closed list, for a program: its words name no path of this host.
+    pub fn fault(&self) -> Fault {
+        if let Some(fault) = &self.fault {
+            return (**fault).clone();
+        }
+        match self.exit {
+            Exit::Ok | Exit::Tool | Exit::Host => {
+                Fault::new(Kind::InternalError, "This host could not begin the call; standard error says why.")
+            }
+            Exit::Caller => {
+                let message = "The command line or the settings of this call cannot be used; standard error says why.";
+                Fault::new(Kind::ParameterValidationError, message)
+            }
+            Exit::Policy => {
+                let message = "The policies of this host cannot be used, so nothing runs until they are mended.";
+                Fault::new(Kind::SecurityError, message)
+            }
+        }
     }
 }
 

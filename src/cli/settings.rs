@@ -21,7 +21,7 @@ const LARGEST: u64 = 1024 * 1024;
 /// The flags every verb takes.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Flags {
-    /// Folder that holds tool-defs, user_scripts and sandbox-policies (else the current folder)
+    /// Folder that holds tool-defs, user_scripts and sandbox-policies (else the current folder; `serve` needs it named)
     #[arg(long, global = true, value_name = "DIR")]
     pub root: Option<PathBuf>,
     /// Folder scanned for *.tool.json; may be given again
@@ -315,7 +315,10 @@ fn config(flags: &Flags, variable: Variables<'_>) -> anyhow::Result<(Config, Opt
         None => usual_configs(variable).into_iter().find(|file| file.exists()),
     };
     let Some(file) = file else { return Ok((Config::default(), None)) };
-    let refuse = |why: String| Refusal::new(Exit::Host, format!("config file {}: {why}", file.display()));
+    let refuse_as = |exit, why: String| Refusal::new(exit, format!("config file {}: {why}", file.display()));
+    let refuse = |why: String| refuse_as(Exit::Host, why);
+    // A name that leads nowhere is a slip of whoever named it, as for every other path.
+    file.metadata().map_err(|e| refuse_as(Exit::Caller, e.to_string()))?;
     let text = guarded_text(&file).map_err(refuse)?;
     let config = toml::from_str(&text).map_err(|e| refuse(e.to_string()))?;
     Ok((config, Some(file)))

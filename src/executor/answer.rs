@@ -48,7 +48,8 @@ fn judge(what: &str, bytes: &[u8], truncated: bool) -> Ending {
         Err(e) => return bad(format!("{what} is not valid UTF-8 (byte {}); write JSON as UTF-8", e.valid_up_to())),
     };
     if text.trim().is_empty() {
-        return bad(format!("{what} is empty; it must be a single JSON value"));
+        let verb = if what == "stdout" { "print" } else { "return" };
+        return bad(format!("{what} is empty; {verb} a single JSON value (null if there is nothing to say)"));
     }
     match parse(text) {
         Ok(value) => Ending::Answered(value),

@@ -62,13 +62,7 @@ impl Manifest {
 
 /// Names the schema does not know (Q6). A schema that speaks of further names itself is left to say so.
 fn unknown_names(root: &Value, given: &Map<String, Value>) -> Vec<Flaw> {
-    let speaks = ["additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames"];
-    let mut known = Vec::new();
-    let mut open_ended = false;
-    for schema in alternatives(root, root) {
-        open_ended |= speaks.iter().any(|keyword| schema.get(keyword).is_some());
-        known.extend(schema.get("properties").and_then(Value::as_object).into_iter().flat_map(|names| names.keys()));
-    }
+    let Names { known, open_ended } = names(root);
     if open_ended || known.is_empty() {
         return Vec::new();
     }
@@ -77,6 +71,41 @@ fn unknown_names(root: &Value, given: &Map<String, Value>) -> Vec<Flaw> {
         return Vec::new();
     }
     vec![Flaw { pointer: String::new(), rule: "additionalProperties".to_owned(), what: What::Unknown(unknown) }]
+}
+
+/// The parameters that a schema declares anywhere.
+struct Names<'s> {
+    known: Vec<&'s String>,
+    /// It speaks of further names itself.
+    open_ended: bool,
+}
+
+fn names(root: &Value) -> Names<'_> {
+    let speaks = ["additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames"];
+    let mut names = Names { known: Vec::new(), open_ended: false };
+    for schema in alternatives(root, root) {
+        names.open_ended |= speaks.iter().any(|keyword| schema.get(keyword).is_some());
+        let declared = schema.get("properties").and_then(Value::as_object);
+        names.known.extend(declared.into_iter().flat_map(|names| names.keys()));
+    }
+    names
+}
+
+/// What is wrong with a name that `required` lists and nothing declares; `None` where it is declared.
+pub(super) fn undeclared(root: &Value, name: &str) -> Option<String> {
+    let Names { known, open_ended } = names(root);
+    if known.iter().any(|known| *known == name) || root.get("patternProperties").is_some() {
+        return None;
+    }
+    let shown = text::head(name, 80);
+    let near = suggest::hint(name, known.iter().map(|known| known.as_str()));
+    let refused = root.get("additionalProperties") == Some(&Value::Bool(false)) || !(open_ended || known.is_empty());
+    let so = if refused {
+        "other names are refused, so every call fails"
+    } else {
+        "so a model cannot know what to put there"
+    };
+    Some(format!("'{shown}' is required, but properties does not declare it; {so}{near}"))
 }
 
 /// A schema and every schema applied to the same value: through references and combinations.
@@ -110,6 +139,10 @@ fn convert(root: &Value, given: &mut Map<String, Value>, flaws: &mut Vec<Flaw>) 
     for (name, value) in given.iter_mut() {
         let Value::String(written) = value else { continue };
         let types = types(root, name);
+        if let Some(named) = listed(root, name, written) {
+            *value = named;
+            continue;
+        }
         if types.is_empty() || types.contains("string") {
             continue;
         }
@@ -122,6 +155,26 @@ fn convert(root: &Value, given: &mut Map<String, Value>, flaws: &mut Vec<Flaw>) 
             }
         }
     }
+}
+
+/// The value of an `enum` (or `const`) that a text names, where the text itself is none of them: of `[3, "auto"]` the 3.
+fn listed(root: &Value, name: &str, written: &str) -> Option<Value> {
+    let mut values: Vec<&Value> = Vec::new();
+    for holder in alternatives(root, root) {
+        let Some(property) = holder.get("properties").and_then(|names| names.get(name)) else { continue };
+        for schema in alternatives(root, property) {
+            let one_of = schema.get("enum").and_then(Value::as_array).into_iter().flatten();
+            values.extend(one_of.chain(schema.get("const")));
+        }
+    }
+    if values.is_empty() || values.iter().any(|value| value.as_str() == Some(written)) {
+        return None;
+    }
+    let value = json::parse(written.as_bytes(), json::Dialect::Strict).ok()?.value;
+    // 3.0 is 3 to JSON Schema; the tool sees it as the schema writes it.
+    let same =
+        |known: &&&Value| **known == &value || (known.is_f64() || value.is_f64()) && known.as_f64() == value.as_f64();
+    values.iter().find(same).map(|known| (*known).clone())
 }
 
 /// The types a parameter may have; empty = anything.

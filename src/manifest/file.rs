@@ -177,6 +177,11 @@ fn lint_parameters(reader: &mut Reader<'_>, manifest: &Manifest) {
             reader.warn(Code::Schema, &pointer, message);
         }
     }
+    for (index, name) in parameters.raw.get("required").and_then(Value::as_array).into_iter().flatten().enumerate() {
+        if let Some(message) = name.as_str().and_then(|name| super::arguments::undeclared(&parameters.raw, name)) {
+            reader.warn(Code::Schema, &format!("/parameters/required/{index}"), message);
+        }
+    }
     for (index, example) in manifest.examples.iter().enumerate() {
         if let Err(fault) = super::arguments::check(manifest, example.input.clone(), false) {
             let message = format!("the example does not fit the parameters: {}", fault.message);

@@ -9,6 +9,14 @@ use super::{Language, handler};
 use crate::quantity::{Limit, MIN_TIMEOUT_MS};
 use serde_json::{Map, Value, json};
 
+const ID: &str = "^[A-Za-z0-9]([A-Za-z0-9.-]|_[A-Za-z0-9.-])*_?:[A-Za-z0-9]([A-Za-z0-9.-]|_[A-Za-z0-9.-])*_?$";
+/// What no file pattern has: a way up, a wildcard before the last part or beside `**`, what nobody expands, a URL.
+const NO_PATTERN: &str = r"(^|/)\.\.(/|$)|[*?][^/]*/|[^/]\*\*|\*\*[^/]|^[~!]|[\[\]{}\\\u0000-\u001f\u007f]|^file:|://";
+/// `name`, `*.name`, `*`, an address; each with an optional port.
+const HOST: &str = r"^((\*\.)?[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*\.?(:[1-9][0-9]{0,4})?|\*(:[1-9][0-9]{0,4})?|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*|\[[0-9A-Fa-f:.]+\](:[1-9][0-9]{0,4})?)$";
+/// Comparators between commas: `^1.2`, `>=1, <2`, `*`.
+const RANGE: &str = r"^ *([~^=]|[<>]=?)? *[0-9*xX]+(\.[0-9*xX]+){0,2}([-+][0-9A-Za-z.+-]+)?( *, *([~^=]|[<>]=?)? *[0-9*xX]+(\.[0-9*xX]+){0,2}([-+][0-9A-Za-z.+-]+)?)* *$";
+
 /// The schema. `additionalProperties: false` stands exactly where the reader refuses unknown keys.
 pub fn schema() -> Value {
     json!({
@@ -21,11 +29,11 @@ pub fn schema() -> Value {
             "$schema": { "type": "string", "description": "For editors; not read." },
             "toolId": {
                 "type": "string", "maxLength": 128,
-                "pattern": "^[A-Za-z0-9]([A-Za-z0-9.-]|_[A-Za-z0-9.-])*_?:[A-Za-z0-9]([A-Za-z0-9.-]|_[A-Za-z0-9.-])*_?$",
+                "pattern": ID,
                 "description": "namespace:tool-name. 'core' is kept for the tools compiled into toolhost."
             },
-            "displayName": { "type": "string", "minLength": 1, "description": "The name a person sees." },
-            "description": { "type": "string", "minLength": 1, "description": "For the model: what it does, when to use it, what goes in and out." },
+            "displayName": { "type": "string", "pattern": "\\S", "description": "The name a person sees." },
+            "description": { "type": "string", "pattern": "\\S", "description": "For the model: what it does, when to use it, what goes in and out." },
             "version": {
                 "type": "string", "maxLength": 128,
                 "pattern": "^(0|[1-9]\\d*)\\.(0|[1-9]\\d*)\\.(0|[1-9]\\d*)(-[0-9A-Za-z.-]+)?(\\+[0-9A-Za-z.-]+)?$",
@@ -56,7 +64,8 @@ pub fn schema() -> Value {
                 }
             },
             "requires": {
-                "type": "object", "default": {}, "additionalProperties": { "type": "string" },
+                "type": "object", "default": {}, "propertyNames": { "maxLength": 128, "pattern": ID },
+                "additionalProperties": { "type": "string", "pattern": RANGE },
                 "description": "Other tools this one needs: toolId to version range (^1.2)."
             },
             "examples": {
@@ -84,7 +93,7 @@ fn handler() -> Value {
             ("type", json!({ "const": "external-script" })),
             (
                 "scriptPath",
-                json!({ "type": "string", "minLength": 1, "description": "Relative to a script base folder (user_scripts, tool-defs); where nothing lies there, to this file's own folder." }),
+                json!({ "type": "string", "pattern": "\\S", "description": "Relative to a script base folder (user_scripts, tool-defs); where nothing lies there, to this file's own folder." }),
             ),
             ("language", language.clone()),
             (
@@ -97,8 +106,8 @@ fn handler() -> Value {
         handler::METHOD_FIELDS,
         &[
             ("type", json!({ "const": "service-method" })),
-            ("serviceName", json!({ "type": "string", "minLength": 1 })),
-            ("methodName", json!({ "type": "string", "minLength": 1 })),
+            ("serviceName", json!({ "type": "string", "pattern": "\\S" })),
+            ("methodName", json!({ "type": "string", "pattern": "\\S" })),
             ("language", language),
             (
                 "parameterMap",
@@ -110,11 +119,28 @@ fn handler() -> Value {
         "type": "object", "required": ["type"],
         "description": "How the tool is run.",
         "oneOf": [
-            { "required": ["type", "scriptPath", "language"], "properties": script, "additionalProperties": false },
+            {
+                "required": ["type", "scriptPath", "language"], "properties": script, "additionalProperties": false,
+                "allOf": Language::ALL.map(file_of_language),
+            },
             { "required": ["type", "serviceName", "methodName"], "properties": method, "additionalProperties": false },
             { "properties": { "type": { "enum": ["tool-service", "definition-only"] } }, "description": "Known, not built yet: the tool is listed as unavailable." },
-            { "properties": { "type": { "type": "string", "pattern": "^x-[a-z0-9-]+$" } }, "description": "An executor of the embedding program." }
+            { "properties": { "type": { "type": "string", "maxLength": 64, "pattern": "^x-[a-z0-9-]+$" } }, "description": "An executor of the embedding program." }
         ]
+    })
+}
+
+/// The file name of a script may not say another language than the manifest does.
+fn file_of_language(language: Language) -> Value {
+    const ENDINGS: [&str; 7] = ["py", "js", "mjs", "cjs", "ts", "wasm", "wat"];
+    let words: Vec<_> = ["python", "py", "nodejs", "node", "js", "bun", "wasm"]
+        .into_iter()
+        .filter(|w| Language::from_word(w) == Some(language))
+        .collect();
+    let others: Vec<_> = ENDINGS.into_iter().filter(|end| !language.fits_file_name(&format!("a.{end}"))).collect();
+    json!({
+        "if": { "properties": { "language": { "enum": words } } },
+        "then": { "properties": { "scriptPath": { "not": { "pattern": format!("\\.({})$", others.join("|")) } } } }
     })
 }
 
@@ -127,12 +153,15 @@ fn fields(known: &[&str], described: &[(&str, Value)]) -> Value {
 }
 
 fn security_context() -> Value {
-    let patterns = json!({ "type": "array", "maxItems": 256, "items": { "type": "string", "minLength": 1 } });
-    let mut read = patterns.clone();
+    let patterns = |refused: &str| {
+        let item = json!({ "type": "string", "minLength": 1, "maxLength": 4096, "not": { "pattern": refused } });
+        json!({ "type": "array", "maxItems": 256, "items": item })
+    };
+    let mut read = patterns(NO_PATTERN);
     read["description"] = json!(
         "self, ./* or dir/** (a folder and all below it), a/b.txt, data/*.csv; relative to the script's folder, or absolute. Absent: the script's own folder. A list replaces that default."
     );
-    let mut write = patterns;
+    let mut write = patterns(&format!("{NO_PATTERN}|^self$"));
     write["description"] =
         json!("As allowRead. out/** is written live; out/*.csv is staged: published after success, only what matches.");
     write["default"] = json!([]);
@@ -144,12 +173,12 @@ fn security_context() -> Value {
             "networkAccess": {
                 "type": "object", "additionalProperties": false,
                 "properties": { "allowHosts": {
-                    "type": "array", "items": { "type": "string", "minLength": 1 }, "default": [],
+                    "type": "array", "items": { "type": "string", "maxLength": 300, "pattern": HOST }, "default": [],
                     "description": "name, *.name, IPv4, IPv6, each with an optional :port. Not built yet: a tool that lists one is unavailable."
                 } }
             },
             "requiredCapabilities": {
-                "type": "array", "items": { "type": "string", "minLength": 1 }, "default": [],
+                "type": "array", "items": { "type": "string", "pattern": "\\S" }, "default": [],
                 "description": "subprocess; env:NAME (a variable of the host, where its config offers it and a policy grants it); gpu, long-running, files:input, secret:NAME are not built yet. What this host cannot give makes the tool unavailable."
             }
         }
@@ -165,10 +194,24 @@ fn execution() -> Value {
             "timeoutMs": { "type": "integer", "minimum": MIN_TIMEOUT_MS, "default": Limit::TimeoutMs.house_default() },
             "stderr": { "enum": ["log", "error"], "default": "log", "description": "error: any text on stderr fails the call." },
             "mode": { "enum": ["sync", "async"], "default": "sync", "description": "async is not built yet: the tool is listed as unavailable." },
-            "env": { "type": "object", "default": {}, "propertyNames": { "pattern": "^[A-Za-z_][A-Za-z0-9_]*$" }, "additionalProperties": { "type": "string" }, "description": forbidden },
+            "env": { "type": "object", "default": {}, "propertyNames": { "pattern": "^[A-Za-z_][A-Za-z0-9_]*$", "not": { "pattern": forbidden_names() } }, "additionalProperties": { "type": "string", "not": { "pattern": "\\u0000" } }, "description": forbidden },
             "warm": { "type": "boolean", "default": false, "description": "Not built yet: ignored with a warning." }
         }
     })
+}
+
+/// The names that nobody may set, in any case: regular expressions of editors have no flag for that inside.
+pub fn forbidden_names() -> String {
+    let any_case = |name: &str| -> String {
+        let letter = |c: char| match c.is_ascii_alphabetic() {
+            true => format!("[{}{}]", c.to_ascii_uppercase(), c.to_ascii_lowercase()),
+            false => c.to_string(),
+        };
+        name.chars().map(letter).collect()
+    };
+    let whole = FORBIDDEN.iter().map(|name| format!("{}$", any_case(name)));
+    let parts: Vec<String> = whole.chain(FORBIDDEN_PREFIXES.iter().map(|prefix| any_case(prefix))).collect();
+    format!("^({})", parts.join("|"))
 }
 
 fn limits() -> Value {

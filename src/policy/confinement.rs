@@ -11,27 +11,6 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Folders that every tool sees, read-only, where they exist: system programs and libraries.
-pub const SYSTEM_FOLDERS: [&str; 14] = [
-    "/usr/bin",
-    "/usr/sbin",
-    "/usr/lib",
-    "/usr/lib64",
-    "/usr/lib32",
-    "/usr/libx32",
-    "/usr/libexec",
-    "/usr/share",
-    "/bin",
-    "/sbin",
-    "/lib",
-    "/lib64",
-    "/lib32",
-    "/libx32",
-];
-/// All of the host's /etc that every tool sees: the CA bundle and local time. The rest of its /etc is made up.
-pub const SYSTEM_ETC: [&str; 5] =
-    ["/etc/ssl/certs", "/etc/pki/tls/certs", "/etc/pki/ca-trust/extracted", "/etc/ca-certificates", "/etc/localtime"];
-
 /// An interpreter (or our own binary, for wasm) and all that must be in view for it to run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -67,6 +67,9 @@ pub fn decide(manifest: &Manifest, site: &Site, policies: &Policies, machine: &M
 struct Obstacles {
     /// For the person: each denied ask.
     refused: Vec<String>,
+    /// Of those, some that no policy can grant, and some that one could.
+    never: bool,
+    grantable: bool,
     /// For anybody: what is missing here.
     missing: Vec<String>,
     /// Of that, what this machine lacks.
@@ -93,14 +96,13 @@ pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machin
     later(manifest, &mut obstacles);
     let source = runs.is_some() && site.script.is_none();
     if (source || manifest.id == RUN_CODE) && !policies.names_exactly(&manifest.id) {
-        let id = &manifest.id;
-        obstacles.refused.push(format!("run source text: only where a policy names it: tools = [\"{id}\"]"));
+        obstacles.refuse_source(&manifest.id);
     }
-    for verdict in verdicts.iter().filter(|v| !v.allowed && in_policy_s_hand(v)) {
+    for verdict in verdicts.iter().filter(|v| v.refuses()) {
         if narrow {
             notes.narrowed(format!("narrowed: {} {} is not granted in full", verdict.what.name(), verdict.asked));
         } else {
-            obstacles.refused.push(refusal(verdict));
+            obstacles.refuse(verdict);
         }
     }
     let base = Area::Tree(site.base.clone());
@@ -330,17 +332,20 @@ fn later(manifest: &Manifest, obstacles: &mut Obstacles) {
     }
 }
 
-/// Hosts, the machine's lacks: those are `missing`, not refused.
-fn in_policy_s_hand(verdict: &Verdict) -> bool {
-    verdict.what != What::Host && verdict.what != What::Runtime && verdict.narrower != Some(Narrower::Machine)
-}
-
-fn refusal(verdict: &Verdict) -> String {
-    let reason = verdict.reason.as_deref().unwrap_or("not allowed");
-    format!("{} {}: {reason}", verdict.what.name(), crate::manifest::text::printable(&verdict.asked))
-}
-
 impl Obstacles {
+    fn refuse(&mut self, verdict: &Verdict) {
+        let reason = verdict.reason.as_deref().unwrap_or("not allowed");
+        let asked = crate::manifest::text::printable(&verdict.asked);
+        self.refused.push(format!("{} {asked}: {reason}", verdict.what.name()));
+        self.never |= verdict.never();
+        self.grantable |= !verdict.never();
+    }
+
+    fn refuse_source(&mut self, id: &str) {
+        self.refused.push(format!("run source text: only where a policy names it: tools = [\"{id}\"]"));
+        self.grantable = true;
+    }
+
     fn lack(&mut self, what: &str) {
         self.missing.push(what.to_owned());
         self.lacks.push(what.to_owned());
@@ -355,9 +360,18 @@ impl Obstacles {
                 Kind::SecurityError,
                 "this tool asks for more than this host allows, so it was not started; ask the operator",
             );
-            return Some(fault.person(format!(
-                "{tool} asks for more than is allowed:{lines}\nSee `toolhost audit {id}`; `toolhost audit {id} --suggest-policy` prints what would grant it."
-            )));
+            let suggest = format!("`toolhost audit {id} --suggest-policy` prints what would grant");
+            let mend = match (self.never, self.grantable) {
+                (true, false) => {
+                    "no policy can grant this: change what the manifest asks (securityContext).".to_owned()
+                }
+                (true, true) => format!("{suggest} what a policy can; for the rest change the manifest."),
+                (false, _) => format!("{suggest} it."),
+            };
+            return Some(
+                fault
+                    .person(format!("{tool} asks for more than is allowed:{lines}\nSee `toolhost audit {id}`; {mend}")),
+            );
         }
         if self.missing.is_empty() {
             return None;

@@ -114,8 +114,8 @@ impl Powers {
     fn allowed_by(policies: &Policies, selector: &Selector) -> Powers {
         let policy = widest_for(policies, selector);
         let host = policies.host.as_ref();
-        let mut powers =
-            Powers { subject: selector.text(), runs: true, folders: policy.folders.clone(), ..Powers::default() };
+        let folders = policy.folders.iter().map(|folder| folder.path.clone()).collect();
+        let mut powers = Powers { subject: selector.text(), runs: true, folders, ..Powers::default() };
         let grants = |access: Access| rule_grants(policy, host, access);
         powers.grants = super::judge::least(grants(Access::Write).into_iter().chain(grants(Access::Read)).collect());
         let ceiling = |p: &Policy, l: Limit| p.limits.get(&l).map_or(l.house_default(), |c| c.value);

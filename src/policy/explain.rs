@@ -4,8 +4,9 @@
 //! Never: says more or less than the decision holds; prints outside text unescaped.
 
 use super::verdict::{Decision, LimitVerdict, Verdict, wall};
-use super::{Access, Program, Runtime};
+use super::{Access, Program, Runtime, shown};
 use crate::fault::Kind;
+use crate::manifest::Language;
 use crate::manifest::text::printable;
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -79,14 +80,9 @@ fn head(decision: &Decision, out: &mut String) {
     if let Some(runtime) = &decision.runtime {
         line(out, "  runtime  ", &runtime_text(runtime));
     }
-    let shown: Vec<&str> = super::SYSTEM_FOLDERS.iter().chain(&super::SYSTEM_ETC).copied().collect();
-    line(
-        out,
-        "  system   ",
-        &format!("{} (read-only, where they exist); the rest of /etc is made up", shown.join(" ")),
-    );
+    everywhere(decision, out);
     line(out, "  network  ", &format!("none (enforced by {}, {})", wall::NETWORK, wall::SECCOMP));
-    line(out, "  scratch  ", "/tmp, its own, gone after the call");
+    line(out, "  scratch  ", &format!("{}: its own, gone after the call", shown::SCRATCH.join(" ")));
     if !decision.labels.is_empty() {
         line(out, "  labels   ", &format!("{} (metadata.permissions: not enforced)", decision.labels.join(", ")));
     }
@@ -100,6 +96,28 @@ fn head(decision: &Decision, out: &mut String) {
     if !strict.is_empty() {
         line(out, "  strict   ", &strict.join("; "));
     }
+}
+
+/// What every tool sees, as the view makes it.
+fn everywhere(decision: &Decision, out: &mut String) {
+    let system: Vec<&str> = shown::SYSTEM_FOLDERS.iter().chain(&shown::SYSTEM_ETC).copied().collect();
+    line(out, "  system   ", &format!("{} (read-only, where they exist)", system.join(" ")));
+    line(out, "  made up  ", &format!("{} (no account or host of this machine)", shown::MADE_ETC.join(" ")));
+    line(out, "  devices  ", &devices(decision).join(" "));
+    line(out, "  proc     ", &format!("{} (read-only: its own processes, facts of the kernel)", shown::PROC));
+    line(out, "  empty    ", &format!("{} (read-only: nothing is in them)", shown::EMPTY_FOLDERS.join(" ")));
+    line(
+        out,
+        "  ours     ",
+        &format!("{} (read-only: what calls an entryPoint, and covers of masked files)", shown::OURS),
+    );
+}
+
+fn devices(decision: &Decision) -> Vec<&'static str> {
+    // A WASI module maps no device: its worker is counted in another way.
+    let module = decision.runtime.as_ref().is_some_and(|runtime| runtime.language == Language::Wasm);
+    let sampled = !module && decision.limits.iter().any(|limit| limit.sampled);
+    shown::devices(sampled).chain(shown::DEVICE_LINKS.map(|(link, _)| link)).collect()
 }
 
 fn runtime_text(runtime: &Runtime) -> String {
@@ -204,7 +222,11 @@ pub fn json(decision: &Decision) -> Value {
         "script": decision.script.as_ref().map(|s| s.to_string_lossy()),
         "folder": decision.folder.to_string_lossy(),
         "runtime": decision.runtime.as_ref().map(runtime_json),
-        "system": super::SYSTEM_FOLDERS.iter().chain(&super::SYSTEM_ETC).collect::<Vec<_>>(),
+        "system": shown::SYSTEM_FOLDERS.iter().chain(&shown::SYSTEM_ETC).collect::<Vec<_>>(),
+        "everywhere": {
+            "madeUp": shown::MADE_ETC, "devices": devices(decision), "proc": shown::PROC, "scratch": shown::SCRATCH,
+            "empty": shown::EMPTY_FOLDERS, "toolhost": shown::OURS,
+        },
         "network": "none",
         "asks": decision.verdicts,
         "grants": decision.grants.iter().map(grant_json).collect::<Vec<_>>(),

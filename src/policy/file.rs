@@ -123,6 +123,14 @@ pub struct Tools {
     pub at: At,
 }
 
+/// One entry of `folders`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Folder {
+    /// Absolute.
+    pub path: PathBuf,
+    pub at: At,
+}
+
 /// One policy as written. Every field is read by what enforces it (`tests/policy.rs` takes it apart).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
@@ -131,8 +139,8 @@ pub struct Policy {
     /// The file; empty for what is built in.
     pub file: PathBuf,
     pub tools: Vec<Tools>,
-    /// Absolute. Empty = anywhere.
-    pub folders: Vec<PathBuf>,
+    /// Empty = anywhere.
+    pub folders: Vec<Folder>,
     pub mode: Mode,
     pub stderr: StderrRule,
     pub require_cgroup: bool,
@@ -311,11 +319,11 @@ fn selector(text: &str) -> Result<Selector, String> {
     }
 }
 
-fn folders(reader: &mut Reader<'_>, top: &Table<'_, '_>, root: &Path) -> Vec<PathBuf> {
+fn folders(reader: &mut Reader<'_>, top: &Table<'_, '_>, root: &Path) -> Vec<Folder> {
     let mut found = Vec::new();
     for (pointer, folder) in reader.texts(top, "folders") {
         match rules::plain_path(folder.value.trim_end_matches('/')) {
-            Ok(path) => found.push(root.join(path)),
+            Ok(path) => found.push(Folder { path: root.join(path), at: folder.at }),
             Err(message) => reader.schema(pointer, folder.at, message),
         }
     }

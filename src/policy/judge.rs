@@ -38,6 +38,9 @@ const CODE: [&str; 18] = [
 /// Files that would be loaded from any folder.
 const OURS: [&str; 2] = [".tool.json", ".policy.toml"];
 
+/// The mend of every write that is never granted.
+const RESULTS_ONLY: &str = "name a folder that holds nothing but results (`out/*`)";
+
 /// Where the call's own scratch stands.
 const SCRATCH: &str = "/tmp";
 
@@ -272,10 +275,12 @@ impl<'a> Judge<'a> {
     /// What no policy can grant, or `None`.
     fn fence(&self, access: Access, ask: &Area) -> Option<String> {
         if matches!(ask, Area::Tree(path) if path.parent().is_none()) {
-            return Some("the whole file system is never granted".into());
+            return Some("the whole file system is never granted; name the folders that are needed".into());
         }
         if let Some(never) = NEVER.iter().find(|never| ask.path().starts_with(never)) {
-            return Some(format!("nothing below {never} is ever granted: a tool has its own, made for it"));
+            return Some(format!(
+                "nothing below {never} is ever granted: a tool has its own, made for it, and need not ask"
+            ));
         }
         if access == Access::Read {
             return None;
@@ -284,13 +289,13 @@ impl<'a> Judge<'a> {
             self.protected.iter().map(PathBuf::as_path).chain(self.own.iter().copied()).find(|path| ask.touches(path))
         {
             let what = self.protected_name(path);
-            return Some(format!("{what} could be written: {}", path.display()));
+            return Some(format!("{what} could be written: {}; {RESULTS_ONLY}", path.display()));
         }
         let base = &self.site.base;
         let own =
             |root: &Path| base.starts_with(root) && ask.folder().starts_with(base) && !base.as_os_str().is_empty();
         if let Some(root) = self.runtimes.iter().find(|root| ask.touches(root) && !own(root)) {
-            return Some(format!("files of an interpreter could be written: {}", root.display()));
+            return Some(format!("files of an interpreter could be written: {}; {RESULTS_ONLY}", root.display()));
         }
         self.run_later(ask)
     }
@@ -308,10 +313,12 @@ impl<'a> Judge<'a> {
         let below = ask.folder().strip_prefix(&self.site.folder).unwrap_or(ask.folder());
         let component = below.components().find_map(|c| RUN_LATER.iter().find(|r| c.as_os_str() == **r));
         if let Some(name) = component {
-            return Some(format!("what lies in `{name}` is run later"));
+            return Some(format!("what lies in `{name}` is run later; {RESULTS_ONLY}"));
         }
         if let Some(ending) = OURS.iter().find(|ending| says_ending(ask, ending)) {
-            return Some(format!("files ending in `{ending}` could be written: a tool cannot make tools or policies"));
+            return Some(format!(
+                "files ending in `{ending}` could be written: a tool cannot make tools or policies; {RESULTS_ONLY}"
+            ));
         }
         let others = self.protected.iter().filter(|path| Some(*path) != self.site.script.as_ref());
         if let Some(other) = others.into_iter().find(|script| importable(ask, script)) {

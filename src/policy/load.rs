@@ -4,7 +4,7 @@
 //! Never: starts with a policy that is broken, that others can write, or that is reached by a link.
 
 use super::disk;
-use super::file::{self, HOST_FILE, Policy, SUFFIX, Selector};
+use super::file::{self, Folder, HOST_FILE, Policy, SUFFIX, Selector};
 use super::source::At;
 use crate::manifest::{Code, Language, Problem, Severity};
 use std::collections::{BTreeMap, BTreeSet};
@@ -165,7 +165,7 @@ impl Policies {
                 passed_over.push(format!(
                     "policy `{}` names this tool, but only below {}",
                     policy.name,
-                    policy.folders.iter().map(|f| f.display().to_string()).collect::<Vec<_>>().join(", ")
+                    policy.folders.iter().map(|f| f.path.display().to_string()).collect::<Vec<_>>().join(", ")
                 ));
             } else if best.is_none_or(|(b, _)| selector > b) {
                 best = Some((selector, policy));
@@ -207,10 +207,10 @@ pub(super) fn fallback() -> &'static Policy {
 }
 
 /// Does a manifest lie below one of these folders (by name, or by the folder's real place)?
-fn lies_in(manifest: &Path, folders: &[PathBuf]) -> bool {
+fn lies_in(manifest: &Path, folders: &[Folder]) -> bool {
     folders.is_empty()
-        || folders.iter().any(|folder| {
-            manifest.starts_with(folder) || folder.canonicalize().is_ok_and(|real| manifest.starts_with(real))
+        || folders.iter().any(|Folder { path, .. }| {
+            manifest.starts_with(path) || path.canonicalize().is_ok_and(|real| manifest.starts_with(real))
         })
 }
 

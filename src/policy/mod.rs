@@ -20,6 +20,7 @@ mod load;
 pub mod published;
 mod rules;
 mod run;
+pub mod shown;
 mod source;
 pub mod suggest;
 mod variable;
@@ -32,9 +33,12 @@ pub use capability::grantable;
 pub use confinement::*;
 pub use decide::{RUN_CODE, SCRIPT_FOLDER, SCRIPT_SERVICE, decide};
 pub use disk::every_id_is_mapped;
-pub use file::{Capability, Ceiling, HOST_FILE, Mode, NamedRuntime, Policy, Rule, SUFFIX, Selector, Tools, parse};
+pub use file::{
+    Capability, Ceiling, Folder, HOST_FILE, Mode, NamedRuntime, Policy, Rule, SUFFIX, Selector, Tools, parse,
+};
 pub use load::{FileProblem, Policies, is_policy_file};
 pub use run::{RunTarget, call_notes, confine, decide_run};
+pub use shown::{SYSTEM_ETC, SYSTEM_FOLDERS};
 pub use source::At;
 pub use variable::Variable;
 pub use verdict::{Decision, LimitVerdict, Narrower, Notes, Verdict, What, wall};

@@ -3,10 +3,19 @@
 //! For: `schema policy`, docs. In: nothing. Out: JSON, TOML. Never: a key that `file.rs` does not read.
 
 use super::file::MAX_LIMIT;
+use crate::manifest::published::forbidden_names;
 use crate::quantity::Limit;
 use serde_json::{Map, Value, json};
 
 pub(super) const SELECTOR_HELP: &str = "`tools` takes exact ids, \"ns:*\", or \"*\"";
+
+/// An exact file or `dir/**`: parts that are each written once, without a pattern.
+const PATH: &str = r"^(\*\*|(\./|/)?[^/*?\[\]{}]+(/[^/*?\[\]{}]+)*(/\*\*)?)$";
+const FOLDER: &str = r"^(\./|/)?[^/*?\[\]{}]+(/[^/*?\[\]{}]+)*/*$";
+/// What no path is: a way up, a part that says nothing, the home folder.
+const NO_PATH: &str = r"(^|/)\.\.(/|$)|/\.(/|$)|^\.$|^~|[\u0000-\u001f\u007f]";
+/// What is granted by no rule: `self` needs none, and a tool has kernel trees of its own.
+const NO_GRANT: &str = r"^self$|^/(proc|sys|dev)(/|$)";
 
 /// What holds where no file says otherwise, as a file.
 pub const DEFAULT_POLICY: &str = r#"name  = "default"
@@ -27,7 +36,7 @@ pub fn schema() -> Value {
         "additionalProperties": false,
         "required": ["name", "why"],
         "properties": {
-            "name": { "type": "string", "minLength": 1, "maxLength": 100, "description": "Short, and used once." },
+            "name": { "type": "string", "pattern": "\\S", "maxLength": 100, "description": "Short, and used once." },
             "why": said("What the policy is for."),
             "tools": {
                 "type": "array", "minItems": 1, "uniqueItems": true,
@@ -35,7 +44,7 @@ pub fn schema() -> Value {
                 "description": "Exact id, ns:* or *. The narrowest policy that names a tool governs it; two of the same width refuse to start.",
             },
             "folders": {
-                "type": "array", "minItems": 1, "items": { "type": "string" },
+                "type": "array", "minItems": 1, "items": { "type": "string", "pattern": FOLDER, "not": { "pattern": NO_PATH } },
                 "description": "Where the manifests of those tools must lie; relative to the root. Left out: anywhere.",
             },
             "mode": {
@@ -58,7 +67,10 @@ pub fn schema() -> Value {
                 "items": {
                     "type": "object", "additionalProperties": false, "required": ["name", "why"],
                     "properties": {
-                        "name": { "type": "string", "pattern": "^(subprocess|env:[A-Za-z_][A-Za-z0-9_]*)$" },
+                        "name": {
+                            "type": "string", "pattern": "^(subprocess|env:[A-Za-z_][A-Za-z0-9_]*)$",
+                            "not": { "pattern": forbidden_names().replacen('^', "^env:", 1) },
+                        },
                         "why": said("Why it is granted."),
                     },
                 },
@@ -81,7 +93,7 @@ fn rules(description: &str) -> Value {
         "items": {
             "type": "object", "additionalProperties": false, "required": ["path", "why"],
             "properties": {
-                "path": { "type": "string", "minLength": 1, "description": "An exact file or dir/**; relative = below the tool's own folder." },
+                "path": { "type": "string", "pattern": PATH, "not": { "pattern": format!("{NO_PATH}|{NO_GRANT}") }, "description": "An exact file or dir/**; relative = below the tool's own folder." },
                 "why": said("Why it is granted; blank refuses to load."),
             },
         },
@@ -91,7 +103,7 @@ fn rules(description: &str) -> Value {
 fn runtime() -> Value {
     json!({
         "type": "object", "additionalProperties": false, "required": ["path", "why"],
-        "properties": { "path": { "type": "string", "pattern": "^/" }, "why": said("Why this interpreter.") },
+        "properties": { "path": { "type": "string", "pattern": "^/[^/]" }, "why": said("Why this interpreter.") },
     })
 }
 

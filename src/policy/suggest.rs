@@ -5,45 +5,66 @@
 
 use super::published;
 use super::rules;
-use super::verdict::Decision;
+use super::verdict::{Decision, Narrower, Verdict, What};
 use crate::manifest::text::printable;
 use crate::manifest::{Manifest, Pattern, PatternShape, Site};
 use std::path::Path;
 
 pub fn policy(manifest: &Manifest, site: &Site, decision: &Decision) -> String {
+    let mut out = refusals(manifest, decision);
+    let mut body = String::new();
+    files(manifest, site, decision, &mut body);
+    limits(manifest, &mut body);
+    capabilities(manifest, &mut body);
+    if body.is_empty() {
+        // A policy without a rule would only take away what the tool has now.
+        let id = printable(&manifest.id);
+        out.push_str(&format!("# There is nothing that a policy could give {id}, so none is suggested.\n"));
+        return out;
+    }
+    head(manifest, site, decision, &mut out);
+    out.push_str(&body);
+    if manifest.id.contains('*') {
+        out.push_str(&format!("\n# {}\n", published::SELECTOR_HELP));
+    }
+    out
+}
+
+fn head(manifest: &Manifest, site: &Site, decision: &Decision, out: &mut String) {
     let name: String = manifest.id.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
-    let mut out = format!(
-        "# What {} asks for. Read each line, delete what it should not have, and fill in every `why`:\n\
-         # a blank one does not load. Then move it to {name}.policy.toml in the policies folder (while a file there is\n\
+    out.push_str(&format!(
+        "# What {} asks for and a policy can give. Read each line, delete what it should not have, and fill in every\n\
+         # `why`: a blank one does not load. Then move it to {name}.policy.toml in the policies folder (while a file there is\n\
          # unfinished or empty, nothing runs).\n",
         printable(&manifest.id)
-    );
+    ));
     if !decision.policy_file.as_os_str().is_empty() {
         let file = printable(&decision.policy_file.display().to_string());
         out.push_str(&format!("# Now it answers to {file}. A tool answers to one policy only: what that one gives and this one does not is lost,\n# and if that one names this exact id too, take it out there, or neither loads.\n"));
+    }
+    if decision.denied().any(|v| v.narrower == Some(Narrower::Host)) {
+        out.push_str(&format!("# {} caps some of this and must allow it too.\n", super::HOST_FILE));
     }
     out.push_str(&format!("\nname = {}\nwhy = \"\"\ntools = [{}]\n", quoted(&name), quoted(&manifest.id)));
     if let Some(folder) = site.manifest.parent().and_then(Path::to_str).filter(|f| !f.is_empty()) {
         out.push_str(&format!("folders = [{}]\n", quoted(folder)));
     }
-    files(manifest, site, &mut out);
-    limits(manifest, &mut out);
-    capabilities(manifest, &mut out);
-    refusals(manifest, decision, &mut out);
-    out
 }
 
 fn quoted(text: &str) -> String {
     toml::Value::String(text.to_string()).to_string()
 }
 
-fn files(manifest: &Manifest, site: &Site, out: &mut String) {
+fn files(manifest: &Manifest, site: &Site, decision: &Decision, out: &mut String) {
+    let can = |what: What| {
+        move |pattern: &&Pattern| !decision.denied().any(|v| v.never() && v.what == what && v.asked == pattern.text)
+    };
     let read = match &manifest.asks.read {
-        Some(patterns) => patterns.iter().filter_map(path).collect(),
+        Some(patterns) => patterns.iter().filter(can(What::Read)).filter_map(path).collect(),
         None if site.folder == site.base => Vec::new(),
         None => vec!["./**".to_string()],
     };
-    let write: Vec<String> = manifest.asks.write.iter().filter_map(path).collect();
+    let write: Vec<String> = manifest.asks.write.iter().filter(can(What::Write)).filter_map(path).collect();
     if read.is_empty() && write.is_empty() {
         return;
     }
@@ -110,27 +131,26 @@ fn capabilities(manifest: &Manifest, out: &mut String) {
     }
 }
 
-/// What no policy can grant is said, so that nobody looks for the line.
-fn refusals(manifest: &Manifest, decision: &Decision, out: &mut String) {
-    let hard =
-        decision.denied().filter(|v| matches!(v.narrower, Some(super::Narrower::House | super::Narrower::Machine)));
-    let lines: Vec<String> = hard
-        .map(|v| {
-            format!(
-                "#   {} {}: {}",
-                v.what.name(),
-                printable(&v.asked),
-                printable(v.reason.as_deref().unwrap_or_default())
-            )
-        })
-        .collect();
-    if !lines.is_empty() {
-        out.push_str(&format!("\n# No policy can give {}:\n{}\n", printable(&manifest.id), lines.join("\n")));
+/// What no policy can grant is said first, so that nobody looks for the line; then what a policy alone cannot give.
+fn refusals(manifest: &Manifest, decision: &Decision) -> String {
+    let id = printable(&manifest.id);
+    let of = |narrower| -> Vec<String> {
+        let denied = decision.denied().filter(|v| v.narrower == Some(narrower));
+        let reason = |v: &Verdict| printable(v.reason.as_deref().unwrap_or_default());
+        denied.map(|v| format!("#   {} {}: {}\n", v.what.name(), printable(&v.asked), reason(v))).collect()
+    };
+    let mut out = String::new();
+    let (never, lacking) = (of(Narrower::House), of(Narrower::Machine));
+    if !never.is_empty() {
+        let so = if decision.verdicts.iter().any(Verdict::never) && !decision.narrow {
+            ", so every call is refused until the manifest asks for less"
+        } else {
+            ""
+        };
+        out.push_str(&format!("# No policy can give {id} this{so}:\n{}\n", never.concat()));
     }
-    if decision.denied().any(|v| v.narrower == Some(super::Narrower::Host)) {
-        out.push_str(&format!("\n# {} caps some of this and must allow it too.\n", super::HOST_FILE));
+    if !lacking.is_empty() {
+        out.push_str(&format!("# This host lacks what {id} needs, whatever a policy says:\n{}\n", lacking.concat()));
     }
-    if manifest.id.contains('*') {
-        out.push_str(&format!("\n# {}\n", published::SELECTOR_HELP));
-    }
+    out
 }

@@ -130,6 +130,20 @@ impl Verdict {
         verdict
     }
 
+    /// Not granted, and a call is refused for it (or narrowed). What hosts, runtimes and this machine lack makes a tool
+    /// unavailable instead.
+    pub fn refuses(&self) -> bool {
+        !self.allowed
+            && self.what != What::Host
+            && self.what != What::Runtime
+            && self.narrower != Some(Narrower::Machine)
+    }
+
+    /// Refused by a rule of the house, which no policy can lift.
+    pub fn never(&self) -> bool {
+        self.refuses() && self.narrower == Some(Narrower::House)
+    }
+
     pub(super) fn because(
         mut self,
         rule: impl Into<String>,

@@ -49,7 +49,10 @@ pub fn needs_of(tool: &Tool, decision: &policy::Decision) -> Vec<String> {
 /// any call), or there is nothing to run its scripts with.
 pub fn unsatisfied(tool: &Tool, decision: &policy::Decision) -> Vec<String> {
     let mut needs = decision.lacks_below.clone();
-    if refused(decision) {
+    if refused(decision) && decision.denied().any(policy::Verdict::never) {
+        let id = &tool.manifest.id;
+        needs.push(format!("a manifest that asks for less, since no policy can allow this: see `toolhost audit {id}`"));
+    } else if refused(decision) {
         needs.push(format!("a policy that allows what it asks: see `toolhost audit {}`", tool.manifest.id));
     }
     needs

@@ -30,7 +30,7 @@ pub(super) fn withhold(tools: &mut Vec<Tool>, written: &policy::Written, held: &
                 let message = format!(
                     "it lies where {writer} may write, and a tool cannot make tools: move it elsewhere, or narrow that tool's allowWrite"
                 );
-                refused.push(Refused { tool, message, code: Code::Security, harmless: false });
+                refused.push(Refused::new(tool, Code::Security, message));
             }
         }
     }

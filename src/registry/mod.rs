@@ -9,6 +9,7 @@ mod beneath;
 mod builtin;
 mod fence;
 mod load;
+mod place;
 pub mod scripts;
 mod settle;
 mod shared;
@@ -18,6 +19,7 @@ mod store;
 pub use availability::{needs_of, refused, unsatisfied};
 pub use builtin::{BUILTIN_FILES, Builtin};
 pub use load::{DirectToolLoader, ENDING};
+pub use place::Places;
 pub use snapshot::{Filter, Snapshot};
 pub use store::{Definition, Registry};
 

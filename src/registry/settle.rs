@@ -3,7 +3,7 @@
 //! For: the registry. In: candidates of all sources, and what was loaded before. Out: who stays, who goes and why.
 //! Never: lets the order of files decide; lets a newcomer take down or take over a loaded tool.
 
-use super::{CORE, Tool, builtin};
+use super::{CORE, Places, Tool, builtin};
 use crate::manifest::Code;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -11,10 +11,21 @@ use std::path::PathBuf;
 /// A candidate that was turned away.
 pub(super) struct Refused {
     pub tool: Tool,
+    /// For the report of its own file.
     pub message: String,
+    /// For whoever asks for the tool and does not see the file: that one is named too.
+    pub told: String,
     pub code: Code,
+    /// Line and column of what claims the name; (0, 0) = not known.
+    pub at: (usize, usize),
     /// A copy of a builtin's own file: said, but no fault.
     pub harmless: bool,
+}
+
+impl Refused {
+    pub fn new(tool: Tool, code: Code, message: String) -> Refused {
+        Refused { tool, told: message.clone(), message, code, at: (0, 0), harmless: false }
+    }
 }
 
 /// Files that were loaded in the snapshot before, by folded id.
@@ -35,12 +46,13 @@ pub(super) fn settle(candidates: Vec<Tool>, held: &Held) -> (Vec<Tool>, Vec<Refu
             groups.entry(folded(&tool.manifest.id)).or_default().push(tool);
         } else if builtin::same_as_builtin(&tool) {
             let message = "the same manifest is compiled into this binary; this file is not read".to_owned();
-            refused.push(Refused { tool, message, code: Code::Conflict, harmless: true });
+            refused.push(Refused { harmless: true, ..Refused::new(tool, Code::Conflict, message) });
         } else {
             let message =
                 "the namespace 'core' is compiled into toolhost: choose another namespace, for example custom"
                     .to_owned();
-            refused.push(Refused { tool, message, code: Code::Conflict, harmless: false });
+            let at = claims_at(&tool);
+            refused.push(Refused { at, ..Refused::new(tool, Code::Conflict, message) });
         }
     }
     let nobody = BTreeSet::new();
@@ -97,14 +109,29 @@ pub(super) fn key(tool: &Tool) -> PathBuf {
     if tool.site.manifest.as_os_str().is_empty() { tool.home() } else { tool.site.manifest.clone() }
 }
 
+/// Where a tool's file claims its name.
+fn claims_at(tool: &Tool) -> (usize, usize) {
+    Places::of(&tool.site.manifest).one("/toolId")
+}
+
 fn refuse(go: Vec<Tool>, stay: &[Tool], what: &str, refused: &mut Vec<Refused>) {
-    let places: Vec<_> = go.iter().chain(stay).map(|tool| (tool.reference(), tool.origin())).collect();
-    for (number, tool) in go.into_iter().enumerate() {
-        let others: Vec<_> =
-            places.iter().enumerate().filter(|(i, _)| *i != number).map(|(_, (r, p))| format!("{p} ({r})")).collect();
-        let end = if stay.is_empty() { "all of them are disabled" } else { "the one that was loaded before stays" };
+    let places: Vec<_> = go.iter().chain(stay).map(claims_at).collect();
+    let claims: Vec<String> = go
+        .iter()
+        .chain(stay)
+        .zip(&places)
+        .map(|(tool, at)| match at {
+            (0, _) => format!("{} ({})", tool.origin(), tool.reference()),
+            (line, column) => format!("{}:{line}:{column} ({})", tool.origin(), tool.reference()),
+        })
+        .collect();
+    let end = if stay.is_empty() { "all of them are disabled" } else { "the one that was loaded before stays" };
+    let told = format!("{what}: claimed by {}; {end}. Change one id or take one file away", claims.join(", "));
+    for (number, (tool, at)) in go.into_iter().zip(places).enumerate() {
+        let others: Vec<&str> =
+            claims.iter().enumerate().filter(|(i, _)| *i != number).map(|(_, claim)| claim.as_str()).collect();
         let message =
             format!("{what}: also claimed by {}; {end}. Change one id or take one file away", others.join(", "));
-        refused.push(Refused { tool, message, code: Code::Conflict, harmless: false });
+        refused.push(Refused { at, told: told.clone(), ..Refused::new(tool, Code::Conflict, message) });
     }
 }

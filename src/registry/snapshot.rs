@@ -154,8 +154,10 @@ impl Snapshot {
     fn not_found(&self, id: &str) -> Fault {
         let shown = text::printable(&text::head(id, 120));
         if let Some(why) = self.disabled.get(&settle::folded(id)) {
-            let message =
-                format!("The tool '{shown}' is disabled: more than one manifest claims it. Ask the operator.");
+            // A name claimed twice, the namespace `core`, a file that another tool may write: the person is told which.
+            let message = format!(
+                "The tool '{shown}' is disabled: its manifest cannot stand beside what is loaded. Ask the operator."
+            );
             return Fault::new(Kind::ToolNotFoundError, message)
                 .person(format!("the tool '{shown}' is disabled: {why}"));
         }

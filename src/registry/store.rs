@@ -207,9 +207,10 @@ impl Registry {
                 let severity = if refused.harmless { Severity::Note } else { Severity::Error };
                 let mut why = problem(severity, refused.code, refused.message.clone());
                 why.pointer = if refused.code == Code::Conflict { "/toolId" } else { "" }.to_owned();
+                (why.line, why.column) = refused.at;
                 report.problems.insert(0, why);
             }
-            disabled.insert(settle::folded(&refused.tool.manifest.id), refused.message);
+            disabled.insert(settle::folded(&refused.tool.manifest.id), refused.told);
         }
         disabled.retain(|id, _| tools.iter().all(|tool| settle::folded(&tool.manifest.id) != *id));
         let warnings = state.sources.iter().filter_map(|entry| entry.stale.clone()).collect();

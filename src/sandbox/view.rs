@@ -8,7 +8,8 @@ use super::landlock::Right;
 use super::plan::{Plan, Step};
 use super::protocol::{Identity, Mount, Setup};
 use super::{Problem, sys};
-use crate::policy::{Access, SYSTEM_ETC, SYSTEM_FOLDERS};
+use crate::policy::Access;
+use crate::policy::shown::{DEVICE_LINKS, EMPTY_FOLDERS, MADE_ETC, PROC, SCRATCH, SYSTEM_ETC, SYSTEM_FOLDERS, devices};
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
@@ -26,7 +27,7 @@ pub const NODEV: u64 = 4;
 pub const NOEXEC: u64 = 8;
 
 /// Our own folder in the view: shims, and what the launcher keeps.
-pub const OURS: &str = "/.toolhost";
+pub use crate::policy::shown::OURS;
 /// Covers what may not be touched.
 pub const EMPTY: &str = "/.toolhost/empty";
 /// Covers `KEPT`.
@@ -37,8 +38,6 @@ pub const KEPT: &str = "/.toolhost/kept";
 const ASIDE: &str = "/.toolhost/kept/aside";
 /// Where the tree is put together. Its own content is out of reach from then on; /tmp exists everywhere.
 const SITE: &str = "/tmp";
-
-const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
 
 /// Shown to every tool.
 pub fn is_system(path: &Path) -> bool {
@@ -106,12 +105,7 @@ pub fn raise(setup: &Setup) -> Result<View, Problem> {
         plan_root(&mut planned, root)?;
     }
     // Read-only: a device can still be written, its mode and times cannot.
-    for device in DEVICES {
-        // Mapped, it makes memory that no process shows (see `sampler`).
-        if device == "zero" && setup.sampled() {
-            continue;
-        }
-        let at = Path::new("/dev").join(device);
+    for at in devices(setup.sampled()).map(PathBuf::from) {
         let bound = bind(&at, false, NOSUID | NOEXEC | RDONLY)?;
         planned.push(Planned { at, piece: Piece::Bound { mount: bound, folder: false }, right: Right::Device });
     }
@@ -206,7 +200,8 @@ pub fn is_late(at: &Path) -> bool {
 fn assemble(setup: &Setup, planned: Vec<Planned>) -> Result<View, Problem> {
     let inside = |at: &Path| Path::new(SITE).join(at.strip_prefix("/").unwrap_or(at));
     let scratch = super::scratch::PLACE;
-    for folder in ["/tmp", "/proc", "/dev/shm", "/etc", "/run", "/var/tmp", OURS, NOTHING, ASIDE, scratch] {
+    let folders = SCRATCH.into_iter().chain(EMPTY_FOLDERS).chain([PROC, "/etc", OURS, NOTHING, ASIDE, scratch]);
+    for folder in folders {
         make_folder(&inside(Path::new(folder)))?;
     }
     let mut view = View { late: Vec::new(), allowed: Vec::new() };
@@ -255,14 +250,15 @@ fn assemble(setup: &Setup, planned: Vec<Planned>) -> Result<View, Problem> {
 /// A made-up /etc (so that no account or host of this machine shows), /dev links, and our shims.
 fn write_files(setup: &Setup, inside: &dyn Fn(&Path) -> PathBuf) -> Result<(), Problem> {
     let id = super::identity::GUEST;
+    // In the order of `MADE_ETC`.
     let texts = [
-        ("/etc/passwd", format!("tool:x:{id}:{id}:tool:/tmp:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n")),
-        ("/etc/group", format!("tool:x:{id}:\nnogroup:x:65534:\n")),
-        ("/etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n".to_owned()),
-        ("/etc/hosts", "127.0.0.1 localhost\n::1 localhost\n".to_owned()),
-        ("/etc/resolv.conf", String::new()),
+        format!("tool:x:{id}:{id}:tool:/tmp:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n"),
+        format!("tool:x:{id}:\nnogroup:x:65534:\n"),
+        "passwd: files\ngroup: files\nhosts: files dns\n".to_owned(),
+        "127.0.0.1 localhost\n::1 localhost\n".to_owned(),
+        String::new(),
     ];
-    for (path, text) in &texts {
+    for (path, text) in MADE_ETC.into_iter().zip(&texts) {
         fs::write(inside(Path::new(path)), text).map_err(io(path))?;
     }
     fs::write(inside(Path::new(EMPTY)), "").map_err(io(EMPTY))?;
@@ -270,12 +266,7 @@ fn write_files(setup: &Setup, inside: &dyn Fn(&Path) -> PathBuf) -> Result<(), P
         let path = Path::new(OURS).join(name);
         fs::write(inside(&path), text).map_err(io(path.display()))?;
     }
-    for (path, target) in [
-        ("/dev/fd", "/proc/self/fd"),
-        ("/dev/stdin", "/proc/self/fd/0"),
-        ("/dev/stdout", "/proc/self/fd/1"),
-        ("/dev/stderr", "/proc/self/fd/2"),
-    ] {
+    for (path, target) in DEVICE_LINKS {
         symlink(target, inside(Path::new(path))).map_err(io(path))?;
     }
     Ok(())

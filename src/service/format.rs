@@ -18,20 +18,23 @@ pub fn judge(ending: Ending, logs: &[String]) -> Result<Value, Fault> {
     match ending {
         Ending::Answered(value) => Ok(value),
         Ending::Exited { code } => {
-            Err(told(Fault::new(Kind::ScriptError, format!("Script exited with code {code}.")), logs))
+            let fault = Fault::new(Kind::ScriptError, format!("Script exited with code {code}."));
+            Err(told(fault, logs, "It wrote nothing to stderr: let it print there why it fails."))
         }
         Ending::Signalled { signal } => {
             let message = format!("Script was killed by signal {}.", signal_name(signal));
-            Err(told(Fault::new(Kind::ScriptError, message), logs))
+            Err(told(Fault::new(Kind::ScriptError, message), logs, cause(signal)))
         }
         Ending::TimedOut { limit_ms } => Err(Fault::new(Kind::TimeoutError, "Script execution timed out.")
             .details(format!("The limit timeoutMs was {limit_ms} ms."))),
         Ending::OverLimit { limit, allowed } => Err(over_limit(limit, allowed)),
         Ending::BadOutput { reason, head } => {
-            let begins = if head.is_empty() { "stdout was empty".into() } else { format!("stdout began with: {head}") };
-            Err(told(Fault::new(Kind::ScriptError, reason).details(format!("InvalidOutput: {begins}")), logs))
+            let mut fault = Fault::new(Kind::ScriptError, reason);
+            // Of an empty answer the reason has said all.
+            fault.details = (!head.is_empty()).then(|| format!("InvalidOutput: it began with: {head}"));
+            Err(told(fault, logs, ""))
         }
-        Ending::Raised { message } => Err(told(Fault::new(Kind::ScriptError, message), logs)),
+        Ending::Raised { message } => Err(told(Fault::new(Kind::ScriptError, message), logs, "")),
         Ending::Cancelled => Err(cancelled()),
         Ending::Envelope(envelope) => opened(envelope),
     }
@@ -46,7 +49,11 @@ pub fn cancelled() -> Fault {
 pub fn over_limit(limit: Limit, allowed: u64) -> Fault {
     let message = match limit {
         Limit::TimeoutMs => return Fault::new(Kind::TimeoutError, "Script execution timed out."),
-        Limit::InputBytes => format!("The input is over the limit {} ({}).", limit.name(), amount(limit, allowed)),
+        // The caller's to mend, so it is the caller's error, and has the exit code of one.
+        Limit::InputBytes => {
+            let message = format!("The input is over the limit {} ({}).", limit.name(), amount(limit, allowed));
+            return Fault::new(Kind::ParameterValidationError, message);
+        }
         _ => format!("Script exceeded the limit {} ({}).", limit.name(), amount(limit, allowed)),
     };
     Fault::new(Kind::ResourceLimitError, message)
@@ -89,10 +96,26 @@ fn opened(mut envelope: Value) -> Result<Value, Fault> {
     Err(fault)
 }
 
-/// Adds the tail of stderr, which is what mends most scripts (Q27).
-fn told(mut fault: Fault, logs: &[String]) -> Fault {
+/// What a signal that no limit sent most likely means.
+fn cause(signal: i32) -> &'static str {
+    use nix::sys::signal::Signal;
+    match Signal::try_from(signal) {
+        Ok(Signal::SIGSEGV | Signal::SIGBUS | Signal::SIGILL | Signal::SIGFPE | Signal::SIGABRT | Signal::SIGTRAP) => {
+            "It crashed in native code (an extension module, or the interpreter)."
+        }
+        Ok(Signal::SIGKILL | Signal::SIGTERM) => {
+            "It was ended from outside, for example by a machine that ran out of memory."
+        }
+        _ => "",
+    }
+}
+
+/// Adds the tail of stderr, which is what mends most scripts (Q27); `silent` where there is none.
+fn told(mut fault: Fault, logs: &[String], silent: &str) -> Fault {
     let tail = tail(logs);
-    if !tail.is_empty() {
+    if tail.is_empty() {
+        fault.details = fault.details.or_else(|| Some(silent.to_owned()).filter(|words| !words.is_empty()));
+    } else {
         fault.details = Some(match fault.details.take() {
             Some(details) => format!("{details}\nstderr: {tail}"),
             None => tail,
@@ -157,6 +180,10 @@ pub fn response(output: &Value) -> String {
 /// What the caller can do about a failure, for a reader that is a model.
 pub fn advice(fault: &Fault) -> Option<&'static str> {
     match fault.kind {
+        Kind::CancelledError => None,
+        _ if fault.retryable => Some(
+            "Wait a little, then make the same call again. If it fails again, tell the operator, naming the call ID.",
+        ),
         Kind::ToolNotFoundError => Some("List the tools and use one of those names."),
         Kind::ParameterValidationError | Kind::ActionParseError => Some("Correct the arguments and call again."),
         Kind::VersionMismatchError => Some("Ask for a version that exists, or for none."),
@@ -168,12 +195,14 @@ pub fn advice(fault: &Fault) -> Option<&'static str> {
         }
         Kind::TimeoutError => Some("Give it less to do, or a larger time limit if the tool takes one."),
         Kind::ResourceLimitError => Some("Give it less to do in one call."),
-        Kind::ScriptError | Kind::OutputValidationError => {
-            Some("The tool itself failed: if the details do not show a wrong argument, do not repeat the same call.")
+        Kind::ScriptError | Kind::OutputValidationError => Some(
+            "The tool itself failed: if the details do not show a wrong argument, do not repeat the same call. \
+                  If they speak of a file that it cannot open, ask the operator, naming the call ID.",
+        ),
+        Kind::RateLimitError | Kind::CircuitOpenError => {
+            Some("Do not retry: calls of this tool are held back. Ask the operator, naming the call ID.")
         }
-        Kind::RateLimitError | Kind::CircuitOpenError => Some("Wait a little, then call again."),
         Kind::ServiceError | Kind::InternalError => Some("Report it to the operator, naming the call ID."),
-        Kind::CancelledError => None,
     }
 }
 
@@ -210,9 +239,25 @@ mod tests {
         assert!(fault.message.contains("limit memoryBytes (209715200 bytes)"), "{}", fault.message);
         let fault = fault_of(Ending::BadOutput { reason: "not JSON".into(), head: "hello".into() }, &["note"]);
         assert_eq!(fault.message, "not JSON");
-        assert_eq!(fault.details.as_deref(), Some("InvalidOutput: stdout began with: hello\nstderr: note"));
+        assert_eq!(fault.details.as_deref(), Some("InvalidOutput: it began with: hello\nstderr: note"));
+        let fault = fault_of(Ending::BadOutput { reason: "stdout is empty".into(), head: String::new() }, &[]);
+        assert_eq!(fault.details, None, "said once");
+        assert!(fault_of(Ending::Exited { code: 1 }, &[]).details.is_some_and(|mend| mend.contains("print there why")));
+        let crash = fault_of(Ending::Signalled { signal: 11 }, &[]).details;
+        assert!(crash.is_some_and(|cause| cause.contains("native code")));
         assert_eq!(fault_of(Ending::Cancelled, &[]).kind, Kind::CancelledError);
         assert_eq!(fault_of(Ending::Raised { message: "boom".into() }, &[]).message, "boom");
+    }
+
+    #[test]
+    fn advice_and_the_word_retryable_agree() {
+        for kind in Kind::ALL {
+            let advised = |fault: &Fault| advice(fault).unwrap_or_default();
+            let fault = Fault::new(kind, "m");
+            assert!(!advised(&fault).contains("same call again"), "{kind}");
+            let again = advised(&fault.retryable()).contains("same call again");
+            assert_eq!(again, kind != Kind::CancelledError, "{kind}");
+        }
     }
 
     #[test]

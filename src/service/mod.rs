@@ -11,6 +11,7 @@ mod contract;
 pub mod format;
 mod guard;
 mod mask;
+mod mends;
 mod report;
 pub mod runlog;
 mod runner;
@@ -82,6 +83,11 @@ pub struct CallRequest {
     pub tool: String,
     pub arguments: Arguments,
     pub timeout_ms: Option<u64>,
+}
+
+/// An id for a call: unique, and in the order of time.
+pub fn new_id() -> String {
+    uuid::Uuid::now_v7().to_string()
 }
 
 /// The road of a call, and what it needs on the way.
@@ -204,7 +210,14 @@ impl Service {
             Ending::Envelope(envelope) => Some(envelope.clone()),
             _ => None,
         };
-        let output = format::judge(ending, logs)?;
+        let limit = mends::limit_of(&ending);
+        let output = format::judge(ending, logs).map_err(|fault| {
+            let mend = match limit {
+                Some(limit) => mends::limit(limit, decision, request.timeout_ms),
+                None => mends::files(&fault, &tool, decision),
+            };
+            Fault { person: fault.person.clone().or(mend), ..fault }
+        })?;
         trace.published()?;
         tool.manifest.check_output(whole.as_ref().unwrap_or(&output))?;
         Ok(output)
@@ -265,7 +278,7 @@ impl Service {
     ) -> Result<policy::Confinement, Fault> {
         let Decided { decision, shape_digest } = decided;
         let confinement = policy::confine(decision, asked_ms, None)?;
-        input_fits(&confinement, input)?;
+        input_fits(&confinement, input, decision)?;
         self.parts.audit.keep(&confinement.shape, shape_digest)?;
         trace.confined(&confinement, shape_digest.clone(), self.scripts.of(&confinement.shape));
         Ok(confinement)
@@ -370,12 +383,13 @@ fn checked(
 }
 
 /// Larger input than the limit never reaches a process.
-fn input_fits(confinement: &policy::Confinement, input: &Value) -> Result<(), Fault> {
+fn input_fits(confinement: &policy::Confinement, input: &Value, decision: &policy::Decision) -> Result<(), Fault> {
     let limit = quantity::Limit::InputBytes;
     let allowed = confinement.shape.limits.get(limit);
     let size = input.to_string().len();
     if u64::try_from(size).unwrap_or(u64::MAX) > allowed {
-        return Err(format::over_limit(limit, allowed).details(format!("It is {size} bytes.")));
+        let fault = format::over_limit(limit, allowed).details(format!("It is {size} bytes."));
+        return Err(Fault { person: mends::limit(limit, decision, None), ..fault });
     }
     Ok(())
 }

@@ -54,6 +54,28 @@ fn as_list<S: serde::Serializer>(walls: &executor::Walls, to: S) -> Result<S::Ok
 }
 
 impl Report {
+    /// The outcome of a call of which nothing but its failure is known.
+    pub fn of_fault(id: String, tool: &str, mut fault: fault::Fault) -> Report {
+        fault.message = manifest::text::printable(&fault.message);
+        Report {
+            id,
+            tool: manifest::text::printable(tool),
+            version: None,
+            success: false,
+            output_data: None,
+            error: Some(fault),
+            logs: Vec::new(),
+            usage: executor::Usage::default(),
+            walls: executor::Walls::default(),
+            denials: executor::Denials::default(),
+            artifacts: Vec::new(),
+            digests: Digests::default(),
+            notes: Vec::new(),
+            manifest: None,
+            speaks_envelope: false,
+        }
+    }
+
     /// The whole outcome as JSON.
     pub fn json(&self) -> Value {
         serde_json::to_value(self).unwrap_or_else(|e| json!({"id": self.id, "success": false, "error": e.to_string()}))

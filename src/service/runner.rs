@@ -104,7 +104,7 @@ impl Service {
             literal(&name, &value).map_err(refusal)?;
             Arc::make_mut(&mut confinement.shape).env.insert(name, policy::Variable::Call(value));
         }
-        input_fits(&confinement, input).map_err(refusal)?;
+        input_fits(&confinement, input, &decision).map_err(refusal)?;
         self.parts.audit.keep(&confinement.shape, &confinement.shape.digest()).map_err(refusal)?;
         Ok(((decided, confinement), site, language))
     }

@@ -79,7 +79,7 @@ pub(super) struct Trace {
 impl Trace {
     pub fn begin(request: &CallRequest) -> Trace {
         Trace {
-            id: request.id.clone().unwrap_or_else(|| uuid::Uuid::now_v7().to_string()),
+            id: request.id.clone().unwrap_or_else(super::new_id),
             user: request.user.clone(),
             asked: cut(&request.tool),
             began: jiff::Timestamp::now(),

@@ -124,7 +124,7 @@ pub const LIMITS: &[Case] = &[
         manifest: r#"{"limits":{"inputBytes":1024}}"#,
         probe: r#"{"do":"nothing"}"#,
         padding: 4096,
-        held: Refused("ResourceLimitError", 1, "inputBytes (1024 bytes)"),
+        held: Refused("ParameterValidationError", 2, "inputBytes (1024 bytes)"),
         ..LIMIT
     },
     Case {

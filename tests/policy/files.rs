@@ -9,92 +9,132 @@ use toolhost::policy::{self, FileProblem, Policies};
 const HEAD: &str = "name = \"p\"\nwhy = \"w\"\ntools = [\"a:b\"]\n";
 
 /// text after the head, line, pointer, a word of the message
+const REFUSED: &[(&str, usize, &str, &str)] = &[
+    ("[filez]\n", 4, "/filez", "did you mean `files`"),
+    ("[files]\nreed = []\n", 5, "/files/reed", "did you mean `read`"),
+    ("[limits]\nmemoryBytes = 1\n", 5, "/limits/memoryBytes", "did you mean `memory_bytes`"),
+    ("[limits]\ntimeout_ms = 0\n", 5, "/limits/timeout_ms", "would let nothing run"),
+    ("[limits]\ntimeout_ms = -1\n", 5, "/limits/timeout_ms", "negative"),
+    ("[limits]\ntimeout_ms = 99\n", 5, "/limits/timeout_ms", "the least is 100"),
+    ("[limits]\ntimeout_ms = 1.5\n", 5, "/limits/timeout_ms", "whole number"),
+    ("[limits]\ntimeout_ms = \"unlimited\"\n", 5, "/limits/timeout_ms", "no word for unlimited"),
+    ("[limits]\ntimeout_ms = inf\n", 5, "/limits/timeout_ms", "whole number"),
+    ("[limits]\nmemory_bytes = 18446744073709551616\n", 5, "/limits/memory_bytes", "too large"),
+    (
+        "[limits]\nmemory_bytes = 99999999999999999999999999999999999999999999999\n",
+        5,
+        "/limits/memory_bytes",
+        "too large",
+    ),
+    ("[files]\nread = [{ path = \"./**\" }]\n", 5, "/files/read/0", "`why` is missing"),
+    ("[files]\nread = [{ path = \"./**\", why = \" \" }]\n", 5, "/files/read/0/why", "blank"),
+    (
+        "[files]\nread = [\n  { path = \"./**\", why = \"w\" },\n  { path = \"../x\", why = \"w\" },\n]\n",
+        7,
+        "/files/read/1/path",
+        "`..`",
+    ),
+    ("[files]\nread = [{ path = \"~/x\", why = \"w\" }]\n", 5, "/files/read/0/path", "`~`"),
+    ("[files]\nread = [{ path = \"/a/*.csv\", why = \"w\" }]\n", 5, "/files/read/0/path", "exact file or `dir/**`"),
+    ("[files]\nread = [{ path = \"/a/**/b\", why = \"w\" }]\n", 5, "/files/read/0/path", "exact file or `dir/**`"),
+    ("[files]\nread = [{ path = \"/a/\", why = \"w\" }]\n", 5, "/files/read/0/path", "write `/a/**`"),
+    ("[files]\nread = [{ path = \"/a//b\", why = \"w\" }]\n", 5, "/files/read/0/path", "clean path"),
+    ("[files]\nread = [{ path = \"/a/./b\", why = \"w\" }]\n", 5, "/files/read/0/path", "clean path"),
+    ("[files]\nread = [{ path = \"/**\", why = \"w\" }]\n", 5, "/files/read/0/path", "whole file system"),
+    ("[files]\nread = [{ path = \"/\", why = \"w\" }]\n", 5, "/files/read/0/path", "whole file system"),
+    ("[files]\nread = [{ path = \"/proc/**\", why = \"w\" }]\n", 5, "/files/read/0/path", "/proc"),
+    ("[files]\nread = [{ path = \"a\\u0000b\", why = \"w\" }]\n", 5, "/files/read/0/path", "control"),
+    ("[files]\nread = [{ path = \"\", why = \"w\" }]\n", 5, "/files/read/0/path", "blank"),
+    ("[files]\nread = [{ path = \".\", why = \"w\" }]\n", 5, "/files/read/0/path", "`./**`"),
+    ("[files]\nread = \"./**\"\n", 5, "/files/read", "list"),
+    ("[files]\nread = [\"./**\"]\n", 5, "/files/read/0", "is written {"),
+    ("[files]\nread = [{ path = \"./**\", why = \"w\", mode = 1 }]\n", 5, "/files/read/0/mode", "unknown key"),
+    ("files = 3\n", 4, "/files", "must be a table"),
+    ("mode = \"narow\"\n", 4, "/mode", "did you mean `narrow`"),
+    ("mode = true\n", 4, "/mode", "must be text"),
+    ("stderr = \"fail\"\n", 4, "/stderr", "\"log\" or \"error\""),
+    ("require = [\"landlock\"]\n", 4, "/require/0", "only \"cgroup\""),
+    ("folders = []\n", 4, "/folders", "empty"),
+    ("folders = [\"../x\"]\n", 4, "/folders/0", "`..`"),
+    ("[network]\nallow = [\"example.com\"]\n", 4, "/network", "later version"),
+    ("[runtimes]\npython = { path = \"python3\", why = \"w\" }\n", 5, "/runtimes/python/path", "absolute"),
+    ("[runtimes]\npython = { path = \"/usr/bin/python3\" }\n", 5, "/runtimes/python", "`why` is missing"),
+    ("[runtimes]\nnode = { path = \"/usr/bin/node\", why = \"w\" }\n", 5, "/runtimes/node", "did you mean `nodejs`"),
+    ("[runtimes]\nwasm = { path = \"/x\", why = \"w\" }\n", 5, "/runtimes/wasm", "inside toolhost"),
+    (
+        "[capabilities]\ngrant = [{ name = \"subproces\", why = \"w\" }]\n",
+        5,
+        "/capabilities/grant/0/name",
+        "did you mean `subprocess`",
+    ),
+    (
+        "[capabilities]\ngrant = [{ name = \"secret:X\", why = \"w\" }]\n",
+        5,
+        "/capabilities/grant/0/name",
+        "not built yet",
+    ),
+    ("[capabilities]\ngrant = [{ name = \"gpu\", why = \"w\" }]\n", 5, "/capabilities/grant/0/name", "not built yet"),
+    (
+        "[capabilities]\ngrant = [{ name = \"env:LD_PRELOAD\", why = \"w\" }]\n",
+        5,
+        "/capabilities/grant/0/name",
+        "may not be set",
+    ),
+    ("[capabilities]\ngpu = true\n", 5, "/capabilities/gpu", "unknown key"),
+];
+
+/// The published schema refuses them too, where the text is TOML that JSON can carry.
+#[test]
+fn the_published_schema_refuses_what_the_reader_refuses() {
+    let schema = jsonschema::validator_for(&policy::published::schema()).expect("the schema is a schema");
+    let (mut passed, mut refused) = (Vec::new(), 0);
+    for (text, _, pointer, _) in REFUSED {
+        // `inf` and numbers beyond 64 bits are no JSON.
+        let Ok(value) = toml::from_str::<toml::Value>(&format!("{HEAD}{text}")) else { continue };
+        match schema.is_valid(&serde_json::to_value(value).unwrap()) {
+            true => passed.push(format!("{pointer}: {text}")),
+            false => refused += 1,
+        }
+    }
+    assert!(passed.is_empty(), "the published schema lets pass:\n{}", passed.join("\n"));
+    assert!(refused >= REFUSED.len() - 3, "{refused}");
+}
+
+/// And it is never stricter.
+#[test]
+fn the_published_schema_takes_what_the_reader_takes() {
+    let schema = jsonschema::validator_for(&policy::published::schema()).expect("the schema is a schema");
+    let paths = [
+        "./**",
+        "**",
+        "/a/**",
+        "a/**",
+        "a/b.csv",
+        "./a/b",
+        "/srv/..x/y.",
+        "/procs/**",
+        "a b/ü",
+        "selfish",
+        "./self",
+        "x~",
+    ];
+    let paths = paths.map(|path| format!("[files]\nread = [{{ path = \"{path}\", why = \"w\" }}]\n"));
+    let folders = ["a", "a/", "./a/b", "/a/b/", "/proc", "self"].map(|folder| format!("folders = [\"{folder}\"]\n"));
+    let words = ["subprocess", "env:TOKEN", "env:MY_PATH"];
+    let words = words.map(|word| format!("[capabilities]\ngrant = [{{ name = \"{word}\", why = \"w\" }}]\n"));
+    for text in paths.into_iter().chain(folders).chain(words) {
+        let whole = format!("{HEAD}{text}");
+        if let Err(problems) = policy::parse(&whole, Path::new("x"), false, Path::new("/r")) {
+            panic!("{text}: {problems:?}");
+        }
+        let value = serde_json::to_value(toml::from_str::<toml::Value>(&whole).unwrap()).unwrap();
+        assert!(schema.is_valid(&value), "{text}");
+    }
+}
+
 #[test]
 fn bad_policies_are_refused_at_their_place() {
-    let table: &[(&str, usize, &str, &str)] = &[
-        ("[filez]\n", 4, "/filez", "did you mean `files`"),
-        ("[files]\nreed = []\n", 5, "/files/reed", "did you mean `read`"),
-        ("[limits]\nmemoryBytes = 1\n", 5, "/limits/memoryBytes", "did you mean `memory_bytes`"),
-        ("[limits]\ntimeout_ms = 0\n", 5, "/limits/timeout_ms", "would let nothing run"),
-        ("[limits]\ntimeout_ms = -1\n", 5, "/limits/timeout_ms", "negative"),
-        ("[limits]\ntimeout_ms = 99\n", 5, "/limits/timeout_ms", "the least is 100"),
-        ("[limits]\ntimeout_ms = 1.5\n", 5, "/limits/timeout_ms", "whole number"),
-        ("[limits]\ntimeout_ms = \"unlimited\"\n", 5, "/limits/timeout_ms", "no word for unlimited"),
-        ("[limits]\ntimeout_ms = inf\n", 5, "/limits/timeout_ms", "whole number"),
-        ("[limits]\nmemory_bytes = 18446744073709551616\n", 5, "/limits/memory_bytes", "too large"),
-        (
-            "[limits]\nmemory_bytes = 99999999999999999999999999999999999999999999999\n",
-            5,
-            "/limits/memory_bytes",
-            "too large",
-        ),
-        ("[files]\nread = [{ path = \"./**\" }]\n", 5, "/files/read/0", "`why` is missing"),
-        ("[files]\nread = [{ path = \"./**\", why = \" \" }]\n", 5, "/files/read/0/why", "blank"),
-        (
-            "[files]\nread = [\n  { path = \"./**\", why = \"w\" },\n  { path = \"../x\", why = \"w\" },\n]\n",
-            7,
-            "/files/read/1/path",
-            "`..`",
-        ),
-        ("[files]\nread = [{ path = \"~/x\", why = \"w\" }]\n", 5, "/files/read/0/path", "`~`"),
-        ("[files]\nread = [{ path = \"/a/*.csv\", why = \"w\" }]\n", 5, "/files/read/0/path", "exact file or `dir/**`"),
-        ("[files]\nread = [{ path = \"/a/**/b\", why = \"w\" }]\n", 5, "/files/read/0/path", "exact file or `dir/**`"),
-        ("[files]\nread = [{ path = \"/a/\", why = \"w\" }]\n", 5, "/files/read/0/path", "write `/a/**`"),
-        ("[files]\nread = [{ path = \"/a//b\", why = \"w\" }]\n", 5, "/files/read/0/path", "clean path"),
-        ("[files]\nread = [{ path = \"/a/./b\", why = \"w\" }]\n", 5, "/files/read/0/path", "clean path"),
-        ("[files]\nread = [{ path = \"/**\", why = \"w\" }]\n", 5, "/files/read/0/path", "whole file system"),
-        ("[files]\nread = [{ path = \"/\", why = \"w\" }]\n", 5, "/files/read/0/path", "whole file system"),
-        ("[files]\nread = [{ path = \"/proc/**\", why = \"w\" }]\n", 5, "/files/read/0/path", "/proc"),
-        ("[files]\nread = [{ path = \"a\\u0000b\", why = \"w\" }]\n", 5, "/files/read/0/path", "control"),
-        ("[files]\nread = [{ path = \"\", why = \"w\" }]\n", 5, "/files/read/0/path", "blank"),
-        ("[files]\nread = [{ path = \".\", why = \"w\" }]\n", 5, "/files/read/0/path", "`./**`"),
-        ("[files]\nread = \"./**\"\n", 5, "/files/read", "list"),
-        ("[files]\nread = [\"./**\"]\n", 5, "/files/read/0", "is written {"),
-        ("[files]\nread = [{ path = \"./**\", why = \"w\", mode = 1 }]\n", 5, "/files/read/0/mode", "unknown key"),
-        ("files = 3\n", 4, "/files", "must be a table"),
-        ("mode = \"narow\"\n", 4, "/mode", "did you mean `narrow`"),
-        ("mode = true\n", 4, "/mode", "must be text"),
-        ("stderr = \"fail\"\n", 4, "/stderr", "\"log\" or \"error\""),
-        ("require = [\"landlock\"]\n", 4, "/require/0", "only \"cgroup\""),
-        ("folders = []\n", 4, "/folders", "empty"),
-        ("folders = [\"../x\"]\n", 4, "/folders/0", "`..`"),
-        ("[network]\nallow = [\"example.com\"]\n", 4, "/network", "later version"),
-        ("[runtimes]\npython = { path = \"python3\", why = \"w\" }\n", 5, "/runtimes/python/path", "absolute"),
-        ("[runtimes]\npython = { path = \"/usr/bin/python3\" }\n", 5, "/runtimes/python", "`why` is missing"),
-        (
-            "[runtimes]\nnode = { path = \"/usr/bin/node\", why = \"w\" }\n",
-            5,
-            "/runtimes/node",
-            "did you mean `nodejs`",
-        ),
-        ("[runtimes]\nwasm = { path = \"/x\", why = \"w\" }\n", 5, "/runtimes/wasm", "inside toolhost"),
-        (
-            "[capabilities]\ngrant = [{ name = \"subproces\", why = \"w\" }]\n",
-            5,
-            "/capabilities/grant/0/name",
-            "did you mean `subprocess`",
-        ),
-        (
-            "[capabilities]\ngrant = [{ name = \"secret:X\", why = \"w\" }]\n",
-            5,
-            "/capabilities/grant/0/name",
-            "not built yet",
-        ),
-        (
-            "[capabilities]\ngrant = [{ name = \"gpu\", why = \"w\" }]\n",
-            5,
-            "/capabilities/grant/0/name",
-            "not built yet",
-        ),
-        (
-            "[capabilities]\ngrant = [{ name = \"env:LD_PRELOAD\", why = \"w\" }]\n",
-            5,
-            "/capabilities/grant/0/name",
-            "may not be set",
-        ),
-        ("[capabilities]\ngpu = true\n", 5, "/capabilities/gpu", "unknown key"),
-    ];
-    for (text, line, pointer, word) in table {
+    for (text, line, pointer, word) in REFUSED {
         let whole = format!("{HEAD}{text}");
         let problems = policy::parse(&whole, Path::new("x"), false, Path::new("/r")).expect_err(&whole);
         let problem = &problems[0];

@@ -32,6 +32,9 @@ pub struct Facts {
     pub counted: bool,
     /// systemd could delegate a group: an ordinary user, and cgroup v2 alone.
     pub delegable: bool,
+    /// Which control groups are mounted.
+    pub cgroup_v1: bool,
+    pub cgroup_v2: bool,
     /// Why.
     pub counting: String,
 }
@@ -62,6 +65,8 @@ impl Facts {
             supplementary_groups: groups,
             counted,
             delegable: !real_root && mounted("cgroup2") && !mounted("cgroup"),
+            cgroup_v1: mounted("cgroup"),
+            cgroup_v2: mounted("cgroup2"),
             counting: if counted { "counted exactly by a control group".to_owned() } else { why_sampled() },
         }
     }

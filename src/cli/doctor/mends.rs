@@ -22,6 +22,14 @@ const DOCKER: &str = "docker run --security-opt seccomp=docs/setup/docker-seccom
                       --security-opt apparmor=unconfined --security-opt systempaths=unconfined …";
 const DELEGATE: &str = "systemd-run --user --scope -p Delegate=yes toolhost …";
 
+/// No command of ours: which one fits depends on the container's own manager.
+const CONTAINER_GROUP: &str =
+    "run toolhost outside of the container, or give the container a writable cgroup v2 of its own (docs/SETUP.md)";
+const UNIFIED: &str = "add `systemd.unified_cgroup_hierarchy=1` to the kernel's command line, start the machine anew, then \
+                       systemd-run --user --scope -p Delegate=yes toolhost …";
+const MOUNT: &str =
+    "sudo mount -t cgroup2 cgroup2 /sys/fs/cgroup (and run toolhost as root, or in a group that is its user's)";
+
 /// `refused`: the wall that could not be raised.
 pub fn of(facts: &Facts, refused: Option<&str>) -> Vec<Mend> {
     let mut mends = match refused {
@@ -36,10 +44,40 @@ pub fn of(facts: &Facts, refused: Option<&str>) -> Vec<Mend> {
         }
         Some(_) => Vec::new(),
     };
-    if !facts.counted && facts.delegable {
-        mends.push(mend("limits are sampled; a delegated control group makes them exact", DELEGATE));
+    if !facts.counted {
+        mends.push(exact(facts));
     }
     mends
+}
+
+/// What lets memory and CPU be counted where they are sampled.
+fn exact(facts: &Facts) -> Mend {
+    match (facts.container, facts.cgroup_v1, facts.cgroup_v2) {
+        _ if facts.delegable && facts.container.is_none() => {
+            mend("limits are sampled; a delegated control group makes them exact", DELEGATE)
+        }
+        (Some(name), ..) => {
+            mend(&format!("limits are sampled; {name} gives this process no control group to use"), CONTAINER_GROUP)
+        }
+        (None, true, _) if !facts.real_root => mend(
+            "limits are sampled; control groups of version 1 are root's alone, cgroup v2 can be delegated",
+            UNIFIED,
+        ),
+        (None, true, _) => mend(
+            "limits are sampled; toolhost may not make groups where memory, pids and cpuacct are mounted",
+            "mount them writable for root, or use cgroup v2 (docs/SETUP.md)",
+        ),
+        (None, false, true) => mend(
+            "limits are sampled; toolhost may not make groups below its own",
+            "sudo systemd-run --scope -p Delegate=yes toolhost …",
+        ),
+        (None, false, false) => mend("limits are sampled; no control groups are mounted", MOUNT),
+    }
+}
+
+/// Where the policies do not load, no wall helps.
+pub fn of_policies() -> Mend {
+    mend("the policies do not load, so nothing runs (they are told below)", "toolhost check")
 }
 
 fn namespaces(facts: &Facts) -> Vec<Mend> {
@@ -102,7 +140,19 @@ mod tests {
             ),
             (facts(|f| (f.counted, f.delegable) = (false, true)), None, "Delegate=yes"),
         ];
-        for (facts, wall, command) in cases {
+        let sampled = |change: fn(&mut Facts)| {
+            let mut facts = facts(change);
+            facts.counted = false;
+            facts
+        };
+        let exact: [(Facts, Option<&str>, &str); 5] = [
+            (sampled(|f| f.cgroup_v1 = true), None, "systemd.unified_cgroup_hierarchy=1"),
+            (sampled(|f| (f.cgroup_v1, f.real_root) = (true, true)), None, "cgroup v2"),
+            (sampled(|f| (f.cgroup_v2, f.real_root) = (true, true)), None, "systemd-run --scope"),
+            (sampled(|f| (f.container, f.cgroup_v1) = (Some("Docker"), true)), None, "outside of the container"),
+            (sampled(|_| ()), None, "mount -t cgroup2"),
+        ];
+        for (facts, wall, command) in cases.into_iter().chain(exact) {
             let mends = of(&facts, wall);
             assert_eq!(mends.len(), 1, "{mends:?}");
             assert!(mends[0].command.contains(command), "{mends:?}");

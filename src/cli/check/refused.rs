@@ -1,0 +1,91 @@
+//! What a call of a tool would be refused for, before anybody calls it (Q19).
+//!
+//! For: `check`. In: the tools that are loaded, what policy decides about each. Out: problems in the reports of their files.
+//! Never: a second opinion: the decision is the one that a call is held to.
+
+use crate::manifest::json::escape_segment;
+use crate::manifest::{Code, Manifest, Problem, Severity};
+use crate::{policy, registry};
+use policy::{Verdict, What};
+use serde_json::Value;
+
+/// Adds to the report of each file what its tool would meet.
+pub fn tell(
+    snapshot: &registry::Snapshot,
+    policies: &policy::Policies,
+    machine: &policy::Machine,
+    reports: &mut [super::File],
+) {
+    let policies = snapshot.protect(policies);
+    for tool in snapshot.list(&registry::Filter::default()) {
+        let decision = policy::decide(&tool.manifest, &tool.site, &policies, machine);
+        let Some(report) = reports.iter_mut().find(|report| report.path == tool.site.manifest) else { continue };
+        report.problems.extend(of(&tool, &decision));
+        for lack in decision.lacks.iter().chain(&decision.lacks_below) {
+            report.problems.push(super::remark(
+                Severity::Note,
+                Code::Dependency,
+                format!("unavailable here: needs {lack}"),
+            ));
+        }
+    }
+}
+
+fn of(tool: &registry::Tool, decision: &policy::Decision) -> Vec<Problem> {
+    let refused = registry::refused(decision);
+    // In a policy of mode "narrow" the rest of the tool runs; what can never be granted is still a mistake.
+    let told = |verdict: &&Verdict| verdict.refuses() && (refused || verdict.never());
+    let verdicts: Vec<&Verdict> = decision.verdicts.iter().filter(told).collect();
+    let pointers: Vec<String> = verdicts.iter().map(|verdict| pointer(verdict, &tool.manifest)).collect();
+    let places = match pointers.as_slice() {
+        [] => Vec::new(),
+        _ => {
+            let pointers: Vec<&str> = pointers.iter().map(String::as_str).collect();
+            registry::Places::of(&tool.site.manifest).find(&pointers)
+        }
+    };
+    let mut problems: Vec<Problem> = Vec::new();
+    for ((verdict, pointer), (line, column)) in verdicts.into_iter().zip(pointers).zip(places) {
+        let (severity, message) = verdict_in_words(verdict, decision, refused);
+        problems.push(Problem { severity, code: Code::Security, pointer, line, column, message });
+    }
+    if let Err(fault) = &decision.shape
+        && refused
+        && problems.is_empty()
+    {
+        let why = fault.person.as_deref().unwrap_or(&fault.message).replace('\n', " ");
+        let message = format!("every call is refused by policy '{}': {why}", decision.policy);
+        problems.push(super::remark(Severity::Warning, Code::Security, message));
+    }
+    problems
+}
+
+fn verdict_in_words(verdict: &Verdict, decision: &policy::Decision, refused: bool) -> (Severity, String) {
+    let reason = verdict.reason.as_deref().unwrap_or("not allowed");
+    let asked = format!("{} {}: {reason}", verdict.what.name(), verdict.asked);
+    if !verdict.never() {
+        let id = decision.tool.rsplit_once('@').map_or(decision.tool.as_str(), |(id, _)| id);
+        let mend = format!("`toolhost audit {id} --suggest-policy` prints what would grant it");
+        let message = format!("every call is refused by policy '{}': {asked}; {mend}", decision.policy);
+        return (Severity::Warning, message);
+    }
+    match refused {
+        true => (Severity::Error, format!("every call is refused, and no policy can change that: {asked}")),
+        false => (Severity::Warning, format!("never granted, whatever a policy says: {asked}")),
+    }
+}
+
+/// Where the manifest asks for it.
+fn pointer(verdict: &Verdict, manifest: &Manifest) -> String {
+    let list = match verdict.what {
+        What::Read => "/securityContext/fileAccess/allowRead",
+        What::Write => "/securityContext/fileAccess/allowWrite",
+        What::Host => "/securityContext/networkAccess/allowHosts",
+        What::Capability => "/securityContext/requiredCapabilities",
+        What::Env => return format!("/execution/env/{}", escape_segment(&verdict.asked)),
+        What::Runtime => return "/handler/language".to_owned(),
+    };
+    let items = manifest.raw.pointer(list).and_then(Value::as_array);
+    let index = items.and_then(|items| items.iter().position(|item| item.as_str() == Some(&verdict.asked)));
+    index.map_or_else(String::new, |index| format!("{list}/{index}"))
+}

@@ -1,0 +1,45 @@
+//! Where in a manifest's file something stands, for words to a person.
+//!
+//! For: check, the service's words on a failure. In: a manifest file, JSON pointers. Out: line and column.
+//! Never: reads what is no regular file, or more than a manifest may be; an error: a place is a convenience.
+
+use crate::manifest::json;
+use crate::quantity::MAX_DEFINITION_BYTES;
+use nix::fcntl::OFlag;
+use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// The text of one manifest, as it is now.
+pub struct Places(Vec<u8>);
+
+impl Places {
+    /// Of a file that cannot be read no place is known.
+    pub fn of(manifest: &Path) -> Places {
+        Places(read(manifest).unwrap_or_default())
+    }
+
+    /// Line and column of each value, looked up in one reading; (0, 0) = not there.
+    pub fn find(&self, pointers: &[&str]) -> Vec<(usize, usize)> {
+        match json::parse(&self.0, json::Dialect::Commented) {
+            Ok(document) => pointers.iter().map(|pointer| document.place(pointer)).collect(),
+            Err(_) => vec![(0, 0); pointers.len()],
+        }
+    }
+
+    pub fn one(&self, pointer: &str) -> (usize, usize) {
+        self.find(&[pointer]).pop().unwrap_or_default()
+    }
+}
+
+fn read(manifest: &Path) -> Option<Vec<u8>> {
+    let flags = (OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits();
+    let file = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(manifest).ok()?;
+    let facts = file.metadata().ok()?;
+    if !facts.is_file() || facts.len() > MAX_DEFINITION_BYTES {
+        return None;
+    }
+    let mut bytes = Vec::new();
+    file.take(MAX_DEFINITION_BYTES).read_to_end(&mut bytes).ok()?;
+    Some(bytes)
+}

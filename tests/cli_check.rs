@@ -1,0 +1,202 @@
+//! `check` as a person meets it: what no call could do, what no policy could give, names that lead nowhere.
+
+use crate::cli_call::{Host, host};
+use serde_json::{Value, json};
+use std::fs;
+
+impl Host {
+    /// A Python tool in a folder of its own.
+    fn tool(&self, id: &str, more: Value) {
+        let name = id.split_once(':').unwrap().1;
+        let folder = self.folder.path().join("user_scripts").join(name);
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("main.py"), "print(1)\n").unwrap();
+        let mut manifest = json!({
+            "toolId": id, "displayName": name, "description": "d", "version": "1.0.0",
+            "handler": { "type": "external-script", "scriptPath": format!("{name}/main.py"), "language": "python" },
+        });
+        manifest.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        fs::write(folder.join(format!("{name}.tool.json")), format!("{manifest:#}")).unwrap();
+    }
+
+    fn policy(&self, text: &str) {
+        fs::create_dir_all(self.folder.path().join("sandbox-policies")).unwrap();
+        fs::write(self.folder.path().join("sandbox-policies/x.policy.toml"), text).unwrap();
+    }
+
+    /// The problems of the one file whose path ends so, and the exit code.
+    fn problems(&self, ending: &str) -> (i32, Vec<Value>) {
+        let (code, out, err) = self.run(&["check", "--json"]);
+        let files: Vec<Value> = serde_json::from_str(&out).unwrap_or_else(|e| panic!("{e}: {out}{err}"));
+        let file = files.iter().find(|file| file["path"].as_str().unwrap().ends_with(ending));
+        (code, file.unwrap_or_else(|| panic!("{ending}: {out}"))["problems"].as_array().unwrap().clone())
+    }
+}
+
+fn writing(patterns: &[&str]) -> Value {
+    json!({ "securityContext": { "fileAccess": { "allowWrite": patterns } } })
+}
+
+/// (what a tool asks to write, who refuses: `error` = no policy can grant it, `warning` = this one does not)
+const ASKS: [(&str, &str, &str); 7] = [
+    (".", "error", "could be written"),
+    ("./*", "error", "could be written"),
+    ("main.py", "error", "the tool's own script"),
+    ("node_modules/**", "error", "run later"),
+    ("report*", "error", "beside the script"),
+    ("/proc/**", "error", "nothing below /proc is ever granted"),
+    ("out/**", "warning", "--suggest-policy"),
+];
+
+#[test]
+fn check_gives_the_verdict_that_a_call_gives() {
+    let host = host();
+    for (at, (asked, ..)) in ASKS.iter().enumerate() {
+        host.tool(&format!("t:ask{at}"), writing(&[asked]));
+    }
+    host.tool("t:fine", json!({}));
+    for (at, (asked, severity, part)) in ASKS.iter().enumerate() {
+        let (code, problems) = host.problems(&format!("ask{at}.tool.json"));
+        assert_eq!((code, problems.len()), (2, 1), "{asked}: {problems:?}");
+        let problem = &problems[0];
+        assert_eq!(
+            (problem["severity"].as_str(), &problem["code"]),
+            (Some(*severity), &"security".into()),
+            "{problem}"
+        );
+        assert_eq!(problem["pointer"], "/securityContext/fileAccess/allowWrite/0", "{problem}");
+        assert!(problem["line"].as_u64() > Some(1) && problem["column"].as_u64() > Some(1), "{problem}");
+        let message = problem["message"].as_str().unwrap();
+        assert!(message.contains(part) && message.contains("every call is refused"), "{message}");
+        let (code, _, err) = host.run(&["call", &format!("t:ask{at}"), "--input", "{}"]);
+        assert_eq!(code, 3, "{err}");
+        assert!(err.contains("SecurityError") && err.contains(part), "{asked}: {err}");
+        assert_eq!(err.contains("no policy can grant this"), *severity == "error", "{asked}: {err}");
+    }
+    assert_eq!(host.problems("fine.tool.json").1, Vec::<Value>::new());
+    let (_, text, _) = host.run(&["check"]);
+    assert!(text.contains("ask0.tool.json: REFUSED, t:ask0@1.0.0") && text.contains("2 good, 0 skipped"), "{text}");
+}
+
+#[test]
+fn where_a_policy_narrows_what_is_never_granted_is_only_warned_about() {
+    let host = host();
+    host.tool("t:wide", writing(&[".", "out/*.csv"]));
+    host.policy("name = \"n\"\nwhy = \"w\"\ntools = [\"*\"]\nmode = \"narrow\"\n");
+    let (code, problems) = host.problems("wide.tool.json");
+    assert_eq!((code, problems.len()), (0, 1), "{problems:?}");
+    assert!(problems[0]["message"].as_str().unwrap().contains("never granted, whatever a policy says"), "{problems:?}");
+}
+
+#[test]
+fn a_suggested_policy_leaves_out_what_no_policy_can_give_and_says_so() {
+    let host = host();
+    host.tool("t:mixed", writing(&[".", "out/**"]));
+    let (_, text, _) = host.run(&["audit", "t:mixed", "--suggest-policy"]);
+    let (comment, policy) = text.split_once("\nname = ").unwrap_or_else(|| panic!("{text}"));
+    assert!(comment.contains("No policy can give t:mixed this, so every call is refused"), "{text}");
+    assert!(comment.contains("write .: the tool's own"), "{text}");
+    let write = policy.split_once("write = [").unwrap().1;
+    assert!(write.contains("\"./out/**\"") && !write.contains("\"./**\""), "{text}");
+    // Nothing that a policy could give: no policy.
+    host.tool(
+        "t:none",
+        json!({ "securityContext": { "fileAccess": { "allowRead": ["/proc/**"], "allowWrite": ["."] } } }),
+    );
+    let (code, text, _) = host.run(&["audit", "t:none", "--suggest-policy"]);
+    assert!(code == 0 && !text.contains("name = ") && text.contains("none is suggested"), "{text}");
+}
+
+#[test]
+fn a_required_name_that_nothing_declares_is_told() {
+    let host = host();
+    let declared = json!({ "text": { "type": "string", "description": "d" } });
+    let cases = [
+        (json!(["txet"]), json!(null), "every call fails: did you mean 'text'?"),
+        (json!(["txet"]), json!(false), "every call fails: did you mean 'text'?"),
+        (json!(["other"]), json!(true), "a model cannot know"),
+    ];
+    for (at, (required, additional, part)) in cases.iter().enumerate() {
+        let mut parameters = json!({ "type": "object", "properties": declared, "required": required });
+        if !additional.is_null() {
+            parameters["additionalProperties"] = additional.clone();
+        }
+        host.tool(&format!("t:r{at}"), json!({ "parameters": parameters }));
+        let (code, problems) = host.problems(&format!("r{at}.tool.json"));
+        assert_eq!((code, problems.len()), (0, 1), "{problems:?}");
+        assert_eq!(
+            (&problems[0]["severity"], &problems[0]["pointer"]),
+            (&"warning".into(), &"/parameters/required/0".into())
+        );
+        assert!(problems[0]["message"].as_str().unwrap().contains(part), "{problems:?}");
+    }
+    let good = [
+        json!({ "type": "object", "properties": declared, "required": ["text"] }),
+        json!({ "type": "object", "allOf": [{ "properties": declared }], "required": ["text"] }),
+        json!({ "type": "object", "patternProperties": { "^x": {} }, "required": ["x1"] }),
+    ];
+    for (at, parameters) in good.into_iter().enumerate() {
+        host.tool(&format!("t:g{at}"), json!({ "parameters": parameters }));
+        let (_, problems) = host.problems(&format!("g{at}.tool.json"));
+        assert!(!problems.iter().any(|p| p["pointer"].as_str().unwrap().contains("required")), "{problems:?}");
+    }
+}
+
+#[test]
+fn a_policy_that_names_what_is_not_there_is_told() {
+    let host = host();
+    host.tool("data:summary", json!({}));
+    let gone = host.folder.path().join("gone/deep.csv");
+    host.policy(&format!(
+        "name = \"x\"\nwhy = \"w\"\ntools = [\"data:sumary\", \"dat:*\", \"data:summary\"]\nfolders = [\"user_script\", \"user_scripts\"]\n\
+         [files]\nread = [\n{{ path = \"./**\", why = \"w\" }},\n{{ path = \"{0}\", why = \"w\" }},\n{{ path = \"./man.py\", why = \"w\" }}]\n\
+         write = [{{ path = \"./out/**\", why = \"w\" }},\n{{ path = \"{0}\", why = \"w\" }}]\n[runtimes]\npython = {{ path = \"/opt/no/python\", why = \"w\" }}\n",
+        gone.display()
+    ));
+    let (code, problems) = host.problems("x.policy.toml");
+    let told: Vec<(&str, u64, bool)> = problems
+        .iter()
+        .map(|p| {
+            (
+                p["pointer"].as_str().unwrap(),
+                p["line"].as_u64().unwrap(),
+                p["message"].as_str().unwrap().contains("did you mean"),
+            )
+        })
+        .collect();
+    let wanted = [
+        ("/tools/0", 3, true),
+        ("/tools/1", 3, true),
+        ("/folders/0", 4, true),
+        ("/files/read/1/path", 8, false),
+        ("/files/read/2/path", 9, true),
+        ("/files/write/1/path", 11, false),
+        ("/runtimes/python/path", 13, false),
+    ];
+    assert_eq!((code, told), (0, wanted.to_vec()), "{problems:#?}");
+    assert!(problems.iter().all(|p| p["severity"] == "warning"));
+    // The same for one file, named.
+    let file = host.folder.path().join("sandbox-policies/x.policy.toml");
+    let (_, out, _) = host.run(&["check", file.to_str().unwrap()]);
+    assert!(out.contains("did you mean 'data:summary'?") && out.contains("7 warning(s)"), "{out}");
+}
+
+#[test]
+fn a_conflict_has_a_place_and_names_the_twin() {
+    let host = host();
+    host.tool("t:Twin", json!({}));
+    host.tool("t:twin", json!({}));
+    for (own, other) in [("Twin", "twin"), ("twin", "Twin")] {
+        let (_, problems) = host.problems(&format!("/{own}.tool.json"));
+        assert_eq!(
+            (problems[0]["code"].as_str(), problems[0]["pointer"].as_str()),
+            (Some("conflict"), Some("/toolId"))
+        );
+        assert!(problems[0]["line"].as_u64() > Some(1) && problems[0]["column"].as_u64() > Some(1), "{problems:?}");
+        let message = problems[0]["message"].as_str().unwrap();
+        assert!(message.contains(&format!("/{other}.tool.json:")) && !message.contains(&format!("/{own}.tool.json")));
+    }
+    // Whoever calls one of them is told both.
+    let (_, _, err) = host.run(&["call", "t:twin", "--input", "{}"]);
+    assert!(err.contains("/Twin.tool.json:") && err.contains("/twin.tool.json:"), "{err}");
+}

@@ -157,7 +157,7 @@ fn holds(folder: &Path, policies: &Path) -> bool {
 fn of_policies(path: &Path, settings: &Settings, launchers: &Launchers, tools: &[Arc<registry::Tool>]) -> Vec<File> {
     let (good, problems) = match policy::Policies::load_from(path, &settings.root) {
         Ok(policies) => {
-            let machine = host::machine(settings, &policies, launchers);
+            let machine = host::machine(settings, &policies, launchers.counted());
             let mut problems = policies.notes().to_vec();
             let mut good = Vec::new();
             for (path, found) in typos::of(&policies, tools, &machine) {

@@ -92,7 +92,7 @@ fn fifty_rounds(who: Who) {
         return skipped(1, "fifty rounds as root need root");
     }
     let playground = playground(who);
-    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let mounts = playground.mounts();
     let (temporary, own) = (names("/tmp"), playground.path("state/tmp"));
     fs::create_dir(&own).unwrap();
     playground.settle();
@@ -137,7 +137,7 @@ fn fifty_rounds(who: Who) {
         std::thread::sleep(Duration::from_millis(10));
     }
     playground.assert_quiet("the server");
-    assert_eq!(fs::read_to_string("/proc/self/mountinfo").unwrap(), mounts, "{who:?}");
+    assert_eq!(playground.mounts(), mounts, "{who:?}");
     assert_eq!(groups(host), Vec::<String>::new(), "{who:?}");
     // Other hosts on this machine keep compiled modules in /tmp; this one was given a folder of its own for that.
     let ours = |n: &&String| n.contains("toolhost") && !n.starts_with("toolhost-wasm-");
@@ -164,7 +164,7 @@ fn fifty_rounds_as_an_ordinary_user() {
 fn a_server_that_is_killed_leaves_nothing() {
     for who in [Who::Root, Who::User].into_iter().filter(|who| who.possible()) {
         let playground = playground(who);
-        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let mounts = playground.mounts();
         for round in 0..5 {
             let mut server = Server::start(&playground);
             for tool in ["bomb", "flood", "forker", "good", "sleeper", "memory"] {
@@ -175,7 +175,7 @@ fn a_server_that_is_killed_leaves_nothing() {
             server.child.kill().unwrap();
             server.child.wait().unwrap();
             playground.assert_quiet(&format!("{who:?}: killed in round {round}"));
-            assert_eq!(fs::read_to_string("/proc/self/mountinfo").unwrap(), mounts, "{who:?}");
+            assert_eq!(playground.mounts(), mounts, "{who:?}");
             let mut next = Server::start(&playground);
             let id = next.call("good", 7);
             let answers = next.answers(&[id], Duration::from_secs(20));

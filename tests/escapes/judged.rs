@@ -97,7 +97,7 @@ fn a_host_that_is_killed_leaves_nothing() {
         playground.tool("sleeper", "python", SLEEPER, json!({}));
         playground.tool("next", "python", "print(1)\n", json!({}));
         playground.settle();
-        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let mounts = playground.mounts();
         for signal in ["TERM", "INT", "HUP", "KILL"] {
             let (mut child, _) = started(&playground, "sleeper");
             let host = child.id();
@@ -111,7 +111,7 @@ fn a_host_that_is_killed_leaves_nothing() {
                 died.elapsed()
             );
             playground.assert_quiet(&format!("{who:?}: SIG{signal}"));
-            assert_eq!(fs::read_to_string("/proc/self/mountinfo").unwrap(), mounts, "{who:?}: SIG{signal}");
+            assert_eq!(playground.mounts(), mounts, "{who:?}: SIG{signal}");
             let next = playground.call("esc:next", "{}", &[]);
             assert_eq!(next.out["outputData"], 1, "{who:?}: after SIG{signal}: {:?}", next.error());
             // What only a kill can leave is gone after the next start.

@@ -363,6 +363,14 @@ impl Playground {
         processes_of(&self.base.display().to_string())
     }
 
+    /// What is mounted on this machine, but for what tests that run beside this one mount in their own folders.
+    pub fn mounts(&self) -> Vec<String> {
+        let text = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let own = self.base.display().to_string();
+        let others = |line: &str| line.contains("/toolhost-test-") && !line.contains(&own);
+        text.lines().filter(|line| !others(line)).map(str::to_owned).collect()
+    }
+
     /// Nothing of a call outlives it by a second.
     pub fn assert_quiet(&self, what: &str) {
         let until = Instant::now() + Duration::from_secs(1);

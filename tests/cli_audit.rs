@@ -35,6 +35,10 @@ fn a_question_about_a_relative_path_starts_at_the_current_folder() {
         let text = String::from_utf8(output.stdout).unwrap();
         assert!(text.contains(&format!("write {}", meant.display())), "{question}: {text}");
     }
+    // Grants hold no links: what is asked about is what the path leads to, also where that is not there yet.
+    std::os::unix::fs::symlink(&scripts, here.join("link")).unwrap();
+    let (_, text, _) = host.run(&["audit", "--who-can", &format!("write:{}/link/new/x", here.display())]);
+    assert!(text.contains(&format!("write {}", scripts.join("new/x").display())), "{text}");
     let (code, _, err) = host.run(&["audit", "--who-can", "write:a/../b"]);
     assert!(code == 2 && err.contains("`..`"), "{err}");
 }

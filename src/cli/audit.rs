@@ -79,11 +79,19 @@ fn past(settings: &Settings, call: &str, json: bool) -> anyhow::Result<String> {
 }
 
 /// `read:out/x.csv` → `read:/here/out/x.csv`: a relative path starts at the current folder, as it does for a shell.
+/// Grants hold no links, so that a path which leads through one is asked about as what it leads to.
 fn from_here(question: &str) -> anyhow::Result<String> {
     let Some((verb @ ("read" | "write"), path)) = question.split_once(':') else { return Ok(question.to_owned()) };
-    if path.is_empty() || path.starts_with('/') {
+    if path.is_empty() {
         return Ok(question.to_owned());
     }
+    let whole = if path.starts_with('/') { PathBuf::from(path) } else { below_here(path)? };
+    let climbs = whole.components().any(|part| part == Component::ParentDir);
+    let meant = if climbs { whole } else { host::resolved(&whole) };
+    Ok(format!("{verb}:{}", meant.display()))
+}
+
+fn below_here(path: &str) -> anyhow::Result<PathBuf> {
     let mut here = std::env::current_dir().map_err(|e| {
         Refusal::new(Exit::Caller, format!("the current folder is not known ({e}): name the whole path"))
     })?;
@@ -96,7 +104,7 @@ fn from_here(question: &str) -> anyhow::Result<String> {
             Some(Component::ParentDir) => {
                 here.pop();
             }
-            _ => return Ok(format!("{verb}:{}", here.join(rest).display())),
+            _ => return Ok(here.join(rest)),
         }
         rest = parts.as_path();
     }

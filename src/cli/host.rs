@@ -30,6 +30,11 @@ pub fn registry(
 ) -> anyhow::Result<Arc<registry::Registry>> {
     let registry = registry::Registry::new();
     registry.answers_to(policies.clone(), machine.clone());
+    if let Some(log) = &settings.audit_log {
+        let ledger = service::ledger::read(log)
+            .map_err(|why| Refusal::new(Exit::Host, format!("where tools wrote before is not known: {why}")))?;
+        registry.wrote_before(ledger.into_iter().map(|entry| (entry.tree, entry.tool)));
+    }
     let files = loader(settings.tools.clone(), settings.scripts.clone(), manifest_schema(settings)?);
     for source in [Arc::new(registry::Builtin) as Arc<dyn registry::Source>, Arc::new(files)] {
         registry.add_source(source).map_err(|why| Refusal::new(Exit::Host, why))?;
@@ -79,7 +84,7 @@ fn obeyed(settings: &Settings) -> impl Iterator<Item = PathBuf> {
     let variable = |name: &str| std::env::var_os(name);
     let log = settings.audit_log.clone();
     let beside = |name| log.as_deref().and_then(Path::parent).map(|folder| folder.join(name));
-    let (texts, begun) = (beside(audit::CONFINEMENTS), beside(audit::BEGUN));
+    let records = [audit::CONFINEMENTS, audit::BEGUN, audit::LEDGER].map(beside).into_iter().flatten();
     // Compiled modules, and what was found out about interpreters.
     let caches = wasm::Cache::usual_folder(variable).and_then(|folder| folder.parent().map(Path::to_path_buf));
     let policies = settings.policies.is_none().then(|| settings.root.join("sandbox-policies"));
@@ -88,15 +93,24 @@ fn obeyed(settings: &Settings) -> impl Iterator<Item = PathBuf> {
         .clone()
         .into_iter()
         .chain(settings.manifest_schema.clone())
-        .chain(texts)
-        .chain(begun)
-        .chain(log)
+        .chain(records)
+        .chain(log.clone())
         .chain(caches)
         .chain(policies);
     found.chain(std::env::current_exe()).flat_map(|path| {
-        let real = path.canonicalize().ok().filter(|real| *real != path);
+        let real = Some(resolved(&path)).filter(|real| *real != path);
         std::iter::once(path).chain(real)
     })
+}
+
+/// The path without links, also of what is not there yet: as far as it is.
+pub fn resolved(path: &Path) -> PathBuf {
+    let there = path.ancestors().find_map(|above| Some((above, above.canonicalize().ok()?)));
+    match there.and_then(|(above, real)| Some((real, path.strip_prefix(above).ok()?))) {
+        Some((real, rest)) if rest.as_os_str().is_empty() => real,
+        Some((real, rest)) => real.join(rest),
+        None => path.to_path_buf(),
+    }
 }
 
 fn loaded_policies(settings: &Settings, path: &Path) -> anyhow::Result<policy::Policies> {

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 /// The write grants of many tools.
 #[derive(Clone, Debug, Default)]
 pub struct Written {
-    /// Trees, with the tool that may write them.
+    /// Trees, with the words for who may write them.
     trees: BTreeMap<PathBuf, String>,
     /// Files of one folder.
     names: BTreeMap<PathBuf, Vec<(Area, String)>>,
@@ -26,29 +26,42 @@ impl Written {
         let mut written = Written::default();
         for decision in decisions {
             for grant in decision.grants.iter().filter(|grant| grant.access == Access::Write) {
-                written.add(&grant.opening, &decision.tool);
+                written.add(&grant.opening, &format!("{} may write", decision.tool));
             }
         }
         written
     }
 
-    fn add(&mut self, opening: &Opening, tool: &str) {
+    /// A tree that a tool could write in an earlier call, whatever it may now.
+    pub fn before(&mut self, tree: PathBuf, tool: &str) {
+        self.trees.entry(tree).or_insert_with(|| format!("{tool} could write in an earlier call"));
+    }
+
+    /// What these may write, and what was known before.
+    pub fn since(mut self, earlier: &Written) -> Written {
+        for (tree, tool) in &earlier.trees {
+            self.trees.entry(tree.clone()).or_insert_with(|| tool.clone());
+        }
+        self
+    }
+
+    fn add(&mut self, opening: &Opening, who: &str) {
         let area = Area::of(opening);
         match (&area, area.folder().strip_prefix(SCRIPT_FOLDER)) {
             (Area::Tree(_), Ok(below)) if !below.as_os_str().is_empty() => {
-                self.anywhere.insert(below.to_path_buf(), tool.to_owned());
+                self.anywhere.insert(below.to_path_buf(), who.to_owned());
             }
             (_, Ok(_)) => {}
             (Area::Tree(path), Err(_)) => {
-                self.trees.insert(path.clone(), tool.to_owned());
+                self.trees.insert(path.clone(), who.to_owned());
             }
             (_, Err(_)) => {
-                self.names.entry(area.folder().to_path_buf()).or_default().push((area.clone(), tool.to_owned()));
+                self.names.entry(area.folder().to_path_buf()).or_default().push((area.clone(), who.to_owned()));
             }
         }
     }
 
-    /// The tool that may write this path.
+    /// Who may write this path: `ops:x may write`.
     pub fn by(&self, path: &Path) -> Option<&str> {
         let named = path.parent().and_then(|folder| self.names.get(folder)).into_iter().flatten();
         let named = named.filter(|(area, _)| area.holds(path)).map(|(_, tool)| tool);

@@ -28,7 +28,7 @@ pub(super) fn withhold(tools: &mut Vec<Tool>, written: &policy::Written, held: &
             None => tools.push(tool),
             Some(writer) => {
                 let message = format!(
-                    "it lies where {writer} may write, and a tool cannot make tools: move it elsewhere, or narrow that tool's allowWrite"
+                    "it lies where {writer}, and a tool cannot make tools: if you know who made it, move it elsewhere"
                 );
                 refused.push(Refused::new(tool, Code::Security, message));
             }

@@ -4,19 +4,18 @@
 //! Out: the tools that are good, and one report for every file that looks like a manifest.
 //! Never: follows a link, waits on a pipe, reads more than a definition may be, stops at a bad file.
 
-use super::{Claim, Claimed, Discovery, FileReport, Source, Status, Tool, availability, beneath, scripts, shared};
+use super::{
+    Claim, Claimed, Discovery, FileReport, Source, Status, Tool, availability, beneath, scan, scripts, shared,
+};
 use crate::fault::Kind;
 use crate::manifest::{self, Code, Handler, Problem, Severity, Site, schema, text};
-use crate::quantity::{MAX_DEFINITION_BYTES, MAX_SCAN_DEPTH, MAX_SCAN_ENTRIES};
-use std::collections::BTreeSet;
-use std::os::fd::OwnedFd;
+use crate::quantity::MAX_DEFINITION_BYTES;
+use scan::Candidate;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// How a manifest's file name ends.
 pub const ENDING: &str = ".tool.json";
-/// Folders that package managers and interpreters fill; hidden ones are skipped anyway.
-const SKIPPED_FOLDERS: &[&str] = &["node_modules", "__pycache__", "venv", "site-packages"];
 /// From here on a second thread pays.
 const WORTH_A_THREAD: usize = 64;
 
@@ -25,12 +24,6 @@ pub struct DirectToolLoader {
     tools: Vec<PathBuf>,
     scripts: Vec<PathBuf>,
     stricter: Option<schema::Schema>,
-}
-
-/// One file that looks like a manifest.
-struct Candidate {
-    base: Arc<Base>,
-    relative: PathBuf,
 }
 
 /// What one file gave: a tool, or scripts that nobody knows the asks of.
@@ -47,11 +40,6 @@ fn claim(manifest: &Path, bytes: &[u8], bases: &scripts::Bases) -> Claim {
     let script = named.and_then(|named| bases.find(Some(folder), named).ok()).and_then(|found| found.site.script);
     let what = script.map_or_else(|| Claimed::Beside(folder.to_path_buf()), Claimed::Script);
     Claim { manifest: manifest.to_path_buf(), what }
-}
-
-struct Base {
-    path: PathBuf,
-    folder: OwnedFd,
 }
 
 impl DirectToolLoader {
@@ -192,11 +180,7 @@ impl Source for DirectToolLoader {
 
     fn discover(&self) -> Result<Discovery, String> {
         let mut discovery = Discovery::default();
-        let mut candidates = Vec::new();
-        let mut seen = BTreeSet::new();
-        for base in self.tools.iter().chain(&self.scripts) {
-            scan(base, &mut seen, &mut candidates, &mut discovery);
-        }
+        let candidates = scan::all(self.tools.iter().chain(&self.scripts), &mut discovery);
         let bases = self.script_bases();
         let threads = std::thread::available_parallelism().map_or(1, usize::from).min(8);
         let share =
@@ -225,90 +209,6 @@ impl Source for DirectToolLoader {
     }
 }
 
-/// Lists one base folder. A folder given twice, or inside another, gives each file once.
-fn scan(base: &Path, seen: &mut BTreeSet<PathBuf>, candidates: &mut Vec<Candidate>, discovery: &mut Discovery) {
-    let opened = base.canonicalize().and_then(|path| Ok((beneath::folder(&path)?, path)));
-    let (folder, path) = match opened {
-        Ok((folder, path)) => (folder, path),
-        Err(error) => {
-            let missing = error.kind() == std::io::ErrorKind::NotFound;
-            // A project may well have only one of the two folders.
-            let severity = if missing { Severity::Warning } else { Severity::Error };
-            let message = if missing {
-                "this folder is not there".to_owned()
-            } else {
-                format!("this folder cannot be read: {error}")
-            };
-            discovery.reports.push(skipped(base.to_path_buf(), problem(severity, Code::Unreadable, message.clone())));
-            discovery.incomplete.push(format!("{}: {message}", text::printable(&base.to_string_lossy())));
-            return;
-        }
-    };
-    if let Some(warning) = shared::base(&path) {
-        discovery.reports.push(skipped(path.clone(), warning));
-    }
-    let base = Arc::new(Base { path, folder });
-    let walk = walkdir::WalkDir::new(&base.path)
-        .follow_links(false)
-        .max_depth(MAX_SCAN_DEPTH)
-        .max_open(32)
-        .sort_by_file_name();
-    let entries = walk.into_iter().filter_entry(|entry| entry.depth() == 0 || wanted(entry));
-    for (number, entry) in entries.enumerate() {
-        if number >= MAX_SCAN_ENTRIES {
-            let message = format!(
-                "more than {MAX_SCAN_ENTRIES} files and folders: the rest was not looked at; name a smaller folder"
-            );
-            discovery.reports.push(skipped(base.path.clone(), problem(Severity::Error, Code::Unreadable, message)));
-            return;
-        }
-        match entry {
-            Ok(entry) => found(&entry, &base, seen, candidates, discovery),
-            Err(error) => {
-                let path = error.path().unwrap_or(&base.path).to_path_buf();
-                let why = error.io_error().map_or_else(|| "links in a circle".to_owned(), ToString::to_string);
-                if path == base.path {
-                    discovery.incomplete.push(format!("{}: {why}", text::printable(&path.to_string_lossy())));
-                }
-                discovery
-                    .reports
-                    .push(skipped(path, problem(Severity::Error, Code::Unreadable, format!("cannot be read: {why}"))));
-            }
-        }
-    }
-}
-
-/// Hidden and machine-filled folders are not entered, hidden files not looked at.
-fn wanted(entry: &walkdir::DirEntry) -> bool {
-    let name = entry.file_name().to_string_lossy();
-    let skipped = entry.file_type().is_dir() && SKIPPED_FOLDERS.contains(&name.as_ref());
-    !name.starts_with('.') && !skipped
-}
-
-fn found(
-    entry: &walkdir::DirEntry,
-    base: &Arc<Base>,
-    seen: &mut BTreeSet<PathBuf>,
-    candidates: &mut Vec<Candidate>,
-    discovery: &mut Discovery,
-) {
-    let path = entry.path();
-    let named = entry.file_name().to_string_lossy().ends_with(ENDING);
-    if !named {
-        // A linked folder is a frequent surprise: nothing below it is ever found.
-        if entry.path_is_symlink() && path.is_dir() && seen.insert(path.to_path_buf()) {
-            let message =
-                "this folder is a symbolic link and is not entered: name its real path with --tools or --scripts";
-            discovery.reports.push(skipped(path.to_path_buf(), problem(Severity::Warning, Code::Unreadable, message)));
-        }
-        return;
-    }
-    let Ok(relative) = path.strip_prefix(&base.path) else { return };
-    if seen.insert(path.to_path_buf()) {
-        candidates.push(Candidate { base: Arc::clone(base), relative: relative.to_path_buf() });
-    }
-}
-
-fn skipped(path: PathBuf, problem: Problem) -> FileReport {
+pub(super) fn skipped(path: PathBuf, problem: Problem) -> FileReport {
     FileReport { path, status: Status::Skipped, tool: None, problems: vec![problem] }
 }

@@ -10,6 +10,7 @@ mod builtin;
 mod fence;
 mod load;
 mod place;
+mod scan;
 pub mod scripts;
 mod settle;
 mod shared;

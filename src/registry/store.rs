@@ -44,6 +44,8 @@ pub struct Registry {
 struct State {
     /// What every tool answers to, once the registry was told.
     rules: Option<(Arc<policy::Policies>, Arc<policy::Machine>)>,
+    /// Where tools could write before, whether they still may or not.
+    earlier: policy::Written,
     sources: Vec<Entry>,
     in_process: Vec<Tool>,
 }
@@ -70,7 +72,16 @@ impl Registry {
         let mut state = self.state();
         state.rules = Some((policies, machine));
         // What was loaded under other rules, or none, has no standing under these.
-        self.publish_beside(&state, &settle::Held::new());
+        self.publish_beside(&mut state, &settle::Held::new());
+    }
+
+    /// Tells where tools could write in earlier calls: nothing in there is loaded either.
+    pub fn wrote_before(&self, trees: impl IntoIterator<Item = (PathBuf, String)>) {
+        let mut state = self.state();
+        for (tree, tool) in trees {
+            state.earlier.before(tree, &tool);
+        }
+        self.publish_beside(&mut state, &settle::Held::new());
     }
 
     /// Adds a source and loads it (B-008).
@@ -83,7 +94,7 @@ impl Registry {
         let found = source.discover()?;
         let files = paths(&found);
         state.sources.push(Entry { source, found, stale: None });
-        self.publish(&state);
+        self.publish(&mut state);
         log(&self.snapshot().reports, &files);
         Ok(())
     }
@@ -114,7 +125,7 @@ impl Registry {
                 Err(message)
             }
         };
-        self.publish(&state);
+        self.publish(&mut state);
         log(&self.snapshot().reports, &files);
         result
     }
@@ -141,7 +152,7 @@ impl Registry {
             return Err(invalid(format!("Tool registration failed: the name {id} is taken.")).person(refused.message));
         }
         state.in_process.push(tool);
-        self.publish(&state);
+        self.publish(&mut state);
         self.snapshot().find(&format!("{id}@{version}"))
     }
 
@@ -152,7 +163,7 @@ impl Registry {
         state.in_process.retain(|tool| tool.manifest.id != id);
         let removed = state.in_process.len() < before;
         if removed {
-            self.publish(&state);
+            self.publish(&mut state);
         }
         removed
     }
@@ -174,14 +185,17 @@ impl Registry {
     }
 
     /// Builds the next snapshot and swaps it in.
-    fn publish(&self, state: &State) {
+    fn publish(&self, state: &mut State) {
         self.publish_beside(state, &self.held());
     }
 
     /// The same; `standing`: the tools that no newcomer's write grant takes down.
-    fn publish_beside(&self, state: &State, standing: &settle::Held) {
+    fn publish_beside(&self, state: &mut State, standing: &settle::Held) {
         let mut tools: Vec<Tool> = self.candidates(state).collect();
         let written = state.rules.as_ref().map(|(p, m)| fence::written(&tools, p, m)).unwrap_or_default();
+        let written = written.since(&state.earlier);
+        // A call that runs now may still write where its tool no longer may.
+        state.earlier = written.clone();
         // First, so that a file which a tool dropped claims nothing: not even a conflict with a good tool.
         let fenced = fence::withhold(&mut tools, &written, standing);
         let (mut tools, mut refused) = settle::settle(tools, &self.held());
@@ -191,7 +205,9 @@ impl Registry {
         for (index, report) in reports.iter().enumerate() {
             by_path.entry(report.path.clone()).or_insert(index);
         }
+        // What a tool dropped speaks for nothing, not even for what it would forbid.
         let found = state.sources.iter().flat_map(|entry| entry.found.claims.clone());
+        let found = found.filter(|claim| written.by(&claim.manifest).is_none());
         let turned_away = refused.iter().chain(&fenced).filter(|refused| !refused.harmless).filter_map(|refused| {
             let site = &refused.tool.site;
             Some(Claim { manifest: site.manifest.clone(), what: Claimed::Script(site.script.clone()?) })

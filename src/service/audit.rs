@@ -7,6 +7,8 @@
 
 pub use super::begun::BEGUN;
 use super::begun::{self, Begun};
+use super::ledger;
+pub use super::ledger::LEDGER;
 
 use crate::{fault, policy, sandbox};
 use fault::{Fault, Kind};
@@ -145,20 +147,21 @@ impl Log {
         })
     }
 
-    /// Keeps the text of a confinement's shape, once per digest.
-    pub fn keep(&self, shape: &policy::Shape, digest: &str) -> Result<(), Fault> {
+    /// Keeps the text of a confinement's shape, and which trees the tool can write, once per digest.
+    pub fn keep(&self, tool: &str, shape: &policy::Shape, digest: &str) -> Result<(), Fault> {
         let log = self.kept.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut described = log.as_ref().map(|log| log.described.lock().unwrap_or_else(PoisonError::into_inner));
         if described.as_ref().is_some_and(|described| described.contains(digest)) {
             return Ok(());
         }
         self.describe(shape, digest)
+            .and_then(|()| ledger::add(&self.path, tool, shape))
             .map(|()| {
                 if let Some(described) = &mut described {
                     described.insert(digest.to_owned());
                 }
             })
-            .map_err(|e| refusal(&self.path, &format!("the text of the confinement cannot be kept beside it: {e}")))
+            .map_err(|e| refusal(&self.path, &format!("what the call can touch cannot be kept beside it: {e}")))
     }
 
     fn describe(&self, shape: &policy::Shape, digest: &str) -> io::Result<()> {

@@ -10,6 +10,7 @@ mod caught;
 mod contract;
 pub mod format;
 mod guard;
+pub mod ledger;
 mod mask;
 mod mends;
 mod report;
@@ -279,7 +280,7 @@ impl Service {
         let Decided { decision, shape_digest } = decided;
         let confinement = policy::confine(decision, asked_ms, None)?;
         input_fits(&confinement, input, decision)?;
-        self.parts.audit.keep(&confinement.shape, shape_digest)?;
+        self.parts.audit.keep(&decision.tool, &confinement.shape, shape_digest)?;
         trace.confined(&confinement, shape_digest.clone(), self.scripts.of(&confinement.shape));
         Ok(confinement)
     }

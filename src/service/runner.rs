@@ -33,7 +33,7 @@ impl method::Runner for Service {
                 Kind::SecurityError,
                 "The script may not be run: it lies where a tool may write, and a tool cannot make tools.",
             )
-            .person(format!("{writer} may write it; move it elsewhere, or narrow that tool's allowWrite"))),
+            .person(format!("it lies where {writer}: if you know who made it, move it elsewhere"))),
         }
     }
 
@@ -105,7 +105,7 @@ impl Service {
             Arc::make_mut(&mut confinement.shape).env.insert(name, policy::Variable::Call(value));
         }
         input_fits(&confinement, input, &decision).map_err(refusal)?;
-        self.parts.audit.keep(&confinement.shape, &confinement.shape.digest()).map_err(refusal)?;
+        self.parts.audit.keep(&decision.tool, &confinement.shape, &confinement.shape.digest()).map_err(refusal)?;
         Ok(((decided, confinement), site, language))
     }
 

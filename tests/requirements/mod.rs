@@ -12,6 +12,7 @@ mod listing;
 mod logs;
 mod names;
 mod places;
+mod plants;
 mod reload;
 mod removal;
 mod swaps;

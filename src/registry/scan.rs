@@ -1,0 +1,203 @@
+//! Which files look like manifests, in the base folders.
+//!
+//! For: the loader. In: base folders. Out: candidates, in the order of their paths; reports of what could not be
+//! looked at. Never: follows a link below a base; loads what lies deeper than it could look, since a tool that fills
+//! its folder must not hide the manifest which says that it may write there.
+
+use super::load::{ENDING, problem, skipped};
+use super::{Discovery, beneath, shared};
+use crate::manifest::{Code, Severity, text};
+use crate::quantity::{MAX_SCAN_DEPTH, MAX_SCAN_ENTRIES};
+use std::collections::BTreeSet;
+use std::fs::{DirEntry, read_dir};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Folders that package managers and interpreters fill; hidden ones are skipped anyway.
+const SKIPPED_FOLDERS: &[&str] = &["node_modules", "__pycache__", "venv", "site-packages"];
+
+/// One file that looks like a manifest.
+pub(super) struct Candidate {
+    pub base: Arc<Base>,
+    pub relative: PathBuf,
+}
+
+pub(super) struct Base {
+    pub path: PathBuf,
+    pub folder: OwnedFd,
+}
+
+/// Lists base folders. A folder given twice, or inside another, gives each file once.
+pub(super) fn all<'a>(bases: impl Iterator<Item = &'a PathBuf>, discovery: &mut Discovery) -> Vec<Candidate> {
+    at_most(MAX_SCAN_ENTRIES, bases, discovery)
+}
+
+fn at_most<'a>(most: usize, bases: impl Iterator<Item = &'a PathBuf>, discovery: &mut Discovery) -> Vec<Candidate> {
+    let mut scan = Scan { most, seen: BTreeSet::new(), candidates: Vec::new(), discovery };
+    for base in bases {
+        if let Some(base) = scan.open(base) {
+            scan.base(&base);
+        }
+    }
+    let mut candidates = scan.candidates;
+    candidates.sort_by(|a, b| (&a.base.path, &a.relative).cmp(&(&b.base.path, &b.relative)));
+    candidates
+}
+
+struct Scan<'d> {
+    /// Files and folders that are looked at in one base.
+    most: usize,
+    seen: BTreeSet<PathBuf>,
+    candidates: Vec<Candidate>,
+    discovery: &'d mut Discovery,
+}
+
+impl Scan<'_> {
+    fn open(&mut self, base: &Path) -> Option<Arc<Base>> {
+        let opened = base.canonicalize().and_then(|path| Ok((beneath::folder(&path)?, path)));
+        match opened {
+            Ok((folder, path)) => {
+                if let Some(warning) = shared::base(&path) {
+                    self.discovery.reports.push(skipped(path.clone(), warning));
+                }
+                Some(Arc::new(Base { path, folder }))
+            }
+            Err(error) => {
+                let missing = error.kind() == std::io::ErrorKind::NotFound;
+                // A project may well have only one of the two folders.
+                let severity = if missing { Severity::Warning } else { Severity::Error };
+                let message = if missing {
+                    "this folder is not there".to_owned()
+                } else {
+                    format!("this folder cannot be read: {error}")
+                };
+                self.told(base, severity, message.clone());
+                self.incomplete(base, &message);
+                None
+            }
+        }
+    }
+
+    /// Level by level: what stands above is known before what lies below, however much that is.
+    fn base(&mut self, base: &Arc<Base>) {
+        let mut level = vec![base.path.clone()];
+        let mut looked_at = 0;
+        for depth in 1..=MAX_SCAN_DEPTH {
+            let (before, mut below) = (self.candidates.len(), Vec::new());
+            for folder in level {
+                if !self.folder(&folder, base, &mut looked_at, &mut below) {
+                    // Who may write at this depth, or deeper, is not known: nothing from there is loaded.
+                    self.candidates.truncate(before);
+                    let shown = text::printable(&folder.to_string_lossy());
+                    let message = format!(
+                        "more than {} files and folders: nothing {depth} folders down, or deeper, was loaded; take away \
+                         what fills {shown}, or name a smaller folder",
+                        self.most
+                    );
+                    self.told(&base.path, Severity::Error, message.clone());
+                    return self.incomplete(&base.path, &message);
+                }
+            }
+            if below.is_empty() {
+                return;
+            }
+            below.sort();
+            level = below;
+        }
+    }
+
+    /// Looks at what lies directly in a folder; false = it is too much.
+    fn folder(&mut self, folder: &Path, base: &Arc<Base>, looked_at: &mut usize, below: &mut Vec<PathBuf>) -> bool {
+        let unread = |scan: &mut Self, error: std::io::Error| {
+            if folder == base.path {
+                scan.incomplete(folder, &error.to_string());
+            }
+            scan.told(folder, Severity::Error, format!("cannot be read: {error}"));
+        };
+        let entries = match read_dir(folder) {
+            Ok(entries) => entries,
+            Err(error) => {
+                unread(self, error);
+                return true;
+            }
+        };
+        for entry in entries {
+            *looked_at += 1;
+            if *looked_at > self.most {
+                return false;
+            }
+            match entry {
+                Ok(entry) => below.extend(self.entry(&entry, base)),
+                Err(error) => unread(self, error),
+            }
+        }
+        true
+    }
+
+    /// A folder to look into, if it is one. Hidden and machine-filled ones are not, and hidden files are not looked at.
+    fn entry(&mut self, entry: &DirEntry, base: &Arc<Base>) -> Option<PathBuf> {
+        let (name, path) = (entry.file_name(), entry.path());
+        let (name, kind) = (name.to_string_lossy(), entry.file_type().ok()?);
+        if name.starts_with('.') || (kind.is_dir() && SKIPPED_FOLDERS.contains(&name.as_ref())) {
+            return None;
+        }
+        if name.ends_with(ENDING) {
+            if let Ok(relative) = path.strip_prefix(&base.path)
+                && self.seen.insert(path.clone())
+            {
+                self.candidates.push(Candidate { base: Arc::clone(base), relative: relative.to_path_buf() });
+            }
+        } else if kind.is_symlink() && path.is_dir() && self.seen.insert(path.clone()) {
+            // A linked folder is a frequent surprise: nothing below it is ever found.
+            let message =
+                "this folder is a symbolic link and is not entered: name its real path with --tools or --scripts";
+            self.told(&path, Severity::Warning, message.to_owned());
+        }
+        kind.is_dir().then_some(path)
+    }
+
+    fn told(&mut self, path: &Path, severity: Severity, message: String) {
+        self.discovery.reports.push(skipped(path.to_path_buf(), problem(severity, Code::Unreadable, message)));
+    }
+
+    fn incomplete(&mut self, path: &Path, why: &str) {
+        self.discovery.incomplete.push(format!("{}: {why}", text::printable(&path.to_string_lossy())));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn a_full_folder_hides_what_lies_as_deep_or_deeper_and_nothing_above_it() {
+        let root = tempfile::tempdir().expect("folder");
+        let base = root.path().canonicalize().expect("root");
+        let file = |relative: &str| {
+            let path = base.join(relative);
+            fs::create_dir_all(path.parent().expect("parent")).expect("folder");
+            fs::write(path, "").expect("file");
+        };
+        for relative in ["top.tool.json", "x/x.tool.json", "x/out/plant.tool.json", "zz/deep/late.tool.json"] {
+            file(relative);
+        }
+        let found = |most| {
+            let mut discovery = Discovery::default();
+            let bases = [base.clone()];
+            let found = at_most(most, bases.iter(), &mut discovery);
+            let found: Vec<_> = found.iter().map(|c| c.relative.display().to_string()).collect();
+            (found.join(" "), discovery.incomplete, discovery.reports.len())
+        };
+        let all = "top.tool.json x/out/plant.tool.json x/x.tool.json zz/deep/late.tool.json";
+        assert_eq!(found(100), (all.to_owned(), Vec::new(), 0), "the control: all is looked at");
+        for n in 0..100 {
+            file(&format!("x/out/a{n}"));
+        }
+        let (names, incomplete, reports) = found(100);
+        assert_eq!(names, "top.tool.json x/x.tool.json", "the writer is known, and nothing that it may have written");
+        assert!(incomplete.len() == 1 && incomplete[0].contains("x/out"), "{incomplete:?}");
+        assert_eq!(reports, 1);
+    }
+}

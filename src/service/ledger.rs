@@ -1,0 +1,83 @@
+//! Where tools could ever write: what lies there is never loaded or run as a tool, also when the tool that could
+//! write it is gone, or its grant is.
+//!
+//! For: the audit log, which adds to it before a call runs; the registry, which reads it. In: a shape.
+//! Out: one line of JSON per tree, once. Never: follows a link, or lets a call run whose trees it could not keep.
+
+use super::audit::{ascii, private_folder, trustworthy};
+use crate::policy;
+use nix::fcntl::OFlag;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// The file beside the audit log.
+pub const LEDGER: &str = "written.jsonl";
+/// Longest ledger that is read, bytes.
+const LONGEST: u64 = 64 * 1024 * 1024;
+
+/// A tree that a tool could write.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Entry {
+    pub tree: PathBuf,
+    pub tool: String,
+}
+
+/// The ledger beside an audit log. None there = nothing was written yet. One that cannot be read, or that others may
+/// write, is an error: what it would say decides what is loaded.
+pub fn read(log: &Path) -> Result<BTreeSet<Entry>, String> {
+    let path = beside(log);
+    match open(&path, OpenOptions::new().read(true)) {
+        Ok(file) => entries(file).map_err(|e| format!("{}: {e}", path.display())),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(BTreeSet::new()),
+        Err(e) => Err(format!("{}: {e}", path.display())),
+    }
+}
+
+/// Adds what a call of this shape can write, unless it stands there.
+pub(super) fn add(log: &Path, tool: &str, shape: &policy::Shape) -> io::Result<()> {
+    let trees = shape.grants.iter().filter_map(|grant| match (&grant.access, &grant.opening) {
+        (policy::Access::Write, policy::Opening::Live { path }) => Some(path),
+        // Staged files are published by this host, and never under a name that is loaded.
+        _ => None,
+    });
+    let mut wanted: BTreeSet<Entry> = trees.map(|tree| Entry { tree: tree.clone(), tool: tool.to_owned() }).collect();
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    let path = beside(log);
+    if let Some(folder) = path.parent() {
+        private_folder(folder)?;
+    }
+    let file = open(&path, OpenOptions::new().read(true).append(true).create(true).mode(0o600))?;
+    let known = entries(file.try_clone()?)?;
+    wanted.retain(|entry| known.iter().all(|known| known.tree != entry.tree));
+    let lines: Vec<String> = wanted.iter().map(ascii).collect::<serde_json::Result<_>>()?;
+    // Begun with a new line: whoever was cut off before may have left half of one.
+    let text: String = lines.iter().map(|line| format!("\n{line}\n")).collect();
+    (&file).write_all(text.as_bytes())
+}
+
+fn open(path: &Path, how: &mut OpenOptions) -> io::Result<File> {
+    let file = how.custom_flags((OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC).bits()).open(path)?;
+    let facts = file.metadata()?;
+    trustworthy(facts.mode(), facts.uid()).map_err(io::Error::other)?;
+    Ok(file)
+}
+
+fn entries(file: File) -> io::Result<BTreeSet<Entry>> {
+    let mut found = BTreeSet::new();
+    for line in BufReader::new(file.take(LONGEST)).split(b'\n') {
+        if let Ok(entry) = serde_json::from_slice(&line?) {
+            found.insert(entry);
+        }
+    }
+    Ok(found)
+}
+
+fn beside(log: &Path) -> PathBuf {
+    log.parent().unwrap_or(Path::new(".")).join(LEDGER)
+}

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 /// Names that are run or obeyed later: nothing is written below a folder of such a name.
 const RUN_LATER: [&str; 5] = ["node_modules", ".venv", "venv", "site-packages", "__pycache__"];
 /// Endings that an interpreter would load from the script's own folder.
-const CODE: [&str; 18] = [
+const CODE: [&str; 20] = [
     ".py",
     ".pyc",
     ".pth",
@@ -34,6 +34,9 @@ const CODE: [&str; 18] = [
     ".wat",
     "bunfig.toml",
     "package.json",
+    // Bun maps imports by them.
+    "tsconfig.json",
+    "jsconfig.json",
 ];
 /// Files that would be loaded from any folder.
 const OURS: [&str; 2] = [".tool.json", ".policy.toml"];

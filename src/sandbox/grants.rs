@@ -338,9 +338,21 @@ pub fn is_definition(name: &str) -> bool {
 fn code(language: Language) -> &'static [&'static str] {
     match language {
         Language::Python => &[".py", ".pyc", ".pyd", ".pth", ".so"],
-        Language::Nodejs | Language::Bun => {
-            &[".js", ".mjs", ".cjs", ".jsx", ".ts", ".mts", ".cts", ".tsx", ".node", ".wasm", "package.json"]
-        }
+        Language::Nodejs | Language::Bun => &[
+            ".js",
+            ".mjs",
+            ".cjs",
+            ".jsx",
+            ".ts",
+            ".mts",
+            ".cts",
+            ".tsx",
+            ".node",
+            ".wasm",
+            "package.json",
+            "tsconfig.json",
+            "jsconfig.json",
+        ],
         Language::Wasm => &[],
     }
 }

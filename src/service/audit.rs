@@ -16,7 +16,7 @@ use nix::fcntl::{FallocateFlags, OFlag};
 use nix::sys::stat::{self, SFlag};
 use serde::Serialize;
 use serde_json::Value;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
@@ -26,13 +26,15 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Room that is set aside for a record before the call runs, bytes. No record is longer.
-pub(super) const ROOM: u64 = 64 * 1024;
+pub(super) const ROOM: u64 = 128 * 1024;
 /// Records for which room is set aside at a time.
 const ROOMS: u64 = 16;
 /// The folder beside the log for the texts of confinements.
 pub const CONFINEMENTS: &str = "confinements";
 /// Longest line that `recall` reads, bytes.
 const LONGEST_LINE: u64 = 4 * ROOM;
+/// The part of a record that holds its call's id, bytes.
+const HEAD: usize = 1024;
 
 /// Where the records go.
 #[derive(Debug)]
@@ -137,14 +139,40 @@ impl Log {
 
     /// Adds the records of calls whose host was killed.
     fn recover(&self, log: &Kept) -> io::Result<()> {
-        begun::recover(&self.path, |line| {
-            let record: Value = serde_json::from_str(line).unwrap_or_default();
-            // That host may have been killed just after it wrote the line.
-            match record["call"].as_str() {
-                Some(call) if self.recall(call).is_err() => log.add(line.trim_end()),
-                _ => Ok(()),
+        for dead in begun::orphans(&self.path)? {
+            let id = |line: &String| Some(serde_json::from_str::<Value>(line).ok()?["call"].as_str()?.to_owned());
+            let mut owed: HashMap<String, &String> =
+                dead.lines.iter().filter_map(|line| Some((id(line)?, line))).collect();
+            // That host may have been killed just after it wrote one.
+            if !owed.is_empty() {
+                self.each_call(|call| {
+                    owed.remove(call);
+                })?;
             }
-        })
+            for line in dead.lines.iter().filter(|line| owed.values().any(|owed| owed == line)) {
+                log.add(line.trim_end())?;
+            }
+            dead.remove()?;
+        }
+        Ok(())
+    }
+
+    /// The id of each record in the log: it stands near the start of its line.
+    fn each_call(&self, mut saw: impl FnMut(&str)) -> io::Result<()> {
+        let mut lines = BufReader::with_capacity(1 << 20, File::open(&self.path)?);
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            if lines.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line)? == 0 {
+                return Ok(());
+            }
+            let head = String::from_utf8_lossy(&line[..line.len().min(HEAD)]);
+            if let Some((_, rest)) = head.split_once("\"call\":\"")
+                && let Some((id, _)) = rest.split_once('"')
+            {
+                saw(id);
+            }
+        }
     }
 
     /// Keeps the text of a confinement's shape, and which trees the tool can write, once per digest.

@@ -50,6 +50,9 @@ impl Begun {
 
     /// Keeps a record in a slot of its own, or in `slot`. Returns the slot.
     pub fn keep(&self, slot: Option<u64>, line: &str) -> io::Result<u64> {
+        if line.len() as u64 > ROOM {
+            return Err(io::Error::other("it is longer than a record may be"));
+        }
         let slot = slot.unwrap_or_else(|| {
             let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
             slots.free.pop().unwrap_or_else(|| {
@@ -75,12 +78,27 @@ impl Drop for Begun {
     }
 }
 
-/// Gives `add` each record that a dead host left, then removes what held them.
-pub(super) fn recover(log: &Path, mut add: impl FnMut(&str) -> io::Result<()>) -> io::Result<()> {
+/// The calls of one dead host. Removed once their records stand in the log.
+pub(super) struct Orphans {
+    /// Locked, so that one host alone adds them.
+    _file: Flock<File>,
+    path: PathBuf,
+    pub lines: Vec<String>,
+}
+
+impl Orphans {
+    pub fn remove(self) -> io::Result<()> {
+        std::fs::remove_file(&self.path)
+    }
+}
+
+/// What dead hosts left.
+pub(super) fn orphans(log: &Path) -> io::Result<Vec<Orphans>> {
     let entries = match std::fs::read_dir(folder(log)) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries?,
     };
+    let mut found = Vec::new();
     for entry in entries {
         let path = entry?.path();
         // The random part has no full stop in it.
@@ -88,17 +106,18 @@ pub(super) fn recover(log: &Path, mut add: impl FnMut(&str) -> io::Result<()>) -
             continue;
         }
         let Some(mut file) = of_the_dead(&path)? else { continue };
+        let mut lines = Vec::new();
         for slot in 0..file.metadata()?.len().div_ceil(ROOM) {
             file.seek(SeekFrom::Start(slot * ROOM))?;
             let mut line = String::new();
             BufReader::new(Read::by_ref(&mut *file).take(ROOM)).read_line(&mut line).unwrap_or_default();
             if line.len() > 1 && line.ends_with('\n') {
-                add(&line)?;
+                lines.push(line);
             }
         }
-        std::fs::remove_file(&path)?;
+        found.push(Orphans { _file: file, path, lines });
     }
-    Ok(())
+    Ok(found)
 }
 
 /// Opened and locked; `None` where its host lives, or where it is not one of our files.

@@ -18,8 +18,14 @@ use std::time::Instant;
 
 /// Longest text of a caller or tool in a record, bytes.
 const CUT: usize = 2048;
+/// Longest of the parts of which a record has several, bytes. All of them as `\u00XX` fit into `audit::ROOM`.
+const PART: usize = 256;
 /// Most violations in a record.
-const VIOLATIONS: usize = 50;
+const VIOLATIONS: usize = 10;
+/// Most notes in a record or a report; the last says how many there are.
+const NOTES: usize = 20;
+/// Most files in a report: published, and not published.
+const FILES: (usize, usize) = (1000, 50);
 /// Most log lines kept from events, where the outcome brings none.
 const EVENT_LINES: usize = 1000;
 
@@ -81,7 +87,7 @@ impl Trace {
         Trace {
             id: request.id.clone().unwrap_or_else(super::new_id),
             user: request.user.clone(),
-            asked: cut(&request.tool),
+            asked: cut_to(&request.tool, PART),
             began: jiff::Timestamp::now(),
             started: Instant::now(),
             tool: None,
@@ -133,7 +139,7 @@ impl Trace {
 
     /// Policy was asked, whatever it answered; the last answer counts.
     pub fn decided(&mut self, policy: &str, digest: &str, notes: policy::Notes) {
-        self.notes = notes;
+        self.notes = policy::Notes { all: few(notes.all), told: few(notes.told) };
         self.policy = Some(policy.to_owned());
         self.digests.policy = Some(digest.to_owned());
     }
@@ -227,8 +233,25 @@ impl Trace {
         self.usage = outcome.usage.clone();
         self.walls = std::mem::take(&mut outcome.walls);
         self.denials = std::mem::take(&mut outcome.denials);
-        self.artifacts = std::mem::take(&mut outcome.artifacts);
+        self.wrote(std::mem::take(&mut outcome.artifacts));
         &self.logs
+    }
+
+    /// A tool can drop as many files as it likes; a report does not grow with them.
+    fn wrote(&mut self, artifacts: Vec<executor::Artifact>) {
+        let (mut published, mut dropped): (Vec<_>, Vec<_>) = artifacts.into_iter().partition(|file| file.published);
+        // What failed stays in sight: it fails the call.
+        dropped.sort_by_key(|file| !file.failed);
+        for (files, most, what) in [(&mut published, FILES.0, "were"), (&mut dropped, FILES.1, "were not")] {
+            if let Some(more) = files.len().checked_sub(most).filter(|more| *more > 0) {
+                files.truncate(most);
+                let words = format!("{more} more files {what} published");
+                self.notes.all.push(words.clone());
+                self.notes.told.push(words);
+            }
+        }
+        published.append(&mut dropped);
+        self.artifacts = published;
     }
 
     /// What a tool wrote and does not lie where it should: said, or, where this host failed to write it, a failure.
@@ -243,6 +266,7 @@ impl Trace {
         let failed = lines.iter().any(|(failed, _)| *failed);
         let lines: Vec<String> = lines.into_iter().map(|(_, line)| line).collect();
         let all = lines.join("\n");
+        let lines = few(lines);
         self.notes.all.extend(lines.iter().cloned());
         self.notes.told.extend(lines);
         if !failed {
@@ -300,6 +324,7 @@ impl Trace {
     /// Writes the record this call owes, once.
     fn record(&mut self, fault: Option<&Fault>) -> Result<(), Fault> {
         let Some(entry) = self.entry.take() else { return Ok(()) };
+        self.notes.all = few(std::mem::take(&mut self.notes.all));
         entry.write(&self.line(fault))
     }
 
@@ -308,7 +333,7 @@ impl Trace {
         Record {
             time: self.began.to_string(),
             call: &self.id,
-            user: cut(&self.user),
+            user: cut_to(&self.user, PART),
             tool: self.tool.as_ref().map_or(&self.asked, |tool| &tool.manifest.id),
             version: self.tool.as_ref().map(|tool| tool.manifest.version.to_string()),
             digests: &self.digests,
@@ -333,11 +358,12 @@ impl Trace {
             matches!(fault.kind.origin(), Origin::Policy)
                 || matches!(fault.kind, Kind::TimeoutError | Kind::ResourceLimitError)
         });
-        let own = broken.map(|fault| json!({"kind": fault.kind, "what": cut(&fault.message)}));
+        let own = broken.map(|fault| json!({"kind": fault.kind, "what": cut_to(&fault.message, PART)}));
         let seen = self.denials.observed.iter().map(|denial| {
             json!({
-                "kind": "denied", "operation": cut(&denial.operation), "target": cut(&self.mask.text(&denial.target)),
-                "rule": cut(&denial.rule), "narrower": denial.narrower,
+                "kind": "denied", "operation": cut_to(&denial.operation, PART),
+                "target": cut_to(&self.mask.text(&denial.target), PART),
+                "rule": cut_to(&denial.rule, PART), "narrower": denial.narrower,
             })
         });
         own.into_iter().chain(seen).take(VIOLATIONS).collect()
@@ -426,10 +452,24 @@ fn command(shape: &policy::Shape) -> String {
     words.join(" ")
 }
 
+/// The first of these notes, each cut, and how many more there are.
+fn few(notes: Vec<String>) -> Vec<String> {
+    if notes.len() <= NOTES && notes.iter().all(|note| note.len() <= PART) {
+        return notes;
+    }
+    let more = notes.len().saturating_sub(NOTES);
+    let kept = notes.iter().take(NOTES - usize::from(more > 0)).map(|note| cut_to(note, PART));
+    kept.chain((more > 0).then(|| format!("and {} more", more + 1))).collect()
+}
+
 fn cut(words: &str) -> String {
-    if words.len() <= CUT {
+    cut_to(words, CUT)
+}
+
+fn cut_to(words: &str, most: usize) -> String {
+    if words.len() <= most {
         return words.to_owned();
     }
-    let end = (0..=CUT).rev().find(|&at| words.is_char_boundary(at)).unwrap_or(0);
+    let end = (0..=most).rev().find(|&at| words.is_char_boundary(at)).unwrap_or(0);
     format!("{}… ({} bytes)", &words[..end], words.len())
 }

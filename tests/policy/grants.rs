@@ -148,6 +148,8 @@ fn what_is_run_or_obeyed_is_never_written() {
         "/t/tool-defs/demo/demo.tool.json",
         "out/a.py",
         "out/x.tool.json",
+        "tsconfig.json",
+        "out/jsconfig.json",
         "out/*.tool.json",
         "out/*.policy.toml",
         "node_modules/**",

@@ -1,10 +1,10 @@
 //! P30 when the host itself is killed: its calls leave their records all the same, and nobody else's leave two.
 
-use super::{as_everyone, call, fits, has, tool};
-use crate::escapes::{Playground, Server, processes_of};
+use super::{as_everyone, call, fits, has, runs, tool};
+use crate::escapes::{Playground, Server};
 use serde_json::{Value, json};
 use std::fs;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const WAITER: &str = "import sys, time\nprint(sys.stdin.read(), file=sys.stderr)\ntime.sleep(60)\n";
 
@@ -12,16 +12,6 @@ fn records(playground: &Playground, tool: &str) -> Vec<Value> {
     let text = fs::read_to_string(playground.path("state/audit.jsonl")).unwrap_or_default();
     let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     lines.filter(|record| record["tool"] == tool).collect()
-}
-
-/// Waits until so many calls of a tool run.
-fn runs(playground: &Playground, script: &str, wanted: usize) {
-    let script = playground.path(script).display().to_string();
-    let until = Instant::now() + Duration::from_secs(20);
-    while processes_of(&script).len() != wanted {
-        assert!(Instant::now() < until, "{} calls run, not {wanted}", processes_of(&script).len());
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 #[test]

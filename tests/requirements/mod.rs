@@ -5,6 +5,7 @@ mod agents_scripts;
 mod answers;
 mod documents;
 mod engines;
+mod floods;
 mod interpreters;
 mod killed;
 mod kinds;
@@ -72,6 +73,16 @@ fn has(language: &str, count: usize) -> bool {
     assert!(std::env::var_os("TOOLHOST_CI").is_none(), "CI must have it: {program}");
     skipped(count, &format!("no {program} on this machine"));
     false
+}
+
+/// Waits until so many calls of a tool run.
+fn runs(playground: &Playground, script: &str, wanted: usize) {
+    let script = playground.path(script).display().to_string();
+    let until = Instant::now() + PATIENCE;
+    while escapes::processes_of(&script).len() != wanted {
+        assert!(Instant::now() < until, "{} calls run, not {wanted}", escapes::processes_of(&script).len());
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// A script `user_scripts/FILE` and its manifest beside it; returns the script's folder.

@@ -101,7 +101,8 @@ fn one(
         return Err(why.into());
     }
     for name in names {
-        let path = shown.join(name.to_string_lossy().as_ref()).display().to_string();
+        // A name that does not print is dropped below; its words here print.
+        let path = manifest::text::printable(&shown.join(name.to_string_lossy().as_ref()).to_string_lossy());
         let mut artifact = Artifact { path, bytes: 0, published: false, dropped_because: None, failed: false };
         match file(copy, &to, &name, &stage.names, most, (stat.st_uid, stat.st_gid)) {
             Ok(Some(bytes)) => (artifact.bytes, artifact.published) = (bytes, true),

@@ -9,7 +9,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use toolhost::executor::{Call, Context, Denials, Ending, Events, Executor, Outcome, Running, Usage};
 use toolhost::manifest::Language;
-use toolhost::service::{Arguments, CallRequest, Executors, Parts, Rules, Service, Settings, audit};
+use toolhost::service::{
+    Arguments, CallRequest, Executors, Parts, Rules, Service, Settings, ToolServiceRequest, audit,
+};
 use toolhost::{executor, policy, quantity, registry};
 
 /// An executor whose scripts are their file names.
@@ -211,5 +213,15 @@ pub fn request(tool: &str, arguments: Value) -> CallRequest {
         tool: tool.into(),
         arguments: Arguments::Value(arguments),
         timeout_ms: None,
+    }
+}
+
+/// A request of the tool-service contract.
+pub fn envelope(id: &str, tool: &str, arguments: Value) -> ToolServiceRequest {
+    ToolServiceRequest {
+        id: id.into(),
+        user: format!("user-{id}"),
+        config: json!({"tool": tool}).to_string(),
+        arguments: arguments.to_string(),
     }
 }

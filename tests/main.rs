@@ -23,5 +23,6 @@ mod runtimes;
 mod service;
 mod shims;
 mod staging;
+mod streaming;
 mod tidy;
 mod wasm;

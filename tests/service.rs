@@ -1,6 +1,6 @@
 //! The road of one call: order, reports, records, envelopes, cancellation, the tool-service contract.
 
-use crate::common::{request, world, world_with};
+use crate::common::{envelope, request, world, world_with};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
@@ -301,15 +301,6 @@ async fn a_new_handler_type_needs_no_change_here() {
     let error = world.call("app:x", json!({"wait": true})).await.error.unwrap();
     assert_eq!((error.kind, error.message.as_str()), (Kind::TimeoutError, "Script execution timed out."));
     assert!(started.elapsed() < Duration::from_secs(5), "the service holds the clock");
-}
-
-fn envelope(id: &str, tool: &str, arguments: Value) -> ToolServiceRequest {
-    ToolServiceRequest {
-        id: id.into(),
-        user: format!("user-{id}"),
-        config: json!({"tool": tool}).to_string(),
-        arguments: arguments.to_string(),
-    }
 }
 
 #[tokio::test]

@@ -66,6 +66,8 @@ pub type Events = tokio::sync::mpsc::UnboundedSender<Event>;
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     Log(String),
+    /// A part of the answer, from a tool of this process that streams. The whole answer still comes as its outcome.
+    Chunk(Value),
     /// Policy was asked for something a service method wants run: for the audit record.
     Decided {
         policy: String,

@@ -58,21 +58,32 @@ impl ToolServiceResponse {
 }
 
 impl Service {
-    /// Takes one request and answers on a channel. Dropping the receiver cancels the call.
+    /// Takes one request and answers on a channel: the parts of a tool that streams as they come, then how the call
+    /// ended, with `end_of_stream`. Dropping the receiver cancels the call.
     pub fn handle(self: &Arc<Self>, request: ToolServiceRequest) -> mpsc::Receiver<ToolServiceResponse> {
         let (replies, receiver) = mpsc::channel(BUFFER);
         let service = self.clone();
         tokio::spawn(async move {
-            let id = request.id.clone();
+            let (chunks, mut parts) = mpsc::unbounded_channel();
             let answer = async {
-                let report = match decoded(&request) {
-                    Ok(call) => service.call(call).await,
+                match decoded(&request) {
+                    Ok(call) => service.streamed(call, chunks).await,
                     Err(fault) => service.refuse(&request.user, &request.config, fault),
-                };
-                ToolServiceResponse::of(id, &report)
+                }
             };
+            // Beside the call, so that a slow reader does not stop its clock.
+            let forward = async {
+                while let Some(response) = parts.recv().await {
+                    let part =
+                        ToolServiceResponse { id: request.id.clone(), error: None, response, end_of_stream: false };
+                    let _ = replies.send(part).await;
+                }
+            };
+            let whole = async { tokio::join!(answer, forward).0 };
             tokio::select! {
-                response = answer => { let _ = replies.send(response).await; }
+                report = whole => {
+                    let _ = replies.send(ToolServiceResponse::of(request.id.clone(), &report)).await;
+                }
                 () = replies.closed() => {}
             }
         });

@@ -13,6 +13,7 @@ mod guard;
 pub mod ledger;
 mod mask;
 mod mends;
+mod record;
 mod report;
 pub mod runlog;
 mod runner;
@@ -142,7 +143,17 @@ impl Service {
 
     /// Runs one call. Dropping the future cancels, kills, reaps and records.
     pub async fn call(&self, request: CallRequest) -> Report {
+        self.traced(Trace::begin(&request), request).await
+    }
+
+    /// The same, and gives what a tool that streams sends meanwhile, as text; together at most `outputBytes` of it.
+    async fn streamed(&self, request: CallRequest, chunks: mpsc::UnboundedSender<String>) -> Report {
         let mut trace = Trace::begin(&request);
+        trace.streams(chunks);
+        self.traced(trace, request).await
+    }
+
+    async fn traced(&self, mut trace: Trace, request: CallRequest) -> Report {
         let result = match caught::caught(self.road(request, &mut trace)).await {
             Ok(result) => result,
             Err(words) => Err(Fault::new(Kind::InternalError, "The host failed while it handled this call.")
@@ -196,6 +207,7 @@ impl Service {
         let notes =
             if runs_scripts { policy::Notes::default() } else { policy::call_notes(decision, request.timeout_ms) };
         trace.decided(&decision.policy, &decision.digest, notes);
+        trace.may_answer(decision);
         let (confinement, limit) = if decision.in_process {
             let limit = in_process(decision, request.timeout_ms)?;
             (None, (!method.is_some_and(|method| method.keeps_time())).then_some(limit))
@@ -338,14 +350,15 @@ impl Service {
             loop {
                 tokio::select! {
                     biased;
-                    Some(event) = heard.recv() => self.heard(event, trace),
-                    outcome = &mut running => break outcome,
+                    // Before what it ends: a stream that is always ready would never let it be looked at.
                     () = &mut clock, if limit.is_some() => break Ok(timed_out(limit.unwrap_or_default())),
+                    Some(event) = heard.recv() => self.heard(event, trace)?,
+                    outcome = &mut running => break outcome,
                 }
             }
         };
         while let Ok(event) = heard.try_recv() {
-            self.heard(event, trace);
+            self.heard(event, trace)?;
         }
         if let Some(digest) = context.ran.get() {
             trace.ran_script(digest.clone());
@@ -357,14 +370,16 @@ impl Service {
         outcome
     }
 
-    fn heard(&self, event: executor::Event, trace: &mut Trace) {
+    fn heard(&self, event: executor::Event, trace: &mut Trace) -> Result<(), Fault> {
         match event {
             executor::Event::Log(line) => trace.log(&line),
+            executor::Event::Chunk(part) => trace.chunk(&part)?,
             executor::Event::Decided { policy, digest, notes } => trace.decided(&policy, &digest, notes),
             executor::Event::Confined { confinement } => {
                 trace.confined(&confinement, confinement.shape.digest(), self.scripts.of(&confinement.shape));
             }
         }
+        Ok(())
     }
 }
 

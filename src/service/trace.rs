@@ -5,49 +5,23 @@
 //! `Drop` writes it as cancelled.
 
 use super::mask::Mask;
+use super::record::{PART, Record, VIOLATIONS, cut, cut_to, few, rule};
 use super::report::{Digests, Report};
 use super::script_digest::Script;
 use super::{CallRequest, audit, format, runlog};
 use crate::manifest::{Handler, Language, text};
+use crate::quantity::Limit;
 use crate::{executor, fault, policy, registry};
 use fault::{Fault, Kind, Origin};
-use serde::Serialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Instant;
+use tokio::sync::mpsc;
 
-/// Longest text of a caller or tool in a record, bytes.
-const CUT: usize = 2048;
-/// Longest of the parts of which a record has several, bytes. All of them as `\u00XX` fit into `audit::ROOM`.
-const PART: usize = 256;
-/// Most violations in a record.
-const VIOLATIONS: usize = 10;
-/// Most notes in a record or a report; the last says how many there are.
-const NOTES: usize = 20;
 /// Most files in a report: published, and not published.
 const FILES: (usize, usize) = (1000, 50);
 /// Most log lines kept from events, where the outcome brings none.
 const EVENT_LINES: usize = 1000;
-
-/// One line of the audit log.
-#[derive(Serialize)]
-struct Record<'a> {
-    time: String,
-    call: &'a str,
-    user: String,
-    tool: &'a str,
-    version: Option<String>,
-    digests: &'a Digests,
-    decision: &'a str,
-    rule: String,
-    limits: Option<&'a policy::Limits>,
-    outcome: String,
-    message: Option<String>,
-    arguments: String,
-    usage: &'a executor::Usage,
-    notes: &'a [String],
-    violations: Vec<Value>,
-}
 
 pub(super) struct Trace {
     pub id: String,
@@ -80,6 +54,9 @@ pub(super) struct Trace {
     denials: executor::Denials,
     artifacts: Vec<executor::Artifact>,
     entry: Option<audit::Entry>,
+    /// Where the parts of the answer go, if somebody wants them, and how many bytes of them there may be.
+    chunks: Option<mpsc::UnboundedSender<String>>,
+    room: (u64, u64),
 }
 
 impl Trace {
@@ -110,7 +87,34 @@ impl Trace {
             denials: executor::Denials::default(),
             artifacts: Vec::new(),
             entry: None,
+            chunks: None,
+            room: (0, 0),
         }
+    }
+
+    /// Somebody takes the parts of an answer as they come.
+    pub fn streams(&mut self, chunks: mpsc::UnboundedSender<String>) {
+        self.chunks = Some(chunks);
+    }
+
+    /// How long an answer may be.
+    pub fn may_answer(&mut self, decision: &policy::Decision) {
+        let limit = Limit::OutputBytes;
+        let allowed = decision.limit(limit).map_or(limit.house_default(), |limit| limit.effective);
+        self.room = (allowed, allowed);
+    }
+
+    /// A part of the answer. More of them than an answer may be end the call: they wait in memory for a slow reader.
+    pub fn chunk(&mut self, part: &Value) -> Result<(), Fault> {
+        let text = format::response(part);
+        let (allowed, left) = self.room;
+        let left = left.checked_sub(u64::try_from(text.len().max(1)).unwrap_or(u64::MAX));
+        self.room.1 = left.ok_or_else(|| format::over_limit(Limit::OutputBytes, allowed))?;
+        if let Some(chunks) = &self.chunks {
+            // Whoever took them may be gone; the call is then dropped.
+            let _ = chunks.send(text);
+        }
+        Ok(())
     }
 
     /// From here on the call leaves a record, whatever happens to it.
@@ -156,7 +160,7 @@ impl Trace {
         self.digests.script = script.as_ref().map(|script| script.digest.clone());
         self.script = script;
         let mut limits = shape.limits.clone();
-        limits.set(crate::quantity::Limit::TimeoutMs, confinement.per_call.timeout_ms);
+        limits.set(Limit::TimeoutMs, confinement.per_call.timeout_ms);
         self.limits = Some(limits);
         if self.speaks_envelope {
             self.executor = format!("method, {}", executor_of(shape.runtime.language));
@@ -422,24 +426,6 @@ impl Drop for Trace {
     }
 }
 
-/// Which step of the road refused.
-fn rule(kind: Kind) -> &'static str {
-    match kind {
-        Kind::ToolNotFoundError | Kind::VersionMismatchError => "registry",
-        Kind::ParameterValidationError | Kind::ActionParseError => "parameters",
-        Kind::CapabilityError | Kind::DependencyError => "availability",
-        Kind::SecurityError | Kind::AuthorizationError => "policy",
-        Kind::RateLimitError | Kind::CircuitOpenError => "guard",
-        Kind::ResourceLimitError => "limits",
-        Kind::TimeoutError
-        | Kind::ScriptError
-        | Kind::OutputValidationError
-        | Kind::ServiceError
-        | Kind::CancelledError
-        | Kind::InternalError => "host",
-    }
-}
-
 fn command(shape: &policy::Shape) -> String {
     let program = match &shape.runtime.program {
         policy::Program::Path(path) => path.display().to_string(),
@@ -450,26 +436,4 @@ fn command(shape: &policy::Shape) -> String {
     words.extend(shape.runtime.arguments.iter().cloned());
     words.push(script);
     words.join(" ")
-}
-
-/// The first of these notes, each cut, and how many more there are.
-fn few(notes: Vec<String>) -> Vec<String> {
-    if notes.len() <= NOTES && notes.iter().all(|note| note.len() <= PART) {
-        return notes;
-    }
-    let more = notes.len().saturating_sub(NOTES);
-    let kept = notes.iter().take(NOTES - usize::from(more > 0)).map(|note| cut_to(note, PART));
-    kept.chain((more > 0).then(|| format!("and {} more", more + 1))).collect()
-}
-
-fn cut(words: &str) -> String {
-    cut_to(words, CUT)
-}
-
-fn cut_to(words: &str, most: usize) -> String {
-    if words.len() <= most {
-        return words.to_owned();
-    }
-    let end = (0..=most).rev().find(|&at| words.is_char_boundary(at)).unwrap_or(0);
-    format!("{}… ({} bytes)", &words[..end], words.len())
 }

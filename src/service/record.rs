@@ -1,0 +1,124 @@
+//! What a record of a call is made of, and how long each part may be.
+//!
+//! For: the trace of a call. In: words of callers, tools and manifests. Out: the fields of one line of the audit log,
+//! which together fit into `audit::ROOM` however they are escaped. Never: decides anything.
+
+use super::Digests;
+use crate::fault::Kind;
+use crate::{executor, policy};
+use serde::Serialize;
+use serde_json::Value;
+
+/// Longest text of a caller or tool in a record, bytes.
+const CUT: usize = 2048;
+/// Longest of the parts of which a record has several, bytes. All of them as `\u00XX` fit into `audit::ROOM`.
+pub(super) const PART: usize = 256;
+/// Most violations in a record.
+pub(super) const VIOLATIONS: usize = 10;
+/// Most notes in a record or a report; the last says how many there are.
+const NOTES: usize = 20;
+
+/// One line of the audit log.
+#[derive(Serialize)]
+pub(super) struct Record<'a> {
+    pub time: String,
+    pub call: &'a str,
+    pub user: String,
+    pub tool: &'a str,
+    pub version: Option<String>,
+    pub digests: &'a Digests,
+    pub decision: &'a str,
+    pub rule: String,
+    pub limits: Option<&'a policy::Limits>,
+    pub outcome: String,
+    pub message: Option<String>,
+    pub arguments: String,
+    pub usage: &'a executor::Usage,
+    pub notes: &'a [String],
+    pub violations: Vec<Value>,
+}
+
+/// Which step of the road refused.
+pub(super) fn rule(kind: Kind) -> &'static str {
+    match kind {
+        Kind::ToolNotFoundError | Kind::VersionMismatchError => "registry",
+        Kind::ParameterValidationError | Kind::ActionParseError => "parameters",
+        Kind::CapabilityError | Kind::DependencyError => "availability",
+        Kind::SecurityError | Kind::AuthorizationError => "policy",
+        Kind::RateLimitError | Kind::CircuitOpenError => "guard",
+        Kind::ResourceLimitError => "limits",
+        Kind::TimeoutError
+        | Kind::ScriptError
+        | Kind::OutputValidationError
+        | Kind::ServiceError
+        | Kind::CancelledError
+        | Kind::InternalError => "host",
+    }
+}
+
+/// The first of these notes, each cut, and how many more there are.
+pub(super) fn few(notes: Vec<String>) -> Vec<String> {
+    if notes.len() <= NOTES && notes.iter().all(|note| note.len() <= PART) {
+        return notes;
+    }
+    let more = notes.len().saturating_sub(NOTES);
+    let kept = notes.iter().take(NOTES - usize::from(more > 0)).map(|note| cut_to(note, PART));
+    kept.chain((more > 0).then(|| format!("and {} more", more + 1))).collect()
+}
+
+pub(super) fn cut(words: &str) -> String {
+    cut_to(words, CUT)
+}
+
+pub(super) fn cut_to(words: &str, most: usize) -> String {
+    if words.len() <= most {
+        return words.to_owned();
+    }
+    let end = (0..=most).rev().find(|&at| words.is_char_boundary(at)).unwrap_or(0);
+    format!("{}… ({} bytes)", &words[..end], words.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::quantity::Limit;
+    use crate::service::audit;
+    use serde_json::json;
+
+    #[test]
+    fn the_longest_record_fits_its_room() {
+        // What takes most room when it is written: six bytes for each of its own.
+        let worst = "\u{1}".repeat(100_000);
+        let many = || few(vec![worst.clone(); 1000]);
+        let digests = Digests {
+            manifest: Some("0".repeat(64)),
+            script: Some("0".repeat(64)),
+            policy: Some("0".repeat(64)),
+            confinement: Some("0".repeat(64)),
+        };
+        let part = cut_to(&worst, PART);
+        let violation =
+            json!({"kind": "denied", "operation": part, "target": part, "rule": part, "narrower": "policy"});
+        let record = Record {
+            time: "2026-11-21T00:00:00.000000000Z".to_owned(),
+            call: &"0".repeat(36),
+            user: part.clone(),
+            tool: &part,
+            version: Some("1.0.0".to_owned()),
+            digests: &digests,
+            decision: "allowed",
+            rule: part.clone(),
+            limits: Some(&policy::Limits(Limit::ALL.into_iter().map(|limit| (limit, u64::MAX)).collect())),
+            outcome: "ParameterValidationError".to_owned(),
+            message: Some(cut(&worst)),
+            arguments: cut(&worst),
+            usage: &executor::Usage::default(),
+            notes: &many(),
+            violations: vec![violation; VIOLATIONS],
+        };
+        let line = audit::ascii(&record).expect("JSON");
+        assert!(line.len() as u64 > audit::ROOM / 2 && (line.len() as u64) < audit::ROOM, "{} bytes", line.len());
+        assert_eq!(many().len(), NOTES);
+        assert!(many().last().is_some_and(|last| last == "and 981 more"));
+    }
+}

@@ -1,0 +1,132 @@
+//! C-006, D-024…D-026: a tool that streams, over the tool-service contract. (Tools of this process alone can: a script
+//! answers once.)
+
+use crate::common::{envelope, world_with};
+use serde_json::{Value, json};
+use std::fs;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+use toolhost::executor::method::{Answering, MethodContext, ServiceMethod};
+use toolhost::executor::{Event, Events};
+use toolhost::fault::{Fault, Kind};
+use toolhost::service::ToolServiceResponse;
+
+/// Sends `n` parts, then does what `then` says. Counts how many of its calls are under way.
+struct Streamer(Arc<AtomicUsize>);
+
+struct UnderWay(Arc<AtomicUsize>);
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl ServiceMethod for Streamer {
+    fn call<'a>(&'a self, _: &'a MethodContext, arguments: Value, channel: &'a Events) -> Answering<'a> {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        let under_way = UnderWay(self.0.clone());
+        Box::pin(async move {
+            let _under_way = under_way;
+            for n in 0..arguments["n"].as_u64().unwrap_or(0) {
+                let part = if n % 2 == 0 { json!({"part": n}) } else { json!(format!("part {n}")) };
+                let _ = channel.send(Event::Chunk(part));
+                tokio::task::yield_now().await;
+            }
+            match arguments["then"].as_str() {
+                Some("fail") => Err(Fault::new(Kind::ServiceError, "it broke in the middle")),
+                Some("hang") => std::future::pending().await,
+                // Never lets go: each poll sends more.
+                Some("pour") => {
+                    poll_fn(|context| {
+                        for _ in 0..1000 {
+                            let _ = channel.send(Event::Chunk(json!("")));
+                        }
+                        context.waker().wake_by_ref();
+                        Poll::Pending
+                    })
+                    .await
+                }
+                _ => Ok(json!("all")),
+            }
+        })
+    }
+}
+
+/// One plain function beside it: a handler that does not stream fits the same road.
+fn world(calls: &Arc<AtomicUsize>) -> crate::common::World {
+    world_with(|root, executors| {
+        executors.methods.register("Streams", "stream", Arc::new(Streamer(calls.clone())));
+        executors.methods.register_sync("Streams", "once", |_| Ok(json!({"n": 1})));
+        for method in ["stream", "once"] {
+            let manifest = json!({
+                "toolId": format!("streams:{method}"), "displayName": "d", "description": "d", "version": "1.0.0",
+                "handler": {"type": "service-method", "serviceName": "Streams", "methodName": method},
+                "execution": {"timeoutMs": 500},
+            });
+            fs::write(root.join(format!("tool-defs/{method}.tool.json")), manifest.to_string()).unwrap();
+        }
+    })
+}
+
+async fn replies(world: &crate::common::World, tool: &str, arguments: Value) -> Vec<ToolServiceResponse> {
+    let mut receiver = world.service.handle(envelope("7", tool, arguments));
+    let mut found = Vec::new();
+    while let Ok(Some(reply)) = tokio::time::timeout(Duration::from_secs(20), receiver.recv()).await {
+        assert_eq!(reply.id, "7");
+        found.push(reply);
+    }
+    let ends = found.iter().filter(|reply| reply.end_of_stream).count();
+    assert!(ends == 1 && found.last().is_some_and(|last| last.end_of_stream), "exactly one end, the last: {found:?}");
+    found
+}
+
+#[tokio::test]
+async fn parts_come_in_order_and_then_one_end() {
+    let calls = Arc::default();
+    let world = world(&calls);
+    let found = replies(&world, "streams:stream", json!({"n": 5})).await;
+    let told: Vec<_> = found.iter().map(|reply| reply.response.as_str()).collect();
+    assert_eq!(told, [r#"{"part":0}"#, "part 1", r#"{"part":2}"#, "part 3", r#"{"part":4}"#, "all"]);
+    assert!(found.iter().all(|reply| reply.error.is_none()));
+    let once = replies(&world, "streams:once", json!({})).await;
+    assert_eq!(once.iter().map(|reply| reply.response.as_str()).collect::<Vec<_>>(), [r#"{"n":1}"#]);
+    // Whoever does not want the parts gets the answer.
+    let report = world.service.call(crate::common::request("streams:stream", json!({"n": 5}))).await;
+    assert_eq!(report.output_data, Some(json!("all")));
+}
+
+#[tokio::test]
+async fn a_stream_that_fails_or_does_not_end_has_an_end_and_leaves_nothing() {
+    let calls: Arc<AtomicUsize> = Arc::default();
+    let world = world(&calls);
+    for (then, kind) in [("fail", "ServiceError"), ("hang", "TimeoutError")] {
+        let found = replies(&world, "streams:stream", json!({"n": 3, "then": then})).await;
+        let error = found.last().and_then(|last| last.error.as_ref()).expect(then);
+        assert_eq!((found.len(), error.kind.as_str()), (4, kind), "{then}");
+        assert_eq!(calls.load(Ordering::SeqCst), 0, "{then}: it is over");
+    }
+    // What waits for a reader is bounded.
+    let found = replies(&world, "streams:stream", json!({"n": 0, "then": "pour"})).await;
+    let error = found.last().and_then(|last| last.error.as_ref()).expect("an end");
+    assert!(["TimeoutError", "ResourceLimitError"].contains(&error.kind.as_str()), "{error:?}");
+    assert_eq!(calls.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test]
+async fn a_reader_who_goes_ends_the_call() {
+    let calls: Arc<AtomicUsize> = Arc::default();
+    let world = world(&calls);
+    let mut receiver = world.service.handle(envelope("8", "streams:stream", json!({"n": 1, "then": "hang"})));
+    assert!(receiver.recv().await.is_some_and(|first| !first.end_of_stream));
+    assert_eq!(calls.load(Ordering::SeqCst), 1, "the control: it runs");
+    drop(receiver);
+    let until = std::time::Instant::now() + Duration::from_millis(400);
+    while calls.load(Ordering::SeqCst) > 0 && std::time::Instant::now() < until {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(calls.load(Ordering::SeqCst), 0, "before its time limit");
+}

@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use toolhost::executor::{Call, Context, Ending, Events, Executor, Running};
 use toolhost::fault::{Fault, Kind};
+use toolhost::registry::Definition;
 use toolhost::service::{Arguments, CallRequest, ToolServiceRequest, ToolServiceResponse};
 
 #[tokio::test]
@@ -278,6 +279,28 @@ impl Executor for XEcho {
             Ok(crate::common::outcome(Ending::Answered(call.input), Vec::new()))
         })
     }
+}
+
+#[tokio::test]
+async fn a_tool_of_this_process_comes_and_goes_with_its_handler() {
+    let world = world();
+    let definition = |name: &str| Definition {
+        name: name.to_owned(),
+        description: "Echoes.".to_owned(),
+        input_schema: Some(json!({"type": "object"})),
+        ..Definition::default()
+    };
+    let kind = |report: toolhost::service::Report| report.error.map(|fault| fault.kind);
+    assert_eq!(kind(world.call("app:late", json!({})).await), Some(Kind::ToolNotFoundError), "the control");
+    world.service.register(definition("app:late"), "x-late", Arc::new(XEcho)).unwrap();
+    assert_eq!(world.call("app:late", json!({"a": 1})).await.output_data, Some(json!({"a": 1})));
+    let fault = world.service.register(definition("app:other"), "x-late", Arc::new(XEcho)).unwrap_err();
+    assert!(fault.message.contains("there is a handler of type 'x-late'"), "{}", fault.message);
+    assert!(world.service.register(definition("nonamespace"), "x-none", Arc::new(XEcho)).is_err());
+    assert!(!world.service.unregister("fake:echo"), "what a file defines stays");
+    assert!(world.service.unregister("app:late") && !world.service.unregister("app:late"));
+    assert_eq!(kind(world.call("app:late", json!({})).await), Some(Kind::ToolNotFoundError));
+    world.service.register(definition("app:other"), "x-late", Arc::new(XEcho)).expect("its handler is gone as well");
 }
 
 #[tokio::test]

@@ -35,7 +35,7 @@ use serde_json::Value;
 use standing::{Decided, Standing};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -99,6 +99,8 @@ pub struct Service {
     scripts: script_digest::Cache,
     /// `Err`: they could not be read when they last should have been.
     rules: Mutex<Result<Arc<Rules>, Fault>>,
+    /// Those of the parts, and those that came since.
+    extensions: RwLock<BTreeMap<String, Arc<dyn Executor>>>,
     /// What held for the last call.
     standing: Mutex<Option<Arc<Standing>>>,
 }
@@ -108,6 +110,7 @@ impl Service {
         let service = Arc::new(Service {
             guard: guard::Guard::new(parts.settings.running, parts.settings.waiting),
             scripts: script_digest::Cache::default(),
+            extensions: RwLock::new(parts.executors.extensions.clone()),
             rules: Mutex::new(Ok(Arc::new(parts.rules.clone()))),
             standing: Mutex::default(),
             parts,
@@ -122,6 +125,36 @@ impl Service {
     /// What can be called.
     pub fn registry(&self) -> &registry::Registry {
         &self.parts.registry
+    }
+
+    /// Registers a tool of this process with its handler, while calls run (B-002, B-006). `kind`: an `x-…` type of its own.
+    pub fn register(
+        &self,
+        definition: registry::Definition,
+        kind: &str,
+        handler: Arc<dyn Executor>,
+    ) -> Result<Arc<registry::Tool>, Fault> {
+        let mut extensions = self.extensions.write().unwrap_or_else(PoisonError::into_inner);
+        if extensions.contains_key(kind) {
+            let message = format!("Tool registration failed: there is a handler of type '{}'.", kind.escape_debug());
+            return Err(Fault::new(Kind::ParameterValidationError, message));
+        }
+        let tool = self.parts.registry.register(definition, kind)?;
+        extensions.insert(kind.to_owned(), handler);
+        Ok(tool)
+    }
+
+    /// Removes such a tool and its handler (B-003); false if there was none. Its calls that run finish.
+    pub fn unregister(&self, id: &str) -> bool {
+        let mut extensions = self.extensions.write().unwrap_or_else(PoisonError::into_inner);
+        let tools = self.parts.registry.snapshot().versions(id).to_vec();
+        let removed = self.parts.registry.unregister(id);
+        for tool in tools.iter().filter(|tool| removed && tool.site.manifest.as_os_str().is_empty()) {
+            if let Handler::Extension { kind, .. } = &tool.manifest.handler {
+                extensions.remove(kind);
+            }
+        }
+        removed
     }
 
     /// Takes new rules and asks every source of the registry anew; calls that run keep what they began under. Rules
@@ -216,7 +249,7 @@ impl Service {
         };
         let executor = self.executor(&tool.manifest.handler)?;
         let call = Call { manifest: tool.manifest.clone(), site: tool.site.clone(), input, confinement };
-        let mut outcome = self.drive(executor, call, limit, trace).await?;
+        let mut outcome = self.drive(&*executor, call, limit, trace).await?;
         let logs = trace.took(&mut outcome);
         let ending = outcome.ending;
         let whole = match &ending {
@@ -298,29 +331,31 @@ impl Service {
     }
 
     /// The executor for a handler.
-    fn executor(&self, handler: &Handler) -> Result<&dyn Executor, Fault> {
+    fn executor(&self, handler: &Handler) -> Result<Arc<dyn Executor>, Fault> {
         let executors = &self.parts.executors;
         let lacking = |what: &str| Fault::new(Kind::CapabilityError, format!("This host cannot run {what}."));
         match handler {
             Handler::Script { language, .. } => self.script_executor(*language),
-            Handler::ServiceMethod { .. } => Ok(&*executors.methods),
-            Handler::Extension { kind, .. } => executors
+            Handler::ServiceMethod { .. } => Ok(executors.methods.clone()),
+            Handler::Extension { kind, .. } => self
                 .extensions
+                .read()
+                .unwrap_or_else(PoisonError::into_inner)
                 .get(kind)
-                .map(|executor| &**executor)
+                .cloned()
                 .ok_or_else(|| lacking(&format!("tools of type '{}'", kind.escape_debug()))),
             Handler::ToolService => Err(lacking("remote tool services")),
             Handler::DefinitionOnly => Err(lacking("definition-only tools: the client runs them")),
         }
     }
 
-    fn script_executor(&self, language: Language) -> Result<&dyn Executor, Fault> {
+    fn script_executor(&self, language: Language) -> Result<Arc<dyn Executor>, Fault> {
         let executors = &self.parts.executors;
         let found = match language {
             Language::Wasm => &executors.wasm,
             Language::Python | Language::Nodejs | Language::Bun => &executors.process,
         };
-        found.as_deref().ok_or_else(|| Fault::new(Kind::CapabilityError, "This host cannot run scripts of this kind."))
+        found.clone().ok_or_else(|| Fault::new(Kind::CapabilityError, "This host cannot run scripts of this kind."))
     }
 
     /// Runs the executor, hears its events, and holds the clock where nothing below does.

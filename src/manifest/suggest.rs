@@ -1,6 +1,6 @@
-//! "Did you mean": the known name nearest to one that was written.
+//! "Did you mean": the known name nearest to one that was written, or most like it.
 //!
-//! For: manifest and registry messages. In: a name and the known ones. Out: the nearest, if near enough.
+//! For: messages of manifests, policies, the registry and MCP. In: a name and the known ones. Out: the nearest, if near enough.
 //! Never: offers a name that is only shorter than a sentence.
 
 /// The nearest known name, when a slip of the finger explains the difference.
@@ -23,4 +23,13 @@ pub fn nearest<'a>(written: &str, known: impl IntoIterator<Item = &'a str>) -> O
 /// ` — did you mean 'x'?`, or nothing.
 pub fn hint<'a>(written: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     nearest(written, known).map_or_else(String::new, |name| format!(": did you mean '{name}'?"))
+}
+
+/// The known word most like this one, also where only its start is: of a short list, where nearly any hint helps.
+pub fn alike<'a>(written: &str, known: impl IntoIterator<Item = &'a str>, least: f64) -> Option<&'a str> {
+    // Manifests spell `memoryBytes` what a policy calls `memory_bytes`.
+    let plain = |word: &str| -> String { word.to_lowercase().chars().filter(|c| c.is_alphanumeric()).collect() };
+    let written = plain(written);
+    let rated = known.into_iter().map(|word| (strsim::jaro_winkler(&written, &plain(word)), word));
+    rated.filter(|(likeness, _)| *likeness > least).max_by(|(a, _), (b, _)| a.total_cmp(b)).map(|(_, word)| word)
 }

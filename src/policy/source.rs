@@ -3,7 +3,7 @@
 //! For: `policy/file.rs`. In: the text of one policy. Out: values with their places, and `Problem`s.
 //! Never: guesses a value that was not written, or lets an unknown key pass.
 
-use crate::manifest::{Code, Problem, Severity};
+use crate::manifest::{Code, Problem, Severity, suggest};
 use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -223,12 +223,6 @@ fn article(kind: &str) -> String {
 
 /// `; did you mean …?` for the nearest known word, or nothing.
 pub(super) fn did_you_mean(word: &str, known: &[&str]) -> String {
-    let folded: String = word.to_lowercase().chars().filter(|c| c.is_alphanumeric()).collect();
-    known
-        .iter()
-        .map(|k| (strsim::jaro_winkler(&folded, &k.replace(['_', ':'], "").to_lowercase()), k))
-        .filter(|(score, _)| *score > 0.75)
-        .max_by(|a, b| a.0.total_cmp(&b.0))
-        .map(|(_, k)| format!("; did you mean `{k}`?"))
-        .unwrap_or_default()
+    let near = suggest::alike(word, known.iter().copied(), 0.75);
+    near.map(|word| format!("; did you mean `{word}`?")).unwrap_or_default()
 }

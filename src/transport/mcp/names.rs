@@ -3,7 +3,7 @@
 //! For: the MCP face. In: the ids of a snapshot. Out: a name per id and back. Never: two ids under one
 //! name: where two would share one, neither is offered, because a dropped file must not take over a name.
 
-use crate::manifest;
+use crate::manifest::{self, suggest};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What the strictest of the clients takes: `^[a-zA-Z][a-zA-Z0-9_-]{0,63}$`.
@@ -52,11 +52,7 @@ impl Names {
 
     /// The offered name that is most like this one, where one is.
     pub fn nearest(&self, name: &str) -> Option<&str> {
-        let rated = self.ids.keys().map(|known| (strsim::jaro_winkler(known, name), known));
-        rated
-            .filter(|(likeness, _)| *likeness > 0.85)
-            .max_by(|(a, _), (b, _)| a.total_cmp(b))
-            .map(|(_, known)| known.as_str())
+        suggest::alike(name, self.ids.keys().map(String::as_str), 0.85)
     }
 }
 

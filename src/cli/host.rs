@@ -30,16 +30,21 @@ pub fn registry(
 ) -> anyhow::Result<Arc<registry::Registry>> {
     let registry = registry::Registry::new();
     registry.answers_to(policies.clone(), machine.clone());
-    if let Some(log) = &settings.audit_log {
-        let ledger = service::ledger::read(log)
-            .map_err(|why| Refusal::new(Exit::Host, format!("where tools wrote before is not known: {why}")))?;
-        registry.wrote_before(ledger.into_iter().map(|entry| (entry.tree, entry.tool)));
-    }
+    tell_ledger(settings, &registry)?;
     let files = loader(settings.tools.clone(), settings.scripts.clone(), manifest_schema(settings)?);
     for source in [Arc::new(registry::Builtin) as Arc<dyn registry::Source>, Arc::new(files)] {
         registry.add_source(source).map_err(|why| Refusal::new(Exit::Host, why))?;
     }
     Ok(Arc::new(registry))
+}
+
+/// Where tools could write in earlier calls: nothing in there is loaded.
+fn tell_ledger(settings: &Settings, registry: &registry::Registry) -> anyhow::Result<()> {
+    let Some(log) = &settings.audit_log else { return Ok(()) };
+    let ledger = service::ledger::read(log)
+        .map_err(|why| Refusal::new(Exit::Host, format!("where tools wrote before is not known: {why}")))?;
+    registry.wrote_before(ledger.into_iter().map(|entry| (entry.tree, entry.tool)));
+    Ok(())
 }
 
 /// The loader of manifests, with this host's own rules for them if there are any.
@@ -275,13 +280,12 @@ fn rules(settings: &Settings, cgroup: bool) -> anyhow::Result<service::Rules> {
 
 /// Reads tools and policies anew, for a server that runs. The configuration stays what it was at the start.
 pub fn reload(settings: &Settings, service: &Service) {
-    let rules = rules(settings, service.counted()).map_err(|why| {
+    // Another process may have run a tool since; what that could write is not loaded here either.
+    let read = tell_ledger(settings, service.registry()).and_then(|()| rules(settings, service.counted()));
+    let rules = read.map_err(|why| {
         words::complain(&format!("toolhost: reload: {why}"));
-        Fault::new(
-            Kind::SecurityError,
-            "This host's policies cannot be read: no tool runs until the operator mends them.",
-        )
-        .person(why.to_string())
+        let message = "This host's policies cannot be read: no tool runs until the operator mends them.";
+        Fault::new(Kind::SecurityError, message).person(why.to_string())
     });
     let obeyed = rules.is_ok();
     for why in service.reload(rules) {

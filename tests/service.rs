@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use toolhost::executor::{Call, Context, Ending, Events, Executor, Running};
+use toolhost::executor::{Call, Context, Ending, Events, Executor, Running, method};
 use toolhost::fault::{Fault, Kind};
 use toolhost::service::{Arguments, CallRequest, ToolServiceRequest, ToolServiceResponse};
 
@@ -579,4 +579,90 @@ async fn a_tool_that_policy_or_machine_keeps_from_running_is_listed_so() {
     let greedy = checked.iter().find(|file| file.path.ends_with("greedy.tool.json")).unwrap();
     assert!(greedy.problems.iter().any(|p| p.message.contains("every call is refused by policy")), "{greedy:?}");
     assert_eq!(world.call("u:bun", json!({})).await.error.unwrap().kind, Kind::CapabilityError);
+}
+
+/// A service of the script service's name that is as far as this: nobody has looked for the script yet.
+struct Stuck;
+
+impl method::ServiceMethod for Stuck {
+    fn call<'a>(
+        &'a self,
+        _: &'a method::MethodContext,
+        _: Value,
+        _: &'a Events,
+    ) -> std::pin::Pin<Box<dyn Future<Output = Result<Value, Fault>> + Send + 'a>> {
+        Box::pin(std::future::pending())
+    }
+
+    fn speaks_envelope(&self) -> bool {
+        true
+    }
+
+    fn keeps_time(&self) -> bool {
+        true
+    }
+}
+
+/// A tool of its own over executeScript, which says nothing of secrets.
+fn runner(root: &std::path::Path) {
+    let any = |kind: &str| json!({"type": kind, "description": "d", "additionalProperties": true});
+    let tool = json!({
+        "toolId": "u:run", "displayName": "run", "description": "d", "version": "1.0.0",
+        "handler": {"type": "service-method", "serviceName": method::SCRIPT_SERVICE, "methodName": "executeScript",
+                    "parameterMap": {"data": "inputData"}},
+        "parameters": {"type": "object", "properties": {
+            "scriptPath": {"type": "string", "description": "d"}, "data": any("object"), "env": any("object")}},
+        "securityContext": {"fileAccess": {"allowRead": ["self"]}},
+    });
+    fs::write(root.join("tool-defs/run.tool.json"), tool.to_string()).unwrap();
+}
+
+fn run_of(script: &str) -> Value {
+    json!({
+        "scriptPath": script, "data": {"token": "hunter2-secret", "open": "plain words"},
+        "env": {"KEY": "swordfish-secret"},
+    })
+}
+
+#[tokio::test]
+async fn a_script_run_by_path_keeps_the_secrets_of_the_manifests_that_name_it() {
+    let world = world_with(|root, _| runner(root));
+    // It fails, and its last words are its token.
+    let report = world.call("u:run", run_of("examples/fails.py")).await;
+    let told = report.json().to_string();
+    assert!(told.contains("bad token ***") && !told.contains("-secret"), "{told}");
+    // One that nobody names has no secret but its environment; one that is not there keeps all to itself.
+    for (script, shown) in [
+        ("examples/fails.py", json!({"token": "***", "open": "plain words"})),
+        ("free/echo.py", json!({"token": "hunter2-secret", "open": "plain words"})),
+        ("free/missing.py", json!("***")),
+    ] {
+        world.call("u:run", run_of(script)).await;
+        let record = world.records().pop().unwrap();
+        let arguments: Value = serde_json::from_str(record["arguments"].as_str().unwrap()).unwrap();
+        assert_eq!((&arguments["data"], &arguments["env"]), (&shown, &json!({"KEY": "***"})), "{script}");
+        assert_eq!(arguments["scriptPath"], script);
+        assert!(!record.to_string().contains("swordfish"), "{record}");
+    }
+}
+
+#[tokio::test]
+async fn what_a_killed_host_would_leave_holds_no_secret_before_the_script_is_found() {
+    let world = world_with(|root, executors| {
+        runner(root);
+        executors.methods.register(method::SCRIPT_SERVICE, "executeScript", Arc::new(Stuck));
+    });
+    let service = world.service.clone();
+    let call = tokio::spawn(async move { service.call(request("u:run", run_of("examples/fails.py"))).await });
+    let begun = || {
+        let files = fs::read_dir(world.root().join("state/begun")).into_iter().flatten().flatten();
+        files.map(|file| fs::read_to_string(file.path()).unwrap()).collect::<String>()
+    };
+    let until = Instant::now() + Duration::from_secs(20);
+    while !begun().contains("scriptPath") {
+        assert!(Instant::now() < until, "the call never began");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(begun().contains("examples/fails.py") && !begun().contains("-secret"), "{}", begun());
+    call.abort();
 }

@@ -52,6 +52,23 @@ impl Mask {
         self.secrets.dedup();
     }
 
+    /// Hides every text of a value, and the value's parts.
+    pub fn hide(&mut self, value: &mut Value) {
+        collect(value, &mut self.secrets);
+        self.in_order();
+        let hidden = || Value::String(HIDDEN.into());
+        match value {
+            Value::Object(fields) => fields.values_mut().for_each(|field| *field = hidden()),
+            other => *other = hidden(),
+        }
+    }
+
+    /// Hides what another hides, too.
+    pub fn join(&mut self, other: Mask) {
+        self.secrets.extend(other.secrets);
+        self.in_order();
+    }
+
     /// Hides this text too.
     pub fn also(&mut self, secret: &str) {
         collect(&Value::String(secret.to_owned()), &mut self.secrets);

@@ -360,6 +360,7 @@ impl Service {
         match event {
             executor::Event::Log(line) => trace.log(&line),
             executor::Event::Decided { policy, digest, notes } => trace.decided(&policy, &digest, notes),
+            executor::Event::Script { schemas, input, env } => trace.script(&schemas, input, &env),
             executor::Event::Confined { confinement } => {
                 trace.confined(&confinement, confinement.shape.digest(), self.scripts.of(&confinement.shape));
             }

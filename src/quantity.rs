@@ -22,6 +22,13 @@ pub const MAX_SCHEMA_DEPTH: usize = 64;
 /// Most regular expressions in one JSON Schema, and the compiled size of each, bytes (P21).
 pub const MAX_SCHEMA_REGEXES: usize = 100;
 pub const MAX_REGEX_BYTES: usize = 2 * MIB as usize;
+/// Most that the regular expressions of one manifest may weigh together, about bytes of compiled automata: some 70 ms and
+/// 4 MiB for each manifest at worst. Fifty patterns of everyday length weigh a quarter of it.
+pub const MAX_REGEX_WEIGHT: usize = 4 * MIB as usize;
+/// Most memory in which one regular expression remembers what it has seen, each way, bytes.
+pub const MAX_REGEX_CACHE_BYTES: usize = 256 * KIB as usize;
+/// Most parts that are compiled for one JSON Schema: each `default` is held to a schema of its own.
+pub const MAX_SCHEMA_COMPILED: usize = 500_000;
 /// Most different `$ref` targets in one JSON Schema (P21).
 pub const MAX_SCHEMA_REFERENCES: usize = 256;
 /// Most defaults filled into the arguments of one call.

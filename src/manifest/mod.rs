@@ -203,6 +203,7 @@ mod reader;
 pub mod schema;
 pub mod suggest;
 pub mod text;
+mod weight;
 
 pub use asks::known_capability;
 pub use file::{id_fault, read};

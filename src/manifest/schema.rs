@@ -5,7 +5,7 @@
 //! that backtracks, fills memory with explanations of a large value.
 
 use super::{bounds, text};
-use crate::quantity::{MAX_FAULTS_TOLD, MAX_REGEX_BYTES};
+use crate::quantity::{MAX_FAULTS_TOLD, MAX_REGEX_BYTES, MAX_REGEX_CACHE_BYTES, MAX_REGEX_WEIGHT};
 use jsonschema::error::{TypeKind, ValidationErrorKind};
 use jsonschema::{PatternOptions, ValidationError, Validator};
 use serde_json::Value;
@@ -61,7 +61,13 @@ pub enum What {
 
 impl Schema {
     pub fn compile(raw: &Value) -> Result<Schema, Vec<SchemaFault>> {
-        let facts = bounds::inspect(raw)?;
+        Schema::compile_within(raw, &mut { MAX_REGEX_WEIGHT })
+    }
+
+    /// `room`: what all regular expressions of one manifest may still weigh.
+    pub(super) fn compile_within(raw: &Value, room: &mut usize) -> Result<Schema, Vec<SchemaFault>> {
+        let facts = bounds::inspect(raw, *room)?;
+        *room = room.saturating_sub(facts.weight);
         let deep = facts.references;
         let compiled = on_stack(deep, || build(raw)).map_err(|why| vec![SchemaFault::new("", why)])??;
         let text = raw.to_string();
@@ -77,15 +83,16 @@ impl Schema {
             return Ok(());
         }
         let faults = on_stack(self.facts.references, || {
-            let all = self.facts.references.then(|| options().build_map(&self.raw).ok()).flatten();
+            let document = self.facts.references.then(|| here(&self.raw)).flatten();
             let mut faults = Vec::new();
             for pointer in &self.facts.defaults {
                 let Some(owner) = self.raw.pointer(pointer) else { continue };
                 let Some(default) = owner.get("default") else { continue };
-                let good = match &all {
-                    Some(map) => map.get(&format!("#{pointer}")).is_none_or(|schema| schema.is_valid(default)),
-                    None => build(owner).is_ok_and(|schema| schema.is_valid(default)),
+                let own = match &document {
+                    Some(document) => options().with_registry(document).build(&reference(&self.raw, pointer)).ok(),
+                    None => build(owner).ok(),
                 };
+                let good = own.is_some_and(|schema| schema.is_valid(default));
                 if !good {
                     let message = "this default does not fit its own schema";
                     faults.push(SchemaFault::new(&format!("{pointer}/default"), message));
@@ -129,8 +136,28 @@ impl Schema {
 
 /// The checker's options, the same for every schema of the house.
 fn options<'i>() -> jsonschema::ValidationOptions<'i> {
-    let regex = PatternOptions::regex().size_limit(MAX_REGEX_BYTES).dfa_size_limit(MAX_REGEX_BYTES);
+    let regex = PatternOptions::regex().size_limit(MAX_REGEX_BYTES).dfa_size_limit(MAX_REGEX_CACHE_BYTES);
     jsonschema::options().offline().should_validate_formats(true).with_pattern_options(regex)
+}
+
+/// The name of a schema to the schemas that lead into it.
+const HERE: &str = "toolhost:schema";
+
+/// The schema as a document that a reference can lead into.
+fn here(raw: &Value) -> Option<jsonschema::Registry<'_>> {
+    jsonschema::Registry::new().add(HERE, raw).ok()?.prepare().ok()
+}
+
+/// A schema that is nothing but the part of another: what it leads to is compiled, and no more.
+fn reference(raw: &Value, pointer: &str) -> Value {
+    let plain = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'/' | b'~' | b'-' | b'_' | b'.');
+    let escaped =
+        pointer.bytes().map(|byte| if plain(&byte) { char::from(byte).into() } else { format!("%{byte:02X}") });
+    let mut schema = serde_json::json!({ "$ref": format!("{HERE}#{}", escaped.collect::<String>()) });
+    if let Some(draft) = raw.get("$schema") {
+        schema["$schema"] = draft.clone();
+    }
+    schema
 }
 
 fn build(raw: &Value) -> Result<Validator, Vec<SchemaFault>> {

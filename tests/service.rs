@@ -666,3 +666,67 @@ async fn what_a_killed_host_would_leave_holds_no_secret_before_the_script_is_fou
     assert!(begun().contains("examples/fails.py") && !begun().contains("-secret"), "{}", begun());
     call.abort();
 }
+
+/// Two tools whose lists may hold one of so many numbers: one takes such a list, one answers it.
+fn choosy(root: &std::path::Path, choices: usize) {
+    let choices: Vec<Value> = (0..choices).map(|n| json!({"const": n})).collect();
+    let list = json!({"type": "object", "properties": {
+        "a": {"type": "array", "description": "d", "items": {"anyOf": choices}}}});
+    let free = json!({"type": "object", "properties": {"a": {"type": "array", "description": "d"}}});
+    for (name, parameters, output) in [("takes", &list, &free), ("gives", &free, &list)] {
+        let tool = json!({
+            "toolId": format!("c:{name}"), "displayName": "d", "description": "d", "version": "1.0.0",
+            "handler": {"type": "external-script", "scriptPath": "examples/whole.py", "language": "python"},
+            "parameters": parameters, "output": output,
+        });
+        fs::write(root.join(format!("tool-defs/{name}.tool.json")), tool.to_string()).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_check_that_would_take_long_is_refused_and_recorded() {
+    let world = world_with(|root, _| choosy(root, 6000));
+    let list = |count: usize| json!({"a": vec![json!(5999); count]});
+    for (tool, kind) in [("c:takes", Kind::ParameterValidationError), ("c:gives", Kind::OutputValidationError)] {
+        let started = Instant::now();
+        let error = world.call(tool, list(150_000)).await.error.unwrap();
+        assert_eq!(error.kind, kind);
+        assert!(error.message.contains("must be smaller"), "{}", error.message);
+        assert!(started.elapsed() < Duration::from_secs(4), "{tool}: {:?}", started.elapsed());
+        assert_eq!(world.records().pop().unwrap()["outcome"], kind.to_string());
+        // The same schema for a list of everyday length, and a wrong one.
+        let report = world.call(tool, list(200)).await;
+        assert!(report.success, "{report:?}");
+        assert_eq!(world.call(tool, json!({"a": [6000]})).await.error.unwrap().kind, kind);
+    }
+}
+
+#[tokio::test]
+async fn a_long_check_ends_by_the_clock_and_stands_in_nobodys_way() {
+    let world = world_with(|root, _| choosy(root, 100));
+    let list = json!({"a": vec![json!(99); 60_000]});
+    assert!(world.call("c:takes", list.clone()).await.success, "long, but not too long");
+    let long = |timeout_ms| {
+        let (service, list) = (world.service.clone(), list.clone());
+        tokio::spawn(async move { service.call(CallRequest { timeout_ms, ..request("c:takes", list) }).await })
+    };
+    let calls: Vec<_> = (0..4).map(|_| long(None)).collect();
+    let late = long(Some(100));
+    tokio::task::yield_now().await;
+    let started = Instant::now();
+    // This runtime has one thread: what stood on it would keep this call waiting.
+    assert!(world.call("fake:echo", json!({"message": 1})).await.success);
+    let quick = started.elapsed();
+    let late = late.await.unwrap();
+    let ended = started.elapsed();
+    assert_eq!(late.error.unwrap().kind, Kind::TimeoutError);
+    assert!(ended < Duration::from_millis(1100), "{ended:?}");
+    for call in calls {
+        assert!(call.await.unwrap().success);
+    }
+    let all = started.elapsed();
+    assert!(quick < all / 4, "{quick:?} of {all:?}");
+    let records = world.records();
+    assert_eq!(records.iter().filter(|record| record["outcome"] == "TimeoutError").count(), 1);
+    assert_eq!(records.len(), 7);
+}

@@ -23,6 +23,8 @@ pub(super) struct Facts {
     pub references: bool,
     /// Recursion visits one place of a value more than once: only yes or no can be asked cheaply.
     pub branching: bool,
+    /// How many parts it has, references unfolded.
+    pub parts: usize,
     /// What its regular expressions weigh, as often as they are compiled.
     pub weight: usize,
     /// It has `anyOf` or `oneOf`, whose explanations copy what they explain.
@@ -115,6 +117,7 @@ pub(super) fn inspect(schema: &Value, room: usize) -> Result<Facts, Vec<SchemaFa
         }
         compiled += times;
     }
+    facts.parts = nodes;
     facts.references = !targets.is_empty();
     if facts.references {
         // A default's own schema may lead to all the others.
@@ -132,7 +135,7 @@ pub(super) fn inspect(schema: &Value, room: usize) -> Result<Facts, Vec<SchemaFa
     }
     if faults.is_empty() && facts.references {
         targets.insert(String::new(), schema);
-        facts.branching = Graph::of(&targets).check().map_err(|fault| vec![fault])?;
+        (facts.branching, facts.parts) = Graph::of(&targets).check().map_err(|fault| vec![fault])?;
     }
     if faults.is_empty() { Ok(facts) } else { Err(faults) }
 }
@@ -204,8 +207,8 @@ impl Graph {
         Graph { targets: walked.map(|(name, value)| (name.clone(), walk(value))).collect() }
     }
 
-    /// Refuses what unfolds too far; tells whether recursion branches.
-    fn check(&self) -> Result<bool, SchemaFault> {
+    /// Refuses what unfolds too far; tells whether recursion branches, and the parts it unfolds to.
+    fn check(&self) -> Result<(bool, usize), SchemaFault> {
         if self.targets.len() > MAX_SCHEMA_REFERENCES {
             return Err(SchemaFault::new("", format!("the schema refers to more than {MAX_SCHEMA_REFERENCES} places")));
         }
@@ -214,7 +217,8 @@ impl Graph {
             return Err(SchemaFault::new("", "the schema's references are nested too deeply: merge some definitions"));
         }
         let mut known = BTreeMap::new();
-        if self.unfolded("", &mut BTreeSet::new(), &mut known) > MAX_SCHEMA_NODES {
+        let parts = self.unfolded("", &mut BTreeSet::new(), &mut known);
+        if parts > MAX_SCHEMA_NODES {
             return Err(SchemaFault::new(
                 "",
                 format!("the schema's references unfold to more than {MAX_SCHEMA_NODES} parts"),
@@ -223,12 +227,13 @@ impl Graph {
         let reach: BTreeMap<&str, BTreeSet<&str>> =
             self.targets.keys().map(|name| (name.as_str(), self.reach(name))).collect();
         let leads = |from: &str, to: &str| reach.get(from).is_some_and(|found| found.contains(to));
-        Ok(self.targets.iter().any(|(name, (_, _, steps))| {
+        let branching = self.targets.iter().any(|(name, (_, _, steps))| {
             let mut back: Vec<&str> =
                 steps.iter().filter(|(_, to)| leads(to, name)).map(|(path, _)| path.as_str()).collect();
             back.sort_unstable();
             back.windows(2).any(|pair| matches!(pair, [a, b] if b.starts_with(a)))
-        }))
+        });
+        Ok((branching, parts))
     }
 
     /// Parts after every reference is replaced by what it names; a reference back counts once.

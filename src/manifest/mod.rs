@@ -187,10 +187,12 @@ pub enum Code {
     Unreadable,
 }
 
+pub mod applies;
 pub mod arguments;
 mod asks;
 mod blocks;
 mod bounds;
+mod effort;
 pub mod environment;
 mod file;
 mod handler;

@@ -4,8 +4,8 @@
 //! Out: a compiled schema; flaws in plain words. Never: fetches anything, runs a regular expression
 //! that backtracks, fills memory with explanations of a large value.
 
-use super::{bounds, text};
-use crate::quantity::{MAX_FAULTS_TOLD, MAX_REGEX_BYTES, MAX_REGEX_CACHE_BYTES, MAX_REGEX_WEIGHT};
+use super::{bounds, effort, text, weight};
+use crate::quantity::{LONG_CHECK_STEPS, MAX_FAULTS_TOLD, MAX_REGEX_BYTES, MAX_REGEX_CACHE_BYTES, MAX_REGEX_WEIGHT};
 use jsonschema::error::{TypeKind, ValidationErrorKind};
 use jsonschema::{PatternOptions, ValidationError, Validator};
 use serde_json::Value;
@@ -88,6 +88,13 @@ impl Schema {
             for pointer in &self.facts.defaults {
                 let Some(owner) = self.raw.pointer(pointer) else { continue };
                 let Some(default) = owner.get("default") else { continue };
+                if effort::too_much(&self.raw, owner, default, self.facts.branching) {
+                    faults.push(SchemaFault::new(
+                        &format!("{pointer}/default"),
+                        "this default is too large for its schema",
+                    ));
+                    continue;
+                }
                 let own = match &document {
                     Some(document) => options().with_registry(document).build(&reference(&self.raw, pointer)).ok(),
                     None => build(owner).ok(),
@@ -104,17 +111,47 @@ impl Schema {
         if faults.is_empty() { Ok(()) } else { Err(faults) }
     }
 
-    /// Every way a value breaks this schema, up to a bound; empty = it fits.
-    pub fn flaws(&self, value: &Value) -> Vec<Flaw> {
-        on_stack(self.facts.references, || self.flaws_here(value)).unwrap_or_else(|why| vec![Flaw::must("", "", &why)])
+    /// Whether checking this value may take long, at a rough guess that costs little.
+    pub fn takes_long(&self, value: &Value) -> bool {
+        let patterns = self.facts.weight / weight::STEP;
+        let each = self.facts.parts.max(1);
+        let (mut steps, mut open) = (0usize, vec![value]);
+        while let Some(value) = open.pop() {
+            steps = steps.saturating_add(each);
+            match value {
+                Value::String(text) => steps = steps.saturating_add(text.len().saturating_mul(patterns)),
+                Value::Array(items) => open.extend(items),
+                Value::Object(fields) => {
+                    let names: usize = fields.keys().map(String::len).sum();
+                    steps = steps.saturating_add(names.saturating_mul(patterns));
+                    open.extend(fields.values());
+                }
+                Value::Null | Value::Bool(_) | Value::Number(_) => {}
+            }
+            if steps > LONG_CHECK_STEPS {
+                return true;
+            }
+        }
+        false
     }
 
-    fn flaws_here(&self, value: &Value) -> Vec<Flaw> {
+    /// Every way a value breaks this schema, up to a bound; empty = it fits.
+    pub fn flaws(&self, value: &Value) -> Vec<Flaw> {
+        let long = self.takes_long(value);
+        if long && effort::too_much(&self.raw, &self.raw, value, self.facts.branching) {
+            let what = "must be smaller: to hold so many values to this schema would take too long";
+            return vec![Flaw::must("", "schema", what)];
+        }
+        on_stack(self.facts.references, || self.flaws_here(value, long))
+            .unwrap_or_else(|why| vec![Flaw::must("", "", &why)])
+    }
+
+    fn flaws_here(&self, value: &Value, long: bool) -> Vec<Flaw> {
         if self.compiled.is_valid(value) {
             return Vec::new();
         }
         let large = larger_than(value, LARGE_VALUE);
-        if self.facts.branching || (large && self.facts.unions) {
+        if self.facts.branching || ((large || long) && self.facts.unions) {
             // Asking why could cost far more than asking whether.
             return vec![Flaw::must(
                 "",

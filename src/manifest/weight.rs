@@ -10,7 +10,7 @@ use regex_syntax::ast::{ClassSetRange, RepetitionRange, parse::Parser};
 /// What every pattern takes, however short.
 const PATTERN: usize = 4096;
 /// One character, or one step of an automaton.
-const STEP: usize = 64;
+pub(super) const STEP: usize = 64;
 /// `.`, `[^…]` and their like: any character but some.
 const ANY: usize = 1024;
 /// A class of hundreds of ranges: `\pL`.

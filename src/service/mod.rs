@@ -3,6 +3,7 @@
 //! For: transports and the cli. In: a `CallRequest`. Out: a `Report`, always: a call is never lost.
 //! Never: runs anything that policy did not confine, or that could not be recorded first.
 
+mod apart;
 mod arguments;
 pub mod audit;
 mod begun;
@@ -189,7 +190,8 @@ impl Service {
         let decided = standing.decided(&tool);
         let decision = &decided.decision;
         self.available(&tool, decision)?;
-        let input = checked(&tool.manifest, request.arguments, request.timeout_ms, trace)?;
+        let until = apart::Until { began: trace.started, limit: time_limit(decision, request.timeout_ms) };
+        let input = checked(&tool.manifest, request.arguments, request.timeout_ms, until, trace).await?;
         // What a script method runs is decided again, for that script: `Event::Decided` brings its notes.
         let runs_scripts = method.as_ref().is_some_and(|method| method.speaks_envelope());
         let notes =
@@ -219,8 +221,7 @@ impl Service {
             Fault { person: fault.person.clone().or(mend), ..fault }
         })?;
         trace.published()?;
-        tool.manifest.check_output(whole.as_ref().unwrap_or(&output))?;
-        Ok(output)
+        answer_fits(&tool.manifest, whole, output, until).await
     }
 
     /// What holds now. No tool may write a manifest or script of this moment.
@@ -369,18 +370,40 @@ impl Service {
 }
 
 /// Decoded and checked against the schema. The secrets are known before anything can be said about them.
-fn checked(
-    manifest: &Manifest,
+async fn checked(
+    manifest: &Arc<Manifest>,
     arguments: Arguments,
     asked_ms: Option<u64>,
+    until: apart::Until,
     trace: &mut Trace,
 ) -> Result<Value, Fault> {
     let (given, from_text) = arguments.decode()?;
     let given = arguments::with_timeout(manifest, given, asked_ms);
-    trace.given(&given);
-    let input = crate::manifest::arguments::check(manifest, given, from_text)?;
-    trace.given(&input);
+    let long = manifest.parameters.as_ref().is_some_and(|schema| schema.takes_long(&given));
+    let (tool, of) = (manifest.clone(), manifest.clone());
+    let (hidden, given) = until.run(long, move || (mask::of_arguments(&tool, &given), given)).await?;
+    trace.given(hidden);
+    let check = move || -> Result<(mask::Masked, Value), Fault> {
+        let input = crate::manifest::arguments::check(&of, given, from_text)?;
+        Ok((mask::of_arguments(&of, &input), input))
+    };
+    let (hidden, input) = until.run(long, check).await??;
+    trace.given(hidden);
     Ok(input)
+}
+
+/// The answer checked against its schema: of an envelope, the whole of it.
+async fn answer_fits(
+    manifest: &Arc<Manifest>,
+    envelope: Option<Value>,
+    output: Value,
+    until: apart::Until,
+) -> Result<Value, Fault> {
+    let long = manifest.output.as_ref().is_some_and(|schema| schema.takes_long(envelope.as_ref().unwrap_or(&output)));
+    let manifest = manifest.clone();
+    // A tool may use all of its time; this comes after.
+    let until = apart::Until { limit: until.limit + quantity::OVERDUE, ..until };
+    until.run(long, move || manifest.check_output(envelope.as_ref().unwrap_or(&output)).map(|()| output)).await?
 }
 
 /// Larger input than the limit never reaches a process.
@@ -407,10 +430,15 @@ fn in_process(decision: &policy::Decision, asked_ms: Option<u64>) -> Result<Dura
         let message = format!("timeoutMs must be at least {least}; {asked} was given");
         return Err(Fault::new(Kind::ParameterValidationError, message));
     }
+    Ok(time_limit(decision, asked_ms))
+}
+
+/// The time this call has.
+fn time_limit(decision: &policy::Decision, asked_ms: Option<u64>) -> Duration {
     let limit = quantity::Limit::TimeoutMs;
     let house = limit.house_default();
     let (usual, ceiling) = decision.limit(limit).map_or((house, house), |limit| (limit.effective, limit.ceiling));
-    Ok(Duration::from_millis(asked_ms.unwrap_or(usual).min(ceiling)))
+    Duration::from_millis(asked_ms.unwrap_or(usual).min(ceiling))
 }
 
 fn timed_out(limit: Duration) -> Outcome {

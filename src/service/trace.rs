@@ -126,10 +126,8 @@ impl Trace {
         self.tool = Some(tool.clone());
     }
 
-    /// The arguments as the caller gave them (the mask must stand before they are judged), or as checked.
-    pub fn given(&mut self, arguments: &Value) {
-        let schema = self.tool.as_ref().and_then(|tool| tool.manifest.parameters.as_ref());
-        let (mask, shown) = Mask::of(schema.filter(|schema| schema.may_hide).map(|schema| &schema.raw), arguments);
+    /// The arguments, as checked if they could be; the mask must stand before anything is said about them.
+    pub fn given(&mut self, (mask, shown): mask::Masked) {
         self.mask = mask;
         self.arguments = shown;
         self.withhold();
@@ -157,7 +155,7 @@ impl Trace {
 
     /// The script that a call names is found: the schemas of all that speak for it say what is secret in its input.
     pub fn script(&mut self, schemas: &[Value], input: Value, env: &[String]) {
-        env.iter().for_each(|text| self.mask.also(text));
+        self.mask.also(env.iter().map(String::as_str));
         let (name, mut shown) = self.withheld.take().unwrap_or_else(|| (String::new(), input));
         for schema in schemas {
             let (mask, hidden) = Mask::of(Some(schema), &shown);
@@ -180,9 +178,7 @@ impl Trace {
     pub fn confined(&mut self, confinement: &policy::Confinement, digest: String, script: Option<Script>) {
         let shape = &confinement.shape;
         // The host's own variables are nobody's to read in a log; a call's are masked where its schema says so.
-        for secret in shape.env.values().filter_map(policy::Variable::host) {
-            self.mask.also(secret);
-        }
+        self.mask.also(shape.env.values().filter_map(policy::Variable::host));
         self.ran |= self.speaks_envelope;
         self.digests.confinement = Some(digest);
         self.digests.script = script.as_ref().map(|script| script.digest.clone());

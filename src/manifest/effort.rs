@@ -56,7 +56,12 @@ impl<'s> Effort<'s> {
         match value {
             Value::String(text) => self.spend(together.of_text.saturating_mul(text.len())),
             Value::Object(fields) => {
+                let of_a_name: Vec<&Value> =
+                    together.schemas.iter().filter_map(|schema| schema.get("propertyNames")).collect();
                 for (name, field) in fields {
+                    if !of_a_name.is_empty() {
+                        self.look(of_a_name.clone(), &Value::String(name.clone()), depth + 1);
+                    }
                     self.spend(looks + together.of_names.saturating_mul(name.len()));
                     let below = together.schemas.iter().flat_map(|schema| of_field(schema, name)).collect();
                     self.look(below, field, depth + 1);

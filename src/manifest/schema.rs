@@ -150,8 +150,8 @@ impl Schema {
         if self.compiled.is_valid(value) {
             return Vec::new();
         }
-        let large = larger_than(value, LARGE_VALUE);
-        if self.facts.branching || ((large || long) && self.facts.unions) {
+        let large = long || larger_than(value, LARGE_VALUE);
+        if self.facts.branching || (large && self.facts.unions) {
             // Asking why could cost far more than asking whether.
             return vec![Flaw::must(
                 "",

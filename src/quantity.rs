@@ -11,6 +11,8 @@ pub const GIB: u64 = 1024 * MIB;
 
 /// Shortest time limit anybody may ask for (the seed's minimum), milliseconds.
 pub const MIN_TIMEOUT_MS: u64 = 100;
+/// This long after a call's time limit the host waits for nobody (P15).
+pub const OVERDUE: std::time::Duration = std::time::Duration::from_millis(900);
 /// Largest manifest or policy file that is read, bytes (P19).
 pub const MAX_DEFINITION_BYTES: u64 = MIB;
 /// Deepest nesting of any JSON document we parse.
@@ -22,8 +24,19 @@ pub const MAX_SCHEMA_DEPTH: usize = 64;
 /// Most regular expressions in one JSON Schema, and the compiled size of each, bytes (P21).
 pub const MAX_SCHEMA_REGEXES: usize = 100;
 pub const MAX_REGEX_BYTES: usize = 2 * MIB as usize;
+/// Most that the regular expressions of one manifest may weigh together, about bytes of compiled automata: some 70 ms and
+/// 4 MiB for each manifest at worst. Fifty patterns of everyday length weigh a quarter of it.
+pub const MAX_REGEX_WEIGHT: usize = 4 * MIB as usize;
+/// Most memory in which one regular expression remembers what it has seen, each way, bytes.
+pub const MAX_REGEX_CACHE_BYTES: usize = 256 * KIB as usize;
+/// Most parts that are compiled for one JSON Schema: each `default` is held to a schema of its own.
+pub const MAX_SCHEMA_COMPILED: usize = 500_000;
 /// Most different `$ref` targets in one JSON Schema (P21).
 pub const MAX_SCHEMA_REFERENCES: usize = 256;
+/// Most steps that checking one value against a JSON Schema may take: half a second, about.
+pub const MAX_CHECK_STEPS: usize = 20_000_000;
+/// From so many steps on, at a rough guess, a check does not stand in the way of other calls.
+pub const LONG_CHECK_STEPS: usize = 1_000_000;
 /// Most defaults filled into the arguments of one call.
 pub const MAX_FILLED_DEFAULTS: usize = 10_000;
 /// Most faults told about one call's arguments or output.

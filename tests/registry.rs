@@ -637,6 +637,91 @@ fn new_makes_tools_that_load() {
     assert!(registry.snapshot().reports.iter().all(|r| r.problems.is_empty()), "{:#?}", registry.snapshot().reports);
 }
 
+/// P19, P21: what one manifest's patterns cost is bounded for all of them together, and its neighbours load.
+#[test]
+fn patterns_that_cost_seconds_are_refused_and_plain_ones_load() {
+    let world = World::new();
+    world.file("user_scripts/s.py", "1");
+    let tool = |name: &str, patterns: &dyn Fn(usize) -> String| {
+        let schema = |from: usize| {
+            let fields = (from..from + 60)
+                .map(|n| (format!("p{n}"), json!({"type": "string", "description": "d", "pattern": patterns(n)})));
+            json!({ "type": "object", "properties": fields.collect::<serde_json::Map<_, _>>() })
+        };
+        let text = json!({
+            "toolId": format!("p:{name}"), "displayName": "d", "description": "d", "version": "1.0.0",
+            "handler": { "type": "external-script", "scriptPath": "s.py", "language": "python" },
+            "parameters": schema(0), "output": schema(60),
+        });
+        world.file(&format!("tool-defs/{name}.tool.json"), text.to_string())
+    };
+    type Pattern = fn(usize) -> String;
+    let hostile: [(&str, Pattern); 5] = [
+        ("repeated", |n| format!(r"(?i)\pL{{30}}{n}")),
+        ("many", |n| format!(r"(?i)\PL{}{n}", r"\pN".repeat(20))),
+        ("folded", |n| format!(r"(?i)[\x{{80}}-\x{{10FFFF}}]{n}")),
+        ("odd", |n| r"\cA".repeat(300) + &n.to_string()),
+        ("long", |n| "a".repeat(5000) + &n.to_string()),
+    ];
+    let started = Instant::now();
+    let files: Vec<PathBuf> = hostile.iter().map(|(name, patterns)| tool(name, patterns)).collect();
+    let plain = |n: usize| match n % 4 {
+        0 => r"^[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}$".to_owned(),
+        1 => r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}Z$".to_owned(),
+        2 => format!("^[A-Za-z][A-Za-z0-9_-]{{0,63}}{n}$"),
+        _ => r"^[^@\s]+@[^@\s]+\.[a-z]{2,}$".to_owned(),
+    };
+    tool("plain", &plain);
+    let registry = world.registry();
+    assert_eq!(ids(&registry), ["p:plain@1.0.0"], "{:#?}", registry.snapshot().reports);
+    for file in files {
+        let problems = report(&registry, &file).problems;
+        let heavy = problems.iter().find(|p| p.message.contains("too costly to compile: repeat less"));
+        let heavy = heavy.unwrap_or_else(|| panic!("{problems:#?}"));
+        assert_eq!((heavy.code, heavy.severity), (Code::Schema, Severity::Error));
+        assert!(heavy.line > 0 && heavy.pointer.starts_with("/parameters/properties/p"), "{heavy:?}");
+    }
+    // A debug build; one such manifest alone took 5 s in it.
+    assert!(started.elapsed() < Duration::from_secs(4), "{:?}", started.elapsed());
+}
+
+/// A default is held to its own schema; what that one leads to is not compiled again and again.
+#[test]
+fn defaults_do_not_multiply_what_a_schema_costs() {
+    let world = World::new();
+    world.file("user_scripts/s.py", "1");
+    let tool = |name: &str, parameters: serde_json::Value| {
+        let text = json!({
+            "toolId": format!("d:{name}"), "displayName": "d", "description": "d", "version": "1.0.0",
+            "handler": { "type": "external-script", "scriptPath": "s.py", "language": "python" }, "parameters": parameters,
+        });
+        world.file(&format!("tool-defs/{name}.tool.json"), text.to_string());
+    };
+    let wide = |count: usize| {
+        let field = json!({ "$ref": "#/$defs/a/b", "description": "d", "default": "x1" });
+        let fields: serde_json::Map<_, _> = (0..count).map(|n| (format!("p{n} é"), field.clone())).collect();
+        json!({ "type": "object", "properties": fields, "$defs": { "a": { "b": { "pattern": "^[a-z]{1,900}[0-9]$" } } } })
+    };
+    let nested = |depth: usize| {
+        let innermost = json!({ "type": "object", "properties": { "p": { "pattern": "^[a-z]{1,900}$" } } });
+        (0..depth).fold(
+            innermost,
+            |inner, _| json!({ "type": "object", "default": {}, "description": "d", "properties": { "a": inner } }),
+        )
+    };
+    let mut wrong = wide(3);
+    wrong["properties"]["p2 é"]["default"] = json!("no digit");
+    for (name, parameters) in
+        [("few", wide(10)), ("crowd", wide(2000)), ("wrong", wrong), ("shallow", nested(5)), ("deep", nested(28))]
+    {
+        tool(name, parameters);
+    }
+    let started = Instant::now();
+    let registry = world.registry();
+    assert_eq!(ids(&registry), ["d:few@1.0.0", "d:shallow@1.0.0"], "{:#?}", registry.snapshot().reports);
+    assert!(started.elapsed() < Duration::from_secs(4), "{:?}", started.elapsed());
+}
+
 #[test]
 fn ten_thousand_manifests() {
     let world = World::new();

@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use toolhost::executor::{Call, Context, Ending, Events, Executor, Running};
+use toolhost::executor::{Call, Context, Ending, Events, Executor, Running, method};
 use toolhost::fault::{Fault, Kind};
 use toolhost::registry::Definition;
 use toolhost::service::{Arguments, CallRequest, ToolServiceRequest, ToolServiceResponse};
@@ -593,4 +593,154 @@ async fn a_tool_that_policy_or_machine_keeps_from_running_is_listed_so() {
     let greedy = checked.iter().find(|file| file.path.ends_with("greedy.tool.json")).unwrap();
     assert!(greedy.problems.iter().any(|p| p.message.contains("every call is refused by policy")), "{greedy:?}");
     assert_eq!(world.call("u:bun", json!({})).await.error.unwrap().kind, Kind::CapabilityError);
+}
+
+/// A service of the script service's name that is as far as this: nobody has looked for the script yet.
+struct Stuck;
+
+impl method::ServiceMethod for Stuck {
+    fn call<'a>(
+        &'a self,
+        _: &'a method::MethodContext,
+        _: Value,
+        _: &'a Events,
+    ) -> std::pin::Pin<Box<dyn Future<Output = Result<Value, Fault>> + Send + 'a>> {
+        Box::pin(std::future::pending())
+    }
+
+    fn speaks_envelope(&self) -> bool {
+        true
+    }
+
+    fn keeps_time(&self) -> bool {
+        true
+    }
+}
+
+/// A tool of its own over executeScript, which says nothing of secrets.
+fn runner(root: &std::path::Path) {
+    let any = |kind: &str| json!({"type": kind, "description": "d", "additionalProperties": true});
+    let tool = json!({
+        "toolId": "u:run", "displayName": "run", "description": "d", "version": "1.0.0",
+        "handler": {"type": "service-method", "serviceName": method::SCRIPT_SERVICE, "methodName": "executeScript",
+                    "parameterMap": {"data": "inputData"}},
+        "parameters": {"type": "object", "properties": {
+            "scriptPath": {"type": "string", "description": "d"}, "data": any("object"), "env": any("object")}},
+        "securityContext": {"fileAccess": {"allowRead": ["self"]}},
+    });
+    fs::write(root.join("tool-defs/run.tool.json"), tool.to_string()).unwrap();
+}
+
+fn run_of(script: &str) -> Value {
+    json!({
+        "scriptPath": script, "data": {"token": "hunter2-secret", "open": "plain words"},
+        "env": {"KEY": "swordfish-secret"},
+    })
+}
+
+#[tokio::test]
+async fn a_script_run_by_path_keeps_the_secrets_of_the_manifests_that_name_it() {
+    let world = world_with(|root, _| runner(root));
+    // It fails, and its last words are its token.
+    let report = world.call("u:run", run_of("examples/fails.py")).await;
+    let told = report.json().to_string();
+    assert!(told.contains("bad token ***") && !told.contains("-secret"), "{told}");
+    // One that nobody names has no secret but its environment; one that is not there keeps all to itself.
+    for (script, shown) in [
+        ("examples/fails.py", json!({"token": "***", "open": "plain words"})),
+        ("free/echo.py", json!({"token": "hunter2-secret", "open": "plain words"})),
+        ("free/missing.py", json!("***")),
+    ] {
+        world.call("u:run", run_of(script)).await;
+        let record = world.records().pop().unwrap();
+        let arguments: Value = serde_json::from_str(record["arguments"].as_str().unwrap()).unwrap();
+        assert_eq!((&arguments["data"], &arguments["env"]), (&shown, &json!({"KEY": "***"})), "{script}");
+        assert_eq!(arguments["scriptPath"], script);
+        assert!(!record.to_string().contains("swordfish"), "{record}");
+    }
+}
+
+#[tokio::test]
+async fn what_a_killed_host_would_leave_holds_no_secret_before_the_script_is_found() {
+    let world = world_with(|root, executors| {
+        runner(root);
+        executors.methods.register(method::SCRIPT_SERVICE, "executeScript", Arc::new(Stuck));
+    });
+    let service = world.service.clone();
+    let call = tokio::spawn(async move { service.call(request("u:run", run_of("examples/fails.py"))).await });
+    let begun = || {
+        let files = fs::read_dir(world.root().join("state/begun")).into_iter().flatten().flatten();
+        files.map(|file| fs::read_to_string(file.path()).unwrap()).collect::<String>()
+    };
+    let until = Instant::now() + Duration::from_secs(20);
+    while !begun().contains("scriptPath") {
+        assert!(Instant::now() < until, "the call never began");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(begun().contains("examples/fails.py") && !begun().contains("-secret"), "{}", begun());
+    call.abort();
+}
+
+/// Two tools whose lists may hold one of so many numbers: one takes such a list, one answers it.
+fn choosy(root: &std::path::Path, choices: usize) {
+    let choices: Vec<Value> = (0..choices).map(|n| json!({"const": n})).collect();
+    let list = json!({"type": "object", "properties": {
+        "a": {"type": "array", "description": "d", "items": {"anyOf": choices}}}});
+    let free = json!({"type": "object", "properties": {"a": {"type": "array", "description": "d"}}});
+    for (name, parameters, output) in [("takes", &list, &free), ("gives", &free, &list)] {
+        let tool = json!({
+            "toolId": format!("c:{name}"), "displayName": "d", "description": "d", "version": "1.0.0",
+            "handler": {"type": "external-script", "scriptPath": "examples/whole.py", "language": "python"},
+            "parameters": parameters, "output": output,
+        });
+        fs::write(root.join(format!("tool-defs/{name}.tool.json")), tool.to_string()).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_check_that_would_take_long_is_refused_and_recorded() {
+    let world = world_with(|root, _| choosy(root, 6000));
+    let list = |count: usize| json!({"a": vec![json!(5999); count]});
+    for (tool, kind) in [("c:takes", Kind::ParameterValidationError), ("c:gives", Kind::OutputValidationError)] {
+        let started = Instant::now();
+        let error = world.call(tool, list(150_000)).await.error.unwrap();
+        assert_eq!(error.kind, kind);
+        assert!(error.message.contains("must be smaller"), "{}", error.message);
+        assert!(started.elapsed() < Duration::from_secs(4), "{tool}: {:?}", started.elapsed());
+        assert_eq!(world.records().pop().unwrap()["outcome"], kind.to_string());
+        // The same schema for a list of everyday length, and a wrong one.
+        let report = world.call(tool, list(200)).await;
+        assert!(report.success, "{report:?}");
+        assert_eq!(world.call(tool, json!({"a": [6000]})).await.error.unwrap().kind, kind);
+    }
+}
+
+#[tokio::test]
+async fn a_long_check_ends_by_the_clock_and_stands_in_nobodys_way() {
+    let world = world_with(|root, _| choosy(root, 100));
+    let list = json!({"a": vec![json!(99); 60_000]});
+    assert!(world.call("c:takes", list.clone()).await.success, "long, but not too long");
+    let long = |timeout_ms| {
+        let (service, list) = (world.service.clone(), list.clone());
+        tokio::spawn(async move { service.call(CallRequest { timeout_ms, ..request("c:takes", list) }).await })
+    };
+    let calls: Vec<_> = (0..4).map(|_| long(None)).collect();
+    let late = long(Some(100));
+    tokio::task::yield_now().await;
+    let started = Instant::now();
+    // This runtime has one thread: what stood on it would keep this call waiting.
+    assert!(world.call("fake:echo", json!({"message": 1})).await.success);
+    let quick = started.elapsed();
+    let late = late.await.unwrap();
+    let ended = started.elapsed();
+    assert_eq!(late.error.unwrap().kind, Kind::TimeoutError);
+    assert!(ended < Duration::from_millis(1100), "{ended:?}");
+    for call in calls {
+        assert!(call.await.unwrap().success);
+    }
+    let all = started.elapsed();
+    assert!(quick < all / 4, "{quick:?} of {all:?}");
+    let records = world.records();
+    assert_eq!(records.iter().filter(|record| record["outcome"] == "TimeoutError").count(), 1);
+    assert_eq!(records.len(), 7);
 }

@@ -21,7 +21,7 @@ const FLOORS: [(&str, u8); 11] = [
 ];
 
 /// Outside crates with one home.
-const HOMES: [(&str, &[&str]); 7] = [
+const HOMES: [(&str, &[&str]); 8] = [
     ("wasmtime", &["executor/wasm"]),
     ("rmcp", &["transport/mcp"]),
     ("::landlock", &["sandbox/landlock.rs"]),
@@ -31,6 +31,7 @@ const HOMES: [(&str, &[&str]); 7] = [
     // Policies, and the operator's own settings.
     ("toml", &["policy", "cli/settings.rs"]),
     ("jsonschema", &["manifest"]),
+    ("regex_syntax", &["manifest"]),
 ];
 
 fn sources() -> Vec<(PathBuf, String)> {

@@ -4,13 +4,12 @@
 //! Never: lets a launcher, a compiler or a queue keep a caller beyond that.
 
 use crate::fault::{Fault, Kind};
+use crate::quantity::OVERDUE;
 use std::future::Future;
 use std::time::{Duration, Instant};
 
 /// What preparing may take without shortening the tool's own time.
 const SPARE: Duration = Duration::from_millis(500);
-/// This long after the limit the host waits for nobody.
-const OVERDUE: Duration = Duration::from_millis(900);
 
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {

@@ -75,6 +75,13 @@ pub enum Event {
         /// What it gives less than was asked.
         notes: policy::Notes,
     },
+    /// A script is found that a service method wants run: what of its input and environment is secret.
+    Script {
+        /// The parameters of every manifest that names it.
+        schemas: Vec<Value>,
+        input: Value,
+        env: Vec<String>,
+    },
     /// It runs now, under this confinement.
     Confined {
         confinement: Box<policy::Confinement>,

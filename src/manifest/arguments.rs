@@ -12,6 +12,8 @@ use std::collections::BTreeSet;
 
 /// Longest chain of references or alternatives followed to find a parameter's type.
 const MAX_HOPS: usize = 16;
+/// Most schemas for one place that defaults are taken from.
+const MOST_IN_PLACE: usize = 256;
 /// Deepest place a default is filled in.
 const MAX_FILL_DEPTH: usize = 64;
 /// Most looks at a place while filling in defaults.
@@ -66,6 +68,7 @@ fn unknown_names(root: &Value, given: &Map<String, Value>) -> Vec<Flaw> {
     if open_ended || known.is_empty() {
         return Vec::new();
     }
+    let known: BTreeSet<&String> = known.into_iter().collect();
     let unknown: Vec<_> = given.keys().filter(|name| !known.contains(name)).cloned().collect();
     if unknown.is_empty() {
         return Vec::new();
@@ -243,8 +246,9 @@ impl Filling<'_> {
         if depth > MAX_FILL_DEPTH || self.room == 0 || self.steps == 0 {
             return;
         }
-        self.steps -= 1;
-        for schema in in_place(self.root, schema) {
+        let together = in_place(self.root, schema);
+        self.steps = self.steps.saturating_sub(together.len());
+        for schema in together {
             self.fill_one(schema, value, depth);
         }
     }
@@ -281,8 +285,8 @@ fn in_place<'s>(root: &'s Value, schema: &'s Value) -> Vec<&'s Value> {
     while let Some(schema) = found.get(next).copied().filter(|_| next < 64) {
         next += 1;
         let branches = schema.get("allOf").and_then(Value::as_array).into_iter().flatten();
-        for other in branches.chain(target(root, schema)) {
-            if !found.iter().any(|known| std::ptr::eq(*known, other)) {
+        for other in branches.chain(target(root, schema)).take(MOST_IN_PLACE) {
+            if found.len() < MOST_IN_PLACE && !found.iter().any(|known| std::ptr::eq(*known, other)) {
                 found.push(other);
             }
         }

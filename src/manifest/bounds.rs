@@ -8,7 +8,10 @@
 
 use super::json::escape_segment;
 use super::schema::SchemaFault;
-use crate::quantity::{MAX_SCHEMA_DEPTH, MAX_SCHEMA_NODES, MAX_SCHEMA_REFERENCES, MAX_SCHEMA_REGEXES};
+use super::weight::weight;
+use crate::quantity::{
+    MAX_SCHEMA_COMPILED, MAX_SCHEMA_DEPTH, MAX_SCHEMA_NODES, MAX_SCHEMA_REFERENCES, MAX_SCHEMA_REGEXES,
+};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,6 +23,10 @@ pub(super) struct Facts {
     pub references: bool,
     /// Recursion visits one place of a value more than once: only yes or no can be asked cheaply.
     pub branching: bool,
+    /// How many parts it has, references unfolded.
+    pub parts: usize,
+    /// What its regular expressions weigh, as often as they are compiled.
+    pub weight: usize,
     /// It has `anyOf` or `oneOf`, whose explanations copy what they explain.
     pub unions: bool,
 }
@@ -54,29 +61,36 @@ fn role(keyword: &str, value: &Value) -> Role {
     }
 }
 
-/// Walks the whole schema once.
-pub(super) fn inspect(schema: &Value) -> Result<Facts, Vec<SchemaFault>> {
+fn role_below(role_here: Role, key: &str, member: &Value) -> Role {
+    match role_here {
+        Role::Schema => role(key, member),
+        Role::Map => Role::Schema,
+        Role::List | Role::Data => Role::Data,
+    }
+}
+
+/// Walks the whole schema once. `room`: what its regular expressions may still weigh.
+pub(super) fn inspect(schema: &Value, room: usize) -> Result<Facts, Vec<SchemaFault>> {
     let mut facts = Facts::default();
     let mut faults = Vec::new();
     let mut targets = BTreeMap::new();
-    let (mut nodes, mut regexes) = (0usize, 0usize);
-    let mut open = vec![(schema, String::new(), 0usize, Role::Schema)];
-    while let Some((value, pointer, depth, role_here)) = open.pop() {
+    let (mut nodes, mut regexes, mut compiled) = (0usize, 0usize, 0usize);
+    let mut heavy = None;
+    let mut open = vec![(schema, String::new(), 0usize, Role::Schema, 1usize)];
+    while let Some((value, pointer, depth, role_here, mut times)) = open.pop() {
         nodes += 1;
         if nodes > MAX_SCHEMA_NODES {
             return Err(vec![SchemaFault::new("", format!("the schema has more than {MAX_SCHEMA_NODES} parts"))]);
         }
         if depth > MAX_SCHEMA_DEPTH {
-            return Err(vec![SchemaFault::new(
-                &pointer,
-                format!("the schema is nested deeper than {MAX_SCHEMA_DEPTH} levels"),
-            )]);
+            let message = format!("the schema is nested deeper than {MAX_SCHEMA_DEPTH} levels");
+            return Err(vec![SchemaFault::new(&pointer, message)]);
         }
         match value {
             Value::Array(items) => {
                 let inner = if role_here == Role::List { Role::Schema } else { Role::Data };
                 open.extend(
-                    items.iter().enumerate().map(|(i, item)| (item, format!("{pointer}/{i}"), depth + 1, inner)),
+                    items.iter().enumerate().map(|(i, item)| (item, format!("{pointer}/{i}"), depth + 1, inner, times)),
                 );
             }
             Value::Object(map) => {
@@ -86,30 +100,57 @@ pub(super) fn inspect(schema: &Value) -> Result<Facts, Vec<SchemaFault>> {
                     facts.unions |= map.contains_key("anyOf") || map.contains_key("oneOf");
                     if map.contains_key("default") {
                         facts.defaults.push(pointer.clone());
+                        times += 1;
                     }
                     names(map, &pointer, schema, &mut targets, &mut faults);
                 }
+                if role_here != Role::Map && facts.weight <= room {
+                    facts.weight = facts.weight.saturating_add(weigh(map).saturating_mul(times));
+                    heavy = (facts.weight > room).then(|| pointer.clone());
+                }
                 for (key, member) in map {
-                    let inner = match role_here {
-                        Role::Schema => role(key, member),
-                        Role::Map => Role::Schema,
-                        Role::List | Role::Data => Role::Data,
-                    };
-                    open.push((member, format!("{pointer}/{}", escape_segment(key)), depth + 1, inner));
+                    let inner = role_below(role_here, key, member);
+                    open.push((member, format!("{pointer}/{}", escape_segment(key)), depth + 1, inner, times));
                 }
             }
             _ => {}
         }
+        compiled += times;
+    }
+    facts.parts = nodes;
+    facts.references = !targets.is_empty();
+    if facts.references {
+        // A default's own schema may lead to all the others.
+        compiled = nodes * (1 + facts.defaults.len());
+        facts.weight = facts.weight.saturating_mul(1 + facts.defaults.len());
+    }
+    if facts.weight > room {
+        faults.push(too_heavy(&heavy.unwrap_or_default()));
+    }
+    if compiled > MAX_SCHEMA_COMPILED {
+        faults.push(SchemaFault::new("", "the schema has too many defaults for its size: take some away"));
     }
     if regexes > MAX_SCHEMA_REGEXES {
         faults.push(SchemaFault::new("", format!("the schema has more than {MAX_SCHEMA_REGEXES} regular expressions")));
     }
-    facts.references = !targets.is_empty();
     if faults.is_empty() && facts.references {
         targets.insert(String::new(), schema);
-        facts.branching = Graph::of(&targets).check().map_err(|fault| vec![fault])?;
+        (facts.branching, facts.parts) = Graph::of(&targets).check().map_err(|fault| vec![fault])?;
     }
     if faults.is_empty() { Ok(facts) } else { Err(faults) }
+}
+
+/// What the patterns of one subschema weigh; data count too, since a reference may lead there.
+fn weigh(map: &serde_json::Map<String, Value>) -> usize {
+    let own = map.get("pattern").and_then(Value::as_str);
+    let names = map.get("patternProperties").and_then(Value::as_object).into_iter().flat_map(|names| names.keys());
+    own.into_iter().chain(names.map(String::as_str)).map(weight).fold(0, usize::saturating_add)
+}
+
+fn too_heavy(pointer: &str) -> SchemaFault {
+    let mend = "the regular expressions of this manifest are too costly to compile: repeat less ({1,64}), write [A-Za-z] \
+                instead of \\p{L}, or let the script check";
+    SchemaFault::new(pointer, mend)
 }
 
 /// Collects the references of one subschema; refuses names that lead out of the document.
@@ -166,8 +207,8 @@ impl Graph {
         Graph { targets: walked.map(|(name, value)| (name.clone(), walk(value))).collect() }
     }
 
-    /// Refuses what unfolds too far; tells whether recursion branches.
-    fn check(&self) -> Result<bool, SchemaFault> {
+    /// Refuses what unfolds too far; tells whether recursion branches, and the parts it unfolds to.
+    fn check(&self) -> Result<(bool, usize), SchemaFault> {
         if self.targets.len() > MAX_SCHEMA_REFERENCES {
             return Err(SchemaFault::new("", format!("the schema refers to more than {MAX_SCHEMA_REFERENCES} places")));
         }
@@ -176,7 +217,8 @@ impl Graph {
             return Err(SchemaFault::new("", "the schema's references are nested too deeply: merge some definitions"));
         }
         let mut known = BTreeMap::new();
-        if self.unfolded("", &mut BTreeSet::new(), &mut known) > MAX_SCHEMA_NODES {
+        let parts = self.unfolded("", &mut BTreeSet::new(), &mut known);
+        if parts > MAX_SCHEMA_NODES {
             return Err(SchemaFault::new(
                 "",
                 format!("the schema's references unfold to more than {MAX_SCHEMA_NODES} parts"),
@@ -185,12 +227,13 @@ impl Graph {
         let reach: BTreeMap<&str, BTreeSet<&str>> =
             self.targets.keys().map(|name| (name.as_str(), self.reach(name))).collect();
         let leads = |from: &str, to: &str| reach.get(from).is_some_and(|found| found.contains(to));
-        Ok(self.targets.iter().any(|(name, (_, _, steps))| {
+        let branching = self.targets.iter().any(|(name, (_, _, steps))| {
             let mut back: Vec<&str> =
                 steps.iter().filter(|(_, to)| leads(to, name)).map(|(path, _)| path.as_str()).collect();
             back.sort_unstable();
             back.windows(2).any(|pair| matches!(pair, [a, b] if b.starts_with(a)))
-        }))
+        });
+        Ok((branching, parts))
     }
 
     /// Parts after every reference is replaced by what it names; a reference back counts once.

@@ -5,6 +5,7 @@
 
 use super::reader::{Object, Reader, Unknown, below};
 use super::{Code, Manifest, Problem, Severity, asks, blocks, handler, json, schema, text};
+use crate::quantity::MAX_REGEX_WEIGHT;
 use serde_json::Value;
 
 /// Every field the reader knows at the top. `published` and its test keep the JSON Schema equal to it.
@@ -54,8 +55,9 @@ fn manifest<'d>(reader: &mut Reader<'d>, value: &'d Value, bytes: &[u8]) -> Opti
     let description = reader.required_text(top, "", "description");
     let version = reader.required_text(top, "", "version").and_then(|version| strict_version(reader, version));
     let handler = handler::read(reader, top);
-    let parameters = compile(reader, top, "parameters");
-    let output = compile(reader, top, "output");
+    let mut room = MAX_REGEX_WEIGHT;
+    let parameters = compile(reader, top, "parameters", &mut room);
+    let output = compile(reader, top, "output", &mut room);
     let asks = asks::read(reader, top);
     let execution = blocks::execution(reader, top);
     let limits = blocks::limits(reader, top);
@@ -134,7 +136,7 @@ fn strict_version(reader: &mut Reader<'_>, written: &str) -> Option<semver::Vers
 }
 
 /// The schema under `key`, compiled; its problems carry the place inside it.
-fn compile<'d>(reader: &mut Reader<'d>, top: &'d Object, key: &str) -> Option<schema::Schema> {
+fn compile<'d>(reader: &mut Reader<'d>, top: &'d Object, key: &str, room: &mut usize) -> Option<schema::Schema> {
     let raw = top.get(key)?;
     let pointer = below("", key);
     if !raw.is_object() {
@@ -145,7 +147,7 @@ fn compile<'d>(reader: &mut Reader<'d>, top: &'d Object, key: &str) -> Option<sc
         let at = if raw.get("type").is_some() { "/parameters/type" } else { "/parameters" };
         reader.error(Code::Schema, at, "arguments are always one object: write \"type\": \"object\"");
     }
-    match schema::Schema::compile(raw) {
+    match schema::Schema::compile_within(raw, room) {
         Ok(schema) => Some(schema),
         Err(faults) => {
             for fault in faults {

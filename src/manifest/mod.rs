@@ -187,10 +187,12 @@ pub enum Code {
     Unreadable,
 }
 
+pub mod applies;
 pub mod arguments;
 mod asks;
 mod blocks;
 mod bounds;
+mod effort;
 pub mod environment;
 mod file;
 mod handler;
@@ -203,6 +205,7 @@ mod reader;
 pub mod schema;
 pub mod suggest;
 pub mod text;
+mod weight;
 
 pub use asks::known_capability;
 pub use file::{id_fault, read};

@@ -4,8 +4,8 @@
 //! Out: a compiled schema; flaws in plain words. Never: fetches anything, runs a regular expression
 //! that backtracks, fills memory with explanations of a large value.
 
-use super::{bounds, text};
-use crate::quantity::{MAX_FAULTS_TOLD, MAX_REGEX_BYTES};
+use super::{bounds, effort, text, weight};
+use crate::quantity::{LONG_CHECK_STEPS, MAX_FAULTS_TOLD, MAX_REGEX_BYTES, MAX_REGEX_CACHE_BYTES, MAX_REGEX_WEIGHT};
 use jsonschema::error::{TypeKind, ValidationErrorKind};
 use jsonschema::{PatternOptions, ValidationError, Validator};
 use serde_json::Value;
@@ -61,7 +61,13 @@ pub enum What {
 
 impl Schema {
     pub fn compile(raw: &Value) -> Result<Schema, Vec<SchemaFault>> {
-        let facts = bounds::inspect(raw)?;
+        Schema::compile_within(raw, &mut { MAX_REGEX_WEIGHT })
+    }
+
+    /// `room`: what all regular expressions of one manifest may still weigh.
+    pub(super) fn compile_within(raw: &Value, room: &mut usize) -> Result<Schema, Vec<SchemaFault>> {
+        let facts = bounds::inspect(raw, *room)?;
+        *room = room.saturating_sub(facts.weight);
         let deep = facts.references;
         let compiled = on_stack(deep, || build(raw)).map_err(|why| vec![SchemaFault::new("", why)])??;
         let text = raw.to_string();
@@ -77,15 +83,23 @@ impl Schema {
             return Ok(());
         }
         let faults = on_stack(self.facts.references, || {
-            let all = self.facts.references.then(|| options().build_map(&self.raw).ok()).flatten();
+            let document = self.facts.references.then(|| here(&self.raw)).flatten();
             let mut faults = Vec::new();
             for pointer in &self.facts.defaults {
                 let Some(owner) = self.raw.pointer(pointer) else { continue };
                 let Some(default) = owner.get("default") else { continue };
-                let good = match &all {
-                    Some(map) => map.get(&format!("#{pointer}")).is_none_or(|schema| schema.is_valid(default)),
-                    None => build(owner).is_ok_and(|schema| schema.is_valid(default)),
+                if effort::too_much(&self.raw, owner, default, self.facts.branching) {
+                    faults.push(SchemaFault::new(
+                        &format!("{pointer}/default"),
+                        "this default is too large for its schema",
+                    ));
+                    continue;
+                }
+                let own = match &document {
+                    Some(document) => options().with_registry(document).build(&reference(&self.raw, pointer)).ok(),
+                    None => build(owner).ok(),
                 };
+                let good = own.is_some_and(|schema| schema.is_valid(default));
                 if !good {
                     let message = "this default does not fit its own schema";
                     faults.push(SchemaFault::new(&format!("{pointer}/default"), message));
@@ -97,16 +111,46 @@ impl Schema {
         if faults.is_empty() { Ok(()) } else { Err(faults) }
     }
 
-    /// Every way a value breaks this schema, up to a bound; empty = it fits.
-    pub fn flaws(&self, value: &Value) -> Vec<Flaw> {
-        on_stack(self.facts.references, || self.flaws_here(value)).unwrap_or_else(|why| vec![Flaw::must("", "", &why)])
+    /// Whether checking this value may take long, at a rough guess that costs little.
+    pub fn takes_long(&self, value: &Value) -> bool {
+        let patterns = self.facts.weight / weight::STEP;
+        let each = self.facts.parts.max(1);
+        let (mut steps, mut open) = (0usize, vec![value]);
+        while let Some(value) = open.pop() {
+            steps = steps.saturating_add(each);
+            match value {
+                Value::String(text) => steps = steps.saturating_add(text.len().saturating_mul(patterns)),
+                Value::Array(items) => open.extend(items),
+                Value::Object(fields) => {
+                    let names: usize = fields.keys().map(String::len).sum();
+                    steps = steps.saturating_add(names.saturating_mul(patterns));
+                    open.extend(fields.values());
+                }
+                Value::Null | Value::Bool(_) | Value::Number(_) => {}
+            }
+            if steps > LONG_CHECK_STEPS {
+                return true;
+            }
+        }
+        false
     }
 
-    fn flaws_here(&self, value: &Value) -> Vec<Flaw> {
+    /// Every way a value breaks this schema, up to a bound; empty = it fits.
+    pub fn flaws(&self, value: &Value) -> Vec<Flaw> {
+        let long = self.takes_long(value);
+        if long && effort::too_much(&self.raw, &self.raw, value, self.facts.branching) {
+            let what = "must be smaller: to hold so many values to this schema would take too long";
+            return vec![Flaw::must("", "schema", what)];
+        }
+        on_stack(self.facts.references, || self.flaws_here(value, long))
+            .unwrap_or_else(|why| vec![Flaw::must("", "", &why)])
+    }
+
+    fn flaws_here(&self, value: &Value, long: bool) -> Vec<Flaw> {
         if self.compiled.is_valid(value) {
             return Vec::new();
         }
-        let large = larger_than(value, LARGE_VALUE);
+        let large = long || larger_than(value, LARGE_VALUE);
         if self.facts.branching || (large && self.facts.unions) {
             // Asking why could cost far more than asking whether.
             return vec![Flaw::must(
@@ -129,8 +173,28 @@ impl Schema {
 
 /// The checker's options, the same for every schema of the house.
 fn options<'i>() -> jsonschema::ValidationOptions<'i> {
-    let regex = PatternOptions::regex().size_limit(MAX_REGEX_BYTES).dfa_size_limit(MAX_REGEX_BYTES);
+    let regex = PatternOptions::regex().size_limit(MAX_REGEX_BYTES).dfa_size_limit(MAX_REGEX_CACHE_BYTES);
     jsonschema::options().offline().should_validate_formats(true).with_pattern_options(regex)
+}
+
+/// The name of a schema to the schemas that lead into it.
+const HERE: &str = "toolhost:schema";
+
+/// The schema as a document that a reference can lead into.
+fn here(raw: &Value) -> Option<jsonschema::Registry<'_>> {
+    jsonschema::Registry::new().add(HERE, raw).ok()?.prepare().ok()
+}
+
+/// A schema that is nothing but the part of another: what it leads to is compiled, and no more.
+fn reference(raw: &Value, pointer: &str) -> Value {
+    let plain = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'/' | b'~' | b'-' | b'_' | b'.');
+    let escaped =
+        pointer.bytes().map(|byte| if plain(&byte) { char::from(byte).into() } else { format!("%{byte:02X}") });
+    let mut schema = serde_json::json!({ "$ref": format!("{HERE}#{}", escaped.collect::<String>()) });
+    if let Some(draft) = raw.get("$schema") {
+        schema["$schema"] = draft.clone();
+    }
+    schema
 }
 
 fn build(raw: &Value) -> Result<Validator, Vec<SchemaFault>> {

@@ -3,17 +3,22 @@
 //! For: messages of manifests, policies, the registry and MCP. In: a name and the known ones. Out: the nearest, if near enough.
 //! Never: offers a name that is only shorter than a sentence.
 
+/// Longest name that is compared, bytes, and the most it is compared with.
+const LONGEST: usize = 128;
+const MOST: usize = 1000;
+
 /// The nearest known name, when a slip of the finger explains the difference.
 pub fn nearest<'a>(written: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     // A name of megabytes is not a slip, and the comparison is quadratic.
-    if written.len() > 200 {
+    if written.len() > LONGEST {
         return None;
     }
     let folded = written.to_lowercase();
-    let near_in_length = |name: &&str| name.len() <= 200 && name.len().abs_diff(folded.len()) <= 8;
+    let near_in_length = |name: &&str| name.len() <= LONGEST && name.len().abs_diff(folded.len()) <= 8;
     known
         .into_iter()
         .filter(near_in_length)
+        .take(MOST)
         .map(|name| (strsim::damerau_levenshtein(&folded, &name.to_lowercase()), name))
         .filter(|(distance, name)| *distance <= (name.chars().count().min(folded.chars().count()) / 3).clamp(1, 4))
         .min_by_key(|(distance, _)| *distance)

@@ -5,7 +5,10 @@
 //!
 //! A secret is found as it is and as JSON escapes it. In base64, a URL or any other dress it is not.
 
+use crate::manifest::Manifest;
+use crate::manifest::applies::{of_field, of_item, parts};
 use serde_json::Value;
+use std::cell::Cell;
 
 /// What a secret is shown as.
 pub const HIDDEN: &str = "***";
@@ -20,24 +23,38 @@ const LONGEST_PART: usize = 4096;
 const DEEPEST: usize = 128;
 /// Looks at one value under one schema. A schema may refer to itself in many ways; nobody may make us try them all.
 const LOOKS: u32 = 20_000;
+/// Looking for secrets in all texts of one call: bytes times secrets, some 0.1 s; and what each look costs beside.
+const MOST_WORK: usize = 128 << 20;
+const EACH: usize = 64;
 /// Words whose schemas hold for the same value.
 const SAME_VALUE: [&str; 7] = ["allOf", "anyOf", "oneOf", "if", "then", "else", "dependentSchemas"];
+
+/// The secrets among arguments, and the arguments with the secrets hidden.
+pub type Masked = (Mask, Value);
+
+/// What the parameters of a tool say of arguments.
+pub fn of_arguments(manifest: &Manifest, arguments: &Value) -> Masked {
+    let schema = manifest.parameters.as_ref().filter(|schema| schema.may_hide);
+    Mask::of(schema.map(|schema| &schema.raw), arguments)
+}
 
 /// The secret texts of one call, longest first.
 #[derive(Clone, Debug, Default)]
 pub struct Mask {
     secrets: Vec<String>,
+    /// Spent so far on looking for them.
+    work: Cell<usize>,
 }
 
 impl Mask {
     /// The secrets among these arguments, and the arguments with the secrets hidden. Where the schema is too
     /// entangled to be followed, all of them are.
-    pub fn of(schema: Option<&Value>, arguments: &Value) -> (Mask, Value) {
+    pub fn of(schema: Option<&Value>, arguments: &Value) -> Masked {
         let Some(schema) = schema else { return (Mask::default(), arguments.clone()) };
         let mut walk = Walk { root: schema, looks: LOOKS, secrets: Vec::new() };
         let mut shown = arguments.clone();
         walk.hide(vec![schema], &mut shown, 0);
-        let mut mask = Mask { secrets: walk.secrets };
+        let mut mask = Mask { secrets: walk.secrets, work: Cell::default() };
         if walk.looks == 0 {
             mask.secrets.clear();
             collect(arguments, &mut mask.secrets);
@@ -52,26 +69,69 @@ impl Mask {
         self.secrets.dedup();
     }
 
-    /// Hides this text too.
-    pub fn also(&mut self, secret: &str) {
-        collect(&Value::String(secret.to_owned()), &mut self.secrets);
+    /// Hides every text of a value, and the value's parts.
+    pub fn hide(&mut self, value: &mut Value) {
+        collect(value, &mut self.secrets);
+        self.in_order();
+        let hidden = || Value::String(HIDDEN.into());
+        match value {
+            Value::Object(fields) => fields.values_mut().for_each(|field| *field = hidden()),
+            other => *other = hidden(),
+        }
+    }
+
+    /// Hides what another hides, too.
+    pub fn join(&mut self, other: Mask) {
+        self.secrets.extend(other.secrets);
         self.in_order();
     }
 
-    /// The text with every secret hidden, also what a cut left of one.
+    /// Hides these texts too.
+    pub fn also<'t>(&mut self, secrets: impl Iterator<Item = &'t str>) {
+        let known = self.secrets.len();
+        secrets.for_each(|secret| collect(&Value::String(secret.to_owned()), &mut self.secrets));
+        if self.secrets.len() > known {
+            self.in_order();
+        }
+    }
+
+    /// Counts work; whether there was more than may be.
+    fn exhausted(&self, work: usize) -> bool {
+        self.work.set(self.work.get().saturating_add(work));
+        work > 0 && self.work.get() > MOST_WORK
+    }
+
+    /// The text with every secret hidden, also what a cut left of one. Where looking for all of them would take too
+    /// long, all of the text is hidden.
     pub fn text(&self, text: &str) -> String {
+        if self.exhausted(self.secrets.len().saturating_mul(text.len() + EACH)) {
+            return HIDDEN.to_owned();
+        }
         let mut shown = text.to_owned();
         for secret in &self.secrets {
             if shown.contains(secret.as_str()) {
                 shown = shown.replace(secret.as_str(), HIDDEN);
             }
         }
-        for secret in &self.secrets {
+        for secret in self.secrets.iter().filter(|secret| secret.len() > SHORTEST) {
+            if !may_be_cut(&shown, secret) {
+                continue;
+            }
+            if self.exhausted(secret.len().min(LONGEST_PART).saturating_mul(shown.len()) / EACH) {
+                return HIDDEN.to_owned();
+            }
             let pieces: Vec<_> = shown.split(CUT).map(|piece| edges(piece, secret)).collect();
             shown = pieces.join(CUT);
         }
         shown
     }
+}
+
+/// Whether the least part of a secret that is looked for is there at all, from its start or from its end.
+fn may_be_cut(text: &str, secret: &str) -> bool {
+    let start = &secret[..secret.floor_char_boundary(SHORTEST)];
+    let end = &secret[secret.ceil_char_boundary(secret.len() - SHORTEST)..];
+    text.contains(start) || text.contains(end)
 }
 
 /// Hides the start of a secret at the end of a piece, and its end at the start: texts of tools come cut.
@@ -135,31 +195,6 @@ impl<'s> Walk<'s> {
             }
         }
     }
-}
-
-/// A schema, or the schemas of a list or of a map.
-fn parts(value: &Value) -> Vec<&Value> {
-    match value {
-        Value::Array(list) => list.iter().collect(),
-        // `dependentSchemas` is a map of schemas, the others are schemas: reading one as the other finds nothing.
-        Value::Object(map) => std::iter::once(value).chain(map.values()).filter(|part| part.is_object()).collect(),
-        _ => Vec::new(),
-    }
-}
-
-/// What may hold for a member. A pattern counts whether it fits or not: rather too much is hidden than too little.
-fn of_field<'s>(schema: &'s Value, name: &str) -> Vec<&'s Value> {
-    let own = schema["properties"].get(name);
-    let rest = ["additionalProperties", "unevaluatedProperties"].map(|word| schema.get(word).filter(|_| own.is_none()));
-    let patterns = schema["patternProperties"].as_object().into_iter().flat_map(|map| map.values());
-    own.into_iter().chain(rest.into_iter().flatten()).chain(patterns).filter(|part| part.is_object()).collect()
-}
-
-/// What may hold for an item.
-fn of_item(schema: &Value, at: usize) -> Vec<&Value> {
-    let words = ["items", "contains", "unevaluatedItems", "additionalItems"].map(|word| schema.get(word));
-    let listed = ["prefixItems", "items"].map(|word| schema.get(word).and_then(|list| list.get(at)));
-    words.into_iter().chain(listed).flatten().filter(|part| part.is_object()).collect()
 }
 
 /// Every text below a secret value; a text of several lines also line by line, as a log shows it.
@@ -307,5 +342,28 @@ mod tests {
         assert_eq!(mask.text("stderr: …dfish is wrong"), "stderr: …*** is wrong");
         assert_eq!(mask.text("the last line: sword"), "the last line: ***");
         assert_eq!(mask.text("the swo… is too little to hide"), "the swo… is too little to hide");
+    }
+
+    #[test]
+    fn more_secrets_than_can_be_looked_for_hide_the_whole_text() {
+        let schema = json!({"properties": {"keys": {"x-secret": true}}});
+        let mask = |count: usize| {
+            let keys: Vec<String> = (0..count).map(|n| format!("key-{n:06}-very-secret")).collect();
+            Mask::of(Some(&schema), &json!({"keys": keys})).0
+        };
+        let started = std::time::Instant::now();
+        let (few, many) = (mask(50), mask(100_000));
+        for line in 0..1000 {
+            let text = format!("line {line}: key-000049-very-secret and the start of one: key-0000");
+            assert_eq!(few.text(&text), format!("line {line}: *** and the start of one: ***"));
+            assert!(!many.text(&text).contains("key-0"));
+        }
+        assert_eq!(many.text("anything"), "***");
+        // What is long to compare counts as well: a start that is nearly there, again and again.
+        let key = format!("{}b", "a".repeat(4096));
+        let long = Mask::of(Some(&schema), &json!({"keys": [key]})).0;
+        let text = format!("{}c…", "a".repeat(3000));
+        (0..1000).for_each(|_| drop(long.text(&text)));
+        assert!(started.elapsed() < std::time::Duration::from_secs(10), "{:?}", started.elapsed());
     }
 }

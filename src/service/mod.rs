@@ -3,6 +3,7 @@
 //! For: transports and the cli. In: a `CallRequest`. Out: a `Report`, always: a call is never lost.
 //! Never: runs anything that policy did not confine, or that could not be recorded first.
 
+mod apart;
 mod arguments;
 pub mod audit;
 mod begun;
@@ -19,6 +20,7 @@ pub mod runlog;
 mod runner;
 mod script_digest;
 mod standing;
+mod tools;
 mod trace;
 
 pub use arguments::Arguments;
@@ -27,7 +29,7 @@ pub use report::{Digests, Report};
 pub use standing::Rules;
 
 use crate::executor::method;
-use crate::manifest::{Handler, Language, Manifest};
+use crate::manifest::Manifest;
 use crate::{executor, fault, policy, quantity, registry};
 use executor::{Call, Ending, Executor, Outcome};
 use fault::{Fault, Kind};
@@ -35,7 +37,7 @@ use serde_json::Value;
 use standing::{Decided, Standing};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, RwLock, Weak};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -127,48 +129,6 @@ impl Service {
         &self.parts.registry
     }
 
-    /// Registers a tool of this process with its handler, while calls run (B-002, B-006). `kind`: an `x-…` type of its own.
-    pub fn register(
-        &self,
-        definition: registry::Definition,
-        kind: &str,
-        handler: Arc<dyn Executor>,
-    ) -> Result<Arc<registry::Tool>, Fault> {
-        let mut extensions = self.extensions.write().unwrap_or_else(PoisonError::into_inner);
-        if extensions.contains_key(kind) {
-            let message = format!("Tool registration failed: there is a handler of type '{}'.", kind.escape_debug());
-            return Err(Fault::new(Kind::ParameterValidationError, message));
-        }
-        let tool = self.parts.registry.register(definition, kind)?;
-        extensions.insert(kind.to_owned(), handler);
-        Ok(tool)
-    }
-
-    /// Removes such a tool and its handler (B-003); false if there was none. Its calls that run finish.
-    pub fn unregister(&self, id: &str) -> bool {
-        let mut extensions = self.extensions.write().unwrap_or_else(PoisonError::into_inner);
-        let tools = self.parts.registry.snapshot().versions(id).to_vec();
-        let removed = self.parts.registry.unregister(id);
-        for tool in tools.iter().filter(|tool| removed && tool.site.manifest.as_os_str().is_empty()) {
-            if let Handler::Extension { kind, .. } = &tool.manifest.handler {
-                extensions.remove(kind);
-            }
-        }
-        removed
-    }
-
-    /// Takes new rules and asks every source of the registry anew; calls that run keep what they began under. Rules
-    /// that cannot be read allow nothing: no call starts until a reload brings some (E-016). Returns what failed.
-    pub fn reload(&self, rules: Result<Rules, Fault>) -> Vec<String> {
-        let rules = rules.map(Arc::new);
-        // First the rules: nothing new may run under old ones.
-        *self.rules.lock().unwrap_or_else(PoisonError::into_inner) = rules.clone();
-        if let Ok(rules) = rules {
-            self.parts.registry.answers_to(rules.policies.clone(), rules.machine.clone());
-        }
-        self.parts.registry.refresh()
-    }
-
     /// Whether this host counts with a cgroup.
     pub fn counted(&self) -> bool {
         self.parts.rules.machine.cgroup
@@ -234,7 +194,8 @@ impl Service {
         let decided = standing.decided(&tool);
         let decision = &decided.decision;
         self.available(&tool, decision)?;
-        let input = checked(&tool.manifest, request.arguments, request.timeout_ms, trace)?;
+        let until = apart::Until { began: trace.started, limit: time_limit(decision, request.timeout_ms) };
+        let input = checked(&tool.manifest, request.arguments, request.timeout_ms, until, trace).await?;
         // What a script method runs is decided again, for that script: `Event::Decided` brings its notes.
         let runs_scripts = method.as_ref().is_some_and(|method| method.speaks_envelope());
         let notes =
@@ -265,53 +226,7 @@ impl Service {
             Fault { person: fault.person.clone().or(mend), ..fault }
         })?;
         trace.published()?;
-        tool.manifest.check_output(whole.as_ref().unwrap_or(&output))?;
-        Ok(output)
-    }
-
-    /// What holds now. No tool may write a manifest or script of this moment.
-    fn standing(&self) -> Result<Arc<Standing>, Fault> {
-        let rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
-        let snapshot = self.parts.registry.snapshot();
-        let mut kept = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
-        let same = |kept: &&Arc<Standing>| Arc::ptr_eq(&kept.snapshot, &snapshot) && Arc::ptr_eq(&kept.rules, &rules);
-        if let Some(standing) = kept.as_ref().filter(same) {
-            return Ok(standing.clone());
-        }
-        let standing = Arc::new(Standing::new(snapshot, rules));
-        *kept = Some(standing.clone());
-        Ok(standing)
-    }
-
-    /// What keeps a tool from being called on this machine; empty = nothing.
-    pub fn needs_of(&self, tool: &Arc<registry::Tool>) -> Vec<String> {
-        match self.standing() {
-            Ok(standing) => registry::needs_of(tool, &standing.decided(tool).decision),
-            Err(fault) => vec![fault.message],
-        }
-    }
-
-    /// Loaded, but lacking something here: refused before anything is looked at (Q9).
-    fn available(&self, tool: &registry::Tool, decision: &policy::Decision) -> Result<(), Fault> {
-        let needs = registry::needs_of(tool, decision);
-        if needs.is_empty() {
-            return Ok(());
-        }
-        let message =
-            format!("Tool {} is not available in this host: it needs {}.", tool.manifest.id, needs.join("; "));
-        Err(Fault::new(Kind::CapabilityError, message))
-    }
-
-    /// Whether a call could get as far as its executor: what is listed to agents.
-    pub fn can_call(&self, tool: &Arc<registry::Tool>) -> bool {
-        let Ok(standing) = self.standing() else { return false };
-        let decided = standing.decided(tool);
-        let decision = &decided.decision;
-        let allowed = if decision.in_process { in_process(decision, None).is_ok() } else { decision.shape.is_ok() };
-        allowed
-            && decision.lacks_below.is_empty()
-            && self.available(tool, decision).is_ok()
-            && self.executor(&tool.manifest.handler).is_ok()
+        answer_fits(&tool.manifest, whole, output, until).await
     }
 
     /// Confines, and keeps the text of what was decided.
@@ -328,34 +243,6 @@ impl Service {
         self.parts.audit.keep(&decision.tool, &confinement.shape, shape_digest)?;
         trace.confined(&confinement, shape_digest.clone(), self.scripts.of(&confinement.shape));
         Ok(confinement)
-    }
-
-    /// The executor for a handler.
-    fn executor(&self, handler: &Handler) -> Result<Arc<dyn Executor>, Fault> {
-        let executors = &self.parts.executors;
-        let lacking = |what: &str| Fault::new(Kind::CapabilityError, format!("This host cannot run {what}."));
-        match handler {
-            Handler::Script { language, .. } => self.script_executor(*language),
-            Handler::ServiceMethod { .. } => Ok(executors.methods.clone()),
-            Handler::Extension { kind, .. } => self
-                .extensions
-                .read()
-                .unwrap_or_else(PoisonError::into_inner)
-                .get(kind)
-                .cloned()
-                .ok_or_else(|| lacking(&format!("tools of type '{}'", kind.escape_debug()))),
-            Handler::ToolService => Err(lacking("remote tool services")),
-            Handler::DefinitionOnly => Err(lacking("definition-only tools: the client runs them")),
-        }
-    }
-
-    fn script_executor(&self, language: Language) -> Result<Arc<dyn Executor>, Fault> {
-        let executors = &self.parts.executors;
-        let found = match language {
-            Language::Wasm => &executors.wasm,
-            Language::Python | Language::Nodejs | Language::Bun => &executors.process,
-        };
-        found.clone().ok_or_else(|| Fault::new(Kind::CapabilityError, "This host cannot run scripts of this kind."))
     }
 
     /// Runs the executor, hears its events, and holds the clock where nothing below does.
@@ -410,6 +297,7 @@ impl Service {
             executor::Event::Log(line) => trace.log(&line),
             executor::Event::Chunk(part) => trace.chunk(&part)?,
             executor::Event::Decided { policy, digest, notes } => trace.decided(&policy, &digest, notes),
+            executor::Event::Script { schemas, input, env } => trace.script(&schemas, input, &env),
             executor::Event::Confined { confinement } => {
                 trace.confined(&confinement, confinement.shape.digest(), self.scripts.of(&confinement.shape));
             }
@@ -419,18 +307,40 @@ impl Service {
 }
 
 /// Decoded and checked against the schema. The secrets are known before anything can be said about them.
-fn checked(
-    manifest: &Manifest,
+async fn checked(
+    manifest: &Arc<Manifest>,
     arguments: Arguments,
     asked_ms: Option<u64>,
+    until: apart::Until,
     trace: &mut Trace,
 ) -> Result<Value, Fault> {
     let (given, from_text) = arguments.decode()?;
     let given = arguments::with_timeout(manifest, given, asked_ms);
-    trace.given(&given);
-    let input = crate::manifest::arguments::check(manifest, given, from_text)?;
-    trace.given(&input);
+    let long = manifest.parameters.as_ref().is_some_and(|schema| schema.takes_long(&given));
+    let (tool, of) = (manifest.clone(), manifest.clone());
+    let (hidden, given) = until.run(long, move || (mask::of_arguments(&tool, &given), given)).await?;
+    trace.given(hidden);
+    let check = move || -> Result<(mask::Masked, Value), Fault> {
+        let input = crate::manifest::arguments::check(&of, given, from_text)?;
+        Ok((mask::of_arguments(&of, &input), input))
+    };
+    let (hidden, input) = until.run(long, check).await??;
+    trace.given(hidden);
     Ok(input)
+}
+
+/// The answer checked against its schema: of an envelope, the whole of it.
+async fn answer_fits(
+    manifest: &Arc<Manifest>,
+    envelope: Option<Value>,
+    output: Value,
+    until: apart::Until,
+) -> Result<Value, Fault> {
+    let long = manifest.output.as_ref().is_some_and(|schema| schema.takes_long(envelope.as_ref().unwrap_or(&output)));
+    let manifest = manifest.clone();
+    // A tool may use all of its time; this comes after.
+    let until = apart::Until { limit: until.limit + quantity::OVERDUE, ..until };
+    until.run(long, move || manifest.check_output(envelope.as_ref().unwrap_or(&output)).map(|()| output)).await?
 }
 
 /// Larger input than the limit never reaches a process.
@@ -457,10 +367,15 @@ fn in_process(decision: &policy::Decision, asked_ms: Option<u64>) -> Result<Dura
         let message = format!("timeoutMs must be at least {least}; {asked} was given");
         return Err(Fault::new(Kind::ParameterValidationError, message));
     }
+    Ok(time_limit(decision, asked_ms))
+}
+
+/// The time this call has.
+fn time_limit(decision: &policy::Decision, asked_ms: Option<u64>) -> Duration {
     let limit = quantity::Limit::TimeoutMs;
     let house = limit.house_default();
     let (usual, ceiling) = decision.limit(limit).map_or((house, house), |limit| (limit.effective, limit.ceiling));
-    Ok(Duration::from_millis(asked_ms.unwrap_or(usual).min(ceiling)))
+    Duration::from_millis(asked_ms.unwrap_or(usual).min(ceiling))
 }
 
 fn timed_out(limit: Duration) -> Outcome {

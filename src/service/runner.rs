@@ -45,7 +45,10 @@ impl method::Runner for Service {
     ) -> Pin<Box<dyn Future<Output = method::Ran> + Send + 'a>> {
         Box::pin(async move {
             let input = script.input.clone();
-            let prepared = self.prepared(context, script, &input);
+            let namers = self.namers(&script.what);
+            // Before anything else is said about the run: what its words must not carry.
+            let _ = channel.send(secrets(&namers, &script));
+            let prepared = self.prepared(context, script, &namers, &input);
             let (confinement, site, language) = match prepared {
                 Ok(prepared) => prepared,
                 Err(refusal) => {
@@ -73,6 +76,8 @@ impl method::Runner for Service {
     }
 }
 
+/// A manifest that names the script, and where it lies.
+type Namer = (Arc<crate::manifest::Manifest>, Site);
 /// What policy said (`Event::Decided`), and the confinement it led to.
 type Confined = (Event, policy::Confinement);
 /// A refusal, with what policy said, if it was asked.
@@ -84,6 +89,7 @@ impl Service {
         &self,
         context: &method::MethodContext,
         script: method::Script,
+        namers: &[Namer],
         input: &Value,
     ) -> Result<(Confined, Site, Language), Refusal> {
         let method::Script { what, timeout_ms, env, .. } = script;
@@ -92,10 +98,9 @@ impl Service {
             method::What::Source { language, code } => (nowhere(), language, Some(code)),
         };
         let standing = self.standing().map_err(|fault| Box::new((None, fault)))?;
-        let namers = self.namers(&site);
         let target = policy::RunTarget { site: site.clone(), language };
         let decision =
-            policy::decide_run(&target, &context.manifest, &namers, &standing.policies, &standing.rules.machine);
+            policy::decide_run(&target, &context.manifest, namers, &standing.policies, &standing.rules.machine);
         let notes = policy::call_notes(&decision, timeout_ms);
         let decided = Event::Decided { policy: decision.policy.clone(), digest: decision.digest.clone(), notes };
         let refusal = |fault| Box::new((Some(decided.clone()), fault));
@@ -110,11 +115,18 @@ impl Service {
     }
 
     /// Every manifest that names this script: its policy and approval hold here too.
-    fn namers(&self, site: &Site) -> Vec<(Arc<crate::manifest::Manifest>, Site)> {
-        let Some(script) = &site.script else { return Vec::new() };
+    fn namers(&self, what: &method::What) -> Vec<Namer> {
+        let method::What::File { site: Site { script: Some(script), .. }, .. } = what else { return Vec::new() };
         let tools = self.parts.registry.snapshot().namers(script);
         tools.iter().map(|tool| (tool.manifest.clone(), tool.site.clone())).collect()
     }
+}
+
+/// The script's own parameters say what is secret in its input; of an environment, everything is.
+fn secrets(namers: &[Namer], script: &method::Script) -> Event {
+    let schemas = namers.iter().filter_map(|(manifest, _)| manifest.parameters.as_ref());
+    let schemas = schemas.filter(|schema| schema.may_hide).map(|schema| schema.raw.clone()).collect();
+    Event::Script { schemas, input: script.input.clone(), env: script.env.values().cloned().collect() }
 }
 
 /// Source text lies nowhere: it is placed in scratch.

@@ -4,7 +4,7 @@
 //! record and one run log record. Never: ends without its record: when the call's future is dropped,
 //! `Drop` writes it as cancelled.
 
-use super::mask::Mask;
+use super::mask::{self, Mask};
 use super::record::{PART, Record, VIOLATIONS, cut, cut_to, few, rule};
 use super::report::{Digests, Report};
 use super::script_digest::Script;
@@ -34,6 +34,8 @@ pub(super) struct Trace {
     mask: Mask,
     /// The arguments with secrets hidden.
     arguments: Value,
+    /// What a script is given among them, by the argument's name: shown when it is known what of it is secret.
+    withheld: Option<(String, Value)>,
     policy: Option<String>,
     limits: Option<policy::Limits>,
     digests: Digests,
@@ -71,6 +73,7 @@ impl Trace {
             speaks_envelope: false,
             mask: Mask::default(),
             arguments: Value::Null,
+            withheld: None,
             policy: None,
             limits: None,
             digests: Digests::default(),
@@ -133,12 +136,45 @@ impl Trace {
         self.tool = Some(tool.clone());
     }
 
-    /// The arguments as the caller gave them (the mask must stand before they are judged), or as checked.
-    pub fn given(&mut self, arguments: &Value) {
-        let schema = self.tool.as_ref().and_then(|tool| tool.manifest.parameters.as_ref());
-        let (mask, shown) = Mask::of(schema.filter(|schema| schema.may_hide).map(|schema| &schema.raw), arguments);
+    /// The arguments, as checked if they could be; the mask must stand before anything is said about them.
+    pub fn given(&mut self, (mask, shown): mask::Masked) {
         self.mask = mask;
         self.arguments = shown;
+        self.withhold();
+    }
+
+    /// What is meant for a script that a call names: its environment is hidden, its input until the script is found.
+    fn withhold(&mut self) {
+        let Some(tool) = self.tool.clone() else { return };
+        let Handler::ServiceMethod { service, parameter_map, .. } = &tool.manifest.handler else { return };
+        let Value::Object(arguments) = &mut self.arguments else { return };
+        if service != policy::SCRIPT_SERVICE {
+            return;
+        }
+        for (name, value) in arguments {
+            match parameter_map.get(name).unwrap_or(name).as_str() {
+                "env" => self.mask.hide(value),
+                "inputData" => {
+                    let hidden = Value::String(mask::HIDDEN.to_owned());
+                    self.withheld = Some((name.clone(), std::mem::replace(value, hidden)));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// The script that a call names is found: the schemas of all that speak for it say what is secret in its input.
+    pub fn script(&mut self, schemas: &[Value], input: Value, env: &[String]) {
+        self.mask.also(env.iter().map(String::as_str));
+        let (name, mut shown) = self.withheld.take().unwrap_or_else(|| (String::new(), input));
+        for schema in schemas {
+            let (mask, hidden) = Mask::of(Some(schema), &shown);
+            self.mask.join(mask);
+            shown = hidden;
+        }
+        if let Some(argument) = self.arguments.get_mut(&name) {
+            *argument = shown;
+        }
     }
 
     /// Policy was asked, whatever it answered; the last answer counts.
@@ -152,9 +188,7 @@ impl Trace {
     pub fn confined(&mut self, confinement: &policy::Confinement, digest: String, script: Option<Script>) {
         let shape = &confinement.shape;
         // The host's own variables are nobody's to read in a log; a call's are masked where its schema says so.
-        for secret in shape.env.values().filter_map(policy::Variable::host) {
-            self.mask.also(secret);
-        }
+        self.mask.also(shape.env.values().filter_map(policy::Variable::host));
         self.ran |= self.speaks_envelope;
         self.digests.confinement = Some(digest);
         self.digests.script = script.as_ref().map(|script| script.digest.clone());
@@ -213,7 +247,7 @@ impl Trace {
 
     pub fn log(&mut self, line: &str) {
         if self.logs.len() < EVENT_LINES {
-            self.logs.push(cut(line));
+            self.logs.push(cut(&self.mask.text(line)));
         }
     }
 
@@ -224,12 +258,8 @@ impl Trace {
             self.digests.script = None;
             self.notes.all.push("the script changed while the call ran: its digest is not known".to_owned());
         }
-        let lines = std::mem::take(&mut outcome.logs);
-        if !lines.is_empty() {
-            self.logs = lines;
-        }
-        for line in &mut self.logs {
-            *line = self.mask.text(line);
+        if !outcome.logs.is_empty() {
+            self.logs = outcome.logs.drain(..).map(|line| self.mask.text(&line)).collect();
         }
         if let executor::Ending::BadOutput { head, .. } = &outcome.ending {
             self.bad_output.clone_from(head);
@@ -346,7 +376,7 @@ impl Trace {
             limits: self.limits.as_ref(),
             outcome: fault.map_or_else(|| "success".to_owned(), |fault| fault.kind.to_string()),
             message: fault.map(|fault| cut(&fault.message)),
-            arguments: cut(&self.arguments.to_string()),
+            arguments: cut(&self.mask.text(&self.arguments.to_string())),
             usage: &self.usage,
             notes: &self.notes.all,
             violations: self.violations(fault),
@@ -393,7 +423,7 @@ impl Trace {
             call: self.id.clone(),
             user: self.user.clone(),
             tool: self.tool.as_ref().map_or_else(|| self.asked.clone(), |tool| tool.reference()),
-            parameters: self.arguments.to_string(),
+            parameters: self.mask.text(&self.arguments.to_string()),
             executor: self.executor.clone(),
             command: self.shape.as_deref().map_or_else(|| self.method.clone(), command),
             stdout,

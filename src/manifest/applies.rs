@@ -1,0 +1,31 @@
+//! Which parts of a schema speak of which parts of a value.
+//!
+//! For: what follows a value through a schema: `effort`, and the mask of secrets. In: one subschema. Out: the subschemas
+//! for a member or an item. Never: asks whether a condition or a name's pattern holds: rather too many than too few.
+
+use serde_json::Value;
+
+/// A schema, or the schemas of a list or of a map.
+pub fn parts(value: &Value) -> Vec<&Value> {
+    match value {
+        Value::Array(list) => list.iter().collect(),
+        // `dependentSchemas` is a map of schemas, the others are schemas: reading one as the other finds nothing.
+        Value::Object(map) => std::iter::once(value).chain(map.values()).filter(|part| part.is_object()).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// What may hold for a member. A pattern counts whether it fits or not.
+pub fn of_field<'s>(schema: &'s Value, name: &str) -> Vec<&'s Value> {
+    let own = schema["properties"].get(name);
+    let rest = ["additionalProperties", "unevaluatedProperties"].map(|word| schema.get(word).filter(|_| own.is_none()));
+    let patterns = schema["patternProperties"].as_object().into_iter().flat_map(|map| map.values());
+    own.into_iter().chain(rest.into_iter().flatten()).chain(patterns).filter(|part| part.is_object()).collect()
+}
+
+/// What may hold for an item.
+pub fn of_item(schema: &Value, at: usize) -> Vec<&Value> {
+    let words = ["items", "contains", "unevaluatedItems", "additionalItems"].map(|word| schema.get(word));
+    let listed = ["prefixItems", "items"].map(|word| schema.get(word).and_then(|list| list.get(at)));
+    words.into_iter().chain(listed).flatten().filter(|part| part.is_object()).collect()
+}

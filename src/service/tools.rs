@@ -1,0 +1,129 @@
+//! What can be called here, and who runs it: tools and rules come and go while calls run.
+//!
+//! For: the road, transports, programs that embed this library. In: definitions, rules, handlers. Out: what holds at
+//! this moment. Never: changes what a call that runs began under.
+
+use super::standing::{Rules, Standing};
+use super::{Service, in_process};
+use crate::executor::Executor;
+use crate::manifest::{Handler, Language};
+use crate::{fault, policy, registry};
+use fault::{Fault, Kind};
+use std::sync::{Arc, PoisonError};
+
+impl Service {
+    /// Registers a tool of this process with its handler, while calls run (B-002, B-006). `kind`: an `x-…` type of its own.
+    pub fn register(
+        &self,
+        definition: registry::Definition,
+        kind: &str,
+        handler: Arc<dyn Executor>,
+    ) -> Result<Arc<registry::Tool>, Fault> {
+        let mut extensions = self.extensions.write().unwrap_or_else(PoisonError::into_inner);
+        if extensions.contains_key(kind) {
+            let message = format!("Tool registration failed: there is a handler of type '{}'.", kind.escape_debug());
+            return Err(Fault::new(Kind::ParameterValidationError, message));
+        }
+        let tool = self.parts.registry.register(definition, kind)?;
+        extensions.insert(kind.to_owned(), handler);
+        Ok(tool)
+    }
+
+    /// Removes such a tool and its handler (B-003); false if there was none. Its calls that run finish.
+    pub fn unregister(&self, id: &str) -> bool {
+        let mut extensions = self.extensions.write().unwrap_or_else(PoisonError::into_inner);
+        let tools = self.parts.registry.snapshot().versions(id).to_vec();
+        let removed = self.parts.registry.unregister(id);
+        for tool in tools.iter().filter(|tool| removed && tool.site.manifest.as_os_str().is_empty()) {
+            if let Handler::Extension { kind, .. } = &tool.manifest.handler {
+                extensions.remove(kind);
+            }
+        }
+        removed
+    }
+
+    /// Takes new rules and asks every source of the registry anew; calls that run keep what they began under. Rules
+    /// that cannot be read allow nothing: no call starts until a reload brings some (E-016). Returns what failed.
+    pub fn reload(&self, rules: Result<Rules, Fault>) -> Vec<String> {
+        let rules = rules.map(Arc::new);
+        // First the rules: nothing new may run under old ones.
+        *self.rules.lock().unwrap_or_else(PoisonError::into_inner) = rules.clone();
+        if let Ok(rules) = rules {
+            self.parts.registry.answers_to(rules.policies.clone(), rules.machine.clone());
+        }
+        self.parts.registry.refresh()
+    }
+
+    /// What holds now. No tool may write a manifest or script of this moment.
+    pub(super) fn standing(&self) -> Result<Arc<Standing>, Fault> {
+        let rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
+        let snapshot = self.parts.registry.snapshot();
+        let mut kept = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
+        let same = |kept: &&Arc<Standing>| Arc::ptr_eq(&kept.snapshot, &snapshot) && Arc::ptr_eq(&kept.rules, &rules);
+        if let Some(standing) = kept.as_ref().filter(same) {
+            return Ok(standing.clone());
+        }
+        let standing = Arc::new(Standing::new(snapshot, rules));
+        *kept = Some(standing.clone());
+        Ok(standing)
+    }
+
+    /// What keeps a tool from being called on this machine; empty = nothing.
+    pub fn needs_of(&self, tool: &Arc<registry::Tool>) -> Vec<String> {
+        match self.standing() {
+            Ok(standing) => registry::needs_of(tool, &standing.decided(tool).decision),
+            Err(fault) => vec![fault.message],
+        }
+    }
+
+    /// Loaded, but lacking something here: refused before anything is looked at (Q9).
+    pub(super) fn available(&self, tool: &registry::Tool, decision: &policy::Decision) -> Result<(), Fault> {
+        let needs = registry::needs_of(tool, decision);
+        if needs.is_empty() {
+            return Ok(());
+        }
+        let message =
+            format!("Tool {} is not available in this host: it needs {}.", tool.manifest.id, needs.join("; "));
+        Err(Fault::new(Kind::CapabilityError, message))
+    }
+
+    /// Whether a call could get as far as its executor: what is listed to agents.
+    pub fn can_call(&self, tool: &Arc<registry::Tool>) -> bool {
+        let Ok(standing) = self.standing() else { return false };
+        let decided = standing.decided(tool);
+        let decision = &decided.decision;
+        let allowed = if decision.in_process { in_process(decision, None).is_ok() } else { decision.shape.is_ok() };
+        allowed
+            && decision.lacks_below.is_empty()
+            && self.available(tool, decision).is_ok()
+            && self.executor(&tool.manifest.handler).is_ok()
+    }
+
+    /// The executor for a handler.
+    pub(super) fn executor(&self, handler: &Handler) -> Result<Arc<dyn Executor>, Fault> {
+        let executors = &self.parts.executors;
+        let lacking = |what: &str| Fault::new(Kind::CapabilityError, format!("This host cannot run {what}."));
+        match handler {
+            Handler::Script { language, .. } => self.script_executor(*language),
+            Handler::ServiceMethod { .. } => Ok(executors.methods.clone()),
+            Handler::Extension { kind, .. } => self
+                .extensions
+                .read()
+                .unwrap_or_else(PoisonError::into_inner)
+                .get(kind)
+                .cloned()
+                .ok_or_else(|| lacking(&format!("tools of type '{}'", kind.escape_debug()))),
+            Handler::ToolService => Err(lacking("remote tool services")),
+            Handler::DefinitionOnly => Err(lacking("definition-only tools: the client runs them")),
+        }
+    }
+
+    pub(super) fn script_executor(&self, language: Language) -> Result<Arc<dyn Executor>, Fault> {
+        let executors = &self.parts.executors;
+        let found = match language {
+            Language::Wasm => &executors.wasm,
+            Language::Python | Language::Nodejs | Language::Bun => &executors.process,
+        };
+        found.clone().ok_or_else(|| Fault::new(Kind::CapabilityError, "This host cannot run scripts of this kind."))
+    }
+}

@@ -38,7 +38,7 @@ use standing::{Decided, Standing};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, RwLock, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use trace::Trace;
@@ -194,7 +194,7 @@ impl Service {
         let decided = standing.decided(&tool);
         let decision = &decided.decision;
         self.available(&tool, decision)?;
-        let until = apart::Until { began: trace.started, limit: time_limit(decision, request.timeout_ms) };
+        let until = apart::Until { began: Instant::now(), limit: time_limit(decision, request.timeout_ms) };
         let input = checked(&tool.manifest, request.arguments, request.timeout_ms, until, trace).await?;
         // What a script method runs is decided again, for that script: `Event::Decided` brings its notes.
         let runs_scripts = method.as_ref().is_some_and(|method| method.speaks_envelope());

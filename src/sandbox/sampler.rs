@@ -1,100 +1,193 @@
 //! Where no cgroup counts: memory and CPU summed over the call's pid namespace, every ≤ 20 ms.
 //!
-//! Part of the wall `cgroup`, in its weaker form; audit and outcome say `sampled`. The launcher sees the
-//! tool's processes in its own /proc, where it is pid 1 and everything else is the call.
+//! Part of the wall `cgroup`, in its weaker form; audit and outcome say `sampled`. What the processes have is read
+//! in `processes`. The quick sum counts a page once for each process that has it, so it is never too little; only
+//! where it passes the limit the pages are counted exactly, once each, while the call stands still.
 
+use super::processes::{self, Key, Memory, Processes, Seen};
+use super::standstill::Standstill;
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// One fault gives a process one page of its own: huge ones are off where memory is sampled (`launcher`).
+const PAGE: u64 = 4096;
+/// How much faults can write in a millisecond, on each CPU; for processes that came and went between two looks.
+const UNSEEN_PER_MS: u64 = 4 << 20;
+/// So many counts in a row that did not hold, because the call would not stand still, are a limit passed.
+const RESTLESS: u32 = 3;
+/// One mapping in the kernel: the area and its place in the tree; and what links it to each process it was forked from.
+const AREA: u64 = 256;
+const LINK: u64 = 64;
+/// Longest time that one look counts mappings; the rest is counted at the next.
+const COUNTING: Duration = Duration::from_millis(10);
 
 /// What was seen, over the whole call.
 #[derive(Debug, Default)]
 pub struct Sampler {
-    /// CPU of each process when last seen, milliseconds, by pid and start time.
-    processes: BTreeMap<(u32, u64), u64>,
+    processes: Processes,
     gone_ms: u64,
+    gone_faults: u64,
     waited_ms: u64,
+    looks: u64,
+    mappings: BTreeMap<Key, Mappings>,
+    shared: Option<Shared>,
+    restless: u32,
     pub peak: u64,
 }
 
-struct Process {
-    start: u64,
-    own_ms: u64,
-    waited_ms: u64,
+/// The mappings of one process when they were last counted.
+#[derive(Clone, Copy, Debug)]
+struct Mappings {
+    count: u64,
+    at_ms: Option<u64>,
+    look: u64,
+}
+
+/// The last exact count, and what may have been added since.
+#[derive(Debug)]
+struct Shared {
+    pages: u64,
+    faults: u64,
+    unseen: u64,
+    newest: Option<u32>,
+    looked: Instant,
 }
 
 impl Sampler {
-    /// Looks once: memory in bytes (scratch included) and CPU in milliseconds so far.
-    pub fn look(&mut self, scratch_bytes: u64, limit: u64) -> (u64, u64) {
-        let pids = pids();
-        let mut seen = BTreeMap::new();
-        let mut waited = 0;
-        for pid in &pids {
-            let Some(process) = process(*pid) else { continue };
-            seen.insert((*pid, process.start), process.own_ms);
-            waited += process.waited_ms;
+    /// Looks once: memory in bytes (scratch included) and CPU in milliseconds so far. `hurry`: the call is to end
+    /// now, whatever it holds.
+    pub fn look(&mut self, scratch_bytes: u64, limit: u64, hurry: impl FnMut() -> bool) -> (u64, u64) {
+        let cpu = self.see(Seen::now());
+        let mut sum = Memory { pages: 0, own: scratch_bytes };
+        for (pid, _) in self.processes.keys() {
+            let memory = processes::resident(*pid);
+            sum = Memory { pages: sum.pages + memory.pages, own: sum.own + memory.own };
         }
-        for (key, ms) in &self.processes {
-            if !seen.contains_key(key) {
-                self.gone_ms += ms;
-            }
+        sum.own += self.mapped(limit);
+        if sum.pages + sum.own > limit && sum.own <= limit {
+            sum.pages = self.counted_once(sum.pages, limit - sum.own, hurry);
         }
-        self.processes = seen;
-        self.waited_ms = self.waited_ms.max(waited);
-        let own: u64 = self.processes.values().sum();
-        // The dead are counted once: by what was seen of them, or by what their parents waited for.
-        let cpu = own + self.gone_ms.max(self.waited_ms);
-        let quick: u64 = pids.iter().map(|pid| resident(*pid)).sum::<u64>() + scratch_bytes;
-        // Pages that processes share count once, which costs more to find out, so only near the limit.
-        let memory =
-            if quick > limit { pids.iter().map(|pid| proportional(*pid)).sum::<u64>() + scratch_bytes } else { quick };
+        let memory = sum.pages + sum.own;
         self.peak = self.peak.max(memory);
         (memory, cpu)
     }
+
+    /// Takes over what is there now; answers the CPU of all so far.
+    fn see(&mut self, seen: Seen) -> u64 {
+        self.looks += 1;
+        let gone = self.processes.iter().filter(|(key, _)| !seen.processes.contains_key(key));
+        let gone: Vec<_> = gone.map(|(_, process)| *process).collect();
+        self.gone_ms += gone.iter().map(|p| p.own_ms).sum::<u64>();
+        self.gone_faults += gone.iter().map(|p| p.faults).sum::<u64>();
+        if let Some(shared) = &mut self.shared {
+            shared.pass(&seen, !gone.is_empty());
+        }
+        self.processes = seen.processes;
+        self.waited_ms = self.waited_ms.max(self.processes.values().map(|p| p.waited_ms).sum());
+        let own: u64 = self.processes.values().map(|p| p.own_ms).sum();
+        // The dead are counted once: by what was seen of them, or by what their parents waited for.
+        own + self.gone_ms.max(self.waited_ms)
+    }
+
+    fn faults(&self) -> u64 {
+        self.processes.values().map(|p| p.faults).sum::<u64>() + self.gone_faults
+    }
+
+    /// Pages of all processes, each page once. Counted anew only where what was added since could pass `room`.
+    fn counted_once(&mut self, quick: u64, room: u64, mut hurry: impl FnMut() -> bool) -> u64 {
+        if let Some(shared) = &self.shared {
+            let written = self.faults().saturating_sub(shared.faults).saturating_mul(PAGE);
+            if shared.pages.saturating_add(shared.unseen).saturating_add(written) <= room {
+                return shared.pages;
+            }
+        }
+        let mut standstill = Standstill::begin(&self.processes, &mut hurry);
+        let mut pages = 0;
+        for (pid, _) in standstill.seen.processes.clone().keys() {
+            pages += processes::proportional(*pid);
+            if pages > room {
+                return pages;
+            }
+            if hurry() {
+                return pages;
+            }
+            if !standstill.stands(false) {
+                return self.restless(quick);
+            }
+        }
+        if !standstill.stands(true) {
+            return self.restless(quick);
+        }
+        self.restless = 0;
+        let newest = standstill.seen.newest;
+        self.see(standstill.seen.clone());
+        self.shared = Some(Shared { pages, faults: self.faults(), unseen: 0, newest, looked: Instant::now() });
+        pages
+    }
+
+    /// After a count that does not hold: what the last one found, or at last the quick sum, which is too much.
+    fn restless(&mut self, quick: u64) -> u64 {
+        self.restless += 1;
+        let last = self.shared.as_ref().map_or(0, |shared| shared.pages);
+        if self.restless < RESTLESS { last } else { quick }
+    }
+
+    /// Memory of the kernel for mappings. Counted for whoever is new or used CPU since, those left waiting longest
+    /// first; who is not counted yet has as many as its parent, since fork(2) gives it those.
+    fn mapped(&mut self, limit: u64) -> u64 {
+        let most = limit / AREA + 1;
+        let mut known: BTreeMap<Key, Mappings> = BTreeMap::new();
+        let largest = self.mappings.values().map(|m| m.count).max().unwrap_or(0);
+        for (key, process) in &self.processes {
+            let of_parent = self.mappings.iter().find(|((pid, _), _)| *pid == process.parent).map(|(_, m)| m.count);
+            let inherited = Mappings { count: of_parent.unwrap_or(largest), at_ms: None, look: 0 };
+            known.insert(*key, self.mappings.get(key).copied().unwrap_or(inherited));
+        }
+        let due = |(key, _): &(&Key, &mut Mappings)| self.processes.get(key).map(|p| p.own_ms);
+        let mut waiting: Vec<_> = known.iter_mut().filter(|entry| due(entry) != entry.1.at_ms).collect();
+        waiting.sort_by_key(|(_, mappings)| mappings.look);
+        let until = Instant::now() + COUNTING;
+        for ((pid, start), mappings) in waiting {
+            let at_ms = self.processes.get(&(*pid, *start)).map(|p| p.own_ms);
+            *mappings = Mappings { count: processes::mappings(*pid, most), at_ms, look: self.looks };
+            if Instant::now() > until {
+                break;
+            }
+        }
+        self.mappings = known;
+        self.mappings.iter().map(|((pid, _), m)| m.count * (AREA + LINK * self.ancestors(*pid))).sum()
+    }
+
+    /// How many processes of the call stand above this one, itself included.
+    fn ancestors(&self, pid: u32) -> u64 {
+        let parent = |pid: u32| self.processes.range((pid, 0)..=(pid, u64::MAX)).next().map(|(_, p)| p.parent);
+        // Each step goes to an older process; the bound is for a pid used again between two reads.
+        let mut at = parent(pid);
+        let mut count = 1;
+        while let Some(above) = at
+            && above > 1
+            && count < self.processes.len() as u64
+        {
+            count += 1;
+            at = parent(above);
+        }
+        count
+    }
 }
 
-/// Every process but the launcher itself.
-fn pids() -> Vec<u32> {
-    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    entries.filter_map(|e| e.file_name().to_str()?.parse().ok()).filter(|pid| *pid != 1).collect()
-}
-
-fn process(pid: u32) -> Option<Process> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name may hold anything, so count from its closing parenthesis.
-    let fields: Vec<u64> = text.rsplit_once(')')?.1.split_whitespace().map(|f| f.parse().unwrap_or(0)).collect();
-    // Clock ticks are 10 ms in every Linux user interface (USER_HZ = 100).
-    let at = |n: usize| fields.get(n - 3).copied().unwrap_or(0) * 10;
-    Some(Process { start: fields.get(19).copied()?, own_ms: at(14) + at(15), waited_ms: at(16) + at(17) })
-}
-
-/// Anonymous and shared memory pages, in memory or swapped out, and the tables that map them; without files of the
-/// interpreter. (What no process would show is refused: `seccomp`, `view`.)
-fn resident(pid: u32) -> u64 {
-    let text = status(pid);
-    kib(&text, &["RssAnon:", "RssShmem:", "HugetlbPages:", "VmSwap:", "VmPTE:"]) * 1024
-}
-
-fn status(pid: u32) -> String {
-    let own = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    // A first thread that ended shows no memory of its own; the others still hold all of it.
-    if own.contains("RssAnon:") { own } else { of_another_thread(pid).unwrap_or(own) }
-}
-
-fn kib(text: &str, names: &[&str]) -> u64 {
-    let of = |line: &str| {
-        let rest = names.iter().find_map(|name| line.strip_prefix(name))?;
-        rest.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()
-    };
-    text.lines().filter_map(of).sum()
-}
-
-fn of_another_thread(pid: u32) -> Option<String> {
-    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
-    let texts = threads.flatten().filter_map(|t| std::fs::read_to_string(t.path().join("status")).ok());
-    texts.into_iter().find(|text| text.contains("RssAnon:"))
-}
-
-fn proportional(pid: u32) -> u64 {
-    let Ok(text) = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")) else { return resident(pid) };
-    let pages = kib(&text, &["Pss_Anon:", "Pss_Shmem:", "SwapPss:"]);
-    (pages + kib(&status(pid), &["HugetlbPages:", "VmPTE:"])) * 1024
+impl Shared {
+    /// One more look. Where processes ended, or came and went unseen, others may hold what these had written.
+    fn pass(&mut self, seen: &Seen, gone: bool) {
+        let all_there = self.newest.zip(seen.newest).is_some_and(|(before, now)| {
+            let made = seen.processes.keys().filter(|(pid, _)| (before + 1..=now).contains(pid)).count();
+            now.checked_sub(before).is_some_and(|number| number as usize == made)
+        });
+        if gone || !all_there {
+            let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
+            let elapsed = self.looked.elapsed().as_millis() as u64 + 1;
+            self.unseen = self.unseen.saturating_add(elapsed * cpus * UNSEEN_PER_MS);
+        }
+        self.newest = seen.newest;
+        self.looked = Instant::now();
+    }
 }

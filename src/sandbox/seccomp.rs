@@ -177,6 +177,12 @@ const SAMPLED: &[(i64, Rule)] = &[
     // Its pages stay when they are dropped from every mapping. Files in /tmp and /dev/shm do the same, and count.
     (libc::SYS_mmap, NotBoth { argument: 3, one: libc::MAP_SHARED as u32, other: libc::MAP_ANONYMOUS as u32 }),
     (libc::SYS_vmsplice, Errno(ENOSYS)), // one byte in a pipe holds 2 MiB
+    // Huge pages are off, because the sampler takes a page fault for 4 KiB: not to be turned on again.
+    (libc::SYS_prctl, NotOneOf { argument: 0, values: &[libc::PR_SET_THP_DISABLE as u32] }),
+    // Rule sets are memory of the kernel that no process shows. As where the kernel has none.
+    (libc::SYS_landlock_create_ruleset, Errno(ENOSYS)),
+    (libc::SYS_landlock_add_rule, Errno(ENOSYS)),
+    (libc::SYS_landlock_restrict_self, Errno(ENOSYS)),
 ];
 
 type Insn = libc::sock_filter;

@@ -154,6 +154,12 @@ pub fn tmpfs(options: &[(&str, String)], attributes: u64) -> Result<OwnedFd, Err
     Ok(adopt(mount as RawFd))
 }
 
+/// No transparent huge pages in this process and all it starts: PR_SET_THP_DISABLE.
+pub fn no_huge_pages() -> Result<(), Errno> {
+    // SAFETY: numbers only.
+    check(unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) }.into()).map(drop)
+}
+
 /// The limits of one process: setrlimit(2) on ourselves, outside a plan.
 pub fn default_sigpipe() {
     // SAFETY: SIG_DFL is a valid disposition; Rust's start-up had set SIG_IGN, which exec would keep.

@@ -75,7 +75,15 @@ pub const KERNEL: &[Row] = &[
     ("i386 calls", "seccomp", "P10", "int80_getpid", "[]", "SIGSYS", "ok|SIGSEGV"),
     ("x32 calls", "seccomp", "P10", "x32_getpid", "[]", "SIGSYS", "ok|ENOSYS"),
     ("a second filter on top", "seccomp", "P10", "seccomp_off", "[]", "EPERM", "box ok"),
-    ("a second ruleset on top", "landlock", "P10", "landlock_off", "[]", "ok|EINVAL", "none it narrows, as it may"),
+    (
+        "a second ruleset on top",
+        "landlock",
+        "P10",
+        "landlock_off",
+        "[]",
+        "@cgroup=ok|EINVAL @sampled=ENOSYS",
+        "none it narrows, as it may",
+    ),
     ("push a character", "session", "P9", "push_character", "[0]", "EPERM", "ENOTTY|EIO|ok"),
     ("linux console", "session", "P9", "linux_terminal", "[0]", "EPERM", "ENOTTY|EINVAL"),
     // No address family, no peer (P6).
@@ -277,6 +285,8 @@ pub const KERNEL: &[Row] = &[
     ("locked memory", "limits", "P16", "limit", r#"["RLIMIT_MEMLOCK"]"#, "ok:0|ok:65536|ok:1048576", "none differs"),
     ("queued messages", "limits", "P16", "limit", r#"["RLIMIT_MSGQUEUE"]"#, "ok:0", "none differs"),
     ("memory file", "cgroup", "P16", "memory_file", "[]", "@cgroup=ok @sampled=ENOSYS", "ok"),
+    ("huge pages turned on again", "cgroup", "P16", "huge_pages", "[]", "@cgroup=ok @sampled=EPERM", "ok"),
+    ("landlock rule set", "cgroup", "P16", "rule_set", "[]", "@cgroup=ok @sampled=ENOSYS", "ok"),
 ];
 
 /// Tool `esc:files` again: sockets that lie inside a read grant.

@@ -11,8 +11,10 @@ mod kernel;
 mod places;
 mod playground;
 mod probe;
+mod sampled;
 mod server;
 mod staggered;
+mod warm;
 
 pub use playground::{Ended, PYTHON, Playground, Who, finish, is_root, processes_of, skipped};
 
@@ -56,6 +58,7 @@ fn everything() -> Vec<(&'static str, &'static str, &'static str)> {
     rows.chain(calls::all().map(|c| (c.name, c.wall, c.promises)))
         .chain(crate::engines::cases().map(|c| (c.name, c.wall, c.promises)))
         .chain(judged::NAMES.iter().chain(staggered::NAMES).chain(places::NAMES).copied())
+        .chain(warm::NAMES.iter().chain(sampled::NAMES).copied())
         .collect()
 }
 

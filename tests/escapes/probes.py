@@ -584,6 +584,15 @@ def memory_file():
     os.close(os.memfd_create("probe"))
 
 
+def huge_pages():
+    syscall(157, 41, 0, 0, 0, 0)  # prctl(PR_SET_THP_DISABLE)
+
+
+def rule_set():
+    attr = (ctypes.c_uint64 * 1)(1)
+    os.close(call(444, ctypes.byref(attr), 8, 0))  # landlock_create_ruleset
+
+
 def raise_limit(which):
     import resource
     number = getattr(resource, which)

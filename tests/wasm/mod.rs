@@ -76,7 +76,8 @@ impl Workers for Plain {
             }
             let child = command.env_clear().stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a child");
             self.pids.lock().expect("pids").push(child.id());
-            let scratch = tempfile::tempdir().expect("scratch");
+            // Not in /tmp: where that is a tmpfs, a worker would take what others make there for its guest's.
+            let scratch = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("scratch");
             Ok(Box::new(PlainWorker { child, code, scratch }) as Box<dyn Worker>)
         })
     }

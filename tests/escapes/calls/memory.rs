@@ -114,4 +114,39 @@ pub const MEMORY: &[Call] = &[
         r#"{"mib":256}"#,
         "def work():\n    time.sleep(0.1)\n    hold = [bytearray(b'x') * (1 << 20) for _ in range(256)]\n    time.sleep(0.5)\n    say({'mib': len(hold)})\n    os._exit(0)\nthreading.Thread(target=work).start()\nctypes.CDLL(None).syscall(60, 0)\n"
     ),
+    call!(
+        "mappings",
+        "cgroup",
+        "P16",
+        r#"{"limits":{"memoryBytes":67108864}}"#,
+        0,
+        "ResourceLimitError: memoryBytes",
+        "",
+        r#"{"children":12}"#,
+        "libc = ctypes.CDLL(None)\nlibc.mmap.restype = ctypes.c_void_p\nlibc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]\nlibc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]\nat = libc.mmap(None, 4096 * 60000, 0, 0x22, -1, 0)\nfor page in range(0, 60000, 2):\n    libc.mprotect(at + 4096 * page, 4096, 1)\nfor _ in range(12):\n    if os.fork() == 0:\n        time.sleep(2)\n        os._exit(0)\ntime.sleep(1)\nsay({'children': 12})\n"
+    ),
+    // Each process has a link to every process above it, for each mapping that holds a page.
+    call!(
+        "mappings of a line of forks",
+        "cgroup",
+        "P16",
+        r#"{"limits":{"memoryBytes":268435456}}"#,
+        0,
+        "ResourceLimitError: memoryBytes",
+        "",
+        r#"{"deep":40}"#,
+        "libc = ctypes.CDLL(None)\nlibc.mmap.restype = ctypes.c_void_p\nlibc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]\nlibc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]\nn = 16000\nat = libc.mmap(None, 4096 * n, 3, 0x22, -1, 0)\nfor page in range(0, n, 2):\n    ctypes.memset(at + 4096 * page, 1, 1)\n    libc.mprotect(at + 4096 * page, 4096, 1)\nr, w = os.pipe()\nfor deep in range(40):\n    if os.fork():\n        os.close(w)\n        os.read(r, 1)\n        if deep == 0:\n            say({'deep': 40})\n        os._exit(0)\ntime.sleep(1)\nos._exit(0)\n"
+    ),
+    // Held still while its pages are counted, and let go again: all but what the tool had stopped itself.
+    call!(
+        "shared pages within the limit",
+        "cgroup",
+        "P16",
+        r#"{"limits":{"memoryBytes":134217728}}"#,
+        0,
+        r#"ok {"sum":240,"stopped":true}"#,
+        "",
+        r#"{"sum":240,"stopped":true}"#,
+        "hold = bytearray(b'x') * (60 << 20)\nasleep = os.fork()\nif asleep == 0:\n    os.kill(os.getpid(), signal.SIGSTOP)\n    os._exit(0)\nos.waitpid(asleep, os.WUNTRACED)\nr, w = os.pipe()\nps = []\nfor _ in range(4):\n    ps.append(os.fork())\n    if ps[-1] == 0:\n        n = sum(hold[at] == 120 for at in range(0, len(hold), 1 << 20))\n        time.sleep(0.3)\n        os.write(w, bytes([n]))\n        os._exit(0)\n[os.waitpid(p, 0) for p in ps]\nstate = open('/proc/%d/stat' % asleep).read().rsplit(')', 1)[1].split()[0]\nok = os.waitpid(asleep, os.WNOHANG | os.WCONTINUED) == (0, 0)\nsay({'sum': sum(os.read(r, 9)), 'stopped': ok and state == 'T'})\nos.kill(asleep, signal.SIGKILL)\n"
+    ),
 ];

@@ -1,0 +1,69 @@
+//! The call's processes held still for as long as their shared pages are counted: for `sampler`.
+//!
+//! Counting takes some 10 ms for each GiB of each process, and whoever runs meanwhile turns shared pages into pages
+//! of its own. One kill(2) stops all of them at once, also those that fork(2) is just making.
+
+use super::processes::{Key, Processes, Seen};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+/// Time for what runs in the kernel to come back from there, and stop: fork(2) takes some 10 ms for each GiB.
+const SETTLING: Duration = Duration::from_secs(1);
+/// Page faults that system calls under way may still take, 16 MiB. (fork(2) itself takes none.)
+const LATE_FAULTS: u64 = 4096;
+/// How often it is looked whether they still stand.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// While this lives, the call stands. A kernel timer can send a process SIGCONT all the same: `stands` tells.
+pub struct Standstill {
+    stopped_before: BTreeSet<Key>,
+    looked: Instant,
+    pub seen: Seen,
+}
+
+impl Standstill {
+    pub fn begin(before: &Processes, hurry: &mut impl FnMut() -> bool) -> Standstill {
+        let stopped = before.iter().filter(|(_, process)| process.state == 'T');
+        let stopped_before = stopped.map(|(key, _)| *key).collect();
+        // Every process of this namespace but ourselves, which is the call and nothing else.
+        let _ = kill(Pid::from_raw(-1), Signal::SIGSTOP);
+        let until = Instant::now() + SETTLING;
+        let mut standstill = Standstill { stopped_before, looked: Instant::now(), seen: Seen::now() };
+        let first = standstill.seen.faults();
+        while standstill.seen.processes.values().any(|process| matches!(process.state, 'R' | 'S'))
+            && standstill.seen.faults().saturating_sub(first) <= LATE_FAULTS
+            && Instant::now() < until
+            && !hurry()
+        {
+            std::thread::sleep(Duration::from_millis(1));
+            standstill.seen = Seen::now();
+        }
+        standstill
+    }
+
+    /// Whether the count so far holds. A process made meanwhile would have thinned out the shares of the others.
+    pub fn stands(&mut self, last: bool) -> bool {
+        if !last && self.looked.elapsed() < LOOK {
+            return true;
+        }
+        self.looked = Instant::now();
+        let now = Seen::now();
+        let late = now.faults().saturating_sub(self.seen.faults());
+        now.newest.is_some() && now.newest == self.seen.newest && late <= LATE_FAULTS
+    }
+}
+
+impl Drop for Standstill {
+    fn drop(&mut self) {
+        if self.stopped_before.is_empty() {
+            let _ = kill(Pid::from_raw(-1), Signal::SIGCONT);
+            return;
+        }
+        // What the tool had stopped itself stays stopped.
+        for key in Seen::now().processes.keys().filter(|key| !self.stopped_before.contains(key)) {
+            let _ = kill(Pid::from_raw(key.0 as i32), Signal::SIGCONT);
+        }
+    }
+}

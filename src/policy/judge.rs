@@ -8,19 +8,16 @@ use super::file::{Policy, Rule};
 use super::rules::NEVER;
 use super::verdict::{Narrower, Verdict, What, wall};
 use super::{Access, Grant};
-use crate::manifest::{Pattern, PatternShape, Site};
+use crate::manifest::{Language, Pattern, PatternShape, Site};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// Names that are run or obeyed later: nothing is written below a folder of such a name.
 const RUN_LATER: [&str; 5] = ["node_modules", ".venv", "venv", "site-packages", "__pycache__"];
 /// Endings that an interpreter would load from the script's own folder.
-const CODE: [&str; 20] = [
-    ".py",
-    ".pyc",
-    ".pth",
-    ".so",
-    ".pyd",
+const CODE: [&[&str]; 3] = [PYTHON, JAVASCRIPT, &[".wat"]];
+const PYTHON: &[&str] = &[".py", ".pyc", ".pth", ".so", ".pyd"];
+const JAVASCRIPT: &[&str] = &[
     ".js",
     ".mjs",
     ".cjs",
@@ -31,10 +28,9 @@ const CODE: [&str; 20] = [
     ".tsx",
     ".node",
     ".wasm",
-    ".wat",
-    "bunfig.toml",
     "package.json",
-    // Bun maps imports by them.
+    // Bun is told by them what to load, and maps imports by the last two.
+    "bunfig.toml",
     "tsconfig.json",
     "jsconfig.json",
 ];
@@ -328,14 +324,14 @@ impl<'a> Judge<'a> {
             return Some(format!("{} could load it as a module; give each tool a folder of its own", other.display()));
         }
         if ask.folder().starts_with(&self.site.folder)
-            && let Some(ending) = CODE.iter().find(|ending| says_ending(ask, ending))
+            && let Some(ending) = CODE.iter().copied().flatten().find(|ending| says_ending(ask, ending))
         {
             return Some(format!(
                 "files ending in `{ending}` beside the script could be written, and would be run later"
             ));
         }
         if ask.folder() == self.site.folder
-            && let Some(ending) = CODE.iter().find(|ending| could_end_in(ask, ending))
+            && let Some(ending) = CODE.iter().copied().flatten().find(|ending| could_end_in(ask, ending))
         {
             return Some(format!(
                 "a file ending in `{ending}` beside the script could be written, and would be run later; write into a folder of its own (`out/*`)"
@@ -345,12 +341,21 @@ impl<'a> Judge<'a> {
     }
 }
 
+/// How files end that a script of this language may load from below its own folder.
+pub fn code_of(language: Language) -> &'static [&'static str] {
+    match language {
+        Language::Python => PYTHON,
+        Language::Nodejs | Language::Bun => JAVASCRIPT,
+        Language::Wasm => &[],
+    }
+}
+
 /// Do the asked names make a module that this Python script would find by its name, before its own library?
 /// (Node and Bun look for bare names in `node_modules` only.)
 fn importable(ask: &Area, script: &Path) -> bool {
     let python = script.extension().is_some_and(|ending| ending == "py");
     let beside = script.parent();
-    let code = CODE.iter().any(|ending| could_end_in(ask, ending));
+    let code = CODE.iter().copied().flatten().any(|ending| could_end_in(ask, ending));
     python && code && (Some(ask.folder()) == beside || ask.folder().parent() == beside)
 }
 

@@ -7,7 +7,7 @@ use super::identity;
 use super::protocol::{Mount, Stage};
 use crate::fault::{Fault, Kind};
 use crate::manifest::Language;
-use crate::policy::{Access, Grant, Opening, Shape};
+use crate::policy::{self, Access, Grant, Opening, Shape};
 use crate::policy::{literal, name_matches};
 use crate::quantity::{MAX_SNAPSHOT_FILES, MAX_WRITABLE_ENTRIES};
 use nix::errno::Errno;
@@ -51,7 +51,7 @@ pub fn resolve(shape: &Shape, script: bool) -> Result<Resolved, Fault> {
                 check_mounts(path, &points)?;
                 if grant.access == Access::Write {
                     let own = path.starts_with(&shape.folder);
-                    check_writable(path, if own { code(shape.runtime.language) } else { &[] })?;
+                    check_writable(path, if own { policy::code_of(shape.runtime.language) } else { &[] })?;
                 }
                 if path.starts_with("/tmp") || path.starts_with("/dev/shm") {
                     masks.extend(specials(path)?);
@@ -332,29 +332,6 @@ fn specials(path: &Path) -> Result<Vec<PathBuf>, Fault> {
 /// A file by which tools or policies are made: no tool may write one.
 pub fn is_definition(name: &str) -> bool {
     name.ends_with(".tool.json") || crate::policy::is_policy_file(name)
-}
-
-/// How files end that a script of this language may load from below its own folder.
-fn code(language: Language) -> &'static [&'static str] {
-    match language {
-        Language::Python => &[".py", ".pyc", ".pyd", ".pth", ".so"],
-        Language::Nodejs | Language::Bun => &[
-            ".js",
-            ".mjs",
-            ".cjs",
-            ".jsx",
-            ".ts",
-            ".mts",
-            ".cts",
-            ".tsx",
-            ".node",
-            ".wasm",
-            "package.json",
-            "tsconfig.json",
-            "jsconfig.json",
-        ],
-        Language::Wasm => &[],
-    }
 }
 
 /// A writable tree must hold nothing through which a write reaches further, or that a later run executes: `code` are

@@ -8,7 +8,7 @@ use super::protocol::{Exited, FromLauncher, Killed, Setup, Stage, ToLauncher, re
 use super::sampler::Sampler;
 use super::scratch::Scratch;
 use super::view::View;
-use super::{Problem, cgroup, identity, landlock, namespaces, network, protocol, seccomp, sys, view};
+use super::{Problem, cgroup, identity, landlock, namespaces, network, processes, protocol, seccomp, sys, view};
 use crate::quantity::{Limit, MIB, SAMPLE_MS};
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
@@ -330,8 +330,10 @@ impl Launcher<'_> {
             }
             if killed.is_some() {
                 // All of the call at once: its pid 1 alone would first have to come to its turn among the others,
-                // which go on meanwhile. There is nobody else in this namespace but us.
-                let _ = kill(Pid::from_raw(-1), Signal::SIGKILL);
+                // which go on meanwhile.
+                if processes::signal_all(Signal::SIGKILL).is_err() {
+                    let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+                }
             }
         }
         self.reap(pid, killed, &mut sampler, scratch)

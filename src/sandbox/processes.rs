@@ -2,6 +2,9 @@
 //!
 //! The launcher is pid 1 of its own pid namespace, and everything else in its /proc is the call.
 
+use nix::errno::Errno;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use std::collections::BTreeMap;
 use std::io::Read;
 
@@ -27,6 +30,15 @@ pub struct Memory {
     pub pages: u64,
     /// Huge pages of the machine's pool, and the tables that map everything.
     pub own: u64,
+}
+
+/// Signals every process of this namespace but ourselves: the call and nothing else, since we are its pid 1. Anybody
+/// else would reach whoever they may, so nobody else may ask.
+pub fn signal_all(signal: Signal) -> Result<(), Errno> {
+    if std::process::id() != 1 {
+        return Err(Errno::EPERM);
+    }
+    kill(Pid::from_raw(-1), signal)
 }
 
 /// One look at all of the call.

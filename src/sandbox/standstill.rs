@@ -3,7 +3,7 @@
 //! Counting takes some 10 ms for each GiB of each process, and whoever runs meanwhile turns shared pages into pages
 //! of its own. One kill(2) stops all of them at once, also those that fork(2) is just making.
 
-use super::processes::{Key, Processes, Seen};
+use super::processes::{Key, Processes, Seen, signal_all};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::collections::BTreeSet;
@@ -27,8 +27,7 @@ impl Standstill {
     pub fn begin(before: &Processes, hurry: &mut impl FnMut() -> bool) -> Standstill {
         let stopped = before.iter().filter(|(_, process)| process.state == 'T');
         let stopped_before = stopped.map(|(key, _)| *key).collect();
-        // Every process of this namespace but ourselves, which is the call and nothing else.
-        let _ = kill(Pid::from_raw(-1), Signal::SIGSTOP);
+        let _ = signal_all(Signal::SIGSTOP);
         let until = Instant::now() + SETTLING;
         let mut standstill = Standstill { stopped_before, looked: Instant::now(), seen: Seen::now() };
         let first = standstill.seen.faults();
@@ -58,7 +57,7 @@ impl Standstill {
 impl Drop for Standstill {
     fn drop(&mut self) {
         if self.stopped_before.is_empty() {
-            let _ = kill(Pid::from_raw(-1), Signal::SIGCONT);
+            let _ = signal_all(Signal::SIGCONT);
             return;
         }
         // What the tool had stopped itself stays stopped.

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// (name, wall, promises) of the tests below.
 pub const NAMES: &[(&str, &str, &str)] = &[("sixty children write what they share, all at once", "cgroup", "P15 P16")];
@@ -88,12 +88,10 @@ fn children_that_write_what_they_share_end_at_the_limit() {
             read.out,
             read.error()
         );
-        let started = Instant::now();
         let (most, ended) = written(&script, || playground.call("esc:cow", r#"{"n": 9}"#, &[]));
         let (kind, message) = ended.error();
         assert!(kind == "ResourceLimitError" && message.contains("memoryBytes"), "{kind}: {message}");
         assert!(most <= LIMIT, "{}: the children alone wrote {} MiB", ended.counted(), most / MIB);
-        assert!(started.elapsed() < Duration::from_secs(12), "{:?}", started.elapsed());
         playground.assert_quiet("cow");
     }
 }
@@ -103,11 +101,12 @@ fn children_that_write_what_they_share_end_at_the_limit() {
 fn children_outside_write_all() {
     let playground = Playground::new(Who::User, "/var/tmp");
     let script = playground.path("control.py");
-    std::fs::write(&script, SCRIPT.replace("range(60)", "range(4)").replace("sleep(write)", "sleep(0.2)")).unwrap();
+    std::fs::write(&script, SCRIPT.replace("range(60)", "range(4)")).unwrap();
     let (most, ended) = written(&script, || {
         let mut command = playground.outside(PYTHON);
         command.args(["-s", "-E", "-B"]).arg(&script);
-        finish(command, br#"{"n": 1}"#)
+        // Each waits so many seconds for the others.
+        finish(command, br#"{"n": 4}"#)
     });
     assert_eq!(serde_json::from_slice::<Value>(&ended.stdout).unwrap_or_default(), 4, "{}", ended.stderr);
     assert!(most > 2 * LIMIT, "{} MiB", most / MIB);

@@ -49,11 +49,12 @@ pub fn examine(
     rules: Option<Rules>,
     stricter: Option<Schema>,
 ) -> Vec<File> {
-    look(tools, scripts, paths, rules, stricter).0
+    look(&registry::Registry::new(), tools, scripts, paths, rules, stricter).0
 }
 
-/// The same, with the tools that were found.
+/// The same, with the tools that were found. `registry`: an empty one, which may know where tools wrote before.
 fn look(
+    registry: &registry::Registry,
     tools: &[PathBuf],
     scripts: &[PathBuf],
     paths: &[PathBuf],
@@ -69,7 +70,6 @@ fn look(
             folders.push(folder.unwrap_or(given).to_path_buf());
         }
     }
-    let registry = registry::Registry::new();
     if let Some((policies, machine)) = &rules {
         registry.answers_to(policies.clone(), machine.clone());
     }
@@ -123,7 +123,9 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         (policies, machine)
     });
     let stricter = host::manifest_schema(settings)?;
-    let (mut files, tools) = look(&settings.tools, &settings.scripts, &paths, rules, stricter);
+    let registry = registry::Registry::new();
+    host::tell_ledger(settings, &registry)?;
+    let (mut files, tools) = look(&registry, &settings.tools, &settings.scripts, &paths, rules, stricter);
     if !args.paths.is_empty() && paths.is_empty() {
         // Only policies were named; the tools are what those speak of.
         files.clear();

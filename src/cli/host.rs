@@ -39,7 +39,7 @@ pub fn registry(
 }
 
 /// Where tools could write in earlier calls: nothing in there is loaded.
-fn tell_ledger(settings: &Settings, registry: &registry::Registry) -> anyhow::Result<()> {
+pub fn tell_ledger(settings: &Settings, registry: &registry::Registry) -> anyhow::Result<()> {
     let Some(log) = &settings.audit_log else { return Ok(()) };
     let ledger = service::ledger::read(log)
         .map_err(|why| Refusal::new(Exit::Host, format!("where tools wrote before is not known: {why}")))?;

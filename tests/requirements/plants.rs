@@ -1,7 +1,7 @@
 //! P3, P5, P19: what a tool leaves in a folder that it may write never becomes a tool: not when the
 //! operator takes the tool away, not at a reload. (A folder that it fills: `registry/scan.rs`.)
 
-use super::{as_everyone, call, fits, has, tool};
+use super::{as_everyone, call, cli, fits, has, tool};
 use crate::escapes::{Playground, Server};
 use serde_json::{Value, json};
 use std::fs;
@@ -56,6 +56,8 @@ fn what_a_tool_wrote_is_no_tool_when_the_writer_is_gone() {
         let kept = fs::read(&manifest).unwrap();
         fs::remove_file(&manifest).unwrap();
         unknown(&playground, "without the writer's manifest");
+        let checked = String::from_utf8(cli(&playground, &["check"]).stdout).unwrap();
+        assert!(checked.contains("could write in an earlier call, and a tool cannot make tools"), "{who:?}: {checked}");
         fs::write(&manifest, &kept).unwrap();
         fs::remove_file(playground.path("sandbox-policies/writer.policy.toml")).unwrap();
         unknown(&playground, "without the writer's policy");

@@ -10,7 +10,6 @@ use crate::registry;
 use crate::service::Service;
 use crate::service::runlog::Level;
 use crate::transport::mcp;
-use std::convert::Infallible;
 use std::process::ExitCode;
 use std::sync::Arc;
 use tokio::signal::unix::{SignalKind, signal};
@@ -47,7 +46,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
                 let _ = serving.await;
                 anyhow::Ok(signal)
             }
-            never = kept_up(settings, service) => match never {},
+            failed = kept_up(settings, service) => Err(failed.into()),
         }
     });
     // A thread may still wait for standard input; nothing of a call is left.
@@ -55,8 +54,9 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     ended
 }
 
-/// Keeps what tools need ready ahead of their calls, and reads tools and policies anew at each HUP.
-async fn kept_up(settings: &Settings, service: Arc<Service>) -> Infallible {
+/// Keeps what tools need ready ahead of their calls, and reads tools and policies anew at each HUP. Ends only where
+/// that fails in us: then nobody knows which rules hold, and the server ends.
+async fn kept_up(settings: &Settings, service: Arc<Service>) -> Refusal {
     // One that comes during a reload is not lost: it is one more reload.
     let mut hangups = signal(SignalKind::hangup()).ok();
     loop {
@@ -72,6 +72,8 @@ async fn kept_up(settings: &Settings, service: Arc<Service>) -> Infallible {
         };
         preparing.abort();
         let (settings, service) = (settings.clone(), service.clone());
-        let _ = tokio::task::spawn_blocking(move || host::reload(&settings, &service)).await;
+        if let Err(why) = tokio::task::spawn_blocking(move || host::reload(&settings, &service)).await {
+            return Refusal::new(Exit::Host, format!("the reload failed in toolhost itself; please report it: {why}"));
+        }
     }
 }

@@ -112,7 +112,10 @@ fn cause(signal: i32) -> &'static str {
 
 /// Adds the tail of stderr, which is what mends most scripts (Q27); `silent` where there is none.
 fn told(mut fault: Fault, logs: &[String], silent: &str) -> Fault {
-    let tail = tail(logs);
+    // What our own shim said there is the message.
+    let said = format!("toolhost: {}", fault.message);
+    let logs: Vec<String> = logs.iter().filter(|line| **line != said).cloned().collect();
+    let tail = tail(&logs);
     if tail.is_empty() {
         fault.details = fault.details.or_else(|| Some(silent.to_owned()).filter(|words| !words.is_empty()));
     } else {
@@ -243,6 +246,8 @@ mod tests {
         let fault = fault_of(Ending::BadOutput { reason: "stdout is empty".into(), head: String::new() }, &[]);
         assert_eq!(fault.details, None, "said once");
         assert!(fault_of(Ending::Exited { code: 1 }, &[]).details.is_some_and(|mend| mend.contains("print there why")));
+        let ours = fault_of(Ending::Raised { message: "it is nan".into() }, &["debug", "", "toolhost: it is nan"]);
+        assert_eq!(ours.details.as_deref(), Some("debug"), "said once");
         let crash = fault_of(Ending::Signalled { signal: 11 }, &[]).details;
         assert!(crash.is_some_and(|cause| cause.contains("native code")));
         assert_eq!(fault_of(Ending::Cancelled, &[]).kind, Kind::CancelledError);

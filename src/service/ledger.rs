@@ -10,7 +10,7 @@ use nix::fcntl::OFlag;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -69,8 +69,14 @@ fn open(path: &Path, how: &mut OpenOptions) -> io::Result<File> {
 }
 
 fn entries(file: File) -> io::Result<BTreeSet<Entry>> {
+    if file.metadata()?.len() > LONGEST {
+        // What stood behind would be trusted again.
+        return Err(io::Error::other(format!(
+            "it is longer than {LONGEST} bytes; take away the lines of what is gone"
+        )));
+    }
     let mut found = BTreeSet::new();
-    for line in BufReader::new(file.take(LONGEST)).split(b'\n') {
+    for line in BufReader::new(file).split(b'\n') {
         if let Ok(entry) = serde_json::from_slice(&line?) {
             found.insert(entry);
         }
@@ -80,4 +86,27 @@ fn entries(file: File) -> io::Result<BTreeSet<Entry>> {
 
 fn beside(log: &Path) -> PathBuf {
     log.parent().unwrap_or(Path::new(".")).join(LEDGER)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn what_cannot_be_read_whole_is_not_taken_for_nothing() {
+        let folder = tempfile::tempdir().expect("folder");
+        let (log, path) = (folder.path().join("audit.jsonl"), folder.path().join(LEDGER));
+        assert_eq!(read(&log), Ok(BTreeSet::new()), "nothing was written yet");
+        std::fs::write(&path, "\n{\"tree\":\"/t/out\",\"tool\":\"a:x@1.0.0\"}\n{\"tree\":\"/t/o").expect("written");
+        let mode = |mode| std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).expect("mode");
+        mode(0o600);
+        let known = Entry { tree: "/t/out".into(), tool: "a:x@1.0.0".to_owned() };
+        assert_eq!(read(&log), Ok(BTreeSet::from([known])), "the control; half a line is none");
+        mode(0o666);
+        assert!(read(&log).is_err_and(|why| why.contains("others may write it")));
+        mode(0o600);
+        File::options().write(true).open(&path).and_then(|file| file.set_len(LONGEST + 1)).expect("longer");
+        assert!(read(&log).is_err_and(|why| why.contains("longer than")));
+    }
 }

@@ -47,14 +47,14 @@ impl Executor for Fake {
             let mut logs = Vec::new();
             let input = call.input;
             let ending = match name.as_str() {
-                "echo" => Ending::Answered(json!({"received_message": input["message"]})),
-                "whole" => Ending::Answered(input),
+                "echo" => Ending::answer(&json!({"received_message": input["message"]})),
+                "whole" => Ending::answer(&input),
                 "user" => {
                     tokio::time::sleep(Duration::from_millis(input["delay"].as_u64().unwrap_or(0))).await;
-                    Ending::Answered(json!({"user": context.user, "n": input["n"]}))
+                    Ending::answer(&json!({"user": context.user, "n": input["n"]}))
                 }
-                "text" => Ending::Answered(json!("plain \u{202e}text")),
-                "list" => Ending::Answered(json!([1, 2])),
+                "text" => Ending::answer(&json!("plain \u{202e}text")),
+                "list" => Ending::answer(&json!([1, 2])),
                 "long_running" => {
                     tokio::time::sleep(Duration::from_millis(limit_ms)).await;
                     Ending::TimedOut { limit_ms }
@@ -66,7 +66,7 @@ impl Executor for Fake {
                 }
                 "panics" => panic!("the executor has a bug"),
                 "over" => Ending::OverLimit { limit: quantity::Limit::MemoryBytes, allowed: 209_715_200 },
-                "source" => Ending::Answered(json!({"source": source})),
+                "source" => Ending::answer(&json!({"source": source})),
                 other => Ending::Raised { message: format!("no such fake: {other}") },
             };
             let _ = events.send(executor::Event::Log("live line".into()));

@@ -17,7 +17,7 @@ use toolhost::service::{Arguments, CallRequest, ToolServiceRequest, ToolServiceR
 async fn a_success_has_every_field_of_the_outcome_and_no_error() {
     let world = world();
     let report = world.call("fake:echo", json!({"message": "hi"})).await;
-    let json = report.json();
+    let json = json!(report);
     let keys: Vec<&str> = json.as_object().unwrap().keys().map(String::as_str).collect();
     let expected =
         ["id", "tool", "version", "success", "outputData", "logs", "usage", "walls", "denials", "artifacts", "digests"];
@@ -60,8 +60,8 @@ async fn each_failure_has_its_type_and_leaves_one_record() {
         let report = world.call(tool, arguments.clone()).await;
         let error = report.error.as_ref().unwrap_or_else(|| panic!("{tool} {arguments} should fail"));
         assert_eq!(error.kind, *kind, "{tool} {arguments}: {error:?}");
-        assert!(!report.success && report.output_data.is_none());
-        let json = report.json();
+        assert!(!report.success && report.output().is_none());
+        let json = json!(report);
         assert_eq!(json["error"]["type"], kind.to_string());
         assert!(json["error"]["origin"].is_string() && json["error"]["retryable"].is_boolean());
         assert!(!json.to_string().contains(world.root().to_str().unwrap()), "no host path: {json}");
@@ -106,14 +106,14 @@ async fn the_seeds_examples_hold_and_the_envelope_is_the_outcome() {
     let echo = json!({"scriptPath": "examples/echo.py", "inputData": {"message": "hello from agent"}});
     let report = world.call("core:execute-python-script", echo).await;
     assert!(report.success, "{report:?}");
-    assert_eq!(report.output_data, Some(json!({"received_message": "hello from agent"})));
-    assert_eq!(report.answer()["outputData"], json!({"received_message": "hello from agent"}));
+    assert_eq!(report.output(), Some(json!({"received_message": "hello from agent"})));
+    assert_eq!(json!(report.envelope())["outputData"], json!({"received_message": "hello from agent"}));
     assert_eq!(report.walls.len(), 1, "what stood below the method is told");
     assert!(report.digests.confinement.is_some() && report.digests.script.is_some());
 
     let slow = json!({"scriptPath": "examples/long_running.py", "inputData": {}, "timeoutMs": 100});
     let report = world.call("core:execute-python-script", slow).await;
-    let envelope = report.answer();
+    let envelope = json!(report.envelope());
     assert_eq!(envelope["success"], false);
     assert_eq!(envelope["error"]["type"], "TimeoutError");
     assert_eq!(envelope["error"]["message"], "Script execution timed out.");
@@ -137,7 +137,7 @@ async fn the_seeds_examples_hold_and_the_envelope_is_the_outcome() {
 async fn run_code_brings_its_source_and_nothing_else() {
     let world = world();
     let report = world.call("core:run-code", json!({"language": "python", "code": "print(1)"})).await;
-    assert_eq!(report.output_data, Some(json!({"source": "print(1)"})), "{report:?}");
+    assert_eq!(report.output(), Some(json!({"source": "print(1)"})), "{report:?}");
     let seen = world.fake.seen.lock().unwrap();
     assert!(seen[0].shape.grants.is_empty() && seen[0].shape.script.is_none());
 }
@@ -199,7 +199,7 @@ async fn the_record_tells_what_a_past_call_could_touch() {
 async fn secrets_and_control_characters_stay_out_of_records_and_details() {
     let world = world();
     let report = world.call("fake:fails", json!({"token": "hunter2-very-secret"})).await;
-    let json = report.json().to_string();
+    let json = json!(report).to_string();
     let details = report.error.unwrap().details.unwrap();
     assert!(!json.contains("hunter2") && details.contains("bad token ***"), "{details}");
     assert!(!details.contains('\u{1b}') && details.contains("Traceback"), "{details}");
@@ -222,7 +222,7 @@ async fn text_values_are_converted_and_json_text_is_read_strictly() {
         ..request("fake:whole", Value::Null)
     };
     let report = world.service.call(strings(&[("timeoutMs", "30000"), ("inputData", "{\"a\": [1]}")])).await;
-    assert_eq!(report.output_data, Some(json!({"timeoutMs": 30000, "inputData": {"a": [1]}})), "{:?}", report.error);
+    assert_eq!(report.output(), Some(json!({"timeoutMs": 30000, "inputData": {"a": [1]}})), "{:?}", report.error);
     let error = world.service.call(strings(&[("timeoutMs", "abc")])).await.error.unwrap();
     assert!(error.message.contains("Input parameter 'timeoutMs' must be an integer."), "{}", error.message);
     let text =
@@ -260,7 +260,7 @@ async fn services_of_an_embedding_program_are_called_by_name() {
         executors.methods.register_sync("Greeter", "boom", |_| panic!("a bug in a service"));
     });
     let report = world.call("app:greet", json!({"who": "alice"})).await;
-    assert_eq!(report.output_data, Some(json!({"hello": "alice"})), "{:?}", report.error);
+    assert_eq!(report.output(), Some(json!({"hello": "alice"})), "{:?}", report.error);
     assert_eq!(world.call("app:bad", json!({})).await.error.unwrap().kind, Kind::DependencyError);
     assert_eq!(world.call("app:none", json!({})).await.error.unwrap().kind, Kind::ServiceError);
     assert_eq!(world.call("app:boom", json!({})).await.error.unwrap().kind, Kind::InternalError);
@@ -276,7 +276,7 @@ impl Executor for XEcho {
             if call.input["wait"] == true {
                 std::future::pending::<()>().await;
             }
-            Ok(crate::common::outcome(Ending::Answered(call.input), Vec::new()))
+            Ok(crate::common::outcome(Ending::answer(&call.input), Vec::new()))
         })
     }
 }
@@ -293,7 +293,7 @@ async fn a_tool_of_this_process_comes_and_goes_with_its_handler() {
     let kind = |report: toolhost::service::Report| report.error.map(|fault| fault.kind);
     assert_eq!(kind(world.call("app:late", json!({})).await), Some(Kind::ToolNotFoundError), "the control");
     world.service.register(definition("app:late"), "x-late", Arc::new(XEcho)).unwrap();
-    assert_eq!(world.call("app:late", json!({"a": 1})).await.output_data, Some(json!({"a": 1})));
+    assert_eq!(world.call("app:late", json!({"a": 1})).await.output(), Some(json!({"a": 1})));
     let fault = world.service.register(definition("app:other"), "x-late", Arc::new(XEcho)).unwrap_err();
     assert!(fault.message.contains("there is a handler of type 'x-late'"), "{}", fault.message);
     assert!(world.service.register(definition("nonamespace"), "x-none", Arc::new(XEcho)).is_err());
@@ -318,7 +318,7 @@ async fn a_new_handler_type_needs_no_change_here() {
         fs::write(root.join("tool-defs/y.tool.json"), other.to_string()).unwrap();
         executors.extensions.insert("x-echo".into(), Arc::new(XEcho));
     });
-    assert_eq!(world.call("app:x", json!({"a": 1})).await.output_data, Some(json!({"a": 1})));
+    assert_eq!(world.call("app:x", json!({"a": 1})).await.output(), Some(json!({"a": 1})));
     assert_eq!(world.call("app:y", json!({})).await.error.unwrap().kind, Kind::CapabilityError);
     let started = Instant::now();
     let error = world.call("app:x", json!({"wait": true})).await.error.unwrap();
@@ -493,8 +493,8 @@ async fn a_call_that_gets_less_says_so_in_its_report_and_its_record() {
     let report = world.call("u:eager", json!({"message": 1})).await;
     let told = ["narrowed: write out/** is not granted in full", "clamped: timeoutMs asked 20000, gets 5000"];
     assert!(report.success, "{report:?}");
-    assert_eq!(report.json()["notes"], json!(told));
-    assert!(!report.json().to_string().contains("policy.toml"), "no place for a caller");
+    assert_eq!(json!(report)["notes"], json!(told));
+    assert!(!json!(report).to_string().contains("policy.toml"), "no place for a caller");
     let record = &world.records()[0];
     assert_eq!(record["notes"][0], told[0]);
     let clamp = record["notes"][1].as_str().unwrap();
@@ -507,7 +507,7 @@ async fn a_call_that_gets_less_says_so_in_its_report_and_its_record() {
     assert!(report.notes.contains(&"clamped: timeoutMs asked 25000, gets 5000".to_owned()), "{:?}", report.notes);
     assert!(report.notes.iter().any(|note| note.contains("u:eager@1.0.0 names this script")), "{:?}", report.notes);
     assert_eq!(world.records()[1]["notes"].as_array().unwrap().len(), report.notes.len());
-    let plain = world.call("fake:echo", json!({"message": 1})).await.json();
+    let plain = json!(world.call("fake:echo", json!({"message": 1})).await);
     assert!(plain.get("notes").is_none(), "nothing to say, nothing said");
 }
 
@@ -643,7 +643,7 @@ async fn a_script_run_by_path_keeps_the_secrets_of_the_manifests_that_name_it() 
     let world = world_with(|root, _| runner(root));
     // It fails, and its last words are its token.
     let report = world.call("u:run", run_of("examples/fails.py")).await;
-    let told = report.json().to_string();
+    let told = json!(report).to_string();
     assert!(told.contains("bad token ***") && !told.contains("-secret"), "{told}");
     // One that nobody names has no secret but its environment; one that is not there keeps all to itself.
     for (script, shown) in [

@@ -96,7 +96,7 @@ async fn parts_come_in_order_and_then_one_end() {
     assert_eq!(once.iter().map(|reply| reply.response.as_str()).collect::<Vec<_>>(), [r#"{"n":1}"#]);
     // Whoever does not want the parts gets the answer.
     let report = world.service.call(crate::common::request("streams:stream", json!({"n": 5}))).await;
-    assert_eq!(report.output_data, Some(json!("all")));
+    assert_eq!(report.output(), Some(json!("all")));
 }
 
 #[tokio::test]

@@ -80,7 +80,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         Err(signal) => {
             words::complain("toolhost: interrupted; the call was cancelled");
             if args.json {
-                words::say_json(&Report::of_fault(id, &args.tool, service::format::cancelled()).json());
+                words::say_json(&Report::of_fault(id, &args.tool, service::format::cancelled()));
             }
             Ok(signal)
         }
@@ -176,7 +176,7 @@ fn told(args: &Args, report: &Report) -> ExitCode {
         words::complain(&format!("{}: {}", report.tool, report.notes.join("; ")));
     }
     if args.json {
-        words::say_json(&report.json());
+        words::say_json(report);
     } else if let Some(output) = &report.output_data {
         words::say_json(output);
     }

@@ -80,7 +80,7 @@ pub fn main() -> ExitCode {
         let unknown = || Refusal::new(Exit::Host, format!("{error:#}"));
         let refusal = error.downcast_ref::<Refusal>().cloned().unwrap_or_else(unknown);
         if let Some(tool) = call {
-            words::say_json(&call::not_begun(&tool, refusal.fault()).json());
+            words::say_json(&call::not_begun(&tool, refusal.fault()));
         }
         refusal.exit.into()
     });

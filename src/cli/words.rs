@@ -3,8 +3,10 @@
 //! For: every verb. In: text that may come from anywhere. Out: the same, with nothing a terminal would
 //! obey. Never: a panic because the other end of a pipe is gone.
 
+use crate::manifest::json::Indented;
 use crate::manifest::text;
-use serde_json::Value;
+use serde::Serialize;
+use serde_json::json;
 use std::io::{self, IsTerminal, Write};
 
 /// Lines for the person, on standard error.
@@ -25,13 +27,13 @@ pub fn show(text: &[u8]) {
 }
 
 /// One JSON value on standard output: compact for a program, indented for a person.
-pub fn say_json(value: &Value) {
-    let mut out = io::stdout().lock();
-    let json = if io::stdout().is_terminal() {
-        serde_json::to_string_pretty(value).unwrap_or_else(|_| value.to_string())
-    } else {
-        value.to_string()
+pub fn say_json(value: &impl Serialize) {
+    let terminal = io::stdout().is_terminal();
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    let json = serde_json::to_string(value).unwrap_or_else(|e| json!({"error": e.to_string()}).to_string());
+    let _ = match terminal {
+        true => writeln!(out, "{}", text::Visible(Indented(&json))),
+        false => writeln!(out, "{}", text::Visible(&json)),
     };
-    let _ = writeln!(out, "{}", text::escaped_json(&json));
     let _ = out.flush();
 }

@@ -5,7 +5,6 @@
 
 use super::Ending;
 use crate::manifest::{self, json};
-use serde_json::Value;
 
 /// How many bytes of a bad output are shown.
 const HEAD_BYTES: usize = 200;
@@ -51,26 +50,22 @@ fn judge(what: &str, bytes: &[u8], truncated: bool) -> Ending {
         let verb = if what == "stdout" { "print" } else { "return" };
         return bad(format!("{what} is empty; {verb} a single JSON value (null if there is nothing to say)"));
     }
-    match parse(text) {
-        Ok(value) => Ending::Answered(value),
+    match json::compact(text.as_bytes()) {
+        Ok(answer) => Ending::Answered(answer),
         Err(error) => bad(explain(what, text, &error)),
     }
-}
-
-/// The one place where an answer is parsed: strict, so that no key is lost and no number changes its value.
-fn parse(text: &str) -> Result<Value, manifest::Problem> {
-    json::parse(text.as_bytes(), json::Dialect::Strict).map(|document| document.value)
 }
 
 /// Why `text` is not one JSON value, with the mend.
 fn explain(what: &str, text: &str, problem: &manifest::Problem) -> String {
     let must = format!("{what} must be a single JSON value");
-    let first = first_value(text);
-    if let Some((value, rest)) = &first {
-        if first_value(rest).is_some_and(|(_, more)| value.is_object() || value.is_array() || more.trim().is_empty()) {
+    let first = json::leading(text);
+    if let Some((begins, rest)) = &first {
+        let container = matches!(begins, b'{' | b'[');
+        if json::leading(rest).is_some_and(|(_, more)| container || more.trim().is_empty()) {
             return format!("{must}; found more than one — collect them in one list, or {MEND}");
         }
-        if value.is_object() || value.is_array() {
+        if container {
             return format!("{must}; found {} bytes after it — {MEND}", rest.trim().len());
         }
     }
@@ -89,11 +84,6 @@ fn explain(what: &str, text: &str, problem: &manifest::Problem) -> String {
     format!("{must}; not JSON at line {line}, column {column} — {MEND}")
 }
 
-/// The first whole value of `text`, and what follows it.
-fn first_value(text: &str) -> Option<(Value, &str)> {
-    json::leading(text, json::Dialect::Strict)
-}
-
 /// Bytes before a document that starts at a line start, or at the first brace or bracket, and
 /// reaches to the end. Bounded: at most `MAX_TRIES` starts are tried.
 fn stray_before(text: &str) -> Option<usize> {
@@ -102,10 +92,9 @@ fn stray_before(text: &str) -> Option<usize> {
     let mut candidates: Vec<usize> = starts.take(MAX_TRIES / 2).chain(braces.take(MAX_TRIES / 2)).collect();
     candidates.sort_unstable();
     candidates.dedup();
-    candidates
-        .into_iter()
-        .filter(|at| *at > 0)
-        .find(|at| text.get(*at..).is_some_and(|rest| !rest.trim().is_empty() && parse(rest).is_ok()))
+    candidates.into_iter().filter(|at| *at > 0).find(|at| {
+        text.get(*at..).is_some_and(|rest| !rest.trim().is_empty() && json::compact(rest.as_bytes()).is_ok())
+    })
 }
 
 /// The first bytes, with everything that is not plain text escaped.
@@ -152,7 +141,7 @@ mod tests {
         for (text, value) in
             [("{\"a\":1}\n", json!({"a":1})), (" [1, 2] ", json!([1, 2])), ("\"x\"", json!("x")), ("null", json!(null))]
         {
-            assert_eq!(judge_output(text.as_bytes(), false), Ending::Answered(value));
+            assert_eq!(judge_output(text.as_bytes(), false), Ending::answer(&value));
         }
     }
 

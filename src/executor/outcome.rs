@@ -1,5 +1,6 @@
 //! How a tool ended. The endings are matched without a catch-all.
 
+use crate::manifest::json::Text;
 use crate::quantity::Limit;
 pub use crate::sandbox::Stood;
 use serde::{Deserialize, Serialize};
@@ -8,7 +9,7 @@ use serde_json::Value;
 #[derive(Clone, Debug, PartialEq)]
 pub enum Ending {
     /// Exit status 0 and exactly one JSON document, or a function's return value.
-    Answered(Value),
+    Answered(Text),
     /// Exit status other than 0.
     Exited {
         code: i32,
@@ -36,8 +37,18 @@ pub enum Ending {
         message: String,
     },
     Cancelled,
-    /// A service method returned an envelope: the envelope is the outcome (Q14).
-    Envelope(Value),
+    /// A service method returned an envelope: the envelope is the outcome (Q14). `told`: it, without its `outputData`.
+    Envelope {
+        told: Value,
+        output: Option<Text>,
+    },
+}
+
+impl Ending {
+    /// An answer that is at hand as a value.
+    pub fn answer(value: &Value) -> Ending {
+        Ending::Answered(Text::from(value))
+    }
 }
 
 /// The walls of one launcher or worker: found out once, told with each of its calls.

@@ -1,16 +1,20 @@
 //! JSON as the house reads it: strict, bounded, with places.
 //!
 //! For: manifests (`Commented`), arguments and script output (`Strict`). In: bytes.
-//! Out: one `Document`, or the one `Problem` that made it unreadable.
+//! Out: one `Document`, or one compact `Text`, or the one `Problem` that made it unreadable.
 //! Never: recursion, a silent repair, a duplicate key, a number that would change its value.
 //!
 //! serde_json is not used to parse: it lets the last of two equal keys win, and it forgets places.
 
 use super::{Code, Problem, Severity};
 use crate::quantity::MAX_JSON_DEPTH;
-use serde_json::{Map, Number, Value};
+use serde_json::{Map, Value};
 
 mod place;
+mod scalars;
+mod text;
+
+pub use text::{Indented, Text, TooMuch};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
@@ -51,11 +55,21 @@ pub fn parse(bytes: &[u8], dialect: Dialect) -> Result<Document<'_>, Problem> {
     Ok(Document { value, notes, text })
 }
 
-/// The value that `text` starts with, and what follows it: to say what is wrong with a text that is not one document.
-pub fn leading(text: &str, dialect: Dialect) -> Option<(Value, &str)> {
-    let mut parser = Parser::new(text, dialect);
-    let value = parser.one().ok()?;
-    Some((value, text.get(parser.at..)?))
+/// Exactly one strict document as compact text. No tree of it is made: that can be forty times as large (P17).
+pub fn compact(bytes: &[u8]) -> Result<Text, Problem> {
+    let text = decode(bytes)?;
+    let mut parser = Parser::copying(text);
+    parser.document()?;
+    Text::from_checked(parser.copied()).ok_or_else(|| parser.fail(0, "this is not one JSON value"))
+}
+
+/// The first byte of the value that `text` starts with, and what follows it: to say what is wrong with a text that
+/// is not one document.
+pub fn leading(text: &str) -> Option<(u8, &str)> {
+    let mut parser = Parser::copying(text);
+    parser.one().ok()?;
+    let rest = text.get(parser.at..)?;
+    Some((parser.copied().bytes().next()?, rest))
 }
 
 /// UTF-8 without its byte order mark.
@@ -84,6 +98,9 @@ fn line_and_column(text: &str, offset: usize) -> (usize, usize) {
     (line, before.get(start..).unwrap_or_default().chars().count() + 1)
 }
 
+/// Two readers would take two different members: that is how a check is got around.
+const TWICE: &str = "this member name stands twice in one object: keep one";
+
 /// `/` and `~` as a JSON pointer writes them.
 pub fn escape_segment(segment: &str) -> String {
     segment.replace('~', "~0").replace('/', "~1")
@@ -91,9 +108,10 @@ pub fn escape_segment(segment: &str) -> String {
 
 /// A container that is still open.
 enum Frame {
-    Array(Vec<Value>),
+    /// Its items, and how many there were.
+    Array(Vec<Value>, usize),
     /// The member name in hand, between `"name":` and its value.
-    Object(Map<String, Value>, Option<String>),
+    Object(Map<String, Value>, Option<String>, text::Names),
 }
 
 pub(crate) struct Parser<'a> {
@@ -102,6 +120,8 @@ pub(crate) struct Parser<'a> {
     at: usize,
     dialect: Dialect,
     stack: Vec<Frame>,
+    /// Where what is read is written to, without white space; the values themselves are then not kept.
+    copy: Option<String>,
     /// How many, and where the first one is.
     comments: (usize, usize),
     trailing_commas: (usize, usize),
@@ -114,7 +134,24 @@ impl<'a> Parser<'a> {
 
     fn starting_at(text: &'a str, at: usize, dialect: Dialect) -> Parser<'a> {
         let none = (0, 0);
-        Parser { text, bytes: text.as_bytes(), at, dialect, stack: Vec::new(), comments: none, trailing_commas: none }
+        let (bytes, stack, copy) = (text.as_bytes(), Vec::new(), None);
+        Parser { text, bytes, at, dialect, stack, copy, comments: none, trailing_commas: none }
+    }
+
+    /// Strict, and copies instead of keeping values.
+    fn copying(text: &'a str) -> Parser<'a> {
+        // Nothing is written longer than it was read.
+        Parser { copy: Some(String::with_capacity(text.len())), ..Parser::new(text, Dialect::Strict) }
+    }
+
+    fn copied(&mut self) -> String {
+        self.copy.take().unwrap_or_default()
+    }
+
+    fn write(&mut self, text: &str) {
+        if let Some(copy) = &mut self.copy {
+            copy.push_str(text);
+        }
     }
 
     fn peek(&self) -> Option<u8> {
@@ -161,20 +198,28 @@ impl<'a> Parser<'a> {
                 self.at += 1;
                 self.space()?;
                 match (open, self.peek()) {
-                    (b'{', Some(b'}')) => Value::Object(Map::new()),
-                    (b'[', Some(b']')) => Value::Array(Vec::new()),
+                    (b'{', Some(b'}')) => {
+                        self.write("{}");
+                        Value::Object(Map::new())
+                    }
+                    (b'[', Some(b']')) => {
+                        self.write("[]");
+                        Value::Array(Vec::new())
+                    }
                     (b'{', _) => {
-                        self.stack.push(Frame::Object(Map::new(), None));
+                        self.write("{");
+                        self.stack.push(Frame::Object(Map::new(), None, text::Names::default()));
                         self.key()?;
                         return Ok(None);
                     }
                     _ => {
-                        self.stack.push(Frame::Array(Vec::new()));
+                        self.write("[");
+                        self.stack.push(Frame::Array(Vec::new(), 0));
                         return Ok(None);
                     }
                 }
             }
-            Some(b'"') => return Ok(Some(Value::String(self.string()?))),
+            Some(b'"') => return Ok(Some(Value::String(self.string_value()?))),
             Some(b'-' | b'0'..=b'9') => return Ok(Some(Value::Number(self.number()?))),
             _ => return self.word().map(Some),
         };
@@ -185,12 +230,18 @@ impl<'a> Parser<'a> {
     /// Puts a value into the innermost open container; gives the container when that closes it.
     fn attach(&mut self, value: Value) -> Result<Option<Value>, Problem> {
         let end = match self.stack.last_mut() {
-            Some(Frame::Array(items)) => {
-                items.push(value);
+            Some(Frame::Array(items, count)) => {
+                *count += 1;
+                if self.copy.is_none() {
+                    items.push(value);
+                }
                 b']'
             }
-            Some(Frame::Object(map, name)) => {
-                map.insert(name.take().unwrap_or_default(), value);
+            Some(Frame::Object(map, name, _)) => {
+                let name = name.take().unwrap_or_default();
+                if self.copy.is_none() {
+                    map.insert(name, value);
+                }
                 b'}'
             }
             None => return Ok(Some(value)),
@@ -202,6 +253,7 @@ impl<'a> Parser<'a> {
                 self.at += 1;
                 self.space()?;
                 if self.peek() != Some(end) {
+                    self.write(",");
                     if end == b'}' {
                         self.key()?;
                     }
@@ -217,10 +269,19 @@ impl<'a> Parser<'a> {
             None => return Err(self.fail(self.at, &format!("the text ends before the closing '{}'", end as char))),
         }
         self.at += 1;
-        Ok(self.stack.pop().map(|frame| match frame {
-            Frame::Array(items) => Value::Array(items),
-            Frame::Object(map, _) => Value::Object(map),
-        }))
+        self.write(if end == b'}' { "}" } else { "]" });
+        Ok(match self.stack.pop() {
+            Some(Frame::Array(items, _)) => Some(Value::Array(items)),
+            Some(Frame::Object(map, _, names)) => match names.twice() {
+                None => Some(Value::Object(map)),
+                Some(at) => {
+                    let name = Parser::starting_at(self.text, at, self.dialect).string().ok();
+                    self.stack.push(Frame::Object(map, name, text::Names::default()));
+                    return Err(self.fail(at, TWICE));
+                }
+            },
+            None => None,
+        })
     }
 
     /// `"name":`, put into the innermost object.
@@ -232,14 +293,20 @@ impl<'a> Parser<'a> {
             Some(_) => return Err(self.fail(start, "a member name in double quotes is needed here")),
         }
         let key = self.string()?;
+        if let Some(copy) = &mut self.copy {
+            text::quote(&key, copy);
+            copy.push(':');
+        }
         let mut twice = false;
-        if let Some(Frame::Object(map, name)) = self.stack.last_mut() {
+        if let Some(Frame::Object(map, name, names)) = self.stack.last_mut() {
             twice = map.contains_key(&key);
+            if self.copy.is_some() {
+                names.add(&key, start);
+            }
             *name = Some(key);
         }
         if twice {
-            // Two readers would take two different members: that is how a check is got around.
-            return Err(self.fail(start, "this member name stands twice in one object: keep one"));
+            return Err(self.fail(start, TWICE));
         }
         self.space()?;
         if self.peek() != Some(b':') {
@@ -247,139 +314,6 @@ impl<'a> Parser<'a> {
         }
         self.at += 1;
         Ok(())
-    }
-
-    fn word(&mut self) -> Result<Value, Problem> {
-        let rest = self.text.get(self.at..).unwrap_or_default();
-        let end = rest.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(rest.len());
-        let word = rest.get(..end).unwrap_or_default();
-        let value = match word {
-            "true" => Value::Bool(true),
-            "false" => Value::Bool(false),
-            "null" => Value::Null,
-            "NaN" | "Infinity" | "nan" | "inf" | "infinity" => {
-                return Err(self.fail(self.at, &format!("{word} is not JSON: use null or a string")));
-            }
-            "" if rest.is_empty() => return Err(self.fail(self.at, "the text ends where a value is needed")),
-            "" if rest.starts_with('\'') => return Err(self.fail(self.at, "JSON strings stand in double quotes")),
-            _ => return Err(self.fail(self.at, "a JSON value is needed here")),
-        };
-        self.at += end;
-        Ok(value)
-    }
-
-    fn number(&mut self) -> Result<Number, Problem> {
-        let start = self.at;
-        let negative = self.peek() == Some(b'-');
-        self.at += usize::from(negative);
-        let first = self.peek();
-        let whole = self.digits();
-        if whole == 0 {
-            let infinite = self.text.get(self.at..).is_some_and(|rest| rest.starts_with("Infinity"));
-            let why =
-                if infinite { "-Infinity is not JSON: use null or a string" } else { "a digit is needed after '-'" };
-            return Err(self.fail(start, why));
-        }
-        if whole > 1 && first == Some(b'0') {
-            return Err(self.fail(start, "a number must not start with 0"));
-        }
-        let mut real = false;
-        if self.peek() == Some(b'.') {
-            self.at += 1;
-            real = true;
-            if self.digits() == 0 {
-                return Err(self.fail(self.at, "a digit is needed after the decimal point"));
-            }
-        }
-        if matches!(self.peek(), Some(b'e' | b'E')) {
-            self.at += 1;
-            real = true;
-            self.at += usize::from(matches!(self.peek(), Some(b'+' | b'-')));
-            if self.digits() == 0 {
-                return Err(self.fail(self.at, "a digit is needed in the exponent"));
-            }
-        }
-        let text = self.text.get(start..self.at).unwrap_or_default();
-        let number = if real || text == "-0" {
-            text.parse::<f64>().ok().and_then(Number::from_f64)
-        } else if negative {
-            text.parse::<i64>().ok().map(Number::from)
-        } else {
-            text.parse::<u64>().ok().map(Number::from)
-        };
-        number.ok_or_else(|| self.fail(start, "this number does not fit in 64 bits: send it as a string"))
-    }
-
-    fn digits(&mut self) -> usize {
-        let start = self.at;
-        while matches!(self.peek(), Some(b'0'..=b'9')) {
-            self.at += 1;
-        }
-        self.at - start
-    }
-
-    /// A string; `at` is on its opening quote.
-    fn string(&mut self) -> Result<String, Problem> {
-        let open = self.at;
-        self.at += 1;
-        let mut out = String::new();
-        loop {
-            let start = self.at;
-            while self.peek().is_some_and(|b| b >= 0x20 && b != b'"' && b != b'\\') {
-                self.at += 1;
-            }
-            out.push_str(self.text.get(start..self.at).unwrap_or_default());
-            match self.peek() {
-                Some(b'"') => {
-                    self.at += 1;
-                    return Ok(out);
-                }
-                Some(b'\\') => out.push(self.escape()?),
-                Some(_) => {
-                    return Err(self.fail(self.at, "a raw control character in a string: escape it (\\n, \\t, …)"));
-                }
-                None => return Err(self.fail(open, "this string is not closed")),
-            }
-        }
-    }
-
-    fn escape(&mut self) -> Result<char, Problem> {
-        let start = self.at;
-        let letter = self.bytes.get(start + 1).copied();
-        self.at += 2;
-        Ok(match letter {
-            Some(b'"') => '"',
-            Some(b'\\') => '\\',
-            Some(b'/') => '/',
-            Some(b'b') => '\u{8}',
-            Some(b'f') => '\u{c}',
-            Some(b'n') => '\n',
-            Some(b'r') => '\r',
-            Some(b't') => '\t',
-            Some(b'u') => {
-                let high = self.hex(start)?;
-                let mut code = high;
-                if (0xd800..0xdc00).contains(&high) && self.bytes.get(self.at..self.at + 2) == Some(b"\\u") {
-                    self.at += 2;
-                    let low = self.hex(start)?;
-                    // Outside the low half this stays a lone surrogate, which `from_u32` refuses.
-                    code = if (0xdc00..0xe000).contains(&low) {
-                        0x10000 + ((high - 0xd800) << 10) + (low - 0xdc00)
-                    } else {
-                        high
-                    };
-                }
-                char::from_u32(code).ok_or_else(|| self.fail(start, "half of a surrogate pair stands alone"))?
-            }
-            _ => return Err(self.fail(start, "this escape does not exist in JSON")),
-        })
-    }
-
-    fn hex(&mut self, start: usize) -> Result<u32, Problem> {
-        let digits = self.text.get(self.at..self.at + 4).filter(|d| d.bytes().all(|b| b.is_ascii_hexdigit()));
-        let code = digits.and_then(|d| u32::from_str_radix(d, 16).ok());
-        self.at += 4;
-        code.ok_or_else(|| self.fail(start, "\\u needs four hexadecimal digits"))
     }
 
     /// White space and, where the dialect has them, comments.
@@ -439,9 +373,9 @@ impl<'a> Parser<'a> {
         let mut pointer = String::new();
         for frame in &self.stack {
             match frame {
-                Frame::Array(items) => pointer.push_str(&format!("/{}", items.len())),
-                Frame::Object(_, Some(name)) => pointer.push_str(&format!("/{}", escape_segment(name))),
-                Frame::Object(_, None) => {}
+                Frame::Array(_, count) => pointer.push_str(&format!("/{count}")),
+                Frame::Object(_, Some(name), _) => pointer.push_str(&format!("/{}", escape_segment(name))),
+                Frame::Object(_, None, _) => {}
             }
         }
         pointer

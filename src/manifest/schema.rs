@@ -111,6 +111,15 @@ impl Schema {
         if faults.is_empty() { Ok(()) } else { Err(faults) }
     }
 
+    /// Whether a member may be anything at all: then nobody need look at it.
+    pub fn takes_any(&self, name: &str) -> bool {
+        let only = |schema: &Value, words: &[&str]| {
+            schema.as_object().is_some_and(|own| own.keys().all(|word| words.contains(&word.as_str())))
+        };
+        only(&self.raw, &["$schema", "title", "description", "type", "properties", "required", "additionalProperties"])
+            && only(&self.raw["properties"][name], &["title", "description"])
+    }
+
     /// Whether checking this value may take long, at a rough guess that costs little.
     pub fn takes_long(&self, value: &Value) -> bool {
         let patterns = self.facts.weight / weight::STEP;

@@ -4,6 +4,9 @@
 //! Out: the same text with every character that is not plainly visible written as an escape.
 //! Never: cuts, trims or translates.
 
+use std::fmt::{self, Display, Write as _};
+use std::io;
+
 /// One line: line breaks are escaped too.
 pub fn printable(text: &str) -> String {
     escape(text, false)
@@ -58,19 +61,52 @@ pub fn json(value: &serde_json::Value, indented: bool) -> String {
 /// JSON text in which every character that hides, reorders or drives something is written as an escape: the
 /// same value, and nothing in it that a terminal or a reader of the wire could obey (P24).
 pub fn escaped_json(json: &str) -> String {
-    let mut out = String::with_capacity(json.len());
-    for c in json.chars() {
-        // Outside of strings JSON has no hidden character but the line break.
-        if c == '\n' || !is_hidden(c) {
-            out.push(c);
-            continue;
-        }
+    Visible(json).to_string()
+}
+
+/// The same, of what is shown as JSON text, as it is written.
+pub struct Visible<D>(pub D);
+
+impl<D: Display> Display for Visible<D> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(Escaping(out), "{}", self.0)
+    }
+}
+
+struct Escaping<'a, 'b>(&'a mut fmt::Formatter<'b>);
+
+impl fmt::Write for Escaping<'_, '_> {
+    fn write_str(&mut self, json: &str) -> fmt::Result {
+        visibly(json, |piece| self.0.write_str(piece))
+    }
+}
+
+/// The same, as serde_json writes it: a formatter for its serializer.
+pub struct VisibleJson;
+
+impl serde_json::ser::Formatter for VisibleJson {
+    fn write_string_fragment<W: ?Sized + io::Write>(&mut self, to: &mut W, fragment: &str) -> io::Result<()> {
+        visibly(fragment, |piece| to.write_all(piece.as_bytes()))
+    }
+
+    fn write_raw_fragment<W: ?Sized + io::Write>(&mut self, to: &mut W, fragment: &str) -> io::Result<()> {
+        visibly(fragment, |piece| to.write_all(piece.as_bytes()))
+    }
+}
+
+/// Gives the pieces of a JSON text, hidden characters as escapes.
+fn visibly<E>(json: &str, mut put: impl FnMut(&str) -> Result<(), E>) -> Result<(), E> {
+    let mut plain = 0;
+    // Outside of strings JSON has no hidden character but the line break.
+    for (at, c) in json.char_indices().filter(|(_, c)| *c != '\n' && is_hidden(*c)) {
+        put(&json[plain..at])?;
         let mut units = [0u16; 2];
         for unit in c.encode_utf16(&mut units) {
-            out.push_str(&format!("\\u{unit:04x}"));
+            put(&format!("\\u{unit:04x}"))?;
         }
+        plain = at + c.len_utf8();
     }
-    out
+    put(&json[plain..])
 }
 
 /// The first `most` characters, with `…` where something was cut.

@@ -51,7 +51,7 @@ impl ToolServiceResponse {
             .map(|fault| ToolServiceError { kind: fault.kind.to_string(), message: fault.message.clone() });
         let response = match &error {
             Some(_) => String::new(),
-            None => format::response(report.output_data.as_ref().unwrap_or(&Value::Null)),
+            None => report.output_data.as_ref().map(format::response).unwrap_or_default(),
         };
         ToolServiceResponse { id, error, response, end_of_stream: true }
     }

@@ -3,6 +3,7 @@
 //! For: the road, and every transport. In: an ending, its log lines, a report. Out: a value or a
 //! fault; observation, response and content texts. Never: a host path; a catch-all over endings.
 
+use crate::manifest::json::Text;
 use crate::manifest::text;
 use crate::quantity::Limit;
 use crate::{executor, fault};
@@ -14,9 +15,9 @@ use serde_json::Value;
 const TAIL: usize = 2048;
 
 /// What the ending means: the output, or the error. `logs` are already masked and escaped.
-pub fn judge(ending: Ending, logs: &[String]) -> Result<Value, Fault> {
+pub fn judge(ending: Ending, logs: &[String]) -> Result<Text, Fault> {
     match ending {
-        Ending::Answered(value) => Ok(value),
+        Ending::Answered(answer) => Ok(answer),
         Ending::Exited { code } => {
             let fault = Fault::new(Kind::ScriptError, format!("Script exited with code {code}."));
             Err(told(fault, logs, "It wrote nothing to stderr: let it print there why it fails."))
@@ -36,7 +37,7 @@ pub fn judge(ending: Ending, logs: &[String]) -> Result<Value, Fault> {
         }
         Ending::Raised { message } => Err(told(Fault::new(Kind::ScriptError, message), logs, "")),
         Ending::Cancelled => Err(cancelled()),
-        Ending::Envelope(envelope) => opened(envelope),
+        Ending::Envelope { told, output } => opened(&told, output),
     }
 }
 
@@ -81,9 +82,9 @@ fn signal_name(signal: i32) -> String {
 }
 
 /// An envelope is the outcome (Q14): its output, or its error under its own type.
-fn opened(mut envelope: Value) -> Result<Value, Fault> {
+fn opened(envelope: &Value, output: Option<Text>) -> Result<Text, Fault> {
     if envelope["success"] == true {
-        return Ok(envelope.get_mut("outputData").map_or(Value::Null, Value::take));
+        return Ok(output.unwrap_or_else(|| Text::from(&Value::Null)));
     }
     let error = &envelope["error"];
     let words = |key: &str| error[key].as_str().map(str::to_owned);
@@ -148,7 +149,7 @@ fn tail(logs: &[String]) -> String {
 }
 
 /// The observation of a success: `Tool <id> executed successfully. Output: <json>` (A-115).
-pub fn succeeded(tool: &str, output: &Value) -> String {
+pub fn succeeded(tool: &str, output: &Text) -> String {
     format!("Tool {tool} executed successfully. Output: {output}")
 }
 
@@ -163,21 +164,9 @@ pub fn failed(tool: &str, fault: &Fault) -> String {
     text
 }
 
-/// The `content` text of a result (B-023…B-025).
-pub fn content(output: &Value, has_schema: bool) -> String {
-    match output {
-        Value::String(text) if !has_schema => text.clone(),
-        _ if has_schema => output.to_string(),
-        _ => serde_json::to_string_pretty(output).unwrap_or_else(|_| output.to_string()),
-    }
-}
-
 /// The `response` text of the tool-service contract: a string untouched, else compact JSON (D-027).
-pub fn response(output: &Value) -> String {
-    match output {
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    }
+pub fn response(output: &Text) -> String {
+    output.string().unwrap_or_else(|| output.to_string())
 }
 
 /// What the caller can do about a failure, for a reader that is a model.
@@ -207,11 +196,6 @@ pub fn advice(fault: &Fault) -> Option<&'static str> {
         }
         Kind::ServiceError | Kind::InternalError => Some("Report it to the operator, naming the call ID."),
     }
-}
-
-/// The text twin of a value: escaped where it is JSON, untouched where it is a plain string (B-024).
-pub fn visible_json(content: &str, value: &Value) -> String {
-    if value.is_string() { content.to_owned() } else { text::escaped_json(content) }
 }
 
 /// A text from a tool, fit to be shown: several lines stay several lines.
@@ -267,15 +251,18 @@ mod tests {
 
     #[test]
     fn an_envelope_is_the_outcome() {
-        let good = json!({"success": true, "outputData": {"a": 1}});
-        assert_eq!(judge(Ending::Envelope(good), &[]).unwrap(), json!({"a": 1}));
+        let envelope = |told: Value| Ending::Envelope { told, output: None };
+        let output = Some(Text::from(&json!({"a": 1})));
+        let good = Ending::Envelope { told: json!({"success": true}), output };
+        assert_eq!(judge(good, &[]).unwrap(), json!({"a": 1}));
+        assert_eq!(judge(envelope(json!({"success": true})), &[]).unwrap(), json!(null));
         let bad = json!({"success": false, "error": {"type": "DependencyError", "message": "m", "details": "d"}});
-        let fault = fault_of(Ending::Envelope(bad), &[]);
+        let fault = fault_of(envelope(bad), &[]);
         assert_eq!((fault.kind, fault.details.as_deref()), (Kind::DependencyError, Some("d")));
         let gone = json!({"success": false, "error": {"type": "CancelledError", "message": "m"}});
-        assert_eq!(fault_of(Ending::Envelope(gone), &[]).retryable, cancelled().retryable);
+        assert_eq!(fault_of(envelope(gone), &[]).retryable, cancelled().retryable);
         let own = json!({"success": false, "error": {"type": "Odd", "message": "m"}});
-        assert_eq!(fault_of(Ending::Envelope(own), &[]).kind, Kind::ServiceError);
+        assert_eq!(fault_of(envelope(own), &[]).kind, Kind::ServiceError);
     }
 
     #[test]
@@ -291,7 +278,7 @@ mod tests {
 
     #[test]
     fn the_texts_an_agent_reads_are_exact() {
-        let output = json!({"processed_items": 10, "report_url": "/r.html"});
+        let output = Text::from(&json!({"processed_items": 10, "report_url": "/r.html"}));
         assert_eq!(
             succeeded("a:b", &output),
             r#"Tool a:b executed successfully. Output: {"processed_items":10,"report_url":"/r.html"}"#
@@ -307,14 +294,11 @@ mod tests {
             "Tool a:b failed. Error type: ParameterValidationError. \
              Message: Input parameter 'timeoutMs' must be an integer."
         );
-        assert_eq!(content(&json!({"a": [1]}), true), r#"{"a":[1]}"#);
-        assert_eq!(content(&json!("plain"), false), "plain");
-        assert_eq!(content(&json!({"a": 1}), false), "{\n  \"a\": 1\n}");
         let hidden = json!({"a": "x\u{202e}y\u{7f}\u{e0041}ö"});
         let shown = text::escaped_json(&hidden.to_string());
         assert_eq!(shown, r#"{"a":"x\u202ey\u007f\udb40\udc41ö"}"#);
         assert_eq!(serde_json::from_str::<Value>(&shown).unwrap(), hidden);
-        assert_eq!(response(&json!("as is")), "as is");
-        assert_eq!(response(&json!({"a": 1})), r#"{"a":1}"#);
+        assert_eq!(response(&(&json!("as is")).into()), "as is");
+        assert_eq!(response(&(&json!({"a": 1})).into()), r#"{"a":1}"#);
     }
 }

@@ -35,7 +35,7 @@ pub(super) fn limit_of(ending: &Ending) -> Option<Limit> {
         | Ending::BadOutput { .. }
         | Ending::Raised { .. }
         | Ending::Cancelled
-        | Ending::Envelope(_) => None,
+        | Ending::Envelope { .. } => None,
     }
 }
 

@@ -30,6 +30,7 @@ pub use standing::Rules;
 
 use crate::executor::method;
 use crate::manifest::Manifest;
+use crate::manifest::json::{Text, TooMuch};
 use crate::{executor, fault, policy, quantity, registry};
 use executor::{Call, Ending, Executor, Outcome};
 use fault::{Fault, Kind};
@@ -42,6 +43,9 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use trace::Trace;
+
+/// Where an envelope has the output.
+const OUTPUT_DATA: &str = "outputData";
 
 /// The ways this host can run tools. `None` = this host has no such way, and says so when asked.
 pub struct Executors {
@@ -184,7 +188,7 @@ impl Service {
 
     /// The road: each step one type further. The audit log is opened first, so that a refusal leaves
     /// its record as surely as a run does.
-    async fn road(&self, request: CallRequest, trace: &mut Trace) -> Result<Value, Fault> {
+    async fn road(&self, request: CallRequest, trace: &mut Trace) -> Result<Text, Fault> {
         trace.owes(self.parts.audit.open()?);
         let _turn = self.guard.enter(&request.arguments).await?;
         let standing = self.standing()?;
@@ -213,8 +217,8 @@ impl Service {
         let mut outcome = self.drive(&*executor, call, limit, trace).await?;
         let logs = trace.took(&mut outcome);
         let ending = outcome.ending;
-        let whole = match &ending {
-            Ending::Envelope(envelope) => Some(envelope.clone()),
+        let envelope = match &ending {
+            Ending::Envelope { told, .. } => Some(told.clone()),
             _ => None,
         };
         let limit = mends::limit_of(&ending);
@@ -226,7 +230,7 @@ impl Service {
             Fault { person: fault.person.clone().or(mend), ..fault }
         })?;
         trace.published()?;
-        answer_fits(&tool.manifest, whole, output, until).await
+        answer_fits(&tool.manifest, envelope, output, until).await
     }
 
     /// Confines, and keeps the text of what was decided.
@@ -333,14 +337,32 @@ async fn checked(
 async fn answer_fits(
     manifest: &Arc<Manifest>,
     envelope: Option<Value>,
-    output: Value,
+    output: Text,
     until: apart::Until,
-) -> Result<Value, Fault> {
-    let long = manifest.output.as_ref().is_some_and(|schema| schema.takes_long(envelope.as_ref().unwrap_or(&output)));
-    let manifest = manifest.clone();
+) -> Result<Text, Fault> {
+    let Some(schema) = &manifest.output else { return Ok(output) };
+    let any = envelope.is_some() && schema.takes_any(OUTPUT_DATA);
+    let tree = move |output: &Text| -> Result<Value, Fault> {
+        let value = if any { Ok(Value::Null) } else { output.tree(quantity::MAX_TREE_BYTES).map_err(too_many) };
+        let Some(mut envelope) = envelope else { return value };
+        envelope[OUTPUT_DATA] = value?;
+        Ok(envelope)
+    };
     // A tool may use all of its time; this comes after.
     let until = apart::Until { limit: until.limit + quantity::OVERDUE, ..until };
-    until.run(long, move || manifest.check_output(envelope.as_ref().unwrap_or(&output)).map(|()| output)).await?
+    let (long, checked) = (output.len() > quantity::LARGE_TEXT_BYTES, manifest.clone());
+    if long {
+        let work = move || tree(&output).and_then(|tree| checked.check_output(&tree)).map(|()| output);
+        return until.run(long, work).await?;
+    }
+    let tree = tree(&output)?;
+    until.run(schema.takes_long(&tree), move || checked.check_output(&tree).map(|()| output)).await?
+}
+
+fn too_many(_: TooMuch) -> Fault {
+    let most = quantity::MAX_TREE_BYTES >> 20;
+    let message = format!("Output must hold fewer values: held to its schema it would take more than {most} MiB.");
+    Fault::new(Kind::OutputValidationError, message)
 }
 
 /// Larger input than the limit never reaches a process.

@@ -4,9 +4,10 @@
 //! DESIGN §7, field for field, and `notes`. Never: a host path or policy text in what an agent reads.
 
 use super::format;
+use crate::manifest::json::Text;
 use crate::{executor, fault, manifest};
 use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 use std::sync::Arc;
 
 /// How one call ended. `success` is false exactly when there is an `error`.
@@ -19,7 +20,7 @@ pub struct Report {
     pub version: Option<String>,
     pub success: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub output_data: Option<Value>,
+    pub output_data: Option<Text>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<fault::Fault>,
     pub logs: Vec<String>,
@@ -49,6 +50,29 @@ pub struct Digests {
     pub confinement: Option<String>,
 }
 
+/// `{success, outputData?, error?, logs?}`: what `output` and `expectedOutput` speak of where a tool speaks envelopes,
+/// and after every failure.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Envelope<'a> {
+    success: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output_data: Option<&'a Text>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<EnvelopeError<'a>>,
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    logs: &'a [String],
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct EnvelopeError<'a> {
+    #[serde(rename = "type")]
+    kind: fault::Kind,
+    message: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    details: Option<&'a str>,
+}
+
 fn as_list<S: serde::Serializer>(walls: &executor::Walls, to: S) -> Result<S::Ok, S::Error> {
     walls[..].serialize(to)
 }
@@ -76,45 +100,30 @@ impl Report {
         }
     }
 
-    /// The whole outcome as JSON.
-    pub fn json(&self) -> Value {
-        serde_json::to_value(self).unwrap_or_else(|e| json!({"id": self.id, "success": false, "error": e.to_string()}))
+    /// The seed's result shape.
+    pub fn envelope(&self) -> Envelope<'_> {
+        Envelope {
+            success: self.success,
+            output_data: self.output_data.as_ref(),
+            error: self.error.as_ref().map(|fault| EnvelopeError {
+                kind: fault.kind,
+                message: &fault.message,
+                details: fault.details.as_deref(),
+            }),
+            logs: &self.logs,
+        }
     }
 
-    /// The seed's result shape: `{success, outputData?, error?, logs?}`.
-    pub fn envelope(&self) -> Value {
-        let mut fields = Map::new();
-        fields.insert("success".into(), Value::Bool(self.success));
-        if let Some(output) = &self.output_data {
-            fields.insert("outputData".into(), output.clone());
-        }
-        if let Some(fault) = &self.error {
-            let mut error = json!({"type": fault.kind.to_string(), "message": fault.message});
-            if let Some(details) = &fault.details {
-                error["details"] = Value::String(details.clone());
-            }
-            fields.insert("error".into(), error);
-        }
-        if !self.logs.is_empty() {
-            fields.insert("logs".into(), json!(self.logs));
-        }
-        Value::Object(fields)
-    }
-
-    /// What a tool's `output` schema and `expectedOutput` speak of: the envelope where the tool
-    /// speaks envelopes, else the output itself; after a failure always the envelope.
-    pub fn answer(&self) -> Value {
-        match &self.output_data {
-            Some(output) if self.success && !self.speaks_envelope => output.clone(),
-            _ => self.envelope(),
-        }
+    /// What the tool answered, as a tree.
+    pub fn output(&self) -> Option<Value> {
+        self.output_data.as_ref().map(Text::value)
     }
 
     /// The observation text.
     pub fn observation(&self) -> String {
         match &self.error {
             Some(fault) => format::failed(&self.tool, fault),
-            None => format::succeeded(&self.tool, self.output_data.as_ref().unwrap_or(&Value::Null)),
+            None => format::succeeded(&self.tool, self.output_data.as_ref().unwrap_or(&Text::from(&Value::Null))),
         }
     }
 }

@@ -164,6 +164,7 @@ fn judged(outcome: executor::Outcome) -> method::Ran {
             walls: outcome.walls,
             denials: outcome.denials,
             artifacts: outcome.artifacts,
+            output: None,
             refused: None,
         },
     }

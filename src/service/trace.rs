@@ -9,6 +9,7 @@ use super::record::{PART, Record, VIOLATIONS, cut, cut_to, few, rule};
 use super::report::{Digests, Report};
 use super::script_digest::Script;
 use super::{CallRequest, audit, format, runlog};
+use crate::manifest::json::Text;
 use crate::manifest::{Handler, Language, text};
 use crate::quantity::Limit;
 use crate::{executor, fault, policy, registry};
@@ -109,7 +110,7 @@ impl Trace {
 
     /// A part of the answer. More of them than an answer may be end the call: they wait in memory for a slow reader.
     pub fn chunk(&mut self, part: &Value) -> Result<(), Fault> {
-        let text = format::response(part);
+        let text = format::response(&Text::from(part));
         let (allowed, left) = self.room;
         let left = left.checked_sub(u64::try_from(text.len().max(1)).unwrap_or(u64::MAX));
         self.room.1 = left.ok_or_else(|| format::over_limit(Limit::OutputBytes, allowed))?;
@@ -311,7 +312,7 @@ impl Trace {
     }
 
     /// Closes the call: the record, the run log, the report.
-    pub fn finish(mut self, result: Result<Value, Fault>) -> Report {
+    pub fn finish(mut self, result: Result<Text, Fault>) -> Report {
         let mut result = result.map_err(|fault| self.decent(fault));
         for line in &mut self.logs {
             *line = text::printable(line);
@@ -403,7 +404,7 @@ impl Trace {
         own.into_iter().chain(seen).take(VIOLATIONS).collect()
     }
 
-    fn log_run(&self, result: &Result<Value, Fault>) {
+    fn log_run(&self, result: &Result<Text, Fault>) {
         let grade = match result.as_ref().map_err(|fault| fault.kind.origin()) {
             Ok(_) => runlog::Grade::Fine,
             Err(Origin::Policy | Origin::Host) => runlog::Grade::Grave,
@@ -412,11 +413,11 @@ impl Trace {
         runlog::record(grade, || self.summary(result));
     }
 
-    fn summary(&self, result: &Result<Value, Fault>) -> runlog::Summary {
+    fn summary(&self, result: &Result<Text, Fault>) -> runlog::Summary {
         let fault = result.as_ref().err();
         let words = |words: Option<&String>| words.cloned().unwrap_or_default();
         let (stdout, result) = match result {
-            Ok(value) => (self.mask.text(&value.to_string()), "success".to_owned()),
+            Ok(answer) => (self.mask.text(answer.as_str()), "success".to_owned()),
             Err(fault) => (self.mask.text(&self.bad_output), format!("{}: {}", fault.kind, fault.message)),
         };
         runlog::Summary {

@@ -65,7 +65,7 @@ async fn a_running_call_ends_when_its_tool_is_removed() {
     assert!(!call.is_finished(), "it still runs when its tool is gone");
     assert_eq!(kind(&service, "req:waits").await, Some(Kind::ToolNotFoundError));
     let report = call.await.unwrap();
-    assert_eq!(report.output_data, Some(json!({"version": 1})), "{report:?}");
+    assert_eq!(report.output(), Some(json!({"version": 1})), "{report:?}");
 
     fs::write(&manifest, &text).unwrap();
     service.registry().refresh_source("files").unwrap();
@@ -75,9 +75,9 @@ async fn a_running_call_ends_when_its_tool_is_removed() {
     fs::write(&manifest, text.replace("1.0.0", "2.0.0")).unwrap();
     service.registry().refresh_source("files").unwrap();
     let next = service.call(request("req:waits", json!({}))).await;
-    assert_eq!((next.version.as_deref(), next.output_data), (Some("2.0.0"), Some(json!({"version": 2}))));
+    assert_eq!((next.version.as_deref(), next.output()), (Some("2.0.0"), Some(json!({"version": 2}))));
     let report = call.await.unwrap();
-    assert_eq!((report.version.as_deref(), report.output_data), (Some("1.0.0"), Some(json!({"version": 1}))));
+    assert_eq!((report.version.as_deref(), report.output()), (Some("1.0.0"), Some(json!({"version": 1}))));
 
     fs::remove_dir_all(playground.path("user_scripts/waits")).unwrap();
     service.registry().refresh_source("files").unwrap();

@@ -19,7 +19,7 @@ async fn traps_exit_codes_and_errors_are_told_apart() {
     assert_eq!(tool.ending(json!({})).await, Ending::Exited { code: 3 });
     assert_eq!(tool.plain.workers.load(Ordering::SeqCst), 1, "an exit code harms no worker");
     let tool = Tool::new(command("", "(call $echo) (call $exit (i32.const 0))"));
-    assert_eq!(tool.ending(json!(7)).await, Ending::Answered(json!(7)));
+    assert_eq!(tool.ending(json!(7)).await, Ending::answer(&json!(7)));
 
     let tool = Tool::new(typed("(call $answer (i32.const 1) (i32.const 1024) (i32.const 11))"));
     assert_eq!(tool.ending(json!({})).await, Ending::Raised { message: "no such row".into() });

@@ -20,16 +20,16 @@ async fn outside_the_grants_there_is_only_an_error_number() {
         [("/etc/passwd", 63), ("../../../../etc/passwd", 63), ("../cache", 63), ("..", 63), ("x/../../..", 44)]
     {
         let ending = Tool::new(open_and_tell(3, path, false)).ending(json!({})).await;
-        assert_eq!(ending, Ending::Answered(json!(errno)), "{path}");
+        assert_eq!(ending, Ending::answer(&json!(errno)), "{path}");
     }
     // There is no fourth folder.
-    assert_eq!(Tool::new(open_and_tell(4, "x", true)).ending(json!({})).await, Ending::Answered(json!(8)));
+    assert_eq!(Tool::new(open_and_tell(4, "x", true)).ending(json!({})).await, Ending::answer(&json!(8)));
     // A link inside a granted folder that leads out of it.
     let tool = Tool::new(open_and_tell(3, "link/passwd", false));
     std::os::unix::fs::symlink("/etc", tool.folder().join("link")).expect("link");
     let folder = tool.folder();
     let tool = tool.grant(Access::Write, &folder);
-    assert_eq!(tool.ending(json!({})).await, Ending::Answered(json!(63)));
+    assert_eq!(tool.ending(json!({})).await, Ending::answer(&json!(63)));
 }
 
 #[tokio::test]
@@ -38,19 +38,19 @@ async fn read_grants_read_and_write_grants_write() {
     let tool = Tool::new(open_and_tell(3, "new.txt", true));
     let folder = tool.folder();
     let tool = tool.grant(Access::Write, &folder);
-    assert_eq!(tool.ending(json!({})).await, Ending::Answered(json!(0)));
+    assert_eq!(tool.ending(json!({})).await, Ending::answer(&json!(0)));
     assert!(folder.join("new.txt").exists());
 
     let tool = Tool::new(open_and_tell(3, "new.txt", true));
     let folder = tool.folder();
     let tool = tool.grant(Access::Read, &folder);
-    assert_eq!(tool.ending(json!({})).await, Ending::Answered(json!(63)));
+    assert_eq!(tool.ending(json!({})).await, Ending::answer(&json!(63)));
     assert!(!folder.join("new.txt").exists());
 
     let tool = Tool::new(open_and_tell(3, "tool.wat", false));
     let folder = tool.folder();
     let tool = tool.grant(Access::Read, &folder);
-    assert_eq!(tool.ending(json!({})).await, Ending::Answered(json!(0)));
+    assert_eq!(tool.ending(json!({})).await, Ending::answer(&json!(0)));
 }
 
 #[tokio::test]
@@ -62,7 +62,7 @@ async fn nothing_leaks_through_scratch_from_call_to_call() {
     );
     let tool = Tool::new(exclusive);
     for _ in 0..2 {
-        assert_eq!(tool.ending(json!({})).await, Ending::Answered(json!(0)));
+        assert_eq!(tool.ending(json!({})).await, Ending::answer(&json!(0)));
         assert_eq!(tool.wasm.idle_workers(), 0, "its worker is not used again");
     }
 }
@@ -74,7 +74,7 @@ async fn nothing_leaks_through_memory_either() {
         (call $number (i32.load (i32.const 700)))";
     let tool = Tool::new(command("", count));
     for _ in 0..3 {
-        assert_eq!(tool.ending(json!({})).await, Ending::Answered(json!(1)));
+        assert_eq!(tool.ending(json!({})).await, Ending::answer(&json!(1)));
     }
     assert_eq!(tool.plain.workers.load(Ordering::SeqCst), 1, "one worker served all");
 }

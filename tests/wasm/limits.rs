@@ -40,11 +40,11 @@ async fn memory_has_a_limit_and_a_peak() {
 
     let survives = "(drop (memory.grow (i32.const 16384))) (call $echo)";
     let tool = Tool::new(command("", survives)).limit(Limit::MemoryBytes, allowed);
-    assert_eq!(tool.ending(json!(1)).await, Ending::Answered(json!(1)));
+    assert_eq!(tool.ending(json!(1)).await, Ending::answer(&json!(1)));
 
     let small = Tool::new(command("", grow)).limit(Limit::MemoryBytes, 2048 * MIB);
     let outcome = small.call(json!(1)).await.expect("an outcome");
-    assert_eq!(outcome.ending, Ending::Answered(json!(1)));
+    assert_eq!(outcome.ending, Ending::answer(&json!(1)));
     assert!(outcome.usage.peak_memory_bytes.is_some_and(|peak| peak >= 1024 * MIB));
 
     let minimum = r#"(module (memory (export "memory") 16384) (func (export "_start")))"#;
@@ -67,7 +67,7 @@ async fn output_and_log_have_limits() {
     assert_eq!(tool.wasm.idle_workers(), 0);
 
     let outcome = Tool::new(command("", &flood(2))).call(json!({})).await.expect("an outcome");
-    assert_eq!(outcome.ending, Ending::Answered(json!({})));
+    assert_eq!(outcome.ending, Ending::answer(&json!({})));
     assert!(outcome.logs.iter().any(|line| line.contains("bytes cut …]")));
     let kept: usize = outcome.logs.iter().map(|line| line.len()).sum();
     assert!(kept as u64 <= Limit::LogBytes.house_default() + 100);

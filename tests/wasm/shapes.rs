@@ -9,7 +9,7 @@ async fn all_three_shapes_echo() {
     for module in [typed_echo().into_bytes(), command_echo().into_bytes(), binary, cli_component()] {
         let tool = Tool::new(module);
         let outcome = tool.call(input.clone()).await.expect("an outcome");
-        assert_eq!(outcome.ending, Ending::Answered(input.clone()));
+        assert_eq!(outcome.ending, Ending::answer(&input));
         assert!(outcome.usage.cpu_ms.is_some());
         assert!(outcome.usage.peak_memory_bytes.is_some_and(|n| n >= 2 << 16));
         assert!(outcome.walls.iter().any(|w| w.name == "wasm"));
@@ -19,14 +19,14 @@ async fn all_three_shapes_echo() {
 #[tokio::test]
 async fn a_long_input_arrives_whole() {
     let input = json!({"text": "x".repeat(200_000)});
-    assert_eq!(Tool::new(command_echo()).ending(input.clone()).await, Ending::Answered(input));
+    assert_eq!(Tool::new(command_echo()).ending(input.clone()).await, Ending::answer(&input));
 }
 
 #[tokio::test]
 async fn entry_point_names_another_typed_export() {
     let mut tool = Tool::new(typed_echo());
     tool.shape.entry_point = Some("again".into());
-    assert_eq!(tool.ending(json!([1])).await, Ending::Answered(json!([1])));
+    assert_eq!(tool.ending(json!([1])).await, Ending::answer(&json!([1])));
     tool.shape.entry_point = Some("missing".into());
     let message = tool.refusal().await;
     assert!(

@@ -7,7 +7,7 @@ async fn calls_at_once_get_workers_of_their_own() {
     let tool = Tool::new(typed_echo());
     let calls: Vec<_> = (0..16).map(|n| tool.call(json!(n))).collect();
     for (n, call) in join_all(calls).await.into_iter().enumerate() {
-        assert_eq!(call.expect("an outcome").ending, Ending::Answered(json!(n)));
+        assert_eq!(call.expect("an outcome").ending, Ending::answer(&json!(n)));
     }
     assert_eq!(tool.plain.compilers.load(Ordering::SeqCst), 1, "compiled once for all");
     let most = 2 * std::thread::available_parallelism().map_or(1, usize::from);
@@ -49,12 +49,12 @@ async fn dropping_and_cancelling_kill_the_worker() {
 #[tokio::test]
 async fn an_idle_worker_that_died_is_replaced() {
     let tool = Tool::new(typed_echo());
-    assert_eq!(tool.ending(json!(1)).await, Ending::Answered(json!(1)));
+    assert_eq!(tool.ending(json!(1)).await, Ending::answer(&json!(1)));
     let pid = *tool.plain.pids.lock().expect("pids").last().expect("a worker");
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid.cast_signed()), nix::sys::signal::Signal::SIGKILL)
         .expect("killed");
     tokio::time::sleep(Duration::from_millis(100)).await;
-    assert_eq!(tool.ending(json!(2)).await, Ending::Answered(json!(2)));
+    assert_eq!(tool.ending(json!(2)).await, Ending::answer(&json!(2)));
     assert_eq!(tool.plain.workers.load(Ordering::SeqCst), 2);
 }
 
@@ -141,7 +141,7 @@ async fn compiled_code_is_kept_by_content_and_only_while_it_is_sound() {
     std::fs::write(tool.shape.script.as_ref().expect("script"), typed_echo()).expect("changed");
     compiles(4).await;
     assert_eq!(entries().len(), 2);
-    assert_eq!(tool.ending(json!("typed now")).await, Ending::Answered(json!("typed now")));
+    assert_eq!(tool.ending(json!("typed now")).await, Ending::answer(&json!("typed now")));
 }
 
 #[tokio::test]
@@ -166,6 +166,6 @@ async fn a_compile_goes_on_without_its_caller_and_the_retry_finds_it() {
         assert!(fault.message.contains("the tool is still being compiled; try again"), "{fault:?}");
     }
     assert!(started.elapsed() < Duration::from_millis(1100), "{:?}", started.elapsed());
-    assert_eq!(tool.ending(json!(7)).await, Ending::Answered(json!(7)));
+    assert_eq!(tool.ending(json!(7)).await, Ending::answer(&json!(7)));
     assert_eq!(tool.plain.compilers.load(Ordering::SeqCst), 1, "one for all of them");
 }

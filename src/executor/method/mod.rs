@@ -9,6 +9,7 @@ mod scripts;
 pub use scripts::{ScriptExecution, language_of};
 
 use crate::manifest::Handler;
+use crate::manifest::json::Text;
 use crate::{executor, fault, manifest};
 use fault::{Fault, Kind};
 use serde_json::{Map, Value};
@@ -73,6 +74,8 @@ pub struct Facts {
     pub walls: executor::Walls,
     pub denials: executor::Denials,
     pub artifacts: Vec<executor::Artifact>,
+    /// The `outputData` of the envelope, which then has none itself.
+    pub output: Option<Text>,
     /// Refused before anything was started: kept whole, because it carries words for the person.
     pub refused: Option<Fault>,
 }
@@ -98,7 +101,7 @@ pub enum What {
 /// How one such run ended.
 #[derive(Clone, Debug)]
 pub struct Ran {
-    pub result: Result<Value, Fault>,
+    pub result: Result<Text, Fault>,
     pub facts: Facts,
 }
 
@@ -208,13 +211,20 @@ impl executor::Executor for Methods {
                 runner: self.runner.get().and_then(Weak::upgrade),
                 facts: Mutex::default(),
             };
-            let value = body.call(&method, arguments, events).await?;
+            let mut value = body.call(&method, arguments, events).await?;
             let facts = method.facts.into_inner().unwrap_or_else(PoisonError::into_inner);
             if let Some(refused) = facts.refused {
                 return Err(refused);
             }
-            let ending =
-                if is_envelope(&value) { executor::Ending::Envelope(value) } else { executor::Ending::Answered(value) };
+            let ending = if is_envelope(&value) {
+                let own = value.as_object_mut().and_then(|fields| fields.shift_remove("outputData"));
+                executor::Ending::Envelope {
+                    told: value,
+                    output: facts.output.or_else(|| own.as_ref().map(Text::from)),
+                }
+            } else {
+                executor::Ending::answer(&value)
+            };
             Ok(executor::Outcome {
                 ending,
                 logs: facts.logs,

@@ -36,7 +36,7 @@ impl ServiceMethod for ScriptExecution {
                 Err(fault) => refused(fault),
             };
             let answer = envelope(&ran);
-            context.note(ran.facts);
+            context.note(Facts { output: ran.result.ok(), ..ran.facts });
             Ok(answer)
         })
     }
@@ -182,13 +182,12 @@ fn refused(fault: Fault) -> Ran {
     Ran { result: Err(fault.clone()), facts: Facts { refused: Some(fault), ..Facts::default() } }
 }
 
-/// `{success, outputData?, error{type, message, details?}?, logs?}`.
+/// `{success, error{type, message, details?}?, logs?}`; the `outputData` stays text and goes beside it.
 fn envelope(ran: &Ran) -> Value {
     let mut fields = Map::new();
     match &ran.result {
-        Ok(value) => {
+        Ok(_) => {
             fields.insert("success".into(), Value::Bool(true));
-            fields.insert("outputData".into(), value.clone());
         }
         Err(fault) => {
             fields.insert("success".into(), Value::Bool(false));
@@ -247,8 +246,8 @@ mod tests {
 
     #[test]
     fn the_envelope_has_the_seeds_shape_and_no_more() {
-        let good = Ran { result: Ok(json!({"sum": 6})), facts: Facts::default() };
-        assert_eq!(envelope(&good), json!({"success": true, "outputData": {"sum": 6}}));
+        let good = Ran { result: Ok((&json!({"sum": 6})).into()), facts: Facts::default() };
+        assert_eq!(envelope(&good), json!({"success": true}));
         let bad = Ran {
             result: Err(Fault::new(Kind::TimeoutError, "Script execution timed out.")),
             facts: Facts { logs: vec!["line".into()], ..Facts::default() },

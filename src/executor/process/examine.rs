@@ -138,7 +138,7 @@ pub async fn starts(launchers: &Arc<Launchers>, runtime: &Runtime) -> Result<Str
     let outcome = scripts.one(&confinement, b"{}", Instant::now(), &events).await;
     match outcome {
         Ok(super::Outcome { ending: super::Ending::Answered(version), .. }) => {
-            Ok(version.as_str().map_or_else(|| version.to_string(), str::to_owned))
+            Ok(version.string().unwrap_or_else(|| version.to_string()))
         }
         Ok(outcome) => Err(format!("{:?}; {}", outcome.ending, outcome.logs.join(" / "))),
         Err(fault) => Err(fault.person.unwrap_or(fault.message)),

@@ -72,7 +72,9 @@ fn what_strict_json_refuses() {
         &endless,
     ];
     for text in refused {
-        assert!(strict(text).is_err(), "{:?}", text.get(..60.min(text.len())));
+        let shown = text.get(..60.min(text.len()));
+        let problem = parse(text.as_bytes(), Dialect::Strict).expect_err(text);
+        assert_eq!(compact(text.as_bytes()).expect_err("the same"), problem, "{shown:?}");
     }
 }
 
@@ -99,10 +101,22 @@ fn what_it_takes() {
         let ours = strict(text).expect(text);
         let theirs: Value = serde_json::from_str(text).expect(text);
         assert_eq!(ours.to_string(), theirs.to_string(), "{text}");
+        assert_eq!(compact(text.as_bytes()).expect(text), theirs);
     }
+    let spelled = compact(br#" { "\u00e9\u0022\u0007" : [ 1e9 , -0, 1.50 ,"\/\t" ] } "#).unwrap();
+    assert_eq!(spelled.as_str(), r#"{"é\"\u0007":[1e9,-0,1.50,"/\t"]}"#, "a number stays as it was written");
     assert_eq!(strict("\u{feff}1"), Ok(Value::from(1)), "a byte order mark is stripped");
     let deep = "[".repeat(MAX_JSON_DEPTH) + &"]".repeat(MAX_JSON_DEPTH);
     assert!(strict(&deep).is_ok());
+    assert_eq!(compact(deep.as_bytes()).unwrap().as_str(), deep);
+}
+
+#[test]
+fn a_tree_is_only_made_where_there_is_room_for_it() {
+    let text = compact(format!("[{}{{\"a\": {{}}}}]", "1, ".repeat(1000)).as_bytes()).unwrap();
+    assert_eq!(text.tree(1000 * size_of::<Value>()), Err(TooMuch));
+    assert!(text.tree(1100 * size_of::<Value>()).is_ok());
+    assert!(compact(format!("\"{}\"", "[,".repeat(1000)).as_bytes()).unwrap().tree(3000).is_ok(), "one string");
 }
 
 #[test]
@@ -181,6 +195,9 @@ proptest! {
         for text in [value.to_string(), serde_json::to_string_pretty(&value).expect("text")] {
             let document = parse(text.as_bytes(), Dialect::Strict).expect("own text");
             prop_assert_eq!(document.value.to_string(), value.to_string());
+            let copied = compact(text.as_bytes()).expect("own text");
+            prop_assert_eq!(copied.as_str(), value.to_string());
+            prop_assert_eq!(copied.indented().to_string(), serde_json::to_string_pretty(&value).expect("text"));
             for (pointer, there) in pointers(&value) {
                 let at = place::value(&text, &pointer).expect("every value has a place");
                 let mut rest = serde_json::Deserializer::from_str(&text[at..]).into_iter::<Value>();
@@ -195,6 +212,7 @@ proptest! {
             if let Ok(document) = parse(&bytes, dialect) {
                 document.place("/a/0");
             }
+            let _ = (compact(&bytes), std::str::from_utf8(&bytes).map(leading));
         }
     }
 
@@ -202,6 +220,8 @@ proptest! {
     #[test]
     fn agrees_with_serde_json(text in r#"[\[\]{}",:0-9aeEnulltrfs\-+.\\u /*\n]{0,24}"#) {
         let _ = parse(text.as_bytes(), Dialect::Commented);
+        let whole = parse(text.as_bytes(), Dialect::Strict).map(|document| document.value);
+        prop_assert_eq!(whole, compact(text.as_bytes()).map(|copied| copied.value()));
         if let Ok(document) = parse(text.as_bytes(), Dialect::Strict) {
             let theirs = serde_json::from_str::<Value>(&text);
             prop_assert_eq!(theirs.expect("serde_json agrees").to_string(), document.value.to_string());

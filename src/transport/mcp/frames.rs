@@ -4,15 +4,19 @@
 //! bound in memory, two readings of one message (a duplicate key is an error, P22), two requests under one
 //! id at a time, or a raw bidi, tag or control character on the wire (P24).
 
-use crate::manifest;
+use super::results::{Answer, Whole};
 use crate::manifest::json::{Dialect, parse};
+use crate::manifest::text::VisibleJson;
+use crate::quantity::LARGE_TEXT_BYTES;
 use rmcp::model::{ClientNotification, ErrorCode, ErrorData, JsonRpcMessage, RequestId};
 use rmcp::service::{RoleServer, RxJsonRpcMessage, TxJsonRpcMessage};
 use rmcp::transport::Transport;
-use serde_json::Value;
-use std::collections::HashSet;
+use serde::Serialize;
+use serde_json::{Serializer, Value};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::io;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::sync::{Mutex, mpsc};
@@ -25,8 +29,9 @@ const AHEAD: usize = 4;
 /// How long calls may still finish after the client closed its end: enough for `printf … | toolhost serve`.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// Ids of requests that were handed on and are not answered yet.
-type Open = Arc<std::sync::Mutex<HashSet<RequestId>>>;
+/// Requests that were handed on and are not answered yet, each with the content of its answer once there is one.
+#[derive(Clone, Default)]
+pub struct Open(Arc<std::sync::Mutex<HashMap<RequestId, Option<Answer>>>>);
 type Output = Arc<Mutex<Option<Box<dyn AsyncWrite + Send + Unpin>>>>;
 
 /// Both directions of one connection.
@@ -34,6 +39,23 @@ pub struct Frames {
     messages: mpsc::Receiver<RxJsonRpcMessage<RoleServer>>,
     output: Output,
     open: Open,
+}
+
+impl Open {
+    fn requests(&self) -> MutexGuard<'_, HashMap<RequestId, Option<Answer>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps the content of an answer until the answer is sent; one that was cancelled meanwhile is not sent.
+    pub fn answered(&self, id: &RequestId, answer: Answer) {
+        if let Some(open) = self.requests().get_mut(id) {
+            *open = Some(answer);
+        }
+    }
+
+    fn close(&self, id: Option<&RequestId>) -> Option<Answer> {
+        self.requests().remove(id?)?
+    }
 }
 
 impl Frames {
@@ -55,6 +77,11 @@ impl Frames {
         });
         Frames { messages, output, open }
     }
+
+    /// Where the content of answers is put.
+    pub fn open(&self) -> Open {
+        self.open.clone()
+    }
 }
 
 impl Transport<RoleServer> for Frames {
@@ -64,13 +91,21 @@ impl Transport<RoleServer> for Frames {
         &mut self,
         item: TxJsonRpcMessage<RoleServer>,
     ) -> impl Future<Output = Result<(), io::Error>> + Send + 'static {
-        match &item {
-            JsonRpcMessage::Response(response) => free(&self.open, Some(&response.id)),
-            JsonRpcMessage::Error(error) => free(&self.open, error.id.as_ref()),
-            _ => {}
-        }
+        let answer = match &item {
+            JsonRpcMessage::Response(response) => self.open.close(Some(&response.id)),
+            JsonRpcMessage::Error(error) => self.open.close(error.id.as_ref()),
+            _ => None,
+        };
         let output = self.output.clone();
-        async move { write(&output, &item).await }
+        async move {
+            match (answer, serde_json::to_value(&item)?) {
+                (Some(answer), Value::Object(message)) if answer.is_large() => {
+                    write_in_pieces(&output, Whole { message, answer }).await
+                }
+                (Some(answer), Value::Object(message)) => write(&output, &Whole { message, answer }).await,
+                (_, message) => write(&output, &message).await,
+            }
+        }
     }
 
     async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleServer>> {
@@ -83,17 +118,13 @@ impl Transport<RoleServer> for Frames {
     }
 }
 
-fn free(open: &Open, id: Option<&RequestId>) {
-    let mut open = open.lock().unwrap_or_else(PoisonError::into_inner);
-    id.map(|id| open.remove(id));
-}
-
 /// rmcp takes a second request under one id for the first: its answer, or its cancelling, would be lost.
 fn once(open: &Open, message: RxJsonRpcMessage<RoleServer>) -> Result<RxJsonRpcMessage<RoleServer>, Refusal> {
     match &message {
         JsonRpcMessage::Request(request) => {
-            let mut open = open.lock().unwrap_or_else(PoisonError::into_inner);
-            if !open.insert(request.id.clone()) {
+            if let Entry::Vacant(free) = open.requests().entry(request.id.clone()) {
+                free.insert(None);
+            } else {
                 let words = "A request with this id is not answered yet.";
                 return Err(refusal(ErrorCode::INVALID_REQUEST, words, Some(request.id.clone())));
             }
@@ -101,7 +132,7 @@ fn once(open: &Open, message: RxJsonRpcMessage<RoleServer>) -> Result<RxJsonRpcM
         // What was cancelled is not answered.
         JsonRpcMessage::Notification(notification) => {
             if let ClientNotification::CancelledNotification(cancelled) = &notification.notification {
-                free(open, cancelled.params.request_id.as_ref());
+                open.close(cancelled.params.request_id.as_ref());
             }
         }
         _ => {}
@@ -109,14 +140,49 @@ fn once(open: &Open, message: RxJsonRpcMessage<RoleServer>) -> Result<RxJsonRpcM
     Ok(message)
 }
 
-/// One message, one line, one write.
-async fn write(output: &Output, item: &TxJsonRpcMessage<RoleServer>) -> Result<(), io::Error> {
-    let mut line = manifest::text::escaped_json(&serde_json::to_string(item)?);
-    line.push('\n');
+/// One message, one line.
+fn line(message: &impl Serialize, mut to: impl io::Write) -> io::Result<()> {
+    message.serialize(&mut Serializer::with_formatter(&mut to, VisibleJson))?;
+    to.write_all(b"\n")
+}
+
+/// In one write.
+async fn write(output: &Output, message: &impl Serialize) -> io::Result<()> {
+    let mut bytes = Vec::new();
+    line(message, &mut bytes)?;
     let mut output = output.lock().await;
     let Some(output) = output.as_mut() else { return Err(io::ErrorKind::NotConnected.into()) };
-    output.write_all(line.as_bytes()).await?;
+    output.write_all(&bytes).await?;
     output.flush().await
+}
+
+/// The same, without the whole of it ever being in memory: written out it is several times as large as what it says.
+async fn write_in_pieces(output: &Output, message: Whole) -> io::Result<()> {
+    let (sender, mut pieces) = mpsc::channel(1);
+    let mut output = output.lock().await;
+    let Some(output) = output.as_mut() else { return Err(io::ErrorKind::NotConnected.into()) };
+    let written = tokio::task::spawn_blocking(move || {
+        let mut to = io::BufWriter::with_capacity(LARGE_TEXT_BYTES, Pieces(sender));
+        line(&message, &mut to).and_then(|()| io::Write::flush(&mut to))
+    });
+    while let Some(piece) = pieces.recv().await {
+        output.write_all(&piece).await?;
+    }
+    written.await??;
+    output.flush().await
+}
+
+struct Pieces(mpsc::Sender<Vec<u8>>);
+
+impl io::Write for Pieces {
+    fn write(&mut self, piece: &[u8]) -> io::Result<usize> {
+        self.0.blocking_send(piece.to_vec()).map_err(|_| io::ErrorKind::BrokenPipe)?;
+        Ok(piece.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 async fn read<R: AsyncRead + Unpin>(
@@ -140,7 +206,7 @@ async fn read<R: AsyncRead + Unpin>(
             }
             Ok(None) => {}
             Err(refusal) => {
-                if write(output, &refusal).await.is_err() {
+                if write(output, &*refusal).await.is_err() {
                     return;
                 }
             }

@@ -42,7 +42,7 @@ where
 {
     let closing = stop.child_token();
     let frames = frames::Frames::new(input, output, closing.clone());
-    let face = Face { service, user, closing: closing.clone(), offered: Mutex::default() };
+    let face = Face { service, user, closing: closing.clone(), offered: Mutex::default(), open: frames.open() };
     let running = tokio::select! {
         started = face.serve(frames) => match started {
             Ok(running) => running,
@@ -79,6 +79,7 @@ struct Face {
     user: String,
     closing: CancellationToken,
     offered: Mutex<Option<Arc<Offered>>>,
+    open: frames::Open,
 }
 
 impl Face {
@@ -176,7 +177,11 @@ impl ServerHandler for Face {
         });
         // rmcp only sets a token; dropping the future is what cancels, kills, reaps and records.
         tokio::select! {
-            report = call => Ok(results::result(&report).into()),
+            report = call => {
+                let (result, answer) = results::result(report);
+                answer.into_iter().for_each(|answer| self.open.answered(&context.id, answer));
+                Ok(result.into())
+            }
             () = context.ct.cancelled() => Err(ErrorData::internal_error("The call was cancelled.", None)),
             () = self.closing.cancelled() => Err(ErrorData::internal_error("The server is closing.", None)),
         }

@@ -1,50 +1,36 @@
 //! Reports as MCP results: structured content with its text twin, or an error a model can act on.
 //!
-//! For: `tools/call`. In: a report. Out: a `CallToolResult`, complete in both eras. Never: a host path.
+//! For: `tools/call`. In: a report. Out: a `CallToolResult`, complete in both eras; of a success without its
+//! content, which goes beside it as an `Answer`: rmcp would hold it as a tree (P17). Never: a host path.
 
 use super::tools;
 use crate::executor::Artifact;
-use crate::manifest::text;
+use crate::manifest::json::Indented;
+use crate::manifest::text::{self, Visible};
 use crate::service::{Report, format};
 use rmcp::model::{CallToolResult, ContentBlock, MetaObject};
-use serde_json::{Value, json};
+use serde::ser::{SerializeMap, SerializeSeq};
+use serde::{Serialize, Serializer};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+use std::fmt::{self, Display};
 
-pub fn result(report: &Report) -> CallToolResult {
-    let mut result = match &report.error {
-        None => success(report),
-        Some(_) => failure(report),
-    };
+/// Longest text that is indented, bytes: what is nested deeply can grow a hundredfold.
+const LONGEST_INDENTED: usize = 256 * 1024;
+
+pub fn result(report: Report) -> (CallToolResult, Option<Answer>) {
     let mut meta = MetaObject::new();
     meta.insert("dev.toolhost/callId".into(), json!(report.id));
     meta.insert("dev.toolhost/usage".into(), json!(report.usage));
     if !report.notes.is_empty() {
         meta.insert("dev.toolhost/notes".into(), json!(report.notes));
     }
+    let (mut result, answer) = match report.error {
+        None => (CallToolResult::success(Vec::new()), Some(Answer::of(report))),
+        Some(_) => (failure(&report), None),
+    };
     result.meta = Some(meta);
-    result
-}
-
-/// With an output schema the text is the compact JSON of the structured content (B-023); without one a
-/// string stays as it is (B-024) and anything else is indented (B-025). Objects are structured either way.
-fn success(report: &Report) -> CallToolResult {
-    let answer = report.answer();
-    let schema = report.manifest.as_ref().is_some_and(|manifest| manifest.output.is_some());
-    let wraps = report.manifest.as_ref().is_some_and(|manifest| tools::wraps(manifest)) && !report.speaks_envelope;
-    let structured = if wraps { json!({"result": answer}) } else { answer };
-    let text = format::visible_json(&format::content(&structured, schema), &structured);
-    let mut content = vec![ContentBlock::text(text)];
-    let missing: Vec<_> = report.artifacts.iter().filter(|artifact| !artifact.published).collect();
-    if !missing.is_empty() {
-        // The answer may well speak of these files as if they were there.
-        let line = |artifact: &&Artifact| {
-            format!("{}: {}", artifact.path, artifact.dropped_because.as_deref().unwrap_or("it was dropped"))
-        };
-        let lines: Vec<String> = missing.iter().map(line).collect();
-        content.push(ContentBlock::text(text::printable_block(&format!("Not published:\n{}", lines.join("\n")))));
-    }
-    let mut result = CallToolResult::success(content);
-    result.structured_content = Some(structured).filter(Value::is_object);
-    result
+    (result, answer)
 }
 
 /// The words come first: some clients show a model nothing but the first block.
@@ -60,11 +46,142 @@ fn failure(report: &Report) -> CallToolResult {
     let mut content = vec![ContentBlock::text(words)];
     let mut structured = None;
     if report.speaks_envelope {
-        let envelope = report.envelope();
-        content.push(ContentBlock::text(format::visible_json(&envelope.to_string(), &envelope)));
+        let envelope = json!(report.envelope());
+        content.push(ContentBlock::text(text::json(&envelope, false)));
         structured = Some(envelope);
     }
     let mut result = CallToolResult::error(content);
     result.structured_content = structured;
     result
+}
+
+/// The content of a success.
+pub struct Answer {
+    /// What is structured, or would be if it were an object.
+    json: Box<RawValue>,
+    /// The tool has an output schema.
+    schema: bool,
+    /// The answer may well speak of these files as if they were there.
+    missing: Option<String>,
+}
+
+impl Answer {
+    fn of(report: Report) -> Answer {
+        let manifest = report.manifest.as_ref();
+        let missing: Vec<_> = report.artifacts.iter().filter(|artifact| !artifact.published).collect();
+        let line = |artifact: &&Artifact| {
+            format!("{}: {}", artifact.path, artifact.dropped_because.as_deref().unwrap_or("it was dropped"))
+        };
+        let lines: Vec<String> = missing.iter().map(line).collect();
+        let missing =
+            (!lines.is_empty()).then(|| text::printable_block(&format!("Not published:\n{}", lines.join("\n"))));
+        let schema = manifest.is_some_and(|manifest| manifest.output.is_some());
+        let json = if report.speaks_envelope {
+            raw(&report.envelope())
+        } else if manifest.is_some_and(|manifest| tools::wraps(manifest)) {
+            raw(&Wrapped { result: &report.output_data })
+        } else {
+            report.output_data.map_or_else(|| RawValue::NULL.to_owned(), Box::from)
+        };
+        Answer { json, schema, missing }
+    }
+
+    /// Whether it is worth writing in pieces.
+    pub fn is_large(&self) -> bool {
+        self.json.get().len() > crate::quantity::LARGE_TEXT_BYTES
+    }
+}
+
+#[derive(Serialize)]
+struct Wrapped<T> {
+    result: T,
+}
+
+fn raw(value: &impl Serialize) -> Box<RawValue> {
+    serde_json::value::to_raw_value(value).unwrap_or_else(|_| RawValue::NULL.to_owned())
+}
+
+/// With an output schema the text is the compact JSON of the structured content (B-023); without one a
+/// string stays as it is (B-024) and anything else is indented (B-025), but where that makes it very long.
+struct Twin<'a>(&'a Answer);
+
+impl Display for Twin<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Answer { json, schema, .. } = self.0;
+        let json = json.get();
+        if !schema && let Ok(plain) = serde_json::from_str::<String>(json) {
+            return out.write_str(&plain);
+        }
+        let indented = Indented(json);
+        match *schema || indented.is_longer_than(LONGEST_INDENTED) {
+            true => write!(out, "{}", Visible(json)),
+            false => write!(out, "{}", Visible(indented)),
+        }
+    }
+}
+
+/// One block of text.
+struct Block<T>(T);
+
+impl<T: Display> Serialize for Block<T> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        struct Shown<'a, T>(&'a T);
+        impl<T: Display> Serialize for Shown<'_, T> {
+            fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+                to.collect_str(self.0)
+            }
+        }
+        let mut block = to.serialize_map(Some(2))?;
+        block.serialize_entry("type", "text")?;
+        block.serialize_entry("text", &Shown(&self.0))?;
+        block.end()
+    }
+}
+
+impl Serialize for Answer {
+    /// Its content blocks.
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut blocks = to.serialize_seq(None)?;
+        blocks.serialize_element(&Block(Twin(self)))?;
+        if let Some(missing) = &self.missing {
+            blocks.serialize_element(&Block(missing))?;
+        }
+        blocks.end()
+    }
+}
+
+/// A response without its content, and the content.
+pub struct Whole {
+    pub message: Map<String, Value>,
+    pub answer: Answer,
+}
+
+impl Serialize for Whole {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut fields = to.serialize_map(None)?;
+        for (name, field) in &self.message {
+            match (name.as_str(), field) {
+                ("result", Value::Object(result)) => fields.serialize_entry(name, &Filled(result, &self.answer))?,
+                _ => fields.serialize_entry(name, field)?,
+            }
+        }
+        fields.end()
+    }
+}
+
+struct Filled<'a>(&'a Map<String, Value>, &'a Answer);
+
+impl Serialize for Filled<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let Filled(result, answer) = self;
+        let mut fields = to.serialize_map(None)?;
+        for (name, field) in result.iter().filter(|(name, _)| *name != "content") {
+            fields.serialize_entry(name, field)?;
+        }
+        fields.serialize_entry("content", answer)?;
+        if answer.json.get().starts_with('{') {
+            fields.serialize_entry("structuredContent", &answer.json)?;
+        }
+        fields.end()
+    }
 }

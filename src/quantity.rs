@@ -15,7 +15,8 @@ pub const MIN_TIMEOUT_MS: u64 = 100;
 pub const OVERDUE: std::time::Duration = std::time::Duration::from_millis(900);
 /// Largest manifest or policy file that is read, bytes (P19).
 pub const MAX_DEFINITION_BYTES: u64 = MIB;
-/// Most memory that an answer may take as a tree, bytes: only to hold it to its schema, else it stays text (P17).
+/// Most memory that arguments, or an answer, may take as a tree, bytes. An answer becomes one only to be held to a
+/// schema, else it stays text (P17).
 pub const MAX_TREE_BYTES: usize = 32 * MIB as usize;
 /// From here on a text is handled apart from other calls, and in pieces, bytes.
 pub const LARGE_TEXT_BYTES: usize = 64 * KIB as usize;

@@ -5,13 +5,13 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, Lines, ReadHalf, WriteHalf};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, Lines};
 use tokio_util::sync::CancellationToken;
 use toolhost::transport::mcp;
 
 struct Client {
-    lines: Lines<BufReader<ReadHalf<DuplexStream>>>,
-    to: Option<WriteHalf<DuplexStream>>,
+    lines: Lines<BufReader<DuplexStream>>,
+    to: Option<DuplexStream>,
     server: tokio::task::JoinHandle<Result<(), String>>,
     modern: bool,
     next: u64,
@@ -19,15 +19,18 @@ struct Client {
 }
 
 impl Client {
-    async fn start(world: &World, modern: bool) -> Client {
-        let (ours, theirs) = tokio::io::duplex(1 << 20);
-        let (input, output) = tokio::io::split(theirs);
+    fn connect(world: &World, modern: bool) -> Client {
+        let (to, input) = tokio::io::duplex(1 << 20);
+        let (output, from) = tokio::io::duplex(1 << 20);
         let service = Arc::clone(&world.service);
         let stop = CancellationToken::new();
         let server = tokio::spawn(async move { mcp::serve(service, "agent".into(), input, output, stop).await });
-        let (from, to) = tokio::io::split(ours);
         let lines = BufReader::new(from).lines();
-        let mut client = Client { lines, to: Some(to), server, modern, next: 0, raw: String::new() };
+        Client { lines, to: Some(to), server, modern, next: 0, raw: String::new() }
+    }
+
+    async fn start(world: &World, modern: bool) -> Client {
+        let mut client = Client::connect(world, modern);
         if modern {
             let found = client.ask("server/discover", json!({})).await;
             assert!(found["result"]["supportedVersions"].as_array().unwrap().contains(&json!("2026-07-28")), "{found}");
@@ -190,9 +193,14 @@ async fn a_message_with_two_readings_is_refused_and_the_session_goes_on() {
         .send_text(r#"{"jsonrpc":"2.0","id":77,"method":"tools/call","params":{"name":"fake__echo","arguments":{"message":1,"message":2}}}"#)
         .await;
     let answer = client.answer().await;
-    assert_eq!((&answer["id"], &answer["error"]["code"]), (&json!(77), &json!(-32700)));
+    assert_eq!((&answer["id"], &answer["result"]["isError"]), (&json!(77), &json!(true)), "{answer}");
+    assert!(text(&answer).contains("ParameterValidationError") && text(&answer).contains("stands twice"), "{answer}");
+    client.send_text(r#"{"jsonrpc":"2.0","id":78,"id":79,"method":"ping"}"#).await;
+    let answer = client.answer().await;
+    assert_eq!((&answer["id"], &answer["error"]["code"]), (&json!(78), &json!(-32700)), "{answer}");
     client.send_text("not json").await;
-    assert_eq!(client.answer().await["error"]["code"], -32700);
+    let answer = client.answer().await;
+    assert_eq!((answer.get("id"), &answer["error"]["code"]), (Some(&json!(null)), &json!(-32700)), "{answer}");
     assert_eq!(world.runs(), runs);
     assert_eq!(client.call("fake__echo", json!({"message": 1})).await["result"]["isError"], false);
 }
@@ -291,4 +299,146 @@ async fn a_hidden_tool_is_not_listed_and_answers_to_its_exact_name() {
     assert_eq!(answer["result"]["structuredContent"], json!({"received_message": "hi"}), "{answer}");
     let near = client.call("fake__hiddem", json!({})).await;
     assert!(!near.to_string().contains("fake__hidden"), "{near}");
+}
+
+/// A line before the handshake that asks for nothing, then the handshake.
+#[tokio::test]
+async fn what_comes_before_the_first_request_and_asks_for_nothing_is_passed_over() {
+    let world = world();
+    for first in [
+        r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#,
+        r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}"#,
+        r#"{"jsonrpc":"2.0","method":"notifications/foo"}"#,
+        r#"{"jsonrpc":"2.0","id":1,"result":{}}"#,
+        "garbage",
+    ] {
+        let mut client = Client::connect(&world, true);
+        client.send_text(first).await;
+        if first == "garbage" {
+            assert_eq!(client.answer().await["id"], json!(null));
+        }
+        assert!(client.ask("tools/list", json!({})).await["result"]["tools"].is_array(), "{first}");
+    }
+}
+
+#[tokio::test]
+async fn a_malformed_call_is_said_to_be_one_and_recorded() {
+    let world = world();
+    for modern in [true, false] {
+        let mut client = Client::start(&world, modern).await;
+        for (params, words) in [
+            (json!({"name": "fake__echo", "arguments": "{}"}), "not its JSON text"),
+            (json!({"name": "fake__echo", "arguments": [1]}), "must be an object"),
+            (json!({"arguments": {}}), "params.name"),
+            (json!({"name": 7, "arguments": {}}), "params.name"),
+        ] {
+            let before = world.records().len();
+            let answer = client.ask("tools/call", params).await;
+            assert_eq!(answer["error"]["code"], -32602, "{answer}");
+            assert!(answer["error"]["message"].as_str().unwrap().contains(words), "{answer}");
+            assert_eq!(world.records().len(), before + 1, "one record of each refusal");
+        }
+        let answer = client.ask("tools/list", json!({"cursor": 5})).await;
+        assert_eq!(answer["error"]["code"], -32602, "{answer}");
+        assert_eq!(client.ask("no/such", json!({})).await["error"]["code"], -32601);
+    }
+}
+
+#[tokio::test]
+async fn arguments_that_cannot_be_read_are_the_callers_error_with_their_record() {
+    let world = world();
+    let mut client = Client::start(&world, false).await;
+    let deep = format!("{{\"message\":{}1{}}}", "[".repeat(140), "]".repeat(140));
+    let many = format!("{{\"message\":[{}1]}}", "1,".repeat(1_000_000));
+    for (arguments, words) in [
+        (r#"{"message":123456789012345678901234567890}"#, "64 bits"),
+        (r#"{"message":"\ud83d"}"#, "surrogate"),
+        (r#"{"message":NaN}"#, "NaN"),
+        (deep.as_str(), "nested deeper"),
+        (many.as_str(), "fewer values"),
+    ] {
+        let before = world.records().len();
+        let head = r#"{"jsonrpc":"2.0","id":5,"method":"tools/call","params":{"name":"fake__echo","arguments":"#;
+        client.send_text(&format!("{head}{arguments}}}}}")).await;
+        let answer = client.answer().await;
+        assert_eq!((&answer["id"], &answer["result"]["isError"]), (&json!(5), &json!(true)), "{answer}");
+        assert!(text(&answer).contains("ParameterValidationError") && text(&answer).contains(words), "{answer}");
+        assert_eq!(world.records().len(), before + 1);
+    }
+}
+
+#[tokio::test]
+async fn a_call_cancelled_at_once_leaves_its_record_and_its_id_is_free_again() {
+    let world = world();
+    let mut client = Client::start(&world, false).await;
+    for n in 0..20 {
+        let before = world.records().len();
+        let call = |message: Value| {
+            json!({"jsonrpc": "2.0", "id": 700, "method": "tools/call",
+            "params": {"name": "fake__echo", "arguments": {"message": message}}})
+        };
+        let run = json!({"jsonrpc": "2.0", "id": 700, "method": "tools/call", "params": {"name":
+            "core__execute-python-script", "arguments": {"scriptPath": "examples/long_running.py", "timeoutMs": 20_000}}});
+        let cancel = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 700}});
+        client.send_text(&format!("{run}\n{cancel}\n{}", call(json!(n)))).await;
+        let answer = client.answer().await;
+        assert_eq!(answer["result"]["structuredContent"]["received_message"], n, "the new call's own answer: {answer}");
+        let mut left = 0;
+        for _ in 0..200 {
+            left = world.records().len() - before;
+            if left == 2 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert_eq!(left, 2, "round {n}: both calls leave a record");
+    }
+}
+
+/// Answers that nobody reads: so many calls run, and the others wait for them.
+#[tokio::test]
+async fn a_client_that_does_not_read_holds_back_its_own_calls_and_leaves_when_it_closes() {
+    let world = world();
+    let mut client = Client::start(&world, false).await;
+    let runs = world.runs();
+    let message = "x".repeat(200_000);
+    let mut to = client.to.take().unwrap();
+    let asking = async {
+        for id in 0..200 {
+            let call = json!({"jsonrpc": "2.0", "id": id, "method": "tools/call",
+                "params": {"name": "fake__echo", "arguments": {"message": message}}});
+            to.write_all(format!("{call}\n").as_bytes()).await.unwrap();
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), asking).await.expect("all are taken in");
+    let mut begun = 0;
+    while world.runs() - runs > begun {
+        begun = world.runs() - runs;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    // The pipe of this test holds 1 MiB: two or three answers.
+    assert!((64..=70).contains(&begun), "{begun} of 200 calls ran, and nobody had read an answer");
+    to.shutdown().await.unwrap();
+    let started = Instant::now();
+    let ended = tokio::time::timeout(Duration::from_secs(10), &mut client.server).await;
+    assert_eq!(ended.expect("it ends").unwrap(), Ok(()));
+    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+}
+
+#[tokio::test]
+async fn a_client_that_cannot_be_answered_is_gone() {
+    let world = world();
+    let mut client = Client::start(&world, false).await;
+    let (runs, dropped) = (world.runs(), world.fake.dropped.load(Ordering::SeqCst));
+    let run = json!({"scriptPath": "examples/long_running.py", "timeoutMs": 20_000});
+    client.request("tools/call", json!({"name": "core__execute-python-script", "arguments": run})).await;
+    while world.runs() == runs {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    // Its reading end is closed, and then something is answered.
+    drop(std::mem::replace(&mut client.lines, BufReader::new(tokio::io::duplex(1).0).lines()));
+    client.send_text("garbage").await;
+    let ended = tokio::time::timeout(Duration::from_secs(5), &mut client.server).await;
+    assert_eq!(ended.expect("it ends").unwrap(), Ok(()));
+    assert_eq!(world.fake.dropped.load(Ordering::SeqCst), dropped + 1, "what ran is killed");
 }

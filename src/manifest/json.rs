@@ -14,7 +14,7 @@ mod place;
 mod scalars;
 mod text;
 
-pub use text::{Indented, Text, TooMuch};
+pub use text::{Indented, Text, TooMuch, weight};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
@@ -70,6 +70,11 @@ pub fn leading(text: &str) -> Option<(u8, &str)> {
     parser.one().ok()?;
     let rest = text.get(parser.at..)?;
     Some((parser.copied().bytes().next()?, rest))
+}
+
+/// The text of the value at `pointer`, also where the document is not right elsewhere.
+pub fn member<'t>(text: &'t str, pointer: &str) -> Option<&'t str> {
+    place::whole(text, pointer)
 }
 
 /// UTF-8 without its byte order mark.

@@ -3,9 +3,10 @@
 //! For: the road. In: what a transport decoded. Out: one JSON value and whether its texts are to be
 //! converted. Never: accepts two documents, a duplicate key or NaN (P22); judges a schema (manifest does).
 
+use crate::quantity::MAX_TREE_BYTES;
 use crate::{fault, manifest};
 use fault::{Fault, Kind};
-use manifest::Handler;
+use manifest::{Handler, json};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
@@ -36,8 +37,12 @@ impl Arguments {
 
 /// One strict JSON document.
 fn document(what: &str, text: &str) -> Result<Value, Fault> {
-    match manifest::json::parse(text.as_bytes(), manifest::json::Dialect::Strict) {
-        Ok(document) => Ok(document.value),
+    match json::compact(text.as_bytes()) {
+        Ok(compact) => compact.tree(MAX_TREE_BYTES).map_err(|json::TooMuch| {
+            let most = MAX_TREE_BYTES >> 20;
+            let words = format!("{what} must hold fewer values: read in full it would take more than {most} MiB.");
+            Fault::new(Kind::ParameterValidationError, words)
+        }),
         Err(problem) => Err(Fault::new(Kind::ParameterValidationError, format!("{what} is not one JSON document."))
             .details(format!("Line {}, column {}: {}", problem.line, problem.column, problem.message))),
     }

@@ -4,6 +4,7 @@
 
 use super::Arguments;
 use crate::fault;
+use crate::manifest::json;
 use serde_json::Value;
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -24,7 +25,7 @@ pub struct Guard {
     room: Arc<Semaphore>,
 }
 
-/// Held while a call runs; dropping it lets the next one in.
+/// Held while a call runs, and until its answer is delivered where that may take long; dropping it lets the next one in.
 #[derive(Debug)]
 pub struct Turn {
     _running: OwnedSemaphorePermit,
@@ -58,10 +59,10 @@ impl Guard {
     }
 }
 
-/// What arguments hold in memory while they wait, about, bytes. A text is weighed as what it may become.
+/// What arguments hold in memory while they wait, about, bytes. A text is weighed as what it becomes.
 fn weight(arguments: &Arguments) -> usize {
     match arguments {
-        Arguments::Text(text) => text.len().saturating_mul(NODE / 2),
+        Arguments::Text(text) => json::weight(text),
         Arguments::Strings(pairs) => pairs.iter().map(|(name, value)| name.len() + value.len() + NODE).sum(),
         Arguments::Value(value) => {
             let (mut sum, mut open) = (0usize, vec![value]);

@@ -25,6 +25,7 @@ mod trace;
 
 pub use arguments::Arguments;
 pub use contract::{ToolServiceError, ToolServiceRequest, ToolServiceResponse};
+pub use guard::{RUNNING, Turn};
 pub use report::{Digests, Report};
 pub use standing::Rules;
 
@@ -140,10 +141,15 @@ impl Service {
 
     /// Runs one call. Dropping the future cancels, kills, reaps and records.
     pub async fn call(&self, request: CallRequest) -> Report {
+        Report { turn: None, ..self.call_to_deliver(request).await }
+    }
+
+    /// The same; while its report lives the call counts as one that runs (`Report::turn`).
+    pub async fn call_to_deliver(&self, request: CallRequest) -> Report {
         self.traced(Trace::begin(&request), request).await
     }
 
-    /// The same, and gives what a tool that streams sends meanwhile, as text; together at most `outputBytes` of it.
+    /// The same as `call`, and gives what a tool that streams sends meanwhile, as text; together at most `outputBytes` of it.
     async fn streamed(&self, request: CallRequest, chunks: mpsc::UnboundedSender<String>) -> Report {
         let mut trace = Trace::begin(&request);
         trace.streams(chunks);
@@ -190,7 +196,7 @@ impl Service {
     /// its record as surely as a run does.
     async fn road(&self, request: CallRequest, trace: &mut Trace) -> Result<Text, Fault> {
         trace.owes(self.parts.audit.open()?);
-        let _turn = self.guard.enter(&request.arguments).await?;
+        trace.begins(self.guard.enter(&request.arguments).await?);
         let standing = self.standing()?;
         let tool = standing.snapshot.find(&request.tool)?;
         let method = self.parts.executors.methods.find(&tool.manifest.handler);

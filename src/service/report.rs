@@ -3,7 +3,7 @@
 //! For: every transport. In: what the road found out. Out: plain data; its JSON is the outcome of
 //! DESIGN §7, field for field, and `notes`. Never: a host path or policy text in what an agent reads.
 
-use super::format;
+use super::{format, guard};
 use crate::manifest::json::Text;
 use crate::{executor, fault, manifest};
 use serde::Serialize;
@@ -39,6 +39,9 @@ pub struct Report {
     /// True where the tool's answer is the envelope (Q14).
     #[serde(skip)]
     pub speaks_envelope: bool,
+    /// Who delivers the answer keeps this until then: so many answers can wait for a slow reader, and no more.
+    #[serde(skip)]
+    pub turn: Option<Arc<guard::Turn>>,
 }
 
 /// SHA-256 of what the call stood on; `None` where there was none.
@@ -97,6 +100,7 @@ impl Report {
             notes: Vec::new(),
             manifest: None,
             speaks_envelope: false,
+            turn: None,
         }
     }
 

@@ -4,6 +4,7 @@
 //! record and one run log record. Never: ends without its record: when the call's future is dropped,
 //! `Drop` writes it as cancelled.
 
+use super::guard::Turn;
 use super::mask::{self, Mask};
 use super::record::{PART, Record, VIOLATIONS, cut, cut_to, few, rule};
 use super::report::{Digests, Report};
@@ -57,6 +58,7 @@ pub(super) struct Trace {
     denials: executor::Denials,
     artifacts: Vec<executor::Artifact>,
     entry: Option<audit::Entry>,
+    turn: Option<Arc<Turn>>,
     /// Where the parts of the answer go, if somebody wants them, and how many bytes of them there may be.
     chunks: Option<mpsc::UnboundedSender<String>>,
     room: (u64, u64),
@@ -91,6 +93,7 @@ impl Trace {
             denials: executor::Denials::default(),
             artifacts: Vec::new(),
             entry: None,
+            turn: None,
             chunks: None,
             room: (0, 0),
         }
@@ -124,6 +127,11 @@ impl Trace {
     /// From here on the call leaves a record, whatever happens to it.
     pub fn owes(&mut self, entry: audit::Entry) {
         self.entry = Some(entry);
+    }
+
+    /// It is this call's turn.
+    pub fn begins(&mut self, turn: Turn) {
+        self.turn = Some(Arc::new(turn));
     }
 
     pub fn found(&mut self, tool: &Arc<registry::Tool>, speaks_envelope: bool) {
@@ -345,6 +353,7 @@ impl Trace {
             notes: std::mem::take(&mut self.notes.told),
             manifest: self.tool.as_ref().map(|tool| tool.manifest.clone()),
             speaks_envelope: self.speaks_envelope,
+            turn: self.turn.take(),
         }
     }
 

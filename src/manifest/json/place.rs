@@ -1,7 +1,8 @@
-//! Where in a text a JSON pointer leads. Walks the text again, for documents that parsed.
+//! Where in a text a JSON pointer leads. Walks the text again; of documents that did not parse, as far as they are right.
 //!
 //! For: `Document::place`. In: text and pointer. Out: a byte offset. Never: builds values, recurses.
 
+use super::text::string_length;
 use super::{Dialect, Parser};
 
 /// Offset at which the value starts.
@@ -12,6 +13,14 @@ pub(super) fn value(text: &str, pointer: &str) -> Option<usize> {
 /// Offset of the member name; of the value where it has none (in an array, at the top).
 pub(super) fn key(text: &str, pointer: &str) -> Option<usize> {
     walk(text, pointer).map(|(value, key)| key.unwrap_or(value))
+}
+
+/// The whole value.
+pub(super) fn whole<'t>(text: &'t str, pointer: &str) -> Option<&'t str> {
+    let start = value(text, pointer)?;
+    let mut cursor = Parser::starting_at(text, start, Dialect::Commented);
+    skip(&mut cursor)?;
+    text.get(start..cursor.at)
 }
 
 fn walk(text: &str, pointer: &str) -> Option<(usize, Option<usize>)> {
@@ -82,9 +91,7 @@ fn skip(cursor: &mut Parser<'_>) -> Option<()> {
     loop {
         cursor.space().ok()?;
         match cursor.peek()? {
-            b'"' => {
-                cursor.string().ok()?;
-            }
+            b'"' => cursor.at += string_length(cursor.text.get(cursor.at..)?),
             b'{' | b'[' => {
                 cursor.at += 1;
                 depth += 1;
@@ -99,8 +106,12 @@ fn skip(cursor: &mut Parser<'_>) -> Option<()> {
                 continue;
             }
             _ => {
+                let start = cursor.at;
                 while cursor.peek().is_some_and(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.')) {
                     cursor.at += 1;
+                }
+                if cursor.at == start {
+                    return None;
                 }
             }
         }

@@ -160,7 +160,7 @@ fn line(out: &mut fmt::Formatter<'_>, depth: usize) -> fmt::Result {
 }
 
 /// The bytes of the string that a text starts with, quotes and all.
-fn string_length(text: &str) -> usize {
+pub(super) fn string_length(text: &str) -> usize {
     let mut escaped = false;
     for (at, byte) in text.bytes().enumerate().skip(1) {
         match byte {
@@ -173,12 +173,12 @@ fn string_length(text: &str) -> usize {
     text.len()
 }
 
-/// About how many bytes a tree of this text takes. Compact text: every comma and every opening bracket stands for a value.
-fn weight(compact: &str) -> usize {
+/// About how many bytes a tree of this text takes: every comma and every opening bracket stands for a value.
+pub fn weight(json: &str) -> usize {
     const VALUE: usize = size_of::<Value>();
     /// A member beside its value: its name, its place in the table, and the room that the table keeps free.
     const MEMBER: usize = 160;
-    let (mut rest, mut values, mut members, mut objects) = (compact, 1usize, 0usize, 0usize);
+    let (mut rest, mut values, mut members, mut objects) = (json, 1usize, 0usize, 0usize);
     while let Some(c) = rest.bytes().next() {
         let length = if c == b'"' { string_length(rest) } else { 1 };
         match c {
@@ -191,7 +191,7 @@ fn weight(compact: &str) -> usize {
         }
         rest = rest.get(length..).unwrap_or_default();
     }
-    compact.len() + values * VALUE + members * MEMBER + objects * MEMBER
+    json.len() + values * VALUE + members * MEMBER + objects * MEMBER
 }
 
 /// A string as JSON writes it.

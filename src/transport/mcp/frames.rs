@@ -4,19 +4,20 @@
 //! bound in memory, two readings of one message (a duplicate key is an error, P22), two requests under one
 //! id at a time, or a raw bidi, tag or control character on the wire (P24).
 
-use super::results::{Answer, Whole};
-use crate::manifest::json::{Dialect, parse};
+use super::open::{Exchange, Open};
+use super::results::Whole;
+use crate::manifest::json;
 use crate::manifest::text::VisibleJson;
 use crate::quantity::LARGE_TEXT_BYTES;
 use rmcp::model::{ClientNotification, ErrorCode, ErrorData, JsonRpcMessage, RequestId};
 use rmcp::service::{RoleServer, RxJsonRpcMessage, TxJsonRpcMessage};
 use rmcp::transport::Transport;
 use serde::Serialize;
-use serde_json::{Serializer, Value};
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
+use serde_json::{Map, Serializer, Value};
+use std::borrow::Cow;
 use std::io;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::sync::{Mutex, mpsc};
@@ -24,15 +25,21 @@ use tokio_util::sync::CancellationToken;
 
 /// Longest line that is read, bytes.
 const LONGEST: usize = 8 * 1024 * 1024;
+/// Most memory that a message may take as a tree, the arguments of a call left out.
+const LARGEST: usize = 2 * 1024 * 1024;
 /// Messages that wait to be handled.
 const AHEAD: usize = 4;
 /// How long calls may still finish after the client closed its end: enough for `printf … | toolhost serve`.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// Requests that were handed on and are not answered yet, each with the content of its answer once there is one.
-#[derive(Clone, Default)]
-pub struct Open(Arc<std::sync::Mutex<HashMap<RequestId, Option<Answer>>>>);
-type Output = Arc<Mutex<Option<Box<dyn AsyncWrite + Send + Unpin>>>>;
+/// Where messages go. Whoever cannot write there says that the connection is over.
+#[derive(Clone)]
+struct Output {
+    to: Arc<Mutex<Option<Box<dyn AsyncWrite + Send + Unpin>>>>,
+    /// Pieces written so far.
+    written: Arc<AtomicUsize>,
+    closing: CancellationToken,
+}
 
 /// Both directions of one connection.
 pub struct Frames {
@@ -41,46 +48,38 @@ pub struct Frames {
     open: Open,
 }
 
-impl Open {
-    fn requests(&self) -> MutexGuard<'_, HashMap<RequestId, Option<Answer>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Keeps the content of an answer until the answer is sent; one that was cancelled meanwhile is not sent.
-    pub fn answered(&self, id: &RequestId, answer: Answer) {
-        if let Some(open) = self.requests().get_mut(id) {
-            *open = Some(answer);
-        }
-    }
-
-    fn close(&self, id: Option<&RequestId>) -> Option<Answer> {
-        self.requests().remove(id?)?
-    }
-}
-
 impl Frames {
-    /// Starts reading. `closing` is cancelled shortly after the client's end was closed.
+    /// Starts reading. `closing` is cancelled shortly after the client's end was closed, or cannot be written to.
     pub fn new<R, W>(input: R, output: W, closing: CancellationToken) -> Frames
     where
         R: AsyncRead + Send + Unpin + 'static,
         W: AsyncWrite + Send + Unpin + 'static,
     {
-        let output: Output = Arc::new(Mutex::new(Some(Box::new(output))));
+        let to: Box<dyn AsyncWrite + Send + Unpin> = Box::new(output);
+        let output = Output { to: Arc::new(Mutex::new(Some(to))), written: Arc::default(), closing };
         let (sender, messages) = mpsc::channel(AHEAD);
-        let open = Open::default();
-        let (errors, ids) = (output.clone(), open.clone());
+        let frames = Frames { messages, output: output.clone(), open: Open::default() };
+        let open = frames.open();
         tokio::spawn(async move {
-            read(BufReader::new(input), &sender, &errors, &ids).await;
+            tokio::select! {
+                () = read(BufReader::new(input), &sender, &output, &open) => {}
+                () = output.closing.cancelled() => return,
+            }
             drop(sender);
             tokio::time::sleep(GRACE).await;
-            closing.cancel();
+            output.closing.cancel();
         });
-        Frames { messages, output, open }
+        frames
     }
 
-    /// Where the content of answers is put.
+    /// The requests that are open.
     pub fn open(&self) -> Open {
         self.open.clone()
+    }
+
+    /// Grows as long as the client reads.
+    pub fn written(&self) -> Arc<AtomicUsize> {
+        self.output.written.clone()
     }
 }
 
@@ -91,20 +90,26 @@ impl Transport<RoleServer> for Frames {
         &mut self,
         item: TxJsonRpcMessage<RoleServer>,
     ) -> impl Future<Output = Result<(), io::Error>> + Send + 'static {
-        let answer = match &item {
-            JsonRpcMessage::Response(response) => self.open.close(Some(&response.id)),
-            JsonRpcMessage::Error(error) => self.open.close(error.id.as_ref()),
+        let ours = match &item {
+            JsonRpcMessage::Response(response) => Some(response.id.clone()),
+            JsonRpcMessage::Error(error) => error.id.clone(),
             _ => None,
         };
+        let exchange = ours.as_ref().map(|ours| self.open.end(ours));
         let output = self.output.clone();
         async move {
-            match (answer, serde_json::to_value(&item)?) {
-                (Some(answer), Value::Object(message)) if answer.is_large() => {
-                    write_in_pieces(&output, Whole { message, answer }).await
-                }
-                (Some(answer), Value::Object(message)) => write(&output, &Whole { message, answer }).await,
-                (_, message) => write(&output, &message).await,
-            }
+            let Some(exchange) = exchange else { return output.write(&message_of(&item)?).await };
+            // What was cancelled is not answered.
+            let Some(Exchange { client, answer, place, .. }) = exchange else { return Ok(()) };
+            let mut message = message_of(&item)?;
+            message.insert("id".into(), serde_json::to_value(client)?);
+            let written = match answer {
+                Some(answer) if answer.is_large() => output.write_in_pieces(Whole { message, answer }).await,
+                Some(answer) => output.write(&Whole { message, answer }).await,
+                None => output.write(&message).await,
+            };
+            drop(place);
+            written
         }
     }
 
@@ -113,29 +118,16 @@ impl Transport<RoleServer> for Frames {
     }
 
     async fn close(&mut self) -> Result<(), io::Error> {
-        self.output.lock().await.take();
+        self.output.to.lock().await.take();
         Ok(())
     }
 }
 
-/// rmcp takes a second request under one id for the first: its answer, or its cancelling, would be lost.
-fn once(open: &Open, message: RxJsonRpcMessage<RoleServer>) -> Result<RxJsonRpcMessage<RoleServer>, Refusal> {
-    match &message {
-        JsonRpcMessage::Request(request) => {
-            if let Entry::Vacant(free) = open.requests().entry(request.id.clone()) {
-                free.insert(None);
-            } else {
-                let words = "A request with this id is not answered yet.";
-                return Err(refusal(ErrorCode::INVALID_REQUEST, words, Some(request.id.clone())));
-            }
-        }
-        // What was cancelled is not answered.
-        JsonRpcMessage::Notification(notification) => {
-            if let ClientNotification::CancelledNotification(cancelled) = &notification.notification {
-                open.close(cancelled.params.request_id.as_ref());
-            }
-        }
-        _ => {}
+/// As it is written: an error that answers nobody in particular says so with `null` (JSON-RPC 2.0, section 5).
+fn message_of(item: &TxJsonRpcMessage<RoleServer>) -> io::Result<Map<String, Value>> {
+    let Value::Object(mut message) = serde_json::to_value(item)? else { return Ok(Map::new()) };
+    if message.contains_key("error") {
+        message.entry("id").or_insert(Value::Null);
     }
     Ok(message)
 }
@@ -146,30 +138,42 @@ fn line(message: &impl Serialize, mut to: impl io::Write) -> io::Result<()> {
     to.write_all(b"\n")
 }
 
-/// In one write.
-async fn write(output: &Output, message: &impl Serialize) -> io::Result<()> {
-    let mut bytes = Vec::new();
-    line(message, &mut bytes)?;
-    let mut output = output.lock().await;
-    let Some(output) = output.as_mut() else { return Err(io::ErrorKind::NotConnected.into()) };
-    output.write_all(&bytes).await?;
-    output.flush().await
-}
-
-/// The same, without the whole of it ever being in memory: written out it is several times as large as what it says.
-async fn write_in_pieces(output: &Output, message: Whole) -> io::Result<()> {
-    let (sender, mut pieces) = mpsc::channel(1);
-    let mut output = output.lock().await;
-    let Some(output) = output.as_mut() else { return Err(io::ErrorKind::NotConnected.into()) };
-    let written = tokio::task::spawn_blocking(move || {
-        let mut to = io::BufWriter::with_capacity(LARGE_TEXT_BYTES, Pieces(sender));
-        line(&message, &mut to).and_then(|()| io::Write::flush(&mut to))
-    });
-    while let Some(piece) = pieces.recv().await {
-        output.write_all(&piece).await?;
+impl Output {
+    /// In one write.
+    async fn write(&self, message: &impl Serialize) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        line(message, &mut bytes)?;
+        let (sender, pieces) = mpsc::channel(1);
+        let _ = sender.try_send(bytes);
+        drop(sender);
+        self.put(pieces).await
     }
-    written.await??;
-    output.flush().await
+
+    /// The same, without the whole of it ever being in memory: written out it is several times as large as what it says.
+    async fn write_in_pieces(&self, message: Whole) -> io::Result<()> {
+        let (sender, pieces) = mpsc::channel(1);
+        let made = tokio::task::spawn_blocking(move || {
+            let mut to = io::BufWriter::with_capacity(LARGE_TEXT_BYTES, Pieces(sender));
+            line(&message, &mut to).and_then(|()| io::Write::flush(&mut to))
+        });
+        self.put(pieces).await?;
+        made.await?
+    }
+
+    /// All pieces of one line, and nothing of another between them.
+    async fn put(&self, mut pieces: mpsc::Receiver<Vec<u8>>) -> io::Result<()> {
+        let mut to = self.to.lock().await;
+        let Some(to) = to.as_mut() else { return Err(io::ErrorKind::NotConnected.into()) };
+        let put = async {
+            while let Some(piece) = pieces.recv().await {
+                to.write_all(&piece).await?;
+                self.written.fetch_add(1, Ordering::Relaxed);
+            }
+            to.flush().await
+        };
+        // Nobody will read the answers of what still runs.
+        put.await.inspect_err(|_| self.closing.cancel())
+    }
 }
 
 struct Pieces(mpsc::Sender<Vec<u8>>);
@@ -192,21 +196,31 @@ async fn read<R: AsyncRead + Unpin>(
     open: &Open,
 ) {
     let mut line = Vec::new();
+    let mut begun = false;
     loop {
-        let answer = match next_line(&mut input, &mut line).await {
-            Ok(Some(true)) => message(&line).and_then(|message| message.map(|m| once(open, m)).transpose()),
+        let received = match next_line(&mut input, &mut line).await {
+            Ok(Some(true)) => message(&line),
             Ok(Some(false)) => Err(refusal(ErrorCode::INVALID_REQUEST, "The message is too long.", None)),
             Ok(None) | Err(_) => return,
         };
-        match answer {
+        let message = match received {
+            Ok(Some(received)) => opened(open, received).await,
+            Ok(None) => continue,
+            Err(refusal) => Err(refusal),
+        };
+        match message {
+            // Before the first request there is nothing that they could be about; rmcp would end the connection.
+            Ok(Some(message)) if !begun && !matches!(message, JsonRpcMessage::Request(_)) => {}
             Ok(Some(message)) => {
+                begun = true;
                 if messages.send(message).await.is_err() {
                     return;
                 }
             }
             Ok(None) => {}
             Err(refusal) => {
-                if write(output, &*refusal).await.is_err() {
+                let Ok(words) = message_of(&refusal) else { return };
+                if output.write(&words).await.is_err() {
                     return;
                 }
             }
@@ -214,9 +228,37 @@ async fn read<R: AsyncRead + Unpin>(
     }
 }
 
+/// The message as rmcp gets it: a request under an id of ours. Nothing where it cancels what is not open.
+async fn opened(open: &Open, received: Received) -> Result<Option<RxJsonRpcMessage<RoleServer>>, Refusal> {
+    let Received { mut message, arguments } = received;
+    match &mut message {
+        JsonRpcMessage::Request(request) => {
+            let call = request.request.method() == "tools/call";
+            let Some(place) = open.place(call).await else { return Ok(None) };
+            let Some(ours) = open.begin(&request.id, arguments, place) else {
+                let words = "A request with this id is not answered yet.";
+                return Err(refusal(ErrorCode::INVALID_REQUEST, words, Some(request.id.clone())));
+            };
+            request.id = ours;
+        }
+        JsonRpcMessage::Notification(notification) => {
+            if let ClientNotification::CancelledNotification(cancelled) = &mut notification.notification {
+                let Some(ours) = cancelled.params.request_id.as_ref().and_then(|id| open.cancel(id)) else {
+                    return Ok(None);
+                };
+                cancelled.params.request_id = Some(ours);
+            }
+        }
+        _ => {}
+    }
+    Ok(Some(message))
+}
+
 /// Reads one line into `line`. `Some(false)`: it was too long and is gone. `None`: the end.
 async fn next_line<R: AsyncRead + Unpin>(input: &mut BufReader<R>, line: &mut Vec<u8>) -> io::Result<Option<bool>> {
     line.clear();
+    // One long line must not be paid for until the end.
+    line.shrink_to(LARGE_TEXT_BYTES);
     let mut fits = true;
     loop {
         let (taken, ended) = {
@@ -242,31 +284,53 @@ async fn next_line<R: AsyncRead + Unpin>(input: &mut BufReader<R>, line: &mut Ve
     }
 }
 
+/// A message, and the arguments that were taken out of it.
+#[derive(Debug)]
+struct Received {
+    message: RxJsonRpcMessage<RoleServer>,
+    arguments: Option<String>,
+}
+
 /// One line as a message; nothing for what needs no answer; an error to send back.
-fn message(line: &[u8]) -> Result<Option<RxJsonRpcMessage<RoleServer>>, Refusal> {
+fn message(line: &[u8]) -> Result<Option<Received>, Refusal> {
     let line = line.trim_ascii();
     if line.is_empty() {
         return Ok(None);
     }
-    let value = match parse(line, Dialect::Strict) {
-        Ok(document) => document.value,
-        Err(problem) => {
-            // Where a lenient reader can still tell whose message it was, that one gets the answer.
-            let id = serde_json::from_slice::<Value>(line).ok().and_then(|value| id_of(&value));
-            return Err(refusal(ErrorCode::PARSE_ERROR, &format!("Not one JSON document: {}", problem.message), id));
-        }
-    };
-    let (id, is_request) = (id_of(&value), value.get("method").is_some());
+    let unreadable = |why: &str, id| refusal(ErrorCode::PARSE_ERROR, &format!("Not one JSON document: {why}"), id);
+    let invalid = |words: &str, id| refusal(ErrorCode::INVALID_REQUEST, words, id);
+    let text = std::str::from_utf8(line).map_err(|_| unreadable("it is not UTF-8", None))?;
+    // Where the line is broken elsewhere, it can mostly still be told whose it was.
+    let id = json::member(text, "/id").and_then(|id| serde_json::from_str(id).ok());
+    let (rest, arguments) = parted(text);
+    let whole = json::compact(rest.as_bytes()).map_err(|problem| unreadable(&problem.message, id.clone()))?;
+    let value = whole.tree(LARGEST).map_err(|_| invalid("The message holds too many values.", id))?;
+    let id: Option<RequestId> = value.get("id").and_then(|id| serde_json::from_value(id.clone()).ok());
+    if value.get("id").is_some() && id.is_none() {
+        return Err(invalid("The id must be a string or a whole number.", None));
+    }
+    let cursor = value.pointer("/params/cursor").filter(|_| value["method"] == "tools/list");
+    if cursor.is_some_and(|cursor| !cursor.is_string() && !cursor.is_null()) {
+        return Err(refusal(ErrorCode::INVALID_PARAMS, "The cursor must be a string.", id));
+    }
+    let has_method = value.get("method").is_some();
     match serde_json::from_value(value) {
-        Ok(message) => Ok(Some(message)),
+        Ok(message) => Ok(Some(Received { message, arguments })),
         // A notification we do not know needs no answer.
-        Err(_) if id.is_none() && is_request => Ok(None),
-        Err(_) => Err(refusal(ErrorCode::INVALID_REQUEST, "Not a message of this protocol.", id)),
+        Err(_) if id.is_none() && has_method => Ok(None),
+        Err(_) => Err(invalid("Not a message of this protocol.", id)),
     }
 }
 
-fn id_of(value: &Value) -> Option<RequestId> {
-    serde_json::from_value(value.get("id")?.clone()).ok()
+/// A call without its arguments, and the arguments as they stand there: what is wrong with them is for the road to
+/// say, and to record. Whoever reads the whole line strictly reads these two strictly.
+fn parted(text: &str) -> (Cow<'_, str>, Option<String>) {
+    let call = json::member(text, "/method") == Some("\"tools/call\"");
+    let arguments = json::member(text, "/params/arguments").filter(|arguments| call && arguments.starts_with('{'));
+    let Some(arguments) = arguments else { return (text.into(), None) };
+    let at = arguments.as_ptr() as usize - text.as_ptr() as usize;
+    let rest = format!("{}{{}}{}", &text[..at], &text[at + arguments.len()..]);
+    (rest.into(), Some(arguments.to_owned()))
 }
 
 type Refusal = Box<TxJsonRpcMessage<RoleServer>>;
@@ -287,9 +351,32 @@ mod tests {
     fn a_message_has_one_reading() {
         let good = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a__b","arguments":{"x":1}}}"#;
         assert!(matches!(message(good.as_bytes()), Ok(Some(_))));
-        let twice = good.replace(r#"{"x":1}"#, r#"{"x":1,"x":2}"#);
-        let answer = refused(&twice);
-        assert!(answer.contains("-32700") && answer.contains("\"id\":1"), "{answer}");
+        for (arguments, taken) in [
+            (r#"{"x":1}"#, true),
+            (r#"{"x":1,"x":2}"#, true),
+            (r#"{"x":NaN}"#, true),
+            (r#"{"x":"\ud83d"}"#, true),
+            (r#"{ /* } */ "x":1}"#, true),
+            (r#"[1]"#, false),
+            (r#""{}""#, false),
+        ] {
+            let received = message(good.replace(r#"{"x":1}"#, arguments).as_bytes()).unwrap().unwrap();
+            assert_eq!(received.arguments.as_deref(), Some(arguments).filter(|_| taken), "for the road to judge");
+        }
+        let twice = good.replace(r#""name":"a__b""#, r#""name":"a__b","name":"c""#);
+        for bad in [
+            twice.as_str(),
+            &good.replace("\"id\"", "\"x\":1e999,\"id\""),
+            &good.replace(",\"params\"", ",\"x\":@,\"params\""),
+        ] {
+            let answer = refused(bad);
+            assert!(answer.contains("-32700") && answer.contains("\"id\":1"), "{answer}");
+        }
+        for id in ["null", "1.5", "true", "{}"] {
+            assert!(refused(&good.replace("\"id\":1", &format!("\"id\":{id}"))).contains("-32600"), "{id}");
+        }
+        let many = good.replace("\"method\"", &format!("\"x\":[{}1],\"method\"", "1,".repeat(100_000)));
+        assert!(refused(&many).contains("too many values"));
         assert!(refused("hello").contains("-32700"));
         assert!(refused(r#"{"id":7}"#).contains("-32600"));
         assert!(message(br#"{"jsonrpc":"2.0","method":"$/whatever"}"#).is_ok());

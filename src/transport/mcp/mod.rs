@@ -5,19 +5,21 @@
 
 mod frames;
 mod names;
+mod open;
 mod results;
 mod tools;
 
 use crate::{fault, registry, service};
 use names::Names;
 use rmcp::model::{
-    CacheScope, CallToolRequestParams, CallToolResponse, ErrorData, Implementation, ListToolsResult,
-    PaginatedRequestParams, ServerCapabilities, ServerConfig, Tool,
+    CacheScope, CallToolRequestParams, CallToolResponse, CustomRequest, CustomResult, ErrorCode, ErrorData,
+    Implementation, ListToolsResult, PaginatedRequestParams, ServerCapabilities, ServerConfig, Tool,
 };
-use rmcp::service::{RequestContext, RoleServer};
+use rmcp::service::{QuitReason, RequestContext, RoleServer};
 use rmcp::{ServerHandler, ServiceExt};
 use serde_json::Value;
 use service::{Arguments, CallRequest, Service};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -42,6 +44,7 @@ where
 {
     let closing = stop.child_token();
     let frames = frames::Frames::new(input, output, closing.clone());
+    let written = frames.written();
     let face = Face { service, user, closing: closing.clone(), offered: Mutex::default(), open: frames.open() };
     let running = tokio::select! {
         started = face.serve(frames) => match started {
@@ -60,8 +63,17 @@ where
         () = stop.cancelled() => {
             // The calls see `closing` and are dropped, which kills them; the answers are not waited for.
             rmcp_stops.cancel();
-            tokio::time::timeout(FAREWELL, ended).await.unwrap_or(Ok(rmcp::service::QuitReason::Cancelled))
+            tokio::time::timeout(FAREWELL, ended).await.unwrap_or(Ok(QuitReason::Cancelled))
         }
+        () = closing.cancelled() => loop {
+            // The client closed its end. Answers that it still reads are written; for one that does not read nobody waits.
+            let before = written.load(Ordering::Relaxed);
+            match tokio::time::timeout(FAREWELL, &mut ended).await {
+                Ok(ended) => break ended,
+                Err(_) if written.load(Ordering::Relaxed) == before => break Ok(QuitReason::Closed),
+                Err(_) => {}
+            }
+        },
     };
     ended.map(|_| ()).map_err(|error| error.to_string())
 }
@@ -79,7 +91,7 @@ struct Face {
     user: String,
     closing: CancellationToken,
     offered: Mutex<Option<Arc<Offered>>>,
-    open: frames::Open,
+    open: open::Open,
 }
 
 impl Face {
@@ -168,15 +180,17 @@ impl ServerHandler for Face {
     ) -> Result<CallToolResponse, ErrorData> {
         let offered = self.offered();
         let Some(id) = offered.names.id(&request.name) else { return Err(self.unknown(&request.name, &offered)) };
-        let call = self.service.call(CallRequest {
+        let call = self.service.call_to_deliver(CallRequest {
             id: None,
             user: self.user.clone(),
             tool: id.to_owned(),
-            arguments: Arguments::Value(Value::Object(request.arguments.unwrap_or_default())),
+            arguments: Arguments::Text(self.open.arguments(&context.id).unwrap_or_default()),
             timeout_ms: None,
         });
         // rmcp only sets a token; dropping the future is what cancels, kills, reaps and records.
         tokio::select! {
+            // First of all: a call that was asked for leaves its record, also if it is cancelled at once.
+            biased;
             report = call => {
                 let (result, answer) = results::result(report);
                 answer.into_iter().for_each(|answer| self.open.answered(&context.id, answer));
@@ -185,6 +199,43 @@ impl ServerHandler for Face {
             () = context.ct.cancelled() => Err(ErrorData::internal_error("The call was cancelled.", None)),
             () = self.closing.cancelled() => Err(ErrorData::internal_error("The server is closing.", None)),
         }
+    }
+
+    /// What rmcp could not read as one of its requests.
+    async fn on_custom_request(
+        &self,
+        request: CustomRequest,
+        _: RequestContext<RoleServer>,
+    ) -> Result<CustomResult, ErrorData> {
+        let CustomRequest { method, params, .. } = request;
+        let words = match method.as_str() {
+            "tools/call" => malformed(params.as_ref()),
+            "tools/list" | "initialize" | "ping" => format!("The parameters of {method} are wrong."),
+            _ => return Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, method, None)),
+        };
+        if method == "tools/call" {
+            let name = params.as_ref().and_then(|params| params["name"].as_str()).unwrap_or_default();
+            let fault = fault::Fault::new(fault::Kind::ParameterValidationError, words.clone());
+            let _ = self.service.refuse(&self.user, name, fault);
+        }
+        Err(ErrorData::invalid_params(words, None))
+    }
+}
+
+/// What is wrong with the parameters of a call, before its tool is looked for.
+fn malformed(params: Option<&Value>) -> String {
+    let Some(Value::Object(params)) = params else {
+        return "The params of tools/call must be an object with the tool's \"name\" and its \"arguments\".".into();
+    };
+    if !params.get("name").is_some_and(Value::is_string) {
+        return "params.name must be a string: the name of a tool.".into();
+    }
+    match params.get("arguments") {
+        Some(Value::String(_)) => {
+            "params.arguments must be an object, not its JSON text: send the object itself.".into()
+        }
+        Some(other) if !other.is_object() => "params.arguments must be an object.".into(),
+        _ => "The params of tools/call are wrong.".into(),
     }
 }
 

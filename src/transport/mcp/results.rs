@@ -7,13 +7,14 @@ use super::tools;
 use crate::executor::Artifact;
 use crate::manifest::json::Indented;
 use crate::manifest::text::{self, Visible};
-use crate::service::{Report, format};
+use crate::service::{self, Report, format};
 use rmcp::model::{CallToolResult, ContentBlock, MetaObject};
 use serde::ser::{SerializeMap, SerializeSeq};
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use std::fmt::{self, Display};
+use std::sync::Arc;
 
 /// Longest text that is indented, bytes: what is nested deeply can grow a hundredfold.
 const LONGEST_INDENTED: usize = 256 * 1024;
@@ -63,6 +64,8 @@ pub struct Answer {
     schema: bool,
     /// The answer may well speak of these files as if they were there.
     missing: Option<String>,
+    /// The call counts as one that runs until this is written.
+    _turn: Option<Arc<service::Turn>>,
 }
 
 impl Answer {
@@ -83,7 +86,7 @@ impl Answer {
         } else {
             report.output_data.map_or_else(|| RawValue::NULL.to_owned(), Box::from)
         };
-        Answer { json, schema, missing }
+        Answer { json, schema, missing, _turn: report.turn }
     }
 
     /// Whether it is worth writing in pieces.

@@ -1,0 +1,109 @@
+//! The open requests of one connection: handed on, and not answered yet.
+//!
+//! For: `frames` and the face. In: a request's id, its arguments, later the content of its answer. Out: an id of our
+//! own for each. Never: two requests under one id, as rmcp would have it where a client uses an id again that it has
+//! just cancelled; the answer of one for another; more open requests than may be.
+
+use super::results::Answer;
+use crate::service;
+use rmcp::model::RequestId;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Calls that may be open, running or waiting: reading goes on when one of them is answered.
+const CALLS: usize = 4 * service::RUNNING;
+/// Other requests: a list is long, and waits in memory for a client that does not read.
+const OTHERS: usize = 16;
+
+/// One request.
+pub struct Exchange {
+    /// The id the client gave it.
+    pub client: RequestId,
+    /// The arguments of a call, as text.
+    arguments: Option<String>,
+    pub answer: Option<Answer>,
+    /// Given back when the answer is written.
+    pub place: OwnedSemaphorePermit,
+}
+
+#[derive(Default)]
+struct Requests {
+    last: i64,
+    /// By our ids.
+    open: HashMap<RequestId, Exchange>,
+    /// Our ids by the client's.
+    ours: HashMap<RequestId, RequestId>,
+}
+
+#[derive(Clone)]
+pub struct Open {
+    requests: Arc<Mutex<Requests>>,
+    calls: Arc<Semaphore>,
+    others: Arc<Semaphore>,
+}
+
+impl Default for Open {
+    fn default() -> Open {
+        let places = |most| Arc::new(Semaphore::new(most));
+        Open { requests: Arc::default(), calls: places(CALLS), others: places(OTHERS) }
+    }
+}
+
+impl Open {
+    fn requests(&self) -> MutexGuard<'_, Requests> {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until there is a place for one more.
+    pub async fn place(&self, call: bool) -> Option<OwnedSemaphorePermit> {
+        let places = if call { &self.calls } else { &self.others };
+        places.clone().acquire_owned().await.ok()
+    }
+
+    /// A request is handed on, under the id that this gives. `None`: one with the client's id is open.
+    pub fn begin(
+        &self,
+        client: &RequestId,
+        arguments: Option<String>,
+        place: OwnedSemaphorePermit,
+    ) -> Option<RequestId> {
+        let mut requests = self.requests();
+        if requests.ours.contains_key(client) {
+            return None;
+        }
+        requests.last += 1;
+        let ours = RequestId::Number(requests.last);
+        requests.ours.insert(client.clone(), ours.clone());
+        requests.open.insert(ours.clone(), Exchange { client: client.clone(), arguments, answer: None, place });
+        Some(ours)
+    }
+
+    /// The arguments of a call, once.
+    pub fn arguments(&self, ours: &RequestId) -> Option<String> {
+        self.requests().open.get_mut(ours)?.arguments.take()
+    }
+
+    /// Keeps the content of an answer until the answer is sent; one that was cancelled meanwhile is not sent.
+    pub fn answered(&self, ours: &RequestId, answer: Answer) {
+        if let Some(exchange) = self.requests().open.get_mut(ours) {
+            exchange.answer = Some(answer);
+        }
+    }
+
+    /// It is being answered. `None`: it was cancelled, and is not.
+    pub fn end(&self, ours: &RequestId) -> Option<Exchange> {
+        let mut requests = self.requests();
+        let exchange = requests.open.remove(ours)?;
+        requests.ours.remove(&exchange.client);
+        Some(exchange)
+    }
+
+    /// The client cancelled it; gives our id for it. The client's is free again.
+    pub fn cancel(&self, client: &RequestId) -> Option<RequestId> {
+        let mut requests = self.requests();
+        let ours = requests.ours.remove(client)?;
+        requests.open.remove(&ours);
+        Some(ours)
+    }
+}

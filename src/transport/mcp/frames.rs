@@ -32,10 +32,12 @@ const AHEAD: usize = 4;
 /// How long calls may still finish after the client closed its end: enough for `printf … | toolhost serve`.
 const GRACE: Duration = Duration::from_millis(500);
 
+type Writer = Box<dyn AsyncWrite + Send + Unpin>;
+
 /// Where messages go. Whoever cannot write there says that the connection is over.
 #[derive(Clone)]
 struct Output {
-    to: Arc<Mutex<Option<Box<dyn AsyncWrite + Send + Unpin>>>>,
+    to: Arc<Mutex<Option<Writer>>>,
     /// Pieces written so far.
     written: Arc<AtomicUsize>,
     closing: CancellationToken,
@@ -55,7 +57,7 @@ impl Frames {
         R: AsyncRead + Send + Unpin + 'static,
         W: AsyncWrite + Send + Unpin + 'static,
     {
-        let to: Box<dyn AsyncWrite + Send + Unpin> = Box::new(output);
+        let to: Writer = Box::new(output);
         let output = Output { to: Arc::new(Mutex::new(Some(to))), written: Arc::default(), closing };
         let (sender, messages) = mpsc::channel(AHEAD);
         let frames = Frames { messages, output: output.clone(), open: Open::default() };
@@ -104,7 +106,7 @@ impl Transport<RoleServer> for Frames {
             let mut message = message_of(&item)?;
             message.insert("id".into(), serde_json::to_value(client)?);
             let written = match answer {
-                Some(answer) if answer.is_large() => output.write_in_pieces(Whole { message, answer }).await,
+                Some(answer) if answer.is_large() => output.put(Line::ToMake(Whole { message, answer })).await,
                 Some(answer) => output.write(&Whole { message, answer }).await,
                 None => output.write(&message).await,
             };
@@ -138,41 +140,47 @@ fn line(message: &impl Serialize, mut to: impl io::Write) -> io::Result<()> {
     to.write_all(b"\n")
 }
 
+/// A line, or what makes it piece by piece: written out it is several times as large as what it says.
+enum Line {
+    Made(Vec<u8>),
+    ToMake(Whole),
+}
+
 impl Output {
-    /// In one write.
     async fn write(&self, message: &impl Serialize) -> io::Result<()> {
         let mut bytes = Vec::new();
         line(message, &mut bytes)?;
-        let (sender, pieces) = mpsc::channel(1);
-        let _ = sender.try_send(bytes);
-        drop(sender);
-        self.put(pieces).await
+        self.put(Line::Made(bytes)).await
     }
 
-    /// The same, without the whole of it ever being in memory: written out it is several times as large as what it says.
-    async fn write_in_pieces(&self, message: Whole) -> io::Result<()> {
-        let (sender, pieces) = mpsc::channel(1);
-        let made = tokio::task::spawn_blocking(move || {
-            let mut to = io::BufWriter::with_capacity(LARGE_TEXT_BYTES, Pieces(sender));
-            line(&message, &mut to).and_then(|()| io::Write::flush(&mut to))
-        });
-        self.put(pieces).await?;
-        made.await?
-    }
-
-    /// All pieces of one line, and nothing of another between them.
-    async fn put(&self, mut pieces: mpsc::Receiver<Vec<u8>>) -> io::Result<()> {
+    /// One line, and nothing of another between its parts.
+    async fn put(&self, line: Line) -> io::Result<()> {
         let mut to = self.to.lock().await;
         let Some(to) = to.as_mut() else { return Err(io::ErrorKind::NotConnected.into()) };
-        let put = async {
-            while let Some(piece) = pieces.recv().await {
-                to.write_all(&piece).await?;
+        // Where this fails nobody will read the answers of what still runs.
+        self.parts(line, to).await.inspect_err(|_| self.closing.cancel())
+    }
+
+    async fn parts(&self, line: Line, to: &mut Writer) -> io::Result<()> {
+        match line {
+            Line::Made(bytes) => {
+                to.write_all(&bytes).await?;
                 self.written.fetch_add(1, Ordering::Relaxed);
             }
-            to.flush().await
-        };
-        // Nobody will read the answers of what still runs.
-        put.await.inspect_err(|_| self.closing.cancel())
+            Line::ToMake(message) => {
+                let (sender, mut pieces) = mpsc::channel(1);
+                let made = tokio::task::spawn_blocking(move || {
+                    let mut to = io::BufWriter::with_capacity(LARGE_TEXT_BYTES, Pieces(sender));
+                    self::line(&message, &mut to).and_then(|()| io::Write::flush(&mut to))
+                });
+                while let Some(piece) = pieces.recv().await {
+                    to.write_all(&piece).await?;
+                    self.written.fetch_add(1, Ordering::Relaxed);
+                }
+                made.await??;
+            }
+        }
+        to.flush().await
     }
 }
 
@@ -200,7 +208,10 @@ async fn read<R: AsyncRead + Unpin>(
     loop {
         let received = match next_line(&mut input, &mut line).await {
             Ok(Some(true)) => message(&line),
-            Ok(Some(false)) => Err(refusal(ErrorCode::INVALID_REQUEST, "The message is too long.", None)),
+            Ok(Some(false)) => {
+                let words = format!("The message is too long: at most {LONGEST} bytes are read.");
+                Err(refusal(ErrorCode::INVALID_REQUEST, &words, id_of(&line)))
+            }
             Ok(None) | Err(_) => return,
         };
         let message = match received {
@@ -254,7 +265,7 @@ async fn opened(open: &Open, received: Received) -> Result<Option<RxJsonRpcMessa
     Ok(Some(message))
 }
 
-/// Reads one line into `line`. `Some(false)`: it was too long and is gone. `None`: the end.
+/// Reads one line into `line`. `Some(false)`: it was too long, and but for its first part is gone. `None`: the end.
 async fn next_line<R: AsyncRead + Unpin>(input: &mut BufReader<R>, line: &mut Vec<u8>) -> io::Result<Option<bool>> {
     line.clear();
     // One long line must not be paid for until the end.
@@ -273,7 +284,8 @@ async fn next_line<R: AsyncRead + Unpin>(input: &mut BufReader<R>, line: &mut Ve
             if fits {
                 line.extend_from_slice(&bytes[..taken]);
             } else {
-                line.clear();
+                line.truncate(LARGE_TEXT_BYTES);
+                line.shrink_to_fit();
             }
             (taken, end.is_some())
         };
@@ -300,8 +312,7 @@ fn message(line: &[u8]) -> Result<Option<Received>, Refusal> {
     let unreadable = |why: &str, id| refusal(ErrorCode::PARSE_ERROR, &format!("Not one JSON document: {why}"), id);
     let invalid = |words: &str, id| refusal(ErrorCode::INVALID_REQUEST, words, id);
     let text = std::str::from_utf8(line).map_err(|_| unreadable("it is not UTF-8", None))?;
-    // Where the line is broken elsewhere, it can mostly still be told whose it was.
-    let id = json::member(text, "/id").and_then(|id| serde_json::from_str(id).ok());
+    let id = id_of(line);
     let (rest, arguments) = parted(text);
     let whole = json::compact(rest.as_bytes()).map_err(|problem| unreadable(&problem.message, id.clone()))?;
     let value = whole.tree(LARGEST).map_err(|_| invalid("The message holds too many values.", id))?;
@@ -320,6 +331,12 @@ fn message(line: &[u8]) -> Result<Option<Received>, Refusal> {
         Err(_) if id.is_none() && has_method => Ok(None),
         Err(_) => Err(invalid("Not a message of this protocol.", id)),
     }
+}
+
+/// Whose message it is: mostly that can be told also where the line is broken elsewhere.
+fn id_of(line: &[u8]) -> Option<RequestId> {
+    let text = line.utf8_chunks().next()?.valid();
+    serde_json::from_str(json::member(text, "/id")?).ok()
 }
 
 /// A call without its arguments, and the arguments as they stand there: what is wrong with them is for the road to

@@ -186,3 +186,44 @@ fn ten_thousand_checks_of_one_tool() {
         assert!(arguments::check(&m, json!({ "scriptPath": "a.py", "timeoutMs": 100 + n }), false).is_ok());
     }
 }
+
+/// What every generator of schemas writes for an optional text has alternatives; a large value still gets its place.
+#[test]
+fn a_large_value_is_told_where_it_breaks_a_schema_with_alternatives() {
+    let kind = json!({"anyOf": [{"type": "string"}, {"type": "null"}]});
+    let row = json!({"type": "object", "properties": {"id": {"type": "integer"}, "kind": kind}});
+    let manifest = tool(json!({
+        "type": "object",
+        "properties": {"rows": {"type": "array", "items": {"$ref": "#/$defs/row"}}, "s": {"type": "string", "maxLength": 5}},
+        "$defs": {"row": row},
+    }));
+    let rows = |bad: Value| {
+        let mut rows = vec![json!({"id": 1, "kind": null}); 3000];
+        rows[1500] = bad;
+        json!({"rows": rows})
+    };
+    assert!(arguments::check(&manifest, rows(json!({"id": 2})), false).is_ok());
+    for (bad, place) in
+        [(json!({"id": "x"}), "'rows' at '/1500/id' must be an integer"), (json!({"kind": 7}), "'/1500/kind'")]
+    {
+        let fault = arguments::check(&manifest, rows(bad), false).expect_err("broken");
+        assert!(fault.message.contains(place), "{}", fault.message);
+    }
+    let mut long = rows(json!({"id": 2}));
+    long["s"] = json!("x".repeat(10_000));
+    let fault = arguments::check(&manifest, long, false).expect_err("too long");
+    assert!(fault.message.contains("'s' must have at most 5 characters"), "{}", fault.message);
+}
+
+#[test]
+fn numbers_and_truths_given_as_text() {
+    let manifest = tool(json!({"type": "object", "properties": {"n": {"type": "number"}, "b": {"type": "boolean"}}}));
+    let given = |name: &str, text: &str| arguments::check(&manifest, json!({name: text}), true);
+    for text in ["123456789012345678901234567890", "1e400"] {
+        let fault = given("n", text).expect_err("too large");
+        assert!(fault.message.contains("64 bits"), "{}", fault.message);
+    }
+    assert_eq!(given("b", "TRUE").unwrap(), json!({"b": true}));
+    assert_eq!(given("b", "False").unwrap(), json!({"b": false}));
+    assert!(given("b", "yes").is_err() && given("n", "true").is_err() && given("n", "x").is_err());
+}

@@ -245,3 +245,34 @@ fn the_log_has_one_true_line_for_each_file() {
     let count = |words: &str| err.lines().filter(|line| line.contains(words)).count();
     assert_eq!((count("manifest skipped: one id in two folders"), count("manifest loaded")), (2, 1), "{err}");
 }
+
+/// A disk that is full must not look like an answer.
+#[test]
+fn an_answer_that_cannot_be_written_is_no_success() {
+    let host = host();
+    for arguments in [&["list"][..], &["list", "--json"], &["schema", "manifest"], &["doctor"]] {
+        assert_eq!(host.run(arguments).0, 0, "the control: {arguments:?}");
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let mut command = std::process::Command::new(assert_cmd::cargo::cargo_bin("toolhost"));
+        command.arg("--root").arg(host.folder.path()).args(arguments).stdin(Stdio::null());
+        command.env("XDG_STATE_HOME", host.folder.path().join("state")).stdout(full);
+        let output = command.output().unwrap();
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(4), "{arguments:?}: {told}");
+        assert!(told.contains("standard output cannot be written"), "{told}");
+    }
+}
+
+#[test]
+fn what_the_command_line_repeats_carries_no_control_character() {
+    let host = host();
+    for arguments in [
+        &["call", "t:x", "--x\u{1b}[35m\u{202e}"][..],
+        &["ca\u{1b}[35mll"],
+        &["call", "t:x", "--timeout-ms", "\u{1b}5"],
+    ] {
+        let (code, out, err) = host.run(arguments);
+        assert_eq!((code, out.as_str()), (2, ""), "{err}");
+        assert!(!err.contains(['\u{1b}', '\u{202e}']) && err.contains("toolhost"), "{err}");
+    }
+}

@@ -442,3 +442,19 @@ async fn a_client_that_cannot_be_answered_is_gone() {
     assert_eq!(ended.expect("it ends").unwrap(), Ok(()));
     assert_eq!(world.fake.dropped.load(Ordering::SeqCst), dropped + 1, "what ran is killed");
 }
+
+#[tokio::test]
+async fn a_tool_with_only_versions_before_a_release_says_so_when_it_is_called() {
+    let world = crate::common::world_with(|root, _| {
+        let early = json!({
+            "toolId": "fake:early", "displayName": "h", "description": "d", "version": "2.0.0-beta.1",
+            "handler": {"type": "external-script", "scriptPath": "examples/echo.py", "language": "python"},
+        });
+        std::fs::write(root.join("tool-defs/early.tool.json"), early.to_string()).unwrap();
+    });
+    let mut client = Client::start(&world, true).await;
+    let answer = client.call("fake__early", json!({})).await;
+    assert_eq!(answer["result"]["isError"], true, "{answer}");
+    assert!(text(&answer).contains("VersionMismatchError"), "{answer}");
+    assert!(client.tools().await.iter().all(|tool| tool["name"] != "fake__early"));
+}

@@ -65,12 +65,8 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     let runtime = host::runtime()?;
     let ended = runtime.block_on(async {
         let service = host::service(settings)?;
-        let call = async {
-            service.prepare(&request.tool).await;
-            service.call(request).await
-        };
         tokio::select! {
-            report = call => Ok(Ok(report)),
+            report = service.call(request) => Ok(Ok(report)),
             signal = host::stopped() => anyhow::Ok(Err(signal)),
         }
     });

@@ -65,9 +65,14 @@ pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(told) => {
+            if told.use_stderr() {
+                // It repeats what was given.
+                words::complain(told.render().to_string().trim_end());
+                return Exit::Caller.into();
+            }
             // Help and version are told on standard output and are no errors; a closed pipe is not one either.
             let _ = told.print();
-            return if told.use_stderr() { Exit::Caller.into() } else { Exit::Ok.into() };
+            return Exit::Ok.into();
         }
     };
     // A program that asked for JSON is told every failure in it, also of what comes before the call.
@@ -86,7 +91,7 @@ pub fn main() -> ExitCode {
     });
     // Everything of ours is gone before we are, also control groups.
     process::settle(host::FAREWELL);
-    code
+    if words::lost() && code == ExitCode::SUCCESS { Exit::Host.into() } else { code }
 }
 
 fn run(cli: Cli) -> anyhow::Result<ExitCode> {

@@ -1,13 +1,17 @@
 //! Words on standard output and standard error.
 //!
 //! For: every verb. In: text that may come from anywhere. Out: the same, with nothing a terminal would
-//! obey. Never: a panic because the other end of a pipe is gone.
+//! obey. Never: a panic because the other end of a pipe is gone; an answer lost in silence.
 
 use crate::manifest::json::Indented;
 use crate::manifest::text;
 use serde::Serialize;
 use serde_json::json;
 use std::io::{self, IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Something that should stand on standard output does not.
+static LOST: AtomicBool = AtomicBool::new(false);
 
 /// Lines for the person, on standard error.
 pub fn complain(lines: &str) {
@@ -16,14 +20,27 @@ pub fn complain(lines: &str) {
 
 /// Lines on standard output.
 pub fn say(lines: &str) {
-    let _ = writeln!(io::stdout().lock(), "{}", text::printable_block(lines));
+    let mut out = io::stdout().lock();
+    noted(writeln!(out, "{}", text::printable_block(lines)).and_then(|()| out.flush()));
+}
+
+/// Whoever reads only a part (`… | head`) has what it wanted; anything else that fails loses an answer.
+fn noted(written: io::Result<()>) {
+    let Err(why) = written else { return };
+    if why.kind() != io::ErrorKind::BrokenPipe && !LOST.swap(true, Ordering::Relaxed) {
+        complain(&format!("toolhost: standard output cannot be written: {why}"));
+    }
+}
+
+/// Whether something was lost, which makes a success a failure of this host.
+pub fn lost() -> bool {
+    LOST.load(Ordering::Relaxed)
 }
 
 /// Text that its maker has already escaped, as it is.
 pub fn show(text: &[u8]) {
     let mut out = io::stdout().lock();
-    let _ = out.write_all(text);
-    let _ = out.flush();
+    noted(out.write_all(text).and_then(|()| out.flush()));
 }
 
 /// One JSON value on standard output: compact for a program, indented for a person.
@@ -31,9 +48,9 @@ pub fn say_json(value: &impl Serialize) {
     let terminal = io::stdout().is_terminal();
     let mut out = io::BufWriter::new(io::stdout().lock());
     let json = serde_json::to_string(value).unwrap_or_else(|e| json!({"error": e.to_string()}).to_string());
-    let _ = match terminal {
+    let written = match terminal {
         true => writeln!(out, "{}", text::Visible(Indented(&json))),
         false => writeln!(out, "{}", text::Visible(&json)),
     };
-    let _ = out.flush();
+    noted(written.and_then(|()| out.flush()));
 }

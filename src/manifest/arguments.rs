@@ -76,6 +76,11 @@ fn unknown_names(root: &Value, given: &Map<String, Value>) -> Vec<Flaw> {
     vec![Flaw { pointer: String::new(), rule: "additionalProperties".to_owned(), what: What::Unknown(unknown) }]
 }
 
+/// Whether a schema declares this parameter anywhere.
+pub fn declares(root: &Value, name: &str) -> bool {
+    names(root).known.iter().any(|known| *known == name)
+}
+
 /// The parameters that a schema declares anywhere.
 struct Names<'s> {
     known: Vec<&'s String>,
@@ -222,7 +227,13 @@ fn from_text(written: &str, types: &BTreeSet<&str>) -> Result<Value, String> {
         Err(problem) if structured => {
             return Err(format!(": not JSON at line {}, column {}: {}", problem.line, problem.column, problem.message));
         }
-        Err(_) => return Err(String::new()),
+        Err(_) if types.contains("number") && written.parse::<f64>().is_ok() => {
+            return Err(": this one does not fit in 64 bits".to_owned());
+        }
+        Err(_) => match written.to_ascii_lowercase().parse() {
+            Ok(truth) => Value::Bool(truth),
+            Err(_) => return Err(String::new()),
+        },
     };
     let kind = type_of(&value);
     if types.contains(kind) || (kind == "number" && types.contains("integer") && value.is_i64() | value.is_u64()) {

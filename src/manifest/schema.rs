@@ -4,7 +4,7 @@
 //! Out: a compiled schema; flaws in plain words. Never: fetches anything, runs a regular expression
 //! that backtracks, fills memory with explanations of a large value.
 
-use super::{bounds, effort, text, weight};
+use super::{bounds, effort, locate, text, weight};
 use crate::quantity::{LONG_CHECK_STEPS, MAX_FAULTS_TOLD, MAX_REGEX_BYTES, MAX_REGEX_CACHE_BYTES, MAX_REGEX_WEIGHT};
 use jsonschema::error::{TypeKind, ValidationErrorKind};
 use jsonschema::{PatternOptions, ValidationError, Validator};
@@ -15,6 +15,9 @@ use std::sync::Arc;
 const DEEP_STACK_BYTES: usize = 256 << 20;
 /// Values with more parts are told only their first flaw: an explanation can be larger than its value.
 const LARGE_VALUE: usize = 5_000;
+
+/// Most parts of a schema that are compiled to find the part that a large value breaks.
+const MOST_PARTS_ASKED: usize = 200;
 
 /// A schema as written, and compiled.
 #[derive(Clone, Debug)]
@@ -160,13 +163,13 @@ impl Schema {
             return Vec::new();
         }
         let large = long || larger_than(value, LARGE_VALUE);
-        if self.facts.branching || (large && self.facts.unions) {
-            // Asking why could cost far more than asking whether.
-            return vec![Flaw::must(
-                "",
-                "schema",
-                "must fit its schema (which is too intricate to say where it does not)",
-            )];
+        // Asking why could cost far more than asking whether.
+        let intricate = "must fit its schema (which is too intricate to say where it does not)";
+        if self.facts.branching {
+            return vec![Flaw::must("", "schema", intricate)];
+        }
+        if large && self.facts.unions {
+            return self.flaws_of_a_part(value).unwrap_or_else(|| vec![Flaw::must("", "schema", intricate)]);
         }
         let mut flaws: Vec<Flaw> = if large {
             self.compiled.validate(value).err().iter().map(Flaw::of).collect()
@@ -177,6 +180,34 @@ impl Schema {
             flaws.push(Flaw::must("", "schema", "must fit its schema"));
         }
         flaws
+    }
+}
+
+impl Schema {
+    /// The flaws of the smallest part of a large value that can be found to be at fault.
+    fn flaws_of_a_part(&self, value: &Value) -> Option<Vec<Flaw>> {
+        let document = here(&self.raw)?;
+        let compiled = |pointer: &str| options().with_registry(&document).build(&reference(&self.raw, pointer)).ok();
+        let small = |value: &Value| !larger_than(value, LARGE_VALUE);
+        let mut room = MOST_PARTS_ASKED;
+        let part = locate::at_fault(&self.raw, value, small, |pointer| {
+            room = usize::checked_sub(room, 1)?;
+            let schema = compiled(pointer)?;
+            Some(Box::new(move |value: &Value| !schema.is_valid(value)))
+        });
+        if part.pointer.is_empty() {
+            return None;
+        }
+        let mut flaws = Vec::new();
+        if small(part.value) {
+            let schema = compiled(&part.schema)?;
+            flaws.extend(schema.iter_errors(part.value).take(MAX_FAULTS_TOLD).map(|error| Flaw::of(&error)));
+        }
+        if flaws.is_empty() {
+            flaws.push(Flaw::must("", "schema", "must fit its schema"));
+        }
+        flaws.iter_mut().for_each(|flaw| flaw.pointer.insert_str(0, &part.pointer));
+        Some(flaws)
     }
 }
 

@@ -7,6 +7,7 @@
 
 use crate::manifest::Manifest;
 use crate::manifest::applies::{of_field, of_item, parts};
+use crate::manifest::arguments::declares;
 use serde_json::Value;
 use std::cell::Cell;
 
@@ -35,7 +36,16 @@ pub type Masked = (Mask, Value);
 /// What the parameters of a tool say of arguments.
 pub fn of_arguments(manifest: &Manifest, arguments: &Value) -> Masked {
     let schema = manifest.parameters.as_ref().filter(|schema| schema.may_hide);
-    Mask::of(schema.map(|schema| &schema.raw), arguments)
+    let (mut mask, mut shown) = Mask::of(schema.map(|schema| &schema.raw), arguments);
+    if let (Some(schema), Value::Object(given)) = (schema, &mut shown) {
+        // A name that the schema does not know may be a secret's, misspelt.
+        for (name, value) in given.iter_mut().filter(|(name, _)| !declares(&schema.raw, name)) {
+            collect(&arguments[name.as_str()], &mut mask.secrets);
+            *value = Value::String(HIDDEN.into());
+        }
+        mask.in_order();
+    }
+    (mask, shown)
 }
 
 /// The secret texts of one call, longest first.
@@ -365,5 +375,16 @@ mod tests {
         let text = format!("{}c…", "a".repeat(3000));
         (0..1000).for_each(|_| drop(long.text(&text)));
         assert!(started.elapsed() < std::time::Duration::from_secs(10), "{:?}", started.elapsed());
+    }
+
+    #[test]
+    fn what_may_be_a_secrets_name_misspelt_is_hidden() {
+        let text = r#"{"toolId":"t:x","displayName":"x","description":"d","version":"1.0.0",
+            "handler":{"type":"external-script","scriptPath":"x.py","language":"python"},
+            "parameters":{"type":"object","properties":{"pass":{"type":"string","writeOnly":true},"n":{"type":"integer"}}}}"#;
+        let manifest = crate::manifest::read(text.as_bytes()).expect("a manifest").0;
+        let (mask, shown) = of_arguments(&manifest, &json!({"pas": "hunter22", "n": 3}));
+        assert_eq!(shown, json!({"pas": "***", "n": 3}));
+        assert_eq!(mask.text("unknown hunter22"), "unknown ***");
     }
 }

@@ -382,7 +382,7 @@ impl Trace {
             version: self.tool.as_ref().map(|tool| tool.manifest.version.to_string()),
             digests: &self.digests,
             decision: if refused { "refused" } else { "allowed" },
-            rule: fault.filter(|_| refused).map_or_else(|| self.ran_under(), |fault| rule(fault.kind).to_owned()),
+            rule: fault.filter(|_| refused).map_or_else(|| self.ran_under(), |fault| self.refused_by(fault.kind)),
             limits: self.limits.as_ref(),
             outcome: fault.map_or_else(|| "success".to_owned(), |fault| fault.kind.to_string()),
             message: fault.map(|fault| cut(&fault.message)),
@@ -395,6 +395,13 @@ impl Trace {
 
     fn ran_under(&self) -> String {
         self.policy.as_ref().map_or_else(|| "in-process".to_owned(), |policy| format!("policy {policy}"))
+    }
+
+    fn refused_by(&self, kind: Kind) -> String {
+        match (rule(kind), &self.policy) {
+            ("policy", Some(policy)) => format!("policy {policy}"),
+            (rule, _) => rule.to_owned(),
+        }
     }
 
     fn violations(&self, fault: Option<&Fault>) -> Vec<Value> {
@@ -459,6 +466,7 @@ impl Drop for Trace {
     fn drop(&mut self) {
         if self.entry.is_some() {
             let fault = format::cancelled();
+            self.usage.wall_ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
             // Nobody waits for an answer any more; the record is all that can be saved.
             let written = self.record(Some(&fault));
             self.log_run(&Err(written.err().unwrap_or(fault)));

@@ -38,9 +38,10 @@ async fn memory_has_a_limit_and_a_peak() {
     assert!(outcome.usage.peak_memory_bytes.is_some_and(|peak| peak < allowed));
     assert_eq!(tool.wasm.idle_workers(), 0);
 
-    let survives = "(drop (memory.grow (i32.const 16384))) (call $echo)";
-    let tool = Tool::new(command("", survives)).limit(Limit::MemoryBytes, allowed);
-    assert_eq!(tool.ending(json!(1)).await, Ending::answer(&json!(1)));
+    // Also where it could have gone on without: as natively (E-006, P16).
+    let unasked = "(drop (memory.grow (i32.const 16384))) (call $echo)";
+    let tool = Tool::new(command("", unasked)).limit(Limit::MemoryBytes, allowed);
+    assert_eq!(tool.ending(json!(1)).await, Ending::OverLimit { limit: Limit::MemoryBytes, allowed });
 
     let small = Tool::new(command("", grow)).limit(Limit::MemoryBytes, 2048 * MIB);
     let outcome = small.call(json!(1)).await.expect("an outcome");

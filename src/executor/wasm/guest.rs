@@ -60,7 +60,8 @@ impl ResourceLimiter for Meter {
         let total = self.total.saturating_add(self.asked);
         if total > self.allowed {
             self.refused = true;
-            return Ok(false);
+            // Natively a call ends where it goes past its memory; a module is not asked whether it could go on.
+            return Err(wasmtime::Error::msg("past memoryBytes"));
         }
         self.total = total;
         self.peak = self.peak.max(total);

@@ -179,7 +179,12 @@ impl Wasm {
             let _ = context.ran.set(found.digest.clone());
         }
         let compiling = self.library.prepare(&self.workers, shape, found);
-        let prepared = clock.prepare("the tool is still being compiled", compiling).await?;
+        let prepared = clock.prepare("the tool is still being compiled", compiling).await.map_err(|fault| {
+            fault.person(
+                "a server goes on with it; a single `toolhost call` starts over: `toolhost test` compiles without a \
+                 time limit, and what is compiled is kept",
+            )
+        })?;
         let place = async { Ok::<_, fault::Fault>(self.places.acquire().await) };
         let _place = clock.prepare("all workers are busy with other calls", place).await?;
         // What a call may leave behind in a worker must not reach the next: staged and snapshot folders

@@ -72,9 +72,8 @@ fn what_strict_json_refuses() {
         &endless,
     ];
     for text in refused {
-        let shown = text.get(..60.min(text.len()));
         let problem = parse(text.as_bytes(), Dialect::Strict).expect_err(text);
-        assert_eq!(compact(text.as_bytes()).expect_err("the same"), problem, "{shown:?}");
+        assert_eq!(compact(text.as_bytes()).expect_err("the same"), problem);
     }
 }
 

@@ -105,14 +105,19 @@ impl Face {
         let mut listed: Vec<Arc<registry::Tool>> = snapshot
             .list(&registry::Filter::default())
             .into_iter()
-            .filter(|tool| snapshot.find(&tool.manifest.id).is_ok_and(|chosen| chosen.reference() == tool.reference()))
+            // Where none is chosen (there are only versions before a release) the call says why.
+            .filter(|tool| {
+                snapshot.find(&tool.manifest.id).map_or(true, |chosen| chosen.reference() == tool.reference())
+            })
             .collect();
         listed.sort_by(|a, b| a.manifest.id.cmp(&b.manifest.id));
+        listed.dedup_by(|a, b| a.manifest.id == b.manifest.id);
         let names = Names::of(listed.iter().map(|tool| tool.manifest.id.as_str()));
         let mut tools: Vec<Tool> = listed
             .iter()
             // The others have a name all the same: whoever calls one is told why it cannot be, and a hidden one runs.
-            .filter(|tool| !tool.manifest.hidden && self.service.can_call(tool))
+            .filter(|tool| !tool.manifest.hidden && snapshot.find(&tool.manifest.id).is_ok())
+            .filter(|tool| self.service.can_call(tool))
             .filter_map(|tool| Some(tools::tool(&tool.manifest, names.name(&tool.manifest.id)?)))
             .collect();
         tools.sort_by(|a, b| a.name.cmp(&b.name));

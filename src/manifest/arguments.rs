@@ -227,7 +227,7 @@ fn from_text(written: &str, types: &BTreeSet<&str>) -> Result<Value, String> {
         Err(problem) if structured => {
             return Err(format!(": not JSON at line {}, column {}: {}", problem.line, problem.column, problem.message));
         }
-        Err(_) if types.contains("number") && written.parse::<f64>().is_ok() => {
+        Err(_) if types.contains("number") && written.parse::<f64>().is_ok_and(|n| !n.is_nan()) => {
             return Err(": this one does not fit in 64 bits".to_owned());
         }
         Err(_) => match written.to_ascii_lowercase().parse() {

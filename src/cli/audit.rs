@@ -161,6 +161,8 @@ pub fn who_can(host: &Host<'_>, bases: &[PathBuf], question: &str, json: bool) -
         .cloned()
         .chain(host.tools.iter().map(|(_, s)| s.base.clone()))
         .filter(|b| b.is_absolute())
+        // The question names what a link leads to (`from_here`).
+        .map(|base| host::resolved(&base))
         .collect();
     let bases: Vec<PathBuf> = bases.into_iter().collect();
     let answers = policy::who_can::answer(&host.decide_all(), &asked, &bases);

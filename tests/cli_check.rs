@@ -6,7 +6,7 @@ use std::fs;
 
 impl Host {
     /// A Python tool in a folder of its own.
-    fn tool(&self, id: &str, more: Value) {
+    pub fn tool(&self, id: &str, more: Value) {
         let name = id.split_once(':').unwrap().1;
         let folder = self.folder.path().join("user_scripts").join(name);
         fs::create_dir_all(&folder).unwrap();
@@ -19,13 +19,13 @@ impl Host {
         fs::write(folder.join(format!("{name}.tool.json")), format!("{manifest:#}")).unwrap();
     }
 
-    fn policy(&self, text: &str) {
+    pub fn policy(&self, text: &str) {
         fs::create_dir_all(self.folder.path().join("sandbox-policies")).unwrap();
         fs::write(self.folder.path().join("sandbox-policies/x.policy.toml"), text).unwrap();
     }
 
     /// The problems of the one file whose path ends so, and the exit code.
-    fn problems(&self, ending: &str) -> (i32, Vec<Value>) {
+    pub fn problems(&self, ending: &str) -> (i32, Vec<Value>) {
         let (code, out, err) = self.run(&["check", "--json"]);
         let files: Vec<Value> = serde_json::from_str(&out).unwrap_or_else(|e| panic!("{e}: {out}{err}"));
         let file = files.iter().find(|file| file["path"].as_str().unwrap().ends_with(ending));

@@ -207,7 +207,6 @@ pub mod suggest;
 pub mod text;
 mod weight;
 
-pub use asks::known_capability;
 pub use file::{id_fault, read};
 pub use handler::extension_kind;
 

@@ -9,7 +9,7 @@ use super::file::{Mode, Policy};
 use super::judge::Judge;
 use super::limits;
 use super::load::Policies;
-use super::verdict::{Decision, LimitVerdict, Narrower, Notes, Verdict, What, wall};
+use super::verdict::{Decision, LimitVerdict, Narrower, Need, Notes, Verdict, What, wall};
 use super::{Limits, Machine, Network, Program, Runtime, Shape, Variable};
 use crate::fault::{Fault, Kind};
 use crate::manifest::{Handler, Language, Manifest, Site, StderrRule, environment};
@@ -73,7 +73,7 @@ struct Obstacles {
     /// For anybody: what is missing here.
     missing: Vec<String>,
     /// Of that, what this machine lacks.
-    lacks: Vec<String>,
+    lacks: Vec<Need>,
 }
 
 pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machine) -> Decision {
@@ -187,7 +187,7 @@ fn capabilities(
     verdicts: &mut Vec<Verdict>,
     obstacles: &mut Obstacles,
 ) {
-    for word in &manifest.asks.capabilities {
+    for (index, word) in manifest.asks.capabilities.iter().enumerate() {
         let kind = capability::kind(word);
         let granted = policy.capabilities.iter().find(|c| c.name == *word);
         let capped = host.is_some_and(|h| !h.capabilities.iter().any(|c| c.name == *word));
@@ -198,7 +198,8 @@ fn capabilities(
                     obstacles.missing.push(format!("the capability `{shown}`"));
                     // A word that nobody knows is no lack of this machine: the registry says so already.
                     if kind != capability::Kind::Unknown {
-                        obstacles.lacks.push(format!("the capability '{shown}': {reason}"));
+                        let pointer = format!("/securityContext/requiredCapabilities/{index}");
+                        obstacles.lacks.push(Need::new(pointer, format!("the capability '{shown}': {reason}")));
                     }
                     Verdict::denied(What::Capability, word, Narrower::Machine, reason, &[])
                 }
@@ -275,10 +276,11 @@ fn runtime(
         Ok(runtime) => runtime,
         Err(reason) => {
             verdicts.push(Verdict::denied(What::Runtime, name, Narrower::Machine, reason, &walls));
-            obstacles.lacks.push(match named {
+            let words = match named {
                 Some(_) => format!("the runtime '{name}': the interpreter that its policy names cannot be used here"),
                 None => format!("the runtime '{name}', which was not found on this machine"),
-            });
+            };
+            obstacles.lacks.push(Need::new("/handler/language", words));
             obstacles.missing.push(match named {
                 Some(_) => format!("{name}: the interpreter that the policy names cannot be used"),
                 None => format!("{name}, which is not on this machine"),
@@ -348,7 +350,7 @@ impl Obstacles {
 
     fn lack(&mut self, what: &str) {
         self.missing.push(what.to_owned());
-        self.lacks.push(what.to_owned());
+        self.lacks.push(Need::new("", what));
     }
 
     fn fault(&self, tool: &str) -> Option<Fault> {

@@ -29,7 +29,7 @@ pub mod who_can;
 mod written;
 
 pub use area::{Area, literal, name_matches};
-pub use capability::grantable;
+pub use capability::{grantable, unknown};
 pub use confinement::*;
 pub use decide::{RUN_CODE, SCRIPT_FOLDER, SCRIPT_SERVICE, decide};
 pub use disk::every_id_is_mapped;
@@ -42,7 +42,7 @@ pub use run::{RunTarget, call_notes, confine, decide_run};
 pub use shown::{SYSTEM_ETC, SYSTEM_FOLDERS};
 pub use source::At;
 pub use variable::Variable;
-pub use verdict::{Decision, LimitVerdict, Narrower, Notes, Verdict, What, wall};
+pub use verdict::{Decision, LimitVerdict, Narrower, Need, Notes, Verdict, What, wall};
 pub use written::Written;
 
 use crate::manifest::{Handler, Language, Manifest, Site};

@@ -8,7 +8,7 @@ use super::capability;
 use super::file::{Mode, Policy};
 use super::judge::Judge;
 use super::limits;
-use super::load::Policies;
+use super::load::{PassedOver, Policies};
 use super::verdict::{Decision, LimitVerdict, Narrower, Need, Notes, Verdict, What, wall};
 use super::{Limits, Machine, Network, Program, Runtime, Shape, Variable};
 use crate::fault::{Fault, Kind};
@@ -79,7 +79,7 @@ struct Obstacles {
 pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machine) -> Decision {
     let Subject { manifest, site, runs, .. } = subject;
     let (policy, passed_over) = policies.governing(&manifest.id, &site.manifest);
-    let mut notes = Notes { all: passed_over, told: Vec::new() };
+    let mut notes = Notes { all: passed_over.iter().map(|policy| policy.words.clone()).collect(), told: Vec::new() };
     let host = policies.host.as_ref();
     let narrow = subject.narrow || policy.mode == Mode::Narrow;
     let judged = fences(subject, policies, machine, policy).files(manifest.asks.read.as_deref(), &manifest.asks.write);
@@ -95,7 +95,8 @@ pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machin
     }
     later(manifest, &mut obstacles);
     let source = runs.is_some() && site.script.is_none();
-    if (source || manifest.id == RUN_CODE) && !policies.names_exactly(&manifest.id) {
+    let unnamed = (source || manifest.id == RUN_CODE) && !policies.names_exactly(&manifest.id, &site.manifest);
+    if unnamed {
         obstacles.refuse_source(&manifest.id);
     }
     for verdict in verdicts.iter().filter(|v| v.refuses()) {
@@ -131,6 +132,8 @@ pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machin
         require_cgroup,
         stderr_is_error: stderr.contains(&Some(StderrRule::Error)),
         notes,
+        passed_over,
+        unnamed,
         labels: manifest.metadata.permissions.clone(),
         lacks: std::mem::take(&mut obstacles.lacks),
         lacks_below: Vec::new(),
@@ -139,7 +142,7 @@ pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machin
         shape: Err(in_process_fault()),
         digest: digest(policy, host),
     };
-    decision.shape = match obstacles.fault(&decision.tool) {
+    decision.shape = match obstacles.fault(&decision.tool, &decision.passed_over) {
         Some(fault) => Err(fault),
         None => shape(&decision, subject, env).map(Arc::new),
     };
@@ -353,7 +356,7 @@ impl Obstacles {
         self.lacks.push(Need::new("", what));
     }
 
-    fn fault(&self, tool: &str) -> Option<Fault> {
+    fn fault(&self, tool: &str, passed_over: &[PassedOver]) -> Option<Fault> {
         let tool = crate::manifest::text::printable(tool);
         let id = tool.rsplit_once('@').map_or(tool.as_str(), |(id, _)| id);
         if !self.refused.is_empty() {
@@ -362,6 +365,7 @@ impl Obstacles {
                 Kind::SecurityError,
                 "this tool asks for more than this host allows, so it was not started; ask the operator",
             );
+            let passed_over: String = passed_over.iter().map(|policy| format!("\n  {}", policy.words)).collect();
             let suggest = format!("`toolhost audit {id} --suggest-policy` prints what would grant");
             let mend = match (self.never, self.grantable) {
                 (true, false) => {
@@ -370,10 +374,9 @@ impl Obstacles {
                 (true, true) => format!("{suggest} what a policy can; for the rest change the manifest."),
                 (false, _) => format!("{suggest} it."),
             };
-            return Some(
-                fault
-                    .person(format!("{tool} asks for more than is allowed:{lines}\nSee `toolhost audit {id}`; {mend}")),
-            );
+            return Some(fault.person(format!(
+                "{tool} asks for more than is allowed:{lines}{passed_over}\nSee `toolhost audit {id}`; {mend}"
+            )));
         }
         if self.missing.is_empty() {
             return None;

@@ -37,7 +37,7 @@ pub use file::{
     Capability, Ceiling, Folder, HOST_FILE, Mode, NamedRuntime, Policy, Rule, SUFFIX, Selector, Tools, parse,
 };
 pub use judge::code_of;
-pub use load::{FileProblem, Policies, is_policy_file};
+pub use load::{FileProblem, PassedOver, Policies, is_policy_file};
 pub use run::{RunTarget, call_notes, confine, decide_run};
 pub use shown::{SYSTEM_ETC, SYSTEM_FOLDERS};
 pub use source::At;

@@ -3,6 +3,7 @@
 //! For: service (`shape`), explain, diff, who-can. In: from `decide`. Out: plain data.
 //! Never: an answer that differs from what the shape holds: both come from one judgement.
 
+use super::load::PassedOver;
 use super::{Grant, Runtime, Shape};
 use crate::fault::Fault;
 use crate::quantity::Limit;
@@ -249,6 +250,10 @@ pub struct Decision {
     pub script: Option<PathBuf>,
     pub folder: PathBuf,
     pub notes: Notes,
+    /// Policies that name the tool, and are for tools that lie elsewhere.
+    pub passed_over: Vec<PassedOver>,
+    /// It exists only where a policy for it names it by its exact id, and none does.
+    pub unnamed: bool,
     /// `metadata.permissions`: words of the author, which nothing enforces.
     pub labels: Vec<String>,
     /// What this machine lacks for it.

@@ -28,6 +28,7 @@ pub fn tell(
         report.problems.extend(of(&tool, &decision));
         report.problems.extend(lacks(&tool, &decision));
         report.problems.extend(files(&tool, &decision));
+        report.problems.extend(no_folder(&tool));
     }
 }
 
@@ -47,6 +48,22 @@ fn lacks(tool: &registry::Tool, decision: &policy::Decision) -> Vec<Problem> {
         Problem { severity, code: Code::Dependency, pointer: obstacle.need.pointer.clone(), line, column, message }
     };
     found.iter().zip(places.find(&pointers)).map(problem).collect()
+}
+
+/// A script directly in a base folder (DESIGN §4).
+fn no_folder(tool: &registry::Tool) -> Option<Problem> {
+    let site = &tool.site;
+    let shared = site.script.is_some() && site.folder == site.base;
+    shared.then(|| {
+        let pointer = "/handler/scriptPath";
+        let (line, column) = registry::Places::of(&site.manifest).one(pointer);
+        let message = format!(
+            "the script lies directly in the base folder {}, where other tools' files lie too, so it has no folder of \
+             its own and reads only itself where nothing more is granted: give it one",
+            site.base.display()
+        );
+        Problem { severity: Severity::Note, code: Code::Security, pointer: pointer.to_owned(), line, column, message }
+    })
 }
 
 /// What the granted files are now, if a call is refused for that.

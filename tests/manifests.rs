@@ -394,3 +394,46 @@ fn many_problems_are_cut_not_slow() {
     assert!((1..=200).contains(&found.len()));
     assert!(started.elapsed() < Duration::from_secs(10));
 }
+
+/// A known field in a place where it does nothing looks as if it did something: it is told where it belongs.
+#[test]
+fn a_misplaced_field_is_told_where_it_belongs() {
+    let told = |key: &str, value: Value| {
+        let mut document: Value = serde_json::from_str(GOOD).expect("JSON");
+        document[key] = value;
+        let (_, problems) = manifest::read(document.to_string().as_bytes()).expect("loads");
+        problems.into_iter().map(|problem| (problem.severity, problem.pointer, problem.message)).collect::<Vec<_>>()
+    };
+    for (key, mend) in [
+        ("timeoutMs", "'timeoutMs' does nothing here: it belongs in /execution"),
+        ("timeout_ms", "it is called 'timeoutMs' here, and it belongs in /execution"),
+        ("env", "it belongs in /execution"),
+        ("memoryBytes", "it belongs in /limits"),
+        ("inputSchema", "'inputSchema' does nothing here: it is called 'parameters' here"),
+        ("outputSchema", "it is called 'output' here"),
+        ("dependencies", "it is called 'requires' here"),
+        ("allowRead", "it belongs in /securityContext/fileAccess"),
+        ("allowHosts", "it belongs in /securityContext/networkAccess"),
+        ("fileAccess", "it belongs in /securityContext"),
+        ("requiredCapabilities", "it belongs in /securityContext"),
+        ("permissions", "it belongs in /metadata"),
+        ("category", "it belongs in /metadata"),
+        ("scriptPath", "it belongs in /handler"),
+        ("serviceName", "it belongs in /handler"),
+        ("hidden", "it belongs in /presentation"),
+    ] {
+        let found = told(key, json!("x"));
+        assert_eq!(found.len(), 1, "{key}: {found:?}");
+        let (severity, pointer, message) = &found[0];
+        assert_eq!((severity, pointer), (&Severity::Warning, &format!("/{key}")), "{message}");
+        assert!(message.ends_with(mend), "{key}: {message}");
+    }
+    // what is nobody's is the author's own, also below `metadata`.
+    assert_eq!(told("configSchema", json!({})), []);
+    assert_eq!(told("metadata", json!({ "version": "x", "owner": "y" })), []);
+    // Where the unknown is refused, the mend is told as well.
+    let mut document: Value = serde_json::from_str(GOOD).expect("JSON");
+    document["securityContext"] = json!({ "allowRead": [] });
+    let problems = manifest::read(document.to_string().as_bytes()).expect_err("refused");
+    assert!(problems[0].message.ends_with("it belongs in /securityContext/fileAccess"), "{problems:?}");
+}

@@ -199,6 +199,7 @@ mod handler;
 mod host;
 pub mod json;
 mod language;
+mod misplaced;
 pub mod pattern;
 pub mod published;
 mod reader;

@@ -304,3 +304,21 @@ fn a_file_is_no_folder_of_tools() {
         assert!(output.status.code() == Some(2) && err.contains("it is not a folder"), "{flag}: {err}");
     }
 }
+
+/// the order is that of the paths, also of what is not entered.
+#[test]
+fn the_order_of_the_report_is_that_of_the_paths() {
+    let host = host();
+    let scripts = host.folder.path().join("user_scripts");
+    for name in ["zulu", "alpha", "mike", "golf", "tango", "bravo", "yankee", "echo"] {
+        std::os::unix::fs::symlink("/usr/share", scripts.join(name)).unwrap();
+    }
+    for name in ["november", "delta", "whiskey"] {
+        host.tool(&format!("t:{name}"), json!({}));
+    }
+    let (_, out, _) = host.run(&["check", "--json"]);
+    let files: Vec<Value> = serde_json::from_str(&out).unwrap();
+    let paths: Vec<&str> = files.iter().map(|file| file["path"].as_str().unwrap()).collect();
+    let ours: Vec<&str> = paths.into_iter().filter(|path| path.contains("user_scripts/")).collect();
+    assert!(ours.len() == 11 && ours.is_sorted(), "{ours:?}");
+}

@@ -10,7 +10,7 @@ use super::judge::Judge;
 use super::limits;
 use super::load::{PassedOver, Policies};
 use super::verdict::{Decision, LimitVerdict, Narrower, Need, Notes, Verdict, What, wall};
-use super::{Limits, Machine, Network, Program, Runtime, Shape, Variable};
+use super::{Grant, Limits, Machine, Network, Program, Runtime, Shape, Variable};
 use crate::fault::{Fault, Kind};
 use crate::manifest::{Handler, Language, Manifest, Site, StderrRule, environment};
 use crate::quantity::Limit;
@@ -106,12 +106,10 @@ pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machin
             obstacles.refuse(verdict);
         }
     }
-    let base = Area::Tree(site.base.clone());
-    if runs.is_some() && judged.grants.iter().any(|g| Area::of(&g.opening) == base) {
-        notes.all.push(
-            "opens a whole script base folder, the files of other tools included; give the script a folder of its own"
-                .into(),
-        );
+    if runs.is_some() && opens_the_base(&judged.grants, site) {
+        let words =
+            "opens a whole script base folder, the files of other tools included; give the script a folder of its own";
+        notes.all.push(words.into());
     }
     let limits = limits::limits(manifest, policy, host, machine.cgroup);
     for clamped in limits.iter().filter(|l| l.clamped) {
@@ -147,6 +145,11 @@ pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machin
         None => shape(&decision, subject, env).map(Arc::new),
     };
     decision
+}
+
+fn opens_the_base(grants: &[Grant], site: &Site) -> bool {
+    let base = Area::Tree(site.base.clone());
+    grants.iter().any(|grant| Area::of(&grant.opening) == base)
 }
 
 fn in_process_fault() -> Fault {

@@ -205,6 +205,8 @@ impl Source for DirectToolLoader {
                 Err(claim) => discovery.claims.push(claim),
             }
         }
+        // What the scan told stands in the order of the disk.
+        discovery.reports.sort_by(|a, b| a.path.cmp(&b.path));
         Ok(discovery)
     }
 }

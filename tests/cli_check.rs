@@ -322,3 +322,59 @@ fn the_order_of_the_report_is_that_of_the_paths() {
     let ours: Vec<&str> = paths.into_iter().filter(|path| path.contains("user_scripts/")).collect();
     assert!(ours.len() == 11 && ours.is_sorted(), "{ours:?}");
 }
+
+#[test]
+fn a_file_that_is_named_twice_is_told_once() {
+    let host = host();
+    host.tool("t:one", json!({}));
+    host.policy("name = \"p\"\nwhy = \"w\"\ntools = [\"*\"]\n");
+    let at = |path: &str| host.folder.path().join(path).to_str().unwrap().to_owned();
+    let file = at("user_scripts/one/one.tool.json");
+    let folder = at("user_scripts/one");
+    let (policies, policy) = (at("sandbox-policies"), at("sandbox-policies/x.policy.toml"));
+    for paths in [&[&file, &folder][..], &[&folder, &file], &[&file, &file]] {
+        let words: Vec<&str> = ["check"].into_iter().chain(paths.iter().map(|path| path.as_str())).collect();
+        assert!(host.run(&words).1.contains("1 good, 0 skipped"), "{words:?}: {}", host.run(&words).1);
+    }
+    let (_, out, _) = host.run(&["check", &policy, &policies]);
+    assert_eq!(out.matches("x.policy.toml: ok").count(), 1, "{out}");
+}
+
+#[test]
+fn what_stands_in_the_way_of_a_verb_comes_with_its_mend() {
+    let host = host();
+    let (code, _, err) = host.run(&["call", "core:run-code", "--input", "@"]);
+    assert!(code == 2 && err.contains("--input @ names no file"), "{err}");
+    fs::create_dir_all(host.folder.path().join("state/toolhost/written.jsonl")).unwrap();
+    let (code, _, err) = host.run(&["list"]);
+    assert!(code == 4 && err.contains("where tools wrote before is not known") && err.contains("--audit-log"), "{err}");
+}
+
+#[test]
+fn diff_says_of_a_path_that_it_is_a_path() {
+    let host = host();
+    for (path, part) in [("/etc/passwd", "is neither a manifest"), ("./nope", "is not there")] {
+        let (code, _, err) = host.run(&["diff", path, "core:run-code"]);
+        assert!(code == 2 && err.contains(part) && !err.contains("There is no tool"), "{path}: {err}");
+    }
+    let (_, _, err) = host.run(&["diff", "no:such", "core:run-code"]);
+    assert!(err.contains("no tool 'no:such'"), "the control: {err}");
+}
+
+/// The newest stable version is the one to name, and a list that is cut says so.
+#[test]
+fn what_is_offered_instead_is_what_a_person_would_want() {
+    let host = host();
+    let properties: serde_json::Map<String, Value> =
+        (0..25).map(|n| (format!("parameter{n:02}"), json!({ "type": "string", "description": "d" }))).collect();
+    host.tool("t:v", json!({ "parameters": { "type": "object", "properties": properties } }));
+    let folder = host.folder.path().join("user_scripts/v");
+    let text = fs::read_to_string(folder.join("v.tool.json")).unwrap();
+    for version in ["1.1.0", "2.0.0-rc.1"] {
+        fs::write(folder.join(format!("v-{version}.tool.json")), text.replace("1.0.0", version)).unwrap();
+    }
+    let (_, _, err) = host.run(&["call", "t:v@^9"]);
+    assert!(err.contains("VersionMismatchError") && err.contains("t:v@1.1.0"), "{err}");
+    let (_, _, err) = host.run(&["call", "t:v@^1", "zzz=1"]);
+    assert!(err.contains("parameter19, …") && !err.contains("parameter20"), "{err}");
+}

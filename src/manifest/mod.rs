@@ -199,6 +199,7 @@ mod handler;
 mod host;
 pub mod json;
 mod language;
+mod lint;
 mod misplaced;
 pub mod pattern;
 pub mod published;

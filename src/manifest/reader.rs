@@ -116,7 +116,8 @@ impl<'d> Reader<'d> {
     /// A whole number that is not negative.
     pub(super) fn whole(&mut self, map: &'d Object, pointer: &str, key: &str) -> Option<u64> {
         let value = map.get(key)?;
-        let number = value.as_u64();
+        // 100.0 is an integer to JSON Schema, and so to the schema that this binary prints.
+        let number = value.as_u64().or_else(|| value.as_f64().and_then(whole_of));
         if number.is_none() {
             self.wrong_type(&below(pointer, key), "a whole number", value);
         }
@@ -177,6 +178,12 @@ impl<'d> Reader<'d> {
             );
         }
     }
+}
+
+/// A whole number that was written with a point; so large that neighbours fall together it is none.
+fn whole_of(number: f64) -> Option<u64> {
+    let exact = (0.0..=9_007_199_254_740_992.0).contains(&number) && number.fract() == 0.0;
+    exact.then_some(number as u64)
 }
 
 /// The pointer of a member.

@@ -43,6 +43,48 @@ fn a_question_about_a_relative_path_starts_at_the_current_folder() {
     assert!(code == 2 && err.contains("`..`"), "{err}");
 }
 
+/// The builtin tools write `.cache` beside the script that a call names: in any folder of a base, so below each of them.
+#[test]
+fn who_can_counts_every_folder_a_script_may_lie_in() {
+    let host = host();
+    let root = host.folder.path().canonicalize().unwrap();
+    std::fs::create_dir_all(root.join("sandbox-policies")).unwrap();
+    std::fs::copy("sandbox-policies/core.policy.toml", root.join("sandbox-policies/core.policy.toml")).unwrap();
+    std::fs::create_dir_all(root.join("user_scripts/demo/.cache/deep")).unwrap();
+    std::fs::write(root.join("user_scripts/demo/s.py"), "").unwrap();
+    std::os::unix::fs::symlink(root.join("user_scripts"), root.join("link")).unwrap();
+    let whole = "if the script it is told to run lies in a folder above it";
+    let part = "a part of it, if the script it is told to run lies there or below";
+    for (question, how) in [
+        ("write:user_scripts", Some(part)),
+        ("write:user_scripts/demo", Some(part)),
+        ("write:user_scripts/demo/not-there-yet", None),
+        ("write:user_scripts/demo/.cache", Some(whole)),
+        ("write:user_scripts/demo/.cache/deep/x", Some(whole)),
+        ("write:user_scripts/.cache/x", Some(whole)),
+        ("write:link/demo", Some(part)),
+        ("write:", Some(part)),
+        ("write:user_scripts/demo/s.py", None),
+        ("write:elsewhere", None),
+        ("write:state", None),
+        ("read:user_scripts/demo", Some(whole)),
+        ("read:link", Some(whole)),
+    ] {
+        let asked = question.replace(':', &format!(":{}/", root.display()));
+        let (code, out, err) = host.run(&["audit", "--who-can", &asked, "--json"]);
+        let answers: Value = serde_json::from_str(&out).unwrap_or_else(|e| panic!("{e}: {code} {out}{err}"));
+        let answers = answers["answers"].as_array().unwrap();
+        let found = answers.iter().find(|answer| answer["tool"] == "core:execute-python-script@1.0.0");
+        assert_eq!(found.map(|answer| answer["how"].as_str().unwrap()), how, "{question}: {out}");
+    }
+    // The same where the folder of scripts is named through a link.
+    let asked = format!("write:{}/user_scripts/demo", root.display());
+    let link = root.join("link");
+    let output = host.command().args(["--scripts", link.to_str().unwrap(), "audit", "--who-can", &asked]).output();
+    let text = String::from_utf8(output.unwrap().stdout).unwrap();
+    assert!(text.contains("core:execute-python-script") && text.contains(part), "{text}");
+}
+
 /// What a tool finds at the places that no grant speaks of is what `audit` names, and nothing else.
 #[test]
 fn audit_names_what_every_tool_sees() {

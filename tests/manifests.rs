@@ -394,3 +394,96 @@ fn many_problems_are_cut_not_slow() {
     assert!((1..=200).contains(&found.len()));
     assert!(started.elapsed() < Duration::from_secs(10));
 }
+
+/// A known field in a place where it does nothing looks as if it did something: it is told where it belongs.
+#[test]
+fn a_misplaced_field_is_told_where_it_belongs() {
+    let told = |key: &str, value: Value| {
+        let mut document: Value = serde_json::from_str(GOOD).expect("JSON");
+        document[key] = value;
+        let (_, problems) = manifest::read(document.to_string().as_bytes()).expect("loads");
+        problems.into_iter().map(|problem| (problem.severity, problem.pointer, problem.message)).collect::<Vec<_>>()
+    };
+    for (key, mend) in [
+        ("timeoutMs", "'timeoutMs' does nothing here: it belongs in /execution"),
+        ("timeout_ms", "it is called 'timeoutMs' here, and it belongs in /execution"),
+        ("env", "it belongs in /execution"),
+        ("memoryBytes", "it belongs in /limits"),
+        ("inputSchema", "'inputSchema' does nothing here: it is called 'parameters' here"),
+        ("outputSchema", "it is called 'output' here"),
+        ("dependencies", "it is called 'requires' here"),
+        ("allowRead", "it belongs in /securityContext/fileAccess"),
+        ("allowHosts", "it belongs in /securityContext/networkAccess"),
+        ("fileAccess", "it belongs in /securityContext"),
+        ("requiredCapabilities", "it belongs in /securityContext"),
+        ("permissions", "it belongs in /metadata"),
+        ("category", "it belongs in /metadata"),
+        ("scriptPath", "it belongs in /handler"),
+        ("serviceName", "it belongs in /handler"),
+        ("hidden", "it belongs in /presentation"),
+    ] {
+        let found = told(key, json!("x"));
+        assert_eq!(found.len(), 1, "{key}: {found:?}");
+        let (severity, pointer, message) = &found[0];
+        assert_eq!((severity, pointer), (&Severity::Warning, &format!("/{key}")), "{message}");
+        assert!(message.ends_with(mend), "{key}: {message}");
+    }
+    // what is nobody's is the author's own, also below `metadata`.
+    assert_eq!(told("configSchema", json!({})), []);
+    assert_eq!(told("metadata", json!({ "version": "x", "owner": "y" })), []);
+    // Where the unknown is refused, the mend is told as well.
+    let mut document: Value = serde_json::from_str(GOOD).expect("JSON");
+    document["securityContext"] = json!({ "allowRead": [] });
+    let problems = manifest::read(document.to_string().as_bytes()).expect_err("refused");
+    assert!(problems[0].message.ends_with("it belongs in /securityContext/fileAccess"), "{problems:?}");
+}
+
+/// What a schema says and nobody checks looks as if it held something.
+#[test]
+fn words_of_a_schema_that_hold_nothing_are_told() {
+    let told = |property: Value| {
+        let mut document: Value = serde_json::from_str(GOOD).expect("JSON");
+        document["parameters"]["properties"]["n"] = property;
+        document["examples"] = json!([]);
+        let (_, problems) = manifest::read(document.to_string().as_bytes()).expect("loads");
+        problems.into_iter().map(|problem| (problem.severity, problem.pointer, problem.message)).collect::<Vec<_>>()
+    };
+    let at = "/parameters/properties/n";
+    for (property, pointer, part) in [
+        (json!({ "description": "d", "maxLenght": 3 }), "/maxLenght", "did you mean 'maxLength'?"),
+        (json!({ "description": "d", "Minimum": 3 }), "/Minimum", "did you mean 'minimum'?"),
+        (json!({ "description": "d", "items": { "enmu": [1] } }), "/items/enmu", "did you mean 'enum'?"),
+        (
+            json!({ "description": "d", "anyOf": [{ "requierd": ["a"] }] }),
+            "/anyOf/0/requierd",
+            "did you mean 'required'?",
+        ),
+        (json!({ "description": "d", "format": "datetime" }), "/format", "did you mean 'date-time'?"),
+        (json!({ "description": "d", "format": "shoe-size" }), "/format", "is no format that is checked"),
+    ] {
+        let found = told(property.clone());
+        assert_eq!(found.len(), 1, "{property}: {found:?}");
+        assert_eq!((found[0].0, &found[0].1), (Severity::Warning, &format!("{at}{pointer}")), "{found:?}");
+        assert!(found[0].2.contains(part), "{found:?}");
+    }
+    // Names of members, values and words that are nobody's are no keywords.
+    for property in [
+        json!({ "description": "d", "properties": { "maxLenght": { "type": "string" } } }),
+        json!({ "description": "d", "enum": [{ "maxLenght": 1 }], "default": { "maxLenght": 1 } }),
+        json!({ "description": "d", "x-maxLength": 1, "example": 1, "widget": "slider", "nullable": true }),
+        json!({ "description": "d", "format": "email" }),
+    ] {
+        assert!(told(property.clone()).is_empty(), "{property}: {:?}", told(property.clone()));
+    }
+}
+
+/// The schema that is printed takes 100.0 for an integer, and so does the reader.
+#[test]
+fn a_whole_number_may_be_written_with_a_point() {
+    let document = with("5000", "5000.0").replace("268435456", "268435456.0");
+    let (manifest, problems) = manifest::read(document.as_bytes()).expect("loads");
+    assert_eq!((manifest.execution.timeout_ms, problems), (Some(5000), Vec::new()));
+    for bad in ["5000.5", "-1.0", "1e300", "\"5000\""] {
+        assert!(manifest::read(with("5000", bad).as_bytes()).is_err(), "{bad}");
+    }
+}

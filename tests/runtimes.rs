@@ -145,12 +145,16 @@ fn a_named_path_must_be_an_interpreter() {
     let (_keep, base) = folder();
     let script = base.join("python3");
     std::fs::write(&script, "#!/bin/sh\n").expect("script");
+    let node = base.join("node");
+    std::fs::copy("/bin/true", &node).expect("node");
     for (language, path, part) in [
         (Language::Python, Path::new("bin/python"), "not absolute"),
         (Language::Python, script.as_path(), "launcher script"),
         (Language::Python, Path::new("/usr/bin"), "not a regular file"),
         (Language::Python, Path::new("/nowhere/python3"), "/nowhere"),
-        (Language::Nodejs, Path::new("/usr/bin/env"), "launcher script"),
+        (Language::Nodejs, Path::new("/usr/bin/env"), "is another program, not a nodejs interpreter"),
+        (Language::Python, Path::new("/etc/passwd"), "is not a program; name the interpreter"),
+        (Language::Python, node.as_path(), "is a nodejs interpreter, not a python one"),
     ] {
         let why = runtimes::named(language, path).expect_err("refused");
         assert!(why.contains(part), "{}: {why}", path.display());

@@ -151,6 +151,23 @@ async fn without_a_policy_that_names_it_run_code_is_gone() {
     assert!(!world.service.can_call(&tool), "and it is not offered");
 }
 
+/// A method may be registered at any time (Q23): until then the tool fails, and is not offered.
+#[tokio::test]
+async fn a_tool_is_offered_once_its_service_is_there() {
+    let mut methods = None;
+    let world = world_with(|root, executors| {
+        methods = Some(executors.methods.clone());
+        let handler = json!({"type": "service-method", "serviceName": "Late", "methodName": "run"});
+        let text = json!({"toolId": "late:run", "displayName": "d", "description": "d", "version": "1.0.0", "handler": handler});
+        fs::write(root.join("tool-defs/late.tool.json"), text.to_string()).unwrap();
+    });
+    let tool = world.service.registry().snapshot().find("late:run").unwrap();
+    assert!(!world.service.can_call(&tool));
+    assert_eq!(world.call("late:run", json!({})).await.error.unwrap().kind, Kind::ServiceError);
+    methods.unwrap().register_sync("Late", "run", Ok);
+    assert!(world.service.can_call(&tool) && world.call("late:run", json!({})).await.success);
+}
+
 #[tokio::test]
 async fn a_call_that_cannot_be_recorded_is_refused() {
     let world = world();

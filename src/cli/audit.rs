@@ -6,7 +6,8 @@
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
 use super::{host, words};
-use crate::{fault, manifest, policy};
+use crate::service::beforehand;
+use crate::{fault, manifest, policy, registry, sandbox};
 use manifest::{Manifest, Site};
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
@@ -60,10 +61,11 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         }
         match args.suggest_policy {
             true => suggest(&host, &tool.manifest, &tool.site),
-            false => one(&host, &tool.manifest, &tool.site, args.json),
+            false => one_text(&foreseen(&host, &tool), args.json),
         }
     } else {
-        all(&host, args.json)
+        let tools = known.snapshot.list(&registry::Filter::default());
+        all_text(&tools.iter().map(|tool| foreseen(&host, tool)).collect::<Vec<_>>(), args.json)
     };
     words::show(text.as_bytes());
     Ok(Exit::Ok.into())
@@ -130,15 +132,35 @@ impl Host<'_> {
     }
 }
 
+/// What is decided, with what every call ends with where it cannot but fail: also what policy has no part in
+/// (a service that is not registered, what the granted files are now).
+fn foreseen(host: &Host<'_>, tool: &registry::Tool) -> policy::Decision {
+    let mut decision = host.decide(&tool.manifest, &tool.site);
+    if let Some(fault) = beforehand::fault(tool, &decision, beforehand::shipped(&tool.manifest.handler)) {
+        decision.shape = Err(fault);
+    }
+    let refused = decision.shape.as_ref().ok().and_then(|shape| sandbox::grants::foresee(shape).err());
+    if let Some(fault) = refused.map(|(fault, _)| fault) {
+        decision.shape = Err(fault);
+    }
+    decision
+}
+
 /// `audit TOOL`: text, or one JSON object.
 pub fn one(host: &Host<'_>, manifest: &Manifest, site: &Site, json: bool) -> String {
-    let decision = host.decide(manifest, site);
-    if json { pretty(&policy::explain::json(&decision)) } else { policy::explain::text(&decision) }
+    one_text(&host.decide(manifest, site), json)
+}
+
+fn one_text(decision: &policy::Decision, json: bool) -> String {
+    if json { pretty(&policy::explain::json(decision)) } else { policy::explain::text(decision) }
 }
 
 /// `audit --all`: texts with a line between, or `{"tools": […]}`.
 pub fn all(host: &Host<'_>, json: bool) -> String {
-    let decisions = host.decide_all();
+    all_text(&host.decide_all(), json)
+}
+
+fn all_text(decisions: &[policy::Decision], json: bool) -> String {
     if json {
         let tools: Vec<_> = decisions.iter().map(policy::explain::json).collect();
         return pretty(&serde_json::json!({ "tools": tools }));
@@ -161,6 +183,8 @@ pub fn who_can(host: &Host<'_>, bases: &[PathBuf], question: &str, json: bool) -
         .cloned()
         .chain(host.tools.iter().map(|(_, s)| s.base.clone()))
         .filter(|b| b.is_absolute())
+        // The question names what a link leads to (`from_here`).
+        .map(|base| host::resolved(&base))
         .collect();
     let bases: Vec<PathBuf> = bases.into_iter().collect();
     let answers = policy::who_can::answer(&host.decide_all(), &asked, &bases);

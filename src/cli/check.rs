@@ -15,7 +15,7 @@ use crate::manifest::text::{self, printable};
 use crate::manifest::{Code, Problem, Severity};
 use crate::{policy, registry};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -90,7 +90,7 @@ fn look(
         files.extend(reports);
         return (files, tools_found);
     }
-    for (path, given) in wanted.iter().zip(paths) {
+    for (index, (path, given)) in wanted.iter().zip(paths).enumerate() {
         let below: Vec<_> = reports.iter().filter(|report| report.path.starts_with(path)).cloned().collect();
         if below.is_empty() && !path.is_dir() {
             let why = if given.symlink_metadata().is_ok() {
@@ -100,7 +100,9 @@ fn look(
             };
             files.push(unreadable(given.clone(), why));
         }
-        files.extend(below);
+        // Given twice, or inside another that is given: each file once.
+        let told = |file: &File| wanted[..index].iter().any(|earlier| file.path.starts_with(earlier));
+        files.extend(below.into_iter().filter(|file| !told(file)));
     }
     (files, tools_found)
 }
@@ -130,12 +132,16 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         // Only policies were named; the tools are what those speak of.
         files.clear();
     }
-    let policies = match &settings.policies {
+    let mut policies = match &settings.policies {
         Some(path) if args.paths.is_empty() => vec![path.clone()],
         Some(path) => policy_paths.into_iter().chain(paths.into_iter().filter(|p| holds(p, path))).collect(),
         None => policy_paths,
     };
-    files.extend(policies.iter().flat_map(|path| of_policies(path, settings, &launchers, &tools)));
+    // A folder of policies before one of its files: so what is wrong between them is told, and each file once.
+    policies.sort_by_key(|path| !path.is_dir());
+    let mut told = BTreeSet::new();
+    let found = policies.iter().flat_map(|path| of_policies(path, settings, &launchers, &tools));
+    files.extend(found.filter(|file| told.insert(file.path.clone())));
     if args.strict {
         strict(&mut files);
     }

@@ -152,11 +152,25 @@ fn side(host: &Host<'_>, text: &str) -> Result<Side, fault::Fault> {
     let (manifest, site) = match text {
         _ if text.ends_with(".tool.json") => (host.read)(&path)?,
         _ if text.ends_with(".json") => return audit(&path),
+        // No id holds a slash.
+        _ if text.contains('/') => return Err(no_side(&path)),
         reference => (host.find)(reference)?,
     };
     let tools =
         super::audit::Host { tools: host.tools, policies: host.policies, machine: &(host.machine)(host.policies) };
     Ok(Side::Powers(vec![Powers::of(&tools.decide(&manifest, &site))]))
+}
+
+/// A path that is none of what can be compared.
+fn no_side(path: &Path) -> fault::Fault {
+    let shown = manifest::text::printable(&path.display().to_string());
+    let why = match path.symlink_metadata() {
+        Ok(_) => {
+            "is neither a manifest (*.tool.json), a policy (*.policy.toml, or a folder of them) nor a saved audit (*.json)"
+        }
+        Err(_) => "is not there",
+    };
+    wrong("nothing to compare").person(format!("{shown}: {why}"))
 }
 
 fn holds_policies(folder: &Path) -> bool {

@@ -41,8 +41,10 @@ pub fn registry(
 /// Where tools could write in earlier calls: nothing in there is loaded.
 pub fn tell_ledger(settings: &Settings, registry: &registry::Registry) -> anyhow::Result<()> {
     let Some(log) = &settings.audit_log else { return Ok(()) };
-    let ledger = service::ledger::read(log)
-        .map_err(|why| Refusal::new(Exit::Host, format!("where tools wrote before is not known: {why}")))?;
+    let ledger = service::ledger::read(log).map_err(|why| {
+        let mend = "mend that, or name another log with --audit-log (what tools wrote before is then not known to it)";
+        Refusal::new(Exit::Host, format!("where tools wrote before is not known: {why}; {mend}"))
+    })?;
     registry.wrote_before(ledger.into_iter().map(|entry| (entry.tree, entry.tool)));
     Ok(())
 }

@@ -7,6 +7,7 @@ use super::refusal::Exit;
 use super::settings::Settings;
 use super::{host, words};
 use crate::manifest::text::{head, json as json_text, printable};
+use crate::service::beforehand::{self, Obstacle};
 use crate::{policy, registry};
 use serde_json::{Value, json};
 use std::io::{self, Write};
@@ -59,9 +60,7 @@ pub fn show(
     let policies = snapshot.protect(policies);
     let needs = |tool: &registry::Tool| {
         let decision = policy::decide(&tool.manifest, &tool.site, &policies, machine);
-        let mut needs = registry::needs_of(tool, &decision);
-        needs.extend(registry::unsatisfied(tool, &decision));
-        needs
+        beforehand::obstacles(tool, &decision, beforehand::shipped(&tool.manifest.handler))
     };
     let tools: Vec<_> = snapshot.list(&filter).into_iter().map(|tool| (needs(&tool), tool)).collect();
     if args.json {
@@ -80,7 +79,7 @@ pub fn show(
 }
 
 /// One tool as JSON (A-006, B-001).
-fn entry(tool: &registry::Tool, needs: &[String]) -> Value {
+fn entry(tool: &registry::Tool, needs: &[Obstacle]) -> Value {
     let manifest = &tool.manifest;
     let examples: Vec<_> = manifest
         .examples
@@ -94,7 +93,7 @@ fn entry(tool: &registry::Tool, needs: &[String]) -> Value {
         "description": manifest.description,
         "source": tool.source,
         "available": needs.is_empty(),
-        "needs": needs,
+        "needs": needs.iter().map(|obstacle| &obstacle.need.words).collect::<Vec<_>>(),
         "parameters": manifest.parameters.as_ref().map(|schema| &schema.raw),
         "output": manifest.output.as_ref().map(|schema| &schema.raw),
         "examples": examples,
@@ -115,7 +114,7 @@ fn path_or_null(path: &std::path::Path) -> Value {
     if path.as_os_str().is_empty() { Value::Null } else { json!(path.to_string_lossy()) }
 }
 
-fn table(tools: &[(Vec<String>, Arc<registry::Tool>)], out: &mut dyn Write) -> io::Result<()> {
+fn table(tools: &[(Vec<Obstacle>, Arc<registry::Tool>)], out: &mut dyn Write) -> io::Result<()> {
     let id_wide = tools.iter().map(|(_, tool)| tool.manifest.id.chars().count()).max().unwrap_or(0).max(4);
     let version = |tool: &registry::Tool| head(&tool.manifest.version.to_string(), 20);
     let version_wide = tools.iter().map(|(_, tool)| version(tool).chars().count()).max().unwrap_or(0).max(7);
@@ -126,7 +125,7 @@ fn table(tools: &[(Vec<String>, Arc<registry::Tool>)], out: &mut dyn Write) -> i
         let source = printable(&head(&tool.source, 20));
         writeln!(out, "{:id_wide$}  {:version_wide$}  {source:8}  {said}", tool.manifest.id, version(tool))?;
         for need in needs {
-            writeln!(out, "{:id_wide$}  unavailable: needs {}", "", printable(need))?;
+            writeln!(out, "{:id_wide$}  unavailable: {}", "", printable(&need.said()))?;
         }
     }
     Ok(())

@@ -4,6 +4,8 @@
 //! and the next command to type. Never: overwrites, or writes outside the scripts folder.
 
 mod entry;
+mod exports;
+mod text;
 
 use super::refusal::{Exit, Refusal};
 use super::settings::{Origin, Settings};

@@ -296,10 +296,16 @@ impl Sources<'_> {
 
     /// An explicit path that is missing is an error, not an empty folder.
     fn existing(&self, name: &str, path: &Path) -> anyhow::Result<PathBuf> {
-        path.canonicalize().map_err(|e| {
+        let refuse = |why: String| {
             let said = self.origins.get(name).map_or_else(String::new, |origin| format!(" ({origin})"));
-            Refusal::new(Exit::Caller, format!("{name}{said}: {}: {e}", path.display())).into()
-        })
+            Refusal::new(Exit::Caller, format!("{name}{said}: {}: {why}", path.display()))
+        };
+        let real = path.canonicalize().map_err(|e| refuse(e.to_string()))?;
+        // Policies may be one file.
+        if name != "policies" && !real.is_dir() {
+            return Err(refuse("it is not a folder".to_owned()).into());
+        }
+        Ok(real)
     }
 }
 
@@ -445,10 +451,15 @@ mod tests {
     fn what_is_named_must_be_there_and_be_ours() {
         let folder = folders(&["home"]);
         let missing = folder.path().join("missing");
+        let file = folder.path().join("file");
+        std::fs::write(&file, "").unwrap();
         for flags in [
             Flags { root: Some(missing.clone()), ..Flags::default() },
             Flags { tools: vec![missing.clone()], ..Flags::default() },
             Flags { policies: Some(missing.clone()), ..Flags::default() },
+            Flags { root: Some(file.clone()), ..Flags::default() },
+            Flags { tools: vec![file.clone()], ..Flags::default() },
+            Flags { scripts: vec![file.clone()], ..Flags::default() },
             Flags { config: Some(missing.clone()), ..Flags::default() },
             Flags { log: Some("loud".into()), ..Flags::default() },
         ] {

@@ -124,9 +124,14 @@ async fn tried(service: &Arc<Service>, tool: &registry::Tool, example: &Example)
         }
         None => String::new(),
     };
+    let failed = !report.success;
     match &example.expected_output {
-        None if report.success => Ok(()),
+        None if !failed => Ok(()),
         None => Err(told()),
+        // The output of a tool is no failure, whatever is expected of it; an envelope may be one, where that is expected.
+        Some(expected) if failed && !(report.speaks_envelope && expected["success"] == false) => {
+            Err(format!("the call failed; expected {expected}\n{}", told()))
+        }
         Some(expected) => difference(expected, &answer(&report), "").map_or(Ok(()), |place| {
             let told = told();
             Err(if told.is_empty() { place } else { format!("{place}\n{told}") })
@@ -134,13 +139,12 @@ async fn tried(service: &Arc<Service>, tool: &registry::Tool, example: &Example)
     }
 }
 
-/// What `expectedOutput` speaks of: the envelope where the tool speaks envelopes, else the output itself; after a
-/// failure always the envelope.
+/// What `expectedOutput` speaks of: the envelope where the tool speaks envelopes, else the output itself.
 fn answer(report: &Report) -> Value {
-    match report.output() {
-        Some(output) if report.success && !report.speaks_envelope => output,
-        _ => serde_json::to_value(report.envelope()).unwrap_or_default(),
+    if report.speaks_envelope {
+        return serde_json::to_value(report.envelope()).unwrap_or_default();
     }
+    report.output().unwrap_or_default()
 }
 
 /// The first place where the answer is not what was expected; more than was expected is fine.

@@ -361,7 +361,8 @@ fn sentences(flaw: &Flaw, subject: &str, known: &[&str]) -> Vec<String> {
                     None if known.is_empty() => format!("Unknown input parameter '{shown}'."),
                     None => {
                         let listed = known.iter().take(20).copied().collect::<Vec<_>>().join(", ");
-                        format!("Unknown input parameter '{shown}'; known: {listed}.")
+                        let more = if known.len() > 20 { ", …" } else { "." };
+                        format!("Unknown input parameter '{shown}'; known: {listed}{more}")
                     }
                 }
             };

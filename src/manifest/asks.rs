@@ -52,12 +52,6 @@ pub(super) fn read<'d>(reader: &mut Reader<'d>, top: &'d Object) -> Asks {
     asks
 }
 
-/// Is this one of the documented capability words (Q9)? Others load, but the tool is unavailable.
-pub fn known_capability(word: &str) -> bool {
-    let named = |prefix: &str| word.strip_prefix(prefix).is_some_and(|name| !name.is_empty());
-    matches!(word, "subprocess" | "gpu" | "long-running" | "files:input") || named("env:") || named("secret:")
-}
-
 fn patterns<'d>(reader: &mut Reader<'d>, map: &'d Object, at: &str, key: &str) -> Option<Vec<(String, Pattern)>> {
     let written = reader.strings(map, at, key)?;
     if written.len() > MAX_PATTERNS {

@@ -33,7 +33,7 @@ pub(super) struct Facts {
 
 /// What the value of a keyword is.
 #[derive(Clone, Copy, PartialEq)]
-enum Role {
+pub(super) enum Role {
     Schema,
     Map,
     List,
@@ -61,7 +61,7 @@ fn role(keyword: &str, value: &Value) -> Role {
     }
 }
 
-fn role_below(role_here: Role, key: &str, member: &Value) -> Role {
+pub(super) fn role_below(role_here: Role, key: &str, member: &Value) -> Role {
     match role_here {
         Role::Schema => role(key, member),
         Role::Map => Role::Schema,

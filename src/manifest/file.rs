@@ -4,7 +4,7 @@
 //! Never: touches the file system; lets a misspelt or wrongly typed wall through as a missing one.
 
 use super::reader::{Object, Reader, Unknown, below};
-use super::{Code, Manifest, Problem, Severity, asks, blocks, handler, json, schema, text};
+use super::{Code, Manifest, Problem, Severity, asks, blocks, handler, json, lint, schema, text};
 use crate::quantity::MAX_REGEX_WEIGHT;
 use serde_json::Value;
 
@@ -148,7 +148,12 @@ fn compile<'d>(reader: &mut Reader<'d>, top: &'d Object, key: &str, room: &mut u
         reader.error(Code::Schema, at, "arguments are always one object: write \"type\": \"object\"");
     }
     match schema::Schema::compile_within(raw, room) {
-        Ok(schema) => Some(schema),
+        Ok(schema) => {
+            for (at, message) in lint::schema(raw) {
+                reader.warn(Code::Schema, &format!("{pointer}{at}"), message);
+            }
+            Some(schema)
+        }
         Err(faults) => {
             for fault in faults {
                 reader.error(Code::Schema, &format!("{pointer}{}", fault.pointer), fault.message);

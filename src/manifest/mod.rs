@@ -199,7 +199,9 @@ mod handler;
 mod host;
 pub mod json;
 mod language;
+mod lint;
 mod locate;
+mod misplaced;
 pub mod pattern;
 pub mod published;
 mod reader;
@@ -208,7 +210,6 @@ pub mod suggest;
 pub mod text;
 mod weight;
 
-pub use asks::known_capability;
 pub use file::{id_fault, read};
 pub use handler::extension_kind;
 

@@ -4,7 +4,7 @@
 //! Never: stops at the first fault; fills a default over a wrong type.
 
 use super::json::{self, Document};
-use super::{Code, Problem, Severity, suggest, text};
+use super::{Code, Problem, Severity, misplaced, suggest, text};
 use serde_json::{Map, Value};
 
 /// Most problems told about one file: finding a place costs one walk over the text.
@@ -116,7 +116,8 @@ impl<'d> Reader<'d> {
     /// A whole number that is not negative.
     pub(super) fn whole(&mut self, map: &'d Object, pointer: &str, key: &str) -> Option<u64> {
         let value = map.get(key)?;
-        let number = value.as_u64();
+        // 100.0 is an integer to JSON Schema, and so to the schema that this binary prints.
+        let number = value.as_u64().or_else(|| value.as_f64().and_then(whole_of));
         if number.is_none() {
             self.wrong_type(&below(pointer, key), "a whole number", value);
         }
@@ -150,18 +151,23 @@ impl<'d> Reader<'d> {
     pub(super) fn unknown_keys(&mut self, map: &'d Object, pointer: &str, known: &[&str], rule: Unknown, code: Code) {
         for key in map.keys().filter(|key| !known.contains(&key.as_str())) {
             let near = suggest::nearest(key, known.iter().copied());
+            // Below the top, members of their own are what `metadata` and its like are for.
+            let elsewhere = misplaced::mend(key, pointer).filter(|_| rule != Unknown::Kept || pointer.is_empty());
             let extension = key.starts_with("x-") || key.starts_with('$');
-            if rule != Unknown::Refused && (extension || (rule == Unknown::Kept && near.is_none())) {
+            let nobodys = near.is_none() && elsewhere.is_none();
+            if rule != Unknown::Refused && (extension || (rule == Unknown::Kept && nobodys)) {
                 continue;
             }
             let shown = text::head(key, 80);
-            let mend = match near {
-                Some(near) => format!("did you mean '{near}'?"),
-                None => format!("known here: {}", known.join(", ")),
+            let (severity, what) = match (rule, &elsewhere) {
+                (Unknown::Refused, _) => (Severity::Error, "is not known"),
+                (Unknown::Kept | Unknown::Told, Some(_)) => (Severity::Warning, "does nothing here"),
+                (Unknown::Kept | Unknown::Told, None) => (Severity::Warning, "is not known and does nothing"),
             };
-            let (severity, what) = match rule {
-                Unknown::Refused => (Severity::Error, "is not known"),
-                Unknown::Kept | Unknown::Told => (Severity::Warning, "is not known and does nothing"),
+            let mend = match (elsewhere, near) {
+                (Some(elsewhere), _) => elsewhere,
+                (None, Some(near)) => format!("did you mean '{near}'?"),
+                (None, None) => format!("known here: {}", known.join(", ")),
             };
             self.add(
                 severity,
@@ -172,6 +178,12 @@ impl<'d> Reader<'d> {
             );
         }
     }
+}
+
+/// A whole number that was written with a point; so large that neighbours fall together it is none.
+fn whole_of(number: f64) -> Option<u64> {
+    let exact = (0.0..=9_007_199_254_740_992.0).contains(&number) && number.fract() == 0.0;
+    exact.then_some(number as u64)
 }
 
 /// The pointer of a member.

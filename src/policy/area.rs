@@ -83,6 +83,18 @@ impl Area {
         }
     }
 
+    /// The same area below another folder; `None` where it does not lie in the first.
+    pub fn moved(&self, from: &Path, to: &Path) -> Option<Area> {
+        // `join` would add a slash at the end where nothing is left.
+        let place =
+            |path: &Path| path.strip_prefix(from).ok().map(|rest| to.components().chain(rest.components()).collect());
+        Some(match self {
+            Area::Tree(path) => Area::Tree(place(path)?),
+            Area::File(path) => Area::File(place(path)?),
+            Area::Names { folder, names } => Area::Names { folder: place(folder)?, names: names.clone() },
+        })
+    }
+
     /// The area as a person would write it in a policy.
     pub fn text(&self) -> String {
         match self {

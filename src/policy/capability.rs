@@ -33,6 +33,11 @@ pub fn kind(word: &str) -> Kind<'_> {
     }
 }
 
+/// Why nobody could ever meet this word; `None` = some host may.
+pub fn unknown(word: &str) -> Option<String> {
+    (kind(word) == Kind::Unknown).then(|| grantable(word).err()).flatten()
+}
+
 /// May a policy grant this word, and a config offer it?
 pub fn grantable(word: &str) -> Result<(), String> {
     let shown = crate::manifest::text::printable(word);

@@ -8,9 +8,9 @@ use super::capability;
 use super::file::{Mode, Policy};
 use super::judge::Judge;
 use super::limits;
-use super::load::Policies;
-use super::verdict::{Decision, LimitVerdict, Narrower, Notes, Verdict, What, wall};
-use super::{Limits, Machine, Network, Program, Runtime, Shape, Variable};
+use super::load::{PassedOver, Policies};
+use super::verdict::{Decision, LimitVerdict, Narrower, Need, Notes, Verdict, What, wall};
+use super::{Grant, Limits, Machine, Network, Program, Runtime, Shape, Variable};
 use crate::fault::{Fault, Kind};
 use crate::manifest::{Handler, Language, Manifest, Site, StderrRule, environment};
 use crate::quantity::Limit;
@@ -73,13 +73,13 @@ struct Obstacles {
     /// For anybody: what is missing here.
     missing: Vec<String>,
     /// Of that, what this machine lacks.
-    lacks: Vec<String>,
+    lacks: Vec<Need>,
 }
 
 pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machine) -> Decision {
     let Subject { manifest, site, runs, .. } = subject;
     let (policy, passed_over) = policies.governing(&manifest.id, &site.manifest);
-    let mut notes = Notes { all: passed_over, told: Vec::new() };
+    let mut notes = Notes { all: passed_over.iter().map(|policy| policy.words.clone()).collect(), told: Vec::new() };
     let host = policies.host.as_ref();
     let narrow = subject.narrow || policy.mode == Mode::Narrow;
     let judged = fences(subject, policies, machine, policy).files(manifest.asks.read.as_deref(), &manifest.asks.write);
@@ -95,7 +95,8 @@ pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machin
     }
     later(manifest, &mut obstacles);
     let source = runs.is_some() && site.script.is_none();
-    if (source || manifest.id == RUN_CODE) && !policies.names_exactly(&manifest.id) {
+    let unnamed = (source || manifest.id == RUN_CODE) && !policies.names_exactly(&manifest.id, &site.manifest);
+    if unnamed {
         obstacles.refuse_source(&manifest.id);
     }
     for verdict in verdicts.iter().filter(|v| v.refuses()) {
@@ -105,12 +106,10 @@ pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machin
             obstacles.refuse(verdict);
         }
     }
-    let base = Area::Tree(site.base.clone());
-    if runs.is_some() && judged.grants.iter().any(|g| Area::of(&g.opening) == base) {
-        notes.all.push(
-            "opens a whole script base folder, the files of other tools included; give the script a folder of its own"
-                .into(),
-        );
+    if runs.is_some() && opens_the_base(&judged.grants, site) {
+        let words =
+            "opens a whole script base folder, the files of other tools included; give the script a folder of its own";
+        notes.all.push(words.into());
     }
     let limits = limits::limits(manifest, policy, host, machine.cgroup);
     for clamped in limits.iter().filter(|l| l.clamped) {
@@ -131,6 +130,8 @@ pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machin
         require_cgroup,
         stderr_is_error: stderr.contains(&Some(StderrRule::Error)),
         notes,
+        passed_over,
+        unnamed,
         labels: manifest.metadata.permissions.clone(),
         lacks: std::mem::take(&mut obstacles.lacks),
         lacks_below: Vec::new(),
@@ -139,11 +140,16 @@ pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machin
         shape: Err(in_process_fault()),
         digest: digest(policy, host),
     };
-    decision.shape = match obstacles.fault(&decision.tool) {
+    decision.shape = match obstacles.fault(&decision.tool, &decision.passed_over) {
         Some(fault) => Err(fault),
         None => shape(&decision, subject, env).map(Arc::new),
     };
     decision
+}
+
+fn opens_the_base(grants: &[Grant], site: &Site) -> bool {
+    let base = Area::Tree(site.base.clone());
+    grants.iter().any(|grant| Area::of(&grant.opening) == base)
 }
 
 fn in_process_fault() -> Fault {
@@ -187,7 +193,7 @@ fn capabilities(
     verdicts: &mut Vec<Verdict>,
     obstacles: &mut Obstacles,
 ) {
-    for word in &manifest.asks.capabilities {
+    for (index, word) in manifest.asks.capabilities.iter().enumerate() {
         let kind = capability::kind(word);
         let granted = policy.capabilities.iter().find(|c| c.name == *word);
         let capped = host.is_some_and(|h| !h.capabilities.iter().any(|c| c.name == *word));
@@ -198,7 +204,8 @@ fn capabilities(
                     obstacles.missing.push(format!("the capability `{shown}`"));
                     // A word that nobody knows is no lack of this machine: the registry says so already.
                     if kind != capability::Kind::Unknown {
-                        obstacles.lacks.push(format!("the capability '{shown}': {reason}"));
+                        let pointer = format!("/securityContext/requiredCapabilities/{index}");
+                        obstacles.lacks.push(Need::new(pointer, format!("the capability '{shown}': {reason}")));
                     }
                     Verdict::denied(What::Capability, word, Narrower::Machine, reason, &[])
                 }
@@ -275,10 +282,11 @@ fn runtime(
         Ok(runtime) => runtime,
         Err(reason) => {
             verdicts.push(Verdict::denied(What::Runtime, name, Narrower::Machine, reason, &walls));
-            obstacles.lacks.push(match named {
+            let words = match named {
                 Some(_) => format!("the runtime '{name}': the interpreter that its policy names cannot be used here"),
                 None => format!("the runtime '{name}', which was not found on this machine"),
-            });
+            };
+            obstacles.lacks.push(Need::new("/handler/language", words));
             obstacles.missing.push(match named {
                 Some(_) => format!("{name}: the interpreter that the policy names cannot be used"),
                 None => format!("{name}, which is not on this machine"),
@@ -348,10 +356,10 @@ impl Obstacles {
 
     fn lack(&mut self, what: &str) {
         self.missing.push(what.to_owned());
-        self.lacks.push(what.to_owned());
+        self.lacks.push(Need::new("", what));
     }
 
-    fn fault(&self, tool: &str) -> Option<Fault> {
+    fn fault(&self, tool: &str, passed_over: &[PassedOver]) -> Option<Fault> {
         let tool = crate::manifest::text::printable(tool);
         let id = tool.rsplit_once('@').map_or(tool.as_str(), |(id, _)| id);
         if !self.refused.is_empty() {
@@ -360,6 +368,7 @@ impl Obstacles {
                 Kind::SecurityError,
                 "this tool asks for more than this host allows, so it was not started; ask the operator",
             );
+            let passed_over: String = passed_over.iter().map(|policy| format!("\n  {}", policy.words)).collect();
             let suggest = format!("`toolhost audit {id} --suggest-policy` prints what would grant");
             let mend = match (self.never, self.grantable) {
                 (true, false) => {
@@ -368,10 +377,9 @@ impl Obstacles {
                 (true, true) => format!("{suggest} what a policy can; for the rest change the manifest."),
                 (false, _) => format!("{suggest} it."),
             };
-            return Some(
-                fault
-                    .person(format!("{tool} asks for more than is allowed:{lines}\nSee `toolhost audit {id}`; {mend}")),
-            );
+            return Some(fault.person(format!(
+                "{tool} asks for more than is allowed:{lines}{passed_over}\nSee `toolhost audit {id}`; {mend}"
+            )));
         }
         if self.missing.is_empty() {
             return None;

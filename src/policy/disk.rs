@@ -4,6 +4,7 @@
 //! Never: follows a link, waits on a FIFO, reads more than the house allows, or trusts a file others can write.
 
 use super::load::{FileProblem, is_policy_file};
+use super::source::At;
 use crate::manifest::{Code, Problem, Severity};
 use crate::quantity::MAX_DEFINITION_BYTES;
 use nix::fcntl::{AtFlags, OFlag};
@@ -20,8 +21,14 @@ pub(super) struct Found {
     pub problems: Vec<FileProblem>,
 }
 
-/// A fault of one file: its code and what to do.
-struct Bad(Code, String);
+/// A fault of one file: its code, its place if it has one, and what to do.
+struct Bad(Code, At, String);
+
+impl Bad {
+    fn whole(code: Code, what: impl Into<String>) -> Bad {
+        Bad(code, At::default(), what.into())
+    }
+}
 
 pub(super) fn read(path: &Path) -> Found {
     let mut found = Found::default();
@@ -47,18 +54,20 @@ fn folder(path: &Path, opened: File, about: &Metadata, found: &mut Found) {
             found.problems.push(told(
                 path,
                 Severity::Error,
-                Bad(Code::Unreadable, format!("cannot be listed: {error}")),
+                Bad::whole(Code::Unreadable, format!("cannot be listed: {error}")),
             ));
             return;
         }
     };
     for name in names {
         let file = path.join(&name);
+        // As with manifests: what an editor keeps beside a file it has open is hidden.
+        if name.to_string_lossy().starts_with('.') {
+            continue;
+        }
         if !name.to_str().is_some_and(is_policy_file) {
-            if !name.to_string_lossy().starts_with('.') {
-                let why = "ignored: a policy file ends in `.policy.toml`".to_string();
-                found.notes.push(told(&file, Severity::Note, Bad(Code::Unreadable, why)));
-            }
+            let why = "ignored: a policy file ends in `.policy.toml`".to_string();
+            found.notes.push(told(&file, Severity::Note, Bad::whole(Code::Unreadable, why)));
             continue;
         }
         let read = open(Some(&opened), Path::new(&name)).and_then(|(opened, about)| text(opened, &about, &file));
@@ -92,7 +101,7 @@ fn open(folder: Option<&File>, path: &Path) -> Result<(File, Metadata), Bad> {
         None => nix::fcntl::openat(nix::fcntl::AT_FDCWD, path, flags, Mode::empty()),
     };
     let file = File::from(opened.map_err(|errno| unopened(errno, folder, path))?);
-    let about = file.metadata().map_err(|e| Bad(Code::Unreadable, format!("cannot be looked at: {e}")))?;
+    let about = file.metadata().map_err(|e| Bad::whole(Code::Unreadable, format!("cannot be looked at: {e}")))?;
     Ok((file, about))
 }
 
@@ -104,29 +113,31 @@ fn unopened(errno: nix::errno::Errno, folder: Option<&File>, path: &Path) -> Bad
     }
     .is_ok_and(|s| s.st_mode & nix::libc::S_IFMT == nix::libc::S_IFLNK);
     match errno {
-        _ if is_link => Bad(Code::Security, "is a symbolic link; policies are read only from the real file".into()),
-        Errno::ENOENT => Bad(Code::Unreadable, "does not exist".into()),
-        Errno::EACCES => Bad(Code::Unreadable, "may not be read by this user".into()),
-        Errno::ENXIO => Bad(Code::Unreadable, "is not a regular file".into()),
-        other => Bad(Code::Unreadable, format!("cannot be opened: {}", other.desc())),
+        _ if is_link => Bad::whole(Code::Security, "is a symbolic link; policies are read only from the real file"),
+        Errno::ENOENT => Bad::whole(Code::Unreadable, "does not exist"),
+        Errno::EACCES => Bad::whole(Code::Unreadable, "may not be read by this user"),
+        Errno::ENXIO => Bad::whole(Code::Unreadable, "is not a regular file"),
+        other => Bad::whole(Code::Unreadable, format!("cannot be opened: {}", other.desc())),
     }
 }
 
 fn text(opened: File, about: &Metadata, path: &Path) -> Result<String, Bad> {
     if !about.is_file() {
-        return Err(Bad(Code::Unreadable, "is not a regular file".into()));
+        return Err(Bad::whole(Code::Unreadable, "is not a regular file"));
     }
     unshared(about, path)?;
     let mut bytes = Vec::new();
     let read = opened.take(MAX_DEFINITION_BYTES + 1).read_to_end(&mut bytes);
-    read.map_err(|e| Bad(Code::Unreadable, format!("cannot be read: {e}")))?;
+    read.map_err(|e| Bad::whole(Code::Unreadable, format!("cannot be read: {e}")))?;
     if bytes.len() as u64 > MAX_DEFINITION_BYTES {
-        return Err(Bad(Code::Unreadable, format!("is larger than {MAX_DEFINITION_BYTES} bytes")));
+        return Err(Bad::whole(Code::Unreadable, format!("is larger than {MAX_DEFINITION_BYTES} bytes")));
     }
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").map(<[u8]>::to_vec).unwrap_or(bytes);
     String::from_utf8(bytes).map_err(|e| {
-        let line = e.as_bytes()[..e.utf8_error().valid_up_to()].iter().filter(|b| **b == b'\n').count() + 1;
-        Bad(Code::Encoding, format!("is not UTF-8 text (line {line})"))
+        let good = String::from_utf8_lossy(&e.as_bytes()[..e.utf8_error().valid_up_to()]);
+        let before = good.rsplit('\n').next().unwrap_or_default();
+        let at = At { line: good.matches('\n').count() + 1, column: before.chars().count() + 1 };
+        Bad(Code::Encoding, at, "is not UTF-8 text".into())
     })
 }
 
@@ -135,12 +146,12 @@ fn unshared(about: &Metadata, path: &Path) -> Result<(), Bad> {
     let shown = crate::manifest::text::printable(&path.display().to_string());
     if about.mode() & 0o022 != 0 {
         let (mode, mend) = (about.mode() & 0o7777, format!("chmod go-w '{shown}'"));
-        return Err(Bad(Code::Security, format!("can be written by others (mode {mode:04o}); run: {mend}")));
+        return Err(Bad::whole(Code::Security, format!("can be written by others (mode {mode:04o}); run: {mend}")));
     }
     let me = nix::unistd::geteuid().as_raw();
     if about.uid() != 0 && about.uid() != me && !is_unmapped(about.uid()) {
         let mend = format!("chown {me} '{shown}'");
-        return Err(Bad(Code::Security, format!("belongs to another user ({}); run: {mend}", about.uid())));
+        return Err(Bad::whole(Code::Security, format!("belongs to another user ({}); run: {mend}", about.uid())));
     }
     Ok(())
 }
@@ -160,9 +171,9 @@ pub fn every_id_is_mapped() -> Option<bool> {
 }
 
 fn told(path: &Path, severity: Severity, bad: Bad) -> FileProblem {
-    let Bad(code, message) = bad;
+    let Bad(code, At { line, column }, message) = bad;
     FileProblem {
         path: path.to_path_buf(),
-        problem: Problem { severity, code, pointer: String::new(), line: 0, column: 0, message },
+        problem: Problem { severity, code, pointer: String::new(), line, column, message },
     }
 }

@@ -276,6 +276,11 @@ impl<'a> Judge<'a> {
         if matches!(ask, Area::Tree(path) if path.parent().is_none()) {
             return Some("the whole file system is never granted; name the folders that are needed".into());
         }
+        if matches!(ask, Area::Names { folder, .. } if folder.parent().is_none()) {
+            return Some(
+                "a pattern directly in / would need all of / granted, which it never is; name each file".into(),
+            );
+        }
         if let Some(never) = NEVER.iter().find(|never| ask.path().starts_with(never)) {
             return Some(format!(
                 "nothing below {never} is ever granted: a tool has its own, made for it, and need not ask"

@@ -30,6 +30,34 @@ impl std::fmt::Display for FileProblem {
     }
 }
 
+/// A policy that names a tool, and whose `folders` do not hold the tool's manifest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PassedOver {
+    pub file: PathBuf,
+    /// By its exact id: a second policy that names it so would not load.
+    pub exact: bool,
+    /// Which one, why, and the mend.
+    pub words: String,
+}
+
+impl PassedOver {
+    fn new(policy: &Policy, exact: bool, manifest: &Path) -> PassedOver {
+        let at = policy.folders.first().map(|folder| folder.at).unwrap_or_default();
+        let held: Vec<_> = policy.folders.iter().map(|folder| folder.path.display().to_string()).collect();
+        let mend = match manifest.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+            Some(folder) => format!(
+                "this one's manifest lies in {}; if it is the tool that is meant, add that folder to `folders` there",
+                folder.display()
+            ),
+            None => "this one has no file; leave `folders` out there if it is the tool that is meant".to_owned(),
+        };
+        let (name, place, held) = (&policy.name, policy.place(at), held.join(", "));
+        let words =
+            format!("policy `{name}` ({place}) names this tool, but its `folders` are for tools below {held}: {mend}");
+        PassedOver { file: policy.file.clone(), exact, words }
+    }
+}
+
 /// What the operator allows on this host.
 #[derive(Clone, Debug)]
 pub struct Policies {
@@ -153,8 +181,8 @@ impl Policies {
     }
 
     /// The policy for a tool: the narrowest that names it and whose `folders` hold its manifest.
-    /// With it, the policies that name it but do not count, in words.
-    pub fn governing(&self, id: &str, manifest: &Path) -> (&Policy, Vec<String>) {
+    /// With it, the policies that name it but do not count.
+    pub fn governing(&self, id: &str, manifest: &Path) -> (&Policy, Vec<PassedOver>) {
         let mut best: Option<(&Selector, &Policy)> = None;
         let mut passed_over = Vec::new();
         for policy in &self.list {
@@ -162,11 +190,7 @@ impl Policies {
                 continue;
             };
             if !lies_in(manifest, &policy.folders) {
-                passed_over.push(format!(
-                    "policy `{}` names this tool, but only below {}",
-                    policy.name,
-                    policy.folders.iter().map(|f| f.path.display().to_string()).collect::<Vec<_>>().join(", ")
-                ));
+                passed_over.push(PassedOver::new(policy, matches!(selector, Selector::Exact(_)), manifest));
             } else if best.is_none_or(|(b, _)| selector > b) {
                 best = Some((selector, policy));
             }
@@ -178,9 +202,10 @@ impl Policies {
         (policy, passed_over)
     }
 
-    /// True if a policy names this tool by its exact id (`core:run-code` exists only then).
-    pub fn names_exactly(&self, id: &str) -> bool {
-        self.list.iter().any(|p| p.tools.iter().any(|t| matches!(&t.selector, Selector::Exact(e) if e == id)))
+    /// True if a policy for this tool names it by its exact id (`core:run-code` exists only then).
+    pub fn names_exactly(&self, id: &str, manifest: &Path) -> bool {
+        let names = |policy: &Policy| policy.tools.iter().any(|t| matches!(&t.selector, Selector::Exact(e) if e == id));
+        self.list.iter().any(|policy| names(policy) && lies_in(manifest, &policy.folders))
     }
 
     /// Interpreters that policies name; the caller looks at each and puts it in `Machine::named_runtimes`.

@@ -29,7 +29,7 @@ pub mod who_can;
 mod written;
 
 pub use area::{Area, literal, name_matches};
-pub use capability::grantable;
+pub use capability::{grantable, unknown};
 pub use confinement::*;
 pub use decide::{RUN_CODE, SCRIPT_FOLDER, SCRIPT_SERVICE, decide};
 pub use disk::every_id_is_mapped;
@@ -37,12 +37,12 @@ pub use file::{
     Capability, Ceiling, Folder, HOST_FILE, Mode, NamedRuntime, Policy, Rule, SUFFIX, Selector, Tools, parse,
 };
 pub use judge::code_of;
-pub use load::{FileProblem, Policies, is_policy_file};
+pub use load::{FileProblem, PassedOver, Policies, is_policy_file};
 pub use run::{RunTarget, call_notes, confine, decide_run};
 pub use shown::{SYSTEM_ETC, SYSTEM_FOLDERS};
 pub use source::At;
 pub use variable::Variable;
-pub use verdict::{Decision, LimitVerdict, Narrower, Notes, Verdict, What, wall};
+pub use verdict::{Decision, LimitVerdict, Narrower, Need, Notes, Verdict, What, wall};
 pub use written::Written;
 
 use crate::manifest::{Handler, Language, Manifest, Site};

@@ -58,7 +58,12 @@ fn area(text: &str) -> Result<(bool, Area), String> {
         None if text == "." || text == "./" => {
             return Err("for the tool's own folder and all below write `./**`".into());
         }
-        None if text.ends_with('/') => return Err(format!("for the folder and all below write `{shown}**`")),
+        None if text.ends_with('/') => {
+            let folder = shown.trim_end_matches('/');
+            let mend = if folder.ends_with("/**") { folder.to_owned() } else { format!("{folder}/**") };
+            // A mend that does not load itself is none; then what is wrong with that one is the answer.
+            return area(&mend).and_then(|_| Err(format!("for the folder and all below write `{mend}`")));
+        }
         None => plain_path(text)?,
     };
     if let Some(never) = NEVER.iter().find(|never| path.starts_with(never)) {

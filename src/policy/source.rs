@@ -209,7 +209,9 @@ impl<'t> Reader<'t> {
         for error in errors.iter().take(20) {
             let at = error.span().map(|s| self.at(s.start)).unwrap_or_default();
             let message = crate::manifest::text::printable(error.message());
-            self.complain(Code::Syntax, "", at, format!("not TOML: {message}"));
+            let key = error.span().filter(|_| message == "duplicate key").and_then(|span| self.text.get(span));
+            let key = key.map_or_else(String::new, |key| format!(" `{}`", crate::manifest::text::printable(key)));
+            self.complain(Code::Syntax, "", at, format!("not TOML: {message}{key}"));
         }
         self.problems.sort_by_key(|p| (p.line, p.column));
         None

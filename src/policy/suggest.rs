@@ -16,7 +16,15 @@ pub fn policy(manifest: &Manifest, site: &Site, decision: &Decision) -> String {
     files(manifest, site, decision, &mut body);
     limits(manifest, &mut body);
     capabilities(manifest, &mut body);
-    if body.is_empty() {
+    if let Some(policy) = decision.passed_over.iter().find(|policy| policy.exact) {
+        out.push_str(&format!(
+            "# {}.\n# A second policy that names its exact id would not load beside that one, and then nothing runs: so none is\n\
+             # suggested.\n",
+            printable(&policy.words)
+        ));
+        return out;
+    }
+    if body.is_empty() && !decision.unnamed {
         // A policy without a rule would only take away what the tool has now.
         let id = printable(&manifest.id);
         out.push_str(&format!("# There is nothing that a policy could give {id}, so none is suggested.\n"));

@@ -3,6 +3,7 @@
 //! For: service (`shape`), explain, diff, who-can. In: from `decide`. Out: plain data.
 //! Never: an answer that differs from what the shape holds: both come from one judgement.
 
+use super::load::PassedOver;
 use super::{Grant, Runtime, Shape};
 use crate::fault::Fault;
 use crate::quantity::Limit;
@@ -202,6 +203,34 @@ impl Notes {
     }
 }
 
+/// One thing that a tool needs and does not have here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Need {
+    /// In words for anybody, as they follow on "it needs".
+    pub words: String,
+    /// Where the manifest asks for it; empty where it does not say so itself.
+    pub pointer: String,
+    /// The manifest names what nobody knows: no other machine or version would help.
+    pub mistake: bool,
+}
+
+impl Need {
+    pub fn new(pointer: impl Into<String>, words: impl Into<String>) -> Need {
+        Need { words: words.into(), pointer: pointer.into(), mistake: false }
+    }
+
+    pub fn mistaken(pointer: impl Into<String>, words: impl Into<String>) -> Need {
+        Need { mistake: true, ..Need::new(pointer, words) }
+    }
+}
+
+/// So that a list of them is joined as a list of texts is.
+impl std::borrow::Borrow<str> for Need {
+    fn borrow(&self) -> &str {
+        &self.words
+    }
+}
+
 /// Everything decided about one tool on this machine.
 #[derive(Clone, Debug)]
 pub struct Decision {
@@ -221,12 +250,16 @@ pub struct Decision {
     pub script: Option<PathBuf>,
     pub folder: PathBuf,
     pub notes: Notes,
+    /// Policies that name the tool, and are for tools that lie elsewhere.
+    pub passed_over: Vec<PassedOver>,
+    /// It exists only where a policy for it names it by its exact id, and none does.
+    pub unnamed: bool,
     /// `metadata.permissions`: words of the author, which nothing enforces.
     pub labels: Vec<String>,
-    /// What this machine lacks for it, in words for anybody.
-    pub lacks: Vec<String>,
+    /// What this machine lacks for it.
+    pub lacks: Vec<Need>,
     /// What it lacks for the scripts that the tool is asked to run. A call looks at the script's path first.
-    pub lacks_below: Vec<String>,
+    pub lacks_below: Vec<Need>,
     /// A policy demands exact accounting.
     pub require_cgroup: bool,
     /// Any text on stderr fails the call.

@@ -100,17 +100,24 @@ fn about(decision: &Decision, path: &Path, access: Access, bases: &[PathBuf]) ->
 
 fn holds(grant: &Grant, path: &Path, bases: &[PathBuf]) -> Option<&'static str> {
     let area = Area::of(&grant.opening);
-    if let Ok(below) = area.folder().strip_prefix(SCRIPT_FOLDER) {
-        let in_base = bases.iter().any(|base| path.starts_with(base) || base.starts_with(path));
-        let names: Vec<_> = below.components().collect();
-        let parts: Vec<_> = path.components().collect();
-        let fits = names.is_empty() || parts.windows(names.len()).any(|w| w == names.as_slice());
-        return (in_base && fits).then_some("if the script it is told to run lies in a folder above it");
+    if area.folder().starts_with(SCRIPT_FOLDER) {
+        return bases.iter().find_map(|base| below_a_script_folder(&area, path, base));
     }
     if area.holds(path) {
         return Some("all of it");
     }
     area.path().starts_with(path).then_some("a part of it")
+}
+
+/// The same of what begins at the folder of a script which the call names: any folder of a base may be that one.
+fn below_a_script_folder(area: &Area, path: &Path, base: &Path) -> Option<&'static str> {
+    let above = path.ancestors().take_while(|folder| folder.starts_with(base));
+    if above.filter_map(|folder| area.moved(Path::new(SCRIPT_FOLDER), folder)).any(|area| area.holds(path)) {
+        return Some("if the script it is told to run lies in a folder above it");
+    }
+    // A folder of a base, or around one, may hold the folder of a script; what is a file, or not there, does not.
+    let around = base.starts_with(path) || (path.starts_with(base) && path.is_dir());
+    around.then_some("a part of it, if the script it is told to run lies there or below")
 }
 
 pub fn text(question: &Question, answers: &[Answer]) -> String {

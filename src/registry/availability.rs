@@ -5,38 +5,43 @@
 
 use super::{Availability, Tool};
 use crate::fault::Kind;
+use crate::manifest::json::escape_segment;
 use crate::manifest::{self, Handler, Manifest};
-use crate::policy;
+use crate::policy::{self, Need};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Needs that the manifest alone shows: what is known, but not built yet, and words nobody knows.
 pub(super) fn of_manifest(manifest: &Manifest) -> Availability {
     let mut needs = Vec::new();
     match &manifest.handler {
-        Handler::ToolService => {
-            needs.push("tool services over a broker (handler.type tool-service): not built yet".to_owned())
-        }
-        Handler::DefinitionOnly => {
-            needs.push("a client that runs the tool (handler.type definition-only): not built yet".to_owned())
-        }
+        Handler::ToolService => needs
+            .push(Need::new("/handler/type", "tool services over a broker (handler.type tool-service): not built yet")),
+        Handler::DefinitionOnly => needs.push(Need::new(
+            "/handler/type",
+            "a client that runs the tool (handler.type definition-only): not built yet",
+        )),
         Handler::Script { .. } | Handler::ServiceMethod { .. } | Handler::Extension { .. } => {}
     }
     if manifest.execution.asynchronous {
-        needs.push("asynchronous calls (execution.mode async): not built yet".to_owned());
+        let words = "asynchronous calls (execution.mode async): not built yet";
+        needs.push(Need::new("/execution/mode", words));
     }
     if !manifest.asks.hosts.is_empty() {
-        needs.push("network grants (securityContext.networkAccess.allowHosts): not built yet".to_owned());
+        let words = "network grants (securityContext.networkAccess.allowHosts): not built yet";
+        needs.push(Need::new("/securityContext/networkAccess/allowHosts", words));
     }
-    for word in manifest.asks.capabilities.iter().filter(|word| !manifest::known_capability(word)) {
+    for (index, word) in manifest.asks.capabilities.iter().enumerate() {
+        let Some(why) = policy::unknown(word) else { continue };
         let word = manifest::text::printable(&manifest::text::head(word, 60));
-        needs.push(format!("the capability '{word}' (requiredCapabilities), which nobody knows"));
+        let words = format!("the capability '{word}' (requiredCapabilities), which nobody knows: {why}");
+        needs.push(Need::mistaken(format!("/securityContext/requiredCapabilities/{index}"), words));
     }
     if needs.is_empty() { Availability::Ready } else { Availability::Unavailable { needs } }
 }
 
 /// Everything but a policy's refusal that keeps a call from being begun. The decision is the tool's own: what a policy
 /// for other tools names is no help to it.
-pub fn needs_of(tool: &Tool, decision: &policy::Decision) -> Vec<String> {
+pub fn needs_of(tool: &Tool, decision: &policy::Decision) -> Vec<Need> {
     let mut needs = match &tool.availability {
         Availability::Ready => Vec::new(),
         Availability::Unavailable { needs } => needs.clone(),
@@ -45,17 +50,17 @@ pub fn needs_of(tool: &Tool, decision: &policy::Decision) -> Vec<String> {
     needs
 }
 
-/// What would make a call fail later on, whatever its arguments: policy refuses what the tool asks (Q19: marked before
-/// any call), or there is nothing to run its scripts with.
-pub fn unsatisfied(tool: &Tool, decision: &policy::Decision) -> Vec<String> {
-    let mut needs = decision.lacks_below.clone();
-    if refused(decision) && decision.denied().any(policy::Verdict::never) {
-        let id = &tool.manifest.id;
-        needs.push(format!("a manifest that asks for less, since no policy can allow this: see `toolhost audit {id}`"));
-    } else if refused(decision) {
-        needs.push(format!("a policy that allows what it asks: see `toolhost audit {}`", tool.manifest.id));
-    }
-    needs
+/// Whether policy refuses what the tool asks, and with it every call (Q19: marked before any call).
+pub fn unsatisfied(tool: &Tool, decision: &policy::Decision) -> Option<Need> {
+    let id = &tool.manifest.id;
+    let words = if !refused(decision) {
+        return None;
+    } else if decision.denied().any(policy::Verdict::never) {
+        format!("a manifest that asks for less, since no policy can allow this: see `toolhost audit {id}`")
+    } else {
+        format!("a policy that allows what it asks: see `toolhost audit {id}`")
+    };
+    Some(Need::new("", words))
 }
 
 /// Whether policy refuses every call.
@@ -83,7 +88,7 @@ pub(super) fn settle_requires(tools: &mut [Tool]) {
         met.insert(index);
         queue.extend(waiters.get(&tool.manifest.id).into_iter().flatten());
     }
-    let reasons: Vec<(usize, Vec<String>)> = tools
+    let reasons: Vec<(usize, Vec<Need>)> = tools
         .iter()
         .enumerate()
         .filter(|(index, tool)| !met.contains(index) && !tool.manifest.requires.is_empty())
@@ -92,7 +97,7 @@ pub(super) fn settle_requires(tools: &mut [Tool]) {
     let circular = circles(tools, &by_id, &met);
     for (index, mut reasons) in reasons {
         if circular.contains(&index) {
-            reasons.push("requirements that do not go round in a circle (requires)".to_owned());
+            reasons.push(Need::mistaken("/requires", "requirements that do not go round in a circle (requires)"));
         }
         let Some(tool) = tools.get_mut(index) else { continue };
         let mut needs = match &tool.availability {
@@ -107,7 +112,7 @@ pub(super) fn settle_requires(tools: &mut [Tool]) {
 }
 
 /// The requirements of one tool that nothing ready serves, in words.
-fn unmet(tool: &Tool, tools: &[Tool], by_id: &BTreeMap<String, Vec<usize>>, met: &BTreeSet<usize>) -> Vec<String> {
+fn unmet(tool: &Tool, tools: &[Tool], by_id: &BTreeMap<String, Vec<usize>>, met: &BTreeSet<usize>) -> Vec<Need> {
     let mut needs = Vec::new();
     for (id, range) in &tool.manifest.requires {
         let versions = by_id.get(id).map(Vec::as_slice).unwrap_or_default();
@@ -116,7 +121,8 @@ fn unmet(tool: &Tool, tools: &[Tool], by_id: &BTreeMap<String, Vec<usize>>, met:
         if fitting.iter().any(|index| met.contains(index)) {
             continue;
         }
-        needs.push(if versions.is_empty() {
+        let pointer = format!("/requires/{}", escape_segment(id));
+        let words = if versions.is_empty() {
             format!("the tool {id} {range} (requires), which is not loaded")
         } else if fitting.is_empty() {
             let there: Vec<_> =
@@ -124,7 +130,8 @@ fn unmet(tool: &Tool, tools: &[Tool], by_id: &BTreeMap<String, Vec<usize>>, met:
             format!("the tool {id} {range} (requires); loaded: {}", there.join(", "))
         } else {
             format!("the tool {id} {range} (requires), which is itself unavailable")
-        });
+        };
+        needs.push(Need::mistaken(pointer, words));
     }
     needs
 }

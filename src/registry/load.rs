@@ -87,21 +87,23 @@ impl DirectToolLoader {
             Err(problems) => return skipped(problems),
         };
         if let Some(stricter) = &self.stricter {
-            let broken: Vec<_> = stricter.flaws(&manifest.raw).iter().map(house_rule).collect();
+            let mut broken: Vec<_> = stricter.flaws(&manifest.raw).iter().map(house_rule).collect();
             if !broken.is_empty() {
+                place(&mut broken, bytes);
                 return skipped(broken);
             }
         }
         let reference = format!("{}@{}", manifest.id, manifest.version);
         let site = match self.site(&manifest, &path, &candidate.base.path, bases, &mut warnings) {
             Ok(site) => site,
-            Err(mut broken) => {
-                broken.place(bytes);
-                let mut problems = vec![broken.problem];
+            Err(broken) => {
+                let mut problems = vec![broken];
                 problems.append(&mut warnings);
+                place(&mut problems, bytes);
                 return unloaded(Some(reference), problems);
             }
         };
+        place(&mut warnings, bytes);
         warnings.extend(shared::tool(&site));
         let problems = warnings.clone();
         let report = FileReport { path: path.clone(), status: Status::Loaded, tool: Some(reference), problems };
@@ -119,7 +121,7 @@ impl DirectToolLoader {
         base: &Path,
         bases: &scripts::Bases,
         warnings: &mut Vec<Problem>,
-    ) -> Result<Site, Broken> {
+    ) -> Result<Site, Problem> {
         let folder = path.parent().unwrap_or(base).to_path_buf();
         let Handler::Script { script_path, .. } = &manifest.handler else {
             return Ok(Site { manifest: path.to_path_buf(), base: base.to_path_buf(), script: None, folder });
@@ -138,22 +140,20 @@ impl DirectToolLoader {
                 let code = if fault.kind == Kind::SecurityError { Code::Security } else { Code::Dependency };
                 let mut problem = problem(Severity::Error, code, fault.person.unwrap_or(fault.message));
                 problem.pointer = "/handler/scriptPath".to_owned();
-                Err(Broken { problem })
+                Err(problem)
             }
         }
     }
 }
 
-/// A problem found after the text was put away.
-struct Broken {
-    problem: Problem,
-}
-
-impl Broken {
-    fn place(&mut self, bytes: &[u8]) {
-        if let Ok(document) = manifest::json::parse(bytes, manifest::json::Dialect::Commented) {
-            (self.problem.line, self.problem.column) = document.place(&self.problem.pointer);
-        }
+/// Looks up where those stand that were found after the text was put away.
+fn place(problems: &mut [Problem], bytes: &[u8]) {
+    let mut lost = problems.iter_mut().filter(|problem| problem.line == 0 && !problem.pointer.is_empty()).peekable();
+    if lost.peek().is_none() {
+        return;
+    }
+    if let Ok(document) = manifest::json::parse(bytes, manifest::json::Dialect::Commented) {
+        lost.for_each(|problem| (problem.line, problem.column) = document.place(&problem.pointer));
     }
 }
 
@@ -205,6 +205,8 @@ impl Source for DirectToolLoader {
                 Err(claim) => discovery.claims.push(claim),
             }
         }
+        // What the scan told stands in the order of the disk.
+        discovery.reports.sort_by(|a, b| a.path.cmp(&b.path));
         Ok(discovery)
     }
 }

@@ -25,6 +25,7 @@ pub use snapshot::{Filter, Snapshot};
 pub use store::{Definition, Registry};
 
 use crate::manifest::{Manifest, Problem, Site};
+use crate::policy;
 use serde::Serialize;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -71,7 +72,7 @@ impl Tool {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Availability {
     Ready,
-    Unavailable { needs: Vec<String> },
+    Unavailable { needs: Vec<policy::Need> },
 }
 
 /// What became of one file.

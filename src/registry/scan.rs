@@ -105,6 +105,16 @@ impl Scan<'_> {
             below.sort();
             level = below;
         }
+        let more = level.len().saturating_sub(1);
+        if let Some(folder) = level.first() {
+            let others = if more > 0 { format!(", and {more} more,") } else { String::new() };
+            let message = format!(
+                "this folder{others} lies more than {} folders down: nothing in it was looked at; name it, or one near \
+                 it, with --tools or --scripts",
+                MAX_SCAN_DEPTH - 1
+            );
+            self.told(folder, Severity::Warning, message);
+        }
     }
 
     /// Looks at what lies directly in a folder; false = it is too much.
@@ -170,6 +180,25 @@ impl Scan<'_> {
 mod tests {
     use super::*;
     use std::fs;
+
+    #[test]
+    fn what_lies_too_deep_is_told() {
+        let root = tempfile::tempdir().expect("folder");
+        let base = root.path().canonicalize().expect("root");
+        let at = |depth: usize| (0..depth).fold(base.clone(), |path, _| path.join("d"));
+        let look = |depth: usize| {
+            fs::create_dir_all(at(depth)).expect("folder");
+            fs::write(at(depth).join("x.tool.json"), "").expect("file");
+            let mut discovery = Discovery::default();
+            let found = all([base.clone()].iter(), &mut discovery).len();
+            (found, discovery.reports.into_iter().map(|report| (report.path, report.problems)).collect::<Vec<_>>())
+        };
+        assert_eq!(look(MAX_SCAN_DEPTH - 1), (1, Vec::new()), "the control");
+        let (found, reports) = look(MAX_SCAN_DEPTH);
+        assert_eq!((found, reports.len()), (1, 1));
+        assert_eq!(reports[0].0, at(MAX_SCAN_DEPTH));
+        assert!(reports[0].1[0].message.contains("lies more than 31 folders down"), "{reports:?}");
+    }
 
     #[test]
     fn a_full_folder_hides_what_lies_as_deep_or_deeper_and_nothing_above_it() {

@@ -119,7 +119,9 @@ fn also_beside(site: &Site, beside: Option<&(&Base, PathBuf)>) -> Option<String>
 /// Looks at one place. `Ok(None)`: nothing is there.
 fn look(base: &Base, relative: &Path, written: &str, tried: &mut Vec<PathBuf>) -> Result<Option<Site>, Fault> {
     let path = base.path.join(relative);
-    tried.push(path.clone());
+    if !tried.contains(&path) {
+        tried.push(path.clone());
+    }
     let shown = shown(written);
     match beneath::file(&base.folder, relative) {
         Ok(_) => {

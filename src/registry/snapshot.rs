@@ -242,9 +242,10 @@ fn unclear(id: &str, range: &str, versions: &[Arc<Tool>]) -> Fault {
     Fault::new(Kind::VersionMismatchError, message).details(format!("Name one exactly: {example}"))
 }
 
-/// The versions there are, and how to name the newest.
+/// The versions there are, and how to name the newest: a stable one, if there is any.
 fn named(id: &str, versions: &[Arc<Tool>]) -> (String, String) {
     let listed: Vec<_> = versions.iter().rev().take(MAX_NAMED).map(|tool| tool.manifest.version.to_string()).collect();
-    let example = listed.first().map(|version| format!("{id}@{version}")).unwrap_or_default();
+    let stable = versions.iter().rev().find(|tool| tool.manifest.version.pre.is_empty()).or(versions.last());
+    let example = stable.map(|tool| format!("{id}@{}", tool.manifest.version)).unwrap_or_default();
     (listed.join(", "), example)
 }

@@ -143,7 +143,7 @@ fn settle(language: Language, candidate: &Path, asker: Option<&ask::Asker>) -> R
         (Some(target), _) => target,
         (None, Some(asker)) => asker.executable(language, &path)?,
         (None, None) => {
-            return Err(format!("{} is a launcher script, not the interpreter; name the interpreter", path.display()));
+            return Err(format!("{} is {}; name the interpreter", path.display(), instead(language, &real)?));
         }
     };
     let path = in_real_folder(&target)?;
@@ -190,6 +190,18 @@ fn fits(language: Language, real: &Path) -> bool {
         Language::Bun => name.starts_with("bun"),
         Language::Wasm => false,
     }
+}
+
+/// What a file is that a policy names for an interpreter, and is none.
+fn instead(language: Language, real: &Path) -> Result<String, String> {
+    let name = language.name();
+    let other = LANGUAGES.iter().map(|(other, _)| *other).find(|other| fits(*other, real));
+    Ok(match (trust::starts_with(real, b"\x7fELF")?, other) {
+        (true, Some(other)) => format!("a {} interpreter, not a {name} one", other.name()),
+        (true, None) => format!("another program, not a {name} interpreter by its name"),
+        (false, _) if trust::starts_with(real, b"#!")? => "a launcher script, not the interpreter".to_owned(),
+        (false, _) => "not a program".to_owned(),
+    })
 }
 
 /// The text of a small regular file; anything else tells nothing.

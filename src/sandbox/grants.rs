@@ -50,8 +50,7 @@ pub fn resolve(shape: &Shape, script: bool) -> Result<Resolved, Fault> {
                 let folder = open_folder(path, grant, shape)?;
                 check_mounts(path, &points)?;
                 if grant.access == Access::Write {
-                    let own = path.starts_with(&shape.folder);
-                    check_writable(path, if own { policy::code_of(shape.runtime.language) } else { &[] })?;
+                    check_writable(path, code_beside(path, shape))?;
                 }
                 if path.starts_with("/tmp") || path.starts_with("/dev/shm") {
                     masks.extend(specials(path)?);
@@ -98,6 +97,28 @@ pub fn resolve(shape: &Shape, script: bool) -> Result<Resolved, Fault> {
         insert(&mut mounts, mount(path, Access::Read, &stat));
     }
     settled(Resolved { mounts: uncovered(mounts), stages: stages.into_values().collect(), masks })
+}
+
+/// What `resolve` would refuse as the files lie now, and for which grant. Nothing is made, opened for a tool or kept.
+pub fn foresee(shape: &Shape) -> Result<(), (Fault, &Grant)> {
+    let points = if shape.grants.is_empty() { Vec::new() } else { mount_points() };
+    let look_at = |grant: &Grant| match &grant.opening {
+        Opening::Live { path } if folder_now(path, grant, shape)?.is_some() => {
+            check_mounts(path, &points)?;
+            if grant.access == Access::Write { check_writable(path, code_beside(path, shape)) } else { Ok(()) }
+        }
+        Opening::Live { .. } => Ok(()),
+        Opening::Snapshot { folder, names } => {
+            check_mounts(folder, &points).and_then(|()| matching(folder, names).map(drop))
+        }
+        Opening::Staged { folder, .. } => folder_now(folder, grant, shape).and_then(|_| check_mounts(folder, &points)),
+    };
+    shape.grants.iter().try_for_each(|grant| look_at(grant).map_err(|fault| (fault, grant)))
+}
+
+/// The endings of what the script could load, where a writable folder lies below its own.
+fn code_beside(path: &Path, shape: &Shape) -> &'static [&'static str] {
+    if path.starts_with(&shape.folder) { policy::code_of(shape.runtime.language) } else { &[] }
 }
 
 /// Settles how staged copies and what lies around and below them go together.
@@ -180,17 +201,22 @@ fn explain(path: &Path, errno: Errno) -> Fault {
 
 /// The folder itself; one that a tool may write below its own folder is made.
 fn open_folder(path: &Path, grant: &Grant, shape: &Shape) -> Result<FileStat, Fault> {
-    let writes = grant.access == Access::Write;
-    let stat = match look(path) {
-        Err(Errno::ENOENT) if writes && path.starts_with(&shape.folder) => {
-            make(path, &shape.folder)?;
-            look(path)
-        }
-        other => other,
-    };
-    let stat = stat.map_err(|errno| explain(path, errno))?;
-    if is(&stat, SFlag::S_IFDIR) {
+    if let Some(stat) = folder_now(path, grant, shape)? {
         return Ok(stat);
+    }
+    make(path, &shape.folder)?;
+    folder_now(path, grant, shape)?.ok_or_else(|| explain(path, Errno::ENOENT))
+}
+
+/// The folder as it is; `None` where it is not there, and a call makes it.
+fn folder_now(path: &Path, grant: &Grant, shape: &Shape) -> Result<Option<FileStat>, Fault> {
+    let made = grant.access == Access::Write && path.starts_with(&shape.folder);
+    let stat = match look(path) {
+        Err(Errno::ENOENT) if made => return Ok(None),
+        other => other.map_err(|errno| explain(path, errno))?,
+    };
+    if is(&stat, SFlag::S_IFDIR) {
+        return Ok(Some(stat));
     }
     let person = format!("{}: is not a folder; grant a single file by its name without `/**`", path.display());
     Err(refuse("a granted folder is not a folder", person))

@@ -6,6 +6,7 @@
 mod apart;
 mod arguments;
 pub mod audit;
+pub mod beforehand;
 mod begun;
 mod caught;
 mod contract;

@@ -4,7 +4,7 @@
 //! this moment. Never: changes what a call that runs began under.
 
 use super::standing::{Rules, Standing};
-use super::{Service, in_process};
+use super::{Service, beforehand};
 use crate::executor::Executor;
 use crate::manifest::{Handler, Language};
 use crate::{fault, policy, registry};
@@ -71,7 +71,10 @@ impl Service {
     /// What keeps a tool from being called on this machine; empty = nothing.
     pub fn needs_of(&self, tool: &Arc<registry::Tool>) -> Vec<String> {
         match self.standing() {
-            Ok(standing) => registry::needs_of(tool, &standing.decided(tool).decision),
+            Ok(standing) => {
+                let needs = registry::needs_of(tool, &standing.decided(tool).decision);
+                needs.into_iter().map(|need| need.words).collect()
+            }
             Err(fault) => vec![fault.message],
         }
     }
@@ -82,21 +85,23 @@ impl Service {
         if needs.is_empty() {
             return Ok(());
         }
-        let message =
-            format!("Tool {} is not available in this host: it needs {}.", tool.manifest.id, needs.join("; "));
-        Err(Fault::new(Kind::CapabilityError, message))
+        Err(beforehand::unavailable(tool, &needs))
     }
 
     /// Whether a call could get as far as its executor: what is listed to agents.
     pub fn can_call(&self, tool: &Arc<registry::Tool>) -> bool {
         let Ok(standing) = self.standing() else { return false };
         let decided = standing.decided(tool);
-        let decision = &decided.decision;
-        let allowed = if decision.in_process { in_process(decision, None).is_ok() } else { decision.shape.is_ok() };
-        allowed
-            && decision.lacks_below.is_empty()
-            && self.available(tool, decision).is_ok()
-            && self.executor(&tool.manifest.handler).is_ok()
+        beforehand::obstacles(tool, &decided.decision, self.runs(&tool.manifest.handler)).is_empty()
+    }
+
+    /// What a call hears about the tool's handler before anything is run.
+    fn runs(&self, handler: &Handler) -> Result<(), Fault> {
+        self.executor(handler)?;
+        match handler {
+            Handler::ServiceMethod { .. } => self.parts.executors.methods.knows(handler),
+            _ => Ok(()),
+        }
     }
 
     /// The executor for a handler.
@@ -112,7 +117,7 @@ impl Service {
                 .unwrap_or_else(PoisonError::into_inner)
                 .get(kind)
                 .cloned()
-                .ok_or_else(|| lacking(&format!("tools of type '{}'", kind.escape_debug()))),
+                .ok_or_else(|| beforehand::no_extension(kind)),
             Handler::ToolService => Err(lacking("remote tool services")),
             Handler::DefinitionOnly => Err(lacking("definition-only tools: the client runs them")),
         }

@@ -60,7 +60,7 @@ fn the_narrowest_policy_governs_where_its_folders_hold_the_manifest() {
     assert_eq!(policies.governing("demo:one", manifest).0.name, "exact");
     let (elsewhere, notes) = policies.governing("demo:one", Path::new("/t/tool-defs/demo2/x.tool.json"));
     assert_eq!(elsewhere.name, "ns");
-    assert!(notes[0].contains("exact"), "{notes:?}");
+    assert!(notes[0].words.contains("exact"), "{notes:?}");
     assert_eq!(policies.governing("demo:two", manifest).0.name, "ns");
     assert_eq!(policies.governing("demonstration:two", manifest).0.name, "any");
 }

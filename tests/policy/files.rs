@@ -251,7 +251,7 @@ fn a_folder_loads_in_order_and_ignores_what_is_not_a_policy() {
     let notes: Vec<_> = policies.notes().iter().map(|n| n.path.file_name().unwrap().to_str().unwrap()).collect();
     assert_eq!(notes, ["README.md", "c.toml"]);
     assert_eq!(policies.governing("z:z", Path::new("/x")).0.name, "built-in default");
-    assert!(policies.names_exactly("x:y") && !policies.names_exactly("x:z"));
+    assert!(policies.names_exactly("x:y", Path::new("/x")) && !policies.names_exactly("x:z", Path::new("/x")));
     // One file alone.
     let one = Policies::load(&folder.path().join("a.policy.toml")).unwrap();
     assert_eq!(one.all().count(), 2);

@@ -108,9 +108,14 @@ fn a_failing_example_fails_the_test() {
             ("req:lacks", vec![example(2, json!({"thrice": 6}))], "0 passed, 1 failed", 1),
             (
                 "req:failure",
-                vec![example(-1, json!({"success": false, "error": {"type": "ScriptError"}}))],
-                "1 passed, 0 failed",
-                0,
+                vec![
+                    example(-1, json!({"success": false, "error": {"type": "ScriptError"}})),
+                    example(-1, json!({"success": false})),
+                    example(-1, json!({"error": {}})),
+                    example(-1, json!({})),
+                ],
+                "0 passed, 4 failed",
+                1,
             ),
             ("req:none", vec![], "0 passed, 0 failed", 0),
         ];
@@ -126,9 +131,21 @@ fn a_failing_example_fails_the_test() {
         }
         let ended = cli(&playground, &["test", "--all"]);
         let text = ended.text();
-        assert_eq!((text.lines().last(), ended.code), (Some("4 passed, 3 failed"), Some(1)), "{text}");
+        assert_eq!((text.lines().last(), ended.code), (Some("3 passed, 7 failed"), Some(1)), "{text}");
         assert_eq!(cli(&playground, &["test", "req:nobody"]).code, Some(2));
-        for id in ["req:wrong", "req:fails", "req:lacks"] {
+        // The control: what speaks the envelope may be expected to fail.
+        let handler = json!({"type": "service-method", "serviceName": "ExternalScriptExecutionService", "methodName": "executeScript", "language": "python"});
+        let input = json!({"scriptPath": "req-good/main.py", "inputData": {"n": -1}});
+        for (expected, told) in [(json!({"success": false}), "1 passed, 0 failed"), (json!({}), "0 passed, 1 failed")] {
+            let examples = json!([{"description": "fails", "input": input, "expectedOutput": expected}]);
+            let text = manifest("req:envelope", handler.clone(), json!({"examples": examples})).to_string();
+            fs::write(playground.path("tool-defs/envelope.tool.json"), text).unwrap();
+            playground.settle();
+            let text = cli(&playground, &["test", "req:envelope"]).text();
+            assert_eq!(text.lines().last(), Some(told), "{text}");
+        }
+        fs::remove_file(playground.path("tool-defs/envelope.tool.json")).unwrap();
+        for id in ["req:wrong", "req:fails", "req:lacks", "req:failure"] {
             fs::remove_dir_all(playground.path("user_scripts").join(id.replace(':', "-"))).unwrap();
         }
         assert_eq!(cli(&playground, &["test", "--all"]).code, Some(0), "the control");

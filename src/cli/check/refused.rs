@@ -3,11 +3,16 @@
 //! For: `check`. In: the tools that are loaded, what policy decides about each. Out: problems in the reports of their files.
 //! Never: a second opinion: the decision is the one that a call is held to.
 
+use crate::fault::Kind;
 use crate::manifest::json::escape_segment;
 use crate::manifest::{Code, Manifest, Problem, Severity};
-use crate::{policy, registry};
+use crate::service::beforehand::{self, Obstacle};
+use crate::{policy, registry, sandbox};
 use policy::{Verdict, What};
 use serde_json::Value;
+
+const READ: &str = "/securityContext/fileAccess/allowRead";
+const WRITE: &str = "/securityContext/fileAccess/allowWrite";
 
 /// Adds to the report of each file what its tool would meet.
 pub fn tell(
@@ -21,14 +26,55 @@ pub fn tell(
         let decision = policy::decide(&tool.manifest, &tool.site, &policies, machine);
         let Some(report) = reports.iter_mut().find(|report| report.path == tool.site.manifest) else { continue };
         report.problems.extend(of(&tool, &decision));
-        for lack in decision.lacks.iter().chain(&decision.lacks_below) {
-            report.problems.push(super::remark(
-                Severity::Note,
-                Code::Dependency,
-                format!("unavailable here: needs {lack}"),
-            ));
-        }
+        report.problems.extend(lacks(&tool, &decision));
+        report.problems.extend(files(&tool, &decision));
+        report.problems.extend(no_folder(&tool));
     }
+}
+
+/// What keeps every call of it from being begun, beside policy.
+fn lacks(tool: &registry::Tool, decision: &policy::Decision) -> Vec<Problem> {
+    let mut found = beforehand::obstacles(tool, decision, beforehand::shipped(&tool.manifest.handler));
+    found.retain(|obstacle| obstacle.kind != Kind::SecurityError);
+    if found.is_empty() {
+        return Vec::new();
+    }
+    let places = registry::Places::of(&tool.site.manifest);
+    let pointers: Vec<&str> = found.iter().map(|obstacle| obstacle.need.pointer.as_str()).collect();
+    let problem = |(obstacle, (line, column)): (&Obstacle, (usize, usize))| {
+        // What another machine or a later version could run is no fault of the file.
+        let severity = if obstacle.need.mistake { Severity::Warning } else { Severity::Note };
+        let message = format!("unavailable here: {}", obstacle.said());
+        Problem { severity, code: Code::Dependency, pointer: obstacle.need.pointer.clone(), line, column, message }
+    };
+    found.iter().zip(places.find(&pointers)).map(problem).collect()
+}
+
+/// A script directly in a base folder (DESIGN §4).
+fn no_folder(tool: &registry::Tool) -> Option<Problem> {
+    let site = &tool.site;
+    let shared = site.script.is_some() && site.folder == site.base;
+    shared.then(|| {
+        let pointer = "/handler/scriptPath";
+        let (line, column) = registry::Places::of(&site.manifest).one(pointer);
+        let message = format!(
+            "the script lies directly in the base folder {}, where other tools' files lie too, so it has no folder of \
+             its own and reads only itself where nothing more is granted: give it one",
+            site.base.display()
+        );
+        Problem { severity: Severity::Note, code: Code::Security, pointer: pointer.to_owned(), line, column, message }
+    })
+}
+
+/// What the granted files are now, if a call is refused for that.
+fn files(tool: &registry::Tool, decision: &policy::Decision) -> Option<Problem> {
+    let (fault, grant) = sandbox::grants::foresee(decision.shape.as_deref().ok()?).err()?;
+    let list = if grant.access == policy::Access::Write { WRITE } else { READ };
+    let pointer = item(&tool.manifest, list, &grant.asked);
+    let (line, column) = registry::Places::of(&tool.site.manifest).one(&pointer);
+    let why = fault.person.as_deref().unwrap_or_default();
+    let message = format!("every call is refused as the files lie now: {}: {why}", fault.message);
+    Some(Problem { severity: Severity::Warning, code: Code::Security, pointer, line, column, message })
 }
 
 fn of(tool: &registry::Tool, decision: &policy::Decision) -> Vec<Problem> {
@@ -78,14 +124,19 @@ fn verdict_in_words(verdict: &Verdict, decision: &policy::Decision, refused: boo
 /// Where the manifest asks for it.
 fn pointer(verdict: &Verdict, manifest: &Manifest) -> String {
     let list = match verdict.what {
-        What::Read => "/securityContext/fileAccess/allowRead",
-        What::Write => "/securityContext/fileAccess/allowWrite",
+        What::Read => READ,
+        What::Write => WRITE,
         What::Host => "/securityContext/networkAccess/allowHosts",
         What::Capability => "/securityContext/requiredCapabilities",
         What::Env => return format!("/execution/env/{}", escape_segment(&verdict.asked)),
         What::Runtime => return "/handler/language".to_owned(),
     };
+    item(manifest, list, &verdict.asked)
+}
+
+/// Where in a list of the manifest a text stands.
+fn item(manifest: &Manifest, list: &str, text: &str) -> String {
     let items = manifest.raw.pointer(list).and_then(Value::as_array);
-    let index = items.and_then(|items| items.iter().position(|item| item.as_str() == Some(&verdict.asked)));
+    let index = items.and_then(|items| items.iter().position(|item| item.as_str() == Some(text)));
     index.map_or_else(String::new, |index| format!("{list}/{index}"))
 }

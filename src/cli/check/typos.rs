@@ -21,6 +21,7 @@ pub fn of(
     files
         .map(|policy| {
             let mut found = names(policy, tools);
+            found.extend(elsewhere(policy, policies, tools));
             found.extend(folders(policy));
             found.extend(paths(policy, policies, tools));
             found.extend(interpreters(policy, machine));
@@ -31,6 +32,21 @@ pub fn of(
 
 fn warning(code: Code, pointer: String, at: At, message: String) -> Problem {
     Problem { severity: Severity::Warning, code, pointer, line: at.line, column: at.column, message }
+}
+
+/// An exact id is a tool, and none of its versions lies in the `folders` of the policy: it is for nobody.
+fn elsewhere(policy: &Policy, policies: &Policies, tools: &[Arc<registry::Tool>]) -> Vec<Problem> {
+    let told = |(index, named): (usize, &policy::Tools)| {
+        let Selector::Exact(id) = &named.selector else { return None };
+        let passed = |tool: &Arc<registry::Tool>| {
+            let (_, passed_over) = policies.governing(id, &tool.site.manifest);
+            passed_over.into_iter().find(|other| other.file == policy.file)
+        };
+        let meant = tools.iter().filter(|tool| tool.manifest.id == *id);
+        let words = meant.map(passed).collect::<Option<Vec<_>>>()?.pop()?.words;
+        Some(warning(Code::Security, format!("/tools/{index}"), named.at, words))
+    };
+    policy.tools.iter().enumerate().filter_map(told).collect()
 }
 
 /// `tools`: every exact id is a tool, every namespace has one.

@@ -3,6 +3,7 @@
 //! For: `new --script`. In: the text of a script. Out: a function and its parameters, as far as their text shows them.
 //! Never: runs the script; chooses one that the script calls itself or that cannot be called by name.
 
+use super::{exports, text};
 use crate::manifest::Language;
 use serde_json::{Map, Value, json};
 
@@ -36,7 +37,8 @@ pub enum Found {
 }
 
 pub fn find(source: &str, language: Language) -> Found {
-    let found = NAMES.iter().find_map(|name| Some((*name, parameters_of(source, name, language)?)));
+    let code = text::code(source, language);
+    let found = NAMES.iter().find_map(|name| Some((*name, parameters_of(&code, name, language)?)));
     let Some((name, text)) = found.filter(|(_, text)| !text.trim().is_empty()) else { return Found::Nothing };
     let entry = match language {
         Language::Python => python(name, &text),
@@ -50,17 +52,16 @@ pub fn find(source: &str, language: Language) -> Found {
     }
 }
 
-/// The text between the parentheses of a function at the outermost level.
-fn parameters_of(source: &str, name: &str, language: Language) -> Option<String> {
-    let heads: Vec<String> = match language {
-        Language::Python => ["def ", "async def "].iter().map(|word| format!("{word}{name}(")).collect(),
-        _ => ["export function ", "export async function "].iter().map(|word| format!("{word}{name}(")).collect(),
-    };
+/// The text between the parentheses of a function at the outermost level. `code`: without what strings and comments say.
+fn parameters_of(code: &str, name: &str, language: Language) -> Option<String> {
+    if language != Language::Python {
+        return exports::parameters_of(code, name).map(str::to_owned);
+    }
     let mut start = 0;
-    for line in source.split_inclusive('\n') {
-        if let Some(head) = heads.iter().find(|head| line.starts_with(head.as_str())) {
-            let rest = source.get(start + head.len()..)?;
-            let (inside, _) = split(rest, ')')?;
+    for line in code.split_inclusive('\n') {
+        let head = line.strip_prefix("async ").unwrap_or(line).strip_prefix("def ");
+        if let Some(rest) = head.and_then(|rest| rest.strip_prefix(name)).and_then(|rest| rest.strip_prefix('(')) {
+            let (inside, _) = split(code.get(start + line.len() - rest.len()..)?, ')')?;
             return Some(inside.to_owned());
         }
         start += line.len();
@@ -69,7 +70,7 @@ fn parameters_of(source: &str, name: &str, language: Language) -> Option<String>
 }
 
 /// `text` before and after the first `end` that stands outside of brackets and quotes.
-fn split(text: &str, end: char) -> Option<(&str, &str)> {
+pub(super) fn split(text: &str, end: char) -> Option<(&str, &str)> {
     let (mut depth, mut quote) = (0usize, None);
     for (at, c) in text.char_indices() {
         match (quote, c) {
@@ -86,7 +87,7 @@ fn split(text: &str, end: char) -> Option<(&str, &str)> {
 }
 
 /// The parts between commas.
-fn parts(mut text: &str) -> Vec<&str> {
+pub(super) fn parts(mut text: &str) -> Vec<&str> {
     let mut found = Vec::new();
     while let Some((part, rest)) = split(text, ',') {
         found.push(part.trim());
@@ -231,6 +232,9 @@ mod tests {
             ("def main(*values):\n    pass\n", "main?"),
             ("import sys\ndef run(a):\n    pass\nif __name__ == '__main__':\n    run(sys.argv)\n", "run?"),
             ("def run(a", ""),
+            ("\"\"\"Example:\n\ndef run(fake):\n    pass\n\"\"\"\ndef main(real):\n    pass\n", "main(real)"),
+            ("X = '''\ndef run(fake): \\''' \n'''\n", ""),
+            ("def run(\n    a,  # it's (the first\n    b=')',\n):\n    pass\n", "run(a,b?)"),
         ] {
             assert_eq!(chosen(source, Language::Python), found, "{source}");
         }
@@ -240,6 +244,28 @@ mod tests {
             ("export function handle(input) {}\n", "handle()+"),
             ("export function handle(a, b) {}\n", "handle?"),
             ("function run(a) {}\n", ""),
+            ("export const run = async ({ text }) => text;\n", "run(text)"),
+            (
+                "export const run = async ({ text, n = 2 }: { text: string }): Promise<string> => text;\n",
+                "run(text,n?)",
+            ),
+            ("export const main = input => input;\n", "main()+"),
+            ("export let run = function ({ a }) { return a }\n", "run(a)"),
+            ("exports.run = function(input){ return input }\n", "run()+"),
+            ("function run({ a }) {}\nexports.run = run;\n", "run(a)"),
+            ("const run = ({ a }) => a\nmodule.exports = { other, run }\n", "run(a)"),
+            ("module.exports = { run: async ({ a }) => a };\n", "run(a)"),
+            ("module.exports = { async run({ a }) { return a } };\n", "run(a)"),
+            ("module.exports.run = async function named({ a }) {};\n", "run(a)"),
+            ("function main({ a }) {}\nmodule.exports = main;\n", "main(a)"),
+            ("function run({ a }) { return a }; export { run };\n", "run(a)"),
+            ("function inner({ a }) {}\nexport { inner as run };\n", "run(a)"),
+            ("export default async function main({ text }) {}\n", "main(text)"),
+            ("function run({ a }) {}\nexport { run as other };\n", ""),
+            ("// export function run(a) {}\n/*\nexport function run(a) {}\n*/\n`\nexport function run(a) {}`\n", ""),
+            ("if (x) { exports.run = function(input){} }\n", ""),
+            ("export function runner(a) {}\nexport const run = 3;\nmodule.exports.run == f;\n", ""),
+            ("const f = require('x'); exports.run = f;\n", ""),
         ] {
             assert_eq!(chosen(source, Language::Bun), found, "{source}");
         }

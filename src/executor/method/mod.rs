@@ -168,6 +168,11 @@ impl Methods {
         methods.get(&(service.clone(), method.clone())).cloned()
     }
 
+    /// What a call of such a tool hears where nothing is registered for it.
+    pub fn knows(&self, handler: &Handler) -> Result<(), Fault> {
+        self.required(handler).map(drop)
+    }
+
     fn required(&self, handler: &Handler) -> Result<Arc<dyn ServiceMethod>, Fault> {
         if let Some(found) = self.find(handler) {
             return Ok(found);

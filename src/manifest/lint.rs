@@ -1,0 +1,79 @@
+//! Words of a JSON Schema that hold nothing: a misspelt keyword, a format that nobody checks.
+//!
+//! For: `file`. In: a schema that compiled (so it is bounded). Out: pointers into it, and words.
+//! Never: takes a keyword that is nobody's for a mistake: a schema may carry more than it checks.
+
+use super::bounds::{Role, role_below};
+use super::json::escape_segment;
+use super::{suggest, text};
+use serde_json::{Map, Value};
+
+#[rustfmt::skip]
+const KEYWORDS: [&str; 60] = [
+    "$schema", "$id", "id", "$ref", "$defs", "definitions", "$anchor", "$comment", "$dynamicRef", "$dynamicAnchor",
+    "$recursiveRef", "$recursiveAnchor", "$vocabulary", "type", "enum", "const", "properties", "patternProperties",
+    "additionalProperties", "unevaluatedProperties", "propertyNames", "required", "dependencies", "dependentRequired",
+    "dependentSchemas", "minProperties", "maxProperties", "items", "prefixItems", "additionalItems", "unevaluatedItems",
+    "contains", "minContains", "maxContains", "minItems", "maxItems", "uniqueItems", "minLength", "maxLength", "pattern",
+    "format", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "allOf", "anyOf", "oneOf", "not",
+    "if", "then", "else", "title", "description", "default", "examples", "readOnly", "writeOnly", "deprecated",
+];
+/// Of OpenAPI and of content, so like ours that they would be taken for a slip.
+const OTHERS: [&str; 4] = ["example", "contentEncoding", "contentMediaType", "contentSchema"];
+
+#[rustfmt::skip]
+const FORMATS: [&str; 19] = [
+    "date", "date-time", "time", "duration", "email", "idn-email", "hostname", "idn-hostname", "ipv4", "ipv6", "uri",
+    "uri-reference", "iri", "iri-reference", "uri-template", "uuid", "json-pointer", "relative-json-pointer", "regex",
+];
+
+pub(super) fn schema(raw: &Value) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    let mut open = vec![(raw, String::new(), Role::Schema)];
+    while let Some((value, pointer, role)) = open.pop() {
+        match value {
+            Value::Object(map) => {
+                if role == Role::Schema {
+                    words(map, &pointer, &mut found);
+                }
+                for (key, member) in map {
+                    open.push((member, at(&pointer, key), role_below(role, key, member)));
+                }
+            }
+            Value::Array(items) if role == Role::List => {
+                open.extend(items.iter().enumerate().map(|(i, item)| (item, format!("{pointer}/{i}"), Role::Schema)));
+            }
+            _ => {}
+        }
+    }
+    found.sort();
+    found
+}
+
+/// The keywords of one schema.
+fn words(map: &Map<String, Value>, pointer: &str, found: &mut Vec<(String, String)>) {
+    for key in map.keys() {
+        if KEYWORDS.contains(&key.as_str()) || OTHERS.contains(&key.as_str()) || key.starts_with("x-") {
+            continue;
+        }
+        if let Some(near) = suggest::nearest(key, KEYWORDS) {
+            let shown = text::head(key, 60);
+            found.push((
+                at(pointer, key),
+                format!("'{shown}' is no word of JSON Schema and holds nothing: did you mean '{near}'?"),
+            ));
+        }
+    }
+    let Some(format) = map.get("format").and_then(Value::as_str).filter(|format| !FORMATS.contains(format)) else {
+        return;
+    };
+    let mend = match suggest::nearest(format, FORMATS) {
+        Some(near) => format!("did you mean '{near}'?"),
+        None => "any text passes; a 'pattern' would be checked".to_owned(),
+    };
+    found.push((at(pointer, "format"), format!("'{}' is no format that is checked: {mend}", text::head(format, 60))));
+}
+
+fn at(pointer: &str, key: &str) -> String {
+    format!("{pointer}/{}", escape_segment(key))
+}

@@ -1,0 +1,89 @@
+//! What every call of a tool is refused for, whatever its arguments: known before anybody calls it.
+//!
+//! For: the road, `list`, `check`, `audit` and what agents are offered. In: a tool, what policy decided about it,
+//! whether its handler can be run. Out: the obstacles, in the order in which a call meets them.
+//! Never: starts anything; a second opinion: these are the reasons and the words of the road itself.
+
+use crate::executor::method::Methods;
+use crate::manifest::Handler;
+use crate::policy::Need;
+use crate::{fault, policy, registry};
+use fault::{Fault, Kind};
+
+/// One thing that stands in the way of every call.
+#[derive(Clone, Debug)]
+pub struct Obstacle {
+    pub need: Need,
+    /// What a call ends with.
+    pub kind: Kind,
+    /// The words are a sentence of their own, and do not follow on "needs".
+    sentence: bool,
+}
+
+impl Obstacle {
+    fn needs(kind: Kind, need: Need) -> Obstacle {
+        Obstacle { need, kind, sentence: false }
+    }
+
+    fn says(fault: &Fault, pointer: &str) -> Obstacle {
+        let words = fault.details.iter().fold(fault.message.clone(), |words, more| format!("{words} {more}"));
+        Obstacle { need: Need::mistaken(pointer, words), kind: fault.kind, sentence: true }
+    }
+
+    /// As it follows on "unavailable: ".
+    pub fn said(&self) -> String {
+        if self.sentence { self.need.words.clone() } else { format!("needs {}", self.need.words) }
+    }
+}
+
+/// All of them. `runs`: what a call hears of the host about the tool's handler.
+pub fn obstacles(tool: &registry::Tool, decision: &policy::Decision, runs: Result<(), Fault>) -> Vec<Obstacle> {
+    let lacks = registry::needs_of(tool, decision);
+    let below = decision.lacks_below.iter().cloned();
+    let mut found: Vec<Obstacle> =
+        lacks.into_iter().chain(below).map(|need| Obstacle::needs(Kind::CapabilityError, need)).collect();
+    let pointer = match tool.manifest.handler {
+        Handler::ServiceMethod { .. } => "/handler/serviceName",
+        _ => "/handler/type",
+    };
+    found.extend(runs.err().map(|fault| Obstacle::says(&fault, pointer)));
+    found.extend(registry::unsatisfied(tool, decision).map(|need| Obstacle::needs(Kind::SecurityError, need)));
+    if found.is_empty() {
+        found.extend(refused_shape(decision).map(|fault| Obstacle::says(fault, "")));
+    }
+    found
+}
+
+/// What a call that brings good arguments ends with, if it cannot but fail.
+pub fn fault(tool: &registry::Tool, decision: &policy::Decision, runs: Result<(), Fault>) -> Option<Fault> {
+    let lacking = |needs: &[Need]| (!needs.is_empty()).then(|| unavailable(tool, needs));
+    lacking(&registry::needs_of(tool, decision))
+        .or_else(|| refused_shape(decision).cloned())
+        .or(runs.err())
+        .or_else(|| lacking(&decision.lacks_below))
+}
+
+/// Loaded, but lacking something here (Q9).
+pub(super) fn unavailable(tool: &registry::Tool, needs: &[Need]) -> Fault {
+    let message = format!("Tool {} is not available in this host: it needs {}.", tool.manifest.id, needs.join("; "));
+    Fault::new(Kind::CapabilityError, message)
+}
+
+/// What runs inside the host has no shape, and is not refused for that.
+fn refused_shape(decision: &policy::Decision) -> Option<&Fault> {
+    decision.shape.as_ref().err().filter(|fault| !(decision.in_process && fault.kind == Kind::InternalError))
+}
+
+/// What a host hears of itself that has what this binary ships, and no more.
+pub fn shipped(handler: &Handler) -> Result<(), Fault> {
+    match handler {
+        Handler::ServiceMethod { .. } => Methods::new().knows(handler),
+        Handler::Extension { kind, .. } => Err(no_extension(kind)),
+        // Not built yet, which the registry says; scripts run in every host.
+        Handler::ToolService | Handler::DefinitionOnly | Handler::Script { .. } => Ok(()),
+    }
+}
+
+pub(super) fn no_extension(kind: &str) -> Fault {
+    Fault::new(Kind::CapabilityError, format!("This host cannot run tools of type '{}'.", kind.escape_debug()))
+}

@@ -1,0 +1,190 @@
+//! What every call of a tool is refused for: `check`, `list` and `audit` say it before anybody calls, in the call's words.
+
+use crate::cli_call::{Host, host};
+use serde_json::{Value, json};
+use std::fs;
+
+fn method(service: &str, method: &str) -> Value {
+    json!({ "handler": { "type": "service-method", "serviceName": service, "methodName": method } })
+}
+
+fn needing(words: &[&str]) -> Value {
+    json!({ "securityContext": { "requiredCapabilities": words } })
+}
+
+const CAPABILITY: &str = "/securityContext/requiredCapabilities/0";
+const SERVICE: &str = "ExternalScriptExecutionService";
+
+/// (manifest, what a call ends with, words that all of them say, where the manifest says it, severity)
+fn refused() -> Vec<(Value, &'static str, &'static str, &'static str, &'static str)> {
+    let typed = |kind: &str| json!({ "handler": { "type": kind } });
+    let hosts = json!({ "securityContext": { "networkAccess": { "allowHosts": ["example.com"] } } });
+    let not_set = "may not be set: it changes how the interpreter starts";
+    vec![
+        (
+            method("NoSuch", "run"),
+            "ServiceError",
+            "Service 'NoSuch' is not registered in this host.",
+            "/handler/serviceName",
+            "warning",
+        ),
+        (
+            method(SERVICE, "noSuch"),
+            "ServiceError",
+            "Service 'ExternalScriptExecutionService' has no method 'noSuch'.",
+            "/handler/serviceName",
+            "warning",
+        ),
+        (
+            needing(&["frobnicate"]),
+            "CapabilityError",
+            "'frobnicate' (requiredCapabilities), which nobody knows",
+            CAPABILITY,
+            "warning",
+        ),
+        (needing(&["subproces"]), "CapabilityError", "did you mean `subprocess`?", CAPABILITY, "warning"),
+        (needing(&["env:PATH"]), "CapabilityError", not_set, CAPABILITY, "warning"),
+        (needing(&["env:LD_PRELOAD"]), "CapabilityError", not_set, CAPABILITY, "warning"),
+        (needing(&["env:1X"]), "CapabilityError", "is not a variable name", CAPABILITY, "warning"),
+        (needing(&["env:A B"]), "CapabilityError", "is not a variable name", CAPABILITY, "warning"),
+        (needing(&["gpu"]), "CapabilityError", "the capability 'gpu': not built yet", CAPABILITY, "note"),
+        (
+            json!({ "requires": { "t:nobody": "*" } }),
+            "CapabilityError",
+            "the tool t:nobody * (requires), which is not loaded",
+            "/requires/t:nobody",
+            "warning",
+        ),
+        (
+            json!({ "requires": { "t:fine": "^2" } }),
+            "CapabilityError",
+            "t:fine ^2 (requires); loaded: 1.0.0",
+            "/requires/t:fine",
+            "warning",
+        ),
+        (
+            hosts,
+            "CapabilityError",
+            "network grants (securityContext.networkAccess.allowHosts)",
+            "/securityContext/networkAccess/allowHosts",
+            "note",
+        ),
+        (typed("tool-service"), "CapabilityError", "tool services over a broker", "/handler/type", "note"),
+        (typed("definition-only"), "CapabilityError", "a client that runs the tool", "/handler/type", "note"),
+        (
+            typed("x-mine"),
+            "CapabilityError",
+            "This host cannot run tools of type 'x-mine'.",
+            "/handler/type",
+            "warning",
+        ),
+    ]
+}
+
+#[test]
+fn what_no_call_could_do_is_told_by_check_list_and_audit() {
+    let host = host();
+    host.tool("t:fine", json!({}));
+    for (at, (more, ..)) in refused().iter().enumerate() {
+        host.tool(&format!("t:r{at}"), more.clone());
+    }
+    let (_, out, _) = host.run(&["list", "--json"]);
+    let listed: Vec<Value> = serde_json::from_str(&out).unwrap();
+    let (_, table, _) = host.run(&["list"]);
+    let of = |id: &str| listed.iter().find(|tool| tool["toolId"] == id).unwrap_or_else(|| panic!("{id}: {listed:?}"));
+    assert_eq!(of("t:fine")["available"], true, "the control");
+    assert_eq!(host.problems("fine.tool.json").1, Vec::<Value>::new(), "the control");
+    let audit: Value = serde_json::from_str(&host.run(&["audit", "t:fine", "--json"]).1).unwrap();
+    assert_eq!(audit["refused"], Value::Null, "the control");
+    for (at, (more, kind, words, pointer, severity)) in refused().into_iter().enumerate() {
+        let id = format!("t:r{at}");
+        let (code, _, err) = host.run(&["call", &id, "--input", "{}"]);
+        assert_eq!(code, 4, "{more}: {err}");
+        assert!(err.contains(kind) && err.replace('\n', " ").contains(words), "{more}: {err}");
+        let tool = of(&id);
+        assert!(tool["available"] == false && tool["needs"].to_string().contains(&escaped(words)), "{more}: {tool}");
+        assert!(table.contains(words), "{more}: {table}");
+        let (_, problems) = host.problems(&format!("r{at}.tool.json"));
+        let told = problems.iter().find(|problem| problem["message"].as_str().unwrap().contains(words));
+        let told = told.unwrap_or_else(|| panic!("{more}: {problems:?}"));
+        assert!(told["message"].as_str().unwrap().starts_with("unavailable here: "), "{told}");
+        assert_eq!((told["pointer"].as_str(), told["severity"].as_str()), (Some(pointer), Some(severity)), "{told}");
+        assert!(told["line"].as_u64() > Some(0), "{told}");
+        let (_, text, _) = host.run(&["audit", &id]);
+        assert!(text.contains("a call is refused") && text.contains(words), "{more}: {text}");
+        let audit: Value = serde_json::from_str(&host.run(&["audit", &id, "--json"]).1).unwrap();
+        assert_eq!(audit["refused"]["type"], kind, "{more}: {audit}");
+    }
+}
+
+fn escaped(words: &str) -> String {
+    words.replace('"', "\\\"")
+}
+
+#[test]
+fn tools_that_require_each_other_are_told_apart_from_those_that_lack_one() {
+    let host = host();
+    host.tool("t:one", json!({ "requires": { "t:two": "*" } }));
+    host.tool("t:two", json!({ "requires": { "t:one": "*" } }));
+    let (_, problems) = host.problems("one.tool.json");
+    let text = Value::from(problems).to_string();
+    assert!(text.contains("do not go round in a circle") && text.contains("\"/requires\""), "{text}");
+}
+
+/// What lies in the granted folders decides too, and nothing is made or moved to find out.
+#[test]
+fn granted_files_that_refuse_every_call_are_told() {
+    let host = host();
+    let grant = "[files]\nread = [{ path = \"./**\", why = \"w\" }]\nwrite = [{ path = \"./out/**\", why = \"w\" }]\n";
+    host.policy(&format!(
+        "name = \"p\"\nwhy = \"w\"\ntools = [\"t:code\", \"t:packages\", \"t:file\", \"t:new\"]\n{grant}"
+    ));
+    let files = |write: bool, pattern: &str| {
+        let list = if write { "allowWrite" } else { "allowRead" };
+        json!({ "securityContext": { "fileAccess": { list: [pattern] } } })
+    };
+    let folder = |name: &str| host.folder.path().join("user_scripts").join(name);
+    for name in ["code", "packages", "file", "new"] {
+        host.tool(&format!("t:{name}"), files(true, "out/**"));
+    }
+    host.tool("t:many", files(false, "data/*.txt"));
+    host.tool("t:fewer", files(false, "data/*.txt"));
+    fs::create_dir_all(folder("code/out")).unwrap();
+    fs::write(folder("code/out/x.py"), "").unwrap();
+    fs::create_dir_all(folder("packages/out/node_modules")).unwrap();
+    fs::write(folder("file/out"), "").unwrap();
+    for (name, count) in [("many", 201), ("fewer", 200)] {
+        fs::create_dir_all(folder(name).join("data")).unwrap();
+        (0..count).for_each(|n| fs::write(folder(name).join(format!("data/{n}.txt")), "").unwrap());
+    }
+    let cases = [
+        ("code", "a writable folder beside the script holds code", "allowWrite/0"),
+        ("packages", "holds a tool, policy or packages", "allowWrite/0"),
+        ("file", "a granted folder is not a folder", "allowWrite/0"),
+        ("many", "a file pattern matches too many files", "allowRead/0"),
+        ("new", "", ""),
+        ("fewer", "", ""),
+    ];
+    for (name, words, pointer) in cases {
+        let (code, problems) = host.problems(&format!("{name}.tool.json"));
+        let (_, audit, _) = host.run(&["audit", &format!("t:{name}")]);
+        assert_eq!(code, 0, "{problems:?}");
+        if words.is_empty() {
+            assert!(problems.is_empty() && !audit.contains("a call is refused"), "{name}: {problems:?}\n{audit}");
+            continue;
+        }
+        assert_eq!(problems.len(), 1, "{name}: {problems:?}");
+        let message = problems[0]["message"].as_str().unwrap();
+        assert!(message.contains("every call is refused as the files lie now") && message.contains(words), "{message}");
+        assert!(problems[0]["pointer"].as_str().unwrap().ends_with(pointer), "{problems:?}");
+        assert!(audit.contains("a call is refused") && audit.contains(words), "{name}: {audit}");
+        says_call(&host, name, words);
+    }
+    assert!(!folder("new/out").exists(), "nothing is made");
+}
+
+/// The words are those of a call, where this machine can run one.
+fn says_call(host: &Host, name: &str, words: &str) {
+    let (_, _, err) = host.run(&["call", &format!("t:{name}"), "--input", "{}"]);
+    assert!(err.contains(words), "{name}: {err}");
+}

@@ -1,0 +1,87 @@
+//! `audit --suggest-policy`: what it prints, filled in, is what the refusal that pointed to it asked for.
+
+use crate::cli_call::{Host, host};
+use serde_json::{Value, json};
+use std::fs;
+
+const DEFAULT: &str = include_str!("../sandbox-policies/default.policy.toml");
+
+impl Host {
+    fn rule(&self, name: &str, text: &str) {
+        fs::create_dir_all(self.folder.path().join("sandbox-policies")).unwrap();
+        fs::write(self.folder.path().join("sandbox-policies").join(name), text).unwrap();
+    }
+
+    fn suggested(&self, id: &str) -> String {
+        let (code, out, err) = self.run(&["audit", id, "--suggest-policy"]);
+        assert_eq!(code, 0, "{err}");
+        out
+    }
+}
+
+fn filled_in(text: &str) -> String {
+    text.replace("why = \"\"", "why = \"because\"")
+}
+
+#[test]
+fn what_is_refused_for_want_of_a_name_is_given_one() {
+    let host = host();
+    host.rule("default.policy.toml", DEFAULT);
+    let code = ["call", "core:run-code", "--input", r#"{"language": "python", "code": "print(1)"}"#];
+    let (exit, _, err) = host.run(&code);
+    assert!(
+        exit == 3 && err.contains("`toolhost audit core:run-code --suggest-policy` prints what would grant it"),
+        "{err}"
+    );
+    let text = host.suggested("core:run-code");
+    assert!(text.contains("tools = [\"core:run-code\"]") && !text.contains("none is suggested"), "{text}");
+    host.rule("run-code.policy.toml", &filled_in(&text));
+    let audit: Value = serde_json::from_str(&host.run(&["audit", "core:run-code", "--json"]).1).unwrap();
+    assert_eq!((&audit["refused"], &audit["policy"]), (&Value::Null, &json!("core-run-code")), "{audit}");
+    let (_, _, err) = host.run(&code);
+    assert!(!err.contains("SecurityError"), "{err}");
+}
+
+#[test]
+fn a_pattern_directly_in_the_root_is_granted_by_no_policy() {
+    let host = host();
+    host.tool("t:root", json!({ "securityContext": { "fileAccess": { "allowRead": ["/vera*.txt"] } } }));
+    let text = host.suggested("t:root");
+    assert!(text.contains("# No policy can give t:root this") && text.contains("none is suggested"), "{text}");
+    let (code, problems) = host.problems("root.tool.json");
+    assert_eq!((code, problems[0]["severity"].as_str()), (2, Some("error")), "{problems:?}");
+    assert!(problems[0]["message"].as_str().unwrap().contains("no policy can change that"), "{problems:?}");
+    let (_, _, err) = host.run(&["call", "t:root"]);
+    assert!(err.contains("no policy can grant this") && !err.contains("--suggest-policy"), "{err}");
+}
+
+/// A second policy that names the tool would stop everything, so the first one's `folders` are what is mended.
+#[test]
+fn a_policy_that_is_for_another_folder_is_named_with_its_mend() {
+    let host = host();
+    host.rule("default.policy.toml", DEFAULT);
+    host.tool("t:moved", json!({ "securityContext": { "fileAccess": { "allowWrite": ["out/**"] } } }));
+    let rules = "[files]\nread = [{ path = \"./**\", why = \"w\" }]\nwrite = [{ path = \"./out/**\", why = \"w\" }]\n";
+    let at = |folder: &str| {
+        format!("name = \"mine\"\nwhy = \"w\"\ntools = [\"t:moved\"]\nfolders = [\"{folder}\"]\n{rules}")
+    };
+    host.rule("mine.policy.toml", &at("user_scripts/old"));
+    let scripts = host.folder.path().canonicalize().unwrap().join("user_scripts");
+    let mend = format!("this one's manifest lies in {}", scripts.join("moved").display());
+    let parts = ["`mine`", "mine.policy.toml:4", "user_scripts/old", &mend, "add that folder to `folders` there"];
+    let (_, audit, _) = host.run(&["audit", "t:moved"]);
+    let (code, _, refusal) = host.run(&["call", "t:moved"]);
+    let suggested = host.suggested("t:moved");
+    let (_, check, _) = host.run(&["check"]);
+    assert_eq!(code, 3, "{refusal}");
+    for text in [&audit, &refusal, &suggested, &check] {
+        parts.iter().for_each(|part| assert!(text.contains(part), "{part} is missing: {text}"));
+    }
+    assert!(suggested.lines().all(|line| line.starts_with('#') || line.is_empty()), "{suggested}");
+    // The mend mends it.
+    host.rule("mine.policy.toml", &at("user_scripts/moved"));
+    let audit: Value = serde_json::from_str(&host.run(&["audit", "t:moved", "--json"]).1).unwrap();
+    assert_eq!(audit["refused"], Value::Null, "{audit}");
+    let (_, check, _) = host.run(&["check"]);
+    assert!(!check.contains("`folders` are for tools"), "{check}");
+}

@@ -443,6 +443,26 @@ async fn a_client_that_cannot_be_answered_is_gone() {
     assert_eq!(world.fake.dropped.load(Ordering::SeqCst), dropped + 1, "what ran is killed");
 }
 
+/// What a client is given of an answer that is large, and of one that indentation would make a hundred times as long.
+#[tokio::test]
+async fn a_large_answer_is_whole() {
+    let world = world();
+    for modern in [true, false] {
+        let mut client = Client::start(&world, modern).await;
+        let rows: Value = (0..5000).map(|n| json!({"n": n, "ö\u{202e}": "\"\\\n"})).collect();
+        let answer = client.call("fake__whole", json!({"inputData": {"rows": rows}})).await;
+        let shown = client.raw.get(..500).unwrap_or(&client.raw);
+        assert!(answer["result"]["structuredContent"] == json!({"inputData": {"rows": rows}}), "{shown}");
+        let twin: Value = serde_json::from_str(text(&answer)).unwrap();
+        assert!(twin == json!({"inputData": {"rows": rows}}), "its text says the same");
+        assert!(!client.raw.contains('\u{202e}') && !text(&answer).contains('\u{202e}'));
+        let deep = (0..100).fold(json!(vec![1; 20_000]), |inner, _| json!([inner]));
+        let answer = client.call("fake__whole", json!({"inputData": {"deep": deep}})).await;
+        assert!(answer["result"]["structuredContent"] == json!({"inputData": {"deep": deep}}));
+        assert!(text(&answer).len() < 100_000, "{}", text(&answer).len());
+    }
+}
+
 #[tokio::test]
 async fn a_tool_with_only_versions_before_a_release_says_so_when_it_is_called() {
     let world = crate::common::world_with(|root, _| {

@@ -148,9 +148,13 @@ fn floods_do_not_make_the_host_grow() {
     playground.tool("quiet", "python", "import time\ntime.sleep(0.3)\nprint(1)\n", json!({}));
     playground.tool("flood", "python", flood, json!({}));
     playground.tool("logs", "python", logs, json!({}));
+    // An answer within the limit whose values are many times as large as their text.
+    playground.tool("numbers", "python", "print('[' + '1,' * 500000 + '1]')\n", json!({}));
+    playground.tool("objects", "python", "print('[' + '{\"a\":[]},' * 100000 + '1]')\n", json!({}));
+    playground.tool("levels", "python", "print('[' * 120 + '1,' * 500000 + '1' + ']' * 120)\n", json!({}));
     playground.settle();
     let mut peaks = Vec::new();
-    for tool in ["quiet", "flood", "logs", "large", "many"] {
+    for tool in ["quiet", "flood", "logs", "large", "many", "numbers", "objects", "levels"] {
         let mut command = playground.host();
         command.args(["call", &format!("esc:{tool}"), "--json", "--input", "{}"]);
         // Into a file: a pipe that nobody reads while we look would hold the host up.
@@ -169,6 +173,7 @@ fn floods_do_not_make_the_host_grow() {
         let report: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
         match tool {
             "flood" => assert_eq!(report["error"]["type"], "ResourceLimitError", "{report}"),
+            "numbers" | "objects" | "levels" => assert_eq!(report["success"], true, "{tool}"),
             _ => assert_eq!(report["outputData"], 1, "{report}"),
         }
         // The log limit of the house is 64 KiB, the report adds escapes.

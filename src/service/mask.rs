@@ -5,11 +5,13 @@
 //!
 //! A secret is found as it is and as JSON escapes it. In base64, a URL or any other dress it is not.
 
-use crate::manifest::Manifest;
 use crate::manifest::applies::{of_field, of_item, parts};
 use crate::manifest::arguments::declares;
+use crate::manifest::{Handler, Manifest};
+use crate::policy;
 use serde_json::Value;
 use std::cell::Cell;
+use std::fmt::{self, Display};
 
 /// What a secret is shown as.
 pub const HIDDEN: &str = "***";
@@ -31,11 +33,33 @@ const EACH: usize = 64;
 const SAME_VALUE: [&str; 7] = ["allOf", "anyOf", "oneOf", "if", "then", "else", "dependentSchemas"];
 
 /// The secrets among arguments, and the arguments with the secrets hidden.
-pub type Masked = (Mask, Value);
+pub type Masked = (Mask, Shown);
+
+/// Arguments as a record shows them. Where nothing is to be hidden in them they are text: a tree can be forty times as large.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Shown {
+    Text(String),
+    Tree(Value),
+}
+
+impl Display for Shown {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Shown::Text(text) => out.write_str(text),
+            Shown::Tree(tree) => write!(out, "{tree}"),
+        }
+    }
+}
 
 /// What the parameters of a tool say of arguments.
 pub fn of_arguments(manifest: &Manifest, arguments: &Value) -> Masked {
     let schema = manifest.parameters.as_ref().filter(|schema| schema.may_hide);
+    // What a script is given is looked at again, by the schemas of that script.
+    let script =
+        matches!(&manifest.handler, Handler::ServiceMethod { service, .. } if service == policy::SCRIPT_SERVICE);
+    if schema.is_none() && !script {
+        return (Mask::default(), Shown::Text(arguments.to_string()));
+    }
     let (mut mask, mut shown) = Mask::of(schema.map(|schema| &schema.raw), arguments);
     if let (Some(schema), Value::Object(given)) = (schema, &mut shown) {
         // A name that the schema does not know may be a secret's, misspelt.
@@ -45,7 +69,7 @@ pub fn of_arguments(manifest: &Manifest, arguments: &Value) -> Masked {
         }
         mask.in_order();
     }
-    (mask, shown)
+    (mask, Shown::Tree(shown))
 }
 
 /// The secret texts of one call, longest first.
@@ -59,7 +83,7 @@ pub struct Mask {
 impl Mask {
     /// The secrets among these arguments, and the arguments with the secrets hidden. Where the schema is too
     /// entangled to be followed, all of them are.
-    pub fn of(schema: Option<&Value>, arguments: &Value) -> Masked {
+    pub fn of(schema: Option<&Value>, arguments: &Value) -> (Mask, Value) {
         let Some(schema) = schema else { return (Mask::default(), arguments.clone()) };
         let mut walk = Walk { root: schema, looks: LOOKS, secrets: Vec::new() };
         let mut shown = arguments.clone();
@@ -384,7 +408,7 @@ mod tests {
             "parameters":{"type":"object","properties":{"pass":{"type":"string","writeOnly":true},"n":{"type":"integer"}}}}"#;
         let manifest = crate::manifest::read(text.as_bytes()).expect("a manifest").0;
         let (mask, shown) = of_arguments(&manifest, &json!({"pas": "hunter22", "n": 3}));
-        assert_eq!(shown, json!({"pas": "***", "n": 3}));
+        assert_eq!(shown, Shown::Tree(json!({"pas": "***", "n": 3})));
         assert_eq!(mask.text("unknown hunter22"), "unknown ***");
     }
 }

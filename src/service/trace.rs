@@ -5,7 +5,7 @@
 //! `Drop` writes it as cancelled.
 
 use super::guard::Turn;
-use super::mask::{self, Mask};
+use super::mask::{self, Mask, Shown};
 use super::record::{PART, Record, VIOLATIONS, cut, cut_to, few, rule};
 use super::report::{Digests, Report};
 use super::script_digest::Script;
@@ -35,7 +35,7 @@ pub(super) struct Trace {
     speaks_envelope: bool,
     mask: Mask,
     /// The arguments with secrets hidden.
-    arguments: Value,
+    arguments: Shown,
     /// What a script is given among them, by the argument's name: shown when it is known what of it is secret.
     withheld: Option<(String, Value)>,
     policy: Option<String>,
@@ -75,7 +75,7 @@ impl Trace {
             tool: None,
             speaks_envelope: false,
             mask: Mask::default(),
-            arguments: Value::Null,
+            arguments: Shown::Tree(Value::Null),
             withheld: None,
             policy: None,
             limits: None,
@@ -156,7 +156,7 @@ impl Trace {
     fn withhold(&mut self) {
         let Some(tool) = self.tool.clone() else { return };
         let Handler::ServiceMethod { service, parameter_map, .. } = &tool.manifest.handler else { return };
-        let Value::Object(arguments) = &mut self.arguments else { return };
+        let Shown::Tree(Value::Object(arguments)) = &mut self.arguments else { return };
         if service != policy::SCRIPT_SERVICE {
             return;
         }
@@ -181,7 +181,9 @@ impl Trace {
             self.mask.join(mask);
             shown = hidden;
         }
-        if let Some(argument) = self.arguments.get_mut(&name) {
+        if let Shown::Tree(arguments) = &mut self.arguments
+            && let Some(argument) = arguments.get_mut(&name)
+        {
             *argument = shown;
         }
     }

@@ -276,3 +276,24 @@ fn what_the_command_line_repeats_carries_no_control_character() {
         assert!(!err.contains(['\u{1b}', '\u{202e}']) && err.starts_with("error: "), "{err}");
     }
 }
+
+#[test]
+fn an_interrupt_while_input_is_awaited_is_an_outcome() {
+    let host = host();
+    let mut command = std::process::Command::new(assert_cmd::cargo::cargo_bin("toolhost"));
+    command.arg("--root").arg(host.folder.path()).args(["call", "t:x", "--json", "--input", "-"]);
+    command.env("XDG_STATE_HOME", host.folder.path().join("state"));
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    // Long enough to be waiting; a signal before that would find the default action.
+    std::thread::sleep(Duration::from_secs(1));
+    let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
+    let started = Instant::now();
+    let stdin = child.stdin.take();
+    let output = child.wait_with_output().unwrap();
+    drop(stdin);
+    assert!(started.elapsed() < Duration::from_secs(5), "it does not wait for its input");
+    assert_eq!(output.status.code(), Some(143));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&report["success"], &report["error"]["type"]), (&Value::Bool(false), &Value::from("CancelledError")));
+}

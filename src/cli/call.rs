@@ -21,7 +21,7 @@ const LARGEST: u64 = 64 * 1024 * 1024;
 /// How long a pipe may be silent before we take it for one that nobody writes to, milliseconds.
 const SILENCE_MS: u16 = 1000;
 
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// The tool: id, id@1.2.0 or id@^1
     pub tool: String,
@@ -48,7 +48,22 @@ pub struct Args {
 pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     host::say_root(settings);
     host::start_log(settings, if args.verbose { Level::Info } else { Level::Off });
-    let given = given(&args)?;
+    let runtime = host::runtime()?;
+    // Apart from the thread that hears signals: whoever gives the input may never end.
+    let reading = args.clone();
+    let given = runtime.block_on(async {
+        tokio::select! {
+            given = tokio::task::spawn_blocking(move || given(&reading)) => Ok(given),
+            signal = host::stopped() => Err(signal),
+        }
+    });
+    let given = match given {
+        Ok(given) => given??,
+        Err(signal) => {
+            runtime.shutdown_background();
+            return Ok(interrupted(&args, &not_begun(&args.tool, service::format::cancelled()), signal));
+        }
+    };
     if given.silent {
         words::complain(
             "toolhost: standard input is an open pipe, and nothing came for a second: called with {} (--input - waits)",
@@ -62,7 +77,6 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         arguments: given.arguments,
         timeout_ms: args.timeout_ms,
     };
-    let runtime = host::runtime()?;
     let ended = runtime.block_on(async {
         let service = host::service(settings)?;
         tokio::select! {
@@ -73,14 +87,16 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     runtime.shutdown_timeout(host::FAREWELL);
     match ended? {
         Ok(report) => Ok(told(&args, &report)),
-        Err(signal) => {
-            words::complain("toolhost: interrupted; the call was cancelled");
-            if args.json {
-                words::say_json(&Report::of_fault(id, &args.tool, service::format::cancelled()));
-            }
-            Ok(signal)
-        }
+        Err(signal) => Ok(interrupted(&args, &Report::of_fault(id, &args.tool, service::format::cancelled()), signal)),
     }
+}
+
+fn interrupted(args: &Args, report: &Report, signal: ExitCode) -> ExitCode {
+    words::complain("toolhost: interrupted; the call was cancelled");
+    if args.json {
+        words::say_json(report);
+    }
+    signal
 }
 
 /// The outcome of a call that never got as far as the service.

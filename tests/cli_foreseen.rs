@@ -71,13 +71,7 @@ fn refused() -> Vec<(Value, &'static str, &'static str, &'static str, &'static s
         ),
         (typed("tool-service"), "CapabilityError", "tool services over a broker", "/handler/type", "note"),
         (typed("definition-only"), "CapabilityError", "a client that runs the tool", "/handler/type", "note"),
-        (
-            typed("x-mine"),
-            "CapabilityError",
-            "This host cannot run tools of type 'x-mine'.",
-            "/handler/type",
-            "warning",
-        ),
+        (typed("x-mine"), "CapabilityError", "This host cannot run tools of type 'x-mine'.", "/handler/type", "note"),
     ]
 }
 

@@ -33,9 +33,14 @@ pub fn kind(word: &str) -> Kind<'_> {
     }
 }
 
-/// Why nobody could ever meet this word; `None` = some host may.
+/// Why nobody could ever meet this word, as it follows on "which nobody knows"; `None` = some host may.
 pub fn unknown(word: &str) -> Option<String> {
-    (kind(word) == Kind::Unknown).then(|| grantable(word).err()).flatten()
+    let variable = || word.strip_prefix("env:").and_then(|name| environment::refused(name, ""));
+    let why = || match variable() {
+        Some(why) => format!(": {why}"),
+        None => format!("{}; known: {}", did_you_mean(word, &KNOWN), KNOWN.join(", ")),
+    };
+    (kind(word) == Kind::Unknown).then(why)
 }
 
 /// May a policy grant this word, and a config offer it?
@@ -44,11 +49,6 @@ pub fn grantable(word: &str) -> Result<(), String> {
     match kind(word) {
         Kind::Free | Kind::Env(_) => Ok(()),
         Kind::Later => Err(format!("`{shown}` is not built yet; remove it")),
-        Kind::Unknown => match word.strip_prefix("env:").and_then(|name| environment::refused(name, "")) {
-            Some(why) => Err(format!("`{shown}`: {why}")),
-            None => {
-                Err(format!("unknown capability `{shown}`{}; known: {}", did_you_mean(word, &KNOWN), KNOWN.join(", ")))
-            }
-        },
+        Kind::Unknown => Err(format!("unknown capability `{shown}`{}", unknown(word).unwrap_or_default())),
     }
 }

@@ -33,7 +33,7 @@ pub(super) fn of_manifest(manifest: &Manifest) -> Availability {
     for (index, word) in manifest.asks.capabilities.iter().enumerate() {
         let Some(why) = policy::unknown(word) else { continue };
         let word = manifest::text::printable(&manifest::text::head(word, 60));
-        let words = format!("the capability '{word}' (requiredCapabilities), which nobody knows: {why}");
+        let words = format!("the capability '{word}' (requiredCapabilities), which nobody knows{why}");
         needs.push(Need::mistaken(format!("/securityContext/requiredCapabilities/{index}"), words));
     }
     if needs.is_empty() { Availability::Ready } else { Availability::Unavailable { needs } }
@@ -122,16 +122,16 @@ fn unmet(tool: &Tool, tools: &[Tool], by_id: &BTreeMap<String, Vec<usize>>, met:
             continue;
         }
         let pointer = format!("/requires/{}", escape_segment(id));
-        let words = if versions.is_empty() {
-            format!("the tool {id} {range} (requires), which is not loaded")
+        let need = if versions.is_empty() {
+            Need::mistaken(pointer, format!("the tool {id} {range} (requires), which is not loaded"))
         } else if fitting.is_empty() {
             let there: Vec<_> =
                 versions.iter().filter_map(|i| tools.get(*i)).map(|t| t.manifest.version.to_string()).collect();
-            format!("the tool {id} {range} (requires); loaded: {}", there.join(", "))
+            Need::mistaken(pointer, format!("the tool {id} {range} (requires); loaded: {}", there.join(", ")))
         } else {
-            format!("the tool {id} {range} (requires), which is itself unavailable")
+            Need::new(pointer, format!("the tool {id} {range} (requires), which is itself unavailable"))
         };
-        needs.push(Need::mistaken(pointer, words));
+        needs.push(need);
     }
     needs
 }

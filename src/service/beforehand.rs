@@ -25,9 +25,9 @@ impl Obstacle {
         Obstacle { need, kind, sentence: false }
     }
 
-    fn says(fault: &Fault, pointer: &str) -> Obstacle {
+    fn says(fault: &Fault, pointer: &str, mistake: bool) -> Obstacle {
         let words = fault.details.iter().fold(fault.message.clone(), |words, more| format!("{words} {more}"));
-        Obstacle { need: Need::mistaken(pointer, words), kind: fault.kind, sentence: true }
+        Obstacle { need: Need { mistake, ..Need::new(pointer, words) }, kind: fault.kind, sentence: true }
     }
 
     /// As it follows on "unavailable: ".
@@ -46,10 +46,12 @@ pub fn obstacles(tool: &registry::Tool, decision: &policy::Decision, runs: Resul
         Handler::ServiceMethod { .. } => "/handler/serviceName",
         _ => "/handler/type",
     };
-    found.extend(runs.err().map(|fault| Obstacle::says(&fault, pointer)));
+    // An `x-…` type is for a host that brings it; a service that nobody has is more likely misspelt.
+    let mistake = pointer == "/handler/serviceName";
+    found.extend(runs.err().map(|fault| Obstacle::says(&fault, pointer, mistake)));
     found.extend(registry::unsatisfied(tool, decision).map(|need| Obstacle::needs(Kind::SecurityError, need)));
     if found.is_empty() {
-        found.extend(refused_shape(decision).map(|fault| Obstacle::says(fault, "")));
+        found.extend(refused_shape(decision).map(|fault| Obstacle::says(fault, "", false)));
     }
     found
 }

@@ -87,7 +87,7 @@ fn from_here(question: &str) -> anyhow::Result<String> {
     }
     let whole = if path.starts_with('/') { PathBuf::from(path) } else { below_here(path)? };
     let climbs = whole.components().any(|part| part == Component::ParentDir);
-    let meant = if climbs { whole } else { host::resolved(&whole) };
+    let meant = if climbs { whole } else { crate::runtimes::resolved(&whole) };
     Ok(format!("{verb}:{}", meant.display()))
 }
 

@@ -9,6 +9,7 @@ use crate::executor::method::Methods;
 use crate::executor::process::{Launchers, Scripts, WasmWorkers};
 use crate::executor::wasm;
 use crate::fault::{Fault, Kind};
+use crate::sandbox::identity;
 use crate::service::runlog::{self, Level};
 use crate::service::{self, Executors, Parts, Service, audit};
 use crate::{executor, manifest, policy, registry, runtimes};
@@ -104,7 +105,8 @@ fn obeyed(settings: &Settings) -> impl Iterator<Item = PathBuf> {
         .chain(records)
         .chain(log.clone())
         .chain(caches)
-        .chain(policies);
+        .chain(policies)
+        .chain([PathBuf::from(identity::LOCKS)]);
     found.chain(std::env::current_exe()).flat_map(|path| {
         let real = Some(runtimes::resolved(&path)).filter(|real| *real != path);
         std::iter::once(path).chain(real)
@@ -166,7 +168,10 @@ impl Tools {
 
 /// What this machine has: interpreters on PATH or named by a policy, and what the operator says it offers.
 pub fn machine(settings: &Settings, policies: &policy::Policies, cgroup: bool) -> policy::Machine {
-    let found = discovered(settings);
+    let mut found = discovered(settings);
+    for (_, path) in policies.named_runtimes() {
+        runtimes::relies_on(&path, &mut found.relied_on);
+    }
     policy::Machine {
         named_runtimes: named_runtimes(settings, policies),
         runtimes: found.runtimes,

@@ -59,6 +59,10 @@ fn settings_of_a_home(ask: &Area, home: &Path) -> Option<String> {
         (_, Ok(below)) => below.components().next().is_some_and(|c| c.as_os_str().as_encoded_bytes().starts_with(b".")),
         (_, Err(_)) => false,
     };
-    let why = "what programs are told by lies in files of a home whose names start with a dot, and no tool writes them";
-    hidden.then(|| format!("{why}; name a folder beside them, not all of {}", home.display()))
+    hidden.then(|| {
+        format!(
+            "programs obey the files of a home whose names start with a dot ({}/.config and its like), which no tool writes; name a folder beside them",
+            home.display()
+        )
+    })
 }

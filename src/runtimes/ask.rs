@@ -47,13 +47,14 @@ impl<'a> Asker<'a> {
             .map(PathBuf::from)
             .filter(|p| p.is_absolute())
             .or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache")))
-            .filter(|p| p.is_absolute() && never.passes(p).is_ok());
+            .filter(|p| p.is_absolute());
+        let cache = base.map(|base| base.join("toolhost/runtimes.json")).filter(|path| never.passes(path).is_ok());
         let trusted = folders.iter().filter(|folder| trust::path(folder).is_ok());
         Asker {
             search_path: std::env::join_paths(trusted).unwrap_or_default(),
             home: std::env::var_os("HOME").unwrap_or_else(|| "/".into()),
             never,
-            cache: base.map(|b| b.join("toolhost/runtimes.json")),
+            cache,
         }
     }
 

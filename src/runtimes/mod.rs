@@ -56,7 +56,7 @@ pub fn discover(search_path: &OsStr, never: &Never) -> Found {
     for (language, names) in LANGUAGES {
         let candidates = folders.iter().flat_map(|folder| names.iter().map(move |name| folder.join(name)));
         for candidate in candidates.filter(|c| c.symlink_metadata().is_ok()) {
-            candidate_relies_on(&candidate, &mut found.relied_on);
+            relies_on(&candidate, &mut found.relied_on);
             let runtime = settle(language, &candidate, never, Some(&asker)).and_then(|binary| {
                 let runtime = describe(language, &binary, "PATH", never, Some(&asker))?;
                 outside(&runtime, never)?;
@@ -87,12 +87,14 @@ fn search_relies_on(search_path: &OsStr) -> BTreeMap<PathBuf, String> {
     relied_on
 }
 
-/// The links that lead from a program of the search path to its file, and what tells a launcher where to go.
-fn candidate_relies_on(candidate: &Path, relied_on: &mut BTreeMap<PathBuf, String>) {
-    let words = format!("{} leads through it, and is run on the host", candidate.display());
+/// What leads to a program of the search path, or to one that a policy names: its name, the links to its file, and what
+/// tells a launcher where to go. (A path that is not absolute leads nowhere.)
+pub fn relies_on(candidate: &Path, relied_on: &mut BTreeMap<PathBuf, String>) {
+    let words = format!("{} leads there, and tools or this host run it", candidate.display());
     let (links, end) = roots::way(candidate);
     let installation = candidate.parent().filter(|folder| folder.ends_with("shims")).and_then(Path::parent);
-    for step in links.into_iter().chain([end]).chain(installation.map(Path::to_path_buf)) {
+    let steps = links.into_iter().chain([end, candidate.to_owned()]).chain(installation.map(Path::to_path_buf));
+    for step in steps.filter(|_| candidate.is_absolute()) {
         relied_on.entry(step).or_insert_with(|| words.clone());
     }
 }

@@ -158,9 +158,12 @@ fn a_refused_call_leaves_nothing_in_the_ledger() {
         fs::create_dir_all(&good).unwrap();
         fs::create_dir_all(bad.join("node_modules")).unwrap();
         writes("good", &good);
+        writes("locks", Path::new("/run/toolhost"));
         writes("bad", &bad);
         playground.settle();
         fits("SecurityError", &call(&playground, "req:bad", "{}")).unwrap();
+        // Nor are the locks of the ids that tools get.
+        fits("SecurityError: /run/toolhost/ids", &call(&playground, "req:locks", "{}")).unwrap();
         fits("ok", &call(&playground, "req:good", "{}")).unwrap();
         let ledger = fs::read_to_string(playground.path("state/written.jsonl")).unwrap();
         assert!(ledger.contains(&good.display().to_string()), "the control: {who:?}: {ledger}");

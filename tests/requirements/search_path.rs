@@ -6,7 +6,7 @@ use crate::escapes::{Ended, Playground, Who, finish};
 use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Leaves a launcher that tells it was run, and a native `node`.
 const MAKER: &str = "import os, shutil, sys\nfrom pathlib import Path\npile = Path(__file__).parents[2] / 'pile'\n\
@@ -77,14 +77,26 @@ fn a_folder_where_programs_are_looked_for_is_not_written() {
         fs::create_dir_all(base.join("links")).unwrap();
         symlink(base.join("pile/later/python3"), base.join("links/python3")).unwrap();
         world.0.settle();
-        let places: [&[PathBuf]; 4] =
-            [&[base.join("pile/there")], &[base.join("pile/not/yet/.bin")], &[base.join("link")], &[base.join("pile")]];
-        for place in places {
-            let first: Vec<&Path> = place.iter().map(PathBuf::as_path).collect();
-            let ended = world.call(&first, "esc:maker");
-            fits("SecurityError: run on the host", &ended).unwrap_or_else(|why| panic!("{who:?} {place:?}: {why}"));
+        let places = [
+            ("links", "links/python3 leads there"),
+            ("pile/there", "is in PATH"),
+            ("pile/not/yet/.bin", "is in PATH"),
+            ("link", "is in PATH"),
+            ("pile", "is in PATH"),
+        ];
+        for (place, why) in places {
+            let ended = world.call(&[&base.join(place)], "esc:maker");
+            fits(&format!("SecurityError: {why}"), &ended).unwrap_or_else(|why| panic!("{who:?} {place:?}: {why}"));
         }
         assert_eq!(fs::read_dir(base.join("pile")).unwrap().count(), 1, "nothing was made");
+        // A policy of another tool names an interpreter by a way that leads through it.
+        let named = format!(
+            "[runtimes]\npython = {{ path = \"{}\", why = \"t\" }}\n",
+            base.join("pile/there/python3").display()
+        );
+        world.0.policy("other", "esc:other", &named);
+        fits("SecurityError: tools or this host run it", &world.call(&[], "esc:maker")).unwrap();
+        fs::remove_file(base.join("sandbox-policies/other.policy.toml")).unwrap();
         // The control: where PATH names nothing of it, the same grant is one.
         fits("ok 1", &world.call(&[], "esc:maker")).unwrap();
     });

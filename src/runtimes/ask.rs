@@ -52,7 +52,10 @@ impl<'a> Asker<'a> {
         let trusted = folders.iter().filter(|folder| trust::path(folder).is_ok());
         Asker {
             search_path: std::env::join_paths(trusted).unwrap_or_default(),
-            home: std::env::var_os("HOME").unwrap_or_else(|| "/".into()),
+            // Launchers obey what lies there, so somebody else's (sudo can leave it) is none.
+            home: std::env::var_os("HOME")
+                .filter(|home| Path::new(home).is_absolute() && trust::path(Path::new(home)).is_ok())
+                .unwrap_or_else(|| "/".into()),
             never,
             cache,
         }

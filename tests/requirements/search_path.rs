@@ -142,3 +142,34 @@ fn what_a_tool_could_write_is_never_run_on_the_host() {
         assert!(base.join("state/RUN").exists(), "{who:?}: a launcher is run, so the test would see it");
     });
 }
+
+/// A launcher obeys what lies in a home, so it is given none that somebody else can change.
+#[test]
+fn a_launcher_gets_no_home_of_somebody_else() {
+    as_everyone("a home of somebody else", |who| {
+        let world = World::new(who);
+        let base = world.0.base.clone();
+        let own = base.join("own/bin");
+        for folder in [&own, &base.join("open")] {
+            fs::create_dir_all(folder).unwrap();
+        }
+        fs::write(
+            own.join("python3"),
+            format!("#!/bin/sh\necho \"$HOME $PATH $PWD\" >> {}/state/RUN\n", base.display()),
+        )
+        .unwrap();
+        world.0.settle();
+        fs::set_permissions(own.join("python3"), fs::Permissions::from_mode(0o755)).unwrap();
+        fs::set_permissions(base.join("open"), fs::Permissions::from_mode(0o777)).unwrap();
+        for (home, wanted) in [("open", Path::new("/").to_owned()), ("home", base.join("home"))] {
+            let path = std::env::join_paths([own.clone(), base.join("open"), "/usr/bin".into()]);
+            let mut command = world.0.host();
+            command.env("PATH", path.unwrap()).env("HOME", base.join(home)).arg("list");
+            finish(command, b"");
+            let told = fs::read_to_string(base.join("state/RUN")).unwrap();
+            // Nor does it find programs where others can put them, or start where it was called.
+            let all = format!("{} {}:/usr/bin /", wanted.display(), own.display());
+            assert_eq!(told.lines().next_back(), Some(all.as_str()), "{who:?} {home}");
+        }
+    });
+}

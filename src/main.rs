@@ -13,6 +13,7 @@ fn main() -> ExitCode {
         Some("toolhost-wasm-compile") => wasm::Role::Compile.enter(),
         Some("toolhost-probe") => sandbox::probe::main(),
         _ => {
+            sandbox::children_are_told();
             sandbox::limits::of_the_host();
             cli::main()
         }

@@ -132,7 +132,7 @@ pub fn world_with(more: impl FnOnce(&Path, &mut Executors)) -> World {
         ),
         ("panics", json!({})),
         ("over", json!({})),
-        ("greedy", json!({"securityContext": {"fileAccess": {"allowWrite": ["/etc/**"]}}})),
+        ("greedy", json!({"securityContext": {"fileAccess": {"allowWrite": ["/srv/greedy/**"]}}})),
     ] {
         let script = if name == "wrong" { "whole" } else { name };
         fs::write(root.join(format!("user_scripts/examples/{script}.py")), "pass\n").unwrap();

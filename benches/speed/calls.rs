@@ -114,6 +114,7 @@ pub async fn run(executor: &dyn Executor, tool: &Tool, input: &Value) -> (Durati
         started,
         depth: 0,
         ran: Default::default(),
+        ledger: None,
     };
     let ended = executor.run(&context, call, &events).await;
     (started.elapsed(), ended)

@@ -80,7 +80,10 @@ impl House {
         let loader = registry::DirectToolLoader::new(Vec::new(), vec![scripts_base.clone()]);
         registry.add_source(Arc::new(loader)).map_err(anyhow::Error::msg)?;
         let snapshot = registry.snapshot();
-        let found = runtimes::discover(&std::env::var_os("PATH").unwrap_or_default(), std::slice::from_ref(&root));
+        let found = runtimes::discover(
+            &std::env::var_os("PATH").unwrap_or_default(),
+            &runtimes::Never::tools(std::slice::from_ref(&root)),
+        );
         let machine = Arc::new(policy::Machine { runtimes: found.runtimes, ..policy::Machine::default() });
         let policies = Arc::new(policy::Policies::built_in());
         let launchers = Arc::new(Launchers::new(fs::File::open(BINARY)?.into(), identity::POOL));

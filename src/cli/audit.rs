@@ -7,7 +7,7 @@ use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
 use super::{host, words};
 use crate::service::beforehand;
-use crate::{fault, manifest, policy, registry, sandbox};
+use crate::{fault, manifest, policy, registry, runtimes, sandbox};
 use manifest::{Manifest, Site};
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
@@ -89,7 +89,7 @@ fn from_here(question: &str) -> anyhow::Result<String> {
     }
     let whole = if path.starts_with('/') { PathBuf::from(path) } else { below_here(path)? };
     let climbs = whole.components().any(|part| part == Component::ParentDir);
-    let meant = if climbs { whole } else { host::resolved(&whole) };
+    let meant = if climbs { whole } else { crate::runtimes::resolved(&whole) };
     Ok(format!("{verb}:{}", meant.display()))
 }
 
@@ -184,7 +184,7 @@ pub fn who_can(host: &Host<'_>, bases: &[PathBuf], question: &str, json: bool) -
         .chain(host.tools.iter().map(|(_, s)| s.base.clone()))
         .filter(|b| b.is_absolute())
         // The question names what a link leads to (`from_here`).
-        .map(|base| host::resolved(&base))
+        .map(|base| runtimes::resolved(&base))
         .collect();
     let bases: Vec<PathBuf> = bases.into_iter().collect();
     let answers = policy::who_can::answer(&host.decide_all(), &asked, &bases);

@@ -14,7 +14,7 @@ use super::{audit, host, words};
 use crate::executor::process::{Launchers, Unready, examine, settle};
 use crate::executor::wasm;
 use crate::manifest::Language;
-use crate::{policy, runtimes, sandbox};
+use crate::{policy, sandbox};
 use facts::Facts;
 use mends::Mend;
 use serde::Serialize;
@@ -182,12 +182,10 @@ async fn interpreters(
     launchers: &Arc<Launchers>,
     walls_stand: bool,
 ) -> (Vec<Interpreter>, Vec<String>) {
-    let never_under = host::never_under(settings);
-    let found = runtimes::discover(&std::env::var_os("PATH").unwrap_or_default(), &never_under);
+    let found = host::discovered(settings);
     let mut notes = found.notes;
     let mut all: Vec<policy::Runtime> = found.runtimes.into_values().collect();
-    for (language, path) in policies.map(policy::Policies::named_runtimes).into_iter().flatten() {
-        let named = runtimes::named(language, &path).and_then(|r| runtimes::outside(&r, &never_under).map(|()| r));
+    for (path, named) in policies.map(|policies| host::named_runtimes(settings, policies)).into_iter().flatten() {
         match named {
             Ok(runtime) => all.push(runtime),
             Err(why) => notes.push(format!("{}: named by a policy, cannot be used: {why}", path.display())),

@@ -9,6 +9,7 @@ use crate::executor::method::Methods;
 use crate::executor::process::{Launchers, Scripts, WasmWorkers};
 use crate::executor::wasm;
 use crate::fault::{Fault, Kind};
+use crate::sandbox::identity;
 use crate::service::runlog::{self, Level};
 use crate::service::{self, Executors, Parts, Service, audit};
 use crate::{executor, manifest, policy, registry, runtimes};
@@ -40,13 +41,15 @@ pub fn registry(
 
 /// Where tools could write in earlier calls: nothing in there is loaded.
 pub fn tell_ledger(settings: &Settings, registry: &registry::Registry) -> anyhow::Result<()> {
-    let Some(log) = &settings.audit_log else { return Ok(()) };
-    let ledger = service::ledger::read(log).map_err(|why| {
-        let mend = "mend that, or name another log with --audit-log (what tools wrote before is then not known to it)";
-        Refusal::new(Exit::Host, format!("where tools wrote before is not known: {why}; {mend}"))
-    })?;
+    let ledger = ledger(settings).map_err(|why| Refusal::new(Exit::Host, why))?;
     registry.wrote_before(ledger.into_iter().map(|entry| (entry.tree, entry.tool)));
     Ok(())
+}
+
+fn ledger(settings: &Settings) -> Result<BTreeSet<service::ledger::Entry>, String> {
+    let Some(log) = &settings.audit_log else { return Ok(BTreeSet::new()) };
+    let mend = "mend that, or name another log with --audit-log (what tools wrote before is then not known to it)";
+    service::ledger::read(log).map_err(|why| format!("where tools wrote before is not known: {why}; {mend}"))
 }
 
 /// The loader of manifests, with this host's own rules for them if there are any.
@@ -103,21 +106,12 @@ fn obeyed(settings: &Settings) -> impl Iterator<Item = PathBuf> {
         .chain(records)
         .chain(log.clone())
         .chain(caches)
-        .chain(policies);
+        .chain(policies)
+        .chain([PathBuf::from(identity::LOCKS)]);
     found.chain(std::env::current_exe()).flat_map(|path| {
-        let real = Some(resolved(&path)).filter(|real| *real != path);
+        let real = Some(runtimes::resolved(&path)).filter(|real| *real != path);
         std::iter::once(path).chain(real)
     })
-}
-
-/// The path without links, also of what is not there yet: as far as it is.
-pub fn resolved(path: &Path) -> PathBuf {
-    let there = path.ancestors().find_map(|above| Some((above, above.canonicalize().ok()?)));
-    match there.and_then(|(above, real)| Some((real, path.strip_prefix(above).ok()?))) {
-        Some((real, rest)) if rest.as_os_str().is_empty() => real,
-        Some((real, rest)) => real.join(rest),
-        None => path.to_path_buf(),
-    }
 }
 
 fn loaded_policies(settings: &Settings, path: &Path) -> anyhow::Result<policy::Policies> {
@@ -162,7 +156,7 @@ impl Tools {
 
     /// The same machine, with the interpreters that other policies name.
     pub fn machine_under(&self, settings: &Settings, policies: &policy::Policies) -> policy::Machine {
-        let named_runtimes = named_runtimes(policies, &never_under(settings));
+        let named_runtimes = named_runtimes(settings, policies);
         policy::Machine { named_runtimes, ..(*self.machine).clone() }
     }
 
@@ -175,13 +169,26 @@ impl Tools {
 
 /// What this machine has: interpreters on PATH or named by a policy, and what the operator says it offers.
 pub fn machine(settings: &Settings, policies: &policy::Policies, cgroup: bool) -> policy::Machine {
-    let never_under = never_under(settings);
-    let search = std::env::var_os("PATH").unwrap_or_default();
+    let mut found = discovered(settings);
+    for (_, path) in policies.named_runtimes() {
+        runtimes::relies_on(&path, &mut found.relied_on);
+    }
     policy::Machine {
-        named_runtimes: named_runtimes(policies, &never_under),
-        runtimes: runtimes::discover(&search, &never_under).runtimes,
+        named_runtimes: named_runtimes(settings, policies),
+        runtimes: found.runtimes,
+        relied_on: found.relied_on,
+        home: super::settings::home(&|name| std::env::var_os(name)),
         environment: offered(&settings.capabilities),
         cgroup,
+    }
+}
+
+/// The interpreters on PATH. Where it is not known what tools could write, none is taken, and nothing is run to look.
+pub fn discovered(settings: &Settings) -> runtimes::Found {
+    let search = std::env::var_os("PATH").unwrap_or_default();
+    match never(settings) {
+        Ok(never) => runtimes::discover(&search, &never),
+        Err(why) => runtimes::Found { notes: vec![why], ..runtimes::Found::default() },
     }
 }
 
@@ -192,15 +199,14 @@ fn offered(capabilities: &BTreeSet<String>) -> BTreeMap<String, policy::Variable
     texts.collect()
 }
 
-fn named_runtimes(
+pub fn named_runtimes(
+    settings: &Settings,
     policies: &policy::Policies,
-    never_under: &[PathBuf],
 ) -> BTreeMap<PathBuf, Result<policy::Runtime, String>> {
+    let never = never(settings);
     let named = policies.named_runtimes().into_iter().map(|(language, path)| {
-        let runtime = runtimes::named(language, &path).and_then(|runtime| {
-            runtimes::outside(&runtime, never_under)?;
-            Ok(runtime)
-        });
+        let runtime = never.as_ref().map_err(String::clone);
+        let runtime = runtime.and_then(|never| runtimes::named(language, &path, never));
         if let Err(why) = &runtime {
             tracing::warn!(target: "toolhost::host", "an interpreter named by a policy cannot be used: {why}");
         }
@@ -209,11 +215,13 @@ fn named_runtimes(
     named.collect()
 }
 
-/// Folders of tools, scripts and policies: nothing below them is ever an interpreter.
-pub fn never_under(settings: &Settings) -> Vec<PathBuf> {
+/// Where nothing is an interpreter: folders of tools, scripts and policies, and what tools could ever write.
+fn never(settings: &Settings) -> Result<runtimes::Never, String> {
     let mut folders = settings.scanned();
     folders.extend(settings.policies.clone());
-    folders
+    let mut never = runtimes::Never::tools(&folders);
+    ledger(settings)?.iter().for_each(|entry| never.written(&entry.tree, &entry.tool));
+    Ok(never)
 }
 
 /// The ways this host runs tools.

@@ -34,6 +34,21 @@ pub struct Context {
     pub depth: u32,
     /// SHA-256 in hex of the very script that ran, from an executor that knows it.
     pub ran: Arc<OnceLock<String>>,
+    /// Told before anything runs under a shape. `None`: nobody keeps it.
+    pub ledger: Option<Arc<dyn Ledger>>,
+}
+
+/// Keeps what calls can write.
+pub trait Ledger: std::fmt::Debug + Send + Sync {
+    /// A call of this shape is about to run: its walls stand, with its grants in them. An error refuses it.
+    fn opens(&self, shape: &policy::Shape) -> Result<(), fault::Fault>;
+}
+
+impl Context {
+    /// For an executor: the last thing before the tool is started.
+    fn opens(&self, shape: &policy::Shape) -> Result<(), fault::Fault> {
+        self.ledger.as_ref().map_or(Ok(()), |ledger| ledger.opens(shape))
+    }
 }
 
 /// One execution asked for.

@@ -95,6 +95,9 @@ pub struct Artifact {
     /// It was to be published and this host could not: no rule dropped it.
     #[serde(skip)]
     pub failed: bool,
+    /// It is beyond this limit of the call.
+    #[serde(skip)]
+    pub over: Option<Limit>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -106,4 +109,14 @@ pub struct Outcome {
     pub walls: Walls,
     pub denials: Denials,
     pub artifacts: Vec<Artifact>,
+}
+
+impl Outcome {
+    /// What became of the staged files of a good answer. Files beyond a limit of the call end it with that limit.
+    pub fn published(&mut self, artifacts: Vec<Artifact>, limits: &crate::policy::Limits) {
+        if let Some(limit) = artifacts.iter().find_map(|artifact| artifact.over) {
+            self.ending = Ending::OverLimit { limit, allowed: limits.get(limit) };
+        }
+        self.artifacts = artifacts;
+    }
 }

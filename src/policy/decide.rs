@@ -156,19 +156,22 @@ fn in_process_fault() -> Fault {
     Fault::new(Kind::InternalError, "this tool runs inside the host and has no confinement of its own")
 }
 
-fn fences<'a>(subject: &Subject<'a>, policies: &'a Policies, machine: &Machine, policy: &'a Policy) -> Judge<'a> {
+fn fences<'a>(subject: &Subject<'a>, policies: &'a Policies, machine: &'a Machine, policy: &'a Policy) -> Judge<'a> {
     let site = subject.site;
     let manifests = subject.namers.iter().map(|(_, namer)| &namer.manifest).chain([&site.manifest]);
     let own = manifests.chain(&site.script).map(PathBuf::as_path).filter(|p| !p.as_os_str().is_empty()).collect();
     let named = machine.named_runtimes.values().flatten();
     let runtimes = machine.runtimes.values().chain(named).flat_map(files_of).collect();
-    Judge { site, policy, host: policies.host.as_ref(), protected: &policies.protected, own, runtimes }
+    Judge { site, policy, host: policies.host.as_ref(), protected: &policies.protected, own, runtimes, machine }
 }
 
 fn files_of(runtime: &Runtime) -> Vec<PathBuf> {
     let mut files = runtime.roots.clone();
     if let Program::Path(path) = &runtime.program {
         files.push(path.clone());
+        // Python looks for it beside itself, and one folder above.
+        let near = path.ancestors().skip(1).take(2).map(|folder| folder.join("pyvenv.cfg"));
+        files.extend(near.filter(|_| runtime.language == Language::Python));
     }
     files.retain(|f| f.is_absolute() && f.parent().is_some());
     files

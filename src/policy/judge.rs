@@ -7,7 +7,7 @@ use super::area::{self, Area};
 use super::file::{Policy, Rule};
 use super::rules::NEVER;
 use super::verdict::{Narrower, Verdict, What, wall};
-use super::{Access, Grant};
+use super::{Access, Grant, Machine, never};
 use crate::manifest::{Language, Pattern, PatternShape, Site};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -54,6 +54,7 @@ pub(super) struct Judge<'a> {
     pub own: Vec<&'a Path>,
     /// Folders of interpreters: never written.
     pub runtimes: BTreeSet<PathBuf>,
+    pub machine: &'a Machine,
 }
 
 /// A part of an ask that policy and host both allow.
@@ -263,7 +264,7 @@ impl<'a> Judge<'a> {
             reason.push_str(&format!("; its rule `{0}` is one file, for the folder write `{0}/**`", rule.text));
         } else if readable {
             reason.push_str("; it is allowed for reading only");
-        } else if ask.folder().starts_with(SCRATCH) && !folder.starts_with(SCRATCH) {
+        } else if ask.path().starts_with(SCRATCH) && !folder.starts_with(SCRATCH) {
             reason.push_str(
                 "; /tmp inside a call is its own scratch and needs no asking, a path below it asks for the host's",
             );
@@ -286,6 +287,9 @@ impl<'a> Judge<'a> {
                 "nothing below {never} is ever granted: a tool has its own, made for it, and need not ask"
             ));
         }
+        if let Some(reason) = never::granted(access, ask, &self.site.base, self.machine) {
+            return Some(reason);
+        }
         if access == Access::Read {
             return None;
         }
@@ -300,6 +304,13 @@ impl<'a> Judge<'a> {
             |root: &Path| base.starts_with(root) && ask.folder().starts_with(base) && !base.as_os_str().is_empty();
         if let Some(root) = self.runtimes.iter().find(|root| ask.touches(root) && !own(root)) {
             return Some(format!("files of an interpreter could be written: {}; {RESULTS_ONLY}", root.display()));
+        }
+        let staged = !matches!(ask, Area::Tree(_));
+        if let Some(root) = self.runtimes.iter().find(|root| staged && root.starts_with(ask.folder())) {
+            return Some(format!(
+                "the private copy of the folder would cover {}, which an interpreter needs; {RESULTS_ONLY}",
+                root.display()
+            ));
         }
         self.run_later(ask)
     }

@@ -17,6 +17,7 @@ mod file;
 mod judge;
 mod limits;
 mod load;
+mod never;
 pub mod published;
 mod rules;
 mod run;
@@ -56,6 +57,10 @@ pub struct Machine {
     pub runtimes: BTreeMap<Language, Runtime>,
     /// The interpreters that policies name (`Policies::named_runtimes`), by their path, or why one cannot be used.
     pub named_runtimes: BTreeMap<PathBuf, Result<Runtime, String>>,
+    /// What the search for interpreters relies on, with the words for what it is: no tool writes there.
+    pub relied_on: BTreeMap<PathBuf, String>,
+    /// The home of whoever runs this host.
+    pub home: Option<PathBuf>,
     /// The variables that this host offers to tools (`env:NAME`, Q9) and has, by name.
     pub environment: BTreeMap<String, Variable>,
     /// True where memory, CPU and processes are counted by a cgroup.

@@ -32,13 +32,21 @@ struct Read {
     found: Result<Box<Tool>, Claim>,
 }
 
-/// What a manifest that cannot be loaded speaks for, as far as its text still tells.
+/// What a manifest that cannot be loaded speaks for, as far as its text still tells: the script it names, also where that
+/// is not there; where it names none by a path that could be used, whatever lies beside it.
 fn claim(manifest: &Path, bytes: &[u8], bases: &scripts::Bases) -> Claim {
     let folder = manifest.parent().unwrap_or(Path::new("/"));
     let document = manifest::json::parse(bytes, manifest::json::Dialect::Commented).ok();
     let named = document.as_ref().and_then(|document| document.value["handler"]["scriptPath"].as_str());
-    let script = named.and_then(|named| bases.find(Some(folder), named).ok()).and_then(|found| found.site.script);
-    let what = script.map_or_else(|| Claimed::Beside(folder.to_path_buf()), Claimed::Script);
+    let what = match named {
+        None => Claimed::Beside(folder.to_path_buf()),
+        Some(named) => match bases.find(Some(folder), named) {
+            Ok(found) => Claimed::Scripts(found.site.script.into_iter().collect()),
+            Err(_) => {
+                bases.places(folder, named).map_or_else(|| Claimed::Beside(folder.to_path_buf()), Claimed::Scripts)
+            }
+        },
+    };
     Claim { manifest: manifest.to_path_buf(), what }
 }
 

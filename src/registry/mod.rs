@@ -101,7 +101,7 @@ pub struct Claim {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Claimed {
-    Script(PathBuf),
+    Scripts(Vec<PathBuf>),
     /// It does not say which: any script beside it may be its own.
     Beside(PathBuf),
 }
@@ -109,7 +109,7 @@ pub enum Claimed {
 impl Claim {
     pub fn holds(&self, script: &std::path::Path) -> bool {
         match &self.what {
-            Claimed::Script(own) => own == script,
+            Claimed::Scripts(own) => own.iter().any(|own| own == script),
             Claimed::Beside(folder) => script.parent() == Some(folder),
         }
     }

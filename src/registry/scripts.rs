@@ -82,6 +82,19 @@ impl Bases {
         Err(not_found(script_path, &tried))
     }
 
+    /// Every place where a manifest in this folder could mean the script; `None`: the path may not be used at all.
+    pub(super) fn places(&self, folder: &Path, script_path: &str) -> Option<Vec<PathBuf>> {
+        let relative = plain(script_path).ok()?;
+        let mut places: Vec<PathBuf> = self.0.iter().map(|base| base.path.join(&relative)).collect();
+        let doubled = self.0.iter().filter_map(|base| {
+            let rest = relative.strip_prefix(base.path.file_name()?).ok()?;
+            Some(base.path.join(rest))
+        });
+        places.extend(doubled);
+        places.extend(self.beside(folder, &relative).map(|(base, beside)| base.path.join(beside)));
+        Some(places)
+    }
+
     /// The same path seen from the manifest's folder, when that lies inside a base.
     fn beside(&self, folder: &Path, relative: &Path) -> Option<(&Base, PathBuf)> {
         let inside = self.0.iter().filter(|base| folder.starts_with(&base.path));

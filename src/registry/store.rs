@@ -210,7 +210,7 @@ impl Registry {
         let found = found.filter(|claim| written.by(&claim.manifest).is_none());
         let turned_away = refused.iter().chain(&fenced).filter(|refused| !refused.harmless).filter_map(|refused| {
             let site = &refused.tool.site;
-            Some(Claim { manifest: site.manifest.clone(), what: Claimed::Script(site.script.clone()?) })
+            Some(Claim { manifest: site.manifest.clone(), what: Claimed::Scripts(vec![site.script.clone()?]) })
         });
         let claims = found.chain(turned_away).collect();
         let withheld = fenced.iter().flat_map(|refused| fence::files(&refused.tool)).collect();

@@ -1,8 +1,10 @@
 //! Asking an interpreter where or what it is, once: for launchers (asdf, volta, snap) and versions no file tells.
 //!
 //! For: this room. In: a trusted candidate. Out: one line it printed, kept in a private cache.
-//! Never: with the host's environment, in the current folder, through a shell, or for more than 5 seconds.
+//! Never: with the host's environment, in the current folder, through a shell, or for more than 5 seconds; a launcher
+//! where a tool could write what that may read.
 
+use super::{Never, trust};
 use crate::manifest::Language;
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
@@ -29,20 +31,34 @@ struct Answer {
     asked: u64,
 }
 
-pub(super) struct Asker {
+pub(super) struct Asker<'a> {
+    /// Folders of the search path that may be trusted: a launcher finds its own programs there.
     search_path: OsString,
+    home: OsString,
+    never: &'a Never,
     /// `None`: no place that is private and outside the tool folders, so nothing is kept.
     cache: Option<PathBuf>,
 }
 
-impl Asker {
-    pub(super) fn new(search_path: &OsStr, never_under: &[PathBuf]) -> Asker {
+impl<'a> Asker<'a> {
+    /// `folders`: of the search path, those that were not passed over.
+    pub(super) fn new(folders: &[PathBuf], never: &'a Never) -> Asker<'a> {
         let base = std::env::var_os("XDG_CACHE_HOME")
             .map(PathBuf::from)
             .filter(|p| p.is_absolute())
             .or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache")))
-            .filter(|p| p.is_absolute() && !never_under.iter().any(|never| p.starts_with(never)));
-        Asker { search_path: search_path.to_owned(), cache: base.map(|b| b.join("toolhost/runtimes.json")) }
+            .filter(|p| p.is_absolute());
+        let cache = base.map(|base| base.join("toolhost/runtimes.json")).filter(|path| never.passes(path).is_ok());
+        let trusted = folders.iter().filter(|folder| trust::path(folder).is_ok());
+        Asker {
+            search_path: std::env::join_paths(trusted).unwrap_or_default(),
+            // Launchers obey what lies there, so somebody else's (sudo can leave it) is none.
+            home: std::env::var_os("HOME")
+                .filter(|home| Path::new(home).is_absolute() && trust::path(Path::new(home)).is_ok())
+                .unwrap_or_else(|| "/".into()),
+            never,
+            cache,
+        }
     }
 
     /// The interpreter that a launcher starts.
@@ -53,6 +69,7 @@ impl Asker {
             Language::Bun => &["-e", "console.log(process.execPath)"],
             Language::Wasm => return Err("wasm has no interpreter".to_owned()),
         };
+        self.never.near_a_launcher(launcher, &self.home)?;
         let path = PathBuf::from(self.line(launcher, question)?);
         if path.is_absolute() { Ok(path) } else { Err("it did not say where its interpreter is".to_owned()) }
     }
@@ -70,7 +87,7 @@ impl Asker {
         if let Some(answer) = kept.get(&key) {
             return Ok(answer.text.clone());
         }
-        let text = run(program, question, &self.search_path)?;
+        let text = run(program, question, &self.search_path, &self.home)?;
         if let Some(cache) = &self.cache {
             while kept.len() >= MOST_ANSWERS {
                 kept.pop_first();
@@ -90,12 +107,11 @@ fn key(program: &Path, question: &[&str]) -> Result<String, String> {
     Ok(format!("{} {stamp:?} {}", program.display(), question.join(" ")))
 }
 
-/// Runs `program` with nothing of ours but the search path; its first line of output, if it ends well and in time.
-fn run(program: &Path, question: &[&str], search_path: &OsStr) -> Result<String, String> {
+/// Runs `program` with nothing of ours but the search path and the home; its first line of output, if it ends well and in time.
+fn run(program: &Path, question: &[&str], search_path: &OsStr, home: &OsStr) -> Result<String, String> {
     let say = |e: std::io::Error| format!("it could not be asked where it leads: {e}");
     // A file, not a pipe: nothing that is left running can keep us waiting for the end of it.
     let mut output = tempfile::tempfile().map_err(say)?;
-    let home = std::env::var_os("HOME").unwrap_or_else(|| "/".into());
     let mut child = Command::new(program)
         .args(question)
         .env_clear()
@@ -170,11 +186,16 @@ mod tests {
         path
     }
 
+    fn asker(never: &Never, cache: Option<PathBuf>) -> Asker<'_> {
+        Asker { search_path: "/usr/bin:/bin".into(), home: "/".into(), never, cache }
+    }
+
     #[test]
     fn an_answer_is_kept_until_the_file_changes_and_only_in_a_private_file() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let cache = folder.path().join("cache/toolhost/runtimes.json");
-        let asker = Asker { search_path: "/usr/bin:/bin".into(), cache: Some(cache.clone()) };
+        let never = Never::default();
+        let asker = asker(&never, Some(cache.clone()));
         let count = folder.path().join("count");
         let launcher = script(folder.path(), &format!("#!/bin/sh\necho x >> {}\necho v1\n", count.display()));
         assert_eq!(asker.version(&launcher).as_deref(), Ok("v1"));
@@ -190,7 +211,8 @@ mod tests {
     #[test]
     fn a_launcher_sees_nothing_of_our_environment_and_may_fail() {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let asker = Asker { search_path: "/usr/bin:/bin".into(), cache: None };
+        let never = Never::default();
+        let asker = asker(&never, None);
         let launcher = script(folder.path(), "#!/bin/sh\necho \"${CARGO_MANIFEST_DIR-none} $PWD\"\n");
         assert_eq!(asker.version(&launcher).as_deref(), Ok("none /"));
         script(folder.path(), "#!/bin/sh\nexit 3\n");

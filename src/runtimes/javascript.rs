@@ -4,7 +4,7 @@
 //! Never: starts the interpreter where a file beside it tells its version.
 
 use super::roots::{Roots, always_in_view};
-use super::{Binary, ask, small_text};
+use super::{Binary, Never, ask, outside, small_text};
 use crate::manifest::Language;
 use crate::policy;
 use std::path::Path;
@@ -16,6 +16,7 @@ pub(super) fn runtime(
     language: Language,
     binary: &Binary,
     found: &str,
+    never: &Never,
     asker: Option<&ask::Asker>,
 ) -> Result<policy::Runtime, String> {
     let prefix = binary.real.parent().and_then(Path::parent).unwrap_or(Path::new("/"));
@@ -32,16 +33,22 @@ pub(super) fn runtime(
         Vec::new()
     };
     let told = if language == Language::Bun { package_version(prefix) } else { header_version(prefix) };
-    let asked = || asker.and_then(|asker| asker.version(&binary.real).ok());
-    let version = told.or_else(asked).unwrap_or_else(|| "not told by its files".to_owned());
-    Ok(policy::Runtime {
+    let mut runtime = policy::Runtime {
         language,
         program: policy::Program::Path(binary.real.clone()),
         arguments,
         roots: roots.finish(),
-        version: version.trim_start_matches('v').to_owned(),
+        version: String::new(),
         found: found.to_owned(),
-    })
+    };
+    // It may load whatever lies in its roots, so they are looked at before it is run.
+    let asked = || {
+        outside(&runtime, never).ok()?;
+        asker.and_then(|asker| asker.version(&binary.real).ok())
+    };
+    let version = told.or_else(asked).unwrap_or_else(|| "not told by its files".to_owned());
+    runtime.version = version.trim_start_matches('v').to_owned();
+    Ok(runtime)
 }
 
 /// `include/node/node_version.h`, which comes with node's own archives and packages.

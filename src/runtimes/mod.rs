@@ -3,16 +3,19 @@
 //! For: service and cli (facts of `policy::Machine`), executor (the built-in shims).
 //! In: a search path, folders that tools live in, a path a policy names. Out: `policy::Runtime`s and
 //! notes for `doctor` on what was passed over and why.
-//! Never: takes an interpreter from a tool folder or from a place another user can change; starts an
-//! interpreter where its files already tell; uses a shell; sees a manifest or a call.
+//! Never: takes, or runs, what lies in a tool folder, where a tool could ever write, or in a place another user can
+//! change; starts an interpreter where its files already tell; uses a shell; sees a manifest or a call.
 
 mod ask;
 mod elsewhere;
 mod javascript;
+mod never;
 mod python;
 mod roots;
 pub mod shims;
 mod trust;
+
+pub use never::{Never, resolved};
 
 use crate::manifest::Language;
 use crate::policy;
@@ -26,6 +29,8 @@ pub struct Found {
     pub runtimes: BTreeMap<Language, policy::Runtime>,
     /// What was passed over, and why; one sentence each.
     pub notes: Vec<String>,
+    /// What this search relies on, and the next one will: no tool may write there. With the words for what it is.
+    pub relied_on: BTreeMap<PathBuf, String>,
 }
 
 /// An interpreter's file: where it was found and what it really is.
@@ -44,18 +49,17 @@ const LANGUAGES: [(Language, &[&str]); 3] =
     [(Language::Python, &["python3", "python"]), (Language::Nodejs, &["node", "nodejs"]), (Language::Bun, &["bun"])];
 
 /// Finds one interpreter per language: the first on `search_path` that may be trusted.
-/// `never_under`: folders of tools, scripts and policies; nothing below them is ever an interpreter.
-pub fn discover(search_path: &OsStr, never_under: &[PathBuf]) -> Found {
-    let never: Vec<PathBuf> = never_under.iter().map(|p| p.canonicalize().unwrap_or_else(|_| p.clone())).collect();
-    let mut found = Found::default();
-    let folders = search_folders(search_path, &never, &mut found.notes);
-    let asker = ask::Asker::new(search_path, &never);
+pub fn discover(search_path: &OsStr, never: &Never) -> Found {
+    let mut found = Found { relied_on: search_relies_on(search_path), ..Found::default() };
+    let folders = search_folders(search_path, never, &mut found.notes);
+    let asker = ask::Asker::new(&folders, never);
     for (language, names) in LANGUAGES {
         let candidates = folders.iter().flat_map(|folder| names.iter().map(move |name| folder.join(name)));
         for candidate in candidates.filter(|c| c.symlink_metadata().is_ok()) {
-            let runtime = settle(language, &candidate, Some(&asker)).and_then(|binary| {
-                let runtime = describe(language, &binary, "PATH", Some(&asker))?;
-                outside(&runtime, &never)?;
+            relies_on(&candidate, &mut found.relied_on);
+            let runtime = settle(language, &candidate, never, Some(&asker)).and_then(|binary| {
+                let runtime = describe(language, &binary, "PATH", never, Some(&asker))?;
+                outside(&runtime, never)?;
                 Ok(runtime)
             });
             match runtime {
@@ -70,36 +74,59 @@ pub fn discover(search_path: &OsStr, never_under: &[PathBuf]) -> Found {
     found
 }
 
+/// Every folder of a search path, also one that is not there yet, and the links that lead to it.
+fn search_relies_on(search_path: &OsStr) -> BTreeMap<PathBuf, String> {
+    let mut relied_on = BTreeMap::new();
+    for entry in std::env::split_paths(search_path).filter(|entry| entry.is_absolute()) {
+        let words = format!("{} is in PATH, and programs of that folder are run on the host", entry.display());
+        let (links, end) = roots::way(&entry);
+        for step in links.into_iter().chain([end, entry]) {
+            relied_on.entry(step).or_insert_with(|| words.clone());
+        }
+    }
+    relied_on
+}
+
+/// What leads to a program of the search path, or to one that a policy names: its name, the links to its file, and what
+/// tells a launcher where to go. (A path that is not absolute leads nowhere.)
+pub fn relies_on(candidate: &Path, relied_on: &mut BTreeMap<PathBuf, String>) {
+    let words = format!("{} leads there, and tools or this host run it", candidate.display());
+    let (links, end) = roots::way(candidate);
+    let installation = candidate.parent().filter(|folder| folder.ends_with("shims")).and_then(Path::parent);
+    let steps = links.into_iter().chain([end, candidate.to_owned()]).chain(installation.map(Path::to_path_buf));
+    for step in steps.filter(|_| candidate.is_absolute()) {
+        relied_on.entry(step).or_insert_with(|| words.clone());
+    }
+}
+
 /// The interpreter a policy names: a virtual environment's `bin/python`, or any other interpreter file.
-/// The caller also asks `outside` with the tool folders of this host.
-pub fn named(language: Language, path: &Path) -> Result<policy::Runtime, String> {
+pub fn named(language: Language, path: &Path, never: &Never) -> Result<policy::Runtime, String> {
     if !path.is_absolute() {
         return Err(format!("{} is not absolute; write the whole path of the interpreter", path.display()));
     }
-    let binary = settle(language, path, None)?;
-    describe(language, &binary, "policy", None)
+    let binary = settle(language, path, never, None)?;
+    let runtime = describe(language, &binary, "policy", never, None)?;
+    outside(&runtime, never)?;
+    Ok(runtime)
 }
 
-/// Refuses a runtime whose files lie in a tool folder, or whose view would open one, a home or a whole system folder.
-pub fn outside(runtime: &policy::Runtime, never_under: &[PathBuf]) -> Result<(), String> {
+/// Refuses a runtime whose files lie where nothing is an interpreter, or whose view would open such a place, a home or
+/// a whole system folder.
+pub fn outside(runtime: &policy::Runtime, never: &Never) -> Result<(), String> {
     let program = match &runtime.program {
         policy::Program::Path(path) => Some(path),
         policy::Program::Ourselves { .. } => None,
     };
     for root in runtime.roots.iter().chain(program) {
         let real = root.canonicalize().map_err(|e| format!("{}: {e}", root.display()))?;
-        for path in [root, &real] {
-            if let Some(tools) = never_under.iter().find(|never| path.starts_with(never)) {
-                return Err(format!("{} lies in the tool folder {}", root.display(), tools.display()));
-            }
-        }
+        never.passes(root)?;
         if Some(root) == program {
             continue;
         }
         for path in [root, &real] {
             trust::narrow(path)?;
-            if let Some(tools) = never_under.iter().find(|never| never.starts_with(path)) {
-                return Err(format!("it needs {}, which holds the tool folder {}", path.display(), tools.display()));
+            if let Some(place) = never.below(path) {
+                return Err(format!("it needs {}, which holds {place}", path.display()));
             }
         }
     }
@@ -107,7 +134,7 @@ pub fn outside(runtime: &policy::Runtime, never_under: &[PathBuf]) -> Result<(),
 }
 
 /// The folders of a search path that may hold an interpreter, without symlinks, each once.
-fn search_folders(search_path: &OsStr, never: &[PathBuf], notes: &mut Vec<String>) -> Vec<PathBuf> {
+fn search_folders(search_path: &OsStr, never: &Never, notes: &mut Vec<String>) -> Vec<PathBuf> {
     let mut folders: Vec<PathBuf> = Vec::new();
     for entry in std::env::split_paths(search_path) {
         if !entry.is_absolute() {
@@ -119,8 +146,8 @@ fn search_folders(search_path: &OsStr, never: &[PathBuf], notes: &mut Vec<String
         if folders.contains(&real) {
             continue;
         }
-        if let Some(tools) = never.iter().find(|never| real.starts_with(never)) {
-            note(notes, format!("PATH entry {} passed over: it lies in {}", entry.display(), tools.display()));
+        if let Err(why) = never.passes(&entry) {
+            note(notes, format!("PATH entry {} passed over: {why}", entry.display()));
             continue;
         }
         folders.push(real);
@@ -129,7 +156,8 @@ fn search_folders(search_path: &OsStr, never: &[PathBuf], notes: &mut Vec<String
 }
 
 /// From a candidate to the interpreter's own file. Without an asker (a path a policy names) a shim is refused.
-fn settle(language: Language, candidate: &Path, asker: Option<&ask::Asker>) -> Result<Binary, String> {
+fn settle(language: Language, candidate: &Path, never: &Never, asker: Option<&ask::Asker>) -> Result<Binary, String> {
+    never.passes(candidate)?;
     let path = in_real_folder(candidate)?;
     let real = path.canonicalize().map_err(|e| format!("it leads nowhere ({e})"))?;
     trust::path(&path)?;
@@ -146,6 +174,7 @@ fn settle(language: Language, candidate: &Path, asker: Option<&ask::Asker>) -> R
             return Err(format!("{} is {}; name the interpreter", path.display(), instead(language, &real)?));
         }
     };
+    never.passes(&target)?;
     let path = in_real_folder(&target)?;
     let real = path.canonicalize().map_err(|e| format!("it leads to {}: {e}", path.display()))?;
     trust::path(&path)?;
@@ -160,11 +189,12 @@ fn describe(
     language: Language,
     binary: &Binary,
     found: &str,
+    never: &Never,
     asker: Option<&ask::Asker>,
 ) -> Result<policy::Runtime, String> {
     let runtime = match language {
         Language::Python => python::runtime(binary, found)?,
-        Language::Nodejs | Language::Bun => javascript::runtime(language, binary, found, asker)?,
+        Language::Nodejs | Language::Bun => javascript::runtime(language, binary, found, never, asker)?,
         Language::Wasm => return Err("wasm runs in this binary; there is no interpreter to name".to_owned()),
     };
     runtime.roots.iter().try_for_each(|root| trust::readable_by_tools(root))?;

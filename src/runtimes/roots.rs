@@ -96,7 +96,12 @@ fn is_library(path: &Path) -> bool {
 }
 
 /// The symlinks the kernel would follow to open `path`, in order, each as a path whose folder holds no symlink.
-fn links(path: &Path) -> Vec<PathBuf> {
+pub(super) fn links(path: &Path) -> Vec<PathBuf> {
+    way(path).0
+}
+
+/// Those links, and where they end, whether or not something is there.
+pub(super) fn way(path: &Path) -> (Vec<PathBuf>, PathBuf) {
     let mut met = Vec::new();
     let mut done = PathBuf::from("/");
     let mut todo: Vec<std::ffi::OsString> = names(path);
@@ -107,7 +112,7 @@ fn links(path: &Path) -> Vec<PathBuf> {
         }
         let next = done.join(&name);
         match next.read_link() {
-            Ok(_) if met.len() >= MOST_LINKS => return met,
+            Ok(_) if met.len() >= MOST_LINKS => return (met, done),
             Ok(target) => {
                 if target.is_absolute() {
                     done = PathBuf::from("/");
@@ -118,7 +123,7 @@ fn links(path: &Path) -> Vec<PathBuf> {
             Err(_) => done = next,
         }
     }
-    met
+    (met, done)
 }
 
 /// The names of a path, last first.

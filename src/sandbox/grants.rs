@@ -58,8 +58,9 @@ pub fn resolve(shape: &Shape, script: bool) -> Result<Resolved, Fault> {
                 insert(&mut mounts, mount(path, grant.access, &folder));
             }
             Opening::Snapshot { folder, names } => {
-                check_mounts(folder, &points)?;
-                for (path, stat) in matching(folder, names)? {
+                for (path, stat) in matching(folder, names, &grant.asked)? {
+                    // Each file is bound alone, so mounts beside it open nothing.
+                    no_mount(&path, &points)?;
                     insert(&mut mounts, mount(&path, Access::Read, &stat));
                 }
             }
@@ -109,7 +110,7 @@ pub fn foresee(shape: &Shape) -> Result<(), (Fault, &Grant)> {
         }
         Opening::Live { .. } => Ok(()),
         Opening::Snapshot { folder, names } => {
-            check_mounts(folder, &points).and_then(|()| matching(folder, names).map(drop))
+            check_mounts(folder, &points).and_then(|()| matching(folder, names, &grant.asked).map(drop))
         }
         Opening::Staged { folder, .. } => folder_now(folder, grant, shape).and_then(|_| check_mounts(folder, &points)),
     };
@@ -218,6 +219,10 @@ fn folder_now(path: &Path, grant: &Grant, shape: &Shape) -> Result<Option<FileSt
     if is(&stat, SFlag::S_IFDIR) {
         return Ok(Some(stat));
     }
+    if is(&stat, SFlag::S_IFLNK) {
+        let person = format!("{}: is a symbolic link; name the real path in manifest and policy", path.display());
+        return Err(refuse("a granted folder is a symbolic link", person));
+    }
     let person = format!("{}: is not a folder; grant a single file by its name without `/**`", path.display());
     Err(refuse("a granted folder is not a folder", person))
 }
@@ -254,7 +259,7 @@ pub fn opens(folder: &Path, names: &str, uid: u32, mode: u32) -> bool {
 }
 
 /// Regular files of one folder whose names match, in order. A missing folder or name matches nothing.
-fn matching(folder: &Path, names: &str) -> Result<Vec<(PathBuf, FileStat)>, Fault> {
+fn matching(folder: &Path, names: &str, asked: &str) -> Result<Vec<(PathBuf, FileStat)>, Fault> {
     let opened = match open(folder, OFlag::O_RDONLY | OFlag::O_DIRECTORY) {
         Err(Errno::ENOENT) => return Ok(Vec::new()),
         other => other.map_err(|errno| explain(folder, errno))?,
@@ -270,6 +275,10 @@ fn matching(folder: &Path, names: &str) -> Result<Vec<(PathBuf, FileStat)>, Faul
         let path = folder.join(name);
         // A link that matches is passed over: it could lead anywhere.
         let Ok(stat) = look(&path) else { continue };
+        if is(&stat, SFlag::S_IFDIR) && literal(names).is_some() {
+            let person = format!("{}: is a folder; for the folder and all below write `{asked}/`", path.display());
+            return Err(refuse("a granted file is a folder", person));
+        }
         if is(&stat, SFlag::S_IFREG) && opens(folder, names, stat.st_uid, stat.st_mode) {
             found.push((path, stat));
         }
@@ -332,6 +341,15 @@ fn check_mounts(path: &Path, points: &[PathBuf]) -> Result<(), Fault> {
             ),
         )),
     }
+}
+
+/// Something else of the machine may be mounted over a single file.
+fn no_mount(path: &Path, points: &[PathBuf]) -> Result<(), Fault> {
+    if !points.iter().any(|point| point == path) {
+        return Ok(());
+    }
+    let person = format!("{}: something is mounted over it; name the file that is meant", path.display());
+    Err(refuse("a granted file is a mount point", person))
 }
 
 /// Below /tmp, and below a staged folder, Landlock does not stop writing into a pipe of a read grant (see `scratch`),

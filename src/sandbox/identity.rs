@@ -18,7 +18,7 @@ pub const GUEST: u32 = 1000;
 pub const POOL: std::ops::Range<u32> = 1_879_048_192..1_879_052_288;
 /// Ids below are people's and services' (login.defs(5), systemd's UIDs-GIDs); nobody's 65534 and its 16-bit end too.
 const LEAST: u32 = 65_536;
-const LOCKS: &str = "/run/toolhost/ids";
+pub const LOCKS: &str = "/run/toolhost/ids";
 
 /// Whose rights this process has, by its id map (user_namespaces(7)), never by its euid alone.
 pub fn real_root() -> bool {

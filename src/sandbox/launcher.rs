@@ -60,7 +60,7 @@ fn start(control: BorrowedFd) -> Result<(), Problem> {
         what: "close_range(2)".into(),
         errno,
     })?;
-    sys::default_sigpipe();
+    sys::usual_signals();
     nix::sys::stat::umask(Mode::from_bits_truncate(0o022));
     // Descriptor 3 is taken for good, so that giving a worker its own never lands on one in use.
     let _third = std::fs::File::open("/dev/null").map_err(io("/dev/null"))?;
@@ -280,8 +280,10 @@ impl Launcher<'_> {
         // The tool alone holds its ends now, so that the host sees them close.
         drop((given.stdio, given.third, ruleset));
         let deadline = (!self.setup.lasting).then(|| started + Duration::from_millis(timeout_ms));
-        let exited = self.watch(pid, &pidfd, deadline, scratch)?;
-        let staged = if exited.killed.is_none() { scratch.staged()? } else { Vec::new() };
+        // From here on it runs, or has run: whatever goes wrong is no refusal.
+        let exited = self.watch(pid, &pidfd, deadline, scratch).map_err(Problem::while_it_ran)?;
+        let staged =
+            if exited.killed.is_none() { scratch.staged().map_err(Problem::while_it_ran)? } else { Vec::new() };
         let descriptors: Vec<BorrowedFd> = staged.iter().map(AsFd::as_fd).collect();
         send(self.control, &FromLauncher::Exited(exited), &descriptors).map_err(io("telling the host"))?;
         Ok(!staged.is_empty())

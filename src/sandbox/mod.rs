@@ -96,12 +96,23 @@ pub enum About {
     Scratch,
     /// A granted path is no longer what it was a moment ago.
     Changed,
+    /// The tool was started, and how it ended cannot be told.
+    Ran,
 }
 
+/// Stands for the wall where all of them stood.
+const RAN: &str = "none";
+
 impl Problem {
+    /// The same, of a call whose tool was started.
+    fn while_it_ran(self) -> Problem {
+        Problem { wall: RAN, what: format!("{}: {}", self.wall, self.what), ..self }
+    }
+
     /// Told by the error numbers that `scratch` and `view` keep for these two.
     pub fn about(&self) -> About {
         match (self.wall, self.errno) {
+            (RAN, _) => About::Ran,
             (_, Errno::ESTALE) => About::Changed,
             ("scratch", Errno::EDQUOT) => About::Scratch,
             _ => About::Wall,
@@ -124,6 +135,11 @@ pub struct Stood {
     /// `stood`, or for `cgroup` how it counts: `cgroup` or `sampled`.
     pub state: String,
     pub why: String,
+}
+
+/// First of all in a program that starts launchers: its caller may ignore the signal that tells of their end.
+pub fn children_are_told() {
+    sys::children_are_told();
 }
 
 /// The Landlock ABI of this kernel; less than 1: none, or it is off.
@@ -197,4 +213,18 @@ fn stood(landlock_abi: i32, counted: bool) -> Vec<Stood> {
             Stood { name: wall.name.to_owned(), state: state.to_owned(), why }
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_fails_while_the_tool_runs_is_no_refusal() {
+        for (wall, errno) in [("launcher", Errno::ECHILD), ("scratch", Errno::EDQUOT), ("view", Errno::ESTALE)] {
+            let problem = Problem { wall, what: "wait4(2)".into(), errno };
+            assert_ne!(problem.about(), About::Ran, "before it runs");
+            assert_eq!(problem.while_it_ran().about(), About::Ran, "{wall}");
+        }
+    }
 }

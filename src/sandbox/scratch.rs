@@ -16,7 +16,7 @@ use nix::unistd::{Gid, Uid, chown};
 use std::ffi::{CStr, CString};
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Where it is mounted as a whole, for the launcher alone.
@@ -126,8 +126,7 @@ impl Scratch {
     /// What the view kept aside because its place is below /tmp.
     fn attach(&mut self, late: &Late) -> Result<(), Problem> {
         if let Some(target) = &late.link {
-            late.at.parent().map_or(Ok(()), view::make_folder)?;
-            return symlink(target, &late.at).map_err(io(format!("linking {}", late.at.display())));
+            return view::make_link(target, &late.at, &late.at);
         }
         let aside = late.aside.as_deref().unwrap_or(c"");
         let here = open_path(Path::new("/"))?;

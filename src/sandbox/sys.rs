@@ -160,10 +160,23 @@ pub fn no_huge_pages() -> Result<(), Errno> {
     check(unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) }.into()).map(drop)
 }
 
-/// The limits of one process: setrlimit(2) on ourselves, outside a plan.
-pub fn default_sigpipe() {
-    // SAFETY: SIG_DFL is a valid disposition; Rust's start-up had set SIG_IGN, which exec would keep.
-    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+/// All signals as a program expects them that was started by nobody in particular: none ignored, none blocked. What is
+/// ignored or blocked here, the tool would inherit. (By system calls, since the C library keeps two signals to itself.)
+pub fn usual_signals() {
+    let (usual, none) = ([0u64; 4], 0u64);
+    for signal in 1..=64 {
+        // SAFETY: `usual` has the layout of the kernel's struct sigaction (handler, flags, restorer, mask), and zeroes
+        // are SIG_DFL. SIGKILL and SIGSTOP answer EINVAL, which changes nothing.
+        unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, usual.as_ptr(), std::ptr::null::<u64>(), 8) };
+    }
+    // SAFETY: a set of signals is eight bytes, whose size is passed.
+    unsafe { libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const none, std::ptr::null::<u64>(), 8) };
+}
+
+/// Whoever ignores SIGCHLD cannot wait for children: the kernel forgets them.
+pub fn children_are_told() {
+    // SAFETY: SIG_DFL is a valid disposition.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
 }
 
 /// A plan that failed: which step, and why.

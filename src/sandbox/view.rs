@@ -213,9 +213,7 @@ fn assemble(setup: &Setup, planned: Vec<Planned>) -> Result<View, Problem> {
                 view.late.push(Late { at, aside: None, link: Some(target), folder: false });
             }
             Piece::Link(target) => {
-                let place = inside(&at);
-                make_parents(&place)?;
-                symlink(&target, &place).map_err(io(format!("linking {}", at.display())))?;
+                make_link(&target, &inside(&at), &at)?;
             }
             Piece::Bound { mount, folder } => {
                 let aside = Path::new(ASIDE).join(number.to_string());
@@ -278,6 +276,15 @@ pub fn make_folder(path: &Path) -> Result<(), Problem> {
 
 fn make_parents(path: &Path) -> Result<(), Problem> {
     path.parent().map_or(Ok(()), make_folder)
+}
+
+/// `at` in the view. Where a grant shows the link itself, it is there.
+pub fn make_link(target: &Path, place: &Path, at: &Path) -> Result<(), Problem> {
+    if fs::read_link(place).is_ok_and(|there| there == target) {
+        return Ok(());
+    }
+    make_parents(place)?;
+    symlink(target, place).map_err(io(format!("linking {}", at.display())))
 }
 
 /// A place to mount on: below a grant it must exist already; elsewhere it is made.

@@ -10,13 +10,13 @@ use super::begun::{self, Begun};
 use super::ledger;
 pub use super::ledger::LEDGER;
 
-use crate::{fault, policy, sandbox};
+use crate::{executor, fault, policy, sandbox};
 use fault::{Fault, Kind};
 use nix::fcntl::{FallocateFlags, OFlag};
 use nix::sys::stat::{self, SFlag};
 use serde::Serialize;
 use serde_json::Value;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::CString;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
@@ -37,11 +37,11 @@ const LONGEST_LINE: u64 = 4 * ROOM;
 const HEAD: usize = 1024;
 
 /// Where the records go.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Log {
     path: PathBuf,
     /// The file of the last call: used again while the path still leads to it.
-    kept: Mutex<Option<Arc<Kept>>>,
+    kept: Arc<Mutex<Option<Arc<Kept>>>>,
 }
 
 /// An open log file.
@@ -56,6 +56,8 @@ struct Kept {
     end: Mutex<u64>,
     /// Confinements whose text is known to lie beside it.
     described: Mutex<HashSet<String>>,
+    /// Trees that are known to stand in the ledger.
+    opened: Mutex<BTreeSet<PathBuf>>,
     begun: Begun,
 }
 
@@ -78,7 +80,7 @@ pub struct Recalled {
 
 impl Log {
     pub fn new(path: impl Into<PathBuf>) -> Log {
-        Log { path: path.into(), kept: Mutex::default() }
+        Log { path: path.into(), kept: Arc::default() }
     }
 
     pub fn path(&self) -> &Path {
@@ -130,6 +132,7 @@ impl Log {
             reserved: Mutex::default(),
             end: Mutex::default(),
             described: Mutex::default(),
+            opened: Mutex::default(),
             begun,
         };
         log.reserve(facts.len(), 1)?;
@@ -175,21 +178,23 @@ impl Log {
         }
     }
 
-    /// Keeps the text of a confinement's shape, and which trees the tool can write, once per digest.
-    pub fn keep(&self, tool: &str, shape: &policy::Shape, digest: &str) -> Result<(), Fault> {
+    /// Keeps the text of a confinement's shape, once per digest.
+    pub fn keep(&self, shape: &policy::Shape, digest: &str) -> Result<(), Fault> {
         let log = self.kept.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut described = log.as_ref().map(|log| log.described.lock().unwrap_or_else(PoisonError::into_inner));
         if described.as_ref().is_some_and(|described| described.contains(digest)) {
             return Ok(());
         }
-        self.describe(shape, digest)
-            .and_then(|()| ledger::add(&self.path, tool, shape))
-            .map(|()| {
-                if let Some(described) = &mut described {
-                    described.insert(digest.to_owned());
-                }
-            })
-            .map_err(|e| refusal(&self.path, &format!("what the call can touch cannot be kept beside it: {e}")))
+        let kept = self.describe(shape, digest).map(|()| {
+            if let Some(described) = &mut described {
+                described.insert(digest.to_owned());
+            }
+        });
+        kept.map_err(|e| self.unkept(&e))
+    }
+
+    fn unkept(&self, e: &io::Error) -> Fault {
+        refusal(&self.path, &format!("what the call can touch cannot be kept beside it: {e}"))
     }
 
     fn describe(&self, shape: &policy::Shape, digest: &str) -> io::Result<()> {
@@ -243,6 +248,22 @@ impl Log {
             return None;
         }
         serde_json::from_slice(&bytes).ok()
+    }
+}
+
+impl executor::Ledger for Log {
+    fn opens(&self, shape: &policy::Shape) -> Result<(), Fault> {
+        let trees = ledger::trees(shape);
+        let log = self.kept.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut opened = log.as_ref().map(|log| log.opened.lock().unwrap_or_else(PoisonError::into_inner));
+        if opened.as_ref().is_some_and(|opened| trees.is_subset(opened)) {
+            return Ok(());
+        }
+        ledger::add(&self.path, &shape.tool, &trees).map_err(|e| self.unkept(&e))?;
+        if let Some(opened) = &mut opened {
+            opened.extend(trees);
+        }
+        Ok(())
     }
 }
 

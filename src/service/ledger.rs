@@ -1,7 +1,8 @@
 //! Where tools could ever write: what lies there is never loaded or run as a tool, also when the tool that could
 //! write it is gone, or its grant is.
 //!
-//! For: the audit log, which adds to it before a call runs; the registry, which reads it. In: a shape.
+//! For: the audit log, which adds to it when the walls of a call stand and before it runs; the registry and the search
+//! for interpreters, which read it. In: a shape.
 //! Out: one line of JSON per tree, once. Never: follows a link, or lets a call run whose trees it could not keep.
 
 use super::audit::{ascii, private_folder, trustworthy};
@@ -37,17 +38,23 @@ pub fn read(log: &Path) -> Result<BTreeSet<Entry>, String> {
     }
 }
 
-/// Adds what a call of this shape can write, unless it stands there.
-pub(super) fn add(log: &Path, tool: &str, shape: &policy::Shape) -> io::Result<()> {
+/// What a call of this shape can write.
+pub(super) fn trees(shape: &policy::Shape) -> BTreeSet<PathBuf> {
     let trees = shape.grants.iter().filter_map(|grant| match (&grant.access, &grant.opening) {
-        (policy::Access::Write, policy::Opening::Live { path }) => Some(path),
+        (policy::Access::Write, policy::Opening::Live { path }) => Some(path.clone()),
         // Staged files are published by this host, and never under a name that is loaded.
         _ => None,
     });
-    let mut wanted: BTreeSet<Entry> = trees.map(|tree| Entry { tree: tree.clone(), tool: tool.to_owned() }).collect();
-    if wanted.is_empty() {
+    trees.collect()
+}
+
+/// Adds these, but for those that stand there.
+pub(super) fn add(log: &Path, tool: &str, trees: &BTreeSet<PathBuf>) -> io::Result<()> {
+    if trees.is_empty() {
         return Ok(());
     }
+    let mut wanted: BTreeSet<Entry> =
+        trees.iter().map(|tree| Entry { tree: tree.clone(), tool: tool.to_owned() }).collect();
     let path = beside(log);
     if let Some(folder) = path.parent() {
         private_folder(folder)?;

@@ -251,7 +251,7 @@ impl Service {
         let Decided { decision, shape_digest } = decided;
         let confinement = policy::confine(decision, asked_ms, None)?;
         input_fits(&confinement, input, decision)?;
-        self.parts.audit.keep(&decision.tool, &confinement.shape, shape_digest)?;
+        self.parts.audit.keep(&confinement.shape, shape_digest)?;
         trace.confined(&confinement, shape_digest.clone(), self.scripts.of(&confinement.shape));
         Ok(confinement)
     }
@@ -273,6 +273,7 @@ impl Service {
             started: trace.started,
             depth: 0,
             ran: Arc::default(),
+            ledger: Some(Arc::new(self.parts.audit.clone())),
         };
         let (events, mut heard) = mpsc::unbounded_channel();
         trace.running()?;

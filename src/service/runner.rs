@@ -110,7 +110,7 @@ impl Service {
             Arc::make_mut(&mut confinement.shape).env.insert(name, policy::Variable::Call(value));
         }
         input_fits(&confinement, input, &decision).map_err(refusal)?;
-        self.parts.audit.keep(&decision.tool, &confinement.shape, &confinement.shape.digest()).map_err(refusal)?;
+        self.parts.audit.keep(&confinement.shape, &confinement.shape.digest()).map_err(refusal)?;
         Ok(((decided, confinement), site, language))
     }
 

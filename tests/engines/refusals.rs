@@ -85,7 +85,7 @@ pub const REFUSALS: &[Case] = &[
         name: "read grant is a link",
         manifest: READ_DATA,
         spoil: folder_is_a_link,
-        held: Refused("SecurityError", 3, "/data: is not a folder"),
+        held: Refused("SecurityError", 3, "/data: is a symbolic link"),
         ..SPOILT
     },
     Case {
@@ -93,7 +93,7 @@ pub const REFUSALS: &[Case] = &[
         promises: "P2 P3",
         manifest: WRITE_OUT,
         spoil: out_is_a_link,
-        held: Refused("SecurityError", 3, "/out: is not a folder"),
+        held: Refused("SecurityError", 3, "/out: is a symbolic link"),
         ..SPOILT
     },
     Case {

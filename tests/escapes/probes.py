@@ -145,6 +145,20 @@ def node(path, kind, major, minor):
     os.mknod(path, {"c": 0o20000, "b": 0o60000, "s": 0o140000}[kind] | 0o600, os.makedev(major, minor))
 
 
+def whiteout(path):
+    """renameat2(2) with RENAME_WHITEOUT leaves a device node behind."""
+    with open(path, "w") as file:
+        file.write("x")
+    call(316, -100, path.encode(), -100, path.encode() + b".moved", 4)
+
+
+def rename_without_replacing(path):
+    """RENAME_NOREPLACE: the same call, without a node."""
+    with open(path, "w") as file:
+        file.write("x")
+    call(316, -100, path.encode(), -100, path.encode() + b".moved", 1)
+
+
 def chmod(path, mode):
     os.chmod(path, int(mode, 8))
 

@@ -204,3 +204,79 @@ fn a_script_directly_in_a_base_folder_does_not_open_the_base() {
     assert!(fault.person.unwrap().contains("give the tool its own folder"));
     assert!(ruled(&format!("{}/**", lies.base.display())).shape.is_ok(), "named by its absolute path, it is meant");
 }
+
+/// Programs, libraries and settings of the machine are written by no tool, whatever a policy says; beside them it may.
+#[test]
+fn system_folders_and_what_the_host_runs_are_never_written() {
+    let relied_on = ["/opt/tools/bin", "/opt/later/bin", "/opt/pyenv"].map(|place| (place.into(), "is in PATH".into()));
+    let runtime = python("/opt/py/bin/python3");
+    let machine = Machine {
+        runtimes: BTreeMap::from([(Language::Python, Runtime { roots: vec!["/opt/py/lib".into()], ..runtime })]),
+        relied_on: relied_on.into(),
+        home: Some("/home/u".into()),
+        ..Machine::default()
+    };
+    let table: &[(&str, Option<&str>)] = &[
+        ("/usr/lib/python3.11/**", Some("/usr holds programs")),
+        ("/usr/share/**", Some("/usr holds programs")),
+        ("/usr/**", Some("/usr holds programs")),
+        ("/usr/local/lib/x/*.so", Some("/usr holds programs")),
+        ("/etc/ssl/certs/**", Some("/etc holds")),
+        ("/etc/ssl/certs/a.pem", Some("/etc holds")),
+        ("/lib64/**", Some("/lib64 holds")),
+        ("/boot/x", Some("/boot holds")),
+        ("/report.csv", Some("directly below /")),
+        ("/opt/tools/**", Some("is in PATH")),
+        ("/opt/tools/bin/sub/**", Some("is in PATH")),
+        ("/opt/later/bin/*.csv", Some("is in PATH")),
+        ("/opt/pyenv/version", Some("is in PATH")),
+        ("/opt/py/pyvenv.cfg", Some("files of an interpreter")),
+        ("/opt/py/bin/**", Some("files of an interpreter")),
+        ("/opt/py/*.csv", Some("private copy")),
+        ("/home/u/.config/x/**", Some("names start with a dot")),
+        ("/home/u/.bashrc", Some("names start with a dot")),
+        ("/home/u/**", Some("names start with a dot")),
+        ("/home/u/out/**", None),
+        ("/home/u/*.csv", None),
+        ("/opt/py/out/*.csv", None),
+        ("/opt/tools/out/**", None),
+        ("/user/lib/**", None),
+    ];
+    for (ask, wanted) in table {
+        // As wide as a policy can say it, and exactly what is asked; a cap makes nothing acceptable.
+        let area = ask.replace("/*.csv", "/**").replace("/*.so", "/**");
+        let policies = under(vec![parsed(&policy_text(&[], &[&area], ""))], None);
+        let decision = policy::decide(&asking(Some(&["self"]), &[ask]), &site(), &policies, &machine);
+        match wanted {
+            None => assert!(decision.shape.is_ok(), "{ask}: {:?}", decision.shape),
+            Some(why) => {
+                let (kind, person) = refused(&decision);
+                assert!(kind == Kind::SecurityError && person.contains(why), "{ask}: {person}");
+            }
+        }
+    }
+}
+
+/// What every call has of its own cannot be shown in its place, and that is said instead of a missing wall.
+#[test]
+fn what_a_view_makes_up_is_not_granted() {
+    for (ask, rule, wanted) in [
+        ("/etc/passwd", "/etc/passwd", Some("every call has its own /etc/passwd")),
+        ("/etc/hosts", "/etc/**", Some("every call has its own /etc/hosts")),
+        ("/etc/**", "/etc/**", Some("every call has its own /etc/")),
+        ("/etc/*.conf", "/etc/**", Some("every call has its own /etc/")),
+        ("/.toolhost/**", "/.toolhost/**", Some("every call has its own /.toolhost")),
+        ("/etc/app/**", "/etc/**", None),
+        ("/etc/hostname", "/etc/hostname", None),
+    ] {
+        let policies = under(vec![parsed(&policy_text(&[rule], &[], ""))], None);
+        let decision = decide(&asking(Some(&["self", ask]), &[]), &policies);
+        match wanted {
+            None => assert!(decision.shape.is_ok(), "{ask}: {:?}", decision.shape),
+            Some(why) => assert!(refused(&decision).1.contains(why), "{ask}: {}", refused(&decision).1),
+        }
+    }
+    // And a folder that is asked for without its slash is no reason to look for a policy.
+    let decision = decide(&asking(Some(&["/tmp"]), &[]), &under(vec![parsed(&policy_text(&["./**"], &[], ""))], None));
+    assert!(refused(&decision).1.contains("/tmp inside a call is its own scratch"), "{}", refused(&decision).1);
+}

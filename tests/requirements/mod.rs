@@ -6,6 +6,7 @@ mod answers;
 mod documents;
 mod engines;
 mod floods;
+mod grants;
 mod interpreters;
 mod killed;
 mod kinds;
@@ -16,6 +17,8 @@ mod places;
 mod plants;
 mod reload;
 mod removal;
+mod search_path;
+mod signals;
 mod swaps;
 
 use crate::escapes::{self, Playground, Who, is_root, skipped};
@@ -273,7 +276,7 @@ fn service(playground: &Playground, methods: Methods) -> Arc<Service> {
     let (tools, scripts) = (vec![root.join("tool-defs")], vec![root.join("user_scripts")]);
     registry.add_source(Arc::new(registry::DirectToolLoader::new(tools.clone(), scripts.clone()))).unwrap();
     let policies = policy::Policies::load_from(&root.join("sandbox-policies"), root).unwrap();
-    let discovered = runtimes::discover(SEARCH_PATH.as_ref(), std::slice::from_ref(root));
+    let discovered = runtimes::discover(SEARCH_PATH.as_ref(), &runtimes::Never::tools(std::slice::from_ref(root)));
     let binary = fs::File::open(env!("CARGO_BIN_EXE_toolhost")).unwrap();
     let launchers = Arc::new(Launchers::new(binary.into(), identity::POOL));
     let workers = Arc::new(WasmWorkers::new(launchers.clone()));

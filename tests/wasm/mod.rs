@@ -197,6 +197,7 @@ fn context() -> Context {
         started: Instant::now(),
         depth: 0,
         ran: Arc::default(),
+        ledger: None,
     }
 }
 

@@ -135,7 +135,7 @@ pub async fn starts(launchers: &Arc<Launchers>, runtime: &Runtime) -> Result<Str
     let confinement = Confinement { shape: bare(runtime.clone()).into(), per_call };
     let (events, _) = tokio::sync::mpsc::unbounded_channel();
     let scripts = Scripts::new(launchers.clone());
-    let outcome = scripts.one(&confinement, b"{}", Instant::now(), &events).await;
+    let outcome = scripts.one(None, &confinement, b"{}", Instant::now(), &events).await;
     match outcome {
         Ok(super::Outcome { ending: super::Ending::Answered(version), .. }) => {
             Ok(version.string().unwrap_or_else(|| version.to_string()))

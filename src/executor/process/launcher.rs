@@ -132,6 +132,10 @@ impl Launcher {
                 );
                 Fault::new(Kind::ResourceLimitError, message).person(format!("{what}: {error}")).into()
             }
+            About::Ran => {
+                let message = "the tool was started, and its end was lost: what it did until then stays done";
+                Fault::new(Kind::InternalError, message).person(format!("{what}: {error}")).into()
+            }
             About::Changed => {
                 let message = "a granted file was replaced while the call was being prepared, so nothing was run; \
                                try again";

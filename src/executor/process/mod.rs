@@ -59,15 +59,17 @@ impl Executor for Scripts {
                 biased;
                 // The other branch is dropped, and with it the launcher and the tool.
                 () = context.cancel.cancelled() => Ok(outcome(Ending::Cancelled, &confinement.shape, started)),
-                done = self.one(confinement, &input, started, events) => done,
+                done = self.one(Some(context), confinement, &input, started, events) => done,
             }
         })
     }
 }
 
 impl Scripts {
+    /// `context`: of a call; what `examine` runs has none.
     async fn one(
         &self,
+        context: Option<&Context>,
         confinement: &Confinement,
         input: &[u8],
         started: Instant,
@@ -85,6 +87,7 @@ impl Scripts {
         let extra = Extra { own_source: source.is_some(), ..Extra::default() };
         let ready = || clock.prepare(RAISING, self.launchers.take(&shape, &extra));
         let mut launcher = ready().await?;
+        context.map_or(Ok(()), |context| context.opens(&shape))?;
         let mut followed = follow(&launcher, source, input, &shape, clock).await;
         if let Err(Lost::Before) = followed {
             // Killed while it was idle, most likely all of them: a new one has nothing to do with that.
@@ -108,7 +111,8 @@ impl Scripts {
         // After anything but a good answer nothing of the call is kept, its launcher neither.
         if matches!(outcome.ending, Ending::Answered(_)) {
             if !staged.is_empty() {
-                outcome.artifacts = publish::all(&launcher.setup.stages, &staged, &shape).await;
+                let artifacts = publish::all(&launcher.setup.stages, &staged, &shape).await;
+                outcome.published(artifacts, &shape.limits);
             }
             // What is published stays published: a launcher that is gone by now is only not kept.
             if staged.is_empty() || launcher.say(&ToLauncher::Done, &[]).is_ok() {

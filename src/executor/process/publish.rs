@@ -25,25 +25,28 @@ const ABANDONED: i64 = 3600;
 const PREFIX: &str = ".toolhost-";
 
 /// Publishes from each staged copy to its folder. Whatever cannot be published is listed with the reason, beside what
-/// was: nothing that happens here makes a good answer bad, or hides a file that is out already.
+/// was: nothing that happens here hides a file that is out already. What is beyond `scratchBytes` is not begun with.
 pub async fn all(stages: &[Stage], copies: &[OwnedFd], shape: &Shape) -> Vec<Artifact> {
     let folder = shape.folder.clone();
     let dropped = |why: &str| {
         let why = Why { text: why.to_owned(), failed: true };
-        stages.iter().map(|stage| dropped(shown(&stage.folder, &folder), &why)).collect()
+        stages.iter().map(|stage| dropped(shown(&stage.folder, &folder), 0, &why)).collect()
     };
     let pairs = stages.iter().zip(copies).map(|(stage, copy)| Ok((stage.clone(), copy.try_clone()?)));
     let Ok(pairs) = pairs.collect::<std::io::Result<Vec<_>>>() else {
         return dropped("the host has no descriptors left");
     };
-    let most = (shape.limits.get(Limit::FileBytes), shape.limits.get(Limit::ScratchBytes));
+    let (most, most_bytes) = (shape.limits.get(Limit::FileBytes), shape.limits.get(Limit::ScratchBytes));
     let own = folder.clone();
     // File work: not on the threads that other calls wait on.
     let done = tokio::task::spawn_blocking(move || {
-        let mut artifacts = Vec::new();
+        let mut artifacts = too_much(&pairs, &own, most_bytes);
+        if !artifacts.is_empty() {
+            return artifacts;
+        }
         for (stage, copy) in &pairs {
             if let Err(why) = one(stage, copy, &own, most, &mut artifacts) {
-                artifacts.push(self::dropped(shown(&stage.folder, &own), &why));
+                artifacts.push(self::dropped(shown(&stage.folder, &own), 0, &why));
             }
         }
         artifacts
@@ -56,29 +59,51 @@ fn shown<'a>(folder: &'a Path, own: &Path) -> &'a Path {
     folder.strip_prefix(own).unwrap_or(folder)
 }
 
-fn dropped(path: &Path, why: &Why) -> Artifact {
-    let path = path.display().to_string();
-    Artifact { path, bytes: 0, published: false, dropped_because: Some(why.text.clone()), failed: why.failed }
+fn dropped(path: &Path, bytes: u64, why: &Why) -> Artifact {
+    let (path, because) = (path.display().to_string(), Some(why.text.clone()));
+    Artifact { path, bytes, published: false, dropped_because: because, failed: why.failed, over: None }
 }
 
-/// Why nothing of a folder is published. Holes count as bytes: outside they may not stay holes.
-fn too_much(copy: &OwnedFd, names: &[CString], most: u64) -> Option<String> {
-    if names.len() > MOST_FILES {
-        return Some(format!("it holds more than {MOST_FILES} files"));
+/// What is in a copy, at most one name more than may be.
+fn names(copy: &OwnedFd) -> Result<Vec<CString>, Errno> {
+    // With a place of its own in the listing, so that it can be read again.
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    let mut listing = nix::dir::Dir::from_fd(openat(copy, c".", flags, Mode::empty())?)?;
+    let entries = listing.iter().flatten().map(|e| e.file_name().to_owned());
+    let mut names: Vec<CString> =
+        entries.filter(|n| !matches!(n.to_bytes(), b"." | b"..")).take(MOST_FILES + 1).collect();
+    names.sort();
+    Ok(names)
+}
+
+/// Of a regular file.
+fn size(copy: &OwnedFd, name: &CStr) -> u64 {
+    let stat = fstatat(copy, name, nix::fcntl::AtFlags::AT_SYMLINK_NOFOLLOW);
+    let regular = stat.ok().filter(|stat| stat.st_mode & SFlag::S_IFMT.bits() == SFlag::S_IFREG.bits());
+    regular.map_or(0, |stat| u64::try_from(stat.st_size).unwrap_or(0))
+}
+
+/// All the staged folders of a call, where their files have more bytes than it may. Nothing of them is published: half a
+/// result would look like a whole one. Holes count: outside they may not stay holes.
+fn too_much(pairs: &[(Stage, OwnedFd)], own: &Path, most: u64) -> Vec<Artifact> {
+    let bytes = |copy: &OwnedFd| -> u64 {
+        let sizes = names(copy).unwrap_or_default();
+        sizes.iter().fold(0, |sum, name| sum.saturating_add(size(copy, name)))
+    };
+    let sums: Vec<u64> = pairs.iter().map(|(_, copy)| bytes(copy)).collect();
+    let all = sums.iter().fold(0u64, |sum, bytes| sum.saturating_add(*bytes));
+    if all <= most {
+        return Vec::new();
     }
-    let flags = nix::fcntl::AtFlags::AT_SYMLINK_NOFOLLOW;
-    let sizes = names.iter().flat_map(|name| fstatat(copy, name.as_c_str(), flags));
-    let bytes = sizes.fold(0u64, |sum, stat| sum.saturating_add(u64::try_from(stat.st_size).unwrap_or(0)));
-    (bytes > most).then(|| format!("its files have {bytes} bytes, scratchBytes allows {most}"))
+    let why = Why::from(format!("the files to publish have {all} bytes, scratchBytes allows {most}"));
+    let told = pairs.iter().zip(sums).map(|((stage, _), bytes)| Artifact {
+        over: Some(Limit::ScratchBytes),
+        ..dropped(shown(&stage.folder, own), bytes, &why)
+    });
+    told.collect()
 }
 
-fn one(
-    stage: &Stage,
-    copy: &OwnedFd,
-    own: &Path,
-    (most, most_bytes): (u64, u64),
-    out: &mut Vec<Artifact>,
-) -> Result<(), Why> {
+fn one(stage: &Stage, copy: &OwnedFd, own: &Path, most: u64, out: &mut Vec<Artifact>) -> Result<(), Why> {
     let wrong = |e: Errno| Why { text: e.desc().to_owned(), failed: true };
     let to = grants::open(&stage.folder, OFlag::O_RDONLY | OFlag::O_DIRECTORY).map_err(|e| match e {
         Errno::ELOOP | Errno::ENOENT | Errno::ENOTDIR => REPLACED.to_owned().into(),
@@ -90,20 +115,16 @@ fn one(
     }
     sweep(&to, stat.st_uid, ABANDONED);
     let shown = shown(&stage.folder, own);
-    let listing = copy.try_clone().map_err(|e| Why { text: e.to_string(), failed: true })?;
-    let mut listing = nix::dir::Dir::from_fd(listing).map_err(wrong)?;
-    let entries = listing.iter().flatten().map(|e| e.file_name().to_owned());
-    let mut names: Vec<CString> =
-        entries.filter(|n| !matches!(n.to_bytes(), b"." | b"..")).take(MOST_FILES + 1).collect();
-    names.sort();
-    if let Some(why) = too_much(copy, &names, most_bytes) {
-        // All or nothing: half a result would look like a whole one.
-        return Err(why.into());
+    let names = names(copy).map_err(wrong)?;
+    if names.len() > MOST_FILES {
+        // All or nothing, as with too many bytes.
+        return Err(format!("it holds more than {MOST_FILES} files").into());
     }
     for name in names {
         // A name that does not print is dropped below; its words here print.
         let path = manifest::text::printable(&shown.join(name.to_string_lossy().as_ref()).to_string_lossy());
-        let mut artifact = Artifact { path, bytes: 0, published: false, dropped_because: None, failed: false };
+        let bytes = size(copy, &name);
+        let mut artifact = Artifact { path, bytes, published: false, dropped_because: None, failed: false, over: None };
         match file(copy, &to, &name, &stage.names, most, (stat.st_uid, stat.st_gid)) {
             Ok(Some(bytes)) => (artifact.bytes, artifact.published) = (bytes, true),
             Ok(None) => continue,

@@ -84,7 +84,7 @@ async fn a_launcher_that_does_not_come_up_is_killed() {
     let confinement = Confinement { shape: shape().into(), per_call };
     let (events, _kept) = tokio::sync::mpsc::unbounded_channel();
     let started = Instant::now();
-    let fault = scripts.one(&confinement, b"{}", started, &events).await.expect_err("too late");
+    let fault = scripts.one(None, &confinement, b"{}", started, &events).await.expect_err("too late");
     assert!(started.elapsed() < Duration::from_millis(1200), "{:?}", started.elapsed());
     assert_eq!((fault.kind, fault.retryable), (Kind::TimeoutError, true));
     assert!(fault.message.contains("walls of the tool are still being raised"), "{}", fault.message);

@@ -203,6 +203,7 @@ impl Wasm {
                     clock.prepare("the worker of the tool is still being started", opening).await?
                 }
             };
+            context.opens(shape)?;
             let started = Instant::now();
             match session.call(&input, clock.left()).await {
                 // It died while idle and the call never began: start a fresh one.
@@ -218,7 +219,7 @@ impl Wasm {
         }
         let staged = shape.grants.iter().any(|g| matches!(g.opening, policy::Opening::Staged { .. }));
         if staged && matches!(outcome.ending, Ending::Answered(_)) {
-            outcome.artifacts = session.publish().await?;
+            outcome.published(session.publish().await?, &shape.limits);
         } else if reusable && fit {
             self.idle.put((shape.clone(), prepared.key), session);
         }

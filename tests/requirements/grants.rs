@@ -1,0 +1,172 @@
+//! P2, P3, P29: a grant that is said to be effective works, and one that cannot says the true reason.
+
+use super::{as_everyone, call, cli, fits, has, tool};
+use crate::escapes::{PYTHON, Playground, Who, finish, is_root};
+use serde_json::json;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+const READS: &str = "import json, sys\nfrom pathlib import Path\n\
+    print(json.dumps([Path(p).read_text().strip() for p in json.load(sys.stdin).get('paths', [])]))\n";
+
+/// A tool that reads these, under a policy that allows just them.
+fn reader(playground: &Playground, name: &str, read: &[&str], more: &str) {
+    let asks = json!({"securityContext": {"fileAccess": {"allowRead": read}},
+        "parameters": {"type": "object", "properties": {"paths": {"type": "array", "items": {"type": "string"}}}}});
+    tool(playground, &format!("req:{name}"), "python", &format!("{name}/main.py"), READS, asks);
+    let rules: Vec<_> = read.iter().map(|path| format!("{{ path = \"{path}\", why = \"t\" }}")).collect();
+    let rest = format!("[files]\nread = [{}]\n{more}", rules.join(", "));
+    playground.policy(name, &format!("req:{name}"), &rest);
+}
+
+/// The interpreter and its libraries are shown at their own places, also where a grant shows them already.
+#[test]
+fn a_grant_may_hold_the_interpreter_itself() {
+    if !has("python", 1) {
+        return;
+    }
+    as_everyone("a grant over an interpreter", |who| {
+        for below in ["/var/tmp", "/tmp"] {
+            let playground = Playground::new(who, below);
+            let venv = playground.path("venv");
+            let mut make = playground.outside(PYTHON);
+            make.args(["-I", "-m", "venv", "--without-pip"]).arg(&venv);
+            playground.settle();
+            if finish(make, b"").code != Some(0) {
+                return crate::escapes::skipped(1, "this Python cannot make virtual environments");
+            }
+            fs::write(venv.join("note.txt"), "seen\n").unwrap();
+            let named =
+                format!("[runtimes]\npython = {{ path = \"{}\", why = \"t\" }}\n", venv.join("bin/python").display());
+            reader(&playground, "own", &[&format!("{}/**", venv.display())], &named);
+            playground.settle();
+            let input = json!({"paths": [venv.join("note.txt")]}).to_string();
+            fits(r#"ok ["seen"]"#, &call(&playground, "req:own", &input))
+                .unwrap_or_else(|why| panic!("{who:?} {below}: {why}"));
+        }
+    });
+}
+
+/// Where `check` and `audit` say that a call is refused, it is, with the same reason.
+#[test]
+fn what_cannot_be_granted_says_why() {
+    if !has("python", 1) {
+        return;
+    }
+    as_everyone("grants that cannot be", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        let real = playground.path("real");
+        fs::create_dir(&real).unwrap();
+        fs::write(real.join("a"), "a\n").unwrap();
+        symlink(&real, playground.path("link")).unwrap();
+        let link = format!("{}/**", playground.path("link").display());
+        for (name, read) in [("passwd", "/etc/passwd"), ("hosts", "/etc/hosts"), ("etc", "/etc/**")] {
+            reader(&playground, name, &[read], "");
+        }
+        reader(&playground, "link", &[&link], "");
+        reader(&playground, "folder", &[&real.display().to_string()], "");
+        reader(&playground, "hostname", &["/usr/lib/os-release"], "");
+        playground.settle();
+        for name in ["passwd", "hosts", "etc"] {
+            let ended = call(&playground, &format!("req:{name}"), "{}");
+            fits("SecurityError: every call has its own /etc/", &ended)
+                .unwrap_or_else(|why| panic!("{who:?} {name}: {why}"));
+            let audit = cli(&playground, &["audit", &format!("req:{name}")]).text();
+            assert!(audit.contains("every call has its own /etc/"), "{name}: {audit}");
+        }
+        fits("SecurityError: is a symbolic link", &call(&playground, "req:link", "{}")).unwrap();
+        fits("SecurityError: is a folder; for the folder", &call(&playground, "req:folder", "{}")).unwrap();
+        // The control: a file of the system that is not made up.
+        fits("ok []", &call(&playground, "req:hostname", "{}")).unwrap();
+    });
+}
+
+/// The mounts of the machine lie beside it, and are no part of it.
+#[test]
+fn a_single_file_below_the_root_can_be_granted() {
+    if !has("python", 1) || !is_root() {
+        return crate::escapes::skipped(1, "only root can put a file there");
+    }
+    struct File(String);
+    impl Drop for File {
+        fn drop(&mut self) {
+            let _ = fs::remove_file(&self.0);
+        }
+    }
+    let playground = Playground::new(Who::Root, "/var/tmp");
+    let file = File(format!("/toolhost-test-{}.txt", std::process::id()));
+    fs::write(&file.0, "seen\n").unwrap();
+    reader(&playground, "top", &[&file.0], "");
+    playground.settle();
+    let input = json!({"paths": [&file.0]}).to_string();
+    fits(r#"ok ["seen"]"#, &call(&playground, "req:top", &input)).unwrap();
+    // The control: the folder itself is still never granted.
+    reader(&playground, "all", &["/bin/../etc"], "");
+    assert_ne!(cli(&playground, &["check"]).code, Some(0));
+}
+
+/// A broken manifest speaks for the script that it names, and for no other beside it.
+#[test]
+fn a_broken_manifest_stops_only_what_it_names() {
+    if !has("python", 1) {
+        return;
+    }
+    as_everyone("a broken manifest", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        let folder = playground.path("user_scripts/d");
+        fs::create_dir(&folder).unwrap();
+        for name in ["id", "named"] {
+            fs::write(folder.join(format!("{name}.py")), "print('{}')\n").unwrap();
+        }
+        let broken = |script: &str| json!({"toolId": "x:evil", "handler": {"scriptPath": script}}).to_string();
+        for (text, id, named, when) in [
+            (broken("d/named.py"), true, false, "it names one that is there"),
+            (broken("named.py"), true, false, "by a path beside it"),
+            (broken("d/gone.py"), true, true, "it names one that is gone"),
+            (broken("../d/named.py"), false, false, "by a path that cannot be used"),
+            ("{".to_owned(), false, false, "it cannot be read"),
+        ] {
+            fs::write(folder.join("evil.tool.json"), text).unwrap();
+            playground.settle();
+            for (name, runs) in [("id", id), ("named", named)] {
+                let input = json!({"scriptPath": format!("d/{name}.py")}).to_string();
+                let wanted = if runs { "ok" } else { "SecurityError: a tool that is not loaded speaks for it" };
+                let ended = call(&playground, "core:execute-python-script", &input);
+                fits(wanted, &ended).unwrap_or_else(|why| panic!("{who:?}: {when}: {name}: {why}"));
+            }
+        }
+    });
+}
+
+/// What a call never got is not kept as written.
+#[test]
+fn a_refused_call_leaves_nothing_in_the_ledger() {
+    if !has("python", 1) {
+        return;
+    }
+    as_everyone("the ledger", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        let writes = |name: &str, path: &Path| {
+            let pattern = format!("{}/**", path.display());
+            let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["self"], "allowWrite": [pattern]}}});
+            tool(&playground, &format!("req:{name}"), "python", &format!("{name}/main.py"), "print(1)\n", asks);
+            let rule = format!("[files]\nwrite = [{{ path = \"{pattern}\", why = \"t\" }}]\n");
+            playground.policy(name, &format!("req:{name}"), &rule);
+        };
+        let (good, bad) = (playground.path("good"), playground.path("bad"));
+        fs::create_dir_all(&good).unwrap();
+        fs::create_dir_all(bad.join("node_modules")).unwrap();
+        writes("good", &good);
+        writes("locks", Path::new("/run/toolhost"));
+        writes("bad", &bad);
+        playground.settle();
+        fits("SecurityError", &call(&playground, "req:bad", "{}")).unwrap();
+        // Nor are the locks of the ids that tools get.
+        fits("SecurityError: /run/toolhost/ids", &call(&playground, "req:locks", "{}")).unwrap();
+        fits("ok", &call(&playground, "req:good", "{}")).unwrap();
+        let ledger = fs::read_to_string(playground.path("state/written.jsonl")).unwrap();
+        assert!(ledger.contains(&good.display().to_string()), "the control: {who:?}: {ledger}");
+        assert!(!ledger.contains(&bad.display().to_string()), "{who:?}: {ledger}");
+    });
+}

@@ -243,7 +243,8 @@ impl Playground {
 
     /// Part of every name that a probe makes in folders which all share.
     pub fn mark(&self) -> String {
-        format!("{}-{}", std::process::id(), self.who.name())
+        let own = self.base.file_name().unwrap_or_default().to_string_lossy();
+        format!("{}-{}", self.who.name(), own)
     }
 
     pub fn path(&self, name: &str) -> PathBuf {

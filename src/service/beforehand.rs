@@ -68,7 +68,11 @@ pub fn fault(tool: &registry::Tool, decision: &policy::Decision, runs: Result<()
 /// Loaded, but lacking something here (Q9).
 pub(super) fn unavailable(tool: &registry::Tool, needs: &[Need]) -> Fault {
     let message = format!("Tool {} is not available in this host: it needs {}.", tool.manifest.id, needs.join("; "));
-    Fault::new(Kind::CapabilityError, message)
+    let fault = Fault::new(Kind::CapabilityError, message);
+    match needs.iter().any(|need| need.pointer == "/handler/language") {
+        true => fault.person("`toolhost doctor` shows which runtimes were found, and why others were passed over"),
+        false => fault,
+    }
 }
 
 /// What runs inside the host has no shape, and is not refused for that.

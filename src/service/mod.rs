@@ -26,7 +26,7 @@ mod trace;
 
 pub use arguments::Arguments;
 pub use contract::{ToolServiceError, ToolServiceRequest, ToolServiceResponse};
-pub use guard::{RUNNING, Turn};
+pub use guard::{RUNNING, Turn, WAITING};
 pub use report::{Digests, Report};
 pub use standing::Rules;
 

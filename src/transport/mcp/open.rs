@@ -11,8 +11,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Calls that may be open, running or waiting: reading goes on when one of them is answered.
-const CALLS: usize = 4 * service::RUNNING;
+/// Calls that may be open, running or waiting, and some that are being refused: beyond, reading goes on when one of
+/// them is answered.
+const CALLS: usize = service::RUNNING + service::WAITING + OTHERS;
 /// Other requests: a list is long, and waits in memory for a client that does not read.
 const OTHERS: usize = 16;
 

@@ -10,6 +10,8 @@ use crate::registry;
 use crate::service::Service;
 use crate::service::runlog::Level;
 use crate::transport::mcp;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use std::os::fd::AsFd;
 use std::process::ExitCode;
 use std::sync::Arc;
 use tokio::signal::unix::{SignalKind, signal};
@@ -37,7 +39,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     let ended = runtime.block_on(async {
         let service = host::service(settings)?;
         let stop = CancellationToken::new();
-        let serving = mcp::serve(service.clone(), user, tokio::io::stdin(), tokio::io::stdout(), stop.clone());
+        let serving = mcp::serve(service.clone(), user, tokio::io::stdin(), tokio::io::stdout(), stop.clone(), hung_up);
         tokio::pin!(serving);
         tokio::select! {
             ended = &mut serving => ended.map(|()| Exit::Ok.into()).map_err(|words| Refusal::new(Exit::Host, words).into()),
@@ -52,6 +54,20 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     // A thread may still wait for standard input; nothing of a call is left.
     runtime.shutdown_background();
     ended
+}
+
+/// Which end of ours the client has closed: `poll(2)` says so of pipes and sockets, also where unread bytes wait.
+fn hung_up() -> mcp::HungUp {
+    let (input, output) = (std::io::stdin(), std::io::stdout());
+    let shut = PollFlags::from_bits_retain(nix::libc::POLLRDHUP);
+    let mut ends = [PollFd::new(input.as_fd(), shut), PollFd::new(output.as_fd(), PollFlags::empty())];
+    if poll(&mut ends, PollTimeout::ZERO).is_err() {
+        return mcp::HungUp::default();
+    }
+    let gone = PollFlags::POLLHUP | PollFlags::POLLERR | PollFlags::POLLNVAL;
+    // nix has no word for POLLRDHUP: where that is seen there are no flags it could tell.
+    let is_gone = |end: &PollFd| end.revents().is_none_or(|seen| seen.intersects(gone));
+    mcp::HungUp { input: is_gone(&ends[0]), output: is_gone(&ends[1]) }
 }
 
 /// Keeps what tools need ready ahead of their calls, and reads tools and policies anew at each HUP. Ends only where

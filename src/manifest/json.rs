@@ -103,6 +103,8 @@ fn line_and_column(text: &str, offset: usize) -> (usize, usize) {
     (line, before.get(start..).unwrap_or_default().chars().count() + 1)
 }
 
+/// Names by which serde_json hands itself values of other kinds (raw text, long numbers).
+const PRIVATE: &str = "$serde_json::private::";
 /// Two readers would take two different members: that is how a check is got around.
 const TWICE: &str = "this member name stands twice in one object: keep one";
 
@@ -298,6 +300,11 @@ impl<'a> Parser<'a> {
             Some(_) => return Err(self.fail(start, "a member name in double quotes is needed here")),
         }
         let key = self.string()?;
+        if key.starts_with(PRIVATE) {
+            return Err(
+                self.fail(start, "this member name is taken: serde_json would read its value as something else")
+            );
+        }
         if let Some(copy) = &mut self.copy {
             text::quote(&key, copy);
             copy.push(':');

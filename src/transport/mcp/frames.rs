@@ -17,7 +17,7 @@ use serde_json::{Map, Serializer, Value};
 use std::borrow::Cow;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::sync::{Mutex, mpsc};
@@ -25,12 +25,14 @@ use tokio_util::sync::CancellationToken;
 
 /// Longest line that is read, bytes.
 const LONGEST: usize = 8 * 1024 * 1024;
-/// Most memory that a message may take as a tree, the arguments of a call left out.
-const LARGEST: usize = 2 * 1024 * 1024;
+/// Most memory that a message may take as a tree, the arguments of a call left out: many may be open.
+const LARGEST: usize = 64 * 1024;
+/// What is written at once: small enough that a slow reader is seen to read.
+const PIECE: usize = 16 * 1024;
 /// Messages that wait to be handled.
 const AHEAD: usize = 4;
 /// How long calls may still finish after the client closed its end: enough for `printf … | toolhost serve`.
-const GRACE: Duration = Duration::from_millis(500);
+pub const GRACE: Duration = Duration::from_millis(500);
 
 type Writer = Box<dyn AsyncWrite + Send + Unpin>;
 
@@ -38,7 +40,7 @@ type Writer = Box<dyn AsyncWrite + Send + Unpin>;
 #[derive(Clone)]
 struct Output {
     to: Arc<Mutex<Option<Writer>>>,
-    /// Pieces written so far.
+    /// Bytes written so far.
     written: Arc<AtomicUsize>,
     closing: CancellationToken,
 }
@@ -48,6 +50,7 @@ pub struct Frames {
     messages: mpsc::Receiver<RxJsonRpcMessage<RoleServer>>,
     output: Output,
     open: Open,
+    standing: Arc<AtomicBool>,
 }
 
 impl Frames {
@@ -60,11 +63,11 @@ impl Frames {
         let to: Writer = Box::new(output);
         let output = Output { to: Arc::new(Mutex::new(Some(to))), written: Arc::default(), closing };
         let (sender, messages) = mpsc::channel(AHEAD);
-        let frames = Frames { messages, output: output.clone(), open: Open::default() };
-        let open = frames.open();
+        let frames = Frames { messages, output: output.clone(), open: Open::default(), standing: Arc::default() };
+        let (open, standing) = (frames.open(), frames.standing());
         tokio::spawn(async move {
             tokio::select! {
-                () = read(BufReader::new(input), &sender, &output, &open) => {}
+                () = read(BufReader::new(input), &sender, &output, &open, &standing) => {}
                 () = output.closing.cancelled() => return,
             }
             drop(sender);
@@ -77,6 +80,11 @@ impl Frames {
     /// The requests that are open.
     pub fn open(&self) -> Open {
         self.open.clone()
+    }
+
+    /// True while nothing is read, since too much is not answered yet: its end is not seen then.
+    pub fn standing(&self) -> Arc<AtomicBool> {
+        self.standing.clone()
     }
 
     /// Grows as long as the client reads.
@@ -163,24 +171,29 @@ impl Output {
 
     async fn parts(&self, line: Line, to: &mut Writer) -> io::Result<()> {
         match line {
-            Line::Made(bytes) => {
-                to.write_all(&bytes).await?;
-                self.written.fetch_add(1, Ordering::Relaxed);
-            }
+            Line::Made(bytes) => self.bytes(&bytes, to).await?,
             Line::ToMake(message) => {
                 let (sender, mut pieces) = mpsc::channel(1);
                 let made = tokio::task::spawn_blocking(move || {
-                    let mut to = io::BufWriter::with_capacity(LARGE_TEXT_BYTES, Pieces(sender));
+                    let mut to = io::BufWriter::with_capacity(PIECE, Pieces(sender));
                     self::line(&message, &mut to).and_then(|()| io::Write::flush(&mut to))
                 });
                 while let Some(piece) = pieces.recv().await {
-                    to.write_all(&piece).await?;
-                    self.written.fetch_add(1, Ordering::Relaxed);
+                    self.bytes(&piece, to).await?;
                 }
                 made.await??;
             }
         }
         to.flush().await
+    }
+
+    async fn bytes(&self, bytes: &[u8], to: &mut Writer) -> io::Result<()> {
+        for part in bytes.chunks(PIECE) {
+            to.write_all(part).await?;
+            to.flush().await?;
+            self.written.fetch_add(part.len(), Ordering::Relaxed);
+        }
+        Ok(())
     }
 }
 
@@ -202,6 +215,7 @@ async fn read<R: AsyncRead + Unpin>(
     messages: &mpsc::Sender<RxJsonRpcMessage<RoleServer>>,
     output: &Output,
     open: &Open,
+    standing: &AtomicBool,
 ) {
     let mut line = Vec::new();
     let mut begun = false;
@@ -214,9 +228,10 @@ async fn read<R: AsyncRead + Unpin>(
             }
             Ok(None) | Err(_) => return,
         };
+        standing.store(true, Ordering::Relaxed);
         let message = match received {
             Ok(Some(received)) => opened(open, received).await,
-            Ok(None) => continue,
+            Ok(None) => Ok(None),
             Err(refusal) => Err(refusal),
         };
         match message {
@@ -236,6 +251,7 @@ async fn read<R: AsyncRead + Unpin>(
                 }
             }
         }
+        standing.store(false, Ordering::Relaxed);
     }
 }
 
@@ -305,14 +321,14 @@ struct Received {
 
 /// One line as a message; nothing for what needs no answer; an error to send back.
 fn message(line: &[u8]) -> Result<Option<Received>, Refusal> {
-    let line = line.trim_ascii();
+    let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line).trim_ascii();
     if line.is_empty() {
         return Ok(None);
     }
     let unreadable = |why: &str, id| refusal(ErrorCode::PARSE_ERROR, &format!("Not one JSON document: {why}"), id);
     let invalid = |words: &str, id| refusal(ErrorCode::INVALID_REQUEST, words, id);
-    let text = std::str::from_utf8(line).map_err(|_| unreadable("it is not UTF-8", None))?;
     let id = id_of(line);
+    let text = std::str::from_utf8(line).map_err(|_| unreadable("it is not UTF-8", id.clone()))?;
     let (rest, arguments) = parted(text);
     let whole = json::compact(rest.as_bytes()).map_err(|problem| unreadable(&problem.message, id.clone()))?;
     let value = whole.tree(LARGEST).map_err(|_| invalid("The message holds too many values.", id))?;
@@ -336,13 +352,17 @@ fn message(line: &[u8]) -> Result<Option<Received>, Refusal> {
 /// Whose message it is: mostly that can be told also where the line is broken elsewhere.
 fn id_of(line: &[u8]) -> Option<RequestId> {
     let text = line.utf8_chunks().next()?.valid();
-    serde_json::from_str(json::member(text, "/id")?).ok()
+    let id = json::member(text, "/id")?;
+    // A number at the very end may be the first part of another.
+    let whole = id.as_ptr() as usize + id.len() < text.as_ptr() as usize + text.len();
+    whole.then(|| serde_json::from_str(id).ok())?
 }
 
 /// A call without its arguments, and the arguments as they stand there: what is wrong with them is for the road to
 /// say, and to record. Whoever reads the whole line strictly reads these two strictly.
 fn parted(text: &str) -> (Cow<'_, str>, Option<String>) {
-    let call = json::member(text, "/method") == Some("\"tools/call\"");
+    let method = json::member(text, "/method").and_then(|method| serde_json::from_str::<String>(method).ok());
+    let call = method.as_deref() == Some("tools/call");
     let arguments = json::member(text, "/params/arguments").filter(|arguments| call && arguments.starts_with('{'));
     let Some(arguments) = arguments else { return (text.into(), None) };
     let at = arguments.as_ptr() as usize - text.as_ptr() as usize;
@@ -389,6 +409,21 @@ mod tests {
             let answer = refused(bad);
             assert!(answer.contains("-32700") && answer.contains("\"id\":1"), "{answer}");
         }
+        let echoed = |line: &str| message(line.as_bytes()).unwrap().unwrap().arguments;
+        for same in [
+            good.replace("tools/call", "tools\\/call"),
+            good.replace("tools/call", "\\u0074ools/call"),
+            good.replace("arguments", "\\u0061rguments"),
+            format!("\u{feff}{good}"),
+        ] {
+            assert_eq!(echoed(&same).as_deref(), Some(r#"{"x":1}"#), "another spelling of the same: {same}");
+        }
+        let private = r#""_meta":{"x":{"$serde_json::private::RawValue":"[[],[],[]]"}},"name""#;
+        assert!(refused(&good.replace("\"name\"", private)).contains("-32700"), "text that would become a tree");
+        let mut half = good.replace("\"id\":1,", "").replace("}}}", "}},\"id\":12").into_bytes();
+        assert_eq!(id_of(&half), None, "perhaps not all of it");
+        half.extend_from_slice(b" ,\xff}");
+        assert_eq!(id_of(&half), Some(RequestId::Number(12)));
         for id in ["null", "1.5", "true", "{}"] {
             assert!(refused(&good.replace("\"id\":1", &format!("\"id\":{id}"))).contains("-32600"), "{id}");
         }

@@ -19,7 +19,7 @@ use rmcp::service::{QuitReason, RequestContext, RoleServer};
 use rmcp::{ServerHandler, ServiceExt};
 use serde_json::Value;
 use service::{Arguments, CallRequest, Service};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -29,14 +29,27 @@ use tokio_util::sync::CancellationToken;
 const PAGE: usize = 200;
 /// How long we wait for the protocol to end after a signal.
 const FAREWELL: Duration = Duration::from_secs(1);
+/// How long a client that closed its end may stop to read what it is answered.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// How often it is looked whether the client is still there.
+const LOOK: Duration = Duration::from_millis(250);
 
-/// Serves until the client closes its end or `stop` is cancelled. Calls that still run are killed.
+/// Which of its ends the client has closed, as far as that can be told without reading.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct HungUp {
+    pub input: bool,
+    pub output: bool,
+}
+
+/// Serves until the client closes its end or `stop` is cancelled. Calls that still run are killed. `hung_up` is asked
+/// now and then, since the end of input is only met when what comes before it is read.
 pub async fn serve<R, W>(
     service: Arc<Service>,
     user: String,
     input: R,
     output: W,
     stop: CancellationToken,
+    hung_up: impl Fn() -> HungUp + Send + 'static,
 ) -> Result<(), String>
 where
     R: AsyncRead + Send + Unpin + 'static,
@@ -44,6 +57,7 @@ where
 {
     let closing = stop.child_token();
     let frames = frames::Frames::new(input, output, closing.clone());
+    let _watches = AbortOnDrop(tokio::spawn(watch(hung_up, frames.standing(), closing.clone())));
     let written = frames.written();
     let face = Face { service, user, closing: closing.clone(), offered: Mutex::default(), open: frames.open() };
     let running = tokio::select! {
@@ -68,14 +82,36 @@ where
         () = closing.cancelled() => loop {
             // The client closed its end. Answers that it still reads are written; for one that does not read nobody waits.
             let before = written.load(Ordering::Relaxed);
-            match tokio::time::timeout(FAREWELL, &mut ended).await {
+            match tokio::time::timeout(PATIENCE, &mut ended).await {
                 Ok(ended) => break ended,
-                Err(_) if written.load(Ordering::Relaxed) == before => break Ok(QuitReason::Closed),
+                Err(_) if written.load(Ordering::Relaxed) == before => {
+                    return Err("the client closed its end and left an answer unread".to_owned());
+                }
                 Err(_) => {}
             }
         },
     };
     ended.map(|_| ()).map_err(|error| error.to_string())
+}
+
+struct AbortOnDrop(tokio::task::JoinHandle<()>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Ends the connection where its end is not met by reading: nobody can be answered, or nothing is read at present.
+async fn watch(hung_up: impl Fn() -> HungUp, standing: Arc<AtomicBool>, closing: CancellationToken) {
+    loop {
+        tokio::time::sleep(LOOK).await;
+        let HungUp { input, output } = hung_up();
+        if output || (input && standing.load(Ordering::Relaxed)) {
+            tokio::time::sleep(if output { Duration::ZERO } else { frames::GRACE }).await;
+            return closing.cancel();
+        }
+    }
 }
 
 /// What is offered of one snapshot.
@@ -183,13 +219,18 @@ impl ServerHandler for Face {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
+        // What was not cut out of the line stands in the message: never is a call begun with what nobody sent.
+        let arguments = match self.open.arguments(&context.id) {
+            Some(text) => Arguments::Text(text),
+            None => Arguments::Value(Value::Object(request.arguments.unwrap_or_default())),
+        };
         let offered = self.offered();
         let Some(id) = offered.names.id(&request.name) else { return Err(self.unknown(&request.name, &offered)) };
         let call = self.service.call_to_deliver(CallRequest {
             id: None,
             user: self.user.clone(),
             tool: id.to_owned(),
-            arguments: Arguments::Text(self.open.arguments(&context.id).unwrap_or_default()),
+            arguments,
             timeout_ms: None,
         });
         // rmcp only sets a token; dropping the future is what cancels, kills, reaps and records.
@@ -210,8 +251,9 @@ impl ServerHandler for Face {
     async fn on_custom_request(
         &self,
         request: CustomRequest,
-        _: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<CustomResult, ErrorData> {
+        self.open.arguments(&context.id);
         let CustomRequest { method, params, .. } = request;
         let words = match method.as_str() {
             "tools/call" => malformed(params.as_ref()),

@@ -23,6 +23,7 @@ pub struct Exchange {
     pub client: RequestId,
     /// The arguments of a call, as text.
     arguments: Option<String>,
+    cancelled: bool,
     pub answer: Option<Answer>,
     /// Given back when the answer is written.
     pub place: OwnedSemaphorePermit,
@@ -76,18 +77,27 @@ impl Open {
         requests.last += 1;
         let ours = RequestId::Number(requests.last);
         requests.ours.insert(client.clone(), ours.clone());
-        requests.open.insert(ours.clone(), Exchange { client: client.clone(), arguments, answer: None, place });
+        requests.open.insert(
+            ours.clone(),
+            Exchange { client: client.clone(), arguments, cancelled: false, answer: None, place },
+        );
         Some(ours)
     }
 
-    /// The arguments of a call, once.
+    /// The arguments of a call, once. Also of one that was cancelled on its way: its record tells what was asked for.
     pub fn arguments(&self, ours: &RequestId) -> Option<String> {
-        self.requests().open.get_mut(ours)?.arguments.take()
+        let mut requests = self.requests();
+        let exchange = requests.open.get_mut(ours)?;
+        let arguments = exchange.arguments.take();
+        if exchange.cancelled {
+            requests.open.remove(ours);
+        }
+        arguments
     }
 
     /// Keeps the content of an answer until the answer is sent; one that was cancelled meanwhile is not sent.
     pub fn answered(&self, ours: &RequestId, answer: Answer) {
-        if let Some(exchange) = self.requests().open.get_mut(ours) {
+        if let Some(exchange) = self.requests().open.get_mut(ours).filter(|exchange| !exchange.cancelled) {
             exchange.answer = Some(answer);
         }
     }
@@ -95,7 +105,7 @@ impl Open {
     /// It is being answered. `None`: it was cancelled, and is not.
     pub fn end(&self, ours: &RequestId) -> Option<Exchange> {
         let mut requests = self.requests();
-        let exchange = requests.open.remove(ours)?;
+        let exchange = requests.open.remove(ours).filter(|exchange| !exchange.cancelled)?;
         requests.ours.remove(&exchange.client);
         Some(exchange)
     }
@@ -104,7 +114,11 @@ impl Open {
     pub fn cancel(&self, client: &RequestId) -> Option<RequestId> {
         let mut requests = self.requests();
         let ours = requests.ours.remove(client)?;
-        requests.open.remove(&ours);
+        match requests.open.get_mut(&ours) {
+            // Its handler has yet to take them.
+            Some(exchange) if exchange.arguments.is_some() => exchange.cancelled = true,
+            _ => drop(requests.open.remove(&ours)),
+        }
         Some(ours)
     }
 }

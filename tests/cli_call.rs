@@ -297,3 +297,43 @@ fn an_interrupt_while_input_is_awaited_is_an_outcome() {
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&report["success"], &report["error"]["type"]), (&Value::Bool(false), &Value::from("CancelledError")));
 }
+
+/// A client that asks for more than is read at present, and then leaves: its end of input stands behind all that.
+#[test]
+fn a_server_ends_with_its_client_also_while_it_reads_nothing() {
+    use std::io::{Read, Write};
+    let host = host();
+    let hello = r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}"#;
+    // More answers than a pipe holds, so that some cannot be written; the requests behind them still fit into theirs.
+    let long = "x".repeat(4000);
+    let asks: String =
+        (1..35).map(|n| format!("{{\"jsonrpc\":\"2.0\",\"id\":\"{n}{long}\",\"method\":\"ping\"}}\n")).collect();
+    let ready = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
+    for (both_ends, greeted) in [(false, true), (true, true), (false, false), (true, false)] {
+        let mut command = std::process::Command::new(assert_cmd::cargo::cargo_bin("toolhost"));
+        command.arg("--root").arg(host.folder.path()).args(["serve", "--stdio"]);
+        command.env("XDG_STATE_HOME", host.folder.path().join("state"));
+        let mut server = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut to = server.stdin.take().unwrap();
+        let mut from = server.stdout.take().unwrap();
+        writeln!(to, "{hello}").unwrap();
+        from.read_exact(&mut [0; 10]).unwrap();
+        if greeted {
+            writeln!(to, "{ready}").unwrap();
+        }
+        let asks = asks.clone();
+        let writer = std::thread::spawn(move || to.write_all(asks.as_bytes()).map(|()| to));
+        std::thread::sleep(Duration::from_secs(1));
+        assert!(writer.is_finished(), "all is sent");
+        let to = writer.join().unwrap().unwrap();
+        assert!(server.try_wait().unwrap().is_none(), "the control: it waits for its client");
+        drop(to);
+        let kept = if both_ends { None } else { Some(from) };
+        let started = Instant::now();
+        while server.try_wait().unwrap().is_none() {
+            assert!(started.elapsed() < Duration::from_secs(20), "both ends closed: {both_ends}, greeted: {greeted}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        drop(kept);
+    }
+}

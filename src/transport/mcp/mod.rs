@@ -68,7 +68,8 @@ where
             Err(rmcp::service::ServerInitializeError::ConnectionClosed(_)) => return Ok(()),
             Err(error) => return Err(error.to_string()),
         },
-        () = stop.cancelled() => return Ok(()),
+        // Also `stop`. A client that leaves within its greeting, and does not read, has asked for nothing yet.
+        () = closing.cancelled() => return Ok(()),
     };
     let rmcp_stops = running.cancellation_token();
     let mut ended = std::pin::pin!(running.waiting());

@@ -58,9 +58,7 @@ pub fn resolve(shape: &Shape, script: bool) -> Result<Resolved, Fault> {
                 insert(&mut mounts, mount(path, grant.access, &folder));
             }
             Opening::Snapshot { folder, names } => {
-                for (path, stat) in matching(folder, names, &grant.asked)? {
-                    // Each file is bound alone, so mounts beside it open nothing.
-                    no_mount(&path, &points)?;
+                for (path, stat) in snapshot(folder, names, grant, &points)? {
                     insert(&mut mounts, mount(&path, Access::Read, &stat));
                 }
             }
@@ -109,9 +107,7 @@ pub fn foresee(shape: &Shape) -> Result<(), (Fault, &Grant)> {
             if grant.access == Access::Write { check_writable(path, code_beside(path, shape)) } else { Ok(()) }
         }
         Opening::Live { .. } => Ok(()),
-        Opening::Snapshot { folder, names } => {
-            check_mounts(folder, &points).and_then(|()| matching(folder, names, &grant.asked).map(drop))
-        }
+        Opening::Snapshot { folder, names } => snapshot(folder, names, grant, &points).map(drop),
         Opening::Staged { folder, .. } => folder_now(folder, grant, shape).and_then(|_| check_mounts(folder, &points)),
     };
     shape.grants.iter().try_for_each(|grant| look_at(grant).map_err(|fault| (fault, grant)))
@@ -256,6 +252,13 @@ fn make(path: &Path, own: &Path) -> Result<(), Fault> {
 pub fn opens(folder: &Path, names: &str, uid: u32, mode: u32) -> bool {
     let own = || look(folder).is_ok_and(|folder| folder.st_uid == uid);
     mode & 0o4 != 0 || literal(names).is_some() || !identity::real_root() || own()
+}
+
+/// The files of a snapshot. Each is bound alone, so mounts beside it open nothing.
+fn snapshot(folder: &Path, names: &str, grant: &Grant, points: &[PathBuf]) -> Result<Vec<(PathBuf, FileStat)>, Fault> {
+    let files = matching(folder, names, &grant.asked)?;
+    files.iter().try_for_each(|(path, _)| no_mount(path, points))?;
+    Ok(files)
 }
 
 /// Regular files of one folder whose names match, in order. A missing folder or name matches nothing.

@@ -101,6 +101,10 @@ fn a_single_file_below_the_root_can_be_granted() {
     playground.settle();
     let input = json!({"paths": [&file.0]}).to_string();
     fits(r#"ok ["seen"]"#, &call(&playground, "req:top", &input)).unwrap();
+    let foretold = String::from_utf8(cli(&playground, &["check"]).stdout).unwrap();
+    assert!(!foretold.contains("refused"), "what is foretold is what happens: {foretold}");
+    let audit = String::from_utf8(cli(&playground, &["audit", "req:top"]).stdout).unwrap();
+    assert!(!audit.contains("a call is refused"), "{audit}");
     // The control: the folder itself is still never granted.
     reader(&playground, "all", &["/bin/../etc"], "");
     assert_ne!(cli(&playground, &["check"]).code, Some(0));

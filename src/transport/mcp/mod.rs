@@ -19,7 +19,7 @@ use rmcp::service::{QuitReason, RequestContext, RoleServer};
 use rmcp::{ServerHandler, ServiceExt};
 use serde_json::Value;
 use service::{Arguments, CallRequest, Service};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -57,8 +57,9 @@ where
 {
     let closing = stop.child_token();
     let frames = frames::Frames::new(input, output, closing.clone());
-    let _watches = AbortOnDrop(tokio::spawn(watch(hung_up, frames.standing(), closing.clone())));
     let written = frames.written();
+    let _ends = closing.clone().drop_guard();
+    tokio::spawn(watch(hung_up, frames.standing(), written.clone(), closing.clone()));
     let face = Face { service, user, closing: closing.clone(), offered: Mutex::default(), open: frames.open() };
     let running = tokio::select! {
         started = face.serve(frames) => match started {
@@ -95,23 +96,29 @@ where
     ended.map(|_| ()).map_err(|error| error.to_string())
 }
 
-struct AbortOnDrop(tokio::task::JoinHandle<()>);
-
-impl Drop for AbortOnDrop {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
-/// Ends the connection where its end is not met by reading: nobody can be answered, or nothing is read at present.
-async fn watch(hung_up: impl Fn() -> HungUp, standing: Arc<AtomicBool>, closing: CancellationToken) {
+/// Ends the connection where its end is not met by reading: nobody can be answered, or nothing is read and nothing
+/// is written.
+async fn watch(
+    hung_up: impl Fn() -> HungUp,
+    standing: Arc<AtomicBool>,
+    written: Arc<AtomicUsize>,
+    closing: CancellationToken,
+) {
+    let mut before = usize::MAX;
     loop {
-        tokio::time::sleep(LOOK).await;
+        tokio::select! {
+            () = tokio::time::sleep(LOOK) => {}
+            () = closing.cancelled() => return,
+        }
         let HungUp { input, output } = hung_up();
-        if output || (input && standing.load(Ordering::Relaxed)) {
+        let now = written.load(Ordering::Relaxed);
+        // A client that closed its end and reads has all of its requests taken in first.
+        let still = standing.load(Ordering::Relaxed) && now == before;
+        if output || (input && still) {
             tokio::time::sleep(if output { Duration::ZERO } else { frames::GRACE }).await;
             return closing.cancel();
         }
+        before = now;
     }
 }
 

@@ -193,13 +193,7 @@ fn told(args: &Args, report: &Report) -> ExitCode {
     } else if let Some(output) = &report.output_data {
         words::say_json(output);
     }
-    let Some(fault) = &report.error else {
-        for artifact in report.artifacts.iter().filter(|artifact| !artifact.published) {
-            let why = artifact.dropped_because.as_deref().unwrap_or("it was dropped");
-            words::complain(&format!("toolhost: not published: {}: {why}", artifact.path));
-        }
-        return Exit::Ok.into();
-    };
+    let Some(fault) = &report.error else { return Exit::Ok.into() };
     let mut lines = vec![format!("{}: {}: {}", report.tool, fault.kind, fault.message)];
     lines.extend(fault.details.iter().flat_map(|details| details.lines()).map(|line| format!("  {line}")));
     lines.extend(fault.person.iter().flat_map(|person| person.lines()).map(|line| format!("  {line}")));

@@ -21,7 +21,10 @@ fn attack(script: &str, environment: &[&str], raise: impl FnOnce(&mut Plan)) -> 
     let arguments = ["sh".to_owned(), "-c".to_owned(), script.to_owned()];
     let environment: Vec<String> = environment.iter().map(|s| (*s).to_owned()).collect();
     plan.execute(Program::Path(text("/bin/sh")), &arguments, &environment);
-    let (pid, _pidfd) = sys::spawn(&plan).unwrap_or_else(|f| panic!("{} ({:?})", plan.wall_of(f.step), f.errno));
+    // Without an init: the one process is the tool.
+    let tool = std::mem::take(&mut plan.tool);
+    plan.steps.extend(tool);
+    let (pid, _pidfd) = sys::spawn(&plan).unwrap_or_else(|f| panic!("{} ({:?})", f.wall, f.errno));
     drop(write);
     let mut said = String::new();
     std::fs::File::from(read).read_to_string(&mut said).expect("its output");

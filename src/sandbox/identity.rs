@@ -106,10 +106,12 @@ pub fn lend<T>(identity: Identity, clone: impl FnOnce() -> T) -> Result<T, Probl
         let what = what.to_owned();
         move |errno| Problem { wall: "identity", what, errno }
     };
-    if !identity.pooled {
-        return Ok(clone());
-    }
     let id = identity.id;
+    if !identity.pooled {
+        let done = clone();
+        let _ = nix::sys::prctl::set_dumpable(true);
+        return Ok(done);
+    }
     nix::unistd::setegid(id.into()).map_err(failed("setegid(2)"))?;
     nix::unistd::seteuid(id.into()).map_err(failed("seteuid(2)"))?;
     // Changing ids made us undumpable, and then our child may not write its own id map.
@@ -117,6 +119,8 @@ pub fn lend<T>(identity: Identity, clone: impl FnOnce() -> T) -> Result<T, Probl
     let done = clone();
     nix::unistd::seteuid(0.into()).map_err(failed("seteuid(2) back"))?;
     nix::unistd::setegid(0.into()).map_err(failed("setegid(2) back"))?;
+    // What the clone took away, so that the next one can write its id map.
+    let _ = nix::sys::prctl::set_dumpable(true);
     Ok(done)
 }
 

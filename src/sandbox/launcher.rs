@@ -114,6 +114,7 @@ struct Launcher<'a> {
     abi: i32,
     filter: Vec<nix::libc::sock_filter>,
     last_capability: u32,
+    init: OwnedFd,
 }
 
 fn serve(control: BorrowedFd, setup: Setup, executable: OwnedFd, files: Vec<OwnedFd>) -> Result<(), Problem> {
@@ -151,7 +152,9 @@ fn serve(control: BorrowedFd, setup: Setup, executable: OwnedFd, files: Vec<Owne
         })?;
     }
     let filter = seccomp::program(sampled);
-    let mut launcher = Launcher { control, setup, executable, counters, view, sources, abi, filter, last_capability };
+    let init = super::init::image()?;
+    let mut launcher =
+        Launcher { control, setup, executable, counters, view, sources, abi, filter, last_capability, init };
     launcher.calls()
 }
 
@@ -261,6 +264,8 @@ impl Launcher<'_> {
         if let Some(counters) = &mut self.counters {
             counters.begin();
         }
+        let (status, told) = nix::unistd::pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)
+            .map_err(|errno| Problem { wall: "init", what: "pipe2(2)".into(), errno })?;
         let plan = super::raise(&super::Raising {
             setup: &self.setup,
             counters: self.counters.as_ref(),
@@ -270,18 +275,19 @@ impl Launcher<'_> {
             executable: &self.executable,
             stdio: raw,
             third: given.third.as_ref().map(AsRawFd::as_raw_fd),
+            init: &self.init,
+            status: told.as_raw_fd(),
         });
         let spawned = identity::lend(self.setup.identity, || sys::spawn(&plan))?;
-        let (pid, pidfd) = spawned.map_err(|failed| Problem {
-            wall: plan.wall_of(failed.step),
-            what: format!("step {} of the plan: {:?}", failed.step, plan.steps.get(failed.step).map(|(_, s)| s.name())),
-            errno: failed.errno,
+        let (pid, pidfd) = spawned.map_err(|failed| {
+            let problem = Problem { wall: failed.wall, what: failed.step.to_owned(), errno: failed.errno };
+            if failed.late { problem.while_it_ran() } else { problem }
         })?;
         // The tool alone holds its ends now, so that the host sees them close.
-        drop((given.stdio, given.third, ruleset));
+        drop((given.stdio, given.third, ruleset, told));
         let deadline = (!self.setup.lasting).then(|| started + Duration::from_millis(timeout_ms));
         // From here on it runs, or has run: whatever goes wrong is no refusal.
-        let exited = self.watch(pid, &pidfd, deadline, scratch).map_err(Problem::while_it_ran)?;
+        let exited = self.watch(pid, &pidfd, &status, deadline, scratch).map_err(Problem::while_it_ran)?;
         let staged =
             if exited.killed.is_none() { scratch.staged().map_err(Problem::while_it_ran)? } else { Vec::new() };
         let descriptors: Vec<BorrowedFd> = staged.iter().map(AsFd::as_fd).collect();
@@ -294,6 +300,7 @@ impl Launcher<'_> {
         &self,
         pid: i32,
         pidfd: &OwnedFd,
+        status: &OwnedFd,
         deadline: Option<Instant>,
         scratch: &Scratch,
     ) -> Result<Exited, Problem> {
@@ -338,7 +345,7 @@ impl Launcher<'_> {
                 }
             }
         }
-        self.reap(pid, killed, &mut sampler, scratch)
+        self.reap(pid, status, killed, &mut sampler, scratch)
     }
 
     /// A limit of the call as a whole that is passed.
@@ -374,6 +381,7 @@ impl Launcher<'_> {
     fn reap(
         &self,
         pid: i32,
+        status: &OwnedFd,
         killed: Option<Killed>,
         sampler: &mut Sampler,
         scratch: &Scratch,
@@ -383,7 +391,7 @@ impl Launcher<'_> {
             .unwrap_or_default();
         let scratch_full = scratch.fill().1;
         let mut exited = Exited {
-            status: waited.status,
+            status: super::init::told(status).unwrap_or(waited.status),
             killed,
             cpu_ms: waited.cpu_ms,
             peak_memory_bytes: Some(sampler.peak.max(waited.peak_bytes)),

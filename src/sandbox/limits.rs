@@ -27,7 +27,8 @@ pub fn raise(plan: &mut Plan, limits: &Limits, counted: bool, lasting: bool) {
     set(Resource::RLIMIT_FSIZE, limits.get(Limit::FileBytes));
     // Per call, because the user namespace of the call is counted on its own.
     // Where a group counts as well, the group must be the one to refuse: only it says so.
-    set(Resource::RLIMIT_NPROC, limits.get(Limit::Processes).saturating_mul(if counted { 2 } else { 1 }));
+    // One more: the init is a process of the call's user as well.
+    set(Resource::RLIMIT_NPROC, limits.get(Limit::Processes).saturating_mul(if counted { 2 } else { 1 }) + 1);
     set(Resource::RLIMIT_MEMLOCK, MIB);
     set(Resource::RLIMIT_MSGQUEUE, 0);
     set(Resource::RLIMIT_SIGPENDING, 1024);

@@ -14,6 +14,7 @@ pub mod environment;
 pub mod grants;
 pub mod identity;
 mod idmap;
+mod init;
 mod landlock;
 pub mod launcher;
 pub mod limits;
@@ -162,6 +163,8 @@ struct Raising<'a> {
     executable: &'a OwnedFd,
     stdio: [RawFd; 3],
     third: Option<RawFd>,
+    init: &'a OwnedFd,
+    status: RawFd,
 }
 
 /// Raises the walls of one call, in order. Network, view and scratch stand already: they are the launcher's,
@@ -176,13 +179,14 @@ fn raise(r: &Raising) -> plan::Plan {
     namespaces::own_cgroup(&mut plan); // after joining the group: the call sees no name of it
     namespaces::mount_proc(&mut plan); // needs the mapped user namespace
     view::enter(&mut plan, &setup.folder); // the working folder
-    session::raise(&mut plan);
-    descriptors::raise(&mut plan, r.stdio, r.third); // marks; they close at execve
+    session::raise(&mut plan); // the tool's own
+    descriptors::raise(&mut plan, r.stdio, r.third); // the tool's own; marks: they close at execve
     privileges::no_new(&mut plan); // Landlock and seccomp require it
     landlock::raise(&mut plan, r.ruleset); // after all mounts, since it forbids mounting
     limits::raise(&mut plan, &setup.limits, r.counters.is_some(), setup.lasting); // after all that opens files itself
     privileges::drop_all(&mut plan, r.last_capability); // after the last step that needs one
     seccomp::raise(&mut plan, r.filter); // last: nothing after it needs a refused call
+    init::raise(&mut plan, r.init, r.status); // the tool is a child of pid 1, behind the same walls
     let program = match &setup.program {
         protocol::Executable::Path(path) => plan::Program::Path(view::text(path)),
         protocol::Executable::Ourselves => plan::Program::Descriptor(r.executable.as_raw_fd()),

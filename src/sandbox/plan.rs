@@ -2,6 +2,9 @@
 //!
 //! Each wall adds its steps; `sys::spawn` performs them in order and stops at the first that fails,
 //! so a wall that cannot be raised refuses the call. Data only, so it can be read and tested.
+//!
+//! Pid 1 of the call performs `steps`. `Step::Start` makes its child, which performs `tool` and inherits the walls raised
+//! before; then pid 1 goes on and becomes the init.
 
 use nix::libc;
 use std::ffi::CString;
@@ -66,7 +69,13 @@ pub enum Step {
     Seccomp {
         program: Vec<libc::sock_filter>,
     },
+    /// Writable and traceable by nobody: prctl(PR_SET_DUMPABLE).
+    Undumpable,
+    /// A child performs the plan's `tool`; this process waits until the child executed.
+    Start,
     Execute(Program),
+    /// execveat(2) of an open file, without arguments and environment.
+    Become(RawFd),
 }
 
 /// All steps, each under the name of the wall it belongs to.
@@ -74,6 +83,8 @@ pub enum Step {
 pub struct Plan {
     pub namespaces: libc::c_int,
     pub steps: Vec<(&'static str, Step)>,
+    /// Of the child that `Step::Start` makes.
+    pub tool: Vec<(&'static str, Step)>,
     pub arguments: Vec<CString>,
     pub environment: Vec<CString>,
 }
@@ -83,19 +94,18 @@ impl Plan {
         self.steps.push((wall, step));
     }
 
-    /// The wall whose step failed.
-    pub fn wall_of(&self, step: usize) -> &'static str {
-        self.steps.get(step).map_or("namespaces", |(wall, _)| wall)
+    pub fn add_tool(&mut self, wall: &'static str, step: Step) {
+        self.tool.push((wall, step));
     }
 }
 
 impl Plan {
-    /// The last step: execute, with these arguments and this environment and no other.
+    /// The tool's last step: execute, with these arguments and this environment and no other.
     pub fn execute(&mut self, program: Program, arguments: &[String], environment: &[String]) {
         let strings = |list: &[String]| list.iter().map(|s| CString::new(s.as_str()).unwrap_or_default()).collect();
         self.arguments = strings(arguments);
         self.environment = strings(environment);
-        self.add("view", Step::Execute(program));
+        self.add_tool("view", Step::Execute(program));
     }
 }
 
@@ -119,7 +129,10 @@ impl Step {
             Step::LandlockPath { .. } => "landlock_add_rule(2)",
             Step::LandlockRestrict { .. } => "landlock_restrict_self(2)",
             Step::Seccomp { .. } => "seccomp(2)",
+            Step::Undumpable => "prctl(PR_SET_DUMPABLE)",
+            Step::Start => "vfork(2) of the tool",
             Step::Execute(_) => "execve(2)",
+            Step::Become(_) => "execveat(2) of the init",
         }
     }
 }

@@ -182,46 +182,60 @@ pub fn children_are_told() {
 /// A plan that failed: which step, and why.
 #[derive(Clone, Copy, Debug)]
 pub struct Failed {
-    pub step: usize,
+    pub wall: &'static str,
+    pub step: &'static str,
     pub errno: Errno,
+    /// The tool had been started.
+    pub late: bool,
 }
 
 struct Child<'a> {
     plan: &'a Plan,
     argv: Vec<*const libc::c_char>,
     envp: Vec<*const libc::c_char>,
-    failed: std::cell::Cell<Option<(usize, i32)>>,
+    /// Where the tool's process runs until it executes.
+    stack: *mut libc::c_void,
+    started: std::cell::Cell<bool>,
+    failed: std::cell::Cell<Option<Failed>>,
 }
 
-/// Clones with new namespaces, performs the plan in the child and executes the tool.
+/// A stack for a child that shares our memory, and its top, which is 16-byte aligned.
+fn stack() -> (Vec<u8>, *mut libc::c_void) {
+    let mut stack = vec![0u8; 128 * 1024];
+    let top = stack.as_mut_ptr_range().end;
+    let top = top.wrapping_sub(top as usize % 16);
+    (stack, top.cast())
+}
+
+/// Clones with new namespaces and performs the plan in the child, which becomes the tool or starts it.
 ///
-/// The child shares our memory and we are suspended until it executes or exits (CLONE_VM | CLONE_VFORK),
-/// which is four times cheaper than copying. So the child only makes system calls on data made before.
+/// A child shares our memory and we are suspended until it executes or exits (CLONE_VM | CLONE_VFORK),
+/// which is four times cheaper than copying. So a child only makes system calls on data made before.
 pub fn spawn(plan: &Plan) -> Result<(i32, OwnedFd), Failed> {
     let pointers = |list: &[CString]| -> Vec<*const libc::c_char> {
         list.iter().map(|s| s.as_ptr()).chain(std::iter::once(std::ptr::null())).collect()
     };
+    let ((_own, own_top), (_tool, tool_top)) = (stack(), stack());
     let child = Child {
         plan,
         argv: pointers(&plan.arguments),
         envp: pointers(&plan.environment),
+        stack: tool_top,
+        started: std::cell::Cell::new(false),
         failed: std::cell::Cell::new(None),
     };
-    let mut stack = vec![0u8; 256 * 1024];
     let mut pidfd: RawFd = -1;
     let flags = plan.namespaces | libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | libc::SIGCHLD;
-    // SAFETY: the stack is ours and large enough, its top is 16-byte aligned; `child` outlives the child's use
-    // of our memory because CLONE_VFORK suspends us until execve or _exit; the process has one thread.
-    let pid = unsafe {
-        let top = stack.as_mut_ptr().add(stack.len());
-        let top = top.sub(top as usize % 16);
-        libc::clone(run_child, top.cast(), flags, (&raw const child).cast_mut().cast(), &raw mut pidfd)
-    };
-    let pid = check(pid.into()).map_err(|errno| Failed { step: usize::MAX, errno })? as i32;
+    // SAFETY: the stacks are ours and large enough; `child` and they outlive the use of our memory by our child and its
+    // child, because CLONE_VFORK suspends each parent until execve or _exit; the process has one thread.
+    let pid =
+        unsafe { libc::clone(run_child, own_top, flags, (&raw const child).cast_mut().cast(), &raw mut pidfd) };
+    let cloning = |errno| Failed { wall: "namespaces", step: "clone(2)", errno, late: false };
+    let pid = check(pid.into()).map_err(cloning)? as i32;
     let pidfd = adopt(pidfd);
-    if let Some((step, errno)) = child.failed.get() {
+    if let Some(failed) = child.failed.get() {
         let _ = wait4(pid, true);
-        return Err(Failed { step, errno: Errno::from_raw(errno) });
+        return Err(Failed { late: child.started.get(), ..failed });
     }
     Ok((pid, pidfd))
 }
@@ -229,14 +243,26 @@ pub fn spawn(plan: &Plan) -> Result<(i32, OwnedFd), Failed> {
 extern "C" fn run_child(data: *mut libc::c_void) -> libc::c_int {
     // SAFETY: `spawn` passes a pointer to its own `Child`, which lives until we execute or exit.
     let child = unsafe { &*(data as *const Child) };
-    for (number, (_, step)) in child.plan.steps.iter().enumerate() {
+    perform_all(child, &child.plan.steps)
+}
+
+extern "C" fn run_tool(data: *mut libc::c_void) -> libc::c_int {
+    // SAFETY: as above; our parent waits.
+    let child = unsafe { &*(data as *const Child) };
+    perform_all(child, &child.plan.tool)
+}
+
+/// Returns only by the end of the process, when a step failed.
+fn perform_all(child: &Child, steps: &[(&'static str, Step)]) -> ! {
+    for (wall, step) in steps {
         if perform(child, step) < 0 {
-            child.failed.set(Some((number, Errno::last_raw())));
-            // SAFETY: ends this process only.
-            unsafe { libc::_exit(127) };
+            let failed = Failed { wall, step: step.name(), errno: Errno::last(), late: false };
+            child.failed.set(child.failed.get().or(Some(failed)));
+            break;
         }
     }
-    127
+    // SAFETY: ends this process only.
+    unsafe { libc::_exit(127) }
 }
 
 /// One step. Only system calls: no allocation, no panic, no lock.
@@ -320,6 +346,22 @@ fn perform(child: &Child, step: &Step) -> libc::c_long {
                 let fprog = libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
                 libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const fprog)
             }
+            Step::Undumpable => libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0).into(),
+            Step::Start => {
+                let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+                let data = (&raw const *child).cast_mut().cast();
+                let pid = libc::clone(run_tool, child.stack, flags, data);
+                if pid > 0 && child.failed.get().is_some() {
+                    return -1;
+                }
+                child.started.set(pid > 0);
+                pid.into()
+            }
+            Step::Become(fd) => {
+                let nothing = [std::ptr::null::<libc::c_char>()];
+                let (path, flags) = (c"".as_ptr(), libc::AT_EMPTY_PATH);
+                libc::syscall(libc::SYS_execveat, *fd, path, nothing.as_ptr(), nothing.as_ptr(), flags)
+            }
             Step::Execute(Program::Path(path)) => {
                 libc::execve(path.as_ptr(), child.argv.as_ptr(), child.envp.as_ptr()).into()
             }
@@ -374,3 +416,51 @@ pub fn lstat(path: &CStr) -> Result<Lstat, Errno> {
         size: facts.stx_size,
     })
 }
+
+/// The instructions of the init (`init`), which need no address of their own.
+pub fn init_code() -> &'static [u8] {
+    unsafe extern "C" {
+        static toolhost_init_code: [u8; 0];
+        static toolhost_init_end: [u8; 0];
+    }
+    // SAFETY: both are labels of one block of constants, the second behind the first.
+    unsafe {
+        let (start, end) = ((&raw const toolhost_init_code).cast::<u8>(), (&raw const toolhost_init_end).cast::<u8>());
+        std::slice::from_raw_parts(start, end.offset_from_unsigned(start))
+    }
+}
+
+// Waits for every child. When that was the tool, which is the first process that pid 1 made and so pid 2, writes its wait
+// status to descriptor 0, kills what is left, waits for that too, so that its CPU time is counted, and exits.
+std::arch::global_asm!(
+    ".pushsection .rodata.toolhost_init, \"a\"",
+    ".globl toolhost_init_code",
+    "toolhost_init_code:",
+    "    sub rsp, 16",
+    "2:  mov eax, 61", // wait4(-1, &status, 0, NULL)
+    "    mov rdi, -1",
+    "    mov rsi, rsp",
+    "    xor edx, edx",
+    "    xor r10d, r10d",
+    "    syscall",
+    "    cmp rax, -10", // ECHILD: everybody has been waited for
+    "    je 3f",
+    "    cmp rax, 2",
+    "    jne 2b",
+    "    mov eax, 1", // write(0, &status, 4)
+    "    xor edi, edi",
+    "    mov rsi, rsp",
+    "    mov edx, 4",
+    "    syscall",
+    "    mov eax, 62", // kill(-1, SIGKILL)
+    "    mov rdi, -1",
+    "    mov esi, 9",
+    "    syscall",
+    "    jmp 2b",
+    "3:  mov eax, 231", // exit_group(0)
+    "    xor edi, edi",
+    "    syscall",
+    ".globl toolhost_init_end",
+    "toolhost_init_end:",
+    ".popsection",
+);

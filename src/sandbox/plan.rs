@@ -21,8 +21,9 @@ pub enum Step {
         fd: RawFd,
         data: &'static [u8],
     },
-    /// open(2), write(2), close(2).
+    /// open(2), write(2), close(2); what it is for stands first.
     WriteFile {
+        what: &'static str,
         path: CString,
         data: Vec<u8>,
     },
@@ -42,6 +43,8 @@ pub enum Step {
     /// All descriptors from this number on are closed by execve(2).
     CloseOnExecFrom(u32),
     Setsid,
+    /// setpriority(2)
+    Nice(i32),
     /// prlimit(2), soft and hard.
     Limit {
         resource: u32,
@@ -104,7 +107,7 @@ impl Step {
     pub fn name(&self) -> &'static str {
         match self {
             Step::Write { .. } => "joining the cgroup",
-            Step::WriteFile { .. } => "writing the id map",
+            Step::WriteFile { what, .. } => what,
             Step::SetIds { .. } => "setresuid(2)",
             Step::OwnCgroup => "unshare(CLONE_NEWCGROUP)",
             Step::MountProc => "mounting /proc",
@@ -112,6 +115,7 @@ impl Step {
             Step::Duplicate { .. } => "dup2(2)",
             Step::CloseOnExecFrom(_) => "close_range(2)",
             Step::Setsid => "setsid(2)",
+            Step::Nice(_) => "setpriority(2)",
             Step::Limit { .. } => "prlimit(2)",
             Step::NoNewPrivileges => "prctl(PR_SET_NO_NEW_PRIVS)",
             Step::DropBounding { .. } => "prctl(PR_CAPBSET_DROP)",

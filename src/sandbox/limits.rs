@@ -16,13 +16,26 @@ pub fn of_the_host() {
     }
 }
 
+/// Between the host and what runs below it, the machine's out-of-memory killer takes the latter (proc_pid_oom_score_adj(5)).
+const OOM_SCORE: &[u8] = b"1000";
+/// Whoever has something to do beside tools is not kept waiting by them (nice(1)).
+const NICE: i32 = 10;
+
+/// Before the call's own /proc, which is read-only, so that this stays as it is.
+pub fn rank(plan: &mut Plan) {
+    let path = c"/proc/self/oom_score_adj".to_owned();
+    plan.add("limits", Step::WriteFile { what: "writing oom_score_adj", path, data: OOM_SCORE.to_vec() });
+    plan.add("limits", Step::Nice(NICE));
+}
+
 pub fn raise(plan: &mut Plan, limits: &Limits, counted: bool, lasting: bool) {
     let mut set = |resource: Resource, value: u64| {
         // Only root may pass a limit that this process itself has; a smaller one holds as well.
         let most = getrlimit(resource).map_or(value, |(_, hard)| hard);
         plan.add("limits", Step::Limit { resource: resource as u32, value: value.min(most) });
     };
-    set(Resource::RLIMIT_CORE, 0);
+    // 0 leaves a handler behind a pipe, 1 does not (core(5)).
+    set(Resource::RLIMIT_CORE, 1);
     set(Resource::RLIMIT_NOFILE, limits.get(Limit::OpenFiles));
     set(Resource::RLIMIT_FSIZE, limits.get(Limit::FileBytes));
     // Per call, because the user namespace of the call is counted on its own.

@@ -176,6 +176,7 @@ fn raise(r: &Raising) -> plan::Plan {
         counters.raise(&mut plan); // first, so that everything is charged
     }
     identity::raise(&mut plan, setup.identity.id); // before anything that asks whose process this is
+    limits::rank(&mut plan); // while /proc can be written
     namespaces::own_cgroup(&mut plan); // after joining the group: the call sees no name of it
     namespaces::mount_proc(&mut plan); // needs the mapped user namespace
     view::enter(&mut plan, &setup.folder); // the working folder

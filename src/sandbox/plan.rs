@@ -24,8 +24,9 @@ pub enum Step {
         fd: RawFd,
         data: &'static [u8],
     },
-    /// open(2), write(2), close(2).
+    /// open(2), write(2), close(2); what it is for stands first.
     WriteFile {
+        what: &'static str,
         path: CString,
         data: Vec<u8>,
     },
@@ -45,6 +46,8 @@ pub enum Step {
     /// All descriptors from this number on are closed by execve(2).
     CloseOnExecFrom(u32),
     Setsid,
+    /// setpriority(2)
+    Nice(i32),
     /// prlimit(2), soft and hard.
     Limit {
         resource: u32,
@@ -114,7 +117,7 @@ impl Step {
     pub fn name(&self) -> &'static str {
         match self {
             Step::Write { .. } => "joining the cgroup",
-            Step::WriteFile { .. } => "writing the id map",
+            Step::WriteFile { what, .. } => what,
             Step::SetIds { .. } => "setresuid(2)",
             Step::OwnCgroup => "unshare(CLONE_NEWCGROUP)",
             Step::MountProc => "mounting /proc",
@@ -122,6 +125,7 @@ impl Step {
             Step::Duplicate { .. } => "dup2(2)",
             Step::CloseOnExecFrom(_) => "close_range(2)",
             Step::Setsid => "setsid(2)",
+            Step::Nice(_) => "setpriority(2)",
             Step::Limit { .. } => "prlimit(2)",
             Step::NoNewPrivileges => "prctl(PR_SET_NO_NEW_PRIVS)",
             Step::DropBounding { .. } => "prctl(PR_CAPBSET_DROP)",

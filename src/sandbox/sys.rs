@@ -160,6 +160,27 @@ pub fn no_huge_pages() -> Result<(), Errno> {
     check(unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) }.into()).map(drop)
 }
 
+/// The last capability this kernel knows: it says nothing of a later one (PR_CAPBSET_READ).
+pub fn last_capability() -> u32 {
+    // SAFETY: numbers only.
+    let known =
+        |number: &u32| unsafe { libc::prctl(libc::PR_CAPBSET_READ, libc::c_ulong::from(*number), 0, 0, 0) } >= 0;
+    (0..64).take_while(known).last().unwrap_or(63)
+}
+
+/// A slice of this length, in nanoseconds, whenever this process is scheduled, and the usual one in what it starts:
+/// sched_setattr(2). Linux before 6.12 takes no notice.
+pub fn short_slices(nanoseconds: u64) {
+    const SCHED_FLAG_RESET_ON_FORK: u64 = 1;
+    // struct sched_attr as of its first version: size and policy, flags, nice and priority, runtime, deadline, period.
+    // SAFETY: `attr` has the layout of that struct, whose size stands in its first field; else numbers only.
+    unsafe {
+        let nice = libc::getpriority(libc::PRIO_PROCESS, 0) as u32;
+        let attr: [u64; 6] = [48, SCHED_FLAG_RESET_ON_FORK, nice.into(), nanoseconds, 0, 0];
+        libc::syscall(libc::SYS_sched_setattr, 0, attr.as_ptr(), 0);
+    }
+}
+
 /// All signals as a program expects them that was started by nobody in particular: none ignored, none blocked. What is
 /// ignored or blocked here, the tool would inherit. (By system calls, since the C library keeps two signals to itself.)
 pub fn usual_signals() {
@@ -271,7 +292,7 @@ fn perform(child: &Child, step: &Step) -> libc::c_long {
     unsafe {
         match step {
             Step::Write { fd, data } => libc::write(*fd, data.as_ptr().cast(), data.len()) as libc::c_long,
-            Step::WriteFile { path, data } => {
+            Step::WriteFile { path, data, .. } => {
                 let fd = libc::open(path.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
                 if fd < 0 {
                     return -1;
@@ -308,6 +329,7 @@ fn perform(child: &Child, step: &Step) -> libc::c_long {
                 libc::CLOSE_RANGE_CLOEXEC as libc::c_uint,
             ),
             Step::Setsid => libc::setsid().into(),
+            Step::Nice(nice) => libc::setpriority(libc::PRIO_PROCESS, 0, *nice).into(),
             Step::Limit { resource, value } => {
                 let limit = libc::rlimit { rlim_cur: *value, rlim_max: *value };
                 libc::syscall(libc::SYS_prlimit64, 0, *resource, &raw const limit, 0)

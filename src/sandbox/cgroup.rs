@@ -7,10 +7,9 @@ use super::plan::{Plan, Step};
 use nix::sys::uio::{pread, pwrite};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -105,15 +104,21 @@ impl Cgroups {
 
     /// One group with its limits.
     pub fn make(&self, memory: u64, processes: u64) -> std::io::Result<Group> {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let host = std::process::id();
-        let name = format!("{host}-{}-{}", start_of(host).unwrap_or(0), NEXT.fetch_add(1, Ordering::Relaxed));
-        let mut group = Group { folders: Vec::new(), files: Vec::new() };
-        for folder in self.folders() {
-            let folder = folder.join(&name);
+        // Hosts of several pid namespaces may share the hierarchy, so no name holds a pid.
+        let name = uuid::Uuid::now_v7().to_string();
+        let mut group = Group { folders: Vec::new(), files: Vec::new(), locks: Vec::new() };
+        for parent in self.folders() {
+            let folder = parent.join(&name);
+            let _made_and_locked = while_nobody_sweeps(parent)?;
             std::fs::create_dir(&folder)?;
-            group.folders.push(folder);
+            group.folders.push(folder.clone());
+            let lock = File::open(&folder)?;
+            // Only a stranger can hold it, and then nobody sweeps it either.
+            let _ = lock.try_lock();
+            group.locks.push(lock);
         }
+        // The init of a call is one of its processes for the kernel, and none of the tool's.
+        let processes = processes.saturating_add(1);
         let (m, p, c) = (self.memory.join(&name), self.processes.join(&name), self.cpu.join(&name));
         let write = |file: PathBuf, value: String| std::fs::write(file, value);
         let open = |file: PathBuf, write: bool| {
@@ -205,12 +210,6 @@ fn own_groups() -> BTreeMap<String, String> {
     out
 }
 
-/// When a process started, in clock ticks since boot: with its pid, the same process and no later one.
-fn start_of(pid: u32) -> Option<u64> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    text.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
-}
-
 /// Removes a group. A killed tree leaves it a moment after it was reaped.
 fn remove(folder: &Path, tries: u32) {
     for _ in 0..tries {
@@ -223,18 +222,28 @@ fn remove(folder: &Path, tries: u32) {
     }
 }
 
-/// Removes groups whose host is gone. A group that still has processes in it stays.
-fn sweep(folder: &Path) {
-    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let mut parts = name.to_str().unwrap_or_default().splitn(3, '-').map(|part| part.parse::<u64>().ok());
-        let (Some(Some(pid)), Some(Some(start)), Some(Some(_))) = (parts.next(), parts.next(), parts.next()) else {
-            continue;
-        };
-        if u32::try_from(pid).ok().and_then(start_of) != Some(start) {
-            remove(&entry.path(), 20);
+/// Removes groups whose host is gone: nobody holds their lock (flock(2)). A group that still has processes in it stays.
+fn sweep(parent: &Path) {
+    // A host that makes a group holds it, shared. Where strangers hold it nothing is swept, and nothing waits.
+    let Ok(_held) = File::open(parent).and_then(|parent| Ok(parent.try_lock().map(|()| parent)?)) else { return };
+    for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
+        let group = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        if group && File::open(entry.path()).is_ok_and(|group| group.try_lock().is_ok()) {
+            remove(&entry.path(), 4);
         }
     }
+}
+
+/// Held while a group is made and has no lock yet. A sweep takes a moment; who holds it for longer is no host of ours.
+fn while_nobody_sweeps(parent: &Path) -> std::io::Result<File> {
+    let parent = File::open(parent)?;
+    for _ in 0..20 {
+        if parent.try_lock_shared().is_ok() {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    Ok(parent)
 }
 
 /// One group on the host's side; dropped after its launcher is gone.
@@ -242,6 +251,8 @@ fn sweep(folder: &Path) {
 pub struct Group {
     folders: Vec<PathBuf>,
     files: Vec<OwnedFd>,
+    /// Held as long as this host lives.
+    locks: Vec<File>,
 }
 
 impl Group {

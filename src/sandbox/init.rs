@@ -1,5 +1,5 @@
-//! Wall: init. Pid 1 of the call's pid namespace is ours, so that the tool is an ordinary process: to a pid 1 the kernel
-//! sends no signal it has no handler for, not even its own SIGSEGV or alarm (pid_namespaces(7)).
+//! Part of the wall `namespaces`: pid 1 of a call is ours, so that the tool is an ordinary process. To a pid 1 the kernel
+//! sends no signal that it has no handler for, not even its own SIGSEGV or alarm (pid_namespaces(7)).
 //!
 //! A fresh image of a few instructions: a forked process would hold the launcher's memory and descriptors, readable by
 //! a child of the same uid. The image stands in a file that nobody may read, so the kernel makes the process undumpable
@@ -16,7 +16,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 /// The executable file.
 pub fn image() -> Result<OwnedFd, Problem> {
-    let failed = |errno| Problem { wall: "init", what: "a memory file".into(), errno };
+    let failed = |errno| Problem { wall: "namespaces", what: "a memory file".into(), errno };
     let file = nix::sys::memfd::memfd_create(c"init", nix::sys::memfd::MFdFlags::MFD_CLOEXEC).map_err(failed)?;
     let mut file = std::fs::File::from(file);
     let io = |e: std::io::Error| failed(Errno::from_raw(e.raw_os_error().unwrap_or(nix::libc::EIO)));
@@ -56,11 +56,11 @@ fn elf(code: &[u8]) -> Vec<u8> {
 
 /// The tool is started, and pid 1 becomes the init. Walls raised before hold both.
 pub fn raise(plan: &mut Plan, image: &OwnedFd, status: RawFd) {
-    plan.add("init", Step::Undumpable); // the memory that pid 1 shares with the launcher, until it has its own
-    plan.add("init", Step::Start);
-    plan.add("init", Step::Duplicate { from: status, to: 0 });
-    plan.add("init", Step::CloseOnExecFrom(1));
-    plan.add("init", Step::Become(image.as_raw_fd()));
+    plan.add("namespaces", Step::Undumpable); // the memory that pid 1 shares with the launcher, until it has its own
+    plan.add("namespaces", Step::Start);
+    plan.add("namespaces", Step::Duplicate { from: status, to: 0 });
+    plan.add("namespaces", Step::CloseOnExecFrom(1));
+    plan.add("namespaces", Step::Become(image.as_raw_fd()));
 }
 
 /// The tool's wait status; none where the init was killed first.

@@ -264,8 +264,11 @@ impl Launcher<'_> {
         if let Some(counters) = &mut self.counters {
             counters.begin();
         }
-        let (status, told) = nix::unistd::pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)
-            .map_err(|errno| Problem { wall: "init", what: "pipe2(2)".into(), errno })?;
+        let (status, told) = nix::unistd::pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK).map_err(|errno| Problem {
+            wall: "namespaces",
+            what: "pipe2(2)".into(),
+            errno,
+        })?;
         let plan = super::raise(&super::Raising {
             setup: &self.setup,
             counters: self.counters.as_ref(),

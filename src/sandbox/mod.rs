@@ -4,7 +4,7 @@
 //! Out: a tool behind all walls, or the name of the wall that could not be raised: then nothing runs.
 //! Never: runs a tool with a wall missing; there is no switch for that, for tests either.
 //!
-//! Host → launcher (one process per shape, inside the prebuilt read-only view) → tool (pid 1 of its own world).
+//! Host → launcher (one process per shape, inside the prebuilt read-only view) → init (pid 1 of a world of its own) → tool.
 
 #[cfg(test)]
 mod alone;

@@ -249,8 +249,7 @@ pub fn spawn(plan: &Plan) -> Result<(i32, OwnedFd), Failed> {
     let flags = plan.namespaces | libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | libc::SIGCHLD;
     // SAFETY: the stacks are ours and large enough; `child` and they outlive the use of our memory by our child and its
     // child, because CLONE_VFORK suspends each parent until execve or _exit; the process has one thread.
-    let pid =
-        unsafe { libc::clone(run_child, own_top, flags, (&raw const child).cast_mut().cast(), &raw mut pidfd) };
+    let pid = unsafe { libc::clone(run_child, own_top, flags, (&raw const child).cast_mut().cast(), &raw mut pidfd) };
     let cloning = |errno| Failed { wall: "namespaces", step: "clone(2)", errno, late: false };
     let pid = check(pid.into()).map_err(cloning)? as i32;
     let pidfd = adopt(pidfd);

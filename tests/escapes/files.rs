@@ -62,7 +62,7 @@ pub const FILES: &[Row] = &[
         "P2 P9",
         "read",
         r#"["/proc/1/root{base}/secret/secret.txt"]"#,
-        "ENOENT",
+        "EACCES",
         "root ok|EACCES",
     ),
     ("/proc/self/root", "view", "P2", "read", r#"["/proc/self/root{base}/secret/secret.txt"]"#, "ENOENT", "ok"),

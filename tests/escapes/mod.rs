@@ -6,6 +6,7 @@
 
 mod calls;
 mod files;
+mod init;
 mod judged;
 mod kernel;
 mod places;
@@ -57,7 +58,7 @@ fn everything() -> Vec<(&'static str, &'static str, &'static str)> {
     let rows = every_row().map(|row| (row.0, row.1, row.2));
     rows.chain(calls::all().map(|c| (c.name, c.wall, c.promises)))
         .chain(crate::engines::cases().map(|c| (c.name, c.wall, c.promises)))
-        .chain(judged::NAMES.iter().chain(staggered::NAMES).chain(places::NAMES).copied())
+        .chain(judged::NAMES.iter().chain(staggered::NAMES).chain(places::NAMES).chain(&init::NAMES).copied())
         .chain(warm::NAMES.iter().chain(sampled::NAMES).copied())
         .collect()
 }

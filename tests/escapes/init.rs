@@ -102,3 +102,35 @@ fn the_init_takes_no_place() {
         assert_eq!(serde_json::from_slice::<Value>(&bare.stdout).unwrap(), json!(50), "the control");
     }
 }
+
+/// Two hosts in pid namespaces of their own see one cgroup hierarchy, and none of the other's processes.
+#[test]
+fn hosts_in_other_pid_namespaces_leave_each_others_groups_alone() {
+    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap();
+    let own = groups.lines().find_map(|line| line.split_once(":memory:")).map_or("", |(_, group)| group);
+    let memory = Path::new("/sys/fs/cgroup/memory").join(own.trim_start_matches('/')).join("toolhost");
+    if !Who::Root.possible() || !memory.is_dir() {
+        super::skipped(1, "groups of one hierarchy: it needs root, and cgroup v1");
+        return;
+    }
+    let playground = Playground::new(Who::Root, "/var/tmp");
+    playground.tool("good", "python", "print(1)\n", json!({}));
+    playground.settle();
+    let mut first = super::Server::start(&playground);
+    // The control: what a dead host left.
+    let leftover = memory.join(format!("{}-1-1", i32::MAX));
+    for round in 0..3 {
+        std::fs::create_dir(&leftover).unwrap();
+        let asked = first.call("good", round);
+        let answer = first.answers(&[asked], std::time::Duration::from_secs(20)).remove(&asked).expect("an answer");
+        assert_eq!(answer["result"]["isError"], json!(false), "round {round}: {answer}");
+        let host = playground.host();
+        let mut other = playground.outside("/usr/bin/unshare");
+        other.args(["--pid", "--fork", "--mount-proc", "--"]).arg(host.get_program()).args(host.get_args());
+        other.args(["call", "esc:good", "--json", "--input", "{}"]);
+        other.envs(host.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        let ended = super::finish(other, b"");
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        assert!(!leftover.exists(), "round {round}: it sweeps");
+    }
+}

@@ -324,6 +324,8 @@ const CLONES: u32 = (libc::CLONE_VM
     | libc::CLONE_CHILD_SETTID
     | libc::CLONE_IO) as u32
     | 0x7F; // the highest bit of that byte is CLONE_NEWTIME
+/// A thread has the descriptors of its process, so that they can be counted there.
+const THREAD: Rule = Case(0, &[(&[AnyOf(libc::CLONE_FILES as u32)], Allow)], &Errno(EPERM));
 /// PR_SET_PDEATHSIG … PR_SET_DUMPABLE, names, PR_GET_SECCOMP, PR_CAPBSET_READ, timer slack, PR_SET_CHILD_SUBREAPER …
 /// PR_GET_TID_ADDRESS, PR_GET_THP_DISABLE, PR_CAP_AMBIENT. Not in the list: seccomp filters, futex hashes, names of
 /// mappings and core scheduling, which all take memory of the kernel.
@@ -364,6 +366,9 @@ const SOCKET: Rule = Case(
     &[(&[Between(2, 4), Between(7, 9), In(&[13, 16, 17, 20, 21, 30, 38, 39])], Allow)],
     &NO_OPTION,
 );
+/// The same without SO_SNDBUF.
+const USUAL_SOCKET: Rule =
+    Case(2, &[(&[Between(2, 4), Between(8, 9), In(&[13, 16, 17, 20, 21, 30, 38, 39])], Allow)], &NO_OPTION);
 const NO_OPTION: Rule = Errno(libc::ENOPROTOOPT as u32);
 const SOCKET_LEVEL: Rule = Case(1, &[(&[In(&[libc::SOL_SOCKET as u32])], SOCKET)], &NO_OPTION);
 /// FUTEX_WAIT and FUTEX_WAKE, with and without bits and clock, on words that others may share: pthread_join(3) and
@@ -390,7 +395,10 @@ const RULES: &[(i64, Rule)] = &[
     (libc::SYS_openat, making!(2, 3)),
     (libc::SYS_openat2, Errno(ENOSYS)), // flags and mode lie in memory, where they cannot be checked
     (libc::SYS_clone3, Errno(ENOSYS)),
-    (libc::SYS_clone, Case(0, &[(&[AnyOf(!CLONES)], Errno(EPERM))], &Allow)),
+    (
+        libc::SYS_clone,
+        Case(0, &[(&[AnyOf(!CLONES)], Errno(EPERM)), (&[AnyOf(libc::CLONE_THREAD as u32)], THREAD)], &Allow),
+    ),
     // Files that would run as somebody else.
     (libc::SYS_creat, without!(1, SET_ID_BITS)),
     (libc::SYS_chmod, without!(1, SET_ID_BITS)),
@@ -452,7 +460,8 @@ const SAMPLED: &[(i64, Rule)] = &[
     ),
     // Into a pipe or socket this hands over whole pages of a file, which may be gone by then.
     (libc::SYS_sendfile, Errno(EINVAL)),
-    // A pipe is counted as sixteen pages.
+    // A socket is counted with the usual size of its buffers, a pipe as sixteen pages.
+    (libc::SYS_setsockopt, Case(1, &[(&[In(&[libc::SOL_SOCKET as u32])], USUAL_SOCKET)], &NO_OPTION)),
     (libc::SYS_fcntl, Case(1, &[(FILE, Allow), (PIPE_SIZE, Errno(EPERM)), (LEASES, Errno(EPERM))], &Errno(EINVAL))),
     // Huge pages are off, because the sampler takes a page fault for 4 KiB: not to be turned on again.
     (libc::SYS_prctl, Case(0, &[(PROCESS, Allow), (THP, Errno(EPERM))], &Errno(EINVAL))),
@@ -717,6 +726,8 @@ mod tests {
             (libc::SYS_fcntl, [0, 37, 0, 0, 0, 0], errno(libc::EINVAL)),   // F_OFD_SETLK
             (libc::SYS_ioctl, [0, 0xC050_6617, 0, 0, 0, 0], errno(libc::ENOTTY)), // FS_IOC_ADD_ENCRYPTION_KEY
             (libc::SYS_clone, [0x80, 0, 0, 0, 0, 0], errno(libc::EPERM)),  // CLONE_NEWTIME
+            (libc::SYS_clone, [0x1_0900, 0, 0, 0, 0, 0], errno(libc::EPERM)), // CLONE_THREAD without CLONE_FILES
+            (libc::SYS_clone, [0x1_0F00, 0, 0, 0, 0, 0], RET_ALLOW),
             (libc::SYS_mmap, [0, 0, 0, 0x40022, 0, 0], errno(libc::ENOMEM)),
             (libc::SYS_madvise, [0, 0, 12, 0, 0, 0], errno(libc::EINVAL)),
             (libc::SYS_setrlimit, [4, 1, 0, 0, 0, 0], RET_ERRNO),

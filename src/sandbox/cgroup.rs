@@ -41,6 +41,12 @@ const CONTROLLERS: [&str; 2] = ["memory", "pids"];
 impl Cgroups {
     /// Finds the hierarchies this process may make groups in; removes what dead hosts left there.
     pub fn find() -> Option<Cgroups> {
+        // Where the kernel's own memory is charged to nobody (`cgroup.memory=nokmem`), descriptors are better sampled.
+        let options = std::fs::read_to_string("/proc/cmdline").ok()?;
+        let memory = options.split_whitespace().filter_map(|option| option.strip_prefix("cgroup.memory="));
+        if memory.flat_map(|flags| flags.split(',')).any(|flag| flag == "nokmem") {
+            return None;
+        }
         let found = Cgroups::v1().or_else(Cgroups::v2)?;
         for folder in found.folders() {
             std::fs::create_dir_all(folder).ok()?;

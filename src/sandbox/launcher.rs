@@ -143,6 +143,8 @@ fn serve(control: BorrowedFd, setup: Setup, executable: OwnedFd, files: Vec<Owne
     })?;
     let sources = setup.stages.iter().map(source_folder).collect::<Result<Vec<_>, _>>()?;
     let last_capability = super::privileges::last_capability();
+    let own = setup.program == protocol::Executable::Ourselves;
+    let executable = if own { view::own_program(&executable)? } else { executable };
     let view = view::raise(&setup)?;
     let sampled = setup.sampled();
     if sampled {

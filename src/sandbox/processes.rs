@@ -153,8 +153,7 @@ pub fn mappings(pid: u32, most: u64) -> Result<u64, Errno> {
     if own > 0 {
         return Ok(own);
     }
-    let of_threads = threads(pid).map(|thread| lines(&format!("{thread}/maps"), most));
-    of_threads.fold(Ok(0), |most, lines| Ok(lines?.max(most?)))
+    threads(pid).try_fold(0, |largest: u64, thread| Ok(largest.max(lines(&format!("{thread}/maps"), most)?)))
 }
 
 fn lines(path: &str, most: u64) -> Result<u64, Errno> {

@@ -6,6 +6,7 @@
 
 mod calls;
 mod files;
+mod held;
 mod judged;
 mod kernel;
 mod places;
@@ -58,7 +59,7 @@ fn everything() -> Vec<(&'static str, &'static str, &'static str)> {
     rows.chain(calls::all().map(|c| (c.name, c.wall, c.promises)))
         .chain(crate::engines::cases().map(|c| (c.name, c.wall, c.promises)))
         .chain(judged::NAMES.iter().chain(staggered::NAMES).chain(places::NAMES).copied())
-        .chain(warm::NAMES.iter().chain(sampled::NAMES).copied())
+        .chain(warm::NAMES.iter().chain(sampled::NAMES).chain(held::NAMES).copied())
         .collect()
 }
 

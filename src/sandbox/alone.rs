@@ -157,11 +157,11 @@ fn cgroup() {
     let group = groups.make(64 * MIB, 16).expect("a group");
     let files = group.descriptors().iter().map(|f| f.try_clone_to_owned().expect("dup")).collect();
     let mut counters = cgroup::Counters::from(groups.version(), files).expect("counters");
-    counters.begin();
+    counters.begin().expect("its counters");
     let (code, said) = attack(script, &[PATH], |plan| counters.raise(plan));
     // The shell, or the program it became, is killed.
     assert_eq!((code, said.as_str()), (137, ""));
-    assert!(counters.seen().oom_kills > 0);
+    assert!(counters.seen().expect("its counters").oom_kills > 0);
 }
 
 /// The launcher's own walls are raised by unsharing; a thread can do that for itself, as root.

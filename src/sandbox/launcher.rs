@@ -4,8 +4,9 @@
 //! the launcher proper is pid 1 of its own pid namespace, so nothing it started outlives it. Both end when the
 //! host closes its end of the control socket, which a killed host does too.
 
+use super::held::Held;
 use super::protocol::{Exited, FromLauncher, Killed, Setup, Stage, ToLauncher, receive, send};
-use super::sampler::Sampler;
+use super::sampler::{SESSIONS, Sampler};
 use super::scratch::Scratch;
 use super::view::View;
 use super::{Problem, cgroup, identity, landlock, namespaces, network, processes, protocol, seccomp, sys, view};
@@ -61,6 +62,8 @@ fn start(control: BorrowedFd) -> Result<(), Problem> {
         errno,
     })?;
     sys::usual_signals();
+    // A session of its own has a share of the CPU of its own (sched(7), autogroups), besides that of its tools.
+    let _ = nix::unistd::setsid();
     nix::sys::stat::umask(Mode::from_bits_truncate(0o022));
     // Descriptor 3 is taken for good, so that giving a worker its own never lands on one in use.
     let _third = std::fs::File::open("/dev/null").map_err(io("/dev/null"))?;
@@ -141,6 +144,8 @@ fn serve(control: BorrowedFd, setup: Setup, executable: OwnedFd, files: Vec<Owne
     })?;
     let sources = setup.stages.iter().map(source_folder).collect::<Result<Vec<_>, _>>()?;
     let last_capability = super::privileges::last_capability();
+    let own = setup.program == protocol::Executable::Ourselves;
+    let executable = if own { view::own_program(&executable)? } else { executable };
     let view = view::raise(&setup)?;
     let sampled = setup.sampled();
     if sampled {
@@ -167,6 +172,15 @@ fn source_folder(stage: &Stage) -> Result<OwnedFd, Problem> {
     let folder = openat2(AT_FDCWD, &stage.folder, how).map_err(opening)?;
     let stat = fstat(&folder).map_err(failed)?;
     if (stat.st_dev, stat.st_ino) == (stage.device, stage.inode) { Ok(folder) } else { Err(failed(Errno::ESTALE)) }
+}
+
+/// What the looks at one call remember.
+#[derive(Default)]
+struct Sampled {
+    /// Without a cgroup.
+    sampler: Sampler,
+    /// With one.
+    held: Held,
 }
 
 /// One call's descriptors.
@@ -262,7 +276,7 @@ impl Launcher<'_> {
         let ruleset = rules.done().map_err(failed)?;
         let raw = [given.stdio[0].as_raw_fd(), given.stdio[1].as_raw_fd(), given.stdio[2].as_raw_fd()];
         if let Some(counters) = &mut self.counters {
-            counters.begin();
+            counters.begin()?;
         }
         let (status, told) = nix::unistd::pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK).map_err(|errno| Problem {
             wall: "namespaces",
@@ -307,7 +321,7 @@ impl Launcher<'_> {
         deadline: Option<Instant>,
         scratch: &Scratch,
     ) -> Result<Exited, Problem> {
-        let mut sampler = Sampler::default();
+        let mut seen = Sampled::default();
         let mut killed = None;
         let mut last_look = Instant::now();
         loop {
@@ -337,7 +351,7 @@ impl Launcher<'_> {
                 killed = killed.or(Some(Killed::Deadline));
             }
             if killed.is_none() && last_look.elapsed() >= Duration::from_millis(SAMPLE_MS - 1) {
-                killed = self.over(&mut sampler, scratch, deadline);
+                killed = self.over(&mut seen, scratch, deadline)?;
                 last_look = Instant::now();
             }
             if killed.is_some() {
@@ -348,31 +362,40 @@ impl Launcher<'_> {
                 }
             }
         }
-        self.reap(pid, status, killed, &mut sampler, scratch)
+        self.reap(pid, status, killed, &seen.sampler, scratch)
     }
 
     /// A limit of the call as a whole that is passed.
-    fn over(&self, sampler: &mut Sampler, scratch: &Scratch, deadline: Option<Instant>) -> Option<Killed> {
+    fn over(
+        &self,
+        sampled: &mut Sampled,
+        scratch: &Scratch,
+        deadline: Option<Instant>,
+    ) -> Result<Option<Killed>, Problem> {
+        let failed = |errno| Problem { wall: "cgroup", what: "reading /proc of the call".into(), errno };
         let limits = &self.setup.limits;
-        let (memory, cpu) = match &self.counters {
+        let allowed = limits.get(Limit::MemoryBytes);
+        let (memory, cpu, sessions) = match &self.counters {
             Some(counters) => {
-                let seen = counters.seen();
-                (seen.oom_kills > 0, seen.cpu_ms)
+                let seen = counters.seen()?;
+                let locks = sampled.held.locks(processes::numbers, seen.cpu_ms, allowed).map_err(failed)?;
+                (seen.oom_kills > 0 || locks > allowed, seen.cpu_ms, 0)
             }
             None => {
-                let allowed = limits.get(Limit::MemoryBytes);
                 let hurry = || deadline.is_some_and(|d| Instant::now() >= d) || self.host_speaks();
-                let (bytes, cpu) = sampler.look(scratch.fill().0, allowed, hurry);
-                (bytes > allowed, cpu)
+                let look = sampled.sampler.look(scratch.fill()?.0, allowed, hurry).map_err(failed)?;
+                (look.bytes > allowed, look.cpu_ms, look.sessions)
             }
         };
-        if memory {
+        Ok(if memory {
             Some(Killed::Memory)
         } else if !self.setup.lasting && cpu > limits.get(Limit::CpuMs) {
             Some(Killed::Cpu)
+        } else if sessions > SESSIONS {
+            Some(Killed::Sessions)
         } else {
             None
-        }
+        })
     }
 
     /// A message waits, or the host is gone.
@@ -386,29 +409,33 @@ impl Launcher<'_> {
         pid: i32,
         status: &OwnedFd,
         killed: Option<Killed>,
-        sampler: &mut Sampler,
+        sampler: &Sampler,
         scratch: &Scratch,
     ) -> Result<Exited, Problem> {
         let waited = sys::wait4(pid, true)
             .map_err(|errno| Problem { wall: "launcher", what: "wait4(2)".into(), errno })?
             .unwrap_or_default();
-        let scratch_full = scratch.fill().1;
+        let scratch_full = scratch.fill()?.1;
+        let peak = sampler.peak_with(waited.peak_bytes);
         let mut exited = Exited {
             status: super::init::told(status).unwrap_or(waited.status),
             killed,
             cpu_ms: waited.cpu_ms,
-            peak_memory_bytes: Some(sampler.peak.max(waited.peak_bytes)),
+            peak_memory_bytes: Some(peak),
             scratch_full,
             processes_refused: false,
         };
         if let Some(counters) = &self.counters {
-            let seen = counters.seen();
+            let seen = counters.seen()?;
             exited.cpu_ms = seen.cpu_ms;
             exited.peak_memory_bytes = counters.peak();
             exited.processes_refused = seen.refused_processes > 0;
             if seen.oom_kills > 0 {
                 exited.killed = exited.killed.or(Some(Killed::Memory));
             }
+        } else if peak > self.setup.limits.get(Limit::MemoryBytes) {
+            // Between two looks, or behind one that came late: it had more than it may have.
+            exited.killed = exited.killed.or(Some(Killed::Memory));
         }
         // RLIMIT_CPU of one process acts between two looks.
         if exited.killed.is_none() && exited.cpu_ms > self.setup.limits.get(Limit::CpuMs) && !self.setup.lasting {

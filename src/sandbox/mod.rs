@@ -12,6 +12,7 @@ pub mod cgroup;
 mod descriptors;
 pub mod environment;
 pub mod grants;
+mod held;
 pub mod identity;
 mod idmap;
 mod init;
@@ -31,6 +32,7 @@ mod seccomp;
 mod session;
 mod standstill;
 mod sys;
+pub use sampler::SESSIONS;
 pub use sys::lstat;
 mod view;
 

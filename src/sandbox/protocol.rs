@@ -117,6 +117,8 @@ pub enum Killed {
     Deadline,
     Memory,
     Cpu,
+    /// More sessions at a time than a call may hold where no group shares out the CPU.
+    Sessions,
 }
 
 /// How the tool ended, as the walls saw it.

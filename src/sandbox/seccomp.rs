@@ -7,39 +7,22 @@
 //! architecture's calls kill the process.
 //! The program is a binary search tree, which the kernel loads three times faster than a linear list.
 
+mod bpf;
+#[cfg(test)]
+mod tests;
+
 use super::plan::{Plan, Step};
+use bpf::{HIGH, Insn, Rule, Test};
 use nix::libc;
 use std::collections::BTreeMap;
 
 #[cfg(not(target_arch = "x86_64"))]
 compile_error!("the seccomp list is written for x86_64 only; see docs/SECURITY.md");
 
-const AUDIT_ARCH_X86_64: u32 = 0xC000_003E;
-/// x32 calls carry this bit.
-const X32_BIT: u32 = 0x4000_0000;
 const EPERM: u32 = libc::EPERM as u32;
 const ENOSYS: u32 = libc::ENOSYS as u32;
 const EINVAL: u32 = libc::EINVAL as u32;
 const SET_ID_BITS: u32 = 0o6000;
-/// The upper half of a 64-bit argument.
-const HIGH: u32 = 1 << 8;
-
-/// What to do with one call.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Rule {
-    Allow,
-    Errno(u32),
-    /// By the first group with a test that the low word of the argument passes (`| HIGH`: the high word), else the last.
-    Case(u32, &'static [(&'static [Test], Rule)], &'static Rule),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Test {
-    In(&'static [u32]),
-    Between(u32, u32),
-    AnyOf(u32),
-}
-
 use Rule::{Allow, Case, Errno};
 use Test::{AnyOf, Between, In};
 
@@ -306,7 +289,7 @@ const NULL: &[Test] = &[In(&[0])];
 /// but where the old value is asked for as well.
 const CORE: &[Test] = &[In(&[libc::RLIMIT_CORE])];
 const DONE: Rule = Case(3 | HIGH, &[(NULL, Errno(0))], &Errno(EPERM));
-const FILE_OPTIONS: u32 = (libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | libc::MFD_NOEXEC_SEAL | libc::MFD_EXEC) as u32;
+const FILE_OPTIONS: u32 = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | libc::MFD_NOEXEC_SEAL | libc::MFD_EXEC;
 /// Threads, fork(2), vfork(2), posix_spawn(3), descriptors of processes; the low byte is the signal of their end.
 const CLONES: u32 = (libc::CLONE_VM
     | libc::CLONE_FS
@@ -324,6 +307,8 @@ const CLONES: u32 = (libc::CLONE_VM
     | libc::CLONE_CHILD_SETTID
     | libc::CLONE_IO) as u32
     | 0x7F; // the highest bit of that byte is CLONE_NEWTIME
+/// A thread has the descriptors of its process, so that they can be counted there.
+const THREAD: Rule = Case(0, &[(&[AnyOf(libc::CLONE_FILES as u32)], Allow)], &Errno(EPERM));
 /// PR_SET_PDEATHSIG … PR_SET_DUMPABLE, names, PR_GET_SECCOMP, PR_CAPBSET_READ, timer slack, PR_SET_CHILD_SUBREAPER …
 /// PR_GET_TID_ADDRESS, PR_GET_THP_DISABLE, PR_CAP_AMBIENT. Not in the list: seccomp filters, futex hashes, names of
 /// mappings and core scheduling, which all take memory of the kernel.
@@ -364,6 +349,9 @@ const SOCKET: Rule = Case(
     &[(&[Between(2, 4), Between(7, 9), In(&[13, 16, 17, 20, 21, 30, 38, 39])], Allow)],
     &NO_OPTION,
 );
+/// The same without SO_SNDBUF.
+const USUAL_SOCKET: Rule =
+    Case(2, &[(&[Between(2, 4), Between(8, 9), In(&[13, 16, 17, 20, 21, 30, 38, 39])], Allow)], &NO_OPTION);
 const NO_OPTION: Rule = Errno(libc::ENOPROTOOPT as u32);
 const SOCKET_LEVEL: Rule = Case(1, &[(&[In(&[libc::SOL_SOCKET as u32])], SOCKET)], &NO_OPTION);
 /// FUTEX_WAIT and FUTEX_WAKE, with and without bits and clock, on words that others may share: pthread_join(3) and
@@ -390,7 +378,10 @@ const RULES: &[(i64, Rule)] = &[
     (libc::SYS_openat, making!(2, 3)),
     (libc::SYS_openat2, Errno(ENOSYS)), // flags and mode lie in memory, where they cannot be checked
     (libc::SYS_clone3, Errno(ENOSYS)),
-    (libc::SYS_clone, Case(0, &[(&[AnyOf(!CLONES)], Errno(EPERM))], &Allow)),
+    (
+        libc::SYS_clone,
+        Case(0, &[(&[AnyOf(!CLONES)], Errno(EPERM)), (&[AnyOf(libc::CLONE_THREAD as u32)], THREAD)], &Allow),
+    ),
     // Files that would run as somebody else.
     (libc::SYS_creat, without!(1, SET_ID_BITS)),
     (libc::SYS_chmod, without!(1, SET_ID_BITS)),
@@ -452,72 +443,12 @@ const SAMPLED: &[(i64, Rule)] = &[
     ),
     // Into a pipe or socket this hands over whole pages of a file, which may be gone by then.
     (libc::SYS_sendfile, Errno(EINVAL)),
-    // A pipe is counted as sixteen pages.
+    // A socket is counted with the usual size of its buffers, a pipe as sixteen pages.
+    (libc::SYS_setsockopt, Case(1, &[(&[In(&[libc::SOL_SOCKET as u32])], USUAL_SOCKET)], &NO_OPTION)),
     (libc::SYS_fcntl, Case(1, &[(FILE, Allow), (PIPE_SIZE, Errno(EPERM)), (LEASES, Errno(EPERM))], &Errno(EINVAL))),
     // Huge pages are off, because the sampler takes a page fault for 4 KiB: not to be turned on again.
     (libc::SYS_prctl, Case(0, &[(PROCESS, Allow), (THP, Errno(EPERM))], &Errno(EINVAL))),
 ];
-
-type Insn = libc::sock_filter;
-
-const RET_ALLOW: u32 = 0x7FFF_0000;
-const RET_KILL_PROCESS: u32 = 0x8000_0000;
-const RET_ERRNO: u32 = 0x0005_0000;
-const LOAD: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS
-const IF_EQUAL: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
-const IF_AT_LEAST: u16 = 0x35; // BPF_JMP | BPF_JGE | BPF_K
-const IF_ANY_BIT: u16 = 0x45; // BPF_JMP | BPF_JSET | BPF_K
-const RETURN: u16 = 0x06; // BPF_RET | BPF_K
-const OFFSET_NR: u32 = 0;
-const OFFSET_ARCH: u32 = 4;
-
-fn insn(code: u16, jt: u8, jf: u8, k: u32) -> Insn {
-    Insn { code, jt, jf, k }
-}
-
-fn offset(argument: u32) -> u32 {
-    16 + 8 * (argument & !HIGH) + if argument & HIGH == 0 { 0 } else { 4 }
-}
-
-/// What runs when the number matched. Jumps are short: a test would see one that is cut off.
-fn block(rule: &Rule) -> Vec<Insn> {
-    let (argument, groups, otherwise) = match rule {
-        Allow => return vec![insn(RETURN, 0, 0, RET_ALLOW)],
-        Errno(errno) => return vec![insn(RETURN, 0, 0, RET_ERRNO | errno)],
-        Case(argument, groups, otherwise) => (*argument, *groups, *otherwise),
-    };
-    let mut out = vec![insn(LOAD, 0, 0, offset(argument))];
-    for (tests, then) in groups {
-        let then = block(then);
-        let compared = |test: &Test| match test {
-            In(values) => values.len(),
-            Between(..) => 2,
-            AnyOf(_) => 1,
-        };
-        let mut left: usize = tests.iter().map(compared).sum();
-        // Who passes jumps over the comparisons that are left; who fails goes on to the next, or over `then` as well.
-        let mut compare = |code: u16, value: u32| {
-            left -= 1;
-            insn(code, left as u8, if left == 0 { then.len() as u8 } else { 0 }, value)
-        };
-        for test in *tests {
-            match test {
-                AnyOf(bits) => out.push(compare(IF_ANY_BIT, *bits)),
-                In(values) => out.extend(values.iter().map(|value| compare(IF_EQUAL, *value))),
-                Between(first, last) => {
-                    compare(IF_AT_LEAST, *first);
-                    // Beyond the last is not passed: the two ways are exchanged.
-                    let above = compare(IF_AT_LEAST, last + 1);
-                    out.push(insn(IF_AT_LEAST, 0, above.jf + 1, *first));
-                    out.push(insn(IF_AT_LEAST, above.jf, above.jt, last + 1));
-                }
-            }
-        }
-        out.extend(then);
-    }
-    out.extend(block(otherwise));
-    out
-}
 
 /// Every number's rule, as runs of equal ones: the number that each begins with. What comes after is not known.
 fn runs(sampled: bool) -> Vec<(u32, Rule)> {
@@ -537,207 +468,12 @@ fn runs(sampled: bool) -> Vec<(u32, Rule)> {
     out
 }
 
-/// Where a comparison of numbers leads: to another, or to what a number's rule says.
-#[derive(Clone, Copy)]
-enum To {
-    Comparison(usize),
-    Block(usize),
-}
-
-/// A search tree over `runs`: comparisons, each before those it leads to, and the blocks of different rules, in the
-/// order in which they are needed. The kernel checks and translates every instruction when the filter is loaded, and
-/// runs it for every number, which is once a call; so blocks are shared.
-fn tree(runs: &[(u32, Rule)], comparisons: &mut Vec<(u32, To, To)>, blocks: &mut Vec<Rule>) -> To {
-    if let [(_, rule)] = runs {
-        let known = blocks.iter().position(|other| other == rule);
-        return To::Block(known.unwrap_or_else(|| {
-            blocks.push(*rule);
-            blocks.len() - 1
-        }));
-    }
-    // Where about as many numbers lie on both sides.
-    let (from, to) = (runs[0].0, runs[runs.len() - 1].0 + 1);
-    let half = runs.partition_point(|(first, _)| *first <= from.midpoint(to));
-    let (low, high) = runs.split_at(half.clamp(1, runs.len() - 1));
-    let own = comparisons.len();
-    comparisons.push((high[0].0, To::Block(0), To::Block(0)));
-    let below = tree(low, comparisons, blocks);
-    comparisons[own].1 = tree(high, comparisons, blocks);
-    comparisons[own].2 = below;
-    To::Comparison(own)
-}
-
 /// The whole filter; `sampled`: no cgroup counts memory.
 pub fn program(sampled: bool) -> Vec<Insn> {
-    let mut out = vec![
-        insn(LOAD, 0, 0, OFFSET_ARCH),
-        insn(IF_EQUAL, 1, 0, AUDIT_ARCH_X86_64),
-        insn(RETURN, 0, 0, RET_KILL_PROCESS),
-        insn(LOAD, 0, 0, OFFSET_NR),
-        insn(IF_AT_LEAST, 0, 1, X32_BIT),
-        insn(RETURN, 0, 0, RET_KILL_PROCESS),
-    ];
-    let (mut comparisons, mut blocks) = (Vec::new(), vec![Allow, Errno(EPERM), Errno(ENOSYS)]);
-    tree(&runs(sampled), &mut comparisons, &mut blocks);
-    let mut places = Vec::with_capacity(blocks.len());
-    let mut code = Vec::new();
-    for rule in &blocks {
-        places.push(comparisons.len() + code.len());
-        code.extend(block(rule));
-    }
-    for (own, (number, at_least, less)) in comparisons.iter().enumerate() {
-        let jump = |to: &To| match to {
-            To::Comparison(at) => at - own - 1,
-            To::Block(at) => places[*at] - own - 1,
-        };
-        out.push(insn(IF_AT_LEAST, jump(at_least) as u8, jump(less) as u8, *number));
-    }
-    out.extend(code);
-    out
+    bpf::compile(&runs(sampled))
 }
 
 /// Last before execve: nothing after it needs a refused call.
 pub fn raise(plan: &mut Plan, program: &[Insn]) {
     plan.add("seccomp", Step::Seccomp { program: program.to_vec() });
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const NEWEST: u32 = 500;
-
-    /// Runs the program on one call, as the kernel would.
-    fn verdict(program: &[Insn], arch: u32, nr: u32, args: [u64; 6]) -> u32 {
-        let (mut at, mut acc) = (0, 0u32);
-        loop {
-            let i = program[at];
-            let take = |yes: bool| at + 1 + usize::from(if yes { i.jt } else { i.jf });
-            at = match i.code {
-                RETURN => return i.k,
-                LOAD => {
-                    acc = match i.k {
-                        OFFSET_NR => nr,
-                        OFFSET_ARCH => arch,
-                        offset => (args[((offset - 16) / 8) as usize] >> (8 * (offset % 8))) as u32,
-                    };
-                    at + 1
-                }
-                IF_EQUAL => take(acc == i.k),
-                IF_AT_LEAST => take(acc >= i.k),
-                IF_ANY_BIT => take(acc & i.k != 0),
-                other => panic!("unknown instruction {other}"),
-            };
-        }
-    }
-
-    /// What a rule says, without a program.
-    fn said(rule: &Rule, args: [u64; 6]) -> u32 {
-        let (argument, tests, otherwise) = match rule {
-            Allow => return RET_ALLOW,
-            Errno(errno) => return RET_ERRNO | errno,
-            Case(argument, tests, otherwise) => (argument, tests, otherwise),
-        };
-        let whole = args[(argument & !HIGH) as usize];
-        let value = (if argument & HIGH == 0 { whole } else { whole >> 32 }) as u32;
-        let passes = |test: &Test| match test {
-            In(values) => values.contains(&value),
-            Between(first, last) => (*first..=*last).contains(&value),
-            AnyOf(bits) => value & bits != 0,
-        };
-        let passed = tests.iter().find(|(group, _)| group.iter().any(passes));
-        said(passed.map_or(otherwise, |(_, then)| then), args)
-    }
-
-    /// Every value at which a rule could change its mind.
-    fn edges(rule: &Rule, into: &mut Vec<u64>) {
-        let Case(_, tests, otherwise) = rule else { return };
-        for (group, then) in *tests {
-            group.iter().for_each(|test| match test {
-                In(values) => into.extend(values.iter().flat_map(|v| [u64::from(*v), u64::from(*v) + 1])),
-                Between(first, last) => {
-                    into.extend([first.wrapping_sub(1), *first, *last, last + 1].map(u64::from));
-                }
-                AnyOf(bits) => into.extend((0..32).map(|n| 1 << n).chain([u64::from(*bits), u64::from(!bits)])),
-            });
-            edges(then, into);
-        }
-        edges(otherwise, into);
-    }
-
-    #[test]
-    fn the_program_says_what_the_lists_say_for_every_number() {
-        for sampled in [false, true] {
-            // (A jump that is cut off leads elsewhere.)
-            let (program, runs) = (program(sampled), runs(sampled));
-            for nr in 0..=NEWEST {
-                let rule = &runs.iter().rfind(|(from, _)| *from <= nr).expect("a run").1;
-                let mut values = vec![0, 1, u64::from(u32::MAX), 1 << 32, u64::MAX];
-                edges(rule, &mut values);
-                for first in &values {
-                    for second in [0, 1, u64::MAX, *first] {
-                        // Of two arguments that count, each takes all values.
-                        for args in [[*first, *first, second, second, 0, 0], [second, second, *first, *first, 9, 9]] {
-                            let got = verdict(&program, AUDIT_ARCH_X86_64, nr, args);
-                            assert_eq!(got, said(rule, args), "{nr} {args:?} sampled {sampled}");
-                        }
-                    }
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn a_call_stands_in_one_list() {
-        let mut all: Vec<i64> = ALLOWED.iter().chain(FORBIDDEN).chain(MISSING).copied().collect();
-        all.extend(RULES.iter().map(|(number, _)| *number));
-        let count = all.len();
-        all.sort_unstable();
-        all.dedup();
-        assert_eq!(all.len(), count);
-        let numbers: Vec<i64> = SAMPLED.iter().map(|(number, _)| *number).collect();
-        assert!(numbers.iter().all(|number| all.contains(number)), "sampling only narrows: {numbers:?}");
-    }
-
-    #[test]
-    fn only_the_operations_on_the_lists() {
-        let errno = |errno: i32| RET_ERRNO | errno as u32;
-        let refused = [
-            // (call, arguments, with a cgroup, sampled)
-            (libc::SYS_futex, [0, 3, 0, 0, 0, 0], errno(libc::ENOSYS)), // FUTEX_REQUEUE
-            (libc::SYS_futex, [0, 4, 0, 0, 0, 0], errno(libc::ENOSYS)), // FUTEX_CMP_REQUEUE
-            (libc::SYS_futex, [0, 5, 0, 0, 0, 0], errno(libc::ENOSYS)), // FUTEX_WAKE_OP
-            (libc::SYS_futex, [0, 0x8E, 0, 0, 0, 0], errno(libc::ENOSYS)),
-            (libc::SYS_prctl, [78, 1, 1024, 0, 0, 0], errno(libc::EINVAL)), // PR_FUTEX_HASH
-            (libc::SYS_prctl, [22, 2, 0, 0, 0, 0], errno(libc::EINVAL)),    // PR_SET_SECCOMP
-            (libc::SYS_seccomp, [1, 0, 0, 0, 0, 0], errno(libc::EPERM)),
-            (libc::SYS_setsockopt, [0, 1, 26, 0, 0, 0], errno(libc::ENOPROTOOPT)), // SO_ATTACH_FILTER
-            (libc::SYS_setsockopt, [0, 6, 1, 0, 0, 0], errno(libc::ENOPROTOOPT)),
-            (libc::SYS_fcntl, [0, 1036, 0, 0, 0, 0], errno(libc::EINVAL)), // F_SET_RW_HINT
-            (libc::SYS_fcntl, [0, 37, 0, 0, 0, 0], errno(libc::EINVAL)),   // F_OFD_SETLK
-            (libc::SYS_ioctl, [0, 0xC050_6617, 0, 0, 0, 0], errno(libc::ENOTTY)), // FS_IOC_ADD_ENCRYPTION_KEY
-            (libc::SYS_clone, [0x80, 0, 0, 0, 0, 0], errno(libc::EPERM)),  // CLONE_NEWTIME
-            (libc::SYS_mmap, [0, 0, 0, 0x40022, 0, 0], errno(libc::ENOMEM)),
-            (libc::SYS_madvise, [0, 0, 12, 0, 0, 0], errno(libc::EINVAL)),
-            (libc::SYS_setrlimit, [4, 1, 0, 0, 0, 0], RET_ERRNO),
-            (libc::SYS_prlimit64, [0, 4, 1 << 32, 0, 0, 0], RET_ERRNO),
-            (libc::SYS_prlimit64, [0, 4, 1 << 32, 1 << 32, 0, 0], errno(libc::EPERM)),
-            (libc::SYS_prlimit64, [0, 4, 0, 1 << 32, 0, 0], RET_ALLOW),
-            (libc::SYS_prlimit64, [0, 7, 1, 0, 0, 0], RET_ALLOW),
-            (libc::SYS_futex, [0, 0x83, 0, 0, 0, 0], RET_ALLOW),
-            (335, [0; 6], errno(libc::ENOSYS)), // uretprobe
-            (336, [0; 6], errno(libc::ENOSYS)), // uprobe
-            (449, [0; 6], errno(libc::ENOSYS)), // futex_waitv
-            (456, [0; 6], errno(libc::ENOSYS)), // futex_requeue
-            (i64::from(NEWEST), [0; 6], errno(libc::ENOSYS)),
-        ];
-        for sampled in [false, true] {
-            let program = program(sampled);
-            for (number, args, wanted) in refused {
-                assert_eq!(verdict(&program, AUDIT_ARCH_X86_64, number as u32, args), wanted, "{number} {args:?}");
-            }
-            assert_eq!(verdict(&program, 0x4000_0003, 0, [0; 6]), RET_KILL_PROCESS, "i386");
-            assert_eq!(verdict(&program, AUDIT_ARCH_X86_64, X32_BIT, [0; 6]), RET_KILL_PROCESS, "x32");
-        }
-    }
 }

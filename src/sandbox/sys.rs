@@ -168,19 +168,6 @@ pub fn last_capability() -> u32 {
     (0..64).take_while(known).last().unwrap_or(63)
 }
 
-/// A slice of this length, in nanoseconds, whenever this process is scheduled, and the usual one in what it starts:
-/// sched_setattr(2). Linux before 6.12 takes no notice.
-pub fn short_slices(nanoseconds: u64) {
-    const SCHED_FLAG_RESET_ON_FORK: u64 = 1;
-    // struct sched_attr as of its first version: size and policy, flags, nice and priority, runtime, deadline, period.
-    // SAFETY: `attr` has the layout of that struct, whose size stands in its first field; else numbers only.
-    unsafe {
-        let nice = libc::getpriority(libc::PRIO_PROCESS, 0) as u32;
-        let attr: [u64; 6] = [48, SCHED_FLAG_RESET_ON_FORK, nice.into(), nanoseconds, 0, 0];
-        libc::syscall(libc::SYS_sched_setattr, 0, attr.as_ptr(), 0);
-    }
-}
-
 /// All signals as a program expects them that was started by nobody in particular: none ignored, none blocked. What is
 /// ignored or blocked here, the tool would inherit. (By system calls, since the C library keeps two signals to itself.)
 pub fn usual_signals() {

@@ -6,6 +6,7 @@
 
 mod calls;
 mod files;
+mod held;
 mod init;
 mod judged;
 mod kernel;
@@ -58,8 +59,8 @@ fn everything() -> Vec<(&'static str, &'static str, &'static str)> {
     let rows = every_row().map(|row| (row.0, row.1, row.2));
     rows.chain(calls::all().map(|c| (c.name, c.wall, c.promises)))
         .chain(crate::engines::cases().map(|c| (c.name, c.wall, c.promises)))
-        .chain(judged::NAMES.iter().chain(staggered::NAMES).chain(places::NAMES).chain(&init::NAMES).copied())
-        .chain(warm::NAMES.iter().chain(sampled::NAMES).copied())
+        .chain(judged::NAMES.iter().chain(staggered::NAMES).chain(places::NAMES).copied())
+        .chain(warm::NAMES.iter().chain(sampled::NAMES).chain(held::NAMES).chain(&init::NAMES).copied())
         .collect()
 }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 pub const NAMES: &[(&str, &str, &str)] = &[
     ("a call sets the times of its scratch, and the next reads them", "scratch", "P18"),
     ("a call makes folders, whose number the next reads from its own", "scratch", "P18"),
+    ("a worker writes the program that it runs", "view", "P3"),
 ];
 
 /// Prints when its /tmp was changed, before and after `body`; /tmp is the last folder that it was given.
@@ -68,7 +69,10 @@ struct Warm {
 
 impl Warm {
     fn start() -> Warm {
-        let who = if is_root() { Who::Root } else { Who::User };
+        Warm::start_as(if is_root() { Who::Root } else { Who::User })
+    }
+
+    fn start_as(who: Who) -> Warm {
         let playground = Playground::new(who, "/var/tmp");
         for (name, body) in [("times", TIMES), ("folders", FOLDERS), ("nothing", "")] {
             playground.tool(name, "wasm", &module(body), json!({}));
@@ -115,4 +119,19 @@ fn a_worker_whose_guest_made_a_file_serves_no_other_call() {
     let (_, first) = warm.call("folders");
     let (_, second) = warm.call("folders");
     assert!(first.iter().all(|pid| !second.contains(pid)), "{first:?}, then {second:?}");
+}
+
+#[test]
+fn the_program_of_a_worker_cannot_be_written_through_it() {
+    for who in [Who::Root, Who::User].into_iter().filter(|who| who.possible()) {
+        let mut warm = Warm::start_as(who);
+        let (_, workers) = warm.call("nothing");
+        let [worker] = workers[..] else { panic!("{who:?}: one worker: {workers:?}") };
+        let read_only = |pid: u32| {
+            let flags = nix::sys::statvfs::statvfs(format!("/proc/{pid}/exe").as_str()).expect("its program").flags();
+            flags.contains(nix::sys::statvfs::FsFlags::ST_RDONLY)
+        };
+        assert!(!read_only(warm.server.child.id()), "{who:?}: control: the host runs the same program as it lies");
+        assert!(read_only(worker), "{who:?}");
+    }
 }

@@ -84,6 +84,7 @@ impl Launcher {
             .stderr(Stdio::null())
             .spawn()
             .map_err(|e| broken("starting it", &e))?;
+        group.iter().for_each(|group| group.share(keeper.id()));
         // SOCK_SEQPACKET keeps messages whole like a datagram socket, and says when the other end is gone.
         let control = UnixDatagram::from_std(ours.into()).map_err(|e| broken("its socket", &e))?;
         let mut launcher =

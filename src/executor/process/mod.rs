@@ -21,6 +21,7 @@ use crate::fault::{Fault, Kind};
 use crate::policy::{Confinement, Shape};
 use crate::quantity::Limit;
 use crate::runtimes::shims;
+use crate::sandbox::SESSIONS;
 use crate::sandbox::protocol::{Exited, FromLauncher, Killed, ToLauncher};
 use capture::{Captured, Pipes};
 use launcher::Launcher;
@@ -232,6 +233,7 @@ fn judge(captured: &Captured, exited: &Exited, shape: &Shape, limit_ms: u64, log
         Some(Killed::Deadline) => return Ending::TimedOut { limit_ms },
         Some(Killed::Memory) => return over(Limit::MemoryBytes),
         Some(Killed::Cpu) => return over(Limit::CpuMs),
+        Some(Killed::Sessions) => return Ending::OverLimit { limit: Limit::Processes, allowed: SESSIONS },
         Some(Killed::Asked) => return Ending::Cancelled,
         None => {}
     }

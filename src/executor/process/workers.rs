@@ -108,7 +108,7 @@ impl Worker for Behind {
                 Some(Killed::Cpu) => {
                     Some(Ending::OverLimit { limit: Limit::CpuMs, allowed: self.shape.limits.get(Limit::CpuMs) })
                 }
-                Some(Killed::Deadline | Killed::Asked) | None => None,
+                Some(Killed::Deadline | Killed::Asked | Killed::Sessions) | None => None,
             }
         })
     }

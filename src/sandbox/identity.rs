@@ -7,9 +7,10 @@
 use super::Problem;
 use super::plan::{Plan, Step};
 use super::protocol::Identity;
+use crate::base::files::{self, Folder};
+use nix::fcntl::OFlag;
 use std::ffi::CString;
-use std::fs::{DirBuilder, File, OpenOptions};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::fs::File;
 use std::path::Path;
 
 /// The tool's own uid and gid, as it sees them.
@@ -22,7 +23,7 @@ pub const LOCKS: &str = "/run/toolhost/ids";
 
 /// Whose rights this process has, by its id map (user_namespaces(7)), never by its euid alone.
 pub fn real_root() -> bool {
-    crate::policy::every_id_is_mapped() == Some(true) && nix::unistd::geteuid().is_root()
+    files::every_id_is_mapped() == Some(true) && nix::unistd::geteuid().is_root()
 }
 
 /// A pool as a configuration names it. Whoever owns a file with one of these ids, or runs as one, is not apart
@@ -60,19 +61,13 @@ pub fn lease(pool: std::ops::Range<u32>) -> std::io::Result<Option<Lease>> {
         }
         return Ok(Some(Lease { identity: Identity { id, pooled: false }, lock: None }));
     }
-    let folder = Path::new(LOCKS);
-    DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    let folder = Folder::make(Path::new(LOCKS))?;
     // Start at a place of our own, so that processes do not all queue at the first id.
     let length = pool.end - pool.start;
     let start = std::process::id() % length.max(1);
     for offset in 0..length {
         let id = pool.start + (start + offset) % length;
-        let file = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .mode(0o600)
-            .open(folder.join(id.to_string()))?;
+        let file = folder.trusted(&id.to_string(), OFlag::O_WRONLY | OFlag::O_CREAT)?;
         // flock(2), which belongs to the open file: closing ours leaves it to the launcher's keeper.
         // (A guard that unlocks when dropped would take it from the keeper, too.)
         if file.try_lock().is_ok() {

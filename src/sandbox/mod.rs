@@ -30,7 +30,7 @@ mod seccomp;
 mod session;
 mod standstill;
 mod sys;
-pub use sys::lstat;
+pub use sys::{fstat, lstat};
 mod view;
 
 use nix::errno::Errno;

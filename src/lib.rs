@@ -3,6 +3,7 @@
 //!
 //! The rooms, upstairs first. A room imports only downstairs (`tests/tidy.rs` checks).
 
+pub mod base; // 0  what all may use and nobody owns
 pub mod cli; // 6  one file per verb
 pub mod executor; // 3  call → outcome
 pub mod fault; // 0  how we refuse

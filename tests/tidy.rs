@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use toolhost::{policy, sandbox};
 
 /// Floor of each room, upstairs first (docs/ARCHITECTURE.md).
-const FLOORS: [(&str, u8); 11] = [
+const FLOORS: [(&str, u8); 12] = [
     ("cli", 6),
     ("transport", 5),
     ("service", 4),
@@ -16,6 +16,7 @@ const FLOORS: [(&str, u8); 11] = [
     ("sandbox", 2),
     ("policy", 1),
     ("manifest", 1),
+    ("base", 0),
     ("fault", 0),
     ("quantity", 0),
 ];

@@ -86,6 +86,7 @@ pub fn policies(settings: &Settings) -> anyhow::Result<Arc<policy::Policies>> {
         None => policy::Policies::built_in(),
     };
     loaded.protect(obeyed(settings));
+    loaded.keep_out_of(settings.audit_log.as_deref().map(|log| runtimes::resolved(&service::segments::folder(log))));
     Ok(Arc::new(loaded))
 }
 
@@ -262,7 +263,7 @@ pub fn audit_log(settings: &Settings) -> anyhow::Result<audit::Log> {
     let path = settings.audit_log.clone().ok_or_else(|| {
         Refusal::new(Exit::Host, "this user has no home folder for the audit log; name a file with --audit-log")
     })?;
-    Ok(audit::Log::new(path))
+    Ok(audit::Log::keeping(path, settings.audit_keeping))
 }
 
 /// Everything, ready for calls.

@@ -6,6 +6,7 @@
 
 use super::refusal::{Exit, Refusal};
 use crate::sandbox::identity;
+use crate::service::audit::Keeping;
 use crate::service::runlog::{Level, Style};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -78,6 +79,8 @@ pub struct Settings {
     pub policies: Option<PathBuf>,
     /// `None`: this user has no folder for it, and calls are refused until one is named.
     pub audit_log: Option<PathBuf>,
+    /// When a file of that log is closed, and how many closed ones are kept.
+    pub audit_keeping: Keeping,
     pub log: Option<(Level, bool)>,
     /// Capabilities the operator says this host offers: `env:NAME`.
     pub capabilities: BTreeSet<String>,
@@ -103,6 +106,8 @@ struct Config {
     scripts: Option<Vec<PathBuf>>,
     policies: Option<PathBuf>,
     audit_log: Option<PathBuf>,
+    audit_segment_bytes: Option<u64>,
+    audit_segments: Option<usize>,
     log: Option<String>,
     capabilities: Option<BTreeSet<String>>,
     manifest_schema: Option<PathBuf>,
@@ -163,6 +168,8 @@ impl Settings {
             })?,
             _ => identity::POOL,
         };
+        let audit_keeping = Keeping::of(config.audit_segment_bytes, config.audit_segments);
+        let audit_keeping = audit_keeping.map_err(|why| Refusal::new(Exit::Host, format!("config: {why}")))?;
         let manifest_schema = match (&config.manifest_schema, &sources.config_file) {
             (Some(path), Some(file)) => Some(beside(file, path)),
             _ => None,
@@ -178,6 +185,7 @@ impl Settings {
             scripts,
             policies,
             audit_log,
+            audit_keeping,
             log,
             capabilities,
             configs: usual_configs(&variable).into_iter().chain(sources.config_file).collect(),

@@ -162,7 +162,8 @@ fn fences<'a>(subject: &Subject<'a>, policies: &'a Policies, machine: &'a Machin
     let own = manifests.chain(&site.script).map(PathBuf::as_path).filter(|p| !p.as_os_str().is_empty()).collect();
     let named = machine.named_runtimes.values().flatten();
     let runtimes = machine.runtimes.values().chain(named).flat_map(files_of).collect();
-    Judge { site, policy, host: policies.host.as_ref(), protected: &policies.protected, own, runtimes, machine }
+    let (protected, records) = (&*policies.protected, policies.records.as_deref());
+    Judge { site, policy, host: policies.host.as_ref(), protected, records, own, runtimes, machine }
 }
 
 fn files_of(runtime: &Runtime) -> Vec<PathBuf> {

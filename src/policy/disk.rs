@@ -149,25 +149,12 @@ fn unshared(about: &Metadata, path: &Path) -> Result<(), Bad> {
         return Err(Bad::whole(Code::Security, format!("can be written by others (mode {mode:04o}); run: {mend}")));
     }
     let me = nix::unistd::geteuid().as_raw();
-    if about.uid() != 0 && about.uid() != me && !is_unmapped(about.uid()) {
+    // In a user namespace all owners that are not mapped, the machine's root included, look alike.
+    if !crate::base::files::owners().contains(&about.uid()) {
         let mend = format!("chown {me} '{shown}'");
         return Err(Bad::whole(Code::Security, format!("belongs to another user ({}); run: {mend}", about.uid())));
     }
     Ok(())
-}
-
-/// In a user namespace every owner that is not mapped looks like one and the same nobody, the
-/// machine's root included; there the mode bits alone decide.
-fn is_unmapped(uid: u32) -> bool {
-    let overflow = std::fs::read_to_string("/proc/sys/kernel/overflowuid").ok().and_then(|t| t.trim().parse().ok());
-    overflow == Some(uid) && every_id_is_mapped() == Some(false)
-}
-
-/// Whether this is no user namespace but the first one, where every id means itself (user_namespaces(7)).
-/// `None`: /proc does not tell.
-pub fn every_id_is_mapped() -> Option<bool> {
-    let map = std::fs::read_to_string("/proc/self/uid_map").ok()?;
-    Some(map.split_ascii_whitespace().eq(["0", "0", "4294967295"]))
 }
 
 fn told(path: &Path, severity: Severity, bad: Bad) -> FileProblem {

@@ -50,6 +50,8 @@ pub(super) struct Judge<'a> {
     pub host: Option<&'a Policy>,
     /// Policies and other tools' files: never written.
     pub protected: &'a BTreeSet<PathBuf>,
+    /// No file is made directly in here.
+    pub records: Option<&'a Path>,
     /// Own script and manifest, and the manifests that name the same script: never written.
     pub own: Vec<&'a Path>,
     /// Folders of interpreters: never written.
@@ -298,6 +300,12 @@ impl<'a> Judge<'a> {
         {
             let what = self.protected_name(path);
             return Some(format!("{what} could be written: {}; {RESULTS_ONLY}", path.display()));
+        }
+        if let Some(folder) = self.records.filter(|folder| !matches!(ask, Area::Tree(_)) && ask.folder() == *folder) {
+            return Some(format!(
+                "the audit log of this host and its closed files lie in {}; {RESULTS_ONLY}",
+                folder.display()
+            ));
         }
         let base = &self.site.base;
         let own =

@@ -33,7 +33,6 @@ pub use area::{Area, literal, name_matches};
 pub use capability::{grantable, unknown};
 pub use confinement::*;
 pub use decide::{RUN_CODE, SCRIPT_FOLDER, SCRIPT_SERVICE, decide};
-pub use disk::every_id_is_mapped;
 pub use file::{
     Capability, Ceiling, Folder, HOST_FILE, Mode, NamedRuntime, Policy, Rule, SUFFIX, Selector, Tools, parse,
 };

@@ -5,13 +5,15 @@
 //! where a tool could write what that may read.
 
 use super::{Never, trust};
+use crate::base::files::Folder;
 use crate::manifest::Language;
+use nix::fcntl::OFlag;
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::io::{Read, Seek, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::io::{Read, Seek};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -153,11 +155,9 @@ fn run(program: &Path, question: &[&str], search_path: &OsStr, home: &OsStr) -> 
 
 /// The cache, if the file is ours alone.
 fn read_cache(path: &Path) -> Option<BTreeMap<String, Answer>> {
-    let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK | nix::libc::O_CLOEXEC;
-    let file = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
+    let file = Folder::open(path.parent()?).ok()?.trusted(path.file_name()?.to_str()?, OFlag::O_RDONLY).ok()?;
     let facts = file.metadata().ok()?;
-    let ours = facts.is_file() && facts.uid() == nix::unistd::geteuid().as_raw() && facts.mode() & 0o077 == 0;
-    if !ours || facts.len() > MOST_CACHE_BYTES {
+    if facts.mode() & 0o077 != 0 || facts.len() > MOST_CACHE_BYTES {
         return None;
     }
     let mut text = Vec::new();
@@ -166,12 +166,8 @@ fn read_cache(path: &Path) -> Option<BTreeMap<String, Answer>> {
 }
 
 fn write_cache(path: &Path, answers: &BTreeMap<String, Answer>) -> std::io::Result<()> {
-    let folder = path.parent().ok_or(std::io::ErrorKind::InvalidInput)?;
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    // A temporary file has mode 0600; the rename makes the change whole or not at all.
-    let mut file = tempfile::NamedTempFile::new_in(folder)?;
-    file.write_all(&serde_json::to_vec(answers)?)?;
-    file.persist(path).map(drop).map_err(|e| e.error)
+    let (folder, name) = path.parent().zip(path.file_name()).ok_or(std::io::ErrorKind::InvalidInput)?;
+    Folder::make(folder)?.put(&name.to_string_lossy(), &serde_json::to_vec(answers)?)
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //!
 //! For: this room. In: a path. Out: yes, or one sentence with the mend. Never: changes anything.
 
-use crate::policy::every_id_is_mapped;
+use crate::base::files::{self, every_id_is_mapped};
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
@@ -34,7 +34,7 @@ const TOO_WIDE: [&str; 17] = [
 
 /// Every folder above `path`, and `path`, can be changed by root or by us alone.
 pub(super) fn path(path: &Path) -> Result<(), String> {
-    let owners = owners_allowed();
+    let owners = files::owners();
     for place in path.ancestors() {
         let facts = place.symlink_metadata().map_err(|e| format!("{}: {e}", place.display()))?;
         if !owners.contains(&facts.uid()) {
@@ -95,14 +95,4 @@ pub(super) fn starts_with(path: &Path, magic: &[u8]) -> Result<bool, String> {
         Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => Ok(false),
         Err(e) => Err(say(e)),
     }
-}
-
-/// Root, us, and in a user namespace the number that stands for ids which are not mapped (root among them).
-fn owners_allowed() -> [u32; 3] {
-    let me = nix::unistd::geteuid().as_raw();
-    if every_id_is_mapped() != Some(false) {
-        return [0, me, me];
-    }
-    let unmapped = std::fs::read_to_string("/proc/sys/kernel/overflowuid").ok().and_then(|t| t.trim().parse().ok());
-    [0, me, unmapped.unwrap_or(me)]
 }

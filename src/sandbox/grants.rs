@@ -5,6 +5,7 @@
 
 use super::identity;
 use super::protocol::{Mount, Stage};
+use crate::base::files;
 use crate::fault::{Fault, Kind};
 use crate::manifest::Language;
 use crate::policy::{self, Access, Grant, Opening, Shape};
@@ -12,11 +13,14 @@ use crate::policy::{literal, name_matches};
 use crate::quantity::{MAX_SNAPSHOT_FILES, MAX_WRITABLE_ENTRIES};
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, mkdirat};
 use std::collections::BTreeMap;
-use std::io::Read;
-use std::os::fd::OwnedFd;
+use std::fs::File;
+use std::io::{Read, Seek};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// All grants of one call, resolved.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,9 +36,25 @@ fn refuse(message: &str, person: String) -> Fault {
 }
 
 /// Looks at every grant of `shape` on this machine. `script`: it lies there and is shown to the tool that runs it,
-/// whatever else is granted.
+/// whatever else is granted. Folders that a call makes are made when nothing refuses it any more.
 pub fn resolve(shape: &Shape, script: bool) -> Result<Resolved, Fault> {
-    let points = if shape.grants.is_empty() { Vec::new() } else { mount_points() };
+    let mut missing = Vec::new();
+    let resolved = looked_at(shape, script, &mut missing)?;
+    if missing.is_empty() {
+        return Ok(resolved);
+    }
+    missing.iter().try_for_each(|path| make(path, &shape.folder))?;
+    missing.clear();
+    let resolved = looked_at(shape, script, &mut missing)?;
+    match missing.first() {
+        None => Ok(resolved),
+        Some(path) => Err(explain(path, Errno::ENOENT)),
+    }
+}
+
+/// `missing`: folders that are to be made first.
+fn looked_at(shape: &Shape, script: bool, missing: &mut Vec<PathBuf>) -> Result<Resolved, Fault> {
+    let points = if shape.grants.is_empty() { Arc::default() } else { mount_points() };
     if points.is_empty() && !shape.grants.is_empty() {
         return Err(refuse(
             "the machine's mounts cannot be read",
@@ -47,15 +67,18 @@ pub fn resolve(shape: &Shape, script: bool) -> Result<Resolved, Fault> {
     for grant in &shape.grants {
         match &grant.opening {
             Opening::Live { path } => {
-                let folder = open_folder(path, grant, shape)?;
                 check_mounts(path, &points)?;
+                let Some((folder, stat)) = folder_now(path, grant, shape)? else {
+                    missing.push(path.clone());
+                    continue;
+                };
                 if grant.access == Access::Write {
-                    check_writable(path, code_beside(path, shape))?;
+                    check_writable(&folder, path, code_beside(path, shape))?;
                 }
                 if path.starts_with("/tmp") || path.starts_with("/dev/shm") {
-                    masks.extend(specials(path)?);
+                    masks.extend(specials(&folder, path)?);
                 }
-                insert(&mut mounts, mount(path, grant.access, &folder));
+                insert(&mut mounts, mount(path, grant.access, &stat));
             }
             Opening::Snapshot { folder, names } => {
                 for (path, stat) in snapshot(folder, names, grant, &points)? {
@@ -63,15 +86,14 @@ pub fn resolve(shape: &Shape, script: bool) -> Result<Resolved, Fault> {
                 }
             }
             Opening::Staged { folder, names } => {
-                let stat = open_folder(folder, grant, shape)?;
                 check_mounts(folder, &points)?;
-                let stage = stages.entry(folder.clone()).or_insert_with(|| Stage {
-                    folder: folder.clone(),
-                    names: Vec::new(),
-                    device: stat.st_dev,
-                    inode: stat.st_ino,
-                    show_rest: false,
-                });
+                let stat = folder_now(folder, grant, shape)?;
+                if stat.is_none() {
+                    missing.push(folder.clone());
+                }
+                let (device, inode) = stat.map_or((0, 0), |(_, stat)| (stat.st_dev, stat.st_ino));
+                let new = || Stage { folder: folder.clone(), names: Vec::new(), device, inode, show_rest: false };
+                let stage = stages.entry(folder.clone()).or_insert_with(new);
                 stage.names.push(names.clone());
             }
         }
@@ -100,13 +122,16 @@ pub fn resolve(shape: &Shape, script: bool) -> Result<Resolved, Fault> {
 
 /// What `resolve` would refuse as the files lie now, and for which grant. Nothing is made, opened for a tool or kept.
 pub fn foresee(shape: &Shape) -> Result<(), (Fault, &Grant)> {
-    let points = if shape.grants.is_empty() { Vec::new() } else { mount_points() };
+    let points = if shape.grants.is_empty() { Arc::default() } else { mount_points() };
     let look_at = |grant: &Grant| match &grant.opening {
-        Opening::Live { path } if folder_now(path, grant, shape)?.is_some() => {
-            check_mounts(path, &points)?;
-            if grant.access == Access::Write { check_writable(path, code_beside(path, shape)) } else { Ok(()) }
-        }
-        Opening::Live { .. } => Ok(()),
+        Opening::Live { path } => match folder_now(path, grant, shape)? {
+            None => Ok(()),
+            Some((folder, _)) => {
+                check_mounts(path, &points)?;
+                let writable = grant.access == Access::Write;
+                if writable { check_writable(&folder, path, code_beside(path, shape)) } else { Ok(()) }
+            }
+        },
         Opening::Snapshot { folder, names } => snapshot(folder, names, grant, &points).map(drop),
         Opening::Staged { folder, .. } => folder_now(folder, grant, shape).and_then(|_| check_mounts(folder, &points)),
     };
@@ -123,11 +148,11 @@ fn settled(mut resolved: Resolved) -> Result<Resolved, Fault> {
     for stage in &mut resolved.stages {
         stage.show_rest = resolved.mounts.iter().any(|m| m.folder && stage.folder.starts_with(&m.path));
         if stage.show_rest {
-            resolved.masks.extend(specials(&stage.folder)?);
+            resolved.masks.extend(specials_at(&stage.folder)?);
         }
         let below = |m: &&Mount| m.folder && m.access == Access::Read && m.path.starts_with(&stage.folder);
         for mount in resolved.mounts.iter().filter(below) {
-            resolved.masks.extend(specials(&mount.path)?);
+            resolved.masks.extend(specials_at(&mount.path)?);
         }
     }
     resolved.masks.sort();
@@ -196,24 +221,16 @@ fn explain(path: &Path, errno: Errno) -> Fault {
     }
 }
 
-/// The folder itself; one that a tool may write below its own folder is made.
-fn open_folder(path: &Path, grant: &Grant, shape: &Shape) -> Result<FileStat, Fault> {
-    if let Some(stat) = folder_now(path, grant, shape)? {
-        return Ok(stat);
-    }
-    make(path, &shape.folder)?;
-    folder_now(path, grant, shape)?.ok_or_else(|| explain(path, Errno::ENOENT))
-}
-
 /// The folder as it is; `None` where it is not there, and a call makes it.
-fn folder_now(path: &Path, grant: &Grant, shape: &Shape) -> Result<Option<FileStat>, Fault> {
+fn folder_now(path: &Path, grant: &Grant, shape: &Shape) -> Result<Option<(OwnedFd, FileStat)>, Fault> {
     let made = grant.access == Access::Write && path.starts_with(&shape.folder);
-    let stat = match look(path) {
+    let looked = open(path, OFlag::O_PATH).and_then(|file| Ok((fstat(&file)?, file)));
+    let (stat, file) = match looked {
         Err(Errno::ENOENT) if made => return Ok(None),
         other => other.map_err(|errno| explain(path, errno))?,
     };
     if is(&stat, SFlag::S_IFDIR) {
-        return Ok(Some(stat));
+        return Ok(Some((file, stat)));
     }
     if is(&stat, SFlag::S_IFLNK) {
         let person = format!("{}: is a symbolic link; name the real path in manifest and policy", path.display());
@@ -223,28 +240,33 @@ fn folder_now(path: &Path, grant: &Grant, shape: &Shape) -> Result<Option<FileSt
     Err(refuse("a granted folder is not a folder", person))
 }
 
-/// Makes missing folders beneath the tool's own, as the owner of that folder.
+/// Makes missing folders beneath the tool's own, with the rights of that folder's owner.
 fn make(path: &Path, own: &Path) -> Result<(), Fault> {
     let failed = |errno| explain(path, errno);
     let mut at = open(own, OFlag::O_RDONLY | OFlag::O_DIRECTORY).map_err(failed)?;
     let owner = fstat(&at).map_err(failed)?;
-    for part in path.strip_prefix(own).unwrap_or(Path::new("")).components() {
-        let part = Path::new(part.as_os_str());
-        match mkdirat(&at, part, Mode::from_bits_truncate(0o755)) {
-            Ok(()) if nix::unistd::geteuid().is_root() => {
-                let ids = (Some(owner.st_uid.into()), Some(owner.st_gid.into()));
-                let flags = nix::fcntl::AtFlags::AT_SYMLINK_NOFOLLOW;
-                nix::unistd::fchownat(&at, part, ids.0, ids.1, flags).map_err(failed)?;
-            }
-            Ok(()) | Err(Errno::EEXIST) => {}
-            Err(errno) => return Err(failed(errno)),
-        }
-        let how = OpenHow::new()
-            .flags(OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC)
-            .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS);
-        at = openat2(&at, part, how).map_err(failed)?;
+    let parts: Vec<_> = path.strip_prefix(own).unwrap_or(Path::new("")).components().collect();
+    // Before anything is made: one that is too long would fail when the others are there.
+    if parts.iter().any(|part| part.as_os_str().len() > nix::libc::NAME_MAX.unsigned_abs() as usize) {
+        return Err(failed(Errno::ENAMETOOLONG));
     }
-    Ok(())
+    let made = files::as_owner((owner.st_uid, owner.st_gid), || {
+        for part in parts {
+            match mkdirat(&at, part.as_os_str(), Mode::from_bits_truncate(0o755)) {
+                Ok(()) | Err(Errno::EEXIST) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+            let how = OpenHow::new()
+                .flags(OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC)
+                .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS);
+            at = openat2(&at, part.as_os_str(), how)?;
+        }
+        Ok(())
+    });
+    made.map_err(|e| {
+        let why = format!("{}: cannot be made: {e}; create it", path.display());
+        refuse("a granted folder does not exist and cannot be made", why)
+    })
 }
 
 /// Root could read whatever lies in a folder; a pattern opens what the folder's owner has, or anybody may read.
@@ -298,12 +320,26 @@ fn matching(folder: &Path, names: &str, asked: &str) -> Result<Vec<(PathBuf, Fil
     Ok(found)
 }
 
-/// Mount points of this machine, unescaped (proc_pid_mountinfo(5)).
-fn mount_points() -> Vec<PathBuf> {
+/// Mount points of this machine, unescaped (proc_pid_mountinfo(5)). The list is long to read and is read again when
+/// poll(2) says that it changed.
+fn mount_points() -> Arc<Vec<PathBuf>> {
+    static KEPT: Mutex<Option<(File, Arc<Vec<PathBuf>>)>> = Mutex::new(None);
+    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    if kept.is_none() {
+        *kept = File::open("/proc/self/mountinfo").ok().map(|file| (file, Arc::default()));
+    }
+    let Some((file, points)) = kept.as_mut() else { return Arc::default() };
+    let unchanged = poll(&mut [PollFd::new(file.as_fd(), PollFlags::POLLPRI)], PollTimeout::ZERO) == Ok(0);
+    if !unchanged || points.is_empty() {
+        *points = Arc::new(read_points(file));
+    }
+    Arc::clone(points)
+}
+
+fn read_points(file: &mut File) -> Vec<PathBuf> {
     // In large pieces: the kernel makes the text anew for every read.
-    let mut text = Vec::with_capacity(64 * 1024);
-    if let Ok(mut file) = std::fs::File::open("/proc/self/mountinfo") {
-        let mut piece = vec![0u8; 64 * 1024];
+    let (mut text, mut piece) = (Vec::with_capacity(64 * 1024), vec![0u8; 64 * 1024]);
+    if file.rewind().is_ok() {
         while let Ok(length @ 1..) = file.read(&mut piece) {
             text.extend_from_slice(&piece[..length]);
         }
@@ -357,9 +393,9 @@ fn no_mount(path: &Path, points: &[PathBuf]) -> Result<(), Fault> {
 
 /// Below /tmp, and below a staged folder, Landlock does not stop writing into a pipe of a read grant (see `scratch`),
 /// so what is no plain file or folder is covered.
-fn specials(path: &Path) -> Result<Vec<PathBuf>, Fault> {
+fn specials(folder: &OwnedFd, path: &Path) -> Result<Vec<PathBuf>, Fault> {
     let mut found = Vec::new();
-    for (seen, entry) in walkdir::WalkDir::new(path).follow_links(false).into_iter().flatten().enumerate() {
+    for (seen, (place, entry)) in below(folder, path).flatten().enumerate() {
         let kind = entry.file_type();
         if seen > MAX_WRITABLE_ENTRIES || found.len() > MAX_SNAPSHOT_FILES {
             let person = format!(
@@ -369,11 +405,26 @@ fn specials(path: &Path) -> Result<Vec<PathBuf>, Fault> {
             return Err(refuse("a granted folder holds too much to check for pipes", person));
         }
         if !(kind.is_file() || kind.is_dir() || kind.is_symlink()) {
-            found.push(entry.into_path());
+            found.push(place);
         }
     }
     found.sort();
     Ok(found)
+}
+
+/// The same of a folder that is not open yet; what is not there holds none.
+fn specials_at(path: &Path) -> Result<Vec<PathBuf>, Fault> {
+    open(path, OFlag::O_PATH).map_or(Ok(Vec::new()), |folder| specials(&folder, path))
+}
+
+/// Everything in an open folder, with the path at which it lies: another that takes the place of the folder meanwhile is
+/// not what is walked.
+fn below(folder: &OwnedFd, path: &Path) -> impl Iterator<Item = Result<(PathBuf, walkdir::DirEntry), walkdir::Error>> {
+    let root = format!("/proc/self/fd/{}/.", folder.as_raw_fd());
+    walkdir::WalkDir::new(&root).follow_links(false).into_iter().map(move |entry| {
+        let entry = entry?;
+        Ok((path.join(entry.path().strip_prefix(&root).unwrap_or(entry.path())), entry))
+    })
 }
 
 /// A file by which tools or policies are made: no tool may write one.
@@ -383,34 +434,36 @@ pub fn is_definition(name: &str) -> bool {
 
 /// A writable tree must hold nothing through which a write reaches further, or that a later run executes: `code` are
 /// the endings of what would.
-fn check_writable(path: &Path, code: &[&str]) -> Result<(), Fault> {
+fn check_writable(folder: &OwnedFd, path: &Path, code: &[&str]) -> Result<(), Fault> {
     use std::os::unix::fs::MetadataExt;
-    for (seen, entry) in walkdir::WalkDir::new(path).follow_links(false).into_iter().enumerate() {
+    for (seen, entry) in below(folder, path).enumerate() {
         if seen > MAX_WRITABLE_ENTRIES {
             let person =
                 format!("{}: more than {MAX_WRITABLE_ENTRIES} entries cannot be checked before a call", path.display());
             return Err(refuse("a writable folder holds too many files", person));
         }
-        let looked = entry.and_then(|entry| Ok((entry.metadata()?, entry)));
-        let (meta, entry) = match looked {
+        let looked = entry.and_then(|(place, entry)| Ok((entry.metadata()?, place)));
+        let (meta, place) = match looked {
             Ok(both) => both,
             Err(e) if e.io_error().is_some_and(|io| io.kind() == std::io::ErrorKind::NotFound) => continue,
             // What cannot be looked into may hold a link; its owner, the tool, could open it.
             Err(e) => {
+                let root = format!("/proc/self/fd/{}/.", folder.as_raw_fd());
+                let why = e.to_string().replace(&root, &path.display().to_string());
                 return Err(refuse(
                     "a writable folder holds what cannot be checked",
-                    format!("{e}; make it readable or move it out of the grant"),
+                    format!("{why}; make it readable or move it out of the grant"),
                 ));
             }
         };
-        let place = entry.path().display();
+        let (name, place) = (place.file_name().unwrap_or_default(), place.display());
         if meta.is_file() && meta.nlink() > 1 {
             let person = format!(
                 "{place}: has more than one hard link, and the other may lie outside the grant; copy the file instead"
             );
             return Err(refuse("a writable folder holds a hard-linked file", person));
         }
-        let name = entry.file_name().to_string_lossy();
+        let name = name.to_string_lossy();
         if is_definition(&name) || ["node_modules", "pyvenv.cfg"].contains(&&*name) {
             let person = format!(
                 "{place}: a tool may not write where tools, policies or packages lie; move it out of the grant"

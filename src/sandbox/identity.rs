@@ -7,10 +7,11 @@
 use super::Problem;
 use super::plan::{Plan, Step};
 use super::protocol::Identity;
+use crate::base::files::{self, Folder};
+use nix::fcntl::OFlag;
 use nix::sys::statfs::PROC_SUPER_MAGIC;
 use std::ffi::CString;
-use std::fs::{DirBuilder, File, OpenOptions};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::fs::File;
 use std::path::Path;
 
 /// The tool's own uid and gid, as it sees them.
@@ -23,7 +24,7 @@ pub const LOCKS: &str = "/run/toolhost/ids";
 
 /// Whose rights this process has, by its id map (user_namespaces(7)), never by its euid alone.
 pub fn real_root() -> bool {
-    crate::policy::every_id_is_mapped() == Some(true) && nix::unistd::geteuid().is_root()
+    files::every_id_is_mapped() == Some(true) && nix::unistd::geteuid().is_root()
 }
 
 /// A pool as a configuration names it. Whoever owns a file with one of these ids, or runs as one, is not apart
@@ -50,7 +51,7 @@ fn is_kernel_root(id: u32) -> Option<&'static str> {
     use std::os::unix::fs::MetadataExt;
     const ROOT: &str = "this user namespace maps our id to uid 0 of the machine, and a tool never runs as that; start toolhost as root outside of it, or as an ordinary user";
     const UNKNOWN: &str = "whether our id is uid 0 of the machine cannot be told: not every id is mapped here, and /proc/sys, whose owner would tell, is missing or is no procfs; mount a whole /proc";
-    if crate::policy::every_id_is_mapped() == Some(true) {
+    if files::every_id_is_mapped() == Some(true) {
         return (id == 0).then_some(ROOT);
     }
     // It belongs to the machine's uid 0, under whatever number that is mapped here.
@@ -71,19 +72,13 @@ pub fn lease(pool: std::ops::Range<u32>) -> std::io::Result<Option<Lease>> {
         }
         return Ok(Some(Lease { identity: Identity { id, pooled: false }, lock: None }));
     }
-    let folder = Path::new(LOCKS);
-    DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    let folder = Folder::make(Path::new(LOCKS))?;
     // Start at a place of our own, so that processes do not all queue at the first id.
     let length = pool.end - pool.start;
     let start = std::process::id() % length.max(1);
     for offset in 0..length {
         let id = pool.start + (start + offset) % length;
-        let file = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .mode(0o600)
-            .open(folder.join(id.to_string()))?;
+        let file = folder.trusted(&id.to_string(), OFlag::O_WRONLY | OFlag::O_CREAT)?;
         // flock(2), which belongs to the open file: closing ours leaves it to the launcher's keeper.
         // (A guard that unlocks when dropped would take it from the keeper, too.)
         if file.try_lock().is_ok() {

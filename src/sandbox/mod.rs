@@ -33,7 +33,7 @@ mod session;
 mod standstill;
 mod sys;
 pub use sampler::SESSIONS;
-pub use sys::lstat;
+pub use sys::{fstat, lstat};
 mod view;
 
 use nix::errno::Errno;

@@ -401,19 +401,28 @@ pub struct Lstat {
     pub mode: u32,
     pub owner: u32,
     pub size: u64,
+    /// Names it has; 0 = it was removed.
+    pub links: u32,
 }
 
 /// statx(2) of what `path` itself names. A file whose times were asked for gets new ones written at its next change,
 /// which who writes a little very often pays for (multigrain timestamps, Linux 6.13); so they are not asked for.
 pub fn lstat(path: &CStr) -> Result<Lstat, Errno> {
-    let (flags, wanted) = (
-        libc::AT_SYMLINK_NOFOLLOW,
-        libc::STATX_TYPE | libc::STATX_MODE | libc::STATX_UID | libc::STATX_INO | libc::STATX_SIZE,
-    );
+    statx(libc::AT_FDCWD, path, libc::AT_SYMLINK_NOFOLLOW)
+}
+
+/// The same of an open file.
+pub fn fstat(file: BorrowedFd) -> Result<Lstat, Errno> {
+    statx(file.as_raw_fd(), c"", libc::AT_EMPTY_PATH)
+}
+
+fn statx(folder: RawFd, path: &CStr, flags: i32) -> Result<Lstat, Errno> {
+    let wanted =
+        libc::STATX_TYPE | libc::STATX_MODE | libc::STATX_UID | libc::STATX_INO | libc::STATX_SIZE | libc::STATX_NLINK;
     // SAFETY: statx is plain numbers, for which all zeroes is a value; the path ends in NUL; the result is a local.
     let (result, facts) = unsafe {
         let mut facts: libc::statx = std::mem::zeroed();
-        (libc::statx(libc::AT_FDCWD, path.as_ptr(), flags, wanted, &mut facts), facts)
+        (libc::statx(folder, path.as_ptr(), flags, wanted, &mut facts), facts)
     };
     check(result.into())?;
     Ok(Lstat {
@@ -422,6 +431,7 @@ pub fn lstat(path: &CStr) -> Result<Lstat, Errno> {
         mode: facts.stx_mode.into(),
         owner: facts.stx_uid,
         size: facts.stx_size,
+        links: facts.stx_nlink,
     })
 }
 

@@ -5,14 +5,14 @@
 //! for interpreters, which read it. In: a shape.
 //! Out: one line of JSON per tree, once. Never: follows a link, or lets a call run whose trees it could not keep.
 
-use super::audit::{ascii, private_folder, trustworthy};
+use super::{audit::ascii, segments};
+use crate::base::files::Folder;
 use crate::policy;
 use nix::fcntl::OFlag;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// The file beside the audit log.
@@ -31,7 +31,7 @@ pub struct Entry {
 /// write, is an error: what it would say decides what is loaded.
 pub fn read(log: &Path) -> Result<BTreeSet<Entry>, String> {
     let path = beside(log);
-    match open(&path, OpenOptions::new().read(true)) {
+    match open(log, OFlag::O_RDONLY) {
         Ok(file) => entries(file).map_err(|e| format!("{}: {e}", path.display())),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(BTreeSet::new()),
         Err(e) => Err(format!("{}: {e}", path.display())),
@@ -55,11 +55,7 @@ pub(super) fn add(log: &Path, tool: &str, trees: &BTreeSet<PathBuf>) -> io::Resu
     }
     let mut wanted: BTreeSet<Entry> =
         trees.iter().map(|tree| Entry { tree: tree.clone(), tool: tool.to_owned() }).collect();
-    let path = beside(log);
-    if let Some(folder) = path.parent() {
-        private_folder(folder)?;
-    }
-    let file = open(&path, OpenOptions::new().read(true).append(true).create(true).mode(0o600))?;
+    let file = open(log, OFlag::O_RDWR | OFlag::O_APPEND | OFlag::O_CREAT)?;
     let known = entries(file.try_clone()?)?;
     wanted.retain(|entry| known.iter().all(|known| known.tree != entry.tree));
     let lines: Vec<String> = wanted.iter().map(ascii).collect::<serde_json::Result<_>>()?;
@@ -68,11 +64,8 @@ pub(super) fn add(log: &Path, tool: &str, trees: &BTreeSet<PathBuf>) -> io::Resu
     (&file).write_all(text.as_bytes())
 }
 
-fn open(path: &Path, how: &mut OpenOptions) -> io::Result<File> {
-    let file = how.custom_flags((OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC).bits()).open(path)?;
-    let facts = file.metadata()?;
-    trustworthy(facts.mode(), facts.uid()).map_err(io::Error::other)?;
-    Ok(file)
+fn open(log: &Path, flags: OFlag) -> io::Result<File> {
+    Folder::open(&segments::folder(log))?.trusted(LEDGER, flags)
 }
 
 fn entries(file: File) -> io::Result<BTreeSet<Entry>> {
@@ -92,7 +85,7 @@ fn entries(file: File) -> io::Result<BTreeSet<Entry>> {
 }
 
 fn beside(log: &Path) -> PathBuf {
-    log.parent().unwrap_or(Path::new(".")).join(LEDGER)
+    segments::folder(log).join(LEDGER)
 }
 
 #[cfg(test)]

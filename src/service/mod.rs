@@ -20,6 +20,7 @@ mod report;
 pub mod runlog;
 mod runner;
 mod script_digest;
+pub mod segments;
 mod standing;
 mod tools;
 mod trace;

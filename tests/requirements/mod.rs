@@ -13,11 +13,13 @@ mod kinds;
 mod listing;
 mod logs;
 mod names;
+mod owners;
 mod places;
 mod plants;
 mod reload;
 mod removal;
 mod search_path;
+mod segments;
 mod signals;
 mod swaps;
 

@@ -1,5 +1,6 @@
 //! Staged files: published after success, only what matches, by temporary file and rename beneath the real folder.
 
+use crate::base::files;
 use crate::executor::Artifact;
 use crate::manifest;
 use crate::policy::{self, Shape};
@@ -113,7 +114,11 @@ fn one(stage: &Stage, copy: &OwnedFd, own: &Path, most: u64, out: &mut Vec<Artif
     if (stat.st_dev, stat.st_ino) != (stage.device, stage.inode) {
         return Err(REPLACED.to_owned().into());
     }
-    sweep(&to, stat.st_uid, ABANDONED);
+    // What it cannot remove, a later call may.
+    let _ = files::as_owner((stat.st_uid, stat.st_gid), || {
+        sweep(&to, stat.st_uid, ABANDONED);
+        Ok(())
+    });
     let shown = shown(&stage.folder, own);
     let names = names(copy).map_err(wrong)?;
     if names.len() > MOST_FILES {
@@ -190,13 +195,14 @@ fn file(
     }
     let size = stat.st_size as u64;
     let source = std::fs::File::from(source);
-    if same(to, name, &source, size) {
-        return Ok(None);
-    }
-    // Never writable by others, whatever the tool set.
-    let failed = |e: std::io::Error| Why { text: e.to_string(), failed: true };
-    write(to, name, &source, size, stat.st_mode & 0o644, owner).map_err(failed)?;
-    Ok(Some(size))
+    let published = files::as_owner(owner, || {
+        if same(to, name, &source, size) {
+            return Ok(None);
+        }
+        // Never writable by others, whatever the tool set.
+        write(to, name, &source, size, stat.st_mode & 0o644).map(|()| Some(size))
+    });
+    published.map_err(|e| Why { text: e.to_string(), failed: true })
 }
 
 /// Unchanged since it was copied in. Read in pieces, since files may be large and the host's memory is not theirs.
@@ -236,7 +242,7 @@ fn sweep(to: &OwnedFd, owner: u32, age: i64) {
         let name = entry.file_name();
         let Ok(stat) = fstatat(to, name, nix::fcntl::AtFlags::AT_SYMLINK_NOFOLLOW) else { continue };
         let regular = stat.st_mode & SFlag::S_IFMT.bits() == SFlag::S_IFREG.bits();
-        // Made as ourselves, then given to the folder's owner. Nobody but the kernel sets a ctime.
+        // Nobody but the kernel sets a ctime.
         let made = stat.st_uid == nix::unistd::geteuid().as_raw() || stat.st_uid == owner;
         if regular && made && stat.st_nlink == 1 && now - stat.st_ctime >= age {
             let _ = unlinkat(to, name, UnlinkatFlags::NoRemoveDir);
@@ -244,17 +250,11 @@ fn sweep(to: &OwnedFd, owner: u32, age: i64) {
     }
 }
 
-fn write(
-    to: &OwnedFd,
-    name: &CStr,
-    source: &std::fs::File,
-    size: u64,
-    mode: u32,
-    owner: (u32, u32),
-) -> std::io::Result<()> {
+fn write(to: &OwnedFd, name: &CStr, source: &std::fs::File, size: u64, mode: u32) -> std::io::Result<()> {
     let temporary = CString::new(format!("{PREFIX}{}", uuid::Uuid::now_v7()))?;
     let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    let mut file = std::fs::File::from(openat(to, temporary.as_c_str(), flags, Mode::from_bits_truncate(0o600))?);
+    let made = openat(to, temporary.as_c_str(), flags, Mode::from_bits_truncate(0o600))?;
+    let mut file = std::fs::File::from(made);
     let written = (|| {
         let mut piece = vec![0u8; PIECE];
         let mut at = 0;
@@ -263,9 +263,6 @@ fn write(
             source.read_exact_at(&mut piece[..length], at)?;
             file.write_all(&piece[..length])?;
             at += length as u64;
-        }
-        if nix::unistd::geteuid().is_root() {
-            nix::unistd::fchown(&file, Some(owner.0.into()), Some(owner.1.into()))?;
         }
         nix::sys::stat::fchmod(&file, Mode::from_bits_truncate(mode))?;
         renameat(to, temporary.as_c_str(), to, name)?;

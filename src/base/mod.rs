@@ -1,0 +1,5 @@
+//! What every room may use and none owns.
+//!
+//! For: every room. In: nothing of any other room. Out: small pieces. Never: knows what a tool, a policy or a call is.
+
+pub mod files;

@@ -1,0 +1,290 @@
+//! Segments: one append-only log, cut by its size into files of which the newest are kept.
+//!
+//! For: the audit log. In: lines, of several processes at once. Out: each line whole, in the file of the log's own name
+//! or, once that was full, in NAME.000001, NAME.000002 … Never: follows a link; shortens or rewrites what stands there;
+//! removes a segment that somebody is writing.
+//!
+//! A full log is renamed, in one step, and whoever comes next makes a new one: a process that dies at any moment leaves
+//! every line in its place. Who appends holds a lock (flock(2)) on the file itself; so does who renames or removes it.
+
+use crate::base::files::Folder;
+use crate::quantity::MIB;
+use crate::sandbox;
+use nix::fcntl::OFlag;
+use nix::sys::stat::{self, FileStat};
+use std::ffi::CString;
+use std::fs::{File, TryLockError};
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+/// Longest wait for the lock of another writer, who needs it for one write. One that was stopped meanwhile holds up
+/// nobody: a line is one write to the end of the file, which the kernel keeps whole on local file systems (write(2)).
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// How much of a log is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keeping {
+    /// A file that has reached this size is closed, bytes. It can be longer by the records of calls that ran then.
+    pub segment_bytes: u64,
+    /// Closed files beside the log; older ones are removed.
+    pub segments: usize,
+}
+
+impl Keeping {
+    pub const USUAL: Keeping = Keeping { segment_bytes: 64 * MIB, segments: 8 };
+    /// Less would close a file after a few records.
+    const LEAST_BYTES: u64 = MIB;
+
+    /// As a configuration has it: `audit_segment_bytes`, `audit_segments`.
+    pub fn of(segment_bytes: Option<u64>, segments: Option<usize>) -> Result<Keeping, String> {
+        let usual = Keeping::USUAL;
+        match (segment_bytes.unwrap_or(usual.segment_bytes), segments.unwrap_or(usual.segments)) {
+            (..Keeping::LEAST_BYTES, _) => {
+                Err(format!("audit_segment_bytes must be at least {}", Keeping::LEAST_BYTES))
+            }
+            (_, 0) => Err("audit_segments must be at least 1".to_owned()),
+            (segment_bytes, segments) => Ok(Keeping { segment_bytes, segments }),
+        }
+    }
+}
+
+/// A file of the log, open for more.
+#[derive(Debug)]
+pub(super) struct Segment {
+    pub folder: Folder,
+    name: String,
+    file: File,
+    device: (u32, u32),
+    inode: u64,
+    /// Where our last line ended; held while one is added.
+    end: Mutex<u64>,
+}
+
+/// The name of a log in its folder.
+pub(super) fn name_of(log: &Path) -> io::Result<String> {
+    let name = log.file_name().and_then(|name| name.to_str());
+    name.map(str::to_owned).ok_or_else(|| io::Error::other("its name is not UTF-8 text"))
+}
+
+fn folder_of(log: &Path) -> &Path {
+    log.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+impl Segment {
+    /// The file that has the log's own name, made where there is none.
+    pub fn current(log: &Path) -> io::Result<Segment> {
+        let folder = Folder::make(folder_of(log))?;
+        let name = name_of(log)?;
+        let file = folder.trusted(&name, OFlag::O_RDWR | OFlag::O_APPEND | OFlag::O_CREAT)?;
+        let facts = file.metadata()?;
+        let device = (stat::major(facts.dev()) as u32, stat::minor(facts.dev()) as u32);
+        Ok(Segment { folder, name, file, device, inode: facts.ino(), end: Mutex::default() })
+    }
+
+    /// Its size, if the log's name still leads to it; an error where it may not be written any more.
+    pub fn still(&self, log: &Path) -> Result<Option<u64>, String> {
+        let now = CString::new(log.as_os_str().as_bytes()).ok().and_then(|path| sandbox::lstat(&path).ok());
+        let Some(now) = now.filter(|now| (now.device, now.inode) == (self.device, self.inode)) else { return Ok(None) };
+        crate::base::files::trustworthy(now.mode, now.owner)?;
+        Ok(Some(now.size))
+    }
+
+    /// Adds a line. `false`: the file was removed meanwhile, and nothing was written.
+    pub fn add(&self, record: &str) -> io::Result<bool> {
+        let mut end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
+        let locked = self.locked();
+        let added = self.add_here(record, &mut end);
+        if locked {
+            self.file.unlock()?;
+        }
+        added
+    }
+
+    fn add_here(&self, record: &str, end: &mut u64) -> io::Result<bool> {
+        let now = sandbox::fstat(self.file.as_fd())?;
+        if now.links == 0 {
+            return Ok(false);
+        }
+        let mut line = String::with_capacity(record.len() + 2);
+        if now.size != *end && self.torn(now.size) {
+            line.push('\n');
+        }
+        line.push_str(record);
+        line.push('\n');
+        match (&self.file).write(line.as_bytes())? {
+            count if count == line.len() => {
+                // Where others write in between, the file is longer than this, and looked at again.
+                *end = now.size + count as u64;
+                Ok(true)
+            }
+            count => Err(io::Error::other(format!("{count} of {} bytes were written", line.len()))),
+        }
+    }
+
+    fn locked(&self) -> bool {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            match self.file.try_lock() {
+                Ok(()) => return true,
+                Err(TryLockError::WouldBlock) if Instant::now() < until => {
+                    std::thread::sleep(Duration::from_micros(200));
+                }
+                // Somebody was stopped while he held it, or this file system has no locks.
+                Err(_) => return false,
+            }
+        }
+    }
+
+    /// Whether an earlier writer was cut off in the middle of its line.
+    fn torn(&self, length: u64) -> bool {
+        let mut last = [0];
+        length > 0 && self.file.read_exact_at(&mut last, length - 1).is_ok() && last != *b"\n"
+    }
+
+    /// Closes this file under the next number, unless another process did, and removes the oldest. Gives the last
+    /// change of the newest that was removed. What fails here is tried again by the next call: no line depends on it.
+    pub fn close(&self, keeping: Keeping) -> io::Result<Option<SystemTime>> {
+        let _end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.file.try_lock().is_err() {
+            return Ok(None);
+        }
+        let closed = self.close_here(keeping);
+        self.file.unlock()?;
+        closed
+    }
+
+    fn close_here(&self, keeping: Keeping) -> io::Result<Option<SystemTime>> {
+        let mine = self.file.metadata()?;
+        let same = |stat: &FileStat| (stat.st_dev, stat.st_ino) == (mine.dev(), mine.ino());
+        if !self.folder.stat(&self.name).as_ref().is_some_and(same) || mine.len() < keeping.segment_bytes {
+            return Ok(None);
+        }
+        let mut closed = closed(&self.folder, &self.name)?;
+        let next = closed.last().map_or(1, |(number, _)| number.saturating_add(1));
+        let name = format!("{}.{next:06}", self.name);
+        self.folder.rename_new(&self.name, &name)?;
+        closed.push((next, name));
+        let mut removed = None;
+        for (_, name) in closed.iter().take(closed.len().saturating_sub(keeping.segments)) {
+            let Ok(file) = self.folder.trusted(name, OFlag::O_RDONLY) else { continue };
+            // One that is being written to goes another time. (Ours cannot be locked twice, and is the newest.)
+            if file.try_lock().is_ok() && self.folder.remove(name).is_ok() {
+                removed = removed.max(file.metadata()?.modified().ok());
+            }
+        }
+        Ok(removed)
+    }
+}
+
+/// The closed files of a log, oldest first.
+fn closed(folder: &Folder, log: &str) -> io::Result<Vec<(u64, String)>> {
+    let number = |name: &str| {
+        let digits = name.strip_prefix(log)?.strip_prefix('.')?;
+        let ours = digits.len() >= 6 && digits.bytes().all(|b| b.is_ascii_digit());
+        // What somebody else put there is not the log's.
+        let file = folder.stat(name).filter(|_| ours)?;
+        crate::base::files::trustworthy(file.st_mode, file.st_uid).ok()?;
+        digits.parse().ok()
+    };
+    let names = folder.names()?.into_iter();
+    let mut found: Vec<(u64, String)> = names.filter_map(|name| Some((number(&name)?, name))).collect();
+    found.sort();
+    Ok(found)
+}
+
+/// Every file of a log for reading, newest first. The current one is opened before the others are listed, so that one
+/// that is closed meanwhile is read twice rather than not at all.
+pub(super) fn all(log: &Path) -> io::Result<Vec<File>> {
+    let (folder, name) = (Folder::open(folder_of(log))?, name_of(log)?);
+    let mut files: Vec<File> = folder.trusted(&name, OFlag::O_RDONLY).into_iter().collect();
+    for (_, name) in closed(&folder, &name)?.iter().rev() {
+        match folder.trusted(name, OFlag::O_RDONLY) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            file => files.push(file?),
+        }
+    }
+    Ok(files)
+}
+
+/// Where the closed files of a log will lie: no tool may write there.
+pub fn folder(log: &Path) -> PathBuf {
+    folder_of(log).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+
+    const KEEPING: Keeping = Keeping { segment_bytes: 100, segments: 2 };
+
+    fn text(folder: &Path, name: &str) -> String {
+        std::fs::read_to_string(folder.join(name)).unwrap_or_default()
+    }
+
+    #[test]
+    fn a_full_file_is_closed_once_and_the_oldest_go() {
+        let kept = tempfile::tempdir().expect("a folder");
+        let (folder, log) = (kept.path(), kept.path().join("log"));
+        std::fs::write(folder.join("log.old"), "mine").expect("written");
+        let line = |n: u32| format!("{n:0>99}");
+        for n in 1..=5 {
+            let (one, other) = (Segment::current(&log).expect("open"), Segment::current(&log).expect("open"));
+            assert!(one.add(&line(n)).expect("written"));
+            one.close(KEEPING).expect("closed");
+            // Another process that had it open finds that out, and loses nothing.
+            other.close(KEEPING).expect("not twice");
+            assert_eq!(other.still(&log), Ok(None));
+            assert!(other.add("late").expect("a closed file takes the record of a call that ran"));
+        }
+        let mut names: Vec<String> = Folder::open(folder).expect("ours").names().expect("listed");
+        names.sort();
+        assert_eq!(names, ["log.000004", "log.000005", "log.old"]);
+        assert_eq!(text(folder, "log.000005"), format!("{}\nlate\n", line(5)));
+        let gone = Segment::current(&log).expect("open");
+        std::fs::remove_file(&log).expect("removed");
+        assert!(!gone.add("lost").expect("no error"), "a file that is gone takes none");
+    }
+
+    #[test]
+    fn writers_at_once_tear_and_lose_nothing() {
+        let kept = tempfile::tempdir().expect("a folder");
+        let log = kept.path().join("log");
+        let (writers, lines) = (8, 300);
+        let keeping = Keeping { segment_bytes: 20_000, segments: 1000 };
+        std::thread::scope(|scope| {
+            for writer in 0..writers {
+                let log = &log;
+                scope.spawn(move || {
+                    for line in 0..lines {
+                        let segment = Segment::current(log).expect("open");
+                        let record = format!("{writer}-{line}-{}", "x".repeat(line % 97));
+                        assert!(segment.add(&record).expect("written"));
+                        segment.close(keeping).expect("closed or not");
+                    }
+                });
+            }
+        });
+        let files = all(&log).expect("readable");
+        assert!(files.len() > 3, "{} files", files.len());
+        let mut found = 0;
+        let mut seen = std::collections::BTreeSet::new();
+        for mut file in files {
+            let mut text = String::new();
+            file.read_to_string(&mut text).expect("text");
+            for line in text.lines() {
+                let (head, tail) = line.rsplit_once('-').expect("whole");
+                let number: usize = head.rsplit_once('-').expect("whole").1.parse().expect("whole");
+                assert_eq!(tail.len(), number % 97, "{line}");
+                seen.insert(head.to_owned());
+                found += 1;
+            }
+        }
+        assert_eq!((found, seen.len()), (writers * lines, writers * lines));
+    }
+}

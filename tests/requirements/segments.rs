@@ -1,0 +1,202 @@
+//! The audit log in its files: closed by size, the newest kept, written by several hosts at once, read as one.
+
+use super::{Server, as_everyone, call, cli, fits, tool};
+use crate::escapes::{Playground, Who, skipped};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Quick to call: gives its input back.
+const ECHO: &str = r#"(component
+  (core module $m
+    (memory (export "memory") 2)
+    (func (export "realloc") (param i32 i32 i32 i32) (result i32) (i32.const 64))
+    (func (export "run") (param i32 i32) (result i32)
+      (i32.store (i32.const 4) (local.get 0)) (i32.store (i32.const 8) (local.get 1)) (i32.const 0)))
+  (core instance $i (instantiate $m))
+  (func $run (param "input" string) (result (result string (error string)))
+    (canon lift (core func $i "run") (memory (core memory $i "memory")) (realloc (core func $i "realloc"))))
+  (export "run" (func $run)))"#;
+
+/// The least size of a file that a configuration may name, bytes.
+const LEAST: usize = 1024 * 1024;
+
+fn playground(who: Who) -> Playground {
+    let playground = Playground::new(who, "/var/tmp");
+    tool(&playground, "esc:echo", "wasm", "echo/main.wat", ECHO, json!({}));
+    let config = format!("audit_segment_bytes = {LEAST}\naudit_segments = 3\n");
+    fs::create_dir_all(playground.path("home/.config/toolhost")).unwrap();
+    fs::write(playground.path("home/.config/toolhost/config.toml"), config).unwrap();
+    playground.settle();
+    playground
+}
+
+/// The files of the log, oldest first.
+fn files(playground: &Playground) -> Vec<PathBuf> {
+    let entries = fs::read_dir(playground.path("state")).unwrap().map(|entry| entry.unwrap().path());
+    let name = |path: &Path| path.file_name().unwrap().to_string_lossy().into_owned();
+    let mut found: Vec<PathBuf> = entries.filter(|path| name(path).starts_with("audit.jsonl.")).collect();
+    found.sort();
+    found.push(playground.path("state/audit.jsonl"));
+    found
+}
+
+/// How often each call is recorded. A line that is no JSON fails.
+fn recorded(playground: &Playground) -> BTreeMap<String, usize> {
+    let mut calls = BTreeMap::new();
+    for file in files(playground) {
+        for line in fs::read_to_string(&file).unwrap_or_default().lines() {
+            let record: Value = serde_json::from_str(line).unwrap_or_else(|e| panic!("{file:?}: {e}: {line}"));
+            *calls.entry(record["call"].as_str().unwrap().to_owned()).or_default() += 1;
+        }
+    }
+    calls
+}
+
+/// Adds so many bytes of old records, as they come together over a long time.
+fn fill(playground: &Playground, bytes: usize) {
+    let log = playground.path("state/audit.jsonl");
+    let old = "{\"time\":\"t\",\"call\":\"old\",\"tool\":\"x\"}\n";
+    fs::write(&log, fs::read_to_string(&log).unwrap_or_default() + &old.repeat(bytes / old.len() + 1)).unwrap();
+    fs::set_permissions(&log, fs::Permissions::from_mode(0o600)).unwrap();
+    if playground.who == Who::User && crate::escapes::is_root() {
+        std::os::unix::fs::chown(&log, Some(12345), Some(12345)).unwrap();
+    }
+}
+
+#[test]
+fn a_full_log_is_closed_and_a_call_is_found_in_all_its_files() {
+    as_everyone("closed files", |who| {
+        let playground = playground(who);
+        let id = |ended: &super::Ended| ended.out["id"].as_str().unwrap().to_owned();
+        let first = call(&playground, "esc:echo", "{}");
+        fits("ok", &first).unwrap();
+        assert_eq!(files(&playground).len(), 1, "{who:?}: the control: a small log is one file");
+        let mut ids = vec![id(&first)];
+        for round in 1..=4 {
+            fill(&playground, LEAST);
+            let ended = call(&playground, "esc:echo", "{}");
+            fits("ok", &ended).unwrap();
+            ids.push(id(&ended));
+            assert_eq!(files(&playground).len(), 1 + round.min(3), "{who:?} in round {round}");
+        }
+        let recall = |id: &str| cli(&playground, &["audit", "--call", id, "--json"]);
+        // The first was in the oldest file, which is removed; each later one is in a file of its own.
+        let gone = recall(&ids[0]);
+        assert_eq!(gone.code, Some(2), "{who:?}");
+        assert!(gone.stderr.contains("or in its 3 closed files (older ones are removed)"), "{}", gone.stderr);
+        for id in &ids[1..] {
+            let here = recall(id);
+            assert_eq!((here.code, &here.out["record"]["call"]), (Some(0), &json!(id)), "{who:?}: {}", here.stderr);
+            assert!(!here.out["confinement"].is_null(), "{who:?}");
+        }
+        // No tool writes there, whatever it is granted: neither the log nor what will be its closed files.
+        let state = playground.path("state").display().to_string();
+        let asks = json!({"securityContext": {"fileAccess": {"allowWrite": [format!("{state}/audit.jsonl.000009")]}}});
+        tool(&playground, "esc:forger", "wasm", "forger/main.wat", ECHO, asks);
+        let rules = format!("[files]\nwrite = [{{ path = \"{state}/**\", why = \"t\" }}]\n");
+        playground.policy("forger", "esc:forger", &rules);
+        fits("SecurityError: the audit log of this host", &call(&playground, "esc:forger", "{}")).unwrap();
+    });
+}
+
+#[test]
+fn several_hosts_share_a_log_and_one_that_is_killed_loses_nothing() {
+    as_everyone("several hosts", |who| {
+        let playground = playground(who);
+        let mut ids = Vec::new();
+        for round in 0..4 {
+            fill(&playground, LEAST - 20_000);
+            let mut hosts: Vec<Server> = (0..3).map(|_| Server::start(&playground)).collect();
+            let until = Instant::now() + Duration::from_millis(700);
+            let (mut asked, mut answered) = (0, 0);
+            // Records of some kilobytes, so that the file is full soon, by several at once.
+            let large = json!({"text": "x".repeat(3000)});
+            while Instant::now() < until {
+                for host in &mut hosts {
+                    let calls: Vec<u64> = (0..4).map(|_| host.call("esc:echo", large.clone())).collect();
+                    asked += calls.len();
+                    answered += host.answers(&calls).len();
+                }
+            }
+            // One dies with calls under way, which may have an answer or not.
+            let mut dies = hosts.pop().unwrap();
+            for _ in 0..20 {
+                dies.call("esc:echo", large.clone());
+            }
+            std::thread::sleep(Duration::from_millis(round * 3));
+            dies.child.kill().unwrap();
+            dies.child.wait().unwrap();
+            drop(hosts);
+            let ended = call(&playground, "esc:echo", "{}");
+            fits("ok", &ended).unwrap();
+            ids.push(ended.out["id"].as_str().unwrap().to_owned());
+            let calls = recorded(&playground);
+            assert!(calls.iter().all(|(id, n)| id == "old" || *n == 1), "{who:?}: a record stands twice");
+            let found = calls.keys().filter(|id| *id != "old").count();
+            assert_eq!(asked, answered, "{who:?}");
+            assert!(found > answered, "{who:?} in round {round}: {answered} answered, {found} recorded");
+            assert!(files(&playground).len() > 1, "{who:?}: the file was never full");
+            for file in files(&playground) {
+                fs::remove_file(file).unwrap();
+            }
+        }
+    });
+}
+
+/// Mounts a small file system for the log, and unmounts it.
+struct Small(PathBuf);
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+/// Where there is no room for a record no call runs, and every call that ran has its record.
+#[test]
+fn a_full_disk_loses_no_record() {
+    if !Who::Root.possible() {
+        return skipped(1, "mounting a small file system needs root");
+    }
+    for who in [Who::Root, Who::User] {
+        let playground = playground(who);
+        let state = playground.path("state");
+        let mounted =
+            Command::new("mount").args(["-t", "tmpfs", "-o", "size=1m,mode=0755", "small"]).arg(&state).status();
+        if !mounted.is_ok_and(|status| status.success()) {
+            return skipped(1, "a small file system cannot be mounted here");
+        }
+        let _small = Small(state.clone());
+        playground.settle();
+        let mut hosts: Vec<Server> = (0..2).map(|_| Server::start(&playground)).collect();
+        let (mut good, mut refused) = (0, 0);
+        for _ in 0..300 {
+            for host in &mut hosts {
+                let id = host.call("esc:echo", json!({"text": "x".repeat(3000)}));
+                let answer = host.answers(&[id]).remove(&id).unwrap();
+                match answer["result"]["isError"] == true {
+                    true => refused += 1,
+                    false => good += 1,
+                }
+            }
+            if refused > 20 {
+                break;
+            }
+        }
+        assert!(good > 50 && refused > 20, "{who:?}: {good} ran, {refused} were refused");
+        drop(hosts);
+        // Room again: what was owed is added.
+        let bigger = Command::new("mount").args(["-o", "remount,size=64m"]).arg(&state).status().unwrap();
+        assert!(bigger.success());
+        fits("ok", &call(&playground, "esc:echo", "{}")).unwrap();
+        let text: String = files(&playground).iter().map(|file| fs::read_to_string(file).unwrap()).collect();
+        let records: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        let ran = records.iter().filter(|record| record["outcome"] == "success").count();
+        assert_eq!(ran, good + 1, "{who:?}: each call that ran has its record");
+    }
+}

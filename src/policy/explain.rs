@@ -8,6 +8,7 @@ use super::{Access, Program, Runtime, shown};
 use crate::fault::Kind;
 use crate::manifest::Language;
 use crate::manifest::text::printable;
+use crate::quantity::Limit;
 use serde_json::{Value, json};
 use std::fmt::Write;
 
@@ -116,7 +117,7 @@ fn everywhere(decision: &Decision, out: &mut String) {
 fn devices(decision: &Decision) -> Vec<&'static str> {
     // A WASI module maps no device: its worker is counted in another way.
     let module = decision.runtime.as_ref().is_some_and(|runtime| runtime.language == Language::Wasm);
-    let sampled = !module && decision.limits.iter().any(|limit| limit.sampled);
+    let sampled = !module && decision.limit(Limit::MemoryBytes).is_some_and(|limit| limit.sampled);
     shown::devices(sampled).chain(shown::DEVICE_LINKS.map(|(link, _)| link)).collect()
 }
 

@@ -47,7 +47,7 @@ except OSError as e: print(e.errno)'";
     assert_eq!(attack(script, &[PATH], |_| {}).1, "socket", "control");
     let alone = |plan: &mut Plan| {
         privileges::no_new(plan);
-        seccomp::raise(plan, &seccomp::program(false));
+        seccomp::raise(plan, &seccomp::program(false, false));
     };
     assert_eq!(attack(script, &[PATH], alone).1, "1", "EPERM");
 }
@@ -95,7 +95,7 @@ fn limits() {
     assert_ne!(attack(script, &[PATH], |_| {}).1, "77", "control");
     let mut wanted = Limits::house();
     wanted.set(Limit::OpenFiles, 77);
-    assert_eq!(attack(script, &[PATH], |plan| limits::raise(plan, &wanted, true, false)).1, "77");
+    assert_eq!(attack(script, &[PATH], |plan| limits::raise(plan, &wanted, u64::MAX, true, false)).1, "77");
 }
 
 #[test]

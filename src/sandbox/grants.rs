@@ -5,6 +5,7 @@
 
 use super::identity;
 use super::protocol::{Mount, Stage};
+use super::written::Totals;
 use crate::base::files;
 use crate::fault::{Fault, Kind};
 use crate::manifest::Language;
@@ -29,6 +30,8 @@ pub struct Resolved {
     pub stages: Vec<Stage>,
     /// Pipes, sockets and devices that an empty file covers.
     pub masks: Vec<PathBuf>,
+    /// What lies in the folders that are written live.
+    pub before: Totals,
 }
 
 fn refuse(message: &str, person: String) -> Fault {
@@ -63,7 +66,7 @@ fn looked_at(shape: &Shape, script: bool, missing: &mut Vec<PathBuf>) -> Result<
     }
     let mut mounts: BTreeMap<PathBuf, Mount> = BTreeMap::new();
     let mut stages: BTreeMap<PathBuf, Stage> = BTreeMap::new();
-    let mut masks = Vec::new();
+    let (mut masks, mut before) = (Vec::new(), BTreeMap::new());
     for grant in &shape.grants {
         match &grant.opening {
             Opening::Live { path } => {
@@ -73,7 +76,7 @@ fn looked_at(shape: &Shape, script: bool, missing: &mut Vec<PathBuf>) -> Result<
                     continue;
                 };
                 if grant.access == Access::Write {
-                    check_writable(&folder, path, code_beside(path, shape))?;
+                    before.insert(path.clone(), check_writable(&folder, path, code_beside(path, shape))?);
                 }
                 if path.starts_with("/tmp") || path.starts_with("/dev/shm") {
                     masks.extend(specials(&folder, path)?);
@@ -117,7 +120,10 @@ fn looked_at(shape: &Shape, script: bool, missing: &mut Vec<PathBuf>) -> Result<
         }
         insert(&mut mounts, mount(path, Access::Read, &stat));
     }
-    settled(Resolved { mounts: uncovered(mounts), stages: stages.into_values().collect(), masks })
+    let mut resolved =
+        Resolved { mounts: uncovered(mounts), stages: stages.into_values().collect(), masks, ..Resolved::default() };
+    resolved.mounts.iter().filter_map(|mount| before.get(&mount.path)).for_each(|totals| resolved.before.join(*totals));
+    settled(resolved)
 }
 
 /// What `resolve` would refuse as the files lie now, and for which grant. Nothing is made, opened for a tool or kept.
@@ -129,7 +135,7 @@ pub fn foresee(shape: &Shape) -> Result<(), (Fault, &Grant)> {
             Some((folder, _)) => {
                 check_mounts(path, &points)?;
                 let writable = grant.access == Access::Write;
-                if writable { check_writable(&folder, path, code_beside(path, shape)) } else { Ok(()) }
+                if writable { check_writable(&folder, path, code_beside(path, shape)).map(drop) } else { Ok(()) }
             }
         },
         Opening::Snapshot { folder, names } => snapshot(folder, names, grant, &points).map(drop),
@@ -419,7 +425,10 @@ fn specials_at(path: &Path) -> Result<Vec<PathBuf>, Fault> {
 
 /// Everything in an open folder, with the path at which it lies: another that takes the place of the folder meanwhile is
 /// not what is walked.
-fn below(folder: &OwnedFd, path: &Path) -> impl Iterator<Item = Result<(PathBuf, walkdir::DirEntry), walkdir::Error>> {
+pub fn below(
+    folder: &OwnedFd,
+    path: &Path,
+) -> impl Iterator<Item = Result<(PathBuf, walkdir::DirEntry), walkdir::Error>> {
     let root = format!("/proc/self/fd/{}/.", folder.as_raw_fd());
     walkdir::WalkDir::new(&root).follow_links(false).into_iter().map(move |entry| {
         let entry = entry?;
@@ -434,8 +443,9 @@ pub fn is_definition(name: &str) -> bool {
 
 /// A writable tree must hold nothing through which a write reaches further, or that a later run executes: `code` are
 /// the endings of what would.
-fn check_writable(folder: &OwnedFd, path: &Path, code: &[&str]) -> Result<(), Fault> {
+fn check_writable(folder: &OwnedFd, path: &Path, code: &[&str]) -> Result<Totals, Fault> {
     use std::os::unix::fs::MetadataExt;
+    let mut totals = Totals::default();
     for (seen, entry) in below(folder, path).enumerate() {
         if seen > MAX_WRITABLE_ENTRIES {
             let person =
@@ -456,6 +466,7 @@ fn check_writable(folder: &OwnedFd, path: &Path, code: &[&str]) -> Result<(), Fa
                 ));
             }
         };
+        totals.add(&meta);
         let (name, place) = (place.file_name().unwrap_or_default(), place.display());
         if meta.is_file() && meta.nlink() > 1 {
             let person = format!(
@@ -477,5 +488,5 @@ fn check_writable(folder: &OwnedFd, path: &Path, code: &[&str]) -> Result<(), Fa
             return Err(refuse("a writable folder beside the script holds code", person));
         }
     }
-    Ok(())
+    Ok(totals)
 }

@@ -9,8 +9,9 @@ use super::protocol::{Exited, FromLauncher, Killed, Setup, Stage, ToLauncher, re
 use super::sampler::{SESSIONS, Sampler};
 use super::scratch::Scratch;
 use super::view::View;
+use super::written::{Totals, Written};
 use super::{Problem, cgroup, identity, landlock, namespaces, network, processes, protocol, seccomp, sys, view};
-use crate::quantity::{Limit, MIB, SAMPLE_MS};
+use crate::quantity::{KIB, Limit, MIB, SAMPLE_MS};
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -23,6 +24,8 @@ use std::time::{Duration, Instant};
 
 /// argv[0] by which the front door knows us.
 pub const NAME: &str = "toolhost-launcher";
+/// What file systems give a file at a time, at most, bytes.
+const BLOCK: u64 = 64 * KIB;
 /// Longest `Setup`: bounded by limits on grants and arguments.
 const MAX_SETUP: u64 = 16 * MIB;
 
@@ -156,7 +159,7 @@ fn serve(control: BorrowedFd, setup: Setup, executable: OwnedFd, files: Vec<Owne
             errno,
         })?;
     }
-    let filter = seccomp::program(sampled);
+    let filter = seccomp::program(sampled, setup.writes_live());
     let init = super::init::image()?;
     let mut launcher =
         Launcher { control, setup, executable, counters, view, sources, abi, filter, last_capability, init };
@@ -183,6 +186,10 @@ struct Sampled {
     held: Held,
 }
 
+fn counting(errno: Errno) -> Problem {
+    Problem { wall: "limits", what: "counting what the call wrote".into(), errno }
+}
+
 /// One call's descriptors.
 struct Given {
     stdio: [OwnedFd; 3],
@@ -198,13 +205,13 @@ impl Launcher<'_> {
         loop {
             let Some((message, files)) = receive(self.control).map_err(io("the next message"))? else { return Ok(()) };
             match message {
-                ToLauncher::Start { timeout_ms, source } => {
+                ToLauncher::Start { timeout_ms, source, before } => {
                     let given = self.given(files, source.is_some())?;
                     let (mut scratch, rules) = match prepared.take() {
                         Some(ready) => ready,
                         None => self.prepare()?,
                     };
-                    let staged = self.call(given, timeout_ms, source, &mut scratch, rules)?;
+                    let staged = self.call(given, timeout_ms, source, before, &mut scratch, rules)?;
                     if staged {
                         self.wait_for_done()?;
                     }
@@ -256,6 +263,7 @@ impl Launcher<'_> {
         given: Given,
         timeout_ms: u64,
         source: Option<String>,
+        before: Totals,
         scratch: &mut Scratch,
         mut rules: landlock::Rules,
     ) -> Result<bool, Problem> {
@@ -274,6 +282,11 @@ impl Launcher<'_> {
             rules = rules.allow(file, *folder, landlock::Right::Write).map_err(failed)?;
         }
         let ruleset = rules.done().map_err(failed)?;
+        let mut written = if self.setup.lasting { None } else { self.written(before)? };
+        let limits = &self.setup.limits;
+        // No file grows by more than is left, and a block, by which it shows that the limit is passed.
+        let grown = before.largest.saturating_add(limits.get(Limit::WrittenBytes)).saturating_add(BLOCK);
+        let grown = written.as_ref().map_or(u64::MAX, |_| grown);
         let raw = [given.stdio[0].as_raw_fd(), given.stdio[1].as_raw_fd(), given.stdio[2].as_raw_fd()];
         if let Some(counters) = &mut self.counters {
             counters.begin()?;
@@ -292,6 +305,7 @@ impl Launcher<'_> {
             executable: &self.executable,
             stdio: raw,
             third: given.third.as_ref().map(AsRawFd::as_raw_fd),
+            file_bytes: limits.get(Limit::FileBytes).min(grown),
             init: &self.init,
             status: told.as_raw_fd(),
         });
@@ -304,7 +318,8 @@ impl Launcher<'_> {
         drop((given.stdio, given.third, ruleset, told));
         let deadline = (!self.setup.lasting).then(|| started + Duration::from_millis(timeout_ms));
         // From here on it runs, or has run: whatever goes wrong is no refusal.
-        let exited = self.watch(pid, &pidfd, &status, deadline, scratch).map_err(Problem::while_it_ran)?;
+        let exited =
+            self.watch(pid, &pidfd, &status, deadline, scratch, written.as_mut()).map_err(Problem::while_it_ran)?;
         let staged =
             if exited.killed.is_none() { scratch.staged().map_err(Problem::while_it_ran)? } else { Vec::new() };
         let descriptors: Vec<BorrowedFd> = staged.iter().map(AsFd::as_fd).collect();
@@ -320,6 +335,7 @@ impl Launcher<'_> {
         status: &OwnedFd,
         deadline: Option<Instant>,
         scratch: &Scratch,
+        mut written: Option<&mut Written>,
     ) -> Result<Exited, Problem> {
         let mut seen = Sampled::default();
         let mut killed = None;
@@ -352,6 +368,9 @@ impl Launcher<'_> {
             }
             if killed.is_none() && last_look.elapsed() >= Duration::from_millis(SAMPLE_MS - 1) {
                 killed = self.over(&mut seen, scratch, deadline)?;
+                if let (None, Some(written)) = (killed, &mut written) {
+                    killed = written.look(&self.setup.limits).map_err(counting)?.map(Killed::Written);
+                }
                 last_look = Instant::now();
             }
             if killed.is_some() {
@@ -362,7 +381,15 @@ impl Launcher<'_> {
                 }
             }
         }
-        self.reap(pid, status, killed, &seen.sampler, scratch)
+        let mut exited = self.reap(pid, status, killed, &seen.sampler, scratch)?;
+        if let (None, Some(written)) = (exited.killed, written) {
+            exited.killed = written.at_last(&self.setup.limits).map_err(counting)?.map(Killed::Written);
+        }
+        Ok(exited)
+    }
+
+    fn written(&self, before: Totals) -> Result<Option<Written>, Problem> {
+        Written::begin(&self.setup.mounts, before).map_err(counting)
     }
 
     /// A limit of the call as a whole that is passed.

@@ -28,7 +28,7 @@ pub fn rank(plan: &mut Plan) {
     plan.add("limits", Step::Nice(NICE));
 }
 
-pub fn raise(plan: &mut Plan, limits: &Limits, counted: bool, lasting: bool) {
+pub fn raise(plan: &mut Plan, limits: &Limits, file_bytes: u64, counted: bool, lasting: bool) {
     let mut set = |resource: Resource, value: u64| {
         // Only root may pass a limit that this process itself has; a smaller one holds as well.
         let most = getrlimit(resource).map_or(value, |(_, hard)| hard);
@@ -37,7 +37,7 @@ pub fn raise(plan: &mut Plan, limits: &Limits, counted: bool, lasting: bool) {
     // 0 leaves a handler behind a pipe, 1 does not (core(5)).
     set(Resource::RLIMIT_CORE, 1);
     set(Resource::RLIMIT_NOFILE, limits.get(Limit::OpenFiles));
-    set(Resource::RLIMIT_FSIZE, limits.get(Limit::FileBytes));
+    set(Resource::RLIMIT_FSIZE, file_bytes);
     // Per call, because the user namespace of the call is counted on its own.
     // Where a group counts as well, the group must be the one to refuse: only it says so.
     // One more: the init is a process of the call's user as well.

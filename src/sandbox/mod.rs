@@ -35,6 +35,7 @@ mod sys;
 pub use sampler::SESSIONS;
 pub use sys::{fstat, lstat};
 mod view;
+pub mod written;
 
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
@@ -165,6 +166,8 @@ struct Raising<'a> {
     executable: &'a OwnedFd,
     stdio: [RawFd; 3],
     third: Option<RawFd>,
+    /// The largest file it may leave.
+    file_bytes: u64,
     init: &'a OwnedFd,
     status: RawFd,
 }
@@ -186,7 +189,7 @@ fn raise(r: &Raising) -> plan::Plan {
     descriptors::raise(&mut plan, r.stdio, r.third); // the tool's own; marks: they close at execve
     privileges::no_new(&mut plan); // Landlock and seccomp require it
     landlock::raise(&mut plan, r.ruleset); // after all mounts, since it forbids mounting
-    limits::raise(&mut plan, &setup.limits, r.counters.is_some(), setup.lasting); // after all that opens files itself
+    limits::raise(&mut plan, &setup.limits, r.file_bytes, r.counters.is_some(), setup.lasting); // after all that opens files itself
     privileges::drop_all(&mut plan, r.last_capability); // after the last step that needs one
     seccomp::raise(&mut plan, r.filter); // last: nothing after it needs a refused call
     init::raise(&mut plan, r.init, r.status); // the tool is a child of pid 1, behind the same walls

@@ -450,13 +450,20 @@ const SAMPLED: &[(i64, Rule)] = &[
     (libc::SYS_prctl, Case(0, &[(PROCESS, Allow), (THP, Errno(EPERM))], &Errno(EINVAL))),
 ];
 
+/// Instead of the rules above where no folder is written live. Where one is, links stay refused: they are one of the two
+/// rules that keep an outside file out of it. Named semaphores of POSIX are made by linking (sem_open(3)).
+const NOTHING_LIVE: &[(i64, Rule)] = &[(libc::SYS_link, Allow), (libc::SYS_linkat, Allow)];
+/// Instead of the rules above where one is: space is not to be taken faster than it can be counted. Who asks is told
+/// what file systems answer that cannot do it, and writes instead (posix_fallocate(3)).
+const LIVE: &[(i64, Rule)] = &[(libc::SYS_fallocate, Errno(libc::EOPNOTSUPP as u32))];
+
 /// Every number's rule, as runs of equal ones: the number that each begins with. What comes after is not known.
-fn runs(sampled: bool) -> Vec<(u32, Rule)> {
+fn runs(sampled: bool, live: bool) -> Vec<(u32, Rule)> {
     let plain = [(ALLOWED, Allow), (FORBIDDEN, Errno(EPERM)), (MISSING, Errno(ENOSYS))];
     let plain = plain.into_iter().flat_map(|(numbers, rule)| numbers.iter().map(move |number| (*number, rule)));
-    let more = if sampled { SAMPLED } else { &[] };
+    let (more, writing) = (if sampled { SAMPLED } else { &[] }, if live { LIVE } else { NOTHING_LIVE });
     // Later ones win.
-    let rules: BTreeMap<i64, Rule> = plain.chain(RULES.iter().chain(more).copied()).collect();
+    let rules: BTreeMap<i64, Rule> = plain.chain(RULES.iter().chain(more).chain(writing).copied()).collect();
     let mut out: Vec<(u32, Rule)> = Vec::new();
     for number in 0..=rules.keys().last().map_or(0, |last| *last as u32 + 1) {
         let other = Errno(if number < LATE { EPERM } else { ENOSYS });
@@ -468,9 +475,9 @@ fn runs(sampled: bool) -> Vec<(u32, Rule)> {
     out
 }
 
-/// The whole filter; `sampled`: no cgroup counts memory.
-pub fn program(sampled: bool) -> Vec<Insn> {
-    bpf::compile(&runs(sampled))
+/// The whole filter; `sampled`: no cgroup counts memory; `live`: some folder is written live.
+pub fn program(sampled: bool, live: bool) -> Vec<Insn> {
+    bpf::compile(&runs(sampled, live))
 }
 
 /// Last before execve: nothing after it needs a refused call.

@@ -66,11 +66,13 @@ fn amount(limit: Limit, value: u64) -> String {
         Limit::MemoryBytes
         | Limit::ScratchBytes
         | Limit::FileBytes
+        | Limit::WrittenBytes
         | Limit::InputBytes
         | Limit::OutputBytes
         | Limit::LogBytes => format!("{value} bytes"),
         Limit::Processes => format!("{value} processes and threads"),
         Limit::OpenFiles => format!("{value} open files"),
+        Limit::WrittenFiles => format!("{value} new files and folders"),
     }
 }
 

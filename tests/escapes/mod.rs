@@ -17,6 +17,7 @@ mod sampled;
 mod server;
 mod staggered;
 mod warm;
+mod written;
 
 pub use playground::{Ended, PYTHON, Playground, Who, finish, is_root, processes_of, skipped};
 
@@ -60,7 +61,15 @@ fn everything() -> Vec<(&'static str, &'static str, &'static str)> {
     rows.chain(calls::all().map(|c| (c.name, c.wall, c.promises)))
         .chain(crate::engines::cases().map(|c| (c.name, c.wall, c.promises)))
         .chain(judged::NAMES.iter().chain(staggered::NAMES).chain(places::NAMES).copied())
-        .chain(warm::NAMES.iter().chain(sampled::NAMES).chain(held::NAMES).chain(&init::NAMES).copied())
+        .chain(
+            warm::NAMES
+                .iter()
+                .chain(sampled::NAMES)
+                .chain(held::NAMES)
+                .chain(&init::NAMES)
+                .chain(&written::NAMES)
+                .copied(),
+        )
         .collect()
 }
 

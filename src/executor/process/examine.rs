@@ -89,7 +89,7 @@ pub async fn run(launchers: &Arc<Launchers>, shape: &Shape, around: &Surrounding
     let tries = serde_json::to_vec(&tries(shape, around)).map_err(|e| lost(&e.to_string()))?;
     let (pipes, theirs) = capture::pipes().map_err(|e| super::no_pipe(&e))?;
     let files: Vec<_> = theirs.iter().map(AsFd::as_fd).collect();
-    launcher.say(&ToLauncher::Start { timeout_ms: LONGEST_MS, source: None }, &files)?;
+    launcher.say(&ToLauncher::Start { timeout_ms: LONGEST_MS, source: None, before: launcher.before }, &files)?;
     drop(files);
     drop(theirs);
     let over = tokio::sync::Notify::new();

@@ -4,6 +4,7 @@ use crate::executor::Walls;
 use crate::fault::{Fault, Kind};
 use crate::quantity::Limit;
 use crate::sandbox::protocol::{self, FromLauncher, Setup, ToLauncher};
+use crate::sandbox::written::Totals;
 use crate::sandbox::{About, cgroup, identity, launcher};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -25,6 +26,8 @@ pub struct Launcher {
     group: Option<cgroup::Group>,
     pub walls: Walls,
     pub setup: Setup,
+    /// What lay in the folders that its next call may write live.
+    pub before: Totals,
 }
 
 fn broken(what: &str, error: &io::Error) -> Fault {
@@ -87,8 +90,14 @@ impl Launcher {
         group.iter().for_each(|group| group.share(keeper.id()));
         // SOCK_SEQPACKET keeps messages whole like a datagram socket, and says when the other end is gone.
         let control = UnixDatagram::from_std(ours.into()).map_err(|e| broken("its socket", &e))?;
-        let mut launcher =
-            Launcher { control: Some(control), keeper: Some(keeper), group, walls: Walls::default(), setup };
+        let mut launcher = Launcher {
+            control: Some(control),
+            keeper: Some(keeper),
+            group,
+            walls: Walls::default(),
+            setup,
+            before: Totals::default(),
+        };
         launcher.set_up(own, &lease).await?;
         Ok(launcher)
     }
@@ -96,7 +105,14 @@ impl Launcher {
     /// One whose other end is in a test's hands.
     #[cfg(test)]
     pub fn fake(control: UnixDatagram, setup: Setup) -> Launcher {
-        Launcher { control: Some(control), keeper: None, group: None, walls: Walls::default(), setup }
+        Launcher {
+            control: Some(control),
+            keeper: None,
+            group: None,
+            walls: Walls::default(),
+            setup,
+            before: Totals::default(),
+        }
     }
 
     async fn set_up(&mut self, own: &OwnedFd, lease: &identity::Lease) -> Result<(), Unready> {

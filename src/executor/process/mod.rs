@@ -167,7 +167,8 @@ fn hand_over(launcher: &Launcher, source: Option<(&str, &str)>, clock: Clock) ->
     let mut files: Vec<_> = theirs.iter().map(AsFd::as_fd).collect();
     files.extend(text.iter().map(AsFd::as_fd));
     let timeout_ms = u64::try_from(clock.left().as_micros().div_ceil(1000)).unwrap_or(u64::MAX);
-    let start = ToLauncher::Start { timeout_ms, source: source.map(|(name, _)| name.to_owned()) };
+    let start =
+        ToLauncher::Start { timeout_ms, source: source.map(|(name, _)| name.to_owned()), before: launcher.before };
     launcher.say(&start, &files).map_err(|_| Lost::Before)?;
     Ok(pipes)
 }
@@ -234,6 +235,7 @@ fn judge(captured: &Captured, exited: &Exited, shape: &Shape, limit_ms: u64, log
         Some(Killed::Memory) => return over(Limit::MemoryBytes),
         Some(Killed::Cpu) => return over(Limit::CpuMs),
         Some(Killed::Sessions) => return Ending::OverLimit { limit: Limit::Processes, allowed: SESSIONS },
+        Some(Killed::Written(limit)) => return over(limit),
         Some(Killed::Asked) => return Ending::Cancelled,
         None => {}
     }

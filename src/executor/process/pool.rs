@@ -75,10 +75,12 @@ impl Launchers {
             .into());
         }
         let resolved = resolve(shape, !extra.own_source).await?;
+        let before = resolved.before;
         let mut wanted = setup::of(shape, resolved, extra, self.groups.as_ref().map(cgroup::Cgroups::version));
-        while let Some(launcher) = self.idle.take(|setup| *setup == wanted) {
+        while let Some(mut launcher) = self.idle.take(|setup| *setup == wanted) {
             // One that somebody killed is passed over.
             if launcher.waits() {
+                launcher.before = before;
                 return Ok(launcher);
             }
         }
@@ -96,7 +98,9 @@ impl Launchers {
                 Some(made)
             }
         };
-        Launcher::start(&self.own, wanted, lease, group).await
+        let mut launcher = Launcher::start(&self.own, wanted, lease, group).await?;
+        launcher.before = before;
+        Ok(launcher)
     }
 
     /// An id for a new launcher; idle launchers give theirs back before the pool counts as exhausted.

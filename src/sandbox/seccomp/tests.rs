@@ -65,9 +65,9 @@ fn edges(rule: &Rule, into: &mut Vec<u64>) {
 
 #[test]
 fn the_program_says_what_the_lists_say_for_every_number() {
-    for sampled in [false, true] {
+    for (sampled, live) in [(false, false), (true, false), (false, true), (true, true)] {
         // (A jump that is cut off leads elsewhere.)
-        let (program, runs) = (program(sampled), runs(sampled));
+        let (program, runs) = (program(sampled, live), runs(sampled, live));
         for nr in 0..=NEWEST {
             let rule = &runs.iter().rfind(|(from, _)| *from <= nr).expect("a run").1;
             let mut values = vec![0, 1, u64::from(u32::MAX), 1 << 32, u64::MAX];
@@ -131,8 +131,12 @@ fn only_the_operations_on_the_lists() {
         (456, [0; 6], errno(libc::ENOSYS)), // futex_requeue
         (i64::from(NEWEST), [0; 6], errno(libc::ENOSYS)),
     ];
-    for sampled in [false, true] {
-        let program = program(sampled);
+    for (sampled, live) in [(false, false), (true, false), (false, true), (true, true)] {
+        let program = program(sampled, live);
+        let link = if live { errno(libc::EPERM) } else { RET_ALLOW };
+        assert_eq!(verdict(&program, AUDIT_ARCH_X86_64, libc::SYS_linkat as u32, [0; 6]), link, "live {live}");
+        let reserve = if live { errno(libc::EOPNOTSUPP) } else { RET_ALLOW };
+        assert_eq!(verdict(&program, AUDIT_ARCH_X86_64, libc::SYS_fallocate as u32, [0; 6]), reserve, "live {live}");
         for (number, args, wanted) in refused {
             assert_eq!(verdict(&program, AUDIT_ARCH_X86_64, number as u32, args), wanted, "{number} {args:?}");
         }

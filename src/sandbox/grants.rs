@@ -34,7 +34,7 @@ fn refuse(message: &str, person: String) -> Fault {
 /// Looks at every grant of `shape` on this machine. `script`: it lies there and is shown to the tool that runs it,
 /// whatever else is granted.
 pub fn resolve(shape: &Shape, script: bool) -> Result<Resolved, Fault> {
-    let points = if shape.grants.is_empty() { Vec::new() } else { mount_points() };
+    let points = if shape.grants.is_empty() { Vec::new() } else { mount_points()? };
     if points.is_empty() && !shape.grants.is_empty() {
         return Err(refuse(
             "the machine's mounts cannot be read",
@@ -100,7 +100,8 @@ pub fn resolve(shape: &Shape, script: bool) -> Result<Resolved, Fault> {
 
 /// What `resolve` would refuse as the files lie now, and for which grant. Nothing is made, opened for a tool or kept.
 pub fn foresee(shape: &Shape) -> Result<(), (Fault, &Grant)> {
-    let points = if shape.grants.is_empty() { Vec::new() } else { mount_points() };
+    let points =
+        if shape.grants.is_empty() { Vec::new() } else { mount_points().map_err(|fault| (fault, &shape.grants[0]))? };
     let look_at = |grant: &Grant| match &grant.opening {
         Opening::Live { path } if folder_now(path, grant, shape)?.is_some() => {
             check_mounts(path, &points)?;
@@ -298,18 +299,20 @@ fn matching(folder: &Path, names: &str, asked: &str) -> Result<Vec<(PathBuf, Fil
     Ok(found)
 }
 
-/// Mount points of this machine, unescaped (proc_pid_mountinfo(5)).
-fn mount_points() -> Vec<PathBuf> {
+/// Mount points of this machine, unescaped (proc_pid_mountinfo(5)). What cannot be read could hold any.
+fn mount_points() -> Result<Vec<PathBuf>, Fault> {
+    let unread = |e: std::io::Error| {
+        refuse("what is mounted on this machine cannot be read", format!("/proc/self/mountinfo: {e}"))
+    };
     // In large pieces: the kernel makes the text anew for every read.
     let mut text = Vec::with_capacity(64 * 1024);
-    if let Ok(mut file) = std::fs::File::open("/proc/self/mountinfo") {
-        let mut piece = vec![0u8; 64 * 1024];
-        while let Ok(length @ 1..) = file.read(&mut piece) {
-            text.extend_from_slice(&piece[..length]);
-        }
+    let mut file = std::fs::File::open("/proc/self/mountinfo").map_err(unread)?;
+    let mut piece = vec![0u8; 64 * 1024];
+    while let length @ 1.. = file.read(&mut piece).map_err(unread)? {
+        text.extend_from_slice(&piece[..length]);
     }
     let text = String::from_utf8_lossy(&text);
-    text.lines().filter_map(|line| line.split(' ').nth(4)).map(unescape).collect()
+    Ok(text.lines().filter_map(|line| line.split(' ').nth(4)).map(unescape).collect())
 }
 
 fn unescape(field: &str) -> PathBuf {

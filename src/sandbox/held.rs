@@ -5,7 +5,7 @@
 //! is watched and locked through it, is read in /proc/PID/fd and /proc/PID/fdinfo (proc_pid_fdinfo(5)): again where the
 //! number of descriptors changed, or enough CPU was used to have made much.
 
-use super::processes::{gone, text, threads};
+use super::processes::{has_memory, text, threads};
 use nix::errno::Errno;
 use std::collections::BTreeSet;
 use std::fs;
@@ -85,14 +85,14 @@ impl Held {
         let mut shared = BTreeSet::new();
         for pid in pids {
             let (folder, count) = files_of(*pid);
+            if count == 0 {
+                continue;
+            }
             let entries = match fs::read_dir(format!("{folder}/fd")) {
                 Ok(entries) => entries,
-                Err(e) if gone(&e) => continue,
-                // It lets nobody look (PR_SET_DUMPABLE).
-                Err(_) => {
-                    descriptors += count.saturating_mul(self.socket);
-                    continue;
-                }
+                // On its way out: from then on nobody may look.
+                Err(_) if !has_memory(*pid)? => continue,
+                Err(e) => return Err(Errno::from_raw(e.raw_os_error().unwrap_or(nix::libc::EIO))),
             };
             for entry in entries.flatten() {
                 let Ok(target) = fs::read_link(entry.path()) else { continue };

@@ -23,7 +23,7 @@ const LINK: u64 = 64;
 /// A thread: its stack in the kernel and what the kernel knows of it.
 const THREAD: u64 = 32 << 10;
 /// Most sessions of a call at a time. Where no group shares out the CPU, each has as much of it as anybody's.
-pub const SESSIONS: u64 = 32;
+pub const SESSIONS: u64 = 64;
 /// Longest time that one look counts mappings; the rest is counted at the next.
 const COUNTING: Duration = Duration::from_millis(10);
 

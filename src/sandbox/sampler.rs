@@ -84,7 +84,8 @@ impl Sampler {
         }
         let pids: Vec<u32> = self.processes.keys().map(|(pid, _)| *pid).collect();
         sum.own += self.mapped(limit)?;
-        sum.own += self.held.bytes(&pids, cpu_ms, limit.saturating_sub(sum.own + sum.pages))?;
+        // Room as if no page were shared out yet: the quick sum of pages may be far too much.
+        sum.own += self.held.bytes(&pids, cpu_ms, limit.saturating_sub(sum.own))?;
         if sum.pages + sum.own > limit && sum.own <= limit {
             sum.pages = self.counted_once(sum.pages, limit - sum.own, hurry)?;
         }

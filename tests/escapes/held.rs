@@ -39,8 +39,8 @@ const HELD: &[(&str, u64, &str, &str)] = &[
         256,
         "100",
         "import os, sys, time\nr, w = os.pipe()\nfor _ in range(100):\n    if os.fork() == 0:\n        for _ in range(1000):\n            \
-         os.read(os.open('/proc/self/maps', 0), 1)\n        os.write(w, b'x')\n        time.sleep(14)\n        os._exit(0)\n\
-         n = 0\nwhile n < 100:\n    n += len(os.read(r, 100))\ntime.sleep(10)\nprint(n)\nsys.stdout.flush()\nos._exit(0)\n",
+         os.read(os.open('/proc/self/maps', 0), 1)\n        os.write(w, b'x')\n        time.sleep(9)\n        os._exit(0)\n\
+         n = 0\nwhile n < 100:\n    n += len(os.read(r, 100))\ntime.sleep(6)\nprint(n)\nsys.stdout.flush()\nos._exit(0)\n",
     ),
     (
         "buffers",

@@ -57,13 +57,7 @@ pub fn resolve(shape: &Shape, script: bool) -> Result<Resolved, Fault> {
 
 /// `missing`: folders that are to be made first.
 fn looked_at(shape: &Shape, script: bool, missing: &mut Vec<PathBuf>) -> Result<Resolved, Fault> {
-    let points = if shape.grants.is_empty() { Arc::default() } else { mount_points() };
-    if points.is_empty() && !shape.grants.is_empty() {
-        return Err(refuse(
-            "the machine's mounts cannot be read",
-            "/proc/self/mountinfo cannot be read; is /proc mounted?".to_owned(),
-        ));
-    }
+    let points = if shape.grants.is_empty() { Arc::default() } else { mount_points()? };
     let mut mounts: BTreeMap<PathBuf, Mount> = BTreeMap::new();
     let mut stages: BTreeMap<PathBuf, Stage> = BTreeMap::new();
     let (mut masks, mut before) = (Vec::new(), BTreeMap::new());
@@ -128,7 +122,10 @@ fn looked_at(shape: &Shape, script: bool, missing: &mut Vec<PathBuf>) -> Result<
 
 /// What `resolve` would refuse as the files lie now, and for which grant. Nothing is made, opened for a tool or kept.
 pub fn foresee(shape: &Shape) -> Result<(), (Fault, &Grant)> {
-    let points = if shape.grants.is_empty() { Arc::default() } else { mount_points() };
+    let points = match shape.grants.first() {
+        None => Arc::default(),
+        Some(first) => mount_points().map_err(|fault| (fault, first))?,
+    };
     let look_at = |grant: &Grant| match &grant.opening {
         Opening::Live { path } => match folder_now(path, grant, shape)? {
             None => Ok(()),
@@ -327,31 +324,42 @@ fn matching(folder: &Path, names: &str, asked: &str) -> Result<Vec<(PathBuf, Fil
 }
 
 /// Mount points of this machine, unescaped (proc_pid_mountinfo(5)). The list is long to read and is read again when
-/// poll(2) says that it changed.
-fn mount_points() -> Arc<Vec<PathBuf>> {
+/// poll(2) says that it changed. What cannot be read could hold any.
+fn mount_points() -> Result<Arc<Vec<PathBuf>>, Fault> {
     static KEPT: Mutex<Option<(File, Arc<Vec<PathBuf>>)>> = Mutex::new(None);
+    let unread = |e: std::io::Error| {
+        refuse(
+            "what is mounted on this machine cannot be read",
+            format!("/proc/self/mountinfo: {e}; is /proc mounted?"),
+        )
+    };
     let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
-    if kept.is_none() {
-        *kept = File::open("/proc/self/mountinfo").ok().map(|file| (file, Arc::default()));
+    if let Some((file, points)) = kept.as_ref()
+        && poll(&mut [PollFd::new(file.as_fd(), PollFlags::POLLPRI)], PollTimeout::ZERO) == Ok(0)
+    {
+        return Ok(Arc::clone(points));
     }
-    let Some((file, points)) = kept.as_mut() else { return Arc::default() };
-    let unchanged = poll(&mut [PollFd::new(file.as_fd(), PollFlags::POLLPRI)], PollTimeout::ZERO) == Ok(0);
-    if !unchanged || points.is_empty() {
-        *points = Arc::new(read_points(file));
+    let mut file = match kept.take() {
+        Some((file, _)) => file,
+        None => File::open("/proc/self/mountinfo").map_err(unread)?,
+    };
+    let points = Arc::new(read_points(&mut file).map_err(unread)?);
+    if points.is_empty() {
+        return Err(unread(std::io::ErrorKind::UnexpectedEof.into()));
     }
-    Arc::clone(points)
+    *kept = Some((file, Arc::clone(&points)));
+    Ok(points)
 }
 
-fn read_points(file: &mut File) -> Vec<PathBuf> {
+fn read_points(file: &mut File) -> std::io::Result<Vec<PathBuf>> {
     // In large pieces: the kernel makes the text anew for every read.
     let (mut text, mut piece) = (Vec::with_capacity(64 * 1024), vec![0u8; 64 * 1024]);
-    if file.rewind().is_ok() {
-        while let Ok(length @ 1..) = file.read(&mut piece) {
-            text.extend_from_slice(&piece[..length]);
-        }
+    file.rewind()?;
+    while let length @ 1.. = file.read(&mut piece)? {
+        text.extend_from_slice(&piece[..length]);
     }
     let text = String::from_utf8_lossy(&text);
-    text.lines().filter_map(|line| line.split(' ').nth(4)).map(unescape).collect()
+    Ok(text.lines().filter_map(|line| line.split(' ').nth(4)).map(unescape).collect())
 }
 
 fn unescape(field: &str) -> PathBuf {

@@ -5,7 +5,7 @@
 //! is watched and locked through it, is read in /proc/PID/fd and /proc/PID/fdinfo (proc_pid_fdinfo(5)): again where the
 //! number of descriptors changed, or enough CPU was used to have made much.
 
-use super::processes::{gone, text, threads};
+use super::processes::{has_memory, text, threads};
 use nix::errno::Errno;
 use std::collections::BTreeSet;
 use std::fs;
@@ -33,16 +33,18 @@ pub struct Held {
     socket: u64,
     count: u64,
     descriptors: u64,
-    pub locks: u64,
+    locks: u64,
     cpu_ms: u64,
     due: Instant,
+    locks_due: Instant,
 }
 
 impl Default for Held {
     fn default() -> Held {
         let buffer = fs::read_to_string("/proc/sys/net/core/wmem_default").ok().and_then(|t| t.trim().parse().ok());
         let socket = 2 * FILE + buffer.unwrap_or(212_992_u64) / 2 * 3;
-        Held { socket, count: 0, descriptors: 0, locks: 0, cpu_ms: 0, due: Instant::now() }
+        let now = Instant::now();
+        Held { socket, count: 0, descriptors: 0, locks: 0, cpu_ms: 0, due: now, locks_due: now }
     }
 }
 
@@ -53,13 +55,15 @@ impl Held {
         let count: u64 = pids.iter().map(|pid| files_of(*pid).1).sum();
         let more = |held: &Held| count.saturating_sub(held.count).saturating_mul(held.socket);
         let sum = |held: &Held| held.descriptors.saturating_add(more(held)).saturating_add(held.locks);
+        // The entries of an epoll are no descriptors, and cost CPU to make, as locks do.
         let changed = count != self.count || cpu_ms >= self.cpu_ms + CPU_MS;
         if changed && (Instant::now() >= self.due || sum(self) > room) {
             let began = Instant::now();
-            (self.descriptors, self.locks) = self.look(pids, room, true)?;
-            (self.count, self.cpu_ms) = (count, cpu_ms);
+            self.descriptors = self.look(pids, room)?;
+            self.count = count;
             self.due = Instant::now() + LONGEST.min(began.elapsed() * PART);
         }
+        self.locks(|| Ok(pids.to_vec()), cpu_ms, room.saturating_sub(self.descriptors))?;
         Ok(sum(self))
     }
 
@@ -70,54 +74,59 @@ impl Held {
         cpu_ms: u64,
         room: u64,
     ) -> Result<u64, Errno> {
-        if Instant::now() >= self.due && cpu_ms >= self.cpu_ms + CPU_MS {
+        if Instant::now() >= self.locks_due && cpu_ms >= self.cpu_ms + CPU_MS {
             let began = Instant::now();
-            self.locks = self.look(&pids()?, room, false)?.1;
+            self.locks = 0;
+            for pid in pids()? {
+                let folder = files_of(pid).0;
+                for name in names(pid, &format!("{folder}/fdinfo"))? {
+                    self.locks += LOCK * lines(&format!("{folder}/fdinfo/{name}"), "lock:");
+                    if self.locks > room {
+                        return Ok(self.locks);
+                    }
+                }
+            }
             self.cpu_ms = cpu_ms;
-            self.due = Instant::now() + LONGEST.min(began.elapsed() * PART);
+            self.locks_due = Instant::now() + LONGEST.min(began.elapsed() * PART);
         }
         Ok(self.locks)
     }
 
-    /// Descriptors and locks, no further than to where the locks, or `both`, pass `room`.
-    fn look(&self, pids: &[u32], room: u64, both: bool) -> Result<(u64, u64), Errno> {
-        let (mut descriptors, mut locks) = (0, 0);
+    /// Descriptors, no further than to where they pass `room`.
+    fn look(&self, pids: &[u32], room: u64) -> Result<u64, Errno> {
+        let mut bytes = 0;
         let mut shared = BTreeSet::new();
         for pid in pids {
-            let (folder, count) = files_of(*pid);
-            let entries = match fs::read_dir(format!("{folder}/fd")) {
-                Ok(entries) => entries,
-                Err(e) if gone(&e) => continue,
-                // It lets nobody look (PR_SET_DUMPABLE).
-                Err(_) => {
-                    descriptors += count.saturating_mul(self.socket);
-                    continue;
-                }
-            };
-            for entry in entries.flatten() {
-                let Ok(target) = fs::read_link(entry.path()) else { continue };
+            let folder = files_of(*pid).0;
+            for name in names(*pid, &format!("{folder}/fd"))? {
+                let Ok(target) = fs::read_link(format!("{folder}/fd/{name}")) else { continue };
                 let target = target.to_string_lossy().into_owned();
-                let number = entry.file_name().to_string_lossy().into_owned();
-                let info = format!("{folder}/fdinfo/{number}");
                 let size = match target.split(':').next().unwrap_or_default() {
                     "pipe" => PIPE,
                     "socket" => self.socket,
-                    "anon_inode" => FILE + WATCH * lines(&info, "tfd:"),
-                    _ => {
-                        locks += LOCK * lines(&info, "lock:");
-                        if target.starts_with("/proc/") { TEXT } else { FILE }
-                    }
+                    "anon_inode" => FILE + WATCH * lines(&format!("{folder}/fdinfo/{name}"), "tfd:"),
+                    _ if target.starts_with("/proc/") => TEXT,
+                    _ => FILE,
                 };
                 let of_many = target.starts_with("pipe:") || target.starts_with("socket:");
                 if !of_many || shared.insert(target) {
-                    descriptors += size;
+                    bytes += size;
                 }
-                if locks + if both { descriptors } else { 0 } > room {
-                    return Ok((descriptors, locks));
+                if bytes > room {
+                    return Ok(bytes);
                 }
             }
         }
-        Ok((descriptors, locks))
+        Ok(bytes)
+    }
+}
+
+/// What a folder of this process lists; nothing, where the process is on its way out: from then on nobody may look.
+fn names(pid: u32, folder: &str) -> Result<Vec<String>, Errno> {
+    match fs::read_dir(folder) {
+        Ok(entries) => Ok(entries.flatten().map(|e| e.file_name().to_string_lossy().into_owned()).collect()),
+        Err(_) if !has_memory(pid)? => Ok(Vec::new()),
+        Err(e) => Err(Errno::from_raw(e.raw_os_error().unwrap_or(nix::libc::EIO))),
     }
 }
 

@@ -65,6 +65,7 @@ fn start(control: BorrowedFd) -> Result<(), Problem> {
         errno,
     })?;
     sys::usual_signals();
+    super::limits::no_core();
     // A session of its own has a share of the CPU of its own (sched(7), autogroups), besides that of its tools.
     let _ = nix::unistd::setsid();
     nix::sys::stat::umask(Mode::from_bits_truncate(0o022));

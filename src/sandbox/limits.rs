@@ -16,6 +16,13 @@ pub fn of_the_host() {
     }
 }
 
+/// For launchers, as long as they may raise it: a hard limit of 0, which the host may have been given, stops no handler
+/// of core dumps behind a pipe, and only root can make it the 1 that does.
+pub fn no_core() {
+    // Refused: tools have the 0, and docs/SECURITY.md says what that leaves.
+    let _ = setrlimit(Resource::RLIMIT_CORE, 1, 1);
+}
+
 /// Between the host and what runs below it, the machine's out-of-memory killer takes the latter (proc_pid_oom_score_adj(5)).
 const OOM_SCORE: &[u8] = b"1000";
 /// Whoever has something to do beside tools is not kept waiting by them (nice(1)).

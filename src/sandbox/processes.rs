@@ -174,17 +174,25 @@ fn lines(path: &str, most: u64) -> Result<u64, Errno> {
     Ok(count)
 }
 
+/// Not of a process that has ended, or is about to.
+pub fn has_memory(pid: u32) -> Result<bool, Errno> {
+    Ok(shows_memory(&status(pid)?))
+}
+
+/// At the start of a line: the name of a process stands in one, and is whatever it likes.
+fn shows_memory(text: &str) -> bool {
+    text.lines().any(|line| line.starts_with("RssAnon:"))
+}
+
 /// With the lines of memory, which a first thread that ended lacks, and the others have.
 fn status(pid: u32) -> Result<String, Errno> {
     let own = text(&format!("/proc/{pid}/status"))?;
-    // At the start of a line: the name of a process stands in one, and is whatever it likes.
-    let has_memory = |text: &String| text.lines().any(|line| line.starts_with("RssAnon:"));
-    if has_memory(&own) {
+    if shows_memory(&own) {
         return Ok(own);
     }
     for thread in threads(pid) {
         let text = text(&format!("{thread}/status"))?;
-        if has_memory(&text) {
+        if shows_memory(&text) {
             return Ok(text);
         }
     }

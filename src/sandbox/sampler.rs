@@ -23,7 +23,7 @@ const LINK: u64 = 64;
 /// A thread: its stack in the kernel and what the kernel knows of it.
 const THREAD: u64 = 32 << 10;
 /// Most sessions of a call at a time. Where no group shares out the CPU, each has as much of it as anybody's.
-pub const SESSIONS: u64 = 32;
+pub const SESSIONS: u64 = 64;
 /// Longest time that one look counts mappings; the rest is counted at the next.
 const COUNTING: Duration = Duration::from_millis(10);
 
@@ -84,7 +84,8 @@ impl Sampler {
         }
         let pids: Vec<u32> = self.processes.keys().map(|(pid, _)| *pid).collect();
         sum.own += self.mapped(limit)?;
-        sum.own += self.held.bytes(&pids, cpu_ms, limit.saturating_sub(sum.own + sum.pages))?;
+        // Room as if no page were shared out yet: the quick sum of pages may be far too much.
+        sum.own += self.held.bytes(&pids, cpu_ms, limit.saturating_sub(sum.own))?;
         if sum.pages + sum.own > limit && sum.own <= limit {
             sum.pages = self.counted_once(sum.pages, limit - sum.own, hurry)?;
         }

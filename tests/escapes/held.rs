@@ -1,13 +1,13 @@
 //! What a call holds in the kernel: memory that no process shows as its own, other programs' waiting, their CPU.
 
-use super::playground::{PYTHON, Playground, Who, finish, is_root, skipped};
+use super::playground::{PYTHON, Playground, Who, finish, is_root, processes_of, skipped};
 use super::server::{Server, kind};
 use serde_json::json;
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// (name, wall, promises) of the tests below.
 pub const NAMES: &[(&str, &str, &str)] = &[
@@ -39,8 +39,8 @@ const HELD: &[(&str, u64, &str, &str)] = &[
         256,
         "100",
         "import os, sys, time\nr, w = os.pipe()\nfor _ in range(100):\n    if os.fork() == 0:\n        for _ in range(1000):\n            \
-         os.read(os.open('/proc/self/maps', 0), 1)\n        os.write(w, b'x')\n        time.sleep(6)\n        os._exit(0)\n\
-         n = 0\nwhile n < 100:\n    n += len(os.read(r, 100))\ntime.sleep(3)\nprint(n)\nsys.stdout.flush()\nos._exit(0)\n",
+         os.read(os.open('/proc/self/maps', 0), 1)\n        os.write(w, b'x')\n        time.sleep(9)\n        os._exit(0)\n\
+         n = 0\nwhile n < 100:\n    n += len(os.read(r, 100))\ntime.sleep(6)\nprint(n)\nsys.stdout.flush()\nos._exit(0)\n",
     ),
     (
         "buffers",
@@ -53,8 +53,8 @@ const HELD: &[(&str, u64, &str, &str)] = &[
     (
         "locks",
         64,
-        "600000",
-        "import fcntl, os, struct, tempfile, time\nn, kept, folder = 0, [], tempfile.mkdtemp()\nfor i in range(200):\n    \
+        "300000",
+        "import fcntl, os, struct, tempfile, time\nn, kept, folder = 0, [], tempfile.mkdtemp()\nfor i in range(100):\n    \
          f = os.open(folder + '/%d' % i, os.O_RDWR | os.O_CREAT)\n    kept.append(f)\n    for at in range(3000, 0, -1):\n        \
          fcntl.fcntl(f, 6, struct.pack('hhqqi4x', at % 2, 0, at * 2, 1, 0))\n        n += 1\ntime.sleep(1.5)\nprint(n)\n",
     ),
@@ -174,7 +174,7 @@ const SPINNERS: &str = "import ctypes, json, os, sys, time\n\
     libc.syscall(314, 0, (ctypes.c_uint64 * 6)(48, 0, 0, 100000000, 0, 0), 0)\n        \
     while time.time() < end:\n            pass\n        os._exit(0)\ntime.sleep(seconds)\nprint(1)\n";
 
-/// P15: calls end within their limit and a second, also beside a tool that takes all the CPU it gets.
+/// P15: calls end about as soon beside a tool that takes all the CPU it gets as they do without it.
 #[test]
 fn other_calls_are_in_time_beside_spinners() {
     for who in [Who::Root, Who::User] {
@@ -188,26 +188,26 @@ fn other_calls_are_in_time_beside_spinners() {
         playground.tool("hangs", "python", "import time\ntime.sleep(60)\n", hangs);
         playground.settle();
         let mut server = Server::start(&playground);
-        let spinning = server.call("spin", 110);
-        std::thread::sleep(Duration::from_millis(1500));
-        let ids: Vec<u64> = (0..8).map(|n| server.call("hangs", n)).collect();
-        let mut all = ids.clone();
-        all.push(spinning);
-        let mut answers = server.answers(&all, Duration::from_secs(40));
-        // (The last answer is that of the spinners, which have twelve seconds, or are ended for their sessions.)
-        answers.remove(&spinning);
-        for (id, answer) in answers {
-            assert_eq!(kind(&answer), "TimeoutError", "{who:?} {id}: {answer}");
-        }
-        let walls: Vec<u64> = playground
-            .records()
-            .iter()
-            .filter(|record| record["tool"] == "esc:hangs")
-            .filter_map(|record| record["usage"]["wallMs"].as_u64().or(record["wallMs"].as_u64()))
-            .collect();
-        assert_eq!(walls.len(), ids.len(), "{who:?}: {:?}", playground.records().last());
-        let late = walls.iter().max().unwrap_or(&0);
-        assert!(*late <= 2500, "{who:?}: within the limit and a second: {walls:?} ms");
+        // How long the longest of eight calls at once takes, all of which end at their time limit.
+        let mut longest = |spinners: u64| {
+            let spinning = (spinners > 0).then(|| server.call("spin", spinners));
+            std::thread::sleep(Duration::from_millis(1500 * spinners.min(1)));
+            let before = playground.records().len();
+            let ids: Vec<u64> = (0..8).map(|n| server.call("hangs", n)).collect();
+            let all: Vec<u64> = ids.iter().copied().chain(spinning).collect();
+            // The spinners end by themselves, or are ended for their sessions.
+            let answers = server.answers(&all, Duration::from_secs(40));
+            for id in &ids {
+                assert_eq!(kind(&answers[id]), "TimeoutError", "{who:?}: {}", answers[id]);
+            }
+            let records = playground.records();
+            let hangs = records[before..].iter().filter(|record| record["tool"] == "esc:hangs");
+            let took: Vec<u64> = hangs.filter_map(|record| record["usage"]["wallMs"].as_u64()).collect();
+            assert_eq!(took.len(), ids.len(), "{who:?}: {:?}", records.last());
+            took.into_iter().max().unwrap_or(0)
+        };
+        let (alone, beside) = (longest(0), longest(110));
+        assert!(beside * 10 <= alone * 25, "{who:?}: {beside} ms beside spinners, {alone} ms without");
     }
 }
 
@@ -219,7 +219,7 @@ fn spinners_outside_keep_everybody_waiting() {
         ("spin", SPINNERS),
         (
             "work",
-            "import time\nbegan = time.time()\nwhile time.process_time() < 0.1:\n    pass\nprint(time.time() - began)\n",
+            "import time\nbegan = time.time()\nwhile time.process_time() < 1:\n    pass\nprint(time.time() - began)\n",
         ),
     ] {
         fs::write(playground.path(&format!("home/{name}.py")), script).unwrap();
@@ -230,11 +230,15 @@ fn spinners_outside_keep_everybody_waiting() {
         command
     };
     let mut spin = run("spin").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
-    spin.stdin.take().unwrap().write_all(br#"{"n": 110, "s": 5}"#).unwrap();
-    std::thread::sleep(Duration::from_millis(1000));
+    spin.stdin.take().unwrap().write_all(br#"{"n": 110, "s": 10}"#).unwrap();
+    let (marker, until) =
+        (playground.path("home/spin.py").display().to_string(), Instant::now() + Duration::from_secs(20));
+    while processes_of(&marker).len() < 100 && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(50));
+    }
     let took: f64 = String::from_utf8(finish(run("work"), b"").stdout).unwrap().trim().parse().unwrap();
     spin.wait().unwrap();
-    assert!(took > 0.5, "a tenth of a second of work took {took} s");
+    assert!(took > 2.5, "a second of work took {took} s");
 }
 
 /// What the kernel does with a process that crashes, put back in the end.

@@ -97,7 +97,12 @@ impl Scripts {
             followed = follow(&launcher, source, input, &shape, clock).await;
         }
         let (captured, exited, staged) = followed?;
-        let logs = answer::lines(&captured.log);
+        let mut logs = answer::lines(&captured.log);
+        if exited.killed == Some(Killed::Sessions) {
+            logs.push(format!(
+                "toolhost: more than {SESSIONS} sessions at a time (setsid), which is all a call may hold here"
+            ));
+        }
         for line in &logs {
             // Nobody may be listening.
             let _ = events.send(Event::Log(line.clone()));

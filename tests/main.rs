@@ -6,6 +6,7 @@ mod cli_check;
 mod cli_foreseen;
 mod cli_json;
 mod cli_new;
+mod cli_probe;
 mod cli_suggest;
 mod common;
 mod doctor;

@@ -61,7 +61,7 @@ fn as_json(shape: &policy::Shape, examined: &examine::Examined) -> Value {
     let tried: Vec<Value> = examined
         .tried
         .iter()
-        .map(|t| json!({ "what": t.what, "granted": t.granted, "could": t.could, "answer": t.answer, "asSaid": t.as_said() }))
+        .map(|t| json!({ "what": t.what, "granted": t.granted, "could": t.could, "answer": t.answer, "closed": t.closed, "asSaid": t.as_said() }))
         .collect();
     json!({
         "tool": shape.tool,
@@ -92,7 +92,11 @@ pub(super) fn attempts(tried: &[sandbox::probe::Tried], out: &mut String) {
     for t in tried {
         let could = if t.could { "could" } else { "could not" };
         let said = if t.as_said() { "as said" } else { "NOT AS SAID" };
-        let answer = if t.could { String::new() } else { format!(" ({})", printable(&t.answer)) };
+        let answer = match (&t.closed, t.could) {
+            (_, true) => String::new(),
+            (Some(closed), false) => format!(" ({}: granted, and closed by its own permissions: {closed})", t.answer),
+            (None, false) => format!(" ({})", printable(&t.answer)),
+        };
         let _ = writeln!(out, "  {said:<11}  {could:<9}  {}{answer}", printable(&t.what));
     }
 }

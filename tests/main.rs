@@ -3,6 +3,7 @@ mod arguments;
 mod cli_audit;
 mod cli_call;
 mod cli_check;
+mod cli_diff;
 mod cli_foreseen;
 mod cli_json;
 mod cli_new;

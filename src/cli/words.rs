@@ -43,6 +43,12 @@ pub fn show(text: &[u8]) {
     noted(out.write_all(text).and_then(|()| out.flush()));
 }
 
+/// The same, in pieces, of what is too much to be held at once.
+pub fn stream(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) {
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    noted(write(&mut out).and_then(|()| out.flush()));
+}
+
 /// One JSON value on standard output: compact for a program, indented for a person.
 pub fn say_json(value: &impl Serialize) {
     let terminal = io::stdout().is_terminal();

@@ -4,9 +4,7 @@
 //! Out: the tools that are good, and one report for every file that looks like a manifest.
 //! Never: follows a link, waits on a pipe, reads more than a definition may be, stops at a bad file.
 
-use super::{
-    Claim, Claimed, Discovery, FileReport, Source, Status, Tool, availability, beneath, scan, scripts, shared,
-};
+use super::{Claim, Claimed, Discovery, FileReport, Source, Status, Tool, beneath, scan, scripts, shared};
 use crate::fault::Kind;
 use crate::manifest::{self, Code, Handler, Problem, Severity, Site, schema, text};
 use crate::quantity::MAX_DEFINITION_BYTES;
@@ -115,9 +113,7 @@ impl DirectToolLoader {
         warnings.extend(shared::tool(&site));
         let problems = warnings.clone();
         let report = FileReport { path: path.clone(), status: Status::Loaded, tool: Some(reference), problems };
-        let availability = availability::of_manifest(&manifest);
-        let source = self.id().to_owned();
-        let tool = Tool { manifest: Arc::new(manifest), site, source, availability, warnings };
+        let tool = Tool::new(Arc::new(manifest), site, self.id(), warnings);
         Read { report, found: Ok(Box::new(tool)) }
     }
 

@@ -28,6 +28,7 @@ pub use arguments::Arguments;
 pub use contract::{ToolServiceError, ToolServiceRequest, ToolServiceResponse};
 pub use guard::{RUNNING, Turn, WAITING};
 pub use report::{Digests, Report};
+pub use script_digest::of as digest_of_script;
 pub use standing::Rules;
 
 use crate::executor::method;

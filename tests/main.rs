@@ -5,6 +5,7 @@ mod cli_call;
 mod cli_check;
 mod cli_diff;
 mod cli_foreseen;
+mod cli_hostile;
 mod cli_json;
 mod cli_new;
 mod cli_probe;

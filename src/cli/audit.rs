@@ -92,7 +92,9 @@ fn all(known: &host::Tools, json: bool, out: &mut dyn Write) -> io::Result<()> {
 
 /// `audit --call ID`: the record of a past call, and the confinement it ran under.
 fn past(settings: &Settings, call: &str, json: bool) -> anyhow::Result<String> {
-    let recalled = host::audit_log(settings)?.recall(call).map_err(|why| Refusal::new(Exit::Caller, why))?;
+    let recalled = host::audit_log(settings)?
+        .recall(call)
+        .map_err(|why| Refusal::new(Exit::Caller, manifest::text::printable(&why)))?;
     if json {
         return Ok(pretty(&serde_json::json!({ "record": recalled.record, "confinement": recalled.confinement })));
     }

@@ -253,7 +253,8 @@ fn write(
     }
     let folder = scripts_folder.join(name);
     let shown = manifest::text::printable(&folder.to_string_lossy());
-    std::fs::create_dir_all(scripts_folder).with_context(|| format!("{} cannot be made", scripts_folder.display()))?;
+    std::fs::create_dir_all(scripts_folder)
+        .with_context(|| format!("{} cannot be made", manifest::text::path(scripts_folder)))?;
     match std::fs::create_dir(&folder) {
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
             bail!("{shown} is already there, and nothing is overwritten: choose another name or move it away")
@@ -274,8 +275,9 @@ fn write(
 }
 
 fn put(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
-    let mut file = std::fs::File::create_new(path).with_context(|| format!("{} cannot be made", path.display()))?;
-    file.write_all(bytes).with_context(|| format!("{} cannot be written", path.display()))
+    let mut file =
+        std::fs::File::create_new(path).with_context(|| format!("{} cannot be made", manifest::text::path(path)))?;
+    file.write_all(bytes).with_context(|| format!("{} cannot be written", manifest::text::path(path)))
 }
 
 const PYTHON: &str = r#""""Counts the characters and words of a text.

@@ -5,6 +5,7 @@
 //! Never: a config file from the current folder, or one that others can write.
 
 use super::refusal::{Exit, Refusal};
+use crate::manifest::text;
 use crate::sandbox::identity;
 use crate::service::runlog::{Level, Style};
 use serde::Deserialize;
@@ -60,7 +61,7 @@ impl fmt::Display for Origin {
         match self {
             Origin::Flag => f.write_str("flag"),
             Origin::Environment(name) => f.write_str(name),
-            Origin::Config(path) => write!(f, "{}", path.display()),
+            Origin::Config(path) => f.write_str(&text::path(path)),
             Origin::Root => f.write_str("under the root"),
             Origin::BuiltIn => f.write_str("built in"),
         }
@@ -159,7 +160,7 @@ impl Settings {
         let log = words.map(|words| log_words(&words.to_string_lossy())).transpose()?;
         let tool_ids = match (&config.tool_ids, &sources.config_file) {
             (Some(ids), Some(file)) => identity::pool(ids.first, ids.count).map_err(|why| {
-                Refusal::new(Exit::Host, format!("config file {}: [tool_ids]: {why}", file.display()))
+                Refusal::new(Exit::Host, format!("config file {}: [tool_ids]: {why}", text::path(file)))
             })?,
             _ => identity::POOL,
         };
@@ -298,7 +299,7 @@ impl Sources<'_> {
     fn existing(&self, name: &str, path: &Path) -> anyhow::Result<PathBuf> {
         let refuse = |why: String| {
             let said = self.origins.get(name).map_or_else(String::new, |origin| format!(" ({origin})"));
-            Refusal::new(Exit::Caller, format!("{name}{said}: {}: {why}", path.display()))
+            Refusal::new(Exit::Caller, format!("{name}{said}: {}: {why}", text::path(path)))
         };
         let real = path.canonicalize().map_err(|e| refuse(e.to_string()))?;
         // Policies may be one file.
@@ -321,7 +322,7 @@ fn config(flags: &Flags, variable: Variables<'_>) -> anyhow::Result<(Config, Opt
         None => usual_configs(variable).into_iter().find(|file| file.exists()),
     };
     let Some(file) = file else { return Ok((Config::default(), None)) };
-    let refuse_as = |exit, why: String| Refusal::new(exit, format!("config file {}: {why}", file.display()));
+    let refuse_as = |exit, why: String| Refusal::new(exit, format!("config file {}: {why}", text::path(&file)));
     let refuse = |why: String| refuse_as(Exit::Host, why);
     // A name that leads nowhere is a slip of whoever named it, as for every other path.
     file.metadata().map_err(|e| refuse_as(Exit::Caller, e.to_string()))?;

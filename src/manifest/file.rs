@@ -105,7 +105,7 @@ pub fn id_fault(id: &str) -> Option<String> {
         format!(
             "'{}' is not a toolId: write namespace:tool-name, for example custom:my-tool (ASCII letters, digits, \
              '.', '-', single '_'; at most {MAX_ID} characters)",
-            text::head(id, 80)
+            text::printable(&text::head(id, 80))
         )
     })
 }

@@ -5,14 +5,14 @@
 
 use super::area::Area;
 use super::capability;
-use super::file::{Mode, Policy};
+use super::file::{Mode, Policy, Selector};
 use super::judge::Judge;
 use super::limits;
 use super::load::{PassedOver, Policies};
 use super::verdict::{Decision, LimitVerdict, Narrower, Need, Notes, Verdict, What, wall};
 use super::{Grant, Limits, Machine, Network, Program, Runtime, Shape, Variable};
 use crate::fault::{Fault, Kind};
-use crate::manifest::{Handler, Language, Manifest, Site, StderrRule, environment};
+use crate::manifest::{Handler, Language, Manifest, Site, StderrRule, environment, text};
 use crate::quantity::Limit;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -120,6 +120,7 @@ pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machin
         tool: format!("{}@{}", manifest.id, manifest.version),
         policy: policy.name.clone(),
         policy_file: policy.file.clone(),
+        exact: policy.tools.iter().any(|named| matches!(&named.selector, Selector::Exact(id) if *id == manifest.id)),
         narrow,
         verdicts,
         limits,
@@ -203,7 +204,7 @@ fn capabilities(
         let verdict =
             match (machine.lacks(manifest, word), kind, granted) {
                 (Some(reason), ..) => {
-                    let shown = crate::manifest::text::printable(word);
+                    let shown = text::printable(word);
                     obstacles.missing.push(format!("the capability `{shown}`"));
                     // A word that nobody knows is no lack of this machine: the registry says so already.
                     if kind != capability::Kind::Unknown {
@@ -346,8 +347,8 @@ fn later(manifest: &Manifest, obstacles: &mut Obstacles) {
 impl Obstacles {
     fn refuse(&mut self, verdict: &Verdict) {
         let reason = verdict.reason.as_deref().unwrap_or("not allowed");
-        let asked = crate::manifest::text::printable(&verdict.asked);
-        self.refused.push(format!("{} {asked}: {reason}", verdict.what.name()));
+        let asked = text::printable(&verdict.asked);
+        self.refused.push(format!("{} {asked}: {}", verdict.what.name(), text::printable(reason)));
         self.never |= verdict.never();
         self.grantable |= !verdict.never();
     }
@@ -363,7 +364,7 @@ impl Obstacles {
     }
 
     fn fault(&self, tool: &str, passed_over: &[PassedOver]) -> Option<Fault> {
-        let tool = crate::manifest::text::printable(tool);
+        let tool = text::printable(tool);
         let id = tool.rsplit_once('@').map_or(tool.as_str(), |(id, _)| id);
         if !self.refused.is_empty() {
             let lines = self.refused.iter().map(|r| format!("\n  {r}")).collect::<String>();
@@ -415,7 +416,7 @@ fn shape(decision: &Decision, subject: &Subject<'_>, env: BTreeMap<String, Varia
     // A shape is kept, printed and hashed as text; a path that is not text cannot be.
     if serde_json::to_vec(&shape).is_err() {
         let fault = Fault::new(Kind::CapabilityError, "this tool cannot run here: a path is not UTF-8 text");
-        let folder = decision.folder.display();
+        let folder = text::path(&decision.folder);
         return Err(fault.person(format!(
             "a path of this tool or its interpreter is not UTF-8 text (its folder: {folder}); rename it"
         )));

@@ -6,7 +6,7 @@
 use super::disk;
 use super::file::{self, Folder, HOST_FILE, Policy, SUFFIX, Selector};
 use super::source::At;
-use crate::manifest::{Code, Language, Problem, Severity};
+use crate::manifest::{Code, Language, Problem, Severity, text};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,12 +21,11 @@ pub struct FileProblem {
 
 impl std::fmt::Display for FileProblem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let path = self.path.display().to_string();
-        write!(f, "{}", crate::manifest::text::printable(&path))?;
+        write!(f, "{}", text::path(&self.path))?;
         if self.problem.line > 0 {
             write!(f, ":{}:{}", self.problem.line, self.problem.column)?;
         }
-        write!(f, ": {}", self.problem.message)
+        write!(f, ": {}", text::printable(&self.problem.message))
     }
 }
 
@@ -43,11 +42,11 @@ pub struct PassedOver {
 impl PassedOver {
     fn new(policy: &Policy, exact: bool, manifest: &Path) -> PassedOver {
         let at = policy.folders.first().map(|folder| folder.at).unwrap_or_default();
-        let held: Vec<_> = policy.folders.iter().map(|folder| folder.path.display().to_string()).collect();
+        let held: Vec<_> = policy.folders.iter().map(|folder| text::path(&folder.path)).collect();
         let mend = match manifest.parent().filter(|folder| !folder.as_os_str().is_empty()) {
             Some(folder) => format!(
                 "this one's manifest lies in {}; if it is the tool that is meant, add that folder to `folders` there",
-                folder.display()
+                text::path(folder)
             ),
             None => "this one has no file; leave `folders` out there if it is the tool that is meant".to_owned(),
         };

@@ -7,6 +7,7 @@ use super::identity;
 use super::protocol::{Mount, Stage};
 use crate::fault::{Fault, Kind};
 use crate::manifest::Language;
+use crate::manifest::text::printable;
 use crate::policy::{self, Access, Grant, Opening, Shape};
 use crate::policy::{literal, name_matches};
 use crate::quantity::{MAX_SNAPSHOT_FILES, MAX_WRITABLE_ENTRIES};
@@ -28,7 +29,7 @@ pub struct Resolved {
 }
 
 fn refuse(message: &str, person: String) -> Fault {
-    Fault::new(Kind::SecurityError, message).person(person)
+    Fault::new(Kind::SecurityError, message).person(printable(&person))
 }
 
 /// Looks at every grant of `shape` on this machine. `script`: it lies there and is shown to the tool that runs it,

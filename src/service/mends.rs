@@ -4,7 +4,7 @@
 //! Never: words for an agent; a claim about a file: what a tool was not granted looks to it as if it were not there,
 //! and no mechanism of this host observes that, so it is said as "if".
 
-use crate::manifest::text::printable;
+use crate::manifest::text::{path, printable};
 use crate::quantity::Limit;
 use crate::{executor, fault, policy, registry};
 use executor::Ending;
@@ -82,7 +82,7 @@ pub(super) fn files(fault: &Fault, tool: &registry::Tool, decision: &policy::Dec
     };
     let policy = match decision.policy_file.as_os_str().is_empty() {
         true => format!("the policy `{}`", decision.policy),
-        false => format!("the policy `{}` ({})", decision.policy, decision.policy_file.display()),
+        false => format!("the policy `{}` ({})", decision.policy, path(&decision.policy_file)),
     };
     Some(format!(
         "if it needs a file or folder that it was not granted (to a tool such a one is not there, or cannot be changed):\n\

@@ -2,6 +2,7 @@
 
 use crate::executor::Walls;
 use crate::fault::{Fault, Kind};
+use crate::manifest::text::printable;
 use crate::quantity::Limit;
 use crate::sandbox::protocol::{self, FromLauncher, Setup, ToLauncher};
 use crate::sandbox::{About, cgroup, identity, launcher};
@@ -34,6 +35,7 @@ fn broken(what: &str, error: &io::Error) -> Fault {
 /// A wall that could not be raised, for anybody by its name, for the person with the way out.
 pub fn refused(wall: &str, what: &str, errno: i32) -> Fault {
     let error = io::Error::from_raw_os_error(errno);
+    let what = printable(what);
     let message = format!("the wall `{wall}` cannot be raised on this machine, so nothing was run");
     Fault::new(Kind::CapabilityError, message).person(format!(
         "{what}: {error}; `toolhost doctor` shows what this machine can enforce and the command that mends it"
@@ -121,7 +123,7 @@ impl Launcher {
 
     /// Why it runs nothing, in words that fit.
     pub fn refusal(&self, about: About, wall: String, what: String, errno: i32) -> Unready {
-        let error = io::Error::from_raw_os_error(errno);
+        let (what, error) = (printable(&what), io::Error::from_raw_os_error(errno));
         match about {
             About::Wall => Unready::Wall { wall, what, errno },
             About::Scratch => {

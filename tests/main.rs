@@ -19,6 +19,7 @@ mod golden;
 mod lifecycle;
 mod manifests;
 mod mcp;
+mod messages;
 mod outputs;
 mod policy;
 mod readme;

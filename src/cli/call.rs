@@ -195,6 +195,11 @@ fn told(args: &Args, report: &Report) -> ExitCode {
     } else if let Some(output) = &report.output_data {
         words::say_json(output);
     }
+    if let (Some((_, asked)), Some(version)) = (args.tool.split_once('@'), &report.version)
+        && asked.trim() != version
+    {
+        words::complain(&format!("{}: version {version} ran", printable(&args.tool)));
+    }
     let Some(fault) = &report.error else { return Exit::Ok.into() };
     let mut lines = vec![format!("{}: {}: {}", report.tool, fault.kind, fault.message)];
     lines.extend(fault.details.iter().flat_map(|details| details.lines()).map(|line| format!("  {line}")));

@@ -152,7 +152,12 @@ impl Settings {
         });
         let audit_log = sources.said("audit-log", "TOOLHOST_AUDIT_LOG", flags.audit_log.clone(), config.audit_log)?;
         let audit_log = match audit_log {
-            Some(path) => Some(std::path::absolute(path)?),
+            // It may be new; its folder may not, or a slip in its name would make another.
+            Some(path) => {
+                let path = std::path::absolute(path)?;
+                sources.existing("audit-log", path.parent().unwrap_or(&path))?;
+                Some(path)
+            }
             None => usual_audit_log(&variable),
         };
         let words =

@@ -156,7 +156,7 @@ fn compile<'d>(reader: &mut Reader<'d>, top: &'d Object, key: &str, room: &mut u
         }
         Err(faults) => {
             for fault in faults {
-                reader.error(Code::Schema, &format!("{pointer}{}", fault.pointer), fault.message);
+                reader.error(fault.code, &format!("{pointer}{}", fault.pointer), fault.message);
             }
             None
         }

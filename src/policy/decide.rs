@@ -106,11 +106,7 @@ pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machin
             obstacles.refuse(verdict);
         }
     }
-    if runs.is_some() && opens_the_base(&judged.grants, site) {
-        let words =
-            "opens a whole script base folder, the files of other tools included; give the script a folder of its own";
-        notes.all.push(words.into());
-    }
+    notes.all.extend(runs.as_ref().and_then(|_| opens_the_base(&judged.grants, site)));
     let limits = limits::limits(manifest, policy, host, machine.cgroup);
     for clamped in limits.iter().filter(|l| l.clamped) {
         notes.clamped(clamped.limit, clamped.asked.unwrap_or(clamped.effective), clamped.effective, &clamped.from);
@@ -148,9 +144,11 @@ pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machin
     decision
 }
 
-fn opens_the_base(grants: &[Grant], site: &Site) -> bool {
+fn opens_the_base(grants: &[Grant], site: &Site) -> Option<String> {
+    let words =
+        "opens a whole script base folder, the files of other tools included; give the script a folder of its own";
     let base = Area::Tree(site.base.clone());
-    grants.iter().any(|grant| Area::of(&grant.opening) == base)
+    grants.iter().any(|grant| Area::of(&grant.opening) == base).then(|| words.to_owned())
 }
 
 fn in_process_fault() -> Fault {

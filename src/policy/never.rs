@@ -6,6 +6,7 @@
 use super::area::Area;
 use super::shown::{MADE_ETC, OURS, SYSTEM_ETC, SYSTEM_FOLDERS};
 use super::{Access, Machine};
+use crate::manifest::text;
 use std::path::Path;
 
 /// Programs, libraries and settings of the machine: what every other program runs or obeys.
@@ -34,7 +35,13 @@ fn made_up(ask: &Area) -> Option<String> {
 
 fn system(ask: &Area) -> Option<String> {
     if !matches!(ask, Area::Tree(_)) && ask.folder().parent().is_none() {
-        return Some("nothing is written directly below /; name a folder that holds nothing but results".into());
+        let folder = match ask {
+            Area::File(path) => format!(" (`{0}` is one file; as a folder it is written `{0}/**`)", text::path(path)),
+            _ => String::new(),
+        };
+        return Some(format!(
+            "nothing is written directly below /; name a folder that holds nothing but results{folder}"
+        ));
     }
     let all = SYSTEM.iter().chain(&SYSTEM_FOLDERS).chain(&SYSTEM_ETC);
     let folder = all.into_iter().find(|folder| ask.touches(Path::new(folder)))?;

@@ -42,9 +42,14 @@ pub struct Tried {
 }
 
 impl Tried {
-    /// It went as the confinement says. A grant never opens what the file's own mode closes.
+    /// It went as the confinement says.
     pub fn as_said(&self) -> bool {
-        self.granted == self.could || (!self.could && self.closed.is_some())
+        self.granted == self.could
+    }
+
+    /// It did not, and the file's own owner and mode explain that: the tool has less than was said.
+    pub fn explained(&self) -> bool {
+        self.granted && !self.could && self.closed.is_some()
     }
 }
 

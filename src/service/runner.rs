@@ -142,7 +142,7 @@ fn literal(name: &str, value: &str) -> Result<(), Fault> {
         None => Ok(()),
         Some(why) => {
             let message = format!("Environment variable '{}' may not be set by a call.", name.escape_debug());
-            Err(Fault::new(Kind::SecurityError, message).details(why))
+            Err(Fault::new(Kind::SecurityError, message).details(why).by_caller())
         }
     }
 }

@@ -31,4 +31,5 @@ mod shims;
 mod staging;
 mod streaming;
 mod tidy;
+mod told_truly;
 mod wasm;

@@ -10,7 +10,7 @@ use crate::executor::process::{Launchers, Scripts, WasmWorkers};
 use crate::executor::wasm;
 use crate::fault::{Fault, Kind};
 use crate::manifest::text;
-use crate::sandbox::identity;
+use crate::sandbox::{identity, limits};
 use crate::service::runlog::{self, Level};
 use crate::service::{self, Executors, Parts, Service, audit};
 use crate::{executor, manifest, policy, registry, runtimes};
@@ -99,7 +99,7 @@ fn obeyed(settings: &Settings) -> impl Iterator<Item = PathBuf> {
     let records = [audit::CONFINEMENTS, audit::BEGUN, audit::LEDGER].map(beside).into_iter().flatten();
     // Compiled modules, and what was found out about interpreters.
     let caches = wasm::Cache::usual_folder(variable).and_then(|folder| folder.parent().map(Path::to_path_buf));
-    let policies = settings.policies.is_none().then(|| settings.root.join("sandbox-policies"));
+    let policies = settings.policies.is_none().then(|| settings.root.join(super::settings::POLICIES));
     let found = settings
         .configs
         .clone()
@@ -269,6 +269,12 @@ pub fn audit_log(settings: &Settings) -> anyhow::Result<audit::Log> {
 
 /// Everything, ready for calls.
 pub fn service(settings: &Settings) -> anyhow::Result<Arc<Service>> {
+    let (least, now) = limits::open_files();
+    if now < least {
+        let words =
+            format!("this host may have {now} open files, and {least} are the least for a call: raise `ulimit -n`");
+        return Err(Refusal::new(Exit::Host, words).into());
+    }
     let audit = audit_log(settings)?;
     let launchers = launchers(settings)?;
     let rules = rules(settings, launchers.counted())?;
@@ -292,6 +298,7 @@ fn rules(settings: &Settings, cgroup: bool) -> anyhow::Result<service::Rules> {
 
 /// Reads tools and policies anew, for a server that runs. The configuration stays what it was at the start.
 pub fn reload(settings: &Settings, service: &Service) {
+    let settings = &settings.again();
     // Another process may have run a tool since; what that could write is not loaded here either.
     let read = tell_ledger(settings, service.registry()).and_then(|()| rules(settings, service.counted()));
     let rules = read.map_err(|why| {

@@ -50,7 +50,7 @@ pub struct Made {
 pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     host::say_root(settings);
     // Where no folder was named and the usual one is not there, it is made.
-    let folder = settings.scripts.first().cloned().unwrap_or_else(|| settings.root.join("user_scripts"));
+    let folder = settings.scripts.first().cloned().unwrap_or_default();
     let mut out = Vec::new();
     let refuse = |error: anyhow::Error| Refusal::new(Exit::Caller, format!("{error:#}"));
     unclaimed(settings, &id(&args).map_err(refuse)?)?;

@@ -16,6 +16,8 @@ use std::io::{IsTerminal, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+/// The usual folder of policies, under the root.
+pub const POLICIES: &str = "sandbox-policies";
 /// Largest config file, bytes.
 const LARGEST: u64 = 1024 * 1024;
 
@@ -145,8 +147,9 @@ impl Settings {
             sources.many("scripts", "TOOLHOST_SCRIPTS", &flags.scripts, config.scripts, &root.join("user_scripts"))?;
         let policies = sources.one("policies", "TOOLHOST_POLICIES", flags.policies.clone(), config.policies)?;
         let policies = policies.or_else(|| {
-            let usual = root.join("sandbox-policies");
-            let found = usual.exists();
+            let usual = root.join(POLICIES);
+            // Also a link that leads nowhere: it is not used, and that is told.
+            let found = usual.symlink_metadata().is_ok();
             sources.origins.insert("policies", if found { Origin::Root } else { Origin::BuiltIn });
             found.then_some(usual)
         });
@@ -200,6 +203,13 @@ impl Settings {
     /// True where nobody named a root and the current folder stands in for it.
     pub fn root_is_assumed(&self) -> bool {
         self.origins.get("root") == Some(&Origin::BuiltIn)
+    }
+
+    /// The same, with policies that came since under their usual name.
+    pub fn again(&self) -> Settings {
+        let usual = self.root.join(POLICIES);
+        let came = self.policies.is_none() && usual.symlink_metadata().is_ok();
+        Settings { policies: if came { Some(usual) } else { self.policies.clone() }, ..self.clone() }
     }
 
     /// Folders that are scanned for manifests: both kinds.
@@ -287,7 +297,8 @@ impl Sources<'_> {
             (list.iter().map(|path| beside(&file, path)).collect(), Origin::Config(file))
         } else {
             self.origins.insert(name, Origin::Root);
-            return Ok(if usual.is_dir() { vec![usual.canonicalize()?] } else { Vec::new() });
+            // It need not be there yet.
+            return Ok(vec![usual.canonicalize().unwrap_or_else(|_| usual.to_path_buf())]);
         };
         self.origins.insert(name, origin);
         let mut found: Vec<PathBuf> = Vec::new();

@@ -5,6 +5,8 @@
 
 use crate::manifest::json::Indented;
 use crate::manifest::text;
+use crate::sandbox;
+use nix::errno::Errno;
 use serde::Serialize;
 use serde_json::json;
 use std::io::{self, IsTerminal, Write};
@@ -25,6 +27,7 @@ pub fn say(lines: &str) {
 
 /// Whoever reads only a part (`… | head`) has what it wanted; anything else that fails loses an answer.
 fn noted(written: io::Result<()>) {
+    let written = if sandbox::output_was_closed() { Err(Errno::EBADF.into()) } else { written };
     let Err(why) = written else { return };
     if why.kind() != io::ErrorKind::BrokenPipe && !LOST.swap(true, Ordering::Relaxed) {
         complain(&format!("toolhost: standard output cannot be written: {why}"));

@@ -85,6 +85,12 @@ impl Policies {
 
     /// The same, with the root that relative `folders` start at.
     pub fn load_from(path: &Path, root: &Path) -> Result<Policies, Vec<FileProblem>> {
+        let (policies, problems) = Policies::look(path, root);
+        if problems.is_empty() { Ok(policies) } else { Err(problems) }
+    }
+
+    /// The policies that can be read, and what is wrong with the others. Nothing is decided by them where anything is.
+    pub fn look(path: &Path, root: &Path) -> (Policies, Vec<FileProblem>) {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
         let root = root.canonicalize().unwrap_or_else(|_| root.to_path_buf());
         let disk::Found { texts, notes, mut problems } = disk::read(&path);
@@ -100,15 +106,12 @@ impl Policies {
             }
         }
         problems.extend(policies.conflicts());
-        if !problems.is_empty() {
-            return Err(problems);
-        }
         if !policies.list.iter().any(|p| p.tools.iter().any(|t| t.selector == Selector::Any)) {
             policies.list.push(Policy::built_in());
         }
         policies.protect([path.clone()].into_iter().chain(path.canonicalize()));
         policies.warn();
-        Ok(policies)
+        (policies, problems)
     }
 
     /// Builds from policies already parsed (tests, an embedding program). The same conflicts are refused.
@@ -221,6 +224,13 @@ impl Policies {
     /// The policies, host cap last.
     pub fn all(&self) -> impl Iterator<Item = &Policy> {
         self.list.iter().chain(&self.host)
+    }
+}
+
+impl Policy {
+    /// Why it is not for a tool that it names and that lies there; `None` where it is.
+    pub fn passed_over(&self, manifest: &Path) -> Option<String> {
+        (!lies_in(manifest, &self.folders)).then(|| PassedOver::new(self, false, manifest).words)
     }
 }
 

@@ -14,6 +14,8 @@ use std::sync::Arc;
 
 /// How a manifest's file name ends.
 pub const ENDING: &str = ".tool.json";
+/// How the descriptor of a tool service ends; known, and not read yet.
+pub(super) const DESCRIPTOR: &str = ".tool-service.json";
 /// From here on a second thread pays.
 const WORTH_A_THREAD: usize = 64;
 
@@ -21,6 +23,8 @@ const WORTH_A_THREAD: usize = 64;
 pub struct DirectToolLoader {
     tools: Vec<PathBuf>,
     scripts: Vec<PathBuf>,
+    /// Manifests elsewhere, each looked at alone.
+    files: Vec<PathBuf>,
     stricter: Option<schema::Schema>,
 }
 
@@ -51,7 +55,13 @@ fn claim(manifest: &Path, bytes: &[u8], bases: &scripts::Bases) -> Claim {
 impl DirectToolLoader {
     /// Both lists are scanned, and both are script bases (Q28); scripts are looked up in `scripts` first.
     pub fn new(tools: Vec<PathBuf>, scripts: Vec<PathBuf>) -> DirectToolLoader {
-        DirectToolLoader { tools, scripts, stricter: None }
+        DirectToolLoader { tools, scripts, files: Vec::new(), stricter: None }
+    }
+
+    /// These manifests too, wherever they lie: the folder of each is a script base for it.
+    pub fn and_files(mut self, files: Vec<PathBuf>) -> DirectToolLoader {
+        self.files = files;
+        self
     }
 
     /// Also holds every manifest to this JSON Schema.
@@ -62,7 +72,8 @@ impl DirectToolLoader {
 
     /// Script bases, in the order they are searched.
     fn script_bases(&self) -> scripts::Bases {
-        scripts::Bases::open(&self.scripts.iter().chain(&self.tools).cloned().collect::<Vec<_>>())
+        let own = self.files.iter().filter_map(|file| file.parent()).map(Path::to_path_buf);
+        scripts::Bases::open(&self.scripts.iter().chain(&self.tools).cloned().chain(own).collect::<Vec<_>>())
     }
 
     /// Reads one file; a panic in a library that parses it is one file's fault, not the scan's.
@@ -184,7 +195,8 @@ impl Source for DirectToolLoader {
 
     fn discover(&self) -> Result<Discovery, String> {
         let mut discovery = Discovery::default();
-        let candidates = scan::all(self.tools.iter().chain(&self.scripts), &mut discovery);
+        let mut candidates = scan::all(self.tools.iter().chain(&self.scripts), &mut discovery);
+        candidates.extend(self.files.iter().filter_map(|file| scan::one(file)));
         let bases = self.script_bases();
         let threads = std::thread::available_parallelism().map_or(1, usize::from).min(8);
         let share =

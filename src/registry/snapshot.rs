@@ -2,7 +2,7 @@
 //!
 //! For: service, transports, cli. In: settled tools. Out: look-ups and lists. Never: changes.
 
-use super::{Claim, FileReport, Status, Tool, settle};
+use super::{Claim, FileReport, Status, Tool, load, settle};
 use crate::fault::{Fault, Kind};
 use crate::manifest::{self, Severity, suggest, text};
 use crate::policy;
@@ -69,6 +69,12 @@ impl Snapshot {
     pub fn skipped(&self) -> usize {
         let wrong = |report: &&FileReport| report.problems.iter().any(|problem| problem.severity == Severity::Error);
         self.reports.iter().filter(|report| report.status == Status::Skipped).filter(wrong).count()
+    }
+
+    /// How many descriptors of tool services there are, which nobody reads yet.
+    pub fn descriptors(&self) -> usize {
+        let descriptor = |report: &&FileReport| report.path.to_string_lossy().ends_with(load::DESCRIPTOR);
+        self.reports.iter().filter(descriptor).count()
     }
 
     pub(super) fn new(parts: Parts) -> Snapshot {

@@ -30,7 +30,7 @@ mod seccomp;
 mod session;
 mod standstill;
 mod sys;
-pub use sys::lstat;
+pub use sys::{lstat, output_was_closed};
 mod view;
 
 use nix::errno::Errno;

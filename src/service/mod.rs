@@ -303,7 +303,9 @@ impl Service {
         if let Some(digest) = context.ran.get() {
             trace.ran_script(digest.clone());
         }
-        if outcome.as_ref().is_err_and(|fault| matches!(fault.kind, Kind::SecurityError | Kind::CapabilityError)) {
+        if outcome.as_ref().is_err_and(|fault| {
+            matches!(fault.kind, Kind::SecurityError | Kind::CapabilityError | Kind::DependencyError)
+        }) {
             // The executor looked at what was granted and refused: nothing was started.
             trace.never_ran();
         }

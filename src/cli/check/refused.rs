@@ -10,8 +10,10 @@ use crate::service::beforehand::{self, Obstacle};
 use crate::{policy, registry, sandbox, service};
 use policy::{Verdict, What};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
 
 const READ: &str = "/securityContext/fileAccess/allowRead";
 const WRITE: &str = "/securityContext/fileAccess/allowWrite";
@@ -24,9 +26,10 @@ pub fn tell(
     reports: &mut [super::File],
 ) {
     let policies = snapshot.protect(policies);
+    let places: BTreeMap<PathBuf, usize> = reports.iter().enumerate().map(|(at, r)| (r.path.clone(), at)).collect();
     for tool in snapshot.list(&registry::Filter::default()) {
         let decision = policy::decide(&tool.manifest, &tool.site, &policies, machine);
-        let Some(report) = reports.iter_mut().find(|report| report.path == tool.site.manifest) else { continue };
+        let Some(report) = places.get(&tool.site.manifest).and_then(|at| reports.get_mut(*at)) else { continue };
         report.problems.extend(of(&tool, &decision));
         report.problems.extend(lacks(&tool, &decision));
         report.problems.extend(files(&tool, &decision));

@@ -243,7 +243,8 @@ impl Service {
             Fault { details, person, by_caller, ..fault }
         })?;
         trace.published()?;
-        answer_fits(&tool.manifest, envelope, output, until).await
+        let answer = answer_fits(&tool.manifest, envelope, output, until).await?;
+        Ok(trace.hidden(answer))
     }
 
     /// Confines, and keeps the text of what was decided.

@@ -28,6 +28,7 @@ mod requirements;
 mod runtimes;
 mod service;
 mod shims;
+mod shipped;
 mod staging;
 mod streaming;
 mod tidy;

@@ -1,4 +1,4 @@
-//! No verb prints what a terminal would obey, nor lets a name from outside begin a line of its own (P24).
+//! No verb prints what a terminal would obey, nor lets a name from outside begin a line of its own.
 
 use crate::cli_call::{Host, host};
 use serde_json::{Value, json};

@@ -487,3 +487,21 @@ fn a_whole_number_may_be_written_with_a_point() {
         assert!(manifest::read(with("5000", bad).as_bytes()).is_err(), "{bad}");
     }
 }
+
+#[test]
+fn a_range_of_numbers_alone_is_what_a_version_begins_with() {
+    let versions = ["1.2.0", "1.2.9", "1.10.0", "2.0.0"];
+    for (range, fits) in [
+        ("1.2", &versions[..2]),
+        ("1", &versions[..3]),
+        ("1.2.0", &versions[..1]),
+        ("1.2.*", &versions[..2]),
+        ("^1.2", &versions[..3]),
+        (">=1.2, <2", &versions[..3]),
+        ("*", &versions[..]),
+    ] {
+        let range = manifest::version_range(range).unwrap();
+        let found: Vec<&str> = versions.into_iter().filter(|v| range.matches(&v.parse().unwrap())).collect();
+        assert_eq!(found, fits, "{range}");
+    }
+}

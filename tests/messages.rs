@@ -165,7 +165,7 @@ fn a_manifest_that_is_wrong_is_told_the_mend() {
     // What is always there needs no asking; a folder is not written like a file.
     host.tool("t:tmp", json!({ "securityContext": { "fileAccess": { "allowWrite": ["/tmp"] } } }));
     let (_, audit, _) = host.run(&["audit", "t:tmp"]);
-    assert!(audit.contains("/tmp (the call's own scratch)") && !audit.contains("a call is refused"), "{audit}");
+    assert!(audit.contains("/tmp inside a call is its own scratch: it is always yours"), "{audit}");
     host.tool("t:data", json!({ "securityContext": { "fileAccess": { "allowWrite": ["/data"] } } }));
     let (_, audit, _) = host.run(&["audit", "t:data"]);
     assert!(audit.contains("as a folder it is written `/data/**`"), "{audit}");
@@ -174,6 +174,13 @@ fn a_manifest_that_is_wrong_is_told_the_mend() {
 #[test]
 fn a_misspelt_required_name_is_told_to_the_caller_too() {
     let host = host();
+    host.tool("t:field", json!({ "displyName": "d" }));
+    let file = host.folder.path().join("user_scripts/field/field.tool.json");
+    let text = fs::read_to_string(&file).unwrap().replace("\"displayName\": \"field\",", "");
+    fs::write(&file, text).unwrap();
+    let (code, _, err) = host.run(&["call", "t:field"]);
+    let words = "the required field 'displayName' is missing: is 'displyName' it, misspelt?";
+    assert!(code == 2 && err.contains(words), "{err}");
     let parameters = json!({
         "type": "object", "properties": { "message": { "type": "string", "description": "d" } }, "required": ["mesage"],
     });
@@ -251,6 +258,18 @@ fn numbers_alone_are_what_a_version_begins_with_and_the_one_that_ran_is_said() {
         let err = String::from_utf8(output.stderr).unwrap();
         assert_eq!(err.contains(&format!("version {ran} ran")), said, "{asked}: {err}");
     }
+}
+
+/// The manifests that are compiled in lie in the repository as well, and are no news at each start.
+#[test]
+fn a_copy_of_what_is_compiled_in_is_no_warning() {
+    let host = host();
+    crate::shipped::copy_to(host.folder.path());
+    let (_, _, err) = host.run(&["call", "no:such", "--log", "warn"]);
+    assert!(err.contains("ToolNotFoundError") && !err.contains("skipped") && !err.contains("not read"), "{err}");
+    host.tool("t:bad", json!({ "version": "x" }));
+    let (_, _, err) = host.run(&["call", "no:such", "--log", "warn"]);
+    assert!(err.contains("manifest skipped"), "the control: {err}");
 }
 
 /// Over MCP a model is advised what it can do itself.

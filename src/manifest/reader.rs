@@ -93,8 +93,10 @@ impl<'d> Reader<'d> {
     /// A text that must be there and must say something.
     pub(super) fn required_text(&mut self, map: &'d Object, pointer: &str, key: &str) -> Option<&'d str> {
         if !map.contains_key(key) {
-            // The misspelt field is told where it stands; here the name of the missing one is what helps.
-            self.error(Code::Schema, pointer, format!("the required field '{key}' is missing"));
+            // The misspelt field is told where it stands, too; who is told only this must know of it.
+            let near = suggest::nearest(key, map.keys().map(String::as_str));
+            let near = near.map_or_else(String::new, |near| format!(": is '{}' it, misspelt?", text::head(near, 80)));
+            self.error(Code::Schema, pointer, format!("the required field '{key}' is missing{near}"));
             return None;
         }
         if map.get(key).is_some_and(Value::is_null) {

@@ -147,7 +147,7 @@ impl<'a> Judge<'a> {
     }
 
     fn area(&self, access: Access, asked: &str, ask: &Area, judged: &mut Judged) {
-        if [Area::Tree(SCRATCH.into()), Area::File(SCRATCH.into())].contains(ask) {
+        if *ask == Area::Tree(PathBuf::from(SCRATCH)) {
             let verdict = Verdict::met(what(access), asked, "/tmp (the call's own scratch)", &[wall::SCRATCH]);
             let why = "every call has its own, empty at the start and gone at the end";
             judged.verdicts.push(verdict.because("house: /tmp", why, "house"));

@@ -13,7 +13,7 @@ use executor::Ending;
 use fault::{Fault, Kind};
 
 /// How runtimes say that a host could not be reached.
-const NETWORK_WORDS: [&str; 17] = [
+const NETWORK_WORDS: [&str; 19] = [
     "gaierror",
     "name resolution",
     "NameResolutionError",
@@ -31,6 +31,8 @@ const NETWORK_WORDS: [&str; 17] = [
     "fetch failed",
     "Failed to connect",
     "Unable to connect",
+    "ould not resolve host",
+    "unable to resolve host",
 ];
 const NO_NETWORK: &str = "Tools have no network on this host: no name resolves, and every connection is refused.";
 

@@ -306,10 +306,8 @@ impl Trace {
 
     /// An answer as anybody may read it: a tool may well give back what it was given in confidence.
     pub fn hidden(&mut self, answer: Text) -> Text {
-        let Some(shown) = self.mask.answer(answer.as_str()).and_then(|shown| json::compact(shown.as_bytes()).ok())
-        else {
-            return answer;
-        };
+        let Some(shown) = self.mask.answer(answer.as_str()) else { return answer };
+        let shown = json::compact(shown.as_bytes()).unwrap_or_else(|_| Text::from(&json!(mask::HIDDEN)));
         let words = format!("the answer held a secret argument or variable: it is shown as {}", mask::HIDDEN);
         if !self.notes.told.contains(&words) {
             self.notes.all.push(words.clone());

@@ -601,7 +601,8 @@ fn new_makes_tools_that_load() {
     let world = World::new();
     let scripts = world.path("user_scripts");
     for language in ["python", "node", "bun", "wasm"] {
-        let args = new::Args { name: format!("try-{language}"), language: Some(language.to_owned()), script: None };
+        let args =
+            new::Args { name: format!("try-{language}"), language: Some(language.to_owned()), ..new::Args::default() };
         let mut out = Vec::new();
         let made = new::make(&scripts, &args, "toolhost", &mut out).expect(language);
         assert_eq!(made.id, format!("custom:try-{language}"));
@@ -615,7 +616,7 @@ fn new_makes_tools_that_load() {
     let own = world.file("elsewhere/mine.py", "print(1)");
     new::make(
         &scripts,
-        &new::Args { name: "acme:mine".to_owned(), language: None, script: Some(own) },
+        &new::Args { name: "acme:mine".to_owned(), script: Some(own), ..new::Args::default() },
         "toolhost",
         &mut Vec::new(),
     )

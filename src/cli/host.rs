@@ -9,7 +9,8 @@ use crate::executor::method::Methods;
 use crate::executor::process::{Launchers, Scripts, WasmWorkers};
 use crate::executor::wasm;
 use crate::fault::{Fault, Kind};
-use crate::sandbox::identity;
+use crate::manifest::text;
+use crate::sandbox::{identity, limits};
 use crate::service::runlog::{self, Level};
 use crate::service::{self, Executors, Parts, Service, audit};
 use crate::{executor, manifest, policy, registry, runtimes};
@@ -49,7 +50,8 @@ pub fn tell_ledger(settings: &Settings, registry: &registry::Registry) -> anyhow
 fn ledger(settings: &Settings) -> Result<BTreeSet<service::ledger::Entry>, String> {
     let Some(log) = &settings.audit_log else { return Ok(BTreeSet::new()) };
     let mend = "mend that, or name another log with --audit-log (what tools wrote before is then not known to it)";
-    service::ledger::read(log).map_err(|why| format!("where tools wrote before is not known: {why}; {mend}"))
+    let unknown = |why: String| format!("where tools wrote before is not known: {}; {mend}", text::printable(&why));
+    service::ledger::read(log).map_err(unknown)
 }
 
 /// The loader of manifests, with this host's own rules for them if there are any.
@@ -68,7 +70,7 @@ pub fn loader(
 /// The stricter schema of the settings. One that cannot be used refuses to start: the rules would be missing.
 pub fn manifest_schema(settings: &Settings) -> anyhow::Result<Option<manifest::schema::Schema>> {
     let Some(file) = &settings.manifest_schema else { return Ok(None) };
-    let refuse = |why: String| Refusal::new(Exit::Host, format!("manifest_schema {}: {why}", file.display()));
+    let refuse = |why: String| Refusal::new(Exit::Host, format!("manifest_schema {}: {why}", text::path(file)));
     let text = super::settings::guarded_text(file).map_err(refuse)?;
     let document = manifest::json::parse(text.as_bytes(), manifest::json::Dialect::Strict);
     let document = document.map_err(|bad| refuse(format!("line {}: {}", bad.line, bad.message)))?;
@@ -98,7 +100,7 @@ fn obeyed(settings: &Settings) -> impl Iterator<Item = PathBuf> {
     let records = [audit::CONFINEMENTS, audit::BEGUN, audit::LEDGER].map(beside).into_iter().flatten();
     // Compiled modules, and what was found out about interpreters.
     let caches = wasm::Cache::usual_folder(variable).and_then(|folder| folder.parent().map(Path::to_path_buf));
-    let policies = settings.policies.is_none().then(|| settings.root.join("sandbox-policies"));
+    let policies = settings.policies.is_none().then(|| settings.root.join(super::settings::POLICIES));
     let found = settings
         .configs
         .clone()
@@ -132,7 +134,7 @@ fn described(found: &policy::FileProblem) -> String {
         line => format!(":{line}:{}", problem.column),
     };
     let pointer = if problem.pointer.is_empty() { String::new() } else { format!("{}: ", problem.pointer) };
-    format!("  {}{place}: {pointer}{}", path.display(), problem.message)
+    format!("  {}{place}: {}{}", text::path(path), text::printable(&pointer), text::printable(&problem.message))
 }
 
 /// What the verbs that run nothing need: tools, policies and facts of the machine.
@@ -209,7 +211,7 @@ pub fn named_runtimes(
         let runtime = never.as_ref().map_err(String::clone);
         let runtime = runtime.and_then(|never| runtimes::named(language, &path, never));
         if let Err(why) = &runtime {
-            tracing::warn!(target: "toolhost::host", "an interpreter named by a policy cannot be used: {why}");
+            tracing::warn!(target: "toolhost::host", "an interpreter named by a policy cannot be used: {}", text::printable(why));
         }
         (path, runtime)
     });
@@ -240,12 +242,12 @@ fn wasm_executor(launchers: &Arc<Launchers>) -> Option<Arc<dyn executor::Executo
     match wasm::Cache::usual(|name| std::env::var_os(name)) {
         Ok((cache, note)) => {
             if let Some(note) = note {
-                tracing::info!(target: "toolhost::host", "{note}");
+                tracing::info!(target: "toolhost::host", "{}", text::printable(&note));
             }
             Some(Arc::new(wasm::Wasm::new(Arc::new(WasmWorkers::new(launchers.clone())), cache)))
         }
         Err(why) => {
-            tracing::warn!(target: "toolhost::host", "wasm tools are unavailable: {why}");
+            tracing::warn!(target: "toolhost::host", "wasm tools are unavailable: {}", text::printable(&why));
             None
         }
     }
@@ -268,6 +270,12 @@ pub fn audit_log(settings: &Settings) -> anyhow::Result<audit::Log> {
 
 /// Everything, ready for calls.
 pub fn service(settings: &Settings) -> anyhow::Result<Arc<Service>> {
+    let (least, now) = limits::open_files();
+    if now < least {
+        let words =
+            format!("this host may have {now} open files, and {least} are the least for a call: raise `ulimit -n`");
+        return Err(Refusal::new(Exit::Host, words).into());
+    }
     let audit = audit_log(settings)?;
     let launchers = launchers(settings)?;
     let rules = rules(settings, launchers.counted())?;
@@ -291,6 +299,7 @@ fn rules(settings: &Settings, cgroup: bool) -> anyhow::Result<service::Rules> {
 
 /// Reads tools and policies anew, for a server that runs. The configuration stays what it was at the start.
 pub fn reload(settings: &Settings, service: &Service) {
+    let settings = &settings.again();
     // Another process may have run a tool since; what that could write is not loaded here either.
     let read = tell_ledger(settings, service.registry()).and_then(|()| rules(settings, service.counted()));
     let rules = read.map_err(|why| {
@@ -315,7 +324,7 @@ pub fn reload(settings: &Settings, service: &Service) {
 /// Says so where the current folder stands in for a root that nobody named.
 pub fn say_root(settings: &Settings) {
     if settings.root_is_assumed() {
-        words::complain(&format!("toolhost: using the current folder as root: {}", settings.root.display()));
+        words::complain(&format!("toolhost: using the current folder as root: {}", text::path(&settings.root)));
     }
 }
 

@@ -16,6 +16,10 @@ pub(super) fn read<'d>(reader: &mut Reader<'d>, top: &'d Object) -> Option<Handl
         reader.error(Code::Schema, "", "the required field 'handler' is missing: it says how the tool is run");
         return None;
     }
+    if top.get("handler").is_some_and(Value::is_null) {
+        reader.error(Code::Schema, "/handler", "'handler' is null, and it is required: it says how the tool is run");
+        return None;
+    }
     let map = reader.member(top, "", "handler")?;
     match reader.required_text(map, "/handler", "type")? {
         "external-script" => script(reader, map),

@@ -240,6 +240,8 @@ pub struct Decision {
     pub policy: String,
     /// That policy's file; empty for the built-in default.
     pub policy_file: PathBuf,
+    /// It names the tool by its exact id: no second policy may.
+    pub exact: bool,
     /// `mode` of that policy: asks that are denied are dropped, not refused.
     pub narrow: bool,
     pub verdicts: Vec<Verdict>,

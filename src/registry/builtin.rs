@@ -2,7 +2,7 @@
 //!
 //! For: the registry. In: nothing. Out: the core tools. Never: reads the disk: a file cannot change them.
 
-use super::{Availability, Discovery, FileReport, Source, Status, Tool, availability};
+use super::{Availability, Discovery, FileReport, Source, Status, Tool};
 use crate::manifest::{self, Site};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -31,9 +31,7 @@ impl Source for Builtin {
                 Ok((manifest, warnings)) => {
                     let nowhere = PathBuf::new();
                     let site = Site { manifest: nowhere.clone(), base: nowhere.clone(), script: None, folder: nowhere };
-                    let availability = availability::of_manifest(&manifest);
-                    let source = self.id().to_owned();
-                    discovery.tools.push(Tool { manifest: Arc::new(manifest), site, source, availability, warnings });
+                    discovery.tools.push(Tool::new(Arc::new(manifest), site, self.id(), warnings));
                 }
                 Err(problems) => discovery.reports.push(FileReport {
                     path: PathBuf::from(format!("(builtin)/{name}")),

@@ -46,6 +46,12 @@ pub struct Tool {
 }
 
 impl Tool {
+    /// A manifest on its own: what it needs of other tools is not looked at.
+    pub fn new(manifest: Arc<Manifest>, site: Site, source: &str, warnings: Vec<Problem>) -> Tool {
+        let availability = availability::of_manifest(&manifest);
+        Tool { manifest, site, source: source.to_owned(), availability, warnings }
+    }
+
     /// `id@version`
     pub fn reference(&self) -> String {
         format!("{}@{}", self.manifest.id, self.manifest.version)

@@ -4,7 +4,7 @@
 //! looked at. Never: follows a link below a base; loads what lies deeper than it could look, since a tool that fills
 //! its folder must not hide the manifest which says that it may write there.
 
-use super::load::{ENDING, problem, skipped};
+use super::load::{DESCRIPTOR, ENDING, problem, skipped};
 use super::{Discovery, beneath, shared};
 use crate::manifest::{Code, Severity, text};
 use crate::quantity::{MAX_SCAN_DEPTH, MAX_SCAN_ENTRIES};
@@ -31,6 +31,13 @@ pub(super) struct Base {
 /// Lists base folders. A folder given twice, or inside another, gives each file once.
 pub(super) fn all<'a>(bases: impl Iterator<Item = &'a PathBuf>, discovery: &mut Discovery) -> Vec<Candidate> {
     at_most(MAX_SCAN_ENTRIES, bases, discovery)
+}
+
+/// One file, without a look at what lies beside it.
+pub(super) fn one(file: &Path) -> Option<Candidate> {
+    let (folder, name) = (file.parent()?.canonicalize().ok()?, file.file_name()?);
+    let opened = beneath::folder(&folder).ok()?;
+    Some(Candidate { base: Arc::new(Base { path: folder, folder: opened }), relative: PathBuf::from(name) })
 }
 
 fn at_most<'a>(most: usize, bases: impl Iterator<Item = &'a PathBuf>, discovery: &mut Discovery) -> Vec<Candidate> {
@@ -64,15 +71,13 @@ impl Scan<'_> {
                 Some(Arc::new(Base { path, folder }))
             }
             Err(error) => {
-                let missing = error.kind() == std::io::ErrorKind::NotFound;
-                // A project may well have only one of the two folders.
-                let severity = if missing { Severity::Warning } else { Severity::Error };
-                let message = if missing {
-                    "this folder is not there".to_owned()
-                } else {
-                    format!("this folder cannot be read: {error}")
-                };
-                self.told(base, severity, message.clone());
+                // A project may well have only one of the two folders; the other may come while a server runs.
+                if error.kind() == std::io::ErrorKind::NotFound {
+                    self.incomplete(base, "this folder is not there");
+                    return None;
+                }
+                let message = format!("this folder cannot be read: {error}");
+                self.told(base, Severity::Error, message.clone());
                 self.incomplete(base, &message);
                 None
             }
@@ -158,6 +163,11 @@ impl Scan<'_> {
             {
                 self.candidates.push(Candidate { base: Arc::clone(base), relative: relative.to_path_buf() });
             }
+        } else if name.ends_with(DESCRIPTOR) && self.seen.insert(path.clone()) {
+            let needs =
+                "unavailable: needs tool services over a broker, which are not built yet; this descriptor is not read";
+            let told = problem(Severity::Note, Code::Dependency, needs);
+            self.discovery.reports.push(skipped(path.clone(), told));
         } else if kind.is_symlink() && path.is_dir() && self.seen.insert(path.clone()) {
             // A linked folder is a frequent surprise: nothing below it is ever found.
             let message =

@@ -188,8 +188,8 @@ fn plain(written: &str) -> Result<PathBuf, Fault> {
         None => Ok(parts),
         Some(why) => {
             let shown = shown(written);
-            Err(Fault::new(Kind::SecurityError, format!("The script path '{shown}' is refused: {why}."))
-                .person(format!("script path '{shown}': {why}")))
+            let fault = Fault::new(Kind::SecurityError, format!("The script path '{shown}' is refused: {why}."));
+            Err(fault.person(format!("script path '{shown}': {why}")).by_caller())
         }
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! For: service, transports, cli. In: settled tools. Out: look-ups and lists. Never: changes.
 
-use super::{Claim, FileReport, Status, Tool, settle};
+use super::{Claim, FileReport, Status, Tool, load, settle};
 use crate::fault::{Fault, Kind};
-use crate::manifest::{Severity, suggest, text};
+use crate::manifest::{self, Severity, suggest, text};
 use crate::policy;
 use semver::{Version, VersionReq};
 use std::collections::BTreeMap;
@@ -71,6 +71,12 @@ impl Snapshot {
         self.reports.iter().filter(|report| report.status == Status::Skipped).filter(wrong).count()
     }
 
+    /// How many descriptors of tool services there are, which nobody reads yet.
+    pub fn descriptors(&self) -> usize {
+        let descriptor = |report: &&FileReport| report.path.to_string_lossy().ends_with(load::DESCRIPTOR);
+        self.reports.iter().filter(descriptor).count()
+    }
+
     pub(super) fn new(parts: Parts) -> Snapshot {
         let Parts { tools, disabled, reports, warnings, sources, written, withheld, claims } = parts;
         let mut by_id: BTreeMap<String, Vec<Arc<Tool>>> = BTreeMap::new();
@@ -85,7 +91,7 @@ impl Snapshot {
         Snapshot { tools: by_id, disabled, reports, warnings, sources, written, withheld, claims }
     }
 
-    /// Finds by `id`, `id@1.2.0` (exactly that) or `id@^1` (the highest stable one that fits).
+    /// Finds by `id`, `id@1.2.0` (exactly that), `id@1.2` (the highest 1.2.x) or `id@^1` (the highest stable one that fits).
     pub fn find(&self, reference: &str) -> Result<Arc<Tool>, Fault> {
         let (id, range) = match reference.split_once('@') {
             Some((id, range)) => (id, Some(range.trim())),
@@ -99,7 +105,7 @@ impl Snapshot {
                     let same = |tool: &&Arc<Tool>| tool.manifest.version.cmp_precedence(&exact).is_eq();
                     return versions.iter().find(same).cloned().ok_or_else(|| mismatch(id, Some(range), versions));
                 }
-                let wanted = VersionReq::parse(range).map_err(|_| unclear(id, range, versions))?;
+                let wanted = manifest::version_range(range).map_err(|_| unclear(id, range, versions))?;
                 highest(versions, &wanted).ok_or_else(|| mismatch(id, Some(range), versions))
             }
         }
@@ -238,7 +244,7 @@ fn unclear(id: &str, range: &str, versions: &[Arc<Tool>]) -> Fault {
     let shown = text::printable(&text::head(range, 60));
     let (there, example) = named(id, versions);
     let message =
-        format!("'{shown}' is not a version or range (write 1.2.0, ^1 or >=1.2, <2); '{id}' is there as {there}.");
+        format!("'{shown}' is not a version or range (write 1.2.0, 1.2, ^1 or >=1.2, <2); '{id}' is there as {there}.");
     Fault::new(Kind::VersionMismatchError, message).details(format!("Name one exactly: {example}"))
 }
 

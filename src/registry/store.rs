@@ -248,7 +248,8 @@ fn paths(found: &Discovery) -> BTreeSet<PathBuf> {
 fn log(reports: &[FileReport], files: &BTreeSet<PathBuf>) {
     for report in reports.iter().filter(|report| files.contains(&report.path)) {
         let path = text::printable(&report.path.to_string_lossy());
-        let first = report.problems.first();
+        // A copy of what is compiled in, or a folder that need not be there, is no news.
+        let first = report.problems.iter().find(|problem| problem.severity != Severity::Note);
         match (report.status, first) {
             (Status::Skipped, Some(first)) if path.ends_with(ENDING) => {
                 tracing::warn!(
@@ -260,6 +261,7 @@ fn log(reports: &[FileReport], files: &BTreeSet<PathBuf>) {
                 );
             }
             (Status::Skipped, Some(first)) => tracing::warn!(path, "not read: {}", text::printable(&first.message)),
+            (Status::Skipped, None) => tracing::debug!(path, "not read"),
             _ => tracing::info!(path, tool = report.tool.as_deref().unwrap_or_default(), "manifest loaded"),
         }
     }

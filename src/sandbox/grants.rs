@@ -9,6 +9,7 @@ use super::written::Totals;
 use crate::base::files;
 use crate::fault::{Fault, Kind};
 use crate::manifest::Language;
+use crate::manifest::text::printable;
 use crate::policy::{self, Access, Grant, Opening, Shape};
 use crate::policy::{literal, name_matches};
 use crate::quantity::{MAX_SNAPSHOT_FILES, MAX_WRITABLE_ENTRIES};
@@ -35,7 +36,7 @@ pub struct Resolved {
 }
 
 fn refuse(message: &str, person: String) -> Fault {
-    Fault::new(Kind::SecurityError, message).person(person)
+    Fault::new(Kind::SecurityError, message).person(printable(&person))
 }
 
 /// Looks at every grant of `shape` on this machine. `script`: it lies there and is shown to the tool that runs it,
@@ -105,12 +106,17 @@ fn looked_at(shape: &Shape, script: bool, missing: &mut Vec<PathBuf>) -> Result<
     // A module is read by the host, which compiles it.
     let shown = script && shape.runtime.language != Language::Wasm;
     if let Some(path) = shape.script.as_ref().filter(|_| shown) {
-        let stat = look(path).map_err(|errno| explain(path, errno))?;
+        let stat = look(path).map_err(|errno| match errno {
+            Errno::ENOENT => Fault::new(Kind::DependencyError, "the tool's script is not there any more").person(
+                printable(&format!("{}: does not exist; put it back, or take the manifest away", path.display())),
+            ),
+            errno => explain(path, errno),
+        })?;
         if !is(&stat, SFlag::S_IFREG) {
-            return Err(refuse(
-                "the script is not a regular file",
-                format!("{}: is not a regular file", path.display()),
-            ));
+            let person = printable(&format!("{}: is not a regular file", path.display()));
+            return Err(
+                Fault::new(Kind::DependencyError, "the tool's script is not a regular file any more").person(person)
+            );
         }
         insert(&mut mounts, mount(path, Access::Read, &stat));
     }
@@ -219,7 +225,9 @@ fn explain(path: &Path, errno: Errno) -> Fault {
             "a granted path leads through a symbolic link",
             format!("{path}: a component is a symbolic link; name the real path in manifest and policy"),
         ),
-        Errno::ENOENT => refuse("a granted path does not exist", format!("{path}: does not exist; create it")),
+        // Nobody forbids it: it went, or never was.
+        Errno::ENOENT => Fault::new(Kind::DependencyError, "a granted path does not exist")
+            .person(printable(&format!("{path}: does not exist; create it"))),
         _ => refuse("a granted path cannot be opened", format!("{path}: {}", errno.desc())),
     }
 }
@@ -241,6 +249,15 @@ fn folder_now(path: &Path, grant: &Grant, shape: &Shape) -> Result<Option<(Owned
     }
     let person = format!("{}: is not a folder; grant a single file by its name without `/**`", path.display());
     Err(refuse("a granted folder is not a folder", person))
+}
+
+/// A folder for results that is not there, and that this host cannot make where the scripts lie.
+pub fn cannot_be_made(grant: &Grant, shape: &Shape) -> bool {
+    let (Opening::Live { path } | Opening::Staged { folder: path, .. }) = &grant.opening else { return false };
+    let missing = path.symlink_metadata().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound);
+    let there = path.ancestors().skip(1).find(|above| above.is_dir());
+    let writable = |folder| nix::unistd::access(folder, nix::unistd::AccessFlags::W_OK).is_ok();
+    grant.access == Access::Write && path.starts_with(&shape.folder) && missing && !there.is_some_and(writable)
 }
 
 /// Makes missing folders beneath the tool's own, with the rights of that folder's owner.

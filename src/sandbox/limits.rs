@@ -6,14 +6,26 @@ use super::plan::{Plan, Step};
 use crate::policy::Limits;
 use crate::quantity::{GIB, Limit, MIB};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::stat::{Mode, umask};
 
-/// For the host and its launchers: as many open files as they may have. An ordinary user's tools send under the same
-/// uid, and the kernel counts all descriptors of a uid that are on their way against the limit of whoever sends next.
+/// For the host and its launchers: as many open files, and files as large, as they may have. An ordinary user's tools send
+/// under the same uid, and the kernel counts all descriptors of a uid that are on their way against the limit of whoever
+/// sends next.
 pub fn of_the_host() {
-    if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
-        // Refused: calls then fail, with an error, while such a tool runs.
-        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
+    for resource in [Resource::RLIMIT_NOFILE, Resource::RLIMIT_FSIZE] {
+        if let Ok((_, hard)) = getrlimit(resource) {
+            // Refused: calls then fail, with an error, where they need more.
+            let _ = setrlimit(resource, hard, hard);
+        }
     }
+    // What this host makes, its owner must be able to open (umask(2) takes those rights too).
+    let mask = umask(Mode::empty());
+    umask(mask.difference(Mode::S_IRWXU));
+}
+
+/// What a host needs at least that runs calls, and what it may have.
+pub fn open_files() -> (u64, u64) {
+    (64, getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft))
 }
 
 /// For launchers, as long as they may raise it: a hard limit of 0, which the host may have been given, stops no handler

@@ -33,7 +33,7 @@ mod session;
 mod standstill;
 mod sys;
 pub use sampler::SESSIONS;
-pub use sys::{fstat, lstat};
+pub use sys::{fstat, lstat, output_was_closed};
 mod view;
 pub mod written;
 

@@ -7,6 +7,7 @@ use nix::errno::Errno;
 use nix::libc;
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 fn check(result: libc::c_long) -> Result<libc::c_long, Errno> {
     if result < 0 { Err(Errno::last()) } else { Ok(result) }
@@ -181,10 +182,31 @@ pub fn usual_signals() {
     unsafe { libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const none, std::ptr::null::<u64>(), 8) };
 }
 
-/// Whoever ignores SIGCHLD cannot wait for children: the kernel forgets them.
+/// Whoever ignores SIGCHLD cannot wait for children: the kernel forgets them. And a file that is too large is an error of
+/// this host, not its end (setrlimit(2), RLIMIT_FSIZE).
 pub fn children_are_told() {
-    // SAFETY: SIG_DFL is a valid disposition.
+    // SAFETY: SIG_DFL and SIG_IGN are valid dispositions.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+    // SAFETY: the same.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
+
+/// Whether standard output was closed when this process began.
+static OUTPUT_CLOSED: AtomicBool = AtomicBool::new(false);
+
+/// Before `main`: from then on Rust's runtime has /dev/null in the place of a standard stream that was closed.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static LOOK: extern "C" fn() = look;
+
+extern "C" fn look() {
+    // SAFETY: it asks for the flags of a descriptor, open or not.
+    let closed = unsafe { libc::fcntl(1, libc::F_GETFD) } < 0;
+    OUTPUT_CLOSED.store(closed, Ordering::Relaxed);
+}
+
+pub fn output_was_closed() -> bool {
+    OUTPUT_CLOSED.load(Ordering::Relaxed)
 }
 
 /// A plan that failed: which step, and why.

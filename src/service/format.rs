@@ -181,6 +181,11 @@ pub fn advice(fault: &Fault) -> Option<&'static str> {
         Kind::ToolNotFoundError => Some("List the tools and use one of those names."),
         Kind::ParameterValidationError | Kind::ActionParseError => Some("Correct the arguments and call again."),
         Kind::VersionMismatchError => Some("Ask for a version that exists, or for none."),
+        Kind::ScriptError if fault.by_caller => Some(
+            "The code failed: mend it as the details say and call again. It has an empty /tmp of its own, and no other files \
+             or network.",
+        ),
+        Kind::SecurityError if fault.by_caller => Some("Correct the arguments and call again."),
         Kind::SecurityError | Kind::AuthorizationError => {
             Some("Do not retry: the operator's policy does not allow this. Ask the operator, naming the call ID.")
         }

@@ -28,7 +28,9 @@ mod trace;
 pub use arguments::Arguments;
 pub use contract::{ToolServiceError, ToolServiceRequest, ToolServiceResponse};
 pub use guard::{RUNNING, Turn, WAITING};
+pub use mends::strips_types;
 pub use report::{Digests, Report};
+pub use script_digest::of as digest_of_script;
 pub use standing::Rules;
 
 use crate::executor::method;
@@ -223,6 +225,7 @@ impl Service {
         let executor = self.executor(&tool.manifest.handler)?;
         let call = Call { manifest: tool.manifest.clone(), site: tool.site.clone(), input, confinement };
         let mut outcome = self.drive(&*executor, call, limit, trace).await?;
+        let printed = outcome.usage.output_bytes;
         let logs = trace.took(&mut outcome);
         let ending = outcome.ending;
         let envelope = match &ending {
@@ -231,14 +234,18 @@ impl Service {
         };
         let limit = mends::limit_of(&ending);
         let output = format::judge(ending, logs).map_err(|fault| {
-            let mend = match limit {
-                Some(limit) => mends::limit(limit, decision, request.timeout_ms),
-                None => mends::files(&fault, &tool, decision),
-            };
-            Fault { person: fault.person.clone().or(mend), ..fault }
+            let hints = mends::of_failure(&fault, printed, &tool, decision);
+            let set = limit.and_then(|limit| mends::limit(limit, decision, request.timeout_ms));
+            let details =
+                [fault.details.clone(), hints.anyone].into_iter().flatten().reduce(|all, more| all + "\n" + &more);
+            let person = fault.person.clone().or(set).or(hints.person);
+            // Who brings the code can mend it.
+            let by_caller = fault.by_caller || tool.manifest.id == policy::RUN_CODE && fault.kind == Kind::ScriptError;
+            Fault { details, person, by_caller, ..fault }
         })?;
         trace.published()?;
-        answer_fits(&tool.manifest, envelope, output, until).await
+        let answer = answer_fits(&tool.manifest, envelope, output, until).await?;
+        Ok(trace.hidden(answer))
     }
 
     /// Confines, and keeps the text of what was decided.
@@ -298,7 +305,9 @@ impl Service {
         if let Some(digest) = context.ran.get() {
             trace.ran_script(digest.clone());
         }
-        if outcome.as_ref().is_err_and(|fault| matches!(fault.kind, Kind::SecurityError | Kind::CapabilityError)) {
+        if outcome.as_ref().is_err_and(|fault| {
+            matches!(fault.kind, Kind::SecurityError | Kind::CapabilityError | Kind::DependencyError)
+        }) {
             // The executor looked at what was granted and refused: nothing was started.
             trace.never_ran();
         }

@@ -7,6 +7,7 @@
 use super::{Service, format, input_fits};
 use crate::executor::{self, Event, method};
 use crate::manifest::{Language, Site, environment};
+use crate::sandbox::grants;
 use crate::{fault, policy, registry};
 use fault::{Fault, Kind};
 use serde_json::Value;
@@ -99,8 +100,9 @@ impl Service {
         };
         let standing = self.standing().map_err(|fault| Box::new((None, fault)))?;
         let target = policy::RunTarget { site: site.clone(), language };
-        let decision =
+        let mut decision =
             policy::decide_run(&target, &context.manifest, namers, &standing.policies, &standing.rules.machine);
+        leave_out_folders(&mut decision);
         let notes = policy::call_notes(&decision, timeout_ms);
         let decided = Event::Decided { policy: decision.policy.clone(), digest: decision.digest.clone(), notes };
         let refusal = |fault| Box::new((Some(decided.clone()), fault));
@@ -119,6 +121,22 @@ impl Service {
         let method::What::File { site: Site { script: Some(script), .. }, .. } = what else { return Vec::new() };
         let tools = self.parts.registry.snapshot().namers(script);
         tools.iter().map(|tool| (tool.manifest.clone(), tool.site.clone())).collect()
+    }
+}
+
+/// The tool that runs scripts asks for a folder for results beside each: a script that lies where this host may not write
+/// runs without it.
+fn leave_out_folders(decision: &mut policy::Decision) {
+    let Ok(shape) = &mut decision.shape else { return };
+    let lost: Vec<policy::Grant> =
+        shape.grants.iter().filter(|grant| grants::cannot_be_made(grant, shape)).cloned().collect();
+    for grant in &lost {
+        let words = format!("narrowed: write {}: it is not there, and cannot be made beside the script", grant.asked);
+        decision.notes.all.push(words.clone());
+        decision.notes.told.push(words);
+    }
+    if !lost.is_empty() {
+        Arc::make_mut(shape).grants.retain(|grant| !lost.contains(grant));
     }
 }
 
@@ -142,7 +160,7 @@ fn literal(name: &str, value: &str) -> Result<(), Fault> {
         None => Ok(()),
         Some(why) => {
             let message = format!("Environment variable '{}' may not be set by a call.", name.escape_debug());
-            Err(Fault::new(Kind::SecurityError, message).details(why))
+            Err(Fault::new(Kind::SecurityError, message).details(why).by_caller())
         }
     }
 }

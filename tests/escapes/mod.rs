@@ -23,6 +23,7 @@ pub use playground::{Ended, PYTHON, Playground, Who, finish, is_root, processes_
 
 pub use server::{Server, kind};
 
+pub use playground::SEARCH_PATH;
 use playground::missing;
 use probe::Row;
 use serde_json::json;

@@ -5,7 +5,7 @@
 //! logs?}`, the seed's shape and nothing else. Never: decides a grant; `Runner` asks policy.
 
 use super::{Answering, Facts, MethodContext, Ran, Script, ServiceMethod, What};
-use crate::manifest::{Handler, Language};
+use crate::manifest::{Handler, Language, json};
 use crate::{executor, fault, quantity};
 use fault::{Fault, Kind};
 use serde_json::{Map, Value, json};
@@ -124,7 +124,7 @@ impl Given {
                 },
                 "inputData" if value.is_object() => self.input = value,
                 "inputData" => faults.push("Input parameter 'inputData' must be an object.".into()),
-                "timeoutMs" => match value.as_u64() {
+                "timeoutMs" => match json::whole(&value) {
                     Some(ms) if ms >= quantity::MIN_TIMEOUT_MS => self.timeout_ms = Some(ms),
                     _ => faults.push(format!(
                         "Input parameter 'timeoutMs' must be an integer of at least {}.",

@@ -91,10 +91,7 @@ impl Launchers {
             Some(groups) => {
                 let memory = shape.limits.get(Limit::MemoryBytes).saturating_add(extra.memory);
                 let processes = shape.limits.get(Limit::Processes).saturating_add(extra.processes);
-                let made = groups.make(memory, processes).map_err(|e| {
-                    let errno = e.raw_os_error().unwrap_or(0);
-                    Unready::Wall { wall: "cgroup".to_owned(), what: "making a group".to_owned(), errno }
-                })?;
+                let made = groups.make(memory, processes).map_err(|e| super::launcher::no_group(&e))?;
                 Some(made)
             }
         };

@@ -305,22 +305,21 @@ fn snapshot(folder: &Path, names: &str, grant: &Grant, points: &[PathBuf]) -> Re
 
 /// Regular files of one folder whose names match, in order. A missing folder or name matches nothing.
 fn matching(folder: &Path, names: &str, asked: &str) -> Result<Vec<(PathBuf, FileStat)>, Fault> {
-    let opened = match open(folder, OFlag::O_RDONLY | OFlag::O_DIRECTORY) {
-        Err(Errno::ENOENT) => return Ok(Vec::new()),
-        other => other.map_err(|errno| explain(folder, errno))?,
-    };
-    let mut listing = nix::dir::Dir::from_fd(opened).map_err(|errno| explain(folder, errno))?;
     let mut found = Vec::new();
-    for entry in listing.iter() {
-        let entry = entry.map_err(|errno| explain(folder, errno))?;
-        let Ok(name) = entry.file_name().to_str() else { continue };
-        if !name_matches(names, name) {
-            continue;
-        }
+    let one = literal(names);
+    let named = match &one {
+        Some(name) => vec![name.clone()],
+        None => listed(folder)?,
+    };
+    for name in named.iter().filter(|name| one.is_some() || name_matches(names, name)) {
         let path = folder.join(name);
         // A link that matches is passed over: it could lead anywhere.
-        let Ok(stat) = look(&path) else { continue };
-        if is(&stat, SFlag::S_IFDIR) && literal(names).is_some() {
+        let stat = match look(&path) {
+            Ok(stat) => stat,
+            Err(errno) if one.is_some() && errno != Errno::ENOENT => return Err(explain(folder, errno)),
+            Err(_) => continue,
+        };
+        if is(&stat, SFlag::S_IFDIR) && one.is_some() {
             let person = format!("{}: is a folder; for the folder and all below write `{asked}/`", path.display());
             return Err(refuse("a granted file is a folder", person));
         }
@@ -338,6 +337,20 @@ fn matching(folder: &Path, names: &str, asked: &str) -> Result<Vec<(PathBuf, Fil
     }
     found.sort_by(|a, b| a.0.cmp(&b.0));
     Ok(found)
+}
+
+fn listed(folder: &Path) -> Result<Vec<String>, Fault> {
+    let failed = |errno| explain(folder, errno);
+    let opened = match open(folder, OFlag::O_RDONLY | OFlag::O_DIRECTORY) {
+        Err(Errno::ENOENT) => return Ok(Vec::new()),
+        other => other.map_err(failed)?,
+    };
+    let mut listing = nix::dir::Dir::from_fd(opened).map_err(failed)?;
+    let mut names = Vec::new();
+    for entry in listing.iter() {
+        names.extend(entry.map_err(failed)?.file_name().to_str().ok().map(str::to_owned));
+    }
+    Ok(names)
 }
 
 /// Mount points of this machine, unescaped (proc_pid_mountinfo(5)). The list is long to read and is read again when

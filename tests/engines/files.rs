@@ -8,6 +8,8 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 const READ_ALL: &str = r#"{"securityContext":{"fileAccess":{"allowRead":["./**"]}}}"#;
+const READ_NONE: &str = r#"{"securityContext":{"fileAccess":{"allowRead":[]}}}"#;
+const READ_SELF: &str = r#"{"securityContext":{"fileAccess":{"allowRead":["self"]}}}"#;
 const READ_DATA: &str = r#"{"securityContext":{"fileAccess":{"allowRead":["self","data/**"]}}}"#;
 const WRITE_OUT: &str = r#"{"securityContext":{"fileAccess":{"allowRead":["./**"],"allowWrite":["out/**"]}}}"#;
 const STAGE_CSV: &str = r#"{"securityContext":{"fileAccess":{"allowRead":["self"],"allowWrite":["out/*.csv"]}}}"#;
@@ -39,6 +41,25 @@ const WRITE_HELD: Case =
     Case { wall: "view", promises: "P4", manifest: READ_ALL, held: Denied("EROFS", "EPERM"), ..CASE };
 
 pub const FILES: &[Case] = &[
+    // Asking for less.
+    Case { name: "nothing asked for", promises: "P1 P5", manifest: READ_NONE, ..CASE },
+    Case { name: "only itself asked for", promises: "P1 P5", manifest: READ_SELF, ..CASE },
+    Case {
+        name: "scratch, with nothing asked for",
+        promises: "P1 P18",
+        manifest: READ_NONE,
+        probe: r#"{"do":"write","path":"/tmp/new"}"#,
+        ..CASE
+    },
+    Case {
+        name: "a file beside the script, with nothing asked for",
+        promises: "P1 P5",
+        manifest: READ_NONE,
+        probe: r#"{"do":"read","path":"private.txt"}"#,
+        held: Denied("ENOENT", "EBADF"),
+        control: if_granted(READ_ALL, &[]),
+        ..CASE
+    },
     // Reading.
     Case {
         name: "a file outside of every grant",

@@ -3,13 +3,19 @@
 use super::playground::{Playground, Who, is_root, processes_of};
 use super::server::Server;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// (name, wall, promises) of the tests below.
 pub const NAMES: &[(&str, &str, &str)] = &[
     ("a call sets the times of its scratch, and the next reads them", "scratch", "P18"),
+    ("a call leaves a folder in its scratch", "scratch", "P18"),
     ("a call makes folders, whose number the next reads from its own", "scratch", "P18"),
     ("a worker writes the program that it runs", "view", "P3"),
+    ("a file outside gets a second name in a write grant whose worker waits", "view", "P2"),
+    ("the folder of a write grant is moved away while its worker waits", "view", "P2"),
 ];
 
 /// Prints when its /tmp was changed, before and after `body`; /tmp is the last folder that it was given.
@@ -22,6 +28,7 @@ fn module(body: &str) -> String {
  (import "wasi_snapshot_preview1" "path_remove_directory" (func $remove (param i32 i32 i32) (result i32)))
  (import "wasi_snapshot_preview1" "path_filestat_set_times"
    (func $set (param i32 i32 i32 i32 i64 i64 i32) (result i32)))
+ (import "wasi_snapshot_preview1" "path_filestat_get" (func $stat (param i32 i32 i32 i32 i32) (result i32)))
  (import "wasi_snapshot_preview1" "fd_write" (func $write (param i32 i32 i32 i32) (result i32)))
  (memory (export "memory") 1)
  (data (i32.const 3000) "x") (data (i32.const 3100) ".") (data (i32.const 3200) "[") (data (i32.const 3201) ",")
@@ -59,7 +66,11 @@ fn module(body: &str) -> String {
 const MARK: u64 = 424_242_424_242;
 const TIMES: &str = "(drop (call $set (local.get $tmp) (i32.const 0) (i32.const 3100) (i32.const 1)
    (i64.const 424242424242) (i64.const 424242424242) (i32.const 5)))";
-const FOLDERS: &str = "(drop (call $make (local.get $tmp) (i32.const 3000) (i32.const 1)))
+const LEAVES: &str = "(drop (call $make (local.get $tmp) (i32.const 3000) (i32.const 1)))";
+/// Makes a folder, and says its number before the second time.
+const NUMBER: &str = "(drop (call $make (local.get $tmp) (i32.const 3000) (i32.const 1)))
+  (drop (call $stat (local.get $tmp) (i32.const 0) (i32.const 3000) (i32.const 1) (i32.const 1000)))
+  (call $say (i32.const 3201) (i32.const 1)) (call $number (i64.load (i32.const 1008)))
   (drop (call $remove (local.get $tmp) (i32.const 3000) (i32.const 1)))";
 
 struct Warm {
@@ -74,7 +85,7 @@ impl Warm {
 
     fn start_as(who: Who) -> Warm {
         let playground = Playground::new(who, "/var/tmp");
-        for (name, body) in [("times", TIMES), ("folders", FOLDERS), ("nothing", "")] {
+        for (name, body) in [("times", TIMES), ("leaves", LEAVES), ("number", NUMBER), ("nothing", "")] {
             playground.tool(name, "wasm", &module(body), json!({}));
         }
         playground.settle();
@@ -111,13 +122,13 @@ fn times_that_a_call_sets_are_not_there_for_the_next() {
 }
 
 #[test]
-fn a_worker_whose_guest_made_a_file_serves_no_other_call() {
+fn a_worker_whose_guest_left_a_file_serves_no_other_call() {
     let mut warm = Warm::start();
     let (_, first) = warm.call("nothing");
     let (_, second) = warm.call("nothing");
     assert_eq!((first.len(), &first), (1, &second), "control: one worker serves calls that leave nothing");
-    let (_, first) = warm.call("folders");
-    let (_, second) = warm.call("folders");
+    let (_, first) = warm.call("leaves");
+    let (_, second) = warm.call("leaves");
     assert!(first.iter().all(|pid| !second.contains(pid)), "{first:?}, then {second:?}");
 }
 
@@ -134,4 +145,121 @@ fn the_program_of_a_worker_cannot_be_written_through_it() {
         assert!(!read_only(warm.server.child.id()), "{who:?}: control: the host runs the same program as it lies");
         assert!(read_only(worker), "{who:?}");
     }
+}
+
+/// The number of a file in scratch counts the files that were ever made there; a guest is told another.
+#[test]
+fn numbers_of_files_tell_nothing_of_calls_before() {
+    let mut warm = Warm::start();
+    let ((_, first), worker) = warm.call("number");
+    let ((_, second), same) = warm.call("number");
+    assert_eq!((worker.len(), &worker), (1, &same), "the same worker: that is what this is about");
+    // The control: outside, numbers of one file system lie close together.
+    let folder = tempfile::tempdir().unwrap();
+    let number = |name: &str| {
+        std::fs::create_dir(folder.path().join(name)).unwrap();
+        std::fs::metadata(folder.path().join(name)).unwrap().ino()
+    };
+    assert!(number("a").abs_diff(number("b")) < 1 << 32);
+    assert!(first.abs_diff(second) > 1 << 32, "{first} and {second} lie close together");
+}
+
+/// Writes `out/a` and says which error there was.
+fn writer(playground: &Playground) -> PathBuf {
+    let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["./**"], "allowWrite": ["out/**"]}}});
+    let folder = playground.tool("writer", "wasm", include_str!("../engines/probe.wat"), asks);
+    let rules = "[files]\nread = [{ path = \"./**\", why = \"t\" }]\nwrite = [{ path = \"./out/**\", why = \"t\" }]\n";
+    playground.policy("writer", "esc:writer", rules);
+    std::fs::create_dir_all(folder.join("out")).unwrap();
+    std::fs::write(folder.join("out/a"), "old").unwrap();
+    folder
+}
+
+/// What a call is granted is looked at again by each, also where a worker waits: nothing outside is reached through a
+/// name that came after the worker did.
+#[test]
+fn an_idle_worker_is_used_only_while_its_grants_are_what_they_were() {
+    for who in [Who::Root, Who::User].into_iter().filter(|who| who.possible()) {
+        for below in ["/var/tmp", "/tmp"] {
+            idle_worker(who, below);
+        }
+    }
+}
+
+fn idle_worker(who: Who, below: &str) {
+    let playground = Playground::new(who, below);
+    let folder = writer(&playground);
+    let outside = playground.path("secret/outside");
+    std::fs::write(&outside, "outside").unwrap();
+    playground.settle();
+    let mut server = Server::start(&playground);
+    let mut call = || {
+        let arguments = json!({"name": "esc__writer", "arguments": {"do": "write", "path": "out/a"}});
+        let id = server.ask("tools/call", arguments);
+        let answer = server.answers(&[id], Duration::from_secs(30)).remove(&id).unwrap_or_default();
+        answer["result"]["content"][0]["text"].as_str().unwrap_or_default().to_owned()
+    };
+    let text = |path: &Path| std::fs::read_to_string(path).unwrap();
+    assert_eq!(call(), "{\n  \"did\": \"ok\"\n}", "{who:?} {below}");
+    assert_eq!(text(&folder.join("out/a")), "new\n", "control: it writes, and its worker waits");
+    // A file outside gets a second name in the folder.
+    std::fs::remove_file(folder.join("out/a")).unwrap();
+    std::fs::hard_link(&outside, folder.join("out/a")).unwrap();
+    let said = call();
+    assert!(said.contains("SecurityError") && said.contains("hard-linked"), "{who:?} {below}: {said}");
+    assert_eq!(text(&outside), "outside", "{who:?} {below}: written through a hard link");
+    std::fs::remove_file(folder.join("out/a")).unwrap();
+    // The folder moves away, and another takes its place.
+    std::fs::write(folder.join("out/a"), "moved").unwrap();
+    playground.settle();
+    assert!(call().contains("ok"), "{who:?} {below}");
+    std::fs::write(folder.join("out/a"), "moved").unwrap();
+    std::fs::rename(folder.join("out"), playground.path("secret/moved")).unwrap();
+    std::fs::create_dir(folder.join("out")).unwrap();
+    playground.settle();
+    assert!(call().contains("ok"), "{who:?} {below}");
+    assert_eq!(text(&playground.path("secret/moved/a")), "moved", "{who:?} {below}: written where it was moved to");
+    assert_eq!(text(&folder.join("out/a")), "new\n", "{who:?} {below}: and this is where it should be");
+}
+
+/// Asking for less, or lying below /tmp, is no reason to start a worker for each call.
+#[test]
+fn one_worker_serves_the_calls_of_a_tool_whatever_it_asks_for() {
+    let asks = |read: Value| json!({"securityContext": {"fileAccess": {"allowRead": read}}});
+    let all = [
+        ("own", json!({})),
+        ("itself", asks(json!(["self"]))),
+        ("none", asks(json!([]))),
+        ("files", asks(json!(["*.txt"]))),
+    ];
+    for below in ["/var/tmp", "/tmp"] {
+        let who = if is_root() { Who::Root } else { Who::User };
+        let playground = Playground::new(who, below);
+        for (name, more) in &all {
+            let folder = playground.tool(name, "wasm", &module(""), more.clone());
+            std::fs::write(folder.join("a.txt"), "").unwrap();
+        }
+        playground.settle();
+        let mut server = Server::start(&playground);
+        for (name, _) in &all {
+            let mut call = || {
+                let id = server.call(name, 0);
+                let answer = server.answers(&[id], Duration::from_secs(30)).remove(&id).unwrap_or_default();
+                assert_eq!(answer["result"]["isError"], json!(false), "{below} {name}: {answer}");
+                children_of(server.child.id())
+            };
+            let first = call();
+            assert!(!first.is_empty());
+            for _ in 0..3 {
+                assert_eq!(call(), first, "{below} {name}: another worker was started");
+            }
+        }
+    }
+}
+
+/// Processes that this one started and that still run.
+fn children_of(pid: u32) -> BTreeSet<u32> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let children = tasks.map(|task| std::fs::read_to_string(task.path().join("children")).unwrap_or_default());
+    children.flat_map(|text| text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()).collect()
 }

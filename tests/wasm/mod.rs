@@ -13,11 +13,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::net::unix::pipe;
-use toolhost::executor::wasm::{Cache, Ended, Pipes, Role, Start, Starting, Wasm, Worker, Workers};
+use toolhost::executor::wasm::{Cache, Ended, Looking, Pipes, Role, Start, Starting, Wasm, Worker, Workers};
 use toolhost::executor::{Call, Context, Ending, Executor, Outcome, Walls};
 use toolhost::fault::{Fault, Kind};
 use toolhost::policy::{Access, Confinement, Grant, Opening, PerCall, Shape};
 use toolhost::quantity::{Limit, MIB};
+use toolhost::sandbox::grants;
 use toolhost::{manifest, policy};
 
 mod endings;
@@ -47,6 +48,10 @@ struct PlainWorker {
 }
 
 impl Workers for Plain {
+    fn look<'a>(&'a self, shape: &'a Shape) -> Looking<'a> {
+        Box::pin(async move { grants::resolve(shape, true) })
+    }
+
     fn start<'a>(&'a self, start: Start<'a>) -> Starting<'a> {
         let Start { role, code, .. } = start;
         Box::pin(async move {

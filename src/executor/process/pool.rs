@@ -4,7 +4,7 @@ use super::launcher::{Launcher, Unready};
 use super::setup;
 use crate::executor::idle::Idle;
 use crate::fault::{Fault, Kind};
-use crate::policy::{Access, Grant, Opening, Shape};
+use crate::policy::{self, Access, Grant, Opening, Shape};
 use crate::quantity::Limit;
 use crate::sandbox::protocol::Setup;
 use crate::sandbox::{cgroup, grants, identity};
@@ -64,6 +64,17 @@ impl Launchers {
 
     /// As `take`; a wall that was refused is told by its facts.
     pub async fn ready(self: &Arc<Launchers>, shape: &Shape, extra: &Extra) -> Result<Launcher, Unready> {
+        let resolved = resolve(shape, !extra.own_source).await?;
+        self.ready_for(shape, resolved, extra).await
+    }
+
+    /// The same with the grants as they were found to be.
+    pub async fn ready_for(
+        self: &Arc<Launchers>,
+        shape: &Shape,
+        resolved: grants::Resolved,
+        extra: &Extra,
+    ) -> Result<Launcher, Unready> {
         if shape.require_cgroup && self.groups.is_none() {
             let person =
                 "the policy requires `cgroup`, and no cgroup can be made here; `toolhost doctor` says why".to_owned();
@@ -74,7 +85,6 @@ impl Launchers {
             .person(person)
             .into());
         }
-        let resolved = resolve(shape, !extra.own_source).await?;
         let before = resolved.before;
         let mut wanted = setup::of(shape, resolved, extra, self.groups.as_ref().map(cgroup::Cgroups::version));
         while let Some(mut launcher) = self.idle.take(|setup| *setup == wanted) {
@@ -138,12 +148,13 @@ impl Launchers {
 
 /// The grants as they are now. What may walk or list whole folders is not done on the threads that other calls run
 /// on; the rest is a few system calls, quicker than handing it over.
-async fn resolve(shape: &Shape, script: bool) -> Result<grants::Resolved, Fault> {
+pub async fn resolve(shape: &Shape, script: bool) -> Result<grants::Resolved, Fault> {
     let walks = |grant: &Grant| match &grant.opening {
         Opening::Live { path } => {
             grant.access == Access::Write || path.starts_with("/tmp") || path.starts_with("/dev/shm")
         }
-        Opening::Snapshot { .. } | Opening::Staged { .. } => true,
+        Opening::Snapshot { names, .. } => policy::literal(names).is_none(),
+        Opening::Staged { .. } => true,
     };
     if !shape.grants.iter().any(walks) {
         return grants::resolve(shape, script);

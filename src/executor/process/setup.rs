@@ -54,7 +54,8 @@ pub fn of(shape: &Shape, resolved: grants::Resolved, extra: &Extra, cgroup: Opti
         stages: resolved.stages,
         masks: resolved.masks,
         files,
-        folder: shape.folder.clone(),
+        // A module has no working folder (its paths start at the folders opened for it), and may be granted none.
+        folder: if language == Language::Wasm { "/".into() } else { shape.folder.clone() },
         program,
         arguments,
         environment: environment::of(shape),

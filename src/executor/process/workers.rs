@@ -2,14 +2,15 @@
 
 use super::launcher::Launcher;
 use super::pool::{Extra, Launchers};
-use super::{capture, publish};
-use crate::executor::wasm::{Ended, Pipes, Publishing, Role, Start, Starting, Worker, Workers};
+use super::{capture, pool, publish};
+use crate::executor::wasm::{Ended, Looking, Pipes, Publishing, Role, Start, Starting, Worker, Workers};
 use crate::executor::{Ending, Walls};
 use crate::fault::{Fault, Kind};
 use crate::policy::Shape;
 use crate::quantity::Limit;
 use crate::sandbox::protocol::{FromLauncher, Killed, ToLauncher};
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,6 +29,10 @@ impl WasmWorkers {
 }
 
 impl Workers for WasmWorkers {
+    fn look<'a>(&'a self, shape: &'a Shape) -> Looking<'a> {
+        Box::pin(pool::resolve(shape, true))
+    }
+
     fn start<'a>(&'a self, start: Start<'a>) -> Starting<'a> {
         Box::pin(async move {
             let extra = Extra {
@@ -38,7 +43,7 @@ impl Workers for WasmWorkers {
                 keeps_third: start.code.is_some(),
                 role: Some(start.role.name().to_owned()),
             };
-            let launcher = self.launchers.take(start.shape, &extra).await?;
+            let launcher = self.launchers.ready_for(start.shape, start.grants, &extra).await?;
             let failed =
                 |e: std::io::Error| Fault::new(Kind::InternalError, "no pipes for a worker").person(e.to_string());
             let (pipes, theirs) = capture::pipes().map_err(failed)?;
@@ -86,6 +91,12 @@ impl Behind {
 impl Worker for Behind {
     fn pipes(&mut self) -> Option<Pipes> {
         self.pipes.take()
+    }
+
+    /// What is granted below /tmp lies there, so that a call could not tell what the one before it left.
+    fn scratch(&self) -> PathBuf {
+        let below = |folder| self.shape.grants.iter().any(|grant| grant.opening.folder().starts_with(folder));
+        if below("/tmp") { "/dev/shm".into() } else { "/tmp".into() }
     }
 
     fn walls(&self) -> Walls {

@@ -173,8 +173,3 @@ fn is_run(f: &wasmtime::component::types::ComponentFunc) -> bool {
         && matches!(results.as_slice(), [Type::Result(r)] if text(r.ok()) && text(r.err()))
         && !f.async_()
 }
-
-/// Whether the guest can reach files at all; opening folders costs time where nobody looks.
-pub fn reaches_files(component: &Component) -> bool {
-    component.component_type().imports(component.engine()).any(|(name, _)| name.starts_with("wasi:filesystem/"))
-}

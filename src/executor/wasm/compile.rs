@@ -7,6 +7,7 @@ use super::frame::{self, CompileOrder, CompileReport, Most};
 use super::{Role, Start, Workers, adapt, cache, engine};
 use crate::executor::Ending;
 use crate::quantity::{GIB, Limit};
+use crate::sandbox::grants::Resolved;
 use crate::{fault, policy};
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -80,7 +81,8 @@ pub async fn ask(
     entry_point: Option<&str>,
 ) -> Result<Vec<u8>, Failure> {
     let shape = confinement(tool);
-    let start = Start { shape: &shape, role: Role::Compile, code: None, own_memory: 0, own_threads: 0 };
+    let grants = Resolved::default();
+    let start = Start { shape: &shape, grants, role: Role::Compile, code: None, own_memory: 0, own_threads: 0 };
     let mut child = workers.start(start).await.map_err(Failure::Failed)?;
     let order = CompileOrder { entry_point: entry_point.map(str::to_owned) };
     let order = frame::encode(&order, &[module]).map_err(|e| Failure::Failed(broken(&e)))?;

@@ -74,6 +74,7 @@ pub fn running() -> wasmtime::Result<Engine> {
 pub fn linker(engine: &Engine) -> wasmtime::Result<Linker<Guest>> {
     let mut linker = Linker::new(engine);
     wasmtime_wasi::p2::add_to_linker_async(&mut linker)?;
+    super::folders::add_to_linker(&mut linker)?;
     linker.root().func_wrap(super::adapt::EXIT_CODE, |_, (code,): (u32,)| -> wasmtime::Result<()> {
         Err(wasmtime::Error::new(wasmtime_wasi::I32Exit(code.cast_signed())))
     })?;

@@ -4,19 +4,21 @@
 //! Never: keeps anything from one call for the next; gives a socket; inherits a stream, argument or variable.
 
 use super::adapt::{self, Contract};
+use super::folders::Folders;
 use super::frame::{self, End, Init};
 use super::sinks::{Ends, Shared, Whole};
 use super::{engine, ticker::Ticker};
 use crate::quantity::{KIB, Limit, MIB};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
+use std::hash::RandomState;
 use std::time::{Duration, Instant};
 use wasmtime::component::{Component, ComponentExportIndex, InstancePre};
 use wasmtime::component::{ResourceTable, ResourceTableError};
 use wasmtime::{ResourceLimiter, Store, UpdateDeadline};
 use wasmtime_wasi::p2::bindings::CommandPre;
 use wasmtime_wasi::p2::pipe::MemoryInputPipe;
-use wasmtime_wasi::{FsPerms, I32Exit, WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
+use wasmtime_wasi::{I32Exit, WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
 
 /// Most random bytes of one request.
 const MAX_RANDOM_BYTES: u64 = 8 * MIB;
@@ -27,9 +29,17 @@ const MAX_TABLE_ELEMENTS: usize = 1_000_000;
 
 /// State of one store.
 pub struct Guest {
-    table: ResourceTable,
+    pub(super) table: ResourceTable,
     wasi: WasiCtx,
+    pub(super) folders: Option<Folders>,
+    pub(super) salt: RandomState,
     meter: Meter,
+}
+
+impl Guest {
+    fn new(wasi: WasiCtx, folders: Option<Folders>, meter: Meter) -> Guest {
+        Guest { table: ResourceTable::new(), wasi, folders, salt: RandomState::new(), meter }
+    }
 }
 
 impl WasiView for Guest {
@@ -95,7 +105,7 @@ enum Entry {
 /// A component that is ready for calls.
 pub struct Loaded {
     entry: Entry,
-    reaches_files: bool,
+    folders: Folders,
     engine: wasmtime::Engine,
     ticker: Ticker,
 }
@@ -107,12 +117,14 @@ pub struct Finished {
     pub log: Vec<u8>,
     pub cpu_ms: u64,
     pub peak_memory: u64,
+    /// Nothing of it is left for the next call.
+    pub clean: bool,
 }
 
 impl Loaded {
     /// Links a component; the error is for people.
-    pub fn new(component: &Component, entry_point: Option<&str>) -> Result<Loaded, String> {
-        let contract = adapt::contract(component, entry_point)?;
+    pub fn new(component: &Component, init: &Init) -> Result<Loaded, String> {
+        let contract = adapt::contract(component, init.entry_point.as_deref())?;
         let engine = component.engine().clone();
         let linker = engine::linker(&engine).map_err(|e| format!("{e:#}"))?;
         let ready = linker
@@ -126,12 +138,8 @@ impl Loaded {
             Contract::Command => Entry::Command(CommandPre::new(ready).map_err(|e| format!("{e:#}"))?),
         };
         let ticker = Ticker::start(&engine).map_err(|e| format!("no thread for the timer: {e}"))?;
-        Ok(Loaded { entry, reaches_files: adapt::reaches_files(component), engine, ticker })
-    }
-
-    /// Whether any call can open a file at all.
-    pub fn reaches_files(&self) -> bool {
-        self.reaches_files
+        let folders = Folders::open(init).map_err(|e| format!("the folders cannot be opened: {e}"))?;
+        Ok(Loaded { entry, folders, engine, ticker })
     }
 
     /// Runs one call to its end or to its limit.
@@ -147,7 +155,7 @@ impl Loaded {
         let cpu_end = cpu_before + Duration::from_millis(init.limit(Limit::CpuMs));
         let out = Shared::new(Whole::new(usize::try_from(init.limit(Limit::OutputBytes)).unwrap_or(usize::MAX)));
         let log = Shared::new(Ends::new(usize::try_from(init.limit(Limit::LogBytes)).unwrap_or(usize::MAX)));
-        let mut store = Store::new(&self.engine, self.guest(init, &input, &out, &log)?);
+        let mut store = Store::new(&self.engine, self.guest(init, &input, &out, &log));
         store.limiter(|guest| &mut guest.meter);
         let handles = usize::try_from(init.limit(Limit::OpenFiles).saturating_add(SPARE_HANDLES)).unwrap_or(usize::MAX);
         store.data_mut().table.set_max_capacity(handles);
@@ -171,13 +179,15 @@ impl Loaded {
             Ok(Err(error)) => failed(&error, &log),
         };
         let over = out.lock().over;
-        let end = settle(end, over, guest.meter.refused, || self.reaches_files && is_full(&init.scratch));
+        let end = settle(end, over, guest.meter.refused, || self.folders.were_asked_for() && is_full(&init.scratch));
         let cpu_ms = u64::try_from(cpu_used().saturating_sub(cpu_before).as_millis()).unwrap_or(u64::MAX);
         let peak_memory = guest.meter.peak;
+        // Handles are closed before it is looked at what is left.
         drop(guest);
+        let clean = self.folders.are_clean();
         let output = std::mem::take(&mut out.lock().bytes);
         let log = std::mem::replace(&mut *log.lock(), Ends::new(0)).into_bytes();
-        Ok(Finished { end, output, log, cpu_ms, peak_memory })
+        Ok(Finished { end, output, log, cpu_ms, peak_memory, clean })
     }
 
     /// One call without limits, clock or folders, for the rig.
@@ -187,7 +197,8 @@ impl Loaded {
         if let Entry::Command(_) = self.entry {
             wasi.stdin(MemoryInputPipe::new(input.as_bytes().to_vec())).stdout(out.clone());
         }
-        let guest = Guest { table: ResourceTable::new(), wasi: wasi.build(), meter: Meter::new(u64::MAX) };
+        let meter = Meter::new(u64::MAX);
+        let guest = Guest::new(wasi.build(), None, meter);
         let mut store = Store::new(&self.engine, guest);
         store.set_epoch_deadline(u64::MAX / 2);
         runtime.block_on(self.enter(&mut store, input.as_bytes().to_vec(), &out)).map(|_| ())
@@ -216,7 +227,7 @@ impl Loaded {
     }
 
     /// What this call may touch, from nothing.
-    fn guest(&self, init: &Init, input: &[u8], out: &Shared<Whole>, log: &Shared<Ends>) -> wasmtime::Result<Guest> {
+    fn guest(&self, init: &Init, input: &[u8], out: &Shared<Whole>, log: &Shared<Ends>) -> Guest {
         let mut wasi = WasiCtxBuilder::new();
         wasi.allow_tcp(false)
             .allow_udp(false)
@@ -235,17 +246,8 @@ impl Loaded {
             Entry::Typed(..) => wasi.stdout(log.clone()),
             Entry::Command(_) => wasi.stdin(MemoryInputPipe::new(input.to_vec())).stdout(out.clone()),
         };
-        if self.reaches_files {
-            for opening in &init.openings {
-                let perms = if opening.write { FsPerms::ReadWrite } else { FsPerms::ReadOnly };
-                // A granted folder that is not there, or that this user may not enter, is simply not
-                // found: the same that a script sees.
-                let _ = wasi.preopened_dir(&opening.at, &opening.name, perms);
-            }
-            wasi.preopened_dir(&init.scratch, "/tmp", FsPerms::ReadWrite)?;
-        }
         let meter = Meter::new(init.limit(Limit::MemoryBytes));
-        Ok(Guest { table: ResourceTable::new(), wasi: wasi.build(), meter })
+        Guest::new(wasi.build(), Some(self.folders.clone()), meter)
     }
 }
 

@@ -13,6 +13,7 @@ mod adapt;
 mod cache;
 mod compile;
 mod engine;
+mod folders;
 mod frame;
 mod guest;
 mod library;
@@ -28,6 +29,7 @@ pub use cache::Cache;
 use super::clock::Clock;
 use super::idle::Idle;
 use super::{Call, Context, Ending, Event, Events, Executor, Outcome, Running, Walls, answer};
+use crate::sandbox::grants::Resolved;
 use crate::{fault, policy};
 use frame::End;
 use session::{Answer, Lost, Session};
@@ -73,6 +75,7 @@ impl Role {
     }
 }
 
+pub type Looking<'a> = Pin<Box<dyn Future<Output = Result<Resolved, fault::Fault>> + Send + 'a>>;
 pub type Starting<'a> = Pin<Box<dyn Future<Output = Result<Box<dyn Worker>, fault::Fault>> + Send + 'a>>;
 pub type Ended<'a> = Pin<Box<dyn Future<Output = Option<Ending>> + Send + 'a>>;
 pub type Publishing<'a> = Pin<Box<dyn Future<Output = Result<Vec<super::Artifact>, fault::Fault>> + Send + 'a>>;
@@ -80,6 +83,8 @@ pub type Publishing<'a> = Pin<Box<dyn Future<Output = Result<Vec<super::Artifact
 /// What is to be started, behind the walls of `shape`.
 pub struct Start<'a> {
     pub shape: &'a policy::Shape,
+    /// Its grants as `Workers::look` found them.
+    pub grants: Resolved,
     pub role: Role,
     /// Inherited by the worker under `Worker::code_descriptor`.
     pub code: Option<OwnedFd>,
@@ -90,6 +95,8 @@ pub struct Start<'a> {
 
 /// Starts our own binary in a role. The sandbox does it.
 pub trait Workers: Send + Sync {
+    /// The grants of a shape as they lie now: a worker that was started for other files serves no call.
+    fn look<'a>(&'a self, shape: &'a policy::Shape) -> Looking<'a>;
     fn start<'a>(&'a self, start: Start<'a>) -> Starting<'a>;
 }
 
@@ -122,12 +129,19 @@ pub trait Worker: Send {
     }
 }
 
+/// What a worker was started for: the shape, the files that its grants were then, the key of its module.
+#[derive(PartialEq, Eq)]
+struct For {
+    shape: Arc<policy::Shape>,
+    grants: Resolved,
+    module: String,
+}
+
 /// The executor of WASI tools.
 pub struct Wasm {
     workers: Arc<dyn Workers>,
     library: Arc<library::Library>,
-    /// Each bound to the shape it was started for and the key of its module.
-    idle: Arc<Idle<(Arc<policy::Shape>, String), Session>>,
+    idle: Arc<Idle<For, Session>>,
     places: tokio::sync::Semaphore,
 }
 
@@ -187,19 +201,19 @@ impl Wasm {
         })?;
         let place = async { Ok::<_, fault::Fault>(self.places.acquire().await) };
         let _place = clock.prepare("all workers are busy with other calls", place).await?;
-        // What a call may leave behind in a worker must not reach the next: staged and snapshot folders
-        // are made at launch, so such a worker is for one call.
-        let reusable = shape.grants.iter().all(|g| matches!(g.opening, policy::Opening::Live { .. }));
-        let same = |(kept, key): &(Arc<policy::Shape>, String)| {
-            *key == prepared.key && (Arc::ptr_eq(kept, shape) || kept == shape)
-        };
-        let mut idle = if reusable { self.idle.take(same) } else { None };
+        let mut grants = clock.prepare("the tool's grants are still being looked at", self.workers.look(shape)).await?;
+        // What calls wrote is no reason for another worker.
+        grants.before = Default::default();
+        let wanted = For { shape: shape.clone(), grants, module: prepared.key };
+        // Staged copies are made when a worker starts, so such a worker is for one call.
+        let staged = !wanted.grants.stages.is_empty();
+        let mut idle = if staged { None } else { self.idle.take(|kept| *kept == wanted) };
         let (mut session, answer, started) = loop {
             let from_pool = idle.is_some();
             let mut session = match idle.take() {
                 Some(session) => session,
                 None => {
-                    let opening = Session::open(&*self.workers, shape, &prepared.code);
+                    let opening = Session::open(&*self.workers, shape, wanted.grants.clone(), &prepared.code);
                     clock.prepare("the worker of the tool is still being started", opening).await?
                 }
             };
@@ -217,11 +231,10 @@ impl Wasm {
             // Nobody may be listening.
             let _ = events.send(Event::Log(line.clone()));
         }
-        let staged = shape.grants.iter().any(|g| matches!(g.opening, policy::Opening::Staged { .. }));
-        if staged && matches!(outcome.ending, Ending::Answered(_)) {
+        if !staged && fit {
+            self.idle.put(wanted, session);
+        } else if staged && matches!(outcome.ending, Ending::Answered(_)) {
             outcome.published(session.publish().await?, &shape.limits);
-        } else if reusable && fit {
-            self.idle.put((shape.clone(), prepared.key), session);
         }
         Ok(outcome)
     }

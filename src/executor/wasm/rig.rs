@@ -46,7 +46,8 @@ impl Rig {
             scratch,
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(|e| e.to_string())?;
-        Ok(Rig { loaded: Loaded::new(&component, None)?, runtime, init, compiled_in, loaded_in })
+        let loaded = Loaded::new(&component, &init)?;
+        Ok(Rig { loaded, runtime, init, compiled_in, loaded_in })
     }
 
     /// One call as the worker makes it: limits, clock, sinks, opened folders.

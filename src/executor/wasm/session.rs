@@ -8,6 +8,7 @@ use super::frame::{self, End, Init, Most, Opening, Order, Report};
 use super::{Pipes, Role, Start, Worker, Workers, how_it_ended};
 use crate::executor::{Artifact, Ending, Stood, Walls};
 use crate::quantity::{KIB, Limit, MIB};
+use crate::sandbox::grants::Resolved;
 use crate::{fault, policy};
 use std::collections::BTreeMap;
 use std::io;
@@ -71,11 +72,17 @@ impl Drop for Session {
 
 impl Session {
     /// Starts a worker for `shape` and has it load `code`.
-    pub async fn open(workers: &dyn Workers, shape: &policy::Shape, code: &Code) -> Result<Session, fault::Fault> {
+    pub async fn open(
+        workers: &dyn Workers,
+        shape: &policy::Shape,
+        grants: Resolved,
+        code: &Code,
+    ) -> Result<Session, fault::Fault> {
         let handed = OwnedFd::from(code.file.try_clone().map_err(|e| broken("no descriptor left", &e))?);
         // Compiled code is read and then copied once while loading.
         let own_memory = WORKER_MEMORY.saturating_add(code.bytes.saturating_mul(2));
-        let start = Start { shape, role: Role::Worker, code: Some(handed), own_memory, own_threads: WORKER_THREADS };
+        let (role, own_threads) = (Role::Worker, WORKER_THREADS);
+        let start = Start { shape, grants, role, code: Some(handed), own_memory, own_threads };
         let mut worker = workers.start(start).await?;
         let Some(Pipes { to, from }) = worker.pipes() else {
             worker.kill();

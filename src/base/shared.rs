@@ -1,0 +1,120 @@
+//! Work that several callers share: one piece for each key, done by the host, which goes on when its callers leave.
+//!
+//! For: what is long and the same for all who ask (reading or compiling a module, building a package environment).
+//! In: a key and the work. Out: what the work gave, to everybody who waits for that key.
+//! Never: does one key's work twice at once, or more pieces than it may.
+//!
+//! The work keeps what it made where the next caller looks first. Between processes `files::Folder::lock` does the same.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::watch;
+
+pub struct Shared<T> {
+    under_way: Mutex<HashMap<String, watch::Receiver<Option<T>>>>,
+    most: usize,
+}
+
+/// Why there is no result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Missed {
+    /// So many pieces are under way that this one was not begun.
+    Full,
+    /// The work ended without one: it panicked.
+    Broken,
+}
+
+impl<T: Clone + Send + Sync + 'static> Shared<T> {
+    pub fn new(most: usize) -> Arc<Shared<T>> {
+        Arc::new(Shared { under_way: Mutex::default(), most })
+    }
+
+    /// Waits for the work of this key, and begins it where nobody did.
+    pub async fn join<F>(self: &Arc<Self>, key: &str, work: impl FnOnce() -> F) -> Result<T, Missed>
+    where
+        F: Future<Output = T> + Send + 'static,
+    {
+        let mut result = self.begun(key, work)?;
+        let done = result.wait_for(Option::is_some).await.map_err(|_| Missed::Broken)?;
+        done.clone().ok_or(Missed::Broken)
+    }
+
+    fn begun<F>(self: &Arc<Self>, key: &str, work: impl FnOnce() -> F) -> Result<watch::Receiver<Option<T>>, Missed>
+    where
+        F: Future<Output = T> + Send + 'static,
+    {
+        let mut under_way = self.lock();
+        if let Some(result) = under_way.get(key) {
+            return Ok(result.clone());
+        }
+        if under_way.len() >= self.most {
+            return Err(Missed::Full);
+        }
+        let (tell, result) = watch::channel(None);
+        under_way.insert(key.to_owned(), result.clone());
+        let over = Over { shared: Arc::clone(self), key: key.to_owned() };
+        let work = work();
+        tokio::spawn(async move {
+            let done = work.await;
+            tell.send_replace(Some(done));
+            drop(over);
+        });
+        Ok(result)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, watch::Receiver<Option<T>>>> {
+        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Takes the work off the list, also when it panicked.
+struct Over<T: Clone + Send + Sync + 'static> {
+    shared: Arc<Shared<T>>,
+    key: String,
+}
+
+impl<T: Clone + Send + Sync + 'static> Drop for Over<T> {
+    fn drop(&mut self) {
+        self.shared.lock().remove(&self.key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    #[tokio::test]
+    async fn one_piece_for_all_who_ask_and_it_goes_on_without_them() {
+        let shared = Shared::new(2);
+        let begun = Arc::new(AtomicUsize::new(0));
+        let work = || {
+            let begun = Arc::clone(&begun);
+            async move {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                begun.fetch_add(1, Ordering::SeqCst) + 1
+            }
+        };
+        let early = tokio::time::timeout(Duration::from_millis(5), shared.join("a", work)).await;
+        assert!(early.is_err(), "nobody waits for it any more");
+        let (one, other) = tokio::join!(shared.join("a", work), shared.join("a", work));
+        assert_eq!((one, other), (Ok(1), Ok(1)));
+        assert_eq!(shared.join("a", work).await, Ok(2), "it was done, so this is another");
+    }
+
+    #[tokio::test]
+    async fn there_are_no_more_than_may_be_and_a_panic_blocks_nobody() {
+        let shared = Shared::new(1);
+        let endless = || async {
+            std::future::pending::<()>().await;
+            1
+        };
+        let _ = tokio::time::timeout(Duration::from_millis(5), shared.join("a", endless)).await;
+        assert_eq!(shared.join("b", || async { 2 }).await, Err(Missed::Full));
+        let shared = Shared::new(1);
+        assert_eq!(shared.join("a", || async { if true { panic!("a bug") } else { 1 } }).await, Err(Missed::Broken));
+        assert_eq!(shared.join("a", || async { 3 }).await, Ok(3));
+    }
+}

@@ -1,0 +1,165 @@
+//! The folders that guests find opened: opened once for all calls of a worker, and its scratch looked at after each.
+//! What tells files apart (their numbers, hashed) is told with a salt of each call: the numbers of a tmpfs count the files
+//! that ever were made, and so would tell of calls before.
+//!
+//! For: the guest. In: what the host granted. Out: opened folders; whether the next call would find anything of this one.
+//! Never: looks at anything for a guest that does not ask for a folder.
+
+use super::frame::Init;
+use super::guest::Guest;
+use crate::sandbox;
+use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
+use std::fs::{File, FileTimes};
+use std::hash::BuildHasher;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+use wasmtime::StoreContextMut;
+use wasmtime::component::{HasData, Linker, Resource};
+use wasmtime_wasi::filesystem::{Descriptor, WasiFilesystemView};
+use wasmtime_wasi::p2::FsResult;
+use wasmtime_wasi::p2::bindings::filesystem::preopens;
+use wasmtime_wasi::p2::bindings::filesystem::types::{ErrorCode, HostDescriptor, MetadataHashValue};
+use wasmtime_wasi::{FsPerms, WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
+
+/// One per worker.
+#[derive(Clone)]
+pub struct Folders(Arc<Mutex<Opened>>);
+
+struct Opened {
+    /// Holds them; a guest gets handles in a table of its own.
+    wasi: WasiCtx,
+    scratch: Scratch,
+    /// The call under way asked for them.
+    asked: bool,
+}
+
+impl Folders {
+    pub fn open(init: &Init) -> io::Result<Folders> {
+        let mut wasi = WasiCtxBuilder::new();
+        // The worker has nothing else to do; should a file block for ever, the host ends the worker.
+        wasi.allow_blocking_current_thread(true);
+        for opening in &init.openings {
+            let perms = if opening.write { FsPerms::ReadWrite } else { FsPerms::ReadOnly };
+            // A granted folder that is not there, or that this user may not enter, is simply not
+            // found: the same that a script sees.
+            let _ = wasi.preopened_dir(&opening.at, &opening.name, perms);
+        }
+        wasi.preopened_dir(&init.scratch, "/tmp", FsPerms::ReadWrite).map_err(io::Error::other)?;
+        let scratch = Scratch::open(&init.scratch)?;
+        Ok(Folders(Arc::new(Mutex::new(Opened { wasi: wasi.build(), scratch, asked: false }))))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Opened> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn were_asked_for(&self) -> bool {
+        self.lock().asked
+    }
+
+    /// After a call, when its handles are closed: whether nothing is left that a next call could read. In doubt: no.
+    pub fn are_clean(&self) -> bool {
+        let mut opened = self.lock();
+        !std::mem::take(&mut opened.asked) || opened.scratch.is_empty()
+    }
+}
+
+/// Puts ours in the place of the library's: `get-directories`, which knows only folders of one call, and the two that
+/// tell files apart.
+pub fn add_to_linker(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
+    struct Whole;
+    impl HasData for Whole {
+        type Data<'a> = &'a mut Guest;
+    }
+    linker.allow_shadowing(true);
+    preopens::add_to_linker::<Guest, Whole>(linker, |guest| guest)?;
+    let mut files = linker.instance("wasi:filesystem/types@0.2.12")?;
+    files.func_wrap_async("[method]descriptor.metadata-hash", |mut store: StoreContextMut<Guest>, (file,)| {
+        Box::new(async move {
+            let guest = store.data_mut();
+            let hash = guest.filesystem().metadata_hash(file).await;
+            Ok((guest.salted(hash)?,))
+        })
+    })?;
+    files.func_wrap_async(
+        "[method]descriptor.metadata-hash-at",
+        |mut store: StoreContextMut<Guest>, (file, flags, path)| {
+            Box::new(async move {
+                let guest = store.data_mut();
+                let hash = guest.filesystem().metadata_hash_at(file, flags, path).await;
+                Ok((guest.salted(hash)?,))
+            })
+        },
+    )?;
+    linker.allow_shadowing(false);
+    Ok(())
+}
+
+impl Guest {
+    fn salted(&self, hash: FsResult<MetadataHashValue>) -> wasmtime::Result<Result<MetadataHashValue, ErrorCode>> {
+        match hash {
+            Ok(MetadataHashValue { lower, upper }) => {
+                let salted = |half: u8| self.salt.hash_one((lower, upper, half));
+                Ok(Ok(MetadataHashValue { lower: salted(0), upper: salted(1) }))
+            }
+            Err(error) => error.downcast().map(Err),
+        }
+    }
+}
+
+impl preopens::Host for Guest {
+    fn get_directories(&mut self) -> wasmtime::Result<Vec<(Resource<Descriptor>, String)>> {
+        struct View<'a>(WasiCtxView<'a>);
+        impl WasiView for View<'_> {
+            fn ctx(&mut self) -> WasiCtxView<'_> {
+                WasiCtxView { ctx: self.0.ctx, table: self.0.table }
+            }
+        }
+        let Some(folders) = &self.folders else { return Ok(Vec::new()) };
+        let opened = &mut *folders.lock();
+        if !std::mem::replace(&mut opened.asked, true) {
+            opened.scratch.begin()?;
+        }
+        let mut view = View(WasiCtxView { ctx: &mut opened.wasi, table: &mut self.table });
+        preopens::Host::get_directories(&mut view.filesystem())
+    }
+}
+
+/// Scratch as every call finds it: empty, its times those of this call.
+struct Scratch {
+    path: PathBuf,
+    folder: File,
+    /// The size of the empty folder, where that tells whether anything is in it: on a tmpfs. Other file systems are not
+    /// ours alone, and only tests without walls have one here.
+    empty: Option<u64>,
+}
+
+impl Scratch {
+    fn open(path: &Path) -> io::Result<Scratch> {
+        let folder = File::open(path)?;
+        let tmpfs = fstatfs(&folder).map_err(io::Error::from)?.filesystem_type() == TMPFS_MAGIC;
+        let mut scratch = Scratch { path: path.to_owned(), folder, empty: None };
+        scratch.empty = if tmpfs && scratch.is_empty() { scratch.size() } else { None };
+        Ok(scratch)
+    }
+
+    fn begin(&self) -> io::Result<()> {
+        // A guest may set these to anything. (Nobody can set when they were set, which is now.)
+        let now = SystemTime::now();
+        self.folder.set_times(FileTimes::new().set_accessed(now).set_modified(now))
+    }
+
+    fn is_empty(&self) -> bool {
+        match self.empty {
+            Some(size) => self.size() == Some(size),
+            None => std::fs::read_dir(&self.path).is_ok_and(|mut entries| entries.next().is_none()),
+        }
+    }
+
+    fn size(&self) -> Option<u64> {
+        sandbox::fstat(self.folder.as_fd()).ok().map(|facts| facts.size)
+    }
+}

@@ -33,7 +33,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         policies: &known.policies,
         machine: &|policies| known.machine_under(settings, policies),
         find: &|reference| known.snapshot.find(reference).map(|tool| (tool.manifest.clone(), tool.site.clone())),
-        read: &|path| read(settings, path),
+        read: &|path| read(settings, &known.snapshot, path),
         root: &settings.root,
         protect: &|policies| known.snapshot.protect(&policies),
     };
@@ -43,7 +43,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
 }
 
 /// One manifest wherever it lies: an older copy has its script where the present one has it.
-fn read(settings: &Settings, path: &Path) -> Found {
+fn read(settings: &Settings, snapshot: &registry::Snapshot, path: &Path) -> Found {
     let shown = manifest::text::printable(&path.display().to_string());
     let bad = |why: String| wrong("a manifest cannot be read").person(format!("{shown}: {why}"));
     let bytes = bytes(path, crate::quantity::MAX_DEFINITION_BYTES).map_err(bad)?;
@@ -54,6 +54,9 @@ fn read(settings: &Settings, path: &Path) -> Found {
         bad(lines.join("\n"))
     })?;
     let path = path.canonicalize().map_err(|e| bad(e.to_string()))?;
+    if let Some(why) = snapshot.refused(&path) {
+        return Err(wrong("a manifest is not loaded, so it can do nothing").person(format!("{shown}: {why}")));
+    }
     let folder = path.parent().unwrap_or(Path::new("/")).to_path_buf();
     let nowhere = Site { manifest: path.clone(), base: PathBuf::new(), script: None, folder: folder.clone() };
     let site = match &manifest.handler {

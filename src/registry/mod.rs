@@ -9,6 +9,7 @@ mod beneath;
 mod builtin;
 mod fence;
 mod load;
+mod ownership;
 mod place;
 mod scan;
 pub mod scripts;
@@ -104,15 +105,6 @@ pub enum Claimed {
     Scripts(Vec<PathBuf>),
     /// It does not say which: any script beside it may be its own.
     Beside(PathBuf),
-}
-
-impl Claim {
-    pub fn holds(&self, script: &std::path::Path) -> bool {
-        match &self.what {
-            Claimed::Scripts(own) => own.iter().any(|own| own == script),
-            Claimed::Beside(folder) => script.parent() == Some(folder),
-        }
-    }
 }
 
 /// What a source found.

@@ -4,12 +4,13 @@
 //! Never: shows half a change: a snapshot is built aside and swapped whole; a failed refresh changes no tool.
 
 use super::load::{ENDING, problem};
+use super::ownership::Ownership;
 use super::snapshot::Parts;
 use super::{
     Availability, Claim, Claimed, Discovery, FileReport, Snapshot, Source, Status, Tool, availability, fence, settle,
 };
 use crate::fault::{Fault, Kind};
-use crate::manifest::{self, Code, Handler, Metadata, Severity, Site, text};
+use crate::manifest::{self, Handler, Metadata, Severity, Site, text};
 use crate::policy;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -198,6 +199,16 @@ impl Registry {
         state.earlier = written.clone();
         // First, so that a file which a tool dropped claims nothing: not even a conflict with a good tool.
         let fenced = fence::withhold(&mut tools, &written, standing);
+        // What a tool dropped speaks for nothing, not even for what it would forbid.
+        let found = state.sources.iter().flat_map(|entry| entry.found.claims.clone());
+        let withheld = fenced.iter().filter_map(|refused| {
+            let site = &refused.tool.site;
+            Some(Claim { manifest: site.manifest.clone(), what: Claimed::Scripts(vec![site.script.clone()?]) })
+        });
+        let claims: Vec<Claim> = found.chain(withheld).filter(|claim| written.by(&claim.manifest).is_none()).collect();
+        let ownership = Ownership::of(&tools, &claims);
+        // Before names are settled: who names another's script claims nothing either.
+        let strangers = ownership.turn_away(&mut tools, standing);
         let (mut tools, mut refused) = settle::settle(tools, &self.held());
         availability::settle_requires(&mut tools);
         let mut reports: Vec<FileReport> = state.sources.iter().flat_map(|entry| entry.found.reports.clone()).collect();
@@ -205,16 +216,8 @@ impl Registry {
         for (index, report) in reports.iter().enumerate() {
             by_path.entry(report.path.clone()).or_insert(index);
         }
-        // What a tool dropped speaks for nothing, not even for what it would forbid.
-        let found = state.sources.iter().flat_map(|entry| entry.found.claims.clone());
-        let found = found.filter(|claim| written.by(&claim.manifest).is_none());
-        let turned_away = refused.iter().chain(&fenced).filter(|refused| !refused.harmless).filter_map(|refused| {
-            let site = &refused.tool.site;
-            Some(Claim { manifest: site.manifest.clone(), what: Claimed::Scripts(vec![site.script.clone()?]) })
-        });
-        let claims = found.chain(turned_away).collect();
         let withheld = fenced.iter().flat_map(|refused| fence::files(&refused.tool)).collect();
-        refused.extend(fenced);
+        refused.extend(strangers.into_iter().chain(fenced));
         let mut disabled = BTreeMap::new();
         for refused in refused {
             let report = by_path.get(&refused.tool.site.manifest).and_then(|index| reports.get_mut(*index));
@@ -222,7 +225,7 @@ impl Registry {
                 report.status = Status::Skipped;
                 let severity = if refused.harmless { Severity::Note } else { Severity::Error };
                 let mut why = problem(severity, refused.code, refused.message.clone());
-                why.pointer = if refused.code == Code::Conflict { "/toolId" } else { "" }.to_owned();
+                why.pointer = refused.pointer.to_owned();
                 (why.line, why.column) = refused.at;
                 report.problems.insert(0, why);
             }
@@ -234,7 +237,7 @@ impl Registry {
         if !state.in_process.is_empty() {
             sources.push(IN_PROCESS.to_owned());
         }
-        let parts = Parts { tools, disabled, reports, warnings, sources, written, withheld, claims };
+        let parts = Parts { tools, disabled, reports, warnings, sources, written, withheld, ownership };
         let next = Arc::new(Snapshot::new(parts));
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = next;
     }

@@ -135,7 +135,7 @@ fn a_broken_manifest_stops_only_what_it_names() {
             playground.settle();
             for (name, runs) in [("id", id), ("named", named)] {
                 let input = json!({"scriptPath": format!("d/{name}.py")}).to_string();
-                let wanted = if runs { "ok" } else { "SecurityError: a tool that is not loaded speaks for it" };
+                let wanted = if runs { "ok" } else { "SecurityError: it belongs to a tool that is not loaded" };
                 let ended = call(&playground, "core:execute-python-script", &input);
                 fits(wanted, &ended).unwrap_or_else(|why| panic!("{who:?}: {when}: {name}: {why}"));
             }

@@ -13,6 +13,7 @@ mod kinds;
 mod listing;
 mod logs;
 mod names;
+mod ownership;
 mod places;
 mod plants;
 mod reload;

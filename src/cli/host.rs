@@ -177,10 +177,32 @@ pub fn machine(settings: &Settings, policies: &policy::Policies, cgroup: bool) -
         named_runtimes: named_runtimes(settings, policies),
         runtimes: found.runtimes,
         relied_on: found.relied_on,
-        home: super::settings::home(&|name| std::env::var_os(name)),
+        homes: homes(),
         environment: offered(&settings.capabilities),
         cgroup,
     }
+}
+
+/// The home that the environment names and that of the account, which need not be one; for root, whose tools write as
+/// the owner of a folder, everybody's. Each also as what its links lead to.
+fn homes() -> BTreeSet<PathBuf> {
+    let named = std::env::var_os("HOME").map(PathBuf::from);
+    let account = nix::unistd::User::from_uid(nix::unistd::geteuid()).ok().flatten().map(|user| user.dir);
+    let mut homes: BTreeSet<PathBuf> = named.into_iter().chain(account).collect();
+    if identity::real_root() {
+        // Of accounts that nobody logs in to, the folder may be anything (`/`, `/var/www`).
+        let accounts = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+        let fields = accounts.lines().map(|line| line.split(':').collect::<Vec<_>>());
+        let people = fields.filter(|f| {
+            f.get(6).is_some_and(|shell| !["nologin", "false", "sync"].iter().any(|no| shell.ends_with(no)))
+        });
+        homes.extend(people.filter_map(|f| f.get(5).map(PathBuf::from)));
+        homes.extend(std::fs::read_dir("/home").into_iter().flatten().flatten().map(|entry| entry.path()));
+    }
+    homes.retain(|home| home.is_absolute());
+    let resolved: Vec<PathBuf> = homes.iter().map(|home| runtimes::resolved(home)).collect();
+    homes.extend(resolved);
+    homes
 }
 
 /// The interpreters on PATH. Where it is not known what tools could write, none is taken, and nothing is run to look.

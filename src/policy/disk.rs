@@ -149,18 +149,21 @@ fn unshared(about: &Metadata, path: &Path) -> Result<(), Bad> {
         return Err(Bad::whole(Code::Security, format!("can be written by others (mode {mode:04o}); run: {mend}")));
     }
     let me = nix::unistd::geteuid().as_raw();
-    if about.uid() != 0 && about.uid() != me && !is_unmapped(about.uid()) {
+    if somebody_elses(about.uid()) {
         let mend = format!("chown {me} '{shown}'");
         return Err(Bad::whole(Code::Security, format!("belongs to another user ({}); run: {mend}", about.uid())));
     }
     Ok(())
 }
 
-/// In a user namespace every owner that is not mapped looks like one and the same nobody, the
+/// Neither ours nor root's. In a user namespace every owner that is not mapped looks like one and the same nobody, the
 /// machine's root included; there the mode bits alone decide.
-fn is_unmapped(uid: u32) -> bool {
-    let overflow = std::fs::read_to_string("/proc/sys/kernel/overflowuid").ok().and_then(|t| t.trim().parse().ok());
-    overflow == Some(uid) && every_id_is_mapped() == Some(false)
+pub fn somebody_elses(uid: u32) -> bool {
+    static NOBODY: std::sync::LazyLock<Option<u32>> = std::sync::LazyLock::new(|| {
+        let overflow = std::fs::read_to_string("/proc/sys/kernel/overflowuid").ok()?;
+        overflow.trim().parse().ok().filter(|_| every_id_is_mapped() == Some(false))
+    });
+    uid != 0 && uid != nix::unistd::geteuid().as_raw() && Some(uid) != *NOBODY
 }
 
 /// Whether this is no user namespace but the first one, where every id means itself (user_namespaces(7)).

@@ -33,7 +33,7 @@ pub use area::{Area, literal, name_matches};
 pub use capability::{grantable, unknown};
 pub use confinement::*;
 pub use decide::{RUN_CODE, SCRIPT_FOLDER, SCRIPT_SERVICE, decide};
-pub use disk::every_id_is_mapped;
+pub use disk::{every_id_is_mapped, somebody_elses};
 pub use file::{
     Capability, Ceiling, Folder, HOST_FILE, Mode, NamedRuntime, Policy, Rule, SUFFIX, Selector, Tools, parse,
 };
@@ -47,7 +47,7 @@ pub use verdict::{Decision, LimitVerdict, Narrower, Need, Notes, Verdict, What, 
 pub use written::Written;
 
 use crate::manifest::{Handler, Language, Manifest, Site};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -59,8 +59,8 @@ pub struct Machine {
     pub named_runtimes: BTreeMap<PathBuf, Result<Runtime, String>>,
     /// What the search for interpreters relies on, with the words for what it is: no tool writes there.
     pub relied_on: BTreeMap<PathBuf, String>,
-    /// The home of whoever runs this host.
-    pub home: Option<PathBuf>,
+    /// The homes of whoever runs this host, as they are named and without links; where the host is root, everybody's.
+    pub homes: BTreeSet<PathBuf>,
     /// The variables that this host offers to tools (`env:NAME`, Q9) and has, by name.
     pub environment: BTreeMap<String, Variable>,
     /// True where memory, CPU and processes are counted by a cgroup.

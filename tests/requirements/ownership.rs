@@ -2,10 +2,10 @@
 //! its own manifests say.
 
 use super::{Server, as_everyone, call, cli, copy, finish, fits, found, has, manifest, repository, tool};
-use crate::escapes::{PYTHON, Playground, Who};
+use crate::escapes::{PYTHON, Playground, Who, is_root};
 use serde_json::{Value, json};
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
 const PY: &str = "core:execute-python-script";
@@ -300,5 +300,33 @@ fn a_folder_of_scripts_without_manifests_is_everybodys() {
         playground.settle();
         fits("ok", &call(&playground, "examples:echo", r#"{"message": "m"}"#)).unwrap();
         fits("ok", &call(&playground, "evil:x", r#"{"message": "m"}"#)).unwrap();
+    });
+}
+
+/// Whoever owns a tool's folder can change what runs there: it is said, with the mend.
+#[test]
+fn a_folder_of_another_user_is_told() {
+    if !has("python", 1) || !is_root() {
+        return;
+    }
+    as_everyone("another user's folder", |who| {
+        let playground = owned(who);
+        const ANOTHER: u32 = 54_321;
+        let own = fs::metadata(playground.path("user_scripts/vic")).unwrap().uid();
+        let told = || cli(&playground, &["check"]).text();
+        assert!(!told().contains("belongs to another user"), "the control: {}", told());
+        for name in ["user_scripts/vic", "user_scripts/vic/main.py", "user_scripts/vic/vic-own.tool.json", "tool-defs"]
+        {
+            let path = playground.path(name);
+            std::os::unix::fs::chown(&path, Some(ANOTHER), None).unwrap();
+            let shown = path.display();
+            let wanted = format!(
+                "warning[security]: {shown} belongs to another user (uid {ANOTHER}), who can so change what runs here: \
+                 `chown -R {own} '{shown}'`, or run this host as that user"
+            );
+            assert!(told().contains(&wanted), "{who:?}: {}", told());
+            std::os::unix::fs::chown(&path, Some(own), None).unwrap();
+        }
+        good(&playground, "and runs");
     });
 }

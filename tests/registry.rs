@@ -274,8 +274,8 @@ impl registry::Source for Elsewhere {
     fn id(&self) -> &str {
         "elsewhere"
     }
-    fn discover(&self) -> Result<registry::Discovery, String> {
-        let mut found = self.0.discover()?;
+    fn discover(&self, earlier: &toolhost::policy::Written) -> Result<registry::Discovery, String> {
+        let mut found = self.0.discover(earlier)?;
         found.tools.iter_mut().for_each(|tool| tool.source = "elsewhere".to_owned());
         Ok(found)
     }

@@ -61,11 +61,11 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         }
         match args.suggest_policy {
             true => suggest(&host, &tool.manifest, &tool.site),
-            false => one_text(&foreseen(&host, &tool), args.json),
+            false => one_text(&foreseen(&known, &host, &tool), args.json),
         }
     } else {
         let tools = known.snapshot.list(&registry::Filter::default());
-        all_text(&tools.iter().map(|tool| foreseen(&host, tool)).collect::<Vec<_>>(), args.json)
+        all_text(&tools.iter().map(|tool| foreseen(&known, &host, tool)).collect::<Vec<_>>(), args.json)
     };
     words::show(text.as_bytes());
     Ok(Exit::Ok.into())
@@ -134,11 +134,12 @@ impl Host<'_> {
 
 /// What is decided, with what every call ends with where it cannot but fail: also what policy has no part in
 /// (a service that is not registered, what the granted files are now).
-fn foreseen(host: &Host<'_>, tool: &registry::Tool) -> policy::Decision {
+fn foreseen(known: &host::Tools, host: &Host<'_>, tool: &registry::Tool) -> policy::Decision {
     let mut decision = host.decide(&tool.manifest, &tool.site);
     if let Some(fault) = beforehand::fault(tool, &decision, beforehand::shipped(&tool.manifest.handler)) {
         decision.shape = Err(fault);
     }
+    known.looks_back(&mut decision);
     let refused = decision.shape.as_ref().ok().and_then(|shape| sandbox::grants::foresee(shape).err());
     if let Some(fault) = refused.map(|(fault, _)| fault) {
         decision.shape = Err(fault);

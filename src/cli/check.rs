@@ -163,7 +163,7 @@ fn holds(folder: &Path, policies: &Path) -> bool {
 
 /// What the policy room says about its files, one entry for each.
 fn of_policies(path: &Path, settings: &Settings, launchers: &Launchers, tools: &[Arc<registry::Tool>]) -> Vec<File> {
-    let (good, problems) = match policy::Policies::load_from(path, &settings.root) {
+    let (good, problems) = match host::read_policies(settings, path) {
         Ok(policies) => {
             let machine = host::machine(settings, &policies, launchers.counted());
             let mut problems = policies.notes().to_vec();

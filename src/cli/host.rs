@@ -42,11 +42,11 @@ pub fn registry(
 /// Where tools could write in earlier calls: nothing in there is loaded.
 pub fn tell_ledger(settings: &Settings, registry: &registry::Registry) -> anyhow::Result<()> {
     let ledger = ledger(settings).map_err(|why| Refusal::new(Exit::Host, why))?;
-    registry.wrote_before(ledger.into_iter().map(|entry| (entry.tree, entry.tool)));
+    registry.wrote_before(&ledger);
     Ok(())
 }
 
-fn ledger(settings: &Settings) -> Result<BTreeSet<service::ledger::Entry>, String> {
+pub fn ledger(settings: &Settings) -> Result<BTreeSet<policy::Place>, String> {
     let Some(log) = &settings.audit_log else { return Ok(BTreeSet::new()) };
     let mend = "mend that, or name another log with --audit-log (what tools wrote before is then not known to it)";
     service::ledger::read(log).map_err(|why| format!("where tools wrote before is not known: {why}; {mend}"))
@@ -115,13 +115,29 @@ fn obeyed(settings: &Settings) -> impl Iterator<Item = PathBuf> {
 }
 
 fn loaded_policies(settings: &Settings, path: &Path) -> anyhow::Result<policy::Policies> {
-    Ok(policy::Policies::load_from(path, &settings.root).map_err(|problems| {
+    Ok(read_policies(settings, path).map_err(|problems| {
         let lines: Vec<String> = problems.iter().map(described).collect();
         Refusal::new(
             Exit::Policy,
             format!("the policies cannot be used; nothing runs until this is mended\n{}", lines.join("\n")),
         )
     })?)
+}
+
+/// The policies of a path, but for such as a tool could have written.
+pub fn read_policies(settings: &Settings, path: &Path) -> Result<policy::Policies, Vec<policy::FileProblem>> {
+    let real = runtimes::resolved(path);
+    let bad = |message: String| {
+        let (severity, code, pointer) = (manifest::Severity::Error, manifest::Code::Security, String::new());
+        let problem = manifest::Problem { severity, code, pointer, line: 0, column: 0, message };
+        vec![policy::FileProblem { path: path.to_path_buf(), problem }]
+    };
+    let mut past = policy::Written::default();
+    ledger(settings).map_err(bad)?.iter().for_each(|place| past.before(place));
+    match past.over(path).or_else(|| past.over(&real)) {
+        None => policy::Policies::load_from(path, &settings.root),
+        Some(who) => Err(bad(format!("lies where {who}, and a tool cannot make policies: move it elsewhere"))),
+    }
 }
 
 fn described(found: &policy::FileProblem) -> String {
@@ -141,6 +157,8 @@ pub struct Tools {
     pub policies: Arc<policy::Policies>,
     pub machine: Arc<policy::Machine>,
     pub launchers: Arc<Launchers>,
+    /// Where tools could write before.
+    ledger: Option<service::ledger::Ledger>,
 }
 
 impl Tools {
@@ -151,13 +169,34 @@ impl Tools {
         let machine = Arc::new(machine(settings, &policies, launchers.counted()));
         let snapshot = registry(settings, &policies, &machine)?.snapshot();
         let policies = Arc::new(snapshot.protect(&policies));
-        Ok(Tools { snapshot, policies, machine, launchers })
+        let ledger = settings.audit_log.as_deref().map(service::ledger::Ledger::beside);
+        Ok(Tools { snapshot, policies, machine, launchers, ledger })
     }
 
     /// The same machine, with the interpreters that other policies name.
     pub fn machine_under(&self, settings: &Settings, policies: &policy::Policies) -> policy::Machine {
         let named_runtimes = named_runtimes(settings, policies);
         policy::Machine { named_runtimes, ..(*self.machine).clone() }
+    }
+
+    /// Narrows what is decided by what was written before, as a call does.
+    pub fn looks_back(&self, decision: &mut policy::Decision) {
+        let Ok(shape) = &mut decision.shape else { return };
+        let around = self.ledger.as_ref().map_or(Ok(Vec::new()), |ledger| ledger.around(&shape.folder));
+        let past = around.and_then(|mut places| {
+            places.extend(self.snapshot.moved.iter().cloned());
+            shape.past(&places)
+        });
+        match past {
+            Ok((past, notes)) => {
+                Arc::make_mut(shape).past = past;
+                decision.notes.extend(notes);
+            }
+            Err(why) => {
+                let message = "this tool may not be run: what tools wrote before is in its place, or not known";
+                decision.shape = Err(Fault::new(Kind::SecurityError, message).person(why));
+            }
+        }
     }
 
     /// Every tool as policy looks at it.
@@ -242,7 +281,7 @@ fn never(settings: &Settings) -> Result<runtimes::Never, String> {
     let mut folders = settings.scanned();
     folders.extend(settings.policies.clone());
     let mut never = runtimes::Never::tools(&folders);
-    ledger(settings)?.iter().for_each(|entry| never.written(&entry.tree, &entry.tool));
+    ledger(settings)?.iter().for_each(|place| never.written(place));
     Ok(never)
 }
 

@@ -27,6 +27,7 @@ pub mod suggest;
 mod variable;
 mod verdict;
 pub mod who_can;
+pub mod writable;
 mod written;
 
 pub use area::{Area, literal, name_matches};
@@ -37,14 +38,13 @@ pub use disk::{every_id_is_mapped, somebody_elses};
 pub use file::{
     Capability, Ceiling, Folder, HOST_FILE, Mode, NamedRuntime, Policy, Rule, SUFFIX, Selector, Tools, parse,
 };
-pub use judge::code_of;
 pub use load::{FileProblem, PassedOver, Policies, is_policy_file};
 pub use run::{RunTarget, call_notes, confine, decide_run};
 pub use shown::{SYSTEM_ETC, SYSTEM_FOLDERS};
 pub use source::At;
 pub use variable::Variable;
 pub use verdict::{Decision, LimitVerdict, Narrower, Need, Notes, Verdict, What, wall};
-pub use written::Written;
+pub use written::{FolderId, Past, Place, Written};
 
 use crate::manifest::{Handler, Language, Manifest, Site};
 use std::collections::{BTreeMap, BTreeSet};

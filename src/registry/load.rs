@@ -9,6 +9,7 @@ use super::{
 };
 use crate::fault::Kind;
 use crate::manifest::{self, Code, Handler, Problem, Severity, Site, schema, text};
+use crate::policy;
 use crate::quantity::MAX_DEFINITION_BYTES;
 use scan::Candidate;
 use std::path::{Path, PathBuf};
@@ -186,9 +187,9 @@ impl Source for DirectToolLoader {
         "files"
     }
 
-    fn discover(&self) -> Result<Discovery, String> {
+    fn discover(&self, earlier: &policy::Written) -> Result<Discovery, String> {
         let mut discovery = Discovery::default();
-        let candidates = scan::all(self.tools.iter().chain(&self.scripts), &mut discovery);
+        let candidates = scan::all(self.tools.iter().chain(&self.scripts), earlier, &mut discovery);
         let bases = self.script_bases();
         let threads = std::thread::available_parallelism().map_or(1, usize::from).min(8);
         let share =

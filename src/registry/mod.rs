@@ -116,11 +116,13 @@ pub struct Discovery {
     pub claims: Vec<Claim>,
     /// Whole parts of the source that could not be read. A new one on a refresh keeps the old tools (B-011).
     pub incomplete: Vec<String>,
+    /// Where tools could write in earlier calls, under the names that those places have by now.
+    pub moved: Vec<policy::Place>,
 }
 
 /// Where tools come from (A-085, B-007).
 pub trait Source: Send + Sync {
     fn id(&self) -> &str;
-    /// Everything the source has now. `Err`: it could not be asked.
-    fn discover(&self) -> Result<Discovery, String>;
+    /// Everything the source has now. `earlier`: where tools could write. `Err`: it could not be asked.
+    fn discover(&self, earlier: &policy::Written) -> Result<Discovery, String>;
 }

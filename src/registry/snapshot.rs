@@ -47,6 +47,8 @@ pub struct Snapshot {
     pub sources: Vec<(String, usize)>,
     /// What tools may write, as far as the registry was told the policies.
     pub written: policy::Written,
+    /// Where tools could write in earlier calls, under the names that those places have by now.
+    pub moved: Vec<policy::Place>,
     /// Files of tools that were not loaded because another tool may write them.
     withheld: Vec<PathBuf>,
     ownership: Ownership,
@@ -62,6 +64,7 @@ pub(super) struct Parts {
     pub warnings: Vec<String>,
     pub sources: Vec<String>,
     pub written: policy::Written,
+    pub moved: Vec<policy::Place>,
     pub withheld: Vec<PathBuf>,
     pub ownership: Ownership,
 }
@@ -81,7 +84,7 @@ impl Snapshot {
     }
 
     pub(super) fn new(parts: Parts) -> Snapshot {
-        let Parts { tools, disabled, reports, warnings, sources, written, withheld, ownership } = parts;
+        let Parts { tools, disabled, reports, warnings, sources, written, moved, withheld, ownership } = parts;
         let mut by_id: BTreeMap<String, Vec<Arc<Tool>>> = BTreeMap::new();
         for tool in tools {
             by_id.entry(tool.manifest.id.clone()).or_default().push(Arc::new(tool));
@@ -93,7 +96,18 @@ impl Snapshot {
         let sources = sources.iter().map(|id| (id.clone(), count(id))).collect();
         let files = by_id.values().flatten().map(|tool| (tool.site.manifest.clone(), tool.clone()));
         let by_manifest = files.filter(|(manifest, _)| !manifest.as_os_str().is_empty()).collect();
-        Snapshot { tools: by_id, disabled, reports, warnings, sources, written, withheld, ownership, by_manifest }
+        Snapshot {
+            tools: by_id,
+            disabled,
+            reports,
+            warnings,
+            sources,
+            written,
+            moved,
+            withheld,
+            ownership,
+            by_manifest,
+        }
     }
 
     /// Finds by `id`, `id@1.2.0` (exactly that) or `id@^1` (the highest stable one that fits).

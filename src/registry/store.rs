@@ -77,11 +77,9 @@ impl Registry {
     }
 
     /// Tells where tools could write in earlier calls: nothing in there is loaded either.
-    pub fn wrote_before(&self, trees: impl IntoIterator<Item = (PathBuf, String)>) {
+    pub fn wrote_before<'p>(&self, places: impl IntoIterator<Item = &'p policy::Place>) {
         let mut state = self.state();
-        for (tree, tool) in trees {
-            state.earlier.before(tree, &tool);
-        }
+        places.into_iter().for_each(|place| state.earlier.before(place));
         self.publish_beside(&mut state, &settle::Held::new());
     }
 
@@ -92,7 +90,7 @@ impl Registry {
         if id == IN_PROCESS || state.sources.iter().any(|entry| entry.source.id() == id) {
             return Err(format!("there already is a source '{id}'"));
         }
-        let found = source.discover()?;
+        let found = source.discover(&state.earlier)?;
         let files = paths(&found);
         state.sources.push(Entry { source, found, stale: None });
         self.publish(&mut state);
@@ -104,13 +102,15 @@ impl Registry {
     /// folder of it, cannot be read, the old tools stay and the error is returned and kept in `warnings` (B-011).
     pub fn refresh_source(&self, id: &str) -> Result<(), String> {
         let mut state = self.state();
-        let Some(entry) = state.sources.iter_mut().find(|entry| entry.source.id() == id) else { return Ok(()) };
+        let State { sources, earlier, .. } = &mut *state;
+        let Some(entry) = sources.iter_mut().find(|entry| entry.source.id() == id) else { return Ok(()) };
         let known = entry.found.incomplete.clone();
-        let outcome =
-            entry.source.discover().and_then(|found| match found.incomplete.iter().find(|why| !known.contains(why)) {
+        let outcome = entry.source.discover(earlier).and_then(|found| {
+            match found.incomplete.iter().find(|why| !known.contains(why)) {
                 Some(why) => Err(why.clone()),
                 None => Ok(found),
-            });
+            }
+        });
         let mut files = BTreeSet::new();
         let result = match outcome {
             Ok(found) => {
@@ -193,6 +193,8 @@ impl Registry {
     /// The same; `standing`: the tools that no newcomer's write grant takes down.
     fn publish_beside(&self, state: &mut State, standing: &settle::Held) {
         let mut tools: Vec<Tool> = self.candidates(state).collect();
+        let moved: Vec<_> = state.sources.iter().flat_map(|entry| entry.found.moved.clone()).collect();
+        moved.iter().for_each(|place| state.earlier.before(place));
         let written = state.rules.as_ref().map(|(p, m)| fence::written(&tools, p, m)).unwrap_or_default();
         let written = written.since(&state.earlier);
         // A call that runs now may still write where its tool no longer may.
@@ -237,7 +239,7 @@ impl Registry {
         if !state.in_process.is_empty() {
             sources.push(IN_PROCESS.to_owned());
         }
-        let parts = Parts { tools, disabled, reports, warnings, sources, written, withheld, ownership };
+        let parts = Parts { tools, disabled, reports, warnings, sources, written, moved, withheld, ownership };
         let next = Arc::new(Snapshot::new(parts));
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = next;
     }

@@ -14,6 +14,7 @@ pub mod environment;
 pub mod grants;
 pub mod identity;
 mod idmap;
+mod inspect;
 mod landlock;
 pub mod launcher;
 pub mod limits;

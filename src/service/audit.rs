@@ -7,8 +7,8 @@
 
 pub use super::begun::BEGUN;
 use super::begun::{self, Begun};
-use super::ledger;
 pub use super::ledger::LEDGER;
+use super::ledger::Ledger;
 
 use crate::{executor, fault, policy, sandbox};
 use fault::{Fault, Kind};
@@ -16,7 +16,7 @@ use nix::fcntl::{FallocateFlags, OFlag};
 use nix::sys::stat::{self, SFlag};
 use serde::Serialize;
 use serde_json::Value;
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
@@ -42,6 +42,7 @@ pub struct Log {
     path: PathBuf,
     /// The file of the last call: used again while the path still leads to it.
     kept: Arc<Mutex<Option<Arc<Kept>>>>,
+    ledger: Arc<Ledger>,
 }
 
 /// An open log file.
@@ -56,8 +57,6 @@ struct Kept {
     end: Mutex<u64>,
     /// Confinements whose text is known to lie beside it.
     described: Mutex<HashSet<String>>,
-    /// Trees that are known to stand in the ledger.
-    opened: Mutex<BTreeSet<PathBuf>>,
     begun: Begun,
 }
 
@@ -80,7 +79,13 @@ pub struct Recalled {
 
 impl Log {
     pub fn new(path: impl Into<PathBuf>) -> Log {
-        Log { path: path.into(), kept: Arc::default() }
+        let path = path.into();
+        Log { ledger: Arc::new(Ledger::beside(&path)), path, kept: Arc::default() }
+    }
+
+    /// Where tools could write before.
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
     }
 
     pub fn path(&self) -> &Path {
@@ -132,7 +137,6 @@ impl Log {
             reserved: Mutex::default(),
             end: Mutex::default(),
             described: Mutex::default(),
-            opened: Mutex::default(),
             begun,
         };
         log.reserve(facts.len(), 1)?;
@@ -253,17 +257,7 @@ impl Log {
 
 impl executor::Ledger for Log {
     fn opens(&self, shape: &policy::Shape) -> Result<(), Fault> {
-        let trees = ledger::trees(shape);
-        let log = self.kept.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let mut opened = log.as_ref().map(|log| log.opened.lock().unwrap_or_else(PoisonError::into_inner));
-        if opened.as_ref().is_some_and(|opened| trees.is_subset(opened)) {
-            return Ok(());
-        }
-        ledger::add(&self.path, &shape.tool, &trees).map_err(|e| self.unkept(&e))?;
-        if let Some(opened) = &mut opened {
-            opened.extend(trees);
-        }
-        Ok(())
+        self.ledger.add(shape).map_err(|e| self.unkept(&e))
     }
 }
 

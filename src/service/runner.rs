@@ -23,13 +23,7 @@ impl method::Runner for Service {
         let site = registry::scripts::resolve(&self.parts.scripts, None, script_path)?;
         let Some(script) = site.script.as_deref() else { return Ok(site) };
         let owners = self.owners(&site)?;
-        if let Some(writer) = self.parts.registry.snapshot().written.by(script) {
-            return Err(Fault::new(
-                Kind::SecurityError,
-                "The script may not be run: it lies where a tool may write, and a tool cannot make tools.",
-            )
-            .person(format!("it lies where {writer}: if you know who made it, move it elsewhere")));
-        }
+        self.is_planted(script)?;
         // Root reads every file, and shows it to the tool; what nobody named in a manifest is not meant for that.
         let private = || script.symlink_metadata().is_ok_and(|facts| facts.mode() & 0o4 == 0);
         if owners.is_empty() && sandbox::identity::real_root() && private() {
@@ -115,10 +109,14 @@ impl Service {
         let target = policy::RunTarget { site: site.clone(), language };
         let decision =
             policy::decide_run(&target, &context.manifest, owners, &standing.policies, &standing.rules.machine);
-        let notes = policy::call_notes(&decision, timeout_ms);
+        let mut notes = policy::call_notes(&decision, timeout_ms);
+        let confined = policy::confine(&decision, timeout_ms, source).and_then(|mut confinement| {
+            notes.extend(self.looks_back(&mut confinement)?);
+            Ok(confinement)
+        });
         let decided = Event::Decided { policy: decision.policy.clone(), digest: decision.digest.clone(), notes };
         let refusal = |fault| Box::new((Some(decided.clone()), fault));
-        let mut confinement = policy::confine(&decision, timeout_ms, source).map_err(refusal)?;
+        let mut confinement = confined.map_err(refusal)?;
         for (name, value) in env {
             literal(&name, &value, owners).map_err(refusal)?;
             Arc::make_mut(&mut confinement.shape).env.insert(name, policy::Variable::Call(value));

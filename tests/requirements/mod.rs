@@ -12,6 +12,7 @@ mod killed;
 mod kinds;
 mod listing;
 mod logs;
+mod modules;
 mod names;
 mod ownership;
 mod places;

@@ -344,6 +344,7 @@ mod tests {
             env: Default::default(),
             require_cgroup: false,
             stderr_is_error: false,
+            past: Default::default(),
         }
     }
 }

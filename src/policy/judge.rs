@@ -305,7 +305,8 @@ impl<'a> Judge<'a> {
         let below = ask.path().strip_prefix(&self.site.folder).unwrap_or(ask.path());
         let mut parts = below.components().filter_map(|c| c.as_os_str().to_str());
         if let Some(name) = parts.find(|name| writable::packages(name) || writable::obeyed(name)) {
-            return Some(format!("what lies in `{name}` is run or obeyed later; {RESULTS_ONLY}"));
+            let when = if writable::packages(name) { "is run later" } else { "other programs run or obey" };
+            return Some(format!("what lies in `{name}` {when}; {RESULTS_ONLY}"));
         }
         let names = match ask {
             Area::Tree(_) => return None,

@@ -93,8 +93,8 @@ impl Ownership {
             let own = owners.contains(tool.site.manifest.as_path());
             if !own {
                 let message = format!(
-                    "it names {}, which belongs to {}: the folder of a script is the tool's whose manifest lies in it, \
-                     or nearest above; put this manifest there, or give it a script of its own",
+                    "it names {}, which belongs to {}: a folder that holds a manifest is its tools' own; put this manifest \
+                     there, or give it a script of its own",
                     shown(script),
                     list(&owners)
                 );

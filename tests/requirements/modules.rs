@@ -86,8 +86,8 @@ fn a_shared_folder_is_no_way_into_another_tool() {
     }
     as_everyone("planted modules", |who| {
         // From its own folder, which is the same; and from elsewhere, where a policy says so.
-        for elsewhere in [false, true] {
-            let playground = Playground::new(who, "/var/tmp");
+        for (elsewhere, below) in [(false, "/var/tmp"), (true, "/tmp")] {
+            let playground = Playground::new(who, below);
             let readers = readers(&playground);
             let lib = playground.path("user_scripts/shared/lib");
             fs::create_dir(&lib).unwrap();
@@ -442,9 +442,9 @@ fn what_others_obey_in_a_live_tree_is_read_only() {
             // Such a folder itself, and a link to one, are not granted at all.
             for (ask, wanted) in [
                 (format!("{}/**", at("sub/.git-away")), "ok"),
-                (format!("{}/**", at(".vscode")), "SecurityError: what lies in `.vscode` is run or obeyed later"),
-                (format!("{}/*", at(".git/hooks")), "SecurityError: what lies in `.git` is run or obeyed later"),
-                (at(".envrc"), "SecurityError: what lies in `.envrc` is run or obeyed later"),
+                (format!("{}/**", at(".vscode")), "SecurityError: what lies in `.vscode` other programs run or obey"),
+                (format!("{}/*", at(".git/hooks")), "SecurityError: what lies in `.git` other programs run or obey"),
+                (at(".envrc"), "SecurityError: what lies in `.envrc` other programs run or obey"),
                 (format!("{}/**", at("bare-away")), "SecurityError: a writable folder is a repository"),
                 (pattern.clone(), "SecurityError: a writable folder is a repository, or holds a link to one"),
             ] {

@@ -113,7 +113,7 @@ pub fn world_with(more: impl FnOnce(&Path, &mut Executors)) -> World {
     )
     .unwrap();
     for (name, extra) in [
-        ("echo", json!({})),
+        ("echo", json!({"execution": {"env": {"GREETING": "hello", "TOKEN": "none"}}})),
         (
             "whole",
             json!({"parameters": {"type": "object", "properties": {
@@ -127,7 +127,8 @@ pub fn world_with(more: impl FnOnce(&Path, &mut Executors)) -> World {
         ("long_running", json!({"execution": {"timeoutMs": 200}})),
         (
             "fails",
-            json!({"parameters": {"type": "object", "properties": {
+            json!({"execution": {"env": {"KEY": "none"}}, "parameters": {"type": "object", "properties": {
+            "open": {"type": "string", "description": "d"},
             "token": {"type": "string", "description": "d", "writeOnly": true}}}}),
         ),
         ("panics", json!({})),

@@ -310,7 +310,7 @@ fn the_published_schema_takes_what_the_reader_takes() {
         texts.push(with("\"MODE\"", &json!(name).to_string()));
     }
     for (script, language) in
-        [("a/b.mjs", "bun"), ("a/b.ts", "node"), ("a/b", "python"), ("a/b.wat", "wasm"), ("b.py", "py")]
+        [("a/b.mjs", "bun"), ("a/b.ts", "node"), ("a/b.PY", "python"), ("a/b.wat", "wasm"), ("b.py", "py")]
     {
         let handler = "\"scriptPath\": \"demo/demo.py\", \"language\": \"python\"";
         texts.push(with(handler, &format!("\"scriptPath\": \"{script}\", \"language\": \"{language}\"")));

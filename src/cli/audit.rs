@@ -62,7 +62,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         }
         match args.suggest_policy {
             true => suggest(&host, &tool.manifest, &tool.site),
-            false => one_text(&foreseen(&tool, host.policies, host.machine), &tool.manifest, args.json),
+            false => one_text(&foreseen(&known, &tool, host.policies, host.machine), &tool.manifest, args.json),
         }
     } else {
         words::stream(|out| all(&known, args.json, out));
@@ -82,7 +82,7 @@ fn all(known: &host::Tools, json: bool, out: &mut dyn Write) -> io::Result<()> {
     };
     out.write_all(head.as_bytes())?;
     for (at, tool) in tools.iter().enumerate() {
-        let text = one_text(&foreseen(tool, &known.policies, &known.machine), &tool.manifest, json);
+        let text = one_text(&foreseen(known, tool, &known.policies, &known.machine), &tool.manifest, json);
         out.write_all(if at > 0 { between.as_bytes() } else { b"" })?;
         out.write_all(text.strip_suffix('\n').filter(|_| json).unwrap_or(&text).as_bytes())?;
     }
@@ -156,6 +156,7 @@ impl Host<'_> {
 /// What is decided, with what every call ends with where it cannot but fail: also what policy has no part in
 /// (a service that is not registered, what the granted files are now).
 pub(super) fn foreseen(
+    known: &host::Tools,
     tool: &registry::Tool,
     policies: &policy::Policies,
     machine: &policy::Machine,
@@ -164,6 +165,7 @@ pub(super) fn foreseen(
     if let Some(fault) = beforehand::fault(tool, &decision, beforehand::shipped(&tool.manifest.handler)) {
         decision.shape = Err(fault);
     }
+    known.looks_back(&mut decision);
     let refused = decision.shape.as_ref().ok().and_then(|shape| sandbox::grants::foresee(shape).err());
     if let Some(fault) = refused.map(|(fault, _)| fault) {
         decision.shape = Err(fault);

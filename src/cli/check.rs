@@ -161,7 +161,7 @@ fn holds(folder: &Path, policies: &Path) -> bool {
 /// What the policy room says about its files, one entry for each.
 fn of_policies(path: &Path, settings: &Settings, launchers: &Launchers, tools: &[Arc<registry::Tool>]) -> Vec<File> {
     // One that cannot be read says nothing of the others.
-    let (policies, mut problems) = policy::Policies::look(path, &settings.root);
+    let (policies, mut problems) = host::look_at_policies(settings, path);
     let machine = host::machine(settings, &policies, launchers.counted());
     problems.extend(policies.notes().iter().cloned());
     let mut good = Vec::new();

@@ -86,7 +86,7 @@ impl Host<'_> {
     fn under(&self, policies: &policy::Policies) -> Result<Vec<Powers>> {
         let machine = self.known.machine_under(self.settings, policies);
         let tools = self.known.snapshot.list(&registry::Filter::default());
-        tools.iter().map(|tool| powers(tool, policies, &machine)).collect()
+        tools.iter().map(|tool| powers(&self.known, tool, policies, &machine)).collect()
     }
 
     fn powers(&self, side: Side) -> Result<Vec<Powers>> {
@@ -119,7 +119,7 @@ impl Host<'_> {
             _ if text.contains('/') => return Err(no_side(&path)),
             reference => self.known.snapshot.find(reference)?,
         };
-        Ok(Side::Powers(vec![powers(&tool, &self.known.policies, &self.known.machine)?]))
+        Ok(Side::Powers(vec![powers(&self.known, &tool, &self.known.policies, &self.known.machine)?]))
     }
 
     /// One manifest wherever it lies: an older copy has its script where the present one has it, and answers to the
@@ -135,6 +135,9 @@ impl Host<'_> {
             bad(lines.join("\n"))
         })?;
         let path = path.canonicalize().map_err(|e| bad(e.to_string()))?;
+        if let Some(why) = self.known.snapshot.refused(&path) {
+            return Err(wrong("a manifest is not loaded, so it can do nothing").person(format!("{shown}: {why}")));
+        }
         let present = self.known.snapshot.versions(&manifest.id).last().map(|tool| tool.site.manifest.clone());
         let home = present.filter(|place| !place.as_os_str().is_empty()).unwrap_or(path);
         let folder = home.parent().unwrap_or(Path::new("/")).to_path_buf();
@@ -150,8 +153,13 @@ impl Host<'_> {
 }
 
 /// What one tool could do, as its files lie now.
-fn powers(tool: &registry::Tool, policies: &policy::Policies, machine: &policy::Machine) -> Result<Powers> {
-    let entry = audit::entry(&audit::foreseen(tool, policies, machine), &tool.manifest);
+fn powers(
+    known: &host::Tools,
+    tool: &registry::Tool,
+    policies: &policy::Policies,
+    machine: &policy::Machine,
+) -> Result<Powers> {
+    let entry = audit::entry(&audit::foreseen(known, tool, policies, machine), &tool.manifest);
     Powers::from_json(entry).map_err(|why| fault::Fault::new(fault::Kind::InternalError, why))
 }
 

@@ -43,11 +43,11 @@ pub fn registry(
 /// Where tools could write in earlier calls: nothing in there is loaded.
 pub fn tell_ledger(settings: &Settings, registry: &registry::Registry) -> anyhow::Result<()> {
     let ledger = ledger(settings).map_err(|why| Refusal::new(Exit::Host, why))?;
-    registry.wrote_before(ledger.into_iter().map(|entry| (entry.tree, entry.tool)));
+    registry.wrote_before(&ledger);
     Ok(())
 }
 
-fn ledger(settings: &Settings) -> Result<BTreeSet<service::ledger::Entry>, String> {
+pub fn ledger(settings: &Settings) -> Result<BTreeSet<policy::Place>, String> {
     let Some(log) = &settings.audit_log else { return Ok(BTreeSet::new()) };
     let mend = "mend that, or name another log with --audit-log (what tools wrote before is then not known to it)";
     let unknown = |why: String| format!("where tools wrote before is not known: {}; {mend}", text::printable(&why));
@@ -118,13 +118,35 @@ fn obeyed(settings: &Settings) -> impl Iterator<Item = PathBuf> {
 }
 
 fn loaded_policies(settings: &Settings, path: &Path) -> anyhow::Result<policy::Policies> {
-    Ok(policy::Policies::load_from(path, &settings.root).map_err(|problems| {
+    Ok(read_policies(settings, path).map_err(|problems| {
         let lines: Vec<String> = problems.iter().map(described).collect();
         Refusal::new(
             Exit::Policy,
             format!("the policies cannot be used; nothing runs until this is mended\n{}", lines.join("\n")),
         )
     })?)
+}
+
+/// The policies of a path, but for such as a tool could have written.
+pub fn read_policies(settings: &Settings, path: &Path) -> Result<policy::Policies, Vec<policy::FileProblem>> {
+    let (policies, problems) = look_at_policies(settings, path);
+    if problems.is_empty() { Ok(policies) } else { Err(problems) }
+}
+
+/// Those that can be read, and what is wrong with the others.
+pub fn look_at_policies(settings: &Settings, path: &Path) -> (policy::Policies, Vec<policy::FileProblem>) {
+    let real = runtimes::resolved(path);
+    let mut past = policy::Written::default();
+    let known = ledger(settings).map(|places| places.iter().for_each(|place| past.before(place)));
+    let over = known.map(|()| past.over(path).or_else(|| past.over(&real)));
+    let message = match over {
+        Ok(None) => return policy::Policies::look(path, &settings.root),
+        Ok(Some(who)) => format!("lies where {who}, and a tool cannot make policies: move it elsewhere"),
+        Err(why) => why,
+    };
+    let (severity, code, pointer) = (manifest::Severity::Error, manifest::Code::Security, String::new());
+    let problem = manifest::Problem { severity, code, pointer, line: 0, column: 0, message };
+    (policy::Policies::built_in(), vec![policy::FileProblem { path: path.to_path_buf(), problem }])
 }
 
 fn described(found: &policy::FileProblem) -> String {
@@ -144,6 +166,8 @@ pub struct Tools {
     pub policies: Arc<policy::Policies>,
     pub machine: Arc<policy::Machine>,
     pub launchers: Arc<Launchers>,
+    /// Where tools could write before.
+    ledger: Option<service::ledger::Ledger>,
 }
 
 impl Tools {
@@ -154,13 +178,34 @@ impl Tools {
         let machine = Arc::new(machine(settings, &policies, launchers.counted()));
         let snapshot = registry(settings, &policies, &machine)?.snapshot();
         let policies = Arc::new(snapshot.protect(&policies));
-        Ok(Tools { snapshot, policies, machine, launchers })
+        let ledger = settings.audit_log.as_deref().map(service::ledger::Ledger::beside);
+        Ok(Tools { snapshot, policies, machine, launchers, ledger })
     }
 
     /// The same machine, with the interpreters that other policies name.
     pub fn machine_under(&self, settings: &Settings, policies: &policy::Policies) -> policy::Machine {
         let named_runtimes = named_runtimes(settings, policies);
         policy::Machine { named_runtimes, ..(*self.machine).clone() }
+    }
+
+    /// Narrows what is decided by what was written before, as a call does.
+    pub fn looks_back(&self, decision: &mut policy::Decision) {
+        let Ok(shape) = &mut decision.shape else { return };
+        let around = self.ledger.as_ref().map_or(Ok(Vec::new()), |ledger| ledger.around(&shape.folder));
+        let past = around.and_then(|mut places| {
+            places.extend(self.snapshot.moved.iter().cloned());
+            shape.past(&places)
+        });
+        match past {
+            Ok((past, notes)) => {
+                Arc::make_mut(shape).past = past;
+                decision.notes.extend(notes);
+            }
+            Err(why) => {
+                let message = "this tool may not be run: what tools wrote before is in its place, or not known";
+                decision.shape = Err(Fault::new(Kind::SecurityError, message).person(why));
+            }
+        }
     }
 
     /// Every tool as policy looks at it.
@@ -180,10 +225,32 @@ pub fn machine(settings: &Settings, policies: &policy::Policies, cgroup: bool) -
         named_runtimes: named_runtimes(settings, policies),
         runtimes: found.runtimes,
         relied_on: found.relied_on,
-        home: super::settings::home(&|name| std::env::var_os(name)),
+        homes: homes(),
         environment: offered(&settings.capabilities),
         cgroup,
     }
+}
+
+/// The home that the environment names and that of the account, which need not be one; for root, whose tools write as
+/// the owner of a folder, everybody's. Each also as what its links lead to.
+fn homes() -> BTreeSet<PathBuf> {
+    let named = std::env::var_os("HOME").map(PathBuf::from);
+    let account = nix::unistd::User::from_uid(nix::unistd::geteuid()).ok().flatten().map(|user| user.dir);
+    let mut homes: BTreeSet<PathBuf> = named.into_iter().chain(account).collect();
+    if identity::real_root() {
+        // Of accounts that nobody logs in to, the folder may be anything (`/`, `/var/www`).
+        let accounts = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+        let fields = accounts.lines().map(|line| line.split(':').collect::<Vec<_>>());
+        let people = fields.filter(|f| {
+            f.get(6).is_some_and(|shell| !["nologin", "false", "sync"].iter().any(|no| shell.ends_with(no)))
+        });
+        homes.extend(people.filter_map(|f| f.get(5).map(PathBuf::from)));
+        homes.extend(std::fs::read_dir("/home").into_iter().flatten().flatten().map(|entry| entry.path()));
+    }
+    homes.retain(|home| home.is_absolute());
+    let resolved: Vec<PathBuf> = homes.iter().map(|home| runtimes::resolved(home)).collect();
+    homes.extend(resolved);
+    homes
 }
 
 /// The interpreters on PATH. Where it is not known what tools could write, none is taken, and nothing is run to look.
@@ -223,7 +290,7 @@ fn never(settings: &Settings) -> Result<runtimes::Never, String> {
     let mut folders = settings.scanned();
     folders.extend(settings.policies.clone());
     let mut never = runtimes::Never::tools(&folders);
-    ledger(settings)?.iter().for_each(|entry| never.written(&entry.tree, &entry.tool));
+    ledger(settings)?.iter().for_each(|place| never.written(place));
     Ok(never)
 }
 

@@ -10,7 +10,7 @@ use super::refusal::{Exit, Refusal};
 use super::settings::{Origin, Settings};
 use super::{host, words};
 use crate::manifest::{self, Language};
-use crate::registry;
+use crate::{policy, registry};
 use anyhow::{Context, bail};
 use parameter::Parameter;
 use serde_json::{Value, json};
@@ -70,7 +70,8 @@ fn id(args: &Args) -> anyhow::Result<String> {
 /// A second file with the same id would disable both.
 fn unclaimed(settings: &Settings, id: &str) -> anyhow::Result<()> {
     let files = registry::DirectToolLoader::new(settings.tools.clone(), settings.scripts.clone());
-    let found = registry::Source::discover(&files).map_err(|why| Refusal::new(Exit::Host, why))?;
+    let found =
+        registry::Source::discover(&files, &policy::Written::default()).map_err(|why| Refusal::new(Exit::Host, why))?;
     match found.tools.iter().find(|tool| tool.manifest.id.eq_ignore_ascii_case(id)) {
         None => Ok(()),
         Some(tool) => {

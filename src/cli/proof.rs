@@ -31,7 +31,9 @@ fn shape(known: &host::Tools, host: &audit::Host<'_>, tool: &registry::Tool) -> 
         let what = "it starts no process of its own; probe the tool whose script it is asked to run";
         return Err(Refusal::new(Exit::Caller, format!("{}: {what}", tool.manifest.id)).into());
     }
-    Ok(host.decide(&tool.manifest, &tool.site).shape.map_err(refuse)?)
+    let mut decision = host.decide(&tool.manifest, &tool.site);
+    known.looks_back(&mut decision);
+    Ok(decision.shape.map_err(refuse)?)
 }
 
 pub fn run(

@@ -10,7 +10,7 @@ use super::judge::Judge;
 use super::limits;
 use super::load::{PassedOver, Policies};
 use super::verdict::{Decision, LimitVerdict, Narrower, Need, Notes, Verdict, What, wall};
-use super::{Grant, Limits, Machine, Network, Program, Runtime, Shape, Variable};
+use super::{Access, Grant, Limits, Machine, Network, Opening, Past, Program, Runtime, Shape, Variable};
 use crate::fault::{Fault, Kind};
 use crate::manifest::{Handler, Language, Manifest, Site, StderrRule, environment, text};
 use crate::quantity::Limit;
@@ -139,7 +139,7 @@ pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machin
     };
     decision.shape = match obstacles.fault(&decision.tool, &decision.passed_over) {
         Some(fault) => Err(fault),
-        None => shape(&decision, subject, env).map(Arc::new),
+        None => shape(&decision, subject, env, policies).map(Arc::new),
     };
     decision
 }
@@ -161,8 +161,8 @@ fn fences<'a>(subject: &Subject<'a>, policies: &'a Policies, machine: &'a Machin
     let own = manifests.chain(&site.script).map(PathBuf::as_path).filter(|p| !p.as_os_str().is_empty()).collect();
     let named = machine.named_runtimes.values().flatten();
     let runtimes = machine.runtimes.values().chain(named).flat_map(files_of).collect();
-    let (protected, records) = (&*policies.protected, policies.records.as_deref());
-    Judge { site, policy, host: policies.host.as_ref(), protected, records, own, runtimes, machine }
+    let (protected, scripts, records) = (&*policies.protected, &*policies.scripts, policies.records.as_deref());
+    Judge { site, policy, host: policies.host.as_ref(), protected, scripts, records, own, runtimes, machine }
 }
 
 fn files_of(runtime: &Runtime) -> Vec<PathBuf> {
@@ -395,7 +395,23 @@ impl Obstacles {
     }
 }
 
-fn shape(decision: &Decision, subject: &Subject<'_>, env: BTreeMap<String, Variable>) -> Result<Shape, Fault> {
+/// The live write grants in folders of scripts, but for those below its own, which are known to be.
+fn beside_scripts(decision: &Decision, policies: &Policies) -> Vec<PathBuf> {
+    let grants = decision.grants.iter().filter(|grant| grant.access == Access::Write);
+    let trees = grants.filter_map(|grant| match &grant.opening {
+        Opening::Live { path } => Some(path),
+        Opening::Snapshot { .. } | Opening::Staged { .. } => None,
+    });
+    let beside = |tree: &&PathBuf| tree.ancestors().any(|folder| policies.scripts.contains(folder));
+    trees.filter(|tree| !tree.starts_with(&decision.folder)).filter(beside).cloned().collect()
+}
+
+fn shape(
+    decision: &Decision,
+    subject: &Subject<'_>,
+    env: BTreeMap<String, Variable>,
+    policies: &Policies,
+) -> Result<Shape, Fault> {
     let (Some((_, entry_point)), Some(runtime)) = (&subject.runs, &decision.runtime) else {
         return Err(in_process_fault());
     };
@@ -411,6 +427,7 @@ fn shape(decision: &Decision, subject: &Subject<'_>, env: BTreeMap<String, Varia
         env,
         require_cgroup: decision.require_cgroup,
         stderr_is_error: decision.stderr_is_error,
+        past: Past { checked: beside_scripts(decision, policies), ..Past::default() },
     };
     // A shape is kept, printed and hashed as text; a path that is not text cannot be.
     if serde_json::to_vec(&shape).is_err() {

@@ -68,19 +68,19 @@ pub struct Policies {
     pub(super) protected: Arc<BTreeSet<PathBuf>>,
     /// A folder in which no tool makes files, whatever their names: records of this host come to lie there.
     pub(super) records: Option<PathBuf>,
+    /// The folders of the scripts among them.
+    pub(super) scripts: Arc<BTreeSet<PathBuf>>,
     notes: Vec<FileProblem>,
 }
 
 impl Policies {
+    fn of(list: Vec<Policy>, host: Option<Policy>, notes: Vec<FileProblem>) -> Policies {
+        Policies { list, host, protected: Arc::default(), scripts: Arc::default(), records: None, notes }
+    }
+
     /// Where there is no policies folder.
     pub fn built_in() -> Policies {
-        Policies {
-            list: vec![Policy::built_in()],
-            host: None,
-            protected: Arc::default(),
-            records: None,
-            notes: Vec::new(),
-        }
+        Policies::of(vec![Policy::built_in()], None, Vec::new())
     }
 
     /// A folder or one file; relative `folders` start at the folder above the one the files lie in.
@@ -102,7 +102,7 @@ impl Policies {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
         let root = root.canonicalize().unwrap_or_else(|_| root.to_path_buf());
         let disk::Found { texts, notes, mut problems } = disk::read(&path);
-        let mut policies = Policies { list: Vec::new(), host: None, protected: Arc::default(), records: None, notes };
+        let mut policies = Policies::of(Vec::new(), None, notes);
         for (file, text) in texts {
             let host = file.file_name().is_some_and(|n| n == HOST_FILE);
             match file::parse(&text, &file, host, &root) {
@@ -124,7 +124,7 @@ impl Policies {
 
     /// Builds from policies already parsed (tests, an embedding program). The same conflicts are refused.
     pub fn from_parts(list: Vec<Policy>, host: Option<Policy>) -> Result<Policies, Vec<FileProblem>> {
-        let mut policies = Policies { list, host, protected: Arc::default(), records: None, notes: Vec::new() };
+        let mut policies = Policies::of(list, host, Vec::new());
         let problems = policies.conflicts();
         if !problems.is_empty() {
             return Err(problems);
@@ -226,7 +226,12 @@ impl Policies {
 
     /// Adds files no tool may write: every manifest and script of the registry.
     pub fn protect(&mut self, paths: impl IntoIterator<Item = PathBuf>) {
-        Arc::make_mut(&mut self.protected).extend(paths.into_iter().filter(|p| !p.as_os_str().is_empty()));
+        let (protected, scripts) = (Arc::make_mut(&mut self.protected), Arc::make_mut(&mut self.scripts));
+        for path in paths.into_iter().filter(|path| !path.as_os_str().is_empty()) {
+            let is_script = !Language::of_file_name(&path.to_string_lossy()).is_empty();
+            scripts.extend(path.parent().filter(|_| is_script).map(Path::to_path_buf));
+            protected.insert(path);
+        }
     }
 
     /// Names the folder of this host's records.

@@ -7,7 +7,7 @@ use super::area::Area;
 use super::shown::{MADE_ETC, OURS, SCRATCH, SYSTEM_ETC, SYSTEM_FOLDERS};
 use super::{Access, Machine};
 use crate::manifest::text;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Programs, libraries and settings of the machine: what every other program runs or obeys.
 const SYSTEM: [&str; 5] = ["/usr", "/bin", "/sbin", "/etc", "/boot"];
@@ -18,9 +18,9 @@ pub(super) fn granted(access: Access, ask: &Area, base: &Path, machine: &Machine
     match access {
         Access::Read => made_up(ask),
         Access::Write => system(ask).or_else(|| run_on_the_host(ask, own.then_some(base), machine)).or_else(|| {
-            // Folders of tools may lie there, and each has its own fences.
-            let home = machine.home.as_deref().filter(|_| !own);
-            home.and_then(|home| settings_of_a_home(ask, home))
+            // Folders of tools may lie in a home, and each has its own fences; a base that is or holds a home is none.
+            let other = |home: &&PathBuf| !(own && base.starts_with(home) && base != home.as_path());
+            machine.homes.iter().filter(other).find_map(|home| settings_of_a_home(ask, home))
         }),
     }
 }

@@ -195,6 +195,11 @@ impl Notes {
         self.told.push(words);
     }
 
+    pub fn extend(&mut self, more: Notes) {
+        self.all.extend(more.all);
+        self.told.extend(more.told);
+    }
+
     /// A limit that is smaller than what was asked; `from` says who set it.
     pub(super) fn clamped(&mut self, limit: Limit, asked: u64, gets: u64, from: &str) {
         let words = format!("clamped: {} asked {asked}, gets {gets}", limit.name());

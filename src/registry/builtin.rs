@@ -4,6 +4,7 @@
 
 use super::{Availability, Discovery, FileReport, Source, Status, Tool};
 use crate::manifest::{self, Site};
+use crate::policy;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -24,7 +25,7 @@ impl Source for Builtin {
         "builtin"
     }
 
-    fn discover(&self) -> Result<Discovery, String> {
+    fn discover(&self, _: &policy::Written) -> Result<Discovery, String> {
         let mut discovery = Discovery::default();
         for (name, text) in BUILTIN_FILES {
             match manifest::read(text.as_bytes()) {

@@ -7,6 +7,7 @@
 use super::{Claim, Claimed, Discovery, FileReport, Source, Status, Tool, beneath, scan, scripts, shared};
 use crate::fault::Kind;
 use crate::manifest::{self, Code, Handler, Problem, Severity, Site, schema, text};
+use crate::policy;
 use crate::quantity::MAX_DEFINITION_BYTES;
 use scan::Candidate;
 use std::path::{Path, PathBuf};
@@ -193,10 +194,10 @@ impl Source for DirectToolLoader {
         "files"
     }
 
-    fn discover(&self) -> Result<Discovery, String> {
+    fn discover(&self, earlier: &policy::Written) -> Result<Discovery, String> {
         let mut discovery = Discovery::default();
-        let mut candidates = scan::all(self.tools.iter().chain(&self.scripts), &mut discovery);
-        candidates.extend(self.files.iter().filter_map(|file| scan::one(file)));
+        let mut candidates = scan::all(self.tools.iter().chain(&self.scripts), earlier, &mut discovery);
+        candidates.extend(self.files.iter().filter_map(|file| scan::one(file, earlier, &mut discovery)));
         let bases = self.script_bases();
         let threads = std::thread::available_parallelism().map_or(1, usize::from).min(8);
         let share =

@@ -179,6 +179,8 @@ fn plain(written: &str) -> Result<PathBuf, Fault> {
         Some("it must not lead upwards ('..')")
     } else if written.ends_with('/') {
         Some("it names a folder, not a script")
+    } else if written.split('/').any(|component| component.starts_with('.') && component != ".") {
+        Some("no part of it may start with a dot: hidden files are no scripts")
     } else {
         None
     };

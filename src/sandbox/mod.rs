@@ -16,6 +16,7 @@ mod held;
 pub mod identity;
 mod idmap;
 mod init;
+mod inspect;
 mod landlock;
 pub mod launcher;
 pub mod limits;

@@ -71,7 +71,7 @@ pub struct Setup {
     pub roots: Vec<PathBuf>,
     pub mounts: Vec<Mount>,
     pub stages: Vec<Stage>,
-    /// Places below /tmp that an empty file covers.
+    /// Files and folders that an empty one covers.
     pub masks: Vec<PathBuf>,
     /// Files of our own, shown below /.toolhost: name and text.
     pub files: Vec<(String, String)>,

@@ -88,7 +88,8 @@ impl Scratch {
             scratch.attach(late)?;
         }
         for place in &setup.masks {
-            scratch.cover(place, view::EMPTY)?;
+            let folder = fs::symlink_metadata(place).is_ok_and(|facts| facts.is_dir());
+            scratch.cover(place, if folder { view::NOTHING } else { view::EMPTY })?;
         }
         // Last: from here on the scratch is reached by its descriptor, by us alone.
         scratch.cover(Path::new(view::KEPT), view::NOTHING)?;

@@ -3,8 +3,8 @@
 //! No quota of the kernel counts one call's files in a folder that others use too, so they are counted while the call
 //! runs, wherever the free space of the file system changed, and once more when it has ended.
 
-use super::grants;
 use super::protocol::Mount;
+use super::{grants, inspect};
 use crate::policy::{Access, Limits};
 use crate::quantity::{Limit, SAMPLE_MS};
 use nix::errno::Errno;
@@ -105,7 +105,7 @@ impl Written {
     fn count(&mut self, limits: &Limits, running: bool) -> Result<Option<Limit>, Errno> {
         let mut now = Totals::default();
         for (mount, folder) in &self.trees {
-            for entry in grants::below(folder, &mount.path) {
+            for entry in inspect::below(folder, &mount.path) {
                 match entry.and_then(|(_, entry)| entry.metadata()) {
                     Ok(meta) => now.add(&meta),
                     Err(e) if e.io_error().is_some_and(|e| e.kind() == std::io::ErrorKind::NotFound) => {}

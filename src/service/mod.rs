@@ -15,6 +15,7 @@ mod guard;
 pub mod ledger;
 mod mask;
 mod mends;
+mod past;
 mod record;
 mod report;
 pub mod runlog;
@@ -257,10 +258,13 @@ impl Service {
         trace: &mut Trace,
     ) -> Result<policy::Confinement, Fault> {
         let Decided { decision, shape_digest } = decided;
-        let confinement = policy::confine(decision, asked_ms, None)?;
+        let mut confinement = policy::confine(decision, asked_ms, None)?;
+        trace.narrowed(self.looks_back(&mut confinement)?);
         input_fits(&confinement, input, decision)?;
-        self.parts.audit.keep(&confinement.shape, shape_digest)?;
-        trace.confined(&confinement, shape_digest.clone(), self.scripts.of(&confinement.shape));
+        let same = Arc::ptr_eq(&confinement.shape, decision.shape.as_ref().unwrap_or(&confinement.shape));
+        let digest = if same { shape_digest.clone() } else { confinement.shape.digest() };
+        self.parts.audit.keep(&confinement.shape, &digest)?;
+        trace.confined(&confinement, digest, self.scripts.of(&confinement.shape));
         Ok(confinement)
     }
 

@@ -189,6 +189,11 @@ impl Trace {
         }
     }
 
+    /// What a call gets less than was decided for its tool.
+    pub fn narrowed(&mut self, notes: policy::Notes) {
+        self.notes.extend(policy::Notes { all: few(notes.all), told: few(notes.told) });
+    }
+
     /// Policy was asked, whatever it answered; the last answer counts.
     pub fn decided(&mut self, policy: &str, digest: &str, notes: policy::Notes) {
         self.notes = policy::Notes { all: few(notes.all), told: few(notes.told) };

@@ -227,6 +227,7 @@ fn shape(folder: PathBuf, script: PathBuf) -> Shape {
         env: BTreeMap::new(),
         require_cgroup: false,
         stderr_is_error: false,
+        past: Default::default(),
     }
 }
 

@@ -68,6 +68,7 @@ pub fn bare(runtime: Runtime) -> Shape {
         env: BTreeMap::new(),
         require_cgroup: false,
         stderr_is_error: false,
+        past: Default::default(),
     }
 }
 

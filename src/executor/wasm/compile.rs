@@ -146,6 +146,7 @@ fn confinement(tool: &policy::Shape) -> policy::Shape {
         env: BTreeMap::new(),
         require_cgroup: tool.require_cgroup,
         stderr_is_error: false,
+        past: Default::default(),
     }
 }
 

@@ -357,6 +357,7 @@ mod tests {
             env: Default::default(),
             require_cgroup: false,
             stderr_is_error: false,
+            past: Default::default(),
         }
     }
 }

@@ -5,10 +5,12 @@
 // tool's own rights: it protects nobody, it only explains.
 import { spawnSync } from 'node:child_process';
 import fs from 'node:fs';
+import { createRequire, isBuiltin } from 'node:module';
 import path from 'node:path';
 import { pathToFileURL } from 'node:url';
 
 const [script, entry] = process.argv.slice(2);
+const require = createRequire(import.meta.url);
 const file = path.basename(script);
 const DEEPEST = 128;
 let finished = false;
@@ -105,17 +107,46 @@ function crash(error) {
   return fail(text);
 }
 
+// A function of the script itself, and not one that it imports, by whatever name. Node keeps the text of a function as
+// it stands in its file. Bun rewrites it, but lists the files that it loaded: what one of those gives, or a module of
+// the runtime that the script names, is theirs.
+let given;
+function own(value) {
+  if (typeof value !== 'function') return false;
+  const [text, source] = [Function.prototype.toString.call(value), fs.readFileSync(script, 'utf8')];
+  if (source.includes(text)) return true;
+  if (!process.versions.bun || /\{\s*\[native code\]\s*\}$/u.test(text)) return false;
+  if (given === undefined) {
+    given = new Set();
+    const named = [...source.matchAll(/['"`]([\w:/]+)['"`]/gu)].map(([, name]) => name).filter(isBuiltin);
+    const files = Object.keys(require.cache).filter((path) => path !== script && path !== import.meta.filename);
+    [...named.map(require), ...files.map((path) => require.cache[path]?.exports)].forEach((part) => gather(part, 0));
+  }
+  return !given.has(value);
+}
+
+function gather(value, depth) {
+  if (value === null || (typeof value !== 'object' && typeof value !== 'function') || given.has(value)) return;
+  given.add(value);
+  if (depth > 3 || given.size > 20_000) return;
+  for (const { value: part } of Object.values(Object.getOwnPropertyDescriptors(value))) gather(part, depth + 1);
+}
+
 function find(module, name) {
   const usual = module.default;
-  if (name !== 'default' && typeof module[name] === 'function') return module[name];
-  if (usual !== null && usual !== undefined && typeof usual[name] === 'function') return usual[name];
-  if (typeof usual === 'function' && (name === 'default' || usual.name === name)) return usual;
+  const found = [name !== 'default' ? module[name] : undefined, usual?.[name]].find((value) => typeof value === 'function')
+    ?? (typeof usual === 'function' && (name === 'default' || usual.name === name) ? usual : undefined);
+  if (own(found)) return found;
+  if (found !== undefined) {
+    throw new Mend(`'${name}' is not defined in ${file}, which only has it from elsewhere; write a function of its own ` +
+      'there that calls it, and set handler.entryPoint to that');
+  }
   const value = module[name] ?? usual?.[name];
   if (value !== undefined) throw new Mend(`'${name}' in ${file} is a ${typeof value}, not a function`);
   const names = new Set();
   for (const holder of [module, usual]) {
     if (holder === null || (typeof holder !== 'object' && typeof holder !== 'function')) continue;
-    for (const key of Object.keys(holder)) if (typeof holder[key] === 'function') names.add(key);
+    for (const key of Object.keys(holder)) if (own(holder[key])) names.add(key);
   }
   const listed = [...names].slice(0, 20).join(', ');
   throw new Mend(

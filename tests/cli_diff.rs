@@ -57,7 +57,7 @@ fn changed_manifests() -> (Value, Value, Vec<(&'static str, Value)>) {
         "execution": { "timeoutMs": 5000, "stderr": "log", "mode": "sync", "env": { "A": "1" }, "warm": false },
         "limits": {
             "cpuMs": 5000, "memoryBytes": 50_000_000, "processes": 5, "openFiles": 50, "scratchBytes": 500_000,
-            "fileBytes": 500_000, "inputBytes": 5000, "outputBytes": 5000, "logBytes": 5000,
+            "fileBytes": 500_000, "writtenBytes": 500_000, "writtenFiles": 500, "inputBytes": 5000, "outputBytes": 5000, "logBytes": 5000,
         },
         "presentation": { "final": false, "hidden": false },
         "metadata": { "category": "c", "author": "a", "permissions": ["p"] },
@@ -99,6 +99,8 @@ fn changed_manifests() -> (Value, Value, Vec<(&'static str, Value)>) {
         ("/limits/openFiles", json!(40)),
         ("/limits/scratchBytes", json!(400_000)),
         ("/limits/fileBytes", json!(400_000)),
+        ("/limits/writtenBytes", json!(400_000)),
+        ("/limits/writtenFiles", json!(400)),
         ("/limits/inputBytes", json!(4000)),
         ("/limits/outputBytes", json!(4000)),
         ("/limits/logBytes", json!(4000)),
@@ -184,6 +186,8 @@ processes = 5
 open_files = 50
 scratch_bytes = 500001
 file_bytes = 500002
+written_bytes = 700002
+written_files = 702
 input_bytes = 5003
 output_bytes = 5004
 log_bytes = 5005
@@ -196,7 +200,7 @@ grant = [{ name = "env:TOKEN", why = "token why" }]
 "#;
 
 /// (field, what is written, what is written then)
-const CHANGES: [(&str, &str, &str); 33] = [
+const CHANGES: [(&str, &str, &str); 35] = [
     ("/name", "\"p\"", "\"q\""),
     ("/why", "its why", "other"),
     ("/tools", "\"t:one\"", "\"t:two\""),
@@ -215,6 +219,8 @@ const CHANGES: [(&str, &str, &str); 33] = [
     ("/limits/open_files", "= 50\n", "= 60\n"),
     ("/limits/scratch_bytes", "500001", "600001"),
     ("/limits/file_bytes", "500002", "600002"),
+    ("/limits/written_bytes", "700002", "800002"),
+    ("/limits/written_files", "702", "802"),
     ("/limits/input_bytes", "5003", "6003"),
     ("/limits/output_bytes", "5004", "6004"),
     ("/limits/log_bytes", "5005", "6005"),

@@ -128,6 +128,15 @@ struct ToolIds {
 /// The environment, as a function so that tests need not change this process's own.
 pub type Variables<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
+fn audit_log(sources: &mut Sources<'_>, flags: &Flags, configured: Option<PathBuf>) -> anyhow::Result<Option<PathBuf>> {
+    let named = sources.said("audit-log", "TOOLHOST_AUDIT_LOG", flags.audit_log.clone(), configured)?;
+    let Some(path) = named else { return Ok(usual_audit_log(&sources.variables)) };
+    // It may be new; its folder may not, or a slip in its name would make another.
+    let path = std::path::absolute(path)?;
+    sources.existing("audit-log", path.parent().unwrap_or(&path))?;
+    Ok(Some(path))
+}
+
 impl Settings {
     /// Settings from the real environment.
     pub fn resolve(flags: &Flags) -> anyhow::Result<Settings> {
@@ -158,16 +167,7 @@ impl Settings {
             sources.origins.insert("policies", if found { Origin::Root } else { Origin::BuiltIn });
             found.then_some(usual)
         });
-        let audit_log = sources.said("audit-log", "TOOLHOST_AUDIT_LOG", flags.audit_log.clone(), config.audit_log)?;
-        let audit_log = match audit_log {
-            // It may be new; its folder may not, or a slip in its name would make another.
-            Some(path) => {
-                let path = std::path::absolute(path)?;
-                sources.existing("audit-log", path.parent().unwrap_or(&path))?;
-                Some(path)
-            }
-            None => usual_audit_log(&variable),
-        };
+        let audit_log = audit_log(&mut sources, flags, config.audit_log)?;
         let words =
             sources.said("log", "TOOLHOST_LOG", flags.log.clone().map(PathBuf::from), config.log.map(PathBuf::from))?;
         let log = words.map(|words| log_words(&words.to_string_lossy())).transpose()?;

@@ -2,7 +2,7 @@
 //! same attack succeeds. Only these tests can do that: the product has no way to leave a wall out.
 
 use super::plan::{Plan, Program, Step};
-use super::{cgroup, descriptors, identity, landlock, limits, namespaces, privileges, seccomp, session, sys};
+use super::{cgroup, descriptors, identity, landlock, limits, namespaces, privileges, seccomp, session, spawn, sys};
 use crate::policy::Limits;
 use crate::quantity::{Limit, MIB};
 use nix::fcntl::OFlag;
@@ -24,7 +24,7 @@ fn attack(script: &str, environment: &[&str], raise: impl FnOnce(&mut Plan)) -> 
     // Without an init: the one process is the tool.
     let tool = std::mem::take(&mut plan.tool);
     plan.steps.extend(tool);
-    let (pid, _pidfd) = sys::spawn(&plan).unwrap_or_else(|f| panic!("{} ({:?})", f.wall, f.errno));
+    let (pid, _pidfd) = spawn::spawn(&plan).unwrap_or_else(|f| panic!("{} ({:?})", f.wall, f.errno));
     drop(write);
     let mut said = String::new();
     std::fs::File::from(read).read_to_string(&mut said).expect("its output");

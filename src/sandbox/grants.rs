@@ -107,19 +107,7 @@ fn looked_at(shape: &Shape, script: bool, missing: &mut Vec<PathBuf>) -> Result<
     // A module is read by the host, which compiles it.
     let shown = script && shape.runtime.language != Language::Wasm;
     if let Some(path) = shape.script.as_ref().filter(|_| shown) {
-        let stat = look(path).map_err(|errno| match errno {
-            Errno::ENOENT => Fault::new(Kind::DependencyError, "the tool's script is not there any more").person(
-                printable(&format!("{}: does not exist; put it back, or take the manifest away", path.display())),
-            ),
-            errno => explain(path, errno),
-        })?;
-        if !is(&stat, SFlag::S_IFREG) {
-            let person = printable(&format!("{}: is not a regular file", path.display()));
-            return Err(
-                Fault::new(Kind::DependencyError, "the tool's script is not a regular file any more").person(person)
-            );
-        }
-        insert(&mut mounts, mount(path, Access::Read, &stat));
+        insert(&mut mounts, mount(path, Access::Read, &script_now(path)?));
     }
     // What is not there needs no cover, and what is no folder holds no module of another tool's.
     let folder = |tree: &&PathBuf| look(tree).is_ok_and(|stat| is(&stat, SFlag::S_IFDIR));
@@ -128,6 +116,20 @@ fn looked_at(shape: &Shape, script: bool, missing: &mut Vec<PathBuf>) -> Result<
         Resolved { mounts: uncovered(mounts), stages: stages.into_values().collect(), masks, ..Resolved::default() };
     resolved.mounts.iter().filter_map(|mount| before.get(&mount.path)).for_each(|totals| resolved.before.join(*totals));
     settled(resolved)
+}
+
+fn script_now(path: &Path) -> Result<FileStat, Fault> {
+    let shown = printable(&path.display().to_string());
+    let stat = look(path).map_err(|errno| match errno {
+        Errno::ENOENT => Fault::new(Kind::DependencyError, "the tool's script is not there any more")
+            .person(format!("{shown}: does not exist; put it back, or take the manifest away")),
+        errno => explain(path, errno),
+    })?;
+    if is(&stat, SFlag::S_IFREG) {
+        return Ok(stat);
+    }
+    Err(Fault::new(Kind::DependencyError, "the tool's script is not a regular file any more")
+        .person(format!("{shown}: is not a regular file")))
 }
 
 fn few(stages: usize) -> Result<(), Fault> {

@@ -54,9 +54,13 @@ fn elf(code: &[u8]) -> Vec<u8> {
     out
 }
 
+/// The memory that pid 1 shares with the launcher until it has its own is nobody's to read.
+pub fn hide(plan: &mut Plan) {
+    plan.add("namespaces", Step::Undumpable);
+}
+
 /// The tool is started, and pid 1 becomes the init. Walls raised before hold both.
 pub fn raise(plan: &mut Plan, image: &OwnedFd, status: RawFd) {
-    plan.add("namespaces", Step::Undumpable); // the memory that pid 1 shares with the launcher, until it has its own
     plan.add("namespaces", Step::Start);
     plan.add("namespaces", Step::Duplicate { from: status, to: 0 });
     plan.add("namespaces", Step::CloseOnExecFrom(1));

@@ -10,7 +10,7 @@ use super::sampler::{SESSIONS, Sampler};
 use super::scratch::Scratch;
 use super::view::View;
 use super::written::{Totals, Written};
-use super::{Problem, cgroup, identity, landlock, namespaces, network, processes, protocol, seccomp, sys, view};
+use super::{Problem, cgroup, identity, landlock, namespaces, network, processes, protocol, seccomp, spawn, sys, view};
 use crate::quantity::{KIB, Limit, MIB, SAMPLE_MS};
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
@@ -310,7 +310,7 @@ impl Launcher<'_> {
             init: &self.init,
             status: told.as_raw_fd(),
         });
-        let spawned = identity::lend(self.setup.identity, || sys::spawn(&plan))?;
+        let spawned = identity::lend(self.setup.identity, || spawn::spawn(&plan))?;
         let (pid, pidfd) = spawned.map_err(|failed| {
             let problem = Problem { wall: failed.wall, what: failed.step.to_owned(), errno: failed.errno };
             if failed.late { problem.while_it_ran() } else { problem }
@@ -406,7 +406,7 @@ impl Launcher<'_> {
         let (memory, cpu, sessions) = match &self.counters {
             Some(counters) => {
                 let seen = counters.seen()?;
-                let locks = sampled.held.locks(processes::numbers, seen.cpu_ms, allowed).map_err(failed)?;
+                let locks = sampled.held.locks(processes::of_the_tool, seen.cpu_ms, allowed).map_err(failed)?;
                 (seen.oom_kills > 0 || locks > allowed, seen.cpu_ms, 0)
             }
             None => {

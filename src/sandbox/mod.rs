@@ -31,10 +31,11 @@ mod sampler;
 mod scratch;
 mod seccomp;
 mod session;
+mod spawn;
 mod standstill;
 mod sys;
 pub use sampler::SESSIONS;
-pub use sys::{fstat, lstat, output_was_closed};
+pub use sys::{children_are_told, fstat, large_files_are_errors, lstat, output_was_closed};
 mod view;
 pub mod written;
 
@@ -142,11 +143,6 @@ pub struct Stood {
     pub why: String,
 }
 
-/// First of all in a program that starts launchers: its caller may ignore the signal that tells of their end.
-pub fn children_are_told() {
-    sys::children_are_told();
-}
-
 /// The Landlock ABI of this kernel; less than 1: none, or it is off.
 pub fn landlock_abi() -> i32 {
     sys::landlock_abi()
@@ -192,6 +188,7 @@ fn raise(r: &Raising) -> plan::Plan {
     landlock::raise(&mut plan, r.ruleset); // after all mounts, since it forbids mounting
     limits::raise(&mut plan, &setup.limits, r.file_bytes, r.counters.is_some(), setup.lasting); // after all that opens files itself
     privileges::drop_all(&mut plan, r.last_capability); // after the last step that needs one
+    init::hide(&mut plan); // the filter makes nobody undumpable any more
     seccomp::raise(&mut plan, r.filter); // last: nothing after it needs a refused call
     init::raise(&mut plan, r.init, r.status); // the tool is a child of pid 1, behind the same walls
     let program = match &setup.program {

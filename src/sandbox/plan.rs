@@ -1,6 +1,6 @@
 //! A plan: what the child does between clone(2) and execve(2), as plain data.
 //!
-//! Each wall adds its steps; `sys::spawn` performs them in order and stops at the first that fails,
+//! Each wall adds its steps; `spawn` performs them in order and stops at the first that fails,
 //! so a wall that cannot be raised refuses the call. Data only, so it can be read and tested.
 //!
 //! Pid 1 of the call performs `steps`. `Step::Start` makes its child, which performs `tool` and inherits the walls raised

@@ -84,13 +84,18 @@ pub fn text(path: &str) -> Result<String, Errno> {
 }
 
 /// The numbers of every process but the launcher itself.
-pub fn numbers() -> Result<Vec<u32>, Errno> {
+fn numbers() -> Result<Vec<u32>, Errno> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc").map_err(|e| errno(&e))? {
         let name = entry.map_err(|e| errno(&e))?.file_name();
         found.extend(name.to_str().and_then(|name| name.parse::<u32>().ok()).filter(|pid| *pid != 1));
     }
     Ok(found)
+}
+
+/// The numbers of every process of the tool: the init, our only child, opens nothing and shows nothing.
+pub fn of_the_tool() -> Result<Vec<u32>, Errno> {
+    Ok(all()?.iter().filter(|(_, process)| process.parent != 1).map(|((pid, _), _)| *pid).collect())
 }
 
 fn all() -> Result<Processes, Errno> {

@@ -82,7 +82,9 @@ impl Sampler {
             sum = Memory { pages: sum.pages + memory.pages, own: sum.own + memory.own, files: sum.files };
             self.files = self.files.max(memory.files);
         }
-        let pids: Vec<u32> = self.processes.keys().map(|(pid, _)| *pid).collect();
+        // Without the init, our only child.
+        let tool = self.processes.iter().filter(|(_, process)| process.parent != 1);
+        let pids: Vec<u32> = tool.map(|((pid, _), _)| *pid).collect();
         sum.own += self.mapped(limit)?;
         // Room as if no page were shared out yet: the quick sum of pages may be far too much.
         sum.own += self.held.bytes(&pids, cpu_ms, limit.saturating_sub(sum.own))?;

@@ -249,7 +249,7 @@ fn python_script_named_like_a_library() {
     assert_eq!(ran.out, "\"script_json\"\n", "{}", ran.err);
 }
 
-const JAVASCRIPT_ANSWERS: [(&str, &str, &str, Expect); 8] = [
+const JAVASCRIPT_ANSWERS: [(&str, &str, &str, Expect); 11] = [
     (
         "export function f({numbers}) { return {sum: numbers.length} }",
         "f",
@@ -259,6 +259,9 @@ const JAVASCRIPT_ANSWERS: [(&str, &str, &str, Expect); 8] = [
     ("export const f = async (i) => i.x", "f", r#"{"x":"ä"}"#, Answer("\"ä\"")),
     ("export default function f() { return 1 }", "f", "{}", Answer("1")),
     ("export default () => 2", "default", "{}", Answer("2")),
+    ("class P { x = 1 }; export const f = () => new P()", "f", "{}", Answer(r#"{"x":1}"#)),
+    ("export const f = () => Object.create(null)", "f", "{}", Answer("{}")),
+    ("export const f = () => new URL('http://a/')", "f", "{}", Answer("\"http://a/\"")),
     ("export function f() { }", "f", "{}", Answer("null")),
     ("export function f() { return new Date(0) }", "f", "{}", Answer("\"1970-01-01T00:00:00.000Z\"")),
     ("export function f() { setInterval(() => {}, 1000); return process.argv.length }", "f", "{}", Answer("2")),
@@ -272,7 +275,7 @@ const JAVASCRIPT_ANSWERS: [(&str, &str, &str, Expect); 8] = [
     ),
 ];
 
-const JAVASCRIPT_MENDS: [(&str, &str, &str, Expect); 14] = [
+const JAVASCRIPT_MENDS: [(&str, &str, &str, Expect); 23] = [
     ("export function g() {}", "f", "{}", Mend("exports no function 'f'; it exports: g")),
     ("function f() {}", "f", "{}", Mend("write: export function f(input)")),
     ("export const f = 1", "f", "{}", Mend("'f' in analyzer.mjs is a number, not a function")),
@@ -281,6 +284,50 @@ const JAVASCRIPT_MENDS: [(&str, &str, &str, Expect); 14] = [
         "f",
         "{}",
         Mend("the return value.a[0] is NaN, which is not JSON; return null or a string"),
+    ),
+    ("export function* f() { yield 1 }", "f", "{}", Mend("is a Generator, which JSON cannot carry; return [...it]")),
+    (
+        "export const f = () => [1].values()",
+        "f",
+        "{}",
+        Mend("is a Array Iterator, which JSON cannot carry; return [...it]"),
+    ),
+    (
+        "export async function* f() { yield 1 }",
+        "f",
+        "{}",
+        Mend("is a AsyncGenerator, which JSON cannot carry; collect it"),
+    ),
+    (
+        "export const f = () => ({r: /a/u})",
+        "f",
+        "{}",
+        Mend("the return value.r is a RegExp, which JSON cannot carry; return String(it)"),
+    ),
+    (
+        "export const f = () => new Response('a')",
+        "f",
+        "{}",
+        Mend("is a Response, which JSON cannot carry; return await it.text()"),
+    ),
+    (
+        "export const f = () => new Headers({a: 'b'})",
+        "f",
+        "{}",
+        Mend("is a Headers, which JSON cannot carry; return [...it]"),
+    ),
+    (
+        "export const f = () => new WeakMap()",
+        "f",
+        "{}",
+        Mend("is a WeakMap, which JSON cannot carry; return a plain object"),
+    ),
+    ("export const f = () => new Number(NaN)", "f", "{}", Mend("is NaN, which is not JSON")),
+    (
+        "class P { #x = 1 }; export const f = () => new P()",
+        "f",
+        "{}",
+        Mend("is a P, which JSON cannot carry; return a plain object"),
     ),
     (
         "export const f = () => ({m: new Map()})",

@@ -335,3 +335,31 @@ fn check_does_not_grow_with_tools_times_policies() {
     let (few, many) = (took(150), took(600));
     assert!(many < few * 10, "{few:?}, then {many:?}");
 }
+
+#[test]
+fn a_tool_that_failed_is_told_with_what_it_wrote() {
+    let playground = Playground::new(who(), "/var/tmp");
+    let secret =
+        json!({ "parameters": { "type": "object", "properties": { "key": { "type": "string", "x-secret": true } } } });
+    let usage = "import json, sys\nprint('usage:', json.load(sys.stdin).get('key'))\nsys.exit(1)\n";
+    playground.tool("usage", "python", usage, secret);
+    let late =
+        "import sys, time\nprint('half', flush=True)\nprint('step 3', file=sys.stderr, flush=True)\ntime.sleep(60)\n";
+    playground.tool("late", "python", late, json!({ "execution": { "timeoutMs": 1500 } }));
+    playground.tool("good", "python", "print(1)\n", json!({}));
+    playground.settle();
+    let details = |name: &str, input: &str| {
+        let ended = playground.call(name, input, &[]);
+        ended.out["error"]["details"].as_str().unwrap_or_default().to_owned()
+    };
+    assert_eq!(details("esc:usage", "{}"), "stdout: usage: None");
+    let hidden = details("esc:usage", r#"{"key": "hunter2hunter2"}"#);
+    assert!(hidden.starts_with("stdout: usage: ") && !hidden.contains("hunter2"), "{hidden}");
+    let late = details("esc:late", "{}");
+    assert!(late.starts_with("The limit timeoutMs was 1500 ms.\nstderr: step 3\nstdout: half"), "{late}");
+    assert_eq!(details("esc:good", "{}"), "", "control: of an answer there are none");
+    // The same by the road of a client.
+    let mut server = Server::of(&playground);
+    let told = server.call("esc__usage");
+    assert!(told.contains("stdout: usage: None"), "{told}");
+}

@@ -111,11 +111,27 @@ pub(super) fn of_failure(fault: &Fault, printed: u64, tool: &registry::Tool, dec
             None => Hints {
                 anyone: None,
                 person: typescript(&words, tool, decision)
+                    .or_else(|| semaphore(&words, decision))
                     .or_else(|| spoken(&REFUSED_WORDS).then(|| files(tool, decision)).flatten()),
             },
         },
         _ => Hints::default(),
     }
+}
+
+/// Python's locks between processes are made by link(2) (sem_open(3)), which a tool with a live write grant may not call.
+fn semaphore(words: &str, decision: &policy::Decision) -> Option<String> {
+    let live = |grant: &policy::Grant| {
+        grant.access == policy::Access::Write && matches!(grant.opening, policy::Opening::Live { .. })
+    };
+    let grant = decision.shape.as_ref().ok()?.grants.iter().find(|grant| live(grant))?;
+    (words.contains("SemLock") && words.contains("PermissionError")).then(|| {
+        format!(
+            "a lock of multiprocessing is made by link(2), which is refused while a folder is written live (`{}`): name the \
+             files that the tool writes as a pattern (`out/*.csv`), or use threads",
+            printable(&grant.asked)
+        )
+    })
 }
 
 fn left_running(printed: u64) -> String {

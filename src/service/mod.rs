@@ -227,14 +227,14 @@ impl Service {
         let call = Call { manifest: tool.manifest.clone(), site: tool.site.clone(), input, confinement };
         let mut outcome = self.drive(&*executor, call, limit, trace).await?;
         let printed = outcome.usage.output_bytes;
-        let logs = trace.took(&mut outcome);
+        let (logs, said) = trace.took(&mut outcome);
         let ending = outcome.ending;
         let envelope = match &ending {
             Ending::Envelope { told, .. } => Some(told.clone()),
             _ => None,
         };
         let limit = mends::limit_of(&ending);
-        let output = format::judge(ending, logs).map_err(|fault| {
+        let output = format::judge(ending, logs, &said).map_err(|fault| {
             let hints = mends::of_failure(&fault, printed, &tool, decision);
             let set = limit.and_then(|limit| mends::limit(limit, decision, request.timeout_ms));
             let details =
@@ -427,6 +427,7 @@ fn timed_out(limit: Duration) -> Outcome {
     Outcome {
         ending: Ending::TimedOut { limit_ms },
         logs: Vec::new(),
+        printed: Vec::new(),
         usage: executor::Usage { wall_ms: limit_ms, ..executor::Usage::default() },
         walls: executor::Walls::default(),
         denials: executor::Denials::default(),

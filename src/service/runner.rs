@@ -216,7 +216,7 @@ fn refused(fault: Fault) -> method::Ran {
 }
 
 fn judged(outcome: executor::Outcome) -> method::Ran {
-    let result = format::judge(outcome.ending, &outcome.logs);
+    let result = format::judge(outcome.ending, &outcome.logs, &outcome.printed);
     method::Ran {
         result,
         facts: method::Facts {

@@ -268,8 +268,8 @@ impl Trace {
         }
     }
 
-    /// Takes over what the executor observed. Returns the log lines, secrets hidden.
-    pub fn took(&mut self, outcome: &mut executor::Outcome) -> &[String] {
+    /// Takes over what the executor observed. Returns the log lines and the end of stdout, secrets hidden.
+    pub fn took(&mut self, outcome: &mut executor::Outcome) -> (&[String], Vec<String>) {
         if self.script.take().is_some_and(|script| !script.stayed()) {
             // What was hashed need not be what ran.
             self.digests.script = None;
@@ -288,7 +288,8 @@ impl Trace {
             denial.target = self.mask.text(&denial.target);
         }
         self.wrote(std::mem::take(&mut outcome.artifacts));
-        &self.logs
+        let printed = outcome.printed.drain(..).map(|line| self.mask.text(&line)).collect();
+        (&self.logs, printed)
     }
 
     /// A tool can drop as many files as it likes; a report does not grow with them.

@@ -235,6 +235,7 @@ impl executor::Executor for Methods {
             Ok(executor::Outcome {
                 ending,
                 logs: facts.logs,
+                printed: Vec::new(),
                 usage: facts.usage.unwrap_or_else(|| executor::Usage {
                     wall_ms: u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
                     ..executor::Usage::default()

@@ -110,6 +110,9 @@ impl Scripts {
         let ending = judge(&captured, &exited, &shape, per_call.timeout_ms, &logs);
         let mut outcome = outcome(ending, &shape, started);
         outcome.logs = logs;
+        if !matches!(outcome.ending, Ending::Answered(_) | Ending::BadOutput { .. }) && !captured.flooded {
+            outcome.printed = answer::last_lines(&captured.output);
+        }
         outcome.usage.cpu_ms = Some(exited.cpu_ms);
         outcome.usage.peak_memory_bytes = exited.peak_memory_bytes;
         outcome.usage.output_bytes = captured.output_bytes;
@@ -283,6 +286,7 @@ fn outcome(ending: Ending, shape: &Shape, started: Instant) -> Outcome {
     Outcome {
         ending,
         logs: Vec::new(),
+        printed: Vec::new(),
         usage: Usage { wall_ms: millis(started), ..Usage::default() },
         walls: super::Walls::default(),
         denials: Denials { observed: Vec::new(), not_observed },

@@ -288,6 +288,11 @@ fn conclude(
     };
     let fit = answer.clean && matches!(answer.end, End::Exit { .. } | End::Returned | End::Raised);
     let logs = answer::lines(&answer.log);
+    let printed = if matches!(answer.end, End::Exit { code: 0 } | End::Returned | End::Raised) {
+        Vec::new()
+    } else {
+        answer::last_lines(&answer.output)
+    };
     let ending = match answer.end {
         End::Exit { code: 0 } => answer::judge_output(&answer.output, false),
         End::Exit { code } => Ending::Exited { code },
@@ -304,6 +309,7 @@ fn conclude(
     };
     let mut outcome = outcome(ending);
     outcome.logs = logs;
+    outcome.printed = printed;
     outcome.usage = super::Usage {
         wall_ms,
         cpu_ms: Some(answer.cpu_ms),
@@ -317,6 +323,7 @@ fn outcome(ending: Ending) -> Outcome {
     Outcome {
         ending,
         logs: Vec::new(),
+        printed: Vec::new(),
         usage: super::Usage::default(),
         walls: Walls::default(),
         denials: super::Denials {

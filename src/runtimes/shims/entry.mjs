@@ -161,11 +161,24 @@ function hint(value) {
   if (value instanceof Error) return 'throw it, or return its message';
   if (ArrayBuffer.isView(value) || value instanceof ArrayBuffer) return 'return Array.from(it), or base64 text';
   if (typeof value?.then === 'function') return 'await it';
+  if (value instanceof RegExp) return 'return String(it)';
+  if (typeof value?.text === 'function') return 'return await it.text()';
+  if (typeof value?.[Symbol.asyncIterator] === 'function') return 'collect it with for await';
+  if (typeof value?.[Symbol.iterator] === 'function') return 'return [...it]';
+  if (typeof value === 'object') return 'return a plain object of what is meant';
   return 'call it, or leave it out';
+}
+
+// What keeps its content elsewhere than in fields, such as a generator or a Response, and so would become {}.
+function empty(value) {
+  const above = Object.getPrototypeOf(value);
+  const plain = above === null || Object.getPrototypeOf(above) === null;
+  return !plain && !Array.isArray(value) && typeof value.toJSON !== 'function' && Object.keys(value).length === 0;
 }
 
 // Throws a Mend at the first part of the answer that JSON cannot carry, or would carry as something else.
 function check(value, place, depth) {
+  if (value instanceof Number || value instanceof String || value instanceof Boolean) value = value.valueOf();
   const kind = typeof value;
   if (value === null || kind === 'boolean' || kind === 'undefined') return;
   if (kind === 'string') {
@@ -178,8 +191,8 @@ function check(value, place, depth) {
   } else if (kind === 'bigint') {
     throw new Mend(`${place} is a BigInt, which JSON cannot carry; return Number(it) or String(it)`);
   } else if (kind !== 'object' || value instanceof Map || value instanceof Set || value instanceof Error
-      || ArrayBuffer.isView(value) || value instanceof ArrayBuffer || typeof value.then === 'function') {
-    const name = kind === 'object' ? value.constructor?.name ?? 'object' : kind;
+      || ArrayBuffer.isView(value) || value instanceof ArrayBuffer || typeof value.then === 'function' || empty(value)) {
+    const name = kind === 'object' ? value.constructor?.name || Object.prototype.toString.call(value).slice(8, -1) : kind;
     throw new Mend(`${place} is a ${name}, which JSON cannot carry; ${hint(value)}`);
   } else if (depth >= DEEPEST) {
     throw new Mend(`${place.slice(0, 80)}… holds itself, or nests deeper than ${DEEPEST}; return a flatter value`);

@@ -16,6 +16,7 @@ mod golden;
 mod lifecycle;
 mod manifests;
 mod mcp;
+mod modules;
 mod outputs;
 mod policy;
 mod readme;

@@ -6,6 +6,7 @@
 use super::adapt::{self, Contract};
 use super::folders::Folders;
 use super::frame::{self, End, Init};
+use super::http::Http;
 use super::sinks::{Ends, Shared, Whole};
 use super::{engine, ticker::Ticker};
 use crate::quantity::{KIB, Limit, MIB};
@@ -31,6 +32,7 @@ const MAX_TABLE_ELEMENTS: usize = 1_000_000;
 pub struct Guest {
     pub(super) table: ResourceTable,
     wasi: WasiCtx,
+    pub(super) http: Http,
     pub(super) folders: Option<Folders>,
     pub(super) salt: RandomState,
     meter: Meter,
@@ -38,7 +40,7 @@ pub struct Guest {
 
 impl Guest {
     fn new(wasi: WasiCtx, folders: Option<Folders>, meter: Meter) -> Guest {
-        Guest { table: ResourceTable::new(), wasi, folders, salt: RandomState::new(), meter }
+        Guest { table: ResourceTable::new(), wasi, http: Http::default(), folders, salt: RandomState::new(), meter }
     }
 }
 

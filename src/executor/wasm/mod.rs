@@ -16,6 +16,7 @@ mod engine;
 mod folders;
 mod frame;
 mod guest;
+mod http;
 mod library;
 pub mod rig;
 mod session;

@@ -1,6 +1,6 @@
 //! What a module costs the host before it runs: read once, compiled once, within limits, and remembered.
 
-use crate::escapes::{Ended, Playground, Server, Who, kind, processes_of};
+use crate::escapes::{Ended, Playground, Server, Who, finish, kind, processes_of};
 use serde_json::{Value, json};
 use std::fs;
 use std::io::Write;
@@ -147,5 +147,21 @@ fn a_module_that_compiles_longer_than_its_calls_may_last_is_compiled_once_and_ca
         std::thread::sleep(Duration::from_millis(200));
         let id = server.call("other", 0);
         assert_eq!(words(&server.answers(&[id], Duration::from_secs(10))[&id]), "1");
+    }
+}
+
+#[test]
+fn a_limit_of_address_space_is_told_as_such() {
+    for playground in everybody() {
+        playground.tool("good", "wasm", GOOD, json!({"execution": {"timeoutMs": 30_000}}));
+        playground.settle();
+        assert_eq!(playground.call("esc:good", "{}", &[]).out["outputData"], json!(1), "control");
+        let mut shell = playground.outside("/bin/bash");
+        let program = playground.path("bin/toolhost");
+        shell.args(["-c", "ulimit -v 8000000; exec \"$@\"", "-"]).arg(&program).arg("--root").arg(&playground.base);
+        shell.arg("--audit-log").arg(playground.path("state/audit.jsonl")).args(["call", "esc:good", "--input", "{}"]);
+        let ended = finish(shell, b"");
+        assert!(ended.stderr.contains("`ulimit -v`"), "{ended:?}");
+        assert!(!ended.stderr.contains("not a module"), "{ended:?}");
     }
 }

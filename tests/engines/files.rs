@@ -56,7 +56,7 @@ pub const FILES: &[Case] = &[
         promises: "P1 P5",
         manifest: READ_NONE,
         probe: r#"{"do":"read","path":"private.txt"}"#,
-        held: Denied("ENOENT", "EBADF"),
+        held: Denied("ENOENT", "ENOENT"),
         control: if_granted(READ_ALL, &[]),
         ..CASE
     },

@@ -79,6 +79,10 @@ pub enum Report {
     Refused {
         message: String,
     },
+    /// No module runs here; for people.
+    Unable {
+        message: String,
+    },
     /// Payload: `output` bytes of output, the rest is log.
     Answer {
         id: u64,

@@ -6,6 +6,7 @@
 
 use super::cache::{Cache, Code};
 use super::compile::{self, Failure, MAX_MODULE_BYTES, MAX_TEXT_BYTES, Module};
+use super::session::unable;
 use super::{Workers, engine};
 use crate::base::places::Places;
 use crate::base::shared::{Missed, Shared};
@@ -275,13 +276,8 @@ impl Library {
     }
 
     fn key(&self, digest: &str) -> Result<String, fault::Fault> {
-        let fingerprint =
-            self.fingerprint.get_or_init(|| engine::fingerprint().map_err(|e| format!("{e:#}"))).as_ref().map_err(
-                |e| {
-                    fault::Fault::new(fault::Kind::InternalError, "wasm cannot run on this machine")
-                        .person(format!("wasmtime does not start: {e}"))
-                },
-            )?;
+        let fingerprint = self.fingerprint.get_or_init(|| engine::fingerprint().map_err(|e| format!("{e:#}"))).as_ref();
+        let fingerprint = fingerprint.map_err(|e| unable(e))?;
         Ok(manifest::sha256_hex(&[digest.as_bytes(), fingerprint].concat()))
     }
 }

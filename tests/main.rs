@@ -20,6 +20,7 @@ mod lifecycle;
 mod manifests;
 mod mcp;
 mod messages;
+mod modules;
 mod outputs;
 mod policy;
 mod readme;

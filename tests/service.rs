@@ -392,6 +392,29 @@ async fn a_hundred_calls_at_once_each_get_their_own_answer() {
 }
 
 #[tokio::test]
+async fn a_tool_that_hangs_keeps_no_other_from_its_turn() {
+    let world = world_with(|root, _| {
+        let file = root.join("tool-defs/long_running.tool.json");
+        fs::write(&file, fs::read_to_string(&file).unwrap().replace("200", "3000")).unwrap();
+    });
+    let began = Instant::now();
+    // More than may run, and more than may wait: 64 and 1024.
+    let ask = |n: usize| world.service.handle(envelope(&n.to_string(), "fake:long_running", json!({})));
+    let mut hanging: Vec<_> = (0..1100).map(ask).collect();
+    while world.runs() < 48 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    for n in 0..20 {
+        let report = world.call("fake:echo", json!({"message": n})).await;
+        assert!(report.success, "{report:?}");
+    }
+    assert_eq!(world.runs(), 48 + 20, "48 of one tool run at once, and those of another beside them");
+    assert!(began.elapsed() < Duration::from_secs(3), "control: none of those that hang has ended");
+    let reply = hanging.pop().unwrap().recv().await.unwrap();
+    assert_eq!(reply.error.unwrap().kind, "RateLimitError", "the last one found no room");
+}
+
+#[tokio::test]
 async fn dropping_the_receiver_cancels() {
     let world = world();
     let request = ToolServiceRequest {

@@ -6,6 +6,7 @@ use super::house::{House, Tool};
 use super::{Plan, bwrap, modules};
 use anyhow::ensure;
 use serde_json::{Value, json};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use toolhost::executor::wasm::rig::Rig;
@@ -149,10 +150,11 @@ pub fn bun(house: &House, plan: &Plan, board: &mut Board) -> anyhow::Result<()> 
 /// The three shapes, each beside a bare wasmtime loop of the same guest on the same engine settings.
 pub fn wasi(house: &House, plan: &Plan, board: &mut Board) -> anyhow::Result<()> {
     let component = modules::component()?;
+    let below_tmp = House::below(Path::new("/tmp"))?;
     let shapes = [
         ("typed", "typed component", modules::TYPED.as_bytes(), (Gate::AtMost(1.5), Gate::AtMost(8.0))),
-        ("preview1", "preview 1 module", modules::echo().as_bytes(), (Gate::None, Gate::None)),
-        ("component", "wasi:cli component", &component, (Gate::None, Gate::None)),
+        ("preview1", "preview 1 module", modules::echo().as_bytes(), (Gate::None, Gate::AtMost(4.0))),
+        ("component", "wasi:cli component", &component, (Gate::None, Gate::AtMost(4.0))),
     ]
     .map(|(tool, title, module, gates)| (tool, title, module.to_vec(), gates));
     for (tool, title, module, (inside, whole)) in shapes {
@@ -171,17 +173,25 @@ pub fn wasi(house: &House, plan: &Plan, board: &mut Board) -> anyhow::Result<()>
                 Ok(sum / IN_A_ROW)
             })
         };
-        let ways: Vec<(&str, Way)> = vec![
+        let (itself, nothing) = (format!("{tool}-self"), format!("{tool}-nothing"));
+        let mut ways: Vec<(&str, Way)> = vec![
             ("bare wasmtime loop", Box::new(|| in_a_row(|| rig.bare(&text)))),
             ("inside the worker", Box::new(|| in_a_row(|| rig.held(&text)))),
             ("toolhost, warm worker", Box::new(|| executor(&confined))),
             ("toolhost, the whole service", Box::new(|| house.through_service(tool, &input, IN_A_ROW))),
         ];
+        if tool != "typed" {
+            ways.push(("the service, reads `self`", Box::new(|| house.through_service(&itself, &input, IN_A_ROW))));
+            ways.push(("the service, reads nothing", Box::new(|| house.through_service(&nothing, &input, IN_A_ROW))));
+            ways.push(("the service, root below /tmp", Box::new(|| below_tmp.through_service(tool, &input, IN_A_ROW))));
+        }
         let series = in_turn(plan.rounds(150), Duration::from_micros(200), ways)?;
         board.base(&series[0]);
         board.beside(&series[1], &series[0], inside);
         board.beside(&series[2], &series[0], Gate::None);
-        board.beside(&series[3], &series[0], whole);
+        for service in &series[3..] {
+            board.beside(service, &series[0], whole);
+        }
     }
     compiled(house, plan, board)
 }

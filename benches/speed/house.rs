@@ -65,14 +65,28 @@ fn write_tools(base: &Path) -> anyhow::Result<()> {
     write_tool(base, "typed", "wasm", "main.wat", modules::TYPED.as_bytes())?;
     write_tool(base, "preview1", "wasm", "main.wat", modules::echo().as_bytes())?;
     write_tool(base, "component", "wasm", "main.wasm", &modules::component()?)?;
+    for (grants, reads) in [("self", json!(["self"])), ("nothing", json!([]))] {
+        write_tool(base, &format!("preview1-{grants}"), "wasm", "main.wat", modules::echo().as_bytes())?;
+        write_tool(base, &format!("component-{grants}"), "wasm", "main.wasm", &modules::component()?)?;
+        for shape in ["preview1", "component"] {
+            let file = base.join(format!("{shape}-{grants}/{shape}-{grants}.tool.json"));
+            let mut manifest: serde_json::Value = serde_json::from_slice(&fs::read(&file)?)?;
+            manifest["securityContext"] = json!({"fileAccess": {"allowRead": reads}});
+            fs::write(file, serde_json::to_vec_pretty(&manifest)?)?;
+        }
+    }
     write_tool(base, "wasm-spins", "wasm", "main.wat", modules::spins().as_bytes())?;
     write_tool(base, "wasm-sleeps", "wasm", "main.wat", modules::sleeps().as_bytes())
 }
 
 impl House {
+    /// Not below /tmp, where no tool of a real host lies.
     pub fn new() -> anyhow::Result<House> {
-        // Not below /tmp, where no tool of a real host lies: grants there are bound call by call.
-        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
+        House::below(Path::new(env!("CARGO_TARGET_TMPDIR")))
+    }
+
+    pub fn below(base: &Path) -> anyhow::Result<House> {
+        let folder = tempfile::tempdir_in(base)?;
         let root = folder.path().canonicalize()?;
         let scripts_base = root.join("user_scripts");
         write_tools(&scripts_base)?;

@@ -56,6 +56,12 @@ impl Places {
         }
     }
 
+    /// A place that is free now, for who does not wait.
+    pub fn try_enter(self: &Arc<Self>, key: &str) -> Option<Place> {
+        let mut state = self.lock();
+        state.has_room(key, self.each).then(|| self.take(&mut state, key))
+    }
+
     fn take(self: &Arc<Self>, state: &mut State, key: &str) -> Place {
         state.free -= 1;
         *state.held.entry(key.to_owned()).or_default() += 1;

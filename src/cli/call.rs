@@ -79,7 +79,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         timeout_ms: args.timeout_ms,
     };
     let ended = runtime.block_on(async {
-        let service = host::service(settings)?;
+        let service = host::service_of_one_call(settings)?;
         tokio::select! {
             report = service.call(request) => Ok(Ok(report)),
             signal = host::stopped() => anyhow::Ok(Err(signal)),

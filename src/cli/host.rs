@@ -295,23 +295,27 @@ fn never(settings: &Settings) -> Result<runtimes::Never, String> {
 }
 
 /// The ways this host runs tools.
-fn executors(launchers: &Arc<Launchers>) -> Executors {
+fn executors(launchers: &Arc<Launchers>, waits: Option<fn(&str)>) -> Executors {
     Executors {
         process: Some(Arc::new(Scripts::new(launchers.clone()))),
-        wasm: wasm_executor(launchers),
+        wasm: wasm_executor(launchers, waits),
         methods: Arc::new(Methods::new()),
         extensions: BTreeMap::new(),
     }
 }
 
 /// `None` where compiled code can be kept nowhere: wasm tools are then unavailable, and the log says why.
-fn wasm_executor(launchers: &Arc<Launchers>) -> Option<Arc<dyn executor::Executor>> {
+fn wasm_executor(launchers: &Arc<Launchers>, waits: Option<fn(&str)>) -> Option<Arc<dyn executor::Executor>> {
     match wasm::Cache::usual(|name| std::env::var_os(name)) {
         Ok((cache, note)) => {
             if let Some(note) = note {
                 tracing::info!(target: "toolhost::host", "{}", text::printable(&note));
             }
-            Some(Arc::new(wasm::Wasm::new(Arc::new(WasmWorkers::new(launchers.clone())), cache)))
+            let executor = wasm::Wasm::new(Arc::new(WasmWorkers::new(launchers.clone())), cache);
+            Some(Arc::new(match waits {
+                Some(tell) => executor.waiting(tell),
+                None => executor,
+            }))
         }
         Err(why) => {
             tracing::warn!(target: "toolhost::host", "wasm tools are unavailable: {}", text::printable(&why));
@@ -337,6 +341,15 @@ pub fn audit_log(settings: &Settings) -> anyhow::Result<audit::Log> {
 
 /// Everything, ready for calls.
 pub fn service(settings: &Settings) -> anyhow::Result<Arc<Service>> {
+    service_that(settings, None)
+}
+
+/// The same for a single call: whoever waits for it is told where it has to wait for a compiler.
+pub fn service_of_one_call(settings: &Settings) -> anyhow::Result<Arc<Service>> {
+    service_that(settings, Some(words::complain))
+}
+
+fn service_that(settings: &Settings, waits: Option<fn(&str)>) -> anyhow::Result<Arc<Service>> {
     let (least, now) = limits::open_files();
     if now < least {
         let words =
@@ -351,7 +364,7 @@ pub fn service(settings: &Settings) -> anyhow::Result<Arc<Service>> {
     Ok(Service::new(Parts {
         registry: registry(settings, &rules.policies, &rules.machine)?,
         rules,
-        executors: executors(&launchers),
+        executors: executors(&launchers, waits),
         audit,
         scripts: settings.bases(),
         settings: calls,

@@ -229,5 +229,9 @@ pub fn version_range(text: &str) -> Result<semver::VersionReq, semver::Error> {
 /// SHA-256, lower-case hex.
 pub fn sha256_hex(bytes: &[u8]) -> String {
     use sha2::Digest;
-    sha2::Sha256::digest(bytes).iter().map(|b| format!("{b:02x}")).collect()
+    hex(&sha2::Sha256::digest(bytes))
+}
+
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
 }

@@ -1,8 +1,10 @@
 //! The guard: how many calls run at once, and how many may wait for their turn (P28).
 //!
-//! For: the road. In: nothing. Out: a turn, or a retryable `RateLimitError`. Never: an unbounded queue.
+//! For: the road. In: the tool that is called. Out: a turn, or a retryable `RateLimitError`. Never: an unbounded queue;
+//! lets the calls of one tool, however long they last, keep those of another from their turn.
 
 use super::Arguments;
+use crate::base::places::{Place, Places};
 use crate::fault;
 use crate::manifest::json;
 use serde_json::Value;
@@ -20,16 +22,16 @@ const NODE: usize = 64;
 
 #[derive(Debug)]
 pub struct Guard {
-    running: Arc<Semaphore>,
-    admitted: Arc<Semaphore>,
+    running: Arc<Places>,
+    admitted: Arc<Places>,
     room: Arc<Semaphore>,
 }
 
 /// Held while a call runs, and until its answer is delivered where that may take long; dropping it lets the next one in.
 #[derive(Debug)]
 pub struct Turn {
-    _running: OwnedSemaphorePermit,
-    _admitted: OwnedSemaphorePermit,
+    _running: Place,
+    _admitted: Place,
     _room: OwnedSemaphorePermit,
 }
 
@@ -37,24 +39,25 @@ impl Guard {
     pub fn new(running: usize, waiting: usize) -> Guard {
         let running = running.clamp(1, Semaphore::MAX_PERMITS / 4);
         let waiting = waiting.min(Semaphore::MAX_PERMITS / 4);
+        // Of one tool at most three quarters.
+        let places = |all: usize| Places::new(all, all - all / 4);
         Guard {
-            running: Arc::new(Semaphore::new(running)),
-            admitted: Arc::new(Semaphore::new(running + waiting)),
+            running: places(running),
+            admitted: places(running + waiting),
             room: Arc::new(Semaphore::new(ROOM_KIB as usize)),
         }
     }
 
-    /// Waits for a turn, in order; refuses at once where too many wait already, or too much.
-    pub async fn enter(&self, arguments: &Arguments) -> Result<Turn, fault::Fault> {
+    /// Waits for a turn, in order among the calls of this tool and by turns with those of others; refuses at once where
+    /// too many wait already, or too much. `tool`: `id` or `id@range`.
+    pub async fn enter(&self, tool: &str, arguments: &Arguments) -> Result<Turn, fault::Fault> {
         let full =
             || fault::Fault::new(fault::Kind::RateLimitError, "Too many calls are waiting in this host.").retryable();
-        let admitted = self.admitted.clone().try_acquire_owned().map_err(|_| full())?;
+        let id = tool.split('@').next().unwrap_or(tool);
+        let admitted = self.admitted.try_enter(id).ok_or_else(full)?;
         let room = u32::try_from(weight(arguments) / 1024).unwrap_or(ROOM_KIB).min(ROOM_KIB);
         let room = self.room.clone().try_acquire_many_owned(room).map_err(|_| full())?;
-        let running =
-            self.running.clone().acquire_owned().await.map_err(|_| {
-                fault::Fault::new(fault::Kind::InternalError, "This host is shutting down.").retryable()
-            })?;
+        let running = self.running.enter(id).await;
         Ok(Turn { _running: running, _admitted: admitted, _room: room })
     }
 }
@@ -92,13 +95,13 @@ mod tests {
     async fn one_runs_one_waits_the_third_is_refused() {
         let guard = Arc::new(Guard::new(1, 1));
         let none = || Arguments::Text(String::new());
-        let first = guard.enter(&none()).await.unwrap();
+        let first = guard.enter("t:x", &none()).await.unwrap();
         let waiting = tokio::spawn({
             let guard = guard.clone();
-            async move { guard.enter(&none()).await }
+            async move { guard.enter("t:x", &none()).await }
         });
         tokio::time::sleep(Duration::from_millis(20)).await;
-        let third = guard.enter(&none()).await.expect_err("no room");
+        let third = guard.enter("t:x", &none()).await.expect_err("no room");
         assert!(third.kind == fault::Kind::RateLimitError && third.retryable);
         drop(first);
         assert!(waiting.await.unwrap().is_ok());
@@ -108,11 +111,11 @@ mod tests {
     async fn large_arguments_share_one_room() {
         let guard = Guard::new(64, 64);
         let large = Arguments::Value(Value::Array(vec![Value::from(0); 2_000_000]));
-        let first = guard.enter(&large).await.unwrap();
-        let _second = guard.enter(&large).await.unwrap();
-        assert_eq!(guard.enter(&large).await.expect_err("full").kind, fault::Kind::RateLimitError);
-        assert!(guard.enter(&Arguments::Text("{}".into())).await.is_ok(), "small ones go on");
+        let first = guard.enter("t:x", &large).await.unwrap();
+        let _second = guard.enter("t:x", &large).await.unwrap();
+        assert_eq!(guard.enter("t:x", &large).await.expect_err("full").kind, fault::Kind::RateLimitError);
+        assert!(guard.enter("t:x", &Arguments::Text("{}".into())).await.is_ok(), "small ones go on");
         drop(first);
-        assert!(guard.enter(&large).await.is_ok());
+        assert!(guard.enter("t:x", &large).await.is_ok());
     }
 }

@@ -201,7 +201,7 @@ impl Service {
     /// its record as surely as a run does.
     async fn road(&self, request: CallRequest, trace: &mut Trace) -> Result<Text, Fault> {
         trace.owes(self.parts.audit.open()?);
-        trace.begins(self.guard.enter(&request.arguments).await?);
+        trace.begins(self.guard.enter(&request.tool, &request.arguments).await?);
         let standing = self.standing()?;
         let tool = standing.snapshot.find(&request.tool)?;
         let method = self.parts.executors.methods.find(&tool.manifest.handler);
@@ -226,6 +226,9 @@ impl Service {
         let executor = self.executor(&tool.manifest.handler)?;
         let call = Call { manifest: tool.manifest.clone(), site: tool.site.clone(), input, confinement };
         let mut outcome = self.drive(&*executor, call, limit, trace).await?;
+        // Where a call waited for its compiler first, it may have used all of its time since.
+        let used_all = Instant::now().checked_sub(until.limit).unwrap_or(until.began);
+        let until = apart::Until { began: until.began.max(used_all), ..until };
         let printed = outcome.usage.output_bytes;
         let (logs, said) = trace.took(&mut outcome);
         let ending = outcome.ending;

@@ -84,6 +84,54 @@ async fn output_and_log_have_limits() {
     }
 }
 
+/// What is passed to the host in one go is no output, and is told as what it is.
+#[tokio::test]
+async fn a_call_to_the_host_passes_so_much_and_no_more() {
+    let tool = |pages: u32| {
+        Tool::new(format!(
+            r#"(component
+              (import "wasi:io/error@0.2.0" (instance $io (export "error" (type (sub resource)))))
+              (alias export $io "error" (type $error))
+              (import "wasi:io/streams@0.2.0" (instance $streams
+                (export "output-stream" (type $stream (sub resource)))
+                (alias outer 1 $error (type $e)) (export "error" (type $own (eq $e)))
+                (type $fails' (variant (case "last-operation-failed" (own $own)) (case "closed")))
+                (export "stream-error" (type $fails (eq $fails')))
+                (export "[method]output-stream.write" (func (param "self" (borrow $stream))
+                  (param "contents" (list u8)) (result (result (error $fails)))))))
+              (alias export $streams "output-stream" (type $stream))
+              (import "wasi:cli/stderr@0.2.0" (instance $stderr
+                (alias outer 1 $stream (type $s)) (export "output-stream" (type $own (eq $s)))
+                (export "get-stderr" (func (result (own $own))))))
+              (core module $memory (memory (export "memory") {pages})
+                (func (export "realloc") (param i32 i32 i32 i32) (result i32) (i32.const 4096)))
+              (core instance $memory (instantiate $memory))
+              (alias core export $memory "memory" (core memory $at))
+              (core func $get (canon lower (func $stderr "get-stderr")))
+              (core func $write (canon lower (func $streams "[method]output-stream.write") (memory $at)))
+              (core module $m
+                (import "h" "get" (func $get (result i32)))
+                (import "h" "write" (func $write (param i32 i32 i32 i32)))
+                (import "h" "memory" (memory 1))
+                (func (export "run") (param i32 i32) (result i32)
+                  (call $write (call $get) (i32.const 65536) (i32.sub (i32.mul (i32.const 65536) (memory.size))
+                    (i32.const 131072)) (i32.const 64))
+                  (i32.store8 (i32.const 100) (i32.const 49))
+                  (i32.store8 (i32.const 0) (i32.const 0))
+                  (i32.store (i32.const 4) (i32.const 100))
+                  (i32.store (i32.const 8) (i32.const 1))
+                  (i32.const 0)))
+              (core instance $h (export "get" (func $get)) (export "write" (func $write)) (export "memory" (memory $at)))
+              (core instance $i (instantiate $m (with "h" (instance $h))))
+              (func (export "run") (param "input" string) (result (result string (error string)))
+                (canon lift (core func $i "run") (memory $at) (realloc (core func $memory "realloc")))))"#
+        ))
+    };
+    assert_eq!(tool(3).ending(json!({})).await, Ending::answer(&json!(1)), "control");
+    let message = "the module trapped: one call to the host passes more than 1114112 bytes; pass them in several calls";
+    assert_eq!(tool(40).ending(json!({})).await, Ending::Raised { message: message.to_owned() });
+}
+
 #[tokio::test]
 async fn handles_are_capped() {
     let open = "(loop $l

@@ -1,21 +1,23 @@
 //! The cache of compiled code: private, owner-checked, keyed by content, opened once, handed over open.
 //!
-//! For: the library. In: a folder; keys and compiled code. Out: read-only descriptors of verified entries.
-//! Never: follows a link, trusts a file that others may write, or lets a half-written entry be seen.
+//! For: the library. In: a folder; keys and compiled code, in pieces. Out: read-only descriptors of verified entries, and
+//! why a module was refused. Never: follows a link, trusts a file that others may write, lets a half-written entry be
+//! seen, or holds an entry in memory.
 //!
-//! An entry is a magic word, the SHA-256 of the code, and the code; its name is the key.
+//! An entry is a magic word, the SHA-256 of what follows, and the code; its name is the key.
 
-use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, open, openat, renameat};
-use nix::sys::stat::{FchmodatFlags, FileStat, Mode, SFlag, fchmodat, fstat, fstatat, mkdirat};
-use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
+use crate::base::files::{Folder, Lock};
+use nix::fcntl::OFlag;
+use nix::sys::stat::{Mode, SFlag, fchmod, fstat};
+use nix::unistd::geteuid;
 use sha2::{Digest, Sha256};
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, Read, Write};
-use std::os::fd::OwnedFd;
+use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 /// Largest compiled module: the largest interpreter measured is 261 MB.
 pub const MAX_CODE_BYTES: u64 = 512 << 20;
@@ -26,6 +28,8 @@ const ABANDONED: i64 = 3600;
 const MAGIC: &[u8; 8] = b"thwasm1\n";
 /// Where the code starts in an entry.
 const CODE_AT: u64 = 8 + 32;
+/// Longest text of a refusal.
+const MAX_REFUSAL_BYTES: u64 = 64 << 10;
 
 /// One verified entry, open for reading.
 #[derive(Clone, Debug)]
@@ -38,22 +42,57 @@ pub struct Code {
 /// A private folder, held open.
 #[derive(Debug)]
 pub struct Cache {
-    folder: OwnedFd,
+    folder: Arc<Folder>,
     /// Bytes of all entries together.
     most: u64,
     /// Kept so that a temporary cache goes with its owner.
     _temporary: Option<tempfile::TempDir>,
 }
 
+/// An entry that is being written. One that is not finished leaves nothing.
+pub struct New {
+    folder: Arc<Folder>,
+    file: File,
+    name: String,
+    sum: Sha256,
+    at: u64,
+    kept: bool,
+}
+
+impl New {
+    pub fn write(&mut self, piece: &[u8]) -> io::Result<()> {
+        self.sum.update(piece);
+        self.file.write_all_at(piece, self.at)?;
+        self.at += piece.len() as u64;
+        Ok(())
+    }
+
+    /// Gives the entry its name, and gives it back, read-only.
+    pub fn finish(mut self, cache: &Cache, key: &str) -> io::Result<Code> {
+        self.file.write_all_at(MAGIC, 0)?;
+        self.file.write_all_at(&self.sum.finalize_reset(), MAGIC.len() as u64)?;
+        fchmod(&self.file, Mode::S_IRUSR)?;
+        self.folder.rename(&self.name, key)?;
+        self.kept = true;
+        let code = cache.get(key).ok_or_else(|| io::Error::other("the entry does not read back"))?;
+        cache.tidy(ABANDONED);
+        Ok(code)
+    }
+}
+
+impl Drop for New {
+    fn drop(&mut self) {
+        if !self.kept {
+            let _ = self.folder.remove(&self.name);
+        }
+    }
+}
+
 impl Cache {
     /// Opens (and makes) the cache folder. The error names what is wrong with it, for the person.
     pub fn open(path: &Path) -> Result<Cache, String> {
-        make(path).map_err(|e| format!("{} cannot be made: {e}", path.display()))?;
-        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        let folder =
-            open(path, flags, Mode::empty()).map_err(|e| format!("{} cannot be opened: {e}", path.display()))?;
-        let stat = fstat(&folder).map_err(|e| format!("{} cannot be read: {e}", path.display()))?;
-        if !is_private(&stat) {
+        let folder = Arc::new(Folder::make(path).map_err(|e| format!("{} cannot be used: {e}", path.display()))?);
+        if !folder.is_private() {
             return Err(format!(
                 "{} must belong to the user who runs toolhost and be closed to others: chmod 700 it, or remove it",
                 path.display()
@@ -98,16 +137,14 @@ impl Cache {
 
     /// The verified entry, or nothing: what is missing, foreign or damaged is built anew.
     pub fn get(&self, key: &str) -> Option<Code> {
-        let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC | OFlag::O_NOCTTY;
-        let descriptor = openat(&self.folder, key, flags, Mode::empty()).ok()?;
-        let stat = fstat(&descriptor).ok()?;
+        let mut file = self.folder.file(key, OFlag::O_RDONLY).ok()?;
+        let stat = fstat(&file).ok()?;
         let regular = SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT == SFlag::S_IFREG;
+        let private = stat.st_uid == geteuid().as_raw() && stat.st_mode & 0o077 == 0;
         let size = u64::try_from(stat.st_size).ok()?;
-        if !regular || !is_private(&stat) || stat.st_nlink != 1 || !(CODE_AT..=MAX_CODE_BYTES + CODE_AT).contains(&size)
-        {
+        if !regular || !private || stat.st_nlink != 1 || !(CODE_AT..=MAX_CODE_BYTES + CODE_AT).contains(&size) {
             return None;
         }
-        let mut file = File::from(descriptor);
         let mut head = [0; 40];
         file.read_exact(&mut head).ok()?;
         let (magic, expected) = head.split_at(MAGIC.len());
@@ -125,49 +162,48 @@ impl Cache {
         sound.then(|| Code { file: Arc::new(file), offset: CODE_AT, bytes: size - CODE_AT })
     }
 
-    /// Stores and gives back the entry, read-only.
-    pub fn put(&self, key: &str, code: &[u8]) -> io::Result<Code> {
+    /// Begins an entry.
+    pub fn begin(&self, key: &str) -> io::Result<New> {
         let name = format!(".{key}.{}", uuid::Uuid::now_v7());
-        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        let descriptor = openat(&self.folder, name.as_str(), flags, Mode::S_IRUSR | Mode::S_IWUSR)?;
-        let written = (|| {
-            let mut file = File::from(descriptor);
-            file.write_all(MAGIC)?;
-            file.write_all(&Sha256::digest(code))?;
-            file.write_all(code)?;
-            drop(file);
-            fchmodat(&self.folder, name.as_str(), Mode::S_IRUSR, FchmodatFlags::FollowSymlink)?;
-            renameat(&self.folder, name.as_str(), &self.folder, key)?;
-            io::Result::Ok(())
-        })();
-        if let Err(error) = written {
-            let _ = unlinkat(&self.folder, name.as_str(), UnlinkatFlags::NoRemoveDir);
-            return Err(error);
-        }
-        let code = self.get(key).ok_or_else(|| io::Error::other("the entry does not read back"))?;
-        self.tidy(ABANDONED);
-        Ok(code)
+        let file = self.folder.file(&name, OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL)?;
+        Ok(New { folder: Arc::clone(&self.folder), file, name, sum: Sha256::new(), at: CODE_AT, kept: false })
+    }
+
+    /// The lock of a key, between processes: `None` while another holds it.
+    pub fn lock(&self, key: &str) -> io::Result<Option<Lock<'_>>> {
+        self.folder.lock(&format!("{key}.lock"))
+    }
+
+    /// Keeps why there is no code for a key.
+    pub fn refuse(&self, key: &str, why: &str) -> io::Result<()> {
+        self.folder.put(&format!("{key}.refused"), why.as_bytes())
+    }
+
+    /// Why there is none, and for how long that is known.
+    pub fn refused(&self, key: &str) -> Option<(String, Duration)> {
+        let file = self.folder.trusted(&format!("{key}.refused"), OFlag::O_RDONLY).ok()?;
+        let since = SystemTime::now().duration_since(file.metadata().ok()?.modified().ok()?).unwrap_or_default();
+        let mut why = String::new();
+        file.take(MAX_REFUSAL_BYTES).read_to_string(&mut why).ok()?;
+        Some((why, since))
     }
 
     /// Removes what a host left that was killed while writing, and the oldest entries beyond the cache's size.
     /// One that is in use stays open for who uses it.
     fn tidy(&self, age: i64) {
-        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        let Ok(listing) = openat(&self.folder, ".", flags, Mode::empty()) else { return };
-        let Ok(mut listing) = nix::dir::Dir::from_fd(listing) else { return };
+        let Ok(names) = self.folder.names() else { return };
         let now = std::time::UNIX_EPOCH.elapsed().map_or(0, |since| i64::try_from(since.as_secs()).unwrap_or(0));
         let mut entries = Vec::new();
-        for entry in listing.iter().flatten() {
-            let Ok(name) = entry.file_name().to_str() else { continue };
-            let Ok(stat) = fstatat(&self.folder, name, AtFlags::AT_SYMLINK_NOFOLLOW) else { continue };
+        for name in names {
+            let Some(stat) = self.folder.stat(&name) else { continue };
             let regular = SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT == SFlag::S_IFREG;
             if !regular || stat.st_uid != geteuid().as_raw() {
                 continue;
             }
-            if is_key(name) {
-                entries.push((stat.st_mtime, u64::try_from(stat.st_size).unwrap_or(0), name.to_owned()));
-            } else if is_half_written(name) && now - stat.st_ctime >= age {
-                let _ = unlinkat(&self.folder, name, UnlinkatFlags::NoRemoveDir);
+            if is_key(name.strip_suffix(".refused").unwrap_or(&name)) {
+                entries.push((stat.st_mtime, u64::try_from(stat.st_size).unwrap_or(0).max(4096), name));
+            } else if is_half_written(&name) && now - stat.st_ctime >= age {
+                let _ = self.folder.remove(&name);
             }
         }
         entries.sort();
@@ -176,7 +212,7 @@ impl Cache {
             if bytes <= self.most {
                 break;
             }
-            let _ = unlinkat(&self.folder, name.as_str(), UnlinkatFlags::NoRemoveDir);
+            let _ = self.folder.remove(&name);
             bytes -= size;
         }
     }
@@ -187,33 +223,27 @@ fn is_key(name: &str) -> bool {
     name.len() == 64 && name.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
 }
 
-/// The name of an entry that `put` has not renamed yet.
+/// The name of an entry that has not got its own yet, or of a lock: those of a host that was killed stay behind.
 fn is_half_written(name: &str) -> bool {
+    if name.strip_suffix(".lock").is_some_and(is_key) {
+        return true;
+    }
     let Some((key, id)) = name.strip_prefix('.').and_then(|rest| rest.split_once('.')) else { return false };
     is_key(key) && uuid::Uuid::try_parse(id).is_ok_and(|uuid| uuid.to_string() == id)
-}
-
-/// Ours, and nobody else may look or write.
-fn is_private(stat: &FileStat) -> bool {
-    stat.st_uid == geteuid().as_raw() && stat.st_mode & 0o077 == 0
-}
-
-/// Makes missing folders, closed to others from the first moment.
-fn make(path: &Path) -> Result<(), Errno> {
-    let mut missing: Vec<&Path> = path.ancestors().take_while(|p| !p.exists()).collect();
-    while let Some(folder) = missing.pop() {
-        match mkdirat(nix::fcntl::AT_FDCWD, folder, Mode::S_IRWXU) {
-            Ok(()) | Err(Errno::EEXIST) => {}
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
+
+    impl Cache {
+        fn put(&self, key: &str, code: &[u8]) -> io::Result<Code> {
+            let mut new = self.begin(key)?;
+            code.chunks(3).try_for_each(|piece| new.write(piece))?;
+            new.finish(self, key)
+        }
+    }
 
     fn text(code: &Code) -> Vec<u8> {
         let mut bytes = vec![0; usize::try_from(code.bytes).expect("small")];
@@ -261,16 +291,19 @@ mod tests {
         let base = tempfile::tempdir().expect("tempdir");
         let folder = base.path().join("c");
         let mut cache = Cache::open(&folder).expect("made");
-        cache.most = 2500;
+        cache.most = 12_500;
         let key = |digit: &str| digit.repeat(64);
         for (at, digit) in ["a", "b", "c"].into_iter().enumerate() {
-            cache.put(&key(digit), &[0; 1000]).expect("written");
+            cache.put(&key(digit), &[0; 5000]).expect("written");
             let made = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1000 + at as u64);
             let file = File::open(folder.join(key(digit))).expect("there");
             file.set_modified(made).expect("older");
         }
         assert!(cache.get(&key("a")).is_none(), "the oldest made room");
         assert!(cache.get(&key("b")).is_some() && cache.get(&key("c")).is_some());
+        cache.refuse(&key("e"), "a bomb").expect("written");
+        assert!(cache.refused(&key("e")).is_some_and(|(why, since)| why == "a bomb" && since.as_secs() < 60));
+        assert!(cache.refused(&key("f")).is_none());
         let half = format!(".{}.{}", key("d"), uuid::Uuid::now_v7());
         let others = ["notes".to_owned(), ".hidden".to_owned(), format!(".{}.x", key("d")), format!("x{half}")];
         for name in others.iter().chain([&half]) {
@@ -306,6 +339,6 @@ mod tests {
         chmod(&folder, 0o700);
         Cache::open(&folder).expect("private");
         symlink(&folder, base.path().join("link")).expect("linked");
-        Cache::open(&base.path().join("link")).expect_err("a link");
+        Cache::open(&base.path().join("link")).expect("our own link");
     }
 }

@@ -4,30 +4,96 @@
 //! that names what is accepted. Never: compiles in the host, gives a compiler any file, or waits without limit.
 
 use super::frame::{self, CompileOrder, CompileReport, Most};
-use super::{Role, Start, Workers, adapt, cache, engine};
+use super::{Pipes, Role, Start, Workers, adapt, cache, engine};
 use crate::executor::Ending;
-use crate::quantity::{GIB, Limit};
+use crate::quantity::{GIB, Limit, MIB};
 use crate::sandbox::grants::Resolved;
-use crate::{fault, policy};
+use crate::{fault, manifest, policy};
+use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use wasmtime::component::Component;
 
-/// Largest module that is read.
+/// Largest module that is read: the largest interpreter measured has 105 MB.
 pub const MAX_MODULE_BYTES: u64 = 256 << 20;
-/// Longest compilation.
-const COMPILE_TIME: Duration = Duration::from_secs(120);
-/// The largest interpreter measured needed 1.8 GB.
-const COMPILE_MEMORY: u64 = 2 * GIB;
+/// Largest module in text form.
+pub const MAX_TEXT_BYTES: u64 = 16 << 20;
+/// Piece in which modules and compiled code are passed on.
+const PIECE: usize = 256 << 10;
 
-/// Compiled code is about three times its module; what is far beyond that is not taken into our memory.
+/// Compiled code is about three times its module; what is far beyond that is not taken.
 const GROWTH: u64 = 32;
 /// And it may hold memory images of a few MiB that a module describes in a few bytes.
 const IMAGE_BYTES: u64 = 64 << 20;
+
+/// What compiling one module may take. A megabyte takes about a second and 30 MB (measured: 1 to 25 MB); a small module
+/// that takes far more is made to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allowed {
+    pub time: Duration,
+    pub memory: u64,
+    /// It is the tool's own memory that keeps it from more.
+    pub capped: bool,
+}
+
+impl Allowed {
+    /// For a module of so many bytes, of a tool that may use so much memory when it runs.
+    pub fn of(bytes: u64, memory_bytes: u64) -> Allowed {
+        let mib = bytes.div_ceil(MIB);
+        let time = Duration::from_secs(20 + mib.saturating_mul(5)).min(Duration::from_secs(300));
+        let (wanted, most) = ((256 * MIB).saturating_add(bytes.saturating_mul(24)), memory_bytes.max(GIB));
+        Allowed { time, memory: wanted.min(most), capped: wanted > most }
+    }
+}
+
+/// A module on its way to a compiler.
+pub enum Module {
+    /// It came with the call.
+    Text(Vec<u8>),
+    /// Read once more, and compiled only if it still is what it was when it was looked at.
+    File { file: File, bytes: u64, digest: String },
+}
+
+impl Module {
+    pub fn len(&self) -> u64 {
+        match self {
+            Module::Text(text) => text.len() as u64,
+            Module::File { bytes, .. } => *bytes,
+        }
+    }
+
+    /// Sends it, a piece at a time.
+    async fn send(self, to: &mut (dyn AsyncWrite + Send + Unpin)) -> Result<(), Broke> {
+        let (mut file, bytes, expected) = match self {
+            Module::Text(text) => return Ok(to.write_all(&text).await?),
+            Module::File { file, bytes, digest } => (file, bytes, digest),
+        };
+        let (mut sum, mut left) = (Sha256::new(), bytes);
+        while left > 0 {
+            let length = PIECE.min(usize::try_from(left).unwrap_or(PIECE));
+            let read = move || {
+                let mut piece = vec![0; length];
+                file.read_exact(&mut piece).map(|()| (file, piece))
+            };
+            let read = tokio::task::spawn_blocking(read).await.map_err(io::Error::other)?;
+            let (back, piece) = read.map_err(Broke::Module)?;
+            file = back;
+            sum.update(&piece);
+            left -= length as u64;
+            // Before the last piece, so that what is not what it was is never compiled.
+            if left == 0 && manifest::hex(&sum.clone().finalize()) != expected {
+                return Err(Broke::Module(io::Error::other("it changed while it was read")));
+            }
+            to.write_all(&piece).await?;
+        }
+        Ok(())
+    }
+}
 
 /// The whole life of a compiler child.
 pub fn run() -> ExitCode {
@@ -65,70 +131,124 @@ fn compile(module: &[u8], entry_point: Option<&str>) -> Result<Vec<u8>, String> 
 }
 
 /// How a compilation ended without code.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub enum Failure {
     /// The module is at fault, and always will be.
     Refused(String),
+    /// It takes more than one of its size may.
+    TooMuch(String),
+    /// It cannot be read, or is not what it was when it was looked at.
+    Unreadable(io::Error),
     /// This attempt failed.
     Failed(fault::Fault),
 }
 
-/// Has a child compile `module`. `tool` names the runtime the child is started from.
+/// Has a child compile `module` and write its code to `into`. `tool` names the runtime the child is started from.
 pub async fn ask(
     workers: &dyn Workers,
     tool: &policy::Shape,
-    module: &[u8],
-    entry_point: Option<&str>,
-) -> Result<Vec<u8>, Failure> {
-    let shape = confinement(tool);
+    module: Module,
+    into: cache::New,
+) -> Result<cache::New, Failure> {
+    let allowed = Allowed::of(module.len(), tool.limits.get(Limit::MemoryBytes));
+    let shape = confinement(tool, allowed);
     let grants = Resolved::default();
     let start = Start { shape: &shape, grants, role: Role::Compile, code: None, own_memory: 0, own_threads: 0 };
     let mut child = workers.start(start).await.map_err(Failure::Failed)?;
-    let order = CompileOrder { entry_point: entry_point.map(str::to_owned) };
-    let order = frame::encode(&order, &[module]).map_err(|e| Failure::Failed(broken(&e)))?;
-    let talk = async {
-        let Some(mut pipes) = child.pipes() else { return Err(io::Error::other("no pipes")) };
-        pipes.to.write_all(&order).await?;
-        pipes.to.flush().await?;
-        let payload =
-            (module.len() as u64).saturating_mul(GROWTH).saturating_add(IMAGE_BYTES).min(cache::MAX_CODE_BYTES);
-        let most = Most { header: frame::MAX_REPLY_HEADER_BYTES, payload };
-        frame::read_async::<CompileReport>(&mut *pipes.from, most).await
+    let talked = match child.pipes() {
+        None => Ok(Err(Broke::Pipes(io::Error::other("no pipes")))),
+        Some(pipes) => {
+            let order = CompileOrder { entry_point: tool.entry_point.clone() };
+            tokio::time::timeout(allowed.time, talk(pipes, &order, module, into)).await
+        }
     };
-    let answer = tokio::time::timeout(COMPILE_TIME, talk).await;
-    let ended = match answer {
-        Ok(Ok(None)) => super::how_it_ended(&mut *child).await,
-        _ => None,
+    let more = if allowed.capped { " (a higher memory_bytes in the tool's policy raises it)" } else { "" };
+    let over = |most: u64, unit: &str, more: &str| {
+        Failure::TooMuch(format!(
+            "compiling the module takes more than {most} {unit}, the most for one of its size{more}"
+        ))
+    };
+    let ended = match &talked {
+        Ok(Ok(Some(_)) | Err(Broke::Module(_))) | Err(_) => None,
+        // Its pipes closed, on our side or on its own, because it ended: the walls know why.
+        Ok(_) => super::how_it_ended(&mut *child).await,
     };
     child.kill();
-    match answer {
-        Ok(Ok(Some((CompileReport::Compiled, code)))) => Ok(code),
-        Ok(Ok(Some((CompileReport::Refused { message }, _)))) => Err(Failure::Refused(message)),
-        Ok(Ok(None)) => {
-            let person = format!("the wasm compiler ended without an answer: {ended:?}");
-            let fault = match ended {
-                Some(Ending::OverLimit { limit, allowed }) => {
-                    limit_fault(&format!("compiling the module needs more than {} {allowed}", limit.name()))
-                }
-                _ => fault::Fault::new(fault::Kind::InternalError, "the wasm compiler stopped without an answer"),
-            };
-            Err(Failure::Failed(fault.person(person)))
+    match (talked, ended) {
+        (Ok(Ok(Some(Said::Compiled(code)))), _) => Ok(code),
+        (Ok(Ok(Some(Said::Refused(message)))), _) => Err(Failure::Refused(message)),
+        (Err(_), _) => Err(over(allowed.time.as_secs(), "s", "")),
+        (_, Some(Ending::OverLimit { limit: Limit::MemoryBytes, .. })) => Err(over(allowed.memory / MIB, "MiB", more)),
+        (_, Some(Ending::OverLimit { limit: Limit::CpuMs, .. })) => {
+            Err(over(allowed.time.as_secs().saturating_mul(cpus()), "s of CPU time", ""))
         }
-        Ok(Err(e)) => Err(Failure::Failed(broken(&e))),
-        Err(_) => {
-            let why = format!("compiling the module took longer than {} s", COMPILE_TIME.as_secs());
-            Err(Failure::Failed(limit_fault(&why)))
+        (Ok(Ok(None)), ended) => {
+            let fault = fault::Fault::new(fault::Kind::InternalError, "the wasm compiler stopped without an answer");
+            Err(Failure::Failed(fault.person(format!("the wasm compiler ended without an answer: {ended:?}"))))
         }
+        (Ok(Err(Broke::Module(e))), _) => Err(Failure::Unreadable(e)),
+        (Ok(Err(Broke::Pipes(e))), _) => Err(Failure::Failed(broken(&e))),
     }
 }
 
+/// Why there is no answer.
+enum Broke {
+    Module(io::Error),
+    Pipes(io::Error),
+}
+
+impl From<io::Error> for Broke {
+    fn from(error: io::Error) -> Broke {
+        Broke::Pipes(error)
+    }
+}
+
+enum Said {
+    Compiled(cache::New),
+    Refused(String),
+}
+
+async fn talk(
+    mut pipes: Pipes,
+    order: &CompileOrder,
+    module: Module,
+    mut into: cache::New,
+) -> Result<Option<Said>, Broke> {
+    let payload = module.len().saturating_mul(GROWTH).saturating_add(IMAGE_BYTES).min(cache::MAX_CODE_BYTES);
+    pipes.to.write_all(&frame::encode_head(order, module.len())?).await?;
+    module.send(&mut *pipes.to).await?;
+    pipes.to.flush().await?;
+    let most = Most { header: frame::MAX_REPLY_HEADER_BYTES, payload };
+    let Some((report, length)) = frame::read_head_async::<CompileReport>(&mut *pipes.from, most).await? else {
+        return Ok(None);
+    };
+    match report {
+        CompileReport::Refused { message } => return Ok(Some(Said::Refused(message))),
+        CompileReport::Compiled => {}
+    }
+    // Never whole in our memory: a few bytes of module may make much code.
+    let mut left = length;
+    while left > 0 {
+        let mut piece = vec![0; PIECE.min(usize::try_from(left).unwrap_or(PIECE))];
+        pipes.from.read_exact(&mut piece).await?;
+        left -= piece.len() as u64;
+        let write = move || into.write(&piece).map(|()| into);
+        into = tokio::task::spawn_blocking(write).await.map_err(io::Error::other)??;
+    }
+    Ok(Some(Said::Compiled(into)))
+}
+
+fn cpus() -> u64 {
+    std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u64)
+}
+
 /// What a compiler may touch: two pipes, time and memory.
-fn confinement(tool: &policy::Shape) -> policy::Shape {
+fn confinement(tool: &policy::Shape, allowed: Allowed) -> policy::Shape {
     let mut limits = policy::Limits::house();
-    let time = u64::try_from(COMPILE_TIME.as_millis()).unwrap_or(u64::MAX);
+    let time = u64::try_from(allowed.time.as_millis()).unwrap_or(u64::MAX);
     limits.set(Limit::TimeoutMs, time);
-    limits.set(Limit::CpuMs, time.saturating_mul(8));
-    limits.set(Limit::MemoryBytes, COMPILE_MEMORY);
+    limits.set(Limit::CpuMs, time.saturating_mul(cpus()));
+    limits.set(Limit::MemoryBytes, allowed.memory);
     limits.set(Limit::Processes, 1024);
     limits.set(Limit::InputBytes, MAX_MODULE_BYTES);
     limits.set(Limit::OutputBytes, cache::MAX_CODE_BYTES);
@@ -153,8 +273,4 @@ fn confinement(tool: &policy::Shape) -> policy::Shape {
 fn broken(error: &io::Error) -> fault::Fault {
     fault::Fault::new(fault::Kind::InternalError, "the wasm compiler sent what is not an answer")
         .person(format!("wasm compiler: {error}"))
-}
-
-fn limit_fault(why: &str) -> fault::Fault {
-    fault::Fault::new(fault::Kind::ResourceLimitError, why)
 }

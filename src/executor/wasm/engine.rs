@@ -10,8 +10,9 @@ use std::num::NonZeroUsize;
 use wasmtime::component::Linker;
 use wasmtime::{Config, Enabled, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
 
-/// Raise it when adapting or compiling changes in a way that wasmtime cannot know of.
-const OUR_VERSION: u32 = 1;
+/// Raise it when adapting or compiling changes in a way that wasmtime cannot know of, or the linker offers more: refusals are
+/// kept as well.
+const OUR_VERSION: u32 = 2;
 /// Stack of guest code: interpreters compiled to wasm recurse deeply.
 const GUEST_STACK_BYTES: usize = 8 << 20;
 /// Stack that guest and host calls share.
@@ -70,11 +71,12 @@ pub fn running() -> wasmtime::Result<Engine> {
     Engine::new(&config)
 }
 
-/// What a guest may import: WASI 0.2, and the exit code of adapted modules (see `adapt`).
+/// What a guest may import: WASI 0.2 with `wasi:http`, and the exit code of adapted modules (see `adapt`).
 pub fn linker(engine: &Engine) -> wasmtime::Result<Linker<Guest>> {
     let mut linker = Linker::new(engine);
     wasmtime_wasi::p2::add_to_linker_async(&mut linker)?;
     super::folders::add_to_linker(&mut linker)?;
+    super::http::add_to_linker(&mut linker)?;
     linker.root().func_wrap(super::adapt::EXIT_CODE, |_, (code,): (u32,)| -> wasmtime::Result<()> {
         Err(wasmtime::Error::new(wasmtime_wasi::I32Exit(code.cast_signed())))
     })?;

@@ -79,6 +79,10 @@ pub enum Report {
     Refused {
         message: String,
     },
+    /// No module runs here; for people.
+    Unable {
+        message: String,
+    },
     /// Payload: `output` bytes of output, the rest is log.
     Answer {
         id: u64,
@@ -126,6 +130,14 @@ pub enum CompileReport {
     Refused { message: String },
 }
 
+/// The beginning of a frame whose payload of so many bytes is sent after it.
+pub fn encode_head(header: &impl Serialize, payload: u64) -> io::Result<Vec<u8>> {
+    let mut frame = encode(header, &[])?;
+    let length = u32::try_from(payload).map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "frame too long"))?;
+    frame.get_mut(4..8).unwrap_or_default().copy_from_slice(&length.to_le_bytes());
+    Ok(frame)
+}
+
 /// One frame as bytes. Lengths beyond u32 are the caller's fault and refused.
 pub fn encode(header: &impl Serialize, payload: &[&[u8]]) -> io::Result<Vec<u8>> {
     let too_long = |_| io::Error::new(io::ErrorKind::InvalidInput, "frame too long");
@@ -166,6 +178,24 @@ pub async fn read_async<H: DeserializeOwned>(
     from: &mut (dyn AsyncRead + Send + Unpin),
     most: Most,
 ) -> io::Result<Option<(H, Vec<u8>)>> {
+    let Some((header, payload)) = lengths(from, most).await? else { return Ok(None) };
+    let mut body = Vec::with_capacity(at_once(header + payload));
+    from.take(header + payload).read_to_end(&mut body).await?;
+    split(body, header, payload).map(Some)
+}
+
+/// The header alone, and how long the payload is that comes after it.
+pub async fn read_head_async<H: DeserializeOwned>(
+    from: &mut (dyn AsyncRead + Send + Unpin),
+    most: Most,
+) -> io::Result<Option<(H, u64)>> {
+    let Some((header, payload)) = lengths(from, most).await? else { return Ok(None) };
+    let mut body = Vec::with_capacity(at_once(header));
+    from.take(header).read_to_end(&mut body).await?;
+    split(body, header, 0).map(|(header, _)| Some((header, payload)))
+}
+
+async fn lengths(from: &mut (dyn AsyncRead + Send + Unpin), most: Most) -> io::Result<Option<(u64, u64)>> {
     let mut lengths = [0; 8];
     let mut have = 0;
     while have < lengths.len() {
@@ -175,10 +205,7 @@ pub async fn read_async<H: DeserializeOwned>(
             n => have += n,
         }
     }
-    let (header, payload) = most.check(lengths)?;
-    let mut body = Vec::with_capacity(at_once(header + payload));
-    from.take(header + payload).read_to_end(&mut body).await?;
-    split(body, header, payload).map(Some)
+    most.check(lengths).map(Some)
 }
 
 /// The longest parts that are accepted from a peer.

@@ -6,6 +6,7 @@
 use super::adapt::{self, Contract};
 use super::folders::Folders;
 use super::frame::{self, End, Init};
+use super::http::Http;
 use super::sinks::{Ends, Shared, Whole};
 use super::{engine, ticker::Ticker};
 use crate::quantity::{KIB, Limit, MIB};
@@ -15,7 +16,7 @@ use std::hash::RandomState;
 use std::time::{Duration, Instant};
 use wasmtime::component::{Component, ComponentExportIndex, InstancePre};
 use wasmtime::component::{ResourceTable, ResourceTableError};
-use wasmtime::{ResourceLimiter, Store, UpdateDeadline};
+use wasmtime::{ResourceLimiter, Store, UpdateDeadline, WasmBacktrace};
 use wasmtime_wasi::p2::bindings::CommandPre;
 use wasmtime_wasi::p2::pipe::MemoryInputPipe;
 use wasmtime_wasi::{I32Exit, WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
@@ -31,6 +32,7 @@ const MAX_TABLE_ELEMENTS: usize = 1_000_000;
 pub struct Guest {
     pub(super) table: ResourceTable,
     wasi: WasiCtx,
+    pub(super) http: Http,
     pub(super) folders: Option<Folders>,
     pub(super) salt: RandomState,
     meter: Meter,
@@ -38,7 +40,7 @@ pub struct Guest {
 
 impl Guest {
     fn new(wasi: WasiCtx, folders: Option<Folders>, meter: Meter) -> Guest {
-        Guest { table: ResourceTable::new(), wasi, folders, salt: RandomState::new(), meter }
+        Guest { table: ResourceTable::new(), wasi, http: Http::default(), folders, salt: RandomState::new(), meter }
     }
 }
 
@@ -176,7 +178,7 @@ impl Loaded {
         let end = match ended {
             Err(_) => End::TimedOut,
             Ok(Ok(end)) => end,
-            Ok(Err(error)) => failed(&error, &log),
+            Ok(Err(error)) => failed(&error, copy, &log),
         };
         let over = out.lock().over;
         let end = settle(end, over, guest.meter.refused, || self.folders.were_asked_for() && is_full(&init.scratch));
@@ -269,7 +271,7 @@ fn is_full(scratch: &std::path::Path) -> bool {
 }
 
 /// How a guest ended that did not come back.
-fn failed(error: &wasmtime::Error, log: &Shared<Ends>) -> End {
+fn failed(error: &wasmtime::Error, copy: u64, log: &Shared<Ends>) -> End {
     if let Some(I32Exit(code)) = error.downcast_ref() {
         return End::Exit { code: *code };
     }
@@ -284,7 +286,12 @@ fn failed(error: &wasmtime::Error, log: &Shared<Ends>) -> End {
     let reason = error.root_cause().to_string();
     // wasmtime does not export this error's type; its text is pinned by a test.
     if reason.contains("fuel allocated for hostcalls has been exhausted") {
-        return End::OverLimit { limit: Limit::OutputBytes };
+        // With frames of the guest below it, it is a call of the guest's; else what the guest returned.
+        if error.downcast_ref::<WasmBacktrace>().is_none() {
+            return End::OverLimit { limit: Limit::OutputBytes };
+        }
+        let message = format!("one call to the host passes more than {copy} bytes; pass them in several calls");
+        return End::Trapped { message };
     }
     // Where it happened helps the author; it belongs in the log.
     super::sinks::Sink::take(&mut *log.lock(), format!("{error:?}\n").as_bytes());

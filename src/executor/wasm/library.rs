@@ -1,28 +1,44 @@
 //! The library: from a script file to compiled code, once per content.
 //!
 //! For: the executor. In: a confinement's script, or source that came with the call. Out: verified compiled code.
-//! Never: compiles what is cached, compiles twice at once, or reads a file through a link.
+//! Never: holds a module in memory, compiles what is cached, compiles twice at once (also of several processes), tries
+//! again soon what took too much, lets one tool keep a compiler from all others, or reads a file through a link.
 
 use super::cache::{Cache, Code};
-use super::compile::{self, Failure, MAX_MODULE_BYTES};
+use super::compile::{self, Failure, MAX_MODULE_BYTES, MAX_TEXT_BYTES, Module};
+use super::session::unable;
 use super::{Workers, engine};
-use crate::{fault, policy};
+use crate::base::places::Places;
+use crate::base::shared::{Missed, Shared};
+use crate::{fault, manifest, policy};
 use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
-
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::fs::{File, Metadata};
 use std::hash::Hash;
-use std::io::{self, Read};
+use std::io::{self, Read, Seek};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Most things remembered per map; then it starts anew, since all can be found again. Keeps the
 /// number of open cache entries below the usual limit of descriptors.
 const MAX_REMEMBERED: usize = 256;
-/// Compilers at once; each may use several threads.
+/// Compilers at once, each of another tool; each may use several threads.
 const COMPILERS: usize = 2;
+/// Modules that are read at once to tell what they are, each of another tool.
+const READERS: usize = 4;
+/// Modules that are being compiled or wait for a compiler.
+const UNDER_WAY: usize = 64;
+/// How long a module that took too much is not tried again: a busy machine may have been the reason.
+const TOO_MUCH_KEPT: Duration = Duration::from_secs(3600);
+/// How often it is looked whether another process is done with a module.
+const LOOK: Duration = Duration::from_millis(50);
+/// Longest wait for that: no compilation is longer.
+const LONGEST_WAIT: Duration = Duration::from_secs(330);
 
 /// Compiled code, and the key it is known by.
 #[derive(Clone, Debug)]
@@ -35,12 +51,14 @@ pub struct Library {
     cache: Cache,
     fingerprint: OnceLock<Result<[u8; 32], String>>,
     /// File as it was seen → SHA-256 of its content.
-    files: Remembered<PathBuf, (Stamp, String, String)>,
+    files: Remembered<PathBuf, (Stamp, String)>,
     opened: Remembered<String, Code>,
-    /// Modules that will never run, and why.
-    refused: Remembered<(String, Option<String>), String>,
-    under_way: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
-    compilers: Arc<tokio::sync::Semaphore>,
+    /// Modules that will not run, and why; by key and entry point.
+    refused: Remembered<String, (Refusal, Instant)>,
+    compiling: Arc<Shared<Result<Prepared, fault::Fault>>>,
+    reading: Arc<Shared<Result<String, fault::Fault>>>,
+    compilers: Arc<Places>,
+    readers: Arc<Places>,
 }
 
 /// Tells whether a file is the one that was read before.
@@ -53,13 +71,39 @@ struct Stamp {
     modified: (i64, i64),
 }
 
-/// A module on its way: what it is, and its bytes if they were read already.
+/// A module on its way: what it is, and its text if that came with the call.
+#[derive(Clone)]
 pub struct Found {
     /// SHA-256 in hex.
     pub digest: String,
     /// The name of its compiled code.
     key: String,
-    bytes: Option<Vec<u8>>,
+    text: Option<Vec<u8>>,
+}
+
+/// Why there is no code for a module.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Refusal {
+    why: String,
+    /// It took more time or memory than it may; else it is no module of ours.
+    too_much: bool,
+}
+
+impl Refusal {
+    fn fault(&self) -> fault::Fault {
+        match self.too_much {
+            true => fault::Fault::new(fault::Kind::ResourceLimitError, self.why.clone())
+                .person("it is not tried again for an hour; that is kept beside the compiled code of other modules"),
+            false => {
+                let message = format!("not a module this host can run: {}", self.why);
+                fault::Fault::new(fault::Kind::ScriptError, message)
+            }
+        }
+    }
+
+    fn holds(&self, since: Duration) -> bool {
+        !self.too_much || since < TOO_MUCH_KEPT
+    }
 }
 
 impl Library {
@@ -70,80 +114,100 @@ impl Library {
             files: Remembered::default(),
             opened: Remembered::default(),
             refused: Remembered::default(),
-            under_way: Mutex::default(),
-            compilers: Arc::new(tokio::sync::Semaphore::new(COMPILERS)),
+            compiling: Shared::new(UNDER_WAY),
+            reading: Shared::new(UNDER_WAY),
+            compilers: Places::new(COMPILERS, 1),
+            readers: Places::new(READERS, 1),
         }
     }
 
-    /// Compiled code of a module; compiles only what no cache entry holds. A compiler that runs already
-    /// goes on when its caller does not wait for it, so that the next one finds what it made.
+    /// Compiled code of a module; compiles only what no cache entry holds. What was begun goes on when its callers leave,
+    /// so that the next one finds what it made.
     pub async fn prepare(
         self: &Arc<Self>,
         workers: &Arc<dyn Workers>,
         shape: &policy::Shape,
         found: Found,
     ) -> Result<Prepared, fault::Fault> {
-        if let Some(known) = self.known(&found.key, shape) {
+        // Where a module refuses, the entry point may be the reason.
+        let name = refusal_key(&found.key, shape);
+        if let Some(known) = self.known(&found.key, &name) {
             return known;
         }
-        let turn = Arc::clone(lock(&self.under_way).entry(found.key.clone()).or_default());
-        let turn = turn.lock_owned().await;
-        let prepared = match self.known(&found.key, shape) {
-            Some(known) => known,
-            None => self.obtain(workers, shape, found, turn).await,
+        let (this, workers, shape) = (Arc::clone(self), Arc::clone(workers), shape.clone());
+        let work = || {
+            let name = name.clone();
+            async move { this.obtain(&*workers, &shape, found, &name).await }
         };
-        lock(&self.under_way).retain(|_, turn| Arc::strong_count(turn) > 1);
-        prepared
+        self.compiling.join(&name, work).await.unwrap_or_else(|missed| Err(missing(missed, "compiled")))
     }
 
     /// What this process found out before.
-    fn known(&self, key: &str, shape: &policy::Shape) -> Option<Result<Prepared, fault::Fault>> {
+    fn known(&self, key: &str, refusal: &str) -> Option<Result<Prepared, fault::Fault>> {
         if let Some(code) = self.opened.get(key) {
             return Some(Ok(Prepared { key: key.to_owned(), code }));
         }
-        self.refused.get(&(key.to_owned(), shape.entry_point.clone())).map(|why| Err(refusal(&why)))
+        let (refusal, since) = self.refused.get(refusal)?;
+        refusal.holds(since.elapsed()).then(|| Err(refusal.fault()))
     }
 
-    /// `turn`: nobody else is at this module.
     async fn obtain(
         self: &Arc<Self>,
-        workers: &Arc<dyn Workers>,
+        workers: &dyn Workers,
         shape: &policy::Shape,
         found: Found,
-        turn: tokio::sync::OwnedMutexGuard<()>,
+        name: &str,
     ) -> Result<Prepared, fault::Fault> {
-        let Found { digest, key, bytes } = found;
-        let (this, name) = (Arc::clone(self), key.clone());
-        // An entry may be large, and is read whole to be verified.
-        if let Ok(Some(code)) = tokio::task::spawn_blocking(move || this.cache.get(&name)).await {
-            self.opened.put(key.clone(), code.clone());
-            return Ok(Prepared { key, code });
+        if let Some(kept) = self.kept(&found.key, name).await {
+            return kept;
         }
-        let module = match (bytes, &shape.script) {
-            (Some(bytes), _) => bytes,
-            (None, Some(script)) => match read(script).await {
-                Ok((_, now, bytes)) if now == digest => bytes,
-                Ok(_) => return Err(unreadable(script, &changed())),
-                Err(e) => return Err(unreadable(script, &e)),
-            },
-            (None, None) => Vec::new(),
-        };
-        // Before the task, so that no more of them go on by themselves than there may be compilers.
-        let place = Arc::clone(&self.compilers).acquire_owned().await;
-        let (this, workers, shape) = (Arc::clone(self), Arc::clone(workers), shape.clone());
-        let compiling = tokio::spawn(async move {
-            let compiled = this.compile(&*workers, &shape, module, &key).await;
-            drop((place, turn));
-            match compiled {
-                Ok(code) => Ok(Prepared { key, code }),
-                Err(Failure::Refused(why)) => Err(refusal(&why)),
-                Err(Failure::Failed(fault)) => Err(fault),
+        let until = Instant::now() + LONGEST_WAIT;
+        let _lock = loop {
+            match self.cache.lock(&found.key) {
+                Ok(Some(lock)) => break Some(lock),
+                Ok(None) if Instant::now() < until => tokio::time::sleep(LOOK).await,
+                // Where there are no locks, several processes may compile the same.
+                Ok(None) | Err(_) => break None,
             }
-        });
-        compiling.await.unwrap_or_else(|e| {
-            let fault = fault::Fault::new(fault::Kind::InternalError, "the tool could not be compiled").retryable();
-            Err(fault.person(e.to_string()))
-        })
+        };
+        // Another process may have been at it.
+        if let Some(kept) = self.kept(&found.key, name).await {
+            return kept;
+        }
+        let _place = self.compilers.enter(&shape.tool).await;
+        let key = found.key.clone();
+        match self.compile(workers, shape, found).await {
+            Ok(code) => Ok(Prepared { key, code }),
+            Err(Failure::Failed(fault)) => Err(fault),
+            Err(Failure::Unreadable(e)) => Err(unreadable(shape.script.as_deref().unwrap_or(Path::new("")), &e)),
+            Err(Failure::Refused(why)) => Err(self.refuse(name, Refusal { why, too_much: false })),
+            Err(Failure::TooMuch(why)) => Err(self.refuse(name, Refusal { why, too_much: true })),
+        }
+    }
+
+    fn refuse(&self, name: &str, refusal: Refusal) -> fault::Fault {
+        // Where it cannot be kept, another process tries for itself.
+        if let Ok(text) = serde_json::to_string(&refusal) {
+            let _ = self.cache.refuse(name, &text);
+        }
+        self.refused.put(name.to_owned(), (refusal.clone(), Instant::now()));
+        refusal.fault()
+    }
+
+    /// What the cache holds of a module: its code, or why there is none.
+    async fn kept(self: &Arc<Self>, key: &str, name: &str) -> Option<Result<Prepared, fault::Fault>> {
+        let (this, key, name) = (Arc::clone(self), key.to_owned(), name.to_owned());
+        // An entry may be large, and is read whole to be verified.
+        let look = move || {
+            if let Some(code) = this.cache.get(&key) {
+                this.opened.put(key.clone(), code.clone());
+                return Some(Ok(Prepared { key, code }));
+            }
+            let (text, since) = this.cache.refused(&name)?;
+            let refusal: Refusal = serde_json::from_str(&text).ok()?;
+            refusal.holds(since).then(|| Err(refusal.fault()))
+        };
+        tokio::task::spawn_blocking(look).await.ok().flatten()
     }
 
     /// Compiles, stores and remembers.
@@ -151,60 +215,89 @@ impl Library {
         self: &Arc<Self>,
         workers: &dyn Workers,
         shape: &policy::Shape,
-        module: Vec<u8>,
-        key: &str,
+        found: Found,
     ) -> Result<Code, Failure> {
-        let compiled = compile::ask(workers, shape, &module, shape.entry_point.as_deref()).await;
-        if let Err(Failure::Refused(why)) = &compiled {
-            self.refused.put((key.to_owned(), shape.entry_point.clone()), why.clone());
-        }
-        let compiled = compiled?;
-        drop(module);
-        let (this, name) = (Arc::clone(self), key.to_owned());
-        let stored = tokio::task::spawn_blocking(move || this.cache.put(&name, &compiled)).await;
-        let stored = stored.map_err(io::Error::other).and_then(|stored| stored);
-        let code = stored.map_err(|e| {
+        let Found { digest, key, text } = found;
+        let module = match (text, &shape.script) {
+            (Some(text), _) => Module::Text(text),
+            (None, script) => {
+                let script = script.as_deref().unwrap_or(Path::new(""));
+                let file = open(script).and_then(|file| Ok((Stamp::of(&file.metadata()?)?.size, file)));
+                let (bytes, file) = file.map_err(Failure::Unreadable)?;
+                Module::File { file, bytes, digest }
+            }
+        };
+        let stored = |e: io::Error| {
             let fault = fault::Fault::new(fault::Kind::InternalError, "the compiled tool cannot be stored").retryable();
             Failure::Failed(fault.person(format!("the wasm cache cannot be written: {e}")))
-        })?;
-        self.opened.put(key.to_owned(), code.clone());
+        };
+        let into = self.cache.begin(&key).map_err(stored)?;
+        let new = compile::ask(workers, shape, module, into).await?;
+        let (this, name) = (Arc::clone(self), key.clone());
+        let finished = tokio::task::spawn_blocking(move || new.finish(&this.cache, &name)).await;
+        let code = finished.map_err(io::Error::other).and_then(|code| code).map_err(stored)?;
+        self.opened.put(key, code.clone());
         Ok(code)
     }
 
     /// The tool's module: source that came with the call, or what its file holds now, read only if it changed.
-    pub async fn find(&self, shape: &policy::Shape, source: Option<&str>) -> Result<Found, fault::Fault> {
-        let script = match (source, &shape.script) {
-            (Some(source), _) => {
-                let digest = crate::manifest::sha256_hex(source.as_bytes());
-                return Ok(Found { key: self.key(&digest)?, digest, bytes: Some(source.as_bytes().to_vec()) });
-            }
-            (None, Some(script)) => script,
+    pub async fn find(self: &Arc<Self>, shape: &policy::Shape, source: Option<&str>) -> Result<Found, fault::Fault> {
+        let (digest, text) = match (source, &shape.script) {
+            (Some(source), _) => (manifest::sha256_hex(source.as_bytes()), Some(source.as_bytes().to_vec())),
+            (None, Some(script)) => (self.digest(shape, script).await?, None),
             (None, None) => {
                 return Err(fault::Fault::new(fault::Kind::InternalError, "a wasm tool without a module"));
             }
         };
+        Ok(Found { key: self.key(&digest)?, digest, text })
+    }
+
+    async fn digest(self: &Arc<Self>, shape: &policy::Shape, script: &Path) -> Result<String, fault::Fault> {
         // Looked at, not opened: the stamp tells the file that was read before, whichever way the path leads to it.
         let now = script.symlink_metadata().and_then(|facts| Stamp::of(&facts)).map_err(|e| unreadable(script, &e))?;
-        match self.files.get(script) {
-            Some((stamp, digest, key)) if stamp == now => Ok(Found { digest, key, bytes: None }),
-            _ => {
-                let (stamp, digest, bytes) = read(script).await.map_err(|e| unreadable(script, &e))?;
-                let key = self.key(&digest)?;
-                self.files.put(script.clone(), (stamp, digest.clone(), key.clone()));
-                Ok(Found { digest, key, bytes: Some(bytes) })
-            }
+        if let Some((stamp, digest)) = self.files.get(script)
+            && stamp == now
+        {
+            return Ok(digest);
         }
+        let (this, script, tool) = (Arc::clone(self), script.to_owned(), shape.tool.clone());
+        let name = format!("{now:?} {}", script.display());
+        let work = || async move {
+            let place = this.readers.enter(&tool).await;
+            let path = script.clone();
+            // The place is taken until it is read, also where nobody waits.
+            let read = tokio::task::spawn_blocking(move || (read(&path), place).0).await;
+            let (stamp, digest) =
+                read.map_err(io::Error::other).and_then(|read| read).map_err(|e| unreadable(&script, &e))?;
+            this.files.put(script, (stamp, digest.clone()));
+            Ok(digest)
+        };
+        self.reading.join(&name, work).await.unwrap_or_else(|missed| Err(missing(missed, "read")))
     }
 
     fn key(&self, digest: &str) -> Result<String, fault::Fault> {
-        let fingerprint =
-            self.fingerprint.get_or_init(|| engine::fingerprint().map_err(|e| format!("{e:#}"))).as_ref().map_err(
-                |e| {
-                    fault::Fault::new(fault::Kind::InternalError, "wasm cannot run on this machine")
-                        .person(format!("wasmtime does not start: {e}"))
-                },
-            )?;
-        Ok(crate::manifest::sha256_hex(&[digest.as_bytes(), fingerprint].concat()))
+        let fingerprint = self.fingerprint.get_or_init(|| engine::fingerprint().map_err(|e| format!("{e:#}"))).as_ref();
+        let fingerprint = fingerprint.map_err(|e| unable(e))?;
+        Ok(manifest::sha256_hex(&[digest.as_bytes(), fingerprint].concat()))
+    }
+}
+
+/// Under what a refusal is kept: another entry point, or more memory, may make it none.
+fn refusal_key(key: &str, shape: &policy::Shape) -> String {
+    let memory = shape.limits.get(crate::quantity::Limit::MemoryBytes);
+    manifest::sha256_hex(format!("{key} {:?} {memory}", shape.entry_point).as_bytes())
+}
+
+fn missing(missed: Missed, what: &str) -> fault::Fault {
+    match missed {
+        Missed::Full => {
+            let message = format!("too many modules wait to be {what} in this host; try again");
+            fault::Fault::new(fault::Kind::RateLimitError, message).retryable()
+        }
+        Missed::Broken => {
+            let message = format!("the tool could not be {what}");
+            fault::Fault::new(fault::Kind::InternalError, message).retryable()
+        }
     }
 }
 
@@ -231,22 +324,32 @@ fn open(path: &Path) -> io::Result<File> {
     Ok(File::from(openat2(AT_FDCWD, path, how)?))
 }
 
-/// Reads a module whole, off the runtime's threads: it may be large.
-async fn read(path: &Path) -> io::Result<(Stamp, String, Vec<u8>)> {
-    let file = open(path)?;
-    let reading = move || {
-        let stamp = Stamp::of(&file.metadata()?)?;
-        let mut bytes = Vec::new();
-        (&file).take(MAX_MODULE_BYTES + 1).read_to_end(&mut bytes)?;
-        if bytes.len() as u64 > MAX_MODULE_BYTES {
-            return Err(io::Error::new(io::ErrorKind::FileTooLarge, "larger than 256 MiB"));
-        }
-        if Stamp::of(&file.metadata()?)? != stamp {
+/// Reads a module to tell what it is, a piece at a time.
+fn read(path: &Path) -> io::Result<(Stamp, String)> {
+    let mut file = open(path)?;
+    let stamp = Stamp::of(&file.metadata()?)?;
+    let mut magic = [0; 4];
+    let is_text = (&file).take(4).read(&mut magic)? < 4 || magic != *b"\0asm";
+    let (most, what) = if is_text { (MAX_TEXT_BYTES, " as text") } else { (MAX_MODULE_BYTES, "") };
+    if stamp.size > most {
+        let why = format!("larger than {} MiB{what}", most >> 20);
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
+    }
+    file.rewind()?;
+    let (mut sum, mut piece) = (Sha256::new(), vec![0; 256 << 10]);
+    let mut left = stamp.size;
+    while left > 0 {
+        let length = file.read(&mut piece)?;
+        if length == 0 {
             return Err(changed());
         }
-        Ok((stamp, crate::manifest::sha256_hex(&bytes), bytes))
-    };
-    tokio::task::spawn_blocking(reading).await.map_err(io::Error::other)?
+        sum.update(&piece[..length]);
+        left = left.saturating_sub(length as u64);
+    }
+    if Stamp::of(&file.metadata()?)? != stamp {
+        return Err(changed());
+    }
+    Ok((stamp, manifest::hex(&sum.finalize())))
 }
 
 fn changed() -> io::Error {
@@ -256,10 +359,6 @@ fn changed() -> io::Error {
 fn unreadable(path: &Path, error: &io::Error) -> fault::Fault {
     fault::Fault::new(fault::Kind::ScriptError, "the tool's module cannot be read")
         .person(format!("{}: {error}", path.display()))
-}
-
-fn refusal(why: &str) -> fault::Fault {
-    fault::Fault::new(fault::Kind::ScriptError, format!("not a module this host can run: {why}"))
 }
 
 /// A small map that forgets everything rather than grow.

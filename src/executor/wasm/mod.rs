@@ -16,6 +16,7 @@ mod engine;
 mod folders;
 mod frame;
 mod guest;
+mod http;
 mod library;
 pub mod rig;
 mod session;
@@ -29,6 +30,7 @@ pub use cache::Cache;
 use super::clock::Clock;
 use super::idle::Idle;
 use super::{Call, Context, Ending, Event, Events, Executor, Outcome, Running, Walls, answer};
+use crate::base::places::Places;
 use crate::sandbox::grants::Resolved;
 use crate::{fault, policy};
 use frame::End;
@@ -44,6 +46,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 /// Where a worker finds the compiled code, unless its starter says otherwise.
 pub const CODE_DESCRIPTOR: i32 = 3;
+/// From when on a wait for the compiler is told.
+const QUIET: Duration = Duration::from_millis(400);
 /// Longest wait for the walls to say how a worker ended.
 const ENDED: Duration = Duration::from_millis(400);
 
@@ -142,7 +146,9 @@ pub struct Wasm {
     workers: Arc<dyn Workers>,
     library: Arc<library::Library>,
     idle: Arc<Idle<For, Session>>,
-    places: tokio::sync::Semaphore,
+    places: Arc<Places>,
+    /// Where a call waits for its compiler as long as that takes: who is told so.
+    waits: Option<fn(&str)>,
 }
 
 impl Wasm {
@@ -152,8 +158,16 @@ impl Wasm {
             workers,
             library: Arc::new(library::Library::new(cache)),
             idle: Idle::new(most),
-            places: tokio::sync::Semaphore::new(most),
+            // How many calls run in all is the service's to say.
+            places: Places::new(usize::MAX, most),
+            waits: None,
         }
+    }
+
+    /// For a host of one call: it waits for the compiler beyond the call's time, since what is begun ends with it. `tell`
+    /// hears of a wait that is not short.
+    pub fn waiting(self, tell: fn(&str)) -> Wasm {
+        Wasm { waits: Some(tell), ..self }
     }
 
     /// Compiles the tool's module unless that was done before: ahead of calls, where it can be.
@@ -186,21 +200,23 @@ impl Wasm {
             Ok(input) => input,
             Err(ending) => return Ok(outcome(ending)),
         };
-        let clock = Clock::new(came, per_call.timeout_ms);
+        let mut clock = Clock::new(came, per_call.timeout_ms);
         let finding = self.library.find(shape, per_call.source.as_deref());
         let found = clock.prepare("the tool's module is still being read", finding).await?;
         if shape.script.is_some() {
             let _ = context.ran.set(found.digest.clone());
         }
         let compiling = self.library.prepare(&self.workers, shape, found);
-        let prepared = clock.prepare("the tool is still being compiled", compiling).await.map_err(|fault| {
-            fault.person(
-                "a server goes on with it; a single `toolhost call` starts over: `toolhost test` compiles without a \
-                 time limit, and what is compiled is kept",
-            )
-        })?;
-        let place = async { Ok::<_, fault::Fault>(self.places.acquire().await) };
-        let _place = clock.prepare("all workers are busy with other calls", place).await?;
+        let prepared = match self.waits {
+            None => clock.prepare("the tool is still being compiled", compiling).await?,
+            Some(tell) => {
+                let prepared = told_of(compiling, tell).await?;
+                clock = Clock::new(Instant::now(), per_call.timeout_ms);
+                prepared
+            }
+        };
+        let place = async { Ok::<_, fault::Fault>(self.places.enter(&shape.tool).await) };
+        let _place = clock.prepare("all workers of this tool are busy with other calls", place).await?;
         let mut grants = clock.prepare("the tool's grants are still being looked at", self.workers.look(shape)).await?;
         // What calls wrote is no reason for another worker.
         grants.before = Default::default();
@@ -317,6 +333,16 @@ fn conclude(
         output_bytes: answer.output.len() as u64,
     };
     Ok((outcome, fit))
+}
+
+/// Waits for the compiler; whoever waits with us is told why.
+async fn told_of<T>(compiling: impl Future<Output = T>, tell: fn(&str)) -> T {
+    tokio::pin!(compiling);
+    if let Ok(done) = tokio::time::timeout(QUIET, &mut compiling).await {
+        return done;
+    }
+    tell("toolhost: compiling the tool's module; that is kept for later calls");
+    compiling.await
 }
 
 fn outcome(ending: Ending) -> Outcome {

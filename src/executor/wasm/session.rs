@@ -10,6 +10,7 @@ use crate::executor::{Artifact, Ending, Stood, Walls};
 use crate::quantity::{KIB, Limit, MIB};
 use crate::sandbox::grants::Resolved;
 use crate::{fault, policy};
+use nix::sys::resource::{Resource, getrlimit};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -112,6 +113,7 @@ impl Session {
                 let message = format!("not a module this host can run: {message}");
                 Err(fault::Fault::new(fault::Kind::ScriptError, message))
             }
+            Ok(Ok(Some((Report::Unable { message }, _)))) => Err(unable(&message)),
             Ok(Ok(Some((Report::Answer { .. }, _)))) => {
                 Err(broken("an answer before a call", &io::ErrorKind::InvalidData.into()))
             }
@@ -220,6 +222,19 @@ fn openings(shape: &policy::Shape) -> Vec<Opening> {
         }
     }
     openings
+}
+
+/// wasmtime itself did not start: where the address space is limited, that is why.
+pub fn unable(why: &str) -> fault::Fault {
+    let limit = match getrlimit(Resource::RLIMIT_AS) {
+        Ok((soft, _)) if soft != nix::libc::RLIM_INFINITY => format!(
+            "; toolhost was started with at most {} MiB of address space (`ulimit -v`), and a worker reserves 70 GiB of it",
+            soft / MIB
+        ),
+        _ => String::new(),
+    };
+    fault::Fault::new(fault::Kind::InternalError, "wasm cannot run on this machine as toolhost was started")
+        .person(format!("wasmtime does not start: {why}{limit}"))
 }
 
 fn broken(what: &str, error: &io::Error) -> fault::Fault {

@@ -42,7 +42,7 @@ fn serve(from: &mut impl Read, to: &mut impl Write) -> io::Result<()> {
     };
     let loaded = match load(&init) {
         Ok(loaded) => loaded,
-        Err(message) => return say(to, &Report::Refused { message: frame::short(&message) }, &[]),
+        Err(report) => return say(to, &report, &[]),
     };
     say(to, &Report::Ready, &[])?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
@@ -74,15 +74,19 @@ fn say(to: &mut impl Write, report: &Report, payload: &[&[u8]]) -> io::Result<()
     to.write_all(&frame::encode(report, payload)?)
 }
 
-fn load(init: &Init) -> Result<Loaded, String> {
+fn load(init: &Init) -> Result<Loaded, Report> {
+    let engine = engine::running().map_err(|e| Report::Unable { message: frame::short(&format!("{e:#}")) })?;
+    load_with(&engine, init).map_err(|message| Report::Refused { message: frame::short(&message) })
+}
+
+fn load_with(engine: &wasmtime::Engine, init: &Init) -> Result<Loaded, String> {
     let file =
         trusted_code::inherited(init.code_descriptor).map_err(|e| format!("no compiled code was handed over: {e}"))?;
-    let engine = engine::running().map_err(|e| format!("the engine does not start: {e:#}"))?;
     let length = init.code_bytes.min(cache::MAX_CODE_BYTES);
     let mut compiled = vec![0; usize::try_from(length).map_err(|_| "the compiled code is too large")?];
     file.read_exact_at(&mut compiled, init.code_offset).map_err(|e| format!("the compiled code is cut short: {e}"))?;
     drop(file);
-    let component = trusted_code::load(&engine, &compiled).map_err(|e| format!("the compiled code is stale: {e:#}"))?;
+    let component = trusted_code::load(engine, &compiled).map_err(|e| format!("the compiled code is stale: {e:#}"))?;
     drop(compiled);
     Loaded::new(&component, init)
 }

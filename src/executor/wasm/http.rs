@@ -1,0 +1,52 @@
+//! HTTP: what a component of JavaScript imports whether it needs it or not (`wasi:http`). Every request is refused.
+//!
+//! For: the engine and the guest. In: a request that a guest made. Out: `HTTP-request-denied`. Never: connects.
+
+use super::guest::Guest;
+use http_body_util::BodyExt;
+use wasmtime::component::{Linker, ResourceTable};
+use wasmtime_wasi_http::{
+    Error, RequestOptions, Result, WasiBody, WasiHttpCtx, WasiHttpCtxView, WasiHttpHooks, WasiHttpView,
+};
+
+/// What `wasi:http` keeps for a call: headers are values of the guest's own, so they work.
+#[derive(Default)]
+pub struct Http {
+    context: WasiHttpCtx,
+    refused: Refused,
+}
+
+#[derive(Default)]
+struct Refused;
+
+impl Http {
+    pub fn view<'a>(&'a mut self, table: &'a mut ResourceTable) -> WasiHttpCtxView<'a> {
+        WasiHttpCtxView { hooks: &mut self.refused, table, ctx: &mut self.context }
+    }
+}
+
+type Later<T> = Box<dyn Future<Output = Result<T>> + Send>;
+
+impl WasiHttpHooks for Refused {
+    fn send_request(
+        &mut self,
+        request: http::Request<WasiBody>,
+        _: Option<RequestOptions>,
+        _: Later<()>,
+    ) -> Later<(http::Response<WasiBody>, Later<()>)> {
+        // The runtime of a JavaScript component ends where a body that it writes is closed before the answer is read.
+        let mut body = request.into_body();
+        tokio::spawn(async move { while let Some(Ok(_)) = body.frame().await {} });
+        Box::new(std::future::ready(Err(Error::HttpRequestDenied)))
+    }
+}
+
+pub fn add_to_linker(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
+    wasmtime_wasi_http::p2::add_only_http_to_linker_async(linker)
+}
+
+impl WasiHttpView for Guest {
+    fn http(&mut self) -> WasiHttpCtxView<'_> {
+        self.http.view(&mut self.table)
+    }
+}

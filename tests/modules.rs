@@ -1,0 +1,167 @@
+//! What a module costs the host before it runs: read once, compiled once, within limits, and remembered.
+
+use crate::escapes::{Ended, Playground, Server, Who, finish, kind, processes_of};
+use serde_json::{Value, json};
+use std::fs;
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+/// Answers with 1.
+const GOOD: &str = r#"(module (import "wasi_snapshot_preview1" "fd_write" (func $w (param i32 i32 i32 i32) (result i32)))
+  (memory (export "memory") 1) (data (i32.const 16) "1") (data (i32.const 0) "\10\00\00\00\01\00\00\00")
+  (func (export "_start") (drop (call $w (i32.const 1) (i32.const 0) (i32.const 1) (i32.const 8)))))"#;
+
+/// The same, and a function that nobody calls: `variables` that change in so many loops within each other cost the
+/// compiler their product.
+fn costly(variables: usize, loops: usize) -> String {
+    let mut text = GOOD[..GOOD.rfind("(func").unwrap()].to_owned();
+    text += &format!("(func (local{})", " i32".repeat(variables));
+    text += &" loop".repeat(loops);
+    for n in 0..variables {
+        text += &format!(" local.get {n} i32.const 1 i32.add local.set {n}");
+    }
+    text += &" i32.const 1 br_if 0 end".repeat(loops);
+    text + ")" + &GOOD[GOOD.rfind("(func").unwrap()..]
+}
+
+fn everybody() -> impl Iterator<Item = Playground> {
+    [Who::Root, Who::User].into_iter().filter(|who| who.possible()).map(|who| Playground::new(who, "/var/tmp"))
+}
+
+/// The compilers that this playground's binary runs.
+fn compilers(playground: &Playground) -> usize {
+    let binary = playground.path("bin/toolhost");
+    let all = processes_of("toolhost-wasm-compile").into_iter();
+    all.filter(|(pid, _)| fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == binary)).count()
+}
+
+fn peak_mib(server: &Server) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() / 1024
+}
+
+fn words(answer: &Value) -> String {
+    answer["result"]["content"][0]["text"].as_str().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn a_bomb_ends_at_its_own_limit_is_remembered_and_holds_up_nobody() {
+    for playground in everybody() {
+        // 50 KB of text that take the compiler gigabytes.
+        let bomb = costly(1000, 1000);
+        for name in ["bomb", "again"] {
+            playground.tool(name, "wasm", &bomb, json!({"execution": {"timeoutMs": 60_000}}));
+        }
+        playground.tool("good", "wasm", GOOD, json!({"execution": {"timeoutMs": 30_000}}));
+        playground.settle();
+        let mut server = Server::start(&playground);
+        let bombs: Vec<u64> = (0..3).map(|n| server.call("bomb", n)).collect();
+        let began = Instant::now();
+        while compilers(&playground) == 0 {
+            assert!(began.elapsed() < Duration::from_secs(20), "none is started");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let good = server.call("good", 0);
+        let answers = server.answers(&[bombs.as_slice(), &[good]].concat(), Duration::from_secs(60));
+        assert_eq!(words(&answers[&good]), "1", "{answers:?}");
+        for id in &bombs {
+            let said = words(&answers[id]);
+            assert!(kind(&answers[id]).contains("ResourceLimitError"), "{said}");
+            let limit =
+                said.contains("compiling the module takes more than 2") && said.contains("the most for one of its");
+            assert!(limit, "{said}");
+        }
+        let began = Instant::now();
+        let id = server.call("again", 0);
+        let said = words(&server.answers(&[id], Duration::from_secs(60))[&id]);
+        assert!(said.contains("compiling the module takes more than"), "{said}");
+        let ended = playground.call("esc:again", "{}", &[]);
+        assert!(ended.error().1.contains("compiling the module takes more than"), "another host: {ended:?}");
+        assert!(ended.stderr.contains("not tried again for an hour"), "{}", ended.stderr);
+        assert!(began.elapsed() < Duration::from_secs(5), "it was not remembered: {:?}", began.elapsed());
+    }
+}
+
+#[test]
+fn a_large_file_without_content_takes_no_memory_of_the_host() {
+    for playground in everybody() {
+        let folder = playground.tool("sparse", "wasm", "", json!({"execution": {"timeoutMs": 60_000}}));
+        playground.tool("good", "wasm", GOOD, json!({"execution": {"timeoutMs": 30_000}}));
+        let mut file = fs::File::create(folder.join("main.wat")).unwrap();
+        file.write_all(b"\0asm\x01\0\0\0").unwrap();
+        file.set_len(255 << 20).unwrap();
+        playground.settle();
+        let mut server = Server::start(&playground);
+        let good = server.call("good", 0);
+        assert_eq!(words(&server.answers(&[good], Duration::from_secs(40))[&good]), "1");
+        let before = peak_mib(&server);
+        let calls: Vec<u64> = (0..20).map(|n| server.call("sparse", n)).collect();
+        let good = server.call("good", 0);
+        assert_eq!(words(&server.answers(&[good], Duration::from_secs(40))[&good]), "1", "it waits for no reader");
+        let answers = server.answers(&calls, Duration::from_secs(70));
+        assert_eq!(answers.len(), calls.len());
+        // Control: it is read, and told as what it is.
+        assert!(answers.values().all(|answer| words(answer).contains("not a module this host can run")), "{answers:?}");
+        let more = peak_mib(&server) - before;
+        assert!(more < 64, "the host took {more} MiB");
+    }
+}
+
+/// The compile is longer than the time of a call: a host goes on with it, a single call waits for it.
+#[test]
+fn a_module_that_compiles_longer_than_its_calls_may_last_is_compiled_once_and_called() {
+    for playground in everybody() {
+        for (name, loops) in [("slow", 60), ("other", 61)] {
+            playground.tool(name, "wasm", &costly(300, loops), json!({"execution": {"timeoutMs": 300}}));
+        }
+        playground.settle();
+        let call = |tool: &str| -> Ended { playground.call(tool, "{}", &[]) };
+        let most = std::thread::scope(|scope| {
+            let calls: Vec<_> = (0..3).map(|_| scope.spawn(|| call("esc:slow"))).collect();
+            let mut most = 0;
+            while !calls.iter().all(std::thread::ScopedJoinHandle::is_finished) {
+                most = most.max(compilers(&playground));
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            for ended in calls.into_iter().map(|call| call.join().unwrap()) {
+                assert_eq!((ended.code, &ended.out["outputData"]), (Some(0), &json!(1)), "{ended:?}");
+                assert!(ended.stderr.contains("compiling the tool's module"), "{}", ended.stderr);
+            }
+            most
+        });
+        assert_eq!(most, 1, "three processes, one compiler");
+        let ended = call("esc:slow");
+        assert!(ended.code == Some(0) && !ended.stderr.contains("compiling"), "{ended:?}");
+
+        let mut server = Server::start(&playground);
+        let calls: Vec<u64> = (0..3).map(|n| server.call("other", n)).collect();
+        for (_, answer) in server.answers(&calls, Duration::from_secs(10)) {
+            assert!(words(&answer).contains("the tool is still being compiled; try again"), "{answer}");
+        }
+        assert_eq!(compilers(&playground), 1, "it goes on without its callers");
+        let began = Instant::now();
+        while compilers(&playground) > 0 && began.elapsed() < Duration::from_secs(20) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        std::thread::sleep(Duration::from_millis(200));
+        let id = server.call("other", 0);
+        assert_eq!(words(&server.answers(&[id], Duration::from_secs(10))[&id]), "1");
+    }
+}
+
+#[test]
+fn a_limit_of_address_space_is_told_as_such() {
+    for playground in everybody() {
+        playground.tool("good", "wasm", GOOD, json!({"execution": {"timeoutMs": 30_000}}));
+        playground.settle();
+        assert_eq!(playground.call("esc:good", "{}", &[]).out["outputData"], json!(1), "control");
+        let mut shell = playground.outside("/bin/bash");
+        let program = playground.path("bin/toolhost");
+        shell.args(["-c", "ulimit -v 8000000; exec \"$@\"", "-"]).arg(&program).arg("--root").arg(&playground.base);
+        shell.arg("--audit-log").arg(playground.path("state/audit.jsonl")).args(["call", "esc:good", "--input", "{}"]);
+        let ended = finish(shell, b"");
+        assert!(ended.stderr.contains("`ulimit -v`"), "{ended:?}");
+        assert!(!ended.stderr.contains("not a module"), "{ended:?}");
+    }
+}

@@ -59,13 +59,13 @@ fn what_matches_is_published_as_the_folders_owner() {
         (out / 'old.csv').write_text('changed')\n(out / 'note.txt').write_text('x')\n\
         (out / 'x.tool.json').write_text('{}')\n\
         refused = 0\n\
-        for make in (lambda: os.symlink('/etc/passwd', 'out/link.csv'), lambda: os.link('out/new.csv', 'out/hard.csv'), lambda: os.mkfifo('out/pipe.csv')):\n\
+        for make in (lambda: os.symlink('/etc/passwd', 'out/link.csv'), lambda: os.link('out/note.txt', 'out/hard.csv'), lambda: os.mkfifo('out/pipe.csv')):\n\
         \x20   try:\n        make()\n    except OSError:\n        refused += 1\n\
         print(json.dumps(refused))\n";
     for playground in everybody() {
         let out = tool(&playground, "maker", script, json!({}));
         let ended = playground.call("esc:maker", "{}", &[]);
-        assert_eq!((ended.code, &ended.out["outputData"]), (Some(0), &json!(3)), "{ended:?}");
+        assert_eq!((ended.code, &ended.out["outputData"]), (Some(0), &json!(2)), "{ended:?}");
         let wanted = [("new.csv", "1,2"), ("old.csv", "changed"), ("secret.csv", "3")];
         assert_eq!(files(&out), wanted.map(|(name, text)| (name.to_owned(), text.to_owned())).into());
         let owner = fs::metadata(&out).unwrap();
@@ -77,11 +77,13 @@ fn what_matches_is_published_as_the_folders_owner() {
         }
         let told = told(&ended);
         assert!(["out/new.csv", "out/old.csv", "out/secret.csv"].iter().all(|name| told[*name].is_empty()), "{told:?}");
+        // A link is made where nothing is written live, and is not published.
+        assert_eq!(told["out/hard.csv"], "it has more than one hard link");
         assert!(
             ["out/note.txt", "out/x.tool.json"].iter().all(|name| told[*name].contains("matches none")),
             "{told:?}"
         );
-        assert_eq!(told.len(), 5, "{told:?}");
+        assert_eq!(told.len(), 6, "{told:?}");
         // What it holds is told of a file that was dropped, too.
         let dropped = ended.out["artifacts"].as_array().unwrap().iter().find(|a| a["path"] == "out/x.tool.json");
         assert_eq!(dropped.unwrap()["bytes"], 2, "{ended:?}");

@@ -192,7 +192,8 @@ function check(value, place, depth) {
     throw new Mend(`${place} is a BigInt, which JSON cannot carry; return Number(it) or String(it)`);
   } else if (kind !== 'object' || value instanceof Map || value instanceof Set || value instanceof Error
       || ArrayBuffer.isView(value) || value instanceof ArrayBuffer || typeof value.then === 'function' || empty(value)) {
-    const name = kind === 'object' ? value.constructor?.name || Object.prototype.toString.call(value).slice(8, -1) : kind;
+    const tag = Object.prototype.toString.call(value).slice(8, -1);
+    const name = kind !== 'object' ? kind : tag !== 'Object' ? tag : value.constructor?.name ?? 'object';
     throw new Mend(`${place} is a ${name}, which JSON cannot carry; ${hint(value)}`);
   } else if (depth >= DEEPEST) {
     throw new Mend(`${place.slice(0, 80)}… holds itself, or nests deeper than ${DEEPEST}; return a flatter value`);

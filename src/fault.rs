@@ -101,11 +101,22 @@ pub struct Fault {
     pub person: Option<String>,
     pub origin: Origin,
     pub retryable: bool,
+    /// Whoever calls can mend it, whatever its kind: by another path, or by better code.
+    #[serde(skip)]
+    pub by_caller: bool,
 }
 
 impl Fault {
     pub fn new(kind: Kind, message: impl Into<String>) -> Fault {
-        Fault { kind, message: message.into(), details: None, person: None, origin: kind.origin(), retryable: false }
+        Fault {
+            kind,
+            message: message.into(),
+            details: None,
+            person: None,
+            origin: kind.origin(),
+            retryable: false,
+            by_caller: false,
+        }
     }
     pub fn details(mut self, details: impl Into<String>) -> Fault {
         self.details = Some(details.into());
@@ -113,6 +124,10 @@ impl Fault {
     }
     pub fn person(mut self, person: impl Into<String>) -> Fault {
         self.person = Some(person.into());
+        self
+    }
+    pub fn by_caller(mut self) -> Fault {
+        self.by_caller = true;
         self
     }
     pub fn retryable(mut self) -> Fault {

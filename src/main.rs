@@ -9,11 +9,15 @@ fn main() -> ExitCode {
     let name = std::env::args_os().next().unwrap_or_default();
     match name.to_str() {
         Some(sandbox::launcher::NAME) => sandbox::launcher::main(),
-        Some("toolhost-wasm-worker") => wasm::Role::Worker.enter(),
+        Some("toolhost-wasm-worker") => {
+            sandbox::large_files_are_errors();
+            wasm::Role::Worker.enter()
+        }
         Some("toolhost-wasm-compile") => wasm::Role::Compile.enter(),
         Some("toolhost-probe") => sandbox::probe::main(),
         _ => {
             sandbox::children_are_told();
+            sandbox::large_files_are_errors();
             sandbox::limits::of_the_host();
             cli::main()
         }

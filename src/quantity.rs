@@ -70,13 +70,15 @@ pub enum Limit {
     OpenFiles,
     ScratchBytes,
     FileBytes,
+    WrittenBytes,
+    WrittenFiles,
     InputBytes,
     OutputBytes,
     LogBytes,
 }
 
 impl Limit {
-    pub const ALL: [Limit; 10] = [
+    pub const ALL: [Limit; 12] = [
         Limit::TimeoutMs,
         Limit::CpuMs,
         Limit::MemoryBytes,
@@ -84,6 +86,8 @@ impl Limit {
         Limit::OpenFiles,
         Limit::ScratchBytes,
         Limit::FileBytes,
+        Limit::WrittenBytes,
+        Limit::WrittenFiles,
         Limit::InputBytes,
         Limit::OutputBytes,
         Limit::LogBytes,
@@ -99,6 +103,8 @@ impl Limit {
             Limit::OpenFiles => "openFiles",
             Limit::ScratchBytes => "scratchBytes",
             Limit::FileBytes => "fileBytes",
+            Limit::WrittenBytes => "writtenBytes",
+            Limit::WrittenFiles => "writtenFiles",
             Limit::InputBytes => "inputBytes",
             Limit::OutputBytes => "outputBytes",
             Limit::LogBytes => "logBytes",
@@ -115,6 +121,8 @@ impl Limit {
             Limit::OpenFiles => "open_files",
             Limit::ScratchBytes => "scratch_bytes",
             Limit::FileBytes => "file_bytes",
+            Limit::WrittenBytes => "written_bytes",
+            Limit::WrittenFiles => "written_files",
             Limit::InputBytes => "input_bytes",
             Limit::OutputBytes => "output_bytes",
             Limit::LogBytes => "log_bytes",
@@ -133,6 +141,9 @@ impl Limit {
             Limit::OpenFiles => 1024,
             Limit::ScratchBytes => 256 * MIB,
             Limit::FileBytes => 256 * MIB,
+            // What a call adds to the folders that it may write live.
+            Limit::WrittenBytes => 512 * MIB,
+            Limit::WrittenFiles => 10_000,
             Limit::InputBytes => MIB,
             Limit::OutputBytes => MIB,
             Limit::LogBytes => 64 * KIB,
@@ -144,10 +155,10 @@ impl Limit {
         match self {
             Limit::TimeoutMs | Limit::CpuMs => MIN_TIMEOUT_MS,
             Limit::MemoryBytes => 16 * MIB,
-            Limit::Processes => 1,
+            Limit::Processes | Limit::WrittenFiles => 1,
             Limit::OpenFiles => 16,
             Limit::ScratchBytes => 64 * KIB,
-            Limit::FileBytes => 4 * KIB,
+            Limit::FileBytes | Limit::WrittenBytes => 4 * KIB,
             Limit::InputBytes | Limit::OutputBytes | Limit::LogBytes => 256,
         }
     }

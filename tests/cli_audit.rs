@@ -130,3 +130,26 @@ fn audit_names_what_every_tool_sees() {
     let text = String::from_utf8(text).unwrap();
     assert!(text.contains(empty) && text.contains("/.toolhost") && text.contains("/etc/passwd"), "{text}");
 }
+
+/// The report of a large registry is printed as it is made: it takes no more memory than the list of its tools.
+#[test]
+fn a_report_of_every_tool_is_not_held_in_memory() {
+    let host = host();
+    for n in 0..600 {
+        host.tool(&format!("t:many{n}"), serde_json::json!({}));
+    }
+    let root = host.folder.path().to_str().unwrap();
+    let peak = |arguments: &[&str]| -> u64 {
+        let python = "import resource, subprocess, sys\nsubprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL, check=True)\n\
+                      print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)\n";
+        let mut command = std::process::Command::new("/usr/bin/python3");
+        command.args(["-c", python, env!("CARGO_BIN_EXE_toolhost"), "--root", root]).args(arguments);
+        let output = command.env("XDG_STATE_HOME", host.folder.path().join("state")).output().unwrap();
+        String::from_utf8(output.stdout).unwrap().trim().parse().unwrap_or_else(|e| panic!("{e}: {arguments:?}"))
+    };
+    let (list, audit) = (peak(&["list"]), peak(&["audit", "--all", "--json"]));
+    assert!(audit < list + 15 * 1024, "KiB: list {list}, audit {audit}");
+    let (_, out, _) = host.run(&["audit", "--all", "--json"]);
+    let whole: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(whole["tools"].as_array().unwrap().len(), 604, "the builtin ones too");
+}

@@ -1,79 +1,114 @@
-//! `new --script`: the function that is chosen, and that it is said.
+//! `new --script`: what is named is written, nothing is guessed, and the next command that is printed works.
 
 use crate::cli_call::host;
 use crate::escapes::{Playground, Who, is_root, skipped};
 use serde_json::{Value, json};
 use std::fs;
+use std::time::{Duration, Instant};
 
 #[test]
-fn a_script_with_a_function_gets_an_entry_point_and_both_ways_are_said() {
+fn what_is_named_is_written_and_both_ways_are_said() {
     let host = host();
-    let add = "def run(a: int, b: int = 2):\n    return {\"sum\": a + b}\n";
-    let own = format!("{add}if __name__ == \"__main__\":\n    print(run(1))\n");
-    for (name, text, entry, said) in [
-        ("add", add, json!("run"), "entryPoint: run(a, b) is called with the arguments"),
-        ("own", own.as_str(), Value::Null, "write \"entryPoint\": \"run\" into \"handler\""),
-        ("plain", "print(1)\n", Value::Null, "write \"entryPoint\": \"NAME\" into \"handler\""),
+    let script = host.folder.path().join("add.py");
+    fs::write(&script, "def add(a, b=2):\n    return {\"sum\": a + b}\n").unwrap();
+    let script = script.to_str().unwrap();
+    let typed = ["--entry", "add", "--parameter", "a:integer", "--parameter", "b:number?", "--parameter", "note?"];
+    for (name, more, said) in [
+        ("typed", &typed[..], "entryPoint: add is called with the arguments"),
+        ("plain", &[], "write \"entryPoint\": \"NAME\" into \"handler\""),
     ] {
-        let script = host.folder.path().join(format!("{name}.py"));
-        fs::write(&script, text).unwrap();
-        let (code, out, err) = host.run(&["new", name, "--script", script.to_str().unwrap()]);
+        let (code, out, err) = host.run(&[&["new", name, "--script", script], more].concat());
         assert!(code == 0 && out.contains(said), "{name}: {out}{err}");
+        assert_eq!(out.contains("arrives as text"), more.is_empty(), "{out}");
         let manifest = host.folder.path().join(format!("user_scripts/{name}/{name}.tool.json"));
         let manifest: Value = serde_json::from_str(&fs::read_to_string(manifest).unwrap()).unwrap();
-        assert_eq!(manifest["handler"]["entryPoint"], entry, "{name}");
-        if name == "add" {
-            assert_eq!(manifest["parameters"]["required"], json!(["a"]));
-            assert_eq!(manifest["parameters"]["properties"]["b"]["type"], "integer");
-            assert!(out.contains("call custom:add a='1'"), "{out}");
+        let parameters = &manifest["parameters"];
+        if name == "typed" {
+            assert_eq!(manifest["handler"]["entryPoint"], "add");
+            assert_eq!(parameters["required"], json!(["a"]));
+            let kind = |name: &str| parameters["properties"][name]["type"].as_str().unwrap();
+            assert_eq!((kind("a"), kind("b"), kind("note")), ("integer", "number", "string"));
+            assert!(out.contains("call custom:typed a=1"), "{out}");
+        } else {
+            assert_eq!(manifest["handler"]["entryPoint"], Value::Null);
+            assert_eq!(parameters["additionalProperties"], json!(true));
         }
     }
     let (code, out, _) = host.run(&["check", "--strict"]);
-    assert!(code == 0 && out.contains("3 good"), "what is made is in order: {out}");
+    assert!(code == 0 && out.contains("2 good"), "what is made is in order: {out}");
 }
 
-/// (ending, script): each exports a function that takes `{ text }`.
-const EXPORTED: [(&str, &str); 11] = [
-    ("mjs", "export const run = async ({ text }) => ({ text });\n"),
-    ("mjs", "function run({ text }) { return { text }; }; export { run };\n"),
-    ("mjs", "function inner({ text }) { return { text }; }\nexport { inner as run };\n"),
-    ("mjs", "export default async function main({ text }) { return { text }; }\n"),
-    ("js", "exports.run = function ({ text }) { return { text }; };\n"),
-    ("js", "module.exports.run = async ({ text }) => ({ text });\n"),
-    ("js", "function run({ text }) { return { text }; }\nmodule.exports = { run };\n"),
-    ("js", "module.exports = { async run({ text }) { return { text }; } };\n"),
-    ("cjs", "function handle({ text }) { return { text }; }\nmodule.exports = handle;\n"),
-    ("cjs", "const run = ({ text }) => ({ text });\nexports.run = run;\n"),
-    (
-        "py",
-        "\"\"\"For example:\n\ndef run(fake):\n    pass\n\"\"\"\n\n\ndef main(text):\n    return {\"text\": text}\n",
-    ),
+#[test]
+fn what_cannot_be_written_is_refused_and_nothing_is_made() {
+    let host = host();
+    let script = host.folder.path().join("add.py");
+    fs::write(&script, "def add(a):\n    return a\n").unwrap();
+    let module = host.folder.path().join("m.wat");
+    fs::write(&module, "(module)\n").unwrap();
+    let (script, module) = (script.to_str().unwrap(), module.to_str().unwrap());
+    for (more, why) in [
+        (&["--script", script, "--parameter", "a:integr"][..], "did you mean 'integer'?"),
+        (&["--script", script, "--parameter", "a:"], "known: string, integer, number, boolean, array, object"),
+        (&["--script", script, "--parameter", ":integer"], "write NAME, NAME:integer or NAME:integer?"),
+        (&["--script", script, "--parameter", "a", "--parameter", "a:integer"], "given twice"),
+        (&["--script", script, "--entry", "no name"], "must be the name of one function"),
+        (&["--script", module, "--entry", "run"], "leave --entry out"),
+        (&["--entry", "run"], "--script"),
+    ] {
+        let (code, _, err) = host.run(&[&["new", "x"], more].concat());
+        assert!(code == 2 && err.contains(why), "{more:?}: {err}");
+        assert!(!host.folder.path().join("user_scripts/x").exists(), "{more:?}");
+    }
+}
+
+/// However a script is written, it is only copied: its size is all that costs.
+#[test]
+fn a_script_of_a_megabyte_is_not_read_for_what_it_means() {
+    let host = host();
+    for (at, part) in ["export{x as run};", "/*", "(", "def run(", "`${", "'''\\"].iter().enumerate() {
+        let script = host.folder.path().join(format!("long{at}.mjs"));
+        fs::write(&script, part.repeat((1 << 20) / part.len())).unwrap();
+        let began = Instant::now();
+        let (code, _, err) = host.run(&["new", &format!("n{at}"), "--script", script.to_str().unwrap()]);
+        assert_eq!(code, 0, "{err}");
+        assert!(began.elapsed() < Duration::from_secs(10), "{part}: {:?}", began.elapsed());
+    }
+}
+
+/// (ending, entry point, script): each takes a text and a number, and gives both back.
+const WAYS: [(&str, &str, &str); 4] = [
+    ("mjs", "both", "export const both = async ({ text, n }) => ({ text, n });\n"),
+    ("cjs", "both", "module.exports = { both({ text, n }) { return { text, n }; } };\n"),
+    ("py", "both", "def both(text, n):\n    return {\"text\": text, \"n\": n}\n"),
+    ("py", "", "import json, sys\nprint(json.dumps(json.load(sys.stdin)))\n"),
 ];
 
-/// Each way to export a function is recognised, and the command that is printed next works.
+/// The command that is printed next works, and a number that is declared arrives as one.
 #[test]
-fn the_next_command_works_for_every_way_to_export() {
+fn the_next_command_works() {
     if !["/usr/bin/node", "/usr/bin/python3"].iter().all(|program| std::path::Path::new(program).exists()) {
-        return skipped(EXPORTED.len(), "no node and python3 in /usr/bin");
+        return skipped(WAYS.len(), "no node and python3 in /usr/bin");
     }
     let playground = Playground::new(if is_root() { Who::Root } else { Who::User }, "/var/tmp");
-    for (at, (ending, text)) in EXPORTED.iter().enumerate() {
+    for (at, (ending, entry, text)) in WAYS.iter().enumerate() {
         let script = playground.path(&format!("n{at}.{ending}"));
         fs::write(&script, text).unwrap();
         playground.settle();
-        let output = playground.host().args(["new", &format!("n{at}"), "--script"]).arg(&script).output().unwrap();
-        let said = String::from_utf8(output.stdout).unwrap();
+        let mut command = playground.host();
+        command.args(["new", &format!("n{at}"), "--parameter", "text", "--parameter", "n:integer"]);
+        command.arg("--script").arg(&script);
+        if !entry.is_empty() {
+            command.args(["--entry", entry]);
+        }
+        let said = String::from_utf8(command.output().unwrap().stdout).unwrap();
         let next =
             said.lines().find_map(|line| line.strip_prefix("Next: ")).unwrap_or_else(|| panic!("{text}: {said}"));
-        assert!(
-            said.contains("(text) is called with the arguments") && next.ends_with("text='text'"),
-            "{text}: {said}"
-        );
+        assert!(next.ends_with("text=text n=1"), "{next}");
         playground.settle();
         let mut shell = playground.outside("/bin/sh");
         shell.env("XDG_STATE_HOME", playground.path("state")).args(["-c", &format!("bin/{next} --json")]);
         let output = shell.output().unwrap();
         let outcome: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {output:?}"));
-        assert_eq!(outcome["outputData"], json!({ "text": "text" }), "{text}: {outcome}");
+        assert_eq!(outcome["outputData"], json!({ "text": "text", "n": 1 }), "{text}: {outcome}");
     }
 }

@@ -85,3 +85,58 @@ fn a_policy_that_is_for_another_folder_is_named_with_its_mend() {
     let (_, check, _) = host.run(&["check"]);
     assert!(!check.contains("`folders` are for tools"), "{check}");
 }
+
+/// The pattern in /tmp is the host's, unlike /tmp itself; what needs no rule is said.
+#[test]
+fn nothing_that_is_asked_is_left_out_in_silence() {
+    let host = host();
+    host.rule("default.policy.toml", DEFAULT);
+    let read = ["/tmp/in-*.csv", "/tmp/**", "self", "./~x", "data/*.txt"];
+    host.tool(
+        "t:asks",
+        json!({ "securityContext": { "fileAccess": { "allowRead": read, "allowWrite": ["/tmp/out-*.csv"] } } }),
+    );
+    let text = host.suggested("t:asks");
+    for line in [
+        "  { path = \"/tmp/**\", why = \"\" },",
+        "# read /tmp/** needs no rule: every call has its own /tmp.",
+        "# read self needs no rule: a tool can always read its own script.",
+        "  { path = \"./~x\", why = \"\" },",
+        "  { path = \"./data/**\", why = \"\" },",
+    ] {
+        assert!(text.lines().any(|l| l == line), "{line} is missing: {text}");
+    }
+    host.rule("t-asks.policy.toml", &filled_in(&text));
+    let audit: Value = serde_json::from_str(&host.run(&["audit", "t:asks", "--json"]).1).unwrap();
+    assert!(audit["asks"].as_array().unwrap().iter().all(|ask| ask["allowed"] == true), "{audit}");
+    assert_eq!(audit["refused"], Value::Null, "{audit}");
+}
+
+/// A tool that a policy names already is not given a second one, which would stop everything.
+#[test]
+fn a_tool_with_a_policy_of_its_own_is_told_what_to_write_into_it() {
+    let host = host();
+    host.rule("default.policy.toml", DEFAULT);
+    host.tool("t:own", json!({ "securityContext": { "fileAccess": { "allowWrite": ["out/**"] } } }));
+    let policy = |write: &str| {
+        let head =
+            "name = \"t-own\"\nwhy = \"w\"\ntools = [\"t:own\"]\n[files]\nread = [{ path = \"./**\", why = \"w\" }]\n";
+        format!("{head}{write}")
+    };
+    host.rule("t-own.policy.toml", &policy(""));
+    let text = host.suggested("t:own");
+    assert!(text.contains("t-own.policy.toml, which names it by its exact id"), "{text}");
+    assert!(text.contains("write what is missing into that file") && !text.contains("move it to"), "{text}");
+    assert!(text.contains("./out/**"), "{text}");
+    host.rule("t-own.policy.toml", &policy("write = [{ path = \"./out/**\", why = \"w\" }]\n"));
+    let text = host.suggested("t:own");
+    assert!(text.contains("has all that it asks for") && text.lines().all(|line| line.starts_with('#')), "{text}");
+    // One that governs it by a wider word, in the very file and under the very name that would be suggested.
+    let wide = policy("").replace("\"t:own\"", "\"t:*\"");
+    host.rule("t-own.policy.toml", &wide);
+    let text = host.suggested("t:own");
+    assert!(text.contains("move it to t-own-own.policy.toml") && text.contains("name = \"t-own-own\""), "{text}");
+    host.rule("t-own-own.policy.toml", &filled_in(&text));
+    let audit: Value = serde_json::from_str(&host.run(&["audit", "t:own", "--json"]).1).unwrap();
+    assert_eq!((&audit["refused"], &audit["policy"]), (&Value::Null, &json!("t-own-own")), "{audit}");
+}

@@ -80,6 +80,7 @@ pub fn outcome(ending: Ending, logs: Vec<String>) -> Outcome {
     Outcome {
         ending,
         logs,
+        printed: Vec::new(),
         usage: Usage { wall_ms: 1, ..Usage::default() },
         walls: [executor::Stood { name: "fake".into(), state: "stood".into(), why: "a test".into() }].into(),
         denials: Denials::default(),
@@ -113,7 +114,7 @@ pub fn world_with(more: impl FnOnce(&Path, &mut Executors)) -> World {
     )
     .unwrap();
     for (name, extra) in [
-        ("echo", json!({})),
+        ("echo", json!({"execution": {"env": {"GREETING": "hello", "TOKEN": "none"}}})),
         (
             "whole",
             json!({"parameters": {"type": "object", "properties": {
@@ -127,7 +128,8 @@ pub fn world_with(more: impl FnOnce(&Path, &mut Executors)) -> World {
         ("long_running", json!({"execution": {"timeoutMs": 200}})),
         (
             "fails",
-            json!({"parameters": {"type": "object", "properties": {
+            json!({"execution": {"env": {"KEY": "none"}}, "parameters": {"type": "object", "properties": {
+            "open": {"type": "string", "description": "d"},
             "token": {"type": "string", "description": "d", "writeOnly": true}}}}),
         ),
         ("panics", json!({})),

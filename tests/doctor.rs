@@ -17,14 +17,11 @@ struct Copy {
 fn copy(uid: Option<u32>) -> Copy {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path().canonicalize().unwrap();
-    let source = Path::new(env!("CARGO_MANIFEST_DIR"));
     fs::copy(env!("CARGO_BIN_EXE_toolhost"), at.join("toolhost")).unwrap();
     fs::create_dir(at.join("home")).unwrap();
     fs::write(at.join("home/.a-secret"), "do not tell").unwrap();
-    for name in ["tool-defs", "user_scripts", "sandbox-policies"] {
-        run(Command::new("cp").arg("-r").arg(source.join(name)).arg(&at));
-    }
-    // What earlier calls of this clone left there is none of ours.
+    crate::shipped::copy_to(&at);
+    // The first call makes it.
     let _ = fs::remove_dir_all(at.join("user_scripts/report-writer/out"));
     run(Command::new("chmod").args(["-R", "u=rwX,go=rX"]).arg(&at));
     if let Some(uid) = uid {

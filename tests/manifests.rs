@@ -79,11 +79,11 @@ const REFUSED: &[Case] = &[
     ("1.2.3", "01.2.3", Code::Schema, "/version", 5, "three numbers"),
     ("\"parameters\": { \"type\": \"object\"", "\"parameters\": { \"type\": \"array\"", Code::Schema, "/parameters/type", 7, "one object"),
     ("\"parameters\": { \"type\": \"object\",", "\"parameters\": {", Code::Schema, "/parameters", 7, "one object"),
-    ("\"type\": \"integer\"", "\"type\": \"int\"", Code::Schema, "/parameters/properties/n/type", 8, "not a valid JSON Schema"),
+    ("\"type\": \"integer\"", "\"type\": \"int\"", Code::Schema, "/parameters/properties/n/type", 8, "did you mean 'integer'?"),
     ("\"type\": \"integer\"", "\"type\": \"integer\", \"default\": \"x\"", Code::Schema, "/parameters/properties/n/default", 8, "does not fit its own schema"),
-    ("\"type\": \"integer\"", "\"$ref\": \"https://example.com/s.json\"", Code::Schema, "/parameters/properties/n/$ref", 8, "inside its own schema"),
-    ("\"type\": \"integer\"", "\"$ref\": \"file:///etc/passwd\"", Code::Schema, "/parameters/properties/n/$ref", 8, "inside its own schema"),
-    ("\"type\": \"integer\"", "\"$ref\": \"other.json#/a\"", Code::Schema, "/parameters/properties/n/$ref", 8, "inside its own schema"),
+    ("\"type\": \"integer\"", "\"$ref\": \"https://example.com/s.json\"", Code::Security, "/parameters/properties/n/$ref", 8, "inside its own schema"),
+    ("\"type\": \"integer\"", "\"$ref\": \"file:///etc/passwd\"", Code::Security, "/parameters/properties/n/$ref", 8, "inside its own schema"),
+    ("\"type\": \"integer\"", "\"$ref\": \"other.json#/a\"", Code::Security, "/parameters/properties/n/$ref", 8, "inside its own schema"),
     ("\"type\": \"integer\"", "\"$ref\": \"#/$defs/none\"", Code::Schema, "/parameters/properties/n/$ref", 8, "leads to nothing"),
     ("\"type\": \"integer\"", "\"pattern\": \"(?=a)b\"", Code::Schema, "/parameters/properties/n/pattern", 8, "linear time"),
     ("\"type\": \"integer\"", "\"pattern\": \"(\"", Code::Schema, "/parameters/properties/n/pattern", 8, "not a valid JSON Schema"),
@@ -102,8 +102,8 @@ const REFUSED: &[Case] = &[
     ("\"allowRead\": [\"self\"]", "\"allowRead\": [\"~/x\"]", Code::Security, "/securityContext/fileAccess/allowRead/0", 10, "'~'"),
     ("\"allowRead\": [\"self\"]", "\"allowRead\": [\"a\\u0000b\"]", Code::Security, "/securityContext/fileAccess/allowRead/0", 10, "invisible"),
     ("\"allowWrite\": []", "\"allowWrite\": [\"self\"]", Code::Security, "/securityContext/fileAccess/allowWrite/0", 10, "own file"),
-    ("\"allowHosts\": []", "\"allowHosts\": [\"https://x.com/y\"]", Code::Security, "/securityContext/networkAccess/allowHosts/0", 11, "URL"),
-    ("\"allowHosts\": []", "\"allowHosts\": [\"a.*.com\"]", Code::Security, "/securityContext/networkAccess/allowHosts/0", 11, "middle"),
+    ("\"allowHosts\": []", "\"allowHosts\": [\"https://x.com/y\"]", Code::Schema, "/securityContext/networkAccess/allowHosts/0", 11, "URL"),
+    ("\"allowHosts\": []", "\"allowHosts\": [\"a.*.com\"]", Code::Schema, "/securityContext/networkAccess/allowHosts/0", 11, "middle"),
     ("\"allowHosts\"", "\"allowHost\"", Code::Security, "/securityContext/networkAccess/allowHost", 11, "did you mean"),
     ("\"requiredCapabilities\": []", "\"requiredCapabilities\": {}", Code::Schema, "/securityContext/requiredCapabilities", 11, "a list"),
     ("\"input\": { \"n\": 1 }", "\"input\": 1", Code::Schema, "/examples/0/input", 12, "an object"),
@@ -212,12 +212,11 @@ fn the_seeds_own_example_loads_with_its_comments() {
 fn every_shipped_manifest_fits_the_published_schema() {
     let schema = manifest::schema::Schema::compile(&manifest::published::schema()).expect("compiles");
     let mut texts = vec![("GOOD".to_owned(), GOOD.as_bytes().to_vec())];
-    for folder in ["tool-defs", "user_scripts"] {
-        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
-        for entry in walkdir::WalkDir::new(root).into_iter().flatten() {
-            if entry.file_name().to_string_lossy().ends_with(".tool.json") {
-                texts.push((entry.path().display().to_string(), std::fs::read(entry.path()).expect("file")));
-            }
+    let shipped = tempfile::tempdir().expect("a folder");
+    crate::shipped::copy_to(shipped.path());
+    for entry in walkdir::WalkDir::new(shipped.path()).into_iter().flatten() {
+        if entry.file_name().to_string_lossy().ends_with(".tool.json") {
+            texts.push((entry.path().display().to_string(), std::fs::read(entry.path()).expect("file")));
         }
     }
     assert!(texts.len() > 1, "no shipped manifest was found");
@@ -230,6 +229,7 @@ fn every_shipped_manifest_fits_the_published_schema() {
 /// Bad manifests that JSON Schema cannot tell (what is inside the schemas of a tool), by a piece of their message.
 const BEYOND_A_SCHEMA: &[&str] = &[
     "not a valid JSON Schema",
+    "did you mean 'integer'?",
     "does not fit its own schema",
     "inside its own schema",
     "leads to nothing",
@@ -310,7 +310,7 @@ fn the_published_schema_takes_what_the_reader_takes() {
         texts.push(with("\"MODE\"", &json!(name).to_string()));
     }
     for (script, language) in
-        [("a/b.mjs", "bun"), ("a/b.ts", "node"), ("a/b", "python"), ("a/b.wat", "wasm"), ("b.py", "py")]
+        [("a/b.mjs", "bun"), ("a/b.ts", "node"), ("a/b.PY", "python"), ("a/b.wat", "wasm"), ("b.py", "py")]
     {
         let handler = "\"scriptPath\": \"demo/demo.py\", \"language\": \"python\"";
         texts.push(with(handler, &format!("\"scriptPath\": \"{script}\", \"language\": \"{language}\"")));
@@ -485,5 +485,23 @@ fn a_whole_number_may_be_written_with_a_point() {
     assert_eq!((manifest.execution.timeout_ms, problems), (Some(5000), Vec::new()));
     for bad in ["5000.5", "-1.0", "1e300", "\"5000\""] {
         assert!(manifest::read(with("5000", bad).as_bytes()).is_err(), "{bad}");
+    }
+}
+
+#[test]
+fn a_range_of_numbers_alone_is_what_a_version_begins_with() {
+    let versions = ["1.2.0", "1.2.9", "1.10.0", "2.0.0"];
+    for (range, fits) in [
+        ("1.2", &versions[..2]),
+        ("1", &versions[..3]),
+        ("1.2.0", &versions[..1]),
+        ("1.2.*", &versions[..2]),
+        ("^1.2", &versions[..3]),
+        (">=1.2, <2", &versions[..3]),
+        ("*", &versions[..]),
+    ] {
+        let range = manifest::version_range(range).unwrap();
+        let found: Vec<&str> = versions.into_iter().filter(|v| range.matches(&v.parse().unwrap())).collect();
+        assert_eq!(found, fits, "{range}");
     }
 }

@@ -159,3 +159,32 @@ fn a_missing_entry_point_is_named_with_its_mend() {
         assert!(parts.iter().all(|part| message.contains(part)), "{name}: {message}");
     }
 }
+
+/// What a tool is given in confidence it may give back: nobody reads it there either, and that is said.
+#[tokio::test]
+async fn a_secret_argument_is_hidden_in_a_successful_answer() {
+    let secret = json!({ "type": "string", "description": "d", "writeOnly": true });
+    let parameters = json!({ "type": "object", "properties": {
+        "token": secret, "plain": { "type": "string", "description": "d" },
+    }});
+    let world = crate::common::world_with(|root, _| {
+        let manifest = json!({
+            "toolId": "fake:confided", "displayName": "d", "description": "d", "version": "1.0.0",
+            "handler": { "type": "external-script", "scriptPath": "examples/whole.py", "language": "python" },
+            "parameters": parameters,
+        });
+        std::fs::write(root.join("tool-defs/confided.tool.json"), manifest.to_string()).unwrap();
+    });
+    let report =
+        world.call("fake:confided", json!({ "token": "hunter2-hunter2", "plain": "say hunter2-hunter2" })).await;
+    assert_eq!(report.output(), Some(json!({ "token": "***", "plain": "say ***" })));
+    assert!(report.notes.iter().any(|note| note.contains("held a secret argument")), "{:?}", report.notes);
+    assert!(!serde_json::to_string(&report).unwrap().contains("hunter2"), "{report:?}");
+    assert!(!report.observation().contains("hunter2") && report.success, "{}", report.observation());
+    let report = world.call("fake:confided", json!({ "token": "another-one", "plain": "hunter2" })).await;
+    assert_eq!(report.output(), Some(json!({ "token": "***", "plain": "hunter2" })), "the control");
+    // A script that a call names speaks for itself.
+    let input = json!({ "scriptPath": "examples/whole.py", "inputData": { "token": "hunter2-hunter2" } });
+    let report = world.call("core:execute-python-script", input).await;
+    assert!(!serde_json::to_string(&report).unwrap().contains("hunter2"), "{report:?}");
+}

@@ -29,18 +29,6 @@ fn words(line: &str, folder: &Path) -> Vec<String> {
     words
 }
 
-fn copy(from: &Path, to: &Path) {
-    for entry in walkdir::WalkDir::new(from) {
-        let entry = entry.expect("our own files");
-        let target = to.join(entry.path().strip_prefix(from).expect("below"));
-        if entry.file_type().is_dir() {
-            std::fs::create_dir_all(&target).expect("folder");
-        } else {
-            std::fs::copy(entry.path(), &target).expect("file");
-        }
-    }
-}
-
 /// The lines of the fenced `sh` blocks.
 fn commands(text: &str) -> Vec<&str> {
     let mut inside = false;
@@ -58,13 +46,10 @@ fn commands(text: &str) -> Vec<&str> {
 
 #[test]
 fn every_command_runs_as_written() {
-    let repository = Path::new(env!("CARGO_MANIFEST_DIR"));
     let folder = tempfile::tempdir().expect("a temporary folder");
     let folder = folder.path().canonicalize().expect("real");
-    for name in ["tool-defs", "user_scripts", "sandbox-policies"] {
-        copy(&repository.join(name), &folder.join(name));
-    }
-    let text = std::fs::read_to_string(repository.join("README.md")).expect("README.md");
+    crate::shipped::copy_to(&folder);
+    let text = std::fs::read_to_string(crate::shipped::repository().join("README.md")).expect("README.md");
     let commands = commands(&text);
     assert!(commands.len() >= 8, "{commands:?}");
     for line in commands {

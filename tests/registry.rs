@@ -76,12 +76,13 @@ fn both_ways_of_dropping_in_work() {
             json!({ "type": "external-script", "scriptPath": "sum.py", "language": "python" }),
         ),
     );
+    world.file("user_scripts/loose/two.py", "print(2)");
     world.file(
         "tool-defs/deep/er/two.tool.json",
         manifest(
             "custom:two",
             "1.0.0",
-            json!({ "type": "external-script", "scriptPath": "sum/sum.py", "language": "py" }),
+            json!({ "type": "external-script", "scriptPath": "loose/two.py", "language": "py" }),
         ),
     );
     world.file("tool-defs/other.json", "{}");
@@ -96,8 +97,7 @@ fn both_ways_of_dropping_in_work() {
     assert_eq!(tool.site.script, Some(world.path("user_scripts/sum/sum.py")));
     assert_eq!((&tool.site.base, &tool.site.folder), (&world.path("user_scripts"), &world.path("user_scripts/sum")));
     assert!(tool.warnings.iter().any(|w| w.severity == Severity::Note && w.message.contains("sum/sum.py")));
-    assert_eq!(snapshot.files().len(), 3);
-    assert_eq!(snapshot.namers(&world.path("user_scripts/sum/sum.py")).len(), 2);
+    assert_eq!(snapshot.files().len(), 4);
     // A folder given twice, or inside another, gives each file once.
     let loader = DirectToolLoader::new(
         vec![world.path("tool-defs"), world.path("tool-defs/deep"), world.path("tool-defs/./")],
@@ -274,8 +274,8 @@ impl registry::Source for Elsewhere {
     fn id(&self) -> &str {
         "elsewhere"
     }
-    fn discover(&self) -> Result<registry::Discovery, String> {
-        let mut found = self.0.discover()?;
+    fn discover(&self, earlier: &toolhost::policy::Written) -> Result<registry::Discovery, String> {
+        let mut found = self.0.discover(earlier)?;
         found.tools.iter_mut().for_each(|tool| tool.source = "elsewhere".to_owned());
         Ok(found)
     }
@@ -601,7 +601,8 @@ fn new_makes_tools_that_load() {
     let world = World::new();
     let scripts = world.path("user_scripts");
     for language in ["python", "node", "bun", "wasm"] {
-        let args = new::Args { name: format!("try-{language}"), language: Some(language.to_owned()), script: None };
+        let args =
+            new::Args { name: format!("try-{language}"), language: Some(language.to_owned()), ..new::Args::default() };
         let mut out = Vec::new();
         let made = new::make(&scripts, &args, "toolhost", &mut out).expect(language);
         assert_eq!(made.id, format!("custom:try-{language}"));
@@ -615,7 +616,7 @@ fn new_makes_tools_that_load() {
     let own = world.file("elsewhere/mine.py", "print(1)");
     new::make(
         &scripts,
-        &new::Args { name: "acme:mine".to_owned(), language: None, script: Some(own) },
+        &new::Args { name: "acme:mine".to_owned(), script: Some(own), ..new::Args::default() },
         "toolhost",
         &mut Vec::new(),
     )
@@ -739,4 +740,60 @@ fn ten_thousand_manifests() {
     let registry = world.registry();
     println!("10,000 manifests in {:?}", started.elapsed());
     assert_eq!(ids(&registry).len(), 10_000);
+}
+
+/// Whose a script is, by where the manifests lie that name it. `id@version place script`; `-` = not loaded.
+#[test]
+fn a_script_belongs_to_the_nearest_manifests() {
+    const LAYOUTS: &[(&str, &[&str])] = &[
+        ("two of one folder", &["a u/a/a a/m.py", "b u/a/b a/m.py"]),
+        ("two scripts of one folder", &["a u/a/a a/m.py", "b u/a/b a/n.py", "-x u/x/x a/m.py", "-y t/y a/n.py"]),
+        ("versions", &["a@1.0.0 u/a/a1 a/m.py", "a@2.0.0 u/a/a2 a/m.py", "-x t/x a/m.py"]),
+        ("what nobody names in the folder of a tool", &["a u/a/a a/m.py", "-x u/x/x a/h.py", "-y t/y a/lib/h.py"]),
+        ("from the folder above", &["a u/a/a a/sub/m.py", "-x t/x a/sub/m.py", "-y u/a2/y a/sub/h.py"]),
+        ("the nearer folder", &["-a u/a/a a/sub/m.py", "b u/a/sub/b a/sub/m.py"]),
+        ("a tool below a tool", &["a u/a/a a/m.py", "b u/a/sub/b a/sub/m.py", "-c u/a/c a/sub/h.py"]),
+        ("a name is not a prefix", &["a u/a/a a/m.py", "b u/ab/b ab/m.py", "-c u/ab/c a/m.py"]),
+        ("nobody's folder", &["a t/a loose/m.py", "b t/more/b loose/m.py", "c u/other/c loose/m.py"]),
+        ("nobody's folder, from a base", &["a u/a loose/m.py", "b t/b loose/m.py"]),
+        ("directly in a base", &["a u/a m.py", "b u/b n.py", "-x t/x m.py", "y t/y o.py"]),
+        ("from the base into a tool's folder", &["a u/a/a a/m.py", "-x u/x a/m.py", "-y u/y a/h.py"]),
+        ("the other base", &["a t/a/a a/only.py", "-x u/x/x a/only.py"]),
+        ("the same id", &["a u/a/a a/m.py", "-a t/a a/m.py", "-a u/x/a a/h.py"]),
+        ("conflicts are among owners", &["-a u/a/a a/m.py", "-a u/b/a b/m.py", "-x t/x a/m.py"]),
+    ];
+    let mut wrong = Vec::new();
+    for (what, layout) in LAYOUTS {
+        let world = World::new();
+        for folder in ["a", "a/sub", "a/lib", "ab", "b", "loose", "."] {
+            for name in ["m", "n", "o", "h"] {
+                world.file(&format!("user_scripts/{folder}/{name}.py"), "pass");
+            }
+        }
+        world.file("tool-defs/a/only.py", "pass");
+        let mut expected = Vec::new();
+        for line in *layout {
+            let (loads, line) = line.strip_prefix('-').map_or((true, *line), |line| (false, line));
+            let [id, place, script] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("{line}") };
+            let (id, version) = id.split_once('@').unwrap_or((id, "1.0.0"));
+            let place = place.replacen("t/", "tool-defs/", 1).replacen("u/", "user_scripts/", 1);
+            let handler = json!({"type": "external-script", "scriptPath": script, "language": "python"});
+            world.file(&format!("{place}.tool.json"), manifest(&format!("x:{id}"), version, handler));
+            if loads {
+                expected.push(format!("x:{id}@{version}"));
+            }
+        }
+        expected.sort();
+        let registry = world.registry();
+        if ids(&registry) != expected {
+            wrong.push(format!("{what}: {:?} instead of {expected:?}", ids(&registry)));
+        }
+        // At a reload nothing changes.
+        assert_eq!(registry.refresh(), Vec::<String>::new());
+        assert_eq!(ids(&registry), expected, "{what}, again");
+        let snapshot = registry.snapshot();
+        let refused = snapshot.reports.iter().filter(|report| report.status == Status::Skipped).count();
+        assert_eq!(refused, layout.iter().filter(|line| line.starts_with('-')).count(), "{what}");
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

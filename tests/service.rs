@@ -567,13 +567,33 @@ fn with_env(root: &std::path::Path) {
 #[tokio::test]
 async fn the_environment_of_a_call_answers_to_the_one_rule() {
     let world = world_with(|root, _| with_env(root));
-    let call = |name: &str| world.call("u:env", json!({"scriptPath": "free/echo.py", "env": {name: "some text"}}));
-    for name in crate::policy::calls::REFUSED_NAMES {
-        let report = call(name).await;
-        assert_eq!(report.error.as_ref().map(|error| error.kind), Some(Kind::SecurityError), "{name}: {report:?}");
+    let call =
+        |script: &str, name: &str| world.call("u:env", json!({"scriptPath": script, "env": {name: "some text"}}));
+    // What programs obey that a script starts is no end of a list: a call sets what the script's manifest declares.
+    let obeyed = [
+        "BASH_ENV",
+        "ENV",
+        "PERL5OPT",
+        "GIT_CONFIG_COUNT",
+        "GIT_CONFIG_KEY_0",
+        "OPENSSL_CONF",
+        "RUBYOPT",
+        "JAVA_TOOL_OPTIONS",
+        "SSLKEYLOGFILE",
+        "GCONV_PATH",
+        "MODE",
+    ];
+    for name in crate::policy::calls::REFUSED_NAMES.iter().chain(&obeyed) {
+        let report = call("examples/echo.py", name).await;
+        let error = report.error.as_ref().unwrap_or_else(|| panic!("{name}: {report:?}"));
+        let told = format!("{} {}", error.message, error.details.as_deref().unwrap_or_default());
+        assert_eq!(error.kind, Kind::SecurityError, "{name}: {report:?}");
+        assert!(told.contains("the script's own manifest does not declare it: execution.env names each"), "{told}");
     }
+    // A script that no manifest names has none that a call may set.
+    assert!(!call("free/echo.py", "GREETING").await.success);
     assert_eq!(world.runs(), 0);
-    assert!(call("GREETING").await.success);
+    assert!(call("examples/echo.py", "GREETING").await.success);
 }
 
 #[tokio::test]
@@ -581,7 +601,7 @@ async fn the_environment_of_a_call_reaches_the_tool_and_no_record() {
     let world = world_with(|root, _| with_env(root));
     let mut digests = Vec::new();
     for text in ["hunter2-very-secret", "swordfish-very-secret"] {
-        let report = world.call("u:env", json!({"scriptPath": "free/echo.py", "env": {"TOKEN": text}})).await;
+        let report = world.call("u:env", json!({"scriptPath": "examples/echo.py", "env": {"TOKEN": text}})).await;
         assert!(report.success, "{report:?}");
         digests.push(report.digests.confinement);
         let seen = world.fake.seen.lock().unwrap();

@@ -37,7 +37,9 @@ fn run(runtime: &Runtime, name: &str, text: &str, entry: &str, input: &str) -> R
     let folder = tempfile::tempdir().expect("a temporary folder");
     let script = folder.path().join(name);
     std::fs::write(&script, text).expect("script");
-    std::fs::write(folder.path().join("helper.py"), "NAME = 'sibling'\n").expect("sibling");
+    std::fs::write(folder.path().join("helper.py"), HELPER_PY).expect("sibling");
+    std::fs::write(folder.path().join("helper.mjs"), HELPER_MJS).expect("sibling");
+    std::fs::write(folder.path().join("helper.cjs"), HELPER_CJS).expect("sibling");
     let guest = runtimes::shims::guest_path(runtime.language).expect("a shim");
     let own = tempfile::tempdir().expect("a temporary folder");
     let shim = own.path().join(Path::new(guest).file_name().expect("a name"));
@@ -177,6 +179,60 @@ fn python_mends() {
     );
 }
 
+/// What lies beside the script in the tests of `own`.
+const HELPER_PY: &str = "import functools\nNAME = 'sibling'\ndef run(**k): return 'imported'\n\
+    def bare(f):\n  def inner(**k): return f(**k)\n  return inner\n\
+    def wraps(f):\n  @functools.wraps(f)\n  def inner(**k): return f(**k)\n  return inner\n\
+    class Base:\n  @staticmethod\n  def go(): return 'inherited'\n\
+    class Kept:\n  def __init__(self, f): self.f = f\n  def __call__(self, **k): return self.f(**k)\n";
+
+/// An entry point is something that the script itself defines: what it only imports is nobody's to call.
+#[test]
+fn python_calls_only_what_the_script_defines() {
+    const NOT_ITS_OWN: &str = "is not defined in analyzer.py, which only has it from elsewhere";
+    const NONE: &str = "has no function";
+    let own = |text, entry| (text, entry, "{}", Answer("1"));
+    let not = |text, entry| (text, entry, "{}", Mend(NOT_ITS_OWN));
+    let none = |text, entry| (text, entry, "{}", Mend(NONE));
+    table(
+        Language::Python,
+        "py",
+        &[
+            none("import os\ndef f(): pass", "os.system"),
+            none("import os\nrun = os", "run.system"),
+            not("from os import system", "system"),
+            not("import os\nx = os.system", "x"),
+            not("import os\nglobals()['x'] = os.system", "x"),
+            not("x = eval", "x"),
+            not("from helper import run", "run"),
+            not("from helper import *", "run"),
+            own("from helper import *\ndef run(): return 1", "run"),
+            own("x = lambda: 1", "x"),
+            // Decorated, whatever the decorator made of it.
+            own("import helper\n@helper.bare\ndef run(): return 1", "run"),
+            own("import helper\n@helper.bare\n@helper.wraps\n@helper.bare\ndef run(): return 1", "run"),
+            own("import helper\n@helper.Kept\ndef run(): return 1", "run"),
+            own("import functools\n@functools.lru_cache\ndef run(): return 1", "run"),
+            not("import helper\ndef log(): pass\nrun = helper.bare(log)", "run"),
+            own("import functools\ndef g(a): return a\nrun = functools.partial(g, a=1)", "run"),
+            not("import functools, os\nrun = functools.partial(os.system, 'true')", "run"),
+            // Classes and their methods.
+            own("class T:\n  def __call__(self): return 1\nrun = T()", "run"),
+            own("class T:\n  def go(self): return 1\nrun = T().go", "run"),
+            own("class A:\n  class B:\n    @classmethod\n    def go(cls): return 1", "A.B.go"),
+            none("import helper\nclass T(helper.Base): pass", "T.go"),
+            not("import helper\nclass T:\n  go = helper.run", "T.go"),
+            not("import subprocess\nclass T(subprocess.Popen): pass", "T"),
+            none("class T: pass", "T.__init__"),
+            none("class T: pass", "T.mro"),
+            none("def f(): pass", "f.__globals__"),
+            none("def f(): pass", "__builtins__.exec"),
+            none("def f(): pass", "__import__"),
+            none("def __getattr__(name):\n  import os\n  return os.system", "system"),
+        ],
+    );
+}
+
 #[test]
 fn python_traceback_starts_at_the_tool() {
     let Some(runtime) = interpreter(Language::Python) else { return };
@@ -193,7 +249,7 @@ fn python_script_named_like_a_library() {
     assert_eq!(ran.out, "\"script_json\"\n", "{}", ran.err);
 }
 
-const JAVASCRIPT_ANSWERS: [(&str, &str, &str, Expect); 8] = [
+const JAVASCRIPT_ANSWERS: [(&str, &str, &str, Expect); 11] = [
     (
         "export function f({numbers}) { return {sum: numbers.length} }",
         "f",
@@ -203,6 +259,9 @@ const JAVASCRIPT_ANSWERS: [(&str, &str, &str, Expect); 8] = [
     ("export const f = async (i) => i.x", "f", r#"{"x":"ä"}"#, Answer("\"ä\"")),
     ("export default function f() { return 1 }", "f", "{}", Answer("1")),
     ("export default () => 2", "default", "{}", Answer("2")),
+    ("class P { x = 1 }; export const f = () => new P()", "f", "{}", Answer(r#"{"x":1}"#)),
+    ("export const f = () => Object.create(null)", "f", "{}", Answer("{}")),
+    ("export const f = () => new URL('http://a/')", "f", "{}", Answer("\"http://a/\"")),
     ("export function f() { }", "f", "{}", Answer("null")),
     ("export function f() { return new Date(0) }", "f", "{}", Answer("\"1970-01-01T00:00:00.000Z\"")),
     ("export function f() { setInterval(() => {}, 1000); return process.argv.length }", "f", "{}", Answer("2")),
@@ -216,7 +275,7 @@ const JAVASCRIPT_ANSWERS: [(&str, &str, &str, Expect); 8] = [
     ),
 ];
 
-const JAVASCRIPT_MENDS: [(&str, &str, &str, Expect); 14] = [
+const JAVASCRIPT_MENDS: [(&str, &str, &str, Expect); 23] = [
     ("export function g() {}", "f", "{}", Mend("exports no function 'f'; it exports: g")),
     ("function f() {}", "f", "{}", Mend("write: export function f(input)")),
     ("export const f = 1", "f", "{}", Mend("'f' in analyzer.mjs is a number, not a function")),
@@ -225,6 +284,50 @@ const JAVASCRIPT_MENDS: [(&str, &str, &str, Expect); 14] = [
         "f",
         "{}",
         Mend("the return value.a[0] is NaN, which is not JSON; return null or a string"),
+    ),
+    ("export function* f() { yield 1 }", "f", "{}", Mend("is a Generator, which JSON cannot carry; return [...it]")),
+    (
+        "export const f = () => [1].values()",
+        "f",
+        "{}",
+        Mend("is a Array Iterator, which JSON cannot carry; return [...it]"),
+    ),
+    (
+        "export async function* f() { yield 1 }",
+        "f",
+        "{}",
+        Mend("is a AsyncGenerator, which JSON cannot carry; collect it"),
+    ),
+    (
+        "export const f = () => ({r: /a/u})",
+        "f",
+        "{}",
+        Mend("the return value.r is a RegExp, which JSON cannot carry; return String(it)"),
+    ),
+    (
+        "export const f = () => new Response('a')",
+        "f",
+        "{}",
+        Mend("is a Response, which JSON cannot carry; return await it.text()"),
+    ),
+    (
+        "export const f = () => new Headers({a: 'b'})",
+        "f",
+        "{}",
+        Mend("is a Headers, which JSON cannot carry; return [...it]"),
+    ),
+    (
+        "export const f = () => new WeakMap()",
+        "f",
+        "{}",
+        Mend("is a WeakMap, which JSON cannot carry; return a plain object"),
+    ),
+    ("export const f = () => new Number(NaN)", "f", "{}", Mend("is NaN, which is not JSON")),
+    (
+        "class P { #x = 1 }; export const f = () => new P()",
+        "f",
+        "{}",
+        Mend("is a P, which JSON cannot carry; return a plain object"),
     ),
     (
         "export const f = () => ({m: new Map()})",
@@ -247,6 +350,58 @@ const JAVASCRIPT_MENDS: [(&str, &str, &str, Expect); 14] = [
     ("export const f = () => new Promise(() => {})", "f", "{}", Mend("never settled")),
     ("export const f = () => 1", "f", "[1]", Mend("one JSON object, not an array")),
 ];
+
+const HELPER_MJS: &str = "import { execSync } from 'node:child_process'; export { execSync };\n\
+    export function run(i) { return 'imported' }\nexport const ns = { deep: { run(i) { return 'deep' } } };\n\
+    export class K { static go(i) { return 2 } }\nexport default function (i) { return 'default' }\n";
+const HELPER_CJS: &str = "exports.run = function (i) { return 'imported' }; exports.os = require('os');\n";
+
+/// The same for Node and Bun: re-exports, what is inherited, what the language brings.
+#[test]
+fn node_and_bun_call_only_what_the_script_defines() {
+    const NOT_ITS_OWN: &str = "only has it from elsewhere; write a function of its own";
+    let own = |text, entry| (text, entry, "{}", Answer("1"));
+    let not = |text, entry| (text, entry, "{}", Mend(NOT_ITS_OWN));
+    let modules = [
+        not("export { execSync as run } from 'child_process'", "run"),
+        not("import { execSync } from 'node:child_process'; export const run = execSync", "run"),
+        not("import { execSync } from 'node:child_process'; export const run = execSync.bind(null)", "run"),
+        not("import * as cp from 'node:child_process'; export default cp", "execSync"),
+        not("import cp from 'child_process'; export default { ...cp, own: (i) => 1 }", "execSync"),
+        own("import cp from 'child_process'; export default { ...cp, own: (i) => 1 }", "own"),
+        not("export * from './helper.mjs'", "run"),
+        not("export * from './helper.mjs'", "execSync"),
+        not("export { default } from './helper.mjs'", "default"),
+        not("import { ns } from './helper.mjs'; export const run = ns.deep.run", "run"),
+        not("import { K } from './helper.mjs'; export const run = K.go", "run"),
+        not("export const { run } = await import('./helper.mjs')", "run"),
+        not("export default (i) => 1", "constructor"),
+        not("export default (i) => 1", "call"),
+        not("export default { a: 1 }", "hasOwnProperty"),
+        not("export const run = eval", "run"),
+        not("export const run = fetch", "run"),
+        own("const f = async (i) => 1; export { f as run }", "run"),
+        own("class A { run(i) { return 1 } }\nexport default new A()", "run"),
+        own("export function run(i) { return typeof process.env.NODE_ENV === 'string' ? 1 : 1 }", "run"),
+    ];
+    let common = [
+        not("module.exports = require('child_process')", "execSync"),
+        not("module.exports.run = require('child_process').execSync", "run"),
+        not("exports.run = require('./helper.cjs').run", "run"),
+        not("exports.run = require('./helper.cjs').os.platform", "run"),
+        own("exports.run = function (i) { return require('os').platform() ? 1 : 2 }", "run"),
+        own("module.exports = { get run() { return (i) => 1 } }", "run"),
+    ];
+    for language in [Language::Nodejs, Language::Bun] {
+        table(language, "mjs", &modules);
+        table(language, "cjs", &common);
+    }
+    let typed = [
+        not("import { run as r } from './helper.mjs'; export const run: any = r;", "run"),
+        own("enum E { One = 1 }\nexport const run = (i: { x?: number }): number => i.x ?? E.One;", "run"),
+    ];
+    table(Language::Bun, "ts", &typed);
+}
 
 #[test]
 fn node_answers_and_mends() {

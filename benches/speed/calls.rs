@@ -57,6 +57,10 @@ impl Bare {
         let mut add = |words: &[&std::ffi::OsStr]| arguments.extend(words.iter().map(|w| (*w).to_owned()));
         let grants = shape.grants.iter().map(|grant| grant.opening.folder().to_owned());
         let system = policy::SYSTEM_FOLDERS.iter().chain(&policy::SYSTEM_ETC).map(PathBuf::from);
+        // First, so that a grant below /tmp lies on it, as it does in ours.
+        for folder in ["/tmp", "/dev/shm"] {
+            add(&["--tmpfs".as_ref(), folder.as_ref()]);
+        }
         let mut shown: Vec<PathBuf> = Vec::new();
         for path in system.chain(shape.runtime.roots.iter().cloned()).chain(grants) {
             let Ok(meta) = path.symlink_metadata() else { continue };
@@ -73,9 +77,6 @@ impl Bare {
         }
         for device in ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"] {
             add(&["--dev-bind".as_ref(), device.as_ref(), device.as_ref()]);
-        }
-        for folder in ["/tmp", "/dev/shm"] {
-            add(&["--tmpfs".as_ref(), folder.as_ref()]);
         }
         add(&["--proc".as_ref(), "/proc".as_ref(), "--chdir".as_ref(), self.folder.as_ref()]);
         add(&["--".as_ref(), self.program.as_ref()]);

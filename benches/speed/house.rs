@@ -160,6 +160,7 @@ impl House {
             env: Default::default(),
             require_cgroup: false,
             stderr_is_error: false,
+            past: Default::default(),
         };
         let per_call = policy::PerCall { timeout_ms: 30_000, source: None };
         let confinement = policy::Confinement { shape: Arc::new(shape), per_call };

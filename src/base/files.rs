@@ -216,6 +216,10 @@ fn owned(owner: u32, path: &Path) -> io::Result<()> {
         return Ok(());
     }
     let path = path.display();
+    if every_id_is_mapped() == Some(false) && unmapped().is_none() {
+        let why = "/proc/sys/kernel/overflowuid cannot be read";
+        return Err(refused(format!("{path} belongs to another user, or to nobody of this user namespace ({why})")));
+    }
     Err(refused(format!("{path} belongs to another user (uid {owner}), who could replace what lies in it")))
 }
 
@@ -225,8 +229,11 @@ pub fn owners() -> [u32; 3] {
     if every_id_is_mapped() != Some(false) {
         return [0, me, me];
     }
-    let unmapped = std::fs::read_to_string("/proc/sys/kernel/overflowuid").ok().and_then(|t| t.trim().parse().ok());
-    [0, me, unmapped.unwrap_or(65534)]
+    [0, me, unmapped().unwrap_or(me)]
+}
+
+fn unmapped() -> Option<u32> {
+    std::fs::read_to_string("/proc/sys/kernel/overflowuid").ok()?.trim().parse().ok()
 }
 
 /// Whether this is no user namespace but the first one, where every id means itself (user_namespaces(7)).

@@ -6,10 +6,11 @@
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
 use super::{host, words};
-use crate::service::beforehand;
+use crate::service::{self, beforehand};
 use crate::{fault, manifest, policy, registry, runtimes, sandbox};
 use manifest::{Manifest, Site};
 use std::collections::BTreeSet;
+use std::io::{self, Write};
 use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -61,19 +62,39 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         }
         match args.suggest_policy {
             true => suggest(&host, &tool.manifest, &tool.site),
-            false => one_text(&foreseen(&host, &tool), args.json),
+            false => one_text(&foreseen(&known, &tool, host.policies, host.machine), &tool.manifest, args.json),
         }
     } else {
-        let tools = known.snapshot.list(&registry::Filter::default());
-        all_text(&tools.iter().map(|tool| foreseen(&host, tool)).collect::<Vec<_>>(), args.json)
+        words::stream(|out| all(&known, args.json, out));
+        return Ok(Exit::Ok.into());
     };
     words::show(text.as_bytes());
     Ok(Exit::Ok.into())
 }
 
+/// Every tool, one after the other: texts with a line between, or `{"tools": […]}`. Ten thousand are not held at once.
+fn all(known: &host::Tools, json: bool, out: &mut dyn Write) -> io::Result<()> {
+    let tools = known.snapshot.list(&registry::Filter::default());
+    let (head, between, end) = match (json, tools.is_empty()) {
+        (true, _) => ("{\"tools\": [\n", ",\n", "]}\n"),
+        (false, true) => ("No tools are loaded.\n", "", ""),
+        (false, false) => ("", "\n", ""),
+    };
+    out.write_all(head.as_bytes())?;
+    for (at, tool) in tools.iter().enumerate() {
+        let text = one_text(&foreseen(known, tool, &known.policies, &known.machine), &tool.manifest, json);
+        out.write_all(if at > 0 { between.as_bytes() } else { b"" })?;
+        out.write_all(text.strip_suffix('\n').filter(|_| json).unwrap_or(&text).as_bytes())?;
+    }
+    out.write_all(if json && !tools.is_empty() { b"\n" } else { b"" })?;
+    out.write_all(end.as_bytes())
+}
+
 /// `audit --call ID`: the record of a past call, and the confinement it ran under.
 fn past(settings: &Settings, call: &str, json: bool) -> anyhow::Result<String> {
-    let recalled = host::audit_log(settings)?.recall(call).map_err(|why| Refusal::new(Exit::Caller, why))?;
+    let recalled = host::audit_log(settings)?
+        .recall(call)
+        .map_err(|why| Refusal::new(Exit::Caller, manifest::text::printable(&why)))?;
     if json {
         return Ok(pretty(&serde_json::json!({ "record": recalled.record, "confinement": recalled.confinement })));
     }
@@ -134,11 +155,17 @@ impl Host<'_> {
 
 /// What is decided, with what every call ends with where it cannot but fail: also what policy has no part in
 /// (a service that is not registered, what the granted files are now).
-fn foreseen(host: &Host<'_>, tool: &registry::Tool) -> policy::Decision {
-    let mut decision = host.decide(&tool.manifest, &tool.site);
+pub(super) fn foreseen(
+    known: &host::Tools,
+    tool: &registry::Tool,
+    policies: &policy::Policies,
+    machine: &policy::Machine,
+) -> policy::Decision {
+    let mut decision = policy::decide(&tool.manifest, &tool.site, policies, machine);
     if let Some(fault) = beforehand::fault(tool, &decision, beforehand::shipped(&tool.manifest.handler)) {
         decision.shape = Err(fault);
     }
+    known.looks_back(&mut decision);
     let refused = decision.shape.as_ref().ok().and_then(|shape| sandbox::grants::foresee(shape).err());
     if let Some(fault) = refused.map(|(fault, _)| fault) {
         decision.shape = Err(fault);
@@ -148,25 +175,18 @@ fn foreseen(host: &Host<'_>, tool: &registry::Tool) -> policy::Decision {
 
 /// `audit TOOL`: text, or one JSON object.
 pub fn one(host: &Host<'_>, manifest: &Manifest, site: &Site, json: bool) -> String {
-    one_text(&host.decide(manifest, site), json)
+    one_text(&host.decide(manifest, site), manifest, json)
 }
 
-fn one_text(decision: &policy::Decision, json: bool) -> String {
-    if json { pretty(&policy::explain::json(decision)) } else { policy::explain::text(decision) }
+fn one_text(decision: &policy::Decision, manifest: &Manifest, json: bool) -> String {
+    if json { pretty(&entry(decision, manifest)) } else { policy::explain::text(decision) }
 }
 
-/// `audit --all`: texts with a line between, or `{"tools": […]}`.
-pub fn all(host: &Host<'_>, json: bool) -> String {
-    all_text(&host.decide_all(), json)
-}
-
-fn all_text(decisions: &[policy::Decision], json: bool) -> String {
-    if json {
-        let tools: Vec<_> = decisions.iter().map(policy::explain::json).collect();
-        return pretty(&serde_json::json!({ "tools": tools }));
-    }
-    let texts: Vec<String> = decisions.iter().map(policy::explain::text).collect();
-    if texts.is_empty() { "No tools are loaded.\n".into() } else { texts.join("\n") }
+/// The same as data, with the bytes of the script: what `diff` compares.
+pub(super) fn entry(decision: &policy::Decision, manifest: &Manifest) -> serde_json::Value {
+    let mut entry = policy::explain::json(decision, manifest);
+    entry["digests"]["script"] = serde_json::json!(decision.script.as_deref().and_then(service::digest_of_script));
+    entry
 }
 
 /// `audit TOOL --suggest-policy`

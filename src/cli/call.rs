@@ -8,6 +8,7 @@ use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
 use super::{host, words};
 use crate::fault::{Fault, Kind};
+use crate::manifest::text::printable;
 use crate::service::runlog::Level;
 use crate::service::{self, Arguments, CallRequest, Report};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -122,8 +123,9 @@ fn given(args: &Args) -> anyhow::Result<Given> {
             ("-", _) => Arguments::Text(text(io::stdin().lock(), "standard input")?),
             (_, Some("")) => return Err(caller("--input @ names no file: write --input @FILE").into()),
             (_, Some(file)) => {
-                let opened = std::fs::File::open(file).map_err(|e| caller(format!("{file}: {e}")))?;
-                Arguments::Text(text(opened, file)?)
+                let shown = printable(file);
+                let opened = std::fs::File::open(file).map_err(|e| caller(format!("{shown}: {e}")))?;
+                Arguments::Text(text(opened, &shown)?)
             }
             (json, None) if json.trim().is_empty() => {
                 return Err(caller("--input is empty; {} is an empty input").into());
@@ -167,10 +169,10 @@ fn pairs(words: &[String]) -> anyhow::Result<BTreeMap<String, String>> {
     let mut pairs = BTreeMap::new();
     for word in words {
         let Some((name, value)) = word.split_once('=').filter(|(name, _)| !name.is_empty()) else {
-            return Err(caller(format!("'{word}' is not name=value")).into());
+            return Err(caller(format!("'{}' is not name=value", printable(word))).into());
         };
         if pairs.insert(name.to_owned(), value.to_owned()).is_some() {
-            return Err(caller(format!("'{name}' is given twice")).into());
+            return Err(caller(format!("'{}' is given twice", printable(name))).into());
         }
     }
     Ok(pairs)
@@ -192,6 +194,11 @@ fn told(args: &Args, report: &Report) -> ExitCode {
         words::say_json(report);
     } else if let Some(output) = &report.output_data {
         words::say_json(output);
+    }
+    if let (Some((_, asked)), Some(version)) = (args.tool.split_once('@'), &report.version)
+        && asked.trim() != version
+    {
+        words::complain(&format!("{}: version {version} ran", printable(&args.tool)));
     }
     let Some(fault) = &report.error else { return Exit::Ok.into() };
     let mut lines = vec![format!("{}: {}: {}", report.tool, fault.kind, fault.message)];

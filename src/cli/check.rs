@@ -62,19 +62,16 @@ fn look(
     stricter: Option<Schema>,
 ) -> (Vec<File>, Vec<Arc<registry::Tool>>) {
     let wanted: Vec<PathBuf> = paths.iter().map(|path| path.canonicalize().unwrap_or_else(|_| path.clone())).collect();
-    let mut folders = tools.to_vec();
     let known: Vec<PathBuf> = tools.iter().chain(scripts).filter_map(|folder| folder.canonicalize().ok()).collect();
-    for (path, given) in wanted.iter().zip(paths) {
-        if !known.iter().any(|folder| path.starts_with(folder)) {
-            let folder = if path.is_dir() { Some(path.as_path()) } else { path.parent() };
-            folders.push(folder.unwrap_or(given).to_path_buf());
-        }
-    }
+    let elsewhere = wanted.iter().filter(|path| !known.iter().any(|folder| path.starts_with(folder)));
+    let (folders, alone): (Vec<_>, Vec<_>) = elsewhere.cloned().partition(|path| path.is_dir());
+    let folders = [tools.to_vec(), folders].concat();
+    let alone = alone.into_iter().filter(|path| path.is_file() && path.to_string_lossy().ends_with(registry::ENDING));
     if let Some((policies, machine)) = &rules {
         registry.answers_to(policies.clone(), machine.clone());
     }
     let mut files = Vec::new();
-    let loader = host::loader(folders, scripts.to_vec(), stricter);
+    let loader = host::loader(folders, scripts.to_vec(), stricter).and_files(alone.collect());
     for source in [Arc::new(registry::Builtin) as Arc<dyn registry::Source>, Arc::new(loader)] {
         if let Err(why) = registry.add_source(source) {
             files.push(unreadable(PathBuf::from("(source)"), why));
@@ -163,19 +160,15 @@ fn holds(folder: &Path, policies: &Path) -> bool {
 
 /// What the policy room says about its files, one entry for each.
 fn of_policies(path: &Path, settings: &Settings, launchers: &Launchers, tools: &[Arc<registry::Tool>]) -> Vec<File> {
-    let (good, problems) = match policy::Policies::load_from(path, &settings.root) {
-        Ok(policies) => {
-            let machine = host::machine(settings, &policies, launchers.counted());
-            let mut problems = policies.notes().to_vec();
-            let mut good = Vec::new();
-            for (path, found) in typos::of(&policies, tools, &machine) {
-                problems.extend(found.into_iter().map(|problem| policy::FileProblem { path: path.clone(), problem }));
-                good.push(path);
-            }
-            (good, problems)
-        }
-        Err(problems) => (Vec::new(), problems),
-    };
+    // One that cannot be read says nothing of the others.
+    let (policies, mut problems) = host::look_at_policies(settings, path);
+    let machine = host::machine(settings, &policies, launchers.counted());
+    problems.extend(policies.notes().iter().cloned());
+    let mut good = Vec::new();
+    for (path, found) in typos::of(&policies, tools, &machine) {
+        problems.extend(found.into_iter().map(|problem| policy::FileProblem { path: path.clone(), problem }));
+        good.push(path);
+    }
     let mut files: BTreeMap<PathBuf, File> = BTreeMap::new();
     let loaded = |path: &PathBuf| File {
         path: path.clone(),

@@ -5,10 +5,13 @@
 
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
-use super::{host, words};
+use super::{audit, host, words};
 use crate::{fault, manifest, policy, registry};
-use manifest::{Manifest, Site};
+use manifest::Site;
 use policy::diff::Powers;
+use serde::de::value::SeqAccessDeserializer;
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use std::fmt;
 use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -28,41 +31,26 @@ pub struct Args {
 
 pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     let known = host::Tools::of(settings)?;
-    let host = Host {
-        tools: &known.pairs(),
-        policies: &known.policies,
-        machine: &|policies| known.machine_under(settings, policies),
-        find: &|reference| known.snapshot.find(reference).map(|tool| (tool.manifest.clone(), tool.site.clone())),
-        read: &|path| read(settings, path),
-        root: &settings.root,
-        protect: &|policies| known.snapshot.protect(&policies),
-    };
-    let text = report(&host, &args).map_err(|fault| Refusal::of(&fault))?;
-    words::show(text.as_bytes());
-    Ok(Exit::Ok.into())
-}
-
-/// One manifest wherever it lies: an older copy has its script where the present one has it.
-fn read(settings: &Settings, path: &Path) -> Found {
-    let shown = manifest::text::printable(&path.display().to_string());
-    let bad = |why: String| wrong("a manifest cannot be read").person(format!("{shown}: {why}"));
-    let bytes = bytes(path, crate::quantity::MAX_DEFINITION_BYTES).map_err(bad)?;
-    let (manifest, _) = manifest::read(&bytes).map_err(|problems| {
-        let lines: Vec<String> =
-            problems.iter().map(|p| format!("{}:{}: {}: {}", p.line, p.column, p.pointer, p.message)).collect();
-        let lines: Vec<String> = lines.iter().map(|line| manifest::text::printable(line)).collect();
-        bad(lines.join("\n"))
-    })?;
-    let path = path.canonicalize().map_err(|e| bad(e.to_string()))?;
-    let folder = path.parent().unwrap_or(Path::new("/")).to_path_buf();
-    let nowhere = Site { manifest: path.clone(), base: PathBuf::new(), script: None, folder: folder.clone() };
-    let site = match &manifest.handler {
-        manifest::Handler::Script { script_path, .. } => {
-            Site { manifest: path, ..registry::scripts::resolve(&settings.bases(), Some(&folder), script_path)? }
+    let host = Host { settings, known };
+    let refuse = |fault: fault::Fault| Refusal::of(&fault);
+    let (old, new) = (host.side(&args.old).map_err(refuse)?, host.side(&args.new).map_err(refuse)?);
+    let (before, after) = match (old, new) {
+        (Side::Policies(old), Side::Policies(new)) => {
+            let (mut before, mut after) = policy::diff::of_policies(&old, &new);
+            before.extend(host.under(&old).map_err(refuse)?);
+            after.extend(host.under(&new).map_err(refuse)?);
+            (before, after)
         }
-        _ => nowhere,
+        (old, new) => (host.powers(old).map_err(refuse)?, host.powers(new).map_err(refuse)?),
     };
-    Ok((Arc::new(manifest), site))
+    let diff = policy::diff::between(&before, &after);
+    if args.json {
+        let value = serde_json::to_value(&diff).unwrap_or_default();
+        words::show(audit::pretty(&value).as_bytes());
+    } else {
+        words::show(policy::diff::text(&diff).as_bytes());
+    }
+    Ok(Exit::Ok.into())
 }
 
 /// A regular file of a bounded size; never waits on a pipe.
@@ -78,23 +66,7 @@ fn bytes(path: &Path, most: u64) -> Result<Vec<u8>, String> {
     if bytes.len() as u64 > most { Err(format!("is larger than {most} bytes")) } else { Ok(bytes) }
 }
 
-type Found = Result<(Arc<Manifest>, Site), fault::Fault>;
-
-/// What the verb needs of the host; the front door fills it in.
-pub struct Host<'a> {
-    pub tools: &'a [(Arc<Manifest>, Site)],
-    pub policies: &'a policy::Policies,
-    /// The machine with the interpreters that these policies name.
-    pub machine: &'a dyn Fn(&policy::Policies) -> policy::Machine,
-    /// Finds TOOL@RANGE in the registry.
-    pub find: &'a dyn Fn(&str) -> Found,
-    /// Reads one manifest file and finds its script.
-    pub read: &'a dyn Fn(&Path) -> Found,
-    /// Where relative `folders` of a policy start.
-    pub root: &'a Path,
-    /// Policies as a call is decided by them: no file of the registry may be written.
-    pub protect: &'a dyn Fn(policy::Policies) -> policy::Policies,
-}
+type Result<T, E = fault::Fault> = std::result::Result<T, E>;
 
 /// The largest saved audit that is read.
 const MAX_AUDIT_BYTES: u64 = 256 * crate::quantity::MIB;
@@ -104,61 +76,91 @@ enum Side {
     Policies(Box<policy::Policies>),
 }
 
-pub fn report(host: &Host<'_>, args: &Args) -> Result<String, fault::Fault> {
-    let (before, after) = match (side(host, &args.old)?, side(host, &args.new)?) {
-        (Side::Policies(old), Side::Policies(new)) => {
-            let (mut before, mut after) = policy::diff::of_policies(&old, &new);
-            before.extend(under(host, &old));
-            after.extend(under(host, &new));
-            (before, after)
+struct Host<'a> {
+    settings: &'a Settings,
+    known: host::Tools,
+}
+
+impl Host<'_> {
+    /// Every tool of the registry under these policies, as its files lie now.
+    fn under(&self, policies: &policy::Policies) -> Result<Vec<Powers>> {
+        let machine = self.known.machine_under(self.settings, policies);
+        let tools = self.known.snapshot.list(&registry::Filter::default());
+        tools.iter().map(|tool| powers(&self.known, tool, policies, &machine)).collect()
+    }
+
+    fn powers(&self, side: Side) -> Result<Vec<Powers>> {
+        match side {
+            Side::Powers(powers) => Ok(powers),
+            Side::Policies(policies) => self.under(&policies),
         }
-        (old, new) => (powers(host, old), powers(host, new)),
-    };
-    let (newly, lost) = (policy::diff::newly(&before, &after), policy::diff::no_longer(&before, &after));
-    if args.json {
-        return Ok(super::audit::pretty(&policy::diff::json(&newly, &lost)));
     }
-    Ok(policy::diff::text(&newly, &lost))
+
+    fn side(&self, text: &str) -> Result<Side> {
+        let path = PathBuf::from(text);
+        if path.is_dir() && !holds_policies(&path) {
+            return Err(wrong("a folder without policies").person(format!(
+                "{}: holds no *.policy.toml; name manifests one by one, or save `toolhost audit --all --json` of both sides",
+                manifest::text::printable(text)
+            )));
+        }
+        if path.is_dir() || policy::is_policy_file(text) {
+            let loaded = policy::Policies::load_from(&path, &self.settings.root);
+            let protect = |p| Side::Policies(Box::new(self.known.snapshot.protect(&p)));
+            return loaded.map(protect).map_err(|problems| {
+                let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
+                wrong("a policy cannot be read").person(lines.join("\n"))
+            });
+        }
+        let tool = match text {
+            _ if text.ends_with(registry::ENDING) => Arc::new(self.read(&path)?),
+            _ if text.ends_with(".json") => return saved(&path),
+            // No id holds a slash.
+            _ if text.contains('/') => return Err(no_side(&path)),
+            reference => self.known.snapshot.find(reference)?,
+        };
+        Ok(Side::Powers(vec![powers(&self.known, &tool, &self.known.policies, &self.known.machine)?]))
+    }
+
+    /// One manifest wherever it lies: an older copy has its script where the present one has it, and answers to the
+    /// policy of the present one.
+    fn read(&self, path: &Path) -> Result<registry::Tool> {
+        let shown = manifest::text::printable(&path.display().to_string());
+        let bad = |why: String| wrong("a manifest cannot be read").person(format!("{shown}: {why}"));
+        let bytes = bytes(path, crate::quantity::MAX_DEFINITION_BYTES).map_err(bad)?;
+        let (manifest, _) = manifest::read(&bytes).map_err(|problems| {
+            let lines: Vec<String> =
+                problems.iter().map(|p| format!("{}:{}: {}: {}", p.line, p.column, p.pointer, p.message)).collect();
+            let lines: Vec<String> = lines.iter().map(|line| manifest::text::printable(line)).collect();
+            bad(lines.join("\n"))
+        })?;
+        let path = path.canonicalize().map_err(|e| bad(e.to_string()))?;
+        if let Some(why) = self.known.snapshot.refused(&path) {
+            return Err(wrong("a manifest is not loaded, so it can do nothing").person(format!("{shown}: {why}")));
+        }
+        let present = self.known.snapshot.versions(&manifest.id).last().map(|tool| tool.site.manifest.clone());
+        let home = present.filter(|place| !place.as_os_str().is_empty()).unwrap_or(path);
+        let folder = home.parent().unwrap_or(Path::new("/")).to_path_buf();
+        let site = match &manifest.handler {
+            manifest::Handler::Script { script_path, .. } => {
+                let site = registry::scripts::resolve(&self.settings.bases(), Some(&folder), script_path)?;
+                Site { manifest: home, ..site }
+            }
+            _ => Site { manifest: home, base: PathBuf::new(), script: None, folder },
+        };
+        Ok(registry::Tool::new(Arc::new(manifest), site, "file", Vec::new()))
+    }
 }
 
-/// Every tool of the registry under these policies.
-fn under(host: &Host<'_>, policies: &policy::Policies) -> Vec<Powers> {
-    let machine = (host.machine)(policies);
-    policy::decide_all(host.tools, policies, &machine).iter().map(Powers::of).collect()
-}
-
-fn powers(host: &Host<'_>, side: Side) -> Vec<Powers> {
-    match side {
-        Side::Powers(powers) => powers,
-        Side::Policies(policies) => under(host, &policies),
-    }
-}
-
-fn side(host: &Host<'_>, text: &str) -> Result<Side, fault::Fault> {
-    let path = PathBuf::from(text);
-    if path.is_dir() && !holds_policies(&path) {
-        return Err(wrong("a folder without policies").person(format!(
-            "{}: holds no *.policy.toml; name manifests one by one, or save `toolhost audit --all --json` of both sides",
-            manifest::text::printable(text)
-        )));
-    }
-    if path.is_dir() || policy::is_policy_file(text) {
-        let loaded = policy::Policies::load_from(&path, host.root);
-        return loaded.map(|p| Side::Policies(Box::new((host.protect)(p)))).map_err(|problems| {
-            let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
-            wrong("a policy cannot be read").person(lines.join("\n"))
-        });
-    }
-    let (manifest, site) = match text {
-        _ if text.ends_with(".tool.json") => (host.read)(&path)?,
-        _ if text.ends_with(".json") => return audit(&path),
-        // No id holds a slash.
-        _ if text.contains('/') => return Err(no_side(&path)),
-        reference => (host.find)(reference)?,
-    };
-    let tools =
-        super::audit::Host { tools: host.tools, policies: host.policies, machine: &(host.machine)(host.policies) };
-    Ok(Side::Powers(vec![Powers::of(&tools.decide(&manifest, &site))]))
+/// What one tool could do, as its files lie now.
+fn powers(
+    known: &host::Tools,
+    tool: &registry::Tool,
+    policies: &policy::Policies,
+    machine: &policy::Machine,
+) -> Result<Powers> {
+    let entry = audit::entry(&audit::foreseen(known, tool, policies, machine), &tool.manifest);
+    Powers::from_json(entry).map_err(|why| fault::Fault::new(fault::Kind::InternalError, why))
 }
 
 /// A path that is none of what can be compared.
@@ -178,12 +180,60 @@ fn holds_policies(folder: &Path) -> bool {
     entries.map(|entry| entry.file_name()).any(|name| name.to_str().is_some_and(policy::is_policy_file))
 }
 
-fn audit(path: &Path) -> Result<Side, fault::Fault> {
+/// One entry of a saved audit, taken apart as it is read: ten thousand are not held as trees.
+struct Saved(Powers);
+
+impl<'de> Deserialize<'de> for Saved {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> std::result::Result<Saved, D::Error> {
+        let entry = serde_json::Value::deserialize(from)?;
+        Powers::from_json(entry).map(Saved).map_err(D::Error::custom)
+    }
+}
+
+/// What a saved audit may be: of all tools (`{"tools": […]}`), a list, or of one.
+struct Whole(Vec<Saved>);
+
+impl<'de> Deserialize<'de> for Whole {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> std::result::Result<Whole, D::Error> {
+        from.deserialize_any(Entries)
+    }
+}
+
+struct Entries;
+
+impl<'de> Visitor<'de> for Entries {
+    type Value = Whole;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("what `toolhost audit --json` prints")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> std::result::Result<Whole, A::Error> {
+        Deserialize::deserialize(SeqAccessDeserializer::new(list)).map(Whole)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> std::result::Result<Whole, A::Error> {
+        let (mut all, mut one) = (None, serde_json::Map::new());
+        while let Some(name) = fields.next_key::<String>()? {
+            match name.as_str() {
+                "tools" => all = Some(fields.next_value()?),
+                _ => drop(one.insert(name, fields.next_value()?)),
+            }
+        }
+        let one = || Powers::from_json(one.into()).map(|powers| vec![Saved(powers)]);
+        all.map_or_else(one, Ok).map(Whole).map_err(A::Error::custom)
+    }
+}
+
+fn saved(path: &Path) -> Result<Side> {
     let shown = manifest::text::printable(&path.display().to_string());
-    let bad = |why: String| wrong("a saved audit cannot be read").person(format!("{shown}: {why}"));
+    let bad = |why: String| {
+        let why = manifest::text::printable(&why);
+        wrong("a saved audit cannot be read").person(format!("{shown}: {why}"))
+    };
     let bytes = bytes(path, MAX_AUDIT_BYTES).map_err(bad)?;
-    let saved = serde_json::from_slice(&bytes).map_err(|e| bad(e.to_string()))?;
-    Powers::from_audit(&saved).map(Side::Powers).map_err(bad)
+    let Whole(entries) = serde_json::from_slice(&bytes).map_err(|e| bad(e.to_string()))?;
+    Ok(Side::Powers(entries.into_iter().map(|Saved(powers)| powers).collect()))
 }
 
 fn wrong(message: &str) -> fault::Fault {

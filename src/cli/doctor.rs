@@ -228,10 +228,11 @@ fn wasmtime_version() -> &'static str {
 }
 
 fn where_from(settings: &Settings) -> Vec<Setting> {
-    let list = |paths: &[std::path::PathBuf]| match paths {
-        [] => "none".to_owned(),
-        paths => paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", "),
+    let shown = |path: &std::path::PathBuf| {
+        let path_is_there = if path.is_dir() { "" } else { " (not there yet)" };
+        format!("{}{path_is_there}", path.display())
     };
+    let list = |paths: &[std::path::PathBuf]| paths.iter().map(shown).collect::<Vec<_>>().join(", ");
     let one = |path: &Option<std::path::PathBuf>, none: &str| {
         path.as_ref().map_or_else(|| none.to_owned(), |path| path.display().to_string())
     };

@@ -9,7 +9,8 @@ use crate::executor::method::Methods;
 use crate::executor::process::{Launchers, Scripts, WasmWorkers};
 use crate::executor::wasm;
 use crate::fault::{Fault, Kind};
-use crate::sandbox::identity;
+use crate::manifest::text;
+use crate::sandbox::{identity, limits};
 use crate::service::runlog::{self, Level};
 use crate::service::{self, Executors, Parts, Service, audit};
 use crate::{executor, manifest, policy, registry, runtimes};
@@ -42,14 +43,15 @@ pub fn registry(
 /// Where tools could write in earlier calls: nothing in there is loaded.
 pub fn tell_ledger(settings: &Settings, registry: &registry::Registry) -> anyhow::Result<()> {
     let ledger = ledger(settings).map_err(|why| Refusal::new(Exit::Host, why))?;
-    registry.wrote_before(ledger.into_iter().map(|entry| (entry.tree, entry.tool)));
+    registry.wrote_before(&ledger);
     Ok(())
 }
 
-fn ledger(settings: &Settings) -> Result<BTreeSet<service::ledger::Entry>, String> {
+pub fn ledger(settings: &Settings) -> Result<BTreeSet<policy::Place>, String> {
     let Some(log) = &settings.audit_log else { return Ok(BTreeSet::new()) };
     let mend = "mend that, or name another log with --audit-log (what tools wrote before is then not known to it)";
-    service::ledger::read(log).map_err(|why| format!("where tools wrote before is not known: {why}; {mend}"))
+    let unknown = |why: String| format!("where tools wrote before is not known: {}; {mend}", text::printable(&why));
+    service::ledger::read(log).map_err(unknown)
 }
 
 /// The loader of manifests, with this host's own rules for them if there are any.
@@ -68,7 +70,7 @@ pub fn loader(
 /// The stricter schema of the settings. One that cannot be used refuses to start: the rules would be missing.
 pub fn manifest_schema(settings: &Settings) -> anyhow::Result<Option<manifest::schema::Schema>> {
     let Some(file) = &settings.manifest_schema else { return Ok(None) };
-    let refuse = |why: String| Refusal::new(Exit::Host, format!("manifest_schema {}: {why}", file.display()));
+    let refuse = |why: String| Refusal::new(Exit::Host, format!("manifest_schema {}: {why}", text::path(file)));
     let text = super::settings::guarded_text(file).map_err(refuse)?;
     let document = manifest::json::parse(text.as_bytes(), manifest::json::Dialect::Strict);
     let document = document.map_err(|bad| refuse(format!("line {}: {}", bad.line, bad.message)))?;
@@ -98,7 +100,7 @@ fn obeyed(settings: &Settings) -> impl Iterator<Item = PathBuf> {
     let records = [audit::CONFINEMENTS, audit::BEGUN, audit::LEDGER].map(beside).into_iter().flatten();
     // Compiled modules, and what was found out about interpreters.
     let caches = wasm::Cache::usual_folder(variable).and_then(|folder| folder.parent().map(Path::to_path_buf));
-    let policies = settings.policies.is_none().then(|| settings.root.join("sandbox-policies"));
+    let policies = settings.policies.is_none().then(|| settings.root.join(super::settings::POLICIES));
     let found = settings
         .configs
         .clone()
@@ -116,13 +118,35 @@ fn obeyed(settings: &Settings) -> impl Iterator<Item = PathBuf> {
 }
 
 fn loaded_policies(settings: &Settings, path: &Path) -> anyhow::Result<policy::Policies> {
-    Ok(policy::Policies::load_from(path, &settings.root).map_err(|problems| {
+    Ok(read_policies(settings, path).map_err(|problems| {
         let lines: Vec<String> = problems.iter().map(described).collect();
         Refusal::new(
             Exit::Policy,
             format!("the policies cannot be used; nothing runs until this is mended\n{}", lines.join("\n")),
         )
     })?)
+}
+
+/// The policies of a path, but for such as a tool could have written.
+pub fn read_policies(settings: &Settings, path: &Path) -> Result<policy::Policies, Vec<policy::FileProblem>> {
+    let (policies, problems) = look_at_policies(settings, path);
+    if problems.is_empty() { Ok(policies) } else { Err(problems) }
+}
+
+/// Those that can be read, and what is wrong with the others.
+pub fn look_at_policies(settings: &Settings, path: &Path) -> (policy::Policies, Vec<policy::FileProblem>) {
+    let real = runtimes::resolved(path);
+    let mut past = policy::Written::default();
+    let known = ledger(settings).map(|places| places.iter().for_each(|place| past.before(place)));
+    let over = known.map(|()| past.over(path).or_else(|| past.over(&real)));
+    let message = match over {
+        Ok(None) => return policy::Policies::look(path, &settings.root),
+        Ok(Some(who)) => format!("lies where {who}, and a tool cannot make policies: move it elsewhere"),
+        Err(why) => why,
+    };
+    let (severity, code, pointer) = (manifest::Severity::Error, manifest::Code::Security, String::new());
+    let problem = manifest::Problem { severity, code, pointer, line: 0, column: 0, message };
+    (policy::Policies::built_in(), vec![policy::FileProblem { path: path.to_path_buf(), problem }])
 }
 
 fn described(found: &policy::FileProblem) -> String {
@@ -132,7 +156,7 @@ fn described(found: &policy::FileProblem) -> String {
         line => format!(":{line}:{}", problem.column),
     };
     let pointer = if problem.pointer.is_empty() { String::new() } else { format!("{}: ", problem.pointer) };
-    format!("  {}{place}: {pointer}{}", path.display(), problem.message)
+    format!("  {}{place}: {}{}", text::path(path), text::printable(&pointer), text::printable(&problem.message))
 }
 
 /// What the verbs that run nothing need: tools, policies and facts of the machine.
@@ -142,6 +166,8 @@ pub struct Tools {
     pub policies: Arc<policy::Policies>,
     pub machine: Arc<policy::Machine>,
     pub launchers: Arc<Launchers>,
+    /// Where tools could write before.
+    ledger: Option<service::ledger::Ledger>,
 }
 
 impl Tools {
@@ -152,13 +178,34 @@ impl Tools {
         let machine = Arc::new(machine(settings, &policies, launchers.counted()));
         let snapshot = registry(settings, &policies, &machine)?.snapshot();
         let policies = Arc::new(snapshot.protect(&policies));
-        Ok(Tools { snapshot, policies, machine, launchers })
+        let ledger = settings.audit_log.as_deref().map(service::ledger::Ledger::beside);
+        Ok(Tools { snapshot, policies, machine, launchers, ledger })
     }
 
     /// The same machine, with the interpreters that other policies name.
     pub fn machine_under(&self, settings: &Settings, policies: &policy::Policies) -> policy::Machine {
         let named_runtimes = named_runtimes(settings, policies);
         policy::Machine { named_runtimes, ..(*self.machine).clone() }
+    }
+
+    /// Narrows what is decided by what was written before, as a call does.
+    pub fn looks_back(&self, decision: &mut policy::Decision) {
+        let Ok(shape) = &mut decision.shape else { return };
+        let around = self.ledger.as_ref().map_or(Ok(Vec::new()), |ledger| ledger.around(&shape.folder));
+        let past = around.and_then(|mut places| {
+            places.extend(self.snapshot.moved.iter().cloned());
+            shape.past(&places)
+        });
+        match past {
+            Ok((past, notes)) => {
+                Arc::make_mut(shape).past = past;
+                decision.notes.extend(notes);
+            }
+            Err(why) => {
+                let message = "this tool may not be run: what tools wrote before is in its place, or not known";
+                decision.shape = Err(Fault::new(Kind::SecurityError, message).person(why));
+            }
+        }
     }
 
     /// Every tool as policy looks at it.
@@ -178,10 +225,32 @@ pub fn machine(settings: &Settings, policies: &policy::Policies, cgroup: bool) -
         named_runtimes: named_runtimes(settings, policies),
         runtimes: found.runtimes,
         relied_on: found.relied_on,
-        home: super::settings::home(&|name| std::env::var_os(name)),
+        homes: homes(),
         environment: offered(&settings.capabilities),
         cgroup,
     }
+}
+
+/// The home that the environment names and that of the account, which need not be one; for root, whose tools write as
+/// the owner of a folder, everybody's. Each also as what its links lead to.
+fn homes() -> BTreeSet<PathBuf> {
+    let named = std::env::var_os("HOME").map(PathBuf::from);
+    let account = nix::unistd::User::from_uid(nix::unistd::geteuid()).ok().flatten().map(|user| user.dir);
+    let mut homes: BTreeSet<PathBuf> = named.into_iter().chain(account).collect();
+    if identity::real_root() {
+        // Of accounts that nobody logs in to, the folder may be anything (`/`, `/var/www`).
+        let accounts = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+        let fields = accounts.lines().map(|line| line.split(':').collect::<Vec<_>>());
+        let people = fields.filter(|f| {
+            f.get(6).is_some_and(|shell| !["nologin", "false", "sync"].iter().any(|no| shell.ends_with(no)))
+        });
+        homes.extend(people.filter_map(|f| f.get(5).map(PathBuf::from)));
+        homes.extend(std::fs::read_dir("/home").into_iter().flatten().flatten().map(|entry| entry.path()));
+    }
+    homes.retain(|home| home.is_absolute());
+    let resolved: Vec<PathBuf> = homes.iter().map(|home| runtimes::resolved(home)).collect();
+    homes.extend(resolved);
+    homes
 }
 
 /// The interpreters on PATH. Where it is not known what tools could write, none is taken, and nothing is run to look.
@@ -209,7 +278,7 @@ pub fn named_runtimes(
         let runtime = never.as_ref().map_err(String::clone);
         let runtime = runtime.and_then(|never| runtimes::named(language, &path, never));
         if let Err(why) = &runtime {
-            tracing::warn!(target: "toolhost::host", "an interpreter named by a policy cannot be used: {why}");
+            tracing::warn!(target: "toolhost::host", "an interpreter named by a policy cannot be used: {}", text::printable(why));
         }
         (path, runtime)
     });
@@ -221,7 +290,7 @@ fn never(settings: &Settings) -> Result<runtimes::Never, String> {
     let mut folders = settings.scanned();
     folders.extend(settings.policies.clone());
     let mut never = runtimes::Never::tools(&folders);
-    ledger(settings)?.iter().for_each(|entry| never.written(&entry.tree, &entry.tool));
+    ledger(settings)?.iter().for_each(|place| never.written(place));
     Ok(never)
 }
 
@@ -240,7 +309,7 @@ fn wasm_executor(launchers: &Arc<Launchers>, waits: Option<fn(&str)>) -> Option<
     match wasm::Cache::usual(|name| std::env::var_os(name)) {
         Ok((cache, note)) => {
             if let Some(note) = note {
-                tracing::info!(target: "toolhost::host", "{note}");
+                tracing::info!(target: "toolhost::host", "{}", text::printable(&note));
             }
             let executor = wasm::Wasm::new(Arc::new(WasmWorkers::new(launchers.clone())), cache);
             Some(Arc::new(match waits {
@@ -249,7 +318,7 @@ fn wasm_executor(launchers: &Arc<Launchers>, waits: Option<fn(&str)>) -> Option<
             }))
         }
         Err(why) => {
-            tracing::warn!(target: "toolhost::host", "wasm tools are unavailable: {why}");
+            tracing::warn!(target: "toolhost::host", "wasm tools are unavailable: {}", text::printable(&why));
             None
         }
     }
@@ -281,6 +350,12 @@ pub fn service_of_one_call(settings: &Settings) -> anyhow::Result<Arc<Service>> 
 }
 
 fn service_that(settings: &Settings, waits: Option<fn(&str)>) -> anyhow::Result<Arc<Service>> {
+    let (least, now) = limits::open_files();
+    if now < least {
+        let words =
+            format!("this host may have {now} open files, and {least} are the least for a call: raise `ulimit -n`");
+        return Err(Refusal::new(Exit::Host, words).into());
+    }
     let audit = audit_log(settings)?;
     let launchers = launchers(settings)?;
     let rules = rules(settings, launchers.counted())?;
@@ -304,6 +379,7 @@ fn rules(settings: &Settings, cgroup: bool) -> anyhow::Result<service::Rules> {
 
 /// Reads tools and policies anew, for a server that runs. The configuration stays what it was at the start.
 pub fn reload(settings: &Settings, service: &Service) {
+    let settings = &settings.again();
     // Another process may have run a tool since; what that could write is not loaded here either.
     let read = tell_ledger(settings, service.registry()).and_then(|()| rules(settings, service.counted()));
     let rules = read.map_err(|why| {
@@ -328,7 +404,7 @@ pub fn reload(settings: &Settings, service: &Service) {
 /// Says so where the current folder stands in for a root that nobody named.
 pub fn say_root(settings: &Settings) {
     if settings.root_is_assumed() {
-        words::complain(&format!("toolhost: using the current folder as root: {}", settings.root.display()));
+        words::complain(&format!("toolhost: using the current folder as root: {}", text::path(&settings.root)));
     }
 }
 

@@ -41,6 +41,16 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     let mut out = Vec::new();
     show(&host.snapshot, &host.policies, &host.machine, &args, &mut out)?;
     words::show(&out);
+    let descriptors = host.snapshot.descriptors();
+    if descriptors > 0 {
+        words::complain(&format!(
+            "{descriptors} tool service descriptor(s) are not read: unavailable, needs tool services, which are not built yet"
+        ));
+    }
+    let skipped = host.snapshot.skipped();
+    if skipped > 0 {
+        words::complain(&format!("{skipped} file(s) were skipped: `toolhost check` says why."));
+    }
     Ok(Exit::Ok.into())
 }
 
@@ -68,12 +78,7 @@ pub fn show(
         return writeln!(out, "{}", json_text(&Value::Array(listed), true));
     }
     if tools.is_empty() {
-        let skipped = snapshot.skipped();
-        writeln!(out, "No tool.")?;
-        if skipped > 0 {
-            writeln!(out, "{skipped} file(s) were skipped: `toolhost check` says why.")?;
-        }
-        return Ok(());
+        return writeln!(out, "No tool.");
     }
     table(&tools, out)
 }

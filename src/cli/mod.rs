@@ -21,6 +21,7 @@ pub mod test;
 pub mod words;
 
 use crate::executor::process;
+use crate::manifest::text;
 use clap::{Parser, Subcommand};
 use refusal::{Exit, Refusal};
 use settings::{Flags, Settings};
@@ -66,7 +67,9 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(told) => {
             if told.use_stderr() {
-                // It repeats what was given.
+                // It repeats what was given, and a line break in that must not begin a line of ours.
+                let given = std::env::args_os().map(|given| text::printable(&given.to_string_lossy()));
+                let told = Cli::try_parse_from(given).err().unwrap_or(told);
                 words::complain(told.render().to_string().trim_end());
                 return Exit::Caller.into();
             }

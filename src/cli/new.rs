@@ -1,19 +1,18 @@
 //! `new`: a script and its manifest that work at once.
 //!
-//! For: the command line. In: a name, a language or a script. Out: two files in a folder of their own,
-//! and the next command to type. Never: overwrites, or writes outside the scripts folder.
+//! For: the command line. In: a name, a language or a script with what is called in it. Out: two files in a folder of
+//! their own, and the next command to type. Never: overwrites, writes outside the scripts folder, or guesses from the
+//! text of a script which function is meant.
 
-mod entry;
-mod exports;
-mod text;
+mod parameter;
 
 use super::refusal::{Exit, Refusal};
 use super::settings::{Origin, Settings};
 use super::{host, words};
 use crate::manifest::{self, Language};
-use crate::registry;
+use crate::{policy, registry};
 use anyhow::{Context, bail};
-use entry::Found;
+use parameter::Parameter;
 use serde_json::{Value, json};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -29,6 +28,12 @@ pub struct Args {
     /// An existing script: a copy is taken and a manifest written for it
     #[arg(long, value_name = "FILE")]
     pub script: Option<PathBuf>,
+    /// The function of that script that is called with the arguments (else it reads them as JSON from stdin)
+    #[arg(long, value_name = "FUNCTION", requires = "script")]
+    pub entry: Option<String>,
+    /// One argument of the script: NAME, NAME:integer, … with `?` at the end if it may be left out; may be given again
+    #[arg(long = "parameter", value_name = "NAME[:TYPE][?]", requires = "script")]
+    pub parameters: Vec<String>,
 }
 
 /// Largest script that is copied, bytes.
@@ -45,7 +50,7 @@ pub struct Made {
 pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     host::say_root(settings);
     // Where no folder was named and the usual one is not there, it is made.
-    let folder = settings.scripts.first().cloned().unwrap_or_else(|| settings.root.join("user_scripts"));
+    let folder = settings.scripts.first().cloned().unwrap_or_default();
     let mut out = Vec::new();
     let refuse = |error: anyhow::Error| Refusal::new(Exit::Caller, format!("{error:#}"));
     unclaimed(settings, &id(&args).map_err(refuse)?)?;
@@ -65,7 +70,8 @@ fn id(args: &Args) -> anyhow::Result<String> {
 /// A second file with the same id would disable both.
 fn unclaimed(settings: &Settings, id: &str) -> anyhow::Result<()> {
     let files = registry::DirectToolLoader::new(settings.tools.clone(), settings.scripts.clone());
-    let found = registry::Source::discover(&files).map_err(|why| Refusal::new(Exit::Host, why))?;
+    let found =
+        registry::Source::discover(&files, &policy::Written::default()).map_err(|why| Refusal::new(Exit::Host, why))?;
     match found.tools.iter().find(|tool| tool.manifest.id.eq_ignore_ascii_case(id)) {
         None => Ok(()),
         Some(tool) => {
@@ -96,7 +102,7 @@ fn again(settings: &Settings) -> String {
 
 /// A word of a shell command.
 fn quoted(word: &str) -> String {
-    let plain = word.bytes().all(|b| b.is_ascii_alphanumeric() || b"/._-+:@%".contains(&b));
+    let plain = word.bytes().all(|b| b.is_ascii_alphanumeric() || b"/._-+:@%=".contains(&b));
     if plain { word.to_owned() } else { format!("'{}'", word.replace('\'', r"'\''")) }
 }
 
@@ -106,24 +112,28 @@ pub fn make(scripts_folder: &Path, args: &Args, again: &str, out: &mut dyn Write
     if namespace.eq_ignore_ascii_case(crate::registry::CORE) {
         bail!("the namespace 'core' is compiled into toolhost: choose another, for example custom:{name}");
     }
-    let (made, found) = match &args.script {
-        Some(script) => from_script(scripts_folder, &id, name, script)?,
-        None => {
-            let language = args.language.as_deref().unwrap_or("python");
-            (from_template(scripts_folder, &id, name, language)?, Found::Nothing)
-        }
+    let parameters = Parameter::read(&args.parameters)?;
+    let made = match &args.script {
+        Some(script) => from_script(scripts_folder, &id, name, script, args.entry.as_deref(), &parameters)?,
+        None => from_template(scripts_folder, &id, name, args.language.as_deref().unwrap_or("python"))?,
     };
     let shown = |path: &Path| manifest::text::printable(&path.to_string_lossy());
     writeln!(out, "Made {} and {}.", shown(&made.script), shown(&made.manifest))?;
-    let example = match (&found, &args.script) {
-        (Found::Chosen(entry), _) => entry.example(),
-        (_, Some(_)) => "--input '{}'".to_owned(),
-        (_, None) => "text='hello world'".to_owned(),
+    let example = match &args.script {
+        Some(_) => parameter::example(&parameters),
+        None => "text='hello world'".to_owned(),
     };
     // A module says by its shape how it is run.
     let module = made.script.extension().is_some_and(|ending| ending == "wasm" || ending == "wat");
     if args.script.is_some() && !module {
-        writeln!(out, "{}", how_it_is_run(&found))?;
+        writeln!(out, "{}", how_it_is_run(args.entry.as_deref()))?;
+    }
+    if args.script.is_some() && parameters.is_empty() {
+        let untyped = "No parameters are written into the manifest, so any are taken, and NAME=VALUE arrives as text";
+        writeln!(
+            out,
+            "{untyped}: `--parameter NAME:integer` (string, number, boolean, array, object) says what one is."
+        )?;
     }
     let again = manifest::text::printable(again);
     writeln!(out, "Next: {again} call {id} {example}")?;
@@ -132,21 +142,15 @@ pub fn make(scripts_folder: &Path, args: &Args, again: &str, out: &mut dyn Write
 }
 
 /// Which way was chosen, and the other one.
-fn how_it_is_run(found: &Found) -> String {
+fn how_it_is_run(entry: Option<&str>) -> String {
     let stdin = "the script reads its arguments as JSON from stdin and prints one JSON value";
-    match found {
-        Found::Chosen(entry) => format!(
-            "entryPoint: {} is called with the arguments, and what it returns is the result. Without the line \"entryPoint\" {stdin}.",
-            entry.text()
+    match entry {
+        Some(entry) => format!(
+            "entryPoint: {entry} is called with the arguments, and what it returns is the result. Without the line \"entryPoint\" {stdin}."
         ),
-        Found::Possible(name) => format!(
-            "No entryPoint: {stdin}. To have {name}() called with the arguments, write \"entryPoint\": \"{name}\" into \"handler\"."
+        None => format!(
+            "No entryPoint: {stdin}. To have a function called instead, write \"entryPoint\": \"NAME\" into \"handler\" (`--entry NAME` does)."
         ),
-        Found::Nothing => {
-            format!(
-                "No entryPoint: {stdin}. To have a function called, write \"entryPoint\": \"NAME\" into \"handler\"."
-            )
-        }
     }
 }
 
@@ -179,7 +183,14 @@ fn from_template(scripts_folder: &Path, id: &str, name: &str, word: &str) -> any
     write(scripts_folder, id, name, &file, source.as_bytes(), &document)
 }
 
-fn from_script(scripts_folder: &Path, id: &str, name: &str, script: &Path) -> anyhow::Result<(Made, Found)> {
+fn from_script(
+    scripts_folder: &Path,
+    id: &str,
+    name: &str,
+    script: &Path,
+    entry: Option<&str>,
+    parameters: &[Parameter],
+) -> anyhow::Result<Made> {
     let shown = manifest::text::printable(&script.to_string_lossy());
     let file = script
         .file_name()
@@ -195,20 +206,21 @@ fn from_script(scripts_folder: &Path, id: &str, name: &str, script: &Path) -> an
         bail!("{shown} is not a regular file of at most {MAX_SCRIPT_BYTES} bytes");
     }
     let source = std::fs::read(script).with_context(|| format!("{shown} cannot be read"))?;
-    let found = entry::find(&String::from_utf8_lossy(&source), language);
+    if language == Language::Wasm && entry.is_some() {
+        bail!("{shown} is a WASI module, which says by its own shape how it is run: leave --entry out");
+    }
     let mut document = json!({
         "toolId": id,
         "displayName": name,
         "description": format!("Runs {file}. Say here, for a model, what it does and what goes in and out."),
         "version": "0.1.0",
         "handler": { "type": "external-script", "scriptPath": format!("{name}/{file}"), "language": language.name() },
-        "parameters": { "type": "object", "properties": {}, "additionalProperties": true },
+        "parameters": parameter::schema(parameters),
     });
-    if let Found::Chosen(entry) = &found {
-        document["handler"]["entryPoint"] = json!(entry.name);
-        document["parameters"] = entry.schema();
+    if let Some(entry) = entry {
+        document["handler"]["entryPoint"] = json!(entry);
     }
-    Ok((write(scripts_folder, id, name, file, &source, &document)?, found))
+    write(scripts_folder, id, name, file, &source, &document)
 }
 
 fn template(id: &str, name: &str, file: &str, language: Language, description: &str, output: &Value) -> Value {
@@ -253,7 +265,8 @@ fn write(
     }
     let folder = scripts_folder.join(name);
     let shown = manifest::text::printable(&folder.to_string_lossy());
-    std::fs::create_dir_all(scripts_folder).with_context(|| format!("{} cannot be made", scripts_folder.display()))?;
+    std::fs::create_dir_all(scripts_folder)
+        .with_context(|| format!("{} cannot be made", manifest::text::path(scripts_folder)))?;
     match std::fs::create_dir(&folder) {
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
             bail!("{shown} is already there, and nothing is overwritten: choose another name or move it away")
@@ -274,8 +287,9 @@ fn write(
 }
 
 fn put(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
-    let mut file = std::fs::File::create_new(path).with_context(|| format!("{} cannot be made", path.display()))?;
-    file.write_all(bytes).with_context(|| format!("{} cannot be written", path.display()))
+    let mut file =
+        std::fs::File::create_new(path).with_context(|| format!("{} cannot be made", manifest::text::path(path)))?;
+    file.write_all(bytes).with_context(|| format!("{} cannot be written", manifest::text::path(path)))
 }
 
 const PYTHON: &str = r#""""Counts the characters and words of a text.

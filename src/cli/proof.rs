@@ -31,7 +31,9 @@ fn shape(known: &host::Tools, host: &audit::Host<'_>, tool: &registry::Tool) -> 
         let what = "it starts no process of its own; probe the tool whose script it is asked to run";
         return Err(Refusal::new(Exit::Caller, format!("{}: {what}", tool.manifest.id)).into());
     }
-    Ok(host.decide(&tool.manifest, &tool.site).shape.map_err(refuse)?)
+    let mut decision = host.decide(&tool.manifest, &tool.site);
+    known.looks_back(&mut decision);
+    Ok(decision.shape.map_err(refuse)?)
 }
 
 pub fn run(
@@ -61,7 +63,7 @@ fn as_json(shape: &policy::Shape, examined: &examine::Examined) -> Value {
     let tried: Vec<Value> = examined
         .tried
         .iter()
-        .map(|t| json!({ "what": t.what, "granted": t.granted, "could": t.could, "answer": t.answer, "asSaid": t.as_said() }))
+        .map(|t| json!({ "what": t.what, "granted": t.granted, "could": t.could, "answer": t.answer, "closed": t.closed, "asSaid": t.as_said() }))
         .collect();
     json!({
         "tool": shape.tool,
@@ -77,10 +79,13 @@ fn as_text(shape: &policy::Shape, examined: &examine::Examined) -> String {
         printable(&shape.tool)
     });
     attempts(&examined.tried, &mut out);
-    let wrong = examined.tried.iter().filter(|t| !t.as_said()).count();
-    let verdict = match wrong {
-        0 => format!("all {} as said", examined.tried.len()),
-        _ => format!("{wrong} of {} NOT AS SAID: do not run this tool here; please report it", examined.tried.len()),
+    let (all, wrong) = (examined.tried.len(), examined.tried.iter().filter(|t| !t.as_said()));
+    let verdict = match (wrong.clone().count(), wrong.clone().all(sandbox::probe::Tried::explained)) {
+        (0, _) => format!("all {all} as said"),
+        (n, true) => format!(
+            "{n} of {all} not as said: granted, and closed by owner and mode, so the tool gets less than was said"
+        ),
+        (n, false) => format!("{n} of {all} NOT AS SAID: do not run this tool here; please report it"),
     };
     let _ = writeln!(out, "\n  {verdict}\n\n  walls");
     walls(&examined.walls, &mut out);
@@ -92,7 +97,11 @@ pub(super) fn attempts(tried: &[sandbox::probe::Tried], out: &mut String) {
     for t in tried {
         let could = if t.could { "could" } else { "could not" };
         let said = if t.as_said() { "as said" } else { "NOT AS SAID" };
-        let answer = if t.could { String::new() } else { format!(" ({})", printable(&t.answer)) };
+        let answer = match (&t.closed, t.could) {
+            (_, true) => String::new(),
+            (Some(closed), false) => format!(" ({}: {closed})", t.answer),
+            (None, false) => format!(" ({})", printable(&t.answer)),
+        };
         let _ = writeln!(out, "  {said:<11}  {could:<9}  {}{answer}", printable(&t.what));
     }
 }

@@ -6,10 +6,10 @@
 use super::host;
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
-use crate::registry;
 use crate::service::Service;
 use crate::service::runlog::Level;
 use crate::transport::mcp;
+use crate::{registry, sandbox};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::os::fd::AsFd;
 use std::process::ExitCode;
@@ -32,6 +32,9 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         let words =
             "serve needs --root DIR: agents start servers in folders of their own, which must not become a root";
         return Err(Refusal::new(Exit::Caller, words).into());
+    }
+    if sandbox::output_was_closed() {
+        return Err(Refusal::new(Exit::Host, "standard output is closed: no client could hear an answer").into());
     }
     host::start_log(settings, Level::Warn);
     let user = args.user.unwrap_or_else(host::login);

@@ -5,6 +5,7 @@
 //! Never: a config file from the current folder, or one that others can write.
 
 use super::refusal::{Exit, Refusal};
+use crate::manifest::text;
 use crate::sandbox::identity;
 use crate::service::audit::Keeping;
 use crate::service::runlog::{Level, Style};
@@ -16,6 +17,8 @@ use std::io::{IsTerminal, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+/// The usual folder of policies, under the root.
+pub const POLICIES: &str = "sandbox-policies";
 /// Largest config file, bytes.
 const LARGEST: u64 = 1024 * 1024;
 
@@ -61,7 +64,7 @@ impl fmt::Display for Origin {
         match self {
             Origin::Flag => f.write_str("flag"),
             Origin::Environment(name) => f.write_str(name),
-            Origin::Config(path) => write!(f, "{}", path.display()),
+            Origin::Config(path) => f.write_str(&text::path(path)),
             Origin::Root => f.write_str("under the root"),
             Origin::BuiltIn => f.write_str("built in"),
         }
@@ -125,6 +128,15 @@ struct ToolIds {
 /// The environment, as a function so that tests need not change this process's own.
 pub type Variables<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
+fn audit_log(sources: &mut Sources<'_>, flags: &Flags, configured: Option<PathBuf>) -> anyhow::Result<Option<PathBuf>> {
+    let named = sources.said("audit-log", "TOOLHOST_AUDIT_LOG", flags.audit_log.clone(), configured)?;
+    let Some(path) = named else { return Ok(usual_audit_log(&sources.variables)) };
+    // It may be new; its folder may not, or a slip in its name would make another.
+    let path = std::path::absolute(path)?;
+    sources.existing("audit-log", path.parent().unwrap_or(&path))?;
+    Ok(Some(path))
+}
+
 impl Settings {
     /// Settings from the real environment.
     pub fn resolve(flags: &Flags) -> anyhow::Result<Settings> {
@@ -149,22 +161,19 @@ impl Settings {
             sources.many("scripts", "TOOLHOST_SCRIPTS", &flags.scripts, config.scripts, &root.join("user_scripts"))?;
         let policies = sources.one("policies", "TOOLHOST_POLICIES", flags.policies.clone(), config.policies)?;
         let policies = policies.or_else(|| {
-            let usual = root.join("sandbox-policies");
-            let found = usual.exists();
+            let usual = root.join(POLICIES);
+            // Also a link that leads nowhere: it is not used, and that is told.
+            let found = usual.symlink_metadata().is_ok();
             sources.origins.insert("policies", if found { Origin::Root } else { Origin::BuiltIn });
             found.then_some(usual)
         });
-        let audit_log = sources.said("audit-log", "TOOLHOST_AUDIT_LOG", flags.audit_log.clone(), config.audit_log)?;
-        let audit_log = match audit_log {
-            Some(path) => Some(std::path::absolute(path)?),
-            None => usual_audit_log(&variable),
-        };
+        let audit_log = audit_log(&mut sources, flags, config.audit_log)?;
         let words =
             sources.said("log", "TOOLHOST_LOG", flags.log.clone().map(PathBuf::from), config.log.map(PathBuf::from))?;
         let log = words.map(|words| log_words(&words.to_string_lossy())).transpose()?;
         let tool_ids = match (&config.tool_ids, &sources.config_file) {
             (Some(ids), Some(file)) => identity::pool(ids.first, ids.count).map_err(|why| {
-                Refusal::new(Exit::Host, format!("config file {}: [tool_ids]: {why}", file.display()))
+                Refusal::new(Exit::Host, format!("config file {}: [tool_ids]: {why}", text::path(file)))
             })?,
             _ => identity::POOL,
         };
@@ -202,6 +211,13 @@ impl Settings {
     /// True where nobody named a root and the current folder stands in for it.
     pub fn root_is_assumed(&self) -> bool {
         self.origins.get("root") == Some(&Origin::BuiltIn)
+    }
+
+    /// The same, with policies that came since under their usual name.
+    pub fn again(&self) -> Settings {
+        let usual = self.root.join(POLICIES);
+        let came = self.policies.is_none() && usual.symlink_metadata().is_ok();
+        Settings { policies: if came { Some(usual) } else { self.policies.clone() }, ..self.clone() }
     }
 
     /// Folders that are scanned for manifests: both kinds.
@@ -289,7 +305,8 @@ impl Sources<'_> {
             (list.iter().map(|path| beside(&file, path)).collect(), Origin::Config(file))
         } else {
             self.origins.insert(name, Origin::Root);
-            return Ok(if usual.is_dir() { vec![usual.canonicalize()?] } else { Vec::new() });
+            // It need not be there yet.
+            return Ok(vec![usual.canonicalize().unwrap_or_else(|_| usual.to_path_buf())]);
         };
         self.origins.insert(name, origin);
         let mut found: Vec<PathBuf> = Vec::new();
@@ -306,7 +323,7 @@ impl Sources<'_> {
     fn existing(&self, name: &str, path: &Path) -> anyhow::Result<PathBuf> {
         let refuse = |why: String| {
             let said = self.origins.get(name).map_or_else(String::new, |origin| format!(" ({origin})"));
-            Refusal::new(Exit::Caller, format!("{name}{said}: {}: {why}", path.display()))
+            Refusal::new(Exit::Caller, format!("{name}{said}: {}: {why}", text::path(path)))
         };
         let real = path.canonicalize().map_err(|e| refuse(e.to_string()))?;
         // Policies may be one file.
@@ -329,7 +346,7 @@ fn config(flags: &Flags, variable: Variables<'_>) -> anyhow::Result<(Config, Opt
         None => usual_configs(variable).into_iter().find(|file| file.exists()),
     };
     let Some(file) = file else { return Ok((Config::default(), None)) };
-    let refuse_as = |exit, why: String| Refusal::new(exit, format!("config file {}: {why}", file.display()));
+    let refuse_as = |exit, why: String| Refusal::new(exit, format!("config file {}: {why}", text::path(&file)));
     let refuse = |why: String| refuse_as(Exit::Host, why);
     // A name that leads nowhere is a slip of whoever named it, as for every other path.
     file.metadata().map_err(|e| refuse_as(Exit::Caller, e.to_string()))?;
@@ -406,95 +423,4 @@ fn log_words(words: &str) -> anyhow::Result<(Level, bool)> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::os::unix::fs::PermissionsExt;
-
-    fn settings(flags: &Flags, variables: &[(&str, &Path)]) -> anyhow::Result<Settings> {
-        let variables: BTreeMap<String, OsString> =
-            variables.iter().map(|(name, value)| ((*name).to_owned(), value.as_os_str().to_owned())).collect();
-        Settings::from(flags, &|name| variables.get(name).cloned())
-    }
-
-    fn folders(names: &[&str]) -> tempfile::TempDir {
-        let folder = tempfile::tempdir().unwrap();
-        for name in names {
-            std::fs::create_dir_all(folder.path().join(name)).unwrap();
-        }
-        folder
-    }
-
-    #[test]
-    fn a_flag_beats_a_variable_beats_the_config_beats_the_root() {
-        let folder = folders(&["tool-defs", "user_scripts", "sandbox-policies", "a", "b", "c", "home"]);
-        let at = |name: &str| folder.path().join(name).canonicalize().unwrap();
-        let config = folder.path().join("config.toml");
-        std::fs::write(&config, "tools = [\"c\"]\nlog = \"debug,json\"\ncapabilities = [\"env:TOKEN\"]\n").unwrap();
-        std::fs::set_permissions(&config, std::fs::Permissions::from_mode(0o644)).unwrap();
-        let home = at("home");
-        let base = Flags { root: Some(at(".")), ..Flags::default() };
-
-        let plain = settings(&base, &[("HOME", &home)]).unwrap();
-        assert_eq!((plain.tools.clone(), plain.scripts.clone()), (vec![at("tool-defs")], vec![at("user_scripts")]));
-        assert_eq!(plain.policies, Some(at("sandbox-policies")));
-        assert_eq!(plain.scanned(), [at("tool-defs"), at("user_scripts")]);
-        assert_eq!(plain.bases(), [at("user_scripts"), at("tool-defs")]);
-        assert_eq!(plain.origins["tools"], Origin::Root);
-
-        let flags = Flags { config: Some(config.clone()), ..base.clone() };
-        let configured = settings(&flags, &[("HOME", &home)]).unwrap();
-        assert_eq!(configured.tools, [at("c")]);
-        assert_eq!(configured.log, Some((Level::Debug, true)));
-        assert!(configured.capabilities.contains("env:TOKEN"));
-        let varied = settings(&flags, &[("HOME", &home), ("TOOLHOST_TOOLS", &at("b"))]).unwrap();
-        assert_eq!(
-            (varied.tools.clone(), varied.origins["tools"].clone()),
-            (vec![at("b")], Origin::Environment("TOOLHOST_TOOLS"))
-        );
-        let flagged = Flags { tools: vec![at("a")], ..flags };
-        assert_eq!(settings(&flagged, &[("TOOLHOST_TOOLS", &at("b"))]).unwrap().tools, [at("a")]);
-    }
-
-    #[test]
-    fn what_is_named_must_be_there_and_be_ours() {
-        let folder = folders(&["home"]);
-        let missing = folder.path().join("missing");
-        let file = folder.path().join("file");
-        std::fs::write(&file, "").unwrap();
-        for flags in [
-            Flags { root: Some(missing.clone()), ..Flags::default() },
-            Flags { tools: vec![missing.clone()], ..Flags::default() },
-            Flags { policies: Some(missing.clone()), ..Flags::default() },
-            Flags { root: Some(file.clone()), ..Flags::default() },
-            Flags { tools: vec![file.clone()], ..Flags::default() },
-            Flags { scripts: vec![file.clone()], ..Flags::default() },
-            Flags { config: Some(missing.clone()), ..Flags::default() },
-            Flags { log: Some("loud".into()), ..Flags::default() },
-        ] {
-            assert!(settings(&flags, &[]).is_err(), "{flags:?}");
-        }
-        let config = folder.path().join("config.toml");
-        let flags = Flags { config: Some(config.clone()), ..Flags::default() };
-        std::fs::write(&config, "").unwrap();
-        std::fs::set_permissions(&config, std::fs::Permissions::from_mode(0o666)).unwrap();
-        assert!(settings(&flags, &[]).unwrap_err().to_string().contains("others can write it"));
-        std::fs::set_permissions(&config, std::fs::Permissions::from_mode(0o600)).unwrap();
-        assert!(settings(&flags, &[]).is_ok());
-        std::fs::write(&config, "[tool_ids]\nfirst = 200000\ncount = 16\n").unwrap();
-        assert_eq!(settings(&flags, &[]).unwrap().tool_ids, 200_000..200_016);
-        std::fs::write(&config, "[tool_ids]\nfirst = 1000\ncount = 16\n").unwrap();
-        assert!(settings(&flags, &[]).unwrap_err().to_string().contains("[tool_ids]: first must be at least 65536"));
-        std::fs::write(&config, "capabilities = [\"gpu\"]\n").unwrap();
-        assert!(settings(&flags, &[]).unwrap_err().to_string().contains("`gpu` is not built yet"));
-        std::fs::write(&config, "rot = \"/\"\n").unwrap();
-        assert!(settings(&flags, &[]).unwrap_err().to_string().contains("rot"));
-    }
-
-    #[test]
-    fn the_audit_log_lies_in_the_state_folder() {
-        let folder = folders(&["state", "home"]);
-        let state = folder.path().join("state");
-        let found = settings(&Flags::default(), &[("XDG_STATE_HOME", &state)]).unwrap().audit_log;
-        assert_eq!(found, Some(state.join("toolhost/audit.jsonl")));
-    }
-}
+mod tests;

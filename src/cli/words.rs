@@ -5,6 +5,8 @@
 
 use crate::manifest::json::Indented;
 use crate::manifest::text;
+use crate::sandbox;
+use nix::errno::Errno;
 use serde::Serialize;
 use serde_json::json;
 use std::io::{self, IsTerminal, Write};
@@ -20,12 +22,12 @@ pub fn complain(lines: &str) {
 
 /// Lines on standard output.
 pub fn say(lines: &str) {
-    let mut out = io::stdout().lock();
-    noted(writeln!(out, "{}", text::printable_block(lines)).and_then(|()| out.flush()));
+    stream(|out| writeln!(out, "{lines}"));
 }
 
 /// Whoever reads only a part (`… | head`) has what it wanted; anything else that fails loses an answer.
 fn noted(written: io::Result<()>) {
+    let written = if sandbox::output_was_closed() { Err(Errno::EBADF.into()) } else { written };
     let Err(why) = written else { return };
     if why.kind() != io::ErrorKind::BrokenPipe && !LOST.swap(true, Ordering::Relaxed) {
         complain(&format!("toolhost: standard output cannot be written: {why}"));
@@ -37,10 +39,30 @@ pub fn lost() -> bool {
     LOST.load(Ordering::Relaxed)
 }
 
-/// Text that its maker has already escaped, as it is.
+/// A whole report on standard output.
 pub fn show(text: &[u8]) {
-    let mut out = io::stdout().lock();
-    noted(out.write_all(text).and_then(|()| out.flush()));
+    stream(|out| out.write_all(text));
+}
+
+/// The same, in pieces, of what is too much to be held at once.
+pub fn stream(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) {
+    let mut out = Plain(io::BufWriter::new(io::stdout().lock()));
+    noted(write(&mut out).and_then(|()| out.flush()));
+}
+
+/// Lets nothing through that a terminal would obey, whatever its maker has escaped already: of that nothing is left to
+/// escape. A piece holds whole characters.
+struct Plain<W: Write>(W);
+
+impl<W: Write> Write for Plain<W> {
+    fn write(&mut self, piece: &[u8]) -> io::Result<usize> {
+        self.0.write_all(text::printable_block(&String::from_utf8_lossy(piece)).as_bytes())?;
+        Ok(piece.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
 }
 
 /// One JSON value on standard output: compact for a program, indented for a person.

@@ -8,6 +8,8 @@ use crate::manifest::{self, json};
 
 /// How many bytes of a bad output are shown.
 const HEAD_BYTES: usize = 200;
+/// How many bytes of the stdout of a tool that failed are looked at.
+const LAST_BYTES: usize = 8 * 1024;
 /// How many line starts are tried when looking for a document behind stray prints.
 const MAX_TRIES: usize = 32;
 /// The mend that fits most bad outputs.
@@ -30,6 +32,11 @@ pub fn judge_stderr(logs: &[String]) -> Option<Ending> {
     }
     let message = format!("the tool wrote to stderr, which this tool counts as failure: {}", tail(&logs.join("\n")));
     Some(Ending::Raised { message })
+}
+
+/// The end of stdout as lines, not yet escaped: of a tool that failed it may say why.
+pub fn last_lines(stdout: &[u8]) -> Vec<String> {
+    lines(&stdout[stdout.len().saturating_sub(LAST_BYTES)..])
 }
 
 /// Log text as lines, not yet escaped; bytes that are not UTF-8 become U+FFFD.

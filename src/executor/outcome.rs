@@ -105,6 +105,8 @@ pub struct Outcome {
     pub ending: Ending,
     /// stderr (and, with `entryPoint`, what was printed), cut to the log limit, one line each, not yet escaped.
     pub logs: Vec<String>,
+    /// The end of what a tool that gave no answer wrote to stdout, one line each, not yet escaped.
+    pub printed: Vec<String>,
     pub usage: Usage,
     pub walls: Walls,
     pub denials: Denials,

@@ -322,7 +322,14 @@ fn fault(root: &Value, flaws: &[Flaw]) -> Fault {
             schema.get("properties").and_then(Value::as_object).into_iter().flat_map(|p| p.keys().map(String::as_str)),
         );
     }
-    let sentences: Vec<_> = flaws.iter().flat_map(|flaw| sentences(flaw, "Input parameter", &known)).collect();
+    let one = |flaw: &Flaw| match &flaw.what {
+        // No argument could mend that; `check` says the same to the tool's author.
+        What::Missing(name) if flaw.pointer.is_empty() && undeclared(root, name).is_some() => {
+            undeclared(root, name).map(|words| format!("Input parameter {words}.")).into_iter().collect()
+        }
+        _ => sentences(flaw, "Input parameter", &known),
+    };
+    let sentences: Vec<_> = flaws.iter().flat_map(one).collect();
     Fault::new(Kind::ParameterValidationError, limited(&sentences)).details(rules(flaws))
 }
 

@@ -39,7 +39,8 @@ pub(super) fn read<'d>(reader: &mut Reader<'d>, top: &'d Object) -> Asks {
         for (pointer, written) in reader.strings(network, at, "allowHosts").unwrap_or_default() {
             match host::canonical(written) {
                 Ok(host) => asks.hosts.push(host),
-                Err(why) => reader.error(Code::Security, &pointer, why),
+                // It is no name of a host; whether a host may be reached is another question.
+                Err(why) => reader.error(Code::Schema, &pointer, why),
             }
         }
     }

@@ -142,7 +142,7 @@ pub(super) fn requires<'d>(
             reader.error(Code::Dependency, &pointer, "a tool cannot require itself");
         }
         match range {
-            Value::String(range) => match semver::VersionReq::parse(range) {
+            Value::String(range) => match super::version_range(range) {
                 Ok(range) => {
                     requires.insert(id.clone(), range);
                 }

@@ -9,6 +9,7 @@
 use super::json::escape_segment;
 use super::schema::SchemaFault;
 use super::weight::weight;
+use super::{Code, suggest, text};
 use crate::quantity::{
     MAX_SCHEMA_COMPILED, MAX_SCHEMA_DEPTH, MAX_SCHEMA_NODES, MAX_SCHEMA_REFERENCES, MAX_SCHEMA_REGEXES,
 };
@@ -103,6 +104,7 @@ pub(super) fn inspect(schema: &Value, room: usize) -> Result<Facts, Vec<SchemaFa
                         times += 1;
                     }
                     names(map, &pointer, schema, &mut targets, &mut faults);
+                    types(map, &pointer, &mut faults);
                 }
                 if role_here != Role::Map && facts.weight <= room {
                     facts.weight = facts.weight.saturating_add(weigh(map).saturating_mul(times));
@@ -186,8 +188,38 @@ fn names<'v>(
         None => {
             let why =
                 "a reference stays inside its own schema (#/$defs/…): copy the definition here; nothing is fetched";
-            faults.push(SchemaFault::new(&at, why));
+            let fault = SchemaFault::new(&at, why);
+            // A name that leads out of the file would be fetched by whoever follows it.
+            let code = if reference.starts_with('#') { fault.code } else { Code::Security };
+            faults.push(SchemaFault { code, ..fault });
         }
+    }
+}
+
+const TYPES: [&str; 7] = ["string", "number", "integer", "boolean", "array", "object", "null"];
+/// What other languages call them.
+const CALLED: [(&str, &str); 9] = [
+    ("str", "string"),
+    ("text", "string"),
+    ("int", "integer"),
+    ("float", "number"),
+    ("double", "number"),
+    ("bool", "boolean"),
+    ("list", "array"),
+    ("dict", "object"),
+    ("none", "null"),
+];
+
+/// `type` names one of the seven types, or several.
+fn types(map: &serde_json::Map<String, Value>, pointer: &str, faults: &mut Vec<SchemaFault>) {
+    let several = |value: &Value| value.as_array().cloned().unwrap_or_else(|| vec![value.clone()]);
+    let written = map.get("type").map(several).unwrap_or_default();
+    for word in written.iter().filter_map(Value::as_str).filter(|word| !TYPES.contains(word)) {
+        let known = CALLED.iter().find(|(other, _)| word.eq_ignore_ascii_case(other)).map(|(_, ours)| *ours);
+        let near = known.or_else(|| suggest::nearest(word, TYPES));
+        let near = near.map_or_else(String::new, |near| format!(" did you mean '{near}'?"));
+        let message = format!("'{}' is not a type:{near} the types are {}", text::head(word, 40), TYPES.join(", "));
+        faults.push(SchemaFault::new(&format!("{pointer}/type"), message));
     }
 }
 

@@ -105,7 +105,7 @@ pub fn id_fault(id: &str) -> Option<String> {
         format!(
             "'{}' is not a toolId: write namespace:tool-name, for example custom:my-tool (ASCII letters, digits, \
              '.', '-', single '_'; at most {MAX_ID} characters)",
-            text::head(id, 80)
+            text::printable(&text::head(id, 80))
         )
     })
 }
@@ -156,7 +156,7 @@ fn compile<'d>(reader: &mut Reader<'d>, top: &'d Object, key: &str, room: &mut u
         }
         Err(faults) => {
             for fault in faults {
-                reader.error(Code::Schema, &format!("{pointer}{}", fault.pointer), fault.message);
+                reader.error(fault.code, &format!("{pointer}{}", fault.pointer), fault.message);
             }
             None
         }

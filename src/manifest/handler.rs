@@ -16,6 +16,10 @@ pub(super) fn read<'d>(reader: &mut Reader<'d>, top: &'d Object) -> Option<Handl
         reader.error(Code::Schema, "", "the required field 'handler' is missing: it says how the tool is run");
         return None;
     }
+    if top.get("handler").is_some_and(Value::is_null) {
+        reader.error(Code::Schema, "/handler", "'handler' is null, and it is required: it says how the tool is run");
+        return None;
+    }
     let map = reader.member(top, "", "handler")?;
     match reader.required_text(map, "/handler", "type")? {
         "external-script" => script(reader, map),
@@ -57,10 +61,21 @@ fn script<'d>(reader: &mut Reader<'d>, map: &'d Object) -> Option<Handler> {
     }
     let (script_path, language) = (script_path?, language?);
     if !language.fits_file_name(script_path) {
-        let of_file = Language::of_file_name(script_path).first().map_or("another language", |of_file| of_file.name());
-        let message =
-            format!("the language is {} but the file name says {of_file}: one of them is wrong", language.name());
-        reader.error(Code::Schema, "/handler/language", message);
+        let (pointer, message) = match Language::of_file_name(script_path).first() {
+            Some(of_file) => (
+                "/handler/language",
+                format!(
+                    "the language is {} but the file name says {}: one of them is wrong",
+                    language.name(),
+                    of_file.name()
+                ),
+            ),
+            None => (
+                "/handler/scriptPath",
+                format!("the name of a {} script ends in {}: name the file so", language.name(), language.endings()),
+            ),
+        };
+        reader.error(Code::Schema, pointer, message);
     }
     let entry_point = entry_point.map(str::to_owned);
     Some(Handler::Script { script_path: script_path.to_owned(), language, entry_point })

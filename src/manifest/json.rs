@@ -108,6 +108,13 @@ const PRIVATE: &str = "$serde_json::private::";
 /// Two readers would take two different members: that is how a check is got around.
 const TWICE: &str = "this member name stands twice in one object: keep one";
 
+/// A whole number that is not negative, also one written with a fraction of zero: 100.0 is an integer to JSON Schema. One so
+/// large that neighbours fall together is none.
+pub fn whole(value: &Value) -> Option<u64> {
+    let written_as_real = |number: &f64| (0.0..=9_007_199_254_740_992.0).contains(number) && number.fract() == 0.0;
+    value.as_u64().or_else(|| value.as_f64().filter(written_as_real).map(|number| number as u64))
+}
+
 /// `/` and `~` as a JSON pointer writes them.
 pub fn escape_segment(segment: &str) -> String {
     segment.replace('~', "~0").replace('/', "~1")

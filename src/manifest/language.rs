@@ -42,10 +42,21 @@ impl Language {
         }
     }
 
-    /// May a manifest name this language for that file? Names that say nothing fit every language, and an author
-    /// may know that the Node of the machine is new enough to run plain TypeScript.
+    /// May a manifest name this language for that file? A name that says nothing is no script's: an interpreter that
+    /// is given a file of data prints lines of it. An author may know that the Node of the machine is new enough to run
+    /// plain TypeScript.
     pub fn fits_file_name(self, name: &str) -> bool {
         let named = Language::of_file_name(name);
-        named.is_empty() || named.contains(&self) || (self == Language::Nodejs && named.contains(&Language::Bun))
+        named.contains(&self) || (self == Language::Nodejs && named.contains(&Language::Bun))
+    }
+
+    /// How the name of such a script ends.
+    pub fn endings(self) -> &'static str {
+        match self {
+            Language::Python => ".py",
+            Language::Nodejs => ".js, .mjs or .cjs",
+            Language::Bun => ".ts, .js and their like",
+            Language::Wasm => ".wasm or .wat",
+        }
     }
 }

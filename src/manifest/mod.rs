@@ -213,6 +213,19 @@ mod weight;
 pub use file::{id_fault, read};
 pub use handler::extension_kind;
 
+/// A range of versions. Numbers alone are what a version begins with: 1.2 is any 1.2.x, 1 any 1.x, 1.2.3 itself; with an
+/// operator the words are Cargo's (`^1.2`, `~1.2`, `>=1.2, <2`).
+pub fn version_range(text: &str) -> Result<semver::VersionReq, semver::Error> {
+    let mut range = semver::VersionReq::parse(text)?;
+    let bare = text.trim_start().starts_with(|c: char| c.is_ascii_digit());
+    if let ([only], true) = (&mut range.comparators[..], bare)
+        && only.op == semver::Op::Caret
+    {
+        only.op = if only.patch.is_some() { semver::Op::Exact } else { semver::Op::Tilde };
+    }
+    Ok(range)
+}
+
 /// SHA-256, lower-case hex.
 pub fn sha256_hex(bytes: &[u8]) -> String {
     use sha2::Digest;

@@ -130,17 +130,20 @@ fn handler() -> Value {
     })
 }
 
-/// The file name of a script may not say another language than the manifest does.
+/// The file name of a script says the language that the manifest does.
 fn file_of_language(language: Language) -> Value {
-    const ENDINGS: [&str; 7] = ["py", "js", "mjs", "cjs", "ts", "wasm", "wat"];
+    const ENDINGS: [&str; 11] = ["py", "js", "mjs", "cjs", "ts", "mts", "cts", "tsx", "jsx", "wasm", "wat"];
     let words: Vec<_> = ["python", "py", "nodejs", "node", "js", "bun", "wasm"]
         .into_iter()
         .filter(|w| Language::from_word(w) == Some(language))
         .collect();
-    let others: Vec<_> = ENDINGS.into_iter().filter(|end| !language.fits_file_name(&format!("a.{end}"))).collect();
+    let own = ENDINGS.into_iter().filter(|end| language.fits_file_name(&format!("a.{end}")));
+    // In either case: an expression of JSON Schema has no flag for that.
+    let any_case = |end: &str| end.chars().map(|c| format!("[{}{c}]", c.to_ascii_uppercase())).collect::<String>();
+    let own: Vec<_> = own.map(any_case).collect();
     json!({
         "if": { "properties": { "language": { "enum": words } } },
-        "then": { "properties": { "scriptPath": { "not": { "pattern": format!("\\.({})$", others.join("|")) } } } }
+        "then": { "properties": { "scriptPath": { "pattern": format!("\\.({})$", own.join("|")) } } }
     })
 }
 

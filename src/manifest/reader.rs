@@ -10,6 +10,8 @@ use serde_json::{Map, Value};
 /// Most problems told about one file: finding a place costs one walk over the text.
 const MAX_PROBLEMS: usize = 100;
 
+const LEAVE_OUT: &str = " (leave the field out to get the default)";
+
 /// Looks a place up; only for what is really told.
 type Place = fn(&Document<'_>, &str) -> (usize, usize);
 
@@ -91,8 +93,15 @@ impl<'d> Reader<'d> {
     /// A text that must be there and must say something.
     pub(super) fn required_text(&mut self, map: &'d Object, pointer: &str, key: &str) -> Option<&'d str> {
         if !map.contains_key(key) {
-            // The misspelt field is told where it stands; here the name of the missing one is what helps.
-            self.error(Code::Schema, pointer, format!("the required field '{key}' is missing"));
+            // The misspelt field is told where it stands, too; who is told only this must know of it.
+            let near = suggest::nearest(key, map.keys().map(String::as_str));
+            let near = near.map_or_else(String::new, |near| format!(": is '{}' it, misspelt?", text::head(near, 80)));
+            self.error(Code::Schema, pointer, format!("the required field '{key}' is missing{near}"));
+            return None;
+        }
+        if map.get(key).is_some_and(Value::is_null) {
+            let message = format!("'{key}' is null, and it is required: write a text in quotes");
+            self.error(Code::Schema, &below(pointer, key), message);
             return None;
         }
         let text = self.text(map, pointer, key)?;
@@ -116,10 +125,21 @@ impl<'d> Reader<'d> {
     /// A whole number that is not negative.
     pub(super) fn whole(&mut self, map: &'d Object, pointer: &str, key: &str) -> Option<u64> {
         let value = map.get(key)?;
-        // 100.0 is an integer to JSON Schema, and so to the schema that this binary prints.
-        let number = value.as_u64().or_else(|| value.as_f64().and_then(whole_of));
+        let number = json::whole(value);
         if number.is_none() {
-            self.wrong_type(&below(pointer, key), "a whole number", value);
+            let unit = match key {
+                _ if key.ends_with("Bytes") => " of bytes",
+                _ if key.ends_with("Ms") => " of milliseconds",
+                _ => "",
+            };
+            let got = match value {
+                Value::Number(number) => number.to_string(),
+                Value::String(written) => format!("the text \"{}\"", text::head(written, 40)),
+                other => kind(other).to_owned(),
+            };
+            let mend = if value.is_null() { LEAVE_OUT } else { "" };
+            let message = format!("must be a whole number{unit}, not {got}{mend}");
+            self.error(Code::Schema, &below(pointer, key), message);
         }
         number
     }
@@ -144,7 +164,12 @@ impl<'d> Reader<'d> {
     }
 
     pub(super) fn wrong_type(&mut self, pointer: &str, wanted: &str, got: &Value) {
-        let mend = if got.is_null() { " (leave the field out to get the default)" } else { "" };
+        let of_list = pointer.rsplit('/').next().is_some_and(|last| last.bytes().all(|b| b.is_ascii_digit()));
+        let mend = match got.is_null() {
+            true if of_list => " (take it out of the list)",
+            true => LEAVE_OUT,
+            false => "",
+        };
         self.error(Code::Schema, pointer, format!("must be {wanted}, not {}{mend}", kind(got)));
     }
 
@@ -178,12 +203,6 @@ impl<'d> Reader<'d> {
             );
         }
     }
-}
-
-/// A whole number that was written with a point; so large that neighbours fall together it is none.
-fn whole_of(number: f64) -> Option<u64> {
-    let exact = (0.0..=9_007_199_254_740_992.0).contains(&number) && number.fract() == 0.0;
-    exact.then_some(number as u64)
 }
 
 /// The pointer of a member.

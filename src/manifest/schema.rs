@@ -4,7 +4,7 @@
 //! Out: a compiled schema; flaws in plain words. Never: fetches anything, runs a regular expression
 //! that backtracks, fills memory with explanations of a large value.
 
-use super::{bounds, effort, locate, text, weight};
+use super::{Code, bounds, effort, locate, text, weight};
 use crate::quantity::{LONG_CHECK_STEPS, MAX_FAULTS_TOLD, MAX_REGEX_BYTES, MAX_REGEX_CACHE_BYTES, MAX_REGEX_WEIGHT};
 use jsonschema::error::{TypeKind, ValidationErrorKind};
 use jsonschema::{PatternOptions, ValidationError, Validator};
@@ -32,13 +32,14 @@ pub struct Schema {
 /// What is wrong with a schema; the pointer is inside it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SchemaFault {
+    pub code: Code,
     pub pointer: String,
     pub message: String,
 }
 
 impl SchemaFault {
     pub(super) fn new(pointer: &str, message: impl Into<String>) -> SchemaFault {
-        SchemaFault { pointer: pointer.to_owned(), message: message.into() }
+        SchemaFault { code: Code::Schema, pointer: pointer.to_owned(), message: message.into() }
     }
 }
 
@@ -246,7 +247,7 @@ fn build(raw: &Value) -> Result<Validator, Vec<SchemaFault>> {
                 " (regular expressions run in linear time: no look-around, no back-references, no huge repetitions)",
             );
         }
-        vec![SchemaFault { pointer, message: format!("not a valid JSON Schema: {message}") }]
+        vec![SchemaFault::new(&pointer, format!("not a valid JSON Schema: {message}"))]
     })
 }
 
@@ -291,6 +292,9 @@ impl Flaw {
             }
             ValidationErrorKind::AdditionalProperties { unexpected }
             | ValidationErrorKind::UnevaluatedProperties { unexpected } => What::Unknown(unexpected.clone()),
+            kind @ ValidationErrorKind::Type { .. } if error.instance().is_null() => {
+                What::Must(format!("{}, not null (leave it out where it is not needed)", must(kind)))
+            }
             kind => What::Must(must(kind)),
         };
         Flaw { pointer: error.instance_path().as_str().to_owned(), rule: error.kind().keyword().to_owned(), what }

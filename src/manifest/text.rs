@@ -6,6 +6,7 @@
 
 use std::fmt::{self, Display, Write as _};
 use std::io;
+use std::path::Path;
 
 /// One line: line breaks are escaped too.
 pub fn printable(text: &str) -> String {
@@ -15,6 +16,11 @@ pub fn printable(text: &str) -> String {
 /// Several lines: `\n` stays, everything else is as in `printable`.
 pub fn printable_block(text: &str) -> String {
     escape(text, true)
+}
+
+/// A path as one line.
+pub fn path(path: &Path) -> String {
+    printable(&path.to_string_lossy())
 }
 
 /// True where `printable` would change nothing.

@@ -5,6 +5,7 @@
 //! paths as strings (`/data/pub` does not hold `/data/public`).
 
 use super::Opening;
+use crate::manifest::text;
 use std::path::{Component, Path, PathBuf};
 
 /// A set of paths that can be intersected without an error either way.
@@ -99,9 +100,9 @@ impl Area {
     pub fn text(&self) -> String {
         match self {
             Area::Tree(path) if path.parent().is_none() => "/**".to_string(),
-            Area::Tree(path) => format!("{}/**", path.display()),
-            Area::File(path) => path.display().to_string(),
-            Area::Names { folder, names } => folder.join(plain(names)).display().to_string(),
+            Area::Tree(path) => format!("{}/**", text::path(path)),
+            Area::File(path) => text::path(path),
+            Area::Names { folder, names } => text::path(&folder.join(plain(names))),
         }
     }
 
@@ -162,16 +163,61 @@ pub fn join(folder: &Path, path: &Path) -> Option<PathBuf> {
     whole.is_absolute().then_some(whole)
 }
 
-/// Does a file name match the `names` of an opening? `*` does not match hidden files: name them.
+/// Does a file name match the `names` of an opening? `?` is one character (a Unicode code point), `*` any number of them;
+/// neither matches the dot of a hidden file: name it.
 pub fn name_matches(names: &str, name: &str) -> bool {
     if name.starts_with('.') && !names.starts_with('.') {
         return false;
     }
-    globset::GlobBuilder::new(names)
-        .literal_separator(true)
-        .backslash_escape(true)
-        .build()
-        .is_ok_and(|glob| glob.compile_matcher().is_match(name))
+    let (pattern, name): (Vec<Part>, Vec<char>) = (parts(names).collect(), name.chars().collect());
+    let (mut at, mut seen) = (0, 0);
+    // The last `*`, and how much of the name it has taken: more, where the rest does not fit.
+    let mut star = None;
+    while seen < name.len() {
+        match pattern.get(at) {
+            Some(Part::Any) => {
+                star = Some((at, seen));
+                at += 1;
+                continue;
+            }
+            Some(Part::One) => {}
+            Some(Part::Plain(c)) if *c == name[seen] => {}
+            _ => {
+                let Some((begin, taken)) = star else { return false };
+                star = Some((begin, taken + 1));
+                (at, seen) = (begin + 1, taken + 1);
+                continue;
+            }
+        }
+        (at, seen) = (at + 1, seen + 1);
+    }
+    pattern[at..].iter().all(|part| *part == Part::Any)
+}
+
+/// A part of a glob over names.
+#[derive(Clone, Copy, PartialEq)]
+enum Part {
+    Any,
+    One,
+    Plain(char),
+}
+
+/// The glob taken apart: after a backslash, and between brackets, a character stands for itself.
+fn parts(names: &str) -> impl Iterator<Item = Part> {
+    let mut rest = names.chars();
+    std::iter::from_fn(move || {
+        Some(match rest.next()? {
+            '*' => Part::Any,
+            '?' => Part::One,
+            '\\' => Part::Plain(rest.next()?),
+            '[' => {
+                let c = rest.next()?;
+                rest.next();
+                Part::Plain(c)
+            }
+            c => Part::Plain(c),
+        })
+    })
 }
 
 /// A literal name as a glob that matches just that name.
@@ -209,19 +255,13 @@ pub fn literal(names: &str) -> Option<String> {
 
 /// The glob without its escapes, for people.
 fn plain(names: &str) -> String {
-    let mut out = String::with_capacity(names.len());
-    let mut rest = names.chars();
-    while let Some(c) = rest.next() {
-        match c {
-            '\\' => out.extend(rest.next()),
-            '[' => {
-                out.extend(rest.next());
-                rest.next();
-            }
-            c => out.push(c),
-        }
-    }
-    out
+    parts(names)
+        .map(|part| match part {
+            Part::Any => '*',
+            Part::One => '?',
+            Part::Plain(c) => c,
+        })
+        .collect()
 }
 
 #[cfg(test)]
@@ -270,6 +310,22 @@ mod tests {
         assert!(!name_matches(&glob_of_pattern("{a,b}*.csv"), "a1.csv"));
         assert!(name_matches(&glob_of_pattern("{a,b}*.csv"), "{a,b}1.csv"));
         assert!(!name_matches("*", ".hidden") && name_matches(".h*", ".hidden"));
+    }
+
+    #[test]
+    fn a_question_mark_is_one_character_whatever_its_bytes() {
+        for (names, yes, no) in [
+            ("?.csv", ["a.csv", "ä.csv", "漢.csv"], ["ab.csv", ".csv", "aa.csv"]),
+            ("a*b*c", ["abc", "axbxc", "abcbc"], ["acb", "abcx", "xabc"]),
+            ("*", ["a", "🙂", "a b"], [".a", "..", ".🙂"]),
+            ("r?pört-*", ["répört-", "rapört-ü", "rxpört-1.csv"], ["rpört-", "rxxpört-", "report-1"]),
+            ("[?][*]?", ["?*x", "?*?", "?*ä"], ["a*x", "?ax", "?*"]),
+        ] {
+            yes.iter().for_each(|name| assert!(name_matches(names, name), "{names} {name}"));
+            no.iter().for_each(|name| assert!(!name_matches(names, name), "{names} {name}"));
+        }
+        // Many stars take no longer than pattern times name.
+        assert!(!name_matches(&"a*".repeat(2000), &format!("{}b", "a".repeat(250))));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Plain data, complete, no defaults left to fill. What audit prints is what the walls enforce,
 //! because it is this value in both places.
 
-use super::Variable;
+use super::{Past, Variable};
 use crate::manifest::Language;
 use crate::quantity::Limit;
 use serde::{Deserialize, Serialize};
@@ -125,6 +125,9 @@ pub struct Shape {
     pub require_cgroup: bool,
     /// Any text on stderr fails the call (manifest or policy).
     pub stderr_is_error: bool,
+    /// What of this lies where tools could write.
+    #[serde(skip_serializing_if = "Past::is_empty")]
+    pub past: Past,
 }
 
 /// What one call adds: it only narrows, or adds small things.

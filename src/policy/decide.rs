@@ -5,14 +5,14 @@
 
 use super::area::Area;
 use super::capability;
-use super::file::{Mode, Policy};
+use super::file::{Mode, Policy, Selector};
 use super::judge::Judge;
 use super::limits;
 use super::load::{PassedOver, Policies};
 use super::verdict::{Decision, LimitVerdict, Narrower, Need, Notes, Verdict, What, wall};
-use super::{Grant, Limits, Machine, Network, Program, Runtime, Shape, Variable};
+use super::{Access, Grant, Limits, Machine, Network, Opening, Past, Program, Runtime, Shape, Variable};
 use crate::fault::{Fault, Kind};
-use crate::manifest::{Handler, Language, Manifest, Site, StderrRule, environment};
+use crate::manifest::{Handler, Language, Manifest, Site, StderrRule, environment, text};
 use crate::quantity::Limit;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -106,11 +106,7 @@ pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machin
             obstacles.refuse(verdict);
         }
     }
-    if runs.is_some() && opens_the_base(&judged.grants, site) {
-        let words =
-            "opens a whole script base folder, the files of other tools included; give the script a folder of its own";
-        notes.all.push(words.into());
-    }
+    notes.all.extend(runs.as_ref().and_then(|_| opens_the_base(&judged.grants, site)));
     let limits = limits::limits(manifest, policy, host, machine.cgroup);
     for clamped in limits.iter().filter(|l| l.clamped) {
         notes.clamped(clamped.limit, clamped.asked.unwrap_or(clamped.effective), clamped.effective, &clamped.from);
@@ -120,6 +116,7 @@ pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machin
         tool: format!("{}@{}", manifest.id, manifest.version),
         policy: policy.name.clone(),
         policy_file: policy.file.clone(),
+        exact: policy.tools.iter().any(|named| matches!(&named.selector, Selector::Exact(id) if *id == manifest.id)),
         narrow,
         verdicts,
         limits,
@@ -142,14 +139,16 @@ pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machin
     };
     decision.shape = match obstacles.fault(&decision.tool, &decision.passed_over) {
         Some(fault) => Err(fault),
-        None => shape(&decision, subject, env).map(Arc::new),
+        None => shape(&decision, subject, env, policies).map(Arc::new),
     };
     decision
 }
 
-fn opens_the_base(grants: &[Grant], site: &Site) -> bool {
+fn opens_the_base(grants: &[Grant], site: &Site) -> Option<String> {
+    let words =
+        "opens a whole script base folder, the files of other tools included; give the script a folder of its own";
     let base = Area::Tree(site.base.clone());
-    grants.iter().any(|grant| Area::of(&grant.opening) == base)
+    grants.iter().any(|grant| Area::of(&grant.opening) == base).then(|| words.to_owned())
 }
 
 fn in_process_fault() -> Fault {
@@ -162,8 +161,8 @@ fn fences<'a>(subject: &Subject<'a>, policies: &'a Policies, machine: &'a Machin
     let own = manifests.chain(&site.script).map(PathBuf::as_path).filter(|p| !p.as_os_str().is_empty()).collect();
     let named = machine.named_runtimes.values().flatten();
     let runtimes = machine.runtimes.values().chain(named).flat_map(files_of).collect();
-    let (protected, records) = (&*policies.protected, policies.records.as_deref());
-    Judge { site, policy, host: policies.host.as_ref(), protected, records, own, runtimes, machine }
+    let (protected, scripts, records) = (&*policies.protected, &*policies.scripts, policies.records.as_deref());
+    Judge { site, policy, host: policies.host.as_ref(), protected, scripts, records, own, runtimes, machine }
 }
 
 fn files_of(runtime: &Runtime) -> Vec<PathBuf> {
@@ -204,7 +203,7 @@ fn capabilities(
         let verdict =
             match (machine.lacks(manifest, word), kind, granted) {
                 (Some(reason), ..) => {
-                    let shown = crate::manifest::text::printable(word);
+                    let shown = text::printable(word);
                     obstacles.missing.push(format!("the capability `{shown}`"));
                     // A word that nobody knows is no lack of this machine: the registry says so already.
                     if kind != capability::Kind::Unknown {
@@ -347,8 +346,8 @@ fn later(manifest: &Manifest, obstacles: &mut Obstacles) {
 impl Obstacles {
     fn refuse(&mut self, verdict: &Verdict) {
         let reason = verdict.reason.as_deref().unwrap_or("not allowed");
-        let asked = crate::manifest::text::printable(&verdict.asked);
-        self.refused.push(format!("{} {asked}: {reason}", verdict.what.name()));
+        let asked = text::printable(&verdict.asked);
+        self.refused.push(format!("{} {asked}: {}", verdict.what.name(), text::printable(reason)));
         self.never |= verdict.never();
         self.grantable |= !verdict.never();
     }
@@ -364,7 +363,7 @@ impl Obstacles {
     }
 
     fn fault(&self, tool: &str, passed_over: &[PassedOver]) -> Option<Fault> {
-        let tool = crate::manifest::text::printable(tool);
+        let tool = text::printable(tool);
         let id = tool.rsplit_once('@').map_or(tool.as_str(), |(id, _)| id);
         if !self.refused.is_empty() {
             let lines = self.refused.iter().map(|r| format!("\n  {r}")).collect::<String>();
@@ -396,7 +395,23 @@ impl Obstacles {
     }
 }
 
-fn shape(decision: &Decision, subject: &Subject<'_>, env: BTreeMap<String, Variable>) -> Result<Shape, Fault> {
+/// The live write grants in folders of scripts, but for those below its own, which are known to be.
+fn beside_scripts(decision: &Decision, policies: &Policies) -> Vec<PathBuf> {
+    let grants = decision.grants.iter().filter(|grant| grant.access == Access::Write);
+    let trees = grants.filter_map(|grant| match &grant.opening {
+        Opening::Live { path } => Some(path),
+        Opening::Snapshot { .. } | Opening::Staged { .. } => None,
+    });
+    let beside = |tree: &&PathBuf| tree.ancestors().any(|folder| policies.scripts.contains(folder));
+    trees.filter(|tree| !tree.starts_with(&decision.folder)).filter(beside).cloned().collect()
+}
+
+fn shape(
+    decision: &Decision,
+    subject: &Subject<'_>,
+    env: BTreeMap<String, Variable>,
+    policies: &Policies,
+) -> Result<Shape, Fault> {
     let (Some((_, entry_point)), Some(runtime)) = (&subject.runs, &decision.runtime) else {
         return Err(in_process_fault());
     };
@@ -412,11 +427,12 @@ fn shape(decision: &Decision, subject: &Subject<'_>, env: BTreeMap<String, Varia
         env,
         require_cgroup: decision.require_cgroup,
         stderr_is_error: decision.stderr_is_error,
+        past: Past { checked: beside_scripts(decision, policies), ..Past::default() },
     };
     // A shape is kept, printed and hashed as text; a path that is not text cannot be.
     if serde_json::to_vec(&shape).is_err() {
         let fault = Fault::new(Kind::CapabilityError, "this tool cannot run here: a path is not UTF-8 text");
-        let folder = decision.folder.display();
+        let folder = text::path(&decision.folder);
         return Err(fault.person(format!(
             "a path of this tool or its interpreter is not UTF-8 text (its folder: {folder}); rename it"
         )));

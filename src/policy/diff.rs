@@ -1,24 +1,39 @@
-//! What could newly be done, the powers of NEW that OLD did not hold, and apart from it what no longer can be.
+//! What could newly be done, the powers of NEW that OLD did not hold, apart from it what no longer can be, and whatever
+//! else is different in what decides.
 //!
-//! For: the `diff` verb. In: decisions, saved `audit --json`, or policies. Out: changes, text or JSON.
-//! Never: calls a change harmless: whatever OLD did not cover is listed.
+//! For: the `diff` verb. In: entries of `audit --json`, or policies. Out: a `Diff`, as text or JSON.
+//! Never: calls a change harmless: what OLD did not cover is listed, and what has no order (a schema, an entry point, the
+//! bytes of a script) is listed as different. An entry is compared whole, but for what `MEANT` names.
 
 use super::area::Area;
-use super::file::{Mode, Policy, Selector};
+use super::file::{Capability, HOST_FILE, Mode, NamedRuntime, Policy, Rule, Selector};
 use super::judge::covers;
 use super::load::Policies;
-use super::verdict::{Decision, What};
-use super::{Access, Grant, explain};
+use super::verdict::What;
+use super::{Access, Grant};
 use crate::manifest::StderrRule;
-use crate::manifest::text::printable;
+use crate::manifest::json::escape_segment;
+use crate::manifest::text::{head, json as visible, printable};
 use crate::quantity::Limit;
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Stands for the folder of whatever tool a policy is for.
 const TOOL_FOLDER: &str = "/<folder of the tool>";
+/// What of an entry is compared by its meaning (`Powers`), or is words about what decides.
+const MEANT: [&str; 10] =
+    ["tool", "policyFile", "asks", "grants", "limits", "requireCgroup", "stderrIsError", "notes", "refused", "digests"];
+/// Where a manifest writes what is compared by its meaning, and the kinds of change that tell it.
+const TOLD: [(&str, &[&str]); 3] = [
+    ("/manifest/securityContext/fileAccess", &["read", "write"]),
+    ("/manifest/securityContext/requiredCapabilities", &["capability"]),
+    ("/manifest/limits", &["limit"]),
+];
+/// Most differences of one tool in a text, and the longest value in one.
+const MOST_SHOWN: usize = 50;
+const WIDEST: usize = 120;
 
 /// Everything one tool (or what a policy is for) could do, as plain data.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -30,13 +45,14 @@ pub struct Powers {
     pub grants: Vec<Grant>,
     pub limits: BTreeMap<Limit, u64>,
     pub capabilities: BTreeSet<String>,
-    pub env: BTreeSet<String>,
-    pub runtime: BTreeSet<String>,
-    pub script: Option<String>,
-    /// What must hold: fewer words, more power.
-    pub restraints: BTreeSet<String>,
+    /// What must hold: fewer of them, more power.
+    pub conditions: BTreeSet<String>,
     /// Where the tools must lie; empty = anywhere.
     pub folders: Vec<PathBuf>,
+    /// All the rest that decides, as it is written.
+    pub facts: Value,
+    /// Of the whole confinement, words and places included.
+    pub digest: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -60,62 +76,81 @@ pub struct Loss {
     pub now: Option<String>,
 }
 
-impl Powers {
-    pub fn of(decision: &Decision) -> Powers {
-        Powers::from_json(&explain::json(decision)).unwrap_or_default()
-    }
+/// What is not the same, and may allow more or less.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Difference {
+    pub subject: String,
+    /// A JSON pointer into the entry of `audit --json`, or into the policy.
+    pub place: String,
+    pub now: Option<Value>,
+    pub before: Option<Value>,
+}
 
+/// All that differs between two sides.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Diff {
+    pub newly: Vec<Change>,
+    pub no_longer: Vec<Loss>,
+    pub different: Vec<Difference>,
+}
+
+impl Powers {
     /// From one entry of `audit --json`.
-    pub fn from_json(entry: &Value) -> Result<Powers, String> {
-        let field = |name: &str| entry.get(name).ok_or_else(|| format!("not an audit: `{name}` is missing"));
-        let read = |name: &str| field(name).cloned();
-        let grants = serde_json::from_value(read("grants")?).map_err(|e| format!("not an audit: grants: {e}"))?;
-        let asks = read("asks")?;
-        let limits = read("limits")?;
+    pub fn from_json(mut entry: Value) -> Result<Powers, String> {
+        let fields = entry.as_object_mut().ok_or("not an audit: an entry is no object")?;
+        let mut meant = Map::new();
+        for name in MEANT {
+            let value = fields.shift_remove(name).ok_or_else(|| format!("not an audit: `{name}` is missing"))?;
+            meant.insert(name.to_owned(), value);
+        }
         let mut powers = Powers {
-            subject: field("tool")?.as_str().ok_or("not an audit: `tool` is not text")?.to_string(),
-            runs: field("refused")?.is_null(),
-            grants,
-            script: field("script")?.as_str().map(str::to_string),
+            subject: meant["tool"].as_str().ok_or("not an audit: `tool` is not text")?.to_string(),
+            runs: meant["refused"].is_null(),
+            grants: serde_json::from_value(meant["grants"].take()).map_err(|e| format!("not an audit: grants: {e}"))?,
+            digest: meant["digests"]["confinement"].as_str().map(str::to_owned),
             ..Powers::default()
         };
+        fields.insert("limits".to_owned(), powers.limits(&meant["limits"])?);
+        fields.insert("scriptBytes".to_owned(), meant["digests"]["script"].take());
+        for ask in meant["asks"].as_array().into_iter().flatten() {
+            if ask["allowed"] == true && ask["what"] == "capability" {
+                powers.capabilities.extend(ask["effective"].as_str().map(str::to_owned));
+            }
+        }
+        for (key, word) in [("requireCgroup", CGROUP), ("stderrIsError", STDERR)] {
+            if meant[key] == true {
+                powers.conditions.insert(word.to_string());
+            }
+        }
+        powers.facts = entry;
+        Ok(powers)
+    }
+
+    /// Takes over the most there is of each limit; what is left of them has no order: how it is counted, and the time of
+    /// a call that asks for none.
+    fn limits(&mut self, limits: &Value) -> Result<Value, String> {
+        let mut rest = Map::new();
         for limit in limits.as_array().into_iter().flatten() {
             let name = serde_json::from_value::<Limit>(limit["limit"].clone())
                 .map_err(|e| format!("not an audit: limits: {e}"))?;
             let key = if name == Limit::TimeoutMs { "ceiling" } else { "effective" };
-            powers.limits.insert(name, limit[key].as_u64().ok_or("not an audit: a limit is not a number")?);
-        }
-        for ask in asks.as_array().into_iter().flatten().filter(|a| a["allowed"] == true) {
-            let effective = ask["effective"].as_str().unwrap_or_default().to_string();
-            match ask["what"].as_str() {
-                Some("capability") => powers.capabilities.insert(effective),
-                Some("env") => powers.env.insert(effective),
-                Some("runtime") => powers.runtime.insert(effective),
-                _ => continue,
-            };
-        }
-        for (key, word) in [("requireCgroup", CGROUP), ("stderrIsError", STDERR)] {
-            if field(key)?.as_bool() == Some(true) {
-                powers.restraints.insert(word.to_string());
+            self.limits.insert(name, limit[key].as_u64().ok_or("not an audit: a limit is not a number")?);
+            let mut more = json!({ "sampled": limit["sampled"], "enforcedBy": limit["enforcedBy"] });
+            if name == Limit::TimeoutMs {
+                more["usual"] = limit["effective"].clone();
             }
+            rest.insert(name.name().to_owned(), more);
         }
-        Ok(powers)
-    }
-
-    /// From a whole saved audit: one entry, a list of them, or `{"tools": […]}`.
-    pub fn from_audit(saved: &Value) -> Result<Vec<Powers>, String> {
-        let list = saved.as_array().or_else(|| saved.get("tools").and_then(Value::as_array));
-        match list {
-            Some(entries) => entries.iter().map(Powers::from_json).collect(),
-            None => Ok(vec![Powers::from_json(saved)?]),
-        }
+        Ok(Value::Object(rest))
     }
 
     fn allowed_by(policies: &Policies, selector: &Selector) -> Powers {
         let policy = widest_for(policies, selector);
         let host = policies.host.as_ref();
         let folders = policy.folders.iter().map(|folder| folder.path.clone()).collect();
-        let mut powers = Powers { subject: selector.text(), runs: true, folders, ..Powers::default() };
+        let facts = written(policy);
+        let mut powers = Powers { subject: selector.text(), runs: true, folders, facts, ..Powers::default() };
         let grants = |access: Access| rule_grants(policy, host, access);
         powers.grants = super::judge::least(grants(Access::Write).into_iter().chain(grants(Access::Read)).collect());
         let ceiling = |p: &Policy, l: Limit| p.limits.get(&l).map_or(l.house_default(), |c| c.value);
@@ -125,16 +160,13 @@ impl Powers {
             .collect();
         let capped = |name: &str| host.is_none_or(|h| h.capabilities.iter().any(|c| c.name == name));
         powers.capabilities = policy.capabilities.iter().map(|c| c.name.clone()).filter(|n| capped(n)).collect();
-        let runtime =
-            |(l, r): (&crate::manifest::Language, &super::NamedRuntime)| format!("{} {}", l.name(), r.path.display());
-        powers.runtime = policy.runtimes.iter().map(runtime).collect();
         let both = |test: fn(&Policy) -> bool| test(policy) || host.is_some_and(test);
-        let restraints = [
+        let conditions = [
             (policy.mode == Mode::Reject, "a tool that asks for more is refused"),
             (both(|p| p.require_cgroup), CGROUP),
             (both(|p| p.stderr == StderrRule::Error), STDERR),
         ];
-        powers.restraints = restraints.iter().filter(|(on, _)| *on).map(|(_, word)| word.to_string()).collect();
+        powers.conditions = conditions.iter().filter(|(on, _)| *on).map(|(_, word)| word.to_string()).collect();
         powers
     }
 }
@@ -142,12 +174,50 @@ impl Powers {
 const CGROUP: &str = "a cgroup is required";
 const STDERR: &str = "any text on stderr fails the call";
 
-/// Two sets of policies, each as powers of everything that either of them names.
+/// A policy as it is written, but for what is compared by its meaning. A new field does not build until it is in one of
+/// the two.
+fn written(policy: &Policy) -> Value {
+    let Policy {
+        name,
+        why,
+        folders,
+        read,
+        write,
+        runtimes,
+        capabilities,
+        mode: _,
+        stderr: _,
+        require_cgroup: _,
+        limits: _,
+        tools: _,
+        file: _,
+        digest: _,
+    } = policy;
+    let rules = |rules: &[Rule]| rules.iter().map(|r| (r.text.clone(), json!(r.why))).collect::<Map<_, _>>();
+    let capability = |c: &Capability| (c.name.clone(), json!(c.why));
+    let runtime = |(language, named): (&crate::manifest::Language, &NamedRuntime)| {
+        (language.name().to_owned(), json!({ "path": named.path.to_string_lossy(), "why": named.why }))
+    };
+    json!({
+        "policy": name,
+        "why": why,
+        "folders": folders.iter().map(|f| f.path.to_string_lossy()).collect::<Vec<_>>(),
+        "files": { "read": rules(read), "write": rules(write) },
+        "runtimes": runtimes.iter().map(runtime).collect::<Map<_, _>>(),
+        "capabilities": capabilities.iter().map(capability).collect::<Map<_, _>>(),
+    })
+}
+
+/// Two sets of policies, each as powers of everything that either of them names, and their caps.
 pub fn of_policies(old: &Policies, new: &Policies) -> (Vec<Powers>, Vec<Powers>) {
     let named =
         |p: &Policies| p.list.iter().flat_map(|p| p.tools.iter().map(|t| t.selector.clone())).collect::<BTreeSet<_>>();
     let all: BTreeSet<Selector> = named(old).into_iter().chain(named(new)).collect();
-    let powers = |p: &Policies| all.iter().map(|s| Powers::allowed_by(p, s)).collect();
+    let cap = |p: &Policies| {
+        let facts = p.host.as_ref().map_or(Value::Null, written);
+        Powers { subject: HOST_FILE.to_owned(), runs: true, facts, ..Powers::default() }
+    };
+    let powers = |p: &Policies| all.iter().map(|s| Powers::allowed_by(p, s)).chain([cap(p)]).collect();
     (powers(old), powers(new))
 }
 
@@ -189,25 +259,33 @@ fn rule_grants(policy: &Policy, host: Option<&Policy>, access: Access) -> Vec<Gr
     found
 }
 
-/// What NEW can do and OLD could not. One subject on each side is compared whatever its name.
-pub fn newly(old: &[Powers], new: &[Powers]) -> Vec<Change> {
-    beyond(old, new, ["could not run before", "did not exist before"])
+/// What NEW can do and OLD could not, what OLD could do and NEW cannot, and what else is different.
+pub fn between(old: &[Powers], new: &[Powers]) -> Diff {
+    let newly = beyond(old, new, ["could not run before", "did not exist before"]);
+    let lost = beyond(new, old, ["cannot run now", "is not there now"]);
+    let loss = |c: Change| Loss { subject: c.subject, kind: c.kind, before: c.now, now: c.before };
+    let mut diff = Diff { newly, no_longer: lost.into_iter().map(loss).collect(), different: Vec::new() };
+    for powers in new {
+        if let Some(before) = counterpart(powers, old, new.len() == 1) {
+            let found = different(before, powers, &diff);
+            diff.different.extend(found);
+        }
+    }
+    diff
 }
 
-/// What OLD could do and NEW cannot.
-pub fn no_longer(old: &[Powers], new: &[Powers]) -> Vec<Loss> {
-    let lost = beyond(new, old, ["cannot run now", "is not there now"]);
-    lost.into_iter().map(|c| Loss { subject: c.subject, kind: c.kind, before: c.now, now: c.before }).collect()
+/// The one on the other side: of the same name, else of the same id, else the only one there is.
+fn counterpart<'p>(powers: &Powers, others: &'p [Powers], alone: bool) -> Option<&'p Powers> {
+    let same = others.iter().find(|o| o.subject == powers.subject);
+    let same = same.or_else(|| others.iter().find(|o| id(&o.subject) == id(&powers.subject)));
+    same.or_else(|| others.first().filter(|_| alone && others.len() == 1))
 }
 
 /// What `new` can do beyond `old`; `absent`: how to say that `old` does not run, or is not there.
 fn beyond(old: &[Powers], new: &[Powers], absent: [&str; 2]) -> Vec<Change> {
     let mut changes = Vec::new();
     for powers in new.iter().filter(|p| p.runs) {
-        let same = old.iter().find(|o| o.subject == powers.subject);
-        let same = same.or_else(|| old.iter().find(|o| id(&o.subject) == id(&powers.subject)));
-        let alone = || old.first().filter(|_| old.len() == 1 && new.len() == 1);
-        match same.or_else(alone) {
+        match counterpart(powers, old, new.len() == 1) {
             Some(before) if before.runs => compare(before, powers, &mut changes),
             Some(_) => all(powers, absent[0], &mut changes),
             None => all(powers, absent[1], &mut changes),
@@ -222,13 +300,8 @@ fn id(subject: &str) -> &str {
 
 fn all(powers: &Powers, before: &str, changes: &mut Vec<Change>) {
     push(changes, powers, "run", "can be called".into(), Some(before.into()));
-    let nothing = Powers {
-        limits: powers.limits.clone(),
-        folders: powers.folders.clone(),
-        runtime: powers.runtime.clone(),
-        ..Powers::default()
-    };
-    compare(&Powers { script: powers.script.clone(), ..nothing }, powers, changes);
+    let nothing = Powers { limits: powers.limits.clone(), folders: powers.folders.clone(), ..Powers::default() };
+    compare(&nothing, powers, changes);
 }
 
 fn push(changes: &mut Vec<Change>, powers: &Powers, kind: &'static str, now: String, before: Option<String>) {
@@ -249,18 +322,11 @@ fn compare(old: &Powers, new: &Powers, changes: &mut Vec<Change>) {
             push(changes, new, "limit", format!("{} up to {value}", limit.name()), Some(before.to_string()));
         }
     }
-    for (kind, now, before) in [
-        ("capability", &new.capabilities, &old.capabilities),
-        ("env", &new.env, &old.env),
-        ("runtime", &new.runtime, &old.runtime),
-    ] {
-        now.difference(before).for_each(|word| push(changes, new, kind, word.clone(), None));
+    for word in new.capabilities.difference(&old.capabilities) {
+        push(changes, new, "capability", word.clone(), None);
     }
-    for word in old.restraints.difference(&new.restraints) {
-        push(changes, new, "restraint", format!("without: {word}"), None);
-    }
-    if new.script.is_some() && new.script != old.script {
-        push(changes, new, "script", format!("runs {}", new.script.clone().unwrap_or_default()), old.script.clone());
+    for word in old.conditions.difference(&new.conditions) {
+        push(changes, new, "condition", format!("no longer: {word}"), None);
     }
     let held = |f: &PathBuf| old.folders.iter().any(|o| f.starts_with(o));
     if !old.folders.is_empty() && (new.folders.is_empty() || !new.folders.iter().all(held)) {
@@ -276,20 +342,93 @@ fn opened(grant: &Grant) -> String {
     format!("{} {}{staged}", access.name(), Area::of(&grant.opening).text())
 }
 
-pub fn text(newly: &[Change], no_longer: &[Loss]) -> String {
-    let newly = newly.iter().map(|c| (c.subject.as_str(), c.kind, c.now.as_str(), c.before.as_deref()));
-    let mut out = part("What could newly be done:", ('+', "before"), newly);
-    if out.is_empty() {
-        out.push_str("Nothing new can be done.\n");
+/// Every fact that is not the same, but for those that a change told already; where there is none of either, and the
+/// confinements still differ, that.
+fn different(old: &Powers, new: &Powers, told: &Diff) -> Vec<Difference> {
+    let newly = told.newly.iter().filter(|c| c.subject == new.subject).map(|c| c.kind);
+    let lost = told.no_longer.iter().filter(|l| l.subject == old.subject).map(|l| l.kind);
+    let kinds: BTreeSet<&str> = newly.chain(lost).collect();
+    let mut found = Vec::new();
+    walk(Some(&old.facts), Some(&new.facts), String::new(), &mut |place, before, now| {
+        let known = TOLD.iter().any(|(part, by)| place.starts_with(part) && by.iter().any(|kind| kinds.contains(kind)));
+        if !known {
+            let subject = new.subject.clone();
+            found.push(Difference { subject, place, now: now.cloned(), before: before.cloned() });
+        }
+    });
+    if let (Some(before), Some(now), true) = (&old.digest, &new.digest, kinds.is_empty() && found.is_empty())
+        && before != now
+    {
+        let place = "/digests/confinement".to_owned();
+        found.push(Difference {
+            subject: new.subject.clone(),
+            place,
+            now: Some(json!(now)),
+            before: Some(json!(before)),
+        });
     }
-    let lost = no_longer.iter().map(|l| (l.subject.as_str(), l.kind, l.before.as_str(), l.now.as_deref()));
-    out.push_str(&part("What can no longer be done:", ('-', "now"), lost));
-    out
+    found
 }
 
-type Line<'a> = (&'a str, &'a str, &'a str, Option<&'a str>);
+/// Gives each place where two values differ, as deep as it is.
+fn walk(
+    old: Option<&Value>,
+    new: Option<&Value>,
+    place: String,
+    tell: &mut impl FnMut(String, Option<&Value>, Option<&Value>),
+) {
+    match (old, new) {
+        (old, new) if old == new => {}
+        (Some(Value::Object(a)), Some(Value::Object(b))) => {
+            let names: BTreeSet<&String> = a.keys().chain(b.keys()).collect();
+            for name in names {
+                walk(a.get(name), b.get(name), format!("{place}/{}", escape_segment(name)), tell);
+            }
+        }
+        (Some(Value::Array(a)), Some(Value::Array(b))) => {
+            for index in 0..a.len().max(b.len()) {
+                walk(a.get(index), b.get(index), format!("{place}/{index}"), tell);
+            }
+        }
+        (old, new) => tell(place, old, new),
+    }
+}
 
-/// One half of the report; empty if there is nothing in it.
+pub fn text(diff: &Diff) -> String {
+    let newly = diff.newly.iter().map(|c| (c.subject.as_str(), c.kind, c.now.clone(), c.before.clone()));
+    let mut out = part("What could newly be done:", ('+', "before"), newly);
+    let lost = diff.no_longer.iter().map(|l| (l.subject.as_str(), l.kind, l.before.clone(), l.now.clone()));
+    let lost = part("What can no longer be done:", ('-', "now"), lost);
+    let shown =
+        |value: &Option<Value>| value.as_ref().map_or("nothing".to_owned(), |v| head(&visible(v, false), WIDEST));
+    let mut count = BTreeMap::<&str, usize>::new();
+    let different = diff.different.iter().filter_map(|d| {
+        let count = count.entry(&d.subject).or_default();
+        *count += 1;
+        match *count {
+            ..=MOST_SHOWN => {
+                Some((d.subject.as_str(), "", format!("{} {}", d.place, shown(&d.now)), Some(shown(&d.before))))
+            }
+            n if n == MOST_SHOWN + 1 => {
+                Some((d.subject.as_str(), "", "and more: --json has all of it".to_owned(), None))
+            }
+            _ => None,
+        }
+    });
+    let different = part("What else is different, and may allow more or less:", ('~', "before"), different);
+    if out.is_empty() {
+        out.push_str(if different.is_empty() {
+            "Nothing new can be done.\n"
+        } else {
+            "No grant, limit or capability is new.\n"
+        });
+    }
+    out + &lost + &different
+}
+
+type Line<'a> = (&'a str, &'a str, String, Option<String>);
+
+/// One part of the report; empty if there is nothing in it.
 fn part<'a>(head: &str, (sign, other): (char, &str), lines: impl Iterator<Item = Line<'a>>) -> String {
     let mut out = String::new();
     let mut last = "";
@@ -301,12 +440,9 @@ fn part<'a>(head: &str, (sign, other): (char, &str), lines: impl Iterator<Item =
             last = subject;
             out.push_str(&format!("  {}\n", printable(subject)));
         }
-        let beside = else_what.map(|words| format!("   ({other}: {})", printable(words))).unwrap_or_default();
-        out.push_str(&format!("    {sign} {kind:<10} {}{beside}\n", printable(what)));
+        let beside = else_what.map(|words| format!("   ({other}: {})", printable(&words))).unwrap_or_default();
+        let kind = if kind.is_empty() { String::new() } else { format!("{kind:<10} ") };
+        out.push_str(&format!("    {sign} {kind}{}{beside}\n", printable(&what)));
     }
     out
-}
-
-pub fn json(newly: &[Change], no_longer: &[Loss]) -> Value {
-    serde_json::json!({ "newly": newly, "noLonger": no_longer })
 }

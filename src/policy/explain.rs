@@ -6,8 +6,9 @@
 use super::verdict::{Decision, LimitVerdict, Verdict, wall};
 use super::{Access, Program, Runtime, shown};
 use crate::fault::Kind;
-use crate::manifest::Language;
 use crate::manifest::text::printable;
+use crate::manifest::{Language, Manifest};
+use crate::quantity::Limit;
 use serde_json::{Value, json};
 use std::fmt::Write;
 
@@ -116,7 +117,7 @@ fn everywhere(decision: &Decision, out: &mut String) {
 fn devices(decision: &Decision) -> Vec<&'static str> {
     // A WASI module maps no device: its worker is counted in another way.
     let module = decision.runtime.as_ref().is_some_and(|runtime| runtime.language == Language::Wasm);
-    let sampled = !module && decision.limits.iter().any(|limit| limit.sampled);
+    let sampled = !module && decision.limit(Limit::MemoryBytes).is_some_and(|limit| limit.sampled);
     shown::devices(sampled).chain(shown::DEVICE_LINKS.map(|(link, _)| link)).collect()
 }
 
@@ -209,8 +210,8 @@ fn row(out: &mut String, cells: &[String; 5], widths: &[usize; 5]) {
     out.push('\n');
 }
 
-/// The whole decision for a program; `diff` and `who-can` read the same values.
-pub fn json(decision: &Decision) -> Value {
+/// The whole decision for a program, with the manifest it was made for; `diff` compares all of it.
+pub fn json(decision: &Decision, manifest: &Manifest) -> Value {
     let refused = refused(decision)
         .map(|f| json!({ "type": f.kind, "message": f.message, "origin": f.origin, "person": f.person }));
     json!({
@@ -236,7 +237,9 @@ pub fn json(decision: &Decision) -> Value {
         "labels": { "permissions": decision.labels, "enforced": false },
         "notes": decision.notes.all,
         "refused": refused,
+        "manifest": manifest.raw,
         "digests": {
+            "manifest": manifest.digest,
             "policy": decision.digest,
             "confinement": decision.shape.as_ref().ok().map(|shape| shape.digest()),
         },

@@ -187,8 +187,8 @@ impl Policy {
         if self.file.as_os_str().is_empty() {
             return self.name.clone();
         }
-        let file = self.file.display();
-        if at.line == 0 { file.to_string() } else { format!("{file}:{}", at.line) }
+        let file = crate::manifest::text::path(&self.file);
+        if at.line == 0 { file } else { format!("{file}:{}", at.line) }
     }
 
     /// True if it allows more than the built-in default does.

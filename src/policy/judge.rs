@@ -7,35 +7,10 @@ use super::area::{self, Area};
 use super::file::{Policy, Rule};
 use super::rules::NEVER;
 use super::verdict::{Narrower, Verdict, What, wall};
-use super::{Access, Grant, Machine, never};
-use crate::manifest::{Language, Pattern, PatternShape, Site};
+use super::{Access, Grant, Machine, never, writable};
+use crate::manifest::{Pattern, PatternShape, Site};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-
-/// Names that are run or obeyed later: nothing is written below a folder of such a name.
-const RUN_LATER: [&str; 5] = ["node_modules", ".venv", "venv", "site-packages", "__pycache__"];
-/// Endings that an interpreter would load from the script's own folder.
-const CODE: [&[&str]; 3] = [PYTHON, JAVASCRIPT, &[".wat"]];
-const PYTHON: &[&str] = &[".py", ".pyc", ".pth", ".so", ".pyd"];
-const JAVASCRIPT: &[&str] = &[
-    ".js",
-    ".mjs",
-    ".cjs",
-    ".jsx",
-    ".ts",
-    ".mts",
-    ".cts",
-    ".tsx",
-    ".node",
-    ".wasm",
-    "package.json",
-    // Bun is told by them what to load, and maps imports by the last two.
-    "bunfig.toml",
-    "tsconfig.json",
-    "jsconfig.json",
-];
-/// Files that would be loaded from any folder.
-const OURS: [&str; 2] = [".tool.json", ".policy.toml"];
 
 /// The mend of every write that is never granted.
 const RESULTS_ONLY: &str = "name a folder that holds nothing but results (`out/*`)";
@@ -52,6 +27,8 @@ pub(super) struct Judge<'a> {
     pub protected: &'a BTreeSet<PathBuf>,
     /// No file is made directly in here.
     pub records: Option<&'a Path>,
+    /// Folders of scripts that are tools.
+    pub scripts: &'a BTreeSet<PathBuf>,
     /// Own script and manifest, and the manifests that name the same script: never written.
     pub own: Vec<&'a Path>,
     /// Folders of interpreters: never written.
@@ -331,85 +308,37 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// A tool cannot make tools, nor code that its own next run would load.
+    /// A tool cannot make tools, nor code that a script would load.
     fn run_later(&self, ask: &Area) -> Option<String> {
-        let below = ask.folder().strip_prefix(&self.site.folder).unwrap_or(ask.folder());
-        let component = below.components().find_map(|c| RUN_LATER.iter().find(|r| c.as_os_str() == **r));
-        if let Some(name) = component {
-            return Some(format!("what lies in `{name}` is run later; {RESULTS_ONLY}"));
+        let below = ask.path().strip_prefix(&self.site.folder).unwrap_or(ask.path());
+        let mut parts = below.components().filter_map(|c| c.as_os_str().to_str());
+        if let Some(name) = parts.find(|name| writable::packages(name) || writable::obeyed(name)) {
+            let when = if writable::packages(name) { "is run later" } else { "other programs run or obey" };
+            return Some(format!("what lies in `{name}` {when}; {RESULTS_ONLY}"));
         }
-        if let Some(ending) = OURS.iter().find(|ending| says_ending(ask, ending)) {
+        let names = match ask {
+            Area::Tree(_) => return None,
+            Area::File(file) => file.file_name().unwrap_or_default().to_string_lossy(),
+            Area::Names { names, .. } => names.into(),
+        };
+        if let Some(ending) = writable::spelled_definition(&names) {
             return Some(format!(
                 "files ending in `{ending}` could be written: a tool cannot make tools or policies; {RESULTS_ONLY}"
             ));
         }
-        let others = self.protected.iter().filter(|path| Some(*path) != self.site.script.as_ref());
-        if let Some(other) = others.into_iter().find(|script| importable(ask, script)) {
-            return Some(format!("{} could load it as a module; give each tool a folder of its own", other.display()));
-        }
-        if ask.folder().starts_with(&self.site.folder)
-            && let Some(ending) = CODE.iter().copied().flatten().find(|ending| says_ending(ask, ending))
-        {
+        let scripts = |folder: &&Path| *folder == self.site.folder || self.scripts.contains(*folder);
+        let beside = ask.folder().ancestors().find(scripts)?;
+        if let Some(ending) = writable::spelled_code(&names) {
             return Some(format!(
-                "files ending in `{ending}` beside the script could be written, and would be run later"
+                "files ending in `{ending}` could be written below {}, where a script lies, and would be run later",
+                beside.display()
             ));
         }
-        if ask.folder() == self.site.folder
-            && let Some(ending) = CODE.iter().copied().flatten().find(|ending| could_end_in(ask, ending))
-        {
-            return Some(format!(
-                "a file ending in `{ending}` beside the script could be written, and would be run later; write into a folder of its own (`out/*`)"
-            ));
-        }
-        None
+        let ending = writable::possible_code(&names).filter(|_| ask.folder() == beside)?;
+        Some(format!(
+            "a file ending in `{ending}` beside the script could be written, and would be run later; write into a folder of its own (`out/*`)"
+        ))
     }
-}
-
-/// How files end that a script of this language may load from below its own folder.
-pub fn code_of(language: Language) -> &'static [&'static str] {
-    match language {
-        Language::Python => PYTHON,
-        Language::Nodejs | Language::Bun => JAVASCRIPT,
-        Language::Wasm => &[],
-    }
-}
-
-/// Do the asked names make a module that this Python script would find by its name, before its own library?
-/// (Node and Bun look for bare names in `node_modules` only.)
-fn importable(ask: &Area, script: &Path) -> bool {
-    let python = script.extension().is_some_and(|ending| ending == "py");
-    let beside = script.parent();
-    let code = CODE.iter().copied().flatten().any(|ending| could_end_in(ask, ending));
-    python && code && (Some(ask.folder()) == beside || ask.folder().parent() == beside)
-}
-
-/// The ask itself spells this ending. (What `out/*` lets a tool write is never loaded either: `Written`.)
-fn says_ending(ask: &Area, ending: &str) -> bool {
-    match ask {
-        Area::Tree(_) => false,
-        Area::File(_) => could_end_in(ask, ending),
-        Area::Names { names, .. } => names.to_lowercase().ends_with(ending),
-    }
-}
-
-/// Could a name of this area end so? (`report*` could end in `.py`, `*.csv` could not.)
-fn could_end_in(ask: &Area, ending: &str) -> bool {
-    let names = match ask {
-        Area::Tree(_) => return false,
-        Area::File(file) => {
-            return file.file_name().is_some_and(|n| n.to_string_lossy().to_lowercase().ends_with(ending));
-        }
-        Area::Names { names, .. } => names.to_lowercase(),
-    };
-    let mut glob = names.chars().rev();
-    for wanted in ending.chars().rev() {
-        match glob.next() {
-            Some('*') => return true,
-            Some(c) if c == '?' || c == wanted => {}
-            _ => return false,
-        }
-    }
-    true
 }
 
 pub(super) fn rules(policy: &Policy, access: Access) -> impl Iterator<Item = &Rule> {

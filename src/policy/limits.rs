@@ -31,7 +31,12 @@ fn one(limit: Limit, asked: Option<u64>, policy: &Policy, host: Option<&Policy>,
         clamped: asked.is_some_and(|a| a > ceiling),
         from,
         enforced_by: enforced_by(limit, cgroup).to_string(),
-        sampled: !cgroup && matches!(limit, Limit::CpuMs | Limit::MemoryBytes),
+        sampled: match limit {
+            Limit::CpuMs | Limit::MemoryBytes => !cgroup,
+            // No quota of the kernel counts one call.
+            Limit::WrittenBytes | Limit::WrittenFiles => true,
+            _ => false,
+        },
     }
 }
 

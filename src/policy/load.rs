@@ -6,7 +6,7 @@
 use super::disk;
 use super::file::{self, Folder, HOST_FILE, Policy, SUFFIX, Selector};
 use super::source::At;
-use crate::manifest::{Code, Language, Problem, Severity};
+use crate::manifest::{Code, Language, Problem, Severity, text};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,12 +21,11 @@ pub struct FileProblem {
 
 impl std::fmt::Display for FileProblem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let path = self.path.display().to_string();
-        write!(f, "{}", crate::manifest::text::printable(&path))?;
+        write!(f, "{}", text::path(&self.path))?;
         if self.problem.line > 0 {
             write!(f, ":{}:{}", self.problem.line, self.problem.column)?;
         }
-        write!(f, ": {}", self.problem.message)
+        write!(f, ": {}", text::printable(&self.problem.message))
     }
 }
 
@@ -43,11 +42,11 @@ pub struct PassedOver {
 impl PassedOver {
     fn new(policy: &Policy, exact: bool, manifest: &Path) -> PassedOver {
         let at = policy.folders.first().map(|folder| folder.at).unwrap_or_default();
-        let held: Vec<_> = policy.folders.iter().map(|folder| folder.path.display().to_string()).collect();
+        let held: Vec<_> = policy.folders.iter().map(|folder| text::path(&folder.path)).collect();
         let mend = match manifest.parent().filter(|folder| !folder.as_os_str().is_empty()) {
             Some(folder) => format!(
                 "this one's manifest lies in {}; if it is the tool that is meant, add that folder to `folders` there",
-                folder.display()
+                text::path(folder)
             ),
             None => "this one has no file; leave `folders` out there if it is the tool that is meant".to_owned(),
         };
@@ -69,19 +68,19 @@ pub struct Policies {
     pub(super) protected: Arc<BTreeSet<PathBuf>>,
     /// A folder in which no tool makes files, whatever their names: records of this host come to lie there.
     pub(super) records: Option<PathBuf>,
+    /// The folders of the scripts among them.
+    pub(super) scripts: Arc<BTreeSet<PathBuf>>,
     notes: Vec<FileProblem>,
 }
 
 impl Policies {
+    fn of(list: Vec<Policy>, host: Option<Policy>, notes: Vec<FileProblem>) -> Policies {
+        Policies { list, host, protected: Arc::default(), scripts: Arc::default(), records: None, notes }
+    }
+
     /// Where there is no policies folder.
     pub fn built_in() -> Policies {
-        Policies {
-            list: vec![Policy::built_in()],
-            host: None,
-            protected: Arc::default(),
-            records: None,
-            notes: Vec::new(),
-        }
+        Policies::of(vec![Policy::built_in()], None, Vec::new())
     }
 
     /// A folder or one file; relative `folders` start at the folder above the one the files lie in.
@@ -94,10 +93,16 @@ impl Policies {
 
     /// The same, with the root that relative `folders` start at.
     pub fn load_from(path: &Path, root: &Path) -> Result<Policies, Vec<FileProblem>> {
+        let (policies, problems) = Policies::look(path, root);
+        if problems.is_empty() { Ok(policies) } else { Err(problems) }
+    }
+
+    /// The policies that can be read, and what is wrong with the others. Nothing is decided by them where anything is.
+    pub fn look(path: &Path, root: &Path) -> (Policies, Vec<FileProblem>) {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
         let root = root.canonicalize().unwrap_or_else(|_| root.to_path_buf());
         let disk::Found { texts, notes, mut problems } = disk::read(&path);
-        let mut policies = Policies { list: Vec::new(), host: None, protected: Arc::default(), records: None, notes };
+        let mut policies = Policies::of(Vec::new(), None, notes);
         for (file, text) in texts {
             let host = file.file_name().is_some_and(|n| n == HOST_FILE);
             match file::parse(&text, &file, host, &root) {
@@ -109,20 +114,17 @@ impl Policies {
             }
         }
         problems.extend(policies.conflicts());
-        if !problems.is_empty() {
-            return Err(problems);
-        }
         if !policies.list.iter().any(|p| p.tools.iter().any(|t| t.selector == Selector::Any)) {
             policies.list.push(Policy::built_in());
         }
         policies.protect([path.clone()].into_iter().chain(path.canonicalize()));
         policies.warn();
-        Ok(policies)
+        (policies, problems)
     }
 
     /// Builds from policies already parsed (tests, an embedding program). The same conflicts are refused.
     pub fn from_parts(list: Vec<Policy>, host: Option<Policy>) -> Result<Policies, Vec<FileProblem>> {
-        let mut policies = Policies { list, host, protected: Arc::default(), records: None, notes: Vec::new() };
+        let mut policies = Policies::of(list, host, Vec::new());
         let problems = policies.conflicts();
         if !problems.is_empty() {
             return Err(problems);
@@ -224,7 +226,12 @@ impl Policies {
 
     /// Adds files no tool may write: every manifest and script of the registry.
     pub fn protect(&mut self, paths: impl IntoIterator<Item = PathBuf>) {
-        Arc::make_mut(&mut self.protected).extend(paths.into_iter().filter(|p| !p.as_os_str().is_empty()));
+        let (protected, scripts) = (Arc::make_mut(&mut self.protected), Arc::make_mut(&mut self.scripts));
+        for path in paths.into_iter().filter(|path| !path.as_os_str().is_empty()) {
+            let is_script = !Language::of_file_name(&path.to_string_lossy()).is_empty();
+            scripts.extend(path.parent().filter(|_| is_script).map(Path::to_path_buf));
+            protected.insert(path);
+        }
     }
 
     /// Names the folder of this host's records.
@@ -235,6 +242,13 @@ impl Policies {
     /// The policies, host cap last.
     pub fn all(&self) -> impl Iterator<Item = &Policy> {
         self.list.iter().chain(&self.host)
+    }
+}
+
+impl Policy {
+    /// Why it is not for a tool that it names and that lies there; `None` where it is.
+    pub fn passed_over(&self, manifest: &Path) -> Option<String> {
+        (!lies_in(manifest, &self.folders)).then(|| PassedOver::new(self, false, manifest).words)
     }
 }
 

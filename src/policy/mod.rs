@@ -27,6 +27,7 @@ pub mod suggest;
 mod variable;
 mod verdict;
 pub mod who_can;
+pub mod writable;
 mod written;
 
 pub use area::{Area, literal, name_matches};
@@ -36,17 +37,16 @@ pub use decide::{RUN_CODE, SCRIPT_FOLDER, SCRIPT_SERVICE, decide};
 pub use file::{
     Capability, Ceiling, Folder, HOST_FILE, Mode, NamedRuntime, Policy, Rule, SUFFIX, Selector, Tools, parse,
 };
-pub use judge::code_of;
 pub use load::{FileProblem, PassedOver, Policies, is_policy_file};
 pub use run::{RunTarget, call_notes, confine, decide_run};
 pub use shown::{SYSTEM_ETC, SYSTEM_FOLDERS};
 pub use source::At;
 pub use variable::Variable;
 pub use verdict::{Decision, LimitVerdict, Narrower, Need, Notes, Verdict, What, wall};
-pub use written::Written;
+pub use written::{FolderId, Past, Place, Written};
 
 use crate::manifest::{Handler, Language, Manifest, Site};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -58,8 +58,8 @@ pub struct Machine {
     pub named_runtimes: BTreeMap<PathBuf, Result<Runtime, String>>,
     /// What the search for interpreters relies on, with the words for what it is: no tool writes there.
     pub relied_on: BTreeMap<PathBuf, String>,
-    /// The home of whoever runs this host.
-    pub home: Option<PathBuf>,
+    /// The homes of whoever runs this host, as they are named and without links; where the host is root, everybody's.
+    pub homes: BTreeSet<PathBuf>,
     /// The variables that this host offers to tools (`env:NAME`, Q9) and has, by name.
     pub environment: BTreeMap<String, Variable>,
     /// True where memory, CPU and processes are counted by a cgroup.

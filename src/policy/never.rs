@@ -4,9 +4,10 @@
 //! Never: looks at the file system; knows what a policy says.
 
 use super::area::Area;
-use super::shown::{MADE_ETC, OURS, SYSTEM_ETC, SYSTEM_FOLDERS};
+use super::shown::{MADE_ETC, OURS, SCRATCH, SYSTEM_ETC, SYSTEM_FOLDERS};
 use super::{Access, Machine};
-use std::path::Path;
+use crate::manifest::text;
+use std::path::{Path, PathBuf};
 
 /// Programs, libraries and settings of the machine: what every other program runs or obeys.
 const SYSTEM: [&str; 5] = ["/usr", "/bin", "/sbin", "/etc", "/boot"];
@@ -17,9 +18,9 @@ pub(super) fn granted(access: Access, ask: &Area, base: &Path, machine: &Machine
     match access {
         Access::Read => made_up(ask),
         Access::Write => system(ask).or_else(|| run_on_the_host(ask, own.then_some(base), machine)).or_else(|| {
-            // Folders of tools may lie there, and each has its own fences.
-            let home = machine.home.as_deref().filter(|_| !own);
-            home.and_then(|home| settings_of_a_home(ask, home))
+            // Folders of tools may lie in a home, and each has its own fences; a base that is or holds a home is none.
+            let other = |home: &&PathBuf| !(own && base.starts_with(home) && base != home.as_path());
+            machine.homes.iter().filter(other).find_map(|home| settings_of_a_home(ask, home))
         }),
     }
 }
@@ -34,7 +35,19 @@ fn made_up(ask: &Area) -> Option<String> {
 
 fn system(ask: &Area) -> Option<String> {
     if !matches!(ask, Area::Tree(_)) && ask.folder().parent().is_none() {
-        return Some("nothing is written directly below /; name a folder that holds nothing but results".into());
+        let folder = match ask {
+            Area::File(path) if SCRATCH.iter().any(|scratch| path == Path::new(scratch)) => {
+                let own = text::path(path);
+                return Some(format!(
+                    "{own} inside a call is its own scratch: it is always yours and needs no asking; take it away here"
+                ));
+            }
+            Area::File(path) => format!(" (`{0}` is one file; as a folder it is written `{0}/**`)", text::path(path)),
+            _ => String::new(),
+        };
+        return Some(format!(
+            "nothing is written directly below /; name a folder that holds nothing but results{folder}"
+        ));
     }
     let all = SYSTEM.iter().chain(&SYSTEM_FOLDERS).chain(&SYSTEM_ETC);
     let folder = all.into_iter().find(|folder| ask.touches(Path::new(folder)))?;

@@ -127,6 +127,8 @@ fn meaning(limit: Limit) -> &'static str {
         Limit::OpenFiles => "open files of one process",
         Limit::ScratchBytes => "/tmp and private copies, bytes",
         Limit::FileBytes => "largest file it may write, bytes",
+        Limit::WrittenBytes => "what a call adds to folders that it may write live, bytes on disk",
+        Limit::WrittenFiles => "files and folders that a call adds there",
         Limit::InputBytes => "arguments as JSON, bytes",
         Limit::OutputBytes => "what it answers on stdout, bytes",
         Limit::LogBytes => "what is kept of stderr, bytes",

@@ -206,6 +206,14 @@ impl<'t> Reader<'t> {
         if errors.is_empty() {
             return Some(table);
         }
+        // What follows a bracket that is never closed is read as if it stood in it: that says nothing of its own.
+        if errors.iter().any(|error| error.message().starts_with("unclosed"))
+            && let Some((offset, bracket)) = unclosed(self.text)
+        {
+            let message = format!("not TOML: this `{bracket}` is never closed");
+            self.complain(Code::Syntax, "", self.at(offset), message);
+            return None;
+        }
         for error in errors.iter().take(20) {
             let at = error.span().map(|s| self.at(s.start)).unwrap_or_default();
             let message = crate::manifest::text::printable(error.message());
@@ -216,6 +224,44 @@ impl<'t> Reader<'t> {
         self.problems.sort_by_key(|p| (p.line, p.column));
         None
     }
+}
+
+/// The last bracket that is still open at the end, outside of strings and comments.
+fn unclosed(text: &str) -> Option<(usize, char)> {
+    let (mut open, mut rest) = (Vec::new(), text);
+    while let Some(c) = rest.chars().next() {
+        let at = text.len() - rest.len();
+        let quote = ["\"\"\"", "'''", "\"", "'"].into_iter().find(|quote| rest.starts_with(quote));
+        rest = match (c, quote) {
+            ('#', _) => rest.split_once('\n').map_or("", |(_, after)| after),
+            (_, Some(quote)) => after_string(&rest[quote.len()..], quote),
+            ('[' | '{', _) => {
+                open.push((at, c));
+                &rest[1..]
+            }
+            (']' | '}', _) => {
+                open.pop();
+                &rest[1..]
+            }
+            _ => &rest[c.len_utf8()..],
+        };
+    }
+    open.pop()
+}
+
+/// What stands after a string that this quote began; one that holds no lines ends with its line.
+fn after_string<'t>(text: &'t str, quote: &str) -> &'t str {
+    let mut escaped = false;
+    for (at, c) in text.char_indices() {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' if quote.starts_with('"') => escaped = true,
+            '\n' if quote.len() == 1 => return &text[at..],
+            _ if text[at..].starts_with(quote) => return &text[at + quote.len()..],
+            _ => {}
+        }
+    }
+    ""
 }
 
 fn article(kind: &str) -> String {

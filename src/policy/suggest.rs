@@ -4,9 +4,8 @@
 //! Never: a text that loads as it is: somebody must read it and say why.
 
 use super::published;
-use super::rules;
 use super::verdict::{Decision, Narrower, Verdict, What};
-use crate::manifest::text::printable;
+use crate::manifest::text::{is_printable, printable};
 use crate::manifest::{Manifest, Pattern, PatternShape, Site};
 use std::path::Path;
 
@@ -24,6 +23,12 @@ pub fn policy(manifest: &Manifest, site: &Site, decision: &Decision) -> String {
         ));
         return out;
     }
+    let lacks = decision.denied().next().is_some() || decision.limits.iter().any(|limit| limit.clamped);
+    if decision.exact && !lacks {
+        let (id, file) = (printable(&manifest.id), printable(&decision.policy_file.to_string_lossy()));
+        out.push_str(&format!("# {id} answers to {file} and has all that it asks for, so none is suggested.\n"));
+        return out;
+    }
     if body.is_empty() && !decision.unnamed {
         // A policy without a rule would only take away what the tool has now.
         let id = printable(&manifest.id);
@@ -39,16 +44,35 @@ pub fn policy(manifest: &Manifest, site: &Site, decision: &Decision) -> String {
 }
 
 fn head(manifest: &Manifest, site: &Site, decision: &Decision, out: &mut String) {
-    let name: String = manifest.id.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+    let id = printable(&manifest.id);
+    let mut name: String = manifest.id.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+    let file = printable(&decision.policy_file.to_string_lossy());
+    let taken = |name: &str| {
+        let of_file = decision.policy_file.file_name().and_then(|file| file.to_str());
+        decision.policy == name || of_file == Some(&format!("{name}{}", super::SUFFIX))
+    };
     out.push_str(&format!(
-        "# What {} asks for and a policy can give. Read each line, delete what it should not have, and fill in every\n\
-         # `why`: a blank one does not load. Then move it to {name}.policy.toml in the policies folder (while a file there is\n\
-         # unfinished or empty, nothing runs).\n",
-        printable(&manifest.id)
+        "# What {id} asks for and a policy can give. Read each line, delete what it should not have, and fill in every\n\
+         # `why`: a blank one does not load.\n"
     ));
-    if !decision.policy_file.as_os_str().is_empty() {
-        let file = printable(&decision.policy_file.display().to_string());
-        out.push_str(&format!("# Now it answers to {file}. A tool answers to one policy only: what that one gives and this one does not is lost,\n# and if that one names this exact id too, take it out there, or neither loads.\n"));
+    if decision.exact && !file.is_empty() {
+        out.push_str(&format!(
+            "# {id} answers to {file}, which names it by its exact id. A second policy that does would not load beside it, and\n\
+             # then nothing runs: write what is missing into that file.\n"
+        ));
+    } else {
+        while taken(&name) {
+            name.push_str("-own");
+        }
+        out.push_str(&format!(
+            "# Then move it to {name}{} in the policies folder (while a file there is unfinished or empty, nothing runs).\n",
+            super::SUFFIX
+        ));
+        if !file.is_empty() {
+            out.push_str(&format!(
+                "# Now it answers to {file}. A tool answers to one policy only: what that one gives and this one does not is lost.\n"
+            ));
+        }
     }
     if decision.denied().any(|v| v.narrower == Some(Narrower::Host)) {
         out.push_str(&format!("# {} caps some of this and must allow it too.\n", super::HOST_FILE));
@@ -59,59 +83,69 @@ fn head(manifest: &Manifest, site: &Site, decision: &Decision, out: &mut String)
     }
 }
 
+/// A basic string of TOML, on one line, in which nothing hides (toml.io v1.0.0, "String").
 fn quoted(text: &str) -> String {
-    toml::Value::String(text.to_string()).to_string()
+    let plain = |c: char| is_printable(c.encode_utf8(&mut [0; 4]));
+    let one = |c: char| match c {
+        '"' | '\\' => format!("\\{c}"),
+        c if plain(c) => c.to_string(),
+        c => format!("\\U{:08X}", u32::from(c)),
+    };
+    format!("\"{}\"", text.chars().map(one).collect::<String>())
 }
 
 fn files(manifest: &Manifest, site: &Site, decision: &Decision, out: &mut String) {
-    let can = |what: What| {
-        move |pattern: &&Pattern| !decision.denied().any(|v| v.never() && v.what == what && v.asked == pattern.text)
+    let mut left_out = String::new();
+    let mut paths = |what: What, patterns: &[Pattern]| -> Vec<String> {
+        let never = |p: &Pattern| decision.denied().any(|v| v.never() && v.what == what && v.asked == p.text);
+        let mut found: Vec<String> = Vec::new();
+        // What no policy can give is said before.
+        for pattern in patterns.iter().filter(|pattern| !never(pattern)) {
+            match path(pattern) {
+                Ok(path) if found.contains(&path) => {}
+                Ok(path) => found.push(path),
+                Err(why) => left_out.push_str(&format!(
+                    "# {} {} needs no rule: {why}.\n",
+                    what.name(),
+                    printable(&pattern.text)
+                )),
+            }
+        }
+        found
     };
     let read = match &manifest.asks.read {
-        Some(patterns) => patterns.iter().filter(can(What::Read)).filter_map(path).collect(),
+        Some(patterns) => paths(What::Read, patterns),
         None if site.folder == site.base => Vec::new(),
         None => vec!["./**".to_string()],
     };
-    let write: Vec<String> = manifest.asks.write.iter().filter(can(What::Write)).filter_map(path).collect();
+    let write = paths(What::Write, &manifest.asks.write);
     if read.is_empty() && write.is_empty() {
         return;
     }
-    out.push_str("\n[files]\n");
-    for (key, mut paths) in [("read", read), ("write", write)] {
-        let mut seen = std::collections::BTreeSet::new();
-        paths.retain(|p| seen.insert(p.clone()));
-        if !paths.is_empty() {
-            let lines: String = paths.iter().map(|p| format!("  {{ path = {}, why = \"\" }},\n", quoted(p))).collect();
-            out.push_str(&format!("{key} = [\n{lines}]\n"));
-        }
+    out.push_str(&format!("\n[files]\n{left_out}"));
+    for (key, paths) in [("read", read), ("write", write)].into_iter().filter(|(_, paths)| !paths.is_empty()) {
+        let lines: String = paths.iter().map(|p| format!("  {{ path = {}, why = \"\" }},\n", quoted(p))).collect();
+        out.push_str(&format!("{key} = [\n{lines}]\n"));
     }
 }
 
-/// The narrowest path a policy can name that holds the ask; `None` where no policy can help.
-fn path(pattern: &Pattern) -> Option<String> {
+/// The narrowest path a policy can name that holds the ask, or why it needs none.
+fn path(pattern: &Pattern) -> Result<String, &'static str> {
     let (path, tree) = match &pattern.shape {
-        PatternShape::SelfScript => return None,
+        PatternShape::SelfScript => return Err("a tool can always read its own script"),
+        PatternShape::Tree { path } if path == Path::new("/tmp") => return Err("every call has its own /tmp"),
         PatternShape::Tree { path } => (path, true),
         PatternShape::File { path } => (path, false),
         // A policy names no pattern; the overlap with the ask stays the pattern.
         PatternShape::Names { folder, .. } => (folder, true),
     };
-    if tree && path == Path::new("/tmp") {
-        return None;
-    }
-    let text = path.to_str()?.trim_end_matches('/').trim_start_matches("./").to_string();
-    let text = if path.is_absolute() || text.is_empty() || text == "." { text } else { format!("./{text}") };
-    let text = if text == "." { String::new() } else { text };
-    let bare = if path.is_absolute() { text.clone() } else { text.trim_start_matches("./").to_string() };
-    let never = path.is_absolute() && (bare.is_empty() || rules::NEVER.iter().any(|n| path.starts_with(n)));
-    if never || (!bare.is_empty() && rules::plain_path(&bare).is_err()) {
-        return None;
-    }
-    Some(match (tree, text.is_empty()) {
-        (true, true) => "./**".to_string(),
-        (true, false) => format!("{text}/**"),
-        (false, _) => text,
-    })
+    let text = path.to_string_lossy();
+    let text = match text.trim_end_matches('/').trim_start_matches("./") {
+        "" | "." => ".".to_owned(),
+        text if path.is_absolute() => text.to_owned(),
+        text => format!("./{text}"),
+    };
+    Ok(if tree { format!("{text}/**") } else { text })
 }
 
 fn limits(manifest: &Manifest, out: &mut String) {

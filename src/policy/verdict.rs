@@ -195,6 +195,11 @@ impl Notes {
         self.told.push(words);
     }
 
+    pub fn extend(&mut self, more: Notes) {
+        self.all.extend(more.all);
+        self.told.extend(more.told);
+    }
+
     /// A limit that is smaller than what was asked; `from` says who set it.
     pub(super) fn clamped(&mut self, limit: Limit, asked: u64, gets: u64, from: &str) {
         let words = format!("clamped: {} asked {asked}, gets {gets}", limit.name());
@@ -240,6 +245,8 @@ pub struct Decision {
     pub policy: String,
     /// That policy's file; empty for the built-in default.
     pub policy_file: PathBuf,
+    /// It names the tool by its exact id: no second policy may.
+    pub exact: bool,
     /// `mode` of that policy: asks that are denied are dropped, not refused.
     pub narrow: bool,
     pub verdicts: Vec<Verdict>,

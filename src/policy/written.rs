@@ -1,14 +1,83 @@
-//! What tools may write, asked about one path: nothing in there is ever loaded or run as a tool.
+//! May this be loaded? What tools may write, and what they ever could: nothing in there is loaded or run as a tool, a
+//! script, a module, a policy or an interpreter.
 //!
-//! For: registry (what is loaded), service (scripts that a call names). In: decisions. Out: who may write a path.
-//! Never: looks at the file system.
+//! For: registry (what is loaded), service (scripts that a call names, what a call may see), runtimes (interpreters).
+//! In: decisions, and the places of earlier calls. Out: who may write a path; what of a call's view is not to be loaded.
+//! Never: changes anything; lets a place go because a folder above it has another name by now.
 
 use super::area::Area;
 use super::decide::SCRIPT_FOLDER;
-use super::verdict::Decision;
-use super::{Access, Opening};
+use super::verdict::{Decision, Notes};
+use super::{Access, Grant, Opening, Shape, writable};
+use crate::manifest::{Language, text};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+/// Where a tool could write in an earlier call.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Place {
+    pub tree: PathBuf,
+    /// `id@version`
+    pub tool: String,
+    /// Of the folder only files whose names match this glob.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub names: Option<String>,
+    /// The folder itself, whatever it is called.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub folder: Option<FolderId>,
+}
+
+/// A folder by what stays when it, or one above it, gets another name. Inode numbers are used again, times of birth are not.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct FolderId {
+    pub device: u64,
+    pub inode: u64,
+    /// Nanoseconds since 1970, where the file system tells.
+    pub born: Option<u64>,
+}
+
+impl FolderId {
+    pub fn of(facts: &Metadata) -> FolderId {
+        let born = facts.created().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+        let born = born.and_then(|since| u64::try_from(since.as_nanos()).ok());
+        FolderId { device: facts.dev(), inode: facts.ino(), born }
+    }
+
+    fn is(&self, other: &FolderId) -> bool {
+        let both = self.born.is_some() && other.born.is_some();
+        (self.device, self.inode) == (other.device, other.inode) && (!both || self.born == other.born)
+    }
+}
+
+impl Place {
+    /// What a call of this shape can write and somebody could load: live trees, and staged files of code. (Others are
+    /// published under no name that is loaded.)
+    pub fn of(shape: &Shape) -> Vec<Place> {
+        let place = |tree: &Path, names| Place { tree: tree.into(), tool: shape.tool.clone(), names, folder: None };
+        let grants = shape.grants.iter().filter(|grant| grant.access == Access::Write);
+        let places = grants.filter_map(|grant| match &grant.opening {
+            Opening::Live { path } => Some(place(path, None)),
+            Opening::Staged { folder, names } if writable::spelled_code(names).is_some() => {
+                Some(place(folder, Some(names.clone())))
+            }
+            Opening::Staged { .. } | Opening::Snapshot { .. } => None,
+        });
+        places.collect()
+    }
+
+    fn words(&self) -> String {
+        format!("{} could write in an earlier call", self.tool)
+    }
+
+    /// Any version of the same tool.
+    pub fn is_of(&self, tool: &str) -> bool {
+        self.tool.split('@').next() == tool.split('@').next()
+    }
+}
 
 /// The write grants of many tools.
 #[derive(Clone, Debug, Default)]
@@ -19,6 +88,8 @@ pub struct Written {
     names: BTreeMap<PathBuf, Vec<(Area, String)>>,
     /// Trees below the folder of whatever script a builtin tool runs.
     anywhere: BTreeMap<PathBuf, String>,
+    /// By inode: the folders of earlier calls.
+    folders: BTreeMap<u64, Vec<Place>>,
 }
 
 impl Written {
@@ -32,9 +103,24 @@ impl Written {
         written
     }
 
-    /// A tree that a tool could write in an earlier call, whatever it may now.
-    pub fn before(&mut self, tree: PathBuf, tool: &str) {
-        self.trees.entry(tree).or_insert_with(|| format!("{tool} could write in an earlier call"));
+    /// A place that a tool could write in an earlier call, whatever it may now.
+    pub fn before(&mut self, place: &Place) {
+        match &place.names {
+            None => drop(self.trees.entry(place.tree.clone()).or_insert_with(|| place.words())),
+            Some(names) => {
+                let area = Area::Names { folder: place.tree.clone(), names: names.clone() };
+                let known = self.names.entry(place.tree.clone()).or_default();
+                if known.iter().all(|(known, _)| *known != area) {
+                    known.push((area, place.words()));
+                }
+            }
+        }
+        if let Some(folder) = &place.folder {
+            let known = self.folders.entry(folder.inode).or_default();
+            if !known.contains(place) {
+                known.push(place.clone());
+            }
+        }
     }
 
     /// What these may write, and what was known before.
@@ -42,6 +128,12 @@ impl Written {
         for (tree, tool) in &earlier.trees {
             self.trees.entry(tree.clone()).or_insert_with(|| tool.clone());
         }
+        for (folder, areas) in &earlier.names {
+            let known = self.names.entry(folder.clone()).or_default();
+            let new: Vec<_> = areas.iter().filter(|area| !known.contains(area)).cloned().collect();
+            known.extend(new);
+        }
+        self.folders.extend(earlier.folders.clone());
         self
     }
 
@@ -68,5 +160,92 @@ impl Written {
         let trees = path.ancestors().filter_map(|ancestor| self.trees.get(ancestor));
         let anywhere = self.anywhere.iter().filter(|(tree, _)| path.ancestors().any(|a| a.ends_with(tree)));
         trees.chain(named).chain(anywhere.map(|(_, tool)| tool)).next().map(String::as_str)
+    }
+
+    /// The places of earlier calls that this folder is, by what it is and not by its name: as they are called now.
+    pub fn moved(&self, folder: &Path) -> Vec<Place> {
+        if self.folders.is_empty() {
+            return Vec::new();
+        }
+        let Some(facts) = folder.symlink_metadata().ok().filter(Metadata::is_dir) else { return Vec::new() };
+        let now = FolderId::of(&facts);
+        let known = self.folders.get(&now.inode).into_iter().flatten();
+        let same = known.filter(|place| place.folder.as_ref().is_some_and(|folder| folder.is(&now)));
+        same.filter(|place| place.tree != folder).map(|place| Place { tree: folder.into(), ..place.clone() }).collect()
+    }
+
+    /// The same of a path with all folders above it: who could write it, by its name or under another.
+    pub fn over(&self, path: &Path) -> Option<String> {
+        if let Some(who) = self.by(path) {
+            return Some(who.to_owned());
+        }
+        let mut here = Written::default();
+        path.ancestors().flat_map(|above| self.moved(above)).for_each(|place| here.before(&place));
+        here.by(path).map(str::to_owned)
+    }
+}
+
+/// What of a call's view lies where tools could write before. The folder of a script is where its modules are found.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Past {
+    /// Trees below the folder of the script in which another tool could write: the call sees them empty.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub hidden: Vec<PathBuf>,
+    /// Trees in which it could itself write, now or before: with code in one the call is refused.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub checked: Vec<PathBuf>,
+}
+
+impl Past {
+    pub fn is_empty(&self) -> bool {
+        self.hidden.is_empty() && self.checked.is_empty()
+    }
+}
+
+impl Shape {
+    /// What of these places, above and below its folder, lies in the view. `Err`: who could write the script itself.
+    pub fn past<'a>(&self, places: impl IntoIterator<Item = &'a Place>) -> Result<(Past, Notes), String> {
+        let mut notes = Notes::default();
+        let touch = |access: Access, tree: &Path| {
+            self.grants.iter().any(|grant| grant.access >= access && Area::of(&grant.opening).touches(tree))
+        };
+        let writes_all = |tree: &Path| {
+            let live = |grant: &Grant| matches!(&grant.opening, Opening::Live { path } if tree.starts_with(path));
+            self.grants.iter().any(|grant| grant.access == Access::Write && live(grant))
+        };
+        let mut past = self.past.clone();
+        for place in places {
+            let mut here = Written::default();
+            here.before(place);
+            if let Some(who) = self.script.as_deref().and_then(|script| here.by(script)) {
+                return Err(who.to_owned());
+            }
+            let tree = &place.tree;
+            // A module loads no code; and what is written now is looked at for that.
+            let loads = self.runtime.language != Language::Wasm && tree.starts_with(&self.folder);
+            if !loads || !touch(Access::Read, tree) || writes_all(tree) {
+                continue;
+            }
+            if touch(Access::Write, tree) || place.is_of(&self.tool) {
+                past.checked.push(tree.clone());
+            } else if !past.hidden.contains(tree) {
+                past.hidden.push(tree.clone());
+                let (what, mend) = match self.opens_tree(tree) {
+                    true => ("", "; ask for its files by name (`data/*.csv`) and not for the folder above"),
+                    false => ("code in ", ""),
+                };
+                let shown = text::printable(&tree.strip_prefix(&self.folder).unwrap_or(tree).to_string_lossy());
+                notes.narrowed(format!("narrowed: {what}{shown} is not in view: {}{mend}", place.words()));
+            }
+        }
+        past.checked.retain(|tree| !past.hidden.contains(tree));
+        Ok((past, notes))
+    }
+
+    /// Whether a live grant opens this tree, or a part of it.
+    pub fn opens_tree(&self, tree: &Path) -> bool {
+        let opens = |path: &Path| tree.starts_with(path) || path.starts_with(tree);
+        self.grants.iter().any(|grant| matches!(&grant.opening, Opening::Live { path } if opens(path)))
     }
 }

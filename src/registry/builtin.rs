@@ -2,8 +2,9 @@
 //!
 //! For: the registry. In: nothing. Out: the core tools. Never: reads the disk: a file cannot change them.
 
-use super::{Availability, Discovery, FileReport, Source, Status, Tool, availability};
+use super::{Availability, Discovery, FileReport, Source, Status, Tool};
 use crate::manifest::{self, Site};
+use crate::policy;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -24,16 +25,14 @@ impl Source for Builtin {
         "builtin"
     }
 
-    fn discover(&self) -> Result<Discovery, String> {
+    fn discover(&self, _: &policy::Written) -> Result<Discovery, String> {
         let mut discovery = Discovery::default();
         for (name, text) in BUILTIN_FILES {
             match manifest::read(text.as_bytes()) {
                 Ok((manifest, warnings)) => {
                     let nowhere = PathBuf::new();
                     let site = Site { manifest: nowhere.clone(), base: nowhere.clone(), script: None, folder: nowhere };
-                    let availability = availability::of_manifest(&manifest);
-                    let source = self.id().to_owned();
-                    discovery.tools.push(Tool { manifest: Arc::new(manifest), site, source, availability, warnings });
+                    discovery.tools.push(Tool::new(Arc::new(manifest), site, self.id(), warnings));
                 }
                 Err(problems) => discovery.reports.push(FileReport {
                     path: PathBuf::from(format!("(builtin)/{name}")),

@@ -4,11 +4,10 @@
 //! Out: the tools that are good, and one report for every file that looks like a manifest.
 //! Never: follows a link, waits on a pipe, reads more than a definition may be, stops at a bad file.
 
-use super::{
-    Claim, Claimed, Discovery, FileReport, Source, Status, Tool, availability, beneath, scan, scripts, shared,
-};
+use super::{Claim, Claimed, Discovery, FileReport, Source, Status, Tool, beneath, scan, scripts, shared};
 use crate::fault::Kind;
 use crate::manifest::{self, Code, Handler, Problem, Severity, Site, schema, text};
+use crate::policy;
 use crate::quantity::MAX_DEFINITION_BYTES;
 use scan::Candidate;
 use std::path::{Path, PathBuf};
@@ -16,6 +15,8 @@ use std::sync::Arc;
 
 /// How a manifest's file name ends.
 pub const ENDING: &str = ".tool.json";
+/// How the descriptor of a tool service ends; known, and not read yet.
+pub(super) const DESCRIPTOR: &str = ".tool-service.json";
 /// From here on a second thread pays.
 const WORTH_A_THREAD: usize = 64;
 
@@ -23,6 +24,8 @@ const WORTH_A_THREAD: usize = 64;
 pub struct DirectToolLoader {
     tools: Vec<PathBuf>,
     scripts: Vec<PathBuf>,
+    /// Manifests elsewhere, each looked at alone.
+    files: Vec<PathBuf>,
     stricter: Option<schema::Schema>,
 }
 
@@ -53,7 +56,13 @@ fn claim(manifest: &Path, bytes: &[u8], bases: &scripts::Bases) -> Claim {
 impl DirectToolLoader {
     /// Both lists are scanned, and both are script bases (Q28); scripts are looked up in `scripts` first.
     pub fn new(tools: Vec<PathBuf>, scripts: Vec<PathBuf>) -> DirectToolLoader {
-        DirectToolLoader { tools, scripts, stricter: None }
+        DirectToolLoader { tools, scripts, files: Vec::new(), stricter: None }
+    }
+
+    /// These manifests too, wherever they lie: the folder of each is a script base for it.
+    pub fn and_files(mut self, files: Vec<PathBuf>) -> DirectToolLoader {
+        self.files = files;
+        self
     }
 
     /// Also holds every manifest to this JSON Schema.
@@ -64,7 +73,8 @@ impl DirectToolLoader {
 
     /// Script bases, in the order they are searched.
     fn script_bases(&self) -> scripts::Bases {
-        scripts::Bases::open(&self.scripts.iter().chain(&self.tools).cloned().collect::<Vec<_>>())
+        let own = self.files.iter().filter_map(|file| file.parent()).map(Path::to_path_buf);
+        scripts::Bases::open(&self.scripts.iter().chain(&self.tools).cloned().chain(own).collect::<Vec<_>>())
     }
 
     /// Reads one file; a panic in a library that parses it is one file's fault, not the scan's.
@@ -115,9 +125,7 @@ impl DirectToolLoader {
         warnings.extend(shared::tool(&site));
         let problems = warnings.clone();
         let report = FileReport { path: path.clone(), status: Status::Loaded, tool: Some(reference), problems };
-        let availability = availability::of_manifest(&manifest);
-        let source = self.id().to_owned();
-        let tool = Tool { manifest: Arc::new(manifest), site, source, availability, warnings };
+        let tool = Tool::new(Arc::new(manifest), site, self.id(), warnings);
         Read { report, found: Ok(Box::new(tool)) }
     }
 
@@ -186,9 +194,10 @@ impl Source for DirectToolLoader {
         "files"
     }
 
-    fn discover(&self) -> Result<Discovery, String> {
+    fn discover(&self, earlier: &policy::Written) -> Result<Discovery, String> {
         let mut discovery = Discovery::default();
-        let candidates = scan::all(self.tools.iter().chain(&self.scripts), &mut discovery);
+        let mut candidates = scan::all(self.tools.iter().chain(&self.scripts), earlier, &mut discovery);
+        candidates.extend(self.files.iter().filter_map(|file| scan::one(file, earlier, &mut discovery)));
         let bases = self.script_bases();
         let threads = std::thread::available_parallelism().map_or(1, usize::from).min(8);
         let share =

@@ -9,6 +9,7 @@ mod beneath;
 mod builtin;
 mod fence;
 mod load;
+mod ownership;
 mod place;
 mod scan;
 pub mod scripts;
@@ -46,6 +47,12 @@ pub struct Tool {
 }
 
 impl Tool {
+    /// A manifest on its own: what it needs of other tools is not looked at.
+    pub fn new(manifest: Arc<Manifest>, site: Site, source: &str, warnings: Vec<Problem>) -> Tool {
+        let availability = availability::of_manifest(&manifest);
+        Tool { manifest, site, source: source.to_owned(), availability, warnings }
+    }
+
     /// `id@version`
     pub fn reference(&self) -> String {
         format!("{}@{}", self.manifest.id, self.manifest.version)
@@ -106,15 +113,6 @@ pub enum Claimed {
     Beside(PathBuf),
 }
 
-impl Claim {
-    pub fn holds(&self, script: &std::path::Path) -> bool {
-        match &self.what {
-            Claimed::Scripts(own) => own.iter().any(|own| own == script),
-            Claimed::Beside(folder) => script.parent() == Some(folder),
-        }
-    }
-}
-
 /// What a source found.
 #[derive(Clone, Debug, Default)]
 pub struct Discovery {
@@ -124,11 +122,13 @@ pub struct Discovery {
     pub claims: Vec<Claim>,
     /// Whole parts of the source that could not be read. A new one on a refresh keeps the old tools (B-011).
     pub incomplete: Vec<String>,
+    /// Where tools could write in earlier calls, under the names that those places have by now.
+    pub moved: Vec<policy::Place>,
 }
 
 /// Where tools come from (A-085, B-007).
 pub trait Source: Send + Sync {
     fn id(&self) -> &str;
-    /// Everything the source has now. `Err`: it could not be asked.
-    fn discover(&self) -> Result<Discovery, String>;
+    /// Everything the source has now. `earlier`: where tools could write. `Err`: it could not be asked.
+    fn discover(&self, earlier: &policy::Written) -> Result<Discovery, String>;
 }

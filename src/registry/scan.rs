@@ -4,9 +4,10 @@
 //! looked at. Never: follows a link below a base; loads what lies deeper than it could look, since a tool that fills
 //! its folder must not hide the manifest which says that it may write there.
 
-use super::load::{ENDING, problem, skipped};
+use super::load::{DESCRIPTOR, ENDING, problem, skipped};
 use super::{Discovery, beneath, shared};
 use crate::manifest::{Code, Severity, text};
+use crate::policy;
 use crate::quantity::{MAX_SCAN_DEPTH, MAX_SCAN_ENTRIES};
 use std::collections::BTreeSet;
 use std::fs::{DirEntry, read_dir};
@@ -29,12 +30,29 @@ pub(super) struct Base {
 }
 
 /// Lists base folders. A folder given twice, or inside another, gives each file once.
-pub(super) fn all<'a>(bases: impl Iterator<Item = &'a PathBuf>, discovery: &mut Discovery) -> Vec<Candidate> {
-    at_most(MAX_SCAN_ENTRIES, bases, discovery)
+pub(super) fn all<'a>(
+    bases: impl Iterator<Item = &'a PathBuf>,
+    earlier: &policy::Written,
+    discovery: &mut Discovery,
+) -> Vec<Candidate> {
+    at_most(MAX_SCAN_ENTRIES, bases, earlier, discovery)
 }
 
-fn at_most<'a>(most: usize, bases: impl Iterator<Item = &'a PathBuf>, discovery: &mut Discovery) -> Vec<Candidate> {
-    let mut scan = Scan { most, seen: BTreeSet::new(), candidates: Vec::new(), discovery };
+/// One file, without a look at what lies beside it.
+pub(super) fn one(file: &Path, earlier: &policy::Written, discovery: &mut Discovery) -> Option<Candidate> {
+    let (folder, name) = (file.parent()?.canonicalize().ok()?, file.file_name()?);
+    let opened = beneath::folder(&folder).ok()?;
+    folder.ancestors().for_each(|above| discovery.moved.extend(earlier.moved(above)));
+    Some(Candidate { base: Arc::new(Base { path: folder, folder: opened }), relative: PathBuf::from(name) })
+}
+
+fn at_most<'a>(
+    most: usize,
+    bases: impl Iterator<Item = &'a PathBuf>,
+    earlier: &policy::Written,
+    discovery: &mut Discovery,
+) -> Vec<Candidate> {
+    let mut scan = Scan { most, seen: BTreeSet::new(), candidates: Vec::new(), earlier, discovery };
     for base in bases {
         if let Some(base) = scan.open(base) {
             scan.base(&base);
@@ -50,6 +68,8 @@ struct Scan<'d> {
     most: usize,
     seen: BTreeSet<PathBuf>,
     candidates: Vec<Candidate>,
+    /// Where tools could write.
+    earlier: &'d policy::Written,
     discovery: &'d mut Discovery,
 }
 
@@ -58,21 +78,20 @@ impl Scan<'_> {
         let opened = base.canonicalize().and_then(|path| Ok((beneath::folder(&path)?, path)));
         match opened {
             Ok((folder, path)) => {
+                path.ancestors().for_each(|above| self.discovery.moved.extend(self.earlier.moved(above)));
                 if let Some(warning) = shared::base(&path) {
                     self.discovery.reports.push(skipped(path.clone(), warning));
                 }
                 Some(Arc::new(Base { path, folder }))
             }
             Err(error) => {
-                let missing = error.kind() == std::io::ErrorKind::NotFound;
-                // A project may well have only one of the two folders.
-                let severity = if missing { Severity::Warning } else { Severity::Error };
-                let message = if missing {
-                    "this folder is not there".to_owned()
-                } else {
-                    format!("this folder cannot be read: {error}")
-                };
-                self.told(base, severity, message.clone());
+                // A project may well have only one of the two folders; the other may come while a server runs.
+                if error.kind() == std::io::ErrorKind::NotFound {
+                    self.incomplete(base, "this folder is not there");
+                    return None;
+                }
+                let message = format!("this folder cannot be read: {error}");
+                self.told(base, Severity::Error, message.clone());
                 self.incomplete(base, &message);
                 None
             }
@@ -158,13 +177,20 @@ impl Scan<'_> {
             {
                 self.candidates.push(Candidate { base: Arc::clone(base), relative: relative.to_path_buf() });
             }
+        } else if name.ends_with(DESCRIPTOR) && self.seen.insert(path.clone()) {
+            let needs =
+                "unavailable: needs tool services over a broker, which are not built yet; this descriptor is not read";
+            let told = problem(Severity::Note, Code::Dependency, needs);
+            self.discovery.reports.push(skipped(path.clone(), told));
         } else if kind.is_symlink() && path.is_dir() && self.seen.insert(path.clone()) {
             // A linked folder is a frequent surprise: nothing below it is ever found.
             let message =
                 "this folder is a symbolic link and is not entered: name its real path with --tools or --scripts";
             self.told(&path, Severity::Warning, message.to_owned());
         }
-        kind.is_dir().then_some(path)
+        let path = Some(path).filter(|_| kind.is_dir())?;
+        self.discovery.moved.extend(self.earlier.moved(&path));
+        Some(path)
     }
 
     fn told(&mut self, path: &Path, severity: Severity, message: String) {
@@ -190,7 +216,7 @@ mod tests {
             fs::create_dir_all(at(depth)).expect("folder");
             fs::write(at(depth).join("x.tool.json"), "").expect("file");
             let mut discovery = Discovery::default();
-            let found = all([base.clone()].iter(), &mut discovery).len();
+            let found = all([base.clone()].iter(), &policy::Written::default(), &mut discovery).len();
             (found, discovery.reports.into_iter().map(|report| (report.path, report.problems)).collect::<Vec<_>>())
         };
         assert_eq!(look(MAX_SCAN_DEPTH - 1), (1, Vec::new()), "the control");
@@ -215,7 +241,7 @@ mod tests {
         let found = |most| {
             let mut discovery = Discovery::default();
             let bases = [base.clone()];
-            let found = at_most(most, bases.iter(), &mut discovery);
+            let found = at_most(most, bases.iter(), &policy::Written::default(), &mut discovery);
             let found: Vec<_> = found.iter().map(|c| c.relative.display().to_string()).collect();
             (found.join(" "), discovery.incomplete, discovery.reports.len())
         };

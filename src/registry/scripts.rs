@@ -179,6 +179,8 @@ fn plain(written: &str) -> Result<PathBuf, Fault> {
         Some("it must not lead upwards ('..')")
     } else if written.ends_with('/') {
         Some("it names a folder, not a script")
+    } else if written.split('/').any(|component| component.starts_with('.') && component != ".") {
+        Some("no part of it may start with a dot: hidden files are no scripts")
     } else {
         None
     };
@@ -188,8 +190,8 @@ fn plain(written: &str) -> Result<PathBuf, Fault> {
         None => Ok(parts),
         Some(why) => {
             let shown = shown(written);
-            Err(Fault::new(Kind::SecurityError, format!("The script path '{shown}' is refused: {why}."))
-                .person(format!("script path '{shown}': {why}")))
+            let fault = Fault::new(Kind::SecurityError, format!("The script path '{shown}' is refused: {why}."));
+            Err(fault.person(format!("script path '{shown}': {why}")).by_caller())
         }
     }
 }

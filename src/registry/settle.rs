@@ -16,6 +16,8 @@ pub(super) struct Refused {
     /// For whoever asks for the tool and does not see the file: that one is named too.
     pub told: String,
     pub code: Code,
+    /// What of the file it is about.
+    pub pointer: &'static str,
     /// Line and column of what claims the name; (0, 0) = not known.
     pub at: (usize, usize),
     /// A copy of a builtin's own file: said, but no fault.
@@ -24,7 +26,8 @@ pub(super) struct Refused {
 
 impl Refused {
     pub fn new(tool: Tool, code: Code, message: String) -> Refused {
-        Refused { tool, told: message.clone(), message, code, at: (0, 0), harmless: false }
+        let pointer = if code == Code::Conflict { "/toolId" } else { "" };
+        Refused { tool, told: message.clone(), message, code, pointer, at: (0, 0), harmless: false }
     }
 }
 

@@ -14,25 +14,31 @@ const STICKY: u32 = 0o1000;
 /// A tool's own files and folder.
 pub(super) fn tool(site: &Site) -> Option<Problem> {
     let own = [Some(site.manifest.as_path()), site.script.as_deref(), Some(site.folder.as_path())];
-    own.into_iter().flatten().find(|place| anyone_writes(place)).map(warning)
+    own.into_iter().flatten().find_map(warning)
 }
 
 /// A base folder, and those above it: whoever can rename there puts other tools in its place.
 pub(super) fn base(folder: &Path) -> Option<Problem> {
-    folder.ancestors().find(|place| anyone_writes(place)).map(warning)
+    folder.ancestors().find_map(warning)
 }
 
-fn anyone_writes(place: &Path) -> bool {
-    place.symlink_metadata().is_ok_and(|facts| {
-        // In a sticky folder (/tmp) others can add names, not replace those that are there.
-        let sticky = facts.is_dir() && facts.mode() & STICKY != 0;
-        !facts.is_symlink() && !sticky && facts.mode() & WORLD_WRITABLE != 0
-    })
-}
-
-fn warning(place: &Path) -> Problem {
+fn warning(place: &Path) -> Option<Problem> {
+    let facts = place.symlink_metadata().ok().filter(|facts| !facts.is_symlink())?;
     let shown = text::printable(&place.to_string_lossy());
-    let message =
-        format!("everybody on this machine may write {shown}, and so change what runs here: `chmod o-w '{shown}'`");
-    problem(Severity::Warning, Code::Security, message)
+    // In a sticky folder (/tmp) others can add names, not replace those that are there.
+    let sticky = facts.is_dir() && facts.mode() & STICKY != 0;
+    let message = if !sticky && facts.mode() & WORLD_WRITABLE != 0 {
+        format!("everybody on this machine may write {shown}, and so change what runs here: `chmod o-w '{shown}'`")
+    } else if !crate::base::files::owners().contains(&facts.uid()) {
+        let (uid, me) = (facts.uid(), nix::unistd::geteuid());
+        let named = nix::unistd::User::from_uid(uid.into()).ok().flatten().map(|user| format!("{} ", user.name));
+        format!(
+            "{shown} belongs to another user ({}uid {uid}), who can so change what runs here: `chown -R {me} '{shown}'`, \
+             or run this host as that user",
+            named.unwrap_or_default()
+        )
+    } else {
+        return None;
+    };
+    Some(problem(Severity::Warning, Code::Security, message))
 }

@@ -2,13 +2,14 @@
 //!
 //! For: service, transports, cli. In: settled tools. Out: look-ups and lists. Never: changes.
 
-use super::{Claim, FileReport, Status, Tool, settle};
+use super::ownership::{self, Ownership};
+use super::{FileReport, Status, Tool, load, settle};
 use crate::fault::{Fault, Kind};
-use crate::manifest::{Severity, suggest, text};
+use crate::manifest::{self, Code, Problem, Severity, suggest, text};
 use crate::policy;
 use semver::{Version, VersionReq};
-use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Most versions named in a message.
@@ -46,9 +47,12 @@ pub struct Snapshot {
     pub sources: Vec<(String, usize)>,
     /// What tools may write, as far as the registry was told the policies.
     pub written: policy::Written,
+    /// Where tools could write in earlier calls, under the names that those places have by now.
+    pub moved: Vec<policy::Place>,
     /// Files of tools that were not loaded because another tool may write them.
     withheld: Vec<PathBuf>,
-    claims: Vec<Claim>,
+    ownership: Ownership,
+    by_manifest: BTreeMap<PathBuf, Arc<Tool>>,
 }
 
 /// What a snapshot is made of.
@@ -60,8 +64,9 @@ pub(super) struct Parts {
     pub warnings: Vec<String>,
     pub sources: Vec<String>,
     pub written: policy::Written,
+    pub moved: Vec<policy::Place>,
     pub withheld: Vec<PathBuf>,
-    pub claims: Vec<Claim>,
+    pub ownership: Ownership,
 }
 
 impl Snapshot {
@@ -71,8 +76,21 @@ impl Snapshot {
         self.reports.iter().filter(|report| report.status == Status::Skipped).filter(wrong).count()
     }
 
+    /// How many descriptors of tool services there are, which nobody reads yet.
+    pub fn descriptors(&self) -> usize {
+        let descriptor = |report: &&FileReport| report.path.to_string_lossy().ends_with(load::DESCRIPTOR);
+        self.reports.iter().filter(descriptor).count()
+    }
+
+    /// Why a manifest of these folders may not be loaded, where that is no fault of its text.
+    pub fn refused(&self, manifest: &Path) -> Option<&str> {
+        let report = self.reports.iter().find(|report| report.path == manifest && report.status == Status::Skipped)?;
+        let why = |problem: &&Problem| problem.severity == Severity::Error && problem.code == Code::Security;
+        report.problems.iter().find(why).map(|problem| problem.message.as_str())
+    }
+
     pub(super) fn new(parts: Parts) -> Snapshot {
-        let Parts { tools, disabled, reports, warnings, sources, written, withheld, claims } = parts;
+        let Parts { tools, disabled, reports, warnings, sources, written, moved, withheld, ownership } = parts;
         let mut by_id: BTreeMap<String, Vec<Arc<Tool>>> = BTreeMap::new();
         for tool in tools {
             by_id.entry(tool.manifest.id.clone()).or_default().push(Arc::new(tool));
@@ -82,10 +100,23 @@ impl Snapshot {
         }
         let count = |id: &String| by_id.values().flatten().filter(|tool| &tool.source == id).count();
         let sources = sources.iter().map(|id| (id.clone(), count(id))).collect();
-        Snapshot { tools: by_id, disabled, reports, warnings, sources, written, withheld, claims }
+        let files = by_id.values().flatten().map(|tool| (tool.site.manifest.clone(), tool.clone()));
+        let by_manifest = files.filter(|(manifest, _)| !manifest.as_os_str().is_empty()).collect();
+        Snapshot {
+            tools: by_id,
+            disabled,
+            reports,
+            warnings,
+            sources,
+            written,
+            moved,
+            withheld,
+            ownership,
+            by_manifest,
+        }
     }
 
-    /// Finds by `id`, `id@1.2.0` (exactly that) or `id@^1` (the highest stable one that fits).
+    /// Finds by `id`, `id@1.2.0` (exactly that), `id@1.2` (the highest 1.2.x) or `id@^1` (the highest stable one that fits).
     pub fn find(&self, reference: &str) -> Result<Arc<Tool>, Fault> {
         let (id, range) = match reference.split_once('@') {
             Some((id, range)) => (id, Some(range.trim())),
@@ -99,7 +130,7 @@ impl Snapshot {
                     let same = |tool: &&Arc<Tool>| tool.manifest.version.cmp_precedence(&exact).is_eq();
                     return versions.iter().find(same).cloned().ok_or_else(|| mismatch(id, Some(range), versions));
                 }
-                let wanted = VersionReq::parse(range).map_err(|_| unclear(id, range, versions))?;
+                let wanted = manifest::version_range(range).map_err(|_| unclear(id, range, versions))?;
                 highest(versions, &wanted).ok_or_else(|| mismatch(id, Some(range), versions))
             }
         }
@@ -141,14 +172,23 @@ impl Snapshot {
         files
     }
 
-    /// Every manifest that names this script file (Q18).
-    pub fn namers(&self, script: &std::path::Path) -> Vec<Arc<Tool>> {
-        self.tools.values().flatten().filter(|tool| tool.site.script.as_deref() == Some(script)).cloned().collect()
-    }
-
-    /// The manifest, not loaded, that speaks for this script: nobody knows what it would deny.
-    pub fn claimed(&self, script: &std::path::Path) -> Option<&std::path::Path> {
-        self.claims.iter().find(|claim| claim.holds(script)).map(|claim| claim.manifest.as_path())
+    /// The tools that a script below this base belongs to: a call of it answers to all of them. `Err`: a manifest that
+    /// names it is not loaded, and nobody knows what that would deny.
+    pub fn owners(&self, script: &Path, base: &Path) -> Result<Vec<Arc<Tool>>, PathBuf> {
+        let mut manifests = self.ownership.owners(script, base);
+        if let Some(file) = ownership::linked(script) {
+            let sites = self.by_manifest.values().map(|tool| &tool.site);
+            let same = sites.filter(|site| site.script.as_deref().and_then(ownership::linked) == Some(file));
+            let owners: BTreeSet<_> = same.map(|site| site.manifest.as_path()).collect();
+            manifests = if owners.is_empty() { manifests } else { owners };
+        }
+        let loaded = manifests.into_iter().filter_map(|path| match self.by_manifest.get(path) {
+            Some(tool) => Some(Ok(tool.clone())),
+            // It says that another script is its own: no matter what else that manifest has to say.
+            None if !self.ownership.names(path, script) => None,
+            None => Some(Err(path.to_path_buf())),
+        });
+        loaded.collect()
     }
 
     fn not_found(&self, id: &str) -> Fault {
@@ -238,7 +278,7 @@ fn unclear(id: &str, range: &str, versions: &[Arc<Tool>]) -> Fault {
     let shown = text::printable(&text::head(range, 60));
     let (there, example) = named(id, versions);
     let message =
-        format!("'{shown}' is not a version or range (write 1.2.0, ^1 or >=1.2, <2); '{id}' is there as {there}.");
+        format!("'{shown}' is not a version or range (write 1.2.0, 1.2, ^1 or >=1.2, <2); '{id}' is there as {there}.");
     Fault::new(Kind::VersionMismatchError, message).details(format!("Name one exactly: {example}"))
 }
 

@@ -4,12 +4,13 @@
 //! Never: shows half a change: a snapshot is built aside and swapped whole; a failed refresh changes no tool.
 
 use super::load::{ENDING, problem};
+use super::ownership::Ownership;
 use super::snapshot::Parts;
 use super::{
     Availability, Claim, Claimed, Discovery, FileReport, Snapshot, Source, Status, Tool, availability, fence, settle,
 };
 use crate::fault::{Fault, Kind};
-use crate::manifest::{self, Code, Handler, Metadata, Severity, Site, text};
+use crate::manifest::{self, Handler, Metadata, Severity, Site, text};
 use crate::policy;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -76,11 +77,9 @@ impl Registry {
     }
 
     /// Tells where tools could write in earlier calls: nothing in there is loaded either.
-    pub fn wrote_before(&self, trees: impl IntoIterator<Item = (PathBuf, String)>) {
+    pub fn wrote_before<'p>(&self, places: impl IntoIterator<Item = &'p policy::Place>) {
         let mut state = self.state();
-        for (tree, tool) in trees {
-            state.earlier.before(tree, &tool);
-        }
+        places.into_iter().for_each(|place| state.earlier.before(place));
         self.publish_beside(&mut state, &settle::Held::new());
     }
 
@@ -91,7 +90,7 @@ impl Registry {
         if id == IN_PROCESS || state.sources.iter().any(|entry| entry.source.id() == id) {
             return Err(format!("there already is a source '{id}'"));
         }
-        let found = source.discover()?;
+        let found = source.discover(&state.earlier)?;
         let files = paths(&found);
         state.sources.push(Entry { source, found, stale: None });
         self.publish(&mut state);
@@ -103,13 +102,15 @@ impl Registry {
     /// folder of it, cannot be read, the old tools stay and the error is returned and kept in `warnings` (B-011).
     pub fn refresh_source(&self, id: &str) -> Result<(), String> {
         let mut state = self.state();
-        let Some(entry) = state.sources.iter_mut().find(|entry| entry.source.id() == id) else { return Ok(()) };
+        let State { sources, earlier, .. } = &mut *state;
+        let Some(entry) = sources.iter_mut().find(|entry| entry.source.id() == id) else { return Ok(()) };
         let known = entry.found.incomplete.clone();
-        let outcome =
-            entry.source.discover().and_then(|found| match found.incomplete.iter().find(|why| !known.contains(why)) {
+        let outcome = entry.source.discover(earlier).and_then(|found| {
+            match found.incomplete.iter().find(|why| !known.contains(why)) {
                 Some(why) => Err(why.clone()),
                 None => Ok(found),
-            });
+            }
+        });
         let mut files = BTreeSet::new();
         let result = match outcome {
             Ok(found) => {
@@ -192,12 +193,24 @@ impl Registry {
     /// The same; `standing`: the tools that no newcomer's write grant takes down.
     fn publish_beside(&self, state: &mut State, standing: &settle::Held) {
         let mut tools: Vec<Tool> = self.candidates(state).collect();
+        let moved: Vec<_> = state.sources.iter().flat_map(|entry| entry.found.moved.clone()).collect();
+        moved.iter().for_each(|place| state.earlier.before(place));
         let written = state.rules.as_ref().map(|(p, m)| fence::written(&tools, p, m)).unwrap_or_default();
         let written = written.since(&state.earlier);
         // A call that runs now may still write where its tool no longer may.
         state.earlier = written.clone();
         // First, so that a file which a tool dropped claims nothing: not even a conflict with a good tool.
         let fenced = fence::withhold(&mut tools, &written, standing);
+        // What a tool dropped speaks for nothing, not even for what it would forbid.
+        let found = state.sources.iter().flat_map(|entry| entry.found.claims.clone());
+        let withheld = fenced.iter().filter_map(|refused| {
+            let site = &refused.tool.site;
+            Some(Claim { manifest: site.manifest.clone(), what: Claimed::Scripts(vec![site.script.clone()?]) })
+        });
+        let claims: Vec<Claim> = found.chain(withheld).filter(|claim| written.by(&claim.manifest).is_none()).collect();
+        let ownership = Ownership::of(&tools, &claims);
+        // Before names are settled: who names another's script claims nothing either.
+        let strangers = ownership.turn_away(&mut tools, standing);
         let (mut tools, mut refused) = settle::settle(tools, &self.held());
         availability::settle_requires(&mut tools);
         let mut reports: Vec<FileReport> = state.sources.iter().flat_map(|entry| entry.found.reports.clone()).collect();
@@ -205,16 +218,8 @@ impl Registry {
         for (index, report) in reports.iter().enumerate() {
             by_path.entry(report.path.clone()).or_insert(index);
         }
-        // What a tool dropped speaks for nothing, not even for what it would forbid.
-        let found = state.sources.iter().flat_map(|entry| entry.found.claims.clone());
-        let found = found.filter(|claim| written.by(&claim.manifest).is_none());
-        let turned_away = refused.iter().chain(&fenced).filter(|refused| !refused.harmless).filter_map(|refused| {
-            let site = &refused.tool.site;
-            Some(Claim { manifest: site.manifest.clone(), what: Claimed::Scripts(vec![site.script.clone()?]) })
-        });
-        let claims = found.chain(turned_away).collect();
         let withheld = fenced.iter().flat_map(|refused| fence::files(&refused.tool)).collect();
-        refused.extend(fenced);
+        refused.extend(strangers.into_iter().chain(fenced));
         let mut disabled = BTreeMap::new();
         for refused in refused {
             let report = by_path.get(&refused.tool.site.manifest).and_then(|index| reports.get_mut(*index));
@@ -222,7 +227,7 @@ impl Registry {
                 report.status = Status::Skipped;
                 let severity = if refused.harmless { Severity::Note } else { Severity::Error };
                 let mut why = problem(severity, refused.code, refused.message.clone());
-                why.pointer = if refused.code == Code::Conflict { "/toolId" } else { "" }.to_owned();
+                why.pointer = refused.pointer.to_owned();
                 (why.line, why.column) = refused.at;
                 report.problems.insert(0, why);
             }
@@ -234,7 +239,7 @@ impl Registry {
         if !state.in_process.is_empty() {
             sources.push(IN_PROCESS.to_owned());
         }
-        let parts = Parts { tools, disabled, reports, warnings, sources, written, withheld, claims };
+        let parts = Parts { tools, disabled, reports, warnings, sources, written, moved, withheld, ownership };
         let next = Arc::new(Snapshot::new(parts));
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = next;
     }
@@ -248,7 +253,8 @@ fn paths(found: &Discovery) -> BTreeSet<PathBuf> {
 fn log(reports: &[FileReport], files: &BTreeSet<PathBuf>) {
     for report in reports.iter().filter(|report| files.contains(&report.path)) {
         let path = text::printable(&report.path.to_string_lossy());
-        let first = report.problems.first();
+        // A copy of what is compiled in, or a folder that need not be there, is no news.
+        let first = report.problems.iter().find(|problem| problem.severity != Severity::Note);
         match (report.status, first) {
             (Status::Skipped, Some(first)) if path.ends_with(ENDING) => {
                 tracing::warn!(
@@ -260,6 +266,7 @@ fn log(reports: &[FileReport], files: &BTreeSet<PathBuf>) {
                 );
             }
             (Status::Skipped, Some(first)) => tracing::warn!(path, "not read: {}", text::printable(&first.message)),
+            (Status::Skipped, None) => tracing::debug!(path, "not read"),
             _ => tracing::info!(path, tool = report.tool.as_deref().unwrap_or_default(), "manifest loaded"),
         }
     }

@@ -4,6 +4,7 @@
 //! Out: why a path is not taken, before anything of it is run. Never: opens or runs what it is asked about.
 
 use super::roots;
+use crate::policy;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -14,6 +15,8 @@ pub struct Never {
     places: BTreeMap<PathBuf, String>,
     /// Those of the places that tools could write.
     written: Vec<PathBuf>,
+    /// The same places by what they are, whatever they are called by now.
+    past: policy::Written,
 }
 
 impl Never {
@@ -24,11 +27,13 @@ impl Never {
         never
     }
 
-    /// And a tree that this tool could write in an earlier call, whatever it may now.
-    pub fn written(&mut self, tree: &Path, tool: &str) {
+    /// And where a tool could write in an earlier call, whatever it may now.
+    pub fn written(&mut self, place: &policy::Place) {
+        let (tree, tool) = (&place.tree, &place.tool);
         let words = format!("{}, where {tool} could write in an earlier call", tree.display());
         self.add(tree, words);
         self.written.extend([tree.to_owned(), resolved(tree)]);
+        self.past.before(place);
     }
 
     fn add(&mut self, place: &Path, words: String) {
@@ -51,10 +56,13 @@ impl Never {
     pub(super) fn passes(&self, path: &Path) -> Result<(), String> {
         let (links, end) = roots::way(path);
         let steps = [path.to_owned(), end].into_iter().chain(links);
-        match steps.into_iter().find_map(|step| self.over(&step).map(|words| (step.clone(), words))) {
-            None => Ok(()),
-            Some((step, words)) => Err(format!("{} lies in {words}", step.display())),
+        for step in steps {
+            let moved = || Some(format!("a folder where {}", self.past.over(&step)?));
+            if let Some(words) = self.over(&step).map(str::to_owned).or_else(moved) {
+                return Err(format!("{} lies in {words}", step.display()));
+            }
         }
+        Ok(())
     }
 
     /// What a launcher may read before it starts anything, none of which it names: its own installation, and the
@@ -111,7 +119,7 @@ mod tests {
         symlink(at("tree/bin"), at("own/folder")).expect("linked");
         symlink(at("own/bin/python3"), at("own/good")).expect("linked");
         let mut never = Never::default();
-        never.written(&at("tree"), "a:b@1.0.0");
+        never.written(&policy::Place { tree: at("tree"), tool: "a:b@1.0.0".into(), names: None, folder: None });
         for name in ["own/through", "own/later", "own/folder/python3", "tree/step", "tree/bin/x"] {
             let why = never.passes(&at(name)).expect_err(name);
             assert!(why.contains("a:b@1.0.0 could write in an earlier call"), "{why}");
@@ -131,7 +139,7 @@ mod tests {
             ("/opt/results", true),
         ] {
             let mut never = Never::default();
-            never.written(Path::new(tree), "a:b@1.0.0");
+            never.written(&policy::Place { tree: tree.into(), tool: "a:b@1.0.0".into(), names: None, folder: None });
             let asked = never.near_a_launcher(Path::new("/opt/asdf/shims/python3"), OsStr::new("/home/u"));
             assert_eq!(asked.is_ok(), good, "{tree}: {asked:?}");
         }

@@ -3,14 +3,15 @@
 //! Host side: makes a group and opens its files. Launcher side: joins the child, reads the counters.
 //! Where no group can be made the launcher samples instead (`sampler`), and says so.
 
+use super::Problem;
 use super::plan::{Plan, Step};
+use nix::errno::Errno;
 use nix::sys::uio::{pread, pwrite};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -26,6 +27,8 @@ pub struct Cgroups {
     memory: PathBuf,
     processes: PathBuf,
     cpu: PathBuf,
+    /// v1: where CPU is shared out, if not where it is counted.
+    share: Option<PathBuf>,
 }
 
 const FOLDER: &str = "toolhost";
@@ -37,6 +40,12 @@ const CONTROLLERS: [&str; 2] = ["memory", "pids"];
 impl Cgroups {
     /// Finds the hierarchies this process may make groups in; removes what dead hosts left there.
     pub fn find() -> Option<Cgroups> {
+        // Where the kernel's own memory is charged to nobody (`cgroup.memory=nokmem`), descriptors are better sampled.
+        let options = std::fs::read_to_string("/proc/cmdline").ok()?;
+        let memory = options.split_whitespace().filter_map(|option| option.strip_prefix("cgroup.memory="));
+        if memory.flat_map(|flags| flags.split(',')).any(|flag| flag == "nokmem") {
+            return None;
+        }
         let found = Cgroups::v1().or_else(Cgroups::v2)?;
         for folder in found.folders() {
             std::fs::create_dir_all(folder).ok()?;
@@ -57,12 +66,9 @@ impl Cgroups {
             let own = own.get(controller)?.trim_start_matches('/');
             Some(Path::new(&mount).join(own).join(FOLDER))
         };
-        Some(Cgroups {
-            version: Version::V1,
-            memory: place("memory")?,
-            processes: place("pids")?,
-            cpu: place("cpuacct")?,
-        })
+        let cpu = place("cpuacct")?;
+        let share = place("cpu").filter(|share| *share != cpu);
+        Some(Cgroups { version: Version::V1, memory: place("memory")?, processes: place("pids")?, cpu, share })
     }
 
     /// As root below the root of the hierarchy; else below our own group, where it was delegated to us.
@@ -77,12 +83,17 @@ impl Cgroups {
         let own = mount.join(own.get("")?.trim_start_matches('/'));
         // What a host of ours started stands in that host's leaf; groups are made beside the leaf.
         let own = if own.ends_with(LEAF) { own.parent()?.to_owned() } else { own };
-        [mount, own].iter().find_map(|parent| {
+        [mount.clone(), own].iter().find_map(|parent| {
             let base = parent.join(FOLDER);
             if !hand_down(parent) || std::fs::create_dir_all(&base).is_err() || !hand_down(&base) {
                 return None;
             }
-            let found = Cgroups { version: Version::V2, memory: base.clone(), processes: base.clone(), cpu: base };
+            // CPU is shared out to groups where it is so above; at the top that is for the machine to decide.
+            for group in [parent, &base].into_iter().filter(|group| **group != mount) {
+                let _ = std::fs::write(group.join("cgroup.subtree_control"), "+cpu");
+            }
+            let (memory, processes) = (base.clone(), base.clone());
+            let found = Cgroups { version: Version::V2, memory, processes, cpu: base, share: None };
             // The folder may be there already and be another user's.
             found.make_probe().then_some(found)
         })
@@ -94,7 +105,7 @@ impl Cgroups {
 
     fn folders(&self) -> Vec<&PathBuf> {
         match self.version {
-            Version::V1 => vec![&self.memory, &self.processes, &self.cpu],
+            Version::V1 => [&self.memory, &self.processes, &self.cpu].into_iter().chain(&self.share).collect(),
             Version::V2 => vec![&self.memory],
         }
     }
@@ -105,15 +116,21 @@ impl Cgroups {
 
     /// One group with its limits.
     pub fn make(&self, memory: u64, processes: u64) -> std::io::Result<Group> {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let host = std::process::id();
-        let name = format!("{host}-{}-{}", start_of(host).unwrap_or(0), NEXT.fetch_add(1, Ordering::Relaxed));
-        let mut group = Group { folders: Vec::new(), files: Vec::new() };
-        for folder in self.folders() {
-            let folder = folder.join(&name);
+        // Hosts of several pid namespaces may share the hierarchy, so no name holds a pid.
+        let name = uuid::Uuid::now_v7().to_string();
+        let mut group = Group { folders: Vec::new(), files: Vec::new(), locks: Vec::new(), share: None };
+        for parent in self.folders() {
+            let folder = parent.join(&name);
+            let _made_and_locked = while_nobody_sweeps(parent)?;
             std::fs::create_dir(&folder)?;
-            group.folders.push(folder);
+            group.folders.push(folder.clone());
+            let lock = File::open(&folder)?;
+            // Only a stranger can hold it, and then nobody sweeps it either.
+            let _ = lock.try_lock();
+            group.locks.push(lock);
         }
+        // The init of a call is one of its processes for the kernel, and none of the tool's.
+        let processes = processes.saturating_add(1);
         let (m, p, c) = (self.memory.join(&name), self.processes.join(&name), self.cpu.join(&name));
         let write = |file: PathBuf, value: String| std::fs::write(file, value);
         let open = |file: PathBuf, write: bool| {
@@ -128,7 +145,12 @@ impl Cgroups {
                 write(m.join("memory.limit_in_bytes"), memory.to_string())?;
                 // Absent where swap is not accounted.
                 let _ = write(m.join("memory.memsw.limit_in_bytes"), memory.to_string());
+                // Not counted, and so not limited, is what lies in swap then: nothing may.
+                if !m.join("memory.memsw.limit_in_bytes").exists() {
+                    write(m.join("memory.swappiness"), "0".to_owned())?;
+                }
                 write(p.join("pids.max"), processes.to_string())?;
+                group.share = self.share.as_ref().map(|c| open(c.join(&name).join("tasks"), true)).transpose()?;
                 group.files.push(open(m.join("memory.max_usage_in_bytes"), true)?);
                 group.files.push(open(m.join("memory.oom_control"), false)?);
                 group.files.push(open(c.join("cpuacct.usage"), false)?);
@@ -205,12 +227,6 @@ fn own_groups() -> BTreeMap<String, String> {
     out
 }
 
-/// When a process started, in clock ticks since boot: with its pid, the same process and no later one.
-fn start_of(pid: u32) -> Option<u64> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    text.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
-}
-
 /// Removes a group. A killed tree leaves it a moment after it was reaped.
 fn remove(folder: &Path, tries: u32) {
     for _ in 0..tries {
@@ -223,18 +239,28 @@ fn remove(folder: &Path, tries: u32) {
     }
 }
 
-/// Removes groups whose host is gone. A group that still has processes in it stays.
-fn sweep(folder: &Path) {
-    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let mut parts = name.to_str().unwrap_or_default().splitn(3, '-').map(|part| part.parse::<u64>().ok());
-        let (Some(Some(pid)), Some(Some(start)), Some(Some(_))) = (parts.next(), parts.next(), parts.next()) else {
-            continue;
-        };
-        if u32::try_from(pid).ok().and_then(start_of) != Some(start) {
-            remove(&entry.path(), 20);
+/// Removes groups whose host is gone: nobody holds their lock (flock(2)). A group that still has processes in it stays.
+fn sweep(parent: &Path) {
+    // A host that makes a group holds it, shared. Where strangers hold it nothing is swept, and nothing waits.
+    let Ok(_held) = File::open(parent).and_then(|parent| Ok(parent.try_lock().map(|()| parent)?)) else { return };
+    for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
+        let group = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        if group && File::open(entry.path()).is_ok_and(|group| group.try_lock().is_ok()) {
+            remove(&entry.path(), 4);
         }
     }
+}
+
+/// Held while a group is made and has no lock yet. A sweep takes a moment; who holds it for longer is no host of ours.
+fn while_nobody_sweeps(parent: &Path) -> std::io::Result<File> {
+    let parent = File::open(parent)?;
+    for _ in 0..20 {
+        if parent.try_lock_shared().is_ok() {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    Ok(parent)
 }
 
 /// One group on the host's side; dropped after its launcher is gone.
@@ -242,9 +268,19 @@ fn sweep(folder: &Path) {
 pub struct Group {
     folders: Vec<PathBuf>,
     files: Vec<OwnedFd>,
+    /// Held as long as this host lives.
+    locks: Vec<File>,
+    share: Option<OwnedFd>,
 }
 
 impl Group {
+    /// The launcher, before it starts anything, and with it all that it starts: one share of the CPU for the call as a
+    /// whole, however many sessions it makes (sched(7), autogroups). A host with real-time priority is refused that by
+    /// the kernel; what it starts has no share then, but its priority.
+    pub fn share(&self, launcher: u32) {
+        let _ = self.share.as_ref().map(|tasks| pwrite(tasks, launcher.to_string().as_bytes(), 0));
+    }
+
     /// What goes to the launcher, in the order `Counters::from` takes.
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         self.files.iter().map(AsFd::as_fd).collect()
@@ -294,46 +330,46 @@ impl Counters {
         }
     }
 
-    pub fn begin(&mut self) {
-        self.before = self.totals();
+    pub fn begin(&mut self) -> Result<(), Problem> {
+        self.before = self.totals()?;
         // Where it cannot be reset, it says more than was used, never less.
         let _ = pwrite(&self.peak, b"0", 0);
+        Ok(())
     }
 
     /// What this call has used so far.
-    pub fn seen(&self) -> Seen {
-        let now = self.totals();
-        Seen {
+    pub fn seen(&self) -> Result<Seen, Problem> {
+        let now = self.totals()?;
+        Ok(Seen {
             oom_kills: now.oom_kills.saturating_sub(self.before.oom_kills),
             cpu_ms: now.cpu_ms.saturating_sub(self.before.cpu_ms),
             refused_processes: now.refused_processes.saturating_sub(self.before.refused_processes),
-        }
+        })
     }
 
     pub fn peak(&self) -> Option<u64> {
-        read(&self.peak).trim().parse().ok()
+        read(&self.peak).ok()?.trim().parse().ok()
     }
 
-    fn totals(&self) -> Seen {
-        let cpu = read(&self.cpu);
-        let cpu_ms = match self.version {
-            Version::V1 => cpu.trim().parse::<u64>().unwrap_or(0) / 1_000_000,
-            Version::V2 => field(&cpu, "usage_usec") / 1000,
+    /// What cannot be read holds nobody.
+    fn totals(&self) -> Result<Seen, Problem> {
+        let unread = |errno| Problem { wall: "cgroup", what: "reading the group's counters".into(), errno };
+        let field = |file: &OwnedFd, name: &str| {
+            let text = read(file).map_err(unread)?;
+            let value = text.lines().find_map(|l| l.strip_prefix(name)?.trim().parse::<u64>().ok());
+            value.ok_or(unread(Errno::ENODATA))
         };
-        Seen {
-            oom_kills: field(&read(&self.oom), "oom_kill"),
-            cpu_ms,
-            refused_processes: field(&read(&self.pids), "max"),
-        }
+        let cpu_ms = match self.version {
+            Version::V1 => field(&self.cpu, "")? / 1_000_000,
+            Version::V2 => field(&self.cpu, "usage_usec")? / 1000,
+        };
+        let (oom_kills, refused_processes) = (field(&self.oom, "oom_kill ")?, field(&self.pids, "max")?);
+        Ok(Seen { oom_kills, cpu_ms, refused_processes })
     }
 }
 
-fn read(file: &OwnedFd) -> String {
+fn read(file: &OwnedFd) -> Result<String, Errno> {
     let mut buffer = [0u8; 1024];
-    let length = pread(file, &mut buffer, 0).unwrap_or(0);
-    String::from_utf8_lossy(&buffer[..length]).into_owned()
-}
-
-fn field(text: &str, name: &str) -> u64 {
-    text.lines().find_map(|l| l.strip_prefix(name)?.trim().parse().ok()).unwrap_or(0)
+    let length = pread(file, &mut buffer, 0)?;
+    Ok(String::from_utf8_lossy(&buffer[..length]).into_owned())
 }

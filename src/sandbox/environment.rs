@@ -28,6 +28,25 @@ pub fn of(shape: &Shape) -> Vec<String> {
     static CPUS: OnceLock<usize> = OnceLock::new();
     let cpus = CPUS.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from));
     out.extend(THREAD_COUNTS.iter().map(|name| format!("{name}={cpus}")));
-    out.extend(shape.env.iter().map(|(name, value)| format!("{name}={}", value.text())));
+    // A module is told its variables in a message: the worker that runs it is our own program, and obeys none of them.
+    let tool = matches!(shape.runtime.program, Program::Path(_));
+    out.extend(shape.env.iter().filter(|_| tool).map(|(name, value)| format!("{name}={}", value.text())));
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::executor::process::examine;
+    use crate::policy::Variable;
+
+    #[test]
+    fn our_own_programs_obey_no_variable_of_a_manifest() {
+        let mut shape = examine::bare(examine::ourselves());
+        shape.env.insert("RUST_MIN_STACK".into(), Variable::Literal("1".into()));
+        let set = |shape: &Shape| of(shape).contains(&"RUST_MIN_STACK=1".to_owned());
+        assert!(!set(&shape));
+        shape.runtime.program = Program::Path("/usr/bin/python3".into());
+        assert!(set(&shape), "the control");
+    }
 }

@@ -4,13 +4,16 @@
 //! launcher, which refuses anything else. What cannot be held exactly refuses the call, with the mend.
 
 use super::identity;
+use super::inspect::{check_writable, no_code, specials, specials_at};
 use super::protocol::{Mount, Stage};
+use super::written::Totals;
 use crate::base::files;
 use crate::fault::{Fault, Kind};
 use crate::manifest::Language;
-use crate::policy::{self, Access, Grant, Opening, Shape};
+use crate::manifest::text::printable;
+use crate::policy::{Access, Grant, Opening, Shape, writable};
 use crate::policy::{literal, name_matches};
-use crate::quantity::{MAX_SNAPSHOT_FILES, MAX_WRITABLE_ENTRIES};
+use crate::quantity::MAX_SNAPSHOT_FILES;
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -18,7 +21,7 @@ use nix::sys::stat::{FileStat, Mode, SFlag, fstat, mkdirat};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read, Seek};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -27,12 +30,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub struct Resolved {
     pub mounts: Vec<Mount>,
     pub stages: Vec<Stage>,
-    /// Pipes, sockets and devices that an empty file covers.
+    /// Pipes, sockets and devices that an empty file covers, folders that an empty folder does.
     pub masks: Vec<PathBuf>,
+    /// What lies in the folders that are written live.
+    pub before: Totals,
 }
 
-fn refuse(message: &str, person: String) -> Fault {
-    Fault::new(Kind::SecurityError, message).person(person)
+pub(super) fn refuse(message: &str, person: String) -> Fault {
+    Fault::new(Kind::SecurityError, message).person(printable(&person))
 }
 
 /// Looks at every grant of `shape` on this machine. `script`: it lies there and is shown to the tool that runs it,
@@ -54,16 +59,10 @@ pub fn resolve(shape: &Shape, script: bool) -> Result<Resolved, Fault> {
 
 /// `missing`: folders that are to be made first.
 fn looked_at(shape: &Shape, script: bool, missing: &mut Vec<PathBuf>) -> Result<Resolved, Fault> {
-    let points = if shape.grants.is_empty() { Arc::default() } else { mount_points() };
-    if points.is_empty() && !shape.grants.is_empty() {
-        return Err(refuse(
-            "the machine's mounts cannot be read",
-            "/proc/self/mountinfo cannot be read; is /proc mounted?".to_owned(),
-        ));
-    }
+    let points = if shape.grants.is_empty() { Arc::default() } else { mount_points()? };
     let mut mounts: BTreeMap<PathBuf, Mount> = BTreeMap::new();
     let mut stages: BTreeMap<PathBuf, Stage> = BTreeMap::new();
-    let mut masks = Vec::new();
+    let (mut masks, mut before) = (Vec::new(), BTreeMap::new());
     for grant in &shape.grants {
         match &grant.opening {
             Opening::Live { path } => {
@@ -73,7 +72,9 @@ fn looked_at(shape: &Shape, script: bool, missing: &mut Vec<PathBuf>) -> Result<
                     continue;
                 };
                 if grant.access == Access::Write {
-                    check_writable(&folder, path, code_beside(path, shape))?;
+                    let (kept, totals) = check_writable(&folder, path, beside_script(path, shape))?;
+                    kept.iter().for_each(|(path, stat)| insert(&mut mounts, mount(path, Access::Read, stat)));
+                    before.insert(path.clone(), totals);
                 }
                 if path.starts_with("/tmp") || path.starts_with("/dev/shm") {
                     masks.extend(specials(&folder, path)?);
@@ -81,7 +82,8 @@ fn looked_at(shape: &Shape, script: bool, missing: &mut Vec<PathBuf>) -> Result<
                 insert(&mut mounts, mount(path, grant.access, &stat));
             }
             Opening::Snapshot { folder, names } => {
-                for (path, stat) in snapshot(folder, names, grant, &points)? {
+                let files = snapshot(folder, names, grant, &points)?.into_iter();
+                for (path, stat) in files.filter(|(path, _)| !planted(path, shape)) {
                     insert(&mut mounts, mount(&path, Access::Read, &stat));
                 }
             }
@@ -98,49 +100,82 @@ fn looked_at(shape: &Shape, script: bool, missing: &mut Vec<PathBuf>) -> Result<
             }
         }
     }
-    if stages.len() > super::protocol::MAX_DESCRIPTORS {
-        let most = super::protocol::MAX_DESCRIPTORS;
-        let message = format!("the tool asks for {} staged folders, and {most} are the most", stages.len());
-        let person = "securityContext.fileAccess.allowWrite names files in that many folders; put them into fewer, \
-                      or ask for a folder above them with `/**`";
-        return Err(refuse(&message, person.to_owned()));
+    for tree in &shape.past.checked {
+        no_code(tree)?;
     }
+    few(stages.len())?;
     // A module is read by the host, which compiles it.
     let shown = script && shape.runtime.language != Language::Wasm;
     if let Some(path) = shape.script.as_ref().filter(|_| shown) {
-        let stat = look(path).map_err(|errno| explain(path, errno))?;
-        if !is(&stat, SFlag::S_IFREG) {
-            return Err(refuse(
-                "the script is not a regular file",
-                format!("{}: is not a regular file", path.display()),
-            ));
-        }
-        insert(&mut mounts, mount(path, Access::Read, &stat));
+        insert(&mut mounts, mount(path, Access::Read, &script_now(path)?));
     }
-    settled(Resolved { mounts: uncovered(mounts), stages: stages.into_values().collect(), masks })
+    // What is not there needs no cover, and what is no folder holds no module of another tool's.
+    let folder = |tree: &&PathBuf| look(tree).is_ok_and(|stat| is(&stat, SFlag::S_IFDIR));
+    masks.extend(shape.past.hidden.iter().filter(|tree| shape.opens_tree(tree)).filter(folder).cloned());
+    let mut resolved =
+        Resolved { mounts: uncovered(mounts), stages: stages.into_values().collect(), masks, ..Resolved::default() };
+    resolved.mounts.iter().filter_map(|mount| before.get(&mount.path)).for_each(|totals| resolved.before.join(*totals));
+    settled(resolved)
+}
+
+fn script_now(path: &Path) -> Result<FileStat, Fault> {
+    let shown = printable(&path.display().to_string());
+    let stat = look(path).map_err(|errno| match errno {
+        Errno::ENOENT => Fault::new(Kind::DependencyError, "the tool's script is not there any more")
+            .person(format!("{shown}: does not exist; put it back, or take the manifest away")),
+        errno => explain(path, errno),
+    })?;
+    if is(&stat, SFlag::S_IFREG) {
+        return Ok(stat);
+    }
+    Err(Fault::new(Kind::DependencyError, "the tool's script is not a regular file any more")
+        .person(format!("{shown}: is not a regular file")))
+}
+
+fn few(stages: usize) -> Result<(), Fault> {
+    let most = super::protocol::MAX_DESCRIPTORS;
+    if stages <= most {
+        return Ok(());
+    }
+    let message = format!("the tool asks for {stages} staged folders, and {most} are the most");
+    let person = "securityContext.fileAccess.allowWrite names files in that many folders; put them into fewer, \
+                  or ask for a folder above them with `/**`";
+    Err(refuse(&message, person.to_owned()))
+}
+
+/// A file by whose name code would be loaded, where another tool could write it.
+fn planted(path: &Path, shape: &Shape) -> bool {
+    let code = path.file_name().is_some_and(|name| writable::code(&name.to_string_lossy()).is_some());
+    code && shape.past.hidden.iter().any(|tree| path.starts_with(tree))
 }
 
 /// What `resolve` would refuse as the files lie now, and for which grant. Nothing is made, opened for a tool or kept.
 pub fn foresee(shape: &Shape) -> Result<(), (Fault, &Grant)> {
-    let points = if shape.grants.is_empty() { Arc::default() } else { mount_points() };
+    let points = match shape.grants.first() {
+        None => Arc::default(),
+        Some(first) => mount_points().map_err(|fault| (fault, first))?,
+    };
     let look_at = |grant: &Grant| match &grant.opening {
         Opening::Live { path } => match folder_now(path, grant, shape)? {
             None => Ok(()),
             Some((folder, _)) => {
                 check_mounts(path, &points)?;
                 let writable = grant.access == Access::Write;
-                if writable { check_writable(&folder, path, code_beside(path, shape)) } else { Ok(()) }
+                if writable { check_writable(&folder, path, beside_script(path, shape)).map(drop) } else { Ok(()) }
             }
         },
         Opening::Snapshot { folder, names } => snapshot(folder, names, grant, &points).map(drop),
         Opening::Staged { folder, .. } => folder_now(folder, grant, shape).and_then(|_| check_mounts(folder, &points)),
     };
-    shape.grants.iter().try_for_each(|grant| look_at(grant).map_err(|fault| (fault, grant)))
+    shape.grants.iter().try_for_each(|grant| look_at(grant).map_err(|fault| (fault, grant)))?;
+    let grant = |tree: &Path| shape.grants.iter().find(|grant| tree.starts_with(grant.opening.folder()));
+    let checked = shape.past.checked.iter().filter_map(|tree| Some((tree, grant(tree)?)));
+    checked.into_iter().try_for_each(|(tree, grant)| no_code(tree).map_err(|fault| (fault, grant)))
 }
 
-/// The endings of what the script could load, where a writable folder lies below its own.
-fn code_beside(path: &Path, shape: &Shape) -> &'static [&'static str] {
-    if path.starts_with(&shape.folder) { policy::code_of(shape.runtime.language) } else { &[] }
+/// Whether what is written there could be loaded as code: by this script, or by another whose folder it is.
+fn beside_script(path: &Path, shape: &Shape) -> bool {
+    path.starts_with(&shape.folder) || shape.past.checked.iter().any(|checked| path.starts_with(checked))
 }
 
 /// Settles how staged copies and what lies around and below them go together.
@@ -205,18 +240,20 @@ pub fn open(path: &Path, flags: OFlag) -> Result<OwnedFd, Errno> {
     openat2(AT_FDCWD, path, how)
 }
 
-fn look(path: &Path) -> Result<FileStat, Errno> {
+pub(super) fn look(path: &Path) -> Result<FileStat, Errno> {
     fstat(&open(path, OFlag::O_PATH)?)
 }
 
-fn explain(path: &Path, errno: Errno) -> Fault {
+pub(super) fn explain(path: &Path, errno: Errno) -> Fault {
     let path = path.display();
     match errno {
         Errno::ELOOP => refuse(
             "a granted path leads through a symbolic link",
             format!("{path}: a component is a symbolic link; name the real path in manifest and policy"),
         ),
-        Errno::ENOENT => refuse("a granted path does not exist", format!("{path}: does not exist; create it")),
+        // Nobody forbids it: it went, or never was.
+        Errno::ENOENT => Fault::new(Kind::DependencyError, "a granted path does not exist")
+            .person(printable(&format!("{path}: does not exist; create it"))),
         _ => refuse("a granted path cannot be opened", format!("{path}: {}", errno.desc())),
     }
 }
@@ -238,6 +275,15 @@ fn folder_now(path: &Path, grant: &Grant, shape: &Shape) -> Result<Option<(Owned
     }
     let person = format!("{}: is not a folder; grant a single file by its name without `/**`", path.display());
     Err(refuse("a granted folder is not a folder", person))
+}
+
+/// A folder for results that is not there, and that this host cannot make where the scripts lie.
+pub fn cannot_be_made(grant: &Grant, shape: &Shape) -> bool {
+    let (Opening::Live { path } | Opening::Staged { folder: path, .. }) = &grant.opening else { return false };
+    let missing = path.symlink_metadata().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound);
+    let there = path.ancestors().skip(1).find(|above| above.is_dir());
+    let writable = |folder| nix::unistd::access(folder, nix::unistd::AccessFlags::W_OK).is_ok();
+    grant.access == Access::Write && path.starts_with(&shape.folder) && missing && !there.is_some_and(writable)
 }
 
 /// Makes missing folders beneath the tool's own, with the rights of that folder's owner.
@@ -334,31 +380,42 @@ fn listed(folder: &Path) -> Result<Vec<String>, Fault> {
 }
 
 /// Mount points of this machine, unescaped (proc_pid_mountinfo(5)). The list is long to read and is read again when
-/// poll(2) says that it changed.
-fn mount_points() -> Arc<Vec<PathBuf>> {
+/// poll(2) says that it changed. What cannot be read could hold any.
+fn mount_points() -> Result<Arc<Vec<PathBuf>>, Fault> {
     static KEPT: Mutex<Option<(File, Arc<Vec<PathBuf>>)>> = Mutex::new(None);
+    let unread = |e: std::io::Error| {
+        refuse(
+            "what is mounted on this machine cannot be read",
+            format!("/proc/self/mountinfo: {e}; is /proc mounted?"),
+        )
+    };
     let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
-    if kept.is_none() {
-        *kept = File::open("/proc/self/mountinfo").ok().map(|file| (file, Arc::default()));
+    if let Some((file, points)) = kept.as_ref()
+        && poll(&mut [PollFd::new(file.as_fd(), PollFlags::POLLPRI)], PollTimeout::ZERO) == Ok(0)
+    {
+        return Ok(Arc::clone(points));
     }
-    let Some((file, points)) = kept.as_mut() else { return Arc::default() };
-    let unchanged = poll(&mut [PollFd::new(file.as_fd(), PollFlags::POLLPRI)], PollTimeout::ZERO) == Ok(0);
-    if !unchanged || points.is_empty() {
-        *points = Arc::new(read_points(file));
+    let mut file = match kept.take() {
+        Some((file, _)) => file,
+        None => File::open("/proc/self/mountinfo").map_err(unread)?,
+    };
+    let points = Arc::new(read_points(&mut file).map_err(unread)?);
+    if points.is_empty() {
+        return Err(unread(std::io::ErrorKind::UnexpectedEof.into()));
     }
-    Arc::clone(points)
+    *kept = Some((file, Arc::clone(&points)));
+    Ok(points)
 }
 
-fn read_points(file: &mut File) -> Vec<PathBuf> {
+fn read_points(file: &mut File) -> std::io::Result<Vec<PathBuf>> {
     // In large pieces: the kernel makes the text anew for every read.
     let (mut text, mut piece) = (Vec::with_capacity(64 * 1024), vec![0u8; 64 * 1024]);
-    if file.rewind().is_ok() {
-        while let Ok(length @ 1..) = file.read(&mut piece) {
-            text.extend_from_slice(&piece[..length]);
-        }
+    file.rewind()?;
+    while let length @ 1.. = file.read(&mut piece)? {
+        text.extend_from_slice(&piece[..length]);
     }
     let text = String::from_utf8_lossy(&text);
-    text.lines().filter_map(|line| line.split(' ').nth(4)).map(unescape).collect()
+    Ok(text.lines().filter_map(|line| line.split(' ').nth(4)).map(unescape).collect())
 }
 
 fn unescape(field: &str) -> PathBuf {
@@ -402,93 +459,4 @@ fn no_mount(path: &Path, points: &[PathBuf]) -> Result<(), Fault> {
     }
     let person = format!("{}: something is mounted over it; name the file that is meant", path.display());
     Err(refuse("a granted file is a mount point", person))
-}
-
-/// Below /tmp, and below a staged folder, Landlock does not stop writing into a pipe of a read grant (see `scratch`),
-/// so what is no plain file or folder is covered.
-fn specials(folder: &OwnedFd, path: &Path) -> Result<Vec<PathBuf>, Fault> {
-    let mut found = Vec::new();
-    for (seen, (place, entry)) in below(folder, path).flatten().enumerate() {
-        let kind = entry.file_type();
-        if seen > MAX_WRITABLE_ENTRIES || found.len() > MAX_SNAPSHOT_FILES {
-            let person = format!(
-                "{}: a grant below /tmp or a staged folder may hold {MAX_WRITABLE_ENTRIES} entries, {MAX_SNAPSHOT_FILES} of them pipes, sockets or devices; grant a folder elsewhere",
-                path.display()
-            );
-            return Err(refuse("a granted folder holds too much to check for pipes", person));
-        }
-        if !(kind.is_file() || kind.is_dir() || kind.is_symlink()) {
-            found.push(place);
-        }
-    }
-    found.sort();
-    Ok(found)
-}
-
-/// The same of a folder that is not open yet; what is not there holds none.
-fn specials_at(path: &Path) -> Result<Vec<PathBuf>, Fault> {
-    open(path, OFlag::O_PATH).map_or(Ok(Vec::new()), |folder| specials(&folder, path))
-}
-
-/// Everything in an open folder, with the path at which it lies: another that takes the place of the folder meanwhile is
-/// not what is walked.
-fn below(folder: &OwnedFd, path: &Path) -> impl Iterator<Item = Result<(PathBuf, walkdir::DirEntry), walkdir::Error>> {
-    let root = format!("/proc/self/fd/{}/.", folder.as_raw_fd());
-    walkdir::WalkDir::new(&root).follow_links(false).into_iter().map(move |entry| {
-        let entry = entry?;
-        Ok((path.join(entry.path().strip_prefix(&root).unwrap_or(entry.path())), entry))
-    })
-}
-
-/// A file by which tools or policies are made: no tool may write one.
-pub fn is_definition(name: &str) -> bool {
-    name.ends_with(".tool.json") || crate::policy::is_policy_file(name)
-}
-
-/// A writable tree must hold nothing through which a write reaches further, or that a later run executes: `code` are
-/// the endings of what would.
-fn check_writable(folder: &OwnedFd, path: &Path, code: &[&str]) -> Result<(), Fault> {
-    use std::os::unix::fs::MetadataExt;
-    for (seen, entry) in below(folder, path).enumerate() {
-        if seen > MAX_WRITABLE_ENTRIES {
-            let person =
-                format!("{}: more than {MAX_WRITABLE_ENTRIES} entries cannot be checked before a call", path.display());
-            return Err(refuse("a writable folder holds too many files", person));
-        }
-        let looked = entry.and_then(|(place, entry)| Ok((entry.metadata()?, place)));
-        let (meta, place) = match looked {
-            Ok(both) => both,
-            Err(e) if e.io_error().is_some_and(|io| io.kind() == std::io::ErrorKind::NotFound) => continue,
-            // What cannot be looked into may hold a link; its owner, the tool, could open it.
-            Err(e) => {
-                let root = format!("/proc/self/fd/{}/.", folder.as_raw_fd());
-                let why = e.to_string().replace(&root, &path.display().to_string());
-                return Err(refuse(
-                    "a writable folder holds what cannot be checked",
-                    format!("{why}; make it readable or move it out of the grant"),
-                ));
-            }
-        };
-        let (name, place) = (place.file_name().unwrap_or_default(), place.display());
-        if meta.is_file() && meta.nlink() > 1 {
-            let person = format!(
-                "{place}: has more than one hard link, and the other may lie outside the grant; copy the file instead"
-            );
-            return Err(refuse("a writable folder holds a hard-linked file", person));
-        }
-        let name = name.to_string_lossy();
-        if is_definition(&name) || ["node_modules", "pyvenv.cfg"].contains(&&*name) {
-            let person = format!(
-                "{place}: a tool may not write where tools, policies or packages lie; move it out of the grant"
-            );
-            return Err(refuse("a writable folder holds a tool, policy or packages", person));
-        }
-        if meta.is_file() && code.iter().any(|ending| name.ends_with(ending)) {
-            let person = format!(
-                "{place}: the tool's next run could load what it wrote there; move the file out of the grant, or grant a folder outside of the script's own"
-            );
-            return Err(refuse("a writable folder beside the script holds code", person));
-        }
-    }
-    Ok(())
 }

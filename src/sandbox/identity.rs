@@ -9,6 +9,7 @@ use super::plan::{Plan, Step};
 use super::protocol::Identity;
 use crate::base::files::{self, Folder};
 use nix::fcntl::OFlag;
+use nix::sys::statfs::PROC_SUPER_MAGIC;
 use std::ffi::CString;
 use std::fs::File;
 use std::path::Path;
@@ -45,18 +46,28 @@ pub struct Lease {
     pub lock: Option<File>,
 }
 
-/// /proc/sys belongs to the machine's uid 0, under whatever number it is mapped here.
-fn is_kernel_root(id: u32) -> bool {
+/// Why a tool may not run as this id: it is uid 0 of the machine, or that cannot be told.
+fn is_kernel_root(id: u32) -> Option<&'static str> {
     use std::os::unix::fs::MetadataExt;
-    std::fs::metadata("/proc/sys").is_ok_and(|meta| meta.uid() == id)
+    const ROOT: &str = "this user namespace maps our id to uid 0 of the machine, and a tool never runs as that; start toolhost as root outside of it, or as an ordinary user";
+    const UNKNOWN: &str = "whether our id is uid 0 of the machine cannot be told: not every id is mapped here, and /proc/sys, whose owner would tell, is missing or is no procfs; mount a whole /proc";
+    if files::every_id_is_mapped() == Some(true) {
+        return (id == 0).then_some(ROOT);
+    }
+    // It belongs to the machine's uid 0, under whatever number that is mapped here.
+    let place = Path::new("/proc/sys");
+    let procfs = nix::sys::statfs::statfs(place).is_ok_and(|fs| fs.filesystem_type() == PROC_SUPER_MAGIC);
+    match std::fs::metadata(place) {
+        Ok(meta) if procfs => (meta.uid() == id).then_some(ROOT),
+        _ => Some(UNKNOWN),
+    }
 }
 
 /// Takes an id; `None` = all of the pool are in use.
 pub fn lease(pool: std::ops::Range<u32>) -> std::io::Result<Option<Lease>> {
     if !real_root() {
         let id = nix::unistd::geteuid().as_raw();
-        if is_kernel_root(id) {
-            let why = "this user namespace maps our id to uid 0 of the machine, and a tool never runs as that; start toolhost as root outside of it, or as an ordinary user";
+        if let Some(why) = is_kernel_root(id) {
             return Err(std::io::Error::new(std::io::ErrorKind::PermissionDenied, why));
         }
         return Ok(Some(Lease { identity: Identity { id, pooled: false }, lock: None }));
@@ -81,9 +92,12 @@ pub fn lease(pool: std::ops::Range<u32>) -> std::io::Result<Option<Lease>> {
 pub fn raise(plan: &mut Plan, id: u32) {
     let file = |name: &str| CString::new(format!("/proc/self/{name}")).expect("no NUL");
     let map = format!("{GUEST} {id} 1\n").into_bytes();
-    plan.add("identity", Step::WriteFile { path: file("setgroups"), data: b"deny".to_vec() });
-    plan.add("identity", Step::WriteFile { path: file("uid_map"), data: map.clone() });
-    plan.add("identity", Step::WriteFile { path: file("gid_map"), data: map });
+    let mut write = |name: &str, data: Vec<u8>| {
+        plan.add("identity", Step::WriteFile { what: "writing the id map", path: file(name), data });
+    };
+    write("setgroups", b"deny".to_vec());
+    write("uid_map", map.clone());
+    write("gid_map", map);
     plan.add("identity", Step::SetIds { id: GUEST });
 }
 
@@ -101,10 +115,12 @@ pub fn lend<T>(identity: Identity, clone: impl FnOnce() -> T) -> Result<T, Probl
         let what = what.to_owned();
         move |errno| Problem { wall: "identity", what, errno }
     };
-    if !identity.pooled {
-        return Ok(clone());
-    }
     let id = identity.id;
+    if !identity.pooled {
+        let done = clone();
+        let _ = nix::sys::prctl::set_dumpable(true);
+        return Ok(done);
+    }
     nix::unistd::setegid(id.into()).map_err(failed("setegid(2)"))?;
     nix::unistd::seteuid(id.into()).map_err(failed("seteuid(2)"))?;
     // Changing ids made us undumpable, and then our child may not write its own id map.
@@ -112,6 +128,8 @@ pub fn lend<T>(identity: Identity, clone: impl FnOnce() -> T) -> Result<T, Probl
     let done = clone();
     nix::unistd::seteuid(0.into()).map_err(failed("seteuid(2) back"))?;
     nix::unistd::setegid(0.into()).map_err(failed("setegid(2) back"))?;
+    // What the clone took away, so that the next one can write its id map.
+    let _ = nix::sys::prctl::set_dumpable(true);
     Ok(done)
 }
 

@@ -4,12 +4,14 @@
 //! the launcher proper is pid 1 of its own pid namespace, so nothing it started outlives it. Both end when the
 //! host closes its end of the control socket, which a killed host does too.
 
+use super::held::Held;
 use super::protocol::{Exited, FromLauncher, Killed, Setup, Stage, ToLauncher, receive, send};
-use super::sampler::Sampler;
+use super::sampler::{SESSIONS, Sampler};
 use super::scratch::Scratch;
 use super::view::View;
-use super::{Problem, cgroup, identity, landlock, namespaces, network, processes, protocol, seccomp, sys, view};
-use crate::quantity::{Limit, MIB, SAMPLE_MS};
+use super::written::{Totals, Written};
+use super::{Problem, cgroup, identity, landlock, namespaces, network, processes, protocol, seccomp, spawn, sys, view};
+use crate::quantity::{KIB, Limit, MIB, SAMPLE_MS};
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -22,6 +24,8 @@ use std::time::{Duration, Instant};
 
 /// argv[0] by which the front door knows us.
 pub const NAME: &str = "toolhost-launcher";
+/// What file systems give a file at a time, at most, bytes.
+const BLOCK: u64 = 64 * KIB;
 /// Longest `Setup`: bounded by limits on grants and arguments.
 const MAX_SETUP: u64 = 16 * MIB;
 
@@ -61,6 +65,9 @@ fn start(control: BorrowedFd) -> Result<(), Problem> {
         errno,
     })?;
     sys::usual_signals();
+    super::limits::no_core();
+    // A session of its own has a share of the CPU of its own (sched(7), autogroups), besides that of its tools.
+    let _ = nix::unistd::setsid();
     nix::sys::stat::umask(Mode::from_bits_truncate(0o022));
     // Descriptor 3 is taken for good, so that giving a worker its own never lands on one in use.
     let _third = std::fs::File::open("/dev/null").map_err(io("/dev/null"))?;
@@ -114,6 +121,7 @@ struct Launcher<'a> {
     abi: i32,
     filter: Vec<nix::libc::sock_filter>,
     last_capability: u32,
+    init: OwnedFd,
 }
 
 fn serve(control: BorrowedFd, setup: Setup, executable: OwnedFd, files: Vec<OwnedFd>) -> Result<(), Problem> {
@@ -140,6 +148,8 @@ fn serve(control: BorrowedFd, setup: Setup, executable: OwnedFd, files: Vec<Owne
     })?;
     let sources = setup.stages.iter().map(source_folder).collect::<Result<Vec<_>, _>>()?;
     let last_capability = super::privileges::last_capability();
+    let own = setup.program == protocol::Executable::Ourselves;
+    let executable = if own { view::own_program(&executable)? } else { executable };
     let view = view::raise(&setup)?;
     let sampled = setup.sampled();
     if sampled {
@@ -150,8 +160,10 @@ fn serve(control: BorrowedFd, setup: Setup, executable: OwnedFd, files: Vec<Owne
             errno,
         })?;
     }
-    let filter = seccomp::program(sampled);
-    let mut launcher = Launcher { control, setup, executable, counters, view, sources, abi, filter, last_capability };
+    let filter = seccomp::program(sampled, setup.writes_live());
+    let init = super::init::image()?;
+    let mut launcher =
+        Launcher { control, setup, executable, counters, view, sources, abi, filter, last_capability, init };
     launcher.calls()
 }
 
@@ -164,6 +176,19 @@ fn source_folder(stage: &Stage) -> Result<OwnedFd, Problem> {
     let folder = openat2(AT_FDCWD, &stage.folder, how).map_err(opening)?;
     let stat = fstat(&folder).map_err(failed)?;
     if (stat.st_dev, stat.st_ino) == (stage.device, stage.inode) { Ok(folder) } else { Err(failed(Errno::ESTALE)) }
+}
+
+/// What the looks at one call remember.
+#[derive(Default)]
+struct Sampled {
+    /// Without a cgroup.
+    sampler: Sampler,
+    /// With one.
+    held: Held,
+}
+
+fn counting(errno: Errno) -> Problem {
+    Problem { wall: "limits", what: "counting what the call wrote".into(), errno }
 }
 
 /// One call's descriptors.
@@ -181,13 +206,13 @@ impl Launcher<'_> {
         loop {
             let Some((message, files)) = receive(self.control).map_err(io("the next message"))? else { return Ok(()) };
             match message {
-                ToLauncher::Start { timeout_ms, source } => {
+                ToLauncher::Start { timeout_ms, source, before } => {
                     let given = self.given(files, source.is_some())?;
                     let (mut scratch, rules) = match prepared.take() {
                         Some(ready) => ready,
                         None => self.prepare()?,
                     };
-                    let staged = self.call(given, timeout_ms, source, &mut scratch, rules)?;
+                    let staged = self.call(given, timeout_ms, source, before, &mut scratch, rules)?;
                     if staged {
                         self.wait_for_done()?;
                     }
@@ -239,6 +264,7 @@ impl Launcher<'_> {
         given: Given,
         timeout_ms: u64,
         source: Option<String>,
+        before: Totals,
         scratch: &mut Scratch,
         mut rules: landlock::Rules,
     ) -> Result<bool, Problem> {
@@ -257,10 +283,20 @@ impl Launcher<'_> {
             rules = rules.allow(file, *folder, landlock::Right::Write).map_err(failed)?;
         }
         let ruleset = rules.done().map_err(failed)?;
+        let mut written = if self.setup.lasting { None } else { self.written(before)? };
+        let limits = &self.setup.limits;
+        // No file grows by more than is left, and a block, by which it shows that the limit is passed.
+        let grown = before.largest.saturating_add(limits.get(Limit::WrittenBytes)).saturating_add(BLOCK);
+        let grown = written.as_ref().map_or(u64::MAX, |_| grown);
         let raw = [given.stdio[0].as_raw_fd(), given.stdio[1].as_raw_fd(), given.stdio[2].as_raw_fd()];
         if let Some(counters) = &mut self.counters {
-            counters.begin();
+            counters.begin()?;
         }
+        let (status, told) = nix::unistd::pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK).map_err(|errno| Problem {
+            wall: "namespaces",
+            what: "pipe2(2)".into(),
+            errno,
+        })?;
         let plan = super::raise(&super::Raising {
             setup: &self.setup,
             counters: self.counters.as_ref(),
@@ -270,18 +306,21 @@ impl Launcher<'_> {
             executable: &self.executable,
             stdio: raw,
             third: given.third.as_ref().map(AsRawFd::as_raw_fd),
+            file_bytes: limits.get(Limit::FileBytes).min(grown),
+            init: &self.init,
+            status: told.as_raw_fd(),
         });
-        let spawned = identity::lend(self.setup.identity, || sys::spawn(&plan))?;
-        let (pid, pidfd) = spawned.map_err(|failed| Problem {
-            wall: plan.wall_of(failed.step),
-            what: format!("step {} of the plan: {:?}", failed.step, plan.steps.get(failed.step).map(|(_, s)| s.name())),
-            errno: failed.errno,
+        let spawned = identity::lend(self.setup.identity, || spawn::spawn(&plan))?;
+        let (pid, pidfd) = spawned.map_err(|failed| {
+            let problem = Problem { wall: failed.wall, what: failed.step.to_owned(), errno: failed.errno };
+            if failed.late { problem.while_it_ran() } else { problem }
         })?;
         // The tool alone holds its ends now, so that the host sees them close.
-        drop((given.stdio, given.third, ruleset));
+        drop((given.stdio, given.third, ruleset, told));
         let deadline = (!self.setup.lasting).then(|| started + Duration::from_millis(timeout_ms));
         // From here on it runs, or has run: whatever goes wrong is no refusal.
-        let exited = self.watch(pid, &pidfd, deadline, scratch).map_err(Problem::while_it_ran)?;
+        let exited =
+            self.watch(pid, &pidfd, &status, deadline, scratch, written.as_mut()).map_err(Problem::while_it_ran)?;
         let staged =
             if exited.killed.is_none() { scratch.staged().map_err(Problem::while_it_ran)? } else { Vec::new() };
         let descriptors: Vec<BorrowedFd> = staged.iter().map(AsFd::as_fd).collect();
@@ -294,10 +333,12 @@ impl Launcher<'_> {
         &self,
         pid: i32,
         pidfd: &OwnedFd,
+        status: &OwnedFd,
         deadline: Option<Instant>,
         scratch: &Scratch,
+        mut written: Option<&mut Written>,
     ) -> Result<Exited, Problem> {
-        let mut sampler = Sampler::default();
+        let mut seen = Sampled::default();
         let mut killed = None;
         let mut last_look = Instant::now();
         loop {
@@ -327,7 +368,10 @@ impl Launcher<'_> {
                 killed = killed.or(Some(Killed::Deadline));
             }
             if killed.is_none() && last_look.elapsed() >= Duration::from_millis(SAMPLE_MS - 1) {
-                killed = self.over(&mut sampler, scratch, deadline);
+                killed = self.over(&mut seen, scratch, deadline)?;
+                if let (None, Some(written)) = (killed, &mut written) {
+                    killed = written.look(&self.setup.limits).map_err(counting)?.map(Killed::Written);
+                }
                 last_look = Instant::now();
             }
             if killed.is_some() {
@@ -338,31 +382,48 @@ impl Launcher<'_> {
                 }
             }
         }
-        self.reap(pid, killed, &mut sampler, scratch)
+        let mut exited = self.reap(pid, status, killed, &seen.sampler, scratch)?;
+        if let (None, Some(written)) = (exited.killed, written) {
+            exited.killed = written.at_last(&self.setup.limits).map_err(counting)?.map(Killed::Written);
+        }
+        Ok(exited)
+    }
+
+    fn written(&self, before: Totals) -> Result<Option<Written>, Problem> {
+        Written::begin(&self.setup.mounts, before).map_err(counting)
     }
 
     /// A limit of the call as a whole that is passed.
-    fn over(&self, sampler: &mut Sampler, scratch: &Scratch, deadline: Option<Instant>) -> Option<Killed> {
+    fn over(
+        &self,
+        sampled: &mut Sampled,
+        scratch: &Scratch,
+        deadline: Option<Instant>,
+    ) -> Result<Option<Killed>, Problem> {
+        let failed = |errno| Problem { wall: "cgroup", what: "reading /proc of the call".into(), errno };
         let limits = &self.setup.limits;
-        let (memory, cpu) = match &self.counters {
+        let allowed = limits.get(Limit::MemoryBytes);
+        let (memory, cpu, sessions) = match &self.counters {
             Some(counters) => {
-                let seen = counters.seen();
-                (seen.oom_kills > 0, seen.cpu_ms)
+                let seen = counters.seen()?;
+                let locks = sampled.held.locks(processes::of_the_tool, seen.cpu_ms, allowed).map_err(failed)?;
+                (seen.oom_kills > 0 || locks > allowed, seen.cpu_ms, 0)
             }
             None => {
-                let allowed = limits.get(Limit::MemoryBytes);
                 let hurry = || deadline.is_some_and(|d| Instant::now() >= d) || self.host_speaks();
-                let (bytes, cpu) = sampler.look(scratch.fill().0, allowed, hurry);
-                (bytes > allowed, cpu)
+                let look = sampled.sampler.look(scratch.fill()?.0, allowed, hurry).map_err(failed)?;
+                (look.bytes > allowed, look.cpu_ms, look.sessions)
             }
         };
-        if memory {
+        Ok(if memory {
             Some(Killed::Memory)
         } else if !self.setup.lasting && cpu > limits.get(Limit::CpuMs) {
             Some(Killed::Cpu)
+        } else if sessions > SESSIONS {
+            Some(Killed::Sessions)
         } else {
             None
-        }
+        })
     }
 
     /// A message waits, or the host is gone.
@@ -374,30 +435,35 @@ impl Launcher<'_> {
     fn reap(
         &self,
         pid: i32,
+        status: &OwnedFd,
         killed: Option<Killed>,
-        sampler: &mut Sampler,
+        sampler: &Sampler,
         scratch: &Scratch,
     ) -> Result<Exited, Problem> {
         let waited = sys::wait4(pid, true)
             .map_err(|errno| Problem { wall: "launcher", what: "wait4(2)".into(), errno })?
             .unwrap_or_default();
-        let scratch_full = scratch.fill().1;
+        let scratch_full = scratch.fill()?.1;
+        let peak = sampler.peak_with(waited.peak_bytes);
         let mut exited = Exited {
-            status: waited.status,
+            status: super::init::told(status).unwrap_or(waited.status),
             killed,
             cpu_ms: waited.cpu_ms,
-            peak_memory_bytes: Some(sampler.peak.max(waited.peak_bytes)),
+            peak_memory_bytes: Some(peak),
             scratch_full,
             processes_refused: false,
         };
         if let Some(counters) = &self.counters {
-            let seen = counters.seen();
+            let seen = counters.seen()?;
             exited.cpu_ms = seen.cpu_ms;
             exited.peak_memory_bytes = counters.peak();
             exited.processes_refused = seen.refused_processes > 0;
             if seen.oom_kills > 0 {
                 exited.killed = exited.killed.or(Some(Killed::Memory));
             }
+        } else if peak > self.setup.limits.get(Limit::MemoryBytes) {
+            // Between two looks, or behind one that came late: it had more than it may have.
+            exited.killed = exited.killed.or(Some(Killed::Memory));
         }
         // RLIMIT_CPU of one process acts between two looks.
         if exited.killed.is_none() && exited.cpu_ms > self.setup.limits.get(Limit::CpuMs) && !self.setup.lasting {

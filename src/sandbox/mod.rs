@@ -4,7 +4,7 @@
 //! Out: a tool behind all walls, or the name of the wall that could not be raised: then nothing runs.
 //! Never: runs a tool with a wall missing; there is no switch for that, for tests either.
 //!
-//! Host → launcher (one process per shape, inside the prebuilt read-only view) → tool (pid 1 of its own world).
+//! Host → launcher (one process per shape, inside the prebuilt read-only view) → init (pid 1 of a world of its own) → tool.
 
 #[cfg(test)]
 mod alone;
@@ -12,8 +12,11 @@ pub mod cgroup;
 mod descriptors;
 pub mod environment;
 pub mod grants;
+mod held;
 pub mod identity;
 mod idmap;
+mod init;
+mod inspect;
 mod landlock;
 pub mod launcher;
 pub mod limits;
@@ -28,10 +31,13 @@ mod sampler;
 mod scratch;
 mod seccomp;
 mod session;
+mod spawn;
 mod standstill;
 mod sys;
-pub use sys::{fstat, lstat};
+pub use sampler::SESSIONS;
+pub use sys::{children_are_told, fstat, large_files_are_errors, lstat, output_was_closed};
 mod view;
+pub mod written;
 
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
@@ -137,11 +143,6 @@ pub struct Stood {
     pub why: String,
 }
 
-/// First of all in a program that starts launchers: its caller may ignore the signal that tells of their end.
-pub fn children_are_told() {
-    sys::children_are_told();
-}
-
 /// The Landlock ABI of this kernel; less than 1: none, or it is off.
 pub fn landlock_abi() -> i32 {
     sys::landlock_abi()
@@ -162,6 +163,10 @@ struct Raising<'a> {
     executable: &'a OwnedFd,
     stdio: [RawFd; 3],
     third: Option<RawFd>,
+    /// The largest file it may leave.
+    file_bytes: u64,
+    init: &'a OwnedFd,
+    status: RawFd,
 }
 
 /// Raises the walls of one call, in order. Network, view and scratch stand already: they are the launcher's,
@@ -173,16 +178,19 @@ fn raise(r: &Raising) -> plan::Plan {
         counters.raise(&mut plan); // first, so that everything is charged
     }
     identity::raise(&mut plan, setup.identity.id); // before anything that asks whose process this is
+    limits::rank(&mut plan); // while /proc can be written
     namespaces::own_cgroup(&mut plan); // after joining the group: the call sees no name of it
     namespaces::mount_proc(&mut plan); // needs the mapped user namespace
     view::enter(&mut plan, &setup.folder); // the working folder
-    session::raise(&mut plan);
-    descriptors::raise(&mut plan, r.stdio, r.third); // marks; they close at execve
+    session::raise(&mut plan); // the tool's own
+    descriptors::raise(&mut plan, r.stdio, r.third); // the tool's own; marks: they close at execve
     privileges::no_new(&mut plan); // Landlock and seccomp require it
     landlock::raise(&mut plan, r.ruleset); // after all mounts, since it forbids mounting
-    limits::raise(&mut plan, &setup.limits, r.counters.is_some(), setup.lasting); // after all that opens files itself
+    limits::raise(&mut plan, &setup.limits, r.file_bytes, r.counters.is_some(), setup.lasting); // after all that opens files itself
     privileges::drop_all(&mut plan, r.last_capability); // after the last step that needs one
+    init::hide(&mut plan); // the filter makes nobody undumpable any more
     seccomp::raise(&mut plan, r.filter); // last: nothing after it needs a refused call
+    init::raise(&mut plan, r.init, r.status); // the tool is a child of pid 1, behind the same walls
     let program = match &setup.program {
         protocol::Executable::Path(path) => plan::Program::Path(view::text(path)),
         protocol::Executable::Ourselves => plan::Program::Descriptor(r.executable.as_raw_fd()),

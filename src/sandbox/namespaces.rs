@@ -27,7 +27,7 @@ pub fn enter(real_root: bool) -> Result<(), (&'static str, nix::errno::Errno)> {
     unshare(flags).map_err(|e| ("unshare(2) of the launcher's namespaces", e))
 }
 
-/// The tool's own, below the launcher's: it is pid 1, so killing it ends everything it started.
+/// The call's own, below the launcher's. Whoever is cloned is their pid 1, whose end is the end of all in them.
 pub fn raise(plan: &mut Plan) {
     plan.namespaces =
         libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;

@@ -1,7 +1,10 @@
 //! A plan: what the child does between clone(2) and execve(2), as plain data.
 //!
-//! Each wall adds its steps; `sys::spawn` performs them in order and stops at the first that fails,
+//! Each wall adds its steps; `spawn` performs them in order and stops at the first that fails,
 //! so a wall that cannot be raised refuses the call. Data only, so it can be read and tested.
+//!
+//! Pid 1 of the call performs `steps`. `Step::Start` makes its child, which performs `tool` and inherits the walls raised
+//! before; then pid 1 goes on and becomes the init.
 
 use nix::libc;
 use std::ffi::CString;
@@ -21,8 +24,9 @@ pub enum Step {
         fd: RawFd,
         data: &'static [u8],
     },
-    /// open(2), write(2), close(2).
+    /// open(2), write(2), close(2); what it is for stands first.
     WriteFile {
+        what: &'static str,
         path: CString,
         data: Vec<u8>,
     },
@@ -42,6 +46,8 @@ pub enum Step {
     /// All descriptors from this number on are closed by execve(2).
     CloseOnExecFrom(u32),
     Setsid,
+    /// setpriority(2)
+    Nice(i32),
     /// prlimit(2), soft and hard.
     Limit {
         resource: u32,
@@ -66,7 +72,13 @@ pub enum Step {
     Seccomp {
         program: Vec<libc::sock_filter>,
     },
+    /// Writable and traceable by nobody: prctl(PR_SET_DUMPABLE).
+    Undumpable,
+    /// A child performs the plan's `tool`; this process waits until the child executed.
+    Start,
     Execute(Program),
+    /// execveat(2) of an open file, without arguments and environment.
+    Become(RawFd),
 }
 
 /// All steps, each under the name of the wall it belongs to.
@@ -74,6 +86,8 @@ pub enum Step {
 pub struct Plan {
     pub namespaces: libc::c_int,
     pub steps: Vec<(&'static str, Step)>,
+    /// Of the child that `Step::Start` makes.
+    pub tool: Vec<(&'static str, Step)>,
     pub arguments: Vec<CString>,
     pub environment: Vec<CString>,
 }
@@ -83,19 +97,18 @@ impl Plan {
         self.steps.push((wall, step));
     }
 
-    /// The wall whose step failed.
-    pub fn wall_of(&self, step: usize) -> &'static str {
-        self.steps.get(step).map_or("namespaces", |(wall, _)| wall)
+    pub fn add_tool(&mut self, wall: &'static str, step: Step) {
+        self.tool.push((wall, step));
     }
 }
 
 impl Plan {
-    /// The last step: execute, with these arguments and this environment and no other.
+    /// The tool's last step: execute, with these arguments and this environment and no other.
     pub fn execute(&mut self, program: Program, arguments: &[String], environment: &[String]) {
         let strings = |list: &[String]| list.iter().map(|s| CString::new(s.as_str()).unwrap_or_default()).collect();
         self.arguments = strings(arguments);
         self.environment = strings(environment);
-        self.add("view", Step::Execute(program));
+        self.add_tool("view", Step::Execute(program));
     }
 }
 
@@ -104,7 +117,7 @@ impl Step {
     pub fn name(&self) -> &'static str {
         match self {
             Step::Write { .. } => "joining the cgroup",
-            Step::WriteFile { .. } => "writing the id map",
+            Step::WriteFile { what, .. } => what,
             Step::SetIds { .. } => "setresuid(2)",
             Step::OwnCgroup => "unshare(CLONE_NEWCGROUP)",
             Step::MountProc => "mounting /proc",
@@ -112,6 +125,7 @@ impl Step {
             Step::Duplicate { .. } => "dup2(2)",
             Step::CloseOnExecFrom(_) => "close_range(2)",
             Step::Setsid => "setsid(2)",
+            Step::Nice(_) => "setpriority(2)",
             Step::Limit { .. } => "prlimit(2)",
             Step::NoNewPrivileges => "prctl(PR_SET_NO_NEW_PRIVS)",
             Step::DropBounding { .. } => "prctl(PR_CAPBSET_DROP)",
@@ -119,7 +133,10 @@ impl Step {
             Step::LandlockPath { .. } => "landlock_add_rule(2)",
             Step::LandlockRestrict { .. } => "landlock_restrict_self(2)",
             Step::Seccomp { .. } => "seccomp(2)",
+            Step::Undumpable => "prctl(PR_SET_DUMPABLE)",
+            Step::Start => "vfork(2) of the tool",
             Step::Execute(_) => "execve(2)",
+            Step::Become(_) => "execveat(2) of the init",
         }
     }
 }

@@ -1,11 +1,7 @@
 //! Wall: privileges. No capability in any set, and none to be had from a set-id file.
 
 use super::plan::{Plan, Step};
-
-/// The last capability this kernel knows.
-pub fn last_capability() -> u32 {
-    std::fs::read_to_string("/proc/sys/kernel/cap_last_cap").ok().and_then(|t| t.trim().parse().ok()).unwrap_or(40)
-}
+pub use super::sys::last_capability;
 
 /// Before Landlock and seccomp, which may be raised without capabilities only under it.
 pub fn no_new(plan: &mut Plan) {

@@ -15,6 +15,8 @@ pub type Processes = BTreeMap<Key, Process>;
 #[derive(Clone, Copy, Debug)]
 pub struct Process {
     pub parent: u32,
+    pub session: u32,
+    pub threads: u64,
     /// One letter, as in proc(5).
     pub state: char,
     /// Page faults so far, by all its threads; a new process starts at none.
@@ -28,8 +30,10 @@ pub struct Process {
 pub struct Memory {
     /// Anonymous and shared memory, in memory or swapped out; other processes may hold the same pages.
     pub pages: u64,
-    /// Huge pages of the machine's pool, and the tables that map everything.
+    /// The tables that map everything.
     pub own: u64,
+    /// Pages of files, which are no memory of the call: `peak` holds them too.
+    pub files: u64,
 }
 
 /// Signals every process of this namespace but ourselves: the call and nothing else, since we are its pid 1. Anybody
@@ -51,9 +55,9 @@ pub struct Seen {
 }
 
 impl Seen {
-    pub fn now() -> Seen {
+    pub fn now() -> Result<Seen, Errno> {
         // In this order, so that whoever came before `newest` and is not listed has ended.
-        Seen { newest: newest(), processes: all() }
+        Ok(Seen { newest: newest()?, processes: all()? })
     }
 
     pub fn faults(&self) -> u64 {
@@ -61,84 +65,146 @@ impl Seen {
     }
 }
 
-/// Every process but the launcher itself.
-fn all() -> Processes {
-    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = entries.filter_map(|e| e.file_name().to_str()?.parse().ok()).filter(|pid| *pid != 1);
-    pids.filter_map(process).collect()
+/// What ended meanwhile is no failure to read.
+pub fn gone(error: &std::io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(nix::libc::ENOENT | nix::libc::ESRCH))
 }
 
-fn process(pid: u32) -> Option<(Key, Process)> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+fn errno(error: &std::io::Error) -> Errno {
+    Errno::from_raw(error.raw_os_error().unwrap_or(nix::libc::EIO))
+}
+
+/// A text of /proc; empty where its process has ended.
+pub fn text(path: &str) -> Result<String, Errno> {
+    match std::fs::read(path) {
+        Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
+        Err(e) if gone(&e) => Ok(String::new()),
+        Err(e) => Err(errno(&e)),
+    }
+}
+
+/// The numbers of every process but the launcher itself.
+fn numbers() -> Result<Vec<u32>, Errno> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc").map_err(|e| errno(&e))? {
+        let name = entry.map_err(|e| errno(&e))?.file_name();
+        found.extend(name.to_str().and_then(|name| name.parse::<u32>().ok()).filter(|pid| *pid != 1));
+    }
+    Ok(found)
+}
+
+/// The numbers of every process of the tool: the init, our only child, opens nothing and shows nothing.
+pub fn of_the_tool() -> Result<Vec<u32>, Errno> {
+    Ok(all()?.iter().filter(|(_, process)| process.parent != 1).map(|((pid, _), _)| *pid).collect())
+}
+
+fn all() -> Result<Processes, Errno> {
+    let mut found = Processes::new();
+    for pid in numbers()? {
+        found.extend(process(pid)?);
+    }
+    Ok(found)
+}
+
+fn process(pid: u32) -> Result<Option<(Key, Process)>, Errno> {
+    let text = text(&format!("/proc/{pid}/stat"))?;
     // The name may hold anything, so count from its closing parenthesis.
-    let rest = text.rsplit_once(')')?.1;
+    let Some((_, rest)) = text.rsplit_once(')') else { return Ok(None) };
     let fields: Vec<u64> = rest.split_whitespace().map(|f| f.parse().unwrap_or(0)).collect();
     let at = |n: usize| fields.get(n - 3).copied().unwrap_or(0);
     // Clock ticks are 10 ms in every Linux user interface (USER_HZ = 100).
     let ms = |n: usize| at(n) * 10;
     let process = Process {
         parent: at(4) as u32,
-        state: rest.trim_start().chars().next()?,
+        session: at(6) as u32,
+        threads: at(20),
+        state: rest.trim_start().chars().next().unwrap_or('X'),
         faults: at(10) + at(12),
         own_ms: ms(14) + ms(15),
         waited_ms: ms(16) + ms(17),
     };
-    Some(((pid, fields.get(19).copied()?), process))
+    Ok(Some(((pid, at(22)), process)))
 }
 
-fn newest() -> Option<u32> {
-    std::fs::read_to_string("/proc/loadavg").ok()?.split_whitespace().last()?.parse().ok()
+fn newest() -> Result<Option<u32>, Errno> {
+    Ok(text("/proc/loadavg")?.split_whitespace().last().and_then(|pid| pid.parse().ok()))
 }
 
 /// As each process has it mapped: what several share is in the figures of each. Without files of the interpreter.
 /// (What no process would show is refused: `seccomp`, `view`.)
-pub fn resident(pid: u32) -> Memory {
-    let text = status(pid);
-    Memory {
+pub fn resident(pid: u32) -> Result<Memory, Errno> {
+    let text = status(pid)?;
+    Ok(Memory {
         pages: kib(&text, &["RssAnon:", "RssShmem:", "VmSwap:"]) * 1024,
         own: kib(&text, &["HugetlbPages:", "VmPTE:"]) * 1024,
-    }
+        files: kib(&text, &["RssFile:"]) * 1024,
+    })
 }
 
 /// Its share of the pages it has mapped. The kernel walks all of them: some 10 ms for each GiB.
-pub fn proportional(pid: u32) -> u64 {
-    let Ok(text) = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")) else { return resident(pid).pages };
-    kib(&text, &["Pss_Anon:", "Pss_Shmem:", "SwapPss:"]) * 1024
+pub fn proportional(pid: u32) -> Result<u64, Errno> {
+    let text = text(&format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
+    // Not to be read, or of a first thread that ended: what it has mapped, whoever else has it too.
+    if !text.lines().any(|line| line.starts_with("Pss_Anon:")) {
+        return Ok(resident(pid)?.pages);
+    }
+    Ok(kib(&text, &["Pss_Anon:", "Pss_Shmem:", "SwapPss:"]) * 1024)
 }
 
 /// How many mappings it has; counts no further than `most`.
-pub fn mappings(pid: u32, most: u64) -> u64 {
-    match lines(&format!("/proc/{pid}/maps"), most) {
-        // A first thread that ended shows none; the others still hold all of them.
-        0 => threads(pid).map(|thread| lines(&format!("{thread}/maps"), most)).find(|count| *count > 0).unwrap_or(0),
-        count => count,
+pub fn mappings(pid: u32, most: u64) -> Result<u64, Errno> {
+    let own = lines(&format!("/proc/{pid}/maps"), most)?;
+    // A first thread that ended shows none; the others still hold all of them.
+    if own > 0 {
+        return Ok(own);
     }
+    threads(pid).try_fold(0, |largest: u64, thread| Ok(largest.max(lines(&format!("{thread}/maps"), most)?)))
 }
 
-fn lines(path: &str, most: u64) -> u64 {
-    let Ok(mut file) = std::fs::File::open(path) else { return 0 };
+fn lines(path: &str, most: u64) -> Result<u64, Errno> {
+    let failed = |e: std::io::Error| if gone(&e) { Ok(0) } else { Err(errno(&e)) };
+    let mut file = match std::fs::File::open(path) {
+        Ok(file) => file,
+        Err(e) => return failed(e),
+    };
     let mut buffer = [0u8; 16 << 10];
     let mut count = 0;
-    while count < most
-        && let Ok(length @ 1..) = file.read(&mut buffer)
-    {
-        count += buffer[..length].iter().filter(|byte| **byte == b'\n').count() as u64;
+    while count < most {
+        match file.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(length) => count += buffer[..length].iter().filter(|byte| **byte == b'\n').count() as u64,
+            Err(e) => return failed(e),
+        }
     }
-    count
+    Ok(count)
 }
 
-fn status(pid: u32) -> String {
-    let own = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    // As with its mappings.
-    if own.contains("RssAnon:") { own } else { of_another_thread(pid).unwrap_or(own) }
+/// Not of a process that has ended, or is about to.
+pub fn has_memory(pid: u32) -> Result<bool, Errno> {
+    Ok(shows_memory(&status(pid)?))
 }
 
-fn of_another_thread(pid: u32) -> Option<String> {
-    let mut texts = threads(pid).filter_map(|thread| std::fs::read_to_string(format!("{thread}/status")).ok());
-    texts.find(|text| text.contains("RssAnon:"))
+/// At the start of a line: the name of a process stands in one, and is whatever it likes.
+fn shows_memory(text: &str) -> bool {
+    text.lines().any(|line| line.starts_with("RssAnon:"))
 }
 
-fn threads(pid: u32) -> impl Iterator<Item = String> {
+/// With the lines of memory, which a first thread that ended lacks, and the others have.
+fn status(pid: u32) -> Result<String, Errno> {
+    let own = text(&format!("/proc/{pid}/status"))?;
+    if shows_memory(&own) {
+        return Ok(own);
+    }
+    for thread in threads(pid) {
+        let text = text(&format!("{thread}/status"))?;
+        if shows_memory(&text) {
+            return Ok(text);
+        }
+    }
+    Ok(own)
+}
+
+pub fn threads(pid: u32) -> impl Iterator<Item = String> {
     let entries = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     entries.map(|entry| entry.path().display().to_string())
 }

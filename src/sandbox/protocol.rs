@@ -3,8 +3,10 @@
 //! Both ends are this binary, started by one another, so there are no versions. The tool never holds this
 //! socket: descriptors from 3 on are closed when it is executed.
 
+use super::written::Totals;
 use super::{About, Stood};
 use crate::policy::{Access, Limits};
+use crate::quantity::Limit;
 use nix::cmsg_space;
 use nix::errno::Errno;
 use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
@@ -69,7 +71,7 @@ pub struct Setup {
     pub roots: Vec<PathBuf>,
     pub mounts: Vec<Mount>,
     pub stages: Vec<Stage>,
-    /// Places below /tmp that an empty file covers.
+    /// Files and folders that an empty one covers.
     pub masks: Vec<PathBuf>,
     /// Files of our own, shown below /.toolhost: name and text.
     pub files: Vec<(String, String)>,
@@ -92,6 +94,11 @@ impl Setup {
     pub fn sampled(&self) -> bool {
         self.cgroup.is_none() && !self.lasting
     }
+
+    /// Some folder is written at once, not by a copy that is published.
+    pub fn writes_live(&self) -> bool {
+        self.mounts.iter().any(|mount| mount.folder && mount.access == Access::Write)
+    }
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -103,6 +110,8 @@ pub enum ToLauncher {
     Start {
         timeout_ms: u64,
         source: Option<String>,
+        /// What lies in the folders that the call may write live.
+        before: Totals,
     },
     Kill,
     /// The staged folders were read; the scratch may go.
@@ -117,6 +126,10 @@ pub enum Killed {
     Deadline,
     Memory,
     Cpu,
+    /// More sessions at a time than a call may hold where no group shares out the CPU.
+    Sessions,
+    /// `writtenBytes` or `writtenFiles`.
+    Written(Limit),
 }
 
 /// How the tool ended, as the walls saw it.

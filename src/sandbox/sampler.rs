@@ -4,9 +4,11 @@
 //! in `processes`. The quick sum counts a page once for each process that has it, so it is never too little; only
 //! where it passes the limit the pages are counted exactly, once each, while the call stands still.
 
+use super::held::Held;
 use super::processes::{self, Key, Memory, Processes, Seen};
 use super::standstill::Standstill;
-use std::collections::BTreeMap;
+use nix::errno::Errno;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 /// One fault gives a process one page of its own: huge ones are off where memory is sampled (`launcher`).
@@ -18,6 +20,10 @@ const RESTLESS: u32 = 3;
 /// One mapping in the kernel: the area and its place in the tree; and what links it to each process it was forked from.
 const AREA: u64 = 256;
 const LINK: u64 = 64;
+/// A thread: its stack in the kernel and what the kernel knows of it.
+const THREAD: u64 = 32 << 10;
+/// Most sessions of a call at a time. Where no group shares out the CPU, each has as much of it as anybody's.
+pub const SESSIONS: u64 = 64;
 /// Longest time that one look counts mappings; the rest is counted at the next.
 const COUNTING: Duration = Duration::from_millis(10);
 
@@ -32,7 +38,19 @@ pub struct Sampler {
     mappings: BTreeMap<Key, Mappings>,
     shared: Option<Shared>,
     restless: u32,
+    held: Held,
+    /// Most pages of files that one process was seen to have mapped.
+    files: u64,
     pub peak: u64,
+}
+
+/// What one look found.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Look {
+    /// Scratch included.
+    pub bytes: u64,
+    pub cpu_ms: u64,
+    pub sessions: u64,
 }
 
 /// The mappings of one process when they were last counted.
@@ -54,22 +72,35 @@ struct Shared {
 }
 
 impl Sampler {
-    /// Looks once: memory in bytes (scratch included) and CPU in milliseconds so far. `hurry`: the call is to end
-    /// now, whatever it holds.
-    pub fn look(&mut self, scratch_bytes: u64, limit: u64, hurry: impl FnMut() -> bool) -> (u64, u64) {
-        let cpu = self.see(Seen::now());
-        let mut sum = Memory { pages: 0, own: scratch_bytes };
+    /// Looks once. `hurry`: the call is to end now, whatever it holds.
+    pub fn look(&mut self, scratch_bytes: u64, limit: u64, hurry: impl FnMut() -> bool) -> Result<Look, Errno> {
+        let cpu_ms = self.see(Seen::now()?);
+        let threads: u64 = self.processes.values().map(|process| process.threads).sum();
+        let mut sum = Memory { own: scratch_bytes + threads * THREAD, ..Memory::default() };
         for (pid, _) in self.processes.keys() {
-            let memory = processes::resident(*pid);
-            sum = Memory { pages: sum.pages + memory.pages, own: sum.own + memory.own };
+            let memory = processes::resident(*pid)?;
+            sum = Memory { pages: sum.pages + memory.pages, own: sum.own + memory.own, files: sum.files };
+            self.files = self.files.max(memory.files);
         }
-        sum.own += self.mapped(limit);
+        // Without the init, our only child.
+        let tool = self.processes.iter().filter(|(_, process)| process.parent != 1);
+        let pids: Vec<u32> = tool.map(|((pid, _), _)| *pid).collect();
+        sum.own += self.mapped(limit)?;
+        // Room as if no page were shared out yet: the quick sum of pages may be far too much.
+        sum.own += self.held.bytes(&pids, cpu_ms, limit.saturating_sub(sum.own))?;
         if sum.pages + sum.own > limit && sum.own <= limit {
-            sum.pages = self.counted_once(sum.pages, limit - sum.own, hurry);
+            sum.pages = self.counted_once(sum.pages, limit - sum.own, hurry)?;
         }
-        let memory = sum.pages + sum.own;
-        self.peak = self.peak.max(memory);
-        (memory, cpu)
+        let bytes = sum.pages + sum.own;
+        self.peak = self.peak.max(bytes);
+        let sessions: BTreeSet<u32> = self.processes.values().map(|process| process.session).collect();
+        Ok(Look { bytes, cpu_ms, sessions: sessions.len() as u64 })
+    }
+
+    /// The most that the call had at a time, where its largest process was seen by the kernel to have so much at its
+    /// peak (getrusage(2), ru_maxrss), pages of files included: what no look saw is counted as well.
+    pub fn peak_with(&self, largest: u64) -> u64 {
+        self.peak.max(largest.saturating_sub(self.files))
     }
 
     /// Takes over what is there now; answers the CPU of all so far.
@@ -94,35 +125,32 @@ impl Sampler {
     }
 
     /// Pages of all processes, each page once. Counted anew only where what was added since could pass `room`.
-    fn counted_once(&mut self, quick: u64, room: u64, mut hurry: impl FnMut() -> bool) -> u64 {
+    fn counted_once(&mut self, quick: u64, room: u64, mut hurry: impl FnMut() -> bool) -> Result<u64, Errno> {
         if let Some(shared) = &self.shared {
             let written = self.faults().saturating_sub(shared.faults).saturating_mul(PAGE);
             if shared.pages.saturating_add(shared.unseen).saturating_add(written) <= room {
-                return shared.pages;
+                return Ok(shared.pages);
             }
         }
-        let mut standstill = Standstill::begin(&self.processes, &mut hurry);
+        let mut standstill = Standstill::begin(&self.processes, &mut hurry)?;
         let mut pages = 0;
         for (pid, _) in standstill.seen.processes.clone().keys() {
-            pages += processes::proportional(*pid);
-            if pages > room {
-                return pages;
+            pages += processes::proportional(*pid)?;
+            if pages > room || hurry() {
+                return Ok(pages);
             }
-            if hurry() {
-                return pages;
-            }
-            if !standstill.stands(false) {
-                return self.restless(quick);
+            if !standstill.stands(false)? {
+                return Ok(self.restless(quick));
             }
         }
-        if !standstill.stands(true) {
-            return self.restless(quick);
+        if !standstill.stands(true)? {
+            return Ok(self.restless(quick));
         }
         self.restless = 0;
         let newest = standstill.seen.newest;
         self.see(standstill.seen.clone());
         self.shared = Some(Shared { pages, faults: self.faults(), unseen: 0, newest, looked: Instant::now() });
-        pages
+        Ok(pages)
     }
 
     /// After a count that does not hold: what the last one found, or at last the quick sum, which is too much.
@@ -134,7 +162,7 @@ impl Sampler {
 
     /// Memory of the kernel for mappings. Counted for whoever is new or used CPU since, those left waiting longest
     /// first; who is not counted yet has as many as its parent, since fork(2) gives it those.
-    fn mapped(&mut self, limit: u64) -> u64 {
+    fn mapped(&mut self, limit: u64) -> Result<u64, Errno> {
         let most = limit / AREA + 1;
         let mut known: BTreeMap<Key, Mappings> = BTreeMap::new();
         let largest = self.mappings.values().map(|m| m.count).max().unwrap_or(0);
@@ -149,13 +177,13 @@ impl Sampler {
         let until = Instant::now() + COUNTING;
         for ((pid, start), mappings) in waiting {
             let at_ms = self.processes.get(&(*pid, *start)).map(|p| p.own_ms);
-            *mappings = Mappings { count: processes::mappings(*pid, most), at_ms, look: self.looks };
+            *mappings = Mappings { count: processes::mappings(*pid, most)?, at_ms, look: self.looks };
             if Instant::now() > until {
                 break;
             }
         }
         self.mappings = known;
-        self.mappings.iter().map(|((pid, _), m)| m.count * (AREA + LINK * self.ancestors(*pid))).sum()
+        Ok(self.mappings.iter().map(|((pid, _), m)| m.count * (AREA + LINK * self.ancestors(*pid))).sum())
     }
 
     /// How many processes of the call stand above this one, itself included.

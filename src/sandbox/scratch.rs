@@ -22,6 +22,9 @@ use std::path::{Path, PathBuf};
 /// Where it is mounted as a whole, for the launcher alone.
 pub const PLACE: &str = "/.toolhost/kept/scratch";
 
+/// What the kernel keeps of each file of a tmpfs: the inode and its name.
+const INODE: u64 = 1024;
+
 /// One call's scratch.
 pub struct Scratch {
     root: OwnedFd,
@@ -85,7 +88,8 @@ impl Scratch {
             scratch.attach(late)?;
         }
         for place in &setup.masks {
-            scratch.cover(place, view::EMPTY)?;
+            let folder = fs::symlink_metadata(place).is_ok_and(|facts| facts.is_dir());
+            scratch.cover(place, if folder { view::NOTHING } else { view::EMPTY })?;
         }
         // Last: from here on the scratch is reached by its descriptor, by us alone.
         scratch.cover(Path::new(view::KEPT), view::NOTHING)?;
@@ -138,8 +142,12 @@ impl Scratch {
 
     /// An empty file over a pipe or socket of the host, or an empty folder. What is gone by now needs none.
     fn cover(&mut self, place: &Path, empty: &str) -> Result<(), Problem> {
-        if fs::symlink_metadata(place).is_err() {
-            return Ok(());
+        match fs::symlink_metadata(place) {
+            Ok(_) => {}
+            Err(e) if [std::io::ErrorKind::NotFound, std::io::ErrorKind::NotADirectory].contains(&e.kind()) => {
+                return Ok(());
+            }
+            Err(e) => return Err(io(place.display().to_string())(e)),
         }
         let bound = sys::open_tree(open_path(Path::new(empty))?.as_fd(), c"", false).map_err(problem(empty))?;
         sys::mount_setattr(bound.as_fd(), false, RDONLY | NOSUID | NODEV | NOEXEC, 0, None).map_err(problem(empty))?;
@@ -219,11 +227,12 @@ impl Scratch {
         self.own(&path)
     }
 
-    /// Bytes in use, and whether no byte or no file is left.
-    pub fn fill(&self) -> (u64, bool) {
-        let Ok(stat) = fstatvfs(&self.root) else { return (0, false) };
+    /// Bytes in use, those that the kernel needs for each file included, and whether no byte or no file is left.
+    pub fn fill(&self) -> Result<(u64, bool), Problem> {
+        let stat = fstatvfs(&self.root).map_err(problem("looking at scratch"))?;
         let used = (stat.blocks() - stat.blocks_free()) * stat.fragment_size();
-        (used, stat.blocks_free() == 0 || stat.files_free() == 0)
+        let files = stat.files().saturating_sub(stat.files_free()) * INODE;
+        Ok((used + files, stat.blocks_free() == 0 || stat.files_free() == 0))
     }
 
     /// Descriptors of the staged copies, for the host to publish from.

@@ -3,5 +3,5 @@
 use super::plan::{Plan, Step};
 
 pub fn raise(plan: &mut Plan) {
-    plan.add("session", Step::Setsid);
+    plan.add_tool("session", Step::Setsid);
 }

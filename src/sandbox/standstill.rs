@@ -4,6 +4,7 @@
 //! of its own. One kill(2) stops all of them at once, also those that fork(2) is just making.
 
 use super::processes::{Key, Processes, Seen, signal_all};
+use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::collections::BTreeSet;
@@ -24,12 +25,13 @@ pub struct Standstill {
 }
 
 impl Standstill {
-    pub fn begin(before: &Processes, hurry: &mut impl FnMut() -> bool) -> Standstill {
+    pub fn begin(before: &Processes, hurry: &mut impl FnMut() -> bool) -> Result<Standstill, Errno> {
         let stopped = before.iter().filter(|(_, process)| process.state == 'T');
         let stopped_before = stopped.map(|(key, _)| *key).collect();
         let _ = signal_all(Signal::SIGSTOP);
         let until = Instant::now() + SETTLING;
-        let mut standstill = Standstill { stopped_before, looked: Instant::now(), seen: Seen::now() };
+        let mut standstill = Standstill { stopped_before, looked: Instant::now(), seen: Seen::default() };
+        standstill.seen = Seen::now()?;
         let first = standstill.seen.faults();
         while standstill.seen.processes.values().any(|process| matches!(process.state, 'R' | 'S'))
             && standstill.seen.faults().saturating_sub(first) <= LATE_FAULTS
@@ -37,20 +39,20 @@ impl Standstill {
             && !hurry()
         {
             std::thread::sleep(Duration::from_millis(1));
-            standstill.seen = Seen::now();
+            standstill.seen = Seen::now()?;
         }
-        standstill
+        Ok(standstill)
     }
 
     /// Whether the count so far holds. A process made meanwhile would have thinned out the shares of the others.
-    pub fn stands(&mut self, last: bool) -> bool {
+    pub fn stands(&mut self, last: bool) -> Result<bool, Errno> {
         if !last && self.looked.elapsed() < LOOK {
-            return true;
+            return Ok(true);
         }
         self.looked = Instant::now();
-        let now = Seen::now();
+        let now = Seen::now()?;
         let late = now.faults().saturating_sub(self.seen.faults());
-        now.newest.is_some() && now.newest == self.seen.newest && late <= LATE_FAULTS
+        Ok(now.newest.is_some() && now.newest == self.seen.newest && late <= LATE_FAULTS)
     }
 }
 
@@ -61,7 +63,7 @@ impl Drop for Standstill {
             return;
         }
         // What the tool had stopped itself stays stopped.
-        for key in Seen::now().processes.keys().filter(|key| !self.stopped_before.contains(key)) {
+        for key in Seen::now().unwrap_or_default().processes.keys().filter(|key| !self.stopped_before.contains(key)) {
             let _ = kill(Pid::from_raw(key.0 as i32), Signal::SIGCONT);
         }
     }

@@ -1,14 +1,13 @@
-//! The only file with `unsafe`: one small function per system call that no crate wraps, and `spawn`,
-//! which performs a plan between clone(2) and execve(2).
+//! One small function per system call that no crate wraps.
 #![allow(unsafe_code, reason = "raw system calls; each block says why it is sound")]
 
-use super::plan::{Plan, Program, Step};
 use nix::errno::Errno;
 use nix::libc;
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-fn check(result: libc::c_long) -> Result<libc::c_long, Errno> {
+pub(super) fn check(result: libc::c_long) -> Result<libc::c_long, Errno> {
     if result < 0 { Err(Errno::last()) } else { Ok(result) }
 }
 
@@ -160,6 +159,14 @@ pub fn no_huge_pages() -> Result<(), Errno> {
     check(unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) }.into()).map(drop)
 }
 
+/// The last capability this kernel knows: it says nothing of a later one (PR_CAPBSET_READ).
+pub fn last_capability() -> u32 {
+    // SAFETY: numbers only.
+    let known =
+        |number: &u32| unsafe { libc::prctl(libc::PR_CAPBSET_READ, libc::c_ulong::from(*number), 0, 0, 0) } >= 0;
+    (0..64).take_while(known).last().unwrap_or(63)
+}
+
 /// All signals as a program expects them that was started by nobody in particular: none ignored, none blocked. What is
 /// ignored or blocked here, the tool would inherit. (By system calls, since the C library keeps two signals to itself.)
 pub fn usual_signals() {
@@ -173,166 +180,34 @@ pub fn usual_signals() {
     unsafe { libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const none, std::ptr::null::<u64>(), 8) };
 }
 
-/// Whoever ignores SIGCHLD cannot wait for children: the kernel forgets them.
+/// First of all in a program that starts launchers: whoever ignores SIGCHLD, as its caller may, cannot wait for children: the kernel forgets them.
 pub fn children_are_told() {
     // SAFETY: SIG_DFL is a valid disposition.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
 }
 
-/// A plan that failed: which step, and why.
-#[derive(Clone, Copy, Debug)]
-pub struct Failed {
-    pub step: usize,
-    pub errno: Errno,
+/// A file that is too large is an error of this process, not its end (setrlimit(2), RLIMIT_FSIZE).
+pub fn large_files_are_errors() {
+    // SAFETY: SIG_IGN is a valid disposition.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
-struct Child<'a> {
-    plan: &'a Plan,
-    argv: Vec<*const libc::c_char>,
-    envp: Vec<*const libc::c_char>,
-    failed: std::cell::Cell<Option<(usize, i32)>>,
+/// Whether standard output was closed when this process began.
+static OUTPUT_CLOSED: AtomicBool = AtomicBool::new(false);
+
+/// Before `main`: from then on Rust's runtime has /dev/null in the place of a standard stream that was closed.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static LOOK: extern "C" fn() = look;
+
+extern "C" fn look() {
+    // SAFETY: it asks for the flags of a descriptor, open or not.
+    let closed = unsafe { libc::fcntl(1, libc::F_GETFD) } < 0;
+    OUTPUT_CLOSED.store(closed, Ordering::Relaxed);
 }
 
-/// Clones with new namespaces, performs the plan in the child and executes the tool.
-///
-/// The child shares our memory and we are suspended until it executes or exits (CLONE_VM | CLONE_VFORK),
-/// which is four times cheaper than copying. So the child only makes system calls on data made before.
-pub fn spawn(plan: &Plan) -> Result<(i32, OwnedFd), Failed> {
-    let pointers = |list: &[CString]| -> Vec<*const libc::c_char> {
-        list.iter().map(|s| s.as_ptr()).chain(std::iter::once(std::ptr::null())).collect()
-    };
-    let child = Child {
-        plan,
-        argv: pointers(&plan.arguments),
-        envp: pointers(&plan.environment),
-        failed: std::cell::Cell::new(None),
-    };
-    let mut stack = vec![0u8; 256 * 1024];
-    let mut pidfd: RawFd = -1;
-    let flags = plan.namespaces | libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | libc::SIGCHLD;
-    // SAFETY: the stack is ours and large enough, its top is 16-byte aligned; `child` outlives the child's use
-    // of our memory because CLONE_VFORK suspends us until execve or _exit; the process has one thread.
-    let pid = unsafe {
-        let top = stack.as_mut_ptr().add(stack.len());
-        let top = top.sub(top as usize % 16);
-        libc::clone(run_child, top.cast(), flags, (&raw const child).cast_mut().cast(), &raw mut pidfd)
-    };
-    let pid = check(pid.into()).map_err(|errno| Failed { step: usize::MAX, errno })? as i32;
-    let pidfd = adopt(pidfd);
-    if let Some((step, errno)) = child.failed.get() {
-        let _ = wait4(pid, true);
-        return Err(Failed { step, errno: Errno::from_raw(errno) });
-    }
-    Ok((pid, pidfd))
-}
-
-extern "C" fn run_child(data: *mut libc::c_void) -> libc::c_int {
-    // SAFETY: `spawn` passes a pointer to its own `Child`, which lives until we execute or exit.
-    let child = unsafe { &*(data as *const Child) };
-    for (number, (_, step)) in child.plan.steps.iter().enumerate() {
-        if perform(child, step) < 0 {
-            child.failed.set(Some((number, Errno::last_raw())));
-            // SAFETY: ends this process only.
-            unsafe { libc::_exit(127) };
-        }
-    }
-    127
-}
-
-/// One step. Only system calls: no allocation, no panic, no lock.
-fn perform(child: &Child, step: &Step) -> libc::c_long {
-    // SAFETY: all strings are NUL-terminated and all buffers live in the plan, which outlives this child.
-    unsafe {
-        match step {
-            Step::Write { fd, data } => libc::write(*fd, data.as_ptr().cast(), data.len()) as libc::c_long,
-            Step::WriteFile { path, data } => {
-                let fd = libc::open(path.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
-                if fd < 0 {
-                    return -1;
-                }
-                let wrote = libc::write(fd, data.as_ptr().cast(), data.len());
-                let wrote_errno = Errno::last_raw();
-                libc::close(fd);
-                if wrote < 0 {
-                    Errno::set_raw(wrote_errno);
-                }
-                wrote as libc::c_long
-            }
-            Step::SetIds { id } => {
-                if libc::syscall(libc::SYS_setresgid, *id, *id, *id) < 0 {
-                    return -1;
-                }
-                libc::syscall(libc::SYS_setresuid, *id, *id, *id)
-            }
-            Step::OwnCgroup => libc::unshare(libc::CLONE_NEWCGROUP).into(),
-            Step::MountProc => libc::mount(
-                c"proc".as_ptr(),
-                c"/proc".as_ptr(),
-                c"proc".as_ptr(),
-                libc::MS_RDONLY | libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC,
-                std::ptr::null(),
-            )
-            .into(),
-            Step::Chdir(path) => libc::chdir(path.as_ptr()).into(),
-            Step::Duplicate { from, to } => libc::dup2(*from, *to).into(),
-            Step::CloseOnExecFrom(first) => libc::syscall(
-                libc::SYS_close_range,
-                *first,
-                libc::c_uint::MAX,
-                libc::CLOSE_RANGE_CLOEXEC as libc::c_uint,
-            ),
-            Step::Setsid => libc::setsid().into(),
-            Step::Limit { resource, value } => {
-                let limit = libc::rlimit { rlim_cur: *value, rlim_max: *value };
-                libc::syscall(libc::SYS_prlimit64, 0, *resource, &raw const limit, 0)
-            }
-            Step::NoNewPrivileges => libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0).into(),
-            Step::DropBounding { last } => {
-                for capability in 0..=*last {
-                    if libc::prctl(libc::PR_CAPBSET_DROP, capability as libc::c_ulong, 0, 0, 0) < 0 {
-                        return -1;
-                    }
-                }
-                0
-            }
-            Step::DropCapabilities => {
-                #[repr(C)]
-                struct Header(u32, libc::c_int);
-                let header = Header(0x2008_0522, 0); // _LINUX_CAPABILITY_VERSION_3, ourselves
-                let none = [0u32; 6];
-                libc::syscall(libc::SYS_capset, &raw const header, none.as_ptr())
-            }
-            Step::LandlockPath { ruleset, path, access } => {
-                #[repr(C, packed)]
-                struct PathBeneath {
-                    access: u64,
-                    parent: i32,
-                }
-                let fd = libc::open(path.as_ptr(), libc::O_PATH | libc::O_CLOEXEC);
-                if fd < 0 {
-                    return -1;
-                }
-                let rule = PathBeneath { access: *access, parent: fd };
-                libc::syscall(libc::SYS_landlock_add_rule, *ruleset, 1, &raw const rule, 0)
-            }
-            Step::LandlockRestrict { ruleset } => libc::syscall(libc::SYS_landlock_restrict_self, *ruleset, 0),
-            Step::Seccomp { program } => {
-                let fprog = libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
-                libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const fprog)
-            }
-            Step::Execute(Program::Path(path)) => {
-                libc::execve(path.as_ptr(), child.argv.as_ptr(), child.envp.as_ptr()).into()
-            }
-            Step::Execute(Program::Descriptor(fd)) => libc::syscall(
-                libc::SYS_execveat,
-                *fd,
-                c"".as_ptr(),
-                child.argv.as_ptr(),
-                child.envp.as_ptr(),
-                libc::AT_EMPTY_PATH,
-            ),
-        }
-    }
+pub fn output_was_closed() -> bool {
+    OUTPUT_CLOSED.load(Ordering::Relaxed)
 }
 
 /// The access mask of the filesystem rights that this kernel's Landlock handles: landlock_create_ruleset(2)
@@ -384,3 +259,51 @@ fn statx(folder: RawFd, path: &CStr, flags: i32) -> Result<Lstat, Errno> {
         links: facts.stx_nlink,
     })
 }
+
+/// The instructions of the init (`init`), which need no address of their own.
+pub fn init_code() -> &'static [u8] {
+    unsafe extern "C" {
+        static toolhost_init_code: [u8; 0];
+        static toolhost_init_end: [u8; 0];
+    }
+    // SAFETY: both are labels of one block of constants, the second behind the first.
+    unsafe {
+        let (start, end) = ((&raw const toolhost_init_code).cast::<u8>(), (&raw const toolhost_init_end).cast::<u8>());
+        std::slice::from_raw_parts(start, end.offset_from_unsigned(start))
+    }
+}
+
+// Waits for every child. When that was the tool, which is the first process that pid 1 made and so pid 2, writes its wait
+// status to descriptor 0, kills what is left, waits for that too, so that its CPU time is counted, and exits.
+std::arch::global_asm!(
+    ".pushsection .rodata.toolhost_init, \"a\"",
+    ".globl toolhost_init_code",
+    "toolhost_init_code:",
+    "    sub rsp, 16",
+    "2:  mov eax, 61", // wait4(-1, &status, 0, NULL)
+    "    mov rdi, -1",
+    "    mov rsi, rsp",
+    "    xor edx, edx",
+    "    xor r10d, r10d",
+    "    syscall",
+    "    cmp rax, -10", // ECHILD: everybody has been waited for
+    "    je 3f",
+    "    cmp rax, 2",
+    "    jne 2b",
+    "    mov eax, 1", // write(0, &status, 4)
+    "    xor edi, edi",
+    "    mov rsi, rsp",
+    "    mov edx, 4",
+    "    syscall",
+    "    mov eax, 62", // kill(-1, SIGKILL)
+    "    mov rdi, -1",
+    "    mov esi, 9",
+    "    syscall",
+    "    jmp 2b",
+    "3:  mov eax, 231", // exit_group(0)
+    "    xor edi, edi",
+    "    syscall",
+    ".globl toolhost_init_end",
+    "toolhost_init_end:",
+    ".popsection",
+);

@@ -16,7 +16,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::stat::{Mode, fstat};
 use std::ffi::CString;
 use std::fs;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, symlink};
 use std::path::{Path, PathBuf};
@@ -89,6 +89,20 @@ fn problem(what: impl std::fmt::Display) -> impl FnOnce(Errno) -> Problem {
 fn io(what: impl std::fmt::Display) -> impl FnOnce(std::io::Error) -> Problem {
     let what = what.to_string();
     move |e| Problem { wall: "view", what, errno: Errno::from_raw(e.raw_os_error().unwrap_or(nix::libc::EIO)) }
+}
+
+/// Our own program, opened through a mount of its own that cannot be written: what runs it behind the walls has that
+/// in its /proc/self/exe. Before the view, while the program can be reached by its name.
+pub fn own_program(executable: &OwnedFd) -> Result<OwnedFd, Problem> {
+    let what = "toolhost's own program through a read-only mount";
+    let named = fs::read_link(format!("/proc/self/fd/{}", executable.as_raw_fd())).map_err(io(what))?;
+    let mount = bind(&named, false, NOSUID | NODEV | RDONLY)?;
+    let identity = |file: &OwnedFd| fstat(file).map(|stat| (stat.st_dev, stat.st_ino)).map_err(problem(what));
+    if identity(&mount)? == identity(executable)? {
+        return Ok(mount);
+    }
+    let what = format!("{} was replaced while toolhost ran from it: start toolhost again", named.display());
+    Err(Problem { wall: "view", what, errno: Errno::ENOENT })
 }
 
 /// Builds the tree and makes it the root of this process.

@@ -46,7 +46,7 @@ impl Until {
             },
             Err(_) => {
                 let limit_ms = u64::try_from(self.limit.as_millis()).unwrap_or(u64::MAX);
-                Err(format::judge(Ending::TimedOut { limit_ms }, &[]).err().unwrap_or_else(format::cancelled))
+                Err(format::judge(Ending::TimedOut { limit_ms }, &[], &[]).err().unwrap_or_else(format::cancelled))
             }
         }
     }

@@ -64,7 +64,10 @@ pub(super) fn with_timeout(manifest: &manifest::Manifest, mut given: Value, aske
     let (Some(asked), Handler::ServiceMethod { .. }) = (asked_ms, &manifest.handler) else { return given };
     let declared = manifest.parameters.as_ref().is_some_and(|schema| schema.raw["properties"]["timeoutMs"].is_object());
     if declared && let Value::Object(fields) = &mut given {
-        let own = fields.get("timeoutMs").and_then(|own| own.as_u64().or_else(|| own.as_str()?.parse().ok()));
+        let own = fields.get("timeoutMs").and_then(|own| {
+            let written = own.as_str().and_then(|text| serde_json::from_str(text).ok());
+            json::whole(written.as_ref().unwrap_or(own))
+        });
         if own.is_none_or(|own| asked < own) && fields.get("timeoutMs").is_none_or(|_| own.is_some()) {
             fields.insert("timeoutMs".into(), Value::from(asked));
         }

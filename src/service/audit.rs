@@ -7,8 +7,8 @@
 
 pub use super::begun::BEGUN;
 use super::begun::{self, Begun};
-use super::ledger;
 pub use super::ledger::LEDGER;
+use super::ledger::Ledger;
 pub use super::segments::Keeping;
 use super::segments::{self, Segment};
 
@@ -19,7 +19,7 @@ use nix::fcntl::OFlag;
 use serde::Serialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -43,6 +43,7 @@ pub struct Log {
     keeping: Keeping,
     /// The file of the last call: used again while the path still leads to it.
     kept: Arc<Mutex<Option<Arc<Kept>>>>,
+    ledger: Arc<Ledger>,
 }
 
 /// An open log file.
@@ -51,8 +52,6 @@ struct Kept {
     segment: Segment,
     /// Confinements whose text is known to lie beside it.
     described: Mutex<HashSet<String>>,
-    /// Trees that are known to stand in the ledger.
-    opened: Mutex<BTreeSet<PathBuf>>,
     begun: Begun,
 }
 
@@ -79,7 +78,13 @@ impl Log {
     }
 
     pub fn keeping(path: impl Into<PathBuf>, keeping: Keeping) -> Log {
-        Log { path: path.into(), keeping, kept: Arc::default() }
+        let path = path.into();
+        Log { ledger: Arc::new(Ledger::beside(&path)), path, keeping, kept: Arc::default() }
+    }
+
+    /// Where tools could write before.
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
     }
 
     pub fn path(&self) -> &Path {
@@ -142,7 +147,7 @@ impl Log {
         let segment = Segment::current(&self.path).map_err(|e| e.to_string())?;
         let begun = segments::name_of(&self.path).and_then(|name| Begun::beside(&segment.folder, &name));
         let begun = begun.map_err(|e| format!("calls under way cannot be kept beside it: {BEGUN}: {e}"))?;
-        let kept = Kept { segment, described: Mutex::default(), opened: Mutex::default(), begun };
+        let kept = Kept { segment, described: Mutex::default(), begun };
         self.recover(&kept.segment)
             .map_err(|e| format!("the calls of a host that was killed cannot be added to it: {e}"))?;
         Ok(kept)
@@ -257,17 +262,7 @@ fn describe(beside: &Folder, shape: &policy::Shape, digest: &str) -> io::Result<
 
 impl executor::Ledger for Log {
     fn opens(&self, shape: &policy::Shape) -> Result<(), Fault> {
-        let trees = ledger::trees(shape);
-        let log = self.kept.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let mut opened = log.as_ref().map(|log| log.opened.lock().unwrap_or_else(PoisonError::into_inner));
-        if opened.as_ref().is_some_and(|opened| trees.is_subset(opened)) {
-            return Ok(());
-        }
-        ledger::add(&self.path, &shape.tool, &trees).map_err(|e| self.unkept(&e))?;
-        if let Some(opened) = &mut opened {
-            opened.extend(trees);
-        }
-        Ok(())
+        self.ledger.add(shape).map_err(|e| self.unkept(&e))
     }
 }
 

@@ -7,6 +7,7 @@
 use super::report::Report;
 use super::{Arguments, CallRequest, Service, arguments, format};
 use crate::fault;
+use crate::manifest::json;
 use fault::{Fault, Kind};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -103,7 +104,7 @@ fn decoded(request: &ToolServiceRequest) -> Result<CallRequest, Fault> {
     };
     let timeout_ms = match config.get("timeoutMs") {
         None | Some(Value::Null) => None,
-        Some(value) => Some(value.as_u64().ok_or_else(|| {
+        Some(value) => Some(json::whole(value).ok_or_else(|| {
             Fault::new(Kind::ParameterValidationError, "The config's 'timeoutMs' must be a whole number.")
         })?),
     };

@@ -14,28 +14,30 @@ use serde_json::Value;
 /// How much of stderr a failure carries (Q27), bytes.
 const TAIL: usize = 2048;
 
-/// What the ending means: the output, or the error. `logs` are already masked and escaped.
-pub fn judge(ending: Ending, logs: &[String]) -> Result<Text, Fault> {
+/// What the ending means: the output, or the error. `logs` and `printed` (the end of stdout) are already masked and escaped.
+pub fn judge(ending: Ending, logs: &[String], printed: &[String]) -> Result<Text, Fault> {
     match ending {
         Ending::Answered(answer) => Ok(answer),
         Ending::Exited { code } => {
             let fault = Fault::new(Kind::ScriptError, format!("Script exited with code {code}."));
-            Err(told(fault, logs, "It wrote nothing to stderr: let it print there why it fails."))
+            Err(told(fault, logs, printed, "It wrote nothing to stderr: let it print there why it fails."))
         }
         Ending::Signalled { signal } => {
             let message = format!("Script was killed by signal {}.", signal_name(signal));
-            Err(told(Fault::new(Kind::ScriptError, message), logs, cause(signal)))
+            Err(told(Fault::new(Kind::ScriptError, message), logs, printed, cause(signal)))
         }
-        Ending::TimedOut { limit_ms } => Err(Fault::new(Kind::TimeoutError, "Script execution timed out.")
-            .details(format!("The limit timeoutMs was {limit_ms} ms."))),
+        Ending::TimedOut { limit_ms } => {
+            let fault = Fault::new(Kind::TimeoutError, "Script execution timed out.");
+            Err(told(fault.details(format!("The limit timeoutMs was {limit_ms} ms.")), logs, printed, ""))
+        }
         Ending::OverLimit { limit, allowed } => Err(over_limit(limit, allowed)),
         Ending::BadOutput { reason, head } => {
             let mut fault = Fault::new(Kind::ScriptError, reason);
             // Of an empty answer the reason has said all.
             fault.details = (!head.is_empty()).then(|| format!("InvalidOutput: it began with: {head}"));
-            Err(told(fault, logs, ""))
+            Err(told(fault, logs, &[], ""))
         }
-        Ending::Raised { message } => Err(told(Fault::new(Kind::ScriptError, message), logs, "")),
+        Ending::Raised { message } => Err(told(Fault::new(Kind::ScriptError, message), logs, &[], "")),
         Ending::Cancelled => Err(cancelled()),
         Ending::Envelope { told, output } => opened(&told, output),
     }
@@ -66,11 +68,13 @@ fn amount(limit: Limit, value: u64) -> String {
         Limit::MemoryBytes
         | Limit::ScratchBytes
         | Limit::FileBytes
+        | Limit::WrittenBytes
         | Limit::InputBytes
         | Limit::OutputBytes
         | Limit::LogBytes => format!("{value} bytes"),
         Limit::Processes => format!("{value} processes and threads"),
         Limit::OpenFiles => format!("{value} open files"),
+        Limit::WrittenFiles => format!("{value} new files and folders"),
     }
 }
 
@@ -111,20 +115,19 @@ fn cause(signal: i32) -> &'static str {
     }
 }
 
-/// Adds the tail of stderr, which is what mends most scripts (Q27); `silent` where there is none.
-fn told(mut fault: Fault, logs: &[String], silent: &str) -> Fault {
+/// Adds the tail of stderr, which is what mends most scripts, and of stdout where it was no answer; `silent` where there
+/// is neither.
+fn told(mut fault: Fault, logs: &[String], printed: &[String], silent: &str) -> Fault {
     // What our own shim said there is the message.
     let said = format!("toolhost: {}", fault.message);
     let logs: Vec<String> = logs.iter().filter(|line| **line != said).cloned().collect();
-    let tail = tail(&logs);
-    if tail.is_empty() {
-        fault.details = fault.details.or_else(|| Some(silent.to_owned()).filter(|words| !words.is_empty()));
-    } else {
-        fault.details = Some(match fault.details.take() {
-            Some(details) => format!("{details}\nstderr: {tail}"),
-            None => tail,
-        });
-    }
+    let (stderr, stdout) = (tail(&logs), tail(printed));
+    let stdout = Some(format!("stdout: {stdout}")).filter(|_| !stdout.is_empty());
+    let alone = fault.details.is_none() && stdout.is_none();
+    let stderr = Some(if alone { stderr.clone() } else { format!("stderr: {stderr}") }).filter(|_| !stderr.is_empty());
+    let silent = Some(silent.to_owned()).filter(|words| alone && stderr.is_none() && !words.is_empty());
+    let all = [fault.details.take(), stderr, stdout, silent].into_iter().flatten();
+    fault.details = all.reduce(|all, more| all + "\n" + &more);
     fault
 }
 
@@ -179,6 +182,11 @@ pub fn advice(fault: &Fault) -> Option<&'static str> {
         Kind::ToolNotFoundError => Some("List the tools and use one of those names."),
         Kind::ParameterValidationError | Kind::ActionParseError => Some("Correct the arguments and call again."),
         Kind::VersionMismatchError => Some("Ask for a version that exists, or for none."),
+        Kind::ScriptError if fault.by_caller => Some(
+            "The code failed: mend it as the details say and call again. It has an empty /tmp of its own, and no other files \
+             or network.",
+        ),
+        Kind::SecurityError if fault.by_caller => Some("Correct the arguments and call again."),
         Kind::SecurityError | Kind::AuthorizationError => {
             Some("Do not retry: the operator's policy does not allow this. Ask the operator, naming the call ID.")
         }
@@ -210,7 +218,7 @@ mod tests {
 
     fn fault_of(ending: Ending, logs: &[&str]) -> Fault {
         let logs: Vec<String> = logs.iter().map(|line| (*line).to_owned()).collect();
-        judge(ending, &logs).expect_err("a failure")
+        judge(ending, &logs, &[]).expect_err("a failure")
     }
 
     #[test]
@@ -221,6 +229,14 @@ mod tests {
         assert!(fault_of(Ending::Signalled { signal: 11 }, &[]).message.contains("SIGSEGV (11)"));
         let fault = fault_of(Ending::TimedOut { limit_ms: 100 }, &[]);
         assert_eq!((fault.kind, fault.message.as_str()), (Kind::TimeoutError, "Script execution timed out."));
+        let printed = |ending, logs: &[&str]| {
+            let logs: Vec<String> = logs.iter().map(|line| (*line).to_owned()).collect();
+            judge(ending, &logs, &["usage: x".to_owned()]).expect_err("a failure").details.unwrap_or_default()
+        };
+        assert_eq!(printed(Ending::Exited { code: 3 }, &[]), "stdout: usage: x");
+        assert_eq!(printed(Ending::Exited { code: 3 }, &["why"]), "stderr: why\nstdout: usage: x");
+        let late = printed(Ending::TimedOut { limit_ms: 100 }, &["step 3"]);
+        assert_eq!(late, "The limit timeoutMs was 100 ms.\nstderr: step 3\nstdout: usage: x");
         let fault = fault_of(Ending::OverLimit { limit: Limit::MemoryBytes, allowed: 209_715_200 }, &[]);
         assert_eq!(fault.kind, Kind::ResourceLimitError);
         assert!(fault.message.contains("limit memoryBytes (209715200 bytes)"), "{}", fault.message);
@@ -254,8 +270,8 @@ mod tests {
         let envelope = |told: Value| Ending::Envelope { told, output: None };
         let output = Some(Text::from(&json!({"a": 1})));
         let good = Ending::Envelope { told: json!({"success": true}), output };
-        assert_eq!(judge(good, &[]).unwrap(), json!({"a": 1}));
-        assert_eq!(judge(envelope(json!({"success": true})), &[]).unwrap(), json!(null));
+        assert_eq!(judge(good, &[], &[]).unwrap(), json!({"a": 1}));
+        assert_eq!(judge(envelope(json!({"success": true})), &[], &[]).unwrap(), json!(null));
         let bad = json!({"success": false, "error": {"type": "DependencyError", "message": "m", "details": "d"}});
         let fault = fault_of(envelope(bad), &[]);
         assert_eq!((fault.kind, fault.details.as_deref()), (Kind::DependencyError, Some("d")));

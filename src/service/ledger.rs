@@ -1,91 +1,141 @@
-//! Where tools could ever write: what lies there is never loaded or run as a tool, also when the tool that could
-//! write it is gone, or its grant is.
+//! Where tools could ever write: what lies there is never loaded or run as a tool, a module of another script, or an
+//! interpreter, also when the tool that could write it is gone, or its grant is, or a folder above has another name.
 //!
-//! For: the audit log, which adds to it when the walls of a call stand and before it runs; the registry and the search
-//! for interpreters, which read it. In: a shape.
-//! Out: one line of JSON per tree, once. Never: follows a link, or lets a call run whose trees it could not keep.
+//! For: the audit log, which adds to it when the walls of a call stand and before it runs; the road, the registry and the
+//! search for interpreters, which read it. In: a shape.
+//! Out: one line of JSON per place, once. Never: follows a link, or lets a call run whose places it could not keep.
 
 use super::{audit::ascii, segments};
-use crate::base::files::Folder;
-use crate::policy;
+use crate::base::files::{Folder, trustworthy};
+use crate::policy::{self, FolderId, Place};
+use crate::sandbox::grants;
 use nix::fcntl::OFlag;
-use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
-use std::fs::File;
-use std::io::{self, BufRead, BufReader, Write};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{File, Metadata};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 /// The file beside the audit log.
 pub const LEDGER: &str = "written.jsonl";
 /// Longest ledger that is read, bytes.
 const LONGEST: u64 = 64 * 1024 * 1024;
 
-/// A tree that a tool could write.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Entry {
-    pub tree: PathBuf,
-    pub tool: String,
-}
-
 /// The ledger beside an audit log. None there = nothing was written yet. One that cannot be read, or that others may
 /// write, is an error: what it would say decides what is loaded.
-pub fn read(log: &Path) -> Result<BTreeSet<Entry>, String> {
-    let path = beside(log);
-    match open(log, OFlag::O_RDONLY) {
-        Ok(file) => entries(file).map_err(|e| format!("{}: {e}", path.display())),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(BTreeSet::new()),
-        Err(e) => Err(format!("{}: {e}", path.display())),
+#[derive(Debug)]
+pub struct Ledger {
+    path: PathBuf,
+    /// What was read of it: other hosts add to the same file.
+    known: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    /// Device and inode of the file, and how much of it was read: whole lines.
+    file: (u64, u64),
+    until: u64,
+    places: BTreeMap<PathBuf, BTreeSet<Place>>,
+}
+
+/// All that the ledger beside a log holds.
+pub fn read(log: &Path) -> Result<BTreeSet<Place>, String> {
+    Ledger::beside(log).read(|known| known.places.values().flatten().cloned().collect())
+}
+
+impl Ledger {
+    pub fn beside(log: &Path) -> Ledger {
+        Ledger { path: segments::folder(log).join(LEDGER), known: Mutex::default() }
     }
-}
 
-/// What a call of this shape can write.
-pub(super) fn trees(shape: &policy::Shape) -> BTreeSet<PathBuf> {
-    let trees = shape.grants.iter().filter_map(|grant| match (&grant.access, &grant.opening) {
-        (policy::Access::Write, policy::Opening::Live { path }) => Some(path.clone()),
-        // Staged files are published by this host, and never under a name that is loaded.
-        _ => None,
-    });
-    trees.collect()
-}
-
-/// Adds these, but for those that stand there.
-pub(super) fn add(log: &Path, tool: &str, trees: &BTreeSet<PathBuf>) -> io::Result<()> {
-    if trees.is_empty() {
-        return Ok(());
+    /// The places above and below a folder, as the file says now. What it costs grows with those that are found.
+    pub fn around(&self, folder: &Path) -> Result<Vec<Place>, String> {
+        self.read(|known| {
+            let above = folder.ancestors().skip(1).filter_map(|above| known.places.get(above));
+            let below = known.places.range(folder.to_path_buf()..).take_while(|(tree, _)| tree.starts_with(folder));
+            above.chain(below.map(|(_, places)| places)).flatten().cloned().collect()
+        })
     }
-    let mut wanted: BTreeSet<Entry> =
-        trees.iter().map(|tree| Entry { tree: tree.clone(), tool: tool.to_owned() }).collect();
-    let file = open(log, OFlag::O_RDWR | OFlag::O_APPEND | OFlag::O_CREAT)?;
-    let known = entries(file.try_clone()?)?;
-    wanted.retain(|entry| known.iter().all(|known| known.tree != entry.tree));
-    let lines: Vec<String> = wanted.iter().map(ascii).collect::<serde_json::Result<_>>()?;
-    // Begun with a new line: whoever was cut off before may have left half of one.
-    let text: String = lines.iter().map(|line| format!("\n{line}\n")).collect();
-    (&file).write_all(text.as_bytes())
-}
 
-fn open(log: &Path, flags: OFlag) -> io::Result<File> {
-    Folder::open(&segments::folder(log))?.trusted(LEDGER, flags)
-}
-
-fn entries(file: File) -> io::Result<BTreeSet<Entry>> {
-    if file.metadata()?.len() > LONGEST {
-        // What stood behind would be trusted again.
-        return Err(io::Error::other(format!(
-            "it is longer than {LONGEST} bytes; take away the lines of what is gone"
-        )));
+    fn read<T>(&self, take: impl FnOnce(&Known) -> T) -> Result<T, String> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.refresh(&self.path).map_err(|e| format!("{}: {e}", self.path.display()))?;
+        Ok(take(&known))
     }
-    let mut found = BTreeSet::new();
-    for line in BufReader::new(file).split(b'\n') {
-        if let Ok(entry) = serde_json::from_slice(&line?) {
-            found.insert(entry);
+
+    /// Adds what a call of this shape can write, but for what stands there.
+    pub fn add(&self, shape: &policy::Shape) -> io::Result<()> {
+        let mut places = Place::of(shape);
+        if places.is_empty() {
+            return Ok(());
         }
+        for place in &mut places {
+            let folder = grants::open(&place.tree, OFlag::O_PATH | OFlag::O_DIRECTORY)?;
+            place.folder = Some(FolderId::of(&File::from(folder).metadata()?));
+        }
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.refresh(&self.path)?;
+        let same = |place: &Place, known: &Place| {
+            (&known.names, &known.folder) == (&place.names, &place.folder) && known.is_of(&place.tool)
+        };
+        let there = |place: &Place| known.places.get(&place.tree).is_some_and(|all| all.iter().any(|k| same(place, k)));
+        places.retain(|place| !there(place));
+        if places.is_empty() {
+            return Ok(());
+        }
+        let file = open(&self.path, OFlag::O_RDWR | OFlag::O_APPEND | OFlag::O_CREAT)?;
+        let lines: Vec<String> = places.iter().map(ascii).collect::<serde_json::Result<_>>()?;
+        // Begun with a new line: whoever was cut off before may have left half of one.
+        let text: String = lines.iter().map(|line| format!("\n{line}\n")).collect();
+        (&file).write_all(text.as_bytes())?;
+        known.refresh(&self.path)
     }
-    Ok(found)
 }
 
-fn beside(log: &Path) -> PathBuf {
-    segments::folder(log).join(LEDGER)
+impl Known {
+    /// Reads what was added since the last look; all of it where it is another file, or was cut.
+    fn refresh(&mut self, path: &Path) -> io::Result<()> {
+        let facts = match path.symlink_metadata() {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                *self = Known::default();
+                return Ok(());
+            }
+            facts => facts?,
+        };
+        let file = |facts: &Metadata| (facts.dev(), facts.ino());
+        trustworthy(facts.mode(), facts.uid()).map_err(io::Error::other)?;
+        if file(&facts) == self.file && facts.len() == self.until {
+            return Ok(());
+        }
+        let mut opened = open(path, OFlag::O_RDONLY)?;
+        let facts = opened.metadata()?;
+        if facts.len() > LONGEST {
+            // What stood behind would be trusted again.
+            return Err(io::Error::other(format!(
+                "it is longer than {LONGEST} bytes; take away the lines of what is gone"
+            )));
+        }
+        if file(&facts) != self.file || facts.len() < self.until {
+            *self = Known { file: file(&facts), ..Known::default() };
+        }
+        opened.seek(SeekFrom::Start(self.until))?;
+        let mut text = Vec::new();
+        opened.take(LONGEST).read_to_end(&mut text)?;
+        // Of the last line somebody may be writing the rest.
+        let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
+        for line in text[..whole].split(|byte| *byte == b'\n') {
+            if let Ok(place) = serde_json::from_slice::<Place>(line) {
+                self.places.entry(place.tree.clone()).or_default().insert(place);
+            }
+        }
+        self.until += whole as u64;
+        Ok(())
+    }
+}
+
+fn open(path: &Path, flags: OFlag) -> io::Result<File> {
+    Folder::open(path.parent().unwrap_or(Path::new("/")))?.trusted(LEDGER, flags)
 }
 
 #[cfg(test)]
@@ -97,16 +147,28 @@ mod tests {
     fn what_cannot_be_read_whole_is_not_taken_for_nothing() {
         let folder = tempfile::tempdir().expect("folder");
         let (log, path) = (folder.path().join("audit.jsonl"), folder.path().join(LEDGER));
-        assert_eq!(read(&log), Ok(BTreeSet::new()), "nothing was written yet");
-        std::fs::write(&path, "\n{\"tree\":\"/t/out\",\"tool\":\"a:x@1.0.0\"}\n{\"tree\":\"/t/o").expect("written");
+        let ledger = Ledger::beside(&log);
+        let known = || ledger.read(|known| known.places.keys().cloned().collect::<Vec<_>>());
+        assert_eq!(known(), Ok(Vec::new()), "nothing was written yet");
+        let line = |tree: &str| format!("\n{{\"tree\":\"{tree}\",\"tool\":\"a:x@1.0.0\"}}\n");
+        std::fs::write(&path, format!("{}{{\"tree\":\"/t/o", line("/t/out"))).expect("written");
         let mode = |mode| std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).expect("mode");
         mode(0o600);
-        let known = Entry { tree: "/t/out".into(), tool: "a:x@1.0.0".to_owned() };
-        assert_eq!(read(&log), Ok(BTreeSet::from([known])), "the control; half a line is none");
+        assert_eq!(known(), Ok(vec!["/t/out".into()]), "the control; half a line is none");
         mode(0o666);
-        assert!(read(&log).is_err_and(|why| why.contains("others may write it")));
+        assert!(known().is_err_and(|why| why.contains("others may write it")));
+        mode(0o600);
+        // Another host adds to it, and its person takes lines away.
+        let mut more = File::options().append(true).open(&path).expect("open");
+        more.write_all(format!("ther\",\"tool\":\"a:y@1.0.0\"}}\n{}", line("/z")).as_bytes()).expect("written");
+        assert_eq!(known(), Ok(["/t/other", "/t/out", "/z"].map(PathBuf::from).into()));
+        std::fs::write(&path, line("/z")).expect("written");
+        assert_eq!(known(), Ok(vec!["/z".into()]));
+        std::fs::remove_file(&path).expect("removed");
+        assert_eq!(known(), Ok(Vec::new()));
+        std::fs::write(&path, "").expect("written");
         mode(0o600);
         File::options().write(true).open(&path).and_then(|file| file.set_len(LONGEST + 1)).expect("longer");
-        assert!(read(&log).is_err_and(|why| why.contains("longer than")));
+        assert!(known().is_err_and(|why| why.contains("longer than")));
     }
 }

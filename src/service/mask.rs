@@ -1,7 +1,7 @@
 //! Secrets: parameters marked `writeOnly` or `x-secret`, and what echoes them.
 //!
-//! For: the audit record, the run log and what of a failure is shown. In: a schema, arguments, text.
-//! Out: the same with `***`. Never: touches what the tool is given or what it answers.
+//! For: the audit record, the run log, what of a failure is shown, and the answer. In: a schema, arguments, text.
+//! Out: the same with `***`. Never: touches what the tool is given; makes an answer another kind of document.
 //!
 //! A secret is found as it is and as JSON escapes it. In base64, a URL or any other dress it is not.
 
@@ -161,6 +161,70 @@ impl Mask {
     }
 }
 
+impl Mask {
+    /// The answer of a tool with every secret hidden that stands whole in one of its texts or is one of its numbers;
+    /// `None` where there is none. It stays one JSON document: a text is taken apart and written anew.
+    pub fn answer(&self, json: &str) -> Option<String> {
+        if self.secrets.is_empty() {
+            return None;
+        }
+        if self.exhausted(self.secrets.len().saturating_mul(json.len() + EACH)) {
+            return Some(format!("\"{HIDDEN}\""));
+        }
+        let (mut out, mut rest, mut names, mut hidden) = (String::with_capacity(json.len()), json, 0, false);
+        while let Some(c) = rest.chars().next() {
+            let length = match c {
+                '"' => string_length(rest),
+                '-' | '0'..='9' => {
+                    rest.find(|c: char| !matches!(c, '0'..='9' | '.' | '-' | '+' | 'e' | 'E')).unwrap_or(rest.len())
+                }
+                _ => c.len_utf8(),
+            };
+            let (token, after) = rest.split_at(length);
+            match self.token(token, after.starts_with(':').then_some(&mut names)) {
+                Some(shown) => {
+                    hidden = true;
+                    out.push_str(&shown);
+                }
+                None => out.push_str(token),
+            }
+            rest = after;
+        }
+        hidden.then_some(out)
+    }
+
+    /// One text or number; `names`: it is the name of a member, and so many were hidden before, which stay apart.
+    fn token(&self, token: &str, names: Option<&mut usize>) -> Option<String> {
+        if !token.starts_with('"') {
+            return self.secrets.iter().any(|secret| secret == token).then(|| format!("\"{HIDDEN}\""));
+        }
+        let text: String = serde_json::from_str(token).ok()?;
+        let shown = self.secrets.iter().fold(text.clone(), |text, secret| text.replace(secret.as_str(), HIDDEN));
+        if shown == text {
+            return None;
+        }
+        let apart = names.map_or_else(String::new, |count| {
+            *count += 1;
+            if *count > 1 { format!(" ({count})") } else { String::new() }
+        });
+        serde_json::to_string(&format!("{shown}{apart}")).ok()
+    }
+}
+
+/// The bytes of a JSON text, its quotes included. `json` begins with one.
+fn string_length(json: &str) -> usize {
+    let mut escaped = false;
+    for (at, byte) in json.bytes().enumerate().skip(1) {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = true,
+            b'"' => return at + 1,
+            _ => {}
+        }
+    }
+    json.len()
+}
+
 /// Whether the least part of a secret that is looked for is there at all, from its start or from its end.
 fn may_be_cut(text: &str, secret: &str) -> bool {
     let start = &secret[..secret.floor_char_boundary(SHORTEST)];
@@ -260,155 +324,4 @@ fn as_json(text: &str) -> impl Iterator<Item = String> + use<> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn secrets_are_hidden_where_they_are_and_where_they_are_echoed() {
-        let schema = json!({
-            "properties": {
-                "token": {"type": "string", "writeOnly": true},
-                "login": {"$ref": "#/$defs/login"},
-                "keys": {"type": "array", "items": {"x-secret": true}},
-                "plain": {"type": "string"},
-            },
-            "$defs": {"login": {"properties": {"password": {"x-secret": true}}}},
-        });
-        let arguments = json!({
-            "token": "hunter2", "login": {"user": "alice", "password": "swordfish\nsecond line"},
-            "keys": ["key-one", 123_456], "plain": "visible",
-        });
-        let (mask, shown) = Mask::of(Some(&schema), &arguments);
-        let expected = json!({
-            "token": "***", "login": {"user": "alice", "password": "***"}, "keys": ["***", "***"], "plain": "visible",
-        });
-        assert_eq!(shown, expected);
-        assert_eq!(mask.text("hunter2 and swordfish, key-one, 123456, visible"), "*** and ***, ***, ***, visible");
-        assert_eq!(mask.text("log: second line"), "log: ***");
-    }
-
-    #[test]
-    fn no_word_of_a_schema_hides_a_secret_from_us() {
-        let secret = || json!({"writeOnly": true});
-        let arguments = json!({"x_key": "hunter2", "list": ["swordfish"]});
-        for schema in [
-            json!({"patternProperties": {"^x_": secret()}}),
-            json!({"unevaluatedProperties": secret()}),
-            json!({"if": {}, "then": {"properties": {"x_key": secret()}}}),
-            json!({"if": {}, "else": {"properties": {"x_key": secret()}}}),
-            json!({"dependentSchemas": {"list": {"properties": {"x_key": secret()}}}}),
-        ] {
-            assert_eq!(Mask::of(Some(&schema), &arguments).1["x_key"], "***", "{schema}");
-        }
-        for word in ["items", "contains", "unevaluatedItems"] {
-            let schema = json!({"properties": {"list": {word: secret()}}});
-            assert_eq!(Mask::of(Some(&schema), &arguments).1["list"], json!(["***"]), "{schema}");
-        }
-        let schema = json!({"properties": {"list": {"prefixItems": [secret()]}}});
-        assert_eq!(Mask::of(Some(&schema), &arguments).1["list"], json!(["***"]));
-    }
-
-    #[test]
-    fn an_entangled_schema_costs_little_and_hides_all() {
-        let branch = || json!({"required": ["x"], "properties": {"x": {"$ref": "#/$defs/a"}}});
-        let schema = json!({
-            "$ref": "#/$defs/a",
-            "$defs": {"a": {"anyOf": [branch(), branch(), branch()]}, "s": {"writeOnly": true}},
-        });
-        let mut arguments = json!({"secret": "hunter2"});
-        for _ in 0..100 {
-            arguments = json!({"x": arguments});
-        }
-        assert_eq!(Mask::of(Some(&schema), &arguments).1, arguments, "each schema is looked at once a value");
-        let many: Vec<Value> = (0..200).map(|n| json!({"properties": {"x": {"$ref": "#"}}, "title": n})).collect();
-        let (mask, shown) = Mask::of(Some(&json!({"anyOf": many})), &arguments);
-        assert_eq!(shown, "***");
-        assert_eq!(mask.text("it was hunter2"), "it was ***");
-    }
-
-    #[test]
-    fn a_quoted_secret_is_hidden_too() {
-        let schema = json!({"properties": {"token": {"x-secret": true}}});
-        let (mask, _) = Mask::of(Some(&schema), &json!({"token": "a\"b\\c"}));
-        assert_eq!(mask.text(&json!({"t": "a\"b\\c"}).to_string()), r#"{"t":"***"}"#);
-    }
-
-    #[test]
-    fn a_short_secret_is_hidden_only_where_it_is_a_parameter() {
-        let schema = json!({"properties": {"pin": {"writeOnly": true}}});
-        let (mask, shown) = Mask::of(Some(&schema), &json!({"pin": "1"}));
-        assert_eq!(shown, json!({"pin": "***"}));
-        assert_eq!(mask.text("exit 1"), "exit 1");
-    }
-
-    #[test]
-    fn a_secret_is_found_wherever_a_schema_can_say_so() {
-        let secret = json!({"x-secret": true});
-        let cases = [
-            (json!({"if": {}, "then": {"properties": {"a": secret}}}), json!({"a": "hunter2"})),
-            (json!({"else": {"properties": {"a": secret}}}), json!({"a": "hunter2"})),
-            (json!({"patternProperties": {"^a": secret}}), json!({"a": "hunter2"})),
-            (json!({"properties": {"a": {"prefixItems": [{}, secret]}}}), json!({"a": ["plain", "hunter2"]})),
-            (json!({"properties": {"a": {"prefixItems": [{}], "items": secret}}}), json!({"a": ["plain", "hunter2"]})),
-            (json!({"properties": {"a": {"contains": secret}}}), json!({"a": ["hunter2"]})),
-            (json!({"dependentSchemas": {"b": {"properties": {"a": secret}}}}), json!({"a": "hunter2", "b": 1})),
-            (json!({"unevaluatedProperties": secret}), json!({"a": "hunter2"})),
-            (json!({"additionalProperties": secret}), json!({"a": "hunter2"})),
-        ];
-        for (schema, arguments) in cases {
-            let (mask, shown) = Mask::of(Some(&schema), &arguments);
-            assert!(!shown.to_string().contains("hunter2"), "{schema}: {shown}");
-            assert_eq!(mask.text("the hunter2"), "the ***", "{schema}");
-        }
-        let first = json!({"properties": {"a": {"prefixItems": [secret], "items": {}}}});
-        assert_eq!(Mask::of(Some(&first), &json!({"a": ["hunter2", "plain"]})).1, json!({"a": ["***", "plain"]}));
-    }
-
-    #[test]
-    fn a_secret_is_found_as_json_escapes_it_and_where_a_cut_left_a_part() {
-        let schema = json!({"properties": {"key": {"writeOnly": true}}});
-        let (mask, _) = Mask::of(Some(&schema), &json!({"key": "quo\"te\nnäxt"}));
-        assert_eq!(mask.text(&json!({"echo": "quo\"te\nnäxt"}).to_string()), r#"{"echo":"***"}"#);
-        assert_eq!(mask.text(r#"{"echo": "quo\"te\nn\u00e4xt"}"#), r#"{"echo": "***"}"#);
-        let (mask, _) = Mask::of(Some(&schema), &json!({"key": "swordfish"}));
-        assert_eq!(mask.text("stdout began with: the swordf… and so on"), "stdout began with: the ***… and so on");
-        assert_eq!(mask.text("stderr: …dfish is wrong"), "stderr: …*** is wrong");
-        assert_eq!(mask.text("the last line: sword"), "the last line: ***");
-        assert_eq!(mask.text("the swo… is too little to hide"), "the swo… is too little to hide");
-    }
-
-    #[test]
-    fn more_secrets_than_can_be_looked_for_hide_the_whole_text() {
-        let schema = json!({"properties": {"keys": {"x-secret": true}}});
-        let mask = |count: usize| {
-            let keys: Vec<String> = (0..count).map(|n| format!("key-{n:06}-very-secret")).collect();
-            Mask::of(Some(&schema), &json!({"keys": keys})).0
-        };
-        let started = std::time::Instant::now();
-        let (few, many) = (mask(50), mask(100_000));
-        for line in 0..1000 {
-            let text = format!("line {line}: key-000049-very-secret and the start of one: key-0000");
-            assert_eq!(few.text(&text), format!("line {line}: *** and the start of one: ***"));
-            assert!(!many.text(&text).contains("key-0"));
-        }
-        assert_eq!(many.text("anything"), "***");
-        // What is long to compare counts as well: a start that is nearly there, again and again.
-        let key = format!("{}b", "a".repeat(4096));
-        let long = Mask::of(Some(&schema), &json!({"keys": [key]})).0;
-        let text = format!("{}c…", "a".repeat(3000));
-        (0..1000).for_each(|_| drop(long.text(&text)));
-        assert!(started.elapsed() < std::time::Duration::from_secs(10), "{:?}", started.elapsed());
-    }
-
-    #[test]
-    fn what_may_be_a_secrets_name_misspelt_is_hidden() {
-        let text = r#"{"toolId":"t:x","displayName":"x","description":"d","version":"1.0.0",
-            "handler":{"type":"external-script","scriptPath":"x.py","language":"python"},
-            "parameters":{"type":"object","properties":{"pass":{"type":"string","writeOnly":true},"n":{"type":"integer"}}}}"#;
-        let manifest = crate::manifest::read(text.as_bytes()).expect("a manifest").0;
-        let (mask, shown) = of_arguments(&manifest, &json!({"pas": "hunter22", "n": 3}));
-        assert_eq!(shown, Shown::Tree(json!({"pas": "***", "n": 3})));
-        assert_eq!(mask.text("unknown hunter22"), "unknown ***");
-    }
-}
+mod tests;

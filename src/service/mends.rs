@@ -1,14 +1,40 @@
-//! What the person is told beside a tool's failure: who set the limit, what a file that it missed would need.
+//! What is told beside a tool's failure: who set the limit, that there is no network, what a package or file that it missed
+//! would need.
 //!
-//! For: the road. In: a tool, what was decided about it, how its call ended. Out: words for `Fault::person`.
-//! Never: words for an agent; a claim about a file: what a tool was not granted looks to it as if it were not there,
+//! For: the road. In: a tool, what was decided about it, how its call ended. Out: words for the person, and some for anyone.
+//! Never: a host path for an agent; a claim about a file: what a tool was not granted looks to it as if it were not there,
 //! and no mechanism of this host observes that, so it is said as "if".
 
-use crate::manifest::text::printable;
+use crate::manifest::text::{path, printable};
+use crate::manifest::{Handler, Language};
 use crate::quantity::Limit;
 use crate::{executor, fault, policy, registry};
 use executor::Ending;
 use fault::{Fault, Kind};
+
+/// How runtimes say that a host could not be reached.
+const NETWORK_WORDS: [&str; 19] = [
+    "gaierror",
+    "name resolution",
+    "NameResolutionError",
+    "Name or service not known",
+    "getaddrinfo",
+    "EAI_AGAIN",
+    "ENETUNREACH",
+    "Network is unreachable",
+    "Failed to establish a new connection",
+    "/socket.py\"",
+    "connect EPERM",
+    "syscall: 'connect'",
+    "syscall: \"connect\"",
+    "syscall: \"socket\"",
+    "fetch failed",
+    "Failed to connect",
+    "Unable to connect",
+    "ould not resolve host",
+    "unable to resolve host",
+];
+const NO_NETWORK: &str = "Tools have no network on this host: no name resolves, and every connection is refused.";
 
 /// How runtimes say that a file could not be opened, made or written.
 const REFUSED_WORDS: [&str; 10] = [
@@ -65,12 +91,105 @@ fn source(verdict: &policy::LimitVerdict) -> String {
     }
 }
 
+/// What is said beside a script's own words, as far as those are known ones.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Hints {
+    /// For whoever called.
+    pub anyone: Option<String>,
+    pub person: Option<String>,
+}
+
+/// For a failure of the tool's own. `printed`: bytes of its output.
+pub(super) fn of_failure(fault: &Fault, printed: u64, tool: &registry::Tool, decision: &policy::Decision) -> Hints {
+    let words = format!("{}\n{}", fault.message, fault.details.as_deref().unwrap_or_default());
+    let spoken = |known: &[&str]| known.iter().any(|word| words.contains(word));
+    match fault.kind {
+        Kind::TimeoutError if printed > 0 => Hints { anyone: Some(left_running(printed)), person: None },
+        Kind::ScriptError if spoken(&NETWORK_WORDS) => Hints { anyone: Some(NO_NETWORK.to_owned()), person: None },
+        Kind::ScriptError => match missing_package(&words) {
+            Some(package) => no_package(&package, tool),
+            None => Hints {
+                anyone: None,
+                person: typescript(&words, tool, decision)
+                    .or_else(|| semaphore(&words, decision))
+                    .or_else(|| spoken(&REFUSED_WORDS).then(|| files(tool, decision)).flatten()),
+            },
+        },
+        _ => Hints::default(),
+    }
+}
+
+/// Python's locks between processes are made by link(2) (sem_open(3)), which a tool with a live write grant may not call.
+fn semaphore(words: &str, decision: &policy::Decision) -> Option<String> {
+    let live = |grant: &policy::Grant| {
+        grant.access == policy::Access::Write && matches!(grant.opening, policy::Opening::Live { .. })
+    };
+    let grant = decision.shape.as_ref().ok()?.grants.iter().find(|grant| live(grant))?;
+    (words.contains("SemLock") && words.contains("PermissionError")).then(|| {
+        format!(
+            "a lock of multiprocessing is made by link(2), which is refused while a folder is written live (`{}`): name the \
+             files that the tool writes as a pattern (`out/*.csv`), or use threads",
+            printable(&grant.asked)
+        )
+    })
+}
+
+fn left_running(printed: u64) -> String {
+    format!(
+        "It had printed {printed} bytes by then: if that was its answer, a thread, timer or child process that it left \
+         running kept it from ending."
+    )
+}
+
+/// The first package that an interpreter did not find. (What begins with a dot or a slash is a file.)
+fn missing_package(words: &str) -> Option<String> {
+    let named = ["No module named '", "Cannot find package '", "Cannot find module '", "Cannot find module \""];
+    let rest = named.iter().find_map(|before| Some(words.split_once(before)?.1))?;
+    let name = rest.split(['\'', '"']).next()?;
+    (!name.is_empty() && !name.starts_with(['.', '/']) && !name.starts_with("file:")).then(|| printable(name))
+}
+
+fn no_package(package: &str, tool: &registry::Tool) -> Hints {
+    let anyone = Some(format!("The package '{package}' is not there, and this host installs none."));
+    let Handler::Script { language, .. } = &tool.manifest.handler else { return Hints { anyone, person: None } };
+    let top = package.split(['.', '/']).next().unwrap_or(package);
+    let beside = [format!("{top}.py"), top.to_owned()].into_iter().map(|name| tool.site.folder.join(name));
+    let person = match language {
+        Language::Python if beside.into_iter().any(|path| path.exists()) => format!(
+            "'{top}' lies beside the script, and the tool may not read it: ask for it in securityContext.fileAccess.allowRead"
+        ),
+        Language::Python => format!(
+            "packages are not installed by this host yet: make a virtual environment that has '{top}', outside the tool folders,\n\
+             and name its interpreter in the tool's policy: [runtimes] python = {{ path = \"/…/bin/python\", why = \"…\" }}"
+        ),
+        Language::Nodejs | Language::Bun => format!(
+            "packages are not installed by this host yet: put a node_modules with '{top}' into the tool's own folder, {}",
+            path(&tool.site.folder)
+        ),
+        Language::Wasm => return Hints { anyone, person: None },
+    };
+    Hints { anyone, person: Some(person) }
+}
+
+/// Whether this Node runs TypeScript by itself (nodejs.org/api/typescript.html, "Type stripping").
+pub fn strips_types(version: &str) -> bool {
+    let version = semver::Version::parse(version.trim_start_matches('v'));
+    version.is_ok_and(|v| (v.major, v.minor) >= (23, 6) || (v.major == 22 && v.minor >= 18))
+}
+
+fn typescript(words: &str, tool: &registry::Tool, decision: &policy::Decision) -> Option<String> {
+    let version = &decision.runtime.as_ref()?.version;
+    let typed = Language::of_file_name(tool.site.script.as_deref()?.to_str()?) == [Language::Bun];
+    let Handler::Script { language: Language::Nodejs, .. } = tool.manifest.handler else { return None };
+    let said = words.contains("SyntaxError") || words.contains("ERR_UNKNOWN_FILE_EXTENSION");
+    (typed && said && !strips_types(version))
+        .then(|| format!("Node {version} does not run TypeScript (22.18 and 23.6 do): \"language\": \"bun\" runs it"))
+}
+
 /// What a file would need, where the tool's words speak of one that it could not open.
-pub(super) fn files(fault: &Fault, tool: &registry::Tool, decision: &policy::Decision) -> Option<String> {
+fn files(tool: &registry::Tool, decision: &policy::Decision) -> Option<String> {
     let manifest = &tool.site.manifest;
-    let words = [Some(&fault.message), fault.details.as_ref()];
-    let spoken = |text: &String| REFUSED_WORDS.iter().any(|word| text.contains(word));
-    if fault.kind != Kind::ScriptError || manifest.as_os_str().is_empty() || !words.into_iter().flatten().any(spoken) {
+    if manifest.as_os_str().is_empty() {
         return None;
     }
     let pointer = "/securityContext/fileAccess";
@@ -82,7 +201,7 @@ pub(super) fn files(fault: &Fault, tool: &registry::Tool, decision: &policy::Dec
     };
     let policy = match decision.policy_file.as_os_str().is_empty() {
         true => format!("the policy `{}`", decision.policy),
-        false => format!("the policy `{}` ({})", decision.policy, decision.policy_file.display()),
+        false => format!("the policy `{}` ({})", decision.policy, path(&decision.policy_file)),
     };
     Some(format!(
         "if it needs a file or folder that it was not granted (to a tool such a one is not there, or cannot be changed):\n\

@@ -15,6 +15,7 @@ mod guard;
 pub mod ledger;
 mod mask;
 mod mends;
+mod past;
 mod record;
 mod report;
 pub mod runlog;
@@ -28,7 +29,9 @@ mod trace;
 pub use arguments::Arguments;
 pub use contract::{ToolServiceError, ToolServiceRequest, ToolServiceResponse};
 pub use guard::{RUNNING, Turn, WAITING};
+pub use mends::strips_types;
 pub use report::{Digests, Report};
+pub use script_digest::of as digest_of_script;
 pub use standing::Rules;
 
 use crate::executor::method;
@@ -226,22 +229,27 @@ impl Service {
         // Where a call waited for its compiler first, it may have used all of its time since.
         let used_all = Instant::now().checked_sub(until.limit).unwrap_or(until.began);
         let until = apart::Until { began: until.began.max(used_all), ..until };
-        let logs = trace.took(&mut outcome);
+        let printed = outcome.usage.output_bytes;
+        let (logs, said) = trace.took(&mut outcome);
         let ending = outcome.ending;
         let envelope = match &ending {
             Ending::Envelope { told, .. } => Some(told.clone()),
             _ => None,
         };
         let limit = mends::limit_of(&ending);
-        let output = format::judge(ending, logs).map_err(|fault| {
-            let mend = match limit {
-                Some(limit) => mends::limit(limit, decision, request.timeout_ms),
-                None => mends::files(&fault, &tool, decision),
-            };
-            Fault { person: fault.person.clone().or(mend), ..fault }
+        let output = format::judge(ending, logs, &said).map_err(|fault| {
+            let hints = mends::of_failure(&fault, printed, &tool, decision);
+            let set = limit.and_then(|limit| mends::limit(limit, decision, request.timeout_ms));
+            let details =
+                [fault.details.clone(), hints.anyone].into_iter().flatten().reduce(|all, more| all + "\n" + &more);
+            let person = fault.person.clone().or(set).or(hints.person);
+            // Who brings the code can mend it.
+            let by_caller = fault.by_caller || tool.manifest.id == policy::RUN_CODE && fault.kind == Kind::ScriptError;
+            Fault { details, person, by_caller, ..fault }
         })?;
         trace.published()?;
-        answer_fits(&tool.manifest, envelope, output, until).await
+        let answer = answer_fits(&tool.manifest, envelope, output, until).await?;
+        Ok(trace.hidden(answer))
     }
 
     /// Confines, and keeps the text of what was decided.
@@ -253,10 +261,13 @@ impl Service {
         trace: &mut Trace,
     ) -> Result<policy::Confinement, Fault> {
         let Decided { decision, shape_digest } = decided;
-        let confinement = policy::confine(decision, asked_ms, None)?;
+        let mut confinement = policy::confine(decision, asked_ms, None)?;
+        trace.narrowed(self.looks_back(&mut confinement)?);
         input_fits(&confinement, input, decision)?;
-        self.parts.audit.keep(&confinement.shape, shape_digest)?;
-        trace.confined(&confinement, shape_digest.clone(), self.scripts.of(&confinement.shape));
+        let same = Arc::ptr_eq(&confinement.shape, decision.shape.as_ref().unwrap_or(&confinement.shape));
+        let digest = if same { shape_digest.clone() } else { confinement.shape.digest() };
+        self.parts.audit.keep(&confinement.shape, &digest)?;
+        trace.confined(&confinement, digest, self.scripts.of(&confinement.shape));
         Ok(confinement)
     }
 
@@ -301,7 +312,9 @@ impl Service {
         if let Some(digest) = context.ran.get() {
             trace.ran_script(digest.clone());
         }
-        if outcome.as_ref().is_err_and(|fault| matches!(fault.kind, Kind::SecurityError | Kind::CapabilityError)) {
+        if outcome.as_ref().is_err_and(|fault| {
+            matches!(fault.kind, Kind::SecurityError | Kind::CapabilityError | Kind::DependencyError)
+        }) {
             // The executor looked at what was granted and refused: nothing was started.
             trace.never_ran();
         }
@@ -417,6 +430,7 @@ fn timed_out(limit: Duration) -> Outcome {
     Outcome {
         ending: Ending::TimedOut { limit_ms },
         logs: Vec::new(),
+        printed: Vec::new(),
         usage: executor::Usage { wall_ms: limit_ms, ..executor::Usage::default() },
         walls: executor::Walls::default(),
         denials: executor::Denials::default(),

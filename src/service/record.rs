@@ -78,6 +78,19 @@ pub(super) fn cut_to(words: &str, most: usize) -> String {
     format!("{}… ({} bytes)", &words[..end], words.len())
 }
 
+/// What was started, as a person would type it.
+pub(super) fn command(shape: &policy::Shape) -> String {
+    let program = match &shape.runtime.program {
+        policy::Program::Path(path) => path.display().to_string(),
+        policy::Program::Ourselves { role } => format!("toolhost {role}"),
+    };
+    let script = shape.script.as_ref().map_or_else(|| "<source>".into(), |script| script.display().to_string());
+    let mut words = vec![program];
+    words.extend(shape.runtime.arguments.iter().cloned());
+    words.push(script);
+    words.join(" ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

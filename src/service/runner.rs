@@ -1,40 +1,38 @@
 //! The road to scripts for service methods: the same policy, walls, limits and audit as a tool of its own.
 //!
 //! For: `executor::method` (`executeScript`, `runCode`). In: a script path, or a script to run. Out: its
-//! site; how it ended. Never: takes a grant from a call's arguments; the policies of every manifest that
-//! names the script hold here too (Q18).
+//! site; how it ended. Never: takes a grant from a call's arguments, or leaves out a manifest that the script belongs
+//! to: policies, parameters and declared variables of all of them hold here too.
 
-use super::{Service, format, input_fits};
+use super::{Service, apart, format, input_fits};
 use crate::executor::{self, Event, method};
-use crate::manifest::{Language, Site, environment};
-use crate::{fault, policy, registry};
+use crate::manifest::text::printable;
+use crate::manifest::{Language, Manifest, Site, arguments, environment};
+use crate::{fault, policy, quantity, registry, sandbox};
 use fault::{Fault, Kind};
 use serde_json::Value;
 use std::future::Future;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 impl method::Runner for Service {
     fn locate(&self, script_path: &str) -> Result<Site, Fault> {
         let site = registry::scripts::resolve(&self.parts.scripts, None, script_path)?;
-        let snapshot = self.parts.registry.snapshot();
-        if let Some(manifest) = site.script.as_deref().and_then(|script| snapshot.claimed(script)) {
-            let manifest = crate::manifest::text::printable(&manifest.to_string_lossy());
-            return Err(Fault::new(
-                Kind::SecurityError,
-                "The script may not be run: a tool that is not loaded speaks for it, and what it denies is not known.",
-            )
-            .person(format!("{manifest} is not loaded (`toolhost check` says why): mend it, or take it away")));
+        let Some(script) = site.script.as_deref() else { return Ok(site) };
+        let owners = self.owners(&site)?;
+        self.is_planted(script)?;
+        // Root reads every file, and shows it to the tool; what nobody named in a manifest is not meant for that.
+        let private = || script.symlink_metadata().is_ok_and(|facts| facts.mode() & 0o4 == 0);
+        if owners.is_empty() && sandbox::identity::real_root() && private() {
+            let shown = printable(&script.to_string_lossy());
+            let mend = format!("only its owner may read {shown}: `chmod o+r '{shown}'`, or name it in a manifest");
+            let message = "The script may not be run: this host runs as root, and only the file's owner may read it.";
+            return Err(Fault::new(Kind::SecurityError, message).person(mend));
         }
-        match site.script.as_deref().and_then(|script| snapshot.written.by(script)) {
-            None => Ok(site),
-            Some(writer) => Err(Fault::new(
-                Kind::SecurityError,
-                "The script may not be run: it lies where a tool may write, and a tool cannot make tools.",
-            )
-            .person(format!("it lies where {writer}: if you know who made it, move it elsewhere"))),
-        }
+        Ok(site)
     }
 
     fn run<'a>(
@@ -44,11 +42,21 @@ impl method::Runner for Service {
         channel: &'a executor::Events,
     ) -> Pin<Box<dyn Future<Output = method::Ran> + Send + 'a>> {
         Box::pin(async move {
-            let input = script.input.clone();
-            let namers = self.namers(&script.what);
+            let owners = match &script.what {
+                method::What::File { site, .. } => self.owners(site),
+                method::What::Source { .. } => Ok(Vec::new()),
+            };
+            let owners = match owners {
+                Ok(owners) => owners,
+                Err(fault) => return refused(fault),
+            };
             // Before anything else is said about the run: what its words must not carry.
-            let _ = channel.send(secrets(&namers, &script));
-            let prepared = self.prepared(context, script, &namers, &input);
+            let _ = channel.send(secrets(&owners, &script));
+            let input = match fits_owners(&owners, &script).await {
+                Ok(input) => input,
+                Err(fault) => return refused(fault),
+            };
+            let prepared = self.prepared(context, script, &owners, &input);
             let (confinement, site, language) = match prepared {
                 Ok(prepared) => prepared,
                 Err(refusal) => {
@@ -76,8 +84,8 @@ impl method::Runner for Service {
     }
 }
 
-/// A manifest that names the script, and where it lies.
-type Namer = (Arc<crate::manifest::Manifest>, Site);
+/// A manifest that the script belongs to, and where it lies.
+type Owner = (Arc<Manifest>, Site);
 /// What policy said (`Event::Decided`), and the confinement it led to.
 type Confined = (Event, policy::Confinement);
 /// A refusal, with what policy said, if it was asked.
@@ -89,7 +97,7 @@ impl Service {
         &self,
         context: &method::MethodContext,
         script: method::Script,
-        namers: &[Namer],
+        owners: &[Owner],
         input: &Value,
     ) -> Result<(Confined, Site, Language), Refusal> {
         let method::Script { what, timeout_ms, env, .. } = script;
@@ -99,14 +107,19 @@ impl Service {
         };
         let standing = self.standing().map_err(|fault| Box::new((None, fault)))?;
         let target = policy::RunTarget { site: site.clone(), language };
-        let decision =
-            policy::decide_run(&target, &context.manifest, namers, &standing.policies, &standing.rules.machine);
-        let notes = policy::call_notes(&decision, timeout_ms);
+        let mut decision =
+            policy::decide_run(&target, &context.manifest, owners, &standing.policies, &standing.rules.machine);
+        leave_out_folders(&mut decision);
+        let mut notes = policy::call_notes(&decision, timeout_ms);
+        let confined = policy::confine(&decision, timeout_ms, source).and_then(|mut confinement| {
+            notes.extend(self.looks_back(&mut confinement)?);
+            Ok(confinement)
+        });
         let decided = Event::Decided { policy: decision.policy.clone(), digest: decision.digest.clone(), notes };
         let refusal = |fault| Box::new((Some(decided.clone()), fault));
-        let mut confinement = policy::confine(&decision, timeout_ms, source).map_err(refusal)?;
+        let mut confinement = confined.map_err(refusal)?;
         for (name, value) in env {
-            literal(&name, &value).map_err(refusal)?;
+            literal(&name, &value, owners).map_err(refusal)?;
             Arc::make_mut(&mut confinement.shape).env.insert(name, policy::Variable::Call(value));
         }
         input_fits(&confinement, input, &decision).map_err(refusal)?;
@@ -114,17 +127,58 @@ impl Service {
         Ok(((decided, confinement), site, language))
     }
 
-    /// Every manifest that names this script: its policy and approval hold here too.
-    fn namers(&self, what: &method::What) -> Vec<Namer> {
-        let method::What::File { site: Site { script: Some(script), .. }, .. } = what else { return Vec::new() };
-        let tools = self.parts.registry.snapshot().namers(script);
-        tools.iter().map(|tool| (tool.manifest.clone(), tool.site.clone())).collect()
+    /// Every manifest that this script belongs to: its policy, parameters and approval hold here too.
+    fn owners(&self, site: &Site) -> Result<Vec<Owner>, Fault> {
+        let Some(script) = &site.script else { return Ok(Vec::new()) };
+        let owners = self.parts.registry.snapshot().owners(script, &site.base).map_err(|manifest| {
+            let manifest = printable(&manifest.to_string_lossy());
+            let message = "The script may not be run: it belongs to a tool that is not loaded, and what that denies is \
+                           not known.";
+            Fault::new(Kind::SecurityError, message)
+                .person(format!("{manifest} is not loaded (`toolhost check` says why): mend it, or take it away"))
+        })?;
+        Ok(owners.iter().map(|tool| (tool.manifest.clone(), tool.site.clone())).collect())
     }
 }
 
-/// The script's own parameters say what is secret in its input; of an environment, everything is.
-fn secrets(namers: &[Namer], script: &method::Script) -> Event {
-    let schemas = namers.iter().filter_map(|(manifest, _)| manifest.parameters.as_ref());
+/// The tool that runs scripts asks for a folder for results beside each: a script that lies where this host may not write
+/// runs without it.
+fn leave_out_folders(decision: &mut policy::Decision) {
+    let Ok(shape) = &mut decision.shape else { return };
+    let lost: Vec<policy::Grant> =
+        shape.grants.iter().filter(|grant| sandbox::grants::cannot_be_made(grant, shape)).cloned().collect();
+    for grant in &lost {
+        let words = format!("narrowed: write {}: it is not there, and cannot be made beside the script", grant.asked);
+        decision.notes.all.push(words.clone());
+        decision.notes.told.push(words);
+    }
+    if !lost.is_empty() {
+        Arc::make_mut(shape).grants.retain(|grant| !lost.contains(grant));
+    }
+}
+
+/// The input, held to the parameters of every owner. One owner's defaults are filled in, as in a call of that tool.
+async fn fits_owners(owners: &[Owner], script: &method::Script) -> Result<Value, Fault> {
+    let limit = quantity::Limit::TimeoutMs.house_default();
+    let limit = Duration::from_millis(script.timeout_ms.unwrap_or(limit).min(limit));
+    let until = apart::Until { began: Instant::now(), limit };
+    let mut filled = Vec::new();
+    for (manifest, _) in owners {
+        let long = manifest.parameters.as_ref().is_some_and(|schema| schema.takes_long(&script.input));
+        let (own, input) = (manifest.clone(), script.input.clone());
+        let checked = until.run(long, move || arguments::check(&own, input, false)).await?;
+        filled.push(checked.map_err(|fault| {
+            let whose = format!("inputData answers to the parameters of {}, whose script this is.", manifest.id);
+            let details = fault.details.iter().fold(whose, |whose, details| format!("{whose}\n{details}"));
+            fault.details(details)
+        })?);
+    }
+    Ok(if filled.len() == 1 { filled.remove(0) } else { script.input.clone() })
+}
+
+/// What is secret in the script's input its owners' parameters say; of an environment, everything is.
+fn secrets(owners: &[Owner], script: &method::Script) -> Event {
+    let schemas = owners.iter().filter_map(|(manifest, _)| manifest.parameters.as_ref());
     let schemas = schemas.filter(|schema| schema.may_hide).map(|schema| schema.raw.clone()).collect();
     Event::Script { schemas, input: script.input.clone(), env: script.env.values().cloned().collect() }
 }
@@ -134,15 +188,22 @@ fn nowhere() -> Site {
     Site { manifest: PathBuf::new(), base: PathBuf::new(), script: None, folder: PathBuf::from("/tmp") }
 }
 
-/// An environment variable of a call answers to the same rule as one of a manifest.
-fn literal(name: &str, value: &str) -> Result<(), Fault> {
-    let fits = name.len() + value.len() <= crate::quantity::MAX_ENV_BYTES;
-    let why = if fits { environment::refused(name, value) } else { Some("is too long".to_owned()) };
+/// A call sets only variables that the script's own manifests declare: a program that the script starts may obey any
+/// other name (`BASH_ENV`, `GIT_CONFIG_COUNT`), and run what the caller likes.
+fn literal(name: &str, value: &str, owners: &[Owner]) -> Result<(), Fault> {
+    let declared = |(manifest, _): &Owner| manifest.execution.env.contains_key(name);
+    let why = if owners.is_empty() || !owners.iter().all(declared) {
+        Some("the script's own manifest does not declare it: execution.env names each with its usual text".to_owned())
+    } else if name.len() + value.len() > quantity::MAX_ENV_BYTES {
+        Some("is too long".to_owned())
+    } else {
+        environment::refused(name, value)
+    };
     match why {
         None => Ok(()),
         Some(why) => {
             let message = format!("Environment variable '{}' may not be set by a call.", name.escape_debug());
-            Err(Fault::new(Kind::SecurityError, message).details(why))
+            Err(Fault::new(Kind::SecurityError, message).details(why).by_caller())
         }
     }
 }
@@ -155,7 +216,7 @@ fn refused(fault: Fault) -> method::Ran {
 }
 
 fn judged(outcome: executor::Outcome) -> method::Ran {
-    let result = format::judge(outcome.ending, &outcome.logs);
+    let result = format::judge(outcome.ending, &outcome.logs, &outcome.printed);
     method::Ran {
         result,
         facts: method::Facts {

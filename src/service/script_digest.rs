@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::fs::{File, Metadata};
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Larger scripts have no digest in reports.
@@ -48,12 +48,7 @@ impl Cache {
         if let Some((_, digest)) = self.known().get(script).filter(|(was, _)| *was == seen) {
             return found(seen, digest.clone());
         }
-        let flags = nix::fcntl::OFlag::O_NOFOLLOW | nix::fcntl::OFlag::O_NONBLOCK | nix::fcntl::OFlag::O_CLOEXEC;
-        let file = File::options().read(true).custom_flags(flags.bits()).open(script).ok()?;
-        let facts = file.metadata().ok().filter(|facts| facts.is_file() && facts.len() <= LARGEST)?;
-        let mut bytes = Vec::new();
-        file.take(LARGEST + 1).read_to_end(&mut bytes).ok()?;
-        let digest = manifest::sha256_hex(&bytes);
+        let (facts, digest) = read(script)?;
         let mut known = self.known();
         if known.len() >= REMEMBERED {
             known.clear();
@@ -65,6 +60,20 @@ impl Cache {
     fn known(&self) -> MutexGuard<'_, HashMap<PathBuf, (Stamp, String)>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The digest of the file as it is now; `None` where it cannot be read, or is too large.
+pub fn of(script: &Path) -> Option<String> {
+    read(script).map(|(_, digest)| digest)
+}
+
+fn read(script: &Path) -> Option<(Metadata, String)> {
+    let flags = nix::fcntl::OFlag::O_NOFOLLOW | nix::fcntl::OFlag::O_NONBLOCK | nix::fcntl::OFlag::O_CLOEXEC;
+    let file = File::options().read(true).custom_flags(flags.bits()).open(script).ok()?;
+    let facts = file.metadata().ok().filter(|facts| facts.is_file() && facts.len() <= LARGEST)?;
+    let mut bytes = Vec::new();
+    file.take(LARGEST + 1).read_to_end(&mut bytes).ok()?;
+    Some((facts, manifest::sha256_hex(&bytes)))
 }
 
 fn stamp(facts: &Metadata) -> Stamp {

@@ -6,12 +6,12 @@
 
 use super::guard::Turn;
 use super::mask::{self, Mask, Shown};
-use super::record::{PART, Record, VIOLATIONS, cut, cut_to, few, rule};
+use super::record::{PART, Record, VIOLATIONS, command, cut, cut_to, few, rule};
 use super::report::{Digests, Report};
 use super::script_digest::Script;
 use super::{CallRequest, audit, format, runlog};
 use crate::manifest::json::Text;
-use crate::manifest::{Handler, Language, text};
+use crate::manifest::{Handler, Language, json, text};
 use crate::quantity::Limit;
 use crate::{executor, fault, policy, registry};
 use fault::{Fault, Kind, Origin};
@@ -113,7 +113,8 @@ impl Trace {
 
     /// A part of the answer. More of them than an answer may be end the call: they wait in memory for a slow reader.
     pub fn chunk(&mut self, part: &Value) -> Result<(), Fault> {
-        let text = format::response(&Text::from(part));
+        let part = self.hidden(Text::from(part));
+        let text = format::response(&part);
         let (allowed, left) = self.room;
         let left = left.checked_sub(u64::try_from(text.len().max(1)).unwrap_or(u64::MAX));
         self.room.1 = left.ok_or_else(|| format::over_limit(Limit::OutputBytes, allowed))?;
@@ -186,6 +187,11 @@ impl Trace {
         {
             *argument = shown;
         }
+    }
+
+    /// What a call gets less than was decided for its tool.
+    pub fn narrowed(&mut self, notes: policy::Notes) {
+        self.notes.extend(policy::Notes { all: few(notes.all), told: few(notes.told) });
     }
 
     /// Policy was asked, whatever it answered; the last answer counts.
@@ -262,8 +268,8 @@ impl Trace {
         }
     }
 
-    /// Takes over what the executor observed. Returns the log lines, secrets hidden.
-    pub fn took(&mut self, outcome: &mut executor::Outcome) -> &[String] {
+    /// Takes over what the executor observed. Returns the log lines and the end of stdout, secrets hidden.
+    pub fn took(&mut self, outcome: &mut executor::Outcome) -> (&[String], Vec<String>) {
         if self.script.take().is_some_and(|script| !script.stayed()) {
             // What was hashed need not be what ran.
             self.digests.script = None;
@@ -278,12 +284,17 @@ impl Trace {
         self.usage = outcome.usage.clone();
         self.walls = std::mem::take(&mut outcome.walls);
         self.denials = std::mem::take(&mut outcome.denials);
+        for denial in &mut self.denials.observed {
+            denial.target = self.mask.text(&denial.target);
+        }
         self.wrote(std::mem::take(&mut outcome.artifacts));
-        &self.logs
+        let printed = outcome.printed.drain(..).map(|line| self.mask.text(&line)).collect();
+        (&self.logs, printed)
     }
 
     /// A tool can drop as many files as it likes; a report does not grow with them.
-    fn wrote(&mut self, artifacts: Vec<executor::Artifact>) {
+    fn wrote(&mut self, mut artifacts: Vec<executor::Artifact>) {
+        artifacts.iter_mut().for_each(|artifact| artifact.path = self.mask.text(&artifact.path));
         let (mut published, mut dropped): (Vec<_>, Vec<_>) = artifacts.into_iter().partition(|file| file.published);
         // What failed stays in sight: it fails the call.
         dropped.sort_by_key(|file| !file.failed);
@@ -297,6 +308,18 @@ impl Trace {
         }
         published.append(&mut dropped);
         self.artifacts = published;
+    }
+
+    /// An answer as anybody may read it: a tool may well give back what it was given in confidence.
+    pub fn hidden(&mut self, answer: Text) -> Text {
+        let Some(shown) = self.mask.answer(answer.as_str()) else { return answer };
+        let shown = json::compact(shown.as_bytes()).unwrap_or_else(|_| Text::from(&json!(mask::HIDDEN)));
+        let words = format!("the answer held a secret argument or variable: it is shown as {}", mask::HIDDEN);
+        if !self.notes.told.contains(&words) {
+            self.notes.all.push(words.clone());
+            self.notes.told.push(words);
+        }
+        shown
     }
 
     /// What a tool wrote and does not lie where it should: said, or, where this host failed to write it, a failure.
@@ -415,7 +438,7 @@ impl Trace {
         let seen = self.denials.observed.iter().map(|denial| {
             json!({
                 "kind": "denied", "operation": cut_to(&denial.operation, PART),
-                "target": cut_to(&self.mask.text(&denial.target), PART),
+                "target": cut_to(&denial.target, PART),
                 "rule": cut_to(&denial.rule, PART), "narrower": denial.narrower,
             })
         });
@@ -474,16 +497,4 @@ impl Drop for Trace {
             self.log_run(&Err(written.err().unwrap_or(fault)));
         }
     }
-}
-
-fn command(shape: &policy::Shape) -> String {
-    let program = match &shape.runtime.program {
-        policy::Program::Path(path) => path.display().to_string(),
-        policy::Program::Ourselves { role } => format!("toolhost {role}"),
-    };
-    let script = shape.script.as_ref().map_or_else(|| "<source>".into(), |script| script.display().to_string());
-    let mut words = vec![program];
-    words.extend(shape.runtime.arguments.iter().cloned());
-    words.push(script);
-    words.join(" ")
 }

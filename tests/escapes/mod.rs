@@ -6,6 +6,8 @@
 
 mod calls;
 mod files;
+mod held;
+mod init;
 mod judged;
 mod kernel;
 mod places;
@@ -15,11 +17,13 @@ mod sampled;
 mod server;
 mod staggered;
 mod warm;
+mod written;
 
 pub use playground::{Ended, PYTHON, Playground, Who, finish, is_root, processes_of, skipped};
 
 pub use server::{Server, kind};
 
+pub use playground::SEARCH_PATH;
 use playground::missing;
 use probe::Row;
 use serde_json::json;
@@ -58,7 +62,15 @@ fn everything() -> Vec<(&'static str, &'static str, &'static str)> {
     rows.chain(calls::all().map(|c| (c.name, c.wall, c.promises)))
         .chain(crate::engines::cases().map(|c| (c.name, c.wall, c.promises)))
         .chain(judged::NAMES.iter().chain(staggered::NAMES).chain(places::NAMES).copied())
-        .chain(warm::NAMES.iter().chain(sampled::NAMES).copied())
+        .chain(
+            warm::NAMES
+                .iter()
+                .chain(sampled::NAMES)
+                .chain(held::NAMES)
+                .chain(&init::NAMES)
+                .chain(&written::NAMES)
+                .copied(),
+        )
         .collect()
 }
 

@@ -332,15 +332,7 @@ def trace_me():
 
 def seccomp_off():
     """A second filter may only narrow: allow-all on top changes nothing."""
-    class Insn(ctypes.Structure):
-        _fields_ = [("code", ctypes.c_ushort), ("jt", ctypes.c_ubyte), ("jf", ctypes.c_ubyte), ("k", ctypes.c_uint)]
-
-    class Prog(ctypes.Structure):
-        _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
-    allow = (Insn * 1)(Insn(6, 0, 0, 0x7FFF0000))
-    program = Prog(1, ctypes.addressof(allow))
-    call(157, 38, 1, 0, 0, 0)
-    call(317, 1, 0, ctypes.byref(program))
+    filter_of_its_own()
     call(272, 0x20000)  # unshare(CLONE_NEWNS)
 
 
@@ -349,6 +341,118 @@ def landlock_off():
     attr = (ctypes.c_uint64 * 1)(1 << 12)
     fd = call(444, ctypes.byref(attr), 8, 0)
     call(446, fd, 0)
+
+
+class Insn(ctypes.Structure):
+    _fields_ = [("code", ctypes.c_ushort), ("jt", ctypes.c_ubyte), ("jf", ctypes.c_ubyte), ("k", ctypes.c_uint)]
+
+
+class Prog(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
+
+
+ALLOW_ALL = (Insn * 1)(Insn(6, 0, 0, 0x7FFF0000))
+
+
+def filter_of_its_own():
+    call(157, 38, 1, 0, 0, 0)
+    call(317, 1, 0, ctypes.byref(Prog(1, ctypes.addressof(ALLOW_ALL))))
+
+
+def filter_by_prctl():
+    call(157, 38, 1, 0, 0, 0)
+    call(157, 22, 2, ctypes.byref(Prog(1, ctypes.addressof(ALLOW_ALL))), 0, 0)
+
+
+def filter_on_a_pair(option):
+    """SO_ATTACH_FILTER on a socket that it may have."""
+    ours, _ = socket.socketpair()
+    program = Prog(1, ctypes.addressof(ALLOW_ALL))
+    call(54, ours.fileno(), 1, option, ctypes.byref(program), ctypes.sizeof(program))
+
+
+def file_request(path, number):
+    """ioctl(2) on a file that may be read."""
+    call(16, os.open(path, os.O_RDONLY), number, ctypes.create_string_buffer(256))
+
+
+def file_command(path, number, value=None):
+    """fcntl(2) on a file that may be read."""
+    given = value if value is not None else ctypes.create_string_buffer((2).to_bytes(8, "little"))
+    call(72, os.open(path, os.O_RDONLY), number, given)
+
+
+def lock_of_the_open_file(path):
+    lock = ctypes.create_string_buffer(bytes(32))  # F_RDLCK, the whole file
+    call(72, os.open(path, os.O_RDONLY), 37, lock)
+
+
+def sync_file_system(path):
+    call(306, os.open(path, os.O_RDONLY))
+
+
+def words_of(path):
+    """A page of a file that others may have mapped, as it may be had here."""
+    with open(path, "rb") as f:
+        LIBC.mmap.restype = ctypes.c_void_p
+        return LIBC.mmap(None, ctypes.c_size_t(4096), 1, 1, f.fileno(), ctypes.c_long(0))
+
+
+def futex_on(path, operation):
+    word, own = words_of(path), (ctypes.c_uint32 * 1024)()
+    value = ctypes.cast(word, ctypes.POINTER(ctypes.c_uint32))[0] if operation == 4 else 1
+    call(202, ctypes.c_void_p(word), operation, 1, 1, ctypes.byref(own), value)
+
+
+def futex_of_its_own(operation):
+    words = (ctypes.c_uint32 * 1024)()
+    call(202, ctypes.byref(words), operation, 1, 1, ctypes.byref(words, 64), 0)
+
+
+def schedule(number, runtime):
+    attr = (ctypes.c_uint64 * 6)(48, 0, 0, runtime, 0, 0)
+    call(number, 0, ctypes.byref(attr), 0)
+
+
+def scheduler(policy):
+    os.sched_setscheduler(0, policy, os.sched_param(0))
+
+
+def splice_file(path):
+    _, end = os.pipe()
+    call(275, os.open(path, os.O_RDONLY), 0, end, 0, 1, 0)
+
+
+def map_with(flags):
+    mmap.mmap(-1, 2 << 20, flags | mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
+
+def advise(number):
+    mmap.mmap(-1, 1 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).madvise(number)
+
+
+def no_core():
+    import resource
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    return "ok:%d" % resource.getrlimit(resource.RLIMIT_CORE)[1]
+
+
+def own_text(name):
+    with open("/proc/self/" + name) as f:
+        return "ok:" + f.read().strip()
+
+
+def set_own_text(name, text):
+    with open("/proc/self/" + name, "w") as f:
+        f.write(text)
+
+
+def niceness():
+    return "ok:%d" % os.getpriority(os.PRIO_PROCESS, 0)
+
+
+def nicer():
+    os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, 0) - 1)
 
 
 # Sockets.
@@ -430,12 +534,14 @@ def kill(pid, number):
 
 
 def kill_everybody():
-    """Every process in sight but pid 1 dies; one of them is a child made for it."""
+    """Every process in sight is signalled. This harness is deaf to that; a child made for it is not."""
     victim = os.fork()
     if victim == 0:
+        signal.signal(signal.SIGUSR2, signal.SIG_DFL)
         time.sleep(30)
         os._exit(0)
-    os.kill(-1, signal.SIGTERM)
+    time.sleep(0.2)
+    os.kill(-1, signal.SIGUSR2)
     _, status = os.waitpid(victim, 0)
     return "ok:killed" if os.WIFSIGNALED(status) else "ok:alive"
 
@@ -458,7 +564,7 @@ def affinity(pid):
 
 
 def processes():
-    """Every process in sight runs this script."""
+    """Every process in sight runs this script, but the init."""
     strange = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -466,7 +572,7 @@ def processes():
                 line = f.read().split(b"\0")
         except (FileNotFoundError, ProcessLookupError):  # it ended just now
             continue
-        if __file__.encode() not in line:
+        if __file__.encode() not in line and int(pid) != 1:
             strange.append(pid)
     return "ok:own" if not strange else "ok:strange"
 
@@ -484,9 +590,48 @@ def status(field):
                 return "ok:" + line.split(":", 1)[1].strip()
 
 
-def environment_of_pid_1(secret):
-    with open("/proc/1/environ", "rb") as f:
+def environment_holds(secret):
+    """As the kernel copied it when this program was executed."""
+    with open("/proc/self/environ", "rb") as f:
         return "ok:seen" if secret.encode() in f.read() else "ok:clean"
+
+
+def init():
+    """Inside, this harness is the init's first child. Outside it stands for what its like can do to one another."""
+    return 1 if os.getppid() == 2 else os.getppid()
+
+
+def of_init(name, flags):
+    os.close(os.open("/proc/%d/%s" % (init(), name), flags))
+
+
+def link_of_init(name):
+    os.readlink("/proc/%d/%s" % (init(), name))
+
+
+def descriptors_of_init():
+    os.listdir("/proc/%d/fd" % init())
+
+
+def zombies():
+    """A child that leaves a child behind, which ends: whoever is its parent now waits for it."""
+    if os.fork() == 0:
+        if os.fork() == 0:
+            time.sleep(0.05)
+        os._exit(0)
+    os.wait()
+    for _ in range(100):
+        time.sleep(0.02)
+        left = []
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open("/proc/%s/stat" % pid) as f:
+                    left.append(f.read().rsplit(")", 1)[1].split()[:2])
+            except (FileNotFoundError, ProcessLookupError):
+                pass
+        if not any(parent == "1" and state != "S" for state, parent in left):
+            return "ok:none"
+    return "ok:some"
 
 
 def environment_names():
@@ -510,9 +655,10 @@ def auxv_holds(secret):
 
 
 def descriptors():
-    """Open descriptors of pid 1, without the pipes this harness made."""
-    found = sorted(int(n) for n in os.listdir("/proc/1/fd"))
-    mine = [n for n in found if n > 2 and os.readlink("/proc/1/fd/%d" % n) not in PIPES]
+    """Open descriptors of this harness, without the pipes it made."""
+    place = "/proc/%d/fd" % os.getppid()
+    found = sorted(int(n) for n in os.listdir(place))
+    mine = [n for n in found if n > 2 and os.readlink("%s/%d" % (place, n)) not in PIPES]
     return "ok:" + ",".join(str(n) for n in [0, 1, 2] + mine if n in found)
 
 
@@ -521,7 +667,7 @@ def descriptor(number):
 
 
 def kind_of_stdio():
-    kinds = [os.readlink("/proc/1/fd/%d" % n).split(":")[0] for n in (0, 1, 2)]
+    kinds = [os.readlink("/proc/%d/fd/%d" % (os.getppid(), n)).split(":")[0] for n in (0, 1, 2)]
     return "ok:" + ",".join(kinds)
 
 
@@ -538,7 +684,8 @@ def linux_terminal(fd):
 
 
 def session():
-    return "ok:leader" if os.getsid(1) == os.getpgid(1) == 1 else "ok:other"
+    tool = os.getppid()
+    return "ok:leader" if os.getsid(tool) == os.getpgid(tool) == tool == 2 else "ok:other"
 
 
 def host_name_is(name):
@@ -668,5 +815,6 @@ def run(probe):
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     asked = json.load(sys.stdin)
     print(json.dumps({probe["name"]: run(probe) for probe in asked["probes"]}))

@@ -13,6 +13,7 @@ pub const NAMES: &[(&str, &str, &str)] = &[
     ("a call sets the times of its scratch, and the next reads them", "scratch", "P18"),
     ("a call leaves a folder in its scratch", "scratch", "P18"),
     ("a call makes folders, whose number the next reads from its own", "scratch", "P18"),
+    ("a worker writes the program that it runs", "view", "P3"),
     ("a file outside gets a second name in a write grant whose worker waits", "view", "P2"),
     ("the folder of a write grant is moved away while its worker waits", "view", "P2"),
 ];
@@ -79,7 +80,10 @@ struct Warm {
 
 impl Warm {
     fn start() -> Warm {
-        let who = if is_root() { Who::Root } else { Who::User };
+        Warm::start_as(if is_root() { Who::Root } else { Who::User })
+    }
+
+    fn start_as(who: Who) -> Warm {
         let playground = Playground::new(who, "/var/tmp");
         for (name, body) in [("times", TIMES), ("leaves", LEAVES), ("number", NUMBER), ("nothing", "")] {
             playground.tool(name, "wasm", &module(body), json!({}));
@@ -126,6 +130,21 @@ fn a_worker_whose_guest_left_a_file_serves_no_other_call() {
     let (_, first) = warm.call("leaves");
     let (_, second) = warm.call("leaves");
     assert!(first.iter().all(|pid| !second.contains(pid)), "{first:?}, then {second:?}");
+}
+
+#[test]
+fn the_program_of_a_worker_cannot_be_written_through_it() {
+    for who in [Who::Root, Who::User].into_iter().filter(|who| who.possible()) {
+        let mut warm = Warm::start_as(who);
+        let (_, workers) = warm.call("nothing");
+        let [worker] = workers[..] else { panic!("{who:?}: one worker: {workers:?}") };
+        let read_only = |pid: u32| {
+            let flags = nix::sys::statvfs::statvfs(format!("/proc/{pid}/exe").as_str()).expect("its program").flags();
+            flags.contains(nix::sys::statvfs::FsFlags::ST_RDONLY)
+        };
+        assert!(!read_only(warm.server.child.id()), "{who:?}: control: the host runs the same program as it lies");
+        assert!(read_only(worker), "{who:?}");
+    }
 }
 
 /// The number of a file in scratch counts the files that were ever made there; a guest is told another.

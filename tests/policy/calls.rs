@@ -138,7 +138,7 @@ fn a_granted_variable_reaches_the_tool_and_is_shown_nowhere() {
     let shown = format!(
         "{decision:?} {} {} {}",
         policy::explain::text(&decision),
-        policy::explain::json(&decision),
+        policy::explain::json(&decision, &asks),
         serde_json::to_string(shape(&decision)).unwrap()
     );
     assert!(!shown.contains("hunter2") && shown.contains("never shown"), "{shown}");

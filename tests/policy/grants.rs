@@ -213,7 +213,7 @@ fn system_folders_and_what_the_host_runs_are_never_written() {
     let machine = Machine {
         runtimes: BTreeMap::from([(Language::Python, Runtime { roots: vec!["/opt/py/lib".into()], ..runtime })]),
         relied_on: relied_on.into(),
-        home: Some("/home/u".into()),
+        homes: ["/home/u", "/data/home"].map(PathBuf::from).into(),
         ..Machine::default()
     };
     let table: &[(&str, Option<&str>)] = &[
@@ -236,6 +236,8 @@ fn system_folders_and_what_the_host_runs_are_never_written() {
         ("/home/u/.config/x/**", Some("names start with a dot")),
         ("/home/u/.bashrc", Some("names start with a dot")),
         ("/home/u/**", Some("names start with a dot")),
+        ("/data/home/.ssh/**", Some("names start with a dot (/data/home/.config")),
+        ("/data/**", Some("names start with a dot (/data/home/.config")),
         ("/home/u/out/**", None),
         ("/home/u/*.csv", None),
         ("/opt/py/out/*.csv", None),
@@ -254,6 +256,30 @@ fn system_folders_and_what_the_host_runs_are_never_written() {
                 assert!(kind == Kind::SecurityError && person.contains(why), "{ask}: {person}");
             }
         }
+    }
+}
+
+/// A folder of tools in a home has its own fences; where the base of the scripts is a home, or holds one, the home has.
+#[test]
+fn a_home_is_fenced_also_where_scripts_lie_in_it() {
+    let machine = Machine { homes: ["/h/u"].map(PathBuf::from).into(), ..machine() };
+    for (base, ask, good) in [
+        ("/h/u/.local/tools", "/h/u/.local/tools/a/out/**", true),
+        ("/h/u/tools", "/h/u/tools/a/.state/**", true),
+        ("/h/u/tools", "/h/u/.config/**", false),
+        ("/h/u", "/h/u/.config/**", false),
+        ("/h/u", "/h/u/.bashrc", false),
+        ("/h/u", "/h/u/a/out/**", true),
+        ("/h", "/h/u/.config/**", false),
+        ("/h", "/h/u/**", false),
+        ("/h", "/h/other/out/**", true),
+    ] {
+        let folder = Path::new(base).join("a");
+        let lies = Site { base: base.into(), script: Some(folder.join("run.py")), folder, ..site() };
+        let policies = under(vec![parsed(&policy_text(&[], &[ask], ""))], None);
+        let decision = policy::decide(&asking(Some(&["self"]), &[ask]), &lies, &policies, &machine);
+        assert_eq!(decision.shape.is_ok(), good, "{base}: {ask}: {:?}", decision.shape);
+        assert!(good || refused(&decision).1.contains("names start with a dot"), "{:?}", decision.shape);
     }
 }
 

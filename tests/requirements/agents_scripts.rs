@@ -71,7 +71,6 @@ const CASES: &[Case] = &[
     (JS, "nodejs", r#"{"scriptPath":"free/echo.js","inputData":{"a":[1]}}"#, r#"ok {"runs":"node","got":{"a":[1]}}"#, "allowed"),
     (JS, "nodejs", r#"{"scriptPath":"free/slow.js","timeoutMs":1000}"#, "TimeoutError: Script execution timed out.", "allowed"),
     (ANY, "python", r#"{"language":"python","scriptPath":"examples/echo.py","inputData":{"message":"m"}}"#, r#"ok {"received_message":"m"}"#, "allowed"),
-    (ANY, "python", r#"{"language":"python","scriptPath":"free/main"}"#, r#"ok {"no":"ending"}"#, "allowed"),
     (ANY, "nodejs", r#"{"language":"nodejs","scriptPath":"free/echo.cjs","inputData":{}}"#, r#"ok {"runs":"node","got":{}}"#, "allowed"),
     (ANY, "bun", r#"{"language":"bun","scriptPath":"free/echo.js","inputData":{}}"#, r#"ok {"runs":"bun","got":{}}"#, "allowed"),
     (ANY, "bun", r#"{"language":"bun","scriptPath":"free/echo.ts","inputData":{"x":1}}"#, r#"ok {"runs":"bun","got":{"x":1}}"#, "allowed"),
@@ -79,6 +78,8 @@ const CASES: &[Case] = &[
     (PY, "", r#"{"scriptPath":"free/echo.js"}"#, "ParameterValidationError: names a nodejs script", "refused"),
     (JS, "", r#"{"scriptPath":"examples/echo.py"}"#, "ParameterValidationError: names a python script", "refused"),
     (JS, "", r#"{"scriptPath":"free/echo.ts"}"#, "ParameterValidationError: names a bun script", "refused"),
+    // A name that is no script's: an interpreter that is given a file of data prints lines of it.
+    (ANY, "", r#"{"language":"python","scriptPath":"free/main"}"#, "ParameterValidationError: names no python script: the name of one ends in .py.", "refused"),
     (ANY, "", r#"{"language":"python","scriptPath":"free/echo.js"}"#, "ParameterValidationError: names a nodejs script", "refused"),
     (ANY, "", r#"{"language":"ruby","scriptPath":"free/main"}"#, "ParameterValidationError: language", "refused"),
     (ANY, "", r#"{"scriptPath":"examples/echo.py"}"#, "ParameterValidationError: language", "refused"),

@@ -1,7 +1,7 @@
 //! The documents are right: every `toolhost …` in docs/ runs as written, or at least is a command that there is;
 //! every example of a manifest and a policy loads (E-019).
 
-use super::{as_everyone, call, cli, copy, finish, fits, has, repository};
+use super::{as_everyone, call, cli, finish, fits, has, repository};
 use crate::escapes::{Playground, Who};
 use serde_json::{Value, json};
 use std::fs;
@@ -72,8 +72,8 @@ fn shipped(who: Who) -> Playground {
     let playground = Playground::new(who, "/var/tmp");
     for name in ["tool-defs", "user_scripts", "sandbox-policies"] {
         fs::remove_dir_all(playground.path(name)).unwrap();
-        copy(&repository(name), &playground.path(name));
     }
+    crate::shipped::copy_to(&playground.base);
     playground.settle();
     playground
 }

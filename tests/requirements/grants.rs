@@ -135,11 +135,53 @@ fn a_broken_manifest_stops_only_what_it_names() {
             playground.settle();
             for (name, runs) in [("id", id), ("named", named)] {
                 let input = json!({"scriptPath": format!("d/{name}.py")}).to_string();
-                let wanted = if runs { "ok" } else { "SecurityError: a tool that is not loaded speaks for it" };
+                let wanted = if runs { "ok" } else { "SecurityError: it belongs to a tool that is not loaded" };
                 let ended = call(&playground, "core:execute-python-script", &input);
                 fits(wanted, &ended).unwrap_or_else(|why| panic!("{who:?}: {when}: {name}: {why}"));
             }
         }
+    });
+}
+
+/// The home that the environment names, also where it leads through a link; the account's, which may be another; and,
+/// where the host is root, everybody's.
+#[test]
+fn no_tool_writes_the_settings_of_a_home() {
+    if !has("python", 4) {
+        return;
+    }
+    as_everyone("homes", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        let (real, link) = (playground.path("people/u"), playground.path("link"));
+        fs::create_dir_all(real.join(".config/app")).unwrap();
+        fs::create_dir_all(real.join("results")).unwrap();
+        symlink(&real, &link).unwrap();
+        let mut homes = vec![real.join(".config/app"), real.join(".config"), real.clone(), playground.path("people")];
+        if who == Who::Root {
+            homes.extend(["/root/.config".into(), "/root/.ssh".into(), "/root".into()]);
+            let more = fs::read_dir("/home").into_iter().flatten().flatten();
+            homes.extend(more.flat_map(|home| [home.path(), home.path().join(".config")]));
+        }
+        const WRITES: &str = "import json, sys\nopen(json.load(sys.stdin)['path'], 'w').write('x')\nprint(1)\n";
+        let attempt = |folder: &Path| {
+            let pattern = format!("{}/**", folder.display());
+            let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["self"], "allowWrite": [pattern]}}});
+            tool(&playground, "req:home", "python", "home/main.py", WRITES, asks);
+            let rule = format!("[files]\nwrite = [{{ path = \"{pattern}\", why = \"t\" }}]\n");
+            playground.policy("home", "req:home", &rule);
+            playground.settle();
+            let mut command = playground.host();
+            command.env("HOME", &link).args(["call", "req:home", "--json", "--input", "-"]);
+            super::finish(command, json!({"path": folder.join("planted")}).to_string().as_bytes())
+        };
+        for folder in homes {
+            let ended = attempt(&folder);
+            fits("SecurityError: whose names start with a dot", &ended)
+                .unwrap_or_else(|why| panic!("{who:?}: {}: {why}", folder.display()));
+            assert!(!folder.join("planted").exists(), "{}", folder.display());
+        }
+        fits("ok 1", &attempt(&real.join("results"))).unwrap();
+        assert!(real.join("results/planted").is_file(), "the control");
     });
 }
 

@@ -26,8 +26,8 @@ async fn outside_the_grants_there_is_only_an_error_number() {
     assert_eq!(Tool::new(open_and_tell(4, "x", true)).ending(json!({})).await, Ending::answer(&json!(8)));
     // A link inside a granted folder that leads out of it.
     let tool = Tool::new(open_and_tell(3, "link/passwd", false));
-    std::os::unix::fs::symlink("/etc", tool.folder().join("link")).expect("link");
-    let folder = tool.folder();
+    let folder = tool.out();
+    std::os::unix::fs::symlink("/etc", folder.join("link")).expect("link");
     let tool = tool.grant(Access::Write, &folder);
     assert_eq!(tool.ending(json!({})).await, Ending::answer(&json!(63)));
 }
@@ -36,7 +36,7 @@ async fn outside_the_grants_there_is_only_an_error_number() {
 async fn read_grants_read_and_write_grants_write() {
     // Control: the same module, with the right that it needs.
     let tool = Tool::new(open_and_tell(3, "new.txt", true));
-    let folder = tool.folder();
+    let folder = tool.out();
     let tool = tool.grant(Access::Write, &folder);
     assert_eq!(tool.ending(json!({})).await, Ending::answer(&json!(0)));
     assert!(folder.join("new.txt").exists());

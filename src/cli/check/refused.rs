@@ -5,11 +5,15 @@
 
 use crate::fault::Kind;
 use crate::manifest::json::escape_segment;
-use crate::manifest::{Code, Manifest, Problem, Severity};
+use crate::manifest::{Code, Handler, Language, Manifest, Problem, Severity};
 use crate::service::beforehand::{self, Obstacle};
-use crate::{policy, registry, sandbox};
+use crate::{policy, registry, sandbox, service};
 use policy::{Verdict, What};
 use serde_json::Value;
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
 
 const READ: &str = "/securityContext/fileAccess/allowRead";
 const WRITE: &str = "/securityContext/fileAccess/allowWrite";
@@ -22,13 +26,16 @@ pub fn tell(
     reports: &mut [super::File],
 ) {
     let policies = snapshot.protect(policies);
+    let places: BTreeMap<PathBuf, usize> = reports.iter().enumerate().map(|(at, r)| (r.path.clone(), at)).collect();
     for tool in snapshot.list(&registry::Filter::default()) {
         let decision = policy::decide(&tool.manifest, &tool.site, &policies, machine);
-        let Some(report) = reports.iter_mut().find(|report| report.path == tool.site.manifest) else { continue };
+        let Some(report) = places.get(&tool.site.manifest).and_then(|at| reports.get_mut(*at)) else { continue };
         report.problems.extend(of(&tool, &decision));
         report.problems.extend(lacks(&tool, &decision));
         report.problems.extend(files(&tool, &decision));
         report.problems.extend(no_folder(&tool));
+        report.problems.extend(no_module(&tool));
+        report.problems.extend(not_here(&tool, &decision));
     }
 }
 
@@ -75,6 +82,52 @@ fn files(tool: &registry::Tool, decision: &policy::Decision) -> Option<Problem> 
     let why = fault.person.as_deref().unwrap_or_default();
     let message = format!("every call is refused as the files lie now: {}: {why}", fault.message);
     Some(Problem { severity: Severity::Warning, code: Code::Security, pointer, line, column, message })
+}
+
+fn at(tool: &registry::Tool, pointer: &str, severity: Severity, code: Code, message: String) -> Problem {
+    let (line, column) = registry::Places::of(&tool.site.manifest).one(pointer);
+    Problem { severity, code, pointer: pointer.to_owned(), line, column, message }
+}
+
+/// A `.wasm` or `.wat` that begins like neither a module nor its text: no call could run it.
+fn no_module(tool: &registry::Tool) -> Option<Problem> {
+    let Handler::Script { language: Language::Wasm, .. } = &tool.manifest.handler else { return None };
+    let flags = (nix::fcntl::OFlag::O_NOFOLLOW | nix::fcntl::OFlag::O_NONBLOCK).bits();
+    let file = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(tool.site.script.as_deref()?).ok()?;
+    let mut head = Vec::new();
+    file.take(64).read_to_end(&mut head).ok()?;
+    let first = head.iter().find(|byte| !byte.is_ascii_whitespace());
+    // A text begins with a parenthesis or, in a comment, with a semicolon (webassembly.github.io/spec/core/text).
+    let begins = head.starts_with(b"\0asm") || matches!(first, Some(b'(' | b';'));
+    let message = "this file is no WebAssembly module: it begins neither with \\0asm nor like the text form (a download \
+                   that went wrong, or a Git LFS pointer?), so every call fails";
+    (!begins).then(|| at(tool, "/handler/scriptPath", Severity::Error, Code::Dependency, message.to_owned()))
+}
+
+/// What the script seems to rely on, and this machine does not do for it.
+fn not_here(tool: &registry::Tool, decision: &policy::Decision) -> Option<Problem> {
+    let (runtime, script) = (decision.runtime.as_ref()?, tool.site.script.as_deref()?);
+    let typed = Language::of_file_name(script.to_str()?) == [Language::Bun];
+    if runtime.language == Language::Nodejs && typed && !service::strips_types(&runtime.version) {
+        let version = &runtime.version;
+        let message = format!(
+            "Node {version} does not run TypeScript (22.18 and 23.6 do), so calls fail here: \"language\": \"bun\" runs it"
+        );
+        return Some(at(tool, "/handler/language", Severity::Warning, Code::Dependency, message));
+    }
+    let has = |name: &str| tool.site.folder.join(name).exists();
+    let own = tool.site.folder != tool.site.base;
+    let mend = match runtime.language {
+        Language::Python if own && has("requirements.txt") && runtime.found == "PATH" => {
+            "requirements.txt is not installed by this host: make a virtual environment that has it, and name its \
+             interpreter in the tool's policy ([runtimes] python)"
+        }
+        Language::Nodejs | Language::Bun if own && has("package-lock.json") && !has("node_modules") => {
+            "the packages of package-lock.json are not installed by this host: `npm ci` in the tool's folder does it"
+        }
+        _ => return None,
+    };
+    Some(at(tool, "/handler/scriptPath", Severity::Note, Code::Dependency, mend.to_owned()))
 }
 
 fn of(tool: &registry::Tool, decision: &policy::Decision) -> Vec<Problem> {

@@ -8,22 +8,56 @@ use crate::manifest::text::printable;
 use crate::manifest::{Code, Problem, Severity};
 use crate::{policy, registry};
 use policy::{At, Policies, Policy, Selector};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The warnings about one file of these policies.
+/// The tools, by what each policy is asked of them. Asked once: a thousand policies may speak of a thousand tools.
+struct Tools<'t> {
+    by_id: BTreeMap<&'t str, Vec<&'t Arc<registry::Tool>>>,
+    namespaces: BTreeSet<&'t str>,
+    /// The folders of the tools with a script that a policy governs, by its file.
+    governed: BTreeMap<PathBuf, Vec<&'t PathBuf>>,
+}
+
+impl<'t> Tools<'t> {
+    fn of(policies: &Policies, tools: &'t [Arc<registry::Tool>]) -> Tools<'t> {
+        let mut found = Tools { by_id: BTreeMap::new(), namespaces: BTreeSet::new(), governed: BTreeMap::new() };
+        for tool in tools {
+            let id = tool.manifest.id.as_str();
+            found.by_id.entry(id).or_default().push(tool);
+            found.namespaces.extend(id.split_once(':').map(|(namespace, _)| namespace));
+            if tool.site.script.is_some() {
+                let policy = policies.governing(id, &tool.site.manifest).0;
+                found.governed.entry(policy.file.clone()).or_default().push(&tool.site.folder);
+            }
+        }
+        found
+    }
+
+    fn named(&self, selector: &Selector) -> bool {
+        match selector {
+            Selector::Exact(id) => self.by_id.contains_key(id.as_str()),
+            Selector::Namespace(namespace) => self.namespaces.contains(namespace.as_str()),
+            Selector::Any => !self.by_id.is_empty(),
+        }
+    }
+}
+
+/// The warnings about each file of these policies.
 pub fn of(
     policies: &Policies,
     tools: &[Arc<registry::Tool>],
     machine: &policy::Machine,
 ) -> Vec<(PathBuf, Vec<Problem>)> {
     let files = policies.all().filter(|policy| !policy.file.as_os_str().is_empty());
+    let tools = Tools::of(policies, tools);
     files
         .map(|policy| {
-            let mut found = names(policy, tools);
-            found.extend(elsewhere(policy, policies, tools));
+            let mut found = names(policy, &tools);
+            found.extend(elsewhere(policy, &tools));
             found.extend(folders(policy));
-            found.extend(paths(policy, policies, tools));
+            found.extend(paths(policy, &tools));
             found.extend(interpreters(policy, machine));
             (policy.file.clone(), found)
         })
@@ -35,30 +69,26 @@ fn warning(code: Code, pointer: String, at: At, message: String) -> Problem {
 }
 
 /// An exact id is a tool, and none of its versions lies in the `folders` of the policy: it is for nobody.
-fn elsewhere(policy: &Policy, policies: &Policies, tools: &[Arc<registry::Tool>]) -> Vec<Problem> {
+fn elsewhere(policy: &Policy, tools: &Tools) -> Vec<Problem> {
     let told = |(index, named): (usize, &policy::Tools)| {
         let Selector::Exact(id) = &named.selector else { return None };
-        let passed = |tool: &Arc<registry::Tool>| {
-            let (_, passed_over) = policies.governing(id, &tool.site.manifest);
-            passed_over.into_iter().find(|other| other.file == policy.file)
-        };
-        let meant = tools.iter().filter(|tool| tool.manifest.id == *id);
-        let words = meant.map(passed).collect::<Option<Vec<_>>>()?.pop()?.words;
+        let meant = tools.by_id.get(id.as_str())?.iter();
+        let words = meant.map(|tool| policy.passed_over(&tool.site.manifest)).collect::<Option<Vec<_>>>()?.pop()?;
         Some(warning(Code::Security, format!("/tools/{index}"), named.at, words))
     };
     policy.tools.iter().enumerate().filter_map(told).collect()
 }
 
 /// `tools`: every exact id is a tool, every namespace has one.
-fn names(policy: &Policy, tools: &[Arc<registry::Tool>]) -> Vec<Problem> {
-    let ids = || tools.iter().map(|tool| tool.manifest.id.as_str());
-    let stray = policy.tools.iter().enumerate().filter(|(_, named)| !ids().any(|id| named.selector.matches(id)));
+fn names(policy: &Policy, tools: &Tools) -> Vec<Problem> {
+    let ids = || tools.by_id.keys().copied();
+    let stray = policy.tools.iter().enumerate().filter(|(_, named)| !tools.named(&named.selector));
     stray
         .map(|(index, named)| {
             let near = match &named.selector {
                 Selector::Exact(id) => suggest::hint(id, ids()),
                 Selector::Namespace(ns) => {
-                    let near = suggest::nearest(ns, ids().filter_map(|id| id.split_once(':')).map(|(ns, _)| ns));
+                    let near = suggest::nearest(ns, tools.namespaces.iter().copied());
                     near.map_or_else(String::new, |near| format!(": did you mean '{near}:*'?"))
                 }
                 Selector::Any => String::new(),
@@ -82,11 +112,8 @@ fn folders(policy: &Policy) -> Vec<Problem> {
 
 /// `[files]`: what may be read is there. A relative path is looked for in every tool's folder that the policy governs;
 /// one that may be written need not be there yet, but its folder must.
-fn paths(policy: &Policy, policies: &Policies, tools: &[Arc<registry::Tool>]) -> Vec<Problem> {
-    let governed = |tool: &&Arc<registry::Tool>| {
-        policies.governing(&tool.manifest.id, &tool.site.manifest).0.file == policy.file && tool.site.script.is_some()
-    };
-    let own: Vec<&PathBuf> = tools.iter().filter(governed).map(|tool| &tool.site.folder).collect();
+fn paths(policy: &Policy, tools: &Tools) -> Vec<Problem> {
+    let own = tools.governed.get(&policy.file).map(Vec::as_slice).unwrap_or_default();
     let mut found = Vec::new();
     for (key, rules) in [("read", &policy.read), ("write", &policy.write)] {
         for (index, rule) in rules.iter().enumerate() {

@@ -22,8 +22,8 @@ fn line(out: &mut String, name: &str, text: &str) {
 
 fn tier(report: &Report, out: &mut String) {
     match report.tier {
-        Some(tier) => line(out, "tier", &format!("{tier}: every wall stands")),
-        None => line(out, "tier", "none: nothing runs on this machine until this is mended"),
+        Some(_) => line(out, "isolation", "full: every wall stands"),
+        None => line(out, "isolation", "none: nothing runs on this machine until this is mended"),
     }
     if let Some(refused) = &report.refused {
         line(out, "refused", &format!("the wall `{}`: {}: {}", refused.wall, refused.what, refused.errno));

@@ -205,7 +205,8 @@ impl executor::Executor for Methods {
             if context.depth >= MAX_DEPTH {
                 return Err(Fault::new(Kind::ServiceError, "Service methods call each other in a loop."));
             }
-            let arguments = renamed(&call.manifest.handler, call.input);
+            let handler = call.manifest.handler.clone();
+            let arguments = renamed(&handler, call.input);
             let mut below = context.clone();
             below.depth += 1;
             let started = std::time::Instant::now();
@@ -216,10 +217,11 @@ impl executor::Executor for Methods {
                 runner: self.runner.get().and_then(Weak::upgrade),
                 facts: Mutex::default(),
             };
-            let mut value = body.call(&method, arguments, events).await?;
+            let answer = body.call(&method, arguments, events).await;
+            let mut value = answer.map_err(|fault| renamed_back(&handler, fault))?;
             let facts = method.facts.into_inner().unwrap_or_else(PoisonError::into_inner);
             if let Some(refused) = facts.refused {
-                return Err(refused);
+                return Err(renamed_back(&handler, refused));
             }
             let ending = if is_envelope(&value) {
                 let own = value.as_object_mut().and_then(|fields| fields.shift_remove("outputData"));
@@ -233,6 +235,7 @@ impl executor::Executor for Methods {
             Ok(executor::Outcome {
                 ending,
                 logs: facts.logs,
+                printed: Vec::new(),
                 usage: facts.usage.unwrap_or_else(|| executor::Usage {
                     wall_ms: u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
                     ..executor::Usage::default()
@@ -273,6 +276,21 @@ fn renamed(handler: &Handler, input: Value) -> Value {
         ),
         other => other,
     }
+}
+
+/// A method speaks of inputs by its own names; the caller knows them by the tool's.
+fn renamed_back(handler: &Handler, fault: Fault) -> Fault {
+    let Handler::ServiceMethod { parameter_map, .. } = handler else { return fault };
+    let own = |words: String| {
+        let mut parts = words.split_inclusive("parameter '");
+        let first = parts.next().unwrap_or_default().to_owned();
+        parts.fold(first, |out, part| {
+            let name = part.split('\'').next().unwrap_or_default();
+            let tools = parameter_map.iter().find(|(_, methods)| *methods == name).map_or(name, |(tools, _)| tools);
+            out + tools + &part[name.len()..]
+        })
+    };
+    Fault { message: own(fault.message), details: fault.details.map(own), ..fault }
 }
 
 /// The seed's result shape, and nothing beside it (Q14): `success`, and an error exactly when it is false.

@@ -5,7 +5,7 @@
 //! logs?}`, the seed's shape and nothing else. Never: decides a grant; `Runner` asks policy.
 
 use super::{Answering, Facts, MethodContext, Ran, Script, ServiceMethod, What};
-use crate::manifest::{Handler, Language};
+use crate::manifest::{Handler, Language, json};
 use crate::{executor, fault, quantity};
 use fault::{Fault, Kind};
 use serde_json::{Map, Value, json};
@@ -65,7 +65,11 @@ impl ScriptExecution {
                 What::File { site, language }
             }
             ScriptExecution::RunCode => {
-                What::Source { language: language_of(fixed, given.language, "")?, code: given.code }
+                let language = one_language(fixed, given.language)?.ok_or_else(|| {
+                    let message = "Input parameter 'language' is needed (python, nodejs or bun).";
+                    Fault::new(Kind::ParameterValidationError, message)
+                })?;
+                What::Source { language, code: given.code }
             }
         };
         Ok(Script { what, input: given.input, timeout_ms: given.timeout_ms, env: given.env })
@@ -124,7 +128,7 @@ impl Given {
                 },
                 "inputData" if value.is_object() => self.input = value,
                 "inputData" => faults.push("Input parameter 'inputData' must be an object.".into()),
-                "timeoutMs" => match value.as_u64() {
+                "timeoutMs" => match json::whole(&value) {
                     Some(ms) if ms >= quantity::MIN_TIMEOUT_MS => self.timeout_ms = Some(ms),
                     _ => faults.push(format!(
                         "Input parameter 'timeoutMs' must be an integer of at least {}.",
@@ -146,35 +150,44 @@ fn texts(value: &Value) -> Option<BTreeMap<String, String>> {
     fields.iter().map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned()))).collect()
 }
 
-/// Handler, then input, then file name (Q15). Where two of them disagree the call is refused: running a
-/// script under another interpreter than the one somebody named would surprise one of them.
+/// Handler, then input, then file name. Where two of them disagree the call is refused: running a script under another
+/// interpreter than the one somebody named would surprise one of them, and an interpreter that is given a file of data
+/// prints lines of it.
 pub fn language_of(fixed: Option<Language>, asked: Option<Language>, script_path: &str) -> Result<Language, Fault> {
     let conflict = |message: String| Err(Fault::new(Kind::ParameterValidationError, message));
-    if let (Some(fixed), Some(asked)) = (fixed, asked)
-        && fixed != asked
-    {
-        return conflict(format!(
-            "Input parameter 'language' is '{}', but this tool runs {} only. Leave it out, or use core:execute-script.",
-            asked.name(),
-            fixed.name()
-        ));
-    }
     let named = Language::of_file_name(script_path);
-    match fixed.or(asked) {
-        Some(language) if named.is_empty() || named.contains(&language) => Ok(language),
-        Some(language) => conflict(format!(
-            "Input parameter 'scriptPath' names a {} script, but this call runs {}. Use the tool for {} scripts.",
-            named[0].name(),
+    match (one_language(fixed, asked)?, named.first()) {
+        (Some(language), _) if named.contains(&language) => Ok(language),
+        (Some(language), Some(other)) => conflict(format!(
+            "Input parameter 'scriptPath' names a {0} script, but this call runs {1}. Use the tool for {0} scripts.",
+            other.name(),
             language.name(),
-            named[0].name()
         )),
-        None => named.first().copied().ok_or_else(|| {
-            Fault::new(
-                Kind::ParameterValidationError,
-                "Input parameter 'language' is needed: the script's name does not say which one it is \
-                 (python, nodejs, bun, wasm).",
-            )
-        }),
+        (Some(language), None) => conflict(format!(
+            "Input parameter 'scriptPath' names no {} script: the name of one ends in {}.",
+            language.name(),
+            language.endings()
+        )),
+        (None, Some(language)) => Ok(*language),
+        (None, None) => conflict(
+            "Input parameter 'scriptPath' names no script: its name does not end as one in python, nodejs, bun or wasm."
+                .to_owned(),
+        ),
+    }
+}
+
+/// What handler and input say.
+fn one_language(fixed: Option<Language>, asked: Option<Language>) -> Result<Option<Language>, Fault> {
+    match (fixed, asked) {
+        (Some(fixed), Some(asked)) if fixed != asked => Err(Fault::new(
+            Kind::ParameterValidationError,
+            format!(
+                "Input parameter 'language' is '{}', but this tool runs {} only. Leave it out, or use core:execute-script.",
+                asked.name(),
+                fixed.name()
+            ),
+        )),
+        _ => Ok(fixed.or(asked)),
     }
 }
 
@@ -218,8 +231,9 @@ mod tests {
             (None, Some(Language::Nodejs), "a.ts", Err("names a bun script")),
             (None, None, "a.mjs", Ok(Language::Nodejs)),
             (None, None, "a.wat", Ok(Language::Wasm)),
-            (None, None, "run", Err("'language' is needed")),
-            (None, Some(Language::Python), "run", Ok(Language::Python)),
+            (None, None, "run", Err("names no script")),
+            (None, Some(Language::Python), "run", Err("names no python script: the name of one ends in .py")),
+            (Some(Language::Nodejs), None, "data.csv", Err("ends in .js, .mjs or .cjs")),
         ];
         for (fixed, asked, path, expected) in cases {
             match (language_of(fixed, asked, path), expected) {

@@ -8,10 +8,12 @@ use super::pool::{Extra, Launchers};
 use super::{Scripts, capture};
 use crate::fault::{Fault, Kind};
 use crate::manifest::Language;
-use crate::policy::{Access, Confinement, Grant, Network, Opening, PerCall, Program, Runtime, Shape, name_matches};
+use crate::policy::{
+    Access, Confinement, Grant, Network, Opening, PerCall, Program, Runtime, Shape, name_matches, shown,
+};
 use crate::quantity::MIB;
 use crate::sandbox::protocol::{FromLauncher, ToLauncher};
-use crate::sandbox::{Stood, grants, probe};
+use crate::sandbox::{Stood, grants, identity, probe};
 use probe::{Tried, Try};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -66,6 +68,7 @@ pub fn bare(runtime: Runtime) -> Shape {
         env: BTreeMap::new(),
         require_cgroup: false,
         stderr_is_error: false,
+        past: Default::default(),
     }
 }
 
@@ -89,7 +92,7 @@ pub async fn run(launchers: &Arc<Launchers>, shape: &Shape, around: &Surrounding
     let tries = serde_json::to_vec(&tries(shape, around)).map_err(|e| lost(&e.to_string()))?;
     let (pipes, theirs) = capture::pipes().map_err(|e| super::no_pipe(&e))?;
     let files: Vec<_> = theirs.iter().map(AsFd::as_fd).collect();
-    launcher.say(&ToLauncher::Start { timeout_ms: LONGEST_MS, source: None }, &files)?;
+    launcher.say(&ToLauncher::Start { timeout_ms: LONGEST_MS, source: None, before: launcher.before }, &files)?;
     drop(files);
     drop(theirs);
     let over = tokio::sync::Notify::new();
@@ -164,6 +167,9 @@ fn tries(shape: &Shape, around: &Surroundings) -> Vec<Try> {
     if let Some(home) = &around.home {
         list.strangers(home);
     }
+    for (path, write) in [("/etc/shadow", false), ("/usr/bin/env", true), ("/proc/sys/kernel/core_pattern", true)] {
+        list.add(Path::new(path), write);
+    }
     list.tries
 }
 
@@ -178,7 +184,8 @@ impl List<'_> {
             return;
         }
         let granted = allowed(self.shape, path, write);
-        self.tries.push(Try { path: path.to_owned(), write, granted });
+        let closed = granted.then(|| closed(self.shape, path, write)).flatten();
+        self.tries.push(Try { path: path.to_owned(), write, granted, closed });
     }
 
     fn both(&mut self, path: &Path) {
@@ -210,17 +217,24 @@ impl List<'_> {
         self.strangers(above);
         let mut alike = folder.as_os_str().to_owned();
         alike.push("-other");
-        self.add(Path::new(&alike), false);
+        let alike = PathBuf::from(alike);
+        if self.strange(&alike) {
+            self.add(&alike, false);
+        }
     }
 
-    /// Existing entries of a folder that nothing granted leads through. The folder itself tells nothing:
-    /// where a grant lies below it, it is there as an empty stand-in.
+    /// Existing entries of a folder that the tool must not see.
     fn strangers(&mut self, folder: &Path) {
-        let leads = |path: &Path| shown(self.shape).any(|shown| shown.starts_with(path));
         let all = if folder.is_dir() { entries(folder) } else { vec![folder.to_owned()] };
-        let strange = |path: &PathBuf| !allowed(self.shape, path, false) && !leads(path);
-        let strangers: Vec<PathBuf> = all.into_iter().filter(strange).take(MOST_STRANGERS).collect();
+        let strangers: Vec<PathBuf> = all.into_iter().filter(|path| self.strange(path)).take(MOST_STRANGERS).collect();
         strangers.iter().for_each(|path| self.add(path, false));
+    }
+
+    /// Not granted, and of a name that only the host's own can have in the view: above a grant and above the tool's
+    /// working folder stand empty folders of the host's names, and every call has some places of its own.
+    fn strange(&self, path: &Path) -> bool {
+        let leads = in_view(self.shape).any(|shown| shown.starts_with(path));
+        !allowed(self.shape, path, false) && !leads && !of_each_call(path)
     }
 }
 
@@ -232,9 +246,55 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
     all
 }
 
-/// Every place that is shown besides the system's.
-fn shown(shape: &Shape) -> impl Iterator<Item = &Path> {
-    shape.grants.iter().map(|g| g.opening.folder()).chain(shape.runtime.roots.iter().map(PathBuf::as_path))
+/// Every place of this tool that is shown, or stands empty for it.
+fn in_view(shape: &Shape) -> impl Iterator<Item = &Path> {
+    let own = std::iter::once(shape.folder.as_path()).chain(shape.script.as_deref());
+    own.chain(shape.grants.iter().map(|g| g.opening.folder())).chain(shape.runtime.roots.iter().map(PathBuf::as_path))
+}
+
+/// A place that every call has, made for it: what is found there is not the host's. (What the host has in a folder of
+/// scratch is a stranger: scratch begins empty.)
+fn of_each_call(path: &Path) -> bool {
+    let whole = [shown::PROC, "/dev", shown::OURS];
+    let system = shown::SYSTEM_FOLDERS.iter().chain(&shown::SYSTEM_ETC).chain(&shown::MADE_ETC);
+    let mut made = system.chain(&shown::SCRATCH).chain(&shown::EMPTY_FOLDERS).chain(&whole);
+    let scratch = shown::SCRATCH.iter().any(|scratch| path.starts_with(scratch));
+    made.any(|made| Path::new(made).starts_with(path)) || (!scratch && whole.iter().any(|made| path.starts_with(made)))
+}
+
+/// The owner and mode of a granted file or folder, where they close it to the tool: a grant opens no more than they do.
+fn closed(shape: &Shape, path: &Path, write: bool) -> Option<String> {
+    let facts = path.metadata().ok()?;
+    let grants = shape.grants.iter().filter_map(|grant| Some((depth(&grant.opening, path)?, &grant.opening)));
+    let top = match grants.max_by_key(|(depth, _)| *depth)?.1 {
+        Opening::Live { path } => path.metadata().ok()?,
+        Opening::Snapshot { .. } => facts.clone(),
+        // The host made the copies.
+        Opening::Staged { .. } => return None,
+    };
+    let wanted = match (facts.is_dir(), write) {
+        (true, true) => 0o3,
+        (true, false) => 0o5,
+        (false, true) => 0o2,
+        (false, false) => 0o4,
+    };
+    // Under root the tool has the id of the grant's owner; else the one id there is.
+    let (owner, group) = if identity::real_root() {
+        (top.uid(), vec![top.gid()])
+    } else {
+        let groups = nix::unistd::getgroups().unwrap_or_default();
+        (
+            nix::unistd::geteuid().as_raw(),
+            groups.into_iter().chain([nix::unistd::getegid()]).map(|g| g.as_raw()).collect(),
+        )
+    };
+    let mode = facts.mode();
+    let rights = match facts.uid() == owner {
+        true => mode >> 6,
+        false if group.contains(&facts.gid()) => mode >> 3,
+        false => mode,
+    };
+    (rights & wanted != wanted).then(|| format!("mode {:04o}, owner {}", mode & 0o7777, facts.uid()))
 }
 
 /// What the confinement says of a path: the nearest grant decides, and of two at one place the wider.

@@ -2,8 +2,10 @@
 
 use crate::executor::Walls;
 use crate::fault::{Fault, Kind};
+use crate::manifest::text::{path, printable};
 use crate::quantity::Limit;
-use crate::sandbox::protocol::{self, FromLauncher, Setup, ToLauncher};
+use crate::sandbox::protocol::{self, Executable, FromLauncher, Setup, ToLauncher};
+use crate::sandbox::written::Totals;
 use crate::sandbox::{About, cgroup, identity, launcher};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -25,15 +27,52 @@ pub struct Launcher {
     group: Option<cgroup::Group>,
     pub walls: Walls,
     pub setup: Setup,
+    /// What lay in the folders that its next call may write live.
+    pub before: Totals,
 }
 
 fn broken(what: &str, error: &io::Error) -> Fault {
+    if let Some(fault) = error.raw_os_error().and_then(|errno| of_this_host(what, errno)) {
+        return fault;
+    }
     Fault::new(Kind::InternalError, "the launcher of this tool failed").person(format!("launcher: {what}: {error}"))
+}
+
+/// The cgroup of a call could not be made.
+pub fn no_group(error: &io::Error) -> Unready {
+    let (errno, what) = (error.raw_os_error().unwrap_or(0), "making a group".to_owned());
+    match of_this_host(&what, errno) {
+        Some(fault) => fault.into(),
+        None => Unready::Wall { wall: "cgroup".to_owned(), what, errno },
+    }
+}
+
+/// What no wall is at fault for: this host has too few descriptors, or no /dev/null.
+fn of_this_host(what: &str, errno: i32) -> Option<Fault> {
+    use nix::errno::Errno;
+    match Errno::from_raw(errno) {
+        Errno::EMFILE | Errno::ENFILE => {
+            let (least, now) = crate::sandbox::limits::open_files();
+            let person = format!(
+                "{what}: {}: this host may have {now} open files (ulimit -n), and {least} are the least for one call",
+                Errno::from_raw(errno).desc()
+            );
+            let message = "this host has too few descriptors for the call, so nothing was run";
+            Some(Fault::new(Kind::InternalError, message).person(person).retryable())
+        }
+        Errno::ENOENT if !std::path::Path::new("/dev/null").exists() => {
+            let person =
+                "there is no /dev/null: this machine's /dev is not complete; as root: mknod -m 666 /dev/null c 1 3";
+            Some(Fault::new(Kind::CapabilityError, "this machine has no /dev/null, so nothing was run").person(person))
+        }
+        _ => None,
+    }
 }
 
 /// A wall that could not be raised, for anybody by its name, for the person with the way out.
 pub fn refused(wall: &str, what: &str, errno: i32) -> Fault {
     let error = io::Error::from_raw_os_error(errno);
+    let what = printable(what);
     let message = format!("the wall `{wall}` cannot be raised on this machine, so nothing was run");
     Fault::new(Kind::CapabilityError, message).person(format!(
         "{what}: {error}; `toolhost doctor` shows what this machine can enforce and the command that mends it"
@@ -84,10 +123,17 @@ impl Launcher {
             .stderr(Stdio::null())
             .spawn()
             .map_err(|e| broken("starting it", &e))?;
+        group.iter().for_each(|group| group.share(keeper.id()));
         // SOCK_SEQPACKET keeps messages whole like a datagram socket, and says when the other end is gone.
         let control = UnixDatagram::from_std(ours.into()).map_err(|e| broken("its socket", &e))?;
-        let mut launcher =
-            Launcher { control: Some(control), keeper: Some(keeper), group, walls: Walls::default(), setup };
+        let mut launcher = Launcher {
+            control: Some(control),
+            keeper: Some(keeper),
+            group,
+            walls: Walls::default(),
+            setup,
+            before: Totals::default(),
+        };
         launcher.set_up(own, &lease).await?;
         Ok(launcher)
     }
@@ -95,7 +141,14 @@ impl Launcher {
     /// One whose other end is in a test's hands.
     #[cfg(test)]
     pub fn fake(control: UnixDatagram, setup: Setup) -> Launcher {
-        Launcher { control: Some(control), keeper: None, group: None, walls: Walls::default(), setup }
+        Launcher {
+            control: Some(control),
+            keeper: None,
+            group: None,
+            walls: Walls::default(),
+            setup,
+            before: Totals::default(),
+        }
     }
 
     async fn set_up(&mut self, own: &OwnedFd, lease: &identity::Lease) -> Result<(), Unready> {
@@ -121,9 +174,12 @@ impl Launcher {
 
     /// Why it runs nothing, in words that fit.
     pub fn refusal(&self, about: About, wall: String, what: String, errno: i32) -> Unready {
-        let error = io::Error::from_raw_os_error(errno);
+        let (what, error) = (printable(&what), io::Error::from_raw_os_error(errno));
         match about {
-            About::Wall => Unready::Wall { wall, what, errno },
+            About::Wall => match self.lost_interpreter().or_else(|| of_this_host(&what, errno)) {
+                Some(fault) => fault.into(),
+                None => Unready::Wall { wall, what, errno },
+            },
             About::Scratch => {
                 let allowed = self.setup.limits.get(Limit::ScratchBytes);
                 let message = format!(
@@ -142,6 +198,17 @@ impl Launcher {
                 Fault::new(Kind::InternalError, message).person(format!("{what}: {error}")).retryable().into()
             }
         }
+    }
+
+    /// An interpreter that was found, and went since.
+    fn lost_interpreter(&self) -> Option<Fault> {
+        let Executable::Path(program) = &self.setup.program else { return None };
+        if program.exists() {
+            return None;
+        }
+        let person = format!("{} is gone: put it back, or have a server read anew (HUP)", path(program));
+        let message = "the interpreter of this tool is not there any more, so nothing was run";
+        Some(Fault::new(Kind::DependencyError, message).person(person))
     }
 
     /// Whether it still waits for a call. It says nothing on its own, so whatever is there to read is its end.

@@ -21,6 +21,7 @@ use crate::fault::{Fault, Kind};
 use crate::policy::{Confinement, Shape};
 use crate::quantity::Limit;
 use crate::runtimes::shims;
+use crate::sandbox::SESSIONS;
 use crate::sandbox::protocol::{Exited, FromLauncher, Killed, ToLauncher};
 use capture::{Captured, Pipes};
 use launcher::Launcher;
@@ -96,7 +97,12 @@ impl Scripts {
             followed = follow(&launcher, source, input, &shape, clock).await;
         }
         let (captured, exited, staged) = followed?;
-        let logs = answer::lines(&captured.log);
+        let mut logs = answer::lines(&captured.log);
+        if exited.killed == Some(Killed::Sessions) {
+            logs.push(format!(
+                "toolhost: more than {SESSIONS} sessions at a time (setsid), which is all a call may hold here"
+            ));
+        }
         for line in &logs {
             // Nobody may be listening.
             let _ = events.send(Event::Log(line.clone()));
@@ -104,6 +110,9 @@ impl Scripts {
         let ending = judge(&captured, &exited, &shape, per_call.timeout_ms, &logs);
         let mut outcome = outcome(ending, &shape, started);
         outcome.logs = logs;
+        if !matches!(outcome.ending, Ending::Answered(_) | Ending::BadOutput { .. }) && !captured.flooded {
+            outcome.printed = answer::last_lines(&captured.output);
+        }
         outcome.usage.cpu_ms = Some(exited.cpu_ms);
         outcome.usage.peak_memory_bytes = exited.peak_memory_bytes;
         outcome.usage.output_bytes = captured.output_bytes;
@@ -166,7 +175,8 @@ fn hand_over(launcher: &Launcher, source: Option<(&str, &str)>, clock: Clock) ->
     let mut files: Vec<_> = theirs.iter().map(AsFd::as_fd).collect();
     files.extend(text.iter().map(AsFd::as_fd));
     let timeout_ms = u64::try_from(clock.left().as_micros().div_ceil(1000)).unwrap_or(u64::MAX);
-    let start = ToLauncher::Start { timeout_ms, source: source.map(|(name, _)| name.to_owned()) };
+    let start =
+        ToLauncher::Start { timeout_ms, source: source.map(|(name, _)| name.to_owned()), before: launcher.before };
     launcher.say(&start, &files).map_err(|_| Lost::Before)?;
     Ok(pipes)
 }
@@ -232,6 +242,8 @@ fn judge(captured: &Captured, exited: &Exited, shape: &Shape, limit_ms: u64, log
         Some(Killed::Deadline) => return Ending::TimedOut { limit_ms },
         Some(Killed::Memory) => return over(Limit::MemoryBytes),
         Some(Killed::Cpu) => return over(Limit::CpuMs),
+        Some(Killed::Sessions) => return Ending::OverLimit { limit: Limit::Processes, allowed: SESSIONS },
+        Some(Killed::Written(limit)) => return over(limit),
         Some(Killed::Asked) => return Ending::Cancelled,
         None => {}
     }
@@ -274,6 +286,7 @@ fn outcome(ending: Ending, shape: &Shape, started: Instant) -> Outcome {
     Outcome {
         ending,
         logs: Vec::new(),
+        printed: Vec::new(),
         usage: Usage { wall_ms: millis(started), ..Usage::default() },
         walls: super::Walls::default(),
         denials: Denials { observed: Vec::new(), not_observed },

@@ -184,7 +184,7 @@ fn file(
             Err(format!("its name matches none of {}", globs.join(", ")).into())
         };
     }
-    if grants::is_definition(text) {
+    if policy::writable::definition(text) {
         return Err("a tool may not make tools or policies".to_owned().into());
     }
     if stat.st_nlink != 1 {
@@ -195,14 +195,32 @@ fn file(
     }
     let size = stat.st_size as u64;
     let source = std::fs::File::from(source);
-    let published = files::as_owner(owner, || {
-        if same(to, name, &source, size) {
-            return Ok(None);
-        }
-        // Never writable by others, whatever the tool set.
-        write(to, name, &source, size, stat.st_mode & 0o644).map(|()| Some(size))
-    });
-    published.map_err(|e| Why { text: e.to_string(), failed: true })
+    let same = files::as_owner(owner, || Ok(same(to, name, &source, size)));
+    if same.is_ok_and(|same| same) {
+        return Ok(None);
+    }
+    if let Some(why) = could_be_loaded(to, text, globs) {
+        return Err(why.into());
+    }
+    // Never writable by others, whatever the tool set.
+    let published = files::as_owner(owner, || write(to, name, &source, size, stat.st_mode & 0o644));
+    published.map(|()| Some(size)).map_err(|e| Why { text: e.to_string(), failed: true })
+}
+
+/// Why a file is not published that a script in a folder above could load as its module: no pattern spells its ending
+/// (and those that do are granted only where no script lies), or it would stand before a module of that name.
+fn could_be_loaded(to: &OwnedFd, name: &str, globs: &[String]) -> Option<String> {
+    let ending = policy::writable::code(name);
+    if let Some(ending) = ending.filter(|ending| !globs.iter().any(|glob| policy::writable::spells(glob, ending))) {
+        return Some(format!("a script could load a file ending in `{ending}`: the manifest must spell that ending"));
+    }
+    // Node looks for the bare name first.
+    let there =
+        |name: &str| openat(to, name, OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC, Mode::empty()).is_ok();
+    let bare = !name.contains('.');
+    let module = ["js", "node", "ts", "tsx", "jsx", "mjs", "cjs"].map(|ending| format!("{name}.{ending}"));
+    let module = module.into_iter().find(|module| bare && there(module))?;
+    Some(format!("Node would load it in place of {module}"))
 }
 
 /// Unchanged since it was copied in. Read in pieces, since files may be large and the host's memory is not theirs.

@@ -50,7 +50,7 @@ impl Workers for WasmWorkers {
             let mut files: Vec<_> = theirs.iter().map(AsFd::as_fd).collect();
             files.extend(start.code.iter().map(AsFd::as_fd));
             let timeout_ms = start.shape.limits.get(Limit::TimeoutMs);
-            launcher.say(&ToLauncher::Start { timeout_ms, source: None }, &files)?;
+            launcher.say(&ToLauncher::Start { timeout_ms, source: None, before: launcher.before }, &files)?;
             drop(files);
             let capture::Pipes { input, output, log } = pipes;
             // Nobody reads a worker's stderr: the guest's log comes in its answer.
@@ -119,7 +119,7 @@ impl Worker for Behind {
                 Some(Killed::Cpu) => {
                     Some(Ending::OverLimit { limit: Limit::CpuMs, allowed: self.shape.limits.get(Limit::CpuMs) })
                 }
-                Some(Killed::Deadline | Killed::Asked) | None => None,
+                Some(Killed::Deadline | Killed::Asked | Killed::Sessions | Killed::Written(_)) | None => None,
             }
         })
     }

@@ -266,6 +266,7 @@ fn confinement(tool: &policy::Shape, allowed: Allowed) -> policy::Shape {
         env: BTreeMap::new(),
         require_cgroup: tool.require_cgroup,
         stderr_is_error: false,
+        past: Default::default(),
     }
 }
 

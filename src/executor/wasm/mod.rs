@@ -217,7 +217,9 @@ impl Wasm {
         };
         let place = async { Ok::<_, fault::Fault>(self.places.enter(&shape.tool).await) };
         let _place = clock.prepare("all workers of this tool are busy with other calls", place).await?;
-        let grants = clock.prepare("the tool's grants are still being looked at", self.workers.look(shape)).await?;
+        let mut grants = clock.prepare("the tool's grants are still being looked at", self.workers.look(shape)).await?;
+        // What calls wrote is no reason for another worker.
+        grants.before = Default::default();
         let wanted = For { shape: shape.clone(), grants, module: prepared.key };
         // Staged copies are made when a worker starts, so such a worker is for one call.
         let staged = !wanted.grants.stages.is_empty();
@@ -302,6 +304,11 @@ fn conclude(
     };
     let fit = answer.clean && matches!(answer.end, End::Exit { .. } | End::Returned | End::Raised);
     let logs = answer::lines(&answer.log);
+    let printed = if matches!(answer.end, End::Exit { code: 0 } | End::Returned | End::Raised) {
+        Vec::new()
+    } else {
+        answer::last_lines(&answer.output)
+    };
     let ending = match answer.end {
         End::Exit { code: 0 } => answer::judge_output(&answer.output, false),
         End::Exit { code } => Ending::Exited { code },
@@ -318,6 +325,7 @@ fn conclude(
     };
     let mut outcome = outcome(ending);
     outcome.logs = logs;
+    outcome.printed = printed;
     outcome.usage = super::Usage {
         wall_ms,
         cpu_ms: Some(answer.cpu_ms),
@@ -341,6 +349,7 @@ fn outcome(ending: Ending) -> Outcome {
     Outcome {
         ending,
         logs: Vec::new(),
+        printed: Vec::new(),
         usage: super::Usage::default(),
         walls: Walls::default(),
         denials: super::Denials {
@@ -381,6 +390,7 @@ mod tests {
             env: Default::default(),
             require_cgroup: false,
             stderr_is_error: false,
+            past: Default::default(),
         }
     }
 }

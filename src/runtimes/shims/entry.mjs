@@ -5,10 +5,12 @@
 // tool's own rights: it protects nobody, it only explains.
 import { spawnSync } from 'node:child_process';
 import fs from 'node:fs';
+import { createRequire, isBuiltin } from 'node:module';
 import path from 'node:path';
 import { pathToFileURL } from 'node:url';
 
 const [script, entry] = process.argv.slice(2);
+const require = createRequire(import.meta.url);
 const file = path.basename(script);
 const DEEPEST = 128;
 let finished = false;
@@ -105,17 +107,46 @@ function crash(error) {
   return fail(text);
 }
 
+// A function of the script itself, and not one that it imports, by whatever name. Node keeps the text of a function as
+// it stands in its file. Bun rewrites it, but lists the files that it loaded: what one of those gives, or a module of
+// the runtime that the script names, is theirs.
+let given;
+function own(value) {
+  if (typeof value !== 'function') return false;
+  const [text, source] = [Function.prototype.toString.call(value), fs.readFileSync(script, 'utf8')];
+  if (source.includes(text)) return true;
+  if (!process.versions.bun || /\{\s*\[native code\]\s*\}$/u.test(text)) return false;
+  if (given === undefined) {
+    given = new Set();
+    const named = [...source.matchAll(/['"`]([\w:/]+)['"`]/gu)].map(([, name]) => name).filter(isBuiltin);
+    const files = Object.keys(require.cache).filter((path) => path !== script && path !== import.meta.filename);
+    [...named.map(require), ...files.map((path) => require.cache[path]?.exports)].forEach((part) => gather(part, 0));
+  }
+  return !given.has(value);
+}
+
+function gather(value, depth) {
+  if (value === null || (typeof value !== 'object' && typeof value !== 'function') || given.has(value)) return;
+  given.add(value);
+  if (depth > 3 || given.size > 20_000) return;
+  for (const { value: part } of Object.values(Object.getOwnPropertyDescriptors(value))) gather(part, depth + 1);
+}
+
 function find(module, name) {
   const usual = module.default;
-  if (name !== 'default' && typeof module[name] === 'function') return module[name];
-  if (usual !== null && usual !== undefined && typeof usual[name] === 'function') return usual[name];
-  if (typeof usual === 'function' && (name === 'default' || usual.name === name)) return usual;
+  const found = [name !== 'default' ? module[name] : undefined, usual?.[name]].find((value) => typeof value === 'function')
+    ?? (typeof usual === 'function' && (name === 'default' || usual.name === name) ? usual : undefined);
+  if (own(found)) return found;
+  if (found !== undefined) {
+    throw new Mend(`'${name}' is not defined in ${file}, which only has it from elsewhere; write a function of its own ` +
+      'there that calls it, and set handler.entryPoint to that');
+  }
   const value = module[name] ?? usual?.[name];
   if (value !== undefined) throw new Mend(`'${name}' in ${file} is a ${typeof value}, not a function`);
   const names = new Set();
   for (const holder of [module, usual]) {
     if (holder === null || (typeof holder !== 'object' && typeof holder !== 'function')) continue;
-    for (const key of Object.keys(holder)) if (typeof holder[key] === 'function') names.add(key);
+    for (const key of Object.keys(holder)) if (own(holder[key])) names.add(key);
   }
   const listed = [...names].slice(0, 20).join(', ');
   throw new Mend(
@@ -130,11 +161,24 @@ function hint(value) {
   if (value instanceof Error) return 'throw it, or return its message';
   if (ArrayBuffer.isView(value) || value instanceof ArrayBuffer) return 'return Array.from(it), or base64 text';
   if (typeof value?.then === 'function') return 'await it';
+  if (value instanceof RegExp) return 'return String(it)';
+  if (typeof value?.text === 'function') return 'return await it.text()';
+  if (typeof value?.[Symbol.asyncIterator] === 'function') return 'collect it with for await';
+  if (typeof value?.[Symbol.iterator] === 'function') return 'return [...it]';
+  if (typeof value === 'object') return 'return a plain object of what is meant';
   return 'call it, or leave it out';
+}
+
+// What keeps its content elsewhere than in fields, such as a generator or a Response, and so would become {}.
+function empty(value) {
+  const above = Object.getPrototypeOf(value);
+  const plain = above === null || Object.getPrototypeOf(above) === null;
+  return !plain && !Array.isArray(value) && typeof value.toJSON !== 'function' && Object.keys(value).length === 0;
 }
 
 // Throws a Mend at the first part of the answer that JSON cannot carry, or would carry as something else.
 function check(value, place, depth) {
+  if (value instanceof Number || value instanceof String || value instanceof Boolean) value = value.valueOf();
   const kind = typeof value;
   if (value === null || kind === 'boolean' || kind === 'undefined') return;
   if (kind === 'string') {
@@ -147,8 +191,8 @@ function check(value, place, depth) {
   } else if (kind === 'bigint') {
     throw new Mend(`${place} is a BigInt, which JSON cannot carry; return Number(it) or String(it)`);
   } else if (kind !== 'object' || value instanceof Map || value instanceof Set || value instanceof Error
-      || ArrayBuffer.isView(value) || value instanceof ArrayBuffer || typeof value.then === 'function') {
-    const name = kind === 'object' ? value.constructor?.name ?? 'object' : kind;
+      || ArrayBuffer.isView(value) || value instanceof ArrayBuffer || typeof value.then === 'function' || empty(value)) {
+    const name = kind === 'object' ? value.constructor?.name || Object.prototype.toString.call(value).slice(8, -1) : kind;
     throw new Mend(`${place} is a ${name}, which JSON cannot carry; ${hint(value)}`);
   } else if (depth >= DEEPEST) {
     throw new Mend(`${place.slice(0, 80)}… holds itself, or nests deeper than ${DEEPEST}; return a flatter value`);

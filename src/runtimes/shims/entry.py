@@ -57,20 +57,48 @@ def load(path):
     return module
 
 
+FUNCTION = type(one_line)
+
+
+def made_here(kind, module):
+    """A class of the script itself, with nothing in it from elsewhere but what the language brings."""
+    own = kind.__module__ == module.__name__
+    return own and all(base.__module__ in (module.__name__, "builtins") for base in kind.__mro__)
+
+
+def own(value, module, entry, depth=0):
+    """Is VALUE made by the script itself? What it imports is not, by whatever name it stands there."""
+    if isinstance(value, FUNCTION) and value.__globals__ is vars(module):
+        return depth == 0 or value.__qualname__ == entry
+    if depth == 0:
+        # A class, an object of one, a bound method, functools.partial.
+        kind = value if isinstance(value, type) else type(value)
+        inner = getattr(value, "__func__", None) or (kind.__name__ == "partial" and value.func)
+        if made_here(kind, module) and type(kind) is type or inner and own(inner, module, entry):
+            return True
+    # What a decorator made of a function of the script: it holds that function, which has the name.
+    cells = getattr(value, "__closure__", None) or ()
+    held = [cell.cell_contents for cell in cells] + list(getattr(value, "__dict__", {}).values())
+    return depth < 4 and any(own(part, module, entry, depth + 1) for part in held if callable(part))
+
+
 def find(module, entry, file):
-    """The function called ENTRY; `Class.method` works too."""
-    found = module
+    """The function of the script called ENTRY; `Class.method` works too."""
+    found, names = module, vars(module)
     for part in entry.split("."):
-        if not hasattr(found, part):
-            own = [
-                name
-                for name, value in vars(module).items()
-                if callable(value) and not name.startswith("_") and getattr(value, "__module__", "") == module.__name__
-            ]
-            raise Mend(f"{file} has no function '{entry}'; {nearest(entry, own)}")
+        if part not in names or part.startswith("__"):
+            listed = [name for name, v in vars(module).items() if callable(v) and name[0] != "_" and own(v, module, name)]
+            raise Mend(f"{file} has no function '{entry}'; {nearest(entry, listed)}")
         found = getattr(found, part)
+        inside = isinstance(found, type) and made_here(found, module)
+        names = {name: v for base in reversed(found.__mro__) for name, v in vars(base).items()} if inside else {}
     if not callable(found):
         raise Mend(f"'{entry}' in {file} is {a(found)}, not a function")
+    if not own(found, module, entry):
+        raise Mend(
+            f"'{entry}' is not defined in {file}, which only has it from elsewhere; write a function of its own there"
+            " that calls it, and set handler.entryPoint to that"
+        )
     return found
 
 

@@ -1,0 +1,153 @@
+//! May this be written? The names by which code, tools, packages and settings are found: what a tool writes under one of
+//! them, somebody else would run.
+//!
+//! For: `judge` (asks), `sandbox::grants` (what lies in a writable tree), the publisher of staged files. In: a name, or
+//! a pattern of names. Out: whether it is one of them. Never: looks at the file system.
+
+/// How the files end that Python, Node or Bun load from the folder of a script, or that tell them what to load.
+const CODE: [&str; 27] = [
+    ".py",
+    ".pyc",
+    ".pyz",
+    ".pth",
+    ".so",
+    ".pyd",
+    ".egg",
+    ".js",
+    ".mjs",
+    ".cjs",
+    ".jsx",
+    ".ts",
+    ".mts",
+    ".cts",
+    ".tsx",
+    ".node",
+    ".wasm",
+    ".wat",
+    "pyvenv.cfg",
+    "package.json",
+    "package.json5",
+    "package.yaml",
+    "bunfig.toml",
+    "tsconfig.json",
+    "jsconfig.json",
+    ".npmrc",
+    ".pnp.data.json",
+];
+/// How tools and policies end.
+const DEFINITIONS: [&str; 2] = [".tool.json", ".policy.toml"];
+/// Folders of packages and of what an interpreter keeps: run later, wherever they lie.
+const PACKAGES: [&str; 5] = ["node_modules", ".venv", "venv", "site-packages", "__pycache__"];
+/// Repositories with their hooks, and what editors, shells and agents run when somebody opens the folder.
+const OBEYED: [&str; 25] = [
+    ".git",
+    ".hg",
+    ".svn",
+    ".jj",
+    ".bzr",
+    ".husky",
+    ".githooks",
+    ".pre-commit-config.yaml",
+    "lefthook.yml",
+    ".vscode",
+    ".idea",
+    ".zed",
+    ".fleet",
+    ".devcontainer",
+    ".vim",
+    ".exrc",
+    ".vimrc",
+    ".nvimrc",
+    ".nvim.lua",
+    ".dir-locals.el",
+    ".envrc",
+    ".mise.toml",
+    ".claude",
+    ".cursor",
+    ".github",
+];
+/// The same, of which the name is the person's own.
+const OBEYED_ENDING: &str = ".code-workspace";
+
+/// The ending by which a file of this name would be loaded from the folder of a script.
+pub fn code(name: &str) -> Option<&'static str> {
+    let name = name.to_lowercase();
+    CODE.into_iter().find(|ending| name.ends_with(ending))
+}
+
+/// A file by which tools or policies are made: no tool writes one anywhere.
+pub fn definition(name: &str) -> bool {
+    DEFINITIONS.iter().any(|ending| name.ends_with(ending))
+}
+
+/// A folder of packages, or of a virtual environment by the file that makes it one.
+pub fn packages(name: &str) -> bool {
+    PACKAGES.contains(&name) || name == "pyvenv.cfg"
+}
+
+/// What other programs run or obey without being asked.
+pub fn obeyed(name: &str) -> bool {
+    OBEYED.contains(&name) || name.ends_with(OBEYED_ENDING)
+}
+
+/// Does a pattern of names spell an ending? (`*.py` does, `*` does not.)
+pub fn spells(names: &str, ending: &str) -> bool {
+    names.to_lowercase().ends_with(ending)
+}
+
+/// The ending of code that a pattern spells.
+pub(super) fn spelled_code(names: &str) -> Option<&'static str> {
+    CODE.into_iter().find(|ending| spells(names, ending))
+}
+
+/// The ending of a definition that a pattern spells.
+pub(super) fn spelled_definition(names: &str) -> Option<&'static str> {
+    DEFINITIONS.into_iter().find(|ending| spells(names, ending))
+}
+
+/// The ending of code that a name which matches the pattern could have. (`report*` could end in `.py`, `*.csv` could not.)
+pub(super) fn possible_code(names: &str) -> Option<&'static str> {
+    let names = names.to_lowercase();
+    CODE.into_iter().find(|ending| {
+        let mut glob = names.chars().rev();
+        for wanted in ending.chars().rev() {
+            match glob.next() {
+                Some('*') => return true,
+                Some(c) if c == '?' || c == wanted => {}
+                _ => return false,
+            }
+        }
+        true
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_are_run_or_obeyed() {
+        for (name, ending) in [
+            ("x.py", Some(".py")),
+            ("X.PY", Some(".py")),
+            ("m.cpython-311-x86_64-linux-gnu.so", Some(".so")),
+            ("package.json", Some("package.json")),
+            ("a.d.mts", Some(".mts")),
+            ("data.json", None),
+            ("py", None),
+            ("x.py.txt", None),
+        ] {
+            assert_eq!(code(name), ending, "{name}");
+        }
+        for (names, spelled, possible) in [
+            ("*.py", true, true),
+            ("*", false, true),
+            ("r*", false, true),
+            ("*.csv", false, false),
+            ("x.p?", false, true),
+        ] {
+            assert_eq!((spelled_code(names).is_some(), possible_code(names).is_some()), (spelled, possible), "{names}");
+        }
+        assert!(obeyed(".git") && obeyed("x.code-workspace") && !obeyed(".gitignore") && !obeyed("git"));
+    }
+}

@@ -1,0 +1,173 @@
+//! Whose a script is. A folder that holds a manifest is its tools' own, with all below it down to the next such folder;
+//! a script in no such folder belongs to all manifests that name it, together.
+//!
+//! For: the registry, and calls that name a script. In: what the manifests on disk name, whether they can be loaded or
+//! not. Out: the manifests that a script belongs to; who names one that belongs to somebody else.
+//! Never: lets a manifest elsewhere take, block or disable a tool that lies with its script.
+
+use super::settle::{self, Held, Refused};
+use super::{Claim, Claimed, Places, Tool};
+use crate::manifest::{Code, text};
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+/// Where a manifest says what it runs.
+const POINTER: &str = "/handler/scriptPath";
+
+#[derive(Clone, Debug, Default)]
+pub struct Ownership {
+    /// By folder: the manifests in it whose script lies there or below.
+    homes: BTreeMap<PathBuf, BTreeSet<PathBuf>>,
+    /// By script, or by folder where a manifest does not say which script beside it is its own: who names it.
+    named: BTreeMap<PathBuf, BTreeSet<PathBuf>>,
+    /// Folders of tools and scripts: what lies directly in one is nobody's folder.
+    bases: BTreeSet<PathBuf>,
+}
+
+impl Ownership {
+    /// `claims`: of the manifests that cannot be loaded.
+    pub(super) fn of(tools: &[Tool], claims: &[Claim]) -> Ownership {
+        let mut all = Ownership::default();
+        for tool in tools {
+            if let Some(script) = &tool.site.script {
+                all.bases.insert(tool.site.base.clone());
+                all.add(&tool.site.manifest, script);
+            }
+        }
+        for Claim { manifest, what } in claims {
+            match what {
+                Claimed::Scripts(scripts) => scripts.iter().for_each(|script| all.add(manifest, script)),
+                Claimed::Beside(folder) => all.add(manifest, folder),
+            }
+        }
+        all
+    }
+
+    fn add(&mut self, manifest: &Path, names: &Path) {
+        self.named.entry(names.to_path_buf()).or_default().insert(manifest.to_path_buf());
+        if let Some(folder) = manifest.parent().filter(|folder| names.starts_with(folder)) {
+            self.homes.entry(folder.to_path_buf()).or_default().insert(manifest.to_path_buf());
+        }
+    }
+
+    /// The manifests that a script below this base belongs to.
+    pub(super) fn owners(&self, script: &Path, base: &Path) -> BTreeSet<&Path> {
+        let folder = script.parent().unwrap_or(base);
+        let naming: BTreeSet<&Path> = self.naming(script).collect();
+        let below_base = |folder: &&Path| folder.starts_with(base) && *folder != base && !self.bases.contains(*folder);
+        let home = folder.ancestors().take_while(below_base).find_map(|folder| self.homes.get(folder));
+        let near: BTreeSet<&Path> = match home {
+            Some(home) => home.iter().map(PathBuf::as_path).collect(),
+            // Directly in a base, where everybody's scripts may lie.
+            None => naming.iter().copied().filter(|manifest| manifest.parent() == Some(folder)).collect(),
+        };
+        let both: BTreeSet<&Path> = naming.intersection(&near).copied().collect();
+        if !both.is_empty() {
+            both
+        } else if near.is_empty() {
+            naming
+        } else {
+            near
+        }
+    }
+
+    /// Does this manifest name the script, or not say which script beside it is its own?
+    pub(super) fn names(&self, manifest: &Path, script: &Path) -> bool {
+        self.naming(script).any(|naming| naming == manifest)
+    }
+
+    fn naming<'s>(&'s self, script: &Path) -> impl Iterator<Item = &'s Path> + use<'s> {
+        let names = [Some(script), script.parent()].map(|name| name.and_then(|name| self.named.get(name)));
+        names.into_iter().flatten().flatten().map(PathBuf::as_path)
+    }
+
+    /// Takes out the tools that name a script which belongs to somebody else, by its path or by another name of the
+    /// same file.
+    pub(super) fn turn_away(&self, tools: &mut Vec<Tool>, held: &Held) -> Vec<Refused> {
+        let mut refused = Vec::new();
+        tools.retain(|tool| {
+            let Some(script) = &tool.site.script else { return true };
+            let owners = self.owners(script, &tool.site.base);
+            let own = owners.contains(tool.site.manifest.as_path());
+            if !own {
+                let message = format!(
+                    "it names {}, which belongs to {}: a folder that holds a manifest is its tools' own; put this manifest \
+                     there, or give it a script of its own",
+                    shown(script),
+                    list(&owners)
+                );
+                refused.push(stranger(tool, message));
+            }
+            own
+        });
+        let links = links(tools, held);
+        let mut index = 0;
+        tools.retain(|tool| {
+            let message = links.get(&index);
+            index += 1;
+            refused.extend(message.map(|message| stranger(tool, message.clone())));
+            message.is_none()
+        });
+        refused
+    }
+}
+
+/// By the number of the tool: why its script is another tool's, under a second name. Of two tools in two folders the
+/// file is whose was loaded before, or else whose manifest is older: making a link takes no tool down.
+fn links(tools: &[Tool], held: &Held) -> BTreeMap<usize, String> {
+    let mut files: BTreeMap<(u64, u64), Vec<usize>> = BTreeMap::new();
+    for (index, tool) in tools.iter().enumerate() {
+        if let Some(file) = tool.site.script.as_deref().and_then(linked) {
+            files.entry(file).or_default().push(index);
+        }
+    }
+    let age = |tool: &Tool| {
+        let is_held = held.get(&settle::folded(&tool.manifest.id)).is_some_and(|held| settle::is_held(tool, held));
+        let born = tool.site.manifest.metadata().and_then(|facts| facts.created().or_else(|_| facts.modified()));
+        (!is_held, born.unwrap_or_else(|_| SystemTime::now()))
+    };
+    let mut found = BTreeMap::new();
+    for same in files.values().filter(|same| same.len() > 1) {
+        let Some(owner) = same.iter().filter_map(|index| tools.get(*index)).min_by_key(|tool| age(tool)) else {
+            continue;
+        };
+        for index in same {
+            let site = &tools[*index].site;
+            if site.script != owner.site.script && site.manifest.parent() != owner.site.manifest.parent() {
+                let (script, own) = (site.script.as_deref(), owner.site.script.as_deref());
+                let message = format!(
+                    "{} is a hard link of {}, which belongs to {}: copy the file instead",
+                    shown(script.unwrap_or(Path::new(""))),
+                    shown(own.unwrap_or(Path::new(""))),
+                    shown(&owner.site.manifest)
+                );
+                found.insert(*index, message);
+            }
+        }
+    }
+    found
+}
+
+/// Device and inode of a file that has more names than one.
+pub(super) fn linked(file: &Path) -> Option<(u64, u64)> {
+    let facts = file.symlink_metadata().ok().filter(|facts| facts.nlink() > 1)?;
+    Some((facts.dev(), facts.ino()))
+}
+
+fn stranger(tool: &Tool, message: String) -> Refused {
+    let at = Places::of(&tool.site.manifest).one(POINTER);
+    let told = format!("{}: {message}", shown(&tool.site.manifest));
+    Refused { at, told, pointer: POINTER, ..Refused::new(tool.clone(), Code::Security, message) }
+}
+
+fn list(manifests: &BTreeSet<&Path>) -> String {
+    let named: Vec<String> = manifests.iter().take(3).map(|path| shown(path)).collect();
+    let more = manifests.len().saturating_sub(named.len());
+    if more > 0 { format!("{} and {more} more", named.join(", ")) } else { named.join(", ") }
+}
+
+fn shown(path: &Path) -> String {
+    text::printable(&path.to_string_lossy())
+}

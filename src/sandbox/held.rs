@@ -1,0 +1,153 @@
+//! Memory of the kernel that a call holds by its descriptors: for `sampler`, and for file locks with a cgroup too,
+//! since the kernel charges those to nobody.
+//!
+//! Each kind is taken for what it can hold at most, once however many processes share it. What a kind is, and what
+//! is watched and locked through it, is read in /proc/PID/fd and /proc/PID/fdinfo (proc_pid_fdinfo(5)): again where the
+//! number of descriptors changed, or enough CPU was used to have made much.
+
+use super::processes::{has_memory, text, threads};
+use nix::errno::Errno;
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::time::{Duration, Instant};
+
+/// struct file, its inode and name.
+const FILE: u64 = 1024;
+/// And the page in which a file of /proc keeps its text.
+const TEXT: u64 = FILE + 8 * 1024;
+/// Sixteen pages: more is refused (`seccomp`).
+const PIPE: u64 = FILE + 64 * 1024;
+/// An entry of an epoll, and a lock.
+const WATCH: u64 = 256;
+const LOCK: u64 = 256;
+/// Locks and watches are looked for after so much CPU time, in which some megabytes of them can be made.
+const CPU_MS: u64 = 200;
+/// Between two looks, so many times as long as one takes, but no longer than that.
+const PART: u32 = 10;
+const LONGEST: Duration = Duration::from_millis(500);
+
+#[derive(Debug)]
+pub struct Held {
+    /// Of one end of a socket pair: what its peer has sent, at most, and one message more.
+    socket: u64,
+    count: u64,
+    descriptors: u64,
+    locks: u64,
+    cpu_ms: u64,
+    due: Instant,
+    locks_due: Instant,
+}
+
+impl Default for Held {
+    fn default() -> Held {
+        let buffer = fs::read_to_string("/proc/sys/net/core/wmem_default").ok().and_then(|t| t.trim().parse().ok());
+        let socket = 2 * FILE + buffer.unwrap_or(212_992_u64) / 2 * 3;
+        let now = Instant::now();
+        Held { socket, count: 0, descriptors: 0, locks: 0, cpu_ms: 0, due: now, locks_due: now }
+    }
+}
+
+impl Held {
+    /// Bytes, by descriptors and locks of these processes, which have used so much CPU. Never taken for more than
+    /// `room` without a look.
+    pub fn bytes(&mut self, pids: &[u32], cpu_ms: u64, room: u64) -> Result<u64, Errno> {
+        let count: u64 = pids.iter().map(|pid| files_of(*pid).1).sum();
+        let more = |held: &Held| count.saturating_sub(held.count).saturating_mul(held.socket);
+        let sum = |held: &Held| held.descriptors.saturating_add(more(held)).saturating_add(held.locks);
+        // The entries of an epoll are no descriptors, and cost CPU to make, as locks do.
+        let changed = count != self.count || cpu_ms >= self.cpu_ms + CPU_MS;
+        if changed && (Instant::now() >= self.due || sum(self) > room) {
+            let began = Instant::now();
+            self.descriptors = self.look(pids, room)?;
+            self.count = count;
+            self.due = Instant::now() + LONGEST.min(began.elapsed() * PART);
+        }
+        self.locks(|| Ok(pids.to_vec()), cpu_ms, room.saturating_sub(self.descriptors))?;
+        Ok(sum(self))
+    }
+
+    /// Locks alone; those beyond `room` are not counted any more.
+    pub fn locks(
+        &mut self,
+        pids: impl FnOnce() -> Result<Vec<u32>, Errno>,
+        cpu_ms: u64,
+        room: u64,
+    ) -> Result<u64, Errno> {
+        if Instant::now() >= self.locks_due && cpu_ms >= self.cpu_ms + CPU_MS {
+            let began = Instant::now();
+            self.locks = 0;
+            for pid in pids()? {
+                let folder = files_of(pid).0;
+                for name in names(pid, &format!("{folder}/fdinfo"))? {
+                    self.locks += LOCK * lines(&format!("{folder}/fdinfo/{name}"), "lock:");
+                    if self.locks > room {
+                        return Ok(self.locks);
+                    }
+                }
+            }
+            self.cpu_ms = cpu_ms;
+            self.locks_due = Instant::now() + LONGEST.min(began.elapsed() * PART);
+        }
+        Ok(self.locks)
+    }
+
+    /// Descriptors, no further than to where they pass `room`.
+    fn look(&self, pids: &[u32], room: u64) -> Result<u64, Errno> {
+        let mut bytes = 0;
+        let mut shared = BTreeSet::new();
+        for pid in pids {
+            let folder = files_of(*pid).0;
+            for name in names(*pid, &format!("{folder}/fd"))? {
+                let Ok(target) = fs::read_link(format!("{folder}/fd/{name}")) else { continue };
+                let target = target.to_string_lossy().into_owned();
+                let size = match target.split(':').next().unwrap_or_default() {
+                    "pipe" => PIPE,
+                    "socket" => self.socket,
+                    "anon_inode" => FILE + WATCH * lines(&format!("{folder}/fdinfo/{name}"), "tfd:"),
+                    _ if target.starts_with("/proc/") => TEXT,
+                    _ => FILE,
+                };
+                let of_many = target.starts_with("pipe:") || target.starts_with("socket:");
+                if !of_many || shared.insert(target) {
+                    bytes += size;
+                }
+                if bytes > room {
+                    return Ok(bytes);
+                }
+            }
+        }
+        Ok(bytes)
+    }
+}
+
+/// What a folder of this process lists; nothing, where the process is on its way out: from then on nobody may look.
+fn names(pid: u32, folder: &str) -> Result<Vec<String>, Errno> {
+    match fs::read_dir(folder) {
+        Ok(entries) => Ok(entries.flatten().map(|e| e.file_name().to_string_lossy().into_owned()).collect()),
+        Err(_) if !has_memory(pid)? => Ok(Vec::new()),
+        Err(e) => Err(Errno::from_raw(e.raw_os_error().unwrap_or(nix::libc::EIO))),
+    }
+}
+
+/// Where a process has its descriptors, and how many: the size of the folder that lists them (Linux 6.2), else of its
+/// table. A first thread that ended has none; the others still have all (`seccomp` lets none have a table of its own).
+fn files_of(pid: u32) -> (String, u64) {
+    let count = |folder: &str| {
+        let size = fs::metadata(format!("{folder}/fd")).map_or(0, |meta| meta.len());
+        let status = if size == 0 { text(&format!("{folder}/status")).unwrap_or_default() } else { String::new() };
+        let table = status.lines().find_map(|line| line.strip_prefix("FDSize:")?.trim().parse().ok());
+        if size == 0 { table.unwrap_or(0) } else { size }
+    };
+    let own = format!("/proc/{pid}");
+    match count(&own) {
+        0 => threads(pid).map(|thread| (count(&thread), thread)).find(|(count, _)| *count > 0),
+        count => return (own, count),
+    }
+    .map_or((own, 0), |(count, thread)| (thread, count))
+}
+
+fn lines(path: &str, prefix: &str) -> u64 {
+    let Ok(file) = fs::File::open(path) else { return 0 };
+    BufReader::new(file).lines().map_while(Result::ok).filter(|line| line.starts_with(prefix)).count() as u64
+}

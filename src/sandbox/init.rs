@@ -1,0 +1,74 @@
+//! Part of the wall `namespaces`: pid 1 of a call is ours, so that the tool is an ordinary process. To a pid 1 the kernel
+//! sends no signal that it has no handler for, not even its own SIGSEGV or alarm (pid_namespaces(7)).
+//!
+//! A fresh image of a few instructions: a forked process would hold the launcher's memory and descriptors, readable by
+//! a child of the same uid. The image stands in a file that nobody may read, so the kernel makes the process undumpable
+//! (proc(5): its memory, descriptors and environment are root's) from its first instruction on. It holds the pipe on
+//! which it tells how the tool ended, waits for every process of the call, and stands behind the same walls.
+
+use super::plan::{Plan, Step};
+use super::{Problem, sys};
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::sys::stat::{Mode, fchmod};
+use std::io::Write;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+/// The executable file.
+pub fn image() -> Result<OwnedFd, Problem> {
+    let failed = |errno| Problem { wall: "namespaces", what: "a memory file".into(), errno };
+    let file = nix::sys::memfd::memfd_create(c"init", nix::sys::memfd::MFdFlags::MFD_CLOEXEC).map_err(failed)?;
+    let mut file = std::fs::File::from(file);
+    let io = |e: std::io::Error| failed(Errno::from_raw(e.raw_os_error().unwrap_or(nix::libc::EIO)));
+    file.write_all(&elf(sys::init_code())).map_err(io)?;
+    // What is open for writing cannot be executed: so by another descriptor, for its path alone.
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let image = nix::fcntl::open(path.as_str(), OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty()).map_err(failed)?;
+    fchmod(&file, Mode::S_IXUSR | Mode::S_IXGRP | Mode::S_IXOTH).map_err(failed)?;
+    Ok(image)
+}
+
+/// An ELF file (elf(5)) with one segment: the code, at a fixed address, readable and executable.
+fn elf(code: &[u8]) -> Vec<u8> {
+    const ADDRESS: u64 = 0x40_0000;
+    const HEADERS: u64 = 64 + 56;
+    let size = HEADERS + code.len() as u64;
+    let mut out = b"\x7fELF\x02\x01\x01".to_vec(); // 64 bits, little-endian, version 1
+    out.resize(16, 0);
+    let mut put = |value: u64, bytes: usize| out.extend(&value.to_le_bytes()[..bytes]);
+    for (value, bytes) in [(2, 2), (62, 2), (1, 4)] {
+        put(value, bytes); // ET_EXEC, EM_X86_64, version
+    }
+    for value in [ADDRESS + HEADERS, 64, 0] {
+        put(value, 8); // entry, program headers, no section headers
+    }
+    for (value, bytes) in [(0, 4), (64, 2), (56, 2), (1, 2), (0, 2), (0, 2), (0, 2)] {
+        put(value, bytes); // flags, sizes and numbers of headers
+    }
+    put(1, 4); // PT_LOAD
+    put(5, 4); // PF_R | PF_X
+    for value in [0, ADDRESS, ADDRESS, size, size, 0x1000] {
+        put(value, 8); // offset, addresses, sizes, alignment
+    }
+    out.extend(code);
+    out
+}
+
+/// The memory that pid 1 shares with the launcher until it has its own is nobody's to read.
+pub fn hide(plan: &mut Plan) {
+    plan.add("namespaces", Step::Undumpable);
+}
+
+/// The tool is started, and pid 1 becomes the init. Walls raised before hold both.
+pub fn raise(plan: &mut Plan, image: &OwnedFd, status: RawFd) {
+    plan.add("namespaces", Step::Start);
+    plan.add("namespaces", Step::Duplicate { from: status, to: 0 });
+    plan.add("namespaces", Step::CloseOnExecFrom(1));
+    plan.add("namespaces", Step::Become(image.as_raw_fd()));
+}
+
+/// The tool's wait status; none where the init was killed first.
+pub fn told(status: &OwnedFd) -> Option<i32> {
+    let mut bytes = [0; 4];
+    (nix::unistd::read(status, &mut bytes) == Ok(4)).then(|| i32::from_le_bytes(bytes))
+}

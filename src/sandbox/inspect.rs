@@ -1,0 +1,158 @@
+//! What lies in a granted folder before a call: what a write would reach through it, and what others would run of it.
+//!
+//! For: `grants`. In: a folder. Out: a refusal with the mend, or what the tool gets less of. Never: follows a link.
+
+use super::grants::{explain, open, refuse};
+use super::written::Totals;
+use crate::fault::Fault;
+use crate::policy::writable;
+use crate::quantity::{MAX_SNAPSHOT_FILES, MAX_WRITABLE_ENTRIES};
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::sys::stat::{FileStat, lstat};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Everything in an open folder, with the path at which it lies: another that takes the place of the folder meanwhile is
+/// not what is walked.
+pub fn below(
+    folder: &OwnedFd,
+    path: &Path,
+) -> impl Iterator<Item = Result<(PathBuf, walkdir::DirEntry), walkdir::Error>> {
+    let root = format!("/proc/self/fd/{}/.", folder.as_raw_fd());
+    walkdir::WalkDir::new(&root).follow_links(false).into_iter().map(move |entry| {
+        let entry = entry?;
+        Ok((path.join(entry.path().strip_prefix(&root).unwrap_or(entry.path())), entry))
+    })
+}
+
+/// Below /tmp, and below a staged folder, Landlock does not stop writing into a pipe of a read grant (see `scratch`),
+/// so what is no plain file or folder is covered.
+pub(super) fn specials(folder: &OwnedFd, path: &Path) -> Result<Vec<PathBuf>, Fault> {
+    let mut found = Vec::new();
+    for (seen, (place, entry)) in below(folder, path).flatten().enumerate() {
+        let kind = entry.file_type();
+        if seen > MAX_WRITABLE_ENTRIES || found.len() > MAX_SNAPSHOT_FILES {
+            let person = format!(
+                "{}: a grant below /tmp or a staged folder may hold {MAX_WRITABLE_ENTRIES} entries, {MAX_SNAPSHOT_FILES} of them pipes, sockets or devices; grant a folder elsewhere",
+                path.display()
+            );
+            return Err(refuse("a granted folder holds too much to check for pipes", person));
+        }
+        if !(kind.is_file() || kind.is_dir() || kind.is_symlink()) {
+            found.push(place);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// The same of a folder that is not open yet; what is not there holds none.
+pub(super) fn specials_at(path: &Path) -> Result<Vec<PathBuf>, Fault> {
+    open(path, OFlag::O_PATH).map_or(Ok(Vec::new()), |folder| specials(&folder, path))
+}
+
+/// What in a writable tree others run or obey: the tool gets that for reading only.
+type Kept = Vec<(PathBuf, FileStat)>;
+
+/// A writable tree must hold nothing through which a write reaches further, or that a later run executes (`code`: also
+/// what a script loads from its folder). Gives what is kept from being written, and how much lies there.
+pub(super) fn check_writable(folder: &OwnedFd, path: &Path, code: bool) -> Result<(Kept, Totals), Fault> {
+    let (mut kept, mut totals): (Kept, _) = (Vec::new(), Totals::default());
+    for (seen, entry) in below(folder, path).enumerate() {
+        if seen > MAX_WRITABLE_ENTRIES {
+            let person =
+                format!("{}: more than {MAX_WRITABLE_ENTRIES} entries cannot be checked before a call", path.display());
+            return Err(refuse("a writable folder holds too many files", person));
+        }
+        let looked = entry.and_then(|(place, entry)| Ok((entry.metadata()?, place, entry)));
+        let (meta, place, entry) = match looked {
+            Ok(all) => all,
+            Err(e) if e.io_error().is_some_and(|io| io.kind() == std::io::ErrorKind::NotFound) => continue,
+            // What cannot be looked into may hold a link; its owner, the tool, could open it.
+            Err(e) => {
+                let root = format!("/proc/self/fd/{}/.", folder.as_raw_fd());
+                let why = e.to_string().replace(&root, &path.display().to_string());
+                return Err(refuse(
+                    "a writable folder holds what cannot be checked",
+                    format!("{why}; make it readable or move it out of the grant"),
+                ));
+            }
+        };
+        totals.add(&meta);
+        if kept.last().is_some_and(|(above, _)| place.starts_with(above)) {
+            continue;
+        }
+        let name = place.file_name().unwrap_or_default().to_string_lossy();
+        if writable::obeyed(&name) || meta.is_dir() && is_repository(entry.path()) {
+            let stat = lstat(entry.path()).map_err(|errno| explain(&place, errno))?;
+            if entry.depth() == 0 || !(meta.is_dir() || meta.is_file()) {
+                let person =
+                    format!("{}: others run or obey what lies there; grant a folder beside it", place.display());
+                return Err(refuse("a writable folder is a repository, or holds a link to one", person));
+            }
+            kept.push((place, stat));
+            continue;
+        }
+        is_harmless(&place, &name, &meta)?;
+        if code {
+            is_no_code(&place, &meta)?;
+        }
+    }
+    if kept.len() > MAX_SNAPSHOT_FILES {
+        let person = format!("{}: grant the folders that are to be written one by one", path.display());
+        return Err(refuse("a writable folder holds too many repositories or settings", person));
+    }
+    Ok((kept, totals))
+}
+
+fn is_harmless(place: &Path, name: &str, facts: &std::fs::Metadata) -> Result<(), Fault> {
+    let shown = place.display();
+    if facts.is_file() && facts.nlink() > 1 {
+        let person = format!(
+            "{shown}: has more than one hard link, and the other may lie outside the grant; copy the file instead"
+        );
+        return Err(refuse("a writable folder holds a hard-linked file", person));
+    }
+    if writable::definition(name) || ["node_modules", "pyvenv.cfg"].contains(&name) {
+        let person =
+            format!("{shown}: a tool may not write where tools, policies or packages lie; move it out of the grant");
+        return Err(refuse("a writable folder holds a tool, policy or packages", person));
+    }
+    Ok(())
+}
+
+/// A repository without a work tree: git finds it by what it holds.
+fn is_repository(path: &Path) -> bool {
+    path.join("HEAD").is_file() && path.join("objects").is_dir() && path.join("refs").is_dir()
+}
+
+/// A tree that tools could write holds nothing that a script in a folder above would load.
+pub(super) fn no_code(tree: &Path) -> Result<(), Fault> {
+    let folder = match open(tree, OFlag::O_PATH) {
+        Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(()),
+        folder => folder.map_err(|errno| explain(tree, errno))?,
+    };
+    for (seen, (place, entry)) in below(&folder, tree).flatten().enumerate() {
+        if seen > MAX_WRITABLE_ENTRIES {
+            let person = format!("{}: more than {MAX_WRITABLE_ENTRIES} entries cannot be checked", tree.display());
+            return Err(refuse("a folder that the tool could write holds too many files", person));
+        }
+        if let Ok(facts) = entry.metadata() {
+            is_no_code(&place, &facts)?;
+        }
+    }
+    Ok(())
+}
+
+fn is_no_code(path: &Path, facts: &std::fs::Metadata) -> Result<(), Fault> {
+    if !facts.is_dir() && path.file_name().is_some_and(|name| writable::code(&name.to_string_lossy()).is_some()) {
+        let person = format!(
+            "{}: a script could load what the tool wrote there; move the file out of there, or let the tool write in a folder that no script lies above",
+            path.display()
+        );
+        return Err(refuse("a writable folder beside the script holds code", person));
+    }
+    Ok(())
+}

@@ -1,0 +1,148 @@
+//! Part of the wall seccomp: from rules to the program that the kernel runs for each call.
+
+use nix::libc;
+
+pub const AUDIT_ARCH_X86_64: u32 = 0xC000_003E;
+/// x32 calls carry this bit.
+pub const X32_BIT: u32 = 0x4000_0000;
+/// The upper half of a 64-bit argument.
+pub const HIGH: u32 = 1 << 8;
+
+/// What to do with one call.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Rule {
+    Allow,
+    Errno(u32),
+    /// By the first group with a test that the low word of the argument passes (`| HIGH`: the high word), else the last.
+    Case(u32, &'static [(&'static [Test], Rule)], &'static Rule),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Test {
+    In(&'static [u32]),
+    Between(u32, u32),
+    AnyOf(u32),
+}
+
+use Rule::{Allow, Case, Errno};
+use Test::{AnyOf, Between, In};
+
+pub type Insn = libc::sock_filter;
+
+pub const RET_ALLOW: u32 = 0x7FFF_0000;
+pub const RET_KILL_PROCESS: u32 = 0x8000_0000;
+pub const RET_ERRNO: u32 = 0x0005_0000;
+pub const LOAD: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS
+pub const IF_EQUAL: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
+pub const IF_AT_LEAST: u16 = 0x35; // BPF_JMP | BPF_JGE | BPF_K
+pub const IF_ANY_BIT: u16 = 0x45; // BPF_JMP | BPF_JSET | BPF_K
+pub const RETURN: u16 = 0x06; // BPF_RET | BPF_K
+pub const OFFSET_NR: u32 = 0;
+pub const OFFSET_ARCH: u32 = 4;
+
+fn insn(code: u16, jt: u8, jf: u8, k: u32) -> Insn {
+    Insn { code, jt, jf, k }
+}
+
+fn offset(argument: u32) -> u32 {
+    16 + 8 * (argument & !HIGH) + if argument & HIGH == 0 { 0 } else { 4 }
+}
+
+/// What runs when the number matched. Jumps are short: a test would see one that is cut off.
+fn block(rule: &Rule) -> Vec<Insn> {
+    let (argument, groups, otherwise) = match rule {
+        Allow => return vec![insn(RETURN, 0, 0, RET_ALLOW)],
+        Errno(errno) => return vec![insn(RETURN, 0, 0, RET_ERRNO | errno)],
+        Case(argument, groups, otherwise) => (*argument, *groups, *otherwise),
+    };
+    let mut out = vec![insn(LOAD, 0, 0, offset(argument))];
+    for (tests, then) in groups {
+        let then = block(then);
+        let compared = |test: &Test| match test {
+            In(values) => values.len(),
+            Between(..) => 2,
+            AnyOf(_) => 1,
+        };
+        let mut left: usize = tests.iter().map(compared).sum();
+        // Who passes jumps over the comparisons that are left; who fails goes on to the next, or over `then` as well.
+        let mut compare = |code: u16, value: u32| {
+            left -= 1;
+            insn(code, left as u8, if left == 0 { then.len() as u8 } else { 0 }, value)
+        };
+        for test in *tests {
+            match test {
+                AnyOf(bits) => out.push(compare(IF_ANY_BIT, *bits)),
+                In(values) => out.extend(values.iter().map(|value| compare(IF_EQUAL, *value))),
+                Between(first, last) => {
+                    compare(IF_AT_LEAST, *first);
+                    // Beyond the last is not passed: the two ways are exchanged.
+                    let above = compare(IF_AT_LEAST, last + 1);
+                    out.push(insn(IF_AT_LEAST, 0, above.jf + 1, *first));
+                    out.push(insn(IF_AT_LEAST, above.jf, above.jt, last + 1));
+                }
+            }
+        }
+        out.extend(then);
+    }
+    out.extend(block(otherwise));
+    out
+}
+
+/// Where a comparison of numbers leads: to another, or to what a number's rule says.
+#[derive(Clone, Copy)]
+enum To {
+    Comparison(usize),
+    Block(usize),
+}
+
+/// A search tree over `runs`: comparisons, each before those it leads to, and the blocks of different rules, in the
+/// order in which they are needed. The kernel checks and translates every instruction when the filter is loaded, and
+/// runs it for every number, which is once a call; so blocks are shared.
+fn tree(runs: &[(u32, Rule)], comparisons: &mut Vec<(u32, To, To)>, blocks: &mut Vec<Rule>) -> To {
+    if let [(_, rule)] = runs {
+        let known = blocks.iter().position(|other| other == rule);
+        return To::Block(known.unwrap_or_else(|| {
+            blocks.push(*rule);
+            blocks.len() - 1
+        }));
+    }
+    // Where about as many numbers lie on both sides.
+    let (from, to) = (runs[0].0, runs[runs.len() - 1].0 + 1);
+    let half = runs.partition_point(|(first, _)| *first <= from.midpoint(to));
+    let (low, high) = runs.split_at(half.clamp(1, runs.len() - 1));
+    let own = comparisons.len();
+    comparisons.push((high[0].0, To::Block(0), To::Block(0)));
+    let below = tree(low, comparisons, blocks);
+    comparisons[own].1 = tree(high, comparisons, blocks);
+    comparisons[own].2 = below;
+    To::Comparison(own)
+}
+
+/// The whole filter, which answers other architectures' calls by killing the process.
+pub fn compile(runs: &[(u32, Rule)]) -> Vec<Insn> {
+    let mut out = vec![
+        insn(LOAD, 0, 0, OFFSET_ARCH),
+        insn(IF_EQUAL, 1, 0, AUDIT_ARCH_X86_64),
+        insn(RETURN, 0, 0, RET_KILL_PROCESS),
+        insn(LOAD, 0, 0, OFFSET_NR),
+        insn(IF_AT_LEAST, 0, 1, X32_BIT),
+        insn(RETURN, 0, 0, RET_KILL_PROCESS),
+    ];
+    let (mut comparisons, mut blocks) = (Vec::new(), Vec::new());
+    tree(runs, &mut comparisons, &mut blocks);
+    let mut places = Vec::with_capacity(blocks.len());
+    let mut code = Vec::new();
+    for rule in &blocks {
+        places.push(comparisons.len() + code.len());
+        code.extend(block(rule));
+    }
+    for (own, (number, at_least, less)) in comparisons.iter().enumerate() {
+        let jump = |to: &To| match to {
+            To::Comparison(at) => at - own - 1,
+            To::Block(at) => places[*at] - own - 1,
+        };
+        out.push(insn(IF_AT_LEAST, jump(at_least) as u8, jump(less) as u8, *number));
+    }
+    out.extend(code);
+    out
+}

@@ -1,0 +1,146 @@
+//! The lists against the program, for every number and every value that counts.
+
+use super::bpf::*;
+use super::*;
+
+const NEWEST: u32 = 500;
+
+/// Runs the program on one call, as the kernel would.
+fn verdict(program: &[Insn], arch: u32, nr: u32, args: [u64; 6]) -> u32 {
+    let (mut at, mut acc) = (0, 0u32);
+    loop {
+        let i = program[at];
+        let take = |yes: bool| at + 1 + usize::from(if yes { i.jt } else { i.jf });
+        at = match i.code {
+            RETURN => return i.k,
+            LOAD => {
+                acc = match i.k {
+                    OFFSET_NR => nr,
+                    OFFSET_ARCH => arch,
+                    offset => (args[((offset - 16) / 8) as usize] >> (8 * (offset % 8))) as u32,
+                };
+                at + 1
+            }
+            IF_EQUAL => take(acc == i.k),
+            IF_AT_LEAST => take(acc >= i.k),
+            IF_ANY_BIT => take(acc & i.k != 0),
+            other => panic!("unknown instruction {other}"),
+        };
+    }
+}
+
+/// What a rule says, without a program.
+fn said(rule: &Rule, args: [u64; 6]) -> u32 {
+    let (argument, tests, otherwise) = match rule {
+        Allow => return RET_ALLOW,
+        Errno(errno) => return RET_ERRNO | errno,
+        Case(argument, tests, otherwise) => (argument, tests, otherwise),
+    };
+    let whole = args[(argument & !HIGH) as usize];
+    let value = (if argument & HIGH == 0 { whole } else { whole >> 32 }) as u32;
+    let passes = |test: &Test| match test {
+        In(values) => values.contains(&value),
+        Between(first, last) => (*first..=*last).contains(&value),
+        AnyOf(bits) => value & bits != 0,
+    };
+    let passed = tests.iter().find(|(group, _)| group.iter().any(passes));
+    said(passed.map_or(otherwise, |(_, then)| then), args)
+}
+
+/// Every value at which a rule could change its mind.
+fn edges(rule: &Rule, into: &mut Vec<u64>) {
+    let Case(_, tests, otherwise) = rule else { return };
+    for (group, then) in *tests {
+        group.iter().for_each(|test| match test {
+            In(values) => into.extend(values.iter().flat_map(|v| [u64::from(*v), u64::from(*v) + 1])),
+            Between(first, last) => {
+                into.extend([first.wrapping_sub(1), *first, *last, last + 1].map(u64::from));
+            }
+            AnyOf(bits) => into.extend((0..32).map(|n| 1 << n).chain([u64::from(*bits), u64::from(!bits)])),
+        });
+        edges(then, into);
+    }
+    edges(otherwise, into);
+}
+
+#[test]
+fn the_program_says_what_the_lists_say_for_every_number() {
+    for (sampled, live) in [(false, false), (true, false), (false, true), (true, true)] {
+        // (A jump that is cut off leads elsewhere.)
+        let (program, runs) = (program(sampled, live), runs(sampled, live));
+        for nr in 0..=NEWEST {
+            let rule = &runs.iter().rfind(|(from, _)| *from <= nr).expect("a run").1;
+            let mut values = vec![0, 1, u64::from(u32::MAX), 1 << 32, u64::MAX];
+            edges(rule, &mut values);
+            for first in &values {
+                for second in [0, 1, u64::MAX, *first] {
+                    // Of two arguments that count, each takes all values.
+                    for args in [[*first, *first, second, second, 0, 0], [second, second, *first, *first, 9, 9]] {
+                        let got = verdict(&program, AUDIT_ARCH_X86_64, nr, args);
+                        assert_eq!(got, said(rule, args), "{nr} {args:?} sampled {sampled}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_call_stands_in_one_list() {
+    let mut all: Vec<i64> = ALLOWED.iter().chain(FORBIDDEN).chain(MISSING).copied().collect();
+    all.extend(RULES.iter().map(|(number, _)| *number));
+    let count = all.len();
+    all.sort_unstable();
+    all.dedup();
+    assert_eq!(all.len(), count);
+    let numbers: Vec<i64> = SAMPLED.iter().map(|(number, _)| *number).collect();
+    assert!(numbers.iter().all(|number| all.contains(number)), "sampling only narrows: {numbers:?}");
+}
+
+#[test]
+fn only_the_operations_on_the_lists() {
+    let errno = |errno: i32| RET_ERRNO | errno as u32;
+    let refused = [
+        // (call, arguments, with a cgroup, sampled)
+        (libc::SYS_futex, [0, 3, 0, 0, 0, 0], errno(libc::ENOSYS)), // FUTEX_REQUEUE
+        (libc::SYS_futex, [0, 4, 0, 0, 0, 0], errno(libc::ENOSYS)), // FUTEX_CMP_REQUEUE
+        (libc::SYS_futex, [0, 5, 0, 0, 0, 0], errno(libc::ENOSYS)), // FUTEX_WAKE_OP
+        (libc::SYS_futex, [0, 0x8E, 0, 0, 0, 0], errno(libc::ENOSYS)),
+        (libc::SYS_prctl, [78, 1, 1024, 0, 0, 0], errno(libc::EINVAL)), // PR_FUTEX_HASH
+        (libc::SYS_prctl, [22, 2, 0, 0, 0, 0], errno(libc::EINVAL)),    // PR_SET_SECCOMP
+        (libc::SYS_seccomp, [1, 0, 0, 0, 0, 0], errno(libc::EPERM)),
+        (libc::SYS_setsockopt, [0, 1, 26, 0, 0, 0], errno(libc::ENOPROTOOPT)), // SO_ATTACH_FILTER
+        (libc::SYS_setsockopt, [0, 6, 1, 0, 0, 0], errno(libc::ENOPROTOOPT)),
+        (libc::SYS_fcntl, [0, 1036, 0, 0, 0, 0], errno(libc::EINVAL)), // F_SET_RW_HINT
+        (libc::SYS_fcntl, [0, 37, 0, 0, 0, 0], errno(libc::EINVAL)),   // F_OFD_SETLK
+        (libc::SYS_ioctl, [0, 0xC050_6617, 0, 0, 0, 0], errno(libc::ENOTTY)), // FS_IOC_ADD_ENCRYPTION_KEY
+        (libc::SYS_clone, [0x80, 0, 0, 0, 0, 0], errno(libc::EPERM)),  // CLONE_NEWTIME
+        (libc::SYS_clone, [0x1_0900, 0, 0, 0, 0, 0], errno(libc::EPERM)), // CLONE_THREAD without CLONE_FILES
+        (libc::SYS_clone, [0x1_0F00, 0, 0, 0, 0, 0], RET_ALLOW),
+        (libc::SYS_mmap, [0, 0, 0, 0x40022, 0, 0], errno(libc::ENOMEM)),
+        (libc::SYS_madvise, [0, 0, 12, 0, 0, 0], errno(libc::EINVAL)),
+        (libc::SYS_setrlimit, [4, 1, 0, 0, 0, 0], RET_ERRNO),
+        (libc::SYS_prlimit64, [0, 4, 1 << 32, 0, 0, 0], RET_ERRNO),
+        (libc::SYS_prlimit64, [0, 4, 1 << 32, 1 << 32, 0, 0], errno(libc::EPERM)),
+        (libc::SYS_prlimit64, [0, 4, 0, 1 << 32, 0, 0], RET_ALLOW),
+        (libc::SYS_prlimit64, [0, 7, 1, 0, 0, 0], RET_ALLOW),
+        (libc::SYS_futex, [0, 0x83, 0, 0, 0, 0], RET_ALLOW),
+        (335, [0; 6], errno(libc::ENOSYS)), // uretprobe
+        (336, [0; 6], errno(libc::ENOSYS)), // uprobe
+        (449, [0; 6], errno(libc::ENOSYS)), // futex_waitv
+        (456, [0; 6], errno(libc::ENOSYS)), // futex_requeue
+        (i64::from(NEWEST), [0; 6], errno(libc::ENOSYS)),
+    ];
+    for (sampled, live) in [(false, false), (true, false), (false, true), (true, true)] {
+        let program = program(sampled, live);
+        let link = if live { errno(libc::EPERM) } else { RET_ALLOW };
+        assert_eq!(verdict(&program, AUDIT_ARCH_X86_64, libc::SYS_linkat as u32, [0; 6]), link, "live {live}");
+        let reserve = if live { errno(libc::EOPNOTSUPP) } else { RET_ALLOW };
+        assert_eq!(verdict(&program, AUDIT_ARCH_X86_64, libc::SYS_fallocate as u32, [0; 6]), reserve, "live {live}");
+        for (number, args, wanted) in refused {
+            assert_eq!(verdict(&program, AUDIT_ARCH_X86_64, number as u32, args), wanted, "{number} {args:?}");
+        }
+        assert_eq!(verdict(&program, 0x4000_0003, 0, [0; 6]), RET_KILL_PROCESS, "i386");
+        assert_eq!(verdict(&program, AUDIT_ARCH_X86_64, X32_BIT, [0; 6]), RET_KILL_PROCESS, "x32");
+    }
+}

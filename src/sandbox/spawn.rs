@@ -1,0 +1,207 @@
+//! Performs a plan between clone(2) and execve(2).
+#![allow(unsafe_code, reason = "a child that shares our memory; each block says why it is sound")]
+
+use super::plan::{Plan, Program, Step};
+use super::sys::{adopt, check, wait4};
+use nix::errno::Errno;
+use nix::libc;
+use std::ffi::CString;
+use std::os::fd::{OwnedFd, RawFd};
+
+/// A plan that failed: which step, and why.
+#[derive(Clone, Copy, Debug)]
+pub struct Failed {
+    pub wall: &'static str,
+    pub step: &'static str,
+    pub errno: Errno,
+    /// The tool had been started.
+    pub late: bool,
+}
+
+struct Child<'a> {
+    plan: &'a Plan,
+    argv: Vec<*const libc::c_char>,
+    envp: Vec<*const libc::c_char>,
+    /// Where the tool's process runs until it executes.
+    stack: *mut libc::c_void,
+    started: std::cell::Cell<bool>,
+    failed: std::cell::Cell<Option<Failed>>,
+}
+
+/// A stack for a child that shares our memory, and its top, which is 16-byte aligned.
+fn stack() -> (Vec<u8>, *mut libc::c_void) {
+    let mut stack = vec![0u8; 128 * 1024];
+    let top = stack.as_mut_ptr_range().end;
+    let top = top.wrapping_sub(top as usize % 16);
+    (stack, top.cast())
+}
+
+/// Clones with new namespaces and performs the plan in the child, which becomes the tool or starts it.
+///
+/// A child shares our memory and we are suspended until it executes or exits (CLONE_VM | CLONE_VFORK),
+/// which is four times cheaper than copying. So a child only makes system calls on data made before.
+pub fn spawn(plan: &Plan) -> Result<(i32, OwnedFd), Failed> {
+    let pointers = |list: &[CString]| -> Vec<*const libc::c_char> {
+        list.iter().map(|s| s.as_ptr()).chain(std::iter::once(std::ptr::null())).collect()
+    };
+    let ((_own, own_top), (_tool, tool_top)) = (stack(), stack());
+    let child = Child {
+        plan,
+        argv: pointers(&plan.arguments),
+        envp: pointers(&plan.environment),
+        stack: tool_top,
+        started: std::cell::Cell::new(false),
+        failed: std::cell::Cell::new(None),
+    };
+    let mut pidfd: RawFd = -1;
+    let flags = plan.namespaces | libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | libc::SIGCHLD;
+    // SAFETY: the stacks are ours and large enough; `child` and they outlive the use of our memory by our child and its
+    // child, because CLONE_VFORK suspends each parent until execve or _exit; the process has one thread.
+    let pid = unsafe { libc::clone(run_child, own_top, flags, (&raw const child).cast_mut().cast(), &raw mut pidfd) };
+    let cloning = |errno| Failed { wall: "namespaces", step: "clone(2)", errno, late: false };
+    let pid = check(pid.into()).map_err(cloning)? as i32;
+    let pidfd = adopt(pidfd);
+    if let Some(failed) = child.failed.get() {
+        let _ = wait4(pid, true);
+        return Err(Failed { late: child.started.get(), ..failed });
+    }
+    Ok((pid, pidfd))
+}
+
+extern "C" fn run_child(data: *mut libc::c_void) -> libc::c_int {
+    // SAFETY: `spawn` passes a pointer to its own `Child`, which lives until we execute or exit.
+    let child = unsafe { &*(data as *const Child) };
+    perform_all(child, &child.plan.steps)
+}
+
+extern "C" fn run_tool(data: *mut libc::c_void) -> libc::c_int {
+    // SAFETY: as above; our parent waits.
+    let child = unsafe { &*(data as *const Child) };
+    perform_all(child, &child.plan.tool)
+}
+
+/// Returns only by the end of the process, when a step failed.
+fn perform_all(child: &Child, steps: &[(&'static str, Step)]) -> ! {
+    for (wall, step) in steps {
+        if perform(child, step) < 0 {
+            let failed = Failed { wall, step: step.name(), errno: Errno::last(), late: false };
+            child.failed.set(child.failed.get().or(Some(failed)));
+            break;
+        }
+    }
+    // SAFETY: ends this process only.
+    unsafe { libc::_exit(127) }
+}
+
+/// One step. Only system calls: no allocation, no panic, no lock.
+fn perform(child: &Child, step: &Step) -> libc::c_long {
+    // SAFETY: all strings are NUL-terminated and all buffers live in the plan, which outlives this child.
+    unsafe {
+        match step {
+            Step::Write { fd, data } => libc::write(*fd, data.as_ptr().cast(), data.len()) as libc::c_long,
+            Step::WriteFile { path, data, .. } => {
+                let fd = libc::open(path.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
+                if fd < 0 {
+                    return -1;
+                }
+                let wrote = libc::write(fd, data.as_ptr().cast(), data.len());
+                let wrote_errno = Errno::last_raw();
+                libc::close(fd);
+                if wrote < 0 {
+                    Errno::set_raw(wrote_errno);
+                }
+                wrote as libc::c_long
+            }
+            Step::SetIds { id } => {
+                if libc::syscall(libc::SYS_setresgid, *id, *id, *id) < 0 {
+                    return -1;
+                }
+                libc::syscall(libc::SYS_setresuid, *id, *id, *id)
+            }
+            Step::OwnCgroup => libc::unshare(libc::CLONE_NEWCGROUP).into(),
+            Step::MountProc => libc::mount(
+                c"proc".as_ptr(),
+                c"/proc".as_ptr(),
+                c"proc".as_ptr(),
+                libc::MS_RDONLY | libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC,
+                std::ptr::null(),
+            )
+            .into(),
+            Step::Chdir(path) => libc::chdir(path.as_ptr()).into(),
+            Step::Duplicate { from, to } => libc::dup2(*from, *to).into(),
+            Step::CloseOnExecFrom(first) => libc::syscall(
+                libc::SYS_close_range,
+                *first,
+                libc::c_uint::MAX,
+                libc::CLOSE_RANGE_CLOEXEC as libc::c_uint,
+            ),
+            Step::Setsid => libc::setsid().into(),
+            Step::Nice(nice) => libc::setpriority(libc::PRIO_PROCESS, 0, *nice).into(),
+            Step::Limit { resource, value } => {
+                let limit = libc::rlimit { rlim_cur: *value, rlim_max: *value };
+                libc::syscall(libc::SYS_prlimit64, 0, *resource, &raw const limit, 0)
+            }
+            Step::NoNewPrivileges => libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0).into(),
+            Step::DropBounding { last } => {
+                for capability in 0..=*last {
+                    if libc::prctl(libc::PR_CAPBSET_DROP, capability as libc::c_ulong, 0, 0, 0) < 0 {
+                        return -1;
+                    }
+                }
+                0
+            }
+            Step::DropCapabilities => {
+                #[repr(C)]
+                struct Header(u32, libc::c_int);
+                let header = Header(0x2008_0522, 0); // _LINUX_CAPABILITY_VERSION_3, ourselves
+                let none = [0u32; 6];
+                libc::syscall(libc::SYS_capset, &raw const header, none.as_ptr())
+            }
+            Step::LandlockPath { ruleset, path, access } => {
+                #[repr(C, packed)]
+                struct PathBeneath {
+                    access: u64,
+                    parent: i32,
+                }
+                let fd = libc::open(path.as_ptr(), libc::O_PATH | libc::O_CLOEXEC);
+                if fd < 0 {
+                    return -1;
+                }
+                let rule = PathBeneath { access: *access, parent: fd };
+                libc::syscall(libc::SYS_landlock_add_rule, *ruleset, 1, &raw const rule, 0)
+            }
+            Step::LandlockRestrict { ruleset } => libc::syscall(libc::SYS_landlock_restrict_self, *ruleset, 0),
+            Step::Seccomp { program } => {
+                let fprog = libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
+                libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const fprog)
+            }
+            Step::Undumpable => libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0).into(),
+            Step::Start => {
+                let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+                let data = (&raw const *child).cast_mut().cast();
+                let pid = libc::clone(run_tool, child.stack, flags, data);
+                if pid > 0 && child.failed.get().is_some() {
+                    return -1;
+                }
+                child.started.set(pid > 0);
+                pid.into()
+            }
+            Step::Become(fd) => {
+                let nothing = [std::ptr::null::<libc::c_char>()];
+                let (path, flags) = (c"".as_ptr(), libc::AT_EMPTY_PATH);
+                libc::syscall(libc::SYS_execveat, *fd, path, nothing.as_ptr(), nothing.as_ptr(), flags)
+            }
+            Step::Execute(Program::Path(path)) => {
+                libc::execve(path.as_ptr(), child.argv.as_ptr(), child.envp.as_ptr()).into()
+            }
+            Step::Execute(Program::Descriptor(fd)) => libc::syscall(
+                libc::SYS_execveat,
+                *fd,
+                c"".as_ptr(),
+                child.argv.as_ptr(),
+                child.envp.as_ptr(),
+                libc::AT_EMPTY_PATH,
+            ),
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Part of the wall `limits`: what a call adds to the folders that it may write live.
+//!
+//! No quota of the kernel counts one call's files in a folder that others use too, so they are counted while the call
+//! runs, wherever the free space of the file system changed, and once more when it has ended.
+
+use super::protocol::Mount;
+use super::{grants, inspect};
+use crate::policy::{Access, Limits};
+use crate::quantity::{Limit, SAMPLE_MS};
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::sys::stat::SFlag;
+use nix::sys::statvfs::fstatvfs;
+use serde::{Deserialize, Serialize};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::time::{Duration, Instant};
+
+/// What lies in folders.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Totals {
+    /// On disk: holes count nothing.
+    pub bytes: u64,
+    /// Names, folders included.
+    pub files: u64,
+    /// Size of the largest file.
+    pub largest: u64,
+}
+
+impl Totals {
+    pub fn add(&mut self, meta: &std::fs::Metadata) {
+        // st_blocks is in units of 512 bytes on every file system (stat(3type)).
+        self.bytes += meta.blocks() * 512;
+        self.files += 1;
+        if meta.is_file() {
+            self.largest = self.largest.max(meta.len());
+        }
+    }
+
+    pub fn join(&mut self, other: Totals) {
+        self.bytes += other.bytes;
+        self.files += other.files;
+        self.largest = self.largest.max(other.largest);
+    }
+}
+
+/// Free bytes and files of a file system; `files` is 0 where it does not count them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Free {
+    bytes: u64,
+    files: u64,
+}
+
+/// One call's live writes under watch.
+pub struct Written {
+    trees: Vec<(Mount, OwnedFd)>,
+    before: Totals,
+    at_first: Vec<Free>,
+    last: Vec<Free>,
+    /// No count before this: counting takes a quarter of the time at the most.
+    next: Instant,
+    close: bool,
+}
+
+impl Written {
+    /// `before`: what lay in the folders when the grants were looked at. `None` where nothing is written live.
+    pub fn begin(mounts: &[Mount], before: Totals) -> Result<Option<Written>, Errno> {
+        let live = mounts.iter().filter(|mount| mount.folder && mount.access == Access::Write);
+        let opened =
+            live.map(|mount| Ok((mount.clone(), grants::open(&mount.path, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?)));
+        let trees: Vec<_> = opened.collect::<Result<_, Errno>>()?;
+        if trees.is_empty() {
+            return Ok(None);
+        }
+        let at_first = free(&trees)?;
+        let last = at_first.clone();
+        Ok(Some(Written { trees, before, at_first, last, next: Instant::now(), close: false }))
+    }
+
+    /// The limit that is passed by now.
+    pub fn look(&mut self, limits: &Limits) -> Result<Option<Limit>, Errno> {
+        let now = free(&self.trees)?;
+        if now == self.last || Instant::now() < self.next {
+            return Ok(None);
+        }
+        let began = Instant::now();
+        self.last = now;
+        let over = self.count(limits, true)?;
+        self.next = Instant::now() + (began.elapsed() * 3).max(Duration::from_millis(SAMPLE_MS / 2));
+        Ok(over)
+    }
+
+    /// The same at its end. Not counted again where little space went since the beginning.
+    pub fn at_last(&mut self, limits: &Limits) -> Result<Option<Limit>, Errno> {
+        let now = free(&self.trees)?;
+        let (bytes, files) = (limits.get(Limit::WrittenBytes) / 4, limits.get(Limit::WrittenFiles) / 4);
+        let little = now.iter().zip(&self.at_first).all(|(now, first)| {
+            first.files > 0
+                && first.bytes.saturating_sub(now.bytes) < bytes
+                && first.files.saturating_sub(now.files) < files
+        });
+        if little && !self.close { Ok(None) } else { self.count(limits, false) }
+    }
+
+    fn count(&mut self, limits: &Limits, running: bool) -> Result<Option<Limit>, Errno> {
+        let mut now = Totals::default();
+        for (mount, folder) in &self.trees {
+            for entry in inspect::below(folder, &mount.path) {
+                match entry.and_then(|(_, entry)| entry.metadata()) {
+                    Ok(meta) => now.add(&meta),
+                    Err(e) if e.io_error().is_some_and(|e| e.kind() == std::io::ErrorKind::NotFound) => {}
+                    // So deep that no path leads there; what lies there cannot be counted.
+                    Err(e) if e.io_error().and_then(|e| e.raw_os_error()) == Some(nix::libc::ENAMETOOLONG) => {
+                        return Ok(Some(Limit::WrittenFiles));
+                    }
+                    Err(e) => {
+                        return Err(e
+                            .io_error()
+                            .and_then(std::io::Error::raw_os_error)
+                            .map_or(Errno::EIO, Errno::from_raw));
+                    }
+                }
+            }
+        }
+        if running {
+            now.bytes += self.nameless();
+        }
+        let added = (now.bytes.saturating_sub(self.before.bytes), now.files.saturating_sub(self.before.files));
+        let most = (limits.get(Limit::WrittenBytes), limits.get(Limit::WrittenFiles));
+        self.close = added.0 > most.0 / 2 || added.1 > most.1 / 2;
+        Ok(if added.0 > most.0 {
+            Some(Limit::WrittenBytes)
+        } else if added.1 > most.1 {
+            Some(Limit::WrittenFiles)
+        } else {
+            None
+        })
+    }
+
+    /// Bytes of open files that have no name any more, as far as a descriptor of the call shows them.
+    fn nameless(&self) -> u64 {
+        let list = |path: &str| std::fs::read_dir(path).into_iter().flatten().flatten();
+        let numbers = list("/proc").filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        let mut held = std::collections::BTreeMap::new();
+        for file in numbers.filter(|pid| *pid != 1).flat_map(|pid| list(&format!("/proc/{pid}/fd"))) {
+            let Ok(meta) = std::fs::metadata(file.path()) else { continue };
+            let ours = self.trees.iter().any(|(mount, _)| mount.device == meta.dev());
+            if ours && meta.nlink() == 0 && meta.mode() & SFlag::S_IFMT.bits() == SFlag::S_IFREG.bits() {
+                held.insert((meta.dev(), meta.ino()), meta.blocks() * 512);
+            }
+        }
+        held.values().sum()
+    }
+}
+
+fn free(trees: &[(Mount, OwnedFd)]) -> Result<Vec<Free>, Errno> {
+    let of = |folder| {
+        fstatvfs(folder).map(|fs| Free { bytes: fs.blocks_free() * fs.fragment_size(), files: fs.files_free() })
+    };
+    trees.iter().map(|(_, folder)| of(folder)).collect()
+}

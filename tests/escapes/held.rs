@@ -1,0 +1,330 @@
+//! What a call holds in the kernel: memory that no process shows as its own, other programs' waiting, their CPU.
+
+use super::playground::{PYTHON, Playground, Who, finish, is_root, processes_of, skipped};
+use super::server::{Server, kind};
+use serde_json::json;
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+/// (name, wall, promises) of the tests below.
+pub const NAMES: &[(&str, &str, &str)] = &[
+    ("a process with the name of a line in its status", "cgroup", "P16"),
+    ("a hundred processes hold open texts of /proc", "cgroup", "P16"),
+    ("full buffers of socket pairs", "cgroup", "P16"),
+    ("very many file locks", "cgroup", "P16"),
+    ("very many entries of an epoll", "cgroup", "P16"),
+    ("memory that came and went between two looks", "cgroup", "P16"),
+    ("waiters of a host program on a granted file are moved away", "seccomp", "P4"),
+    ("a hundred and ten spinners in sessions of their own", "cgroup", "P15"),
+    ("a handler behind a pipe gets the memory of a tool that crashed", "limits", "P1"),
+    ("who is uid 0 of the machine where /proc/sys is missing", "identity", "P10"),
+];
+
+/// (tool, memoryBytes in MiB, what it prints where nothing holds it, script)
+const HELD: &[(&str, u64, &str, &str)] = &[
+    (
+        "name",
+        128,
+        "300",
+        "import ctypes, os, threading, time\nlibc = ctypes.CDLL(None)\nlibc.prctl(15, b'RssAnon:', 0, 0, 0)\n\
+         def hold():\n    kept = []\n    for _ in range(300):\n        kept.append(bytearray(b'x') * (1 << 20))\n    \
+         time.sleep(1)\n    os.write(1, b'300')\n    os._exit(0)\n\
+         threading.Thread(target=hold).start()\ntime.sleep(0.05)\nlibc.syscall(60, 0)\n",
+    ),
+    (
+        "texts",
+        256,
+        "100",
+        "import os, sys, time\nr, w = os.pipe()\nfor _ in range(100):\n    if os.fork() == 0:\n        for _ in range(1000):\n            \
+         os.read(os.open('/proc/self/maps', 0), 1)\n        os.write(w, b'x')\n        time.sleep(9)\n        os._exit(0)\n\
+         n = 0\nwhile n < 100:\n    n += len(os.read(r, 100))\ntime.sleep(6)\nprint(n)\nsys.stdout.flush()\nos._exit(0)\n",
+    ),
+    (
+        "buffers",
+        64,
+        "400",
+        "import socket, time\npairs = []\nfor _ in range(400):\n    a, b = socket.socketpair()\n    a.setblocking(False)\n    \
+         pairs.append((a, b))\n    try:\n        while True:\n            a.send(b'x' * 60000)\n    except BlockingIOError:\n        \
+         pass\ntime.sleep(0.5)\nprint(len(pairs))\n",
+    ),
+    (
+        "locks",
+        64,
+        "300000",
+        "import fcntl, os, struct, tempfile, time\nn, kept, folder = 0, [], tempfile.mkdtemp()\nfor i in range(100):\n    \
+         f = os.open(folder + '/%d' % i, os.O_RDWR | os.O_CREAT)\n    kept.append(f)\n    for at in range(3000, 0, -1):\n        \
+         fcntl.fcntl(f, 6, struct.pack('hhqqi4x', at % 2, 0, at * 2, 1, 0))\n        n += 1\ntime.sleep(1.5)\nprint(n)\n",
+    ),
+    (
+        "watches",
+        32,
+        "200000",
+        "import os, select, time\nn, kept = 0, []\nfds = [os.eventfd(0) if hasattr(os, 'eventfd') else os.dup(0) for _ in range(400)]\n\
+         for _ in range(500):\n    e = select.epoll()\n    kept.append(e)\n    for f in fds:\n        e.register(f, 1)\n        n += 1\n\
+         time.sleep(1.5)\nprint(n)\n",
+    ),
+    (
+        "gone",
+        256,
+        "1",
+        "import mmap\nhold = mmap.mmap(-1, 400 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x8000)\nhold.close()\nprint(1)\n",
+    ),
+];
+
+#[test]
+fn what_no_process_shows_ends_the_call_at_its_limit() {
+    for who in [Who::Root, Who::User].into_iter().filter(|who| who.possible()) {
+        let playground = Playground::new(who, "/var/tmp");
+        for (name, mib, _, script) in HELD {
+            playground.tool(name, "python", script, json!({"limits": {"memoryBytes": mib << 20}}));
+            playground.tool(&format!("{name}-wide"), "python", script, json!({"limits": {"memoryBytes": 4_u64 << 30}}));
+        }
+        playground.policy(
+            "wide",
+            "esc:*",
+            "[files]\nread = [{ path = \"./**\", why = \"t\" }]\n[limits]\nmemory_bytes = 4_294_967_296\n",
+        );
+        playground.settle();
+        for (name, _, prints, _) in HELD {
+            let ended = playground.call(&format!("esc:{name}"), "{}", &[]);
+            let (found, message) = ended.error();
+            assert!(
+                found == "ResourceLimitError" && message.contains("memoryBytes"),
+                "{who:?} {name}, {}: {found} {message} {}",
+                ended.counted(),
+                ended.out["outputData"]
+            );
+            // The control: within a limit that is wide enough, the same is done.
+            let ended = playground.call(&format!("esc:{name}-wide"), "{}", &[]);
+            assert_eq!(ended.out["outputData"].to_string(), *prints, "{who:?} {name}: {:?}", ended.error());
+        }
+    }
+}
+
+/// Waits on the first word of a file until it is woken, as programs do that share a lock in a file.
+const WAITER: &str = "import ctypes, mmap, sys\n\
+    f = open(sys.argv[1], 'r+b')\npage = mmap.mmap(f.fileno(), 4096)\nlibc = ctypes.CDLL(None, use_errno=True)\n\
+    word = ctypes.c_uint32.from_buffer(page)\nprint('waits', flush=True)\n\
+    timeout = (ctypes.c_long * 2)(8, 0)\nanswer = libc.syscall(202, ctypes.byref(word), 0, word.value, timeout, 0, 0)\n\
+    print('woken' if answer == 0 else 'left', flush=True)\n";
+/// Wakes one of them.
+const WAKER: &str = "import ctypes, mmap, sys\n\
+    f = open(sys.argv[1], 'r+b')\npage = mmap.mmap(f.fileno(), 4096)\nword = ctypes.c_uint32.from_buffer(page)\n\
+    print(ctypes.CDLL(None).syscall(202, ctypes.byref(word), 1, 1, 0, 0, 0))\n";
+/// Moves them to a word of its own.
+const MOVER: &str = "import ctypes, json, os, sys\n\
+    path = os.environ.get('WORDS') or json.load(sys.stdin)['path']\nlibc = ctypes.CDLL(None, use_errno=True)\n\
+    libc.mmap.restype = ctypes.c_void_p\nf = os.open(path, os.O_RDONLY)\n\
+    word = libc.mmap(None, ctypes.c_size_t(4096), 1, 1, f, ctypes.c_long(0))\nown = (ctypes.c_uint32 * 4)()\n\
+    answer = libc.syscall(202, ctypes.c_void_p(word), 3, 0, ctypes.c_long(100), ctypes.byref(own), 0)\n\
+    print(json.dumps(answer if answer >= 0 else -ctypes.get_errno()))\n";
+
+#[test]
+fn waiters_on_a_granted_file_stay_where_they_are() {
+    for who in [Who::Root, Who::User].into_iter().filter(|who| who.possible()) {
+        let playground = Playground::new(who, "/var/tmp");
+        let words = playground.path("granted/ro/words");
+        fs::write(&words, [1u8; 4096]).unwrap();
+        let base = playground.base.display();
+        let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["./**", format!("{base}/granted/ro/**")]}}});
+        playground.tool("mover", "python", MOVER, asks);
+        playground.policy(
+            "words",
+            "esc:*",
+            &format!("[files]\nread = [{{ path = \"./**\", why = \"t\" }}, {{ path = \"{base}/granted/ro/**\", why = \"t\" }}]\n"),
+        );
+        for (name, script) in [("waiter", WAITER), ("waker", WAKER), ("mover", MOVER)] {
+            fs::write(playground.path(&format!("home/{name}.py")), script).unwrap();
+        }
+        playground.settle();
+        let run = |name: &str| {
+            let mut command = playground.outside(PYTHON);
+            command.arg(playground.path(&format!("home/{name}.py"))).arg(&words).env("WORDS", &words);
+            command
+        };
+        for (inside, woken) in [(false, "left"), (true, "woken")] {
+            let mut waiter = run("waiter").stdout(Stdio::piped()).spawn().unwrap();
+            let mut out = waiter.stdout.take().unwrap();
+            out.read_exact(&mut [0; 6]).unwrap();
+            std::thread::sleep(Duration::from_millis(300));
+            let moved = if inside {
+                let ended = playground.call("esc:mover", &json!({"path": words}).to_string(), &[]);
+                ended.out["outputData"].as_i64().unwrap_or_else(|| panic!("{who:?}: {}", ended.out))
+            } else {
+                // The control: without walls they are gone, and nobody wakes them any more.
+                String::from_utf8(finish(run("mover"), b"").stdout).unwrap().trim().parse().unwrap()
+            };
+            assert_eq!(moved, if inside { -i64::from(nix::libc::ENOSYS) } else { 1 }, "{who:?}");
+            finish(run("waker"), b"");
+            let mut said = String::new();
+            out.read_to_string(&mut said).unwrap();
+            waiter.wait().unwrap();
+            assert_eq!(said.trim(), woken, "{who:?}, inside {inside}");
+        }
+    }
+}
+
+/// Keeps the CPUs busy from as many sessions as it is told, with the longest slices it can get.
+const SPINNERS: &str = "import ctypes, json, os, sys, time\n\
+    given = json.load(sys.stdin)\nn, seconds = given['n'], given.get('s', 12)\nlibc = ctypes.CDLL(None)\nend = time.time() + seconds\n\
+    for _ in range(n):\n    if os.fork() == 0:\n        os.setsid()\n        \
+    libc.syscall(314, 0, (ctypes.c_uint64 * 6)(48, 0, 0, 100000000, 0, 0), 0)\n        \
+    while time.time() < end:\n            pass\n        os._exit(0)\ntime.sleep(seconds)\nprint(1)\n";
+
+/// P15: calls end about as soon beside a tool that takes all the CPU it gets as they do without it.
+#[test]
+fn other_calls_are_in_time_beside_spinners() {
+    for who in [Who::Root, Who::User] {
+        if !who.possible() {
+            skipped(1, "spinners as root need root");
+            continue;
+        }
+        let playground = Playground::new(who, "/var/tmp");
+        playground.tool("spin", "python", SPINNERS, json!({"limits": {"cpuMs": 60_000}}));
+        let hangs = json!({"execution": {"timeoutMs": 1500}});
+        playground.tool("hangs", "python", "import time\ntime.sleep(60)\n", hangs);
+        playground.settle();
+        let mut server = Server::start(&playground);
+        // How long the longest of eight calls at once takes, all of which end at their time limit.
+        let mut longest = |spinners: u64| {
+            let spinning = (spinners > 0).then(|| server.call("spin", spinners));
+            std::thread::sleep(Duration::from_millis(1500 * spinners.min(1)));
+            let before = playground.records().len();
+            let ids: Vec<u64> = (0..8).map(|n| server.call("hangs", n)).collect();
+            let all: Vec<u64> = ids.iter().copied().chain(spinning).collect();
+            // The spinners end by themselves, or are ended for their sessions.
+            let answers = server.answers(&all, Duration::from_secs(40));
+            for id in &ids {
+                assert_eq!(kind(&answers[id]), "TimeoutError", "{who:?}: {}", answers[id]);
+            }
+            let records = playground.records();
+            let hangs = records[before..].iter().filter(|record| record["tool"] == "esc:hangs");
+            let took: Vec<u64> = hangs.filter_map(|record| record["usage"]["wallMs"].as_u64()).collect();
+            assert_eq!(took.len(), ids.len(), "{who:?}: {:?}", records.last());
+            took.into_iter().max().unwrap_or(0)
+        };
+        let (alone, beside) = (longest(0), longest(110));
+        assert!(beside * 10 <= alone * 25, "{who:?}: {beside} ms beside spinners, {alone} ms without");
+    }
+}
+
+/// The control: what as many spinners outside of any group do to a program beside them.
+#[test]
+fn spinners_outside_keep_everybody_waiting() {
+    let playground = Playground::new(Who::User, "/var/tmp");
+    for (name, script) in [
+        ("spin", SPINNERS),
+        (
+            "work",
+            "import time\nbegan = time.time()\nwhile time.process_time() < 1:\n    pass\nprint(time.time() - began)\n",
+        ),
+    ] {
+        fs::write(playground.path(&format!("home/{name}.py")), script).unwrap();
+    }
+    let run = |name: &str| {
+        let mut command = playground.outside(PYTHON);
+        command.arg(playground.path(&format!("home/{name}.py")));
+        command
+    };
+    let mut spin = run("spin").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    spin.stdin.take().unwrap().write_all(br#"{"n": 110, "s": 10}"#).unwrap();
+    let (marker, until) =
+        (playground.path("home/spin.py").display().to_string(), Instant::now() + Duration::from_secs(20));
+    while processes_of(&marker).len() < 100 && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let took: f64 = String::from_utf8(finish(run("work"), b"").stdout).unwrap().trim().parse().unwrap();
+    spin.wait().unwrap();
+    assert!(took > 2.5, "a second of work took {took} s");
+}
+
+/// What the kernel does with a process that crashes, put back in the end.
+struct CorePattern(String);
+
+impl CorePattern {
+    const FILE: &str = "/proc/sys/kernel/core_pattern";
+
+    fn set(pattern: &str) -> CorePattern {
+        let before = CorePattern(fs::read_to_string(Self::FILE).unwrap());
+        fs::write(Self::FILE, pattern).unwrap();
+        before
+    }
+}
+
+impl Drop for CorePattern {
+    fn drop(&mut self) {
+        let _ = fs::write(Self::FILE, &self.0);
+    }
+}
+
+#[test]
+fn a_handler_of_core_dumps_gets_nothing() {
+    if !is_root() {
+        return skipped(1, "only root names a handler of core dumps");
+    }
+    for who in [Who::Root, Who::User] {
+        let playground = Playground::new(who, "/var/tmp");
+        // Other tests crash as well: told apart by the name of the process.
+        let name = format!("core-{}", std::process::id());
+        let crash = format!(
+            "import ctypes, os, resource\nctypes.CDLL(None).prctl(15, b'{name}', 0, 0, 0)\n\
+             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))\nif os.fork() == 0:\n    os.abort()\nos.wait()\nos.abort()\n"
+        );
+        playground.tool("crash", "python", &crash, json!({}));
+        fs::write(playground.path("home/crash.py"), &crash).unwrap();
+        playground.settle();
+        let (handler, got) = (playground.path("state/handler"), playground.path("state/got"));
+        fs::write(&handler, format!("#!/bin/sh\necho $1 >> {}\ncat > /dev/null\n", got.display())).unwrap();
+        fs::set_permissions(&handler, fs::Permissions::from_mode(0o755)).unwrap();
+        let count = || {
+            std::thread::sleep(Duration::from_millis(500));
+            fs::read_to_string(&got).unwrap_or_default().lines().filter(|line| *line == name).count()
+        };
+        let before = CorePattern::set(&format!("|{} %e", handler.display()));
+        let ended = playground.call("esc:crash", "{}", &[]);
+        let inside = count();
+        let mut command = playground.outside(PYTHON);
+        command.arg(playground.path("home/crash.py"));
+        finish(command, b"");
+        let outside = count();
+        drop(before);
+        assert_eq!(ended.error().0, "ScriptError", "{who:?}: {:?}", ended.error());
+        assert_eq!((inside, outside), (0, 2), "{who:?}: a limit of 0 stops no handler behind a pipe, 1 does");
+    }
+}
+
+#[test]
+fn nothing_runs_where_nobody_tells_who_is_root() {
+    for who in [Who::Root, Who::User].into_iter().filter(|who| who.possible()) {
+        let playground = Playground::new(who, "/var/tmp");
+        playground.tool("one", "python", "print(1)\n", json!({}));
+        playground.settle();
+        let call = |line: &str| {
+            let mut command = playground.outside("/usr/bin/unshare");
+            command.args(["-Urmpf", "/bin/sh", "-c", &format!("{line} && exec \"$@\""), "sh"]);
+            command.arg(playground.path("bin/toolhost")).arg("--root").arg(&playground.base);
+            command.arg("--audit-log").arg(playground.path("state/audit.jsonl"));
+            command.args(["call", "esc:one", "--json", "--input", "{}"]);
+            let ended = finish(command, b"");
+            let report: serde_json::Value = serde_json::from_slice(&ended.stdout).unwrap_or_default();
+            (report, ended.stderr)
+        };
+        let (report, told) = call("mount -t proc proc /proc");
+        if who == Who::User {
+            assert_eq!(report["outputData"], 1, "control: {report} {told}");
+        } else {
+            assert!(told.contains("maps our id to uid 0 of the machine"), "{report} {told}");
+        }
+        let (report, told) = call("mount -t proc -o subset=pid proc /proc");
+        // An ordinary user's log lies below folders of the machine's root, who cannot be told from anybody else.
+        let (kind, why) = match who {
+            Who::Root => ("CapabilityError", "uid 0 of the machine cannot be told"),
+            _ => ("InternalError", "or to nobody of this user namespace (/proc/sys/kernel/overflowuid cannot be read)"),
+        };
+        assert_eq!(report["error"]["type"], kind, "{who:?}: {report} {told}");
+        assert!(told.contains(why), "{who:?}: {told}");
+    }
+}

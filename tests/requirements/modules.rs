@@ -1,0 +1,464 @@
+//! One tool plants no code that another runs: not in a folder that they share, not staged, not under a place's new name.
+
+use super::{Ended, Server, as_everyone, call, cli, finish, fits, found, has, repository, tool};
+use crate::escapes::{PYTHON, Playground, Who};
+use serde_json::{Value, json};
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// What planted code answers.
+const PLANTED: &str = "99887766";
+
+/// Writes files: `{"files": {"path": "text"}, "wait": seconds}`.
+const WRITER: &str = "import errno, json, os, sys, time\ngiven = json.load(sys.stdin)\ngot = {}\n\
+    for path, text in given['files'].items():\n    try:\n        os.makedirs(os.path.dirname(path) or '.', exist_ok=True)\n\
+    \x20       open(path, 'w').write(text)\n        got[path] = 'ok'\n    except OSError as e:\n        got[path] = errno.errorcode[e.errno]\n\
+    time.sleep(given.get('wait', 0))\nprint(json.dumps(got))\n";
+
+/// Answers what its module says, or 1 where there is none.
+const PY: &str = "try:\n    from lib.helper import said\nexcept ImportError:\n    said = 1\nprint(said)\n";
+const JS: &str = "let said = 1\ntry { said = (await import('./lib/helper.mjs')).said } catch {}\n\
+    try { said = (await import('./lib/index.js')).said ?? said } catch {}\nconsole.log(said)\n";
+
+/// What would be loaded by each of them.
+fn planted() -> Value {
+    json!({
+        "lib/helper.py": format!("said = {PLANTED}\n"), "lib/helper.mjs": format!("export const said = {PLANTED}\n"),
+        "lib/index.js": format!("module.exports = {{ said: {PLANTED} }}\n"), "lib/package.json": "{\"type\": \"commonjs\"}",
+        "lib/data.csv": "1,2\n",
+    })
+}
+
+fn writes(playground: &Playground, id: &str, file: &str, pattern: &str) -> PathBuf {
+    let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["self"], "allowWrite": [pattern]}}});
+    let rule = if pattern.ends_with("/**") { pattern.to_owned() } else { format!("{}/**", folder_of(pattern)) };
+    let rule = if rule.starts_with('/') { rule } else { format!("./{rule}") };
+    let rest = format!(
+        "[files]\nread = [{{ path = \"./**\", why = \"t\" }}]\nwrite = [{{ path = \"{rule}\", why = \"t\" }}]\n"
+    );
+    playground.policy(&id.replace(':', "-"), id, &rest);
+    tool(playground, id, "python", file, WRITER, asks)
+}
+
+fn folder_of(pattern: &str) -> &str {
+    pattern.rsplit_once('/').map_or(".", |(folder, _)| folder)
+}
+
+/// Three readers in one folder.
+fn readers(playground: &Playground) -> [&'static str; 3] {
+    tool(playground, "mod:py", "python", "shared/py.py", PY, json!({}));
+    tool(playground, "mod:node", "nodejs", "shared/node.mjs", JS, json!({}));
+    tool(playground, "mod:bun", "bun", "shared/bun.mjs", JS, json!({}));
+    ["mod:py", "mod:node", "mod:bun"]
+}
+
+/// The control: the reader, run outside of all walls, loads what was planted.
+fn outside(playground: &Playground, reader: &str) -> String {
+    let (program, script) = match reader {
+        "mod:py" => (PathBuf::from(PYTHON), "py.py"),
+        "mod:node" => (found("node").unwrap(), "node.mjs"),
+        _ => (found("bun").unwrap(), "bun.mjs"),
+    };
+    let mut command = playground.outside(&program.display().to_string());
+    command.arg(playground.path("user_scripts/shared").join(script));
+    finish(command, b"").text()
+}
+
+fn every_language() -> bool {
+    ["python", "nodejs", "bun"].iter().all(|language| has(language, 4))
+}
+
+fn input(files: &Value, wait: f64) -> String {
+    json!({"files": files, "wait": wait}).to_string()
+}
+
+fn notes(ended: &Ended) -> String {
+    ended.out["notes"].to_string()
+}
+
+#[test]
+fn a_shared_folder_is_no_way_into_another_tool() {
+    if !every_language() {
+        return;
+    }
+    as_everyone("planted modules", |who| {
+        // From its own folder, which is the same; and from elsewhere, where a policy says so.
+        for (elsewhere, below) in [(false, "/var/tmp"), (true, "/tmp")] {
+            let playground = Playground::new(who, below);
+            let readers = readers(&playground);
+            let lib = playground.path("user_scripts/shared/lib");
+            fs::create_dir(&lib).unwrap();
+            let files: Value = planted()
+                .as_object()
+                .unwrap()
+                .iter()
+                .map(|(name, text)| {
+                    let path = playground.path("user_scripts/shared").join(name);
+                    (path.display().to_string(), text.clone())
+                })
+                .collect::<serde_json::Map<_, _>>()
+                .into();
+            let pattern = format!("{}/**", lib.display());
+            match elsewhere {
+                true => writes(&playground, "mod:writer", "writer/main.py", &pattern),
+                false => writes(&playground, "mod:writer", "shared/writer.py", "lib/**"),
+            };
+            playground.settle();
+            let mut server = Server::start(&playground);
+            for reader in readers {
+                fits("ok 1", &call(&playground, reader, "{}")).unwrap();
+                let answer = server.called(reader, json!({}));
+                assert_eq!(answer["result"]["isError"], false, "{reader}: {answer}");
+            }
+            // While it still runs, and after that.
+            let mut writer = playground.host();
+            writer.args(["call", "mod:writer", "--json", "--input", &input(&files, 3.0)]);
+            let mut writer = spawned(writer);
+            let until = Instant::now() + Duration::from_secs(20);
+            while !lib.join("data.csv").is_file() {
+                assert!(Instant::now() < until, "{who:?}: nothing was written");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            let mut look = |when: &str| {
+                for reader in readers {
+                    assert_eq!(outside(&playground, reader).trim(), PLANTED, "the control: {who:?}: {reader}");
+                    let ended = call(&playground, reader, "{}");
+                    fits("ok 1", &ended).unwrap_or_else(|why| panic!("{who:?}: {when}: {reader}: {why}"));
+                    let wanted = "narrowed: lib is not in view: mod:writer@1.0.0 could write in an earlier call";
+                    assert!(notes(&ended).contains(wanted), "{who:?}: {when}: {}", ended.out);
+                    // A server that runs knows what another process let a tool write.
+                    let answer = server.called(reader, json!({}));
+                    assert!(!answer.to_string().contains(PLANTED), "{who:?}: {when}: {reader}: {answer}");
+                    let told = cli(&playground, &["audit", reader]).text();
+                    assert!(told.contains(wanted), "{who:?}: {told}");
+                }
+            };
+            look("while it runs");
+            assert!(writer.wait().unwrap().success(), "{who:?}");
+            look("afterwards");
+            // The writer itself is not run again before the code is gone.
+            let ended = call(&playground, "mod:writer", &input(&json!({}), 0.0));
+            fits("SecurityError: a writable folder beside the script holds code", &ended).unwrap();
+            // What is asked for by its name is seen, but for code.
+            let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["self", "lib/*"]}}});
+            let list = "import json, os\nprint(json.dumps(sorted(os.listdir('lib'))))\n";
+            tool(&playground, "mod:names", "python", "shared/names.py", list, asks);
+            playground.settle();
+            fits(r#"ok ["data.csv"]"#, &call(&playground, "mod:names", "{}"))
+                .unwrap_or_else(|why| panic!("{who:?}: {why}"));
+        }
+    });
+}
+
+fn spawned(mut command: Command) -> std::process::Child {
+    command.stdout(std::process::Stdio::null()).spawn().unwrap()
+}
+
+/// Where a module lies, nobody writes; and its own tool goes on loading it.
+#[test]
+fn a_folder_of_modules_is_not_written() {
+    if !every_language() {
+        return;
+    }
+    as_everyone("modules that are there", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        let readers = readers(&playground);
+        let lib = playground.path("user_scripts/shared/lib");
+        fs::create_dir(&lib).unwrap();
+        writes(&playground, "mod:beside", "shared/writer.py", "lib/**");
+        writes(&playground, "mod:far", "far/main.py", &format!("{}/**", lib.display()));
+        for (name, text) in [
+            ("helper.py", "said = 2\n"),
+            ("helper.mjs", "export const said = 2\n"),
+            ("package.json", "{\"type\": \"module\"}"),
+            ("sub/x.tsx", ""),
+            ("m.so", ""),
+            ("X.PY", ""),
+        ] {
+            let file = lib.join(name);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(&file, text).unwrap();
+            playground.settle();
+            for writer in ["mod:beside", "mod:far"] {
+                let ended = call(&playground, writer, &input(&json!({}), 0.0));
+                fits("SecurityError: a writable folder beside the script holds code", &ended)
+                    .unwrap_or_else(|why| panic!("{who:?}: {writer}: {name}: {why}"));
+                assert!(ended.stderr.contains(&file.display().to_string()), "{ended:?}");
+            }
+            for (reader, own) in readers.iter().zip(["helper.py", "helper.mjs", "helper.mjs"]) {
+                let wanted = if own == name { "ok 2" } else { "ok 1" };
+                fits(wanted, &call(&playground, reader, "{}")).unwrap_or_else(|why| panic!("{who:?}: {name}: {why}"));
+            }
+            fs::remove_file(&file).unwrap();
+        }
+        // The control: without code both write.
+        fs::write(lib.join("notes.txt"), "").unwrap();
+        playground.settle();
+        let file = json!({lib.join("new.csv").display().to_string(): "1\n"});
+        for writer in ["mod:beside", "mod:far"] {
+            fits("ok", &call(&playground, writer, &input(&file, 0.0))).unwrap();
+            assert!(lib.join("new.csv").is_file(), "{who:?}: {writer}");
+        }
+    });
+}
+
+/// Of staged files none is published that a script could load, unless the manifest spells its ending where no script lies.
+#[test]
+fn staged_code_is_not_published() {
+    if !every_language() {
+        return;
+    }
+    as_everyone("staged code", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        let readers = readers(&playground);
+        let lib = playground.path("user_scripts/shared/lib");
+        fs::create_dir(&lib).unwrap();
+        fs::write(lib.join("conf.js"), "").unwrap();
+        writes(&playground, "mod:staged", "shared/writer.py", "lib/*");
+        playground.settle();
+        let mut files = planted();
+        let more =
+            ["lib/a.PY", "lib/b.so", "lib/c.wasm", "lib/conf", "lib/plain", "lib/d.json", "lib/e.pth", "lib/f.pyz"];
+        more.iter().for_each(|name| files[*name] = json!("x"));
+        let ended = call(&playground, "mod:staged", &input(&files, 0.0));
+        fits("ok", &ended).unwrap();
+        let mut there: Vec<String> =
+            fs::read_dir(&lib).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        there.sort();
+        assert_eq!(there, ["conf.js", "d.json", "data.csv", "plain"], "{who:?}: {}", ended.out["artifacts"]);
+        let dropped = ended.out["artifacts"].to_string();
+        for why in [
+            "a script could load a file ending in `.py`: the manifest must spell that ending",
+            "a script could load a file ending in `package.json`",
+            "Node would load it in place of conf.js",
+        ] {
+            assert!(dropped.contains(why), "{why}: {dropped}");
+        }
+        for reader in readers {
+            fits("ok 1", &call(&playground, reader, "{}")).unwrap();
+        }
+        // Spelled, it is refused where a script lies, also another tool's, and published where none does.
+        let out = playground.path("out");
+        fs::create_dir(&out).unwrap();
+        for (folder, published) in [(&lib, false), (&out, true)] {
+            writes(&playground, "mod:spelled", "spelled/main.py", &format!("{}/*.py", folder.display()));
+            playground.settle();
+            let file = folder.join("new.py");
+            let ended =
+                call(&playground, "mod:spelled", &input(&json!({&file.display().to_string(): "said = 3\n"}), 0.0));
+            assert_eq!(file.is_file(), published, "{who:?}: {ended:?}");
+            let wanted = if published { "ok" } else { "SecurityError: where a script lies, and would be run later" };
+            fits(wanted, &ended).unwrap_or_else(|why| panic!("{who:?}: {why}"));
+        }
+        // And what it published is no script when a folder above has another name.
+        let moved = playground.path("user_scripts/moved");
+        fs::rename(&out, &moved).unwrap();
+        let core = "sandbox-policies/core.policy.toml";
+        fs::copy(repository(core), playground.path(core)).unwrap();
+        playground.settle();
+        let run = || call(&playground, "core:execute-python-script", r#"{"scriptPath": "moved/new.py"}"#);
+        fits("SecurityError: mod:spelled@1.0.0 could write in an earlier call", &run()).unwrap();
+        fs::rename(moved.join("new.py"), playground.path("user_scripts/other/new.py")).unwrap();
+        let run = call(&playground, "core:execute-python-script", r#"{"scriptPath": "other/new.py"}"#);
+        assert_eq!(run.kind(), "ScriptError", "the control: it runs, and prints nothing: {run:?}");
+    });
+}
+
+/// What a tool left for its own next call is not loaded either, also when it may write there no longer.
+#[test]
+fn a_tool_does_not_load_what_it_once_wrote() {
+    if !has("python", 3) {
+        return;
+    }
+    as_everyone("its own code", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        writes(&playground, "mod:own", "own/main.py", "lib/**");
+        playground.settle();
+        fits("ok", &call(&playground, "mod:own", &input(&planted(), 0.0))).unwrap();
+        let folder = playground.path("user_scripts/own");
+        let again = || call(&playground, "mod:own", &input(&json!({}), 0.0));
+        const CODE: &str = "SecurityError: a writable folder beside the script holds code";
+        fits(CODE, &again()).unwrap();
+        // A new version, which asks for nothing.
+        fs::remove_file(playground.path("sandbox-policies/mod-own.policy.toml")).unwrap();
+        let manifest = folder.join("mod-own.tool.json");
+        let mut text: Value = serde_json::from_slice(&fs::read(&manifest).unwrap()).unwrap();
+        text["securityContext"] = json!({});
+        text["version"] = json!("2.0.0");
+        fs::write(&manifest, text.to_string()).unwrap();
+        fs::write(folder.join("main.py"), PY).unwrap();
+        playground.settle();
+        fits(CODE, &again()).unwrap_or_else(|why| panic!("{who:?}: {why}"));
+        assert!(cli(&playground, &["audit", "mod:own"]).text().contains("holds code"));
+        let lib = folder.join("lib");
+        for entry in fs::read_dir(&lib).unwrap().map(|entry| entry.unwrap().path()) {
+            if !entry.ends_with("data.csv") {
+                fs::remove_file(entry).unwrap();
+            }
+        }
+        fits("ok 1", &again()).unwrap();
+    });
+}
+
+/// A place is known by what it is: a folder above it gets another name, and nothing in it is loaded for that.
+#[test]
+fn a_place_keeps_its_past_under_another_name() {
+    if !has("python", 4) {
+        return;
+    }
+    as_everyone("renamed places", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        let base = playground.path("user_scripts");
+        let core = "sandbox-policies/core.policy.toml";
+        fs::copy(repository(core), playground.path(core)).unwrap();
+        let folder = writes(&playground, "mod:writer", "old/main.py", "out/**");
+        fs::create_dir(folder.join("out")).unwrap();
+        playground.settle();
+        let evil = json!({"toolId": "mod:evil", "displayName": "d", "description": "d", "version": "1.0.0",
+            "handler": {"type": "external-script", "language": "python", "scriptPath": "evil.py"}});
+        let policy = "name = \"x\"\nwhy = \"w\"\ntools = [\"mod:writer\"]\n";
+        let files = json!({
+            "out/evil.tool.json": evil.to_string(), "out/evil.py": format!("print({PLANTED})\n"),
+            "out/x.policy.toml": policy, "out/helper.py": format!("said = {PLANTED}\n"),
+        });
+        fits("ok", &call(&playground, "mod:writer", &input(&files, 0.0))).unwrap();
+        let run = |path: &str| {
+            let script = json!({"scriptPath": path}).to_string();
+            call(&playground, "core:execute-python-script", &script)
+        };
+        // The folder above, the folder itself, and a place in the folder of another tool.
+        fs::remove_file(folder.join("mod-writer.tool.json")).unwrap();
+        fs::remove_file(playground.path("sandbox-policies/mod-writer.policy.toml")).unwrap();
+        let new = base.join("new");
+        fs::rename(&folder, &new).unwrap();
+        for (from, to) in [(new.join("out"), new.join("results")), (new.join("results"), base.join("top"))] {
+            for place in [&from, &to] {
+                let relative = place.strip_prefix(&base).unwrap().display();
+                fits("ToolNotFoundError", &call(&playground, "mod:evil", "{}")).unwrap();
+                let wanted = "SecurityError: mod:writer@1.0.0 could write in an earlier call";
+                fits(wanted, &run(&format!("{relative}/evil.py"))).unwrap_or_else(|why| panic!("{who:?}: {why}"));
+                let told = cli(&playground, &["check"]).text();
+                assert!(
+                    told.contains("could write in an earlier call, and a tool cannot make tools"),
+                    "{who:?}: {told}"
+                );
+                if place == &from {
+                    fs::rename(&from, &to).unwrap();
+                }
+            }
+        }
+        tool(&playground, "mod:py", "python", "shared/py.py", PY, json!({}));
+        fs::rename(base.join("top"), base.join("shared/lib")).unwrap();
+        playground.settle();
+        assert_eq!(outside(&playground, "mod:py").trim(), PLANTED, "the control");
+        let ended = call(&playground, "mod:py", "{}");
+        fits("ok 1", &ended).unwrap_or_else(|why| panic!("{who:?}: {why}"));
+        assert!(notes(&ended).contains("narrowed: lib is not in view: mod:writer@1.0.0"), "{}", ended.out);
+        // Nor are policies read from there.
+        let policies = playground.path("sandbox-policies");
+        fs::rename(&policies, playground.path("kept")).unwrap();
+        fs::rename(base.join("shared/lib"), &policies).unwrap();
+        for entry in ["evil.tool.json", "evil.py", "helper.py"] {
+            fs::rename(policies.join(entry), playground.path("kept").join(entry)).unwrap();
+        }
+        let ended = call(&playground, "mod:py", "{}");
+        assert_eq!(ended.code, Some(3), "{who:?}: {ended:?}");
+        assert!(ended.stderr.contains("could write in an earlier call, and a tool cannot make policies"), "{ended:?}");
+        assert_ne!(cli(&playground, &["check"]).code, Some(0));
+        fs::remove_dir_all(&policies).unwrap();
+        fs::rename(playground.path("kept"), &policies).unwrap();
+        // The control: put elsewhere by a person, the same files are a tool.
+        fs::create_dir(base.join("own")).unwrap();
+        for name in ["evil.tool.json", "evil.py"] {
+            fs::rename(policies.join(name), base.join("own").join(name)).unwrap();
+        }
+        playground.settle();
+        fits(&format!("ok {PLANTED}"), &call(&playground, "mod:evil", "{}")).unwrap();
+    });
+}
+
+/// Repositories with their hooks, and what editors run, are there to read in a tree that a tool may write.
+#[test]
+fn what_others_obey_in_a_live_tree_is_read_only() {
+    if !has("python", 4) {
+        return;
+    }
+    const MORE: &str = "\nfor path in given.get('away', []):\n    try:\n        os.rename(path, path + '-away')\n        got[path] = 'ok'\n\
+        \x20   except OSError as e:\n        got[path] = errno.errorcode[e.errno]\nprint(json.dumps(got))\n";
+    as_everyone("repositories", |who| {
+        for below in ["/var/tmp", "/tmp"] {
+            let playground = Playground::new(who, below);
+            let project = playground.path("project");
+            let obeyed = [
+                ".git/hooks/pre-commit",
+                ".vscode/tasks.json",
+                "sub/.git/config",
+                ".husky/pre-push",
+                ".envrc",
+                "bare/hooks/update",
+            ];
+            for name in obeyed.iter().chain(&["src/a.txt", ".gitignore", "bare/HEAD", "bare/objects/x", "bare/refs/x"])
+            {
+                fs::create_dir_all(project.join(name).parent().unwrap()).unwrap();
+                fs::write(project.join(name), "as it was\n").unwrap();
+            }
+            let pattern = format!("{}/**", project.display());
+            let folder = writes(&playground, "mod:editor", "editor/main.py", &pattern);
+            let script = WRITER.rsplit_once("\nprint").unwrap().0.to_owned() + MORE;
+            fs::write(folder.join("main.py"), script).unwrap();
+            playground.settle();
+            let at = |name: &str| project.join(name).display().to_string();
+            let plain = ["src/a.txt", "src/new.txt", ".gitignore", "new/x"];
+            let files: serde_json::Map<_, _> =
+                obeyed.iter().chain(&plain).map(|name| (at(name), json!("changed\n"))).collect();
+            let away: Vec<String> = [".git", "sub/.git", ".envrc", "bare"].iter().map(|name| at(name)).collect();
+            let given = json!({"files": files, "away": away}).to_string();
+            let ended = call(&playground, "mod:editor", &given);
+            fits("ok", &ended).unwrap_or_else(|why| panic!("{who:?} {below}: {why}"));
+            let got = &ended.out["outputData"];
+            for name in obeyed {
+                let kept = fs::read_to_string(project.join(name)).unwrap();
+                let wanted = if away.contains(&at(name)) { "EBUSY" } else { "EROFS" };
+                assert_eq!(
+                    (got[at(name)].as_str(), kept.as_str()),
+                    (Some(wanted), "as it was\n"),
+                    "{who:?} {below}: {name}: {got}"
+                );
+            }
+            for name in &away {
+                assert_eq!(got[name], "EBUSY", "{who:?} {below}: {got}");
+            }
+            for name in plain {
+                assert_eq!(fs::read_to_string(project.join(name)).unwrap(), "changed\n", "the control: {name}");
+            }
+            // The control: outside all of it is changed.
+            let mut command = playground.outside(PYTHON);
+            command.arg(folder.join("main.py"));
+            let outside = finish(command, given.as_bytes()).out;
+            assert!(outside.as_object().unwrap().values().all(|got| got == "ok"), "{outside}");
+            // Such a folder itself, and a link to one, are not granted at all.
+            for (ask, wanted) in [
+                (format!("{}/**", at("sub/.git-away")), "ok"),
+                (format!("{}/**", at(".vscode")), "SecurityError: what lies in `.vscode` other programs run or obey"),
+                (format!("{}/*", at(".git/hooks")), "SecurityError: what lies in `.git` other programs run or obey"),
+                (at(".envrc"), "SecurityError: what lies in `.envrc` other programs run or obey"),
+                (format!("{}/**", at("bare-away")), "SecurityError: a writable folder is a repository"),
+                (pattern.clone(), "SecurityError: a writable folder is a repository, or holds a link to one"),
+            ] {
+                if ask == pattern {
+                    symlink(project.join("src"), project.join("src/.git")).unwrap();
+                }
+                writes(&playground, "mod:editor", "editor/main.py", &ask);
+                if who == Who::Root || ask != pattern {
+                    playground.settle();
+                }
+                let ended = call(&playground, "mod:editor", &input(&json!({}), 0.0));
+                fits(wanted, &ended).unwrap_or_else(|why| panic!("{who:?} {below}: {ask}: {why}"));
+            }
+            assert!(Path::new(&at("src/.git")).is_symlink());
+        }
+    });
+}

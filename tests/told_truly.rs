@@ -1,0 +1,365 @@
+//! What goes wrong beside the tool is told as what it is: a file that went, a limit of the process, a folder that came.
+
+use crate::cli_call::{Host, host};
+use crate::escapes::{Playground, Who, is_root};
+use serde_json::{Value, json};
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// An MCP server of a playground.
+struct Server {
+    child: Child,
+    input: ChildStdin,
+    output: std::io::Lines<BufReader<ChildStdout>>,
+    asked: u64,
+}
+
+impl Server {
+    fn of(playground: &Playground) -> Server {
+        let mut command = playground.host();
+        command.args(["serve", "--stdio"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        let (input, output) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()).lines());
+        let mut server = Server { child, input, output, asked: 0 };
+        let client = json!({ "name": "t", "version": "1" });
+        server.ask("initialize", json!({ "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client }));
+        server
+    }
+
+    fn ask(&mut self, method: &str, params: Value) -> Value {
+        self.asked += 1;
+        let request = json!({ "jsonrpc": "2.0", "id": self.asked, "method": method, "params": params });
+        writeln!(self.input, "{request}").unwrap();
+        serde_json::from_str(&self.output.next().unwrap().unwrap()).unwrap()
+    }
+
+    fn call(&mut self, name: &str) -> String {
+        let answer = self.ask("tools/call", json!({ "name": name, "arguments": {} }));
+        answer["result"]["content"][0]["text"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned()
+    }
+
+    fn names(&mut self) -> Vec<String> {
+        let answer = self.ask("tools/list", json!({}));
+        let tools = answer["result"]["tools"].as_array().unwrap();
+        tools.iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect()
+    }
+
+    /// Reads anew, until that shows.
+    fn reload(&mut self, shown: &str) {
+        let pid = nix::unistd::Pid::from_raw(self.child.id().try_into().unwrap());
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGHUP).unwrap();
+        let end = Instant::now() + Duration::from_secs(20);
+        while !self.names().iter().any(|name| name == shown) {
+            assert!(Instant::now() < end, "{shown} never came: {:?}", self.names());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn who() -> Who {
+    if is_root() { Who::Root } else { Who::User }
+}
+
+#[test]
+fn a_path_that_went_is_no_policy_and_no_missing_wall() {
+    let playground = Playground::new(who(), "/var/tmp");
+    let data = playground.path("data");
+    fs::create_dir_all(&data).unwrap();
+    let reads = json!({ "securityContext": { "fileAccess": { "allowRead": [format!("{}/**", data.display())] } } });
+    playground.tool("data", "python", "print(1)\n", reads);
+    let script = playground.tool("script", "python", "print(1)\n", json!({})).join("main.py");
+    playground.tool("interpreter", "python", "print(1)\n", json!({}));
+    // An interpreter of its own, so that it can go.
+    let venv = playground.path("venv");
+    let made = Command::new("/usr/bin/python3").args(["-m", "venv", "--copies", "--without-pip"]).arg(&venv).output();
+    assert!(made.unwrap().status.success());
+    let python = venv.join("bin/python");
+    let rules = format!(
+        "[files]\nread = [{{ path = \"./**\", why = \"w\" }}, {{ path = \"{}/**\", why = \"w\" }}]\n",
+        data.display()
+    );
+    let named = format!("{rules}[runtimes]\npython = {{ path = \"{}\", why = \"w\" }}\n", python.display());
+    playground.policy("data", "esc:data", &rules);
+    playground.policy("interpreter", "esc:interpreter", &named);
+    playground.settle();
+    for program in fs::read_dir(venv.join("bin")).unwrap() {
+        fs::set_permissions(program.unwrap().path(), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let mut server = Server::of(&playground);
+    for tool in ["esc__data", "esc__script", "esc__interpreter"] {
+        assert_eq!(server.call(tool), "1", "{tool}: the control");
+    }
+    fs::remove_dir_all(&data).unwrap();
+    fs::remove_file(&script).unwrap();
+    fs::remove_file(&python).unwrap();
+    for (tool, words) in [
+        ("esc__data", "a granted path does not exist"),
+        ("esc__script", "the tool's script is not there any more"),
+        ("esc__interpreter", "the interpreter of this tool is not there any more"),
+    ] {
+        let told = server.call(tool);
+        assert!(told.contains("DependencyError") && told.contains(words), "{tool}: {told}");
+        assert!(!told.contains("wall") && !told.contains("policy"), "{tool}: {told}");
+    }
+    fs::create_dir(&script).unwrap();
+    let told = server.call("esc__script");
+    assert!(told.contains("DependencyError") && told.contains("not a regular file any more"), "{told}");
+}
+
+#[test]
+fn folders_that_come_after_a_server_began_are_read_at_its_next_reload() {
+    let playground = Playground::new(who(), "/var/tmp");
+    for folder in ["tool-defs", "user_scripts", "sandbox-policies"] {
+        fs::remove_dir_all(playground.path(folder)).unwrap();
+    }
+    let mut server = Server::of(&playground);
+    assert!(server.names().iter().all(|name| name.starts_with("core__")), "the control: {:?}", server.names());
+    fs::create_dir_all(playground.path("sandbox-policies")).unwrap();
+    let limit = "[limits]\nlog_bytes = 4321\n[files]\nread = [{ path = \"./**\", why = \"w\" }]\n";
+    playground.policy("came", "esc:*", &format!("folders = [\"user_scripts\"]\n{limit}"));
+    playground.tool("came", "python", "print(1)\n", json!({}));
+    playground.settle();
+    server.reload("esc__came");
+    assert_eq!(server.call("esc__came"), "1");
+    let log = fs::read_to_string(playground.path("state/audit.jsonl")).unwrap();
+    let record: Value = serde_json::from_str(log.lines().last().unwrap()).unwrap();
+    assert!(record["rule"] == "policy came" && record["limits"]["logBytes"] == 4321, "{record}");
+}
+
+/// Scripts may lie where this host may not write, also directly in a base folder: it runs without a folder for results.
+#[test]
+fn a_script_that_lies_where_this_host_may_not_write_runs_without_its_cache() {
+    if !is_root() {
+        return;
+    }
+    let playground = Playground::new(Who::User, "/var/tmp");
+    let core = include_str!("../sandbox-policies/core.policy.toml");
+    fs::write(playground.path("sandbox-policies/core.policy.toml"), core).unwrap();
+    for script in ["user_scripts/plain.py", "user_scripts/other/plain.py"] {
+        fs::write(playground.path(script), "print('{\"a\": 1}')\n").unwrap();
+    }
+    playground.settle();
+    let run = |script: &str| {
+        playground.call("core:execute-python-script", &json!({ "scriptPath": script }).to_string(), &[]).out
+    };
+    for script in ["plain.py", "other/plain.py"] {
+        let outcome = run(script);
+        assert_eq!(outcome["success"], true, "the control: {outcome}");
+        let cache = playground.path("user_scripts").join(script).with_file_name(".cache");
+        assert!(fs::remove_dir(cache).is_ok(), "the control: it is made where it can be");
+    }
+    for folder in ["user_scripts", "user_scripts/other"] {
+        std::os::unix::fs::chown(playground.path(folder), Some(0), Some(0)).unwrap();
+    }
+    for script in ["plain.py", "other/plain.py"] {
+        let outcome = run(script);
+        assert_eq!(outcome["outputData"], json!({ "a": 1 }), "{outcome}");
+        let notes = outcome["notes"].to_string();
+        assert!(notes.contains("write .cache/**: it is not there, and cannot be made"), "{outcome}");
+    }
+}
+
+impl Host {
+    /// A shell that sets something, and then runs the host with these words.
+    fn after(&self, set: &str, words: &str, state: &str) -> (i32, String, String) {
+        let root = self.folder.path().to_str().unwrap();
+        let run = format!("{set}; exec {} --root {root} {words}", env!("CARGO_BIN_EXE_toolhost"));
+        let output = Command::new("/bin/bash")
+            .args(["-c", &run])
+            .env("XDG_STATE_HOME", self.folder.path().join(state))
+            .env("HOME", self.folder.path().join(state))
+            .output()
+            .unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        (output.status.code().unwrap_or(-1), text(output.stdout), text(output.stderr))
+    }
+}
+
+#[test]
+fn limits_of_the_process_are_told_as_what_they_are() {
+    let host = host();
+    host.tool("t:one", json!({}));
+    let call = "call t:one --input '{}'";
+    // The host is not ended by SIGXFSZ, and the tool's own limit on files is not touched.
+    let (code, _, err) = host.after("ulimit -f 0", call, "s1");
+    assert!(code == 4 && err.contains("File too large"), "{code} {err}");
+    let (code, _, err) = host.after("ulimit -n 20", call, "s2");
+    assert!(code == 4 && err.contains("may have 20 open files") && err.contains("ulimit -n"), "{code} {err}");
+    assert!(!err.contains("wall"), "{err}");
+    for words in [call, "list", "call t:one --json --input '{}'"] {
+        let (code, _, err) = host.after("exec 1>&-", words, "s3");
+        assert!(code == 4 && err.contains("standard output cannot be written"), "{words}: {code} {err}");
+    }
+    let (code, _, err) = host.after("exec 1>&-", "serve --stdio", "s3");
+    assert!(code == 4 && err.contains("standard output is closed"), "{code} {err}");
+    let (code, ..) = host.after("exec 1>/dev/null", "list", "s3");
+    assert_eq!(code, 0, "the control: it is open, and nobody reads it");
+}
+
+#[test]
+fn what_this_host_makes_its_owner_can_open_whatever_the_umask() {
+    let host = host();
+    fs::create_dir(host.folder.path().join("made")).unwrap();
+    let (_, _, err) = host.after("umask 777", "call no:such", "made");
+    assert!(err.contains("ToolNotFoundError"), "{err}");
+    let mut seen = 0;
+    for entry in walkdir::WalkDir::new(host.folder.path().join("made")).min_depth(1) {
+        let entry = entry.unwrap();
+        let mode = entry.metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o600, 0o600, "{}: {mode:o}", entry.path().display());
+        seen += 1;
+    }
+    assert!(seen >= 3, "{seen}");
+}
+
+#[test]
+fn a_machine_without_dev_null_is_told_so() {
+    if !is_root() {
+        return;
+    }
+    let host = host();
+    host.tool("t:one", json!({}));
+    let root = host.folder.path().to_str().unwrap();
+    let run = format!("mount -t tmpfs x /dev && exec {} --root {root} call t:one", env!("CARGO_BIN_EXE_toolhost"));
+    let mut command = Command::new("/usr/bin/unshare");
+    command.args(["-m", "/bin/sh", "-c", &run]).env("XDG_STATE_HOME", host.folder.path().join("state"));
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    let err = String::from_utf8(output.stderr).unwrap();
+    assert!(err.contains("no /dev/null") && err.contains("mknod -m 666 /dev/null c 1 3"), "{err}");
+}
+
+/// A link that leads nowhere is not the same as no policies.
+#[test]
+fn a_dangling_link_in_the_place_of_the_policies_refuses() {
+    let host = host();
+    host.tool("t:one", json!({}));
+    let (_, audit, _) = host.run(&["audit", "t:one"]);
+    assert!(audit.contains("policy   built-in default"), "the control: {audit}");
+    std::os::unix::fs::symlink("/nowhere", host.folder.path().join("sandbox-policies")).unwrap();
+    let (code, _, err) = host.run(&["call", "t:one"]);
+    assert!(code == 3 && err.contains("sandbox-policies: is a symbolic link"), "{code} {err}");
+}
+
+#[test]
+fn check_of_one_file_looks_at_that_file() {
+    let host = host();
+    let elsewhere = tempfile::tempdir().unwrap();
+    host.tool("t:one", json!({}));
+    let manifest = fs::read_to_string(host.folder.path().join("user_scripts/one/one.tool.json")).unwrap();
+    let alone = elsewhere.path().join("alone.tool.json");
+    fs::write(&alone, manifest.replace("t:one", "t:alone").replace("one/main.py", "main.py")).unwrap();
+    fs::write(elsewhere.path().join("main.py"), "print(1)\n").unwrap();
+    // Beside it lies what must not be read: another of the same id, and more than a scan may look at.
+    fs::write(elsewhere.path().join("twin.tool.json"), fs::read(&alone).unwrap()).unwrap();
+    let (code, out, err) = host.run(&["check", alone.to_str().unwrap()]);
+    assert!(code == 0 && out.contains("alone.tool.json: ok, t:alone@1.0.0"), "{out}{err}");
+    let (code, out, _) = host.run(&["check", elsewhere.path().to_str().unwrap()]);
+    assert!(code == 2 && out.contains("one id and version twice"), "the control: {out}");
+}
+
+#[test]
+fn a_broken_policy_is_told_once_and_hides_no_other() {
+    let host = host();
+    let policies = host.folder.path().join("sandbox-policies");
+    let put = |name: &str, text: &str| {
+        fs::create_dir_all(&policies).unwrap();
+        fs::write(policies.join(name), text).unwrap();
+    };
+    let rules = "[files]\nread = [{ path = \"./**\", why = \"its [ own\" }] # [ {\n";
+    put("good.policy.toml", &format!("name = \"good\"\nwhy = \"w\"\ntools = [\"t:misspelt\"]\n{rules}"));
+    for (open, place) in [
+        (
+            format!("name = \"b\"\nwhy = '''\n[ {{'''\ntools = [\"t:x\"\n{rules}"),
+            "4:9: error[syntax]: not TOML: this `[`",
+        ),
+        (
+            format!(
+                "name = \"b\"\nwhy = \"\\\"[\"\ntools = [\"t:x\"]\n{rules}write = [{{ path = \"./o\", why = \"w\"\n"
+            ),
+            "6:10: error",
+        ),
+    ] {
+        put("bad.policy.toml", &open);
+        let (code, out, _) = host.run(&["check"]);
+        assert_eq!(code, 2, "{out}");
+        let lines: Vec<&str> = out.lines().filter(|line| line.contains("bad.policy.toml:")).collect();
+        assert!(lines.iter().filter(|line| line.contains("error[")).count() == 1, "{out}");
+        assert!(out.contains(place) && out.contains("is never closed"), "{place}: {out}");
+        assert!(out.contains("good.policy.toml: ok") && out.contains("t:misspelt"), "the other is told: {out}");
+    }
+}
+
+#[test]
+fn a_descriptor_of_a_tool_service_is_not_passed_over_in_silence() {
+    let host = host();
+    host.tool("t:one", json!({}));
+    fs::write(host.folder.path().join("tool-defs/joke.tool-service.json"), "{}").unwrap();
+    let (code, problems) = host.problems("joke.tool-service.json");
+    assert_eq!((code, problems[0]["severity"].as_str()), (0, Some("note")), "{problems:?}");
+    assert!(problems[0]["message"].as_str().unwrap().contains("needs tool services"), "{problems:?}");
+    let (_, _, err) = host.run(&["list"]);
+    assert!(err.contains("1 tool service descriptor(s) are not read"), "{err}");
+}
+
+/// As many policies as tools: four times as many take some four times as long.
+#[test]
+fn check_does_not_grow_with_tools_times_policies() {
+    let took = |count: usize| {
+        let host = host();
+        fs::create_dir_all(host.folder.path().join("sandbox-policies")).unwrap();
+        for n in 0..count {
+            host.tool(&format!("t:n{n}"), json!({}));
+            let own = format!("tools = [\"t:n{n}\"]\nfolders = [\"user_scripts/n{n}\"]\n");
+            let text =
+                format!("name = \"p{n}\"\nwhy = \"w\"\n{own}[files]\nread = [{{ path = \"./**\", why = \"w\" }}]\n");
+            fs::write(host.folder.path().join(format!("sandbox-policies/p{n}.policy.toml")), text).unwrap();
+        }
+        let times = (0..2).map(|_| {
+            let began = Instant::now();
+            let (code, out, _) = host.run(&["check"]);
+            assert!(code == 0 && out.contains(&format!("{} good", 2 * count)), "{out}");
+            began.elapsed()
+        });
+        times.min().unwrap()
+    };
+    let (few, many) = (took(150), took(600));
+    assert!(many < few * 10, "{few:?}, then {many:?}");
+}
+
+#[test]
+fn a_tool_that_failed_is_told_with_what_it_wrote() {
+    let playground = Playground::new(who(), "/var/tmp");
+    let secret =
+        json!({ "parameters": { "type": "object", "properties": { "key": { "type": "string", "x-secret": true } } } });
+    let usage = "import json, sys\nprint('usage:', json.load(sys.stdin).get('key'))\nsys.exit(1)\n";
+    playground.tool("usage", "python", usage, secret);
+    let late =
+        "import sys, time\nprint('half', flush=True)\nprint('step 3', file=sys.stderr, flush=True)\ntime.sleep(60)\n";
+    playground.tool("late", "python", late, json!({ "execution": { "timeoutMs": 1500 } }));
+    playground.tool("good", "python", "print(1)\n", json!({}));
+    playground.settle();
+    let details = |name: &str, input: &str| {
+        let ended = playground.call(name, input, &[]);
+        ended.out["error"]["details"].as_str().unwrap_or_default().to_owned()
+    };
+    assert_eq!(details("esc:usage", "{}"), "stdout: usage: None");
+    let hidden = details("esc:usage", r#"{"key": "hunter2hunter2"}"#);
+    assert!(hidden.starts_with("stdout: usage: ") && !hidden.contains("hunter2"), "{hidden}");
+    let late = details("esc:late", "{}");
+    assert!(late.starts_with("The limit timeoutMs was 1500 ms.\nstderr: step 3\nstdout: half"), "{late}");
+    assert_eq!(details("esc:good", "{}"), "", "control: of an answer there are none");
+    // The same by the road of a client.
+    let mut server = Server::of(&playground);
+    let told = server.call("esc__usage");
+    assert!(told.contains("stdout: usage: None"), "{told}");
+}

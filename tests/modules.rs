@@ -28,11 +28,16 @@ fn everybody() -> impl Iterator<Item = Playground> {
     [Who::Root, Who::User].into_iter().filter(|who| who.possible()).map(|who| Playground::new(who, "/var/tmp"))
 }
 
-/// The compilers that this playground's binary runs.
+/// The compilers that hosts of this playground run: its binary is an ancestor of theirs.
 fn compilers(playground: &Playground) -> usize {
     let binary = playground.path("bin/toolhost");
+    let parent = |pid: &u32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse().ok().filter(|parent| *parent > 1)
+    };
+    let ours = |pid: u32| fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == binary);
     let all = processes_of("toolhost-wasm-compile").into_iter();
-    all.filter(|(pid, _)| fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == binary)).count()
+    all.filter(|(pid, _)| std::iter::successors(Some(*pid), parent).any(ours)).count()
 }
 
 fn peak_mib(server: &Server) -> u64 {

@@ -60,6 +60,8 @@ pub struct Written {
     /// No count before this: counting takes a quarter of the time at the most.
     next: Instant,
     close: bool,
+    /// /proc shows the processes of the call and no others.
+    alone: bool,
 }
 
 impl Written {
@@ -74,7 +76,12 @@ impl Written {
         }
         let at_first = free(&trees)?;
         let last = at_first.clone();
-        Ok(Some(Written { trees, before, at_first, last, next: Instant::now(), close: false }))
+        Ok(Some(Written { trees, before, at_first, last, next: Instant::now(), close: false, alone: true }))
+    }
+
+    /// For the host, which watches the calls of a worker: files without a name are not counted from there.
+    pub fn from_outside(self) -> Written {
+        Written { alone: false, ..self }
     }
 
     /// The limit that is passed by now.
@@ -122,7 +129,7 @@ impl Written {
                 }
             }
         }
-        if running {
+        if running && self.alone {
             now.bytes += self.nameless();
         }
         let added = (now.bytes.saturating_sub(self.before.bytes), now.files.saturating_sub(self.before.files));

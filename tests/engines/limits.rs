@@ -82,6 +82,22 @@ pub const LIMITS: &[Case] = &[
         ..LIMIT
     },
     Case {
+        name: "what is added to a live folder, over its limit",
+        wall: "limits",
+        manifest: r#"{"limits":{"writtenBytes":1048576},
+            "securityContext":{"fileAccess":{"allowRead":["./**"],"allowWrite":["out/**"]}}}"#,
+        probe: r#"{"do":"fill","path":"out/fill","n":2097152}"#,
+        held: over("writtenBytes (1048576 bytes)"),
+        changes: &["out", "out/fill"],
+        control: Control::Granted {
+            manifest: r#"{"securityContext":{"fileAccess":{"allowRead":["./**"],"allowWrite":["out/**"]}}}"#,
+            policy: "",
+            ends: Says("ok"),
+            changes: &["out", "out/fill"],
+        },
+        ..LIMIT
+    },
+    Case {
         name: "open files over their limit",
         wall: "limits",
         manifest: r#"{"limits":{"openFiles":32}}"#,

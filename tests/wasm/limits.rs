@@ -167,3 +167,26 @@ async fn endless_recursion_is_a_trap() {
     let ending = tool.ending(json!({})).await;
     assert!(matches!(&ending, Ending::Raised { message } if message.contains("call stack exhausted")), "{ending:?}");
 }
+
+/// A worker lasts for several calls; each has the limit to itself.
+#[tokio::test]
+async fn what_a_call_adds_to_a_live_folder_is_counted_for_it_alone() {
+    let body = "(if (call $open (i32.const 3) (i32.const 1024) (i32.const 1) (i32.const 1) (i64.const 64))
+          (then (unreachable)))
+        (loop $l (call $write (i32.load (i32.const 600)) (i32.const 4096) (i32.const 60000))
+          (local.set $i (i32.add (local.get $i) (i32.const 1)))
+          (br_if $l (i32.lt_u (local.get $i) (i32.const 10))))
+        (call $echo)";
+    let out = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("tempdir");
+    let module = command(r#"(data (i32.const 1024) "f")"#, body);
+    let tool = |bytes: u64| Tool::new(&module).grant(Access::Write, out.path()).limit(Limit::WrittenBytes, bytes);
+    let enough = tool(MIB);
+    for n in 0..3 {
+        assert_eq!(enough.ending(json!(n)).await, Ending::answer(&json!(n)));
+        std::fs::rename(out.path().join("f"), out.path().join(n.to_string())).expect("it was written");
+    }
+    assert_eq!(enough.plain.workers.load(Ordering::SeqCst), 1, "one worker wrote 1.8 MB");
+    let allowed = MIB / 2;
+    let over = Ending::OverLimit { limit: Limit::WrittenBytes, allowed };
+    assert_eq!(tool(allowed).ending(json!(1)).await, over);
+}

@@ -23,6 +23,7 @@ mod session;
 mod sinks;
 mod ticker;
 mod trusted_code;
+mod watch;
 mod worker;
 
 pub use cache::Cache;
@@ -219,7 +220,7 @@ impl Wasm {
         let _place = clock.prepare("all workers of this tool are busy with other calls", place).await?;
         let mut grants = clock.prepare("the tool's grants are still being looked at", self.workers.look(shape)).await?;
         // What calls wrote is no reason for another worker.
-        grants.before = Default::default();
+        let before = std::mem::take(&mut grants.before);
         let wanted = For { shape: shape.clone(), grants, module: prepared.key };
         // Staged copies are made when a worker starts, so such a worker is for one call.
         let staged = !wanted.grants.stages.is_empty();
@@ -235,7 +236,8 @@ impl Wasm {
             };
             context.opens(shape)?;
             let started = Instant::now();
-            match session.call(&input, clock.left()).await {
+            let live = (wanted.grants.mounts.as_slice(), before);
+            match watch::held(live, &shape.limits, session.call(&input, clock.left())).await? {
                 // It died while idle and the call never began: start a fresh one.
                 Err(Lost::Before) if from_pool => {}
                 end => break (session, end, started),

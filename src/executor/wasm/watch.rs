@@ -1,0 +1,50 @@
+//! What a call adds to the folders that it may write live. Its worker lasts for several calls, which only the host tells
+//! apart, so the host counts: when a call begins, while it runs, and when it has ended.
+//!
+//! For: the executor. In: the grants as they lay before the call. Out: the call's answer, or the limit it passed.
+//! Never: looks at anything where nothing is written live.
+
+use super::session::{Answer, Lost};
+use crate::executor::Ending;
+use crate::fault::{Fault, Kind};
+use crate::policy::Limits;
+use crate::quantity::SAMPLE_MS;
+use crate::sandbox::protocol::Mount;
+use crate::sandbox::written::{Totals, Written};
+use std::io;
+use std::time::Duration;
+
+pub async fn held(
+    (mounts, before): (&[Mount], Totals),
+    limits: &Limits,
+    call: impl Future<Output = Result<Answer, Lost>>,
+) -> Result<Result<Answer, Lost>, Fault> {
+    let Some(written) = Written::begin(mounts, before).map_err(|errno| uncounted(&errno.into()))? else {
+        return Ok(call.await);
+    };
+    let mut written = written.from_outside();
+    tokio::pin!(call);
+    loop {
+        let ended = tokio::time::timeout(Duration::from_millis(SAMPLE_MS), &mut call).await.ok();
+        let (last, limits) = (ended.is_some(), limits.clone());
+        let look = move || {
+            let over = if last { written.at_last(&limits) } else { written.look(&limits) };
+            (written, over, limits)
+        };
+        let (back, over, limits) =
+            tokio::task::spawn_blocking(look).await.map_err(|e| uncounted(&io::Error::other(e)))?;
+        written = back;
+        match (over.map_err(|errno| uncounted(&errno.into()))?, ended) {
+            (Some(limit), _) => {
+                return Ok(Err(Lost::Died(Some(Ending::OverLimit { limit, allowed: limits.get(limit) }))));
+            }
+            (None, Some(ended)) => return Ok(ended),
+            (None, None) => {}
+        }
+    }
+}
+
+fn uncounted(error: &io::Error) -> Fault {
+    Fault::new(Kind::InternalError, "what the call wrote could not be counted, so it was ended")
+        .person(format!("counting its live write grants: {error}"))
+}

@@ -82,7 +82,7 @@ fn what_was_left_running_is_named_where_a_call_times_out() {
         let outcome = playground.call(&format!("esc:{name}"), "{}", &[]).out;
         assert_eq!(outcome["error"]["type"], "TimeoutError", "{outcome}");
         let details = outcome["error"]["details"].as_str().unwrap();
-        assert_eq!(details.contains("thread, timer or child process that it left running"), told, "{details}");
+        assert_eq!(details.contains("thread or timer that it left running"), told, "{details}");
     }
 }
 

@@ -79,6 +79,10 @@ fn a_path_that_went_is_no_policy_and_no_missing_wall() {
     playground.tool("data", "python", "print(1)\n", reads);
     let script = playground.tool("script", "python", "print(1)\n", json!({})).join("main.py");
     playground.tool("interpreter", "python", "print(1)\n", json!({}));
+    let one = "(module (import \"wasi_snapshot_preview1\" \"fd_write\" (func $w (param i32 i32 i32 i32) (result i32)))\
+        (memory (export \"memory\") 1) (data (i32.const 0) \"\\08\\00\\00\\00\\01\\00\\00\\001\")\
+        (func (export \"_start\") (drop (call $w (i32.const 1) (i32.const 0) (i32.const 1) (i32.const 16)))))";
+    let module = playground.tool("module", "wasm", one, json!({})).join("main.wat");
     // An interpreter of its own, so that it can go.
     let venv = playground.path("venv");
     let made = Command::new("/usr/bin/python3").args(["-m", "venv", "--copies", "--without-pip"]).arg(&venv).output();
@@ -96,15 +100,17 @@ fn a_path_that_went_is_no_policy_and_no_missing_wall() {
         fs::set_permissions(program.unwrap().path(), fs::Permissions::from_mode(0o755)).unwrap();
     }
     let mut server = Server::of(&playground);
-    for tool in ["esc__data", "esc__script", "esc__interpreter"] {
+    for tool in ["esc__data", "esc__script", "esc__interpreter", "esc__module"] {
         assert_eq!(server.call(tool), "1", "{tool}: the control");
     }
     fs::remove_dir_all(&data).unwrap();
     fs::remove_file(&script).unwrap();
+    fs::remove_file(&module).unwrap();
     fs::remove_file(&python).unwrap();
     for (tool, words) in [
         ("esc__data", "a granted path does not exist"),
         ("esc__script", "the tool's script is not there any more"),
+        ("esc__module", "the tool's script is not there any more"),
         ("esc__interpreter", "the interpreter of this tool is not there any more"),
     ] {
         let told = server.call(tool);

@@ -413,7 +413,13 @@ pub fn start_log(settings: &Settings, usual: Level) {
 }
 
 pub fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
-    let built = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    // The library panics where no thread can be made.
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {}));
+    let built = std::panic::catch_unwind(|| tokio::runtime::Builder::new_multi_thread().enable_all().build());
+    std::panic::set_hook(hook);
+    let built =
+        built.unwrap_or_else(|_| Err(std::io::Error::other("this user may have no more of them: raise `ulimit -u`")));
     built.map_err(|e| Refusal::new(Exit::Host, format!("no threads to run on: {e}")).into())
 }
 

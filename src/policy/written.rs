@@ -133,7 +133,9 @@ impl Written {
             let new: Vec<_> = areas.iter().filter(|area| !known.contains(area)).cloned().collect();
             known.extend(new);
         }
-        self.folders.extend(earlier.folders.clone());
+        for (inode, places) in &earlier.folders {
+            self.folders.entry(*inode).or_default().extend(places.iter().cloned());
+        }
         self
     }
 
@@ -228,7 +230,9 @@ impl Shape {
                 continue;
             }
             if touch(Access::Write, tree) || place.is_of(&self.tool) {
-                past.checked.push(tree.clone());
+                if !past.checked.contains(tree) {
+                    past.checked.push(tree.clone());
+                }
             } else if !past.hidden.contains(tree) {
                 past.hidden.push(tree.clone());
                 let (what, mend) = match self.opens_tree(tree) {

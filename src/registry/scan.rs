@@ -5,7 +5,7 @@
 //! its folder must not hide the manifest which says that it may write there.
 
 use super::load::{DESCRIPTOR, ENDING, problem, skipped};
-use super::{Discovery, beneath, shared};
+use super::{Discovery, FileReport, Status, beneath, shared};
 use crate::manifest::{Code, Severity, text};
 use crate::policy;
 use crate::quantity::{MAX_SCAN_DEPTH, MAX_SCAN_ENTRIES};
@@ -80,7 +80,9 @@ impl Scan<'_> {
             Ok((folder, path)) => {
                 path.ancestors().for_each(|above| self.discovery.moved.extend(self.earlier.moved(above)));
                 if let Some(warning) = shared::base(&path) {
-                    self.discovery.reports.push(skipped(path.clone(), warning));
+                    self.discovery
+                        .reports
+                        .push(FileReport { status: Status::Loaded, ..skipped(path.clone(), warning) });
                 }
                 Some(Arc::new(Base { path, folder }))
             }

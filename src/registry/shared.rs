@@ -14,15 +14,17 @@ const STICKY: u32 = 0o1000;
 /// A tool's own files and folder.
 pub(super) fn tool(site: &Site) -> Option<Problem> {
     let own = [Some(site.manifest.as_path()), site.script.as_deref(), Some(site.folder.as_path())];
-    own.into_iter().flatten().find_map(warning)
+    own.into_iter().flatten().find_map(|place| warning(place, &["chown", "chown -R"]))
 }
 
 /// A base folder, and those above it: whoever can rename there puts other tools in its place.
 pub(super) fn base(folder: &Path) -> Option<Problem> {
-    folder.ancestors().find_map(warning)
+    // Above a base folder lies more than tools.
+    folder.ancestors().find_map(|above| warning(above, &["chown", "chown"]))
 }
 
-fn warning(place: &Path) -> Option<Problem> {
+/// `take`: how a file, and how a folder, is taken over.
+fn warning(place: &Path, take: &[&str; 2]) -> Option<Problem> {
     let facts = place.symlink_metadata().ok().filter(|facts| !facts.is_symlink())?;
     let shown = text::printable(&place.to_string_lossy());
     // In a sticky folder (/tmp) others can add names, not replace those that are there.
@@ -32,9 +34,10 @@ fn warning(place: &Path) -> Option<Problem> {
     } else if !crate::base::files::owners().contains(&facts.uid()) {
         let (uid, me) = (facts.uid(), nix::unistd::geteuid());
         let named = nix::unistd::User::from_uid(uid.into()).ok().flatten().map(|user| format!("{} ", user.name));
+        let take = take[usize::from(facts.is_dir())];
         format!(
-            "{shown} belongs to another user ({}uid {uid}), who can so change what runs here: `chown -R {me} '{shown}'`, \
-             or run this host as that user",
+            "{shown} belongs to another user ({}uid {uid}), who can so change what runs here: run this host as that \
+             user, or `{take} {me} '{shown}'`",
             named.unwrap_or_default()
         )
     } else {

@@ -266,6 +266,9 @@ fn log(reports: &[FileReport], files: &BTreeSet<PathBuf>) {
                 );
             }
             (Status::Skipped, Some(first)) => tracing::warn!(path, "not read: {}", text::printable(&first.message)),
+            (Status::Loaded, Some(first)) if report.tool.is_none() => {
+                tracing::warn!(path, "{}", text::printable(&first.message));
+            }
             (Status::Skipped, None) => tracing::debug!(path, "not read"),
             _ => tracing::info!(path, tool = report.tool.as_deref().unwrap_or_default(), "manifest loaded"),
         }

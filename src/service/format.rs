@@ -108,9 +108,10 @@ fn cause(signal: i32) -> &'static str {
         Ok(Signal::SIGSEGV | Signal::SIGBUS | Signal::SIGILL | Signal::SIGFPE | Signal::SIGABRT | Signal::SIGTRAP) => {
             "It crashed in native code (an extension module, or the interpreter)."
         }
-        Ok(Signal::SIGKILL | Signal::SIGTERM) => {
-            "It was ended from outside, for example by a machine that ran out of memory."
+        Ok(Signal::SIGKILL) => {
+            "It ended itself so, or was ended from outside, for example by a machine that ran out of memory."
         }
+        Ok(Signal::SIGTERM) => "It ended itself so, or was ended from outside.",
         _ => "",
     }
 }

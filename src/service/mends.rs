@@ -50,6 +50,16 @@ const REFUSED_WORDS: [&str; 10] = [
     "ENOENT",
 ];
 
+/// How runtimes say that a limit of each process was reached, which no mechanism of this host observes.
+const LIMIT_WORDS: [(&str, &str); 6] = [
+    ("File too large", "fileBytes"),
+    ("EFBIG", "fileBytes"),
+    ("Too many open files", "openFiles"),
+    ("EMFILE", "openFiles"),
+    ("annot fork", "processes"),
+    ("can't start new thread", "processes"),
+];
+
 /// The limit that ended a call.
 pub(super) fn limit_of(ending: &Ending) -> Option<Limit> {
     match ending {
@@ -106,6 +116,11 @@ pub(super) fn of_failure(fault: &Fault, printed: u64, tool: &registry::Tool, dec
     match fault.kind {
         Kind::TimeoutError if printed > 0 => Hints { anyone: Some(left_running(printed)), person: None },
         Kind::ScriptError if spoken(&NETWORK_WORDS) => Hints { anyone: Some(NO_NETWORK.to_owned()), person: None },
+        Kind::ScriptError if reached(&words).is_some() => {
+            let limit = reached(&words).and_then(|name| Limit::ALL.into_iter().find(|limit| limit.name() == name));
+            let set = limit.and_then(|limit| self::limit(limit, decision, None));
+            Hints { anyone: reached(&words).map(|name| format!("That is how the limit {name} shows.")), person: set }
+        }
         Kind::ScriptError => match missing_package(&words) {
             Some(package) => no_package(&package, tool),
             None => Hints {
@@ -119,15 +134,20 @@ pub(super) fn of_failure(fault: &Fault, printed: u64, tool: &registry::Tool, dec
     }
 }
 
+fn reached(words: &str) -> Option<&'static str> {
+    LIMIT_WORDS.iter().find(|(word, _)| words.contains(word)).map(|(_, name)| *name)
+}
+
 /// Python's locks between processes are made by link(2) (sem_open(3)), which a tool with a live write grant may not call.
 fn semaphore(words: &str, decision: &policy::Decision) -> Option<String> {
     let live = |grant: &policy::Grant| {
         grant.access == policy::Access::Write && matches!(grant.opening, policy::Opening::Live { .. })
     };
     let grant = decision.shape.as_ref().ok()?.grants.iter().find(|grant| live(grant))?;
-    (words.contains("SemLock") && words.contains("PermissionError")).then(|| {
+    let spoken = ["SemLock", "os.link(", "link("].iter().any(|word| words.contains(word));
+    (spoken && words.contains("PermissionError")).then(|| {
         format!(
-            "a lock of multiprocessing is made by link(2), which is refused while a folder is written live (`{}`): name the \
+            "link(2), by which locks of multiprocessing are made too, is refused while a folder is written live (`{}`): name the \
              files that the tool writes as a pattern (`out/*.csv`), or use threads",
             printable(&grant.asked)
         )
@@ -136,8 +156,8 @@ fn semaphore(words: &str, decision: &policy::Decision) -> Option<String> {
 
 fn left_running(printed: u64) -> String {
     format!(
-        "It had printed {printed} bytes by then: if that was its answer, a thread, timer or child process that it left \
-         running kept it from ending."
+        "It had printed {printed} bytes by then: if that was its answer, a thread or timer that it left running kept it \
+         from ending."
     )
 }
 
@@ -156,7 +176,8 @@ fn no_package(package: &str, tool: &registry::Tool) -> Hints {
     let beside = [format!("{top}.py"), top.to_owned()].into_iter().map(|name| tool.site.folder.join(name));
     let person = match language {
         Language::Python if beside.into_iter().any(|path| path.exists()) => format!(
-            "'{top}' lies beside the script, and the tool may not read it: ask for it in securityContext.fileAccess.allowRead"
+            "'{top}' lies beside the script: if it has '{package}', the tool may not read that; ask for it in \
+             securityContext.fileAccess.allowRead"
         ),
         Language::Python => format!(
             "packages are not installed by this host yet: make a virtual environment that has '{top}', outside the tool folders,\n\

@@ -315,16 +315,22 @@ fn a_folder_of_another_user_is_told() {
         let own = fs::metadata(playground.path("user_scripts/vic")).unwrap().uid();
         let told = || cli(&playground, &["check"]).text();
         assert!(!told().contains("belongs to another user"), "the control: {}", told());
-        for name in ["user_scripts/vic", "user_scripts/vic/main.py", "user_scripts/vic/vic-own.tool.json", "tool-defs"]
-        {
+        // Of what lies above tools, nothing else is to be taken over.
+        for (name, take) in [
+            ("user_scripts/vic", "chown -R"),
+            ("user_scripts/vic/main.py", "chown"),
+            ("user_scripts/vic/vic-own.tool.json", "chown"),
+            ("tool-defs", "chown"),
+        ] {
             let path = playground.path(name);
             std::os::unix::fs::chown(&path, Some(ANOTHER), None).unwrap();
             let shown = path.display();
             let wanted = format!(
                 "warning[security]: {shown} belongs to another user (uid {ANOTHER}), who can so change what runs here: \
-                 `chown -R {own} '{shown}'`, or run this host as that user"
+                 run this host as that user, or `{take} {own} '{shown}'`"
             );
             assert!(told().contains(&wanted), "{who:?}: {}", told());
+            assert!(!told().contains("skipped\n"), "{who:?}: it is read all the same: {}", told());
             std::os::unix::fs::chown(&path, Some(own), None).unwrap();
         }
         good(&playground, "and runs");

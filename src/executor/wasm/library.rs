@@ -357,8 +357,12 @@ fn changed() -> io::Error {
 }
 
 fn unreadable(path: &Path, error: &io::Error) -> fault::Fault {
-    fault::Fault::new(fault::Kind::ScriptError, "the tool's module cannot be read")
-        .person(format!("{}: {error}", path.display()))
+    let shown = crate::manifest::text::path(path);
+    if error.kind() == io::ErrorKind::NotFound {
+        return fault::Fault::new(fault::Kind::DependencyError, "the tool's script is not there any more")
+            .person(format!("{shown}: does not exist; put it back, or take the manifest away"));
+    }
+    fault::Fault::new(fault::Kind::ScriptError, "the tool's module cannot be read").person(format!("{shown}: {error}"))
 }
 
 /// A small map that forgets everything rather than grow.

@@ -190,8 +190,7 @@ impl ServerHandler for Face {
             .with_server_info(Implementation::new("toolhost", env!("CARGO_PKG_VERSION")).with_title("toolhost"))
             .with_instructions(
                 "Tools run in a sandbox: each reads and writes only what its manifest asks for and the operator's \
-                 policy allows. A failed call says what kind of error it was and what to do about it; a \
-                 SecurityError is final.",
+                 policy allows. A failed call says what kind of error it was and what to do about it.",
             )
     }
 

@@ -7,15 +7,21 @@
 
 use super::processes::{has_memory, text, threads};
 use nix::errno::Errno;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::time::{Duration, Instant};
 
 /// struct file, its inode and name.
 const FILE: u64 = 1024;
-/// And the page in which a file of /proc keeps its text.
+/// And the buffer in which a file of /proc keeps its text, where that is short. It grows with the longest record, which
+/// can hold the path of a mapped file or all locks of one, and does not shrink.
 const TEXT: u64 = FILE + 8 * 1024;
+/// More open files of /proc than so many are taken for as large each: their text can shrink between two looks, and their
+/// buffers stay.
+const TEXTS: usize = 64;
+const LARGE_TEXT: u64 = 1024 * 1024;
 /// Sixteen pages: more is refused (`seccomp`).
 const PIPE: u64 = FILE + 64 * 1024;
 /// An entry of an epoll, and a lock.
@@ -35,6 +41,9 @@ pub struct Held {
     descriptors: u64,
     locks: u64,
     cpu_ms: u64,
+    /// CPU used, and when, at the last look at descriptors.
+    looked_ms: u64,
+    looked: Instant,
     due: Instant,
     locks_due: Instant,
 }
@@ -44,7 +53,17 @@ impl Default for Held {
         let buffer = fs::read_to_string("/proc/sys/net/core/wmem_default").ok().and_then(|t| t.trim().parse().ok());
         let socket = 2 * FILE + buffer.unwrap_or(212_992_u64) / 2 * 3;
         let now = Instant::now();
-        Held { socket, count: 0, descriptors: 0, locks: 0, cpu_ms: 0, due: now, locks_due: now }
+        Held {
+            socket,
+            count: 0,
+            descriptors: 0,
+            locks: 0,
+            cpu_ms: 0,
+            looked_ms: 0,
+            looked: now,
+            due: now,
+            locks_due: now,
+        }
     }
 }
 
@@ -55,12 +74,13 @@ impl Held {
         let count: u64 = pids.iter().map(|pid| files_of(*pid).1).sum();
         let more = |held: &Held| count.saturating_sub(held.count).saturating_mul(held.socket);
         let sum = |held: &Held| held.descriptors.saturating_add(more(held)).saturating_add(held.locks);
-        // The entries of an epoll are no descriptors, and cost CPU to make, as locks do.
-        let changed = count != self.count || cpu_ms >= self.cpu_ms + CPU_MS;
+        // As many descriptors can be others, and the entries of an epoll are none. What little CPU made them is told
+        // late.
+        let changed = count != self.count || cpu_ms > self.looked_ms || self.looked.elapsed() >= LONGEST;
         if changed && (Instant::now() >= self.due || sum(self) > room) {
             let began = Instant::now();
             self.descriptors = self.look(pids, room)?;
-            self.count = count;
+            (self.count, self.looked_ms, self.looked) = (count, cpu_ms, began);
             self.due = Instant::now() + LONGEST.min(began.elapsed() * PART);
         }
         self.locks(|| Ok(pids.to_vec()), cpu_ms, room.saturating_sub(self.descriptors))?;
@@ -95,7 +115,7 @@ impl Held {
     /// Descriptors, no further than to where they pass `room`.
     fn look(&self, pids: &[u32], room: u64) -> Result<u64, Errno> {
         let mut bytes = 0;
-        let mut shared = BTreeSet::new();
+        let (mut shared, mut texts, mut open) = (BTreeSet::new(), BTreeMap::new(), 0);
         for pid in pids {
             let folder = files_of(*pid).0;
             for name in names(*pid, &format!("{folder}/fd"))? {
@@ -105,7 +125,11 @@ impl Held {
                     "pipe" => PIPE,
                     "socket" => self.socket,
                     "anon_inode" => FILE + WATCH * lines(&format!("{folder}/fdinfo/{name}"), "tfd:"),
-                    _ if target.starts_with("/proc/") => TEXT,
+                    _ if target.starts_with("/proc/") => {
+                        open += 1;
+                        let text = || text_of(&format!("{folder}/fd/{name}"), &target, room);
+                        if open > TEXTS { LARGE_TEXT } else { *texts.entry(target.clone()).or_insert_with(text) }
+                    }
                     _ => FILE,
                 };
                 let of_many = target.starts_with("pipe:") || target.starts_with("socket:");
@@ -121,6 +145,18 @@ impl Held {
     }
 }
 
+/// What an open file of /proc may hold: twice its text, read no further than `room`.
+fn text_of(link: &str, target: &str, room: u64) -> u64 {
+    // These two are read without a buffer that grows, and have no end.
+    if target.ends_with("/mem") || target.ends_with("/pagemap") {
+        return TEXT;
+    }
+    let opened = fs::File::options().read(true).custom_flags(nix::libc::O_NONBLOCK).open(link);
+    let Ok(file) = opened else { return TEXT };
+    let text = std::io::copy(&mut file.take(room / 2 + 1), &mut std::io::sink()).unwrap_or(0);
+    TEXT + 2 * text
+}
+
 /// What a folder of this process lists; nothing, where the process is on its way out: from then on nobody may look.
 fn names(pid: u32, folder: &str) -> Result<Vec<String>, Errno> {
     match fs::read_dir(folder) {
@@ -132,7 +168,7 @@ fn names(pid: u32, folder: &str) -> Result<Vec<String>, Errno> {
 
 /// Where a process has its descriptors, and how many: the size of the folder that lists them (Linux 6.2), else of its
 /// table. A first thread that ended has none; the others still have all (`seccomp` lets none have a table of its own).
-fn files_of(pid: u32) -> (String, u64) {
+pub fn files_of(pid: u32) -> (String, u64) {
     let count = |folder: &str| {
         let size = fs::metadata(format!("{folder}/fd")).map_or(0, |meta| meta.len());
         let status = if size == 0 { text(&format!("{folder}/status")).unwrap_or_default() } else { String::new() };

@@ -3,7 +3,10 @@
 //! No quota of the kernel counts one call's files in a folder that others use too, so they are counted while the call
 //! runs, wherever the free space of the file system changed, and once more when it has ended.
 
+use super::held::files_of;
+use super::processes::Seen;
 use super::protocol::Mount;
+use super::standstill::Standstill;
 use super::{grants, inspect};
 use crate::policy::{Access, Limits};
 use crate::quantity::{Limit, SAMPLE_MS};
@@ -60,6 +63,8 @@ pub struct Written {
     /// No count before this: counting takes a quarter of the time at the most.
     next: Instant,
     close: bool,
+    /// Something was missed: from then on the call stands while it is counted.
+    moves: bool,
     /// /proc shows the processes of the call and no others.
     alone: bool,
 }
@@ -76,7 +81,16 @@ impl Written {
         }
         let at_first = free(&trees)?;
         let last = at_first.clone();
-        Ok(Some(Written { trees, before, at_first, last, next: Instant::now(), close: false, alone: true }))
+        Ok(Some(Written {
+            trees,
+            before,
+            at_first,
+            last,
+            next: Instant::now(),
+            close: false,
+            moves: false,
+            alone: true,
+        }))
     }
 
     /// For the host, which watches the calls of a worker: files without a name are not counted from there.
@@ -91,9 +105,18 @@ impl Written {
             return Ok(None);
         }
         let began = Instant::now();
+        let most = limits.get(Limit::WrittenBytes);
+        let fell = now.iter().zip(&self.at_first).any(|(now, first)| first.bytes.saturating_sub(now.bytes) > most);
         self.last = now;
-        let over = self.count(limits, true)?;
-        self.next = Instant::now() + (began.elapsed() * 3).max(Duration::from_millis(SAMPLE_MS / 2));
+        let (mut over, missed) = if self.moves { (None, true) } else { self.count(limits, true)? };
+        // What moves while it is counted is missed, and may be what fills the disk.
+        self.moves = self.alone && (missed || fell);
+        if self.moves && over.is_none() {
+            let _still = Standstill::begin(&Seen::now()?.processes, &mut || false)?;
+            over = self.count(limits, true)?.0;
+        }
+        let share = if self.moves { 1 } else { 3 };
+        self.next = Instant::now() + (began.elapsed() * share).max(Duration::from_millis(SAMPLE_MS / 2));
         Ok(over)
     }
 
@@ -106,19 +129,20 @@ impl Written {
                 && first.bytes.saturating_sub(now.bytes) < bytes
                 && first.files.saturating_sub(now.files) < files
         });
-        if little && !self.close { Ok(None) } else { self.count(limits, false) }
+        if little && !self.close { Ok(None) } else { Ok(self.count(limits, false)?.0) }
     }
 
-    fn count(&mut self, limits: &Limits, running: bool) -> Result<Option<Limit>, Errno> {
-        let mut now = Totals::default();
+    /// The limit that is passed, and whether anything went away under the count.
+    fn count(&mut self, limits: &Limits, running: bool) -> Result<(Option<Limit>, bool), Errno> {
+        let (mut now, mut missed) = (Totals::default(), false);
         for (mount, folder) in &self.trees {
             for entry in inspect::below(folder, &mount.path) {
                 match entry.and_then(|(_, entry)| entry.metadata()) {
                     Ok(meta) => now.add(&meta),
-                    Err(e) if e.io_error().is_some_and(|e| e.kind() == std::io::ErrorKind::NotFound) => {}
+                    Err(e) if e.io_error().is_some_and(|e| e.kind() == std::io::ErrorKind::NotFound) => missed = true,
                     // So deep that no path leads there; what lies there cannot be counted.
                     Err(e) if e.io_error().and_then(|e| e.raw_os_error()) == Some(nix::libc::ENAMETOOLONG) => {
-                        return Ok(Some(Limit::WrittenFiles));
+                        return Ok((Some(Limit::WrittenFiles), missed));
                     }
                     Err(e) => {
                         return Err(e
@@ -135,13 +159,12 @@ impl Written {
         let added = (now.bytes.saturating_sub(self.before.bytes), now.files.saturating_sub(self.before.files));
         let most = (limits.get(Limit::WrittenBytes), limits.get(Limit::WrittenFiles));
         self.close = added.0 > most.0 / 2 || added.1 > most.1 / 2;
-        Ok(if added.0 > most.0 {
-            Some(Limit::WrittenBytes)
-        } else if added.1 > most.1 {
-            Some(Limit::WrittenFiles)
-        } else {
-            None
-        })
+        let over = match () {
+            () if added.0 > most.0 => Some(Limit::WrittenBytes),
+            () if added.1 > most.1 => Some(Limit::WrittenFiles),
+            () => None,
+        };
+        Ok((over, missed))
     }
 
     /// Bytes of open files that have no name any more, as far as a descriptor of the call shows them.
@@ -149,7 +172,7 @@ impl Written {
         let list = |path: &str| std::fs::read_dir(path).into_iter().flatten().flatten();
         let numbers = list("/proc").filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
         let mut held = std::collections::BTreeMap::new();
-        for file in numbers.filter(|pid| *pid != 1).flat_map(|pid| list(&format!("/proc/{pid}/fd"))) {
+        for file in numbers.filter(|pid| *pid != 1).flat_map(|pid| list(&format!("{}/fd", files_of(pid).0))) {
             let Ok(meta) = std::fs::metadata(file.path()) else { continue };
             let ours = self.trees.iter().any(|(mount, _)| mount.device == meta.dev());
             if ours && meta.nlink() == 0 && meta.mode() & SFlag::S_IFMT.bits() == SFlag::S_IFREG.bits() {

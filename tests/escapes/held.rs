@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 pub const NAMES: &[(&str, &str, &str)] = &[
     ("a process with the name of a line in its status", "cgroup", "P16"),
     ("a hundred processes hold open texts of /proc", "cgroup", "P16"),
+    ("open texts of /proc hold a path of hundreds of KiB", "cgroup", "P16"),
+    ("descriptors become others, as many as before", "cgroup", "P16"),
     ("full buffers of socket pairs", "cgroup", "P16"),
     ("very many file locks", "cgroup", "P16"),
     ("very many entries of an epoll", "cgroup", "P16"),
@@ -41,6 +43,24 @@ const HELD: &[(&str, u64, &str, &str)] = &[
         "import os, sys, time\nr, w = os.pipe()\nfor _ in range(100):\n    if os.fork() == 0:\n        for _ in range(1000):\n            \
          os.read(os.open('/proc/self/maps', 0), 1)\n        os.write(w, b'x')\n        time.sleep(9)\n        os._exit(0)\n\
          n = 0\nwhile n < 100:\n    n += len(os.read(r, 100))\ntime.sleep(6)\nprint(n)\nsys.stdout.flush()\nos._exit(0)\n",
+    ),
+    (
+        "records",
+        64,
+        "60",
+        "import mmap, os, time\nos.chdir('/tmp')\nfor _ in range(900):\n    os.mkdir('\\n' * 250)\n    os.chdir('\\n' * 250)\n\
+         f = os.open('f', os.O_RDWR | os.O_CREAT)\nos.ftruncate(f, 4096)\nm = mmap.mmap(f, 4096)\nkept = []\n\
+         for _ in range(60):\n    kept.append(os.open('/proc/self/maps', 0))\n    while os.read(kept[-1], 1 << 22):\n        pass\n\
+         time.sleep(1.5)\nprint(len(kept), flush=True)\nos._exit(0)\n",
+    ),
+    (
+        "swapped",
+        64,
+        "480",
+        "import os, socket, time\nfds = [os.open('/dev/null', 0) for _ in range(960)]\npairs = []\ntime.sleep(0.3)\n\
+         for _ in range(480):\n    os.close(fds.pop())\n    os.close(fds.pop())\n    a, b = socket.socketpair()\n    \
+         a.setblocking(False)\n    pairs.append((a, b))\n    try:\n        while True:\n            a.send(b'x' * 60000)\n    \
+         except BlockingIOError:\n        pass\ntime.sleep(3)\nprint(len(pairs), flush=True)\nos._exit(0)\n",
     ),
     (
         "buffers",
@@ -80,12 +100,17 @@ fn what_no_process_shows_ends_the_call_at_its_limit() {
         let playground = Playground::new(who, "/var/tmp");
         for (name, mib, _, script) in HELD {
             playground.tool(name, "python", script, json!({"limits": {"memoryBytes": mib << 20}}));
-            playground.tool(&format!("{name}-wide"), "python", script, json!({"limits": {"memoryBytes": 4_u64 << 30}}));
+            playground.tool(
+                &format!("{name}-wide"),
+                "python",
+                script,
+                json!({"limits": {"memoryBytes": 256_u64 << 30}}),
+            );
         }
         playground.policy(
             "wide",
             "esc:*",
-            "[files]\nread = [{ path = \"./**\", why = \"t\" }]\n[limits]\nmemory_bytes = 4_294_967_296\n",
+            "[files]\nread = [{ path = \"./**\", why = \"t\" }]\n[limits]\nmemory_bytes = 274_877_906_944\n",
         );
         playground.settle();
         for (name, _, prints, _) in HELD {

@@ -421,8 +421,8 @@ async fn a_client_that_does_not_read_holds_back_its_own_calls_and_leaves_when_it
         begun = world.runs() - runs;
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
-    // The pipe of this test holds 1 MiB: two or three answers.
-    assert!((64..=70).contains(&begun), "{begun} of 200 calls ran, and nobody had read an answer");
+    // One tool has 48 of the 64 places, and the pipe of this test holds 1 MiB: two or three answers.
+    assert!((48..=54).contains(&begun), "{begun} of 200 calls ran, and nobody had read an answer");
     to.shutdown().await.unwrap();
     let started = Instant::now();
     let ended = tokio::time::timeout(Duration::from_secs(10), &mut client.server).await;

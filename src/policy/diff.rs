@@ -326,7 +326,7 @@ fn compare(old: &Powers, new: &Powers, changes: &mut Vec<Change>) {
         push(changes, new, "capability", word.clone(), None);
     }
     for word in old.conditions.difference(&new.conditions) {
-        push(changes, new, "condition", format!("no longer: {word}"), None);
+        push(changes, new, "condition", format!("calls without this: {word}"), None);
     }
     let held = |f: &PathBuf| old.folders.iter().any(|o| f.starts_with(o));
     if !old.folders.is_empty() && (new.folders.is_empty() || !new.folders.iter().all(held)) {

@@ -255,7 +255,7 @@ fn spinners_outside_keep_everybody_waiting() {
         command
     };
     let mut spin = run("spin").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
-    spin.stdin.take().unwrap().write_all(br#"{"n": 110, "s": 10}"#).unwrap();
+    spin.stdin.take().unwrap().write_all(br#"{"n": 110, "s": 20}"#).unwrap();
     let (marker, until) =
         (playground.path("home/spin.py").display().to_string(), Instant::now() + Duration::from_secs(20));
     while processes_of(&marker).len() < 100 && Instant::now() < until {

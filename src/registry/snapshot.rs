@@ -51,7 +51,7 @@ pub struct Snapshot {
     pub moved: Vec<policy::Place>,
     /// Files of tools that were not loaded because another tool may write them.
     withheld: Vec<PathBuf>,
-    ownership: Ownership,
+    pub(super) ownership: Ownership,
     by_manifest: BTreeMap<PathBuf, Arc<Tool>>,
 }
 
@@ -172,10 +172,10 @@ impl Snapshot {
         files
     }
 
-    /// The tools that a script below this base belongs to: a call of it answers to all of them. `Err`: a manifest that
-    /// names it is not loaded, and nobody knows what that would deny.
+    /// The tools that a call of a script below this base answers to. `Err`: a manifest that names it is not loaded, and
+    /// nobody knows what that would deny.
     pub fn owners(&self, script: &Path, base: &Path) -> Result<Vec<Arc<Tool>>, PathBuf> {
-        let mut manifests = self.ownership.owners(script, base);
+        let mut manifests = self.ownership.answers_to(script, base);
         if let Some(file) = ownership::linked(script) {
             let sites = self.by_manifest.values().map(|tool| &tool.site);
             let same = sites.filter(|site| site.script.as_deref().and_then(ownership::linked) == Some(file));

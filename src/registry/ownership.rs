@@ -8,7 +8,7 @@
 
 use super::settle::{self, Held, Refused};
 use super::{Claim, Claimed, Places, Tool};
-use crate::manifest::{Code, text};
+use crate::manifest::{Code, Site, text};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -97,6 +97,32 @@ impl Ownership {
         manifests
     }
 
+    /// Of these tools, the manifests that do not lie with their script, in whose folder other such tools' scripts lie too.
+    pub(super) fn guests<'s>(&self, sites: impl Iterator<Item = &'s Site>) -> BTreeSet<PathBuf> {
+        // By folder: the folders of manifests elsewhere that own a script in it or below.
+        let mut from: BTreeMap<&Path, BTreeSet<&Path>> = BTreeMap::new();
+        for (script, manifests) in &self.named {
+            let folders = manifests.iter().filter_map(|manifest| manifest.parent());
+            if folders.clone().all(|folder| script.starts_with(folder)) {
+                continue;
+            }
+            let base = script.ancestors().find(|folder| self.bases.contains(*folder)).unwrap_or(Path::new("/"));
+            let owners = self.owners(script, base);
+            let owners = owners.iter().filter_map(|owner| owner.parent()).filter(|folder| !script.starts_with(folder));
+            let owners: BTreeSet<&Path> = owners.collect();
+            for folder in script.ancestors().skip(1).take_while(|folder| *folder != base) {
+                from.entry(folder).or_default().extend(&owners);
+            }
+        }
+        let guest = |site: &&Site| {
+            let (Some(script), Some(folder)) = (&site.script, site.manifest.parent()) else { return false };
+            let others =
+                || from.get(site.folder.as_path()).is_some_and(|from| from.iter().any(|other| *other != folder));
+            !script.starts_with(folder) && !mirrors(folder, script, &site.base) && others()
+        };
+        sites.filter(guest).map(|site| site.manifest.clone()).collect()
+    }
+
     /// Does this manifest name the script, or not say which script beside it is its own?
     pub(super) fn names(&self, manifest: &Path, script: &Path) -> bool {
         self.naming(script).any(|naming| naming == manifest)
@@ -136,6 +162,13 @@ impl Ownership {
         });
         refused
     }
+}
+
+/// Is this the folder, in a base beside this one, that has the same path as the script's or one above?
+fn mirrors(folder: &Path, script: &Path, base: &Path) -> bool {
+    let beside = folder.ancestors().find(|top| top.parent() == base.parent());
+    let same = beside.and_then(|top| folder.strip_prefix(top).ok()).filter(|same| !same.as_os_str().is_empty());
+    same.is_some_and(|same| script.starts_with(base.join(same)))
 }
 
 /// Was the manifest made before the first of these?

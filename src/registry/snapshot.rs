@@ -52,6 +52,8 @@ pub struct Snapshot {
     /// Files of tools that were not loaded because another tool may write them.
     withheld: Vec<PathBuf>,
     pub(super) ownership: Ownership,
+    /// Manifests that get nothing of the folder of their script but the script.
+    guests: Arc<BTreeSet<PathBuf>>,
     by_manifest: BTreeMap<PathBuf, Arc<Tool>>,
 }
 
@@ -101,7 +103,8 @@ impl Snapshot {
         let count = |id: &String| by_id.values().flatten().filter(|tool| &tool.source == id).count();
         let sources = sources.iter().map(|id| (id.clone(), count(id))).collect();
         let files = by_id.values().flatten().map(|tool| (tool.site.manifest.clone(), tool.clone()));
-        let by_manifest = files.filter(|(manifest, _)| !manifest.as_os_str().is_empty()).collect();
+        let by_manifest: BTreeMap<_, _> = files.filter(|(manifest, _)| !manifest.as_os_str().is_empty()).collect();
+        let guests = Arc::new(ownership.guests(by_manifest.values().map(|tool| &tool.site)));
         Snapshot {
             tools: by_id,
             disabled,
@@ -112,6 +115,7 @@ impl Snapshot {
             moved,
             withheld,
             ownership,
+            guests,
             by_manifest,
         }
     }
@@ -158,6 +162,7 @@ impl Snapshot {
     pub fn protect(&self, policies: &policy::Policies) -> policy::Policies {
         let mut policies = policies.clone();
         policies.protect(self.files());
+        policies.hold_to_script(Arc::clone(&self.guests));
         policies
     }
 

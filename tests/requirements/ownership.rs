@@ -389,6 +389,70 @@ fn a_folder_of_scripts_without_manifests_is_everybodys() {
     });
 }
 
+/// A manifest elsewhere that names a script among another tool's gets the script, and nothing else of that folder.
+#[test]
+fn a_guest_in_a_folder_sees_its_script_only() {
+    if !has("python", 12) {
+        return;
+    }
+    as_everyone("a guest", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        let fin = playground.path("user_scripts/fin");
+        fs::create_dir_all(&fin).unwrap();
+        fs::create_dir_all(playground.path("tool-defs/fin")).unwrap();
+        const MAIN: &str = "def report():\n    from helper import read\n    return read(__file__[:-7] + '.env')\n\
+            def _shell(cmd):\n    import os\n    return os.popen(cmd).read()\n";
+        for (name, text) in [("main.py", MAIN), ("helper.py", HELPER), (".env", "99887766\n")] {
+            fs::write(fin.join(name), text).unwrap();
+        }
+        let env = fin.join(".env");
+        let runs = |id: &str, at: &str, script: &str, entry: &str, read: Option<&str>| {
+            let handler =
+                json!({"type": "external-script", "scriptPath": script, "language": "python", "entryPoint": entry});
+            let more = match read {
+                Some(read) => json!({"securityContext": {"fileAccess": {"allowRead": [read]}}}),
+                None => json!({}),
+            };
+            let path = playground.path(at);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, manifest(id, handler, more).to_string()).unwrap();
+            playground.settle();
+        };
+        let fits = |wanted: &str, tool: &str, input: &Value| {
+            let ended = call(&playground, tool, &input.to_string());
+            fits(wanted, &ended).unwrap_or_else(|why| panic!("{who:?}: {tool}: {why}"));
+            assert_eq!(wanted.contains("99887766"), ended.out.to_string().contains("99887766"), "{tool}: {ended:?}");
+        };
+        let (secret, none) = (r#"ok "99887766\n""#, json!({}));
+        let (path, cmd) = (json!({"path": env}), json!({"cmd": format!("cat {} 2>&1", env.display())}));
+        // The control: in a folder where no other manifest's script lies, wherever the manifest is.
+        runs("evil:load", "tool-defs/evil/b.tool.json", "fin/helper.py", "read", None);
+        fits(secret, "evil:load", &path);
+        runs("fin:report", "tool-defs/fin/fin.tool.json", "fin/main.py", "report", None);
+        runs("evil:shell", "tool-defs/evil/a.tool.json", "fin/main.py", "_shell", None);
+        fits(secret, "fin:report", &none);
+        fits("ScriptError: No such file or directory", "evil:load", &path);
+        fits("ok", "evil:shell", &json!({"cmd": "echo runs"}));
+        fits("ok", "evil:shell", &cmd);
+        let told = cli(&playground, &["audit", "evil:shell"]).text();
+        assert!(told.contains(&format!("scripts of other tools lie in {}", fin.display())), "{told}");
+        let told = cli(&playground, &["audit", "--who-can", &format!("read:{}", env.display())]).text();
+        assert!(told.contains("fin:report@1.0.0") && !told.contains("evil:"), "{told}");
+        // It cannot ask for more either.
+        for read in ["./**", ".env", "*.py"] {
+            runs("evil:load", "tool-defs/evil/b.tool.json", "fin/helper.py", "read", Some(read));
+            fits("SecurityError: scripts of other tools lie in", "evil:load", &path);
+        }
+        // Nor while the other manifest is broken.
+        runs("evil:load", "tool-defs/evil/b.tool.json", "fin/helper.py", "read", None);
+        let broken = r#"{"handler": {"scriptPath": "fin/main.py"}}"#;
+        fs::write(playground.path("tool-defs/fin/fin.tool.json"), broken).unwrap();
+        fs::remove_file(playground.path("tool-defs/evil/a.tool.json")).unwrap();
+        playground.settle();
+        fits("ScriptError: No such file or directory", "evil:load", &path);
+    });
+}
+
 /// Whoever owns a tool's folder can change what runs there: it is said, with the mend.
 #[test]
 fn a_folder_of_another_user_is_told() {

@@ -46,7 +46,8 @@ impl Ownership {
             }
         }
         let found = tools.iter().filter_map(|tool| Some((tool.site.script.as_deref()?, &tool.site)));
-        let kept = found.filter(|(script, site)| {
+        let below_home = |script: &Path| script.ancestors().any(|folder| all.homes.contains_key(folder));
+        let kept = found.filter(|(script, _)| below_home(script)).filter(|(script, site)| {
             let owners = all.owners(script, &site.base);
             let manifest = site.manifest.as_path();
             let kept = || earlier.owners(script, &site.base).contains(manifest) || is_older(manifest, &owners);

@@ -162,7 +162,8 @@ fn fences<'a>(subject: &Subject<'a>, policies: &'a Policies, machine: &'a Machin
     let named = machine.named_runtimes.values().flatten();
     let runtimes = machine.runtimes.values().chain(named).flat_map(files_of).collect();
     let (protected, scripts, records) = (&*policies.protected, &*policies.scripts, policies.records.as_deref());
-    Judge { site, policy, host: policies.host.as_ref(), protected, scripts, records, own, runtimes, machine }
+    let guest = policies.guests.contains(&site.manifest);
+    Judge { site, guest, policy, host: policies.host.as_ref(), protected, scripts, records, own, runtimes, machine }
 }
 
 fn files_of(runtime: &Runtime) -> Vec<PathBuf> {

@@ -21,6 +21,8 @@ const SCRATCH: &str = "/tmp";
 /// Everything that judges one tool's file asks.
 pub(super) struct Judge<'a> {
     pub site: &'a Site,
+    /// The script's folder is other tools' own: nothing relative to it is granted.
+    pub guest: bool,
     pub policy: &'a Policy,
     pub host: Option<&'a Policy>,
     /// Policies and other tools' files: never written.
@@ -64,7 +66,7 @@ impl<'a> Judge<'a> {
     /// Nothing said: the own folder, as far as the policy goes. A tool that asked for nothing is not
     /// refused for it; it is left with its script, and that is said.
     fn own_folder(&self, judged: &mut Judged) {
-        let shared = self.site.folder == self.site.base;
+        let shared = self.guest || self.site.folder == self.site.base;
         let own = Area::Tree(self.site.folder.clone());
         if !shared {
             self.area(Access::Read, "(default)", &own, judged);
@@ -77,7 +79,9 @@ impl<'a> Judge<'a> {
         }
         self.own_script("(default)", judged);
         if let Some(verdict) = judged.verdicts.last_mut() {
-            verdict.reason = Some(if shared {
+            verdict.reason = Some(if self.guest {
+                self.guest_reason()
+            } else if shared {
                 "the script lies directly in a base folder, so it has no folder of its own; give it one".to_string()
             } else {
                 self.reason(Access::Read, &own)
@@ -178,7 +182,7 @@ impl<'a> Judge<'a> {
         let mut pieces: Vec<Piece<'a>> = Vec::new();
         for rule in rules(self.policy, access) {
             let Some(part) = ask.overlap(&rule.area_at(folder)) else { continue };
-            if rule.relative && self.holds_the_base(&part) {
+            if rule.relative && (self.guest || self.holds_the_base(&part)) {
                 continue;
             }
             // Before the cap is looked at: a cap may take a part away, never make one acceptable.
@@ -214,8 +218,17 @@ impl<'a> Judge<'a> {
         !base.as_os_str().is_empty() && matches!(area, Area::Tree(tree) if base.starts_with(tree))
     }
 
+    fn guest_reason(&self) -> String {
+        let folder = self.site.folder.display();
+        format!(
+            "scripts of other tools lie in {folder}, and the manifest does not: put it there, or give the tool a script in a folder of its own (only a rule with an absolute path could open this one)"
+        )
+    }
+
     fn narrower(&self, access: Access, ask: &Area) -> Narrower {
-        let holds = |r: &Rule| ask.within(&r.area_at(&self.site.folder)) && !(r.relative && self.holds_the_base(ask));
+        let holds = |r: &Rule| {
+            ask.within(&r.area_at(&self.site.folder)) && !(r.relative && (self.guest || self.holds_the_base(ask)))
+        };
         let by_policy = rules(self.policy, access).any(holds);
         if by_policy { Narrower::Host } else { Narrower::Policy }
     }
@@ -232,6 +245,9 @@ impl<'a> Judge<'a> {
         let near = rules(policy, access)
             .find(|r| matches!((r.area_at(folder), ask), (Area::File(f), Area::Tree(t)) if f == *t));
         let readable = access == Access::Write && rules(policy, Access::Read).any(|r| ask.within(&r.area_at(folder)));
+        if policy.name == self.policy.name && self.guest && ask.path().starts_with(folder) {
+            return self.guest_reason();
+        }
         if policy.name == self.policy.name && self.holds_the_base(ask) {
             return format!(
                 "the script lies directly in the base folder {}, where other tools' files lie too: give the tool its own folder (only a rule with an absolute path could open this one)",

@@ -70,12 +70,22 @@ pub struct Policies {
     pub(super) records: Option<PathBuf>,
     /// The folders of the scripts among them.
     pub(super) scripts: Arc<BTreeSet<PathBuf>>,
+    /// Manifests whose scripts lie in folders of other tools: what is relative to such a folder is not theirs.
+    pub(super) guests: Arc<BTreeSet<PathBuf>>,
     notes: Vec<FileProblem>,
 }
 
 impl Policies {
     fn of(list: Vec<Policy>, host: Option<Policy>, notes: Vec<FileProblem>) -> Policies {
-        Policies { list, host, protected: Arc::default(), scripts: Arc::default(), records: None, notes }
+        Policies {
+            list,
+            host,
+            protected: Arc::default(),
+            scripts: Arc::default(),
+            records: None,
+            guests: Arc::default(),
+            notes,
+        }
     }
 
     /// Where there is no policies folder.
@@ -232,6 +242,11 @@ impl Policies {
             scripts.extend(path.parent().filter(|_| is_script).map(Path::to_path_buf));
             protected.insert(path);
         }
+    }
+
+    /// Says which manifests get their script and nothing else of its folder.
+    pub fn hold_to_script(&mut self, guests: Arc<BTreeSet<PathBuf>>) {
+        self.guests = guests;
     }
 
     /// Names the folder of this host's records.

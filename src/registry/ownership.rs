@@ -1,5 +1,6 @@
 //! Whose a script is. A folder that holds a manifest is its tools' own, with all below it down to the next such folder;
-//! a script in no such folder belongs to all manifests that name it, together.
+//! a script in no such folder belongs to all manifests that name it, together, and stays theirs when a manifest that does
+//! not name it comes to lie above it.
 //!
 //! For: the registry, and calls that name a script. In: what the manifests on disk name, whether they can be loaded or
 //! not. Out: the manifests that a script belongs to; who names one that belongs to somebody else.
@@ -7,7 +8,7 @@
 
 use super::settle::{self, Held, Refused};
 use super::{Claim, Claimed, Places, Tool};
-use crate::manifest::{Code, text};
+use crate::manifest::{Code, Site, text};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -24,11 +25,13 @@ pub struct Ownership {
     named: BTreeMap<PathBuf, BTreeSet<PathBuf>>,
     /// Folders of tools and scripts: what lies directly in one is nobody's folder.
     bases: BTreeSet<PathBuf>,
+    /// Scripts that a manifest elsewhere named before their folder became that of manifests which do not name them.
+    kept: BTreeSet<PathBuf>,
 }
 
 impl Ownership {
-    /// `claims`: of the manifests that cannot be loaded.
-    pub(super) fn of(tools: &[Tool], claims: &[Claim]) -> Ownership {
+    /// `claims`: of the manifests that cannot be loaded; `earlier`: whose the scripts were until now.
+    pub(super) fn of(tools: &[Tool], claims: &[Claim], earlier: &Ownership) -> Ownership {
         let mut all = Ownership::default();
         for tool in tools {
             if let Some(script) = &tool.site.script {
@@ -42,6 +45,15 @@ impl Ownership {
                 Claimed::Beside(folder) => all.add(manifest, folder),
             }
         }
+        let found = tools.iter().filter_map(|tool| Some((tool.site.script.as_deref()?, &tool.site)));
+        let below_home = |script: &Path| script.ancestors().any(|folder| all.homes.contains_key(folder));
+        let kept = found.filter(|(script, _)| below_home(script)).filter(|(script, site)| {
+            let owners = all.owners(script, &site.base);
+            let manifest = site.manifest.as_path();
+            let kept = || earlier.owners(script, &site.base).contains(manifest) || is_older(manifest, &owners);
+            !owners.contains(manifest) && !owners.iter().any(|owner| all.names(owner, script)) && kept()
+        });
+        all.kept = kept.map(|(script, _)| script.to_path_buf()).collect();
         all
     }
 
@@ -57,7 +69,11 @@ impl Ownership {
         let folder = script.parent().unwrap_or(base);
         let naming: BTreeSet<&Path> = self.naming(script).collect();
         let below_base = |folder: &&Path| folder.starts_with(base) && *folder != base && !self.bases.contains(*folder);
-        let home = folder.ancestors().take_while(below_base).find_map(|folder| self.homes.get(folder));
+        let mut homes = folder.ancestors().take_while(below_base).filter_map(|folder| self.homes.get(folder));
+        let home = match self.kept.contains(script) {
+            true => homes.find(|home| home.iter().any(|manifest| naming.contains(manifest.as_path()))),
+            false => homes.next(),
+        };
         let near: BTreeSet<&Path> = match home {
             Some(home) => home.iter().map(PathBuf::as_path).collect(),
             // Directly in a base, where everybody's scripts may lie.
@@ -71,6 +87,41 @@ impl Ownership {
         } else {
             near
         }
+    }
+
+    /// The manifests that a call of the script answers to: its owners and, where none of those names it, who does.
+    pub(super) fn answers_to(&self, script: &Path, base: &Path) -> BTreeSet<&Path> {
+        let mut manifests = self.owners(script, base);
+        if !manifests.iter().any(|owner| self.names(owner, script)) {
+            manifests.extend(self.naming(script));
+        }
+        manifests
+    }
+
+    /// Of these tools, the manifests that do not lie with their script, in whose folder other such tools' scripts lie too.
+    pub(super) fn guests<'s>(&self, sites: impl Iterator<Item = &'s Site>) -> BTreeSet<PathBuf> {
+        // By folder: the folders of manifests elsewhere that own a script in it or below.
+        let mut from: BTreeMap<&Path, BTreeSet<&Path>> = BTreeMap::new();
+        for (script, manifests) in &self.named {
+            let folders = manifests.iter().filter_map(|manifest| manifest.parent());
+            if folders.clone().all(|folder| script.starts_with(folder)) {
+                continue;
+            }
+            let base = script.ancestors().find(|folder| self.bases.contains(*folder)).unwrap_or(Path::new("/"));
+            let owners = self.owners(script, base);
+            let owners = owners.iter().filter_map(|owner| owner.parent()).filter(|folder| !script.starts_with(folder));
+            let owners: BTreeSet<&Path> = owners.collect();
+            for folder in script.ancestors().skip(1).take_while(|folder| *folder != base) {
+                from.entry(folder).or_default().extend(&owners);
+            }
+        }
+        let guest = |site: &&Site| {
+            let (Some(script), Some(folder)) = (&site.script, site.manifest.parent()) else { return false };
+            let others =
+                || from.get(site.folder.as_path()).is_some_and(|from| from.iter().any(|other| *other != folder));
+            !script.starts_with(folder) && !mirrors(folder, script, &site.base) && others()
+        };
+        sites.filter(guest).map(|site| site.manifest.clone()).collect()
     }
 
     /// Does this manifest name the script, or not say which script beside it is its own?
@@ -112,6 +163,20 @@ impl Ownership {
         });
         refused
     }
+}
+
+/// Is this the folder, in a base beside this one, that has the same path as the script's or one above?
+fn mirrors(folder: &Path, script: &Path, base: &Path) -> bool {
+    let beside = folder.ancestors().find(|top| top.parent() == base.parent());
+    let same = beside.and_then(|top| folder.strip_prefix(top).ok()).filter(|same| !same.as_os_str().is_empty());
+    same.is_some_and(|same| script.starts_with(base.join(same)))
+}
+
+/// Was the manifest made before the first of these?
+fn is_older(manifest: &Path, others: &BTreeSet<&Path>) -> bool {
+    let made = |manifest: &Path| manifest.metadata().and_then(|facts| facts.created()).ok();
+    let before = |made_then| others.iter().all(|other| made(other).is_some_and(|later| made_then < later));
+    made(manifest).is_some_and(before)
 }
 
 /// By the number of the tool: why its script is another tool's, under a second name. Of two tools in two folders the

@@ -51,7 +51,9 @@ pub struct Snapshot {
     pub moved: Vec<policy::Place>,
     /// Files of tools that were not loaded because another tool may write them.
     withheld: Vec<PathBuf>,
-    ownership: Ownership,
+    pub(super) ownership: Ownership,
+    /// Manifests that get nothing of the folder of their script but the script.
+    guests: Arc<BTreeSet<PathBuf>>,
     by_manifest: BTreeMap<PathBuf, Arc<Tool>>,
 }
 
@@ -101,7 +103,8 @@ impl Snapshot {
         let count = |id: &String| by_id.values().flatten().filter(|tool| &tool.source == id).count();
         let sources = sources.iter().map(|id| (id.clone(), count(id))).collect();
         let files = by_id.values().flatten().map(|tool| (tool.site.manifest.clone(), tool.clone()));
-        let by_manifest = files.filter(|(manifest, _)| !manifest.as_os_str().is_empty()).collect();
+        let by_manifest: BTreeMap<_, _> = files.filter(|(manifest, _)| !manifest.as_os_str().is_empty()).collect();
+        let guests = Arc::new(ownership.guests(by_manifest.values().map(|tool| &tool.site)));
         Snapshot {
             tools: by_id,
             disabled,
@@ -112,6 +115,7 @@ impl Snapshot {
             moved,
             withheld,
             ownership,
+            guests,
             by_manifest,
         }
     }
@@ -158,6 +162,7 @@ impl Snapshot {
     pub fn protect(&self, policies: &policy::Policies) -> policy::Policies {
         let mut policies = policies.clone();
         policies.protect(self.files());
+        policies.hold_to_script(Arc::clone(&self.guests));
         policies
     }
 
@@ -172,10 +177,10 @@ impl Snapshot {
         files
     }
 
-    /// The tools that a script below this base belongs to: a call of it answers to all of them. `Err`: a manifest that
-    /// names it is not loaded, and nobody knows what that would deny.
+    /// The tools that a call of a script below this base answers to. `Err`: a manifest that names it is not loaded, and
+    /// nobody knows what that would deny.
     pub fn owners(&self, script: &Path, base: &Path) -> Result<Vec<Arc<Tool>>, PathBuf> {
-        let mut manifests = self.ownership.owners(script, base);
+        let mut manifests = self.ownership.answers_to(script, base);
         if let Some(file) = ownership::linked(script) {
             let sites = self.by_manifest.values().map(|tool| &tool.site);
             let same = sites.filter(|site| site.script.as_deref().and_then(ownership::linked) == Some(file));

@@ -208,7 +208,7 @@ impl Registry {
             Some(Claim { manifest: site.manifest.clone(), what: Claimed::Scripts(vec![site.script.clone()?]) })
         });
         let claims: Vec<Claim> = found.chain(withheld).filter(|claim| written.by(&claim.manifest).is_none()).collect();
-        let ownership = Ownership::of(&tools, &claims);
+        let ownership = Ownership::of(&tools, &claims, &self.snapshot().ownership);
         // Before names are settled: who names another's script claims nothing either.
         let strangers = ownership.turn_away(&mut tools, standing);
         let (mut tools, mut refused) = settle::settle(tools, &self.held());

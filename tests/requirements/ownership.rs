@@ -139,6 +139,92 @@ fn nobody_names_anothers_script() {
     });
 }
 
+/// A manifest that comes to lie above a script which it does not name takes nothing: not the tool that names the script
+/// from elsewhere, and not its parameters from a call by path.
+#[test]
+fn a_manifest_above_takes_no_script_that_it_does_not_name() {
+    if !has("python", 30) {
+        return;
+    }
+    as_everyone("a manifest above", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        let core = "sandbox-policies/core.policy.toml";
+        fs::copy(repository(core), playground.path(core)).unwrap();
+        let team = playground.path("user_scripts/team");
+        fs::create_dir_all(team.join("fin")).unwrap();
+        fs::create_dir_all(playground.path("tool-defs/fin")).unwrap();
+        for script in ["x.py", "fin/x.py", "fin/direct.py"] {
+            fs::write(team.join(script), "import json, sys\nprint(json.dumps(json.load(sys.stdin)))\n").unwrap();
+        }
+        fs::write(team.join("fin/helper.py"), HELPER).unwrap();
+        fs::write(team.join("fin/private.txt"), "99887766\n").unwrap();
+        let handler = |script: &str| json!({"type": "external-script", "scriptPath": script, "language": "python"});
+        let account = json!({"type": "string", "description": "d", "pattern": "^[a-z]{3}$"});
+        let more = json!({"parameters": {"type": "object", "properties": {"account": account}}});
+        let fin = playground.path("tool-defs/fin/fin.tool.json");
+        let text = manifest("fin:report", handler("team/fin/direct.py"), more).to_string();
+        fs::write(&fin, &text).unwrap();
+        playground.settle();
+        let by_path = |account: &str| {
+            let input = json!({"scriptPath": "team/fin/direct.py", "inputData": {"account": account}});
+            call(&playground, PY, &input.to_string())
+        };
+        const WRONG: &str = "ParameterValidationError: inputData answers to the parameters of fin:report, whose script";
+        let held = |when: &str| {
+            let fits =
+                |wanted: &str, ended| fits(wanted, &ended).unwrap_or_else(|why| panic!("{who:?}: {when}: {why}"));
+            fits("ok", call(&playground, "fin:report", r#"{"account": "abc"}"#));
+            fits("ok", by_path("abc"));
+            fits(WRONG, by_path("../../x"));
+        };
+        held("alone");
+        let mut server = Server::start(&playground);
+        // Times of files are those of the kernel's ticks.
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        let good = manifest("team:x", handler("team/x.py"), json!({})).to_string();
+        let beside = manifest("team:x", handler("team/fin/x.py"), json!({})).to_string();
+        for (at, text) in [
+            ("x.tool.json", good.as_str()),
+            ("x.tool.json", r#"{"handler": {"scriptPath": "team/x.py"}}"#),
+            ("x.tool.json", "{"),
+            ("fin/x.tool.json", beside.as_str()),
+        ] {
+            fs::write(team.join(at), text).unwrap();
+            playground.settle();
+            held(&format!("{at}: {text}"));
+            let host = nix::unistd::Pid::from_raw(i32::try_from(server.child.id()).unwrap());
+            nix::sys::signal::kill(host, nix::sys::signal::Signal::SIGHUP).unwrap();
+            std::thread::sleep(std::time::Duration::from_millis(500));
+            let input = json!({"scriptPath": "team/fin/direct.py", "inputData": {"account": "../../x"}});
+            let told = server.called(PY, input).to_string();
+            assert!(told.contains("the parameters of fin:report"), "{who:?}: {at}: {text}: {told}");
+            // A newcomer is refused, and opens nothing: what lies beside the manifests is theirs.
+            if text == beside {
+                name(&playground, "tool-defs/x.tool.json", "team/fin/helper.py", Some("read"));
+                playground.settle();
+                let path = json!({"path": team.join("fin/private.txt")}).to_string();
+                let ended = call(&playground, "evil:x", &path);
+                fits("ToolNotFoundError: which belongs to", &ended).unwrap_or_else(|why| panic!("{who:?}: {why}"));
+                fs::remove_file(playground.path("tool-defs/x.tool.json")).unwrap();
+            }
+            fs::remove_file(team.join(at)).unwrap();
+        }
+        // The tool comes later, or is broken: the call by path is refused, since nobody knows what its manifest denies.
+        fs::write(team.join("x.tool.json"), &good).unwrap();
+        fs::remove_file(&fin).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        for text in [text.as_str(), r#"{"handler": {"scriptPath": "team/fin/direct.py"}}"#] {
+            fs::write(&fin, text).unwrap();
+            playground.settle();
+            let wanted = "SecurityError: it belongs to a tool that is not loaded";
+            fits(wanted, &by_path("abc")).unwrap_or_else(|why| panic!("{who:?}: {text}: {why}"));
+            fits("ToolNotFoundError", &call(&playground, "fin:report", "{}")).unwrap();
+        }
+        fs::remove_file(&fin).unwrap();
+        fits("ok", &by_path("../../x")).unwrap_or_else(|why| panic!("{who:?}: the control: {why}"));
+    });
+}
+
 /// A script that a call names answers to the parameters of every manifest that it belongs to.
 #[test]
 fn a_script_run_by_path_answers_to_its_own_parameters() {
@@ -300,6 +386,70 @@ fn a_folder_of_scripts_without_manifests_is_everybodys() {
         playground.settle();
         fits("ok", &call(&playground, "examples:echo", r#"{"message": "m"}"#)).unwrap();
         fits("ok", &call(&playground, "evil:x", r#"{"message": "m"}"#)).unwrap();
+    });
+}
+
+/// A manifest elsewhere that names a script among another tool's gets the script, and nothing else of that folder.
+#[test]
+fn a_guest_in_a_folder_sees_its_script_only() {
+    if !has("python", 12) {
+        return;
+    }
+    as_everyone("a guest", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        let fin = playground.path("user_scripts/fin");
+        fs::create_dir_all(&fin).unwrap();
+        fs::create_dir_all(playground.path("tool-defs/fin")).unwrap();
+        const MAIN: &str = "def report():\n    from helper import read\n    return read(__file__[:-7] + '.env')\n\
+            def _shell(cmd):\n    import os\n    return os.popen(cmd).read()\n";
+        for (name, text) in [("main.py", MAIN), ("helper.py", HELPER), (".env", "99887766\n")] {
+            fs::write(fin.join(name), text).unwrap();
+        }
+        let env = fin.join(".env");
+        let runs = |id: &str, at: &str, script: &str, entry: &str, read: Option<&str>| {
+            let handler =
+                json!({"type": "external-script", "scriptPath": script, "language": "python", "entryPoint": entry});
+            let more = match read {
+                Some(read) => json!({"securityContext": {"fileAccess": {"allowRead": [read]}}}),
+                None => json!({}),
+            };
+            let path = playground.path(at);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, manifest(id, handler, more).to_string()).unwrap();
+            playground.settle();
+        };
+        let fits = |wanted: &str, tool: &str, input: &Value| {
+            let ended = call(&playground, tool, &input.to_string());
+            fits(wanted, &ended).unwrap_or_else(|why| panic!("{who:?}: {tool}: {why}"));
+            assert_eq!(wanted.contains("99887766"), ended.out.to_string().contains("99887766"), "{tool}: {ended:?}");
+        };
+        let (secret, none) = (r#"ok "99887766\n""#, json!({}));
+        let (path, cmd) = (json!({"path": env}), json!({"cmd": format!("cat {} 2>&1", env.display())}));
+        // The control: in a folder where no other manifest's script lies, wherever the manifest is.
+        runs("evil:load", "tool-defs/evil/b.tool.json", "fin/helper.py", "read", None);
+        fits(secret, "evil:load", &path);
+        runs("fin:report", "tool-defs/fin/fin.tool.json", "fin/main.py", "report", None);
+        runs("evil:shell", "tool-defs/evil/a.tool.json", "fin/main.py", "_shell", None);
+        fits(secret, "fin:report", &none);
+        fits("ScriptError: No such file or directory", "evil:load", &path);
+        fits("ok", "evil:shell", &json!({"cmd": "echo runs"}));
+        fits("ok", "evil:shell", &cmd);
+        let told = cli(&playground, &["audit", "evil:shell"]).text();
+        assert!(told.contains(&format!("scripts of other tools lie in {}", fin.display())), "{told}");
+        let told = cli(&playground, &["audit", "--who-can", &format!("read:{}", env.display())]).text();
+        assert!(told.contains("fin:report@1.0.0") && !told.contains("evil:"), "{told}");
+        // It cannot ask for more either.
+        for read in ["./**", ".env", "*.py"] {
+            runs("evil:load", "tool-defs/evil/b.tool.json", "fin/helper.py", "read", Some(read));
+            fits("SecurityError: scripts of other tools lie in", "evil:load", &path);
+        }
+        // Nor while the other manifest is broken.
+        runs("evil:load", "tool-defs/evil/b.tool.json", "fin/helper.py", "read", None);
+        let broken = r#"{"handler": {"scriptPath": "fin/main.py"}}"#;
+        fs::write(playground.path("tool-defs/fin/fin.tool.json"), broken).unwrap();
+        fs::remove_file(playground.path("tool-defs/evil/a.tool.json")).unwrap();
+        playground.settle();
+        fits("ScriptError: No such file or directory", "evil:load", &path);
     });
 }
 

@@ -396,15 +396,21 @@ impl Obstacles {
     }
 }
 
-/// The live write grants in folders of scripts, but for those below its own, which are known to be.
-fn beside_scripts(decision: &Decision, policies: &Policies) -> Vec<PathBuf> {
-    let grants = decision.grants.iter().filter(|grant| grant.access == Access::Write);
-    let trees = grants.filter_map(|grant| match &grant.opening {
-        Opening::Live { path } => Some(path),
-        Opening::Snapshot { .. } | Opening::Staged { .. } => None,
-    });
-    let beside = |tree: &&PathBuf| tree.ancestors().any(|folder| policies.scripts.contains(folder));
-    trees.filter(|tree| !tree.starts_with(&decision.folder)).filter(beside).cloned().collect()
+/// The write grants in folders of scripts, but for those below its own, which are known to be.
+fn beside_scripts(decision: &Decision, policies: &Policies) -> Past {
+    let mut past = Past::default();
+    for grant in decision.grants.iter().filter(|grant| grant.access == Access::Write) {
+        let (folder, found) = match &grant.opening {
+            Opening::Live { path } => (path, &mut past.checked),
+            Opening::Staged { folder, .. } => (folder, &mut past.beside),
+            Opening::Snapshot { .. } => continue,
+        };
+        let beside = folder.ancestors().any(|above| policies.scripts.contains(above));
+        if beside && !folder.starts_with(&decision.folder) && !found.contains(folder) {
+            found.push(folder.clone());
+        }
+    }
+    past
 }
 
 fn shape(
@@ -428,7 +434,7 @@ fn shape(
         env,
         require_cgroup: decision.require_cgroup,
         stderr_is_error: decision.stderr_is_error,
-        past: Past { checked: beside_scripts(decision, policies), ..Past::default() },
+        past: beside_scripts(decision, policies),
     };
     // A shape is kept, printed and hashed as text; a path that is not text cannot be.
     if serde_json::to_vec(&shape).is_err() {

@@ -34,6 +34,16 @@ const CODE: [&str; 27] = [
     ".npmrc",
     ".pnp.data.json",
 ];
+/// How files of data end. Node runs a file of any other ending, or of none, as a script when it is named in full
+/// (Node.js API, Modules: CommonJS modules, File modules).
+const DATA: [&str; 76] = [
+    "csv", "tsv", "txt", "md", "rst", "json", "jsonl", "ndjson", "geojson", "xml", "xsd", "html", "htm", "css", "svg",
+    "png", "jpg", "jpeg", "gif", "webp", "avif", "bmp", "ico", "tif", "tiff", "pdf", "log", "out", "err", "yaml",
+    "yml", "toml", "ini", "parquet", "arrow", "feather", "avro", "orc", "xlsx", "xls", "ods", "docx", "odt", "pptx",
+    "odp", "rtf", "epub", "db", "sqlite", "sqlite3", "sql", "npy", "npz", "h5", "hdf5", "dat", "bin", "zip", "tar",
+    "gz", "tgz", "bz2", "xz", "zst", "7z", "mp3", "wav", "ogg", "flac", "mp4", "webm", "woff2", "diff", "patch", "ics",
+    "tex",
+];
 /// How tools and policies end.
 const DEFINITIONS: [&str; 2] = [".tool.json", ".policy.toml"];
 /// Folders of packages and of what an interpreter keeps: run later, wherever they lie.
@@ -73,6 +83,20 @@ const OBEYED_ENDING: &str = ".code-workspace";
 pub fn code(name: &str) -> Option<&'static str> {
     let name = name.to_lowercase();
     CODE.into_iter().find(|ending| name.ends_with(ending))
+}
+
+/// No code, and no data by its ending: Node would run it by its full name, as by `./lib/local` or `./lib/app.config`.
+pub fn unknown(name: &str) -> bool {
+    let data = |ending: &str| DATA.contains(&ending.to_lowercase().as_str());
+    code(name).is_none() && !name.rsplit_once('.').is_some_and(|(_, ending)| data(ending))
+}
+
+/// Does a pattern spell all of a name that has no ending, or the ending of one that has?
+pub fn spells_name(names: &str, name: &str) -> bool {
+    match name.rfind('.') {
+        None => super::literal(names).as_deref() == Some(name),
+        Some(dot) => spells(names, &name[dot..].to_lowercase()),
+    }
 }
 
 /// A file by which tools or policies are made: no tool writes one anywhere.

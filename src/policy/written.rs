@@ -54,14 +54,15 @@ impl FolderId {
 }
 
 impl Place {
-    /// What a call of this shape can write and somebody could load: live trees, and staged files of code. (Others are
-    /// published under no name that is loaded.)
+    /// What a call of this shape can write and somebody could load: live trees, and staged files but for those of data.
     pub fn of(shape: &Shape) -> Vec<Place> {
         let place = |tree: &Path, names| Place { tree: tree.into(), tool: shape.tool.clone(), names, folder: None };
         let grants = shape.grants.iter().filter(|grant| grant.access == Access::Write);
         let places = grants.filter_map(|grant| match &grant.opening {
             Opening::Live { path } => Some(place(path, None)),
-            Opening::Staged { folder, names } if writable::spelled_code(names).is_some() => {
+            Opening::Staged { folder, names }
+                if writable::spelled_code(names).is_some() || writable::unknown(names) =>
+            {
                 Some(place(folder, Some(names.clone())))
             }
             Opening::Staged { .. } | Opening::Snapshot { .. } => None,
@@ -107,6 +108,8 @@ impl Written {
     pub fn before(&mut self, place: &Place) {
         match &place.names {
             None => drop(self.trees.entry(place.tree.clone()).or_insert_with(|| place.words())),
+            // No script has a name without an ending of code, and no other names of code are published.
+            Some(names) if writable::spelled_code(names).is_none() => {}
             Some(names) => {
                 let area = Area::Names { folder: place.tree.clone(), names: names.clone() };
                 let known = self.names.entry(place.tree.clone()).or_default();
@@ -197,15 +200,27 @@ pub struct Past {
     /// Trees in which it could itself write, now or before: with code in one the call is refused.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub checked: Vec<PathBuf>,
+    /// Folder and pattern: files there that are neither code nor data, where another tool could publish them. The call
+    /// sees them empty.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unknown: Vec<(PathBuf, String)>,
+    /// Folders of staged files that lie below another tool's script.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub beside: Vec<PathBuf>,
 }
 
 impl Past {
     pub fn is_empty(&self) -> bool {
-        self.hidden.is_empty() && self.checked.is_empty()
+        *self == Past::default()
     }
 }
 
 impl Shape {
+    /// Whether a script, of this tool or of another, lies in a folder above a staged one.
+    pub fn below_script(&self, folder: &Path) -> bool {
+        folder.starts_with(&self.folder) || self.past.beside.iter().any(|beside| beside == folder)
+    }
+
     /// What of these places, above and below its folder, lies in the view. `Err`: who could write the script itself.
     pub fn past<'a>(&self, places: impl IntoIterator<Item = &'a Place>) -> Result<(Past, Notes), String> {
         let mut notes = Notes::default();
@@ -227,6 +242,14 @@ impl Shape {
             // A module loads no code; and what is written now is looked at for that.
             let loads = self.runtime.language != Language::Wasm && tree.starts_with(&self.folder);
             if !loads || !touch(Access::Read, tree) || writes_all(tree) {
+                continue;
+            }
+            if let Some(names) = place.names.as_ref().filter(|names| writable::spelled_code(names).is_none()) {
+                let unknown = (tree.clone(), names.clone());
+                // What it published itself is its own.
+                if !place.is_of(&self.tool) && !past.unknown.contains(&unknown) {
+                    past.unknown.push(unknown);
+                }
                 continue;
             }
             if touch(Access::Write, tree) || place.is_of(&self.tool) {

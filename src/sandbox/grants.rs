@@ -73,7 +73,11 @@ fn looked_at(shape: &Shape, script: bool, missing: &mut Vec<PathBuf>) -> Result<
                 };
                 if grant.access == Access::Write {
                     let (kept, totals) = check_writable(&folder, path, beside_script(path, shape))?;
-                    kept.iter().for_each(|(path, stat)| insert(&mut mounts, mount(path, Access::Read, stat)));
+                    // Whoever owns what is kept: opened with the rights of the grant's owner.
+                    for (place, access, facts) in &kept {
+                        let kept = mount(place, *access, facts);
+                        insert(&mut mounts, Mount { uid: stat.st_uid, gid: stat.st_gid, ..kept });
+                    }
                     before.insert(path.clone(), totals);
                 }
                 if path.starts_with("/tmp") || path.starts_with("/dev/shm") {
@@ -83,7 +87,7 @@ fn looked_at(shape: &Shape, script: bool, missing: &mut Vec<PathBuf>) -> Result<
             }
             Opening::Snapshot { folder, names } => {
                 let files = snapshot(folder, names, grant, &points)?.into_iter();
-                for (path, stat) in files.filter(|(path, _)| !planted(path, shape)) {
+                for (path, stat) in files.filter(|(path, _)| !planted(path, names, shape)) {
                     insert(&mut mounts, mount(&path, Access::Read, &stat));
                 }
             }
@@ -112,6 +116,7 @@ fn looked_at(shape: &Shape, script: bool, missing: &mut Vec<PathBuf>) -> Result<
     // What is not there needs no cover, and what is no folder holds no module of another tool's.
     let folder = |tree: &&PathBuf| look(tree).is_ok_and(|stat| is(&stat, SFlag::S_IFDIR));
     masks.extend(shape.past.hidden.iter().filter(|tree| shape.opens_tree(tree)).filter(folder).cloned());
+    masks.extend(unknown(shape)?);
     let mut resolved =
         Resolved { mounts: uncovered(mounts), stages: stages.into_values().collect(), masks, ..Resolved::default() };
     resolved.mounts.iter().filter_map(|mount| before.get(&mount.path)).for_each(|totals| resolved.before.join(*totals));
@@ -144,9 +149,36 @@ fn few(stages: usize) -> Result<(), Fault> {
 }
 
 /// A file by whose name code would be loaded, where another tool could write it.
-fn planted(path: &Path, shape: &Shape) -> bool {
-    let code = path.file_name().is_some_and(|name| writable::code(&name.to_string_lossy()).is_some());
-    code && shape.past.hidden.iter().any(|tree| path.starts_with(tree))
+fn planted(path: &Path, names: &str, shape: &Shape) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    if writable::code(&name).is_some() {
+        return shape.past.hidden.iter().any(|tree| path.starts_with(tree));
+    }
+    // What its own manifest spells is its own wish.
+    let here = |(folder, glob): &(PathBuf, String)| path.parent() == Some(folder) && name_matches(glob, &name);
+    writable::unknown(&name) && !writable::spells_name(names, &name) && shape.past.unknown.iter().any(here)
+}
+
+/// The files without an ending of code or data that other tools could publish, where a live grant shows them.
+fn unknown(shape: &Shape) -> Result<Vec<PathBuf>, Fault> {
+    let mut found = Vec::new();
+    for (folder, names) in shape.past.unknown.iter().filter(|(folder, _)| shape.opens_tree(folder)) {
+        let files = match listed(folder) {
+            // What is no folder any more holds none.
+            Err(_) if !look(folder).is_ok_and(|stat| is(&stat, SFlag::S_IFDIR)) => continue,
+            files => files?.into_iter().filter(|name| name_matches(names, name) && writable::unknown(name)),
+        };
+        let files = files.map(|name| folder.join(name));
+        found.extend(files.filter(|path| look(path).is_ok_and(|stat| is(&stat, SFlag::S_IFREG))));
+    }
+    if found.len() > MAX_SNAPSHOT_FILES {
+        let person = format!(
+            "{} files that other tools could publish must be covered, {MAX_SNAPSHOT_FILES} may; ask for files by name and not for the folder above",
+            found.len()
+        );
+        return Err(refuse("a granted folder holds too many files without an ending of data", person));
+    }
+    Ok(found)
 }
 
 /// What `resolve` would refuse as the files lie now, and for which grant. Nothing is made, opened for a tool or kept.
@@ -205,13 +237,14 @@ fn insert(mounts: &mut BTreeMap<PathBuf, Mount>, new: Mount) {
     }
 }
 
-/// Leaves out what an equal grant above shows already.
+/// Leaves out what an equal grant above shows already; not a folder in which something is kept from being written.
 fn uncovered(mounts: BTreeMap<PathBuf, Mount>) -> Vec<Mount> {
     let all: Vec<Mount> = mounts.into_values().collect();
     let covered = |m: &Mount| {
         let above = all.iter().filter(|o| o.folder && o.path != m.path && m.path.starts_with(&o.path));
         // The nearest one above decides what shows there without this mount.
-        above.max_by_key(|o| o.path.components().count()).is_some_and(|o| o.access == m.access)
+        let equal = above.max_by_key(|o| o.path.components().count()).is_some_and(|o| o.access == m.access);
+        equal && !all.iter().any(|o| o.access < m.access && o.path.starts_with(&m.path))
     };
     all.iter().filter(|m| !covered(m)).cloned().collect()
 }

@@ -2,14 +2,15 @@
 //!
 //! For: `grants`. In: a folder. Out: a refusal with the mend, or what the tool gets less of. Never: follows a link.
 
-use super::grants::{explain, open, refuse};
+use super::grants::{explain, look, open, refuse};
 use super::written::Totals;
 use crate::fault::Fault;
-use crate::policy::writable;
+use crate::policy::{Access, writable};
 use crate::quantity::{MAX_SNAPSHOT_FILES, MAX_WRITABLE_ENTRIES};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::stat::{FileStat, lstat};
+use std::collections::BTreeSet;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -53,8 +54,9 @@ pub(super) fn specials_at(path: &Path) -> Result<Vec<PathBuf>, Fault> {
     open(path, OFlag::O_PATH).map_or(Ok(Vec::new()), |folder| specials(&folder, path))
 }
 
-/// What in a writable tree others run or obey: the tool gets that for reading only.
-type Kept = Vec<(PathBuf, FileStat)>;
+/// What in a writable tree others run or obey: the tool gets that for reading only. The folders on the way there are
+/// mounts too, to be written: a mount point cannot be renamed (EBUSY, rename(2)), so nothing else takes their place.
+type Kept = Vec<(PathBuf, Access, FileStat)>;
 
 /// A writable tree must hold nothing through which a write reaches further, or that a later run executes (`code`: also
 /// what a script loads from its folder). Gives what is kept from being written, and how much lies there.
@@ -81,7 +83,7 @@ pub(super) fn check_writable(folder: &OwnedFd, path: &Path, code: bool) -> Resul
             }
         };
         totals.add(&meta);
-        if kept.last().is_some_and(|(above, _)| place.starts_with(above)) {
+        if kept.last().is_some_and(|(above, ..)| place.starts_with(above)) {
             continue;
         }
         let name = place.file_name().unwrap_or_default().to_string_lossy();
@@ -92,7 +94,7 @@ pub(super) fn check_writable(folder: &OwnedFd, path: &Path, code: bool) -> Resul
                     format!("{}: others run or obey what lies there; grant a folder beside it", place.display());
                 return Err(refuse("a writable folder is a repository, or holds a link to one", person));
             }
-            kept.push((place, stat));
+            kept.push((place, Access::Read, stat));
             continue;
         }
         is_harmless(&place, &name, &meta)?;
@@ -100,9 +102,17 @@ pub(super) fn check_writable(folder: &OwnedFd, path: &Path, code: bool) -> Resul
             is_no_code(&place, &meta)?;
         }
     }
-    if kept.len() > MAX_SNAPSHOT_FILES {
+    let between = |place: &Path| -> Vec<PathBuf> {
+        place.ancestors().skip(1).take_while(|above| *above != path).map(Path::to_owned).collect()
+    };
+    let between: BTreeSet<PathBuf> = kept.iter().flat_map(|(place, ..)| between(place)).collect();
+    if kept.len() > MAX_SNAPSHOT_FILES || between.len() > 2 * MAX_SNAPSHOT_FILES {
         let person = format!("{}: grant the folders that are to be written one by one", path.display());
         return Err(refuse("a writable folder holds too many repositories or settings", person));
+    }
+    for place in between {
+        let stat = look(&place).map_err(|errno| explain(&place, errno))?;
+        kept.push((place, Access::Write, stat));
     }
     Ok((kept, totals))
 }

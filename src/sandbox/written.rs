@@ -72,9 +72,12 @@ pub struct Written {
 impl Written {
     /// `before`: what lay in the folders when the grants were looked at. `None` where nothing is written live.
     pub fn begin(mounts: &[Mount], before: Totals) -> Result<Option<Written>, Errno> {
-        let live = mounts.iter().filter(|mount| mount.folder && mount.access == Access::Write);
-        let opened =
-            live.map(|mount| Ok((mount.clone(), grants::open(&mount.path, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?)));
+        let live = || mounts.iter().filter(|mount| mount.folder && mount.access == Access::Write);
+        // What lies in another is counted there.
+        let inner = |m: &Mount| live().any(|above| above.path != m.path && m.path.starts_with(&above.path));
+        let opened = live()
+            .filter(|m| !inner(m))
+            .map(|mount| Ok((mount.clone(), grants::open(&mount.path, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?)));
         let trees: Vec<_> = opened.collect::<Result<_, Errno>>()?;
         if trees.is_empty() {
             return Ok(None);

@@ -228,12 +228,13 @@ fn staged_code_is_not_published() {
         let mut there: Vec<String> =
             fs::read_dir(&lib).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         there.sort();
-        assert_eq!(there, ["conf.js", "d.json", "data.csv", "plain"], "{who:?}: {}", ended.out["artifacts"]);
+        assert_eq!(there, ["conf.js", "d.json", "data.csv"], "{who:?}: {}", ended.out["artifacts"]);
         let dropped = ended.out["artifacts"].to_string();
         for why in [
             "a script could load a file ending in `.py`: the manifest must spell that ending",
             "a script could load a file ending in `package.json`",
             "Node would load it in place of conf.js",
+            "a script could load a file whose ending is not known to be data: the manifest must spell it",
         ] {
             assert!(dropped.contains(why), "{why}: {dropped}");
         }
@@ -264,6 +265,72 @@ fn staged_code_is_not_published() {
         fs::rename(moved.join("new.py"), playground.path("user_scripts/other/new.py")).unwrap();
         let run = call(&playground, "core:execute-python-script", r#"{"scriptPath": "other/new.py"}"#);
         assert_eq!(run.kind(), "ScriptError", "the control: it runs, and prints nothing: {run:?}");
+    });
+}
+
+/// A file of any name that Node does not know as data runs as a script, and stands before what a script means to load.
+#[test]
+fn no_staged_file_stands_before_a_module() {
+    if !every_language() {
+        return;
+    }
+    const DOT: &str = "const said = []\nfor (const name of ['app.config', 'local', 'dirmod']) {\n\
+        \x20   try { said.push(require('./lib/' + name).said ?? 0) } catch { said.push(1) }\n}\nconsole.log(JSON.stringify(said))\n";
+    as_everyone("staged names", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        tool(&playground, "mod:node", "nodejs", "shared/dot.cjs", DOT, json!({}));
+        tool(&playground, "mod:bun", "bun", "shared/dot2.cjs", DOT, json!({}));
+        let lib = playground.path("user_scripts/shared/lib");
+        fs::create_dir_all(lib.join("dirmod")).unwrap();
+        fs::write(lib.join("app.config.js"), "exports.said = 2\n").unwrap();
+        fs::write(lib.join("dirmod/index.js"), "exports.said = 2\n").unwrap();
+        writes(&playground, "mod:staged", "evil/main.py", &format!("{}/*", lib.display()));
+        let path = |name: &str| lib.join(name).display().to_string();
+        let code = format!("exports.said = {PLANTED}\n");
+        let data = format!("{{\"said\": {PLANTED}}}");
+        let files = json!({path("app.config"): &code, path("local"): &code, path("dirmod.json"): &data,
+            path("notes.cfg"): "x", path("data.csv"): "1\n"});
+        playground.settle();
+        let ended = call(&playground, "mod:staged", &input(&files, 0.0));
+        fits("ok", &ended).unwrap();
+        let dropped = ended.out["artifacts"].as_array().unwrap();
+        const UNKNOWN: &str =
+            "a script could load a file whose ending is not known to be data: the manifest must spell it";
+        for (name, wanted) in [
+            ("app.config", "Node would load it in place of app.config.js"),
+            ("local", UNKNOWN),
+            ("dirmod.json", "Node would load it in place of the folder dirmod"),
+            ("notes.cfg", UNKNOWN),
+        ] {
+            let found = dropped.iter().find(|a| a["path"].as_str().unwrap().ends_with(&format!("/{name}"))).unwrap();
+            assert_eq!(found["droppedBecause"], wanted, "{who:?}: {found}");
+            assert!(!lib.join(name).exists(), "{who:?}: {name}");
+        }
+        assert!(lib.join("data.csv").is_file(), "{who:?}: the control: data is published");
+        for reader in ["mod:node", "mod:bun"] {
+            fits("ok [2,1,2]", &call(&playground, reader, "{}"))
+                .unwrap_or_else(|why| panic!("{who:?}: {reader}: {why}"));
+        }
+        // Spelled, it is published, and no other tool runs it, also when its tool is gone.
+        writes(&playground, "mod:staged", "evil/main.py", &path("local"));
+        playground.settle();
+        let ended = call(&playground, "mod:staged", &input(&json!({path("local"): &code}), 0.0));
+        fits("ok", &ended).unwrap();
+        assert!(lib.join("local").is_file(), "{who:?}: {ended:?}");
+        fs::remove_dir_all(playground.path("user_scripts/evil")).unwrap();
+        fs::remove_file(playground.path("sandbox-policies/mod-staged.policy.toml")).unwrap();
+        playground.settle();
+        for reader in ["mod:node", "mod:bun"] {
+            let ended = call(&playground, reader, "{}");
+            fits("ok [2,0,2]", &ended).unwrap_or_else(|why| panic!("{who:?}: {reader}: {why}"));
+        }
+        // The control: outside of the walls all of it is loaded.
+        for name in ["app.config", "dirmod.json"] {
+            fs::write(lib.join(name), if name.ends_with("json") { &data } else { &code }).unwrap();
+        }
+        let mut command = playground.outside(&found("node").unwrap().display().to_string());
+        command.arg(playground.path("user_scripts/shared/dot.cjs"));
+        assert_eq!(finish(command, b"").text().trim(), format!("[{}]", [PLANTED; 3].join(",")));
     });
 }
 
@@ -377,6 +444,65 @@ fn a_place_keeps_its_past_under_another_name() {
         }
         playground.settle();
         fits(&format!("ok {PLANTED}"), &call(&playground, "mod:evil", "{}")).unwrap();
+    });
+}
+
+/// Nor is one replaced by the folder in which it lies: that keeps its name, and what lies beside it does not.
+#[test]
+fn a_repository_is_not_replaced_with_the_folder_above() {
+    if !has("python", 4) {
+        return;
+    }
+    // Gives the folder another name, and makes a repository where it was.
+    const REPLACER: &str = "import errno, json, os, sys\ngiven = json.load(sys.stdin)\ngot = {}\n\
+        for path, new in given['away']:\n    try:\n        os.rename(path, new)\n\
+        \x20       os.makedirs(path + '/.git/hooks')\n        open(path + '/.git/hooks/pre-commit', 'w').write('changed')\n\
+        \x20       got[path] = 'ok'\n    except OSError as e:\n        got[path] = errno.errorcode[e.errno]\n\
+        for path in given['write']:\n    open(path, 'w').write('x' * 4096)\nprint(json.dumps(got))\n";
+    as_everyone("folders of repositories", |who| {
+        for below in ["/var/tmp", "/tmp"] {
+            let playground = Playground::new(who, below);
+            let out = playground.path("out");
+            let hook = out.join("deep/repo/.git/hooks/pre-commit");
+            for file in [hook.clone(), out.join("deep/repo/a.txt"), out.join("deep/plain/a.txt"), out.join("a.txt")] {
+                fs::create_dir_all(file.parent().unwrap()).unwrap();
+                fs::write(file, "as it was").unwrap();
+            }
+            let folder = writes(&playground, "mod:editor", "editor/main.py", &format!("{}/**", out.display()));
+            fs::write(folder.join("main.py"), REPLACER).unwrap();
+            // Enough for what is written, some 32 KiB with the new folders; too little where a part of it counts twice.
+            let policy = playground.path("sandbox-policies/mod-editor.policy.toml");
+            let text = fs::read_to_string(&policy).unwrap() + "[limits]\nwritten_bytes = 49152\nwritten_files = 20\n";
+            fs::write(policy, text).unwrap();
+            playground.settle();
+            let at = |name: &str| out.join(name).display().to_string();
+            let write = ["a", "deep/c", "deep/repo/d", "deep/repo/e"].map(at);
+            let given = json!({
+                "away": [
+                    [at("deep/repo"), at("deep/old")], [at("deep"), at("old")],
+                    // What lies in another mount is not linked or renamed into this one, also by its own user.
+                    [at("deep/repo/a.txt"), at("deep/b.txt")],
+                    [at("deep/plain"), at("deep/moved")],
+                ],
+                "write": write,
+            });
+            let ended = call(&playground, "mod:editor", &given.to_string());
+            fits("ok", &ended).unwrap_or_else(|why| panic!("{who:?} {below}: {why}"));
+            let got = &ended.out["outputData"];
+            for (name, wanted) in
+                [("deep/repo", "EBUSY"), ("deep", "EBUSY"), ("deep/repo/a.txt", "EXDEV"), ("deep/plain", "ok")]
+            {
+                assert_eq!(got[at(name)], wanted, "{who:?} {below}: {got}");
+            }
+            assert_eq!(fs::read_to_string(&hook).unwrap(), "as it was", "{who:?} {below}");
+            assert!(out.join("deep/moved/a.txt").is_file() && out.join("deep/repo/e").is_file());
+            // The control: outside of the walls the folder is replaced.
+            let mut command = playground.outside(PYTHON);
+            command.arg(folder.join("main.py"));
+            let given = json!({"away": [[at("deep/repo"), at("deep/old")]], "write": []});
+            assert_eq!(finish(command, given.to_string().as_bytes()).out[at("deep/repo")], "ok");
+            assert_eq!(fs::read_to_string(&hook).unwrap(), "changed");
+        }
     });
 }
 

@@ -156,7 +156,7 @@ pub async fn resolve(shape: &Shape, script: bool) -> Result<grants::Resolved, Fa
         Opening::Snapshot { names, .. } => policy::literal(names).is_none(),
         Opening::Staged { .. } => true,
     };
-    if !shape.grants.iter().any(walks) && shape.past.checked.is_empty() {
+    if !shape.grants.iter().any(walks) && shape.past.is_empty() {
         return grants::resolve(shape, script);
     }
     let shape = shape.clone();

@@ -39,14 +39,15 @@ pub async fn all(stages: &[Stage], copies: &[OwnedFd], shape: &Shape) -> Vec<Art
     };
     let (most, most_bytes) = (shape.limits.get(Limit::FileBytes), shape.limits.get(Limit::ScratchBytes));
     let own = folder.clone();
+    let below: Vec<bool> = stages.iter().map(|stage| shape.below_script(&stage.folder)).collect();
     // File work: not on the threads that other calls wait on.
     let done = tokio::task::spawn_blocking(move || {
         let mut artifacts = too_much(&pairs, &own, most_bytes);
         if !artifacts.is_empty() {
             return artifacts;
         }
-        for (stage, copy) in &pairs {
-            if let Err(why) = one(stage, copy, &own, most, &mut artifacts) {
+        for (number, (stage, copy)) in pairs.iter().enumerate() {
+            if let Err(why) = one(stage, copy, &own, (most, below[number]), &mut artifacts) {
                 artifacts.push(self::dropped(shown(&stage.folder, &own), 0, &why));
             }
         }
@@ -104,7 +105,8 @@ fn too_much(pairs: &[(Stage, OwnedFd)], own: &Path, most: u64) -> Vec<Artifact> 
     told.collect()
 }
 
-fn one(stage: &Stage, copy: &OwnedFd, own: &Path, most: u64, out: &mut Vec<Artifact>) -> Result<(), Why> {
+/// `rules`: most bytes of a file, and whether a script lies above the folder.
+fn one(stage: &Stage, copy: &OwnedFd, own: &Path, rules: (u64, bool), out: &mut Vec<Artifact>) -> Result<(), Why> {
     let wrong = |e: Errno| Why { text: e.desc().to_owned(), failed: true };
     let to = grants::open(&stage.folder, OFlag::O_RDONLY | OFlag::O_DIRECTORY).map_err(|e| match e {
         Errno::ELOOP | Errno::ENOENT | Errno::ENOTDIR => REPLACED.to_owned().into(),
@@ -130,7 +132,7 @@ fn one(stage: &Stage, copy: &OwnedFd, own: &Path, most: u64, out: &mut Vec<Artif
         let path = manifest::text::printable(&shown.join(name.to_string_lossy().as_ref()).to_string_lossy());
         let bytes = size(copy, &name);
         let mut artifact = Artifact { path, bytes, published: false, dropped_because: None, failed: false, over: None };
-        match file(copy, &to, &name, &stage.names, most, (stat.st_uid, stat.st_gid)) {
+        match file(copy, &to, &name, &stage.names, rules, (stat.st_uid, stat.st_gid)) {
             Ok(Some(bytes)) => (artifact.bytes, artifact.published) = (bytes, true),
             Ok(None) => continue,
             Err(why) => (artifact.dropped_because, artifact.failed) = (Some(why.text), why.failed),
@@ -158,7 +160,7 @@ fn file(
     to: &OwnedFd,
     name: &CStr,
     globs: &[String],
-    most: u64,
+    (most, below): (u64, bool),
     owner: (u32, u32),
 ) -> Result<Option<u64>, Why> {
     let text = name.to_str().map_err(|_| "its name is not UTF-8".to_owned())?;
@@ -199,7 +201,7 @@ fn file(
     if same.is_ok_and(|same| same) {
         return Ok(None);
     }
-    if let Some(why) = could_be_loaded(to, text, globs) {
+    if let Some(why) = could_be_loaded(to, text, globs, below) {
         return Err(why.into());
     }
     // Never writable by others, whatever the tool set.
@@ -208,19 +210,31 @@ fn file(
 }
 
 /// Why a file is not published that a script in a folder above could load as its module: no pattern spells its ending
-/// (and those that do are granted only where no script lies), or it would stand before a module of that name.
-fn could_be_loaded(to: &OwnedFd, name: &str, globs: &[String]) -> Option<String> {
+/// (and those that do are granted only where no script lies), Node would run it for want of an ending that it knows, or it
+/// would stand before a module of that name. `below`: a script lies above.
+fn could_be_loaded(to: &OwnedFd, name: &str, globs: &[String], below: bool) -> Option<String> {
     let ending = policy::writable::code(name);
     if let Some(ending) = ending.filter(|ending| !globs.iter().any(|glob| policy::writable::spells(glob, ending))) {
         return Some(format!("a script could load a file ending in `{ending}`: the manifest must spell that ending"));
     }
-    // Node looks for the bare name first.
-    let there =
-        |name: &str| openat(to, name, OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC, Mode::empty()).is_ok();
-    let bare = !name.contains('.');
-    let module = ["js", "node", "ts", "tsx", "jsx", "mjs", "cjs"].map(|ending| format!("{name}.{ending}"));
-    let module = module.into_iter().find(|module| bare && there(module))?;
-    Some(format!("Node would load it in place of {module}"))
+    // Node looks for the full name first, then for the endings in order, then for a folder.
+    let there = |name: &str, flags: OFlag| {
+        openat(to, name, flags | OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC, Mode::empty()).is_ok()
+    };
+    let mut modules =
+        ["js", "cjs", "mjs", "ts", "tsx", "jsx", "node", "json"].map(|end| format!("{name}.{end}")).into_iter();
+    if let Some(module) = modules.find(|module| there(module, OFlag::empty())) {
+        return Some(format!("Node would load it in place of {module}"));
+    }
+    let folder = name.strip_suffix(".json").filter(|folder| below && there(folder, OFlag::O_DIRECTORY));
+    if let Some(folder) = folder {
+        return Some(format!("Node would load it in place of the folder {folder}"));
+    }
+    let spelled = || globs.iter().any(|glob| policy::writable::spells_name(glob, name));
+    let unknown = below && policy::writable::unknown(name) && !spelled();
+    unknown.then(|| {
+        "a script could load a file whose ending is not known to be data: the manifest must spell it".to_owned()
+    })
 }
 
 /// Unchanged since it was copied in. Read in pieces, since files may be large and the host's memory is not theirs.

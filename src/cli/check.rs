@@ -240,7 +240,7 @@ pub fn print(files: &[File], json: bool, out: &mut dyn Write) -> io::Result<()> 
     let refused = files.iter().filter(|file| file.status == registry::Status::Loaded && has_errors(file)).count();
     let refused = if refused > 0 { format!("{refused} refused, ") } else { String::new() };
     let (errors, warnings) = (count(Severity::Error), count(Severity::Warning));
-    writeln!(out, "{good} good, {refused}{skipped} skipped, {errors} error(s), {warnings} warning(s)")
+    writeln!(out, "{good} good, {skipped} skipped, {refused}{errors} error(s), {warnings} warning(s)")
 }
 
 fn print_problem(path: &Path, problem: &Problem, out: &mut dyn Write) -> io::Result<()> {

@@ -620,6 +620,7 @@ def zombies():
             time.sleep(0.05)
         os._exit(0)
     os.wait()
+    time.sleep(0.1)
     for _ in range(100):
         time.sleep(0.02)
         left = []
@@ -629,7 +630,7 @@ def zombies():
                     left.append(f.read().rsplit(")", 1)[1].split()[:2])
             except (FileNotFoundError, ProcessLookupError):
                 pass
-        if not any(parent == "1" and state != "S" for state, parent in left):
+        if not any(parent == "1" and state == "Z" for state, parent in left):
             return "ok:none"
     return "ok:some"
 

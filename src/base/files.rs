@@ -13,6 +13,7 @@ use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
+use std::sync::OnceLock;
 
 const STICKY: u32 = 0o1000;
 const GROUP_WRITABLE: u32 = 0o020;
@@ -223,13 +224,13 @@ fn owned(owner: u32, path: &Path) -> io::Result<()> {
     Err(refused(format!("{path} belongs to another user (uid {owner}), who could replace what lies in it")))
 }
 
-/// Root, us, and in a user namespace the number that stands for ids which are not mapped (root among them).
+/// Root, us, and in a user namespace the number that stands for ids which are not mapped (root among them). Read once:
+/// every call asks.
 pub fn owners() -> [u32; 3] {
+    static READ: OnceLock<Option<u32>> = OnceLock::new();
     let me = geteuid().as_raw();
-    if every_id_is_mapped() != Some(false) {
-        return [0, me, me];
-    }
-    [0, me, unmapped().unwrap_or(me)]
+    let unmapped = READ.get_or_init(|| (every_id_is_mapped() == Some(false)).then(unmapped).flatten());
+    [0, me, unmapped.unwrap_or(me)]
 }
 
 fn unmapped() -> Option<u32> {

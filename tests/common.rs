@@ -14,6 +14,13 @@ use toolhost::service::{
 };
 use toolhost::{executor, policy, quantity, registry};
 
+/// Copies what is to be run. Another process does it: the children that other tests start meanwhile would inherit a
+/// descriptor that writes there, and what somebody writes cannot be run (execve(2), ETXTBSY).
+pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
+    let copied = std::process::Command::new("/bin/cp").arg(from.as_ref()).arg(to.as_ref()).status().unwrap();
+    assert!(copied.success(), "{}", to.as_ref().display());
+}
+
 /// An executor whose scripts are their file names.
 #[derive(Default)]
 pub struct Fake {

@@ -1,6 +1,7 @@
 //! `doctor` and `audit --probe`: by doing it, as root and as an ordinary user.
 //! Where this machine cannot raise the walls, what is checked is that it says so and how it is mended.
 
+use crate::common::copy_program;
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -17,7 +18,7 @@ struct Copy {
 fn copy(uid: Option<u32>) -> Copy {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path().canonicalize().unwrap();
-    fs::copy(env!("CARGO_BIN_EXE_toolhost"), at.join("toolhost")).unwrap();
+    copy_program(env!("CARGO_BIN_EXE_toolhost"), at.join("toolhost"));
     fs::create_dir(at.join("home")).unwrap();
     fs::write(at.join("home/.a-secret"), "do not tell").unwrap();
     crate::shipped::copy_to(&at);

@@ -62,7 +62,6 @@ pub struct Written {
     last: Vec<Free>,
     /// No count before this: counting takes a quarter of the time at the most.
     next: Instant,
-    close: bool,
     /// Something was missed: from then on the call stands while it is counted.
     moves: bool,
     /// /proc shows the processes of the call and no others.
@@ -84,16 +83,7 @@ impl Written {
         }
         let at_first = free(&trees)?;
         let last = at_first.clone();
-        Ok(Some(Written {
-            trees,
-            before,
-            at_first,
-            last,
-            next: Instant::now(),
-            close: false,
-            moves: false,
-            alone: true,
-        }))
+        Ok(Some(Written { trees, before, at_first, last, next: Instant::now(), moves: false, alone: true }))
     }
 
     /// For the host, which watches the calls of a worker: files without a name are not counted from there.
@@ -123,16 +113,9 @@ impl Written {
         Ok(over)
     }
 
-    /// The same at its end. Not counted again where little space went since the beginning.
+    /// The same at its end. Always counted: what neighbours free meanwhile hides in the file system what the call added.
     pub fn at_last(&mut self, limits: &Limits) -> Result<Option<Limit>, Errno> {
-        let now = free(&self.trees)?;
-        let (bytes, files) = (limits.get(Limit::WrittenBytes) / 4, limits.get(Limit::WrittenFiles) / 4);
-        let little = now.iter().zip(&self.at_first).all(|(now, first)| {
-            first.files > 0
-                && first.bytes.saturating_sub(now.bytes) < bytes
-                && first.files.saturating_sub(now.files) < files
-        });
-        if little && !self.close { Ok(None) } else { Ok(self.count(limits, false)?.0) }
+        Ok(self.count(limits, false)?.0)
     }
 
     /// The limit that is passed, and whether anything went away under the count.
@@ -161,7 +144,6 @@ impl Written {
         }
         let added = (now.bytes.saturating_sub(self.before.bytes), now.files.saturating_sub(self.before.files));
         let most = (limits.get(Limit::WrittenBytes), limits.get(Limit::WrittenFiles));
-        self.close = added.0 > most.0 / 2 || added.1 > most.1 / 2;
         let over = match () {
             () if added.0 > most.0 => Some(Limit::WrittenBytes),
             () if added.1 > most.1 => Some(Limit::WrittenFiles),
@@ -191,4 +173,34 @@ fn free(trees: &[(Mount, OwnedFd)]) -> Result<Vec<Free>, Errno> {
         fstatvfs(folder).map(|fs| Free { bytes: fs.blocks_free() * fs.fragment_size(), files: fs.files_free() })
     };
     trees.iter().map(|(_, folder)| of(folder)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_neighbour_frees_hides_nothing() {
+        let root = tempfile::tempdir().expect("a folder");
+        let path = root.path().canonicalize().expect("a path").join("out");
+        std::fs::create_dir(&path).expect("made");
+        let neighbour = root.path().join("neighbour");
+        std::fs::write(&neighbour, vec![1; 8 << 20]).expect("written");
+        let facts = std::fs::metadata(&path).expect("there");
+        let (device, inode, uid, gid) = (facts.dev(), facts.ino(), facts.uid(), facts.gid());
+        let mount = Mount { path: path.clone(), access: Access::Write, folder: true, device, inode, uid, gid };
+        let mut limits = Limits::house();
+        limits.set(Limit::WrittenBytes, 1 << 20);
+        let mut written = Written::begin(&[mount], Totals::default()).expect("opened").expect("written live");
+        let synced = |name: &str, bytes: usize| {
+            std::fs::write(path.join(name), vec![1; bytes]).expect("written");
+            // Space is taken when it is written back (ext4: delayed allocation).
+            std::fs::File::open(path.join(name)).and_then(|file| file.sync_all()).expect("on disk");
+        };
+        synced("within", 64 << 10);
+        assert_eq!(written.at_last(&limits), Ok(None), "control");
+        std::fs::remove_file(neighbour).expect("removed");
+        synced("beyond", 2 << 20);
+        assert_eq!(written.at_last(&limits), Ok(Some(Limit::WrittenBytes)));
+    }
 }

@@ -1,5 +1,6 @@
 //! A host of its own in a temporary folder, seen from outside: binary, tools, policies, secrets, listeners.
 
+use crate::common::copy_program;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
@@ -197,7 +198,7 @@ impl Playground {
         }
         let binary = base.join("bin/toolhost");
         // Hard links are quick, but a folder that only root may enter hides the binary from others.
-        fs::copy(env!("CARGO_BIN_EXE_toolhost"), &binary).unwrap();
+        copy_program(env!("CARGO_BIN_EXE_toolhost"), &binary);
         let secret = format!("s3cret-{}", tail_of(&base));
         let put = |name: &str, text: &str| fs::write(base.join(name), text).unwrap();
         put("secret/secret.txt", &secret);

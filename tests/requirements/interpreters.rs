@@ -1,6 +1,7 @@
 //! which interpreter runs a tool is configuration, and the script can tell.
 
 use super::{as_everyone, call, finish, fits, found, has, tool};
+use crate::common::copy_program;
 use crate::escapes::{PYTHON, Playground};
 use serde_json::json;
 use std::fs;
@@ -73,7 +74,7 @@ fn node_is_the_one_that_policy_names() {
         }
         let real = found("node").unwrap().canonicalize().unwrap();
         let own = playground.path("bin/node");
-        fs::copy(&real, &own).unwrap();
+        copy_program(&real, &own);
         policy(&playground, "named", "req:named", "nodejs", &own);
         if has("bun", 1) {
             tool(&playground, "req:bun", "bun", "bun/main.js", NODE_TELLS, json!({}));

@@ -66,6 +66,8 @@ fn root_gives_no_folder_away_that_its_owner_swapped() {
     // The control: making it and then giving it away by its name gives the prize away.
     let naive = || {
         fs::create_dir(folder.join("out")).unwrap();
+        // Time for a swap, also on a busy machine.
+        std::thread::sleep(std::time::Duration::from_millis(1));
         chown(folder.join("out"), Some(SOMEBODY), Some(SOMEBODY)).unwrap();
     };
     let mut rounds = 0..2000;

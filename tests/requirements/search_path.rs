@@ -2,6 +2,7 @@
 //! interpreter.
 
 use super::{SEARCH_PATH, as_everyone, fits, has, tool};
+use crate::common::copy_program;
 use crate::escapes::{Ended, Playground, Who, finish};
 use serde_json::{Value, json};
 use std::fs;
@@ -135,7 +136,7 @@ fn what_a_tool_could_write_is_never_run_on_the_host() {
         // The control: the same launcher, where a person put it, is asked.
         let own = base.join("own/bin");
         fs::create_dir_all(&own).unwrap();
-        fs::copy(bin.join("python3"), own.join("python3")).unwrap();
+        copy_program(bin.join("python3"), own.join("python3"));
         world.0.settle();
         fs::set_permissions(own.join("python3"), fs::Permissions::from_mode(0o755)).unwrap();
         world.run(&[&own], &["list"]);

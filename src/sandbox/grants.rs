@@ -98,7 +98,10 @@ fn looked_at(shape: &Shape, script: bool, missing: &mut Vec<PathBuf>) -> Result<
                     missing.push(folder.clone());
                 }
                 let (device, inode) = stat.map_or((0, 0), |(_, stat)| (stat.st_dev, stat.st_ino));
-                let new = || Stage { folder: folder.clone(), names: Vec::new(), device, inode, show_rest: false };
+                let here = shape.past.unknown.iter().filter(|(at, _)| at == folder);
+                let others = here.map(|(_, names)| names.clone()).collect();
+                let new =
+                    || Stage { folder: folder.clone(), names: Vec::new(), device, inode, show_rest: false, others };
                 let stage = stages.entry(folder.clone()).or_insert_with(new);
                 stage.names.push(names.clone());
             }

@@ -5,7 +5,7 @@
 
 use super::written::Totals;
 use super::{About, Stood};
-use crate::policy::{Access, Limits};
+use crate::policy::{Access, Limits, name_matches, writable};
 use crate::quantity::Limit;
 use nix::cmsg_space;
 use nix::errno::Errno;
@@ -53,6 +53,18 @@ pub struct Stage {
     pub inode: u64,
     /// The folder is readable besides, so what is not copied stays visible.
     pub show_rest: bool,
+    /// Names under which other tools could publish there: of those, what is neither code nor data is not copied, unless
+    /// `names` spells it.
+    pub others: Vec<String>,
+}
+
+impl Stage {
+    /// Is a file of this name copied?
+    pub fn copies(&self, name: &str) -> bool {
+        let spelt = self.names.iter().any(|names| writable::spells_name(names, name));
+        self.names.iter().any(|names| name_matches(names, name))
+            && (spelt || !writable::unknown(name) || !self.others.iter().any(|names| name_matches(names, name)))
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

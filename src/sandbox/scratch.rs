@@ -160,9 +160,7 @@ impl Scratch {
             .map_err(io(format!("reading {}", stage.folder.display())))?;
         let owner = nix::sys::stat::fstat(from).map_err(problem("a staged folder"))?.st_uid;
         let names: Vec<_> = names.flatten().map(|e| e.file_name()).collect();
-        let matches = |name: &std::ffi::OsStr| {
-            name.to_str().is_some_and(|n| stage.names.iter().any(|g| crate::policy::name_matches(g, n)))
-        };
+        let matches = |name: &std::ffi::OsStr| name.to_str().is_some_and(|name| stage.copies(name));
         // What stays visible is held before the copy covers it: each part with its own access, and all mounts in it.
         let copied = |path: &Path, folder: bool| {
             !folder && path.parent() == Some(stage.folder.as_path()) && path.file_name().is_some_and(matches)

@@ -324,6 +324,15 @@ fn no_staged_file_stands_before_a_module() {
             let ended = call(&playground, reader, "{}");
             fits("ok [2,0,2]", &ended).unwrap_or_else(|why| panic!("{who:?}: {reader}: {why}"));
         }
+        // Nor by one that stages files of that folder itself: its copy is without them, and they stay where they are.
+        let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["./**"], "allowWrite": ["lib/*"]}}});
+        tool(&playground, "mod:stages", "nodejs", "shared/dot3.cjs", DOT, asks);
+        let rules =
+            "[files]\nread = [{ path = \"./**\", why = \"t\" }]\nwrite = [{ path = \"./lib/**\", why = \"t\" }]\n";
+        playground.policy("mod-stages", "mod:stages", rules);
+        playground.settle();
+        fits("ok [2,0,2]", &call(&playground, "mod:stages", "{}")).unwrap_or_else(|why| panic!("{who:?}: {why}"));
+        assert!(lib.join("local").is_file(), "{who:?}");
         // The control: outside of the walls all of it is loaded.
         for name in ["app.config", "dirmod.json"] {
             fs::write(lib.join(name), if name.ends_with("json") { &data } else { &code }).unwrap();

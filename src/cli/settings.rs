@@ -368,6 +368,9 @@ pub(super) fn guarded_text(file: &Path) -> Result<String, String> {
     if !facts.is_file() {
         return Err("it is not a regular file".into());
     }
+    if facts.len() > LARGEST {
+        return Err(format!("it is longer than {LARGEST} bytes"));
+    }
     if !crate::base::files::owners().contains(&facts.uid()) {
         return Err("it belongs to another user, who could change what this host does".into());
     }

@@ -109,7 +109,10 @@ impl Scan<'_> {
             for folder in level {
                 if !self.folder(&folder, base, &mut looked_at, &mut below) {
                     // Who may write at this depth, or deeper, is not known: nothing from there is loaded.
-                    self.candidates.truncate(before);
+                    for left in self.candidates.split_off(before) {
+                        // A smaller folder that is named beside this one finds the file again.
+                        self.seen.remove(&left.base.path.join(left.relative));
+                    }
                     let shown = text::printable(&folder.to_string_lossy());
                     let message = format!(
                         "more than {} files and folders: nothing {depth} folders down, or deeper, was loaded; take away \
@@ -240,13 +243,13 @@ mod tests {
         for relative in ["top.tool.json", "x/x.tool.json", "x/out/plant.tool.json", "zz/deep/late.tool.json"] {
             file(relative);
         }
-        let found = |most| {
+        let among = |bases: &[PathBuf], most| {
             let mut discovery = Discovery::default();
-            let bases = [base.clone()];
             let found = at_most(most, bases.iter(), &policy::Written::default(), &mut discovery);
             let found: Vec<_> = found.iter().map(|c| c.relative.display().to_string()).collect();
             (found.join(" "), discovery.incomplete, discovery.reports.len())
         };
+        let found = |most| among(std::slice::from_ref(&base), most);
         let all = "top.tool.json x/out/plant.tool.json x/x.tool.json zz/deep/late.tool.json";
         assert_eq!(found(100), (all.to_owned(), Vec::new(), 0), "the control: all is looked at");
         for n in 0..100 {
@@ -256,5 +259,7 @@ mod tests {
         assert_eq!(names, "top.tool.json x/x.tool.json", "the writer is known, and nothing that it may have written");
         assert!(incomplete.len() == 1 && incomplete[0].contains("x/out"), "{incomplete:?}");
         assert_eq!(reports, 1);
+        let (names, ..) = among(&[base.clone(), base.join("zz")], 100);
+        assert_eq!(names, "top.tool.json x/x.tool.json deep/late.tool.json", "a smaller folder that is named");
     }
 }

@@ -132,7 +132,7 @@ impl Sampler {
                 return Ok(shared.pages);
             }
         }
-        let mut standstill = Standstill::begin(&self.processes, &mut hurry)?;
+        let mut standstill = Standstill::begin(&mut hurry)?;
         let mut pages = 0;
         for (pid, _) in standstill.seen.processes.clone().keys() {
             pages += processes::proportional(*pid)?;

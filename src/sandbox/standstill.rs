@@ -3,7 +3,7 @@
 //! Counting takes some 10 ms for each GiB of each process, and whoever runs meanwhile turns shared pages into pages
 //! of its own. One kill(2) stops all of them at once, also those that fork(2) is just making.
 
-use super::processes::{Key, Processes, Seen, signal_all};
+use super::processes::{Key, Seen, signal_all};
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -25,9 +25,10 @@ pub struct Standstill {
 }
 
 impl Standstill {
-    pub fn begin(before: &Processes, hurry: &mut impl FnMut() -> bool) -> Result<Standstill, Errno> {
-        let stopped = before.iter().filter(|(_, process)| process.state == 'T');
-        let stopped_before = stopped.map(|(key, _)| *key).collect();
+    pub fn begin(hurry: &mut impl FnMut() -> bool) -> Result<Standstill, Errno> {
+        // Looked at now: what the tool stops between this look and our own signal goes on at the end.
+        let stopped = Seen::now()?.processes.into_iter().filter(|(_, process)| process.state == 'T');
+        let stopped_before = stopped.map(|(key, _)| key).collect();
         let _ = signal_all(Signal::SIGSTOP);
         let until = Instant::now() + SETTLING;
         let mut standstill = Standstill { stopped_before, looked: Instant::now(), seen: Seen::default() };

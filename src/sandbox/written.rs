@@ -4,7 +4,6 @@
 //! runs, wherever the free space of the file system changed, and once more when it has ended.
 
 use super::held::files_of;
-use super::processes::Seen;
 use super::protocol::Mount;
 use super::standstill::Standstill;
 use super::{grants, inspect};
@@ -105,7 +104,7 @@ impl Written {
         // What moves while it is counted is missed, and may be what fills the disk.
         self.moves = self.alone && (missed || fell);
         if self.moves && over.is_none() {
-            let _still = Standstill::begin(&Seen::now()?.processes, &mut || false)?;
+            let _still = Standstill::begin(&mut || false)?;
             over = self.count(limits, true)?.0;
         }
         let share = if self.moves { 1 } else { 3 };

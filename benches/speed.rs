@@ -1,4 +1,4 @@
-//! `cargo bench`: what a call costs, beside the same program without walls and beside bubblewrap (DESIGN §9).
+//! `cargo bench`: what a call costs, beside the same program without walls and beside bubblewrap.
 //!
 //! For: whoever changes the walls or the road. In: `--quick` (fewer rounds), `--strict` (a missed gate fails the
 //! run), and words: only sections whose name holds one of them. Out: a table with the gate beside each number.

@@ -1,11 +1,11 @@
-//! Faults: how *we* refused or failed. How a *tool* ended is an `executor::Outcome`; never one type.
+//! Faults: how *we* refused or failed. How a *tool* ended is another type, `executor::Outcome`.
 //!
 //! For: every room. In: a kind, words for an agent, words for the person. Out: one `Fault`.
 //! Never: a host path, errno or policy text in `message` or `details`; those go to `person`.
 
 use serde::{Deserialize, Serialize};
 
-/// The closed list of error types (REQUIREMENTS.md Q13).
+/// The closed list of error types, explained in docs/CALLS.md.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Kind {
     ToolNotFoundError,
@@ -58,7 +58,7 @@ impl Kind {
         Kind::InternalError,
     ];
 
-    /// Each kind has one origin.
+    /// Each kind has one origin, which also gives the exit status (docs/CALLS.md).
     pub fn origin(self) -> Origin {
         match self {
             Kind::ToolNotFoundError
@@ -101,7 +101,7 @@ pub struct Fault {
     pub person: Option<String>,
     pub origin: Origin,
     pub retryable: bool,
-    /// Whoever calls can mend it, whatever its kind: by another path, or by better code.
+    /// The caller can mend this fault although its kind has another origin: by another path, or by better code.
     #[serde(skip)]
     pub by_caller: bool,
 }

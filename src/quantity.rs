@@ -1,7 +1,7 @@
-//! Quantities: every limit of the house in one table, with its unit.
+//! Quantities: limits and their units, in one place.
 //!
-//! For: any room that needs a number somebody decided. In: nothing. Out: constants and `Limit`.
-//! Never: a number that a policy or a manifest may set without passing `policy::confine`.
+//! For: every room. In: nothing. Out: constants and `Limit`.
+//! Never: a value from a policy or manifest; those pass through `policy::confine`.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,16 +9,16 @@ pub const KIB: u64 = 1024;
 pub const MIB: u64 = 1024 * KIB;
 pub const GIB: u64 = 1024 * MIB;
 
-/// Shortest time limit anybody may ask for (the seed's minimum), milliseconds.
+/// Shortest time limit that a manifest, a policy or a call may ask for, milliseconds.
 pub const MIN_TIMEOUT_MS: u64 = 100;
-/// This long after a call's time limit the host waits for nobody (P15).
+/// How long after a call's time limit the host stops waiting for launcher and worker (P15).
 pub const OVERDUE: std::time::Duration = std::time::Duration::from_millis(900);
 /// Largest manifest or policy file that is read, bytes (P19).
 pub const MAX_DEFINITION_BYTES: u64 = MIB;
-/// Most memory that arguments, or an answer, may take as a tree, bytes. An answer becomes one only to be held to a
-/// schema, else it stays text (P17).
+/// Most memory that arguments, or an answer, may take as a tree, bytes. An answer becomes a tree only where a schema
+/// checks it; otherwise it stays text (P17).
 pub const MAX_TREE_BYTES: usize = 32 * MIB as usize;
-/// From here on a text is handled apart from other calls, and in pieces, bytes.
+/// A text longer than this is handled apart from other calls, and in pieces, bytes.
 pub const LARGE_TEXT_BYTES: usize = 64 * KIB as usize;
 /// Deepest nesting of any JSON document we parse.
 pub const MAX_JSON_DEPTH: usize = 128;
@@ -29,10 +29,10 @@ pub const MAX_SCHEMA_DEPTH: usize = 64;
 /// Most regular expressions in one JSON Schema, and the compiled size of each, bytes (P21).
 pub const MAX_SCHEMA_REGEXES: usize = 100;
 pub const MAX_REGEX_BYTES: usize = 2 * MIB as usize;
-/// Most that the regular expressions of one manifest may weigh together, about bytes of compiled automata: some 70 ms and
-/// 4 MiB for each manifest at worst. Fifty patterns of everyday length weigh a quarter of it.
+/// Most that the regular expressions of one manifest may weigh together, roughly bytes of compiled automata: some 70 ms
+/// and 4 MiB for each manifest at worst. Fifty patterns of everyday length weigh a quarter of this.
 pub const MAX_REGEX_WEIGHT: usize = 4 * MIB as usize;
-/// Most memory in which one regular expression remembers what it has seen, each way, bytes.
+/// Largest cache of matching states of one regular expression, for each direction, bytes.
 pub const MAX_REGEX_CACHE_BYTES: usize = 256 * KIB as usize;
 /// Most parts that are compiled for one JSON Schema: each `default` is held to a schema of its own.
 pub const MAX_SCHEMA_COMPILED: usize = 500_000;
@@ -40,16 +40,16 @@ pub const MAX_SCHEMA_COMPILED: usize = 500_000;
 pub const MAX_SCHEMA_REFERENCES: usize = 256;
 /// Most steps that checking one value against a JSON Schema may take: half a second, about.
 pub const MAX_CHECK_STEPS: usize = 20_000_000;
-/// From so many steps on, at a rough guess, a check does not stand in the way of other calls.
+/// A check that is estimated to take more steps than this runs apart from other calls.
 pub const LONG_CHECK_STEPS: usize = 1_000_000;
 /// Most defaults filled into the arguments of one call.
 pub const MAX_FILLED_DEFAULTS: usize = 10_000;
-/// Most faults told about one call's arguments or output.
+/// Most faults reported about one call's arguments or output.
 pub const MAX_FAULTS_TOLD: usize = 20;
 /// Deepest folder a scan for manifests enters, and the most entries it looks at.
 pub const MAX_SCAN_DEPTH: usize = 32;
 pub const MAX_SCAN_ENTRIES: usize = 500_000;
-/// Most files a `data/*.csv` grant may expand to; more asks for `data/**`.
+/// Most files that a grant like `data/*.csv` may expand to; for more, `data/**` is to be asked for.
 pub const MAX_SNAPSHOT_FILES: usize = 200;
 /// Most entries of a writable tree that are inspected before a call; more refuses the call.
 pub const MAX_WRITABLE_ENTRIES: usize = 100_000;
@@ -129,7 +129,7 @@ impl Limit {
         }
     }
 
-    /// The house default, which holds where neither policy nor manifest says otherwise.
+    /// The default, where neither policy nor manifest says otherwise.
     pub fn house_default(self) -> u64 {
         match self {
             Limit::TimeoutMs => 30_000,
@@ -150,7 +150,7 @@ impl Limit {
         }
     }
 
-    /// The smallest value that still lets a tool start; less is refused where it is written.
+    /// The smallest value that still lets a tool start; a smaller one is refused in the file that names it.
     pub fn floor(self) -> u64 {
         match self {
             Limit::TimeoutMs | Limit::CpuMs => MIN_TIMEOUT_MS,

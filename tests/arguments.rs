@@ -1,4 +1,4 @@
-//! Arguments: conversion, unknown names, defaults, all faults at once (A-103… ).
+//! Arguments: conversion, unknown names, defaults, all faults at once.
 
 use serde_json::{Value, json};
 use toolhost::fault::Kind;
@@ -187,7 +187,7 @@ fn ten_thousand_checks_of_one_tool() {
     }
 }
 
-/// What every generator of schemas writes for an optional text has alternatives; a large value still gets its place.
+/// Generators of schemas write an optional text as alternatives; a fault in a large value still names its place.
 #[test]
 fn a_large_value_is_told_where_it_breaks_a_schema_with_alternatives() {
     let kind = json!({"anyOf": [{"type": "string"}, {"type": "null"}]});

@@ -43,7 +43,7 @@ fn a_question_about_a_relative_path_starts_at_the_current_folder() {
     assert!(code == 2 && err.contains("`..`"), "{err}");
 }
 
-/// The builtin tools write `.cache` beside the script that a call names: in any folder of a base, so below each of them.
+/// The builtin tools write `.cache` beside the script that a call names: that can be in any folder below a base.
 #[test]
 fn who_can_counts_every_folder_a_script_may_lie_in() {
     let host = host();

@@ -201,7 +201,7 @@ fn a_conflict_has_a_place_and_names_the_twin() {
     assert!(err.contains("/Twin.tool.json:") && err.contains("/twin.tool.json:"), "{err}");
 }
 
-/// DESIGN §4: a script directly in a base folder has no folder of its own, and `check` says to give it one.
+/// A script directly in a base folder has no folder of its own, and `check` says to give it one.
 #[test]
 fn a_script_directly_in_a_base_folder_is_told_to_have_its_own() {
     let host = host();
@@ -305,7 +305,7 @@ fn a_file_is_no_folder_of_tools() {
     }
 }
 
-/// the order is that of the paths, also of what is not entered.
+/// The order is that of the paths, also of links that are not followed.
 #[test]
 fn the_order_of_the_report_is_that_of_the_paths() {
     let host = host();

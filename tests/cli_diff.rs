@@ -127,7 +127,7 @@ fn every_field_of_a_manifest_that_changes_is_told() {
     let writes = "[files]\nread = [{ path = \"./**\", why = \"w\" }]\nwrite = [{ path = \"./out/**\", why = \"w\" }]\n";
     host.policy(&format!("name = \"p\"\nwhy = \"w\"\ntools = [\"t:whole\", \"t:other\"]\n{writes}"));
     let (script, method, changes) = changed_manifests();
-    // Fields of fields are told by those.
+    // A field with fields of its own is covered by those.
     let leaf = |field: &str| changes.iter().any(|(place, _)| place.starts_with(&format!("{field}/")));
     let unknown: Vec<String> = published(&host, "manifest")
         .into_iter()
@@ -232,7 +232,7 @@ const CHANGES: [(&str, &str, &str); 35] = [
     ("/runtimes/bun/why", "bun why", "other"),
     ("/capabilities/grant/*/name", "env:TOKEN", "env:OTHER"),
     ("/capabilities/grant/*/why", "token why", "other"),
-    // What holds for tools that lie elsewhere changes with it.
+    // Tools that lie elsewhere are governed differently then.
     ("/folders", "[\"user_scripts\"]", "[\"elsewhere\"]"),
     ("/folders", "folders = [\"user_scripts\"]\n", ""),
     ("/files/read", "read = [{ path = \"./**\", why = \"reads why\" }]\n", ""),

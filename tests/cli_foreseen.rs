@@ -1,4 +1,4 @@
-//! What every call of a tool is refused for: `check`, `list` and `audit` say it before anybody calls, in the call's words.
+//! What every call of a tool is refused for: `check`, `list` and `audit` say so before any call, in the call's words.
 
 use crate::cli_call::{Host, host};
 use serde_json::{Value, json};

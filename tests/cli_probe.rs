@@ -1,5 +1,5 @@
-//! `audit --probe` cries only where something is not as said: never for what every call has of its own, nor for a file
-//! whose own mode closes it.
+//! `audit --probe` fails only where something differs from what `audit` says: not for what every call has of its own,
+//! nor for a file whose own mode closes it.
 
 use crate::escapes::{Playground, Who};
 use serde_json::{Value, json};
@@ -66,7 +66,7 @@ fn nothing_is_cried_that_is_as_said() {
                 let found = probed(&playground, name, &at(home));
                 let tried = found["tried"].as_array().unwrap();
                 let wrong: Vec<&Value> = tried.iter().filter(|t| t["asSaid"] == false).collect();
-                // What has less than was said, for its owner and mode, is said with the reason: no wall failed.
+                // A path that is closed by its owner and mode is reported with that reason: no wall failed.
                 let cried = wrong.iter().any(|t| !t["closed"].as_str().is_some_and(|why| why.starts_with("mode 0")));
                 assert!(!cried, "{name} as {who:?} below {below}: {wrong:?}");
                 let closed = name.starts_with("closed-") || (name == "shadow" && who == Who::User);
@@ -89,7 +89,7 @@ fn make(path: &Path, folder: bool) {
     }
 }
 
-/// The control: a grant that is not honoured, or something open that nobody granted, is cried.
+/// The control: a grant that is not honoured, or something open that nobody granted, is reported.
 #[test]
 fn what_is_not_as_said_is_cried() {
     use toolhost::sandbox::probe::Tried;

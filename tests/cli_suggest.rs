@@ -55,7 +55,7 @@ fn a_pattern_directly_in_the_root_is_granted_by_no_policy() {
     assert!(err.contains("no policy can grant this") && !err.contains("--suggest-policy"), "{err}");
 }
 
-/// A second policy that names the tool would stop everything, so the first one's `folders` are what is mended.
+/// A second policy that names the tool would stop everything, so the mend is in the first one's `folders`.
 #[test]
 fn a_policy_that_is_for_another_folder_is_named_with_its_mend() {
     let host = host();
@@ -78,7 +78,7 @@ fn a_policy_that_is_for_another_folder_is_named_with_its_mend() {
         parts.iter().for_each(|part| assert!(text.contains(part), "{part} is missing: {text}"));
     }
     assert!(suggested.lines().all(|line| line.starts_with('#') || line.is_empty()), "{suggested}");
-    // The mend mends it.
+    // The mend works.
     host.rule("mine.policy.toml", &at("user_scripts/moved"));
     let audit: Value = serde_json::from_str(&host.run(&["audit", "t:moved", "--json"]).1).unwrap();
     assert_eq!(audit["refused"], Value::Null, "{audit}");
@@ -86,7 +86,7 @@ fn a_policy_that_is_for_another_folder_is_named_with_its_mend() {
     assert!(!check.contains("`folders` are for tools"), "{check}");
 }
 
-/// The pattern in /tmp is the host's, unlike /tmp itself; what needs no rule is said.
+/// A pattern in /tmp means the host's /tmp, unlike /tmp itself; what needs no rule is said.
 #[test]
 fn nothing_that_is_asked_is_left_out_in_silence() {
     let host = host();

@@ -1,4 +1,4 @@
-//! Failures in the words of `call`: each says its thing once, with a mend; who set a limit; what a missed file needs.
+//! Failures in the words of `call`: each is said once, with a mend; who set a limit; how a missing file is granted.
 
 use crate::escapes::{Playground, Who, is_root};
 use serde_json::{Value, json};

@@ -72,7 +72,7 @@ fn groups(host: u32) -> Vec<String> {
     ours.map(|e| e.path().display().to_string()).collect()
 }
 
-/// What the server holds of one launcher that it keeps: two calls at once leave one more than there was.
+/// Descriptors that the server holds for each launcher that it keeps. Calls at once make it keep more launchers.
 fn each_launcher(server: &mut Server) -> usize {
     for at_once in 2..6 {
         let (before, few) = server.holds_at_rest();
@@ -211,7 +211,7 @@ fn a_cancelled_call_is_gone() {
     wait(false, "a call runs on when its client is gone");
 }
 
-/// A launcher that is kept between calls must not keep what its grants were.
+/// A launcher that is kept between calls must not show its grants as they were.
 #[test]
 fn grants_are_looked_at_anew_for_each_call() {
     for who in [Who::Root, Who::User].into_iter().filter(|who| who.possible()) {

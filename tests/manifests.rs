@@ -428,7 +428,7 @@ fn a_misplaced_field_is_told_where_it_belongs() {
         assert_eq!((severity, pointer), (&Severity::Warning, &format!("/{key}")), "{message}");
         assert!(message.ends_with(mend), "{key}: {message}");
     }
-    // what is nobody's is the author's own, also below `metadata`.
+    // Fields that nobody knows are the author's own, also below `metadata`.
     assert_eq!(told("configSchema", json!({})), []);
     assert_eq!(told("metadata", json!({ "version": "x", "owner": "y" })), []);
     // Where the unknown is refused, the mend is told as well.
@@ -438,7 +438,7 @@ fn a_misplaced_field_is_told_where_it_belongs() {
     assert!(problems[0].message.ends_with("it belongs in /securityContext/fileAccess"), "{problems:?}");
 }
 
-/// What a schema says and nobody checks looks as if it held something.
+/// A word of a schema that nobody checks looks as if it were checked: it is told.
 #[test]
 fn words_of_a_schema_that_hold_nothing_are_told() {
     let told = |property: Value| {
@@ -466,7 +466,7 @@ fn words_of_a_schema_that_hold_nothing_are_told() {
         assert_eq!((found[0].0, &found[0].1), (Severity::Warning, &format!("{at}{pointer}")), "{found:?}");
         assert!(found[0].2.contains(part), "{found:?}");
     }
-    // Names of members, values and words that are nobody's are no keywords.
+    // Names of members, values and unknown words are no keywords.
     for property in [
         json!({ "description": "d", "properties": { "maxLenght": { "type": "string" } } }),
         json!({ "description": "d", "enum": [{ "maxLenght": 1 }], "default": { "maxLenght": 1 } }),

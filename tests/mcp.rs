@@ -1,4 +1,4 @@
-//! MCP over stdio, both eras, spoken line by line.
+//! MCP over stdio, with and without an `initialize` handshake, spoken line by line.
 
 use crate::common::{World, world};
 use serde_json::{Value, json};

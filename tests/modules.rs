@@ -106,7 +106,7 @@ fn a_large_file_without_content_takes_no_memory_of_the_host() {
         assert_eq!(words(&server.answers(&[good], Duration::from_secs(40))[&good]), "1", "it waits for no reader");
         let answers = server.answers(&calls, Duration::from_secs(70));
         assert_eq!(answers.len(), calls.len());
-        // Control: it is read, and told as what it is.
+        // Control: it is read, and refused as no module.
         assert!(answers.values().all(|answer| words(answer).contains("not a module this host can run")), "{answers:?}");
         let more = peak_mib(&server) - before;
         assert!(more < 64, "the host took {more} MiB");

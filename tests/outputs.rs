@@ -126,7 +126,7 @@ fn the_output_alone_is_printed() {
     }
 }
 
-/// what the shim says is the reason, with the mend, and not a line of the log.
+/// The shim's own line is the reason of the failure, with the mend, and not a line of the log.
 #[test]
 fn a_missing_entry_point_is_named_with_its_mend() {
     let playground = Playground::new(if is_root() { Who::Root } else { Who::User }, "/tmp");
@@ -160,7 +160,7 @@ fn a_missing_entry_point_is_named_with_its_mend() {
     }
 }
 
-/// What a tool is given in confidence it may give back: nobody reads it there either, and that is said.
+/// A tool may give back a secret that it was given: it is hidden in the answer too, and the notes say so.
 #[tokio::test]
 async fn a_secret_argument_is_hidden_in_a_successful_answer() {
     let secret = json!({ "type": "string", "description": "d", "writeOnly": true });
@@ -183,7 +183,7 @@ async fn a_secret_argument_is_hidden_in_a_successful_answer() {
     assert!(!report.observation().contains("hunter2") && report.success, "{}", report.observation());
     let report = world.call("fake:confided", json!({ "token": "another-one", "plain": "hunter2" })).await;
     assert_eq!(report.output(), Some(json!({ "token": "***", "plain": "hunter2" })), "the control");
-    // A script that a call names speaks for itself.
+    // For a script that a call names, the script's own manifest says what is secret.
     let input = json!({ "scriptPath": "examples/whole.py", "inputData": { "token": "hunter2-hunter2" } });
     let report = world.call("core:execute-python-script", input).await;
     assert!(!serde_json::to_string(&report).unwrap().contains("hunter2"), "{report:?}");

@@ -267,7 +267,7 @@ fn refresh_replaces_or_keeps_everything() {
     );
 }
 
-/// A source that is no folder, offering the tools of one.
+/// A source that is no folder, offering the tools of one.
 struct Elsewhere(DirectToolLoader);
 
 impl registry::Source for Elsewhere {

@@ -34,7 +34,7 @@ fn folder() -> (tempfile::TempDir, PathBuf) {
     (folder, real)
 }
 
-/// `prefix/bin/python3 -> python3.12`, a standard library, one shared library and a neighbour that is nobody's business.
+/// `prefix/bin/python3 -> python3.12`, a standard library, one shared library and a file that has no part in it.
 fn pretend_python(prefix: &Path) -> PathBuf {
     let real = pretend(&prefix.join("bin"), "python3.12");
     symlink("python3.12", prefix.join("bin/python3")).expect("link");

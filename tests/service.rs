@@ -151,7 +151,7 @@ async fn without_a_policy_that_names_it_run_code_is_gone() {
     assert!(!world.service.can_call(&tool), "and it is not offered");
 }
 
-/// A method may be registered at any time (Q23): until then the tool fails, and is not offered.
+/// A method may be registered at any time: until then the tool fails, and is not offered.
 #[tokio::test]
 async fn a_tool_is_offered_once_its_service_is_there() {
     let mut methods = None;
@@ -284,7 +284,7 @@ async fn services_of_an_embedding_program_are_called_by_name() {
     assert_eq!(world.runs(), 0, "no process");
 }
 
-/// a new kind of tool through the public interface.
+/// A new kind of tool through the public interface.
 struct XEcho;
 
 impl Executor for XEcho {
@@ -569,7 +569,7 @@ async fn the_environment_of_a_call_answers_to_the_one_rule() {
     let world = world_with(|root, _| with_env(root));
     let call =
         |script: &str, name: &str| world.call("u:env", json!({"scriptPath": script, "env": {name: "some text"}}));
-    // What programs obey that a script starts is no end of a list: a call sets what the script's manifest declares.
+    // The variables that child programs obey are too many to list: a call sets only those that the manifest declares.
     let obeyed = [
         "BASH_ENV",
         "ENV",
@@ -590,7 +590,7 @@ async fn the_environment_of_a_call_answers_to_the_one_rule() {
         assert_eq!(error.kind, Kind::SecurityError, "{name}: {report:?}");
         assert!(told.contains("the script's own manifest does not declare it: execution.env names each"), "{told}");
     }
-    // A script that no manifest names has none that a call may set.
+    // For a script that no manifest names a call may set no variable.
     assert!(!call("free/echo.py", "GREETING").await.success);
     assert_eq!(world.runs(), 0);
     assert!(call("examples/echo.py", "GREETING").await.success);
@@ -655,7 +655,7 @@ async fn a_tool_that_policy_or_machine_keeps_from_running_is_listed_so() {
     assert_eq!(world.call("u:bun", json!({})).await.error.unwrap().kind, Kind::CapabilityError);
 }
 
-/// A service of the script service's name that is as far as this: nobody has looked for the script yet.
+/// A service with the script service's name that never looks for the script.
 struct Stuck;
 
 impl method::ServiceMethod for Stuck {
@@ -701,11 +701,11 @@ fn run_of(script: &str) -> Value {
 #[tokio::test]
 async fn a_script_run_by_path_keeps_the_secrets_of_the_manifests_that_name_it() {
     let world = world_with(|root, _| runner(root));
-    // It fails, and its last words are its token.
+    // It fails, and the words of its failure hold its token.
     let report = world.call("u:run", run_of("examples/fails.py")).await;
     let told = json!(report).to_string();
     assert!(told.contains("bad token ***") && !told.contains("-secret"), "{told}");
-    // One that nobody names has no secret but its environment; one that is not there keeps all to itself.
+    // A script that no manifest names has no secret but its environment; of one that is not there nothing is shown.
     for (script, shown) in [
         ("examples/fails.py", json!({"token": "***", "open": "plain words"})),
         ("free/echo.py", json!({"token": "hunter2-secret", "open": "plain words"})),
@@ -788,7 +788,7 @@ async fn a_long_check_ends_by_the_clock_and_stands_in_nobodys_way() {
     let late = long(Some(100));
     tokio::task::yield_now().await;
     let started = Instant::now();
-    // This runtime has one thread: what stood on it would keep this call waiting.
+    // This runtime has one thread: long work on it would keep this call waiting.
     assert!(world.call("fake:echo", json!({"message": 1})).await.success);
     let quick = started.elapsed();
     let late = late.await.unwrap();

@@ -1,5 +1,4 @@
-//! C-006, D-024…D-026: a tool that streams, over the tool-service contract. (Tools of this process alone can: a script
-//! answers once.)
+//! A tool that streams, over the tool-service contract. (Only tools of this process can: a script answers once.)
 
 use crate::common::{envelope, world_with};
 use serde_json::{Value, json};

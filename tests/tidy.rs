@@ -70,7 +70,7 @@ fn rooms_import_only_downstairs() {
                 let named = line.contains(&format!("crate::{other}::")) || line.contains(&format!("crate::{other};"));
                 let grouped = line.contains("use crate::{") && line.split(['{', '}', ',', ' ']).any(|w| w == other);
                 let quiet = other == own || level < *floor;
-                // registry and runtimes may know sandbox's siblings on their floor only through policy.
+                // Rooms on one floor know one another only through a room below (registry and sandbox through policy).
                 if (named || grouped) && !quiet {
                     wrong.push(format!(
                         "src/{}:{}: {own} ({floor}) names {other} ({level})",

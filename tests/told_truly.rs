@@ -1,4 +1,4 @@
-//! What goes wrong beside the tool is told as what it is: a file that went, a limit of the process, a folder that came.
+//! Failures that are not the tool's are told by their cause: a removed file, a limit of this process, a new folder.
 
 use crate::cli_call::{Host, host};
 use crate::escapes::{Playground, Who, is_root};
@@ -47,7 +47,7 @@ impl Server {
         tools.iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect()
     }
 
-    /// Reads anew, until that shows.
+    /// Has the server reload, and waits until it lists this tool.
     fn reload(&mut self, shown: &str) {
         let pid = nix::unistd::Pid::from_raw(self.child.id().try_into().unwrap());
         nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGHUP).unwrap();

@@ -13,10 +13,10 @@ use toolhost::executor::wasm::rig::Rig;
 use toolhost::executor::{Ending, Executor};
 use toolhost::manifest::Language;
 
-/// Between two calls, so that what one leaves to be done (a scratch to make, namespaces to free) is not
+/// Between two calls, so that the work one leaves behind (a scratch to make, namespaces to free) is not
 /// charged to the next.
 const PAUSE: Duration = Duration::from_millis(2);
-/// Calls of a few microseconds are made so many in a row, and count as their mean: what is weighed is a loop.
+/// Calls of a few microseconds are made this many in a row, and count as their mean.
 const IN_A_ROW: u32 = 10;
 const LIMIT: Duration = Duration::from_millis(200);
 

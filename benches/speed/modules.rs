@@ -1,4 +1,4 @@
-//! The guests: small programs that do the least a tool can do, so that what is around them shows.
+//! The guests: small programs that do the least a tool can do, so that the cost of the host shows.
 
 use std::fmt::Write;
 

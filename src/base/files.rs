@@ -1,7 +1,7 @@
-//! Folders and files of this host itself: opened once, looked at, and used by what was opened.
+//! Files: folders and files of toolhost itself, opened once, checked, and then used by descriptor.
 //!
-//! For: the audit log, caches, locks. In: a path. Out: a folder that only this user and root can change, and files in
-//! it by name. Never: follows a link that somebody else could have made; uses a path a second time.
+//! For: the audit log, caches, locks. In: a path. Out: a folder in which only this user and root can replace their
+//! files, and files in it by name. Never: follows a link that somebody else could have made; resolves a path twice.
 
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags, Flock, FlockArg, OFlag, RenameFlags, openat, readlinkat, renameat, renameat2};
@@ -18,10 +18,10 @@ use std::sync::OnceLock;
 const STICKY: u32 = 0o1000;
 const GROUP_WRITABLE: u32 = 0o020;
 const WORLD_WRITABLE: u32 = 0o002;
-/// Links on the way to a folder, as many as the kernel follows (path_resolution(7)).
+/// Most links followed on the way to a folder, as many as the kernel follows (path_resolution(7)).
 const MOST_LINKS: u32 = 40;
 
-/// A folder held open. Nobody but this user and root can change it, or what led to it when it was opened.
+/// A folder held open. When opened, only this user and root could replace what is theirs in it or on the way to it.
 #[derive(Debug)]
 pub struct Folder {
     at: OwnedFd,
@@ -53,7 +53,7 @@ impl Folder {
         Ok(Folder { at })
     }
 
-    /// Closed to everybody else: what lies in it is used without being looked at again, or is secret.
+    /// Closed to all other users: for content that is secret, or that is used without another check.
     pub fn is_private(&self) -> bool {
         fstat(&self.at).is_ok_and(|stat| stat.st_uid == geteuid().as_raw() && stat.st_mode & 0o077 == 0)
     }
@@ -65,7 +65,7 @@ impl Folder {
         Ok(File::from(openat(&self.at, name, flags | always, Mode::S_IRUSR | Mode::S_IWUSR)?))
     }
 
-    /// The same of a file that only this user and root can have written.
+    /// As `file`, but refuses a file that others than this user and root can have written.
     pub fn trusted(&self, name: &str, flags: OFlag) -> io::Result<File> {
         let file = self.file(name, flags)?;
         let facts = file.metadata()?;
@@ -117,13 +117,13 @@ impl Folder {
         Ok(names.filter(|name| name != "." && name != "..").collect())
     }
 
-    /// Takes the lock of this name for as long as the result lives; `None` while another holder has it. The file goes
-    /// with its lock.
+    /// Takes the lock of this name for as long as the result lives; `None` while another holder has it. Its file is
+    /// removed with it.
     pub fn lock(&self, name: &str) -> io::Result<Option<Lock<'_>>> {
         loop {
             let file = self.trusted(name, OFlag::O_RDWR | OFlag::O_CREAT)?;
             match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-                // Whoever had it may have taken the file away since it was opened.
+                // The last holder may have removed the file after it was opened here.
                 Ok(file) if file.metadata()?.nlink() == 0 => {}
                 Ok(file) => return Ok(Some(Lock { folder: self, name: name.to_owned(), _file: file })),
                 Err((_, Errno::EWOULDBLOCK)) => return Ok(None),
@@ -224,7 +224,7 @@ fn owned(owner: u32, path: &Path) -> io::Result<()> {
     Err(refused(format!("{path} belongs to another user (uid {owner}), who could replace what lies in it")))
 }
 
-/// Root, us, and in a user namespace the number that stands for ids which are not mapped (root among them). Read once:
+/// Root, this user, and in a user namespace the id that stands for unmapped ones (root among them). Read once, since
 /// every call asks.
 pub fn owners() -> [u32; 3] {
     static READ: OnceLock<Option<u32>> = OnceLock::new();
@@ -258,8 +258,8 @@ pub fn trustworthy(mode: u32, owner: u32) -> Result<(), String> {
     Ok(())
 }
 
-/// Does `work` with the rights on files of whom a folder belongs to, where this process is root: what it makes is the
-/// owner's from the first moment, so nothing has to be given away, and it can do nothing that the owner could not.
+/// Does `work` with the file rights of `owner` (uid, gid) where this process is root: what `work` makes belongs to the
+/// owner from the first moment, without chown(2), and `work` can do nothing that the owner could not.
 pub fn as_owner<T>(owner: (u32, u32), work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     let me = geteuid();
     if !me.is_root() || owner.0 == me.as_raw() {
@@ -274,7 +274,7 @@ pub fn as_owner<T>(owner: (u32, u32), work: impl FnOnce() -> io::Result<T>) -> i
     }
     let none = (Uid::from_raw(u32::MAX), Gid::from_raw(u32::MAX));
     let (uid, gid) = (Uid::from_raw(owner.0), Gid::from_raw(owner.1));
-    // Of this thread alone (setfsuid(2)); asked for what cannot be, it gives back what is.
+    // These ids are this thread's alone (setfsuid(2)). Asked for an impossible id, the call returns the present one.
     let _back = Back(setfsuid(none.0), setfsgid(gid));
     setfsuid(uid);
     if (setfsuid(none.0), setfsgid(none.1)) != (uid, gid) {

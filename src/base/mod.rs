@@ -1,4 +1,4 @@
-//! What every room may use and none owns.
+//! Base: small pieces that every room may use.
 //!
 //! For: every room. In: nothing of any other room. Out: small pieces. Never: knows what a tool, a policy or a call is.
 

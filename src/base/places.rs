@@ -1,7 +1,7 @@
-//! Places for work at once, shared out fairly: no key has all of them, and the keys that wait take turns.
+//! Places: a fair semaphore. One key holds at most `each` of the places, and keys that wait take turns.
 //!
-//! For: calls that run at once, compilers, readers of modules. In: whose work it is. Out: a place, given back when it is
-//! dropped. Never: lets one that waits behind a full key hold up another key.
+//! For: calls that run at once, compilers, readers of modules. In: the key whose work it is. Out: a place, given back
+//! when dropped. Never: lets a waiter of a full key hold up another key.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 #[derive(Debug)]
 pub struct Places {
     state: Mutex<State>,
-    /// Most of one key.
+    /// Most places of one key.
     each: usize,
 }
 
@@ -18,7 +18,7 @@ pub struct Places {
 struct State {
     free: usize,
     held: HashMap<String, usize>,
-    /// Keys that wait, the one whose turn it is first; each with those of it that wait, in order.
+    /// Waiting keys in the order of their turns, each with its waiters in the order of arrival.
     waiting: VecDeque<(String, VecDeque<oneshot::Sender<Place>>)>,
 }
 
@@ -35,7 +35,7 @@ impl Places {
         Arc::new(Places { state: Mutex::new(state), each })
     }
 
-    /// Waits for a place. Whoever stops waiting takes none.
+    /// Waits for a place. Dropping the future ends the wait and takes no place.
     pub async fn enter(self: &Arc<Self>, key: &str) -> Place {
         let waiting = {
             let mut state = self.lock();
@@ -56,7 +56,7 @@ impl Places {
         }
     }
 
-    /// A place that is free now, for who does not wait.
+    /// A place that is free now, without waiting.
     pub fn try_enter(self: &Arc<Self>, key: &str) -> Option<Place> {
         let mut state = self.lock();
         state.has_room(key, self.each).then(|| self.take(&mut state, key))
@@ -68,7 +68,7 @@ impl Places {
         Place { places: Arc::clone(self), key: key.to_owned() }
     }
 
-    /// Gives free places to those that wait for them.
+    /// Gives free places to waiters.
     fn hand_out(self: &Arc<Self>, state: &mut State) -> Vec<(oneshot::Sender<Place>, Place)> {
         let mut given = Vec::new();
         state.waiting.retain_mut(|(_, queue)| {
@@ -80,7 +80,7 @@ impl Places {
             if let Some(waiter) = queue.pop_front() {
                 given.push((waiter, self.take(state, &key)));
             }
-            // The others of it wait until every other key had its turn.
+            // The other waiters of this key wait until every other key had its turn.
             if !queue.is_empty() {
                 state.waiting.push_back((key, queue));
             }
@@ -113,7 +113,7 @@ impl Drop for Place {
             self.places.hand_out(&mut state)
         };
         for (waiter, place) in given {
-            // Where it left just now, its place is dropped here and goes to the next.
+            // If the waiter left just now, its place is dropped here and goes to the next.
             let _ = waiter.send(place);
         }
     }

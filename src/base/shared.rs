@@ -1,10 +1,10 @@
-//! Work that several callers share: one piece for each key, done by the host, which goes on when its callers leave.
+//! Shared: work that several callers wait for, one piece for each key. It goes on when its callers leave.
 //!
-//! For: what is long and the same for all who ask (reading or compiling a module, building a package environment).
-//! In: a key and the work. Out: what the work gave, to everybody who waits for that key.
-//! Never: does one key's work twice at once, or more pieces than it may.
+//! For: long work that is the same for all who ask (reading or compiling a module).
+//! In: a key and the work. Out: the result of the work, for everybody who waits for that key.
+//! Never: does one key's work twice at the same time, or more than `most` pieces at once.
 //!
-//! The work keeps what it made where the next caller looks first. Between processes `files::Folder::lock` does the same.
+//! The work itself stores its result where the next caller looks first. (Between processes: `files::Folder::lock`.)
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -19,9 +19,9 @@ pub struct Shared<T> {
 /// Why there is no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missed {
-    /// So many pieces are under way that this one was not begun.
+    /// Too many pieces are under way, so this one was not begun.
     Full,
-    /// The work ended without one: it panicked.
+    /// The work panicked.
     Broken,
 }
 
@@ -30,7 +30,7 @@ impl<T: Clone + Send + Sync + 'static> Shared<T> {
         Arc::new(Shared { under_way: Mutex::default(), most })
     }
 
-    /// Waits for the work of this key, and begins it where nobody did.
+    /// Waits for the work of this key, and begins it if it is not under way.
     pub async fn join<F>(self: &Arc<Self>, key: &str, work: impl FnOnce() -> F) -> Result<T, Missed>
     where
         F: Future<Output = T> + Send + 'static,

@@ -1,7 +1,7 @@
 //! `toolhost audit`: what a tool may touch, without running it.
 //!
 //! For: `cli`. In: a tool or all, policies, a machine. Out: text or JSON.
-//! Never: a second opinion: it prints the `policy::Decision` that a call is held to.
+//! Never: judges by itself: it prints the `policy::Decision` that a call is held to.
 
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
@@ -72,7 +72,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     Ok(Exit::Ok.into())
 }
 
-/// Every tool, one after the other: texts with a line between, or `{"tools": […]}`. Ten thousand are not held at once.
+/// Every tool, written one after the other: texts with a line between, or `{"tools": […]}`.
 fn all(known: &host::Tools, json: bool, out: &mut dyn Write) -> io::Result<()> {
     let tools = known.snapshot.list(&registry::Filter::default());
     let (head, between, end) = match (json, tools.is_empty()) {
@@ -102,7 +102,7 @@ fn past(settings: &Settings, call: &str, json: bool) -> anyhow::Result<String> {
 }
 
 /// `read:out/x.csv` → `read:/here/out/x.csv`: a relative path starts at the current folder, as it does for a shell.
-/// Grants hold no links, so that a path which leads through one is asked about as what it leads to.
+/// Grants hold no links, so links in the path are resolved.
 fn from_here(question: &str) -> anyhow::Result<String> {
     let Some((verb @ ("read" | "write"), path)) = question.split_once(':') else { return Ok(question.to_owned()) };
     if path.is_empty() {
@@ -119,7 +119,7 @@ fn below_here(path: &str) -> anyhow::Result<PathBuf> {
         Refusal::new(Exit::Caller, format!("the current folder is not known ({e}): name the whole path"))
     })?;
     let mut rest = Path::new(path);
-    // The current folder has no link in it, so that going up from it is exact; further in it would be a guess.
+    // getcwd(3) holds no link, so `..` at the start can be resolved here; a later one may follow a link, and stays.
     loop {
         let mut parts = rest.components();
         match parts.next() {
@@ -137,7 +137,7 @@ fn below_here(path: &str) -> anyhow::Result<PathBuf> {
 pub struct Host<'a> {
     /// Every tool of the registry.
     pub tools: &'a [(Arc<Manifest>, Site)],
-    /// With every file protected that is for a call (`Snapshot::protect`).
+    /// With the same files protected as for a call (`Snapshot::protect`).
     pub policies: &'a policy::Policies,
     pub machine: &'a policy::Machine,
 }
@@ -153,8 +153,8 @@ impl Host<'_> {
     }
 }
 
-/// What is decided, with what every call ends with where it cannot but fail: also what policy has no part in
-/// (a service that is not registered, what the granted files are now).
+/// The decision, with the fault that every call would end with in place of its shape: also a fault that is not policy's
+/// (a service that is not registered, granted files as they lie now).
 pub(super) fn foreseen(
     known: &host::Tools,
     tool: &registry::Tool,
@@ -182,7 +182,7 @@ fn one_text(decision: &policy::Decision, manifest: &Manifest, json: bool) -> Str
     if json { pretty(&entry(decision, manifest)) } else { policy::explain::text(decision) }
 }
 
-/// The same as data, with the bytes of the script: what `diff` compares.
+/// The decision as data, with the digest of the script: what `diff` compares.
 pub(super) fn entry(decision: &policy::Decision, manifest: &Manifest) -> serde_json::Value {
     let mut entry = policy::explain::json(decision, manifest);
     entry["digests"]["script"] = serde_json::json!(decision.script.as_deref().and_then(service::digest_of_script));
@@ -203,7 +203,7 @@ pub fn who_can(host: &Host<'_>, bases: &[PathBuf], question: &str, json: bool) -
         .cloned()
         .chain(host.tools.iter().map(|(_, s)| s.base.clone()))
         .filter(|b| b.is_absolute())
-        // The question names what a link leads to (`from_here`).
+        // The path of the question has its links resolved, too (`from_here`).
         .map(|base| runtimes::resolved(&base))
         .collect();
     let bases: Vec<PathBuf> = bases.into_iter().collect();

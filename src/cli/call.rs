@@ -50,7 +50,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     host::say_root(settings);
     host::start_log(settings, if args.verbose { Level::Info } else { Level::Off });
     let runtime = host::runtime()?;
-    // Apart from the thread that hears signals: whoever gives the input may never end.
+    // On another thread than the one that hears signals: the input may never end.
     let reading = args.clone();
     let given = runtime.block_on(async {
         tokio::select! {

@@ -37,7 +37,7 @@ pub struct Args {
 /// One file with everything found about it.
 pub type File = registry::FileReport;
 
-/// What the tools answer to: then a file that a tool may write is reported too.
+/// Policies and machine: with them, a file that a tool may write is reported too.
 pub type Rules = (Arc<policy::Policies>, Arc<policy::Machine>);
 
 /// Checks the manifests of the configured folders, or of the given paths.
@@ -97,7 +97,7 @@ fn look(
             };
             files.push(unreadable(given.clone(), why));
         }
-        // Given twice, or inside another that is given: each file once.
+        // A path given twice, or inside another one: each file is reported once.
         let told = |file: &File| wanted[..index].iter().any(|earlier| file.path.starts_with(earlier));
         files.extend(below.into_iter().filter(|file| !told(file)));
     }
@@ -115,7 +115,7 @@ fn unreadable(path: PathBuf, why: String) -> File {
 
 pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     let (policy_paths, paths) = args.paths.iter().cloned().partition::<Vec<_>, _>(|path| names_a_policy(path));
-    // Policies that cannot be used are told with the files; what they would forbid is then not known.
+    // Policies that cannot be used are reported with the files; what they would forbid is then not known.
     let launchers = host::launchers(settings)?;
     let rules = host::policies(settings).ok().map(|policies| {
         let machine = Arc::new(host::machine(settings, &policies, launchers.counted()));
@@ -126,7 +126,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     host::tell_ledger(settings, &registry)?;
     let (mut files, tools) = look(&registry, &settings.tools, &settings.scripts, &paths, rules, stricter);
     if !args.paths.is_empty() && paths.is_empty() {
-        // Only policies were named; the tools are what those speak of.
+        // Only policies were named: the tools were loaded to compare the policies with, and are not reported.
         files.clear();
     }
     let mut policies = match &settings.policies {
@@ -134,7 +134,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         Some(path) => policy_paths.into_iter().chain(paths.into_iter().filter(|p| holds(p, path))).collect(),
         None => policy_paths,
     };
-    // A folder of policies before one of its files: so what is wrong between them is told, and each file once.
+    // A folder of policies comes before its files, so that conflicts between files are found and each is reported once.
     policies.sort_by_key(|path| !path.is_dir());
     let mut told = BTreeSet::new();
     let found = policies.iter().flat_map(|path| of_policies(path, settings, &launchers, &tools));
@@ -158,9 +158,9 @@ fn holds(folder: &Path, policies: &Path) -> bool {
     real(policies).starts_with(real(folder))
 }
 
-/// What the policy room says about its files, one entry for each.
+/// What is found about the policy files of a path, one entry for each file.
 fn of_policies(path: &Path, settings: &Settings, launchers: &Launchers, tools: &[Arc<registry::Tool>]) -> Vec<File> {
-    // One that cannot be read says nothing of the others.
+    // The others are looked at also where one cannot be read.
     let (policies, mut problems) = host::look_at_policies(settings, path);
     let machine = host::machine(settings, &policies, launchers.counted());
     problems.extend(policies.notes().iter().cloned());
@@ -190,10 +190,10 @@ fn of_policies(path: &Path, settings: &Settings, launchers: &Launchers, tools: &
     files.into_values().collect()
 }
 
-/// Under `--strict` nothing is only a remark (Q4, A-071).
+/// `--strict`: whatever is remarked about a file's text is an error.
 pub fn strict(files: &mut [File]) {
     for file in files {
-        // Not about a file's text: a folder that is not there, a note on where a script was found, a builtin's own file.
+        // Not about the text: a missing folder, a note on where a script was found, the file of a builtin tool.
         let about_text = |p: &&mut Problem| match p.severity {
             Severity::Note => p.code == Code::Syntax,
             Severity::Warning | Severity::Error => p.code != Code::Unreadable,
@@ -274,7 +274,7 @@ fn code(code: Code) -> &'static str {
     }
 }
 
-/// The worst problem stands flat beside the path; `problems` has all of them.
+/// One file as JSON. The fields of the worst problem stand beside the path; `problems` has all of them.
 fn entry(file: &File) -> Value {
     let mut entry = json!({
         "path": file.path.to_string_lossy(),

@@ -122,8 +122,8 @@ impl Host<'_> {
         Ok(Side::Powers(vec![powers(&self.known, &tool, &self.known.policies, &self.known.machine)?]))
     }
 
-    /// One manifest wherever it lies: an older copy has its script where the present one has it, and answers to the
-    /// policy of the present one.
+    /// A manifest that may lie anywhere. If its tool is loaded it is judged in the place of the loaded manifest, with
+    /// the script and the policy from there.
     fn read(&self, path: &Path) -> Result<registry::Tool> {
         let shown = manifest::text::printable(&path.display().to_string());
         let bad = |why: String| wrong("a manifest cannot be read").person(format!("{shown}: {why}"));
@@ -163,7 +163,7 @@ fn powers(
     Powers::from_json(entry).map_err(|why| fault::Fault::new(fault::Kind::InternalError, why))
 }
 
-/// A path that is none of what can be compared.
+/// The fault of a path that cannot be compared.
 fn no_side(path: &Path) -> fault::Fault {
     let shown = manifest::text::printable(&path.display().to_string());
     let why = match path.symlink_metadata() {
@@ -180,7 +180,7 @@ fn holds_policies(folder: &Path) -> bool {
     entries.map(|entry| entry.file_name()).any(|name| name.to_str().is_some_and(policy::is_policy_file))
 }
 
-/// One entry of a saved audit, taken apart as it is read: ten thousand are not held as trees.
+/// One entry of a saved audit, taken apart as it is read, so that only one is held as a tree.
 struct Saved(Powers);
 
 impl<'de> Deserialize<'de> for Saved {
@@ -190,7 +190,7 @@ impl<'de> Deserialize<'de> for Saved {
     }
 }
 
-/// What a saved audit may be: of all tools (`{"tools": […]}`), a list, or of one.
+/// A saved audit: of all tools (`{"tools": […]}`), a list, or of one tool.
 struct Whole(Vec<Saved>);
 
 impl<'de> Deserialize<'de> for Whole {

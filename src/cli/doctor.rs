@@ -64,7 +64,7 @@ struct Interpreter {
     program: String,
     version: String,
     found: String,
-    /// Its own word for its version, from inside the walls.
+    /// The version that it told from inside the walls, or why it did not start.
     #[serde(serialize_with = "told")]
     ran: Result<String, String>,
 }
@@ -175,7 +175,7 @@ fn refused(unready: Unready) -> RefusedWall {
     }
 }
 
-/// Interpreters count as found when they ran.
+/// The interpreters, each started behind the walls if those stand, and why others were passed over.
 async fn interpreters(
     settings: &Settings,
     policies: Option<&policy::Policies>,
@@ -219,7 +219,7 @@ fn wasm_state() -> Wasm {
     Wasm { wasmtime: wasmtime_version(), cache }
 }
 
-/// As the lock file of this build says it.
+/// From the lock file of this build.
 fn wasmtime_version() -> &'static str {
     let lock = include_str!("../../Cargo.lock");
     let entry = lock.split("[[package]]").find(|entry| entry.trim_start().starts_with("name = \"wasmtime\"\n"));

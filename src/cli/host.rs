@@ -40,7 +40,7 @@ pub fn registry(
     Ok(Arc::new(registry))
 }
 
-/// Where tools could write in earlier calls: nothing in there is loaded.
+/// Tells the registry where tools could write in earlier calls: nothing there is loaded.
 pub fn tell_ledger(settings: &Settings, registry: &registry::Registry) -> anyhow::Result<()> {
     let ledger = ledger(settings).map_err(|why| Refusal::new(Exit::Host, why))?;
     registry.wrote_before(&ledger);
@@ -54,7 +54,7 @@ pub fn ledger(settings: &Settings) -> Result<BTreeSet<policy::Place>, String> {
     service::ledger::read(log).map_err(unknown)
 }
 
-/// The loader of manifests, with this host's own rules for them if there are any.
+/// The loader of manifests. `stricter`: the operator's own schema, which every manifest must fit too.
 pub fn loader(
     tools: Vec<PathBuf>,
     scripts: Vec<PathBuf>,
@@ -67,7 +67,7 @@ pub fn loader(
     }
 }
 
-/// The stricter schema of the settings. One that cannot be used refuses to start: the rules would be missing.
+/// The stricter schema of the settings. If it cannot be used the host does not start: its rules would be missing.
 pub fn manifest_schema(settings: &Settings) -> anyhow::Result<Option<manifest::schema::Schema>> {
     let Some(file) = &settings.manifest_schema else { return Ok(None) };
     let refuse = |why: String| Refusal::new(Exit::Host, format!("manifest_schema {}: {why}", text::path(file)));
@@ -81,7 +81,7 @@ pub fn manifest_schema(settings: &Settings) -> anyhow::Result<Option<manifest::s
     Ok(Some(schema))
 }
 
-/// The operator's policies. One that cannot be read refuses to start: a missing rule must not widen anything.
+/// The operator's policies. If one cannot be read the host does not start: a missing rule must not widen anything.
 pub fn policies(settings: &Settings) -> anyhow::Result<Arc<policy::Policies>> {
     let mut loaded = match &settings.policies {
         Some(path) => loaded_policies(settings, path)?,
@@ -92,7 +92,7 @@ pub fn policies(settings: &Settings) -> anyhow::Result<Arc<policy::Policies>> {
     Ok(Arc::new(loaded))
 }
 
-/// What this host obeys, runs or records: no tool may write it, whatever a policy says, also where it is not there yet.
+/// Files that this host obeys, runs or records, also those that are not there yet: no policy lets a tool write them.
 fn obeyed(settings: &Settings) -> impl Iterator<Item = PathBuf> {
     let variable = |name: &str| std::env::var_os(name);
     let log = settings.audit_log.clone();
@@ -127,13 +127,13 @@ fn loaded_policies(settings: &Settings, path: &Path) -> anyhow::Result<policy::P
     })?)
 }
 
-/// The policies of a path, but for such as a tool could have written.
+/// The policies of a path; an error if a tool could have written there.
 pub fn read_policies(settings: &Settings, path: &Path) -> Result<policy::Policies, Vec<policy::FileProblem>> {
     let (policies, problems) = look_at_policies(settings, path);
     if problems.is_empty() { Ok(policies) } else { Err(problems) }
 }
 
-/// Those that can be read, and what is wrong with the others.
+/// The policies that can be read, and what is wrong with the others.
 pub fn look_at_policies(settings: &Settings, path: &Path) -> (policy::Policies, Vec<policy::FileProblem>) {
     let real = runtimes::resolved(path);
     let mut past = policy::Written::default();
@@ -188,7 +188,7 @@ impl Tools {
         policy::Machine { named_runtimes, ..(*self.machine).clone() }
     }
 
-    /// Narrows what is decided by what was written before, as a call does.
+    /// Narrows a decision by what tools could write in earlier calls, as a call does.
     pub fn looks_back(&self, decision: &mut policy::Decision) {
         let Ok(shape) = &mut decision.shape else { return };
         let around = self.ledger.as_ref().map_or(Ok(Vec::new()), |ledger| ledger.around(&shape.folder));
@@ -208,7 +208,7 @@ impl Tools {
         }
     }
 
-    /// Every tool as policy looks at it.
+    /// The manifest and site of every tool.
     pub fn pairs(&self) -> Vec<(Arc<manifest::Manifest>, manifest::Site)> {
         let tools = self.snapshot.list(&registry::Filter::default());
         tools.iter().map(|tool| (tool.manifest.clone(), tool.site.clone())).collect()
@@ -231,14 +231,14 @@ pub fn machine(settings: &Settings, policies: &policy::Policies, cgroup: bool) -
     }
 }
 
-/// The home that the environment names and that of the account, which need not be one; for root, whose tools write as
-/// the owner of a folder, everybody's. Each also as what its links lead to.
+/// The home that the environment names and that of the account, which may differ; for root, whose tools write as the
+/// owner of a folder, everybody's. Each also with its links resolved.
 fn homes() -> BTreeSet<PathBuf> {
     let named = std::env::var_os("HOME").map(PathBuf::from);
     let account = nix::unistd::User::from_uid(nix::unistd::geteuid()).ok().flatten().map(|user| user.dir);
     let mut homes: BTreeSet<PathBuf> = named.into_iter().chain(account).collect();
     if identity::real_root() {
-        // Of accounts that nobody logs in to, the folder may be anything (`/`, `/var/www`).
+        // An account that nobody logs in to may have any folder as its home (`/`, `/var/www`).
         let accounts = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
         let fields = accounts.lines().map(|line| line.split(':').collect::<Vec<_>>());
         let people = fields.filter(|f| {
@@ -253,7 +253,7 @@ fn homes() -> BTreeSet<PathBuf> {
     homes
 }
 
-/// The interpreters on PATH. Where it is not known what tools could write, none is taken, and nothing is run to look.
+/// The interpreters on PATH; none if the ledger of what tools could write cannot be read.
 pub fn discovered(settings: &Settings) -> runtimes::Found {
     let search = std::env::var_os("PATH").unwrap_or_default();
     match never(settings) {
@@ -285,7 +285,7 @@ pub fn named_runtimes(
     named.collect()
 }
 
-/// Where nothing is an interpreter: folders of tools, scripts and policies, and what tools could ever write.
+/// Where no interpreter is taken from: folders of tools, scripts and policies, and what tools could ever write.
 fn never(settings: &Settings) -> Result<runtimes::Never, String> {
     let mut folders = settings.scanned();
     folders.extend(settings.policies.clone());
@@ -344,7 +344,7 @@ pub fn service(settings: &Settings) -> anyhow::Result<Arc<Service>> {
     service_that(settings, None)
 }
 
-/// The same for a single call: whoever waits for it is told where it has to wait for a compiler.
+/// The same for a single call, which says on standard error that it waits for a compiler.
 pub fn service_of_one_call(settings: &Settings) -> anyhow::Result<Arc<Service>> {
     service_that(settings, Some(words::complain))
 }
@@ -380,7 +380,7 @@ fn rules(settings: &Settings, cgroup: bool) -> anyhow::Result<service::Rules> {
 /// Reads tools and policies anew, for a server that runs. The configuration stays what it was at the start.
 pub fn reload(settings: &Settings, service: &Service) {
     let settings = &settings.again();
-    // Another process may have run a tool since; what that could write is not loaded here either.
+    // Another process may have run a tool since: what that tool could write is not loaded here either.
     let read = tell_ledger(settings, service.registry()).and_then(|()| rules(settings, service.counted()));
     let rules = read.map_err(|why| {
         words::complain(&format!("toolhost: reload: {why}"));
@@ -401,7 +401,7 @@ pub fn reload(settings: &Settings, service: &Service) {
     }
 }
 
-/// Says so where the current folder stands in for a root that nobody named.
+/// Says that the current folder is used as the root, if nobody named one.
 pub fn say_root(settings: &Settings) {
     if settings.root_is_assumed() {
         words::complain(&format!("toolhost: using the current folder as root: {}", text::path(&settings.root)));
@@ -413,7 +413,7 @@ pub fn start_log(settings: &Settings, usual: Level) {
 }
 
 pub fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
-    // The library panics where no thread can be made.
+    // tokio panics if no thread can be made.
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));
     let built = std::panic::catch_unwind(|| tokio::runtime::Builder::new_multi_thread().enable_all().build());

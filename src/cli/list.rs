@@ -83,7 +83,7 @@ pub fn show(
     table(&tools, out)
 }
 
-/// One tool as JSON (A-006, B-001).
+/// One tool as JSON.
 fn entry(tool: &registry::Tool, needs: &[Obstacle]) -> Value {
     let manifest = &tool.manifest;
     let examples: Vec<_> = manifest

@@ -67,18 +67,18 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(told) => {
             if told.use_stderr() {
-                // It repeats what was given, and a line break in that must not begin a line of ours.
+                // clap repeats the arguments, and a line break in one must not begin a line of ours.
                 let given = std::env::args_os().map(|given| text::printable(&given.to_string_lossy()));
                 let told = Cli::try_parse_from(given).err().unwrap_or(told);
                 words::complain(told.render().to_string().trim_end());
                 return Exit::Caller.into();
             }
-            // Help and version are told on standard output and are no errors; a closed pipe is not one either.
+            // Help and version go to standard output and are no errors; neither is a closed pipe.
             let _ = told.print();
             return Exit::Ok.into();
         }
     };
-    // A program that asked for JSON is told every failure in it, also of what comes before the call.
+    // A program that asked for JSON gets every failure as JSON, also one from before the call.
     let call = match &cli.verb {
         Verb::Call(args) if args.json => Some(args.tool.clone()),
         _ => None,
@@ -92,7 +92,7 @@ pub fn main() -> ExitCode {
         }
         refusal.exit.into()
     });
-    // Everything of ours is gone before we are, also control groups.
+    // Waits until our processes and control groups are gone.
     process::settle(host::FAREWELL);
     if words::lost() && code == ExitCode::SUCCESS { Exit::Host.into() } else { code }
 }

@@ -49,7 +49,7 @@ pub struct Made {
 
 pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     host::say_root(settings);
-    // Where no folder was named and the usual one is not there, it is made.
+    // The first folder is the one named, or the usual one, which is made if it is missing.
     let folder = settings.scripts.first().cloned().unwrap_or_default();
     let mut out = Vec::new();
     let refuse = |error: anyhow::Error| Refusal::new(Exit::Caller, format!("{error:#}"));
@@ -141,7 +141,7 @@ pub fn make(scripts_folder: &Path, args: &Args, again: &str, out: &mut dyn Write
     Ok(made)
 }
 
-/// Which way was chosen, and the other one.
+/// Which way of running was chosen, and how to have the other one.
 fn how_it_is_run(entry: Option<&str>) -> String {
     let stdin = "the script reads its arguments as JSON from stdin and prints one JSON value";
     match entry {
@@ -258,7 +258,7 @@ fn write(
     source: &[u8],
     document: &Value,
 ) -> anyhow::Result<Made> {
-    // What is written must load: a mistake here would greet a newcomer.
+    // The manifest that is about to be written must load.
     let text = format!("{document:#}\n");
     if let Err(problems) = manifest::read(text.as_bytes()) {
         bail!("no manifest for {id} can be written: {}", problems.first().map_or("", |problem| &problem.message));
@@ -277,7 +277,7 @@ fn write(
     let manifest = folder.join(format!("{name}{}", crate::registry::ENDING));
     let written = put(&script, source).and_then(|()| put(&manifest, text.as_bytes()));
     if let Err(error) = written {
-        // Half a tool would keep its name taken. What is not ours keeps the folder.
+        // Half a tool would keep its name taken. A folder with other files in it stays.
         let _ = std::fs::remove_file(&script);
         let _ = std::fs::remove_file(&manifest);
         let _ = std::fs::remove_dir(&folder);

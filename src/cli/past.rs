@@ -1,7 +1,7 @@
 //! `audit --call ID`: a past call, as a person reads it.
 //!
 //! For: `audit`. In: its record and the confinement it ran under, as they were kept. Out: text.
-//! Never: a field that JSON (`--json`) has not; outside text unescaped; trust that an older record has every field.
+//! Never: a field that `--json` does not have; outside text unescaped; relies on a field that older records may lack.
 
 use crate::manifest::text::printable;
 use crate::service::audit::Recalled;
@@ -85,7 +85,7 @@ fn touched(shape: &Value, out: &mut String) {
     }
 }
 
-/// A text as it is, nothing as a word, anything else as JSON.
+/// A text as it is, null as `none`, anything else as JSON.
 fn words(value: &Value) -> String {
     match value {
         Value::Null => "none".to_owned(),

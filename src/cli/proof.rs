@@ -1,7 +1,7 @@
-//! `toolhost audit TOOL --probe`: the proof. What could and could not be done inside that exact confinement.
+//! `toolhost audit TOOL --probe`: what could and could not be done inside that exact confinement.
 //!
-//! For: `audit`. In: one tool as policy judges it. Out: a table or JSON; exit code 4 if anything is not as said.
-//! Never: runs the tool's script; leaves out a line that is not as said.
+//! For: `audit`. In: one tool as policy judges it. Out: a table or JSON; exit code 4 if anything differs from what
+//! `audit` says. Never: runs the tool's script; leaves out a line that differs.
 
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
@@ -92,7 +92,7 @@ fn as_text(shape: &policy::Shape, examined: &examine::Examined) -> String {
     out
 }
 
-/// One line an attempt.
+/// One line for each attempt.
 pub(super) fn attempts(tried: &[sandbox::probe::Tried], out: &mut String) {
     for t in tried {
         let could = if t.could { "could" } else { "could not" };
@@ -106,7 +106,7 @@ pub(super) fn attempts(tried: &[sandbox::probe::Tried], out: &mut String) {
     }
 }
 
-/// One line a wall.
+/// One line for each wall.
 pub(super) fn walls(stood: &[sandbox::Stood], out: &mut String) {
     for wall in stood {
         let _ =

@@ -39,7 +39,7 @@ impl From<Exit> for ExitCode {
 pub struct Refusal {
     pub exit: Exit,
     words: String,
-    /// What a program may read of it, where that is known.
+    /// The fault behind the words, if there is one: it is what a program is told.
     fault: Option<Box<Fault>>,
 }
 

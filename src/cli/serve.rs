@@ -59,7 +59,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     ended
 }
 
-/// Which end of ours the client has closed: `poll(2)` says so of pipes and sockets, also where unread bytes wait.
+/// Which of our ends the client has closed: poll(2) says so of pipes and sockets, also while unread bytes wait.
 fn hung_up() -> mcp::HungUp {
     let (input, output) = (std::io::stdin(), std::io::stdout());
     let shut = PollFlags::from_bits_retain(nix::libc::POLLRDHUP);
@@ -68,15 +68,15 @@ fn hung_up() -> mcp::HungUp {
         return mcp::HungUp::default();
     }
     let gone = PollFlags::POLLHUP | PollFlags::POLLERR | PollFlags::POLLNVAL;
-    // nix has no word for POLLRDHUP: where that is seen there are no flags it could tell.
+    // nix has no flag POLLRDHUP: `revents` is `None` where the kernel sets it.
     let is_gone = |end: &PollFd| end.revents().is_none_or(|seen| seen.intersects(gone));
     mcp::HungUp { input: is_gone(&ends[0]), output: is_gone(&ends[1]) }
 }
 
-/// Keeps what tools need ready ahead of their calls, and reads tools and policies anew at each HUP. Ends only where
-/// that fails in us: then nobody knows which rules hold, and the server ends.
+/// Prepares what tools need ahead of their calls, and reads tools and policies anew at each HUP. Returns only if a
+/// reload panics: which rules hold is then unknown, and the server ends.
 async fn kept_up(settings: &Settings, service: Arc<Service>) -> Refusal {
-    // One that comes during a reload is not lost: it is one more reload.
+    // A HUP that comes during a reload is not lost: it causes one more.
     let mut hangups = signal(SignalKind::hangup()).ok();
     loop {
         let ahead = service.clone();

@@ -87,7 +87,7 @@ pub struct Settings {
     pub log: Option<(Level, bool)>,
     /// Capabilities the operator says this host offers: `env:NAME`.
     pub capabilities: BTreeSet<String>,
-    /// Config files that were, or another time would be, obeyed: also those that are not there.
+    /// Config files that are obeyed, and those that would be if they were there.
     pub configs: Vec<PathBuf>,
     /// A JSON Schema that every manifest must fit too.
     pub manifest_schema: Option<PathBuf>,
@@ -131,7 +131,7 @@ pub type Variables<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 fn audit_log(sources: &mut Sources<'_>, flags: &Flags, configured: Option<PathBuf>) -> anyhow::Result<Option<PathBuf>> {
     let named = sources.said("audit-log", "TOOLHOST_AUDIT_LOG", flags.audit_log.clone(), configured)?;
     let Some(path) = named else { return Ok(usual_audit_log(&sources.variables)) };
-    // It may be new; its folder may not, or a slip in its name would make another.
+    // The file may be new. Its folder must exist, so that a slip in the name makes no new folder.
     let path = std::path::absolute(path)?;
     sources.existing("audit-log", path.parent().unwrap_or(&path))?;
     Ok(Some(path))
@@ -162,7 +162,7 @@ impl Settings {
         let policies = sources.one("policies", "TOOLHOST_POLICIES", flags.policies.clone(), config.policies)?;
         let policies = policies.or_else(|| {
             let usual = root.join(POLICIES);
-            // Also a link that leads nowhere: it is not used, and that is told.
+            // A link counts as found, also one that leads nowhere: loading it fails and says why.
             let found = usual.symlink_metadata().is_ok();
             sources.origins.insert("policies", if found { Origin::Root } else { Origin::BuiltIn });
             found.then_some(usual)
@@ -213,7 +213,7 @@ impl Settings {
         self.origins.get("root") == Some(&Origin::BuiltIn)
     }
 
-    /// The same, with policies that came since under their usual name.
+    /// The same, with policies that have since appeared under their usual name.
     pub fn again(&self) -> Settings {
         let usual = self.root.join(POLICIES);
         let came = self.policies.is_none() && usual.symlink_metadata().is_ok();
@@ -225,7 +225,7 @@ impl Settings {
         union(&self.tools, &self.scripts)
     }
 
-    /// Base folders of scripts: both kinds, the scripts' own first (Q28).
+    /// Base folders of scripts: both kinds, the scripts' own first.
     pub fn bases(&self) -> Vec<PathBuf> {
         union(&self.scripts, &self.tools)
     }
@@ -243,7 +243,7 @@ fn union(first: &[PathBuf], second: &[PathBuf]) -> Vec<PathBuf> {
     all
 }
 
-/// Flag, then variable, then config file; and a note of which it was.
+/// Looks in flags, then variables, then the config file, and notes where each setting was found.
 struct Sources<'a> {
     variables: Variables<'a>,
     config_file: Option<PathBuf>,
@@ -251,7 +251,7 @@ struct Sources<'a> {
 }
 
 impl Sources<'_> {
-    /// One value, wherever it was said. Paths of a config file start at its folder.
+    /// One value, wherever it was set. Paths of a config file start at its folder.
     fn said(
         &mut self,
         name: &'static str,
@@ -285,7 +285,7 @@ impl Sources<'_> {
         value.map(|path| self.existing(name, &path)).transpose()
     }
 
-    /// Several paths that must exist; where nobody said, the usual one if it is there.
+    /// Several paths that must exist; the usual one, which need not, where none is set.
     fn many(
         &mut self,
         name: &'static str,
@@ -305,7 +305,7 @@ impl Sources<'_> {
             (list.iter().map(|path| beside(&file, path)).collect(), Origin::Config(file))
         } else {
             self.origins.insert(name, Origin::Root);
-            // It need not be there yet.
+            // The usual folder need not be there yet.
             return Ok(vec![usual.canonicalize().unwrap_or_else(|_| usual.to_path_buf())]);
         };
         self.origins.insert(name, origin);
@@ -348,7 +348,7 @@ fn config(flags: &Flags, variable: Variables<'_>) -> anyhow::Result<(Config, Opt
     let Some(file) = file else { return Ok((Config::default(), None)) };
     let refuse_as = |exit, why: String| Refusal::new(exit, format!("config file {}: {why}", text::path(&file)));
     let refuse = |why: String| refuse_as(Exit::Host, why);
-    // A name that leads nowhere is a slip of whoever named it, as for every other path.
+    // A named file that is missing is the caller's error, as every other path is.
     file.metadata().map_err(|e| refuse_as(Exit::Caller, e.to_string()))?;
     let text = guarded_text(&file).map_err(refuse)?;
     let config = toml::from_str(&text).map_err(|e| refuse(e.to_string()))?;

@@ -1,7 +1,7 @@
 //! `toolhost test TOOL | --all`: the examples of manifests, run and compared.
 //!
 //! For: the author of a tool, and CI. In: examples with their `expectedOutput`. Out: one line each, then
-//! `N passed, N failed`; exit 1 if one failed. Never: a second road to a tool.
+//! `N passed, N failed`; exit 1 if one failed. Never: runs a tool by another road than a call.
 
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
@@ -128,7 +128,7 @@ async fn tried(service: &Arc<Service>, tool: &registry::Tool, example: &Example)
     match &example.expected_output {
         None if !failed => Ok(()),
         None => Err(told()),
-        // The output of a tool is no failure, whatever is expected of it; an envelope may be one, where that is expected.
+        // A failed call fails its example, unless the tool answers with envelopes and a failure is expected.
         Some(expected) if failed && !(report.speaks_envelope && expected["success"] == false) => {
             Err(format!("the call failed; expected {expected}\n{}", told()))
         }
@@ -139,7 +139,7 @@ async fn tried(service: &Arc<Service>, tool: &registry::Tool, example: &Example)
     }
 }
 
-/// What `expectedOutput` speaks of: the envelope where the tool speaks envelopes, else the output itself.
+/// What `expectedOutput` is compared with: the envelope where the tool answers with envelopes, else the output itself.
 fn answer(report: &Report) -> Value {
     if report.speaks_envelope {
         return serde_json::to_value(report.envelope()).unwrap_or_default();

@@ -12,7 +12,7 @@ use serde_json::json;
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Something that should stand on standard output does not.
+/// Something could not be written to standard output.
 static LOST: AtomicBool = AtomicBool::new(false);
 
 /// Lines for the person, on standard error.
@@ -25,7 +25,7 @@ pub fn say(lines: &str) {
     stream(|out| writeln!(out, "{lines}"));
 }
 
-/// Whoever reads only a part (`… | head`) has what it wanted; anything else that fails loses an answer.
+/// A reader that closes the pipe early (`… | head`) has what it wanted; any other failed write loses an answer.
 fn noted(written: io::Result<()>) {
     let written = if sandbox::output_was_closed() { Err(Errno::EBADF.into()) } else { written };
     let Err(why) = written else { return };
@@ -44,14 +44,14 @@ pub fn show(text: &[u8]) {
     stream(|out| out.write_all(text));
 }
 
-/// The same, in pieces, of what is too much to be held at once.
+/// The same in pieces, for a report that is too large to be held at once.
 pub fn stream(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) {
     let mut out = Plain(io::BufWriter::new(io::stdout().lock()));
     noted(write(&mut out).and_then(|()| out.flush()));
 }
 
-/// Lets nothing through that a terminal would obey, whatever its maker has escaped already: of that nothing is left to
-/// escape. A piece holds whole characters.
+/// Escapes whatever a terminal would obey; text that is escaped already stays as it is. Each piece must hold whole
+/// characters.
 struct Plain<W: Write>(W);
 
 impl<W: Write> Write for Plain<W> {

@@ -1,4 +1,4 @@
-//! The answer: what a tool printed or returned, judged by one rule for every engine (Q5).
+//! Answer: what a tool printed or returned, judged by one rule for every engine.
 //!
 //! For: process and wasm executors. In: bytes of stdout, a returned text, stderr. Out: an `Ending`, log lines.
 //! Never: guesses which line was meant, repairs JSON, or shows raw control characters.
@@ -12,7 +12,7 @@ const HEAD_BYTES: usize = 200;
 const LAST_BYTES: usize = 8 * 1024;
 /// How many line starts are tried when looking for a document behind stray prints.
 const MAX_TRIES: usize = 32;
-/// The mend that fits most bad outputs.
+/// The advice that fits most bad outputs.
 const MEND: &str = "print diagnostics to stderr";
 
 /// Judges the whole of stdout after exit status 0. `truncated`: bytes beyond the limit were cut off.
@@ -25,7 +25,7 @@ pub fn judge_returned(text: &[u8]) -> Ending {
     judge("the returned text", text, false)
 }
 
-/// Under `stderr: error`, any visible text on stderr is how the tool says that it failed (Q1).
+/// Under `stderr: error`, any visible text on stderr means that the tool failed.
 pub fn judge_stderr(logs: &[String]) -> Option<Ending> {
     if logs.iter().all(|line| line.trim().is_empty()) {
         return None;
@@ -34,7 +34,7 @@ pub fn judge_stderr(logs: &[String]) -> Option<Ending> {
     Some(Ending::Raised { message })
 }
 
-/// The end of stdout as lines, not yet escaped: of a tool that failed it may say why.
+/// The end of stdout as lines, not yet escaped: it may say why a tool failed.
 pub fn last_lines(stdout: &[u8]) -> Vec<String> {
     lines(&stdout[stdout.len().saturating_sub(LAST_BYTES)..])
 }
@@ -122,12 +122,12 @@ fn head(bytes: &[u8]) -> String {
     shown
 }
 
-/// The last 2 KB of a text, on a character boundary (Q27).
+/// The last 2 KB of a text, from a character boundary on.
 fn tail(text: &str) -> String {
     const TAIL_BYTES: usize = 2048;
     let from = text.len().saturating_sub(TAIL_BYTES);
     let kept = (from..=text.len()).find_map(|at| text.get(at..)).unwrap_or_default();
-    // The mark lets a mask find what the cut left of a secret.
+    // The mark shows the masking of secrets where a cut may have left a part of one.
     if from > 0 { format!("…{kept}") } else { kept.to_owned() }
 }
 

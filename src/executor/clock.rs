@@ -1,4 +1,4 @@
-//! The clock of one call: with all that prepares it, a call ends by its limit and a second (P15).
+//! Clock: the deadlines of one call. Preparing included, a call ends within its limit and a second (P15).
 //!
 //! For: process and wasm executors. In: when the call came and its limit. Out: how long each part may take.
 //! Never: lets a launcher, a compiler or a queue keep a caller beyond that.
@@ -36,7 +36,7 @@ impl Clock {
         self.limit.saturating_add(beyond).saturating_sub(self.came.elapsed())
     }
 
-    /// One step of preparing. `under_way` is what the caller hears if it is not done in time; the step is dropped then.
+    /// One step of preparing. If it is not done in time, the step is dropped and the caller is told `under_way`.
     pub async fn prepare<T, E: From<Fault>>(
         &self,
         under_way: &str,

@@ -1,7 +1,7 @@
-//! Idle launchers and workers, kept for the next call that needs exactly the same.
+//! Idle: launchers and workers, kept for the next call that needs exactly the same.
 //!
-//! For: process and wasm executors. In: something fit for another call, and what it was made for. Out: the same,
-//! for exactly that only. Never: keeps one that nobody has used for a minute, or more than it may.
+//! For: process and wasm executors. In: a thing fit for another call, and the key that it was made for. Out: the thing,
+//! for an equal key only. Never: keeps more than `most`, or one unused for much longer than a minute.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 /// How long an idle one is kept.
 const KEPT: Duration = Duration::from_secs(60);
-/// How often that is looked at, in parts of it.
+/// How many times in that span idle ones are looked at.
 const LOOKS: u32 = 6;
 
 pub struct Idle<K, T> {
@@ -19,7 +19,7 @@ pub struct Idle<K, T> {
 }
 
 struct Kept<K, T> {
-    /// The one that was used last stands last.
+    /// In the order of use, the last used one last.
     entries: Vec<(K, T, Instant)>,
     sweeping: bool,
 }
@@ -33,14 +33,14 @@ impl<K: Send + 'static, T: Send + 'static> Idle<K, T> {
         Arc::new(Idle { kept: Mutex::new(Kept { entries: Vec::new(), sweeping: false }), most, keep_for })
     }
 
-    /// The fitting one that was used last, so that the others can age.
+    /// The last used one that fits, so that the others age.
     pub fn take(&self, fits: impl Fn(&K) -> bool) -> Option<T> {
         let mut kept = self.lock();
         let at = kept.entries.iter().rposition(|(key, ..)| fits(key))?;
         Some(kept.entries.remove(at).1)
     }
 
-    /// Keeps it; where there are too many, the oldest goes.
+    /// Keeps a thing; where there are too many, the oldest is dropped.
     pub fn put(self: &Arc<Self>, key: K, thing: T) {
         let mut kept = self.lock();
         let oldest = (kept.entries.len() >= self.most).then(|| kept.entries.remove(0));
@@ -73,7 +73,7 @@ impl<K, T> fmt::Debug for Idle<K, T> {
     }
 }
 
-/// Ends what nobody wants, and then itself.
+/// Drops what was idle too long, and ends when nothing is left.
 async fn sweep<K: Send + 'static, T: Send + 'static>(idle: Weak<Idle<K, T>>, keep_for: Duration) {
     loop {
         tokio::time::sleep(keep_for / LOOKS).await;
@@ -85,7 +85,7 @@ async fn sweep<K: Send + 'static, T: Send + 'static>(idle: Weak<Idle<K, T>>, kee
         kept.sweeping = !kept.entries.is_empty();
         let done = !kept.sweeping;
         drop(kept);
-        // Ending them takes a while, and others wait for the lock.
+        // Outside the lock, since dropping them takes a while.
         drop(old);
         if done {
             return;

@@ -32,13 +32,13 @@ pub struct Context {
     pub started: Instant,
     /// How many service methods stand above this call (a façade may not call itself for ever).
     pub depth: u32,
-    /// SHA-256 in hex of the very script that ran, from an executor that knows it.
+    /// SHA-256 in hex of the script that really ran, where the executor knows it.
     pub ran: Arc<OnceLock<String>>,
-    /// Told before anything runs under a shape. `None`: nobody keeps it.
+    /// Told before anything runs under a shape; `None` where no ledger is kept.
     pub ledger: Option<Arc<dyn Ledger>>,
 }
 
-/// Keeps what calls can write.
+/// Records what calls can write.
 pub trait Ledger: std::fmt::Debug + Send + Sync {
     /// A call of this shape is about to run: its walls stand, with its grants in them. An error refuses it.
     fn opens(&self, shape: &policy::Shape) -> Result<(), fault::Fault>;
@@ -63,7 +63,7 @@ pub struct Call {
 }
 
 impl Call {
-    /// The input as a tool reads it. `Ok(Err)`: it, or the source that came with it, is over the limit.
+    /// The input as a tool reads it. `Ok(Err)`: the input, or the source that came with it, is over the limit.
     fn input_within(&self, confinement: &policy::Confinement) -> Result<Result<Vec<u8>, Ending>, fault::Fault> {
         let input = serde_json::to_vec(&self.input).map_err(|e| {
             fault::Fault::new(fault::Kind::InternalError, "the input cannot be written").person(e.to_string())
@@ -75,29 +75,29 @@ impl Call {
     }
 }
 
-/// Where log lines (and later chunks and progress) go while a call runs.
+/// Where a running call sends its events.
 pub type Events = tokio::sync::mpsc::UnboundedSender<Event>;
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     Log(String),
-    /// A part of the answer, from a tool of this process that streams. The whole answer still comes as its outcome.
+    /// A part of the answer of a service method that streams. The outcome still holds the whole answer.
     Chunk(Value),
-    /// Policy was asked for something a service method wants run: for the audit record.
+    /// Policy decided about a script that a service method wants to run. For the audit record.
     Decided {
         policy: String,
         digest: String,
-        /// What it gives less than was asked.
+        /// Where policy grants less than was asked.
         notes: policy::Notes,
     },
-    /// A script is found that a service method wants run: what of its input and environment is secret.
+    /// The script that a service method wants to run was found. Says what of its input and environment is secret.
     Script {
         /// The parameters of every manifest that names it.
         schemas: Vec<Value>,
         input: Value,
         env: Vec<String>,
     },
-    /// It runs now, under this confinement.
+    /// The script of a service method runs now, under this confinement.
     Confined {
         confinement: Box<policy::Confinement>,
     },
@@ -109,7 +109,7 @@ pub type Running<'a> = Pin<Box<dyn Future<Output = Result<Outcome, fault::Fault>
 pub trait Executor: Send + Sync {
     fn run<'a>(&'a self, context: &'a Context, call: Call, events: &'a Events) -> Running<'a>;
 
-    /// Does ahead of calls what their time limit should not pay for, where there is anything.
+    /// Does work ahead of calls that should not cost them their time limit, if there is any.
     fn prepare<'a>(&'a self, _shape: &'a policy::Shape) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
         Box::pin(async {})
     }

@@ -1,4 +1,4 @@
-//! How a tool ended. The endings are matched without a catch-all.
+//! Outcome: how a tool ended.
 
 use crate::manifest::json::Text;
 use crate::quantity::Limit;
@@ -37,7 +37,7 @@ pub enum Ending {
         message: String,
     },
     Cancelled,
-    /// A service method returned an envelope: the envelope is the outcome (Q14). `told`: it, without its `outputData`.
+    /// A service method returned an envelope, which is the outcome. `told`: the envelope without its `outputData`.
     Envelope {
         told: Value,
         output: Option<Text>,
@@ -45,13 +45,13 @@ pub enum Ending {
 }
 
 impl Ending {
-    /// An answer that is at hand as a value.
+    /// An answer that exists as a value.
     pub fn answer(value: &Value) -> Ending {
         Ending::Answered(Text::from(value))
     }
 }
 
-/// The walls of one launcher or worker: found out once, told with each of its calls.
+/// The walls of one launcher or worker: found out once, reported with each of its calls.
 pub type Walls = std::sync::Arc<[Stood]>;
 
 /// What one call used. `None` = this mechanism cannot tell.
@@ -82,20 +82,20 @@ pub struct Denial {
     pub narrower: String,
 }
 
-/// A file a staged grant published, or dropped and why.
+/// A staged file that was published, or dropped and why.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Artifact {
-    /// Relative to the tool's folder.
+    /// Relative to the tool's folder where it lies below that, else absolute.
     pub path: String,
     pub bytes: u64,
     pub published: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dropped_because: Option<String>,
-    /// It was to be published and this host could not: no rule dropped it.
+    /// The host failed to publish it; no rule dropped it.
     #[serde(skip)]
     pub failed: bool,
-    /// It is beyond this limit of the call.
+    /// Publishing it would pass this limit of the call.
     #[serde(skip)]
     pub over: Option<Limit>,
 }
@@ -114,7 +114,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// What became of the staged files of a good answer. Files beyond a limit of the call end it with that limit.
+    /// Notes what became of the staged files of a good answer. If they pass a limit, that limit is the ending.
     pub fn published(&mut self, artifacts: Vec<Artifact>, limits: &crate::policy::Limits) {
         if let Some(limit) = artifacts.iter().find_map(|artifact| artifact.over) {
             self.ending = Ending::OverLimit { limit, allowed: limits.get(limit) };

@@ -1,7 +1,7 @@
-//! Which parts of a schema speak of which parts of a value.
+//! Applies: the subschemas that may apply to a part of a value.
 //!
-//! For: what follows a value through a schema: `effort`, and the mask of secrets. In: one subschema. Out: the subschemas
-//! for a member or an item. Never: asks whether a condition or a name's pattern holds: rather too many than too few.
+//! For: `effort` and the mask of secrets, which follow a value through a schema. In: one subschema. Out: the subschemas
+//! for a member or an item. Never: evaluates a condition or a name's pattern: rather too many than too few.
 
 use serde_json::Value;
 
@@ -9,13 +9,13 @@ use serde_json::Value;
 pub fn parts(value: &Value) -> Vec<&Value> {
     match value {
         Value::Array(list) => list.iter().collect(),
-        // `dependentSchemas` is a map of schemas, the others are schemas: reading one as the other finds nothing.
+        // Most keywords hold a schema, `dependentSchemas` a map of them: taken as both, which only finds too many.
         Value::Object(map) => std::iter::once(value).chain(map.values()).filter(|part| part.is_object()).collect(),
         _ => Vec::new(),
     }
 }
 
-/// What may hold for a member. A pattern counts whether it fits or not.
+/// The subschemas that may apply to a member. Every pattern of names counts, whether it matches or not.
 pub fn of_field<'s>(schema: &'s Value, name: &str) -> Vec<&'s Value> {
     let own = schema["properties"].get(name);
     let rest = ["additionalProperties", "unevaluatedProperties"].map(|word| schema.get(word).filter(|_| own.is_none()));
@@ -23,7 +23,7 @@ pub fn of_field<'s>(schema: &'s Value, name: &str) -> Vec<&'s Value> {
     own.into_iter().chain(rest.into_iter().flatten()).chain(patterns).filter(|part| part.is_object()).collect()
 }
 
-/// What may hold for an item.
+/// The subschemas that may apply to an item.
 pub fn of_item(schema: &Value, at: usize) -> Vec<&Value> {
     let words = ["items", "contains", "unevaluatedItems", "additionalItems"].map(|word| schema.get(word));
     let listed = ["prefixItems", "items"].map(|word| schema.get(word).and_then(|list| list.get(at)));

@@ -1,4 +1,4 @@
-//! Arguments of one call: text turned into values, names and values checked, defaults filled in.
+//! Arguments of one call: text converted to values, names and values checked, defaults filled in.
 //!
 //! For: service, and the example check at load. In: a manifest and what the caller gave.
 //! Out: complete arguments, or one fault that names every flaw. Never: starts anything, widens a grant.
@@ -12,15 +12,14 @@ use std::collections::BTreeSet;
 
 /// Longest chain of references or alternatives followed to find a parameter's type.
 const MAX_HOPS: usize = 16;
-/// Most schemas for one place that defaults are taken from.
+/// Most schemas of one place that defaults are taken from.
 const MOST_IN_PLACE: usize = 256;
 /// Deepest place a default is filled in.
 const MAX_FILL_DEPTH: usize = 64;
-/// Most looks at a place while filling in defaults.
+/// Most subschemas looked at while filling in defaults.
 const MAX_FILL_STEPS: usize = 2_000_000;
 
-/// Checks what a caller gave (A-103… ). `from_text`: every value came as text and is converted
-/// to the type its parameter asks for.
+/// Checks what a caller gave. `from_text`: every value came as text and is converted to the type of its parameter.
 pub fn check(manifest: &Manifest, given: Value, from_text: bool) -> Result<Value, Fault> {
     let Value::Object(mut given) = given else {
         let flaw = "Arguments must be one JSON object: {\"name\": value, …}.";
@@ -49,7 +48,7 @@ pub fn check(manifest: &Manifest, given: Value, from_text: bool) -> Result<Value
 }
 
 impl Manifest {
-    /// Checks a successful result against `output`.
+    /// Checks a successful result against `output`.
     pub fn check_output(&self, output: &Value) -> Result<(), Fault> {
         let flaws = self.output.as_ref().map(|schema| schema.flaws(output)).unwrap_or_default();
         if flaws.is_empty() {
@@ -62,7 +61,7 @@ impl Manifest {
     }
 }
 
-/// Names the schema does not know (Q6). A schema that speaks of further names itself is left to say so.
+/// Names that the schema does not declare. A schema with its own rule for those (`additionalProperties` …) judges them.
 fn unknown_names(root: &Value, given: &Map<String, Value>) -> Vec<Flaw> {
     let Names { known, open_ended } = names(root);
     if open_ended || known.is_empty() {
@@ -84,7 +83,7 @@ pub fn declares(root: &Value, name: &str) -> bool {
 /// The parameters that a schema declares anywhere.
 struct Names<'s> {
     known: Vec<&'s String>,
-    /// It speaks of further names itself.
+    /// The schema has a rule for further names itself.
     open_ended: bool,
 }
 
@@ -99,7 +98,7 @@ fn names(root: &Value) -> Names<'_> {
     names
 }
 
-/// What is wrong with a name that `required` lists and nothing declares; `None` where it is declared.
+/// The fault of a name that `required` lists and nothing declares; `None` where it is declared.
 pub(super) fn undeclared(root: &Value, name: &str) -> Option<String> {
     let Names { known, open_ended } = names(root);
     if known.iter().any(|known| *known == name) || root.get("patternProperties").is_some() {
@@ -137,12 +136,12 @@ fn alternatives<'s>(root: &'s Value, schema: &'s Value) -> Vec<&'s Value> {
     found
 }
 
-/// Where a `$ref` leads; at load it was made sure that it stays inside.
+/// The schema that a `$ref` leads to; the load refused references out of the document.
 fn target<'s>(root: &'s Value, schema: &Value) -> Option<&'s Value> {
     root.pointer(schema.get("$ref")?.as_str()?.strip_prefix('#')?)
 }
 
-/// Turns text into the types the parameters ask for.
+/// Converts text to the types that the parameters ask for.
 fn convert(root: &Value, given: &mut Map<String, Value>, flaws: &mut Vec<Flaw>) {
     for (name, value) in given.iter_mut() {
         let Value::String(written) = value else { continue };
@@ -165,7 +164,7 @@ fn convert(root: &Value, given: &mut Map<String, Value>, flaws: &mut Vec<Flaw>) 
     }
 }
 
-/// The value of an `enum` (or `const`) that a text names, where the text itself is none of them: of `[3, "auto"]` the 3.
+/// The value of an `enum` (or `const`) that a text spells, unless the text is one itself: for "3" the 3 of `[3, "a"]`.
 fn listed(root: &Value, name: &str, written: &str) -> Option<Value> {
     let mut values: Vec<&Value> = Vec::new();
     for holder in alternatives(root, root) {
@@ -239,12 +238,12 @@ fn from_text(written: &str, types: &BTreeSet<&str>) -> Result<Value, String> {
     if types.contains(kind) || (kind == "number" && types.contains("integer") && value.is_i64() | value.is_u64()) {
         return Ok(value);
     }
-    // 3.0 is an integer to JSON Schema; the tool shall see 3.
+    // 3.0 is an integer to JSON Schema; the tool gets 3.
     let exact = value.as_f64().filter(|n| types.contains("integer") && n.fract() == 0.0 && n.abs() < 9e15);
     exact.map(|n| Value::from(n as i64)).ok_or_else(String::new)
 }
 
-/// One filling-in of defaults. Both numbers count down: a hostile schema could ask for ever.
+/// One filling-in of defaults. Both numbers count down to end it: a hostile schema could make it endless.
 struct Filling<'s> {
     root: &'s Value,
     room: usize,
@@ -264,7 +263,7 @@ impl Filling<'_> {
         }
     }
 
-    /// One schema, without what it refers to.
+    /// One schema, without its references.
     fn fill_one(&mut self, schema: &Value, value: &mut Value, depth: usize) {
         match value {
             Value::Object(members) => {
@@ -289,7 +288,7 @@ impl Filling<'_> {
     }
 }
 
-/// A schema and what surely applies to the same value (`$ref`, `allOf`), each once: circles end here.
+/// A schema and those that always apply to the same value (`$ref`, `allOf`), each once, so that circles end.
 fn in_place<'s>(root: &'s Value, schema: &'s Value) -> Vec<&'s Value> {
     let mut found = vec![schema];
     let mut next = 0;
@@ -314,7 +313,7 @@ fn top(pointer: &str) -> String {
     pointer.split('/').nth(1).map_or_else(String::new, |first| format!("/{first}"))
 }
 
-/// All flaws of one call in one fault.
+/// All flaws of one call in one fault.
 fn fault(root: &Value, flaws: &[Flaw]) -> Fault {
     let mut known = Vec::new();
     for schema in alternatives(root, root) {
@@ -323,7 +322,7 @@ fn fault(root: &Value, flaws: &[Flaw]) -> Fault {
         );
     }
     let one = |flaw: &Flaw| match &flaw.what {
-        // No argument could mend that; `check` says the same to the tool's author.
+        // No argument could mend that; `check` tells the tool's author the same.
         What::Missing(name) if flaw.pointer.is_empty() && undeclared(root, name).is_some() => {
             undeclared(root, name).map(|words| format!("Input parameter {words}.")).into_iter().collect()
         }

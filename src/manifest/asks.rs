@@ -1,7 +1,7 @@
-//! The `securityContext` block: what a tool asks for. A request, never a grant.
+//! Asks: the `securityContext` block. A request, never a grant.
 //!
-//! For: `file`. In: the manifest's object. Out: `Asks`. Never: ignores a key, null or type it does not
-//! understand: a misspelt wall refuses the manifest (P5).
+//! For: `file`. In: the manifest's object. Out: `Asks`. Never: ignores an unknown key, a null or a wrong type: a
+//! misspelt ask refuses the manifest (P5).
 
 use super::reader::{Object, Reader, Unknown};
 use super::{Asks, Code, Pattern, PatternShape, host, pattern};
@@ -39,7 +39,7 @@ pub(super) fn read<'d>(reader: &mut Reader<'d>, top: &'d Object) -> Asks {
         for (pointer, written) in reader.strings(network, at, "allowHosts").unwrap_or_default() {
             match host::canonical(written) {
                 Ok(host) => asks.hosts.push(host),
-                // It is no name of a host; whether a host may be reached is another question.
+                // Not `Security`: the text is no host name at all.
                 Err(why) => reader.error(Code::Schema, &pointer, why),
             }
         }

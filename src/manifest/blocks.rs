@@ -1,6 +1,6 @@
-//! The smaller blocks: `execution`, `limits`, `presentation`, `metadata`, `requires`, `examples` (Q29).
+//! Blocks: the smaller ones: `execution`, `limits`, `presentation`, `metadata`, `requires`, `examples`.
 //!
-//! For: `file`. In: the manifest's object. Out: their typed forms. Never: takes a number below its floor.
+//! For: `file`. In: the manifest's object. Out: their typed forms. Never: lets a number below its floor pass.
 
 use super::reader::{Object, Reader, Unknown, below};
 use super::{Code, Example, Execution, Metadata, StderrRule, environment, file, suggest, text};

@@ -1,10 +1,10 @@
-//! How large a JSON Schema is, before anything compiles it (P21).
+//! Bounds: how large a JSON Schema is, found before anything compiles it (P21).
 //!
 //! For: `schema`. In: a schema as written. Out: its facts, or what is too large or leads outside.
 //! Never: recurses with the schema's own depth; follows a reference out of the document.
 //!
-//! A small schema can be made to cost for ever: references that double at every step, recursion that
-//! visits one place twice, thousands of regular expressions. Each has its bound here.
+//! A small schema can be made to take endless work: references that double at every step, recursion that
+//! visits one place twice, thousands of regular expressions. Each has a bound here.
 
 use super::json::escape_segment;
 use super::schema::SchemaFault;
@@ -20,19 +20,19 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct Facts {
     /// Pointers of the subschemas that carry a `default`.
     pub defaults: Vec<String>,
-    /// It has references: compile and check it with room on the stack.
+    /// It has references, so it is compiled and checked on a large stack.
     pub references: bool,
-    /// Recursion visits one place of a value more than once: only yes or no can be asked cheaply.
+    /// Recursion visits one place of a value more than once: whether a value fits is cheap to find, why not is not.
     pub branching: bool,
     /// How many parts it has, references unfolded.
     pub parts: usize,
-    /// What its regular expressions weigh, as often as they are compiled.
+    /// What its regular expressions weigh, each counted as often as it is compiled.
     pub weight: usize,
     /// It has `anyOf` or `oneOf`, whose explanations copy what they explain.
     pub unions: bool,
 }
 
-/// What the value of a keyword is.
+/// The form of a keyword's value: one schema, a map or list of schemas, or data.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Role {
     Schema,
@@ -122,7 +122,7 @@ pub(super) fn inspect(schema: &Value, room: usize) -> Result<Facts, Vec<SchemaFa
     facts.parts = nodes;
     facts.references = !targets.is_empty();
     if facts.references {
-        // A default's own schema may lead to all the others.
+        // Each default is checked by a schema of its own, whose references may lead to all parts.
         compiled = nodes * (1 + facts.defaults.len());
         facts.weight = facts.weight.saturating_mul(1 + facts.defaults.len());
     }
@@ -142,7 +142,7 @@ pub(super) fn inspect(schema: &Value, room: usize) -> Result<Facts, Vec<SchemaFa
     if faults.is_empty() { Ok(facts) } else { Err(faults) }
 }
 
-/// What the patterns of one subschema weigh; data count too, since a reference may lead there.
+/// The weight of the patterns of one subschema; data count too, since a reference may lead into them.
 fn weigh(map: &serde_json::Map<String, Value>) -> usize {
     let own = map.get("pattern").and_then(Value::as_str);
     let names = map.get("patternProperties").and_then(Value::as_object).into_iter().flat_map(|names| names.keys());
@@ -155,7 +155,7 @@ fn too_heavy(pointer: &str) -> SchemaFault {
     SchemaFault::new(pointer, mend)
 }
 
-/// Collects the references of one subschema; refuses names that lead out of the document.
+/// Collects the references of one subschema; refuses those that lead out of the document.
 fn names<'v>(
     map: &serde_json::Map<String, Value>,
     pointer: &str,
@@ -189,7 +189,7 @@ fn names<'v>(
             let why =
                 "a reference stays inside its own schema (#/$defs/…): copy the definition here; nothing is fetched";
             let fault = SchemaFault::new(&at, why);
-            // A name that leads out of the file would be fetched by whoever follows it.
+            // A program that follows a reference out of the file would fetch it.
             let code = if reference.starts_with('#') { fault.code } else { Code::Security };
             faults.push(SchemaFault { code, ..fault });
         }
@@ -197,7 +197,7 @@ fn names<'v>(
 }
 
 const TYPES: [&str; 7] = ["string", "number", "integer", "boolean", "array", "object", "null"];
-/// What other languages call them.
+/// Names of these types in other languages.
 const CALLED: [(&str, &str); 9] = [
     ("str", "string"),
     ("text", "string"),
@@ -234,12 +234,12 @@ struct Graph {
 
 impl Graph {
     fn of(targets: &BTreeMap<String, &Value>) -> Graph {
-        // More are refused in `check`; walking them all first would be quadratic.
+        // `check` refuses more; walking all of them first would be quadratic.
         let walked = targets.iter().take(MAX_SCHEMA_REFERENCES + 1);
         Graph { targets: walked.map(|(name, value)| (name.clone(), walk(value))).collect() }
     }
 
-    /// Refuses what unfolds too far; tells whether recursion branches, and the parts it unfolds to.
+    /// Refuses a schema that unfolds too far; returns whether recursion branches, and the unfolded number of parts.
     fn check(&self) -> Result<(bool, usize), SchemaFault> {
         if self.targets.len() > MAX_SCHEMA_REFERENCES {
             return Err(SchemaFault::new("", format!("the schema refers to more than {MAX_SCHEMA_REFERENCES} places")));
@@ -289,7 +289,7 @@ impl Graph {
         size
     }
 
-    /// Every target that can be reached from one, in one or more steps (itself only over a cycle).
+    /// Every target that can be reached from one, itself included.
     fn reach<'g>(&'g self, name: &'g str) -> BTreeSet<&'g str> {
         let mut found = BTreeSet::new();
         let mut open = vec![name];
@@ -300,13 +300,13 @@ impl Graph {
                 }
             }
         }
-        // A target leads to itself in no step at all: needed where a reference goes straight back.
+        // Itself, in no step: needed where a reference goes straight back.
         found.insert(name);
         found
     }
 }
 
-/// Parts, levels and references of one target, without the definitions that merely lie in it.
+/// Parts, levels and references of one target, without the definitions that it contains.
 fn walk(target: &Value) -> (usize, usize, Vec<Step>) {
     let (mut parts, mut levels, mut steps) = (0, 0, Vec::new());
     let mut open = vec![(target, String::new(), 1usize, Role::Schema)];
@@ -357,7 +357,7 @@ fn walk(target: &Value) -> (usize, usize, Vec<Step>) {
             _ => {}
         }
     }
-    // `*` overlaps with every name beside it: call them all the same, which can only say "branching" too often.
+    // `*` overlaps with every name beside it: all names become `*`, which can only find branching too often.
     if steps.iter().any(|(path, _)| path.contains("*/")) {
         for (path, _) in &mut steps {
             *path = "*/".repeat(path.matches('/').count());

@@ -1,7 +1,7 @@
-//! How much work it is to check one value against one schema, before it is checked.
+//! Effort: how much work it is to check one value against one schema, estimated before the check.
 //!
-//! For: `schema`. In: a schema that was let in, a value. Out: whether the checker would take too many steps.
-//! Never: takes many more steps itself; trusts a quick case (the checker tries every alternative of an `anyOf`).
+//! For: `schema`. In: a schema within its bounds, a value. Out: whether the checker would take too many steps.
+//! Never: takes many more steps itself; counts on an early end (the checker tries every alternative of an `anyOf`).
 
 use super::applies::{of_field, of_item, parts};
 use super::weight::{STEP, weight};
@@ -10,27 +10,27 @@ use serde_json::Value;
 use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 
-/// Words whose schemas hold for the same value, or are asked about it.
+/// Keywords whose schemas are checked against the same value.
 const SAME_VALUE: [&str; 9] =
     ["allOf", "anyOf", "oneOf", "if", "then", "else", "not", "dependentSchemas", "dependencies"];
-/// Looking for what one schema says of one member or item.
+/// Steps to look up what one schema says of one member or item.
 const LOOK: usize = 4;
-/// A character against a pattern: a step for so many of its parts.
+/// A character is matched against so many parts of a pattern in one step.
 const PARTS_AT_ONCE: usize = 32;
 
-/// Whether checking `value` against `schema`, a part of `root`, takes more steps than anybody may ask for. `once`: the checker remembers what it found where
-/// recursion leads to one place again (`bounds::Facts::branching`).
+/// Whether checking `value` against `schema`, a part of `root`, takes more steps than a check may. `once`: the checker
+/// remembers its result where recursion leads to one place again (`bounds::Facts::branching`).
 pub(super) fn too_much(root: &Value, schema: &Value, value: &Value, once: bool) -> bool {
     let mut effort = Effort { root, left: MAX_CHECK_STEPS, once, known: HashMap::new() };
     effort.look(vec![schema], value, 0);
     effort.left == 0
 }
 
-/// All schemas that hold for one value, and the steps they ask for.
+/// All schemas that apply to one value, and the steps they take.
 struct Together<'s> {
     schemas: Vec<&'s Value>,
     steps: usize,
-    /// For each character of a text, and of the names of an object.
+    /// Steps for each character of a text, and of the member names of an object.
     of_text: usize,
     of_names: usize,
 }
@@ -40,14 +40,14 @@ struct Effort<'s> {
     /// Counts down; at 0 nothing more is looked at.
     left: usize,
     once: bool,
-    /// By the schemas that were begun with: most values of a list have the same ones.
+    /// By the schemas that the search began with: most items of a list have the same ones.
     known: HashMap<Vec<*const Value>, Rc<Together<'s>>>,
 }
 
 impl<'s> Effort<'s> {
     fn look(&mut self, begin: Vec<&'s Value>, value: &Value, depth: usize) {
         let together = self.together(begin);
-        // To look at a value at all is a step as well.
+        // Looking at a value is a step as well.
         self.spend(1 + together.steps);
         if self.left == 0 || depth > MAX_JSON_DEPTH {
             return;
@@ -95,7 +95,7 @@ impl<'s> Effort<'s> {
         together
     }
 
-    /// Adds the schemas that these lead to for the same value.
+    /// Adds the schemas for the same value that these lead to.
     fn gather(&mut self, mut schemas: Vec<&'s Value>) -> Together<'s> {
         let mut seen = BTreeSet::new();
         schemas.retain(|schema| !self.once || seen.insert(std::ptr::from_ref(*schema)));
@@ -123,19 +123,19 @@ impl<'s> Effort<'s> {
     }
 }
 
-/// What one subschema is to check itself: its words, and each thing that it lists.
+/// Steps for one subschema alone: its keywords, and each value or name that it lists.
 fn own_steps(schema: &Value) -> usize {
     let Value::Object(words) = schema else { return 1 };
     let listed = ["enum", "const", "required"].iter().filter_map(|word| words.get(*word)).map(size);
     words.len() + listed.sum::<usize>() + words.get("properties").and_then(Value::as_object).map_or(0, |map| map.len())
 }
 
-/// At worst a pattern is followed in all its parts at once.
+/// Steps for one character: at worst all parts of the pattern are followed at once.
 fn per_character(pattern: &str) -> usize {
     1 + weight(pattern) / STEP / PARTS_AT_ONCE
 }
 
-/// Parts of a value.
+/// The number of parts of a value.
 fn size(value: &Value) -> usize {
     let (mut size, mut open) = (0, vec![value]);
     while let Some(value) = open.pop() {

@@ -5,9 +5,9 @@
 
 use super::text;
 
-/// How an interpreter or the loader starts, and what is ours.
+/// Variables that steer the loader or an interpreter, and our own.
 pub const FORBIDDEN_PREFIXES: [&str; 5] = ["LD_", "PYTHON", "NODE_", "BUN_", "TOOLHOST_"];
-/// What the C library obeys, and what the host sets itself.
+/// Variables that the C library obeys, or that the host sets itself.
 pub const FORBIDDEN: [&str; 6] = ["PATH", "HOME", "TMPDIR", "LANG", "GLIBC_TUNABLES", "GCONV_PATH"];
 
 /// Why this variable may not be set; `None` = it may.

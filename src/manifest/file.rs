@@ -1,7 +1,7 @@
-//! One manifest file: bytes → `Manifest`, or every problem of the file at once.
+//! File: the bytes of one manifest file → `Manifest`, or every problem of the file at once.
 //!
 //! For: the registry. In: bytes. Out: a manifest with its warnings, or problems with pointer, line, column.
-//! Never: touches the file system; lets a misspelt or wrongly typed wall through as a missing one.
+//! Never: touches the file system; takes a misspelt or wrongly typed restriction for a missing one.
 
 use super::reader::{Object, Reader, Unknown, below};
 use super::{Code, Manifest, Problem, Severity, asks, blocks, handler, json, lint, schema, text};
@@ -49,7 +49,7 @@ pub fn read(bytes: &[u8]) -> Result<(Manifest, Vec<Problem>), Vec<Problem>> {
 fn manifest<'d>(reader: &mut Reader<'d>, value: &'d Value, bytes: &[u8]) -> Option<Manifest> {
     let top = reader.object(value, "")?;
     reader.unknown_keys(top, "", FIELDS, Unknown::Kept, Code::Schema);
-    // Every line runs, so that all problems are told at once; the last step asks whether all of it was there.
+    // Every line runs, so that all problems are told at once; only then does a missing part end it (`?`).
     let id = reader.required_text(top, "", "toolId").and_then(|id| tool_id(reader, id));
     let display_name = reader.required_text(top, "", "displayName");
     let description = reader.required_text(top, "", "description");
@@ -93,7 +93,7 @@ fn manifest<'d>(reader: &mut Reader<'d>, value: &'d Value, bytes: &[u8]) -> Opti
     Some(manifest)
 }
 
-/// `namespace:tool-name`. `__` is left for the names of other protocols (`ns__tool`).
+/// Why this is no toolId (`namespace:tool-name`). `__` is kept free for the names of other protocols (`ns__tool`).
 pub fn id_fault(id: &str) -> Option<String> {
     let part = |part: &str| {
         part.starts_with(|c: char| c.is_ascii_alphanumeric())
@@ -121,7 +121,7 @@ fn tool_id(reader: &mut Reader<'_>, id: &str) -> Option<String> {
 }
 
 fn strict_version(reader: &mut Reader<'_>, written: &str) -> Option<semver::Version> {
-    // The semver crate takes long texts; a version longer than a line is no version.
+    // The semver crate takes texts of any length; versions are kept short.
     let version = semver::Version::parse(written).map_err(|error| error.to_string());
     match version {
         Ok(version) if written.len() <= 128 => Some(version),
@@ -135,7 +135,7 @@ fn strict_version(reader: &mut Reader<'_>, written: &str) -> Option<semver::Vers
     }
 }
 
-/// The schema under `key`, compiled; its problems carry the place inside it.
+/// Compiles the schema under `key`; the pointers of its problems lead into it.
 fn compile<'d>(reader: &mut Reader<'d>, top: &'d Object, key: &str, room: &mut usize) -> Option<schema::Schema> {
     let raw = top.get(key)?;
     let pointer = below("", key);
@@ -163,7 +163,7 @@ fn compile<'d>(reader: &mut Reader<'d>, top: &'d Object, key: &str, room: &mut u
     }
 }
 
-/// What loads but reads badly to a model, or fails with most model APIs.
+/// Warns of parameters that load, but that a model reads badly or most model APIs refuse.
 fn lint_parameters(reader: &mut Reader<'_>, manifest: &Manifest) {
     let Some(parameters) = &manifest.parameters else { return };
     for keyword in ["oneOf", "anyOf", "allOf", "not", "enum"] {
@@ -197,7 +197,7 @@ fn lint_parameters(reader: &mut Reader<'_>, manifest: &Manifest) {
     }
 }
 
-/// Text that a model reads but a person does not see is how a tool speaks behind its operator's back.
+/// Warns of invisible text: a model reads it and the operator does not see it.
 fn visible(reader: &mut Reader<'_>, field: &str, said: &str) {
     let plain: String = said.chars().filter(|c| !matches!(c, '\n' | '\r' | '\t')).collect();
     if !text::is_printable(&plain) {

@@ -1,4 +1,4 @@
-//! The `handler` block: how a tool is run.
+//! Handler: the block that says how a tool is run.
 //!
 //! For: `file`. In: the manifest's object. Out: a `Handler`. Never: lets an unknown handler field pass (P20).
 
@@ -40,7 +40,7 @@ pub(super) fn read<'d>(reader: &mut Reader<'d>, top: &'d Object) -> Option<Handl
     }
 }
 
-/// `x-` and a name: a type that an embedding program registered an executor for.
+/// `x-` and a name: a type that an embedding program registered an executor for.
 pub fn extension_kind(kind: &str) -> bool {
     kind.len() <= 64
         && kind.strip_prefix("x-").is_some_and(|name| {

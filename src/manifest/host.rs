@@ -1,4 +1,4 @@
-//! Host patterns: the words of `allowHosts` (Q8). Syntax only; whether one is reached is policy.
+//! Host patterns: the entries of `allowHosts`. Syntax only; whether a host may be reached is for policy to say.
 //!
 //! For: the manifest reader. In: one pattern. Out: its canonical spelling. Never: resolves a name.
 

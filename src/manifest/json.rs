@@ -1,8 +1,8 @@
-//! JSON as the house reads it: strict, bounded, with places.
+//! JSON: the reader of this program: strict, bounded, with places.
 //!
 //! For: manifests (`Commented`), arguments and script output (`Strict`). In: bytes.
 //! Out: one `Document`, or one compact `Text`, or the one `Problem` that made it unreadable.
-//! Never: recursion, a silent repair, a duplicate key, a number that would change its value.
+//! Never: recursion, a silent repair, a duplicate key, an integer that would change its value.
 //!
 //! serde_json is not used to parse: it lets the last of two equal keys win, and it forgets places.
 
@@ -20,7 +20,7 @@ pub use text::{Indented, Text, TooMuch, weight};
 pub enum Dialect {
     /// RFC 8259.
     Strict,
-    /// The same with `//` and `/* */` comments and trailing commas, each kind noted once (Q4).
+    /// The same with `//` and `/* */` comments and trailing commas, each kind noted once.
     Commented,
 }
 
@@ -35,7 +35,7 @@ pub struct Document<'a> {
 
 impl Document<'_> {
     /// Line and column (1-based, in characters) where the value at `pointer` starts; (0, 0) if there is none.
-    /// Looked up only when somebody asks: a good file never pays for places.
+    /// Looked up only on demand: reading a good file costs nothing for places.
     pub fn place(&self, pointer: &str) -> (usize, usize) {
         place::value(self.text, pointer).map_or((0, 0), |at| line_and_column(self.text, at))
     }
@@ -63,7 +63,7 @@ pub fn compact(bytes: &[u8]) -> Result<Text, Problem> {
     Text::from_checked(parser.copied()).ok_or_else(|| parser.fail(0, "this is not one JSON value"))
 }
 
-/// The first byte of the value that `text` starts with, and what follows it: to say what is wrong with a text that
+/// The first byte of the value that `text` starts with, and the text after that value: for messages about a text that
 /// is not one document.
 pub fn leading(text: &str) -> Option<(u8, &str)> {
     let mut parser = Parser::copying(text);
@@ -72,7 +72,7 @@ pub fn leading(text: &str) -> Option<(u8, &str)> {
     Some((parser.copied().bytes().next()?, rest))
 }
 
-/// The text of the value at `pointer`, also where the document is not right elsewhere.
+/// The text of the value at `pointer`, also where the document has faults elsewhere.
 pub fn member<'t>(text: &'t str, pointer: &str) -> Option<&'t str> {
     place::whole(text, pointer)
 }
@@ -103,13 +103,13 @@ fn line_and_column(text: &str, offset: usize) -> (usize, usize) {
     (line, before.get(start..).unwrap_or_default().chars().count() + 1)
 }
 
-/// Names by which serde_json hands itself values of other kinds (raw text, long numbers).
+/// Names that serde_json uses for values of other kinds (raw text, long numbers).
 const PRIVATE: &str = "$serde_json::private::";
-/// Two readers would take two different members: that is how a check is got around.
+/// Of two equal names one reader takes the first and another the last, which can get around a check.
 const TWICE: &str = "this member name stands twice in one object: keep one";
 
-/// A whole number that is not negative, also one written with a fraction of zero: 100.0 is an integer to JSON Schema. One so
-/// large that neighbours fall together is none.
+/// A whole number that is not negative. 100.0 is one too, as in JSON Schema, but only up to 2^53: larger reals do not
+/// tell neighbouring integers apart.
 pub fn whole(value: &Value) -> Option<u64> {
     let written_as_real = |number: &f64| (0.0..=9_007_199_254_740_992.0).contains(number) && number.fract() == 0.0;
     value.as_u64().or_else(|| value.as_f64().filter(written_as_real).map(|number| number as u64))
@@ -134,9 +134,9 @@ pub(crate) struct Parser<'a> {
     at: usize,
     dialect: Dialect,
     stack: Vec<Frame>,
-    /// Where what is read is written to, without white space; the values themselves are then not kept.
+    /// The text read so far, without white space; where this is written, the values themselves are not kept.
     copy: Option<String>,
-    /// How many, and where the first one is.
+    /// How many there were, and the offset of the first.
     comments: (usize, usize),
     trailing_commas: (usize, usize),
 }
@@ -152,9 +152,9 @@ impl<'a> Parser<'a> {
         Parser { text, bytes, at, dialect, stack, copy, comments: none, trailing_commas: none }
     }
 
-    /// Strict, and copies instead of keeping values.
+    /// A strict parser that copies text instead of keeping values.
     fn copying(text: &'a str) -> Parser<'a> {
-        // Nothing is written longer than it was read.
+        // The copy is never longer than the text.
         Parser { copy: Some(String::with_capacity(text.len())), ..Parser::new(text, Dialect::Strict) }
     }
 
@@ -181,7 +181,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// One value, whatever follows it.
+    /// One value; the text after it is not looked at.
     fn one(&mut self) -> Result<Value, Problem> {
         self.space()?;
         if self.peek().is_none() {

@@ -1,4 +1,4 @@
-//! The languages a script may be written in, and their spellings.
+//! Language: the languages a script may be written in, and their spellings.
 //!
 //! For: manifest reader, service methods, runtimes, cli. In: a word or a file name. Out: a `Language`.
 //! Never: guesses where two languages are possible.
@@ -29,7 +29,7 @@ impl Language {
         }
     }
 
-    /// The languages a script of this name can be (Q15), the likeliest first; empty where the name does not say.
+    /// The languages a script of this name can be in, the likeliest first; empty where the name does not tell.
     /// Bun runs what Node runs.
     pub fn of_file_name(name: &str) -> &'static [Language] {
         let ending = name.rsplit_once('.').map(|(_, ending)| ending.to_ascii_lowercase());
@@ -42,15 +42,14 @@ impl Language {
         }
     }
 
-    /// May a manifest name this language for that file? A name that says nothing is no script's: an interpreter that
-    /// is given a file of data prints lines of it. An author may know that the Node of the machine is new enough to run
-    /// plain TypeScript.
+    /// May a manifest name this language for that file? Never for a name that tells no language: an interpreter that is
+    /// given a file of data prints lines of it. Node may be named for a file of Bun: a new Node runs plain TypeScript.
     pub fn fits_file_name(self, name: &str) -> bool {
         let named = Language::of_file_name(name);
         named.contains(&self) || (self == Language::Nodejs && named.contains(&Language::Bun))
     }
 
-    /// How the name of such a script ends.
+    /// The endings of such scripts, for messages.
     pub fn endings(self) -> &'static str {
         match self {
             Language::Python => ".py",

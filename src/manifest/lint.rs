@@ -1,7 +1,7 @@
-//! Words of a JSON Schema that hold nothing: a misspelt keyword, a format that nobody checks.
+//! Lint: words of a JSON Schema that check nothing: a misspelt keyword, an unknown format.
 //!
 //! For: `file`. In: a schema that compiled (so it is bounded). Out: pointers into it, and words.
-//! Never: takes a keyword that is nobody's for a mistake: a schema may carry more than it checks.
+//! Never: takes a keyword for a mistake that resembles none: a schema may carry more than it checks.
 
 use super::bounds::{Role, role_below};
 use super::json::escape_segment;
@@ -18,7 +18,7 @@ const KEYWORDS: [&str; 60] = [
     "format", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "allOf", "anyOf", "oneOf", "not",
     "if", "then", "else", "title", "description", "default", "examples", "readOnly", "writeOnly", "deprecated",
 ];
-/// Of OpenAPI and of content, so like ours that they would be taken for a slip.
+/// Keywords for OpenAPI and for content, so like ours that they would be taken for misspelt ones.
 const OTHERS: [&str; 4] = ["example", "contentEncoding", "contentMediaType", "contentSchema"];
 
 #[rustfmt::skip]

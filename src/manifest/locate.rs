@@ -1,19 +1,20 @@
-//! Where a large value breaks its schema, without explaining all of it: an explanation copies what it explains.
+//! Locate: where a large value breaks its schema, without explaining the whole of it: an explanation copies the part
+//! that it explains.
 //!
-//! For: `schema`. In: a schema, a value that breaks it. Out: the smallest part found that breaks the part of the schema
-//! that speaks of it. Never: guesses; looks behind a word that has alternatives.
+//! For: `schema`. In: a schema, a value that breaks it. Out: the smallest part found that breaks its own subschema.
+//! Never: guesses; follows a keyword that has alternatives (`anyOf`).
 
 use super::json::escape_segment;
 use serde_json::Value;
 
-/// A part of a value and the pointer of the schema that speaks of it.
+/// A part of a value, and the pointer of its subschema.
 pub(super) struct Part<'v> {
     pub schema: String,
     pub pointer: String,
     pub value: &'v Value,
 }
 
-/// Follows `properties`, `items` and `$ref` down to a part that is small enough, or has no part that is at fault.
+/// Follows `properties`, `items` and `$ref` down to a part that is small enough, or has no single part at fault.
 /// `breaks` asks whether a value breaks the schema at a pointer.
 pub(super) fn at_fault<'v>(
     root: &Value,
@@ -54,7 +55,7 @@ fn below<'v>(
     }
 }
 
-/// The schema itself, or what it refers to and nothing else.
+/// The pointer of the schema itself or, where it is a reference, of the schema that the references lead to.
 fn resolved(root: &Value, pointer: &str) -> Option<String> {
     let mut pointer = pointer.to_owned();
     for _ in 0..16 {

@@ -1,12 +1,12 @@
-//! Known fields in a place where they do nothing: where each belongs, or what it is called here.
+//! Misplaced: fields that do nothing where they stand: where each belongs, or what it is called here.
 //!
 //! For: `reader`. In: the name of an unknown member, and the place it stands at. Out: the mend.
-//! Never: takes a name that is nobody's for a mistake: manifests may carry fields of their own.
+//! Never: takes an unknown name for a mistake: manifests may carry fields of their own.
 
 use super::{asks, blocks, handler};
 use crate::quantity::Limit;
 
-/// How other formats call a field of ours.
+/// The names that other formats use for fields of ours.
 const CALLED: [(&str, &str); 7] = [
     ("inputSchema", "parameters"),
     ("input_schema", "parameters"),
@@ -17,7 +17,7 @@ const CALLED: [(&str, &str); 7] = [
     ("entrypoint", "entryPoint"),
 ];
 
-/// What to do with `key`, which is not known at `pointer`.
+/// The mend for `key`, which is not known at `pointer`; `None` where the name is unknown everywhere.
 pub(super) fn mend(key: &str, pointer: &str) -> Option<String> {
     let called = CALLED.iter().find(|(other, _)| *other == key).map(|(_, ours)| *ours);
     let name = called.unwrap_or(key);

@@ -1,4 +1,4 @@
-//! Manifests: what a tool says of itself, and what it *asks* for.
+//! Manifests: how a tool describes itself, and what it *asks* for.
 //!
 //! For: registry (reads files into it), policy (judges `Asks`), service (checks arguments).
 //! In: bytes of one `*.tool.json`. Out: a `Manifest`, or `Problem`s with pointer, line and column.
@@ -24,8 +24,7 @@ pub enum Language {
 pub enum Handler {
     /// `external-script`
     Script { script_path: String, language: Language, entry_point: Option<String> },
-    /// `service-method`; `parameter_map` renames an input (left) for the method (right), A-110;
-    /// `language` is a fixed argument (Q15).
+    /// `service-method`; `parameter_map` renames inputs (left) for the method (right); `language` is a fixed argument.
     ServiceMethod {
         service: String,
         method: String,
@@ -36,11 +35,11 @@ pub enum Handler {
     ToolService,
     /// `definition-only`: known, not built yet.
     DefinitionOnly,
-    /// `x-…`: a type an embedding program registered an executor for. Its fields stand in `Manifest::raw`.
+    /// `x-…`: a type an embedding program registered an executor for. Its fields stand in `Manifest::raw`.
     Extension { kind: String },
 }
 
-/// One file pattern as asked for, already taken apart. What cannot be enforced exactly never gets here.
+/// One file pattern as asked for, already parsed. A pattern that cannot be enforced exactly was refused before.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pattern {
     /// As written in the manifest.
@@ -73,7 +72,7 @@ pub struct Asks {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StderrRule {
-    /// Exit code and stdout decide; stderr goes to the log (Q1).
+    /// Exit code and stdout decide; stderr goes to the log.
     #[default]
     Log,
     /// Any text on stderr makes the call a failure.
@@ -87,7 +86,7 @@ pub struct Execution {
     /// `mode: async`, known but not built yet: the tool is listed as unavailable.
     pub asynchronous: bool,
     pub env: BTreeMap<String, String>,
-    /// `warm: true`, known but not built yet: ignored with a note, since cold is only slower.
+    /// `warm: true`, known but not built yet: ignored with a warning, since a cold start is only slower.
     pub warm: bool,
 }
 
@@ -114,7 +113,7 @@ pub struct Manifest {
     pub description: String,
     pub version: semver::Version,
     pub handler: Handler,
-    /// Schemas as written, and compiled once at load.
+    /// Schemas as written, and compiled once at load.
     pub parameters: Option<schema::Schema>,
     pub output: Option<schema::Schema>,
     pub asks: Asks,
@@ -153,7 +152,7 @@ pub struct Site {
     pub folder: PathBuf,
 }
 
-/// What is wrong with a file, and the mend.
+/// A fault of a file, and how to mend it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
     pub severity: Severity,
@@ -169,7 +168,7 @@ pub struct Problem {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// A remark; an error under `check --strict` only for comments and trailing commas (Q4).
+    /// A remark; an error under `check --strict` only for comments and trailing commas.
     Note,
     Warning,
     Error,
@@ -213,8 +212,8 @@ mod weight;
 pub use file::{id_fault, read};
 pub use handler::extension_kind;
 
-/// A range of versions. Numbers alone are what a version begins with: 1.2 is any 1.2.x, 1 any 1.x, 1.2.3 itself; with an
-/// operator the words are Cargo's (`^1.2`, `~1.2`, `>=1.2, <2`).
+/// A range of versions. Bare numbers are a prefix: 1.2 is any 1.2.x, 1 is any 1.x, 1.2.3 is itself; operators mean what
+/// they mean to Cargo (`^1.2`, `~1.2`, `>=1.2, <2`).
 pub fn version_range(text: &str) -> Result<semver::VersionReq, semver::Error> {
     let mut range = semver::VersionReq::parse(text)?;
     let bare = text.trim_start().starts_with(|c: char| c.is_ascii_digit());

@@ -1,7 +1,7 @@
-//! File patterns: the words of `allowRead` and `allowWrite`, taken apart (Q7, DESIGN §4).
+//! File patterns: parses the entries of `allowRead` and `allowWrite`.
 //!
 //! For: the manifest reader, and whoever expands a `Names` pattern. In: one pattern. Out: its shape.
-//! Never: touches the file system; lets through what could not be enforced exactly.
+//! Never: touches the file system; lets through a pattern that could not be enforced exactly.
 
 use super::{Pattern, PatternShape, text};
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 /// Longest pattern, bytes: the kernel's own limit for a path.
 const MAX_PATTERN_BYTES: usize = 4096;
 
-/// Takes one pattern apart, or says why it cannot be enforced and what to write instead.
+/// Parses one pattern, or says why it cannot be enforced and what to write instead.
 pub fn parse(written: &str) -> Result<Pattern, String> {
     let shape = shape(written).map_err(|why| format!("'{}' {why}", text::printable(&text::head(written, 120))))?;
     Ok(Pattern { text: written.to_owned(), shape })
@@ -42,7 +42,7 @@ fn shape(written: &str) -> Result<PatternShape, String> {
     let folder: PathBuf = std::iter::once(root).filter(|r| !r.is_empty()).chain(components.iter().copied()).collect();
     Ok(match last {
         None | Some("**") => PatternShape::Tree { path: folder },
-        // The seed's `./*` means the script's folder and what is below it.
+        // `./*` means the script's folder and everything below it.
         Some("*") if components.is_empty() && root.is_empty() => PatternShape::Tree { path: folder },
         Some(name) if name.contains("**") => {
             return Err("has '**' next to other characters: '**' stands alone, after the last '/'".to_owned());

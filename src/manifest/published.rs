@@ -1,4 +1,4 @@
-//! The JSON Schema of a manifest, for editors and for `schema manifest` (A-088).
+//! Published: the JSON Schema of a manifest, for editors and for `schema manifest`.
 //!
 //! For: cli, docs. In: nothing. Out: one JSON Schema (2020-12) with every default.
 //! Never: knows a field the reader does not, or the other way round (a test compares them).
@@ -10,7 +10,7 @@ use crate::quantity::{Limit, MIN_TIMEOUT_MS};
 use serde_json::{Map, Value, json};
 
 const ID: &str = "^[A-Za-z0-9]([A-Za-z0-9.-]|_[A-Za-z0-9.-])*_?:[A-Za-z0-9]([A-Za-z0-9.-]|_[A-Za-z0-9.-])*_?$";
-/// What no file pattern has: a way up, a wildcard before the last part or beside `**`, what nobody expands, a URL.
+/// What no file pattern may hold: `..`, a wildcard before the last part or beside `**`, `~ ! [ ] { } \`, a URL.
 const NO_PATTERN: &str = r"(^|/)\.\.(/|$)|[*?][^/]*/|[^/]\*\*|\*\*[^/]|^[~!]|[\[\]{}\\\u0000-\u001f\u007f]|^file:|://";
 /// `name`, `*.name`, `*`, an address; each with an optional port.
 const HOST: &str = r"^((\*\.)?[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*\.?(:[1-9][0-9]{0,4})?|\*(:[1-9][0-9]{0,4})?|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*|\[[0-9A-Fa-f:.]+\](:[1-9][0-9]{0,4})?)$";
@@ -130,7 +130,7 @@ fn handler() -> Value {
     })
 }
 
-/// The file name of a script says the language that the manifest does.
+/// Requires a script's file name to have an ending of the manifest's language.
 fn file_of_language(language: Language) -> Value {
     const ENDINGS: [&str; 11] = ["py", "js", "mjs", "cjs", "ts", "mts", "cts", "tsx", "jsx", "wasm", "wat"];
     let words: Vec<_> = ["python", "py", "nodejs", "node", "js", "bun", "wasm"]
@@ -138,7 +138,7 @@ fn file_of_language(language: Language) -> Value {
         .filter(|w| Language::from_word(w) == Some(language))
         .collect();
     let own = ENDINGS.into_iter().filter(|end| language.fits_file_name(&format!("a.{end}")));
-    // In either case: an expression of JSON Schema has no flag for that.
+    // In upper and lower case: regular expressions of JSON Schema have no flag for that.
     let any_case = |end: &str| end.chars().map(|c| format!("[{}{c}]", c.to_ascii_uppercase())).collect::<String>();
     let own: Vec<_> = own.map(any_case).collect();
     json!({
@@ -147,7 +147,7 @@ fn file_of_language(language: Language) -> Value {
     })
 }
 
-/// Properties in the order of the reader's own table. A field without a description here is a gap the test finds.
+/// Properties in the order of the reader's own table. A test finds a field that is not described here.
 fn fields(known: &[&str], described: &[(&str, Value)]) -> Value {
     let pick = |name: &&str| {
         described.iter().find(|(field, _)| field == name).map(|(field, value)| ((*field).to_owned(), value.clone()))
@@ -203,7 +203,7 @@ fn execution() -> Value {
     })
 }
 
-/// The names that nobody may set, in any case: regular expressions of editors have no flag for that inside.
+/// The names that nobody may set, in upper and lower case: regular expressions of editors have no flag for that.
 pub fn forbidden_names() -> String {
     let any_case = |name: &str| -> String {
         let letter = |c: char| match c.is_ascii_alphabetic() {

@@ -1,7 +1,7 @@
-//! The hand that takes fields out of a parsed manifest and notes every fault with its place.
+//! Reader: takes fields out of a parsed manifest and notes every fault with its place.
 //!
-//! For: `file` and its blocks. In: a document. Out: typed fields; problems are collected, never thrown.
-//! Never: stops at the first fault; fills a default over a wrong type.
+//! For: `file` and its blocks. In: a document. Out: typed fields; all problems, collected.
+//! Never: stops at the first fault; replaces a wrong type by a default without a problem.
 
 use super::json::{self, Document};
 use super::{Code, Problem, Severity, misplaced, suggest, text};
@@ -12,7 +12,7 @@ const MAX_PROBLEMS: usize = 100;
 
 const LEAVE_OUT: &str = " (leave the field out to get the default)";
 
-/// Looks a place up; only for what is really told.
+/// Looks a place up; called only for a problem that is kept.
 type Place = fn(&Document<'_>, &str) -> (usize, usize);
 
 pub(super) type Object = Map<String, Value>;
@@ -20,7 +20,7 @@ pub(super) type Object = Map<String, Value>;
 /// What an unknown key in an object means.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Unknown {
-    /// The manifest is refused: a misspelt wall is no wall.
+    /// The manifest is refused: a misspelt restriction would restrict nothing.
     Refused,
     /// Kept; a warning only where a known name is near.
     Kept,
@@ -51,7 +51,7 @@ impl<'d> Reader<'d> {
     }
 
     fn add(&mut self, severity: Severity, code: Code, pointer: &str, place: Place, message: String) {
-        // Errors always find room: without one a bad manifest would pass.
+        // The first error always finds room: without it a bad manifest would pass.
         let full = self.problems.len() >= MAX_PROBLEMS;
         if full && (severity != Severity::Error || self.refused()) {
             return;
@@ -61,7 +61,7 @@ impl<'d> Reader<'d> {
         self.problems.push(Problem { severity, code, pointer: pointer.to_owned(), line, column, message });
     }
 
-    /// Has anything been found that refuses the manifest?
+    /// Whether an error was found, which refuses the manifest.
     pub(super) fn refused(&self) -> bool {
         self.problems.iter().any(|p| p.severity == Severity::Error)
     }
@@ -90,10 +90,10 @@ impl<'d> Reader<'d> {
         }
     }
 
-    /// A text that must be there and must say something.
+    /// A text that must be there and not be blank.
     pub(super) fn required_text(&mut self, map: &'d Object, pointer: &str, key: &str) -> Option<&'d str> {
         if !map.contains_key(key) {
-            // The misspelt field is told where it stands, too; who is told only this must know of it.
+            // The misspelt field has a problem of its own, but a reader may be shown only this one.
             let near = suggest::nearest(key, map.keys().map(String::as_str));
             let near = near.map_or_else(String::new, |near| format!(": is '{}' it, misspelt?", text::head(near, 80)));
             self.error(Code::Schema, pointer, format!("the required field '{key}' is missing{near}"));
@@ -176,7 +176,7 @@ impl<'d> Reader<'d> {
     pub(super) fn unknown_keys(&mut self, map: &'d Object, pointer: &str, known: &[&str], rule: Unknown, code: Code) {
         for key in map.keys().filter(|key| !known.contains(&key.as_str())) {
             let near = suggest::nearest(key, known.iter().copied());
-            // Below the top, members of their own are what `metadata` and its like are for.
+            // Below the top level, blocks such as `metadata` may have any members of their own.
             let elsewhere = misplaced::mend(key, pointer).filter(|_| rule != Unknown::Kept || pointer.is_empty());
             let extension = key.starts_with("x-") || key.starts_with('$');
             let nobodys = near.is_none() && elsewhere.is_none();

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 /// Room for the checker's recursion, where a schema refers to itself. Only touched pages cost.
 const DEEP_STACK_BYTES: usize = 256 << 20;
-/// Values with more parts are told only their first flaw: an explanation can be larger than its value.
+/// Of values with more parts only the first flaw is told: an explanation can be larger than its value.
 const LARGE_VALUE: usize = 5_000;
 
 /// Most parts of a schema that are compiled to find the part that a large value breaks.
@@ -29,7 +29,7 @@ pub struct Schema {
     pub may_hide: bool,
 }
 
-/// What is wrong with a schema; the pointer is inside it.
+/// A fault of a schema; the pointer leads into the schema.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SchemaFault {
     pub code: Code,
@@ -115,7 +115,7 @@ impl Schema {
         if faults.is_empty() { Ok(()) } else { Err(faults) }
     }
 
-    /// Whether a member may be anything at all: then nobody need look at it.
+    /// Whether any value at all may stand for this member, so that nobody need look at it.
     pub fn takes_any(&self, name: &str) -> bool {
         let only = |schema: &Value, words: &[&str]| {
             schema.as_object().is_some_and(|own| own.keys().all(|word| words.contains(&word.as_str())))
@@ -124,7 +124,7 @@ impl Schema {
             && only(&self.raw["properties"][name], &["title", "description"])
     }
 
-    /// Whether checking this value may take long, at a rough guess that costs little.
+    /// Whether checking this value may take long: a rough guess that costs little.
     pub fn takes_long(&self, value: &Value) -> bool {
         let patterns = self.facts.weight / weight::STEP;
         let each = self.facts.parts.max(1);
@@ -164,7 +164,7 @@ impl Schema {
             return Vec::new();
         }
         let large = long || larger_than(value, LARGE_VALUE);
-        // Asking why could cost far more than asking whether.
+        // To find out why a value does not fit can cost far more than whether it does.
         let intricate = "must fit its schema (which is too intricate to say where it does not)";
         if self.facts.branching {
             return vec![Flaw::must("", "schema", intricate)];
@@ -185,7 +185,7 @@ impl Schema {
 }
 
 impl Schema {
-    /// The flaws of the smallest part of a large value that can be found to be at fault.
+    /// The flaws of the smallest part at fault that can be found in a large value.
     fn flaws_of_a_part(&self, value: &Value) -> Option<Vec<Flaw>> {
         let document = here(&self.raw)?;
         let compiled = |pointer: &str| options().with_registry(&document).build(&reference(&self.raw, pointer)).ok();
@@ -212,13 +212,13 @@ impl Schema {
     }
 }
 
-/// The checker's options, the same for every schema of the house.
+/// The checker's options, the same for every schema.
 fn options<'i>() -> jsonschema::ValidationOptions<'i> {
     let regex = PatternOptions::regex().size_limit(MAX_REGEX_BYTES).dfa_size_limit(MAX_REGEX_CACHE_BYTES);
     jsonschema::options().offline().should_validate_formats(true).with_pattern_options(regex)
 }
 
-/// The name of a schema to the schemas that lead into it.
+/// The URI by which a schema is referred to from outside (`reference`).
 const HERE: &str = "toolhost:schema";
 
 /// The schema as a document that a reference can lead into.
@@ -226,7 +226,7 @@ fn here(raw: &Value) -> Option<jsonschema::Registry<'_>> {
     jsonschema::Registry::new().add(HERE, raw).ok()?.prepare().ok()
 }
 
-/// A schema that is nothing but the part of another: what it leads to is compiled, and no more.
+/// A schema that only refers to a part of another: no more than that part leads to is compiled.
 fn reference(raw: &Value, pointer: &str) -> Value {
     let plain = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'/' | b'~' | b'-' | b'_' | b'.');
     let escaped =

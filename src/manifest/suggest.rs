@@ -1,15 +1,15 @@
-//! "Did you mean": the known name nearest to one that was written, or most like it.
+//! Suggest ("did you mean"): the known name nearest to one that was written, or most like it.
 //!
-//! For: messages of manifests, policies, the registry and MCP. In: a name and the known ones. Out: the nearest, if near enough.
-//! Never: offers a name that is only shorter than a sentence.
+//! For: messages of manifests, policies, registry and MCP. In: a name and the known ones. Out: the nearest, if near.
+//! Never: offers as nearest a name that is more than four edits away.
 
 /// Longest name that is compared, bytes, and the most it is compared with.
 const LONGEST: usize = 128;
 const MOST: usize = 1000;
 
-/// The nearest known name, when a slip of the finger explains the difference.
+/// The nearest known name, if a typing mistake explains the difference.
 pub fn nearest<'a>(written: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    // A name of megabytes is not a slip, and the comparison is quadratic.
+    // A name of megabytes is no typing mistake, and the comparison is quadratic.
     if written.len() > LONGEST {
         return None;
     }
@@ -25,12 +25,12 @@ pub fn nearest<'a>(written: &str, known: impl IntoIterator<Item = &'a str>) -> O
         .map(|(_, name)| name)
 }
 
-/// ` — did you mean 'x'?`, or nothing.
+/// `: did you mean 'x'?`, or nothing.
 pub fn hint<'a>(written: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     nearest(written, known).map_or_else(String::new, |name| format!(": did you mean '{name}'?"))
 }
 
-/// The known word most like this one, also where only its start is: of a short list, where nearly any hint helps.
+/// The known word most like this one, also where only the start is alike: for short lists, where nearly any hint helps.
 pub fn alike<'a>(written: &str, known: impl IntoIterator<Item = &'a str>, least: f64) -> Option<&'a str> {
     // Manifests spell `memoryBytes` what a policy calls `memory_bytes`.
     let plain = |word: &str| -> String { word.to_lowercase().chars().filter(|c| c.is_alphanumeric()).collect() };

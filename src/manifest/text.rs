@@ -1,6 +1,6 @@
 //! Text from outside, made fit for a terminal, a log line or a protocol frame (P24).
 //!
-//! For: everybody who prints what a manifest, a tool or an argument said. In: any text.
+//! For: everybody who prints text of a manifest, a tool or an argument. In: any text.
 //! Out: the same text with every character that is not plainly visible written as an escape.
 //! Never: cuts, trims or translates.
 
@@ -43,34 +43,34 @@ fn escape(text: &str, keep_newlines: bool) -> String {
     out
 }
 
-/// Characters that move the cursor, reorder or hide text, or draw nothing.
+/// Characters that move the cursor, reorder or hide text, or are drawn as nothing.
 fn is_hidden(c: char) -> bool {
     let code = u32::from(c);
     c.is_control() // C0, DEL, C1: terminal commands start here
         || matches!(code,
-            0x00ad | 0x034f | 0x061c | 0x115f | 0x1160 | 0x17b4 | 0x17b5 | 0x180b..=0x180f // fillers, soft hyphen, bidi mark
+            0x00ad | 0x034f | 0x061c | 0x115f | 0x1160 | 0x17b4 | 0x17b5 | 0x180b..=0x180f // fillers, soft hyphen, bidi
             | 0x200b..=0x200f // zero width, bidi marks
             | 0x2028..=0x202e // line and paragraph separators, bidi embeddings
             | 0x2060..=0x206f // invisible operators, bidi isolates
             | 0x3164 | 0xfeff | 0xffa0 | 0xfff9..=0xfffb
-            | 0x2800 | 0xfe00..=0xfe0d | 0x1d173..=0x1d17a // blank pattern, selectors (not those of emoji), musical format
+            | 0x2800 | 0xfe00..=0xfe0d | 0x1d173..=0x1d17a // blank, selectors (not those of emoji), musical format
             | 0xfdd0..=0xfdef // noncharacters
             | 0xe0000..=0xe0fff) // tag characters, selectors that draw nothing
         || code & 0xfffe == 0xfffe // noncharacters at the end of each plane
 }
 
-/// JSON for a terminal or a frame: what `printable` would escape stands as `\uXXXX`, so it means the same.
+/// JSON for a terminal or a frame: what `printable` would escape is written as `\uXXXX`, so the value is the same.
 pub fn json(value: &serde_json::Value, indented: bool) -> String {
     escaped_json(&if indented { format!("{value:#}") } else { value.to_string() })
 }
 
-/// JSON text in which every character that hides, reorders or drives something is written as an escape: the
-/// same value, and nothing in it that a terminal or a reader of the wire could obey (P24).
+/// JSON text with every hidden character written as an escape: the same value, and nothing in it that a terminal or a
+/// protocol reader could obey (P24).
 pub fn escaped_json(json: &str) -> String {
     Visible(json).to_string()
 }
 
-/// The same, of what is shown as JSON text, as it is written.
+/// The same for anything whose `Display` is JSON text, escaped while it is written.
 pub struct Visible<D>(pub D);
 
 impl<D: Display> Display for Visible<D> {
@@ -87,7 +87,7 @@ impl fmt::Write for Escaping<'_, '_> {
     }
 }
 
-/// The same, as serde_json writes it: a formatter for its serializer.
+/// The same, as a formatter for serde_json's serializer.
 pub struct VisibleJson;
 
 impl serde_json::ser::Formatter for VisibleJson {
@@ -100,10 +100,10 @@ impl serde_json::ser::Formatter for VisibleJson {
     }
 }
 
-/// Gives the pieces of a JSON text, hidden characters as escapes.
+/// Passes a JSON text on in pieces, hidden characters as escapes.
 fn visibly<E>(json: &str, mut put: impl FnMut(&str) -> Result<(), E>) -> Result<(), E> {
     let mut plain = 0;
-    // Outside of strings JSON has no hidden character but the line break.
+    // Outside of strings the only hidden character of JSON is the line break.
     for (at, c) in json.char_indices().filter(|(_, c)| *c != '\n' && is_hidden(*c)) {
         put(&json[plain..at])?;
         let mut units = [0u16; 2];

@@ -1,21 +1,21 @@
-//! What a regular expression costs to compile and to keep, before anything compiles it (P21).
+//! Weight: what a regular expression costs to compile and to keep, estimated before anything compiles it (P21).
 //!
 //! For: `bounds`. In: one pattern as written. Out: about how many bytes its automata take; compiling them takes some
-//! 15 ns a byte. Never: unfolds a repetition or a Unicode class to find out; says less than the truth by much.
+//! 15 ns a byte. Never: expands a repetition or a Unicode class to find out; underestimates by much.
 
 use crate::quantity::MAX_REGEX_WEIGHT;
 use regex_syntax::ast::{Ast, ClassSet, ClassSetItem, Flag, FlagsItemKind, Repetition, RepetitionKind};
 use regex_syntax::ast::{ClassSetRange, RepetitionRange, parse::Parser};
 
-/// What every pattern takes, however short.
+/// The bytes of every pattern, however short.
 const PATTERN: usize = 4096;
 /// One character, or one step of an automaton.
 pub(super) const STEP: usize = 64;
-/// `.`, `[^…]` and their like: any character but some.
+/// `.`, `[^…]` and their like: all characters except some.
 const ANY: usize = 1024;
 /// A class of hundreds of ranges: `\pL`.
 const UNICODE: usize = 64 * 1024;
-/// Looking for the other case of one character; a range has at most so many that have one.
+/// Finding the other case of one character; the most characters of a range that have one.
 const FOLD: usize = 16;
 const MOST_FOLDED: u32 = 16 * 1024;
 
@@ -27,7 +27,7 @@ pub(super) fn weight(pattern: &str) -> usize {
     }
     match Parser::new().parse(pattern) {
         Ok(ast) => text.saturating_add(of(&ast, folds(&ast))),
-        // Read by other rules than Rust's (`\cA`), perhaps once for each odd character; or refused later.
+        // Not Rust's syntax (`\cA`): the checker translates it, perhaps in a pass for each odd character, or refuses.
         Err(_) => text.saturating_add(pattern.len().saturating_mul(pattern.len()).saturating_mul(STEP)),
     }
 }
@@ -64,7 +64,7 @@ fn sum(all: &[Ast], folded: bool) -> usize {
     all.iter().fold(STEP, |sum, ast| sum.saturating_add(of(ast, folded)))
 }
 
-/// How often what is repeated is written out.
+/// How many copies of the repeated part are compiled.
 fn times(repetition: &Repetition) -> usize {
     let most = match &repetition.op.kind {
         RepetitionKind::ZeroOrOne | RepetitionKind::ZeroOrMore | RepetitionKind::OneOrMore => 1,
@@ -106,7 +106,7 @@ fn of_range(range: &ClassSetRange, folded: bool) -> usize {
     ANY + if folded { long as usize * FOLD } else { 0 }
 }
 
-/// Whether case is ignored in any part of it: then it is taken to be in every part.
+/// Whether any part ignores case: then all parts are counted as if they did.
 fn folds(ast: &Ast) -> bool {
     let on = |flags: &regex_syntax::ast::Flags| {
         flags.items.iter().any(|item| item.kind == FlagsItemKind::Flag(Flag::CaseInsensitive))

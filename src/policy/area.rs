@@ -1,4 +1,4 @@
-//! Areas: exact sets of paths, and the two questions asked of them: overlap and within.
+//! Areas: exact sets of paths, with their overlap and inclusion.
 //!
 //! For: the rules of a policy, the asks of a manifest, the openings of a confinement.
 //! In: absolute, lexically clean paths. Out: areas. Never: looks at the file system, compares
@@ -8,7 +8,7 @@ use super::Opening;
 use crate::manifest::text;
 use std::path::{Component, Path, PathBuf};
 
-/// A set of paths that can be intersected without an error either way.
+/// A set of paths whose overlap with another can be computed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Area {
     /// A folder and everything below it.
@@ -20,7 +20,7 @@ pub enum Area {
 }
 
 impl Area {
-    /// What both hold, or `None`. Where two globs differ the answer is `None`: too little, never too much.
+    /// The paths that both hold, or `None`. Two different globs give `None`: too little, never too much.
     pub fn overlap(&self, other: &Area) -> Option<Area> {
         match (self, other) {
             (Area::Tree(a), Area::Tree(b)) if a.starts_with(b) => Some(self.clone()),
@@ -43,7 +43,7 @@ impl Area {
         self.overlap(other).as_ref() == Some(self)
     }
 
-    /// True if `self` holds `path`, is `path`, or lies below it (a folder nobody may touch).
+    /// True if `self` holds `path` or a folder above it, or lies at or below `path`.
     pub fn touches(&self, path: &Path) -> bool {
         match self {
             Area::Tree(tree) => path.starts_with(tree) || tree.starts_with(path),
@@ -67,7 +67,7 @@ impl Area {
             && file.file_name().and_then(|n| n.to_str()).is_some_and(|n| name_matches(names, n))
     }
 
-    /// The folder that is opened or holds the files.
+    /// The tree itself, or the folder that holds the files.
     pub fn folder(&self) -> &Path {
         match self {
             Area::Tree(path) => path,
@@ -76,7 +76,7 @@ impl Area {
         }
     }
 
-    /// The path that is named: of the folder, or of the one file.
+    /// The path of the tree, of the one file, or of the folder of the names.
     pub fn path(&self) -> &Path {
         match self {
             Area::Tree(path) | Area::File(path) => path,
@@ -106,7 +106,7 @@ impl Area {
         }
     }
 
-    /// The area an opening opens.
+    /// The area that an opening opens.
     pub fn of(opening: &Opening) -> Area {
         match opening {
             Opening::Live { path } => Area::Tree(path.clone()),
@@ -163,15 +163,15 @@ pub fn join(folder: &Path, path: &Path) -> Option<PathBuf> {
     whole.is_absolute().then_some(whole)
 }
 
-/// Does a file name match the `names` of an opening? `?` is one character (a Unicode code point), `*` any number of them;
-/// neither matches the dot of a hidden file: name it.
+/// Does a file name match the `names` of an opening? `?` is one character (a Unicode code point), `*` any number of
+/// them. Neither matches the leading dot of a hidden file: that must be written.
 pub fn name_matches(names: &str, name: &str) -> bool {
     if name.starts_with('.') && !names.starts_with('.') {
         return false;
     }
     let (pattern, name): (Vec<Part>, Vec<char>) = (parts(names).collect(), name.chars().collect());
     let (mut at, mut seen) = (0, 0);
-    // The last `*`, and how much of the name it has taken: more, where the rest does not fit.
+    // The last `*`, and how far it reaches into the name: one character further each time the rest does not match.
     let mut star = None;
     while seen < name.len() {
         match pattern.get(at) {
@@ -202,7 +202,7 @@ enum Part {
     Plain(char),
 }
 
-/// The glob taken apart: after a backslash, and between brackets, a character stands for itself.
+/// The parts of a glob: after a backslash, and between brackets, a character stands for itself.
 fn parts(names: &str) -> impl Iterator<Item = Part> {
     let mut rest = names.chars();
     std::iter::from_fn(move || {
@@ -247,7 +247,7 @@ fn glob(name: &str, keep: &str) -> String {
     out
 }
 
-/// The one name an escaped glob stands for, if it stands for one.
+/// The one name that an escaped glob matches; `None` if it can match several.
 pub fn literal(names: &str) -> Option<String> {
     let plain = plain(names);
     (escape(&plain) == names).then_some(plain)
@@ -324,7 +324,7 @@ mod tests {
             yes.iter().for_each(|name| assert!(name_matches(names, name), "{names} {name}"));
             no.iter().for_each(|name| assert!(!name_matches(names, name), "{names} {name}"));
         }
-        // Many stars take no longer than pattern times name.
+        // Many stars take no more steps than pattern length times name length.
         assert!(!name_matches(&"a*".repeat(2000), &format!("{}b", "a".repeat(250))));
     }
 

@@ -1,15 +1,15 @@
-//! Capabilities (Q9): the words a manifest may require, and who must say yes to each.
+//! Capabilities: the words a manifest may require, and who must agree to each.
 //!
 //! For: policy files (which words may be granted), settings (which a host offers) and `decide` (which asks are met).
-//! In: a word. Out: a verdict in words. Never: a word that means nothing passes in silence.
+//! In: a word. Out: its kind, or why it is refused. Never: lets an unknown word pass in silence.
 
 use super::source::did_you_mean;
 use crate::manifest::environment;
 
-/// How a capability comes to be met.
+/// How a capability is met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind<'a> {
-    /// Every tool has it; limits and walls hold it.
+    /// Every tool has it, within its limits and walls.
     Free,
     /// `env:NAME`: this host must offer that variable, and a policy must grant it.
     Env(&'a str),
@@ -23,7 +23,7 @@ const KNOWN: [&str; 6] = ["subprocess", "env:NAME", "secret:NAME", "gpu", "long-
 pub fn kind(word: &str) -> Kind<'_> {
     match word {
         "subprocess" => Kind::Free,
-        // Nothing gives a tool a device or another clock, so neither is granted.
+        // Nothing in this version provides these, so none of them is granted.
         "gpu" | "long-running" | "files:input" => Kind::Later,
         _ => match word.split_once(':') {
             Some(("env", name)) if environment::refused(name, "").is_none() => Kind::Env(name),
@@ -33,7 +33,7 @@ pub fn kind(word: &str) -> Kind<'_> {
     }
 }
 
-/// Why nobody could ever meet this word, as it follows on "which nobody knows"; `None` = some host may.
+/// Why no host could ever meet this word: the text after "which nobody knows"; `None` = some host may.
 pub fn unknown(word: &str) -> Option<String> {
     let variable = || word.strip_prefix("env:").and_then(|name| environment::refused(name, ""));
     let why = || match variable() {

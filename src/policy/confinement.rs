@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// An interpreter (or our own binary, for wasm) and all that must be in view for it to run.
+/// An interpreter (or our own binary, for wasm) and all files it needs in view to run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Runtime {
@@ -43,11 +43,11 @@ pub enum Access {
     Write,
 }
 
-/// What of the file system is opened, and how exactly.
+/// A part of the file system that a grant opens, and how.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", tag = "kind")]
 pub enum Opening {
-    /// A folder and everything below it, as it changes.
+    /// A folder and everything below it; changes show at once.
     Live { path: PathBuf },
     /// Files in one folder whose names match, bound read-only at call start.
     /// `names` is a glob over one path component (a literal name is escaped).
@@ -86,7 +86,7 @@ pub enum Network {
     None,
 }
 
-/// All ten limits, filled in.
+/// All limits, filled in.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Limits(pub BTreeMap<Limit, u64>);
@@ -104,7 +104,7 @@ impl Limits {
     }
 }
 
-/// What keys a launcher, and what audit prints.
+/// The part that is the same for every call: a launcher is made for one shape, and audit prints it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Shape {
@@ -119,22 +119,22 @@ pub struct Shape {
     pub grants: Vec<Grant>,
     pub network: Network,
     pub limits: Limits,
-    /// Added to the from-scratch environment. What is no literal is left out of the kept text and the digest.
+    /// Added to the from-scratch environment. Only literals stand in the kept text and in the digest.
     pub env: BTreeMap<String, Variable>,
     /// The policy demands exact accounting; without a cgroup the call is refused.
     pub require_cgroup: bool,
     /// Any text on stderr fails the call (manifest or policy).
     pub stderr_is_error: bool,
-    /// What of this lies where tools could write.
+    /// The parts of the view in which tools could write.
     #[serde(skip_serializing_if = "Past::is_empty")]
     pub past: Past,
 }
 
-/// What one call adds: it only narrows, or adds small things.
+/// What one call adds: a time limit within the ceiling, and the source text of run-code.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PerCall {
-    /// min(policy ceiling, call ?? manifest ?? house), milliseconds (Q2).
+    /// min(policy ceiling, call ?? manifest ?? house), milliseconds.
     pub timeout_ms: u64,
     /// Source text of run-code: placed in scratch as the script.
     pub source: Option<String>,

@@ -20,20 +20,20 @@ use std::sync::Arc;
 
 /// The builtin tool that takes source text. It exists only where a policy names it by its exact id.
 pub const RUN_CODE: &str = "core:run-code";
-/// The service that runs a script which a call names; a fixed `language` of its handler is the interpreter it needs.
+/// The service that runs a script which a call names; a fixed `language` in its handler names the interpreter.
 pub const SCRIPT_SERVICE: &str = "ExternalScriptExecutionService";
-/// Stands for the script's folder where a service method gets its script with the call.
+/// Placeholder for the script's folder where a service method gets its script with the call.
 pub const SCRIPT_FOLDER: &str = "/<folder of the script>";
 
 /// What is judged: a tool, or a script run by a builtin tool.
 pub(super) struct Subject<'a> {
     pub manifest: &'a Manifest,
     pub site: &'a Site,
-    /// What runs, if a process of its own does.
+    /// Language and entry point, if the tool runs as a process of its own.
     pub runs: Option<(Language, Option<String>)>,
-    /// Denied asks are dropped whatever the policy's mode (a script answers to several tools' asks).
+    /// Denied asks are dropped in any mode of the policy (a script answers to several tools' asks).
     pub narrow: bool,
-    /// The manifests that name the script, if not this one does.
+    /// The manifests that name the script, where it is not `manifest` that does.
     pub namers: &'a [(Arc<Manifest>, Site)],
 }
 
@@ -45,15 +45,15 @@ pub fn decide(manifest: &Manifest, site: &Site, policies: &Policies, machine: &M
     if runs.is_some() {
         return judge(&Subject { manifest, site, runs, narrow: false, namers: &[] }, policies, machine);
     }
-    // No process of its own. What it asks is for the script that a call names: `decide_run` judges
-    // that script and narrows, so this answer narrows too.
+    // No process of its own: its asks are for the script that a call names. `decide_run` judges that script and
+    // narrows, so this answer narrows too.
     let folder = PathBuf::from(SCRIPT_FOLDER);
     let place = Site { manifest: site.manifest.clone(), base: PathBuf::new(), script: None, folder };
     let mut decision = judge(&Subject { manifest, site: &place, runs, narrow: true, namers: &[] }, policies, machine);
     if let Handler::ServiceMethod { service, language: Some(language), .. } = &manifest.handler
         && service == SCRIPT_SERVICE
     {
-        // Asked only whether there is one: which one runs is decided with the script.
+        // Only whether there is an interpreter: which one runs is decided with the script.
         let (policy, _) = policies.governing(&manifest.id, &site.manifest);
         let mut obstacles = Obstacles::default();
         runtime(*language, policy, machine, &mut Vec::new(), &mut obstacles);
@@ -62,17 +62,17 @@ pub fn decide(manifest: &Manifest, site: &Site, policies: &Policies, machine: &M
     decision
 }
 
-/// What stands in the way of a call, by who must act.
+/// What keeps a call from being started, by who must act.
 #[derive(Default)]
 struct Obstacles {
-    /// For the person: each denied ask.
+    /// Each denied ask, for the operator.
     refused: Vec<String>,
-    /// Of those, some that no policy can grant, and some that one could.
+    /// Whether no policy can grant some of those, and whether a policy could grant some.
     never: bool,
     grantable: bool,
-    /// For anybody: what is missing here.
+    /// What is not built or not here, in words for anybody.
     missing: Vec<String>,
-    /// Of that, what this machine lacks.
+    /// The things among those that this machine lacks.
     lacks: Vec<Need>,
 }
 
@@ -170,7 +170,7 @@ fn files_of(runtime: &Runtime) -> Vec<PathBuf> {
     let mut files = runtime.roots.clone();
     if let Program::Path(path) = &runtime.program {
         files.push(path.clone());
-        // Python looks for it beside itself, and one folder above.
+        // Python looks for `pyvenv.cfg` beside itself, and one folder above.
         let near = path.ancestors().skip(1).take(2).map(|folder| folder.join("pyvenv.cfg"));
         files.extend(near.filter(|_| runtime.language == Language::Python));
     }
@@ -206,7 +206,7 @@ fn capabilities(
                 (Some(reason), ..) => {
                     let shown = text::printable(word);
                     obstacles.missing.push(format!("the capability `{shown}`"));
-                    // A word that nobody knows is no lack of this machine: the registry says so already.
+                    // An unknown word is a mistake of the manifest and no lack here: the registry reports it.
                     if kind != capability::Kind::Unknown {
                         let pointer = format!("/securityContext/requiredCapabilities/{index}");
                         obstacles.lacks.push(Need::new(pointer, format!("the capability '{shown}': {reason}")));
@@ -230,7 +230,7 @@ fn capabilities(
     }
 }
 
-/// What a granted capability gives, in words.
+/// The effect of a granted capability, in words.
 fn given(word: &str) -> String {
     match capability::kind(word) {
         capability::Kind::Env(name) => format!("{name}, with the host's own text (never shown)"),
@@ -238,8 +238,8 @@ fn given(word: &str) -> String {
     }
 }
 
-/// Literals, and the host's own where it was granted as a capability. Names that steer the loader or an
-/// interpreter are refused here as they were at load.
+/// Literals, and variables of the host that were granted as capabilities. Names that steer the loader or an
+/// interpreter are refused, as they were at load.
 fn env(manifest: &Manifest, machine: &Machine, verdicts: &mut Vec<Verdict>) -> BTreeMap<String, Variable> {
     let mut kept = BTreeMap::new();
     for (name, value) in &manifest.execution.env {
@@ -332,7 +332,7 @@ fn ourselves() -> Runtime {
     }
 }
 
-/// Known, not built yet.
+/// What a manifest may name and this version does not run yet.
 fn later(manifest: &Manifest, obstacles: &mut Obstacles) {
     match manifest.handler {
         Handler::ToolService => obstacles.missing.push("the handler `tool-service`".into()),
@@ -396,7 +396,7 @@ impl Obstacles {
     }
 }
 
-/// The write grants in folders of scripts, but for those below its own, which are known to be.
+/// The write grants below folders of scripts, without those below the tool's own folder: `Shape::folder` tells them.
 fn beside_scripts(decision: &Decision, policies: &Policies) -> Past {
     let mut past = Past::default();
     for grant in decision.grants.iter().filter(|grant| grant.access == Access::Write) {
@@ -436,7 +436,7 @@ fn shape(
         stderr_is_error: decision.stderr_is_error,
         past: beside_scripts(decision, policies),
     };
-    // A shape is kept, printed and hashed as text; a path that is not text cannot be.
+    // A shape is kept, printed and hashed as JSON, which cannot hold a path that is not UTF-8.
     if serde_json::to_vec(&shape).is_err() {
         let fault = Fault::new(Kind::CapabilityError, "this tool cannot run here: a path is not UTF-8 text");
         let folder = text::path(&decision.folder);
@@ -447,13 +447,13 @@ fn shape(
     Ok(shape)
 }
 
-/// The time limit of a shape is its ceiling: a call may ask for more than the manifest did, up to it (Q2).
+/// The time limit of a shape is its ceiling: a call may ask for more than the manifest did, up to that.
 pub(super) fn shape_limits(limits: &[LimitVerdict]) -> Limits {
     let value = |l: &LimitVerdict| if l.limit == Limit::TimeoutMs { l.ceiling } else { l.effective };
     Limits(limits.iter().map(|l| (l.limit, value(l))).collect())
 }
 
-/// Which policies were used, and what they said.
+/// SHA-256 over the policies that were used: the digest and name of each.
 pub(super) fn digest(policy: &Policy, host: Option<&Policy>) -> String {
     let lines: Vec<String> =
         [Some(policy), host].into_iter().flatten().map(|p| format!("{} {}\n", p.digest, p.name)).collect();

@@ -1,9 +1,8 @@
-//! What could newly be done, the powers of NEW that OLD did not hold, apart from it what no longer can be, and whatever
-//! else is different in what decides.
+//! Diff: what NEW allows and OLD did not, what OLD allowed and NEW does not, and every other difference.
 //!
 //! For: the `diff` verb. In: entries of `audit --json`, or policies. Out: a `Diff`, as text or JSON.
-//! Never: calls a change harmless: what OLD did not cover is listed, and what has no order (a schema, an entry point, the
-//! bytes of a script) is listed as different. An entry is compared whole, but for what `MEANT` names.
+//! Never: calls a change harmless: a power that OLD did not cover is listed, and facts without an order (a schema, an
+//! entry point, the bytes of a script) are listed as different. Every field but those in `MEANT` is compared.
 
 use super::area::Area;
 use super::file::{Capability, HOST_FILE, Mode, NamedRuntime, Policy, Rule, Selector};
@@ -20,12 +19,12 @@ use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// Stands for the folder of whatever tool a policy is for.
+/// Placeholder for the folder of the tool that a policy governs.
 const TOOL_FOLDER: &str = "/<folder of the tool>";
-/// What of an entry is compared by its meaning (`Powers`), or is words about what decides.
+/// Fields of an entry that are compared by their meaning (`Powers`), or only describe the decision in words.
 const MEANT: [&str; 10] =
     ["tool", "policyFile", "asks", "grants", "limits", "requireCgroup", "stderrIsError", "notes", "refused", "digests"];
-/// Where a manifest writes what is compared by its meaning, and the kinds of change that tell it.
+/// Parts of a manifest that are compared by their meaning, and the kinds of change that report them.
 const TOLD: [(&str, &[&str]); 3] = [
     ("/manifest/securityContext/fileAccess", &["read", "write"]),
     ("/manifest/securityContext/requiredCapabilities", &["capability"]),
@@ -49,9 +48,9 @@ pub struct Powers {
     pub conditions: BTreeSet<String>,
     /// Where the tools must lie; empty = anywhere.
     pub folders: Vec<PathBuf>,
-    /// All the rest that decides, as it is written.
+    /// Everything else that decides, as written.
     pub facts: Value,
-    /// Of the whole confinement, words and places included.
+    /// Digest of the whole confinement, words and places included.
     pub digest: Option<String>,
 }
 
@@ -65,7 +64,7 @@ pub struct Change {
     pub before: Option<String>,
 }
 
-/// The other way round: what was taken away.
+/// A power that was taken away.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Loss {
     pub subject: String,
@@ -76,7 +75,7 @@ pub struct Loss {
     pub now: Option<String>,
 }
 
-/// What is not the same, and may allow more or less.
+/// A difference that may allow more or less.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Difference {
     pub subject: String,
@@ -127,8 +126,8 @@ impl Powers {
         Ok(powers)
     }
 
-    /// Takes over the most there is of each limit; what is left of them has no order: how it is counted, and the time of
-    /// a call that asks for none.
+    /// Takes over the most that a call can get of each limit. Returns the rest, which has no order: how a limit is
+    /// counted, and the time of a call that asks for none.
     fn limits(&mut self, limits: &Value) -> Result<Value, String> {
         let mut rest = Map::new();
         for limit in limits.as_array().into_iter().flatten() {
@@ -174,8 +173,8 @@ impl Powers {
 const CGROUP: &str = "a cgroup is required";
 const STDERR: &str = "any text on stderr fails the call";
 
-/// A policy as it is written, but for what is compared by its meaning. A new field does not build until it is in one of
-/// the two.
+/// A policy as written, without the fields bound to `_`. All fields are named, so a new one does not build until it is
+/// placed.
 fn written(policy: &Policy) -> Value {
     let Policy {
         name,
@@ -208,7 +207,7 @@ fn written(policy: &Policy) -> Value {
     })
 }
 
-/// Two sets of policies, each as powers of everything that either of them names, and their caps.
+/// Two sets of policies, each as the powers of everything that either of them names, and of its cap.
 pub fn of_policies(old: &Policies, new: &Policies) -> (Vec<Powers>, Vec<Powers>) {
     let named =
         |p: &Policies| p.list.iter().flat_map(|p| p.tools.iter().map(|t| t.selector.clone())).collect::<BTreeSet<_>>();
@@ -259,7 +258,7 @@ fn rule_grants(policy: &Policy, host: Option<&Policy>, access: Access) -> Vec<Gr
     found
 }
 
-/// What NEW can do and OLD could not, what OLD could do and NEW cannot, and what else is different.
+/// What NEW can do and OLD could not, what OLD could do and NEW cannot, and all other differences.
 pub fn between(old: &[Powers], new: &[Powers]) -> Diff {
     let newly = beyond(old, new, ["could not run before", "did not exist before"]);
     let lost = beyond(new, old, ["cannot run now", "is not there now"]);
@@ -274,14 +273,14 @@ pub fn between(old: &[Powers], new: &[Powers]) -> Diff {
     diff
 }
 
-/// The one on the other side: of the same name, else of the same id, else the only one there is.
+/// The same subject on the other side: by its name, else by its id, else the only one where both sides have one.
 fn counterpart<'p>(powers: &Powers, others: &'p [Powers], alone: bool) -> Option<&'p Powers> {
     let same = others.iter().find(|o| o.subject == powers.subject);
     let same = same.or_else(|| others.iter().find(|o| id(&o.subject) == id(&powers.subject)));
     same.or_else(|| others.first().filter(|_| alone && others.len() == 1))
 }
 
-/// What `new` can do beyond `old`; `absent`: how to say that `old` does not run, or is not there.
+/// What `new` can do beyond `old`; `absent`: the words for an `old` that does not run, or is not there.
 fn beyond(old: &[Powers], new: &[Powers], absent: [&str; 2]) -> Vec<Change> {
     let mut changes = Vec::new();
     for powers in new.iter().filter(|p| p.runs) {
@@ -342,8 +341,8 @@ fn opened(grant: &Grant) -> String {
     format!("{} {}{staged}", access.name(), Area::of(&grant.opening).text())
 }
 
-/// Every fact that is not the same, but for those that a change told already; where there is none of either, and the
-/// confinements still differ, that.
+/// Every fact that differs, without those that a change reported already; where there is neither and the digests of the
+/// confinements differ, the digests.
 fn different(old: &Powers, new: &Powers, told: &Diff) -> Vec<Difference> {
     let newly = told.newly.iter().filter(|c| c.subject == new.subject).map(|c| c.kind);
     let lost = told.no_longer.iter().filter(|l| l.subject == old.subject).map(|l| l.kind);
@@ -370,7 +369,7 @@ fn different(old: &Powers, new: &Powers, told: &Diff) -> Vec<Difference> {
     found
 }
 
-/// Gives each place where two values differ, as deep as it is.
+/// Reports the innermost places where two values differ.
 fn walk(
     old: Option<&Value>,
     new: Option<&Value>,

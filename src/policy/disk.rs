@@ -21,7 +21,7 @@ pub(super) struct Found {
     pub problems: Vec<FileProblem>,
 }
 
-/// A fault of one file: its code, its place if it has one, and what to do.
+/// A fault of one file: its code, its place (line 0 = the whole file), and what to do.
 struct Bad(Code, At, String);
 
 impl Bad {
@@ -61,7 +61,7 @@ fn folder(path: &Path, opened: File, about: &Metadata, found: &mut Found) {
     };
     for name in names {
         let file = path.join(&name);
-        // As with manifests: what an editor keeps beside a file it has open is hidden.
+        // Hidden files are skipped, as among manifests: editors keep copies and locks beside an open file.
         if name.to_string_lossy().starts_with('.') {
             continue;
         }
@@ -141,7 +141,7 @@ fn text(opened: File, about: &Metadata, path: &Path) -> Result<String, Bad> {
     })
 }
 
-/// A policy that somebody else can change is no policy.
+/// Refuses a policy that somebody else can change.
 fn unshared(about: &Metadata, path: &Path) -> Result<(), Bad> {
     let shown = crate::manifest::text::printable(&path.display().to_string());
     if about.mode() & 0o022 != 0 {
@@ -149,7 +149,7 @@ fn unshared(about: &Metadata, path: &Path) -> Result<(), Bad> {
         return Err(Bad::whole(Code::Security, format!("can be written by others (mode {mode:04o}); run: {mend}")));
     }
     let me = nix::unistd::geteuid().as_raw();
-    // In a user namespace all owners that are not mapped, the machine's root included, look alike.
+    // In a user namespace all unmapped owners look alike, the machine's root included.
     if !crate::base::files::owners().contains(&about.uid()) {
         let mend = format!("chown {me} '{shown}'");
         return Err(Bad::whole(Code::Security, format!("belongs to another user ({}); run: {mend}", about.uid())));

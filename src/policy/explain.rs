@@ -24,7 +24,7 @@ pub const NOT_DEFENDED: [&str; 8] = [
     "the machine's root, and whoever may change the policies, the manifests or this binary",
 ];
 
-/// The widest any column but the last gets before it wraps to a line of its own.
+/// Longer cells do not widen their column: the rest of their row is pushed to the right.
 const WIDEST: usize = 56;
 
 pub fn text(decision: &Decision) -> String {
@@ -48,7 +48,7 @@ pub fn text(decision: &Decision) -> String {
     out
 }
 
-/// The fault a call would meet; what runs inside the host has no shape and is not refused for that.
+/// The fault a call would end with. A tool that runs inside the host has no shape, and is not refused for that.
 fn refused(decision: &Decision) -> Option<&crate::fault::Fault> {
     decision.shape.as_ref().err().filter(|f| !(decision.in_process && f.kind == Kind::InternalError))
 }
@@ -115,7 +115,7 @@ fn everywhere(decision: &Decision, out: &mut String) {
 }
 
 fn devices(decision: &Decision) -> Vec<&'static str> {
-    // A WASI module maps no device: its worker is counted in another way.
+    // A WASI module maps no device: the memory of its worker is counted in another way.
     let module = decision.runtime.as_ref().is_some_and(|runtime| runtime.language == Language::Wasm);
     let sampled = !module && decision.limit(Limit::MemoryBytes).is_some_and(|limit| limit.sampled);
     shown::devices(sampled).chain(shown::DEVICE_LINKS.map(|(link, _)| link)).collect()
@@ -158,7 +158,7 @@ fn asks(decision: &Decision, out: &mut String) {
 fn remarks(verdict: &Verdict) -> Vec<String> {
     let mut lines = Vec::new();
     if !verdict.rule.is_empty() {
-        // A file and line; a name alone is in the rule already.
+        // Only a file and line: a policy's name already stands in the rule.
         let place = if verdict.place.contains('/') { format!(" at {}", verdict.place) } else { String::new() };
         lines.push(format!("rule {}{place}", verdict.rule));
     }

@@ -11,11 +11,11 @@ use crate::quantity::Limit;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// The cap that holds for every tool is the file of this name.
+/// The name of the file that caps every tool.
 pub const HOST_FILE: &str = "host.policy.toml";
-/// Every policy file ends so.
+/// The ending of every policy file's name.
 pub const SUFFIX: &str = ".policy.toml";
-/// The largest limit that can be written: what JSON still carries exactly.
+/// The largest limit that can be written: the largest integer that every JSON reader keeps exactly.
 pub const MAX_LIMIT: u64 = (1 << 53) - 1;
 
 pub(super) const TOP_KEYS: [&str; 12] = [
@@ -67,7 +67,7 @@ pub enum Mode {
     /// The call is refused.
     #[default]
     Reject,
-    /// The call runs with less, and that is said.
+    /// The call runs with less, and its notes say so.
     Narrow,
 }
 
@@ -78,7 +78,7 @@ pub struct Rule {
     pub text: String,
     /// The path is below the tool's own folder.
     pub relative: bool,
-    /// A tree or one file; relative to nothing if `relative`.
+    /// A tree or one file; if `relative`, `area_at` puts the tool's folder before it.
     pub area: Area,
     pub why: String,
     pub at: At,
@@ -131,12 +131,12 @@ pub struct Folder {
     pub at: At,
 }
 
-/// One policy as written. Every field is read by what enforces it (`tests/policy.rs` takes it apart).
+/// One policy as written. Every field is read by what enforces it (`tests/policy/calls.rs` lists where).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     pub name: String,
     pub why: String,
-    /// The file; empty for what is built in.
+    /// The file; empty for the built-in default.
     pub file: PathBuf,
     pub tools: Vec<Tools>,
     /// Empty = anywhere.
@@ -154,7 +154,7 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// What holds where no file says otherwise.
+    /// The policy for tools that no policy file governs.
     pub fn built_in() -> Policy {
         let text = super::published::DEFAULT_POLICY;
         let own = Rule {
@@ -205,7 +205,7 @@ impl Policy {
 pub fn parse(text: &str, file: &Path, host: bool, root: &Path) -> Result<Policy, Vec<Problem>> {
     let mut reader = Reader::new(text);
     if text.trim().is_empty() {
-        // What `… > name.policy.toml` leaves for a moment, and for good where the command fails.
+        // `… > name.policy.toml` empties the file for a moment, and for good where the command fails.
         reader.schema("", reader.at(0), "the file is empty: write a policy into it, or take it away".to_owned());
         return Err(reader.problems);
     }
@@ -267,7 +267,7 @@ fn why(reader: &mut Reader<'_>, top: &Table<'_, '_>) -> String {
     reader.said(top, "why", "say in a sentence what the policy is for").map(|w| w.value).unwrap_or_default()
 }
 
-/// `host.policy.toml` is for all tools; what only makes sense for some is refused in it.
+/// `host.policy.toml` is for all tools: keys that only make sense for some are refused in it.
 fn host_only(reader: &mut Reader<'_>, top: &Table<'_, '_>) -> Vec<Tools> {
     for (pointer, tool) in reader.texts(top, "tools") {
         if tool.value != "*" {
@@ -337,7 +337,7 @@ fn folders(reader: &mut Reader<'_>, top: &Table<'_, '_>, root: &Path) -> Vec<Fol
     found
 }
 
-/// One of two words; the first is what holds when the key is absent.
+/// True if the second of two words is written; an absent key means the first.
 fn choice(reader: &mut Reader<'_>, top: &Table<'_, '_>, key: &str, words: [&str; 2]) -> bool {
     let Some(word) = reader.text(top, key) else { return false };
     if !words.contains(&word.value.as_str()) {

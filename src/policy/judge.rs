@@ -1,7 +1,7 @@
-//! Files: each pattern a manifest asks for ∩ the policy's rules ∩ the host's cap, exactly.
+//! Judge: the files of each pattern that a manifest asks for ∩ the policy's rules ∩ the host's cap, exactly.
 //!
-//! For: `decide`. In: asks, a site, two policies, what nobody may touch. Out: verdicts and grants.
-//! Never: joins two rules into more than they say, or lets a tool write what is later run or read as a rule.
+//! For: `decide`. In: asks, a site, two policies, paths that no tool writes. Out: verdicts and grants.
+//! Never: joins two rules into a wider one; lets a tool write what is later run or read as a policy.
 
 use super::area::{self, Area};
 use super::file::{Policy, Rule};
@@ -15,25 +15,25 @@ use std::path::{Path, PathBuf};
 /// The mend of every write that is never granted.
 const RESULTS_ONLY: &str = "name a folder that holds nothing but results (`out/*`)";
 
-/// Where the call's own scratch stands.
+/// The path of the call's own scratch.
 const SCRATCH: &str = "/tmp";
 
-/// Everything that judges one tool's file asks.
+/// What is needed to judge one tool's file asks.
 pub(super) struct Judge<'a> {
     pub site: &'a Site,
-    /// The script's folder is other tools' own: nothing relative to it is granted.
+    /// The script lies among other tools' scripts and the manifest does not: nothing relative to its folder is granted.
     pub guest: bool,
     pub policy: &'a Policy,
     pub host: Option<&'a Policy>,
     /// Policies and other tools' files: never written.
     pub protected: &'a BTreeSet<PathBuf>,
-    /// No file is made directly in here.
+    /// The folder of the audit log: no file is made directly in it.
     pub records: Option<&'a Path>,
-    /// Folders of scripts that are tools.
+    /// Folders of tools' scripts.
     pub scripts: &'a BTreeSet<PathBuf>,
     /// Own script and manifest, and the manifests that name the same script: never written.
     pub own: Vec<&'a Path>,
-    /// Folders of interpreters: never written.
+    /// Files and folders of interpreters: never written.
     pub runtimes: BTreeSet<PathBuf>,
     pub machine: &'a Machine,
 }
@@ -63,8 +63,8 @@ impl<'a> Judge<'a> {
         judged
     }
 
-    /// Nothing said: the own folder, as far as the policy goes. A tool that asked for nothing is not
-    /// refused for it; it is left with its script, and that is said.
+    /// Without `allowRead`: the tool's own folder, as far as the policy allows. A tool that asked for nothing is not
+    /// refused: where it gets less it gets its script, and the verdict says why.
     fn own_folder(&self, judged: &mut Judged) {
         let shared = self.guest || self.site.folder == self.site.base;
         let own = Area::Tree(self.site.folder.clone());
@@ -72,7 +72,7 @@ impl<'a> Judge<'a> {
             self.area(Access::Read, "(default)", &own, judged);
             match judged.verdicts.last_mut() {
                 Some(verdict) if verdict.allowed => return,
-                // A part of it, and the script.
+                // A part of the folder is granted; the script is added below.
                 Some(verdict) if verdict.effective.is_some() => verdict.allowed = true,
                 _ => judged.verdicts.clear(),
             }
@@ -176,7 +176,7 @@ impl<'a> Judge<'a> {
         }));
     }
 
-    /// The greatest parts of the ask that one rule of the policy, and one of the cap if there is one, hold.
+    /// The largest parts of the ask that one rule of the policy, and one of the cap if there is a cap, hold.
     fn pieces(&self, access: Access, ask: &Area) -> Vec<Piece<'a>> {
         let folder = &self.site.folder;
         let mut pieces: Vec<Piece<'a>> = Vec::new();
@@ -185,7 +185,7 @@ impl<'a> Judge<'a> {
             if rule.relative && (self.guest || self.holds_the_base(&part)) {
                 continue;
             }
-            // Before the cap is looked at: a cap may take a part away, never make one acceptable.
+            // Before the cap, which could narrow a refused part to one that passes: a cap only takes away.
             if self.fence(access, &part).is_some() {
                 continue;
             }
@@ -211,8 +211,8 @@ impl<'a> Judge<'a> {
         greatest
     }
 
-    /// A whole script base folder, other tools' files included. "Its own folder" does not mean that:
-    /// only a rule with an absolute path opens it.
+    /// Whether the area holds a whole script base folder, other tools' files included. A relative rule ("its own
+    /// folder") does not open that, only a rule with an absolute path.
     fn holds_the_base(&self, area: &Area) -> bool {
         let base = &self.site.base;
         !base.as_os_str().is_empty() && matches!(area, Area::Tree(tree) if base.starts_with(tree))
@@ -267,7 +267,7 @@ impl<'a> Judge<'a> {
         reason
     }
 
-    /// What no policy can grant, or `None`.
+    /// Why no policy can grant this; `None` if one can.
     fn fence(&self, access: Access, ask: &Area) -> Option<String> {
         if matches!(ask, Area::Tree(path) if path.parent().is_none()) {
             return Some("the whole file system is never granted; name the folders that are needed".into());

@@ -1,6 +1,6 @@
 //! Limits: the smallest of what the policy, the host's cap and the manifest say.
 //!
-//! For: `decide`. In: a manifest, two policies. Out: all ten limits, clamps named. Never: a limit left open.
+//! For: `decide`. In: a manifest, two policies. Out: all limits, clamps named. Never: leaves a limit open.
 
 use super::file::Policy;
 use super::verdict::{LimitVerdict, wall};
@@ -33,14 +33,14 @@ fn one(limit: Limit, asked: Option<u64>, policy: &Policy, host: Option<&Policy>,
         enforced_by: enforced_by(limit, cgroup).to_string(),
         sampled: match limit {
             Limit::CpuMs | Limit::MemoryBytes => !cgroup,
-            // No quota of the kernel counts one call.
+            // The kernel has no disk quota for one call.
             Limit::WrittenBytes | Limit::WrittenFiles => true,
             _ => false,
         },
     }
 }
 
-/// What a call gets when nobody asks: all there is, but of time the house default (Q2).
+/// What a call gets when nobody asks: the ceiling, but of time the house default.
 fn unasked(limit: Limit, ceiling: u64) -> u64 {
     if limit == Limit::TimeoutMs { limit.house_default() } else { ceiling }
 }

@@ -1,4 +1,4 @@
-//! The policies of one host: read from a folder or a file, checked against each other, looked up by tool.
+//! Load: the policies of one host, read from a folder or a file, checked against each other, looked up by tool.
 //!
 //! For: service and cli. In: a path. Out: `Policies`, or every problem of every file.
 //! Never: starts with a policy that is broken, that others can write, or that is reached by a link.
@@ -33,7 +33,7 @@ impl std::fmt::Display for FileProblem {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PassedOver {
     pub file: PathBuf,
-    /// By its exact id: a second policy that names it so would not load.
+    /// It names the tool by its exact id: a second policy that does would not load.
     pub exact: bool,
     /// Which one, why, and the mend.
     pub words: String,
@@ -66,11 +66,11 @@ pub struct Policies {
     /// Files no tool may write: policies, and what the caller adds (`protect`).
     /// Shared, because a registry of ten thousand tools is held here and decisions are made often.
     pub(super) protected: Arc<BTreeSet<PathBuf>>,
-    /// A folder in which no tool makes files, whatever their names: records of this host come to lie there.
+    /// A folder in which no tool makes files, whatever their names: this host keeps its records there.
     pub(super) records: Option<PathBuf>,
-    /// The folders of the scripts among them.
+    /// The folders of the scripts among `protected`.
     pub(super) scripts: Arc<BTreeSet<PathBuf>>,
-    /// Manifests whose scripts lie in folders of other tools: what is relative to such a folder is not theirs.
+    /// Manifests whose scripts lie in folders of other tools: rules relative to such a folder grant them nothing.
     pub(super) guests: Arc<BTreeSet<PathBuf>>,
     notes: Vec<FileProblem>,
 }
@@ -88,7 +88,7 @@ impl Policies {
         }
     }
 
-    /// Where there is no policies folder.
+    /// The policies of a host without a policies folder.
     pub fn built_in() -> Policies {
         Policies::of(vec![Policy::built_in()], None, Vec::new())
     }
@@ -107,7 +107,7 @@ impl Policies {
         if problems.is_empty() { Ok(policies) } else { Err(problems) }
     }
 
-    /// The policies that can be read, and what is wrong with the others. Nothing is decided by them where anything is.
+    /// The policies that can be read, and what is wrong with the others. While anything is wrong, no call is decided.
     pub fn look(path: &Path, root: &Path) -> (Policies, Vec<FileProblem>) {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
         let root = root.canonicalize().unwrap_or_else(|_| root.to_path_buf());
@@ -146,7 +146,7 @@ impl Policies {
         Ok(policies)
     }
 
-    /// Two policies of one name, or of one width for one tool: nobody could say which holds.
+    /// Two policies of one name, or of the same width for one tool: which one holds would be unclear.
     fn conflicts(&self) -> Vec<FileProblem> {
         let mut problems = Vec::new();
         let mut names: BTreeMap<&str, &Policy> = BTreeMap::new();
@@ -244,12 +244,12 @@ impl Policies {
         }
     }
 
-    /// Says which manifests get their script and nothing else of its folder.
+    /// Sets the manifests that get their script and nothing else of its folder.
     pub fn hold_to_script(&mut self, guests: Arc<BTreeSet<PathBuf>>) {
         self.guests = guests;
     }
 
-    /// Names the folder of this host's records.
+    /// Sets the folder of this host's records.
     pub fn keep_out_of(&mut self, records: Option<PathBuf>) {
         self.records = records;
     }
@@ -261,7 +261,7 @@ impl Policies {
 }
 
 impl Policy {
-    /// Why it is not for a tool that it names and that lies there; `None` where it is.
+    /// Why this policy does not govern a tool that it names and whose manifest lies there; `None` if it may.
     pub fn passed_over(&self, manifest: &Path) -> Option<String> {
         (!lies_in(manifest, &self.folders)).then(|| PassedOver::new(self, false, manifest).words)
     }

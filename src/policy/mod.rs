@@ -56,11 +56,11 @@ pub struct Machine {
     pub runtimes: BTreeMap<Language, Runtime>,
     /// The interpreters that policies name (`Policies::named_runtimes`), by their path, or why one cannot be used.
     pub named_runtimes: BTreeMap<PathBuf, Result<Runtime, String>>,
-    /// What the search for interpreters relies on, with the words for what it is: no tool writes there.
+    /// Paths that the search for interpreters relies on, each with the reason in words: no tool writes there.
     pub relied_on: BTreeMap<PathBuf, String>,
-    /// The homes of whoever runs this host, as they are named and without links; where the host is root, everybody's.
+    /// The homes of whoever runs this host, as named and with links resolved; where the host is root, everybody's.
     pub homes: BTreeSet<PathBuf>,
-    /// The variables that this host offers to tools (`env:NAME`, Q9) and has, by name.
+    /// The variables that this host offers to tools (`env:NAME`) and has set, by name.
     pub environment: BTreeMap<String, Variable>,
     /// True where memory, CPU and processes are counted by a cgroup.
     pub cgroup: bool,

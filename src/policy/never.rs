@@ -1,7 +1,8 @@
-//! What no policy grants on any machine, and on this one: system folders, programs that are run, what a view makes up.
+//! Never: what no policy grants, on any machine or on this one: system folders, programs that the host runs, files that
+//! a view makes up.
 //!
 //! For: `judge`. In: an area that is asked for, facts of the machine. Out: the reason, or `None`.
-//! Never: looks at the file system; knows what a policy says.
+//! Never: looks at the file system, or at a policy.
 
 use super::area::Area;
 use super::shown::{MADE_ETC, OURS, SCRATCH, SYSTEM_ETC, SYSTEM_FOLDERS};
@@ -9,23 +10,23 @@ use super::{Access, Machine};
 use crate::manifest::text;
 use std::path::{Path, PathBuf};
 
-/// Programs, libraries and settings of the machine: what every other program runs or obeys.
+/// Programs, libraries and settings of the machine, which every other program runs or obeys.
 const SYSTEM: [&str; 5] = ["/usr", "/bin", "/sbin", "/etc", "/boot"];
 
-/// `base`: of the scripts, or empty.
+/// `base`: the tool's script base folder, or empty.
 pub(super) fn granted(access: Access, ask: &Area, base: &Path, machine: &Machine) -> Option<String> {
     let own = !base.as_os_str().is_empty() && ask.folder().starts_with(base);
     match access {
         Access::Read => made_up(ask),
         Access::Write => system(ask).or_else(|| run_on_the_host(ask, own.then_some(base), machine)).or_else(|| {
-            // Folders of tools may lie in a home, and each has its own fences; a base that is or holds a home is none.
+            // A script base below a home has fences of its own; one that is or holds a home is not exempt.
             let other = |home: &&PathBuf| !(own && base.starts_with(home) && base != home.as_path());
             machine.homes.iter().filter(other).find_map(|home| settings_of_a_home(ask, home))
         }),
     }
 }
 
-/// The view has its own of these, made for the call: the host's could not be shown in their place.
+/// The view makes its own of these for each call, so the host's could not be shown in their place.
 fn made_up(ask: &Area) -> Option<String> {
     let path = MADE_ETC.iter().chain([&OURS]).find(|made| ask.touches(Path::new(made)))?;
     Some(format!(
@@ -56,15 +57,15 @@ fn system(ask: &Area) -> Option<String> {
     ))
 }
 
-/// `own`: the base of the scripts, where the ask lies in it.
+/// `own`: the script base folder, where the ask lies in it.
 fn run_on_the_host(ask: &Area, own: Option<&Path>, machine: &Machine) -> Option<String> {
-    // A folder of PATH far above the scripts makes no program of what a tool writes into its own.
+    // A folder of PATH above the script base does not count: a file in the base is no program of that folder.
     let far = |place: &Path| own.and_then(Path::parent).is_some_and(|above| above.starts_with(place));
     let (place, words) = machine.relied_on.iter().find(|(place, _)| ask.touches(place) && !far(place))?;
     Some(format!("{} could be written: {words}; name a folder that holds nothing but results", place.display()))
 }
 
-/// `.bashrc`, `.config`, `.ssh` and their like: programs of the person, and launchers of interpreters, obey them.
+/// `.bashrc`, `.config`, `.ssh` and their like: the user's programs, and launchers of interpreters, obey them.
 fn settings_of_a_home(ask: &Area, home: &Path) -> Option<String> {
     let hidden = match (ask, ask.path().strip_prefix(home)) {
         (Area::Tree(tree), _) if home.starts_with(tree) => true,

@@ -1,4 +1,4 @@
-//! The policy language, published: a JSON Schema for editors, and a commented file with every key.
+//! Published: the policy language as a JSON Schema for editors, and as a commented file with every key.
 //!
 //! For: `schema policy`, docs. In: nothing. Out: JSON, TOML. Never: a key that `file.rs` does not read.
 
@@ -9,15 +9,15 @@ use serde_json::{Map, Value, json};
 
 pub(super) const SELECTOR_HELP: &str = "`tools` takes exact ids, \"ns:*\", or \"*\"";
 
-/// An exact file or `dir/**`: parts that are each written once, without a pattern.
+/// An exact file or `dir/**`: non-empty parts without a pattern.
 const PATH: &str = r"^(\*\*|(\./|/)?[^/*?\[\]{}]+(/[^/*?\[\]{}]+)*(/\*\*)?)$";
 const FOLDER: &str = r"^(\./|/)?[^/*?\[\]{}]+(/[^/*?\[\]{}]+)*/*$";
-/// What no path is: a way up, a part that says nothing, the home folder.
+/// What no path may hold: `..` or `.` as a part, a leading `~`, a control character.
 const NO_PATH: &str = r"(^|/)\.\.(/|$)|/\.(/|$)|^\.$|^~|[\u0000-\u001f\u007f]";
-/// What is granted by no rule: `self` needs none, and a tool has kernel trees of its own.
+/// What no rule grants: `self` needs none, and a tool has kernel trees of its own.
 const NO_GRANT: &str = r"^self$|^/(proc|sys|dev)(/|$)";
 
-/// What holds where no file says otherwise, as a file.
+/// The built-in default, as a policy file.
 pub const DEFAULT_POLICY: &str = r#"name  = "default"
 why   = "A tool reads its own folder, has scratch, and nothing else."
 tools = ["*"]

@@ -40,7 +40,7 @@ fn list(reader: &mut Reader<'_>, table: &Table<'_, '_>, key: &str) -> Vec<Rule> 
     found
 }
 
-/// Takes a rule's path apart: is it relative, and what does it hold?
+/// Parses a rule's path: whether it is relative, and its area.
 fn area(text: &str) -> Result<(bool, Area), String> {
     let shown = crate::manifest::text::printable(text);
     if text == "self" {
@@ -61,7 +61,7 @@ fn area(text: &str) -> Result<(bool, Area), String> {
         None if text.ends_with('/') => {
             let folder = shown.trim_end_matches('/');
             let mend = if folder.ends_with("/**") { folder.to_owned() } else { format!("{folder}/**") };
-            // A mend that does not load itself is none; then what is wrong with that one is the answer.
+            // The mend is offered only if it would load; else its own fault is the answer.
             return area(&mend).and_then(|_| Err(format!("for the folder and all below write `{mend}`")));
         }
         None => plain_path(text)?,

@@ -1,7 +1,7 @@
-//! Scripts that a builtin tool runs (`core:execute-*`, `core:run-code`), and the last step before a call.
+//! Run: scripts that a builtin tool runs (`core:execute-*`, `core:run-code`), and the last step before a call.
 //!
 //! For: service. In: a target, the builtin's manifest, every manifest that names the script.
-//! Out: a `Decision`, a `Confinement`. Never: gives a script more this way than each of them would (Q18).
+//! Out: a `Decision`, a `Confinement`. Never: gives a script more than each of those manifests would.
 
 use super::area::Area;
 use super::decide::{self, Subject, judge, shape_limits};
@@ -15,7 +15,7 @@ use crate::quantity::{Limit, MIN_TIMEOUT_MS};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// What a builtin tool is asked to run.
+/// The script, or the source text, that a builtin tool is asked to run.
 #[derive(Clone, Debug)]
 pub struct RunTarget {
     /// Where the script lies; `script: None` for source text that comes with the call.
@@ -36,7 +36,7 @@ pub fn decide_run(
         return run_code(target, tool, policies, machine);
     }
     let runs = Some((target.language, None));
-    // The builtin's own manifest has no file; the target's manifests are protected through the namers.
+    // The builtin's own manifest has no file; the manifests that name the script are protected through `namers`.
     let site = Site { manifest: PathBuf::new(), ..target.site.clone() };
     let mut decision = judge(&Subject { manifest: tool, site: &site, runs, narrow: true, namers }, policies, machine);
     for (manifest, site) in namers {
@@ -117,7 +117,7 @@ fn meet(decision: &mut Decision, other: &Decision) {
     }
 }
 
-/// A variable of the host that another tool, whose script this is, is not granted.
+/// Records that a variable of the host is withheld, because a tool that names the script is not granted it.
 fn withheld(name: &str, tool: &str, verdicts: &mut [Verdict], notes: &mut Notes) {
     let reason = format!("{tool} names this script and is not granted it");
     notes.narrowed(format!("narrowed: env:{name}: {reason}"));
@@ -134,8 +134,8 @@ fn is_file(what: What, access: Access) -> bool {
 }
 
 fn narrow_limit(limit: &mut LimitVerdict, theirs: &LimitVerdict, tool: &str, notes: &mut Notes) {
-    // What the tool that names the script gets is the most the script gets this way; a call may ask
-    // that tool for more time too, up to its ceiling.
+    // The script gets at most what the tool that names it gets; of time that is the ceiling, since a call may ask
+    // that tool for more time too.
     let most = if limit.limit == Limit::TimeoutMs { theirs.ceiling } else { theirs.effective };
     if most < limit.ceiling {
         limit.ceiling = most;
@@ -149,7 +149,7 @@ fn narrow_limit(limit: &mut LimitVerdict, theirs: &LimitVerdict, tool: &str, not
     limit.effective = limit.effective.min(theirs.effective);
 }
 
-/// Pairwise overlap of two lists of grants; the script itself survives always.
+/// Pairwise overlap of two lists of grants; a grant of the script itself always stays.
 fn overlap(ours: &[Grant], theirs: &[Grant], script: Option<Area>) -> Vec<Grant> {
     let mut both = Vec::new();
     for our in ours {
@@ -159,7 +159,7 @@ fn overlap(ours: &[Grant], theirs: &[Grant], script: Option<Area>) -> Vec<Grant>
         for their in theirs {
             let Some(area) = Area::of(&our.opening).overlap(&Area::of(&their.opening)) else { continue };
             let access = our.access.min(their.access);
-            // A private copy stays one: a live write comes only out of two live writes.
+            // A staged grant stays staged: only two live grants give a live write.
             let live = [&our.opening, &their.opening].iter().all(|o| matches!(o, Opening::Live { .. }));
             let opening = match (access, live, &area) {
                 (Access::Read, ..) => area.for_reading(),
@@ -192,7 +192,7 @@ pub fn confine(
     Ok(Confinement { shape, per_call: PerCall { timeout_ms, source } })
 }
 
-/// What to record and tell of one call: where it gets less than the tool or the call itself asked.
+/// What to record and tell of one call: where it gets less than the tool or the call itself asked.
 pub fn call_notes(decision: &Decision, asked_timeout_ms: Option<u64>) -> Notes {
     let mut notes = decision.notes.clone();
     if let Some(limit) = decision.limit(Limit::TimeoutMs)

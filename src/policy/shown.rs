@@ -1,6 +1,7 @@
-//! What every tool sees beside its grants and its interpreter. `sandbox::view` makes exactly this; `audit` prints it.
+//! Shown: what every tool sees besides its grants and its interpreter. `sandbox::view` makes exactly this; `audit`
+//! prints it.
 //!
-//! For: the view, explain, who-can. In: nothing. Out: constants. Never: a path that one of the two knows alone.
+//! For: the view, explain, who-can. In: nothing. Out: constants. Never: a path that only the view or only audit knows.
 
 /// Folders that every tool sees, read-only, where they exist: system programs and libraries.
 pub const SYSTEM_FOLDERS: [&str; 14] = [
@@ -22,15 +23,15 @@ pub const SYSTEM_FOLDERS: [&str; 14] = [
 /// All of the host's /etc that every tool sees: the CA bundle and local time.
 pub const SYSTEM_ETC: [&str; 5] =
     ["/etc/ssl/certs", "/etc/pki/tls/certs", "/etc/pki/ca-trust/extracted", "/etc/ca-certificates", "/etc/localtime"];
-/// The rest of its /etc, made up: no account or host of this machine shows.
+/// The rest of the tool's /etc, made up: no account or host of this machine shows.
 pub const MADE_ETC: [&str; 5] = ["/etc/passwd", "/etc/group", "/etc/nsswitch.conf", "/etc/hosts", "/etc/resolv.conf"];
 /// Each call's own, writable, gone after it.
 pub const SCRATCH: [&str; 2] = ["/tmp", "/dev/shm"];
-/// There because programs look for them; nothing is in them, and nothing can be put there.
+/// Empty folders that programs look for; nothing can be put there.
 pub const EMPTY_FOLDERS: [&str; 2] = ["/run", "/var/tmp"];
 /// The tool's own processes, and some of what the kernel says of the machine.
 pub const PROC: &str = "/proc";
-/// toolhost's own folder: shims, and what covers files that are not for the tool.
+/// toolhost's own folder: shims, and the covers of files that are not for the tool.
 pub const OURS: &str = "/.toolhost";
 /// Links to the tool's own descriptors, and where they lead.
 pub const DEVICE_LINKS: [(&str, &str); 4] = [
@@ -40,7 +41,7 @@ pub const DEVICE_LINKS: [(&str, &str); 4] = [
     ("/dev/stderr", "/proc/self/fd/2"),
 ];
 
-/// Device nodes. Mapped, /dev/zero makes memory that no process shows, so that sampling could not count it.
+/// Device nodes. A mapping of /dev/zero is memory that no process shows, so sampling could not count it.
 pub fn devices(sampled: bool) -> impl Iterator<Item = &'static str> {
     let all = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
     all.into_iter().filter(move |device| !(sampled && *device == "/dev/zero"))

@@ -1,4 +1,4 @@
-//! Reading TOML with a place for every complaint: line, column and key path, all complaints at once.
+//! Source: reads TOML and collects all complaints, each with line, column and key path.
 //!
 //! For: `policy/file.rs`. In: the text of one policy. Out: values with their places, and `Problem`s.
 //! Never: guesses a value that was not written, or lets an unknown key pass.
@@ -8,7 +8,7 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// A file with more problems than this is not mended line by line.
+/// Most problems told about one file.
 const MAX_PROBLEMS: usize = 100;
 const MAX_COLUMN: usize = 10_000;
 
@@ -58,7 +58,7 @@ impl<'t> Reader<'t> {
     pub fn at(&self, offset: usize) -> At {
         let line = self.lines.partition_point(|start| *start <= offset).max(1);
         let start = self.lines.get(line - 1).copied().unwrap_or(0);
-        // A line may be the whole file; so far in, the column is left unknown rather than counted for every value.
+        // A line may be the whole file: past MAX_COLUMN bytes the column is left 0 and not counted for every value.
         let before = Some(start..offset).filter(|range| range.len() <= MAX_COLUMN);
         let column = before.and_then(|range| self.text.get(range)).map_or(0, |text| text.chars().count() + 1);
         At { line, column }
@@ -134,7 +134,7 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// A text that must be there and say something.
+    /// A text that must be there and not be blank.
     pub fn said(&mut self, of: &Table<'_, '_>, key: &str, mend: &str) -> Option<Placed<String>> {
         if of.get(key).is_none() {
             self.schema(&of.pointer, of.at, format!("`{key}` is missing: {mend}"));
@@ -206,7 +206,7 @@ impl<'t> Reader<'t> {
         if errors.is_empty() {
             return Some(table);
         }
-        // What follows a bracket that is never closed is read as if it stood in it: that says nothing of its own.
+        // The parser reads all that follows an unclosed bracket as its content: those errors only follow from it.
         if errors.iter().any(|error| error.message().starts_with("unclosed"))
             && let Some((offset, bracket)) = unclosed(self.text)
         {
@@ -249,7 +249,7 @@ fn unclosed(text: &str) -> Option<(usize, char)> {
     open.pop()
 }
 
-/// What stands after a string that this quote began; one that holds no lines ends with its line.
+/// The text after a string that `quote` began; a string of one line ends at the line break, closed or not.
 fn after_string<'t>(text: &'t str, quote: &str) -> &'t str {
     let mut escaped = false;
     for (at, c) in text.char_indices() {

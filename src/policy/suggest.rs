@@ -1,4 +1,4 @@
-//! The policy text that would grant what a tool asks. Every `why` is blank, and a blank one does not load.
+//! Suggest: the policy text that would grant what a tool asks. Every `why` is blank, and a blank one does not load.
 //!
 //! For: `audit --suggest-policy`. In: a manifest, its site, its decision. Out: TOML.
 //! Never: a text that loads as it is: somebody must read it and say why.
@@ -99,7 +99,7 @@ fn files(manifest: &Manifest, site: &Site, decision: &Decision, out: &mut String
     let mut paths = |what: What, patterns: &[Pattern]| -> Vec<String> {
         let never = |p: &Pattern| decision.denied().any(|v| v.never() && v.what == what && v.asked == p.text);
         let mut found: Vec<String> = Vec::new();
-        // What no policy can give is said before.
+        // `refusals` names what no policy can give.
         for pattern in patterns.iter().filter(|pattern| !never(pattern)) {
             match path(pattern) {
                 Ok(path) if found.contains(&path) => {}
@@ -136,7 +136,7 @@ fn path(pattern: &Pattern) -> Result<String, &'static str> {
         PatternShape::Tree { path } if path == Path::new("/tmp") => return Err("every call has its own /tmp"),
         PatternShape::Tree { path } => (path, true),
         PatternShape::File { path } => (path, false),
-        // A policy names no pattern; the overlap with the ask stays the pattern.
+        // A policy cannot name a pattern: it names the folder, and the overlap with the ask is the pattern.
         PatternShape::Names { folder, .. } => (folder, true),
     };
     let text = path.to_string_lossy();
@@ -173,7 +173,7 @@ fn capabilities(manifest: &Manifest, out: &mut String) {
     }
 }
 
-/// What no policy can grant is said first, so that nobody looks for the line; then what a policy alone cannot give.
+/// First what no policy can grant, so that nobody looks for its line; then what this machine lacks.
 fn refusals(manifest: &Manifest, decision: &Decision) -> String {
     let id = printable(&manifest.id);
     let of = |narrower| -> Vec<String> {

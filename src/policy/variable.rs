@@ -1,16 +1,16 @@
-//! The text of one environment variable, and who brought it.
+//! Variable: the text of one environment variable, and where it comes from.
 //!
-//! For: shapes. In: a text. Out: the same text, for the tool alone. Never: shows what a call or this host
-//! brought, which may be a secret: not in a record, a digest, a report or a debug line.
+//! For: shapes. In: a text. Out: the same text, for the tool alone. Never: shows a text of a call or of this host in a
+//! record, a digest, a report or a debug line: it may be a secret.
 
 use serde::{Serialize, Serializer};
 use std::fmt;
 
 #[derive(Clone, PartialEq, Eq)]
 pub enum Variable {
-    /// Written in the manifest, for everybody to read.
+    /// From the manifest, which everybody may read.
     Literal(String),
-    /// Brought by a call.
+    /// From a call.
     Call(String),
     /// The host's own, granted as `env:NAME`.
     Host(String),
@@ -32,7 +32,7 @@ impl Variable {
         }
     }
 
-    /// What is shown of it.
+    /// The text for reports: only a literal is shown.
     fn shown(&self) -> &str {
         match self {
             Variable::Literal(text) => text,

@@ -1,4 +1,4 @@
-//! What was decided about one tool: every ask with its answer, and the shape that enforces them.
+//! Verdict: the decision about one tool: every ask with its answer, and the shape that enforces them.
 //!
 //! For: service (`shape`), explain, diff, who-can. In: from `decide`. Out: plain data.
 //! Never: an answer that differs from what the shape holds: both come from one judgement.
@@ -64,7 +64,7 @@ impl What {
     }
 }
 
-/// Who was the narrower.
+/// Who denied an ask or gave less.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Narrower {
@@ -72,7 +72,7 @@ pub enum Narrower {
     Policy,
     /// `host.policy.toml`
     Host,
-    /// A rule of the house that no policy can lift.
+    /// A built-in rule, which no policy can lift.
     House,
     Machine,
 }
@@ -96,7 +96,7 @@ pub struct Verdict {
     /// Why not, or why less.
     pub reason: Option<String>,
     pub narrower: Option<Narrower>,
-    /// Walls; empty for what is settled before a call starts.
+    /// Walls; empty for what is checked before a call starts.
     pub enforced_by: Vec<String>,
 }
 
@@ -131,8 +131,8 @@ impl Verdict {
         verdict
     }
 
-    /// Not granted, and a call is refused for it (or narrowed). What hosts, runtimes and this machine lack makes a tool
-    /// unavailable instead.
+    /// Not granted in full, so a call is refused (or narrowed). An ask for a network host, a missing runtime or another
+    /// lack of this machine makes the tool unavailable instead.
     pub fn refuses(&self) -> bool {
         !self.allowed
             && self.what != What::Host
@@ -140,7 +140,7 @@ impl Verdict {
             && self.narrower != Some(Narrower::Machine)
     }
 
-    /// Refused by a rule of the house, which no policy can lift.
+    /// Refused by a built-in rule, which no policy can lift.
     pub fn never(&self) -> bool {
         self.refuses() && self.narrower == Some(Narrower::House)
     }
@@ -165,9 +165,9 @@ pub struct LimitVerdict {
     pub limit: Limit,
     /// By the manifest.
     pub asked: Option<u64>,
-    /// The most any call gets.
+    /// The most that any call gets.
     pub ceiling: u64,
-    /// What a call gets that asks for nothing itself (only `timeoutMs` can be asked for by a call).
+    /// What a call gets that asks for nothing itself (a call can ask for `timeoutMs` only).
     pub effective: u64,
     /// The manifest asked for more than the ceiling.
     pub clamped: bool,
@@ -175,7 +175,7 @@ pub struct LimitVerdict {
     pub from: String,
     /// The wall.
     pub enforced_by: String,
-    /// Summed up over the call every few milliseconds, for want of a cgroup.
+    /// Summed up over the call every few milliseconds: CPU and memory for want of a cgroup, what it writes live always.
     pub sampled: bool,
 }
 
@@ -184,7 +184,7 @@ pub struct LimitVerdict {
 pub struct Notes {
     /// For the person and the record: clamps, narrowings, policies passed over, a folder that is shared.
     pub all: Vec<String>,
-    /// The narrowings and clamps among them, in words for a caller too: no place, no policy text.
+    /// The narrowings and clamps among them, worded for a caller too: without places and policy text.
     pub told: Vec<String>,
 }
 
@@ -200,7 +200,7 @@ impl Notes {
         self.told.extend(more.told);
     }
 
-    /// A limit that is smaller than what was asked; `from` says who set it.
+    /// A limit that is smaller than what was asked; `from`: who set it.
     pub(super) fn clamped(&mut self, limit: Limit, asked: u64, gets: u64, from: &str) {
         let words = format!("clamped: {} asked {asked}, gets {gets}", limit.name());
         self.all.push(format!("{words} ({from})"));
@@ -211,11 +211,11 @@ impl Notes {
 /// One thing that a tool needs and does not have here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Need {
-    /// In words for anybody, as they follow on "it needs".
+    /// The words after "it needs", for anybody to read.
     pub words: String,
-    /// Where the manifest asks for it; empty where it does not say so itself.
+    /// JSON pointer of the ask in the manifest; empty where no field of it asks.
     pub pointer: String,
-    /// The manifest names what nobody knows: no other machine or version would help.
+    /// The manifest is wrong (it names something unknown, say), rather than this machine or version lacking something.
     pub mistake: bool,
 }
 
@@ -229,7 +229,7 @@ impl Need {
     }
 }
 
-/// So that a list of them is joined as a list of texts is.
+/// Lets `join` work on a list of needs.
 impl std::borrow::Borrow<str> for Need {
     fn borrow(&self) -> &str {
         &self.words
@@ -245,27 +245,27 @@ pub struct Decision {
     pub policy: String,
     /// That policy's file; empty for the built-in default.
     pub policy_file: PathBuf,
-    /// It names the tool by its exact id: no second policy may.
+    /// That policy names the tool by its exact id: a second one that does would not load.
     pub exact: bool,
-    /// `mode` of that policy: asks that are denied are dropped, not refused.
+    /// Denied asks are dropped instead of refused: by that policy's `mode`, or for a script that a builtin tool runs.
     pub narrow: bool,
     pub verdicts: Vec<Verdict>,
     pub limits: Vec<LimitVerdict>,
-    /// What files a call gets, also where the shape is refused for another reason.
+    /// The files that a call gets, also where the shape is refused for another reason.
     pub grants: Vec<Grant>,
     pub runtime: Option<Runtime>,
     pub script: Option<PathBuf>,
     pub folder: PathBuf,
     pub notes: Notes,
-    /// Policies that name the tool, and are for tools that lie elsewhere.
+    /// Policies that name the tool, but whose `folders` do not hold its manifest.
     pub passed_over: Vec<PassedOver>,
-    /// It exists only where a policy for it names it by its exact id, and none does.
+    /// It runs source text, for which a policy must name it by its exact id, and none does.
     pub unnamed: bool,
     /// `metadata.permissions`: words of the author, which nothing enforces.
     pub labels: Vec<String>,
-    /// What this machine lacks for it.
+    /// What this machine lacks for the tool.
     pub lacks: Vec<Need>,
-    /// What it lacks for the scripts that the tool is asked to run. A call looks at the script's path first.
+    /// What this machine lacks for the scripts that the tool is asked to run. A call looks at the script's path first.
     pub lacks_below: Vec<Need>,
     /// A policy demands exact accounting.
     pub require_cgroup: bool,

@@ -1,7 +1,7 @@
-//! Who can read, write or reach this? Asked of every decision of the registry.
+//! Who can: the tools that can read, write or reach something, by the decisions about the whole registry.
 //!
 //! For: `audit --who-can`. In: decisions, a question. Out: the tools, each with the rule that lets it.
-//! Never: leaves out a tool because it only *could*: what depends on the call is listed as such.
+//! Never: leaves out a tool for which it depends on the call: that is listed as such.
 
 use super::area::{self, Area};
 use super::decide::SCRIPT_FOLDER;
@@ -22,7 +22,7 @@ pub enum Question {
 #[serde(rename_all = "camelCase")]
 pub struct Answer {
     pub tool: String,
-    /// `all of it`, `a part of it`, `if the script it is told to run lies near it`, …
+    /// `all of it`, `a part of it`, `if the script it is told to run lies in a folder above it`, …
     pub how: String,
     /// What is granted.
     pub grant: String,
@@ -81,7 +81,7 @@ fn about(decision: &Decision, path: &Path, access: Access, bases: &[PathBuf]) ->
         let granted = !found.is_empty();
         let script = script.filter(|_| !granted);
         let roots = decision.runtime.iter().flat_map(|r| &r.roots).map(|r| (r, "a file of its interpreter"));
-        // One of them says it, and best the one that holds the whole path.
+        // One system folder is named, preferably one that holds the whole path.
         let mut system: Vec<PathBuf> =
             super::SYSTEM_FOLDERS.iter().chain(&super::SYSTEM_ETC).map(PathBuf::from).collect();
         system.retain(|root| path.starts_with(root) || root.starts_with(path));
@@ -109,13 +109,13 @@ fn holds(grant: &Grant, path: &Path, bases: &[PathBuf]) -> Option<&'static str> 
     area.path().starts_with(path).then_some("a part of it")
 }
 
-/// The same of what begins at the folder of a script which the call names: any folder of a base may be that one.
+/// As `holds`, for a grant that starts at the folder of a script which the call names: any folder of a base may be it.
 fn below_a_script_folder(area: &Area, path: &Path, base: &Path) -> Option<&'static str> {
     let above = path.ancestors().take_while(|folder| folder.starts_with(base));
     if above.filter_map(|folder| area.moved(Path::new(SCRIPT_FOLDER), folder)).any(|area| area.holds(path)) {
         return Some("if the script it is told to run lies in a folder above it");
     }
-    // A folder of a base, or around one, may hold the folder of a script; what is a file, or not there, does not.
+    // A folder in a base, or around one, may hold the folder of a script; a file or a missing path does not.
     let around = base.starts_with(path) || (path.starts_with(base) && path.is_dir());
     around.then_some("a part of it, if the script it is told to run lies there or below")
 }

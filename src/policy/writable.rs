@@ -1,10 +1,10 @@
-//! May this be written? The names by which code, tools, packages and settings are found: what a tool writes under one of
-//! them, somebody else would run.
+//! Writable: the names by which code, tools, packages and settings are found: a file that a tool writes under one of
+//! them would be run by somebody else.
 //!
 //! For: `judge` (asks), `sandbox::grants` (what lies in a writable tree), the publisher of staged files. In: a name, or
-//! a pattern of names. Out: whether it is one of them. Never: looks at the file system.
+//! a pattern of names. Out: whether it is, or could match, one of them. Never: looks at the file system.
 
-/// How the files end that Python, Node or Bun load from the folder of a script, or that tell them what to load.
+/// Endings of files that Python, Node or Bun load from the folder of a script, or that tell them what to load.
 const CODE: [&str; 27] = [
     ".py",
     ".pyc",
@@ -34,7 +34,7 @@ const CODE: [&str; 27] = [
     ".npmrc",
     ".pnp.data.json",
 ];
-/// How files of data end. Node runs a file of any other ending, or of none, as a script when it is named in full
+/// Endings of data files. Node runs a file of any other ending, or of none, as a script when it is named in full
 /// (Node.js API, Modules: CommonJS modules, File modules).
 const DATA: [&str; 76] = [
     "csv", "tsv", "txt", "md", "rst", "json", "jsonl", "ndjson", "geojson", "xml", "xsd", "html", "htm", "css", "svg",
@@ -44,9 +44,9 @@ const DATA: [&str; 76] = [
     "gz", "tgz", "bz2", "xz", "zst", "7z", "mp3", "wav", "ogg", "flac", "mp4", "webm", "woff2", "diff", "patch", "ics",
     "tex",
 ];
-/// How tools and policies end.
+/// Endings of manifests and policies.
 const DEFINITIONS: [&str; 2] = [".tool.json", ".policy.toml"];
-/// Folders of packages and of what an interpreter keeps: run later, wherever they lie.
+/// Folders of packages and of an interpreter's compiled files: run later, wherever they lie.
 const PACKAGES: [&str; 5] = ["node_modules", ".venv", "venv", "site-packages", "__pycache__"];
 /// Repositories with their hooks, and what editors, shells and agents run when somebody opens the folder.
 const OBEYED: [&str; 25] = [
@@ -76,7 +76,7 @@ const OBEYED: [&str; 25] = [
     ".cursor",
     ".github",
 ];
-/// The same, of which the name is the person's own.
+/// The same, for files that a person names freely.
 const OBEYED_ENDING: &str = ".code-workspace";
 
 /// The ending by which a file of this name would be loaded from the folder of a script.
@@ -85,7 +85,7 @@ pub fn code(name: &str) -> Option<&'static str> {
     CODE.into_iter().find(|ending| name.ends_with(ending))
 }
 
-/// No code, and no data by its ending: Node would run it by its full name, as by `./lib/local` or `./lib/app.config`.
+/// Neither code nor data by its ending: Node runs such a file if it is named in full (`./lib/local`, `./app.config`).
 pub fn unknown(name: &str) -> bool {
     let data = |ending: &str| DATA.contains(&ending.to_lowercase().as_str());
     code(name).is_none() && !name.rsplit_once('.').is_some_and(|(_, ending)| data(ending))
@@ -99,7 +99,7 @@ pub fn spells_name(names: &str, name: &str) -> bool {
     }
 }
 
-/// A file by which tools or policies are made: no tool writes one anywhere.
+/// A manifest or a policy: no tool writes one anywhere.
 pub fn definition(name: &str) -> bool {
     DEFINITIONS.iter().any(|ending| name.ends_with(ending))
 }
@@ -109,7 +109,7 @@ pub fn packages(name: &str) -> bool {
     PACKAGES.contains(&name) || name == "pyvenv.cfg"
 }
 
-/// What other programs run or obey without being asked.
+/// A name that other programs run or obey without being asked.
 pub fn obeyed(name: &str) -> bool {
     OBEYED.contains(&name) || name.ends_with(OBEYED_ENDING)
 }
@@ -129,7 +129,7 @@ pub(super) fn spelled_definition(names: &str) -> Option<&'static str> {
     DEFINITIONS.into_iter().find(|ending| spells(names, ending))
 }
 
-/// The ending of code that a name which matches the pattern could have. (`report*` could end in `.py`, `*.csv` could not.)
+/// The ending of code that a name matching the pattern could have. (`report*` could end in `.py`, `*.csv` could not.)
 pub(super) fn possible_code(names: &str) -> Option<&'static str> {
     let names = names.to_lowercase();
     CODE.into_iter().find(|ending| {

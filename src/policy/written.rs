@@ -1,9 +1,9 @@
-//! May this be loaded? What tools may write, and what they ever could: nothing in there is loaded or run as a tool, a
-//! script, a module, a policy or an interpreter.
+//! Written: where tools may write, or ever could. Nothing there is loaded or run as a tool, a script, a module, a
+//! policy or an interpreter.
 //!
 //! For: registry (what is loaded), service (scripts that a call names, what a call may see), runtimes (interpreters).
-//! In: decisions, and the places of earlier calls. Out: who may write a path; what of a call's view is not to be loaded.
-//! Never: changes anything; lets a place go because a folder above it has another name by now.
+//! In: decisions, and the places of earlier calls. Out: who may write a path; the parts of a call's view not to load.
+//! Never: changes anything; forgets a place because it or a folder above it was renamed.
 
 use super::area::Area;
 use super::decide::SCRIPT_FOLDER;
@@ -23,15 +23,15 @@ pub struct Place {
     pub tree: PathBuf,
     /// `id@version`
     pub tool: String,
-    /// Of the folder only files whose names match this glob.
+    /// Only files of the folder whose names match this glob.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub names: Option<String>,
-    /// The folder itself, whatever it is called.
+    /// The folder's identity, which stays when it is renamed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub folder: Option<FolderId>,
 }
 
-/// A folder by what stays when it, or one above it, gets another name. Inode numbers are used again, times of birth are not.
+/// Facts of a folder that stay when it, or one above it, is renamed. Inode numbers are reused, times of birth are not.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct FolderId {
     pub device: u64,
@@ -54,7 +54,8 @@ impl FolderId {
 }
 
 impl Place {
-    /// What a call of this shape can write and somebody could load: live trees, and staged files but for those of data.
+    /// Where a call of this shape can write files that somebody could load: live trees, and staged files unless the
+    /// pattern has an ending of data.
     pub fn of(shape: &Shape) -> Vec<Place> {
         let place = |tree: &Path, names| Place { tree: tree.into(), tool: shape.tool.clone(), names, folder: None };
         let grants = shape.grants.iter().filter(|grant| grant.access == Access::Write);
@@ -87,9 +88,9 @@ pub struct Written {
     trees: BTreeMap<PathBuf, String>,
     /// Files of one folder.
     names: BTreeMap<PathBuf, Vec<(Area, String)>>,
-    /// Trees below the folder of whatever script a builtin tool runs.
+    /// Trees below the folder of any script that a builtin tool runs.
     anywhere: BTreeMap<PathBuf, String>,
-    /// By inode: the folders of earlier calls.
+    /// The folders of earlier calls, by inode.
     folders: BTreeMap<u64, Vec<Place>>,
 }
 
@@ -104,11 +105,11 @@ impl Written {
         written
     }
 
-    /// A place that a tool could write in an earlier call, whatever it may now.
+    /// Adds a place that a tool could write in an earlier call, even if it may not now.
     pub fn before(&mut self, place: &Place) {
         match &place.names {
             None => drop(self.trees.entry(place.tree.clone()).or_insert_with(|| place.words())),
-            // No script has a name without an ending of code, and no other names of code are published.
+            // Scripts have an ending of code, and files with one are published only where the pattern spells it.
             Some(names) if writable::spelled_code(names).is_none() => {}
             Some(names) => {
                 let area = Area::Names { folder: place.tree.clone(), names: names.clone() };
@@ -126,7 +127,7 @@ impl Written {
         }
     }
 
-    /// What these may write, and what was known before.
+    /// Adds what was known before.
     pub fn since(mut self, earlier: &Written) -> Written {
         for (tree, tool) in &earlier.trees {
             self.trees.entry(tree.clone()).or_insert_with(|| tool.clone());
@@ -167,7 +168,7 @@ impl Written {
         trees.chain(named).chain(anywhere.map(|(_, tool)| tool)).next().map(String::as_str)
     }
 
-    /// The places of earlier calls that this folder is, by what it is and not by its name: as they are called now.
+    /// The places of earlier calls whose folder this is by identity, under its new name; none if it was not renamed.
     pub fn moved(&self, folder: &Path) -> Vec<Place> {
         if self.folders.is_empty() {
             return Vec::new();
@@ -179,7 +180,7 @@ impl Written {
         same.filter(|place| place.tree != folder).map(|place| Place { tree: folder.into(), ..place.clone() }).collect()
     }
 
-    /// The same of a path with all folders above it: who could write it, by its name or under another.
+    /// Who may or could write this path, by its name or by the identity of a folder above it.
     pub fn over(&self, path: &Path) -> Option<String> {
         if let Some(who) = self.by(path) {
             return Some(who.to_owned());
@@ -190,18 +191,19 @@ impl Written {
     }
 }
 
-/// What of a call's view lies where tools could write before. The folder of a script is where its modules are found.
+/// The parts of a call's view in which tools could write before. A script's modules are found in its folder.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Past {
-    /// Trees below the folder of the script in which another tool could write: the call sees them empty.
+    /// Trees in the script's folder in which another tool could write: live grants show them empty, grants of files by
+    /// name leave out their code.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub hidden: Vec<PathBuf>,
-    /// Trees in which it could itself write, now or before: with code in one the call is refused.
+    /// Trees in which the tool itself may or could write: code in one refuses the call.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub checked: Vec<PathBuf>,
-    /// Folder and pattern: files there that are neither code nor data, where another tool could publish them. The call
-    /// sees them empty.
+    /// Folder and pattern of files, neither code nor data by their names, that another tool could publish: live grants
+    /// show them empty, grants by name leave them out.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unknown: Vec<(PathBuf, String)>,
     /// Folders of staged files that lie below another tool's script.
@@ -216,12 +218,12 @@ impl Past {
 }
 
 impl Shape {
-    /// Whether a script, of this tool or of another, lies in a folder above a staged one.
+    /// Whether a script, of this tool or of another, lies in this staged folder or in one above it.
     pub fn below_script(&self, folder: &Path) -> bool {
         folder.starts_with(&self.folder) || self.past.beside.iter().any(|beside| beside == folder)
     }
 
-    /// What of these places, above and below its folder, lies in the view. `Err`: who could write the script itself.
+    /// The parts of the view that lie in these places. `Err`: who could write the script itself.
     pub fn past<'a>(&self, places: impl IntoIterator<Item = &'a Place>) -> Result<(Past, Notes), String> {
         let mut notes = Notes::default();
         let touch = |access: Access, tree: &Path| {
@@ -239,14 +241,14 @@ impl Shape {
                 return Err(who.to_owned());
             }
             let tree = &place.tree;
-            // A module loads no code; and what is written now is looked at for that.
+            // A WASI module loads no code; trees that this call writes live are inspected for code anyway.
             let loads = self.runtime.language != Language::Wasm && tree.starts_with(&self.folder);
             if !loads || !touch(Access::Read, tree) || writes_all(tree) {
                 continue;
             }
             if let Some(names) = place.names.as_ref().filter(|names| writable::spelled_code(names).is_none()) {
                 let unknown = (tree.clone(), names.clone());
-                // What it published itself is its own.
+                // Files that the tool published itself stay in its view.
                 if !place.is_of(&self.tool) && !past.unknown.contains(&unknown) {
                     past.unknown.push(unknown);
                 }

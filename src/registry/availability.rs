@@ -1,4 +1,4 @@
-//! What a tool still needs before a call can be served.
+//! Availability: what a tool still needs before a call can be served.
 //!
 //! For: loader, registry, service, cli. In: a manifest, the other tools, what policy decided. Out: needs in words.
 //! Never: starts anything to find out.
@@ -10,7 +10,7 @@ use crate::manifest::{self, Handler, Manifest};
 use crate::policy::{self, Need};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Needs that the manifest alone shows: what is known, but not built yet, and words nobody knows.
+/// Needs that the manifest alone shows: features that are not built yet, and unknown capabilities.
 pub(super) fn of_manifest(manifest: &Manifest) -> Availability {
     let mut needs = Vec::new();
     match &manifest.handler {
@@ -39,8 +39,8 @@ pub(super) fn of_manifest(manifest: &Manifest) -> Availability {
     if needs.is_empty() { Availability::Ready } else { Availability::Unavailable { needs } }
 }
 
-/// Everything but a policy's refusal that keeps a call from being begun. The decision is the tool's own: what a policy
-/// for other tools names is no help to it.
+/// Everything but a policy's refusal that keeps a call from starting. `decision`: of this tool, since an interpreter
+/// that a policy names for other tools does not serve it.
 pub fn needs_of(tool: &Tool, decision: &policy::Decision) -> Vec<Need> {
     let mut needs = match &tool.availability {
         Availability::Ready => Vec::new(),
@@ -50,7 +50,7 @@ pub fn needs_of(tool: &Tool, decision: &policy::Decision) -> Vec<Need> {
     needs
 }
 
-/// Whether policy refuses what the tool asks, and with it every call (Q19: marked before any call).
+/// The need of a tool whose asks policy refuses, and so every call: known before any call.
 pub fn unsatisfied(tool: &Tool, decision: &policy::Decision) -> Option<Need> {
     let id = &tool.manifest.id;
     let words = if !refused(decision) {
@@ -68,7 +68,7 @@ pub fn refused(decision: &policy::Decision) -> bool {
     decision.shape.as_ref().is_err_and(|fault| fault.kind == Kind::SecurityError)
 }
 
-/// Settles `requires` among the loaded tools: a tool is ready when something ready serves each of them.
+/// Settles `requires` among the loaded tools: a tool is ready when a ready tool serves each requirement.
 pub(super) fn settle_requires(tools: &mut [Tool]) {
     let mut by_id: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     let mut waiters: BTreeMap<String, Vec<usize>> = BTreeMap::new();
@@ -111,7 +111,7 @@ pub(super) fn settle_requires(tools: &mut [Tool]) {
     }
 }
 
-/// The requirements of one tool that nothing ready serves, in words.
+/// The requirements of one tool that no ready tool serves, in words.
 fn unmet(tool: &Tool, tools: &[Tool], by_id: &BTreeMap<String, Vec<usize>>, met: &BTreeSet<usize>) -> Vec<Need> {
     let mut needs = Vec::new();
     for (id, range) in &tool.manifest.requires {
@@ -136,7 +136,7 @@ fn unmet(tool: &Tool, tools: &[Tool], by_id: &BTreeMap<String, Vec<usize>>, met:
     needs
 }
 
-/// Tools that lie on a circle of requirements. Peels off what nobody left requires, then what requires nobody left.
+/// Tools on a circle of requirements: removes, again and again, tools that require none left, then those none requires.
 fn circles(tools: &[Tool], by_id: &BTreeMap<String, Vec<usize>>, met: &BTreeSet<usize>) -> BTreeSet<usize> {
     let mut left: BTreeSet<usize> = (0..tools.len()).filter(|index| !met.contains(index)).collect();
     let edges: Vec<(usize, usize)> = left

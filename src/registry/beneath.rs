@@ -1,4 +1,4 @@
-//! Opening a file below a folder, once, by the kernel's own rules.
+//! Beneath: opens a file below a folder; the kernel keeps the path inside (openat2(2)).
 //!
 //! For: loader and script lookup. In: a folder and a relative path. Out: an open regular file.
 //! Never: a symbolic link, a path that leaves the folder, a pipe, device, socket or folder; never waits.
@@ -47,7 +47,7 @@ impl Refusal {
     }
 }
 
-/// A handle on a folder; the way to it may hold links, since the operator named it.
+/// A handle on a folder; the path to it may hold links, since the operator named it.
 pub(super) fn folder(path: &Path) -> Result<OwnedFd, Errno> {
     open(path, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())
 }
@@ -56,7 +56,7 @@ pub(super) fn folder(path: &Path) -> Result<OwnedFd, Errno> {
 pub(super) fn file(folder: &OwnedFd, relative: &Path) -> Result<File, Refusal> {
     let resolve = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS;
     let how = |flags| OpenHow::new().flags(flags | OFlag::O_CLOEXEC).resolve(resolve);
-    // First a look without opening: opening a device can already do something.
+    // First with O_PATH, which does not open the file: opening a device can have effects.
     let look = with_patience(|| openat2(folder, relative, how(OFlag::O_PATH)))?;
     regular(&File::from(look))?;
     let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;

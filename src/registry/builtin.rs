@@ -1,4 +1,4 @@
-//! The tools compiled into this binary (source `builtin`). Their manifests are kept in `tool-defs/core/`.
+//! Builtin: the tools compiled into this binary (source `builtin`). Their manifests are kept in `tool-defs/core/`.
 //!
 //! For: the registry. In: nothing. Out: the core tools. Never: reads the disk: a file cannot change them.
 
@@ -46,7 +46,7 @@ impl Source for Builtin {
     }
 }
 
-/// The digest of a builtin manifest, by its `id@version`: a copy of it on disk is no rival.
+/// Whether a file has exactly the text of a builtin manifest: such a copy on disk is no rival.
 pub(super) fn same_as_builtin(tool: &Tool) -> bool {
     BUILTIN_FILES.iter().any(|(_, text)| manifest::sha256_hex(text.as_bytes()) == tool.manifest.digest)
 }

@@ -1,7 +1,7 @@
-//! Nothing that a tool may write is loaded: a tool cannot make tools.
+//! Fence: nothing that a tool may write is loaded: a tool cannot make tools.
 //!
 //! For: the registry. In: settled tools, the policies, what was loaded before. Out: the tools to leave out, and why.
-//! Never: takes down a tool that was loaded before: there it is the newcomer's write grant that policy refuses.
+//! Never: takes down a tool that was loaded before: its files are protected, so policy refuses the newcomer's grant.
 
 use super::Tool;
 use super::settle::{self, Held, Refused};
@@ -10,14 +10,14 @@ use crate::policy;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-/// What these tools may write. No file of theirs is protected here: a grant that holds one must count.
+/// What these tools may write. Their own files are not protected here, so that a grant which holds one counts.
 pub(super) fn written(tools: &[Tool], policies: &policy::Policies, machine: &policy::Machine) -> policy::Written {
     let writers = tools.iter().filter(|tool| !tool.manifest.asks.write.is_empty());
     let decisions: Vec<_> = writers.map(|tool| policy::decide(&tool.manifest, &tool.site, policies, machine)).collect();
     policy::Written::of(&decisions)
 }
 
-/// Takes out the newcomers whose manifest or script another tool may write. (Its own, policy never lets it.)
+/// Takes out the newcomers whose manifest or script another tool may write. (Policy refuses a tool's own files to it.)
 pub(super) fn withhold(tools: &mut Vec<Tool>, written: &policy::Written, held: &Held) -> Vec<Refused> {
     let nobody = BTreeSet::new();
     let mut refused = Vec::new();
@@ -37,7 +37,7 @@ pub(super) fn withhold(tools: &mut Vec<Tool>, written: &policy::Written, held: &
     refused
 }
 
-/// Its manifest and its script, as far as they are files.
+/// The tool's manifest and script, if they are files.
 pub(super) fn files(tool: &Tool) -> impl Iterator<Item = PathBuf> + use<> {
     let site = &tool.site;
     let files = [Some(site.manifest.clone()), site.script.clone()];

@@ -1,6 +1,6 @@
-//! `DirectToolLoader`: scans folders for `*.tool.json` and reads each one, whole and unharmed (A-084…A-090, P19).
+//! `DirectToolLoader`: scans folders for `*.tool.json` and reads each one (P19).
 //!
-//! For: the registry (source `files`). In: folders of tools and of scripts; both hold both.
+//! For: the registry (source `files`). In: folders of tools and of scripts; each may hold both.
 //! Out: the tools that are good, and one report for every file that looks like a manifest.
 //! Never: follows a link, waits on a pipe, reads more than a definition may be, stops at a bad file.
 
@@ -13,11 +13,11 @@ use scan::Candidate;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// How a manifest's file name ends.
+/// The ending of a manifest's file name.
 pub const ENDING: &str = ".tool.json";
-/// How the descriptor of a tool service ends; known, and not read yet.
+/// The ending of a tool service's descriptor; known, and not read yet.
 pub(super) const DESCRIPTOR: &str = ".tool-service.json";
-/// From here on a second thread pays.
+/// From so many files on, reading them in several threads is faster.
 const WORTH_A_THREAD: usize = 64;
 
 /// The source `files`.
@@ -29,14 +29,14 @@ pub struct DirectToolLoader {
     stricter: Option<schema::Schema>,
 }
 
-/// What one file gave: a tool, or scripts that nobody knows the asks of.
+/// The result of one file: a tool, or the scripts that it names though it cannot be loaded.
 struct Read {
     report: FileReport,
     found: Result<Box<Tool>, Claim>,
 }
 
-/// What a manifest that cannot be loaded speaks for, as far as its text still tells: the script it names, also where that
-/// is not there; where it names none by a path that could be used, whatever lies beside it.
+/// The scripts of a manifest that cannot be loaded, as far as its text still tells: the script it names, also if that
+/// is not there; if it names none by a path that could be used, any in its folder.
 fn claim(manifest: &Path, bytes: &[u8], bases: &scripts::Bases) -> Claim {
     let folder = manifest.parent().unwrap_or(Path::new("/"));
     let document = manifest::json::parse(bytes, manifest::json::Dialect::Commented).ok();
@@ -54,18 +54,18 @@ fn claim(manifest: &Path, bytes: &[u8], bases: &scripts::Bases) -> Claim {
 }
 
 impl DirectToolLoader {
-    /// Both lists are scanned, and both are script bases (Q28); scripts are looked up in `scripts` first.
+    /// Both lists are scanned, and both are script bases; scripts are looked up in `scripts` first.
     pub fn new(tools: Vec<PathBuf>, scripts: Vec<PathBuf>) -> DirectToolLoader {
         DirectToolLoader { tools, scripts, files: Vec::new(), stricter: None }
     }
 
-    /// These manifests too, wherever they lie: the folder of each is a script base for it.
+    /// Adds single manifests, wherever they lie: the folder of each is a script base too.
     pub fn and_files(mut self, files: Vec<PathBuf>) -> DirectToolLoader {
         self.files = files;
         self
     }
 
-    /// Also holds every manifest to this JSON Schema.
+    /// Also holds every manifest to this JSON Schema.
     pub fn stricter(mut self, schema: schema::Schema) -> DirectToolLoader {
         self.stricter = Some(schema);
         self
@@ -77,7 +77,7 @@ impl DirectToolLoader {
         scripts::Bases::open(&self.scripts.iter().chain(&self.tools).cloned().chain(own).collect::<Vec<_>>())
     }
 
-    /// Reads one file; a panic in a library that parses it is one file's fault, not the scan's.
+    /// Reads one file; a panic while it is parsed skips that file and does not end the scan.
     fn read_guarded(&self, candidate: &Candidate, bases: &scripts::Bases) -> Read {
         let read = std::panic::AssertUnwindSafe(|| self.read(candidate, bases));
         std::panic::catch_unwind(read).unwrap_or_else(|_| {
@@ -162,7 +162,7 @@ impl DirectToolLoader {
     }
 }
 
-/// Looks up where those stand that were found after the text was put away.
+/// Looks up line and column of the problems that have only a pointer.
 fn place(problems: &mut [Problem], bytes: &[u8]) {
     let mut lost = problems.iter_mut().filter(|problem| problem.line == 0 && !problem.pointer.is_empty()).peekable();
     if lost.peek().is_none() {
@@ -210,7 +210,7 @@ impl Source for DirectToolLoader {
             let threads: Vec<_> = rest.chunks(share.max(1)).map(|chunk| (chunk, spawn(chunk))).collect();
             let mut done = work(first);
             for (chunk, thread) in threads {
-                // No second thread to be had: the work is done here.
+                // The machine gave no thread: the work is done in this one.
                 done.extend(thread.and_then(|thread| thread.join().ok()).unwrap_or_else(|| work(chunk)));
             }
             done
@@ -222,7 +222,7 @@ impl Source for DirectToolLoader {
                 Err(claim) => discovery.claims.push(claim),
             }
         }
-        // What the scan told stands in the order of the disk.
+        // The scan's own reports are in the order of the disk.
         discovery.reports.sort_by(|a, b| a.path.cmp(&b.path));
         Ok(discovery)
     }

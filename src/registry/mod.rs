@@ -1,8 +1,7 @@
 //! The registry: manifests on disk, compiled in, or registered in process → a snapshot of tools.
 //!
 //! For: service and cli. In: sources. Out: an immutable `Snapshot`, swapped whole, and a report per file.
-//! Never: follows a link, opens what is no regular file, lets a dropped file take over a tool's name,
-//! runs anything.
+//! Never: follows a link, opens anything but a regular file, lets a new file take over a tool's id, runs anything.
 
 mod availability;
 mod beneath;
@@ -47,7 +46,7 @@ pub struct Tool {
 }
 
 impl Tool {
-    /// A manifest on its own: what it needs of other tools is not looked at.
+    /// A manifest on its own: its `requires` is not looked at.
     pub fn new(manifest: Arc<Manifest>, site: Site, source: &str, warnings: Vec<Problem>) -> Tool {
         let availability = availability::of_manifest(&manifest);
         Tool { manifest, site, source: source.to_owned(), availability, warnings }
@@ -58,7 +57,7 @@ impl Tool {
         format!("{}@{}", self.manifest.id, self.manifest.version)
     }
 
-    /// Where its name is at home: versions of one id live side by side only within one folder.
+    /// The folder of its manifest, or a word for its source: versions of one id lie side by side only in one folder.
     fn home(&self) -> PathBuf {
         match self.site.manifest.parent() {
             Some(folder) => folder.to_path_buf(),
@@ -75,7 +74,7 @@ impl Tool {
     }
 }
 
-/// Can a call be served, as far as the manifest tells? (What this machine lacks: `needs_of`.)
+/// Can a call be served, as far as manifests tell? (`needs_of` adds what this machine lacks.)
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Availability {
     Ready,
@@ -99,7 +98,7 @@ pub enum Status {
     Skipped,
 }
 
-/// Scripts that a manifest speaks for which is not loaded: what it asks, and denies, is not known.
+/// Scripts that a manifest names which is not loaded: what it would ask or deny is not known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
     pub manifest: PathBuf,
@@ -109,7 +108,7 @@ pub struct Claim {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Claimed {
     Scripts(Vec<PathBuf>),
-    /// It does not say which: any script beside it may be its own.
+    /// It does not say which: any script in this folder may be its own.
     Beside(PathBuf),
 }
 
@@ -118,15 +117,15 @@ pub enum Claimed {
 pub struct Discovery {
     pub tools: Vec<Tool>,
     pub reports: Vec<FileReport>,
-    /// What the manifests that could not be loaded speak for.
+    /// The scripts of manifests that could not be loaded.
     pub claims: Vec<Claim>,
-    /// Whole parts of the source that could not be read. A new one on a refresh keeps the old tools (B-011).
+    /// Whole parts of the source that could not be read. A new one on a refresh keeps the old tools.
     pub incomplete: Vec<String>,
-    /// Where tools could write in earlier calls, under the names that those places have by now.
+    /// Where tools could write in earlier calls, for places that were renamed since: under their present names.
     pub moved: Vec<policy::Place>,
 }
 
-/// Where tools come from (A-085, B-007).
+/// A place that tools come from.
 pub trait Source: Send + Sync {
     fn id(&self) -> &str;
     /// Everything the source has now. `earlier`: where tools could write. `Err`: it could not be asked.

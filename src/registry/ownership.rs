@@ -1,9 +1,9 @@
-//! Whose a script is. A folder that holds a manifest is its tools' own, with all below it down to the next such folder;
-//! a script in no such folder belongs to all manifests that name it, together, and stays theirs when a manifest that does
-//! not name it comes to lie above it.
+//! Ownership: which manifests a script belongs to. A folder that holds a manifest belongs to its tools, with all below
+//! it down to the next such folder; a script in no such folder belongs to all manifests that name it, and stays theirs
+//! when a manifest that does not name it is put into a folder above it.
 //!
-//! For: the registry, and calls that name a script. In: what the manifests on disk name, whether they can be loaded or
-//! not. Out: the manifests that a script belongs to; who names one that belongs to somebody else.
+//! For: the registry, and calls that name a script. In: the scripts that manifests on disk name, whether these can be
+//! loaded or not. Out: the manifests that a script belongs to; tools that name a script of others.
 //! Never: lets a manifest elsewhere take, block or disable a tool that lies with its script.
 
 use super::settle::{self, Held, Refused};
@@ -14,23 +14,23 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// Where a manifest says what it runs.
+/// Where a manifest names its script.
 const POINTER: &str = "/handler/scriptPath";
 
 #[derive(Clone, Debug, Default)]
 pub struct Ownership {
     /// By folder: the manifests in it whose script lies there or below.
     homes: BTreeMap<PathBuf, BTreeSet<PathBuf>>,
-    /// By script, or by folder where a manifest does not say which script beside it is its own: who names it.
+    /// By script: the manifests that name it. By folder: those that do not say which script in it is their own.
     named: BTreeMap<PathBuf, BTreeSet<PathBuf>>,
-    /// Folders of tools and scripts: what lies directly in one is nobody's folder.
+    /// Base folders of tools and scripts: one belongs to no tool, even if a manifest lies directly in it.
     bases: BTreeSet<PathBuf>,
     /// Scripts that a manifest elsewhere named before their folder became that of manifests which do not name them.
     kept: BTreeSet<PathBuf>,
 }
 
 impl Ownership {
-    /// `claims`: of the manifests that cannot be loaded; `earlier`: whose the scripts were until now.
+    /// `claims`: of the manifests that cannot be loaded; `earlier`: the ownership until now.
     pub(super) fn of(tools: &[Tool], claims: &[Claim], earlier: &Ownership) -> Ownership {
         let mut all = Ownership::default();
         for tool in tools {
@@ -76,7 +76,7 @@ impl Ownership {
         };
         let near: BTreeSet<&Path> = match home {
             Some(home) => home.iter().map(PathBuf::as_path).collect(),
-            // Directly in a base, where everybody's scripts may lie.
+            // Directly in a base, where scripts of all tools may lie.
             None => naming.iter().copied().filter(|manifest| manifest.parent() == Some(folder)).collect(),
         };
         let both: BTreeSet<&Path> = naming.intersection(&near).copied().collect();
@@ -89,7 +89,7 @@ impl Ownership {
         }
     }
 
-    /// The manifests that a call of the script answers to: its owners and, where none of those names it, who does.
+    /// The manifests that a call of the script answers to: its owners and, if none of those names it, all that do.
     pub(super) fn answers_to(&self, script: &Path, base: &Path) -> BTreeSet<&Path> {
         let mut manifests = self.owners(script, base);
         if !manifests.iter().any(|owner| self.names(owner, script)) {
@@ -98,7 +98,8 @@ impl Ownership {
         manifests
     }
 
-    /// Of these tools, the manifests that do not lie with their script, in whose folder other such tools' scripts lie too.
+    /// The manifests of those tools that do not lie with their script, and in whose script's folder scripts of other
+    /// such tools lie too.
     pub(super) fn guests<'s>(&self, sites: impl Iterator<Item = &'s Site>) -> BTreeSet<PathBuf> {
         // By folder: the folders of manifests elsewhere that own a script in it or below.
         let mut from: BTreeMap<&Path, BTreeSet<&Path>> = BTreeMap::new();
@@ -124,7 +125,7 @@ impl Ownership {
         sites.filter(guest).map(|site| site.manifest.clone()).collect()
     }
 
-    /// Does this manifest name the script, or not say which script beside it is its own?
+    /// Does this manifest name the script, or may it mean it, since it does not say which script beside it is its own?
     pub(super) fn names(&self, manifest: &Path, script: &Path) -> bool {
         self.naming(script).any(|naming| naming == manifest)
     }
@@ -134,8 +135,7 @@ impl Ownership {
         names.into_iter().flatten().flatten().map(PathBuf::as_path)
     }
 
-    /// Takes out the tools that name a script which belongs to somebody else, by its path or by another name of the
-    /// same file.
+    /// Takes out the tools that name a script which belongs to others, by its path or by a hard link.
     pub(super) fn turn_away(&self, tools: &mut Vec<Tool>, held: &Held) -> Vec<Refused> {
         let mut refused = Vec::new();
         tools.retain(|tool| {
@@ -165,7 +165,7 @@ impl Ownership {
     }
 }
 
-/// Is this the folder, in a base beside this one, that has the same path as the script's or one above?
+/// Has `folder` in a base beside this one the path that the script's folder, or one above, has in this base?
 fn mirrors(folder: &Path, script: &Path, base: &Path) -> bool {
     let beside = folder.ancestors().find(|top| top.parent() == base.parent());
     let same = beside.and_then(|top| folder.strip_prefix(top).ok()).filter(|same| !same.as_os_str().is_empty());
@@ -179,8 +179,8 @@ fn is_older(manifest: &Path, others: &BTreeSet<&Path>) -> bool {
     made(manifest).is_some_and(before)
 }
 
-/// By the number of the tool: why its script is another tool's, under a second name. Of two tools in two folders the
-/// file is whose was loaded before, or else whose manifest is older: making a link takes no tool down.
+/// By index of the tool: why its script is a hard link of another tool's. Of two tools in two folders the file belongs
+/// to the one that was loaded before, else to the one with the older manifest: making a link disables no other tool.
 fn links(tools: &[Tool], held: &Held) -> BTreeMap<usize, String> {
     let mut files: BTreeMap<(u64, u64), Vec<usize>> = BTreeMap::new();
     for (index, tool) in tools.iter().enumerate() {
@@ -215,7 +215,7 @@ fn links(tools: &[Tool], held: &Held) -> BTreeMap<usize, String> {
     found
 }
 
-/// Device and inode of a file that has more names than one.
+/// Device and inode of a file that has several names.
 pub(super) fn linked(file: &Path) -> Option<(u64, u64)> {
     let facts = file.symlink_metadata().ok().filter(|facts| facts.nlink() > 1)?;
     Some((facts.dev(), facts.ino()))

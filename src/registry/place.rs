@@ -1,7 +1,7 @@
-//! Where in a manifest's file something stands, for words to a person.
+//! Places: lines and columns in a manifest's file, for messages to a person.
 //!
-//! For: check, the service's words on a failure. In: a manifest file, JSON pointers. Out: line and column.
-//! Never: reads what is no regular file, or more than a manifest may be; an error: a place is a convenience.
+//! For: check, the service's messages on a failure. In: a manifest file, JSON pointers. Out: line and column.
+//! Never: reads anything but a regular file of at most a manifest's size; fails: an unknown place is (0, 0).
 
 use crate::manifest::json;
 use crate::quantity::MAX_DEFINITION_BYTES;
@@ -14,7 +14,7 @@ use std::path::Path;
 pub struct Places(Vec<u8>);
 
 impl Places {
-    /// Of a file that cannot be read no place is known.
+    /// Of a file that cannot be read, no place is known.
     pub fn of(manifest: &Path) -> Places {
         Places(read(manifest).unwrap_or_default())
     }

@@ -1,8 +1,8 @@
-//! Which files look like manifests, in the base folders.
+//! Scan: finds the files in the base folders that look like manifests.
 //!
-//! For: the loader. In: base folders. Out: candidates, in the order of their paths; reports of what could not be
-//! looked at. Never: follows a link below a base; loads what lies deeper than it could look, since a tool that fills
-//! its folder must not hide the manifest which says that it may write there.
+//! For: the loader. In: base folders. Out: candidates, in the order of their paths; reports of what could not be looked
+//! at. Never: follows a link below a base; lists files of a depth that it could not look at as a whole, since a tool
+//! that fills its folder must not hide the manifest which says that it may write there.
 
 use super::load::{DESCRIPTOR, ENDING, problem, skipped};
 use super::{Discovery, FileReport, Status, beneath, shared};
@@ -15,7 +15,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Folders that package managers and interpreters fill; hidden ones are skipped anyway.
+/// Folders that package managers and interpreters fill; hidden folders are skipped anyway.
 const SKIPPED_FOLDERS: &[&str] = &["node_modules", "__pycache__", "venv", "site-packages"];
 
 /// One file that looks like a manifest.
@@ -87,7 +87,7 @@ impl Scan<'_> {
                 Some(Arc::new(Base { path, folder }))
             }
             Err(error) => {
-                // A project may well have only one of the two folders; the other may come while a server runs.
+                // A project may have only one of the two folders; the other may come while a server runs.
                 if error.kind() == std::io::ErrorKind::NotFound {
                     self.incomplete(base, "this folder is not there");
                     return None;
@@ -100,7 +100,7 @@ impl Scan<'_> {
         }
     }
 
-    /// Level by level: what stands above is known before what lies below, however much that is.
+    /// Level by level, so that a folder of any size hides nothing that lies above it.
     fn base(&mut self, base: &Arc<Base>) {
         let mut level = vec![base.path.clone()];
         let mut looked_at = 0;
@@ -108,9 +108,9 @@ impl Scan<'_> {
             let (before, mut below) = (self.candidates.len(), Vec::new());
             for folder in level {
                 if !self.folder(&folder, base, &mut looked_at, &mut below) {
-                    // Who may write at this depth, or deeper, is not known: nothing from there is loaded.
+                    // Which tools may write at this depth or deeper is not known, so nothing from there is loaded. A
+                    // smaller folder that is named beside this one finds the file again.
                     for left in self.candidates.split_off(before) {
-                        // A smaller folder that is named beside this one finds the file again.
                         self.seen.remove(&left.base.path.join(left.relative));
                     }
                     let shown = text::printable(&folder.to_string_lossy());
@@ -141,7 +141,7 @@ impl Scan<'_> {
         }
     }
 
-    /// Looks at what lies directly in a folder; false = it is too much.
+    /// Looks at the entries of one folder; false = too many.
     fn folder(&mut self, folder: &Path, base: &Arc<Base>, looked_at: &mut usize, below: &mut Vec<PathBuf>) -> bool {
         let unread = |scan: &mut Self, error: std::io::Error| {
             if folder == base.path {
@@ -169,7 +169,7 @@ impl Scan<'_> {
         true
     }
 
-    /// A folder to look into, if it is one. Hidden and machine-filled ones are not, and hidden files are not looked at.
+    /// Returns a folder to look into. Hidden entries and folders that programs fill are skipped.
     fn entry(&mut self, entry: &DirEntry, base: &Arc<Base>) -> Option<PathBuf> {
         let (name, path) = (entry.file_name(), entry.path());
         let (name, kind) = (name.to_string_lossy(), entry.file_type().ok()?);
@@ -188,7 +188,7 @@ impl Scan<'_> {
             let told = problem(Severity::Note, Code::Dependency, needs);
             self.discovery.reports.push(skipped(path.clone(), told));
         } else if kind.is_symlink() && path.is_dir() && self.seen.insert(path.clone()) {
-            // A linked folder is a frequent surprise: nothing below it is ever found.
+            // Users are often surprised that nothing below a linked folder is found.
             let message =
                 "this folder is a symbolic link and is not entered: name its real path with --tools or --scripts";
             self.told(&path, Severity::Warning, message.to_owned());

@@ -1,4 +1,4 @@
-//! From a script path as written to one regular file below a script base folder (A-023…A-026, P20).
+//! Scripts: from a script path as written to one regular file below a script base folder (P20).
 //!
 //! For: the loader and the script service method. In: the bases, the manifest's folder, the path.
 //! Out: a `Site`. Never: lets a path upwards, outwards or through a link; compares paths as text.
@@ -9,15 +9,15 @@ use crate::manifest::{Site, text};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-/// A script that was found, and what a person should know about how.
+/// A script that was found, and a note for a person on how.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     pub site: Site,
     pub note: Option<String>,
 }
 
-/// Finds a script. The order: each base (Q12 for a doubled base name), then the manifest's own folder (Q28).
-/// A path that may not be used is a `SecurityError`; one that leads to nothing a `ParameterValidationError`.
+/// Finds a script: in each base, then without a leading name that is the base's own, then in the manifest's folder.
+/// A path that may not be used is a `SecurityError`; one that leads nowhere a `ParameterValidationError`.
 pub fn resolve(bases: &[PathBuf], manifest_folder: Option<&Path>, script_path: &str) -> Result<Site, Fault> {
     find(bases, manifest_folder, script_path).map(|found| found.site)
 }
@@ -28,7 +28,7 @@ pub fn find(bases: &[PathBuf], manifest_folder: Option<&Path>, script_path: &str
     Bases::open(bases).find(folder.as_deref(), script_path)
 }
 
-/// Script base folders, opened once: the loader asks them for every manifest.
+/// Script base folders, opened once for all manifests of a load.
 pub(super) struct Bases(Vec<Base>);
 
 struct Base {
@@ -82,7 +82,7 @@ impl Bases {
         Err(not_found(script_path, &tried))
     }
 
-    /// Every place where a manifest in this folder could mean the script; `None`: the path may not be used at all.
+    /// Every place that the path could mean in a manifest of this folder; `None`: the path may not be used at all.
     pub(super) fn places(&self, folder: &Path, script_path: &str) -> Option<Vec<PathBuf>> {
         let relative = plain(script_path).ok()?;
         let mut places: Vec<PathBuf> = self.0.iter().map(|base| base.path.join(&relative)).collect();
@@ -116,7 +116,7 @@ fn not_found(script_path: &str, tried: &[PathBuf]) -> Fault {
         .person(format!("no script '{shown}': {place}; put the script there or mend the path"))
 }
 
-/// Two files fit one path: the base's wins, and that must not be a surprise.
+/// A note where a second file fits the path: the one in the base is run.
 fn also_beside(site: &Site, beside: Option<&(&Base, PathBuf)>) -> Option<String> {
     let (base, relative) = beside?;
     if site.script.as_deref() == Some(&base.path.join(relative)) {
@@ -158,7 +158,7 @@ fn look(base: &Base, relative: &Path, written: &str, tried: &mut Vec<PathBuf>) -
     }
 }
 
-/// Plain components only; `.` and doubled slashes fall away.
+/// Plain components only; `.` and doubled slashes are left out.
 fn plain(written: &str) -> Result<PathBuf, Fault> {
     let drive = written.as_bytes().get(1) == Some(&b':') && written.starts_with(|c: char| c.is_ascii_alphabetic());
     let refused = if written.is_empty() {

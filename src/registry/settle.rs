@@ -1,6 +1,6 @@
-//! Who may carry a name, when several files claim it (Q3 as DESIGN §4 has it).
+//! Settle: which tool gets an id that several files claim.
 //!
-//! For: the registry. In: candidates of all sources, and what was loaded before. Out: who stays, who goes and why.
+//! For: the registry. In: candidates of all sources, and what was loaded before. Out: which tools stay, which go, why.
 //! Never: lets the order of files decide; lets a newcomer take down or take over a loaded tool.
 
 use super::{CORE, Places, Tool, builtin};
@@ -13,14 +13,14 @@ pub(super) struct Refused {
     pub tool: Tool,
     /// For the report of its own file.
     pub message: String,
-    /// For whoever asks for the tool and does not see the file: that one is named too.
+    /// For whoever asks for the tool and does not see the report: names the refused file as well.
     pub told: String,
     pub code: Code,
-    /// What of the file it is about.
+    /// JSON pointer of the part of the file that is at fault.
     pub pointer: &'static str,
-    /// Line and column of what claims the name; (0, 0) = not known.
+    /// Line and column of that part; (0, 0) = not known.
     pub at: (usize, usize),
-    /// A copy of a builtin's own file: said, but no fault.
+    /// A copy of a builtin's own file: reported as a note, no fault.
     pub harmless: bool,
 }
 
@@ -34,7 +34,7 @@ impl Refused {
 /// Files that were loaded in the snapshot before, by folded id.
 pub(super) type Held = BTreeMap<String, BTreeSet<PathBuf>>;
 
-/// Ids that differ in case only are one id: two file systems, or two people, would take them for each other.
+/// Ids that differ in case only are one id: a person, or a file system without case, would take one for the other.
 /// (Only ASCII is allowed in an id, so this is all the folding there is.)
 pub(super) fn folded(id: &str) -> String {
     id.to_ascii_lowercase()

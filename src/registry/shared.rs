@@ -1,5 +1,5 @@
-//! Who else can change a tool. Nobody is refused for it: a shared folder may be meant, and its tools get no more than
-//! policy grants them; but it is said.
+//! Shared: warns of tools that somebody else can change. No tool is refused for it: a shared folder may be intended,
+//! and its tools get no more than policy grants them.
 //!
 //! For: the loader. In: where a tool lies. Out: a warning with the mend. Never: follows a link.
 
@@ -19,11 +19,11 @@ pub(super) fn tool(site: &Site) -> Option<Problem> {
 
 /// A base folder, and those above it: whoever can rename there puts other tools in its place.
 pub(super) fn base(folder: &Path) -> Option<Problem> {
-    // Above a base folder lies more than tools.
+    // Without `-R`: in and above a base folder lie other files than tools.
     folder.ancestors().find_map(|above| warning(above, &["chown", "chown"]))
 }
 
-/// `take`: how a file, and how a folder, is taken over.
+/// `take`: the commands that take over a file and a folder.
 fn warning(place: &Path, take: &[&str; 2]) -> Option<Problem> {
     let facts = place.symlink_metadata().ok().filter(|facts| !facts.is_symlink())?;
     let shown = text::printable(&place.to_string_lossy());

@@ -1,4 +1,4 @@
-//! One moment of the registry: every tool that is loaded, and what became of every file.
+//! Snapshot: one state of the registry: every tool that is loaded, and what became of every file.
 //!
 //! For: service, transports, cli. In: settled tools. Out: look-ups and lists. Never: changes.
 
@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// Most versions named in a message.
 const MAX_NAMED: usize = 10;
 
-/// What to list (B-004): tags are "any of", everything else must hold.
+/// What to list: of the tags any, of everything else all must hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
     pub tags: Vec<String>,
@@ -39,20 +39,20 @@ impl Filter {
 pub struct Snapshot {
     /// Per id, the lowest version first.
     tools: BTreeMap<String, Vec<Arc<Tool>>>,
-    /// Folded ids that several files claim, with the sentence for a person.
+    /// Folded ids of tools that were turned away and have no loaded version, with the reason for a person.
     disabled: BTreeMap<String, String>,
     pub reports: Vec<FileReport>,
     pub warnings: Vec<String>,
-    /// Each source with the number of its tools (B-007).
+    /// Each source with the number of its tools.
     pub sources: Vec<(String, usize)>,
-    /// What tools may write, as far as the registry was told the policies.
+    /// Where tools may or could write; empty of grants until the registry was told the policies.
     pub written: policy::Written,
-    /// Where tools could write in earlier calls, under the names that those places have by now.
+    /// Where tools could write in earlier calls, for places that were renamed since: under their present names.
     pub moved: Vec<policy::Place>,
     /// Files of tools that were not loaded because another tool may write them.
     withheld: Vec<PathBuf>,
     pub(super) ownership: Ownership,
-    /// Manifests that get nothing of the folder of their script but the script.
+    /// Manifests that get their script and nothing else of its folder.
     guests: Arc<BTreeSet<PathBuf>>,
     by_manifest: BTreeMap<PathBuf, Arc<Tool>>,
 }
@@ -84,7 +84,7 @@ impl Snapshot {
         self.reports.iter().filter(descriptor).count()
     }
 
-    /// Why a manifest of these folders may not be loaded, where that is no fault of its text.
+    /// Why a manifest of these folders was not loaded, where the reason has the code `Security`.
     pub fn refused(&self, manifest: &Path) -> Option<&str> {
         let report = self.reports.iter().find(|report| report.path == manifest && report.status == Status::Skipped)?;
         let why = |problem: &&Problem| problem.severity == Severity::Error && problem.code == Code::Security;
@@ -120,7 +120,7 @@ impl Snapshot {
         }
     }
 
-    /// Finds by `id`, `id@1.2.0` (exactly that), `id@1.2` (the highest 1.2.x) or `id@^1` (the highest stable one that fits).
+    /// Finds by `id`, `id@1.2.0` (exactly that), `id@1.2` (the highest 1.2.x) or `id@^1` (the highest stable 1.x).
     pub fn find(&self, reference: &str) -> Result<Arc<Tool>, Fault> {
         let (id, range) = match reference.split_once('@') {
             Some((id, range)) => (id, Some(range.trim())),
@@ -140,7 +140,7 @@ impl Snapshot {
         }
     }
 
-    /// All versions of one id, the lowest first; empty if there is none.
+    /// All versions of one id, the lowest first; empty if there is none.
     pub fn versions(&self, id: &str) -> &[Arc<Tool>] {
         self.tools.get(id).map(Vec::as_slice).unwrap_or_default()
     }
@@ -158,7 +158,7 @@ impl Snapshot {
         self.tools.is_empty()
     }
 
-    /// The policies with every file of this moment protected: what a call and an audit both decide by.
+    /// The policies with every file of this snapshot protected: calls and audits decide by these.
     pub fn protect(&self, policies: &policy::Policies) -> policy::Policies {
         let mut policies = policies.clone();
         policies.protect(self.files());
@@ -177,8 +177,8 @@ impl Snapshot {
         files
     }
 
-    /// The tools that a call of a script below this base answers to. `Err`: a manifest that names it is not loaded, and
-    /// nobody knows what that would deny.
+    /// The tools that a call of a script below this base answers to. `Err`: a manifest that names it is not loaded, so
+    /// what that would deny is unknown.
     pub fn owners(&self, script: &Path, base: &Path) -> Result<Vec<Arc<Tool>>, PathBuf> {
         let mut manifests = self.ownership.answers_to(script, base);
         if let Some(file) = ownership::linked(script) {
@@ -189,7 +189,7 @@ impl Snapshot {
         }
         let loaded = manifests.into_iter().filter_map(|path| match self.by_manifest.get(path) {
             Some(tool) => Some(Ok(tool.clone())),
-            // It says that another script is its own: no matter what else that manifest has to say.
+            // It owns the folder but names another script, so it denies nothing about this one.
             None if !self.ownership.names(path, script) => None,
             None => Some(Err(path.to_path_buf())),
         });
@@ -199,7 +199,7 @@ impl Snapshot {
     fn not_found(&self, id: &str) -> Fault {
         let shown = text::printable(&text::head(id, 120));
         if let Some(why) = self.disabled.get(&settle::folded(id)) {
-            // A name claimed twice, the namespace `core`, a file that another tool may write: the person is told which.
+            // An id claimed twice, the namespace `core`, a file that a tool may write: only the person hears which.
             let message = format!(
                 "The tool '{shown}' is disabled: its manifest cannot stand beside what is loaded. Ask the operator."
             );
@@ -218,7 +218,7 @@ impl Snapshot {
         }
     }
 
-    /// Files that are no tool because of their faults, the one that looks like the tool asked for first.
+    /// The first fault of a file that was not loaded, preferably one that looks like this tool, and how many others.
     fn unread(&self, id: &str) -> Option<String> {
         let name = id.rsplit_once(':').map_or(id, |(_, name)| name);
         let faulty = |report: &&FileReport| report.problems.iter().any(|p| p.severity == Severity::Error);

@@ -1,4 +1,4 @@
-//! The registry itself: sources in, snapshots out.
+//! Store: the registry itself: sources in, snapshots out.
 //!
 //! For: service and cli. In: sources, in-process definitions. Out: the current `Snapshot`.
 //! Never: shows half a change: a snapshot is built aside and swapped whole; a failed refresh changes no tool.
@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 /// The id under which in-process tools are listed.
 const IN_PROCESS: &str = "in-process";
 
-/// A tool defined by the embedding program (B-001, B-002).
+/// A tool defined by the embedding program.
 #[derive(Clone, Debug, Default)]
 pub struct Definition {
     /// `namespace:tool-name`
@@ -43,9 +43,9 @@ pub struct Registry {
 
 #[derive(Default)]
 struct State {
-    /// What every tool answers to, once the registry was told.
+    /// The policies that every tool answers to, once the registry was told.
     rules: Option<(Arc<policy::Policies>, Arc<policy::Machine>)>,
-    /// Where tools could write before, whether they still may or not.
+    /// Where tools could write before, even if they no longer may.
     earlier: policy::Written,
     sources: Vec<Entry>,
     in_process: Vec<Tool>,
@@ -63,7 +63,7 @@ impl Registry {
         Registry::default()
     }
 
-    /// The tools of this moment. Calls that hold it keep their definitions whatever happens next.
+    /// The present tools. Calls that hold a snapshot keep its definitions, whatever changes.
     pub fn snapshot(&self) -> Arc<Snapshot> {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
     }
@@ -72,18 +72,18 @@ impl Registry {
     pub fn answers_to(&self, policies: Arc<policy::Policies>, machine: Arc<policy::Machine>) {
         let mut state = self.state();
         state.rules = Some((policies, machine));
-        // What was loaded under other rules, or none, has no standing under these.
+        // Tools loaded under other rules, or none, count as newcomers under these.
         self.publish_beside(&mut state, &settle::Held::new());
     }
 
-    /// Tells where tools could write in earlier calls: nothing in there is loaded either.
+    /// Tells where tools could write in earlier calls: nothing there is loaded either.
     pub fn wrote_before<'p>(&self, places: impl IntoIterator<Item = &'p policy::Place>) {
         let mut state = self.state();
         places.into_iter().for_each(|place| state.earlier.before(place));
         self.publish_beside(&mut state, &settle::Held::new());
     }
 
-    /// Adds a source and loads it (B-008).
+    /// Adds a source and loads it.
     pub fn add_source(&self, source: Arc<dyn Source>) -> Result<(), String> {
         let mut state = self.state();
         let id = source.id().to_owned();
@@ -98,8 +98,8 @@ impl Registry {
         Ok(())
     }
 
-    /// Asks a source again and replaces its tools (B-009). An unknown id is a no-op. When the source, or a whole
-    /// folder of it, cannot be read, the old tools stay and the error is returned and kept in `warnings` (B-011).
+    /// Asks a source again and replaces its tools. An unknown id is a no-op. When the source, or a whole folder of it,
+    /// cannot be read, the old tools stay and the error is returned and kept in `warnings`.
     pub fn refresh_source(&self, id: &str) -> Result<(), String> {
         let mut state = self.state();
         let State { sources, earlier, .. } = &mut *state;
@@ -137,7 +137,7 @@ impl Registry {
         ids.iter().filter_map(|id| self.refresh_source(id).err()).collect()
     }
 
-    /// Registers a tool of this process (B-002, B-006). `kind` is the `x-…` type its executor is registered for.
+    /// Registers a tool of this process. `kind` is the `x-…` type its executor is registered for.
     pub fn register(&self, definition: Definition, kind: &str) -> Result<Arc<Tool>, Fault> {
         let mut state = self.state();
         let tool = in_process(&definition, kind)?;
@@ -157,7 +157,7 @@ impl Registry {
         self.snapshot().find(&format!("{id}@{version}"))
     }
 
-    /// Removes every version of an in-process tool (B-003); false if there was none.
+    /// Removes every version of an in-process tool; false if there was none.
     pub fn unregister(&self, id: &str) -> bool {
         let mut state = self.state();
         let before = state.in_process.len();
@@ -190,18 +190,18 @@ impl Registry {
         self.publish_beside(state, &self.held());
     }
 
-    /// The same; `standing`: the tools that no newcomer's write grant takes down.
+    /// The same; `standing`: the tools that stay loaded whatever other tools may write.
     fn publish_beside(&self, state: &mut State, standing: &settle::Held) {
         let mut tools: Vec<Tool> = self.candidates(state).collect();
         let moved: Vec<_> = state.sources.iter().flat_map(|entry| entry.found.moved.clone()).collect();
         moved.iter().for_each(|place| state.earlier.before(place));
         let written = state.rules.as_ref().map(|(p, m)| fence::written(&tools, p, m)).unwrap_or_default();
         let written = written.since(&state.earlier);
-        // A call that runs now may still write where its tool no longer may.
+        // A running call may still write where its tool no longer may.
         state.earlier = written.clone();
-        // First, so that a file which a tool dropped claims nothing: not even a conflict with a good tool.
+        // First, so that a file which a tool wrote cannot even conflict with a good tool.
         let fenced = fence::withhold(&mut tools, &written, standing);
-        // What a tool dropped speaks for nothing, not even for what it would forbid.
+        // A manifest that a tool could write claims no script, not even to deny something.
         let found = state.sources.iter().flat_map(|entry| entry.found.claims.clone());
         let withheld = fenced.iter().filter_map(|refused| {
             let site = &refused.tool.site;
@@ -209,7 +209,7 @@ impl Registry {
         });
         let claims: Vec<Claim> = found.chain(withheld).filter(|claim| written.by(&claim.manifest).is_none()).collect();
         let ownership = Ownership::of(&tools, &claims, &self.snapshot().ownership);
-        // Before names are settled: who names another's script claims nothing either.
+        // Before ids are settled: a manifest that names a script of others claims no id.
         let strangers = ownership.turn_away(&mut tools, standing);
         let (mut tools, mut refused) = settle::settle(tools, &self.held());
         availability::settle_requires(&mut tools);
@@ -249,11 +249,11 @@ fn paths(found: &Discovery) -> BTreeSet<PathBuf> {
     found.reports.iter().map(|report| report.path.clone()).collect()
 }
 
-/// One line per file that was just read, as it was settled: what a conflict or a fence disabled is not loaded.
+/// Logs one line per file that was just read, as it was settled: one that a conflict or a fence disabled is not loaded.
 fn log(reports: &[FileReport], files: &BTreeSet<PathBuf>) {
     for report in reports.iter().filter(|report| files.contains(&report.path)) {
         let path = text::printable(&report.path.to_string_lossy());
-        // A copy of what is compiled in, or a folder that need not be there, is no news.
+        // No warning for notes alone: a copy of a builtin's file, a folder that need not be there.
         let first = report.problems.iter().find(|problem| problem.severity != Severity::Note);
         match (report.status, first) {
             (Status::Skipped, Some(first)) if path.ends_with(ENDING) => {
@@ -279,7 +279,7 @@ fn invalid(message: String) -> Fault {
     Fault::new(Kind::ParameterValidationError, message)
 }
 
-/// Checks a definition the same way a file is checked.
+/// Builds and checks a definition as a manifest file is checked.
 fn in_process(definition: &Definition, kind: &str) -> Result<Tool, Fault> {
     let missing = if definition.name.trim().is_empty() {
         Some("a name (namespace:tool-name)")

@@ -1,8 +1,8 @@
-//! Asking an interpreter where or what it is, once: for launchers (asdf, volta, snap) and versions no file tells.
+//! Ask: asks a launcher (asdf, volta, snap) where its interpreter is, and an interpreter its version if no file tells.
 //!
 //! For: this room. In: a trusted candidate. Out: one line it printed, kept in a private cache.
-//! Never: with the host's environment, in the current folder, through a shell, or for more than 5 seconds; a launcher
-//! where a tool could write what that may read.
+//! Never: runs it with the host's environment, in the current folder, through a shell, or for more than 5 seconds; asks
+//! a launcher that may read files which a tool could write.
 
 use super::{Never, trust};
 use crate::base::files::Folder;
@@ -20,7 +20,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
 const PATIENCE: Duration = Duration::from_secs(5);
-/// An answer is asked for again after a day: what a launcher leads to is chosen in files we do not know.
+/// An answer is kept for a day: a launcher chooses its interpreter by files that we do not know.
 const KEPT_SECONDS: u64 = 24 * 3600;
 const MOST_CACHE_BYTES: u64 = 64 * 1024;
 const MOST_ANSWERS: usize = 64;
@@ -38,7 +38,7 @@ pub(super) struct Asker<'a> {
     search_path: OsString,
     home: OsString,
     never: &'a Never,
-    /// `None`: no place that is private and outside the tool folders, so nothing is kept.
+    /// `None`: no place for it outside the tool folders, so nothing is kept.
     cache: Option<PathBuf>,
 }
 
@@ -54,7 +54,7 @@ impl<'a> Asker<'a> {
         let trusted = folders.iter().filter(|folder| trust::path(folder).is_ok());
         Asker {
             search_path: std::env::join_paths(trusted).unwrap_or_default(),
-            // Launchers obey what lies there, so somebody else's (sudo can leave it) is none.
+            // Launchers obey files in the home: that of somebody else (which sudo can leave in HOME) is not used.
             home: std::env::var_os("HOME")
                 .filter(|home| Path::new(home).is_absolute() && trust::path(Path::new(home)).is_ok())
                 .unwrap_or_else(|| "/".into()),
@@ -102,17 +102,17 @@ impl<'a> Asker<'a> {
     }
 }
 
-/// One file as it is now, and what it was asked.
+/// The key of an answer: the file as it is now, and the question.
 fn key(program: &Path, question: &[&str]) -> Result<String, String> {
     let facts = program.metadata().map_err(|e| format!("{}: {e}", program.display()))?;
     let stamp = (facts.dev(), facts.ino(), facts.size(), facts.mtime(), facts.mtime_nsec());
     Ok(format!("{} {stamp:?} {}", program.display(), question.join(" ")))
 }
 
-/// Runs `program` with nothing of ours but the search path and the home; its first line of output, if it ends well and in time.
+/// Runs `program` with no variables but PATH and HOME; returns its first line of output, if it succeeds in time.
 fn run(program: &Path, question: &[&str], search_path: &OsStr, home: &OsStr) -> Result<String, String> {
     let say = |e: std::io::Error| format!("it could not be asked where it leads: {e}");
-    // A file, not a pipe: nothing that is left running can keep us waiting for the end of it.
+    // A file, not a pipe: a process that is left running cannot keep us waiting for the end of it.
     let mut output = tempfile::tempfile().map_err(say)?;
     let mut child = Command::new(program)
         .args(question)
@@ -136,7 +136,7 @@ fn run(program: &Path, question: &[&str], search_path: &OsStr, home: &OsStr) -> 
     };
     let group = Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX));
     if status.is_none() {
-        // The child is not reaped yet, so its number is still its own group's.
+        // The child is not reaped yet, so its pid still names its own process group.
         let _ = nix::sys::signal::killpg(group, nix::sys::signal::Signal::SIGKILL);
         let _ = child.wait();
         return Err("it did not say within 5 s where it leads".to_owned());

@@ -1,11 +1,11 @@
-//! pyenv's shims, read instead of run: the shim costs 60 ms a call and tells nothing its files do not.
+//! Elsewhere: pyenv's shims, followed by their files: running a shim takes 60 ms and tells no more.
 //!
 //! For: this room. In: a candidate path. Out: the interpreter the shim would start.
-//! Never: looks at the current folder (`.python-version`): a foreign folder chooses no interpreter.
+//! Never: looks at the current folder (`.python-version`), which anybody may have written.
 
 use std::path::{Path, PathBuf};
 
-/// Longest `version` file that is read, bytes.
+/// Bytes of the `version` file that are looked at.
 const MOST_BYTES: usize = 4096;
 
 /// `<root>/shims/python3` → `<root>/versions/<version>/bin/python3`; `None` if this is no pyenv shim.
@@ -44,7 +44,7 @@ fn chosen(root: &Path) -> Vec<String> {
     text.split_whitespace().filter(plain).map(str::to_owned).collect()
 }
 
-/// `3.11.7` → 3, 11, 7; a name that is not all numbers (an environment, a pre-release) is nobody's default.
+/// `3.11.7` → 3, 11, 7; `None` for other names (an environment, a pre-release), which are never a default.
 fn numbers(version: &str) -> Option<Vec<u32>> {
     version.split('.').map(|part| part.parse().ok()).collect()
 }

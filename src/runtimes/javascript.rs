@@ -1,4 +1,4 @@
-//! Node and Bun: one binary each, wherever nvm, npm, a package or an archive put it.
+//! JavaScript: Node and Bun, one binary each, wherever nvm, npm, a package or an archive put it.
 //!
 //! For: this room. In: the interpreter's file. Out: a `policy::Runtime`.
 //! Never: starts the interpreter where a file beside it tells its version.
@@ -9,7 +9,7 @@ use crate::manifest::Language;
 use crate::policy;
 use std::path::Path;
 
-/// No packages fetched while running, no `.env` and no `bunfig.toml` read: what a script does is in the script.
+/// No packages fetched while running, no `.env` and no `bunfig.toml` read: only the script says what it does.
 const BUN_ARGUMENTS: [&str; 3] = ["--no-install", "--env-file=/dev/null", "--config=/dev/null"];
 
 pub(super) fn runtime(
@@ -41,7 +41,7 @@ pub(super) fn runtime(
         version: String::new(),
         found: found.to_owned(),
     };
-    // It may load whatever lies in its roots, so they are looked at before it is run.
+    // It may load any file in its roots, so they are judged before it is run.
     let asked = || {
         outside(&runtime, never).ok()?;
         asker.and_then(|asker| asker.version(&binary.real).ok())

@@ -1,10 +1,10 @@
-//! Runtimes: the interpreters of this machine, and exactly which files each one needs to run.
+//! Runtimes: the interpreters of this machine, and the files that each one needs to run.
 //!
 //! For: service and cli (facts of `policy::Machine`), executor (the built-in shims).
 //! In: a search path, folders that tools live in, a path a policy names. Out: `policy::Runtime`s and
 //! notes for `doctor` on what was passed over and why.
-//! Never: takes, or runs, what lies in a tool folder, where a tool could ever write, or in a place another user can
-//! change; starts an interpreter where its files already tell; uses a shell; sees a manifest or a call.
+//! Never: takes, or runs, a file in a tool folder, where a tool could ever write, or in a place another user can
+//! change; starts an interpreter whose files tell enough; uses a shell; sees a manifest or a call.
 
 mod ask;
 mod elsewhere;
@@ -23,20 +23,20 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-/// What a search found. `notes` are for the person: they hold host paths.
+/// The result of a search. `notes` are for the person: they hold host paths.
 #[derive(Clone, Debug, Default)]
 pub struct Found {
     pub runtimes: BTreeMap<Language, policy::Runtime>,
-    /// What was passed over, and why; one sentence each.
+    /// Candidates that were passed over, and why; one sentence each.
     pub notes: Vec<String>,
-    /// What this search relies on, and the next one will: no tool may write there. With the words for what it is.
+    /// Paths that this search and later ones rely on, each with the reason in words: no tool may write there.
     pub relied_on: BTreeMap<PathBuf, String>,
 }
 
-/// An interpreter's file: where it was found and what it really is.
+/// An interpreter's file: where it was found, and the file that this leads to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Binary {
-    /// As found, its folder without symlinks. In a virtual environment this is what must be started.
+    /// As found, its folder without symlinks. In a virtual environment this path must be started.
     path: PathBuf,
     /// The ELF file itself.
     real: PathBuf,
@@ -87,8 +87,8 @@ fn search_relies_on(search_path: &OsStr) -> BTreeMap<PathBuf, String> {
     relied_on
 }
 
-/// What leads to a program of the search path, or to one that a policy names: its name, the links to its file, and what
-/// tells a launcher where to go. (A path that is not absolute leads nowhere.)
+/// Adds the paths that lead to a program of the search path, or to one that a policy names: its name, the links to its
+/// file, and the installation that tells a launcher what to start. (A relative path adds nothing.)
 pub fn relies_on(candidate: &Path, relied_on: &mut BTreeMap<PathBuf, String>) {
     let words = format!("{} leads there, and tools or this host run it", candidate.display());
     let (links, end) = roots::way(candidate);
@@ -110,8 +110,8 @@ pub fn named(language: Language, path: &Path, never: &Never) -> Result<policy::R
     Ok(runtime)
 }
 
-/// Refuses a runtime whose files lie where nothing is an interpreter, or whose view would open such a place, a home or
-/// a whole system folder.
+/// Refuses a runtime whose files lie in a place of `never`, or whose view would open such a place, a home or a whole
+/// system folder.
 pub fn outside(runtime: &policy::Runtime, never: &Never) -> Result<(), String> {
     let program = match &runtime.program {
         policy::Program::Path(path) => Some(path),
@@ -141,7 +141,7 @@ fn search_folders(search_path: &OsStr, never: &Never, notes: &mut Vec<String>) -
             note(notes, format!("PATH entry '{}' passed over: it is not absolute", entry.display()));
             continue;
         }
-        // An entry that does not exist is common and harmless: nothing to tell.
+        // An entry that does not exist is common and harmless: it gets no note.
         let Ok(real) = entry.canonicalize() else { continue };
         if folders.contains(&real) {
             continue;
@@ -211,7 +211,7 @@ fn in_real_folder(path: &Path) -> Result<PathBuf, String> {
     }
 }
 
-/// Whether a real file is named like the interpreter, and not like one program that plays many (`snap`, `mise`).
+/// Whether a real file is named like the interpreter, and not like one program for many names (`snap`, `mise`).
 fn fits(language: Language, real: &Path) -> bool {
     let name = real.file_name().unwrap_or_default().to_string_lossy();
     match language {
@@ -222,7 +222,7 @@ fn fits(language: Language, real: &Path) -> bool {
     }
 }
 
-/// What a file is that a policy names for an interpreter, and is none.
+/// The kind of a file that a policy names as an interpreter and that is none, in words.
 fn instead(language: Language, real: &Path) -> Result<String, String> {
     let name = language.name();
     let other = LANGUAGES.iter().map(|(other, _)| *other).find(|other| fits(*other, real));
@@ -234,7 +234,7 @@ fn instead(language: Language, real: &Path) -> Result<String, String> {
     })
 }
 
-/// The text of a small regular file; anything else tells nothing.
+/// The text of a small regular file; `None` for anything else.
 fn small_text(path: &Path) -> Option<String> {
     path.metadata().ok().filter(|facts| facts.is_file() && facts.len() <= MOST_TEXT_BYTES)?;
     std::fs::read_to_string(path).ok()

@@ -1,7 +1,7 @@
-//! Places where nothing is an interpreter: folders of tools, and every tree that a tool could ever write.
+//! Never: places from which no interpreter is taken: folders of tools, and every tree that a tool could ever write.
 //!
 //! For: this room; the cli fills it, from the settings and from the ledger of written trees. In: paths.
-//! Out: why a path is not taken, before anything of it is run. Never: opens or runs what it is asked about.
+//! Out: why a path is not taken, before anything of it is run. Never: opens or runs a path that it judges.
 
 use super::roots;
 use crate::policy;
@@ -9,13 +9,13 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-/// Each place, as it was named and without links, with the words for what it is.
+/// Each place, as it was named and without links, with its description in words.
 #[derive(Clone, Debug, Default)]
 pub struct Never {
     places: BTreeMap<PathBuf, String>,
-    /// Those of the places that tools could write.
+    /// The places that tools could write.
     written: Vec<PathBuf>,
-    /// The same places by what they are, whatever they are called by now.
+    /// The same places by their identity, so that renamed ones are still known.
     past: policy::Written,
 }
 
@@ -27,7 +27,7 @@ impl Never {
         never
     }
 
-    /// And where a tool could write in an earlier call, whatever it may now.
+    /// Adds a place where a tool could write in an earlier call, even if it may not now.
     pub fn written(&mut self, place: &policy::Place) {
         let (tree, tool) = (&place.tree, &place.tool);
         let words = format!("{}, where {tool} could write in an earlier call", tree.display());
@@ -42,7 +42,7 @@ impl Never {
         }
     }
 
-    /// The place that holds this path, taken as it is written.
+    /// The place that holds this path, without following links.
     pub(super) fn over(&self, path: &Path) -> Option<&str> {
         path.ancestors().find_map(|above| self.places.get(above)).map(String::as_str)
     }
@@ -52,7 +52,7 @@ impl Never {
         self.places.iter().find(|(place, _)| place.starts_with(folder)).map(|(_, words)| words.as_str())
     }
 
-    /// Nothing on the way to `path` lies in such a place: not its name, no link that leads there, not where it ends.
+    /// Refuses `path` if its name, a link that leads on from it, or the file at its end lies in such a place.
     pub(super) fn passes(&self, path: &Path) -> Result<(), String> {
         let (links, end) = roots::way(path);
         let steps = [path.to_owned(), end].into_iter().chain(links);
@@ -65,8 +65,8 @@ impl Never {
         Ok(())
     }
 
-    /// What a launcher may read before it starts anything, none of which it names: its own installation, and the
-    /// settings that programs keep in a home.
+    /// Refuses a launcher that may read what a tool could write. What it reads is not known: its installation, and the
+    /// settings that programs keep in a home, are taken for that.
     pub(super) fn near_a_launcher(&self, launcher: &Path, home: &OsStr) -> Result<(), String> {
         let home = Some(Path::new(home)).filter(|home| home.parent().is_some());
         let installation = launcher.parent().and_then(Path::parent);
@@ -82,13 +82,13 @@ impl Never {
     }
 }
 
-/// A name that starts with a dot, directly in a home: what programs are told by.
+/// A path in a home below a name that starts with a dot: settings of programs.
 fn is_setting(path: &Path, home: &Path) -> bool {
     let name = path.strip_prefix(home).ok().and_then(|below| below.components().next());
     name.is_some_and(|name| name.as_os_str().as_encoded_bytes().starts_with(b"."))
 }
 
-/// The path without links, also of what is not there yet: as far as it is.
+/// The path without links; of one that is not there yet, without links in the part that is.
 pub fn resolved(path: &Path) -> PathBuf {
     let there = path.ancestors().find_map(|above| Some((above, above.canonicalize().ok()?)));
     match there.and_then(|(above, real)| Some((real, path.strip_prefix(above).ok()?))) {

@@ -1,4 +1,4 @@
-//! Python: virtual environments, pyenv, conda, uv and the distribution's own, told apart by their files.
+//! Python: virtual environments, pyenv, conda, uv and the distribution's Python, told apart by their files.
 //!
 //! For: this room. In: the interpreter's file. Out: a `policy::Runtime`.
 //! Never: starts the interpreter.
@@ -51,12 +51,12 @@ pub(super) fn runtime(binary: &Binary, found: &str) -> Result<policy::Runtime, S
     })
 }
 
-/// What the base interpreter needs: its file, its standard library, its shared libraries.
+/// Adds the files of the base interpreter: itself, its standard library, its shared libraries.
 fn base_roots(roots: &mut Roots, base: &Path, prefix: &Path, minor: &str) {
     roots.add(base);
     roots.store(base);
     if prefix == Path::new("/usr") {
-        // Debian's place for what an administrator installs with pip.
+        // Debian's folder for packages that an administrator installs with pip.
         roots.add(format!("/usr/local/lib/python{minor}"));
         // Debian's numpy finds its BLAS through these links.
         roots.add("/etc/alternatives");

@@ -1,14 +1,14 @@
-//! The files an interpreter needs in view, as narrow as they can be told from its place alone.
+//! Roots: the files an interpreter needs in view, as few as can be known from its location alone.
 //!
 //! For: this room. In: a prefix (`bin`'s parent). Out: paths for `policy::Runtime::roots`.
-//! Never: a path that is always in view; a folder that also holds what is not the interpreter's.
+//! Never: a path that is always in view; a folder that also holds other files than the interpreter's.
 
 use std::path::{Component, Path, PathBuf};
 
 /// Package stores whose files name each other by absolute path: the interpreter needs the store.
 /// Stores are world-readable and hold packages only.
 const STORES: [&str; 3] = ["/nix/store", "/gnu/store", "/home/linuxbrew/.linuxbrew"];
-/// Most libraries that are listed one by one.
+/// Most entries of a library folder that are looked at.
 const MOST_LIBRARIES: usize = 2000;
 /// Most symlinks that are followed from one path, as in the kernel.
 const MOST_LINKS: usize = 40;
@@ -26,7 +26,7 @@ impl Roots {
         }
     }
 
-    /// Adds `prefix/lib/*.so*` and the same under `lib64`, and what those links lead to.
+    /// Adds `prefix/lib/*.so*` and the same under `lib64`; of links also their targets.
     pub(super) fn libraries(&mut self, prefix: &Path) {
         if always_in_view(&prefix.join("lib")) {
             return;
@@ -100,7 +100,7 @@ pub(super) fn links(path: &Path) -> Vec<PathBuf> {
     way(path).0
 }
 
-/// Those links, and where they end, whether or not something is there.
+/// Those links, and the path at their end, whether or not it is there.
 pub(super) fn way(path: &Path) -> (Vec<PathBuf>, PathBuf) {
     let mut met = Vec::new();
     let mut done = PathBuf::from("/");

@@ -1,11 +1,11 @@
-//! The built-in `entryPoint` shims: a few lines in the tool's own language that call one function.
+//! Shims: the built-in programs for `entryPoint`, in the tool's own language, that call one function of its script.
 //!
 //! For: executor. In: a language. Out: the shim's source and the path it is shown at.
-//! Never: part of the trusted side: the shim runs inside the walls and has the tool's rights.
+//! Never: trusted: the shim runs inside the walls and has the tool's rights.
 //!
 //! Called as `<runtime> <arguments> /.toolhost/entry.py SCRIPT ENTRY`: arguments on stdin as one JSON object,
 //! the return value on stdout as one JSON document, everything printed goes to stderr. On failure the exit
-//! status is 1 and the last line of stderr starts with `toolhost: ` and names the mend.
+//! status is not 0 and the last line of stderr starts with `toolhost: ` and names the mend.
 
 use crate::manifest::Language;
 
@@ -27,7 +27,7 @@ pub fn guest_path(language: Language) -> Option<&'static str> {
     }
 }
 
-/// The mend a shim gave: the last line of stderr that starts with `toolhost: `.
+/// The reason that a shim gave: the last line of stderr that starts with `toolhost: `.
 pub fn reason<'a>(logs: impl DoubleEndedIterator<Item = &'a str>) -> Option<&'a str> {
     logs.rev().find_map(|line| line.strip_prefix("toolhost: "))
 }

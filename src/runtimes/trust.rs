@@ -1,6 +1,6 @@
-//! Whether an interpreter's place may be trusted: only root or we ourselves can change it.
+//! Trust: whether only root or we ourselves can change an interpreter's place.
 //!
-//! For: this room. In: a path. Out: yes, or one sentence with the mend. Never: changes anything.
+//! For: this room. In: a path. Out: yes, or one sentence with the reason or the mend. Never: changes anything.
 
 use crate::base::files::{self, every_id_is_mapped};
 use std::io::Read;
@@ -11,7 +11,7 @@ const WORLD_WRITABLE: u32 = 0o002;
 const GROUP_WRITABLE: u32 = 0o020;
 const STICKY: u32 = 0o1000;
 
-/// Folders that are never bound as a whole for the sake of an interpreter.
+/// Folders that are never bound as a whole for an interpreter.
 const TOO_WIDE: [&str; 17] = [
     "/",
     "/usr",
@@ -32,7 +32,7 @@ const TOO_WIDE: [&str; 17] = [
     "/boot",
 ];
 
-/// Every folder above `path`, and `path`, can be changed by root or by us alone.
+/// Refuses `path` where it, or a folder above it, can be changed by others than root and us.
 pub(super) fn path(path: &Path) -> Result<(), String> {
     let owners = files::owners();
     for place in path.ancestors() {
@@ -41,10 +41,10 @@ pub(super) fn path(path: &Path) -> Result<(), String> {
             return Err(format!("{} belongs to another user (uid {})", place.display(), facts.uid()));
         }
         if facts.file_type().is_symlink() {
-            // A link has no mode of its own: its folder's counts, and what it leads to is judged by itself.
+            // A link has no mode of its own: its folder's mode counts, and its target is judged apart.
             continue;
         }
-        // In a sticky folder (/tmp) others can add names, not replace those of root or ours.
+        // In a sticky folder (/tmp) others can add names, but not replace those of root or us.
         let sticky_folder = facts.is_dir() && facts.mode() & STICKY != 0;
         // A group whose number is the owner's is that user's private group.
         let open_group = facts.mode() & GROUP_WRITABLE != 0 && facts.gid() != 0 && facts.gid() != facts.uid();
@@ -65,7 +65,7 @@ pub(super) fn narrow(path: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Under real root tools have ids of their own, and interpreters are shown as they are: others must be able to read them.
+/// Under real root tools have ids of their own and interpreters keep their modes: others must be able to read them.
 pub(super) fn readable_by_tools(path: &Path) -> Result<(), String> {
     if !(nix::unistd::geteuid().is_root() && every_id_is_mapped() == Some(true)) {
         return Ok(());

@@ -1,5 +1,5 @@
-//! Each wall alone: one wall is raised and nothing else, and its own attack still fails; without it, the
-//! same attack succeeds. Only these tests can do that: the product has no way to leave a wall out.
+//! Alone: each wall is raised by itself and still stops its own attack, which succeeds without the wall. Only these
+//! tests can do that: the product has no way to leave a wall out.
 
 use super::plan::{Plan, Program, Step};
 use super::{cgroup, descriptors, identity, landlock, limits, namespaces, privileges, seccomp, session, spawn, sys};
@@ -21,7 +21,7 @@ fn attack(script: &str, environment: &[&str], raise: impl FnOnce(&mut Plan)) -> 
     let arguments = ["sh".to_owned(), "-c".to_owned(), script.to_owned()];
     let environment: Vec<String> = environment.iter().map(|s| (*s).to_owned()).collect();
     plan.execute(Program::Path(text("/bin/sh")), &arguments, &environment);
-    // Without an init: the one process is the tool.
+    // Without an init: the one process performs the tool's steps too.
     let tool = std::mem::take(&mut plan.tool);
     plan.steps.extend(tool);
     let (pid, _pidfd) = spawn::spawn(&plan).unwrap_or_else(|f| panic!("{} ({:?})", f.wall, f.errno));
@@ -84,7 +84,7 @@ fn privileges() {
         }
     };
     let left = if nix::unistd::geteuid().is_root() { script.to_owned() } else { "echo 0".to_owned() };
-    // Root's own execve would give capabilities back from the file, were the bounding set not empty.
+    // execve(2) as root would give all capabilities back, were the bounding set not empty (capabilities(7)).
     assert_eq!(attack(&left, &[PATH], alone).1, "0");
     assert_eq!(attack("grep NoNewPrivs /proc/self/status", &[PATH], privileges::no_new).1, "NoNewPrivs:\t1");
 }
@@ -164,7 +164,7 @@ fn cgroup() {
     assert!(counters.seen().expect("its counters").oom_kills > 0);
 }
 
-/// The launcher's own walls are raised by unsharing; a thread can do that for itself, as root.
+/// The launcher raises this wall by unshare(2), which a thread of root can do for itself.
 #[test]
 fn network() {
     if !identity::real_root() {

@@ -1,6 +1,6 @@
 //! Wall: cgroup. Counts and limits memory, processes and CPU of a call as a whole.
 //!
-//! Host side: makes a group and opens its files. Launcher side: joins the child, reads the counters.
+//! Host side: makes a group and opens its files. Launcher side: puts the child into the group, reads the counters.
 //! Where no group can be made the launcher samples instead (`sampler`), and says so.
 
 use super::Problem;
@@ -20,27 +20,27 @@ pub enum Version {
     V2,
 }
 
-/// Where groups are made: for v1 one folder a controller, for v2 one for all.
+/// Where groups are made: for v1 one folder for each controller, for v2 one for all.
 #[derive(Clone, Debug)]
 pub struct Cgroups {
     version: Version,
     memory: PathBuf,
     processes: PathBuf,
     cpu: PathBuf,
-    /// v1: where CPU is shared out, if not where it is counted.
+    /// v1: the folder of `cpu`, which shares CPU out, where it is not that of `cpuacct`, which counts it.
     share: Option<PathBuf>,
 }
 
 const FOLDER: &str = "toolhost";
-/// v2: where a host stands that had to leave the group it was given.
+/// v2: the leaf group of a host that had to leave the group it was given.
 const LEAF: &str = "toolhost-host";
-/// v2: what must be on below a group. CPU time is counted in every group (`cpu.stat`) without a controller.
+/// v2: controllers that must be on below a group. `cpu.stat` counts CPU time in every group without a controller.
 const CONTROLLERS: [&str; 2] = ["memory", "pids"];
 
 impl Cgroups {
     /// Finds the hierarchies this process may make groups in; removes what dead hosts left there.
     pub fn find() -> Option<Cgroups> {
-        // Where the kernel's own memory is charged to nobody (`cgroup.memory=nokmem`), descriptors are better sampled.
+        // With `cgroup.memory=nokmem` the kernel charges its own memory to no group; sampling does count descriptors.
         let options = std::fs::read_to_string("/proc/cmdline").ok()?;
         let memory = options.split_whitespace().filter_map(|option| option.strip_prefix("cgroup.memory="));
         if memory.flat_map(|flags| flags.split(',')).any(|flag| flag == "nokmem") {
@@ -71,7 +71,7 @@ impl Cgroups {
         Some(Cgroups { version: Version::V1, memory: place("memory")?, processes: place("pids")?, cpu, share })
     }
 
-    /// As root below the root of the hierarchy; else below our own group, where it was delegated to us.
+    /// Tries the root of the hierarchy first, for root, then our own group, where it was delegated to us.
     fn v2() -> Option<Cgroups> {
         let mounts = std::fs::read_to_string("/proc/self/mounts").ok()?;
         let mount = mounts.lines().find_map(|line| {
@@ -81,20 +81,20 @@ impl Cgroups {
         })?;
         let own = own_groups();
         let own = mount.join(own.get("")?.trim_start_matches('/'));
-        // What a host of ours started stands in that host's leaf; groups are made beside the leaf.
+        // A process that another toolhost started is in that host's leaf; groups are made beside the leaf.
         let own = if own.ends_with(LEAF) { own.parent()?.to_owned() } else { own };
         [mount.clone(), own].iter().find_map(|parent| {
             let base = parent.join(FOLDER);
             if !hand_down(parent) || std::fs::create_dir_all(&base).is_err() || !hand_down(&base) {
                 return None;
             }
-            // CPU is shared out to groups where it is so above; at the top that is for the machine to decide.
+            // Turns `cpu` on where the group above has it; at the root of the hierarchy that is the machine's decision.
             for group in [parent, &base].into_iter().filter(|group| **group != mount) {
                 let _ = std::fs::write(group.join("cgroup.subtree_control"), "+cpu");
             }
             let (memory, processes) = (base.clone(), base.clone());
             let found = Cgroups { version: Version::V2, memory, processes, cpu: base, share: None };
-            // The folder may be there already and be another user's.
+            // The folder may exist already and belong to another user.
             found.make_probe().then_some(found)
         })
     }
@@ -125,11 +125,11 @@ impl Cgroups {
             std::fs::create_dir(&folder)?;
             group.folders.push(folder.clone());
             let lock = File::open(&folder)?;
-            // Only a stranger can hold it, and then nobody sweeps it either.
+            // Only a foreign process can hold the lock of a new folder, and then no host sweeps the folder either.
             let _ = lock.try_lock();
             group.locks.push(lock);
         }
-        // The init of a call is one of its processes for the kernel, and none of the tool's.
+        // The kernel counts the init as well, which is none of the tool's processes.
         let processes = processes.saturating_add(1);
         let (m, p, c) = (self.memory.join(&name), self.processes.join(&name), self.cpu.join(&name));
         let write = |file: PathBuf, value: String| std::fs::write(file, value);
@@ -145,7 +145,7 @@ impl Cgroups {
                 write(m.join("memory.limit_in_bytes"), memory.to_string())?;
                 // Absent where swap is not accounted.
                 let _ = write(m.join("memory.memsw.limit_in_bytes"), memory.to_string());
-                // Not counted, and so not limited, is what lies in swap then: nothing may.
+                // Swap is then neither counted nor limited, so none may be used.
                 if !m.join("memory.memsw.limit_in_bytes").exists() {
                     write(m.join("memory.swappiness"), "0".to_owned())?;
                 }
@@ -164,8 +164,8 @@ impl Cgroups {
                 let _ = write(m.join("memory.swap.max"), "0".to_owned());
                 let _ = write(m.join("memory.oom.group"), "1".to_owned());
                 write(p.join("pids.max"), processes.to_string())?;
-                // Writing it resets it (Linux 6.12); before that the peak is the launcher's, not the call's. Before
-                // 5.19 there is none: nothing is read, and no peak is told.
+                // Writing resets the peak (Linux 6.12); before, it is the peak of all the launcher's calls. Before 5.19
+                // the file does not exist: /dev/null is read instead, and no peak is reported.
                 let peak = m.join("memory.peak");
                 let both = OpenOptions::new().read(true).write(true).open(&peak).map(OwnedFd::from);
                 let peak = both.or_else(|_| open(peak, false)).or_else(|_| open("/dev/null".into(), false))?;
@@ -180,7 +180,7 @@ impl Cgroups {
     }
 }
 
-/// v2: turns the controllers on for the groups below this one.
+/// v2: turns the controllers on for the groups below this one; false where they are not on.
 ///
 /// The kernel refuses that to a group with processes of its own (cgroups(7), "no internal processes"), which a
 /// delegated group is when its one process is this host. Then the host goes to a leaf first.
@@ -198,11 +198,11 @@ fn hand_down(group: &Path) -> bool {
         // Whether that helped is read below.
         let _ = switch();
     }
-    // Read, not believed: where others turned them on, our own write may fail.
+    // Read, not assumed: where somebody else turned them on, our own write may fail.
     has_all("cgroup.subtree_control")
 }
 
-/// Moves this process, where it is the only one: others are not ours to move, and with them there it would be in vain.
+/// Moves this process to a leaf if it is alone in the group: others are not ours to move, and would have to go as well.
 fn go_to_leaf(group: &Path) -> std::io::Result<()> {
     let inside = std::fs::read_to_string(group.join("cgroup.procs"))?;
     if inside.trim() != std::process::id().to_string() {
@@ -227,7 +227,7 @@ fn own_groups() -> BTreeMap<String, String> {
     out
 }
 
-/// Removes a group. A killed tree leaves it a moment after it was reaped.
+/// Removes a group, with retries: killed processes leave it a moment after they were reaped.
 fn remove(folder: &Path, tries: u32) {
     for _ in 0..tries {
         match std::fs::remove_dir(folder) {
@@ -241,7 +241,7 @@ fn remove(folder: &Path, tries: u32) {
 
 /// Removes groups whose host is gone: nobody holds their lock (flock(2)). A group that still has processes in it stays.
 fn sweep(parent: &Path) {
-    // A host that makes a group holds it, shared. Where strangers hold it nothing is swept, and nothing waits.
+    // A host holds this lock, shared, while it makes a group. If anybody holds it, nothing is swept and nothing waits.
     let Ok(_held) = File::open(parent).and_then(|parent| Ok(parent.try_lock().map(|()| parent)?)) else { return };
     for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
         let group = entry.file_type().is_ok_and(|kind| kind.is_dir());
@@ -251,7 +251,7 @@ fn sweep(parent: &Path) {
     }
 }
 
-/// Held while a group is made and has no lock yet. A sweep takes a moment; who holds it for longer is no host of ours.
+/// Keeps sweeps out while a new group has no lock yet. A sweep is short, so a lock that stays is not a host's: ignored.
 fn while_nobody_sweeps(parent: &Path) -> std::io::Result<File> {
     let parent = File::open(parent)?;
     for _ in 0..20 {
@@ -268,20 +268,20 @@ fn while_nobody_sweeps(parent: &Path) -> std::io::Result<File> {
 pub struct Group {
     folders: Vec<PathBuf>,
     files: Vec<OwnedFd>,
-    /// Held as long as this host lives.
+    /// Held as long as the group; the kernel releases them when the host dies.
     locks: Vec<File>,
     share: Option<OwnedFd>,
 }
 
 impl Group {
-    /// The launcher, before it starts anything, and with it all that it starts: one share of the CPU for the call as a
-    /// whole, however many sessions it makes (sched(7), autogroups). A host with real-time priority is refused that by
-    /// the kernel; what it starts has no share then, but its priority.
+    /// Moves the launcher into the CPU group before it starts anything, so that a call has one share of the CPU however
+    /// many sessions it makes (sched(7), autogroups). The kernel refuses this for a host with real-time priority; what
+    /// such a host starts has no share, but keeps its priority.
     pub fn share(&self, launcher: u32) {
         let _ = self.share.as_ref().map(|tasks| pwrite(tasks, launcher.to_string().as_bytes(), 0));
     }
 
-    /// What goes to the launcher, in the order `Counters::from` takes.
+    /// The files for the launcher, in the order that `Counters::from` takes.
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         self.files.iter().map(AsFd::as_fd).collect()
     }
@@ -332,7 +332,7 @@ impl Counters {
 
     pub fn begin(&mut self) -> Result<(), Problem> {
         self.before = self.totals()?;
-        // Where it cannot be reset, it says more than was used, never less.
+        // A peak that cannot be reset is too high, never too low.
         let _ = pwrite(&self.peak, b"0", 0);
         Ok(())
     }
@@ -351,7 +351,7 @@ impl Counters {
         read(&self.peak).ok()?.trim().parse().ok()
     }
 
-    /// What cannot be read holds nobody.
+    /// An unreadable counter is an error, since a limit that is not read holds nobody.
     fn totals(&self) -> Result<Seen, Problem> {
         let unread = |errno| Problem { wall: "cgroup", what: "reading the group's counters".into(), errno };
         let field = |file: &OwnedFd, name: &str| {

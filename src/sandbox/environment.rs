@@ -1,9 +1,10 @@
-//! Wall: environment. Made from nothing: no variable of the host is visible by any road.
+//! Wall: environment. Made from nothing: a variable of the host shows only where `env:NAME` was granted.
 
 use crate::policy::{Program, Shape};
 use std::sync::OnceLock;
 
-/// Libraries that start as many threads as the machine has CPUs run into `processes`; these keep them to what is granted.
+/// Set to the CPUs that this process may use: libraries that start a thread for each CPU of the machine would run into
+/// the limit `processes`.
 const THREAD_COUNTS: [&str; 6] = [
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
@@ -13,7 +14,7 @@ const THREAD_COUNTS: [&str; 6] = [
     "RAYON_NUM_THREADS",
 ];
 
-/// `NAME=value` lines: what every tool gets, then what its shape adds: literals, and what was granted or brought by the call.
+/// `NAME=value` lines: what every tool gets, then literals of its shape, granted host variables and the call's own.
 pub fn of(shape: &Shape) -> Vec<String> {
     let mut path = "/usr/bin:/bin".to_owned();
     if let Program::Path(program) = &shape.runtime.program
@@ -28,7 +29,7 @@ pub fn of(shape: &Shape) -> Vec<String> {
     static CPUS: OnceLock<usize> = OnceLock::new();
     let cpus = CPUS.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from));
     out.extend(THREAD_COUNTS.iter().map(|name| format!("{name}={cpus}")));
-    // A module is told its variables in a message: the worker that runs it is our own program, and obeys none of them.
+    // A module gets its variables in a message: the worker that runs it is our own program and must not obey them.
     let tool = matches!(shape.runtime.program, Program::Path(_));
     out.extend(shape.env.iter().filter(|_| tool).map(|(name, value)| format!("{name}={}", value.text())));
     out

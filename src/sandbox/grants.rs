@@ -1,7 +1,7 @@
-//! Host side of the wall view: from the grants of a confinement to what lies there now.
+//! Grants: from the grants of a confinement to the files that lie there now (host side of the wall `view`).
 //!
-//! Done for every call. A path is opened without following any link; what it is (device and inode) goes to the
-//! launcher, which refuses anything else. What cannot be held exactly refuses the call, with the mend.
+//! Done for every call. A path is opened without following any link; its device and inode go to the launcher, which
+//! refuses anything else at that path. A grant that cannot be enforced exactly refuses the call, with the mend.
 
 use super::identity;
 use super::inspect::{check_writable, no_code, specials, specials_at};
@@ -30,9 +30,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub struct Resolved {
     pub mounts: Vec<Mount>,
     pub stages: Vec<Stage>,
-    /// Pipes, sockets and devices that an empty file covers, folders that an empty folder does.
+    /// Covered for this call: files by an empty file, folders by an empty folder.
     pub masks: Vec<PathBuf>,
-    /// What lies in the folders that are written live.
+    /// What lay in the folders that are written live.
     pub before: Totals,
 }
 
@@ -40,8 +40,8 @@ pub(super) fn refuse(message: &str, person: String) -> Fault {
     Fault::new(Kind::SecurityError, message).person(printable(&person))
 }
 
-/// Looks at every grant of `shape` on this machine. `script`: it lies there and is shown to the tool that runs it,
-/// whatever else is granted. Folders that a call makes are made when nothing refuses it any more.
+/// Looks at every grant of `shape` on this machine. `script`: the shape's script is a file here, and is shown whatever
+/// is granted. Missing folders are made last, when nothing refuses the call any more.
 pub fn resolve(shape: &Shape, script: bool) -> Result<Resolved, Fault> {
     let mut missing = Vec::new();
     let resolved = looked_at(shape, script, &mut missing)?;
@@ -57,7 +57,7 @@ pub fn resolve(shape: &Shape, script: bool) -> Result<Resolved, Fault> {
     }
 }
 
-/// `missing`: folders that are to be made first.
+/// `missing`: receives the folders that must be made first.
 fn looked_at(shape: &Shape, script: bool, missing: &mut Vec<PathBuf>) -> Result<Resolved, Fault> {
     let points = if shape.grants.is_empty() { Arc::default() } else { mount_points()? };
     let mut mounts: BTreeMap<PathBuf, Mount> = BTreeMap::new();
@@ -73,7 +73,7 @@ fn looked_at(shape: &Shape, script: bool, missing: &mut Vec<PathBuf>) -> Result<
                 };
                 if grant.access == Access::Write {
                     let (kept, totals) = check_writable(&folder, path, beside_script(path, shape))?;
-                    // Whoever owns what is kept: opened with the rights of the grant's owner.
+                    // A kept entry is opened with the rights of the grant's owner, whoever owns the entry.
                     for (place, access, facts) in &kept {
                         let kept = mount(place, *access, facts);
                         insert(&mut mounts, Mount { uid: stat.st_uid, gid: stat.st_gid, ..kept });
@@ -111,12 +111,12 @@ fn looked_at(shape: &Shape, script: bool, missing: &mut Vec<PathBuf>) -> Result<
         no_code(tree)?;
     }
     few(stages.len())?;
-    // A module is read by the host, which compiles it.
+    // A worker needs no module in its view: the host reads it.
     let shown = script && shape.runtime.language != Language::Wasm;
     if let Some(path) = shape.script.as_ref().filter(|_| shown) {
         insert(&mut mounts, mount(path, Access::Read, &script_now(path)?));
     }
-    // What is not there needs no cover, and what is no folder holds no module of another tool's.
+    // A missing path needs no cover, and what is not a folder holds no module of another tool.
     let folder = |tree: &&PathBuf| look(tree).is_ok_and(|stat| is(&stat, SFlag::S_IFDIR));
     masks.extend(shape.past.hidden.iter().filter(|tree| shape.opens_tree(tree)).filter(folder).cloned());
     masks.extend(unknown(shape)?);
@@ -151,23 +151,23 @@ fn few(stages: usize) -> Result<(), Fault> {
     Err(refuse(&message, person.to_owned()))
 }
 
-/// A file by whose name code would be loaded, where another tool could write it.
+/// Whether a file has a name by which code would be loaded, in a place where another tool could write it.
 fn planted(path: &Path, names: &str, shape: &Shape) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     if writable::code(&name).is_some() {
         return shape.past.hidden.iter().any(|tree| path.starts_with(tree));
     }
-    // What its own manifest spells is its own wish.
+    // A name that the tool's own manifest spells is wanted, and shown.
     let here = |(folder, glob): &(PathBuf, String)| path.parent() == Some(folder) && name_matches(glob, &name);
     writable::unknown(&name) && !writable::spells_name(names, &name) && shape.past.unknown.iter().any(here)
 }
 
-/// The files without an ending of code or data that other tools could publish, where a live grant shows them.
+/// Files whose ending is neither code nor data, that other tools could publish and a live grant shows.
 fn unknown(shape: &Shape) -> Result<Vec<PathBuf>, Fault> {
     let mut found = Vec::new();
     for (folder, names) in shape.past.unknown.iter().filter(|(folder, _)| shape.opens_tree(folder)) {
         let files = match listed(folder) {
-            // What is no folder any more holds none.
+            // What is not a folder any more holds none.
             Err(_) if !look(folder).is_ok_and(|stat| is(&stat, SFlag::S_IFDIR)) => continue,
             files => files?.into_iter().filter(|name| name_matches(names, name) && writable::unknown(name)),
         };
@@ -184,7 +184,7 @@ fn unknown(shape: &Shape) -> Result<Vec<PathBuf>, Fault> {
     Ok(found)
 }
 
-/// What `resolve` would refuse as the files lie now, and for which grant. Nothing is made, opened for a tool or kept.
+/// What `resolve` would refuse as the files lie now, and for which grant. Makes and keeps nothing.
 pub fn foresee(shape: &Shape) -> Result<(), (Fault, &Grant)> {
     let points = match shape.grants.first() {
         None => Arc::default(),
@@ -208,12 +208,12 @@ pub fn foresee(shape: &Shape) -> Result<(), (Fault, &Grant)> {
     checked.into_iter().try_for_each(|(tree, grant)| no_code(tree).map_err(|fault| (fault, grant)))
 }
 
-/// Whether what is written there could be loaded as code: by this script, or by another whose folder it is.
+/// Whether files written there could be loaded as code, by this script or by another script that lies above.
 fn beside_script(path: &Path, shape: &Shape) -> bool {
     path.starts_with(&shape.folder) || shape.past.checked.iter().any(|checked| path.starts_with(checked))
 }
 
-/// Settles how staged copies and what lies around and below them go together.
+/// Sets which staged folders stay visible beside their copies, and covers special files around and below them.
 fn settled(mut resolved: Resolved) -> Result<Resolved, Fault> {
     for stage in &mut resolved.stages {
         stage.show_rest = resolved.mounts.iter().any(|m| m.folder && stage.folder.starts_with(&m.path));
@@ -240,7 +240,7 @@ fn insert(mounts: &mut BTreeMap<PathBuf, Mount>, new: Mount) {
     }
 }
 
-/// Leaves out what an equal grant above shows already; not a folder in which something is kept from being written.
+/// Leaves out what an equal grant above shows already, except a folder below which something is shown read-only.
 fn uncovered(mounts: BTreeMap<PathBuf, Mount>) -> Vec<Mount> {
     let all: Vec<Mount> = mounts.into_values().collect();
     let covered = |m: &Mount| {
@@ -268,7 +268,7 @@ fn is(stat: &FileStat, kind: SFlag) -> bool {
     stat.st_mode & SFlag::S_IFMT.bits() == kind.bits()
 }
 
-/// Opens a path no component of which may be a link.
+/// Opens a path; no component of it may be a link.
 pub fn open(path: &Path, flags: OFlag) -> Result<OwnedFd, Errno> {
     let how = OpenHow::new()
         .flags(flags | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW)
@@ -287,14 +287,14 @@ pub(super) fn explain(path: &Path, errno: Errno) -> Fault {
             "a granted path leads through a symbolic link",
             format!("{path}: a component is a symbolic link; name the real path in manifest and policy"),
         ),
-        // Nobody forbids it: it went, or never was.
+        // Not a refusal: the path went away, or never existed.
         Errno::ENOENT => Fault::new(Kind::DependencyError, "a granted path does not exist")
             .person(printable(&format!("{path}: does not exist; create it"))),
         _ => refuse("a granted path cannot be opened", format!("{path}: {}", errno.desc())),
     }
 }
 
-/// The folder as it is; `None` where it is not there, and a call makes it.
+/// The folder as it is now; `None` where it is missing and the call may make it.
 fn folder_now(path: &Path, grant: &Grant, shape: &Shape) -> Result<Option<(OwnedFd, FileStat)>, Fault> {
     let made = grant.access == Access::Write && path.starts_with(&shape.folder);
     let looked = open(path, OFlag::O_PATH).and_then(|file| Ok((fstat(&file)?, file)));
@@ -313,7 +313,7 @@ fn folder_now(path: &Path, grant: &Grant, shape: &Shape) -> Result<Option<(Owned
     Err(refuse("a granted folder is not a folder", person))
 }
 
-/// A folder for results that is not there, and that this host cannot make where the scripts lie.
+/// Whether a folder for results is missing, and this host cannot make it below the tool's folder.
 pub fn cannot_be_made(grant: &Grant, shape: &Shape) -> bool {
     let (Opening::Live { path } | Opening::Staged { folder: path, .. }) = &grant.opening else { return false };
     let missing = path.symlink_metadata().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound);
@@ -328,7 +328,7 @@ fn make(path: &Path, own: &Path) -> Result<(), Fault> {
     let mut at = open(own, OFlag::O_RDONLY | OFlag::O_DIRECTORY).map_err(failed)?;
     let owner = fstat(&at).map_err(failed)?;
     let parts: Vec<_> = path.strip_prefix(own).unwrap_or(Path::new("")).components().collect();
-    // Before anything is made: one that is too long would fail when the others are there.
+    // Checked before anything is made, so that a name that is too long leaves no folders behind.
     if parts.iter().any(|part| part.as_os_str().len() > nix::libc::NAME_MAX.unsigned_abs() as usize) {
         return Err(failed(Errno::ENAMETOOLONG));
     }
@@ -351,8 +351,8 @@ fn make(path: &Path, own: &Path) -> Result<(), Fault> {
     })
 }
 
-/// Root could read whatever lies in a folder; a pattern opens what the folder's owner has, or anybody may read.
-/// A file that is named exactly is the person's own choice.
+/// Whether a grant opens a file of this owner and mode. Root could read every file, so under root a pattern opens only
+/// files of the folder's owner and files that all may read; a file named exactly is the person's own choice.
 pub fn opens(folder: &Path, names: &str, uid: u32, mode: u32) -> bool {
     let own = || look(folder).is_ok_and(|folder| folder.st_uid == uid);
     mode & 0o4 != 0 || literal(names).is_some() || !identity::real_root() || own()
@@ -415,8 +415,8 @@ fn listed(folder: &Path) -> Result<Vec<String>, Fault> {
     Ok(names)
 }
 
-/// Mount points of this machine, unescaped (proc_pid_mountinfo(5)). The list is long to read and is read again when
-/// poll(2) says that it changed. What cannot be read could hold any.
+/// Mount points of this machine, unescaped (proc_pid_mountinfo(5)). Reading the list takes long, so it is read again
+/// only when poll(2) says that it changed. An unreadable list is an error: it could hold any mount point.
 fn mount_points() -> Result<Arc<Vec<PathBuf>>, Fault> {
     static KEPT: Mutex<Option<(File, Arc<Vec<PathBuf>>)>> = Mutex::new(None);
     let unread = |e: std::io::Error| {
@@ -444,7 +444,7 @@ fn mount_points() -> Result<Arc<Vec<PathBuf>>, Fault> {
 }
 
 fn read_points(file: &mut File) -> std::io::Result<Vec<PathBuf>> {
-    // In large pieces: the kernel makes the text anew for every read.
+    // In large pieces, because the kernel makes the text anew for every read.
     let (mut text, mut piece) = (Vec::with_capacity(64 * 1024), vec![0u8; 64 * 1024]);
     file.rewind()?;
     while let length @ 1.. = file.read(&mut piece)? {
@@ -488,7 +488,7 @@ fn check_mounts(path: &Path, points: &[PathBuf]) -> Result<(), Fault> {
     }
 }
 
-/// Something else of the machine may be mounted over a single file.
+/// Refuses a file that is a mount point: what is mounted over it may be anything of this machine.
 fn no_mount(path: &Path, points: &[PathBuf]) -> Result<(), Fault> {
     if !points.iter().any(|point| point == path) {
         return Ok(());

@@ -1,9 +1,9 @@
-//! Memory of the kernel that a call holds by its descriptors: for `sampler`, and for file locks with a cgroup too,
-//! since the kernel charges those to nobody.
+//! Held: kernel memory that a call holds through its descriptors. `sampler` needs all of it; with a cgroup only file
+//! locks are counted here, which the kernel charges to no group.
 //!
-//! Each kind is taken for what it can hold at most, once however many processes share it. What a kind is, and what
-//! is watched and locked through it, is read in /proc/PID/fd and /proc/PID/fdinfo (proc_pid_fdinfo(5)): again where the
-//! number of descriptors changed, or enough CPU was used to have made much.
+//! Each descriptor counts as the most that its kind can hold; a pipe or socket counts once, however many processes
+//! share it. Kinds, watches and locks are read from /proc/PID/fd and /proc/PID/fdinfo (proc_pid_fdinfo(5)), again when
+//! the number of descriptors changed or CPU was used.
 
 use super::processes::{has_memory, text, threads};
 use nix::errno::Errno;
@@ -13,35 +13,35 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::time::{Duration, Instant};
 
-/// struct file, its inode and name.
+/// Kernel memory of an open file, bytes: struct file, its inode and name.
 const FILE: u64 = 1024;
-/// And the buffer in which a file of /proc keeps its text, where that is short. It grows with the longest record, which
-/// can hold the path of a mapped file or all locks of one, and does not shrink.
+/// An open file of /proc with the buffer of its text, where that is short. The buffer grows to the longest record,
+/// which can hold the path of a mapped file or all locks of a file, and does not shrink.
 const TEXT: u64 = FILE + 8 * 1024;
-/// More open files of /proc than so many are taken for as large each: their text can shrink between two looks, and their
-/// buffers stay.
+/// Open files of /proc beyond this number count as `LARGE_TEXT` each: their text can shrink between two looks while
+/// their buffers stay.
 const TEXTS: usize = 64;
 const LARGE_TEXT: u64 = 1024 * 1024;
-/// Sixteen pages: more is refused (`seccomp`).
+/// A pipe of sixteen pages; `seccomp` refuses larger ones.
 const PIPE: u64 = FILE + 64 * 1024;
 /// An entry of an epoll, and a lock.
 const WATCH: u64 = 256;
 const LOCK: u64 = 256;
-/// Locks and watches are looked for after so much CPU time, in which some megabytes of them can be made.
+/// Locks are counted again after so much CPU time, in which some megabytes of them can be made.
 const CPU_MS: u64 = 200;
-/// Between two looks, so many times as long as one takes, but no longer than that.
+/// The pause between two looks: `PART` times as long as a look takes, at most `LONGEST`.
 const PART: u32 = 10;
 const LONGEST: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
 pub struct Held {
-    /// Of one end of a socket pair: what its peer has sent, at most, and one message more.
+    /// Most bytes of one end of a socket pair: what its peer can have sent, and one message more.
     socket: u64,
     count: u64,
     descriptors: u64,
     locks: u64,
     cpu_ms: u64,
-    /// CPU used, and when, at the last look at descriptors.
+    /// CPU used by the last look at descriptors, ms, and when that look was.
     looked_ms: u64,
     looked: Instant,
     due: Instant,
@@ -68,14 +68,14 @@ impl Default for Held {
 }
 
 impl Held {
-    /// Bytes, by descriptors and locks of these processes, which have used so much CPU. Never taken for more than
-    /// `room` without a look.
+    /// Bytes held by descriptors and locks of these processes, which have used `cpu_ms` so far. If an estimate passes
+    /// `room`, the descriptors are looked at.
     pub fn bytes(&mut self, pids: &[u32], cpu_ms: u64, room: u64) -> Result<u64, Errno> {
         let count: u64 = pids.iter().map(|pid| files_of(*pid).1).sum();
         let more = |held: &Held| count.saturating_sub(held.count).saturating_mul(held.socket);
         let sum = |held: &Held| held.descriptors.saturating_add(more(held)).saturating_add(held.locks);
-        // As many descriptors can be others, and the entries of an epoll are none. What little CPU made them is told
-        // late.
+        // An equal count can be other descriptors, and epoll entries are none, so CPU use is a sign of change as well.
+        // /proc shows little CPU late, so time is a third sign.
         let changed = count != self.count || cpu_ms > self.looked_ms || self.looked.elapsed() >= LONGEST;
         if changed && (Instant::now() >= self.due || sum(self) > room) {
             let began = Instant::now();
@@ -87,7 +87,7 @@ impl Held {
         Ok(sum(self))
     }
 
-    /// Locks alone; those beyond `room` are not counted any more.
+    /// Locks alone; counting stops beyond `room`.
     pub fn locks(
         &mut self,
         pids: impl FnOnce() -> Result<Vec<u32>, Errno>,
@@ -112,7 +112,7 @@ impl Held {
         Ok(self.locks)
     }
 
-    /// Descriptors, no further than to where they pass `room`.
+    /// Descriptors; counting stops beyond `room`.
     fn look(&self, pids: &[u32], room: u64) -> Result<u64, Errno> {
         let mut bytes = 0;
         let (mut shared, mut texts, mut open) = (BTreeSet::new(), BTreeMap::new(), 0);
@@ -145,7 +145,7 @@ impl Held {
     }
 }
 
-/// What an open file of /proc may hold: twice its text, read no further than `room`.
+/// What an open file of /proc may hold: twice its text, which is read no further than `room` allows.
 fn text_of(link: &str, target: &str, room: u64) -> u64 {
     // These two are read without a buffer that grows, and have no end.
     if target.ends_with("/mem") || target.ends_with("/pagemap") {
@@ -157,7 +157,7 @@ fn text_of(link: &str, target: &str, room: u64) -> u64 {
     TEXT + 2 * text
 }
 
-/// What a folder of this process lists; nothing, where the process is on its way out: from then on nobody may look.
+/// The names in a /proc folder of this process; none while it is exiting, when the folder can no longer be read.
 fn names(pid: u32, folder: &str) -> Result<Vec<String>, Errno> {
     match fs::read_dir(folder) {
         Ok(entries) => Ok(entries.flatten().map(|e| e.file_name().to_string_lossy().into_owned()).collect()),
@@ -166,8 +166,8 @@ fn names(pid: u32, folder: &str) -> Result<Vec<String>, Errno> {
     }
 }
 
-/// Where a process has its descriptors, and how many: the size of the folder that lists them (Linux 6.2), else of its
-/// table. A first thread that ended has none; the others still have all (`seccomp` lets none have a table of its own).
+/// The /proc folder that shows a process's descriptors, and their number: the size of `fd` (Linux 6.2), else of the
+/// table. A first thread that ended shows none; the others show all (`seccomp` lets no thread have its own table).
 pub fn files_of(pid: u32) -> (String, u64) {
     let count = |folder: &str| {
         let size = fs::metadata(format!("{folder}/fd")).map_or(0, |meta| meta.len());

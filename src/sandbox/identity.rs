@@ -1,8 +1,8 @@
 //! Wall: identity. The tool never runs as kernel uid 0.
 //!
 //! Real root (the whole range of ids mapped) lends each launcher one id of a pool, locked across toolhost
-//! processes. Anybody else, mapped root included, has one id, and the tool gets that one. Inside, the tool
-//! always sees itself as uid 1000 of its own user namespace.
+//! processes. Any other user, mapped root included, has one id, and the tool gets that one. The tool always
+//! sees itself as uid 1000 of its own user namespace.
 
 use super::Problem;
 use super::plan::{Plan, Step};
@@ -18,7 +18,7 @@ use std::path::Path;
 pub const GUEST: u32 = 1000;
 /// The ids that tools get where the host is real root and its configuration says nothing.
 pub const POOL: std::ops::Range<u32> = 1_879_048_192..1_879_052_288;
-/// Ids below are people's and services' (login.defs(5), systemd's UIDs-GIDs); nobody's 65534 and its 16-bit end too.
+/// Ids below belong to people and services (login.defs(5), systemd's UIDs-GIDs), `nobody` (65534) included.
 const LEAST: u32 = 65_536;
 pub const LOCKS: &str = "/run/toolhost/ids";
 
@@ -27,8 +27,8 @@ pub fn real_root() -> bool {
     files::every_id_is_mapped() == Some(true) && nix::unistd::geteuid().is_root()
 }
 
-/// A pool as a configuration names it. Whoever owns a file with one of these ids, or runs as one, is not apart
-/// from tools, so accounts and their subordinate ids (subuid(5)) must lie elsewhere.
+/// A pool as a configuration names it. Files owned by its ids and processes that run as one are not protected from
+/// tools, so accounts and their subordinate ids (subuid(5)) must lie elsewhere.
 pub fn pool(first: u32, count: u32) -> Result<std::ops::Range<u32>, String> {
     let end = first.checked_add(count).filter(|end| *end <= i32::MAX.unsigned_abs());
     match end {
@@ -39,14 +39,14 @@ pub fn pool(first: u32, count: u32) -> Result<std::ops::Range<u32>, String> {
     }
 }
 
-/// An id for one launcher; a pooled one is locked until this is dropped *and* the launcher is gone,
-/// since the launcher's parent inherits the lock.
+/// An id for one launcher. A pooled id stays locked until this is dropped *and* the launcher and its keeper are gone,
+/// which hold the same lock.
 pub struct Lease {
     pub identity: Identity,
     pub lock: Option<File>,
 }
 
-/// Why a tool may not run as this id: it is uid 0 of the machine, or that cannot be told.
+/// Why a tool may not run as this id: it is uid 0 of the machine, or this cannot be told.
 fn is_kernel_root(id: u32) -> Option<&'static str> {
     use std::os::unix::fs::MetadataExt;
     const ROOT: &str = "this user namespace maps our id to uid 0 of the machine, and a tool never runs as that; start toolhost as root outside of it, or as an ordinary user";
@@ -54,7 +54,7 @@ fn is_kernel_root(id: u32) -> Option<&'static str> {
     if files::every_id_is_mapped() == Some(true) {
         return (id == 0).then_some(ROOT);
     }
-    // It belongs to the machine's uid 0, under whatever number that is mapped here.
+    // /proc/sys belongs to the machine's uid 0, whatever number that is mapped to here.
     let place = Path::new("/proc/sys");
     let procfs = nix::sys::statfs::statfs(place).is_ok_and(|fs| fs.filesystem_type() == PROC_SUPER_MAGIC);
     match std::fs::metadata(place) {
@@ -73,14 +73,14 @@ pub fn lease(pool: std::ops::Range<u32>) -> std::io::Result<Option<Lease>> {
         return Ok(Some(Lease { identity: Identity { id, pooled: false }, lock: None }));
     }
     let folder = Folder::make(Path::new(LOCKS))?;
-    // Start at a place of our own, so that processes do not all queue at the first id.
+    // Each process starts at another offset, so that not all try the first ids first.
     let length = pool.end - pool.start;
     let start = std::process::id() % length.max(1);
     for offset in 0..length {
         let id = pool.start + (start + offset) % length;
         let file = folder.trusted(&id.to_string(), OFlag::O_WRONLY | OFlag::O_CREAT)?;
-        // flock(2), which belongs to the open file: closing ours leaves it to the launcher's keeper.
-        // (A guard that unlocks when dropped would take it from the keeper, too.)
+        // A flock(2) lock belongs to the open file description: the keeper still holds it when we close ours.
+        // (A guard that unlocks when dropped would take it from the keeper too.)
         if file.try_lock().is_ok() {
             return Ok(Some(Lease { identity: Identity { id, pooled: true }, lock: Some(file) }));
         }
@@ -88,7 +88,7 @@ pub fn lease(pool: std::ops::Range<u32>) -> std::io::Result<Option<Lease>> {
     Ok(None)
 }
 
-/// Maps guest id 1000 to the one id we have here, then becomes it.
+/// Maps guest id 1000 to `id`, then becomes it.
 pub fn raise(plan: &mut Plan, id: u32) {
     let file = |name: &str| CString::new(format!("/proc/self/{name}")).expect("no NUL");
     let map = format!("{GUEST} {id} 1\n").into_bytes();
@@ -128,7 +128,7 @@ pub fn lend<T>(identity: Identity, clone: impl FnOnce() -> T) -> Result<T, Probl
     let done = clone();
     nix::unistd::seteuid(0.into()).map_err(failed("seteuid(2) back"))?;
     nix::unistd::setegid(0.into()).map_err(failed("setegid(2) back"))?;
-    // What the clone took away, so that the next one can write its id map.
+    // The child shares our memory and made it undumpable (`init::hide`); the next child must write its id map.
     let _ = nix::sys::prctl::set_dumpable(true);
     Ok(done)
 }

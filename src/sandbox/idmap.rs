@@ -1,5 +1,5 @@
-//! Part of the wall view, for real root: a user namespace that maps a folder's owner to the tool's id,
-//! so that 0600 files of a granted folder stay readable and new files belong to the folder's owner.
+//! Idmap: a user namespace that maps a folder's owner to the tool's id (part of the wall `view`, for real root), so
+//! that 0600 files of a granted folder stay readable and new files belong to the folder's owner.
 
 use super::protocol::{Identity, Mount};
 use super::{Problem, sys};
@@ -9,14 +9,14 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, pipe, read, write};
 use std::os::fd::OwnedFd;
 
-/// mount_setattr(2) takes a user namespace: on-disk id (inside) to the tool's kernel id (outside).
+/// The user namespace that mount_setattr(2) takes. It maps the on-disk id (inside) to the tool's kernel id (outside).
 pub fn users(of: &Mount, identity: Identity) -> Result<OwnedFd, Problem> {
     let failed = |errno| Problem { wall: "view", what: "a user namespace for id-mapped mounts".into(), errno };
     let (ready, say) = pipe().map_err(failed)?;
     let Some(pid) = sys::fork().map_err(failed)? else {
         // The child only holds the namespace open until we have its descriptor.
         if unshare(CloneFlags::CLONE_NEWUSER).is_ok() {
-            // The view is not built yet: /proc is still the host's, where we have another number.
+            // The view is not built yet: /proc is still the host's, where this process has another pid.
             let number = std::fs::read_link("/proc/self").unwrap_or_default();
             let _ = write(&say, number.as_os_str().as_encoded_bytes());
             loop {

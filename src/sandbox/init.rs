@@ -1,10 +1,10 @@
-//! Part of the wall `namespaces`: pid 1 of a call is ours, so that the tool is an ordinary process. To a pid 1 the kernel
-//! sends no signal that it has no handler for, not even its own SIGSEGV or alarm (pid_namespaces(7)).
+//! Init: pid 1 of a call is ours, so that the tool is an ordinary process (part of the wall `namespaces`). The kernel
+//! drops signals to a pid 1 that has no handler for them, those that it sends itself included (pid_namespaces(7)).
 //!
-//! A fresh image of a few instructions: a forked process would hold the launcher's memory and descriptors, readable by
-//! a child of the same uid. The image stands in a file that nobody may read, so the kernel makes the process undumpable
-//! (proc(5): its memory, descriptors and environment are root's) from its first instruction on. It holds the pipe on
-//! which it tells how the tool ended, waits for every process of the call, and stands behind the same walls.
+//! A fresh image of a few instructions, because a forked process would hold the launcher's memory and descriptors,
+//! readable by a child of the same uid. The image is a file that nobody may read, so the kernel makes the process
+//! undumpable (proc(5): its memory, descriptors and environment are root's) from its first instruction on. The init
+//! holds the pipe on which it reports the tool's end, waits for every process of the call and has the same walls.
 
 use super::plan::{Plan, Step};
 use super::{Problem, sys};
@@ -21,7 +21,7 @@ pub fn image() -> Result<OwnedFd, Problem> {
     let mut file = std::fs::File::from(file);
     let io = |e: std::io::Error| failed(Errno::from_raw(e.raw_os_error().unwrap_or(nix::libc::EIO)));
     file.write_all(&elf(sys::init_code())).map_err(io)?;
-    // What is open for writing cannot be executed: so by another descriptor, for its path alone.
+    // A file open for writing cannot be executed (execve(2), ETXTBSY), so a second descriptor, O_PATH, is kept instead.
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     let image = nix::fcntl::open(path.as_str(), OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty()).map_err(failed)?;
     fchmod(&file, Mode::S_IXUSR | Mode::S_IXGRP | Mode::S_IXOTH).map_err(failed)?;
@@ -54,12 +54,12 @@ fn elf(code: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The memory that pid 1 shares with the launcher until it has its own is nobody's to read.
+/// Until its execve(2), pid 1 shares the launcher's memory, which the tool must not be able to read.
 pub fn hide(plan: &mut Plan) {
     plan.add("namespaces", Step::Undumpable);
 }
 
-/// The tool is started, and pid 1 becomes the init. Walls raised before hold both.
+/// Starts the tool and makes pid 1 the init. Walls raised before this step hold both.
 pub fn raise(plan: &mut Plan, image: &OwnedFd, status: RawFd) {
     plan.add("namespaces", Step::Start);
     plan.add("namespaces", Step::Duplicate { from: status, to: 0 });
@@ -67,7 +67,7 @@ pub fn raise(plan: &mut Plan, image: &OwnedFd, status: RawFd) {
     plan.add("namespaces", Step::Become(image.as_raw_fd()));
 }
 
-/// The tool's wait status; none where the init was killed first.
+/// The tool's wait status; `None` where the init was killed first.
 pub fn told(status: &OwnedFd) -> Option<i32> {
     let mut bytes = [0; 4];
     (nix::unistd::read(status, &mut bytes) == Ok(4)).then(|| i32::from_le_bytes(bytes))

@@ -1,6 +1,6 @@
-//! What lies in a granted folder before a call: what a write would reach through it, and what others would run of it.
+//! Inspect: what a granted folder holds before a call: ways for a write to reach further, and files that others run.
 //!
-//! For: `grants`. In: a folder. Out: a refusal with the mend, or what the tool gets less of. Never: follows a link.
+//! For: `grants`. In: a folder. Out: a refusal with the mend, or what to cover or show read-only. Never: follows links.
 
 use super::grants::{explain, look, open, refuse};
 use super::written::Totals;
@@ -15,8 +15,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Everything in an open folder, with the path at which it lies: another that takes the place of the folder meanwhile is
-/// not what is walked.
+/// Every entry below an open folder, with its path. Another folder that takes this path meanwhile is not walked.
 pub fn below(
     folder: &OwnedFd,
     path: &Path,
@@ -28,8 +27,8 @@ pub fn below(
     })
 }
 
-/// Below /tmp, and below a staged folder, Landlock does not stop writing into a pipe of a read grant (see `scratch`),
-/// so what is no plain file or folder is covered.
+/// Pipes, sockets and devices below a folder. Below /tmp and staged folders Landlock does not stop writes into a pipe
+/// of a read grant (see `scratch`), so they are covered there.
 pub(super) fn specials(folder: &OwnedFd, path: &Path) -> Result<Vec<PathBuf>, Fault> {
     let mut found = Vec::new();
     for (seen, (place, entry)) in below(folder, path).flatten().enumerate() {
@@ -49,17 +48,17 @@ pub(super) fn specials(folder: &OwnedFd, path: &Path) -> Result<Vec<PathBuf>, Fa
     Ok(found)
 }
 
-/// The same of a folder that is not open yet; what is not there holds none.
+/// The same for a folder that is not open yet; a missing one holds none.
 pub(super) fn specials_at(path: &Path) -> Result<Vec<PathBuf>, Fault> {
     open(path, OFlag::O_PATH).map_or(Ok(Vec::new()), |folder| specials(&folder, path))
 }
 
-/// What in a writable tree others run or obey: the tool gets that for reading only. The folders on the way there are
-/// mounts too, to be written: a mount point cannot be renamed (EBUSY, rename(2)), so nothing else takes their place.
+/// Entries of a writable tree that others run or obey, shown read-only. The folders above them become writable mounts
+/// of their own: a mount point cannot be renamed (EBUSY, rename(2)), so nothing can take the place of these folders.
 type Kept = Vec<(PathBuf, Access, FileStat)>;
 
-/// A writable tree must hold nothing through which a write reaches further, or that a later run executes (`code`: also
-/// what a script loads from its folder). Gives what is kept from being written, and how much lies there.
+/// Refuses a writable tree that holds something through which a write reaches further, or that a later run executes
+/// (`code`: also what a script loads from its folder). Returns the entries to show read-only, and the tree's size.
 pub(super) fn check_writable(folder: &OwnedFd, path: &Path, code: bool) -> Result<(Kept, Totals), Fault> {
     let (mut kept, mut totals): (Kept, _) = (Vec::new(), Totals::default());
     for (seen, entry) in below(folder, path).enumerate() {
@@ -72,7 +71,7 @@ pub(super) fn check_writable(folder: &OwnedFd, path: &Path, code: bool) -> Resul
         let (meta, place, entry) = match looked {
             Ok(all) => all,
             Err(e) if e.io_error().is_some_and(|io| io.kind() == std::io::ErrorKind::NotFound) => continue,
-            // What cannot be looked into may hold a link; its owner, the tool, could open it.
+            // An unreadable folder may hold a link, and the tool as its owner could make the folder readable.
             Err(e) => {
                 let root = format!("/proc/self/fd/{}/.", folder.as_raw_fd());
                 let why = e.to_string().replace(&root, &path.display().to_string());
@@ -133,12 +132,12 @@ fn is_harmless(place: &Path, name: &str, facts: &std::fs::Metadata) -> Result<()
     Ok(())
 }
 
-/// A repository without a work tree: git finds it by what it holds.
+/// Whether a folder is a repository without a work tree, which git recognises by these entries.
 fn is_repository(path: &Path) -> bool {
     path.join("HEAD").is_file() && path.join("objects").is_dir() && path.join("refs").is_dir()
 }
 
-/// A tree that tools could write holds nothing that a script in a folder above would load.
+/// Refuses a tree that tools could write if it holds code that a script in a folder above would load.
 pub(super) fn no_code(tree: &Path) -> Result<(), Fault> {
     let folder = match open(tree, OFlag::O_PATH) {
         Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(()),

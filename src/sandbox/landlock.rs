@@ -1,4 +1,4 @@
-//! Wall: Landlock. A second judge of file access, behind the view: what may be written, made and executed.
+//! Wall: Landlock. A second check of file access, behind the view: what may be written, made and executed.
 //!
 //! It also stops reopening a descriptor with more rights, TCP, signals to outside and abstract sockets,
 //! as far as this kernel's Landlock goes.
@@ -23,7 +23,7 @@ pub enum Right {
     List,
     /// Read, write, make and remove plain files and folders.
     Write,
-    /// As `Write`, and links and pipes: the call's own scratch, where no grant is shown below it.
+    /// As `Write`, and symbolic links and pipes: for the call's own scratch, where no grant is shown below it.
     Scratch,
     /// Devices: read and write the file, no more.
     Device,
@@ -76,7 +76,7 @@ impl Rules {
     pub fn new(abi: i32) -> Result<Rules, String> {
         let abi = ABI::from(abi);
         let text = |e: ::landlock::RulesetError| e.to_string();
-        // What the kernel says it has must hold; the version was asked just before.
+        // The version was asked just before, so the kernel must support all that this version has.
         let mut ruleset = Ruleset::default()
             .set_compatibility(CompatLevel::HardRequirement)
             .handle_access(AccessFs::from_all(abi))

@@ -1,4 +1,4 @@
-//! The launcher: this binary, re-entered. A small single-threaded process that raises the walls, one call at a time.
+//! Launcher: this binary, re-entered. A small single-threaded process that raises the walls, one call at a time.
 //!
 //! Two processes: the *keeper* waits for the launcher proper and holds the lock of its id until all is reaped;
 //! the launcher proper is pid 1 of its own pid namespace, so nothing it started outlives it. Both end when the
@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 /// argv[0] by which the front door knows us.
 pub const NAME: &str = "toolhost-launcher";
-/// What file systems give a file at a time, at most, bytes.
+/// Most that file systems are taken to allocate to a file at a time, bytes.
 const BLOCK: u64 = 64 * KIB;
 /// Longest `Setup`: bounded by limits on grants and arguments.
 const MAX_SETUP: u64 = 16 * MIB;
@@ -58,7 +58,7 @@ fn io(what: &str) -> impl FnOnce(std::io::Error) -> Problem + '_ {
 }
 
 fn start(control: BorrowedFd) -> Result<(), Problem> {
-    // Whatever the host had inherited ends here.
+    // Closes all that the host had inherited.
     sys::close_range(3, false).map_err(|errno| Problem {
         wall: "descriptors",
         what: "close_range(2)".into(),
@@ -66,10 +66,10 @@ fn start(control: BorrowedFd) -> Result<(), Problem> {
     })?;
     sys::usual_signals();
     super::limits::no_core();
-    // A session of its own has a share of the CPU of its own (sched(7), autogroups), besides that of its tools.
+    // A session of its own gives the launcher a CPU share apart from its tools' (sched(7), autogroups).
     let _ = nix::unistd::setsid();
     nix::sys::stat::umask(Mode::from_bits_truncate(0o022));
-    // Descriptor 3 is taken for good, so that giving a worker its own never lands on one in use.
+    // Descriptor 3 stays taken, so that dup2(2) to the worker's descriptor 3 never replaces one in use.
     let _third = std::fs::File::open("/dev/null").map_err(io("/dev/null"))?;
     let Some((ToLauncher::Setup, mut files)) = receive(control).map_err(io("the first message"))? else {
         return Ok(());
@@ -87,7 +87,7 @@ fn start(control: BorrowedFd) -> Result<(), Problem> {
     network::raise().map_err(|errno| Problem { wall: "network", what: "unshare(CLONE_NEWNET)".into(), errno })?;
     let Some(launcher) = sys::fork().map_err(|errno| Problem { wall: "namespaces", what: "fork(2)".into(), errno })?
     else {
-        // Both hold the id's lock: a keeper that hangs is killed, and the id must not be lent again for that.
+        // Keeper and launcher both hold the id's lock, since a keeper that hangs is killed before its launcher ends.
         let served = serve(control, setup, executable, files);
         drop(lock);
         return served;
@@ -98,7 +98,7 @@ fn start(control: BorrowedFd) -> Result<(), Problem> {
     Ok(())
 }
 
-/// The keeper: ends the launcher when the host is gone, and is done when it is reaped.
+/// The keeper: kills the launcher when the host is gone, and returns when the launcher is reaped.
 fn keep(control: BorrowedFd, launcher: i32) {
     if let Ok(pidfd) = sys::pidfd_open(launcher) {
         let mut wait = [PollFd::new(control, PollFlags::empty()), PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)];
@@ -153,7 +153,7 @@ fn serve(control: BorrowedFd, setup: Setup, executable: OwnedFd, files: Vec<Owne
     let view = view::raise(&setup)?;
     let sampled = setup.sampled();
     if sampled {
-        // So that a page fault is one small page, which `sampler` counts with. The tool inherits it.
+        // A page fault then adds one small page, as `sampler` assumes. The tool inherits this.
         sys::no_huge_pages().map_err(|errno| Problem {
             wall: "cgroup",
             what: "prctl(PR_SET_THP_DISABLE)".into(),
@@ -178,7 +178,7 @@ fn source_folder(stage: &Stage) -> Result<OwnedFd, Problem> {
     if (stat.st_dev, stat.st_ino) == (stage.device, stage.inode) { Ok(folder) } else { Err(failed(Errno::ESTALE)) }
 }
 
-/// What the looks at one call remember.
+/// What is remembered between the looks at one call.
 #[derive(Default)]
 struct Sampled {
     /// Without a cgroup.
@@ -219,7 +219,7 @@ impl Launcher<'_> {
                     drop(scratch);
                     prepared = Some(self.prepare()?);
                 }
-                // A kill that crossed with the exit.
+                // The message was sent before our report of the end arrived.
                 ToLauncher::Kill | ToLauncher::Done => {}
                 ToLauncher::Setup => return Err(io("a second set-up")(std::io::ErrorKind::InvalidData.into())),
             }
@@ -234,7 +234,7 @@ impl Launcher<'_> {
         for (file, folder, right) in self.view.allowed.iter().chain(&scratch.allowed) {
             rules = rules.allow(file, *folder, *right).map_err(failed)?;
         }
-        // Our own binary lies outside the view; its rule is what lets it be executed from a descriptor.
+        // Our own binary lies outside the view; this rule allows executing it from a descriptor.
         if self.setup.program == protocol::Executable::Ourselves {
             rules = rules.allow(&self.executable, false, landlock::Right::ReadRun).map_err(failed)?;
         }
@@ -249,7 +249,7 @@ impl Launcher<'_> {
         let source = if source { Some(next()?) } else { None };
         let third = if self.setup.keeps_third { Some(next()?) } else { None };
         if self.setup.identity.pooled {
-            // So that the tool may open /dev/stdin and its like, which belong to whoever made the pipe.
+            // The tool can then open /dev/stdin and its like; a pipe belongs to the user who made it.
             let id = self.setup.identity.id;
             for file in &stdio {
                 let _ = nix::unistd::fchown(file, Some(id.into()), Some(id.into()));
@@ -285,7 +285,7 @@ impl Launcher<'_> {
         let ruleset = rules.done().map_err(failed)?;
         let mut written = if self.setup.lasting { None } else { self.written(before)? };
         let limits = &self.setup.limits;
-        // No file grows by more than is left, and a block, by which it shows that the limit is passed.
+        // Largest size that a file can reach within the limit, and a block more, which shows that the limit is passed.
         let grown = before.largest.saturating_add(limits.get(Limit::WrittenBytes)).saturating_add(BLOCK);
         let grown = written.as_ref().map_or(u64::MAX, |_| grown);
         let raw = [given.stdio[0].as_raw_fd(), given.stdio[1].as_raw_fd(), given.stdio[2].as_raw_fd()];
@@ -315,10 +315,10 @@ impl Launcher<'_> {
             let problem = Problem { wall: failed.wall, what: failed.step.to_owned(), errno: failed.errno };
             if failed.late { problem.while_it_ran() } else { problem }
         })?;
-        // The tool alone holds its ends now, so that the host sees them close.
+        // Only the tool holds its ends of the pipes now, so that the host sees them close.
         drop((given.stdio, given.third, ruleset, told));
         let deadline = (!self.setup.lasting).then(|| started + Duration::from_millis(timeout_ms));
-        // From here on it runs, or has run: whatever goes wrong is no refusal.
+        // From here on the tool runs or has run: a failure is no refusal.
         let exited =
             self.watch(pid, &pidfd, &status, deadline, scratch, written.as_mut()).map_err(Problem::while_it_ran)?;
         let staged =
@@ -328,7 +328,7 @@ impl Launcher<'_> {
         Ok(!staged.is_empty())
     }
 
-    /// Waits for the end, by itself or by a limit.
+    /// Waits until the call ends, by itself or by a limit.
     fn watch(
         &self,
         pid: i32,
@@ -342,7 +342,7 @@ impl Launcher<'_> {
         let mut killed = None;
         let mut last_look = Instant::now();
         loop {
-            // Once killed there is only its death to wait for: no spinning on a deadline that is over.
+            // A call that was killed has no deadline any more: without this, the loop would spin until it is dead.
             let left = deadline.filter(|_| killed.is_none()).map_or(SAMPLE_MS, |d| {
                 d.saturating_duration_since(Instant::now()).as_micros().div_ceil(1000).min(SAMPLE_MS.into()) as u64
             });
@@ -375,8 +375,8 @@ impl Launcher<'_> {
                 last_look = Instant::now();
             }
             if killed.is_some() {
-                // All of the call at once: its pid 1 alone would first have to come to its turn among the others,
-                // which go on meanwhile.
+                // Kills all processes at once: pid 1 alone would first have to be scheduled to die, and the others
+                // would go on meanwhile.
                 if processes::signal_all(Signal::SIGKILL).is_err() {
                     let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
                 }
@@ -393,7 +393,7 @@ impl Launcher<'_> {
         Written::begin(&self.setup.mounts, before).map_err(counting)
     }
 
-    /// A limit of the call as a whole that is passed.
+    /// The limit of the call as a whole that is passed, if any.
     fn over(
         &self,
         sampled: &mut Sampled,
@@ -462,10 +462,10 @@ impl Launcher<'_> {
                 exited.killed = exited.killed.or(Some(Killed::Memory));
             }
         } else if peak > self.setup.limits.get(Limit::MemoryBytes) {
-            // Between two looks, or behind one that came late: it had more than it may have.
+            // The limit was passed between two looks, or before one that came late.
             exited.killed = exited.killed.or(Some(Killed::Memory));
         }
-        // RLIMIT_CPU of one process acts between two looks.
+        // CPU passed its limit between two looks, where RLIMIT_CPU may have ended a process.
         if exited.killed.is_none() && exited.cpu_ms > self.setup.limits.get(Limit::CpuMs) && !self.setup.lasting {
             exited.killed = Some(Killed::Cpu);
         }

@@ -1,6 +1,6 @@
-//! Wall: limits. What the kernel counts for each process: files, file size, processes, core dumps.
+//! Wall: limits. What the kernel limits for each process or user: files, file size, processes, core dumps.
 //!
-//! Memory, CPU and processes of the call as a whole are the cgroup's (or the sampler's); these stand behind it.
+//! The cgroup (or the sampler) limits memory, CPU and processes of the call as a whole; these limits are the backstop.
 
 use super::plan::{Plan, Step};
 use crate::policy::Limits;
@@ -8,39 +8,39 @@ use crate::quantity::{GIB, Limit, MIB};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::stat::{Mode, umask};
 
-/// For the host and its launchers: as many open files, and files as large, as they may have. An ordinary user's tools send
-/// under the same uid, and the kernel counts all descriptors of a uid that are on their way against the limit of whoever
-/// sends next.
+/// Raises the host's and its launchers' limits on open files and file size to the hard ones. The kernel counts all
+/// descriptors that a uid has in flight through unix sockets against the open-file limit of the next sender, and an
+/// ordinary user's tools send under the host's uid.
 pub fn of_the_host() {
     for resource in [Resource::RLIMIT_NOFILE, Resource::RLIMIT_FSIZE] {
         if let Ok((_, hard)) = getrlimit(resource) {
-            // Refused: calls then fail, with an error, where they need more.
+            // If refused, calls that need more fail with an error.
             let _ = setrlimit(resource, hard, hard);
         }
     }
-    // What this host makes, its owner must be able to open (umask(2) takes those rights too).
+    // The owner must be able to open what this host makes; umask(2) can take those rights too.
     let mask = umask(Mode::empty());
     umask(mask.difference(Mode::S_IRWXU));
 }
 
-/// What a host needs at least that runs calls, and what it may have.
+/// Open files: the least that a host needs to run calls, and what this host may have.
 pub fn open_files() -> (u64, u64) {
     (64, getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft))
 }
 
-/// For launchers, as long as they may raise it: a hard limit of 0, which the host may have been given, stops no handler
-/// of core dumps behind a pipe, and only root can make it the 1 that does.
+/// For launchers: sets RLIMIT_CORE to 1, which stops a core-dump handler behind a pipe, while 0 does not (core(5)).
+/// Only root can raise a hard limit of 0, which the host may have been given.
 pub fn no_core() {
-    // Refused: tools have the 0, and docs/SECURITY.md says what that leaves.
+    // If refused, tools keep the 0; docs/SECURITY.md says what that leaves open.
     let _ = setrlimit(Resource::RLIMIT_CORE, 1, 1);
 }
 
-/// Between the host and what runs below it, the machine's out-of-memory killer takes the latter (proc_pid_oom_score_adj(5)).
+/// The machine's out-of-memory killer takes tools before the host (proc_pid_oom_score_adj(5)).
 const OOM_SCORE: &[u8] = b"1000";
-/// Whoever has something to do beside tools is not kept waiting by them (nice(1)).
+/// Tools give way to other processes (nice(1)).
 const NICE: i32 = 10;
 
-/// Before the call's own /proc, which is read-only, so that this stays as it is.
+/// Before the call's own /proc is mounted, which is read-only, so that the tool cannot change the score.
 pub fn rank(plan: &mut Plan) {
     let path = c"/proc/self/oom_score_adj".to_owned();
     plan.add("limits", Step::WriteFile { what: "writing oom_score_adj", path, data: OOM_SCORE.to_vec() });
@@ -49,17 +49,16 @@ pub fn rank(plan: &mut Plan) {
 
 pub fn raise(plan: &mut Plan, limits: &Limits, file_bytes: u64, counted: bool, lasting: bool) {
     let mut set = |resource: Resource, value: u64| {
-        // Only root may pass a limit that this process itself has; a smaller one holds as well.
+        // Only root may set more than this process's own hard limit; the smaller value is set.
         let most = getrlimit(resource).map_or(value, |(_, hard)| hard);
         plan.add("limits", Step::Limit { resource: resource as u32, value: value.min(most) });
     };
-    // 0 leaves a handler behind a pipe, 1 does not (core(5)).
+    // With 0 a handler behind a pipe still gets the dump, with 1 it does not (core(5)).
     set(Resource::RLIMIT_CORE, 1);
     set(Resource::RLIMIT_NOFILE, limits.get(Limit::OpenFiles));
     set(Resource::RLIMIT_FSIZE, file_bytes);
-    // Per call, because the user namespace of the call is counted on its own.
-    // Where a group counts as well, the group must be the one to refuse: only it says so.
-    // One more: the init is a process of the call's user as well.
+    // Per call, because the kernel counts each user namespace on its own. Where a group counts too,
+    // it must refuse first, because only the group reports a refusal. One more for the init.
     set(Resource::RLIMIT_NPROC, limits.get(Limit::Processes).saturating_mul(if counted { 2 } else { 1 }) + 1);
     set(Resource::RLIMIT_MEMLOCK, MIB);
     set(Resource::RLIMIT_MSGQUEUE, 0);

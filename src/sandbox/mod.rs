@@ -1,10 +1,10 @@
-//! **The page**: every wall, and the order in which they are raised. An auditor reads this first.
+//! Sandbox: every wall, and the order in which they are raised. The page that an auditor reads first.
 //!
 //! For: executor (starts launchers), cli (doctor, audit). In: a `protocol::Setup`, made from a confinement.
 //! Out: a tool behind all walls, or the name of the wall that could not be raised: then nothing runs.
 //! Never: runs a tool with a wall missing; there is no switch for that, for tests either.
 //!
-//! Host → launcher (one process per shape, inside the prebuilt read-only view) → init (pid 1 of a world of its own) → tool.
+//! Host → launcher (serves one shape, inside the prebuilt read-only view) → init (pid 1 of fresh namespaces) → tool.
 
 #[cfg(test)]
 mod alone;
@@ -48,11 +48,11 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 pub struct Wall {
     pub name: &'static str,
     pub stops: &'static str,
-    /// What it needs of the kernel.
+    /// What the wall needs of the kernel.
     pub needs: &'static str,
 }
 
-/// All walls, in the order they are raised. Every one is required; `cgroup` may stand as `sampled`.
+/// All walls; `raise` has their exact order. Every one is required; `cgroup` may stand as `sampled`.
 pub const WALLS: [Wall; 13] = [
     Wall { name: "network", stops: "packets, datagrams and DNS, in and out", needs: "network namespaces" },
     Wall {
@@ -93,12 +93,12 @@ pub struct Problem {
     pub errno: Errno,
 }
 
-/// What a refusal is about: not every one is a wall that is missing.
+/// What a refusal is about: a missing wall is only one of the reasons.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum About {
     Wall,
-    /// What the call brings does not fit its scratch.
+    /// The source or the staged files of the call do not fit its scratch.
     Scratch,
     /// A granted path is no longer what it was a moment ago.
     Changed,
@@ -106,16 +106,16 @@ pub enum About {
     Ran,
 }
 
-/// Stands for the wall where all of them stood.
+/// The `wall` of a problem that arose after the tool was started: none is at fault.
 const RAN: &str = "none";
 
 impl Problem {
-    /// The same, of a call whose tool was started.
+    /// This problem, marked as one that arose after the tool was started.
     fn while_it_ran(self) -> Problem {
         Problem { wall: RAN, what: format!("{}: {}", self.wall, self.what), ..self }
     }
 
-    /// Told by the error numbers that `scratch` and `view` keep for these two.
+    /// `view` and `scratch` use ESTALE only for a changed path; `scratch` uses EDQUOT only for what does not fit.
     pub fn about(&self) -> About {
         match (self.wall, self.errno) {
             (RAN, _) => About::Ran,
@@ -126,7 +126,7 @@ impl Problem {
     }
 }
 
-/// The error of opening what was there when the grant was resolved: gone, or something else in its place, is moved.
+/// Turns the errors of a path that vanished or became something else since its grant was resolved into ESTALE.
 fn moved(errno: Errno) -> Errno {
     match errno {
         Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP => Errno::ESTALE,
@@ -148,12 +148,12 @@ pub fn landlock_abi() -> i32 {
     sys::landlock_abi()
 }
 
-/// Part of every view, whatever was granted: system libraries and programs, the CA bundle, local time.
+/// Whether a path is in every view, whatever was granted: system libraries and programs, CA bundle, local time.
 pub fn is_system(path: &std::path::Path) -> bool {
     view::is_system(path)
 }
 
-/// What one call's walls are made of.
+/// What the walls of one call are made of.
 struct Raising<'a> {
     setup: &'a protocol::Setup,
     counters: Option<&'a cgroup::Counters>,
@@ -163,7 +163,7 @@ struct Raising<'a> {
     executable: &'a OwnedFd,
     stdio: [RawFd; 3],
     third: Option<RawFd>,
-    /// The largest file it may leave.
+    /// The largest file that the tool may write, bytes (RLIMIT_FSIZE).
     file_bytes: u64,
     init: &'a OwnedFd,
     status: RawFd,
@@ -175,27 +175,27 @@ fn raise(r: &Raising) -> plan::Plan {
     let (setup, mut plan) = (r.setup, plan::Plan::default());
     namespaces::raise(&mut plan); // with clone(2) itself: nothing of the call runs outside them
     if let Some(counters) = r.counters {
-        counters.raise(&mut plan); // first, so that everything is charged
+        counters.raise(&mut plan); // first, so that all that follows is charged
     }
     identity::raise(&mut plan, setup.identity.id); // before anything that asks whose process this is
-    limits::rank(&mut plan); // while /proc can be written
-    namespaces::own_cgroup(&mut plan); // after joining the group: the call sees no name of it
+    limits::rank(&mut plan); // before /proc becomes read-only
+    namespaces::own_cgroup(&mut plan); // after joining the group, whose name the call then does not see
     namespaces::mount_proc(&mut plan); // needs the mapped user namespace
     view::enter(&mut plan, &setup.folder); // the working folder
-    session::raise(&mut plan); // the tool's own
-    descriptors::raise(&mut plan, r.stdio, r.third); // the tool's own; marks: they close at execve
+    session::raise(&mut plan); // performed by the tool, not by the init
+    descriptors::raise(&mut plan, r.stdio, r.third); // likewise; only marked: they close at execve(2)
     privileges::no_new(&mut plan); // Landlock and seccomp require it
     landlock::raise(&mut plan, r.ruleset); // after all mounts, since it forbids mounting
-    limits::raise(&mut plan, &setup.limits, r.file_bytes, r.counters.is_some(), setup.lasting); // after all that opens files itself
+    limits::raise(&mut plan, &setup.limits, r.file_bytes, r.counters.is_some(), setup.lasting); // after opening files
     privileges::drop_all(&mut plan, r.last_capability); // after the last step that needs one
-    init::hide(&mut plan); // the filter makes nobody undumpable any more
+    init::hide(&mut plan); // before the filter, which ignores PR_SET_DUMPABLE
     seccomp::raise(&mut plan, r.filter); // last: nothing after it needs a refused call
     init::raise(&mut plan, r.init, r.status); // the tool is a child of pid 1, behind the same walls
     let program = match &setup.program {
         protocol::Executable::Path(path) => plan::Program::Path(view::text(path)),
         protocol::Executable::Ourselves => plan::Program::Descriptor(r.executable.as_raw_fd()),
     };
-    plan.execute(program, &setup.arguments, &setup.environment); // the environment wall: made from nothing
+    plan.execute(program, &setup.arguments, &setup.environment); // the environment wall: these variables and no others
     plan
 }
 

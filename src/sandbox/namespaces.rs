@@ -4,8 +4,8 @@ use super::plan::{Plan, Step};
 use nix::libc;
 use nix::sched::{CloneFlags, unshare};
 
-/// The launcher's own namespaces: it is outside every tool's, and dies with all of them.
-/// Without real root they hang below a user namespace, which is what gives the right to make them.
+/// The launcher's own namespaces, around those of its calls: when the launcher, their pid 1, ends, all calls end.
+/// Without real root they belong to a new user namespace, which gives the right to make them.
 pub fn enter(real_root: bool) -> Result<(), (&'static str, nix::errno::Errno)> {
     let own = nix::unistd::geteuid().as_raw();
     let group = nix::unistd::getegid().as_raw();
@@ -27,7 +27,7 @@ pub fn enter(real_root: bool) -> Result<(), (&'static str, nix::errno::Errno)> {
     unshare(flags).map_err(|e| ("unshare(2) of the launcher's namespaces", e))
 }
 
-/// The call's own, below the launcher's. Whoever is cloned is their pid 1, whose end is the end of all in them.
+/// The call's own, below the launcher's. The cloned child is their pid 1, and its end ends all processes in them.
 pub fn raise(plan: &mut Plan) {
     plan.namespaces =
         libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;

@@ -1,10 +1,10 @@
-//! A plan: what the child does between clone(2) and execve(2), as plain data.
+//! Plan: what the child does between clone(2) and execve(2), as plain data.
 //!
 //! Each wall adds its steps; `spawn` performs them in order and stops at the first that fails,
 //! so a wall that cannot be raised refuses the call. Data only, so it can be read and tested.
 //!
-//! Pid 1 of the call performs `steps`. `Step::Start` makes its child, which performs `tool` and inherits the walls raised
-//! before; then pid 1 goes on and becomes the init.
+//! Pid 1 of the call performs `steps`. `Step::Start` makes its child, which performs `tool` and inherits the walls that
+//! were raised before; then pid 1 goes on and becomes the init.
 
 use nix::libc;
 use std::ffi::CString;
@@ -24,7 +24,7 @@ pub enum Step {
         fd: RawFd,
         data: &'static [u8],
     },
-    /// open(2), write(2), close(2); what it is for stands first.
+    /// open(2), write(2), close(2). `what`: its purpose, for a refusal.
     WriteFile {
         what: &'static str,
         path: CString,
@@ -60,7 +60,7 @@ pub enum Step {
     },
     /// Empties the permitted, effective and inheritable sets.
     DropCapabilities,
-    /// Adds a rule for a path as it is now.
+    /// Adds a rule for the file that the path leads to now.
     LandlockPath {
         ruleset: RawFd,
         path: CString,
@@ -72,7 +72,7 @@ pub enum Step {
     Seccomp {
         program: Vec<libc::sock_filter>,
     },
-    /// Writable and traceable by nobody: prctl(PR_SET_DUMPABLE).
+    /// Closes memory and descriptors to other processes of the same uid: prctl(PR_SET_DUMPABLE).
     Undumpable,
     /// A child performs the plan's `tool`; this process waits until the child executed.
     Start,
@@ -86,7 +86,7 @@ pub enum Step {
 pub struct Plan {
     pub namespaces: libc::c_int,
     pub steps: Vec<(&'static str, Step)>,
-    /// Of the child that `Step::Start` makes.
+    /// Steps of the child that `Step::Start` makes.
     pub tool: Vec<(&'static str, Step)>,
     pub arguments: Vec<CString>,
     pub environment: Vec<CString>,

@@ -1,7 +1,7 @@
-//! Our own probe, run inside an exact confinement: what it could and could not do.
+//! Probe: our own program, run inside a tool's confinement to find out what it can and cannot do there.
 //!
-//! The front door enters `main` behind all walls, like any tool. It reads one JSON list of paths on stdin, tries
-//! everything on the list below, and prints one JSON document. It changes nothing that stays.
+//! The front door enters `main` behind all walls, like any tool. The probe reads one JSON list of paths on stdin, tries
+//! these and everything in `fixed`, and prints one JSON document. It changes nothing that stays.
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// argv[0] by which the front door knows it, without the house's prefix.
+/// argv[0] by which the front door knows the probe, without the prefix `toolhost-`.
 pub const ROLE: &str = "probe";
 
 /// One path to try.
@@ -22,9 +22,9 @@ pub const ROLE: &str = "probe";
 pub struct Try {
     pub path: PathBuf,
     pub write: bool,
-    /// What the confinement says.
+    /// Whether the confinement grants it.
     pub granted: bool,
-    /// Granted, and closed to the tool all the same by the file's own owner and mode: what they are.
+    /// The file's owner and mode, where they close a granted path to the tool all the same.
     pub closed: Option<String>,
 }
 
@@ -32,22 +32,22 @@ pub struct Try {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Tried {
     pub what: String,
-    /// The confinement grants it.
+    /// The confinement grants this.
     pub granted: bool,
     pub could: bool,
-    /// The errno's name where it could not.
+    /// The name of the errno where the attempt failed.
     pub answer: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub closed: Option<String>,
 }
 
 impl Tried {
-    /// It went as the confinement says.
+    /// The attempt went as the confinement says.
     pub fn as_said(&self) -> bool {
         self.granted == self.could
     }
 
-    /// It did not, and the file's own owner and mode explain that: the tool has less than was said.
+    /// The attempt failed although it is granted, and the file's owner and mode explain why.
     pub fn explained(&self) -> bool {
         self.granted && !self.could && self.closed.is_some()
     }
@@ -76,7 +76,7 @@ fn path(wanted: &Try) -> Tried {
         |flags| nix::fcntl::open(&wanted.path, flags | OFlag::O_CLOEXEC, Mode::from_bits_truncate(0o600)).map(drop);
     let folder = wanted.path.is_dir();
     let (verb, result) = match (wanted.write, folder) {
-        // A file without a name: the right to make files, and nothing left behind.
+        // A file without a name shows the right to make files, and leaves nothing behind.
         (true, true) => ("make a file in", open(OFlag::O_TMPFILE | OFlag::O_WRONLY)),
         (true, false) => ("write", open(OFlag::O_WRONLY)),
         (false, true) => ("list", open(OFlag::O_RDONLY | OFlag::O_DIRECTORY)),
@@ -86,7 +86,7 @@ fn path(wanted: &Try) -> Tried {
     Tried { closed: wanted.closed.clone(), ..tried(what, wanted.granted, result) }
 }
 
-/// What no confinement grants, and the call's own scratch.
+/// Attempts that no confinement grants, and one in the call's own scratch.
 fn fixed() -> Vec<Tried> {
     let socket = |family| nix::sys::socket::socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).map(drop);
     let memory = nix::fcntl::open("/proc/1/mem", OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty()).map(drop);
@@ -119,7 +119,7 @@ fn fixed() -> Vec<Tried> {
         tried("hold a capability", false, yes(capable)),
         tried("gain privileges by executing", false, yes(field("NoNewPrivs:") != "1")),
         tried("make any system call (no filter)", false, yes(field("Seccomp:") != "2")),
-        // 0, 1, 2 and the listing's own.
+        // 0, 1, 2 and the descriptor of the listing itself.
         tried("use a descriptor of the host", false, yes(open > 4)),
     ]
 }

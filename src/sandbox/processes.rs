@@ -1,6 +1,6 @@
-//! What /proc tells the launcher of the call's processes: for `sampler`, where no cgroup counts.
+//! Processes: what /proc tells the launcher about the processes of a call.
 //!
-//! The launcher is pid 1 of its own pid namespace, and everything else in its /proc is the call.
+//! The launcher is pid 1 of its own pid namespace, and all other processes in its /proc belong to the call.
 
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
@@ -8,7 +8,7 @@ use nix::unistd::Pid;
 use std::collections::BTreeMap;
 use std::io::Read;
 
-/// Pid and start time: the same process, also when its number is used again.
+/// Pid and start time, which tell a process from a later one with the same pid.
 pub type Key = (u32, u64);
 pub type Processes = BTreeMap<Key, Process>;
 
@@ -19,7 +19,7 @@ pub struct Process {
     pub threads: u64,
     /// One letter, as in proc(5).
     pub state: char,
-    /// Page faults so far, by all its threads; a new process starts at none.
+    /// Page faults so far, of all its threads; a new process starts at zero.
     pub faults: u64,
     pub own_ms: u64,
     pub waited_ms: u64,
@@ -28,16 +28,16 @@ pub struct Process {
 /// Memory of one process, bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Memory {
-    /// Anonymous and shared memory, in memory or swapped out; other processes may hold the same pages.
+    /// Anonymous and shared memory, resident or swapped out; other processes may hold the same pages.
     pub pages: u64,
-    /// The tables that map everything.
+    /// Memory of this process alone: page tables, and huge pages of hugetlbfs.
     pub own: u64,
-    /// Pages of files, which are no memory of the call: `peak` holds them too.
+    /// Pages of files. They do not count as memory of the call, but the kernel's ru_maxrss includes them.
     pub files: u64,
 }
 
-/// Signals every process of this namespace but ourselves: the call and nothing else, since we are its pid 1. Anybody
-/// else would reach whoever they may, so nobody else may ask.
+/// Signals every process of this pid namespace but ourselves. Refused unless we are its pid 1: anywhere else, kill(2)
+/// with -1 reaches processes that are not of the call.
 pub fn signal_all(signal: Signal) -> Result<(), Errno> {
     if std::process::id() != 1 {
         return Err(Errno::EPERM);
@@ -48,15 +48,15 @@ pub fn signal_all(signal: Signal) -> Result<(), Errno> {
 /// One look at all of the call.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
-    /// The pid given out last in this namespace, before the rest was read: as long as it is unchanged, no process and
-    /// no thread was made.
+    /// The pid given out last in this namespace, read before the rest: while it is unchanged, no process and no thread
+    /// was made.
     pub newest: Option<u32>,
     pub processes: Processes,
 }
 
 impl Seen {
     pub fn now() -> Result<Seen, Errno> {
-        // In this order, so that whoever came before `newest` and is not listed has ended.
+        // In this order, so that a process older than `newest` that is not listed has ended.
         Ok(Seen { newest: newest()?, processes: all()? })
     }
 
@@ -65,7 +65,7 @@ impl Seen {
     }
 }
 
-/// What ended meanwhile is no failure to read.
+/// The errors of reading about a process that has ended: no failure.
 pub fn gone(error: &std::io::Error) -> bool {
     matches!(error.raw_os_error(), Some(nix::libc::ENOENT | nix::libc::ESRCH))
 }
@@ -74,7 +74,7 @@ fn errno(error: &std::io::Error) -> Errno {
     Errno::from_raw(error.raw_os_error().unwrap_or(nix::libc::EIO))
 }
 
-/// A text of /proc; empty where its process has ended.
+/// A text file of /proc; empty where its process has ended.
 pub fn text(path: &str) -> Result<String, Errno> {
     match std::fs::read(path) {
         Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
@@ -83,7 +83,7 @@ pub fn text(path: &str) -> Result<String, Errno> {
     }
 }
 
-/// The numbers of every process but the launcher itself.
+/// The pids of all processes but the launcher itself.
 fn numbers() -> Result<Vec<u32>, Errno> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc").map_err(|e| errno(&e))? {
@@ -93,7 +93,7 @@ fn numbers() -> Result<Vec<u32>, Errno> {
     Ok(found)
 }
 
-/// The numbers of every process of the tool: the init, our only child, opens nothing and shows nothing.
+/// The pids of the tool's processes: all but the init, our only child, which opens no files and shows none in /proc.
 pub fn of_the_tool() -> Result<Vec<u32>, Errno> {
     Ok(all()?.iter().filter(|(_, process)| process.parent != 1).map(|((pid, _), _)| *pid).collect())
 }
@@ -130,8 +130,8 @@ fn newest() -> Result<Option<u32>, Errno> {
     Ok(text("/proc/loadavg")?.split_whitespace().last().and_then(|pid| pid.parse().ok()))
 }
 
-/// As each process has it mapped: what several share is in the figures of each. Without files of the interpreter.
-/// (What no process would show is refused: `seccomp`, `view`.)
+/// Memory that this process has mapped; pages that several share appear in the figures of each. (Memory that no process
+/// would show cannot be made: `seccomp` and `view` refuse it.)
 pub fn resident(pid: u32) -> Result<Memory, Errno> {
     let text = status(pid)?;
     Ok(Memory {
@@ -141,20 +141,20 @@ pub fn resident(pid: u32) -> Result<Memory, Errno> {
     })
 }
 
-/// Its share of the pages it has mapped. The kernel walks all of them: some 10 ms for each GiB.
+/// This process's share of the pages that it has mapped. The kernel walks all of them: some 10 ms for each GiB.
 pub fn proportional(pid: u32) -> Result<u64, Errno> {
     let text = text(&format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
-    // Not to be read, or of a first thread that ended: what it has mapped, whoever else has it too.
+    // Unreadable, or the first thread has ended: all that is mapped counts, shared or not.
     if !text.lines().any(|line| line.starts_with("Pss_Anon:")) {
         return Ok(resident(pid)?.pages);
     }
     Ok(kib(&text, &["Pss_Anon:", "Pss_Shmem:", "SwapPss:"]) * 1024)
 }
 
-/// How many mappings it has; counts no further than `most`.
+/// How many mappings a process has; counting stops at `most`.
 pub fn mappings(pid: u32, most: u64) -> Result<u64, Errno> {
     let own = lines(&format!("/proc/{pid}/maps"), most)?;
-    // A first thread that ended shows none; the others still hold all of them.
+    // A first thread that ended shows none; the other threads show all of them.
     if own > 0 {
         return Ok(own);
     }
@@ -179,17 +179,17 @@ fn lines(path: &str, most: u64) -> Result<u64, Errno> {
     Ok(count)
 }
 
-/// Not of a process that has ended, or is about to.
+/// False for a process that has ended or is exiting.
 pub fn has_memory(pid: u32) -> Result<bool, Errno> {
     Ok(shows_memory(&status(pid)?))
 }
 
-/// At the start of a line: the name of a process stands in one, and is whatever it likes.
+/// Looks at the start of lines only: within a line stands the name of the process, which it chooses itself.
 fn shows_memory(text: &str) -> bool {
     text.lines().any(|line| line.starts_with("RssAnon:"))
 }
 
-/// With the lines of memory, which a first thread that ended lacks, and the others have.
+/// The `status` of a process with the memory lines, which a first thread that ended lacks and the other threads have.
 fn status(pid: u32) -> Result<String, Errno> {
     let own = text(&format!("/proc/{pid}/status"))?;
     if shows_memory(&own) {

@@ -1,7 +1,7 @@
-//! What host and launcher say to each other: one JSON text a message, descriptors beside it (SCM_RIGHTS).
+//! Protocol: the messages between host and launcher. Each is one JSON text, with descriptors beside it (SCM_RIGHTS).
 //!
-//! Both ends are this binary, started by one another, so there are no versions. The tool never holds this
-//! socket: descriptors from 3 on are closed when it is executed.
+//! Both ends are the same binary, so messages have no version. The tool never holds this socket: the `descriptors` wall
+//! closes it when the tool is executed.
 
 use super::written::Totals;
 use super::{About, Stood};
@@ -20,7 +20,7 @@ const MAX_MESSAGE: usize = 64 * 1024;
 /// Most descriptors beside one message, and so the most staged folders: their copies come back beside the last one.
 pub const MAX_DESCRIPTORS: usize = 32;
 
-/// How the tool is told apart from everybody else on this machine.
+/// The id that tells the tool from everybody else on this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Identity {
@@ -51,15 +51,15 @@ pub struct Stage {
     pub names: Vec<String>,
     pub device: u64,
     pub inode: u64,
-    /// The folder is readable besides, so what is not copied stays visible.
+    /// A grant shows the folder itself too, so files that are not copied stay visible.
     pub show_rest: bool,
-    /// Names under which other tools could publish there: of those, what is neither code nor data is not copied, unless
-    /// `names` spells it.
+    /// Patterns under which other tools could publish there. A file that matches one, and ends neither as code nor as
+    /// data, is not copied unless `names` spells it.
     pub others: Vec<String>,
 }
 
 impl Stage {
-    /// Is a file of this name copied?
+    /// Whether a file of this name is copied.
     pub fn copies(&self, name: &str) -> bool {
         let spelt = self.names.iter().any(|names| writable::spells_name(names, name));
         self.names.iter().any(|names| name_matches(names, name))
@@ -71,11 +71,11 @@ impl Stage {
 #[serde(rename_all = "camelCase")]
 pub enum Executable {
     Path(PathBuf),
-    /// The first descriptor beside `Setup`.
+    /// The executable beside `ToLauncher::Setup`.
     Ourselves,
 }
 
-/// Everything a launcher must know before its first call. Also what keys it.
+/// Everything a launcher must know before its first call. Also its key while it is idle.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Setup {
@@ -83,7 +83,7 @@ pub struct Setup {
     pub roots: Vec<PathBuf>,
     pub mounts: Vec<Mount>,
     pub stages: Vec<Stage>,
-    /// Files and folders that an empty one covers.
+    /// Files and folders that an empty one covers in each call.
     pub masks: Vec<PathBuf>,
     /// Files of our own, shown below /.toolhost: name and text.
     pub files: Vec<(String, String)>,
@@ -92,7 +92,7 @@ pub struct Setup {
     pub arguments: Vec<String>,
     pub environment: Vec<String>,
     pub limits: Limits,
-    /// Group files stand beside `Setup` after the executable.
+    /// Set where a group counts; its files come last beside `ToLauncher::Setup`.
     pub cgroup: Option<super::cgroup::Version>,
     /// The tool keeps descriptor 3 (the worker's compiled code).
     pub keeps_third: bool,
@@ -101,13 +101,13 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// Memory is what the processes of a script show; what none of them would show must not come to be.
-    /// (A worker runs our own code.)
+    /// Whether memory is only what the processes of a script show, so that memory none of them would show is refused.
+    /// (Not for a worker, which runs our own code.)
     pub fn sampled(&self) -> bool {
         self.cgroup.is_none() && !self.lasting
     }
 
-    /// Some folder is written at once, not by a copy that is published.
+    /// Whether some folder is written directly, not through a copy that is published.
     pub fn writes_live(&self) -> bool {
         self.mounts.iter().any(|mount| mount.folder && mount.access == Access::Write)
     }
@@ -116,13 +116,13 @@ impl Setup {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ToLauncher {
-    /// Beside it: a memory file with `Setup`, the executable, the group's files.
+    /// Beside it: a memory file with `Setup`, the executable, the lock of a pooled id, the group's files.
     Setup,
     /// Beside it: stdin, stdout, stderr, then the source (when named) and descriptor 3 (when kept).
     Start {
         timeout_ms: u64,
         source: Option<String>,
-        /// What lies in the folders that the call may write live.
+        /// What lay in the folders that the call may write live.
         before: Totals,
     },
     Kill,
@@ -153,7 +153,7 @@ pub struct Exited {
     pub killed: Option<Killed>,
     pub cpu_ms: u64,
     pub peak_memory_bytes: Option<u64>,
-    /// Its scratch was full, bytes or files.
+    /// Its scratch was full, in bytes or in files.
     pub scratch_full: bool,
     /// The kernel refused it a process or thread.
     pub processes_refused: bool,
@@ -165,14 +165,15 @@ pub enum FromLauncher {
     Ready {
         walls: Vec<Stood>,
     },
-    /// Nothing runs. `what` and `errno` are for the person, `about` and `wall` for anybody.
+    /// The launcher ends without a result; the tool was started only where `about` is `Ran`. `what` and `errno` are for
+    /// the person, `about` and `wall` for anybody.
     Refused {
         about: About,
         wall: String,
         what: String,
         errno: i32,
     },
-    /// Beside it: one folder descriptor for each stage.
+    /// Beside it, unless the call was killed: one folder descriptor for each stage.
     Exited(Exited),
 }
 

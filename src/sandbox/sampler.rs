@@ -1,8 +1,8 @@
-//! Where no cgroup counts: memory and CPU summed over the call's pid namespace, every ≤ 20 ms.
+//! Sampler: where no cgroup counts, memory and CPU are summed over the call's pid namespace, every ≤ 20 ms.
 //!
-//! Part of the wall `cgroup`, in its weaker form; audit and outcome say `sampled`. What the processes have is read
-//! in `processes`. The quick sum counts a page once for each process that has it, so it is never too little; only
-//! where it passes the limit the pages are counted exactly, once each, while the call stands still.
+//! The weaker form of the wall `cgroup`; audit and outcome say `sampled`. `processes` reads the figures. The quick sum
+//! counts a page once for each process that maps it, so it is never too low. Only where it passes the limit are pages
+//! counted exactly, once each, while the call is stopped.
 
 use super::held::Held;
 use super::processes::{self, Key, Memory, Processes, Seen};
@@ -11,20 +11,20 @@ use nix::errno::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// One fault gives a process one page of its own: huge ones are off where memory is sampled (`launcher`).
+/// Most bytes that one page fault adds: huge pages are off where memory is sampled (`launcher`).
 const PAGE: u64 = 4096;
-/// How much faults can write in a millisecond, on each CPU; for processes that came and went between two looks.
+/// Bytes that page faults can add in a millisecond on each CPU; assumed for processes that came and went unseen.
 const UNSEEN_PER_MS: u64 = 4 << 20;
-/// So many counts in a row that did not hold, because the call would not stand still, are a limit passed.
+/// After so many counts in a row that were invalid, because the call did not stay stopped, the quick sum decides.
 const RESTLESS: u32 = 3;
-/// One mapping in the kernel: the area and its place in the tree; and what links it to each process it was forked from.
+/// Kernel memory of one mapping, bytes: the area and its tree node, and a link for each process it was forked through.
 const AREA: u64 = 256;
 const LINK: u64 = 64;
-/// A thread: its stack in the kernel and what the kernel knows of it.
+/// Kernel memory of a thread, bytes: its kernel stack and what describes it.
 const THREAD: u64 = 32 << 10;
-/// Most sessions of a call at a time. Where no group shares out the CPU, each has as much of it as anybody's.
+/// Most sessions of a call at a time. Where no group shares out the CPU, each session has its own share (sched(7)).
 pub const SESSIONS: u64 = 64;
-/// Longest time that one look counts mappings; the rest is counted at the next.
+/// Longest time that one look counts mappings; the next look counts the rest.
 const COUNTING: Duration = Duration::from_millis(10);
 
 /// What was seen, over the whole call.
@@ -39,7 +39,7 @@ pub struct Sampler {
     shared: Option<Shared>,
     restless: u32,
     held: Held,
-    /// Most pages of files that one process was seen to have mapped.
+    /// Most bytes of file pages that one process was seen to have mapped.
     files: u64,
     pub peak: u64,
 }
@@ -82,11 +82,11 @@ impl Sampler {
             sum = Memory { pages: sum.pages + memory.pages, own: sum.own + memory.own, files: sum.files };
             self.files = self.files.max(memory.files);
         }
-        // Without the init, our only child.
+        // Without the init, which is our only child.
         let tool = self.processes.iter().filter(|(_, process)| process.parent != 1);
         let pids: Vec<u32> = tool.map(|((pid, _), _)| *pid).collect();
         sum.own += self.mapped(limit)?;
-        // Room as if no page were shared out yet: the quick sum of pages may be far too much.
+        // The room does not subtract pages: their quick sum may be far too high.
         sum.own += self.held.bytes(&pids, cpu_ms, limit.saturating_sub(sum.own))?;
         if sum.pages + sum.own > limit && sum.own <= limit {
             sum.pages = self.counted_once(sum.pages, limit - sum.own, hurry)?;
@@ -97,13 +97,13 @@ impl Sampler {
         Ok(Look { bytes, cpu_ms, sessions: sessions.len() as u64 })
     }
 
-    /// The most that the call had at a time, where its largest process was seen by the kernel to have so much at its
-    /// peak (getrusage(2), ru_maxrss), pages of files included: what no look saw is counted as well.
+    /// The peak of the call, also between looks. `largest`: the kernel's peak of its largest process, file pages
+    /// included (getrusage(2), ru_maxrss).
     pub fn peak_with(&self, largest: u64) -> u64 {
         self.peak.max(largest.saturating_sub(self.files))
     }
 
-    /// Takes over what is there now; answers the CPU of all so far.
+    /// Takes over the processes seen now. Returns the CPU time of all processes so far, ms.
     fn see(&mut self, seen: Seen) -> u64 {
         self.looks += 1;
         let gone = self.processes.iter().filter(|(key, _)| !seen.processes.contains_key(key));
@@ -116,7 +116,7 @@ impl Sampler {
         self.processes = seen.processes;
         self.waited_ms = self.waited_ms.max(self.processes.values().map(|p| p.waited_ms).sum());
         let own: u64 = self.processes.values().map(|p| p.own_ms).sum();
-        // The dead are counted once: by what was seen of them, or by what their parents waited for.
+        // Ended processes count once: by what was seen of them, or by what their parents waited for.
         own + self.gone_ms.max(self.waited_ms)
     }
 
@@ -124,7 +124,7 @@ impl Sampler {
         self.processes.values().map(|p| p.faults).sum::<u64>() + self.gone_faults
     }
 
-    /// Pages of all processes, each page once. Counted anew only where what was added since could pass `room`.
+    /// Bytes of all processes' pages, each page once. Counted anew only if what was added since could pass `room`.
     fn counted_once(&mut self, quick: u64, room: u64, mut hurry: impl FnMut() -> bool) -> Result<u64, Errno> {
         if let Some(shared) = &self.shared {
             let written = self.faults().saturating_sub(shared.faults).saturating_mul(PAGE);
@@ -153,15 +153,15 @@ impl Sampler {
         Ok(pages)
     }
 
-    /// After a count that does not hold: what the last one found, or at last the quick sum, which is too much.
+    /// After an invalid count: the last valid one, or after `RESTLESS` of them the quick sum, which is too high.
     fn restless(&mut self, quick: u64) -> u64 {
         self.restless += 1;
         let last = self.shared.as_ref().map_or(0, |shared| shared.pages);
         if self.restless < RESTLESS { last } else { quick }
     }
 
-    /// Memory of the kernel for mappings. Counted for whoever is new or used CPU since, those left waiting longest
-    /// first; who is not counted yet has as many as its parent, since fork(2) gives it those.
+    /// Kernel memory for mappings. Counted again for processes that are new or used CPU, longest uncounted first. One
+    /// not counted yet is taken to have as many as its parent, whose mappings fork(2) copied.
     fn mapped(&mut self, limit: u64) -> Result<u64, Errno> {
         let most = limit / AREA + 1;
         let mut known: BTreeMap<Key, Mappings> = BTreeMap::new();
@@ -186,7 +186,7 @@ impl Sampler {
         Ok(self.mappings.iter().map(|((pid, _), m)| m.count * (AREA + LINK * self.ancestors(*pid))).sum())
     }
 
-    /// How many processes of the call stand above this one, itself included.
+    /// How many processes of the call are ancestors of this one, itself included.
     fn ancestors(&self, pid: u32) -> u64 {
         let parent = |pid: u32| self.processes.range((pid, 0)..=(pid, u64::MAX)).next().map(|(_, p)| p.parent);
         // Each step goes to an older process; the bound is for a pid used again between two reads.
@@ -204,7 +204,7 @@ impl Sampler {
 }
 
 impl Shared {
-    /// One more look. Where processes ended, or came and went unseen, others may hold what these had written.
+    /// Takes in one more look. Where processes ended, or came and went unseen, others may still hold pages they wrote.
     fn pass(&mut self, seen: &Seen, gone: bool) {
         let all_there = self.newest.zip(seen.newest).is_some_and(|(before, now)| {
             let made = seen.processes.keys().filter(|(pid, _)| (before + 1..=now).contains(pid)).count();

@@ -1,6 +1,6 @@
 //! Wall: scratch. /tmp, /dev/shm and the staged copies of a call: one tmpfs with one size, gone before the next call.
 //!
-//! Made by the launcher between calls, off their path; the call's mount namespace starts as a copy.
+//! Made by the launcher between calls, while nobody waits; a call's mount namespace starts as a copy of the launcher's.
 
 use super::landlock::Right;
 use super::protocol::{Identity, Mount, Setup, Stage};
@@ -19,10 +19,10 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Where it is mounted as a whole, for the launcher alone.
+/// Where the whole tmpfs is mounted, for the launcher alone.
 pub const PLACE: &str = "/.toolhost/kept/scratch";
 
-/// What the kernel keeps of each file of a tmpfs: the inode and its name.
+/// Kernel memory of each file of a tmpfs, bytes: the inode and its name.
 const INODE: u64 = 1024;
 
 /// One call's scratch.
@@ -46,7 +46,7 @@ fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Problem {
     move |e| Problem { wall: "scratch", what, errno: Errno::from_raw(e.raw_os_error().unwrap_or(nix::libc::EIO)) }
 }
 
-/// Filling scratch with what the call brings: a full one is the call's limit, not a missing wall.
+/// For errors while scratch is filled: when it is full, the call's limit is reached and no wall is missing.
 fn filling(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Problem {
     move |e| match io(what)(e) {
         full @ Problem { errno: Errno::ENOSPC, .. } => Problem { errno: Errno::EDQUOT, ..full },
@@ -79,8 +79,8 @@ impl Scratch {
             staged: Vec::new(),
             allowed: Vec::new(),
         };
-        // Landlock adds up the rights on the way from a file to the root, so a grant shown below /tmp has those of
-        // /tmp as well: then no links and pipes there either.
+        // Landlock adds up the rights on the way from a file to the root, so a grant shown below /tmp has the rights of
+        // /tmp too. With such a grant, /tmp gets no right to make links and pipes.
         let right = if late.is_empty() { Right::Scratch } else { Right::Write };
         scratch.folder("tmp", Path::new("/tmp"), right)?;
         scratch.folder("shm", Path::new("/dev/shm"), right)?;
@@ -91,12 +91,12 @@ impl Scratch {
             let folder = fs::symlink_metadata(place).is_ok_and(|facts| facts.is_dir());
             scratch.cover(place, if folder { view::NOTHING } else { view::EMPTY })?;
         }
-        // Last: from here on the scratch is reached by its descriptor, by us alone.
+        // Last: from here on only we reach the whole scratch, by its descriptor.
         scratch.cover(Path::new(view::KEPT), view::NOTHING)?;
         Ok(scratch)
     }
 
-    /// The scratch as a whole, also when its place is covered.
+    /// The whole scratch, also when its place is covered.
     fn path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.root.as_raw_fd()))
     }
@@ -127,7 +127,7 @@ impl Scratch {
         Ok(())
     }
 
-    /// What the view kept aside because its place is below /tmp.
+    /// Mounts what the view kept aside because its place is below /tmp or /dev/shm.
     fn attach(&mut self, late: &Late) -> Result<(), Problem> {
         if let Some(target) = &late.link {
             return view::make_link(target, &late.at, &late.at);
@@ -140,7 +140,7 @@ impl Scratch {
         self.mount(&bound, &late.at)
     }
 
-    /// An empty file over a pipe or socket of the host, or an empty folder. What is gone by now needs none.
+    /// Mounts an empty file or folder over a masked place. A place that is gone by now needs no cover.
     fn cover(&mut self, place: &Path, empty: &str) -> Result<(), Problem> {
         match fs::symlink_metadata(place) {
             Ok(_) => {}
@@ -161,7 +161,7 @@ impl Scratch {
         let owner = nix::sys::stat::fstat(from).map_err(problem("a staged folder"))?.st_uid;
         let names: Vec<_> = names.flatten().map(|e| e.file_name()).collect();
         let matches = |name: &std::ffi::OsStr| name.to_str().is_some_and(|name| stage.copies(name));
-        // What stays visible is held before the copy covers it: each part with its own access, and all mounts in it.
+        // What stays visible is bound before the copy covers it: each part with its own access, and all mounts in it.
         let copied = |path: &Path, folder: bool| {
             !folder && path.parent() == Some(stage.folder.as_path()) && path.file_name().is_some_and(matches)
         };
@@ -183,7 +183,7 @@ impl Scratch {
                 rest.push((path, meta.is_dir(), bound));
             }
         }
-        // Below /tmp, or below another stage, which covers what the view had made.
+        // Made again below /tmp or another stage, which cover the folder that the view had made.
         view::make_folder(&stage.folder)?;
         let place = self.folder(&format!("stage{number}"), &stage.folder, Right::Write)?;
         for name in names.iter().filter(|name| matches(name)) {
@@ -202,7 +202,7 @@ impl Scratch {
         let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
         let Ok(source) = nix::fcntl::openat(from, name, flags, Mode::empty()) else { return Ok(()) };
         let mut source = fs::File::from(source);
-        // Root reads everything; the tool gets what the folder's owner has, or anybody may read.
+        // Root could read every file, so only files of the folder's owner, or that all may read, are copied.
         let fit = |m: &fs::Metadata| m.is_file() && (!self.identity.pooled || m.uid() == owner || m.mode() & 0o4 != 0);
         if !source.metadata().is_ok_and(|m| fit(&m)) {
             return Ok(());
@@ -225,7 +225,7 @@ impl Scratch {
         self.own(&path)
     }
 
-    /// Bytes in use, those that the kernel needs for each file included, and whether no byte or no file is left.
+    /// Bytes in use, the kernel's memory for each file included, and whether no byte or no file is left.
     pub fn fill(&self) -> Result<(u64, bool), Problem> {
         let stat = fstatvfs(&self.root).map_err(problem("looking at scratch"))?;
         let used = (stat.blocks() - stat.blocks_free()) * stat.fragment_size();

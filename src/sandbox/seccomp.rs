@@ -1,10 +1,10 @@
 //! Wall: seccomp. Only the system calls that programs need get through, and of those that are many in one (prctl,
 //! fcntl, ioctl, futex …) only the operations that programs need.
 //!
-//! An allow list, so what a new kernel brings is refused until somebody has read what it does. The lists were made
+//! An allow list, so a call of a newer kernel is refused until somebody has read what it does. The lists were made
 //! from what Python, Node, Bun, their most used packages, a shell with coreutils, static Go and musl programs and our
-//! own worker asked for; docs/SYSCALLS.md names what was asked for and is refused, with the errors. Another
-//! architecture's calls kill the process.
+//! own worker asked for; docs/SYSCALLS.md names what was asked for and is refused, with the errors. A call of another
+//! architecture kills the process.
 //! The program is a binary search tree, which the kernel loads three times faster than a linear list.
 
 mod bpf;
@@ -26,7 +26,7 @@ const SET_ID_BITS: u32 = 0o6000;
 use Rule::{Allow, Case, Errno};
 use Test::{AnyOf, Between, In};
 
-/// Calls without an operation that matters. On what they reach the other walls decide.
+/// Calls that are allowed with any arguments. The other walls decide what these calls reach.
 const ALLOWED: &[i64] = &[
     // Files and folders.
     libc::SYS_read,
@@ -232,11 +232,11 @@ const ALLOWED: &[i64] = &[
     libc::SYS_getrlimit,
 ];
 
-/// Calls from this number on came after 2018: a C library that uses them falls back where they answer ENOSYS. Of the
-/// older ones nobody expects that they are missing: they answer EPERM, as in other sandboxes.
+/// Calls from this number on came in 2018 or later: a C library that uses them falls back when they answer ENOSYS.
+/// No program expects older calls to be missing, so these answer EPERM, as in other sandboxes.
 const LATE: u32 = 333;
 
-/// Late ones that answer EPERM all the same, so that a refusal is not taken for an old kernel.
+/// Late calls that answer EPERM all the same, so that a refusal is not taken for an old kernel.
 const FORBIDDEN: &[i64] = &[
     libc::SYS_io_uring_setup,
     libc::SYS_io_uring_enter,
@@ -256,8 +256,8 @@ const FORBIDDEN: &[i64] = &[
     libc::SYS_memfd_secret,
 ];
 
-/// Old ones that answer ENOSYS: asynchronous I/O, of which the machine has so much for everybody together, and what
-/// no x86-64 kernel has.
+/// Old calls that answer ENOSYS: asynchronous I/O, which the machine limits for all users together, and calls that
+/// x86-64 kernels do not have, or not any more.
 const MISSING: &[i64] = &[
     libc::SYS_set_thread_area,
     libc::SYS_io_setup,
@@ -285,8 +285,8 @@ macro_rules! making {
 }
 
 const NULL: &[Test] = &[In(&[0])];
-/// RLIMIT_CORE is 1, which stops a piped handler too (core(5)), and 0 does not: who sets it is told that it is done,
-/// but where the old value is asked for as well.
+/// RLIMIT_CORE stays 1, which stops a piped handler too, while 0 does not (core(5)). Setting it changes nothing and
+/// answers success, or EPERM where the old value is asked for in the same call.
 const CORE: &[Test] = &[In(&[libc::RLIMIT_CORE])];
 const DONE: Rule = Case(3 | HIGH, &[(NULL, Errno(0))], &Errno(EPERM));
 const FILE_OPTIONS: u32 = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | libc::MFD_NOEXEC_SEAL | libc::MFD_EXEC;
@@ -307,14 +307,14 @@ const CLONES: u32 = (libc::CLONE_VM
     | libc::CLONE_CHILD_SETTID
     | libc::CLONE_IO) as u32
     | 0x7F; // the highest bit of that byte is CLONE_NEWTIME
-/// A thread has the descriptors of its process, so that they can be counted there.
+/// A thread must share the descriptors of its process, so that they can be counted there.
 const THREAD: Rule = Case(0, &[(&[AnyOf(libc::CLONE_FILES as u32)], Allow)], &Errno(EPERM));
 /// PR_SET_PDEATHSIG … PR_GET_DUMPABLE, names, PR_GET_SECCOMP, PR_CAPBSET_READ, timer slack, PR_SET_CHILD_SUBREAPER …
 /// PR_GET_TID_ADDRESS, PR_GET_THP_DISABLE, PR_CAP_AMBIENT. Not in the list: seccomp filters, futex hashes, names of
 /// mappings and core scheduling, which all take memory of the kernel.
 const PROCESS: &[Test] = &[Between(1, 3), Between(15, 16), Between(29, 30), Between(36, 40), In(&[21, 23, 42, 47])];
-/// Whoever asks not to be dumped or traced is told that it is done: both cannot be had here. What is held by a process
-/// that nobody may look at could not be counted.
+/// Making a process undumpable answers success and changes nothing: nothing is dumped or traced here anyway, and what
+/// an undumpable process holds could not be counted.
 const DUMPABLE: (&[Test], Rule) = (&[In(&[libc::PR_SET_DUMPABLE as u32])], Errno(0));
 const THP: &[Test] = &[In(&[libc::PR_SET_THP_DISABLE as u32])];
 /// Not in the list: owners and signals of descriptors, locks that belong to an open file (nobody can count them),
@@ -327,8 +327,8 @@ const FILE: &[Test] = &[
 const PIPE_SIZE: &[Test] = &[In(&[libc::F_SETPIPE_SZ as u32])];
 /// Leases and directory watches on a read grant would hold up the host's own programs.
 const LEASES: &[Test] = &[In(&[libc::F_SETLEASE as u32, libc::F_NOTIFY as u32])];
-/// What a terminal is asked for, by which programs see that there is none; bytes that wait; flags of a descriptor;
-/// copies that share blocks. Nothing that file systems or devices have of their own: encryption keys, flags, quotas.
+/// Terminal requests, whose failure shows programs that there is no terminal; bytes that wait; flags of a descriptor;
+/// copies that share blocks. Not in the list: operations of file systems and devices (encryption keys, flags, quotas).
 const DEVICE: &[Test] = &[
     Between(libc::TCGETS as u32, libc::TCSETSF as u32),
     Between(libc::TIOCGPGRP as u32, libc::TIOCOUTQ as u32),
@@ -347,8 +347,8 @@ const TERMINALS: &[Test] = &[In(&[libc::TIOCSTI as u32, 0x541C, 0x5423])];
 /// Not in the list: filters (SO_ATTACH_FILTER and its like), which are memory of the kernel that nobody counts.
 const SOCKET: Rule = Case(
     2,
-    // SO_REUSEADDR, SO_TYPE, SO_ERROR; SO_SNDBUF … SO_KEEPALIVE; SO_LINGER; SO_PASSCRED and SO_PEERCRED; SO_RCVTIMEO and
-    // SO_SNDTIMEO; SO_ACCEPTCONN; SO_PROTOCOL and SO_DOMAIN.
+    // SO_REUSEADDR, SO_TYPE, SO_ERROR; SO_SNDBUF … SO_KEEPALIVE; SO_LINGER; SO_PASSCRED and SO_PEERCRED; SO_RCVTIMEO
+    // and SO_SNDTIMEO; SO_ACCEPTCONN; SO_PROTOCOL and SO_DOMAIN.
     &[(&[Between(2, 4), Between(7, 9), In(&[13, 16, 17, 20, 21, 30, 38, 39])], Allow)],
     &NO_OPTION,
 );
@@ -358,24 +358,24 @@ const USUAL_SOCKET: Rule =
 const NO_OPTION: Rule = Errno(libc::ENOPROTOOPT as u32);
 const SOCKET_LEVEL: Rule = Case(1, &[(&[In(&[libc::SOL_SOCKET as u32])], SOCKET)], &NO_OPTION);
 /// FUTEX_WAIT and FUTEX_WAKE, with and without bits and clock, on words that others may share: pthread_join(3) and
-/// semaphores need them. Moving others' waiters to another word (FUTEX_REQUEUE) would hang them for good. And all operations up to
-/// FUTEX_LOCK_PI2 with FUTEX_PRIVATE_FLAG, which reach only words of its own.
+/// semaphores need them. (Moving others' waiters to another word, FUTEX_REQUEUE, would hang them for good.) And all
+/// operations up to FUTEX_LOCK_PI2 with FUTEX_PRIVATE_FLAG, which reach only the process's own words.
 const WORDS: &[Test] = &[In(&[0, 1, 9, 10, 0x100, 0x109]), Between(0x80, 0x8D), Between(0x180, 0x18D)];
 
-/// MADV_NORMAL … MADV_DONTNEED; MADV_FREE … MADV_DOFORK; MADV_HUGEPAGE … MADV_KEEPONFORK. Not in the list: merging with
-/// equal pages of others, pushing out to swap, poisoning.
+/// MADV_NORMAL … MADV_DONTNEED; MADV_FREE … MADV_DOFORK; MADV_HUGEPAGE … MADV_KEEPONFORK. Not in the list: merging
+/// with equal pages of others, pushing out to swap, poisoning.
 const ADVICE: &[Test] = &[Between(0, 4), Between(8, 11), Between(14, 19)];
 /// Registers of a thread, and permission to use wide ones.
 const REGISTERS: &[Test] = &[Between(0x1001, 0x1004), Between(0x1021, 0x1023)];
-/// The machine has so many for everybody together.
+/// The machine has a fixed number of huge pages for everybody together.
 const HUGE_PAGES: (&[Test], Rule) = (&[AnyOf(libc::MAP_HUGETLB as u32)], Errno(libc::ENOMEM as u32));
-/// Attributes and access lists take memory of the kernel that no limit of a file system counts, and label files of a
-/// write grant. As on a file system without any.
+/// Extended attributes and access lists take kernel memory that no limit of a file system counts, and label files of a
+/// write grant. Answers like a file system without them.
 const NO_ATTRIBUTES: Rule = Errno(libc::EOPNOTSUPP as u32);
-/// A user has so many for all programs together: as if they were used up.
+/// inotify is limited for all programs of a user together. Answers as if that limit were reached.
 const NO_WATCHES: Rule = Errno(libc::EMFILE as u32);
 
-/// Calls whose arguments decide, or with an error of their own.
+/// Calls whose arguments decide, and calls with an error of their own.
 const RULES: &[(i64, Rule)] = &[
     (libc::SYS_open, making!(1, 2)),
     (libc::SYS_openat, making!(2, 3)),
@@ -385,7 +385,7 @@ const RULES: &[(i64, Rule)] = &[
         libc::SYS_clone,
         Case(0, &[(&[AnyOf(!CLONES)], Errno(EPERM)), (&[AnyOf(libc::CLONE_THREAD as u32)], THREAD)], &Allow),
     ),
-    // Files that would run as somebody else.
+    // No set-id files, which would run as somebody else.
     (libc::SYS_creat, without!(1, SET_ID_BITS)),
     (libc::SYS_chmod, without!(1, SET_ID_BITS)),
     (libc::SYS_fchmod, without!(1, SET_ID_BITS)),
@@ -407,14 +407,14 @@ const RULES: &[(i64, Rule)] = &[
     (libc::SYS_inotify_add_watch, NO_WATCHES),
     (libc::SYS_inotify_rm_watch, NO_WATCHES),
     (libc::SYS_inotify_init1, NO_WATCHES),
-    // Pages of others' files would stay in memory for as long as a pipe holds them. Everybody can copy instead.
+    // Pages of others' files would stay in memory for as long as a pipe holds them. Programs can copy instead.
     (libc::SYS_splice, Errno(EINVAL)),
     (libc::SYS_tee, Errno(EINVAL)),
     (libc::SYS_sync_file_range, Errno(EINVAL)),
     (libc::SYS_vmsplice, Errno(ENOSYS)),
     (libc::SYS_fcntl, Case(1, &[(FILE, Allow), (PIPE_SIZE, Allow), (LEASES, Errno(EPERM))], &Errno(EINVAL))),
     (libc::SYS_ioctl, Case(1, &[(DEVICE, Allow), (TERMINALS, Errno(EPERM))], &Errno(libc::ENOTTY as u32))),
-    // Of connected pairs only those that cannot be sent elsewhere by name: SOCK_STREAM and SOCK_SEQPACKET.
+    // Only connected pairs that cannot send to another address: SOCK_STREAM and SOCK_SEQPACKET.
     (
         libc::SYS_socketpair,
         Case(0, &[(&[In(&[libc::AF_UNIX as u32])], without!(1, libc::SOCK_DGRAM as u32))], &Errno(EPERM)),
@@ -427,40 +427,40 @@ const RULES: &[(i64, Rule)] = &[
     (libc::SYS_futex, Case(1, &[(WORDS, Allow)], &Errno(ENOSYS))),
     (libc::SYS_prctl, Case(0, &[DUMPABLE, (PROCESS, Allow), (THP, Allow)], &Errno(EINVAL))),
     (libc::SYS_arch_prctl, Case(0, &[(REGISTERS, Allow)], &Errno(EINVAL))),
-    (libc::SYS_personality, Case(0, &[(&[In(&[0xFFFF_FFFF])], Allow)], &Errno(EPERM))), // asking is fine
+    (libc::SYS_personality, Case(0, &[(&[In(&[0xFFFF_FFFF])], Allow)], &Errno(EPERM))), // the value that only asks
     (libc::SYS_setrlimit, Case(0, &[(CORE, Errno(0))], &Allow)),
-    // Where the new value is null, the old one is asked for.
+    // A null new value asks only for the old one.
     (
         libc::SYS_prlimit64,
         Case(1, &[(CORE, Case(2, &[(NULL, Case(2 | HIGH, &[(NULL, Allow)], &DONE))], &DONE))], &Allow),
     ),
 ];
 
-/// Instead of the rules above where no cgroup counts: what would hold memory that no process shows as its own.
+/// Replace the rules above where no cgroup counts: refuse what would hold memory that no process shows as its own.
 const SAMPLED: &[(i64, Rule)] = &[
     (libc::SYS_memfd_create, Errno(ENOSYS)),
-    // The pages stay when they are dropped from every mapping. Files in /tmp and /dev/shm do the same, and count.
+    // Shared anonymous pages stay when every mapping drops them. Files in /tmp and /dev/shm can stand in, and count.
     (
         libc::SYS_mmap,
         Case(3, &[HUGE_PAGES, (&[AnyOf(libc::MAP_SHARED as u32)], without!(3, libc::MAP_ANONYMOUS as u32))], &Allow),
     ),
-    // Into a pipe or socket this hands over whole pages of a file, which may be gone by then.
+    // Into a pipe or socket, sendfile(2) hands over whole pages of a file, also of one that is removed later.
     (libc::SYS_sendfile, Errno(EINVAL)),
     // A socket is counted with the usual size of its buffers, a pipe as sixteen pages.
     (libc::SYS_setsockopt, Case(1, &[(&[In(&[libc::SOL_SOCKET as u32])], USUAL_SOCKET)], &NO_OPTION)),
     (libc::SYS_fcntl, Case(1, &[(FILE, Allow), (PIPE_SIZE, Errno(EPERM)), (LEASES, Errno(EPERM))], &Errno(EINVAL))),
-    // Huge pages are off, because the sampler takes a page fault for 4 KiB: not to be turned on again.
+    // Huge pages are off and stay off, because the sampler takes a page fault for 4 KiB.
     (libc::SYS_prctl, Case(0, &[DUMPABLE, (PROCESS, Allow), (THP, Errno(EPERM))], &Errno(EINVAL))),
 ];
 
-/// Instead of the rules above where no folder is written live. Where one is, links stay refused: they are one of the two
-/// rules that keep an outside file out of it. Named semaphores of POSIX are made by linking (sem_open(3)).
+/// Replace the rules above where no folder is written live: POSIX named semaphores are made by linking (sem_open(3)).
+/// Where one is, links stay refused, which is one of the two rules that keep an outside file out of it.
 const NOTHING_LIVE: &[(i64, Rule)] = &[(libc::SYS_link, Allow), (libc::SYS_linkat, Allow)];
-/// Instead of the rules above where one is: space is not to be taken faster than it can be counted. Who asks is told
-/// what file systems answer that cannot do it, and writes instead (posix_fallocate(3)).
+/// Replace the rules above where a folder is written live: fallocate(2) would take space faster than it can be counted.
+/// It answers as on a file system without it, and programs write instead (posix_fallocate(3)).
 const LIVE: &[(i64, Rule)] = &[(libc::SYS_fallocate, Errno(libc::EOPNOTSUPP as u32))];
 
-/// Every number's rule, as runs of equal ones: the number that each begins with. What comes after is not known.
+/// The rules of all numbers as runs of equal ones, each with its first number. The last run holds all unknown numbers.
 fn runs(sampled: bool, live: bool) -> Vec<(u32, Rule)> {
     let plain = [(ALLOWED, Allow), (FORBIDDEN, Errno(EPERM)), (MISSING, Errno(ENOSYS))];
     let plain = plain.into_iter().flat_map(|(numbers, rule)| numbers.iter().map(move |number| (*number, rule)));

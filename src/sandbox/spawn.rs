@@ -1,4 +1,4 @@
-//! Performs a plan between clone(2) and execve(2).
+//! Spawn: performs a plan between clone(2) and execve(2).
 #![allow(unsafe_code, reason = "a child that shares our memory; each block says why it is sound")]
 
 use super::plan::{Plan, Program, Step};
@@ -14,7 +14,7 @@ pub struct Failed {
     pub wall: &'static str,
     pub step: &'static str,
     pub errno: Errno,
-    /// The tool had been started.
+    /// The tool had been started when the step failed.
     pub late: bool,
 }
 
@@ -22,7 +22,7 @@ struct Child<'a> {
     plan: &'a Plan,
     argv: Vec<*const libc::c_char>,
     envp: Vec<*const libc::c_char>,
-    /// Where the tool's process runs until it executes.
+    /// The stack of the tool's process until it executes.
     stack: *mut libc::c_void,
     started: std::cell::Cell<bool>,
     failed: std::cell::Cell<Option<Failed>>,
@@ -80,7 +80,7 @@ extern "C" fn run_tool(data: *mut libc::c_void) -> libc::c_int {
     perform_all(child, &child.plan.tool)
 }
 
-/// Returns only by the end of the process, when a step failed.
+/// Performs the steps, of which the last one executes. If a step fails, notes it and ends the process.
 fn perform_all(child: &Child, steps: &[(&'static str, Step)]) -> ! {
     for (wall, step) in steps {
         if perform(child, step) < 0 {

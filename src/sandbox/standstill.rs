@@ -1,7 +1,7 @@
-//! The call's processes held still for as long as their shared pages are counted: for `sampler`.
+//! Standstill: stops the call's processes while `sampler` counts their shared pages, or `written` their files.
 //!
-//! Counting takes some 10 ms for each GiB of each process, and whoever runs meanwhile turns shared pages into pages
-//! of its own. One kill(2) stops all of them at once, also those that fork(2) is just making.
+//! Counting pages takes some 10 ms for each GiB of each process, and a process that runs meanwhile turns shared pages
+//! into its own. One kill(2) stops all processes at once, also those that fork(2) is just making.
 
 use super::processes::{Key, Seen, signal_all};
 use nix::errno::Errno;
@@ -10,14 +10,14 @@ use nix::unistd::Pid;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// Time for what runs in the kernel to come back from there, and stop: fork(2) takes some 10 ms for each GiB.
+/// Longest wait for processes inside a system call to return and stop: fork(2) takes some 10 ms for each GiB.
 const SETTLING: Duration = Duration::from_secs(1);
 /// Page faults that system calls under way may still take, 16 MiB. (fork(2) itself takes none.)
 const LATE_FAULTS: u64 = 4096;
-/// How often it is looked whether they still stand.
+/// How often `stands` looks at the processes.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// While this lives, the call stands. A kernel timer can send a process SIGCONT all the same: `stands` tells.
+/// While this lives, the call is stopped. A kernel timer can still send a process SIGCONT, which `stands` detects.
 pub struct Standstill {
     stopped_before: BTreeSet<Key>,
     looked: Instant,
@@ -45,7 +45,7 @@ impl Standstill {
         Ok(standstill)
     }
 
-    /// Whether the count so far holds. A process made meanwhile would have thinned out the shares of the others.
+    /// Whether the count so far is valid. A process made meanwhile would have lowered the shares of the others.
     pub fn stands(&mut self, last: bool) -> Result<bool, Errno> {
         if !last && self.looked.elapsed() < LOOK {
             return Ok(true);
@@ -63,7 +63,7 @@ impl Drop for Standstill {
             let _ = signal_all(Signal::SIGCONT);
             return;
         }
-        // What the tool had stopped itself stays stopped.
+        // Processes that the tool had stopped itself stay stopped.
         for key in Seen::now().unwrap_or_default().processes.keys().filter(|key| !self.stopped_before.contains(key)) {
             let _ = kill(Pid::from_raw(key.0 as i32), Signal::SIGCONT);
         }

@@ -1,4 +1,4 @@
-//! One small function per system call that no crate wraps.
+//! Sys: one small function for each system call that no crate wraps as needed, and the code of the init.
 #![allow(unsafe_code, reason = "raw system calls; each block says why it is sound")]
 
 use nix::errno::Errno;
@@ -11,9 +11,9 @@ pub(super) fn check(result: libc::c_long) -> Result<libc::c_long, Errno> {
     if result < 0 { Err(Errno::last()) } else { Ok(result) }
 }
 
-/// Takes over a descriptor that recvmsg(2) just made for us.
+/// Takes over a descriptor that the kernel just made for us.
 pub fn adopt(fd: RawFd) -> OwnedFd {
-    // SAFETY: the kernel handed this number to us in SCM_RIGHTS; nobody else owns it.
+    // SAFETY: callers pass a number fresh from a system call or SCM_RIGHTS; nobody else owns it.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
@@ -48,7 +48,7 @@ pub struct Waited {
     pub peak_bytes: u64,
 }
 
-/// wait4(2); `None` while it lives.
+/// wait4(2); `None` while the child lives and `block` is false.
 pub fn wait4(pid: i32, block: bool) -> Result<Option<Waited>, Errno> {
     let mut status = 0;
     // SAFETY: rusage is plain numbers, for which all zeroes is a value; both pointers are to locals.
@@ -159,7 +159,7 @@ pub fn no_huge_pages() -> Result<(), Errno> {
     check(unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) }.into()).map(drop)
 }
 
-/// The last capability this kernel knows: it says nothing of a later one (PR_CAPBSET_READ).
+/// The last capability this kernel knows: PR_CAPBSET_READ fails for later ones.
 pub fn last_capability() -> u32 {
     // SAFETY: numbers only.
     let known =
@@ -167,8 +167,8 @@ pub fn last_capability() -> u32 {
     (0..64).take_while(known).last().unwrap_or(63)
 }
 
-/// All signals as a program expects them that was started by nobody in particular: none ignored, none blocked. What is
-/// ignored or blocked here, the tool would inherit. (By system calls, since the C library keeps two signals to itself.)
+/// Resets all signals, so that none is ignored or blocked: the tool inherits both. (By system calls, since the C
+/// library reserves two signals.)
 pub fn usual_signals() {
     let (usual, none) = ([0u64; 4], 0u64);
     for signal in 1..=64 {
@@ -180,13 +180,14 @@ pub fn usual_signals() {
     unsafe { libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const none, std::ptr::null::<u64>(), 8) };
 }
 
-/// First of all in a program that starts launchers: whoever ignores SIGCHLD, as its caller may, cannot wait for children: the kernel forgets them.
+/// First step of a program that starts launchers. Its caller may have left SIGCHLD ignored, and then the kernel forgets
+/// children before they can be waited for.
 pub fn children_are_told() {
     // SAFETY: SIG_DFL is a valid disposition.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
 }
 
-/// A file that is too large is an error of this process, not its end (setrlimit(2), RLIMIT_FSIZE).
+/// Makes a file that grows too large an error of this process, not its end (setrlimit(2), RLIMIT_FSIZE).
 pub fn large_files_are_errors() {
     // SAFETY: SIG_IGN is a valid disposition.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
@@ -210,8 +211,7 @@ pub fn output_was_closed() -> bool {
     OUTPUT_CLOSED.load(Ordering::Relaxed)
 }
 
-/// The access mask of the filesystem rights that this kernel's Landlock handles: landlock_create_ruleset(2)
-/// with the version flag.
+/// The Landlock ABI version of this kernel: landlock_create_ruleset(2) with the version flag.
 pub fn landlock_abi() -> i32 {
     // SAFETY: a null attribute with size 0 and flag 1 asks for the version.
     let abi = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<u8>(), 0, 1) };
@@ -230,13 +230,13 @@ pub struct Lstat {
     pub links: u32,
 }
 
-/// statx(2) of what `path` itself names. A file whose times were asked for gets new ones written at its next change,
-/// which who writes a little very often pays for (multigrain timestamps, Linux 6.13); so they are not asked for.
+/// statx(2) of `path`, without following a link. Does not ask for times: after that, a file's next change must store
+/// new ones, which is slow for frequent small writes (multigrain timestamps, Linux 6.13).
 pub fn lstat(path: &CStr) -> Result<Lstat, Errno> {
     statx(libc::AT_FDCWD, path, libc::AT_SYMLINK_NOFOLLOW)
 }
 
-/// The same of an open file.
+/// The same for an open file.
 pub fn fstat(file: BorrowedFd) -> Result<Lstat, Errno> {
     statx(file.as_raw_fd(), c"", libc::AT_EMPTY_PATH)
 }
@@ -260,7 +260,7 @@ fn statx(folder: RawFd, path: &CStr, flags: i32) -> Result<Lstat, Errno> {
     })
 }
 
-/// The instructions of the init (`init`), which need no address of their own.
+/// The instructions of the init (`init`), which run at any address.
 pub fn init_code() -> &'static [u8] {
     unsafe extern "C" {
         static toolhost_init_code: [u8; 0];
@@ -273,8 +273,8 @@ pub fn init_code() -> &'static [u8] {
     }
 }
 
-// Waits for every child. When that was the tool, which is the first process that pid 1 made and so pid 2, writes its wait
-// status to descriptor 0, kills what is left, waits for that too, so that its CPU time is counted, and exits.
+// Waits for every child. For the tool, which is pid 2 as the first process that pid 1 made, it writes the wait status
+// to descriptor 0 and kills the rest. It waits for the rest too, so that their CPU time is counted, and exits.
 std::arch::global_asm!(
     ".pushsection .rodata.toolhost_init, \"a\"",
     ".globl toolhost_init_code",

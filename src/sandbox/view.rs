@@ -1,8 +1,8 @@
 //! Wall: view. What is not granted does not exist: a small read-only tree in memory, with the interpreter,
 //! the system libraries and the granted paths bound at their own places.
 //!
-//! Built once a launcher, in its own mount namespace, from descriptors: each path is opened once, compared
-//! with what the host resolved, and bound from the open descriptor.
+//! Built once for each launcher, in its own mount namespace. Each granted path is opened once, compared with
+//! what the host resolved, and bound from the open descriptor.
 
 use super::landlock::Right;
 use super::plan::{Plan, Step};
@@ -26,20 +26,20 @@ pub const NOSUID: u64 = 2;
 pub const NODEV: u64 = 4;
 pub const NOEXEC: u64 = 8;
 
-/// Our own folder in the view: shims, and what the launcher keeps.
+/// Our own folder in the view: shims, and the launcher's mounts.
 pub use crate::policy::shown::OURS;
-/// Covers what may not be touched.
+/// Empty file that covers masked files.
 pub const EMPTY: &str = "/.toolhost/empty";
-/// Covers `KEPT`.
+/// Empty folder that covers masked folders and `KEPT`.
 pub const NOTHING: &str = "/.toolhost/nothing";
-/// The launcher's own: mounts that wait for their place below /tmp, and the scratch as a whole. Covered before each
-/// call, because here nothing of it would be masked.
+/// The launcher's own: mounts that wait for their place below /tmp, and the whole scratch. Covered before each call,
+/// because masks cover the final places only, and their files could be reached through here.
 pub const KEPT: &str = "/.toolhost/kept";
 const ASIDE: &str = "/.toolhost/kept/aside";
-/// Where the tree is put together. Its own content is out of reach from then on; /tmp exists everywhere.
+/// Where the view is put together. /tmp exists everywhere, and the view mounted there hides its content.
 const SITE: &str = "/tmp";
 
-/// Shown to every tool.
+/// Whether every tool sees this path.
 pub fn is_system(path: &Path) -> bool {
     SYSTEM_FOLDERS.iter().chain(&SYSTEM_ETC).any(|shown| path.starts_with(shown))
 }
@@ -56,7 +56,7 @@ struct Planned {
     right: Right,
 }
 
-/// A mount below /tmp: kept aside, and bound into the scratch of each call.
+/// A mount below /tmp or /dev/shm: kept aside, and bound into the scratch of each call.
 pub struct Late {
     pub at: PathBuf,
     pub aside: Option<CString>,
@@ -67,7 +67,7 @@ pub struct Late {
 /// The finished view.
 pub struct View {
     pub late: Vec<Late>,
-    /// What Landlock may allow, by open descriptor.
+    /// Open descriptors (and whether each is a folder) with what Landlock allows there.
     pub allowed: Vec<(OwnedFd, bool, Right)>,
 }
 
@@ -91,8 +91,8 @@ fn io(what: impl std::fmt::Display) -> impl FnOnce(std::io::Error) -> Problem {
     move |e| Problem { wall: "view", what, errno: Errno::from_raw(e.raw_os_error().unwrap_or(nix::libc::EIO)) }
 }
 
-/// Our own program, opened through a mount of its own that cannot be written: what runs it behind the walls has that
-/// in its /proc/self/exe. Before the view, while the program can be reached by its name.
+/// Our own program through a read-only mount of its own, to which /proc/self/exe of a process behind the walls then
+/// leads. Called before the view is raised, while the program can be reached by its path.
 pub fn own_program(executable: &OwnedFd) -> Result<OwnedFd, Problem> {
     let what = "toolhost's own program through a read-only mount";
     let named = fs::read_link(format!("/proc/self/fd/{}", executable.as_raw_fd())).map_err(io(what))?;
@@ -144,7 +144,7 @@ pub fn raise(setup: &Setup) -> Result<View, Problem> {
 /// A system folder or a runtime's root: bound read-only with all below it, or, where it is a symlink, made again.
 fn plan_root(planned: &mut Vec<Planned>, path: &Path) -> Result<(), Problem> {
     let Ok(meta) = fs::symlink_metadata(path) else { return Ok(()) };
-    // What lies below a folder that is already shown is there.
+    // A folder above that is already planned shows this path too.
     let shown = |p: &Planned| matches!(p.piece, Piece::Bound { folder: true, .. }) && path.starts_with(&p.at);
     if planned.iter().any(shown) {
         return Ok(());
@@ -205,12 +205,12 @@ fn plan_grant(wanted: &Mount, identity: Identity) -> Result<Planned, Problem> {
     Ok(Planned { at: wanted.path.clone(), piece: Piece::Bound { mount: bound, folder: wanted.folder }, right })
 }
 
-/// Below a folder that each call gets anew.
+/// Whether a path lies in a folder that each call gets anew.
 pub fn is_late(at: &Path) -> bool {
     at.starts_with("/tmp") || at.starts_with("/dev/shm")
 }
 
-/// Puts everything in its place below `SITE`.
+/// Puts everything planned in its place below `SITE`.
 fn assemble(setup: &Setup, planned: Vec<Planned>) -> Result<View, Problem> {
     let inside = |at: &Path| Path::new(SITE).join(at.strip_prefix("/").unwrap_or(at));
     let scratch = super::scratch::PLACE;
@@ -250,7 +250,7 @@ fn assemble(setup: &Setup, planned: Vec<Planned>) -> Result<View, Problem> {
     let proc_flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
     mount(Some("proc"), &inside(Path::new("/proc")), Some("proc"), proc_flags, None::<&str>)
         .map_err(problem("the launcher's /proc (is something mounted over /proc on this machine?)"))?;
-    // Also what lies directly in the tree: /etc, our shims.
+    // Landlock also needs what lies directly in the tree: its root, /etc, our shims.
     for (path, right) in [("/", Right::List), ("/etc", Right::Read), (OURS, Right::Read)] {
         let place = inside(Path::new(path));
         let file = nix::fcntl::open(&place, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty()).map_err(problem(path))?;
@@ -292,7 +292,7 @@ fn make_parents(path: &Path) -> Result<(), Problem> {
     path.parent().map_or(Ok(()), make_folder)
 }
 
-/// `at` in the view. Where a grant shows the link itself, it is there.
+/// Makes the link `at` of the view, unless a grant above shows the same link already.
 pub fn make_link(target: &Path, place: &Path, at: &Path) -> Result<(), Problem> {
     if fs::read_link(place).is_ok_and(|there| there == target) {
         return Ok(());

@@ -1,7 +1,7 @@
-//! Part of the wall `limits`: what a call adds to the folders that it may write live.
+//! Written: what a call adds to the folders that it may write live (part of the wall `limits`).
 //!
-//! No quota of the kernel counts one call's files in a folder that others use too, so they are counted while the call
-//! runs, wherever the free space of the file system changed, and once more when it has ended.
+//! No quota of the kernel counts one call's files in a folder that others use too. So the files are counted while the
+//! call runs, whenever the free space of the file system changed, and once more after its end.
 
 use super::held::files_of;
 use super::protocol::Mount;
@@ -18,10 +18,10 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
-/// What lies in folders.
+/// How much lies in folders.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Totals {
-    /// On disk: holes count nothing.
+    /// Space on disk: holes count nothing.
     pub bytes: u64,
     /// Names, folders included.
     pub files: u64,
@@ -59,9 +59,9 @@ pub struct Written {
     before: Totals,
     at_first: Vec<Free>,
     last: Vec<Free>,
-    /// No count before this: counting takes a quarter of the time at the most.
+    /// No count before this: counting takes at most a quarter of the time, or half while the call is stopped for it.
     next: Instant,
-    /// Something was missed: from then on the call stands while it is counted.
+    /// A count missed something, or much free space vanished: from then on the call is stopped while it is counted.
     moves: bool,
     /// /proc shows the processes of the call and no others.
     alone: bool,
@@ -71,7 +71,7 @@ impl Written {
     /// `before`: what lay in the folders when the grants were looked at. `None` where nothing is written live.
     pub fn begin(mounts: &[Mount], before: Totals) -> Result<Option<Written>, Errno> {
         let live = || mounts.iter().filter(|mount| mount.folder && mount.access == Access::Write);
-        // What lies in another is counted there.
+        // A folder that lies in another is counted with that one.
         let inner = |m: &Mount| live().any(|above| above.path != m.path && m.path.starts_with(&above.path));
         let opened = live()
             .filter(|m| !inner(m))
@@ -85,12 +85,12 @@ impl Written {
         Ok(Some(Written { trees, before, at_first, last, next: Instant::now(), moves: false, alone: true }))
     }
 
-    /// For the host, which watches the calls of a worker: files without a name are not counted from there.
+    /// For the host, which watches the calls of a worker and cannot count files without a name.
     pub fn from_outside(self) -> Written {
         Written { alone: false, ..self }
     }
 
-    /// The limit that is passed by now.
+    /// The limit that is passed by now, if any.
     pub fn look(&mut self, limits: &Limits) -> Result<Option<Limit>, Errno> {
         let now = free(&self.trees)?;
         if now == self.last || Instant::now() < self.next {
@@ -101,7 +101,7 @@ impl Written {
         let fell = now.iter().zip(&self.at_first).any(|(now, first)| first.bytes.saturating_sub(now.bytes) > most);
         self.last = now;
         let (mut over, missed) = if self.moves { (None, true) } else { self.count(limits, true)? };
-        // What moves while it is counted is missed, and may be what fills the disk.
+        // Entries that are renamed during a count are missed, and may be what fills the disk.
         self.moves = self.alone && (missed || fell);
         if self.moves && over.is_none() {
             let _still = Standstill::begin(&mut || false)?;
@@ -112,12 +112,12 @@ impl Written {
         Ok(over)
     }
 
-    /// The same at its end. Always counted: what neighbours free meanwhile hides in the file system what the call added.
+    /// As `look`, after the end of the call. Always counts: space that neighbours free can hide what the call added.
     pub fn at_last(&mut self, limits: &Limits) -> Result<Option<Limit>, Errno> {
         Ok(self.count(limits, false)?.0)
     }
 
-    /// The limit that is passed, and whether anything went away under the count.
+    /// The limit that is passed, if any, and whether an entry vanished during the count.
     fn count(&mut self, limits: &Limits, running: bool) -> Result<(Option<Limit>, bool), Errno> {
         let (mut now, mut missed) = (Totals::default(), false);
         for (mount, folder) in &self.trees {
@@ -125,7 +125,7 @@ impl Written {
                 match entry.and_then(|(_, entry)| entry.metadata()) {
                     Ok(meta) => now.add(&meta),
                     Err(e) if e.io_error().is_some_and(|e| e.kind() == std::io::ErrorKind::NotFound) => missed = true,
-                    // So deep that no path leads there; what lies there cannot be counted.
+                    // The entry lies so deep that no path leads there, so it cannot be counted.
                     Err(e) if e.io_error().and_then(|e| e.raw_os_error()) == Some(nix::libc::ENAMETOOLONG) => {
                         return Ok((Some(Limit::WrittenFiles), missed));
                     }
@@ -151,7 +151,7 @@ impl Written {
         Ok((over, missed))
     }
 
-    /// Bytes of open files that have no name any more, as far as a descriptor of the call shows them.
+    /// Bytes of open files without a name, as far as descriptors of the call show them.
     fn nameless(&self) -> u64 {
         let list = |path: &str| std::fs::read_dir(path).into_iter().flatten().flatten();
         let numbers = list("/proc").filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());

@@ -1,7 +1,7 @@
-//! Work that may take long: apart from the threads that serve all calls, and within the clock of its own.
+//! Apart: work that may take long runs on threads of its own, within the time limit of its call.
 //!
-//! For: the road. In: work, whether it is long, when the call ends. Out: what it gave, or a `TimeoutError`.
-//! Never: makes short work pay; lets long work of many calls take every core.
+//! For: the road. In: work, whether it may take long, when the call ends. Out: its result, or a `TimeoutError`.
+//! Never: moves short work to another thread; takes more than half of the cores for long work (or the only one).
 
 use super::format;
 use crate::executor::Ending;
@@ -10,13 +10,13 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 
-/// Half of the cores; the other half stays with the calls that are quick.
+/// Half of the cores; the other half is left to quick calls.
 static PLACES: LazyLock<Arc<Semaphore>> = LazyLock::new(|| {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     Arc::new(Semaphore::new((cores / 2).max(1)))
 });
 
-/// When a call is over, and the limit that says so.
+/// When a call began, and its time limit.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Until {
     pub began: Instant,
@@ -24,7 +24,7 @@ pub(super) struct Until {
 }
 
 impl Until {
-    /// Does the work. Where the clock ends first nobody waits for it any longer; it ends by its own bound.
+    /// Does the work. At the time limit the call stops waiting; long work goes on until its own bound ends it.
     pub async fn run<T: Send + 'static>(
         self,
         long: bool,
@@ -35,7 +35,7 @@ impl Until {
         }
         let apart = async {
             let place = PLACES.clone().acquire_owned().await;
-            // Its place is taken until it is over, also where nobody waits.
+            // The work keeps its place until it is over, also where nobody waits for it any longer.
             tokio::task::spawn_blocking(move || (work(), place).0).await
         };
         match tokio::time::timeout(self.limit.saturating_sub(self.began.elapsed()), apart).await {

@@ -1,7 +1,7 @@
 //! Arguments as callers bring them: a value, JSON text, or texts by name.
 //!
 //! For: the road. In: what a transport decoded. Out: one JSON value and whether its texts are to be
-//! converted. Never: accepts two documents, a duplicate key or NaN (P22); judges a schema (manifest does).
+//! converted. Never: accepts two documents, a duplicate key or NaN (P22); checks a schema (`manifest` does).
 
 use crate::quantity::MAX_TREE_BYTES;
 use crate::{fault, manifest};
@@ -17,7 +17,7 @@ pub enum Arguments {
     Value(Value),
     /// One JSON document; empty text is an empty object.
     Text(String),
-    /// `name=value` pairs: texts, converted to what the schema says.
+    /// `name=value` pairs: texts, converted to what the schema says.
     Strings(BTreeMap<String, String>),
 }
 
@@ -59,7 +59,7 @@ pub(super) fn object(what: &str, text: &str) -> Result<Map<String, Value>, Fault
     }
 }
 
-/// The call's own time limit, handed to a method that takes one as `timeoutMs`: the smaller of both counts.
+/// Hands the call's own time limit to a method that declares `timeoutMs`, unless the arguments have a smaller one.
 pub(super) fn with_timeout(manifest: &manifest::Manifest, mut given: Value, asked_ms: Option<u64>) -> Value {
     let (Some(asked), Handler::ServiceMethod { .. }) = (asked_ms, &manifest.handler) else { return given };
     let declared = manifest.parameters.as_ref().is_some_and(|schema| schema.raw["properties"]["timeoutMs"].is_object());

@@ -1,8 +1,8 @@
 //! The audit log: one line per call or refusal, opened before the call runs.
 //!
 //! For: the road of a call, and `audit --call`. In: one record as JSON. Out: one line of plain ASCII, appended to the
-//! log (`segments`); the text of each confinement once, in `confinements/<digest>.json`. A call whose host was killed, or
-//! whose record the disk had no room for, has its line too: the next host that opens the log writes it (`begun`).
+//! log (`segments`); the text of each confinement once, in `confinements/<digest>.json`. For a call whose host was
+//! killed, or whose record the disk had no room for, the next host that opens the log writes the line (`begun`).
 //! Never: follows a link, truncates, or lets a call run that it could not record.
 
 pub use super::begun::BEGUN;
@@ -33,7 +33,8 @@ pub const CONFINEMENTS: &str = "confinements";
 const LONGEST_LINE: u64 = 4 * ROOM;
 /// The part of a record that holds its call's id, bytes.
 const HEAD: usize = 1024;
-/// A call that began before a segment may leave its record in it: no call is longer than a week.
+/// How long after its closing a segment is taken to still get records, from calls that began before. (A policy may
+/// allow longer calls; the text of such a call's confinement can be removed early.)
 const LONGEST_CALL: Duration = Duration::from_secs(8 * 24 * 3600);
 
 /// Where the records go.
@@ -60,7 +61,7 @@ struct Kept {
 pub struct Entry {
     log: Log,
     kept: Arc<Kept>,
-    /// Where the record stands that this call leaves if this host is killed; `None` where it stays for the next host.
+    /// The slot with the record that this call leaves if its host is killed. `None`: a slot is left for the next host.
     slot: Option<u64>,
 }
 
@@ -68,7 +69,7 @@ pub struct Entry {
 #[derive(Clone, Debug)]
 pub struct Recalled {
     pub record: Value,
-    /// The exact bytes whose SHA-256 is the record's confinement digest, as JSON.
+    /// The text whose SHA-256 is the record's confinement digest, as JSON.
     pub confinement: Option<Value>,
 }
 
@@ -91,7 +92,7 @@ impl Log {
         &self.path
     }
 
-    /// Opens the log, unless it still is, and sets room aside. What fails here refuses the call.
+    /// Opens the log, unless it is open, and sets room aside. What fails here refuses the call.
     pub fn open(&self) -> Result<Entry, Fault> {
         let kept = self.opened().map_err(|why| refusal(&self.path, &why))?;
         let slot = kept.begun.slot().map_err(|e| refusal(&self.path, &e.to_string()))?;
@@ -101,7 +102,7 @@ impl Log {
     fn opened(&self) -> Result<Arc<Kept>, String> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(open) = kept.as_ref() {
-            // Whoever moved the log away, or opened it to others, finds that out at the next call.
+            // Asked for every call: the log may have been moved away, or opened to others.
             match open.segment.still(&self.path)? {
                 Some(size) if size < self.keeping.segment_bytes => return Ok(open.clone()),
                 Some(_) => self.close(&open.segment),
@@ -118,7 +119,7 @@ impl Log {
         Ok(new)
     }
 
-    /// Closes a full file. What fails costs room on the disk, no record.
+    /// Closes a full file. A failure costs room on the disk, but no record.
     fn close(&self, full: &Segment) {
         let closed = full.close(self.keeping).and_then(|removed| match removed {
             Some(last) => self.forget(&full.folder, last),
@@ -129,8 +130,8 @@ impl Log {
         }
     }
 
-    /// Removes the texts of confinements that only removed records can name. Each host renews those that it uses with
-    /// each new file of the log.
+    /// Removes the texts of confinements that only removed records can name. A host renews the times of the texts that
+    /// it uses with each new file of the log.
     fn forget(&self, beside: &Folder, last: SystemTime) -> io::Result<()> {
         let folder = beside.below(CONFINEMENTS)?;
         let Some(oldest) = last.checked_sub(LONGEST_CALL) else { return Ok(()) };
@@ -159,7 +160,7 @@ impl Log {
             let id = |record: &String| Some(serde_json::from_str::<Value>(record).ok()?["call"].as_str()?.to_owned());
             let mut owed: HashMap<String, &String> =
                 dead.records.iter().filter_map(|record| Some((id(record)?, record))).collect();
-            // That host may have been killed just after it wrote one; what was cut off is none.
+            // The dead host may have written some of them to the log already; a line that was cut off does not count.
             if !owed.is_empty() {
                 self.find(|call, line| {
                     if owed.contains_key(call) && serde_json::from_slice::<IgnoredAny>(line).is_ok() {
@@ -178,8 +179,8 @@ impl Log {
         Ok(())
     }
 
-    /// Goes through the records, newest file first, until one is the last that was wanted. Gives how many files there
-    /// are. The id of a call stands near the start of its line.
+    /// Shows `last` each record, newest file first, until it says that no more are wanted. Gives the number of files.
+    /// The id of a call stands near the start of its line.
     fn find(&self, mut last: impl FnMut(&str, &[u8]) -> bool) -> io::Result<usize> {
         let files = segments::all(&self.path)?;
         let count = files.len();
@@ -244,7 +245,7 @@ impl Log {
         }
         let bytes =
             std::fs::read(segments::folder(&self.path).join(CONFINEMENTS).join(format!("{digest}.json"))).ok()?;
-        // The digest stands in the record, which is append-only; a text that does not fit it tells nothing.
+        // The digest comes from the append-only log; a text with another digest proves nothing.
         if crate::manifest::sha256_hex(&bytes) != digest {
             return None;
         }
@@ -288,7 +289,7 @@ impl Entry {
 
     fn add(&mut self, record: &str) -> Result<(), io::Error> {
         let added = match self.kept.segment.add(record) {
-            // So many calls ended meanwhile that the file which was open when this one began is removed.
+            // The file that was open when this call began was closed and removed meanwhile.
             Ok(false) => self.log.opened().map_err(io::Error::other).and_then(|now| now.segment.add(record)),
             added => added,
         };
@@ -297,7 +298,7 @@ impl Entry {
             Ok(false) => io::Error::other("it is removed as fast as it is made"),
             Err(why) => why,
         };
-        // Where the log has no room, that of the call is still there. The next call opens the log anew, and adds it.
+        // Where the log has no room, the call's slot still has. The next call opens the log anew and adds the record.
         let slot = self.slot.take().ok_or(why)?;
         *self.log.kept.lock().unwrap_or_else(PoisonError::into_inner) = None;
         self.kept.begun.owe(slot, record)
@@ -328,7 +329,7 @@ pub fn ascii(value: &impl Serialize) -> serde_json::Result<String> {
     for c in text.chars() {
         match c {
             ' '..='~' => line.push(c),
-            // Only inside strings, where serde_json leaves it as it is.
+            // serde_json leaves such a character as it is, and only inside strings.
             _ => {
                 let mut units = [0; 2];
                 for unit in c.encode_utf16(&mut units) {

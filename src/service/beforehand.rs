@@ -1,8 +1,8 @@
-//! What every call of a tool is refused for, whatever its arguments: known before anybody calls it.
+//! Beforehand: what every call of a tool is refused for, whatever its arguments.
 //!
 //! For: the road, `list`, `check`, `audit` and what agents are offered. In: a tool, what policy decided about it,
-//! whether its handler can be run. Out: the obstacles, in the order in which a call meets them.
-//! Never: starts anything; a second opinion: these are the reasons and the words of the road itself.
+//! whether its handler can be run. Out: the obstacles; the fault that a call meets first.
+//! Never: starts anything; refuses for other reasons, or in other words, than the road of a call.
 
 use crate::executor::method::Methods;
 use crate::manifest::Handler;
@@ -14,9 +14,9 @@ use fault::{Fault, Kind};
 #[derive(Clone, Debug)]
 pub struct Obstacle {
     pub need: Need,
-    /// What a call ends with.
+    /// The kind of error that a call ends with.
     pub kind: Kind,
-    /// The words are a sentence of their own, and do not follow on "needs".
+    /// The need's words are a whole sentence; else they follow on "needs".
     sentence: bool,
 }
 
@@ -36,7 +36,7 @@ impl Obstacle {
     }
 }
 
-/// All of them. `runs`: what a call hears of the host about the tool's handler.
+/// The obstacles of a tool. `runs`: whether this host can run its handler.
 pub fn obstacles(tool: &registry::Tool, decision: &policy::Decision, runs: Result<(), Fault>) -> Vec<Obstacle> {
     let lacks = registry::needs_of(tool, decision);
     let below = decision.lacks_below.iter().cloned();
@@ -56,7 +56,7 @@ pub fn obstacles(tool: &registry::Tool, decision: &policy::Decision, runs: Resul
     found
 }
 
-/// What a call that brings good arguments ends with, if it cannot but fail.
+/// The fault that every call with good arguments ends with, if there is one.
 pub fn fault(tool: &registry::Tool, decision: &policy::Decision, runs: Result<(), Fault>) -> Option<Fault> {
     let lacking = |needs: &[Need]| (!needs.is_empty()).then(|| unavailable(tool, needs));
     lacking(&registry::needs_of(tool, decision))
@@ -65,7 +65,7 @@ pub fn fault(tool: &registry::Tool, decision: &policy::Decision, runs: Result<()
         .or_else(|| lacking(&decision.lacks_below))
 }
 
-/// Loaded, but lacking something here (Q9).
+/// The refusal of a tool that is loaded, but lacks something on this machine.
 pub(super) fn unavailable(tool: &registry::Tool, needs: &[Need]) -> Fault {
     let message = format!("Tool {} is not available in this host: it needs {}.", tool.manifest.id, needs.join("; "));
     let fault = Fault::new(Kind::CapabilityError, message);
@@ -75,17 +75,17 @@ pub(super) fn unavailable(tool: &registry::Tool, needs: &[Need]) -> Fault {
     }
 }
 
-/// What runs inside the host has no shape, and is not refused for that.
+/// Why the tool has no shape. A tool that runs in this process needs none (`InternalError` says so).
 fn refused_shape(decision: &policy::Decision) -> Option<&Fault> {
     decision.shape.as_ref().err().filter(|fault| !(decision.in_process && fault.kind == Kind::InternalError))
 }
 
-/// What a host hears of itself that has what this binary ships, and no more.
+/// Whether a host that has only what this binary ships can run the handler.
 pub fn shipped(handler: &Handler) -> Result<(), Fault> {
     match handler {
         Handler::ServiceMethod { .. } => Methods::new().knows(handler),
         Handler::Extension { kind, .. } => Err(no_extension(kind)),
-        // Not built yet, which the registry says; scripts run in every host.
+        // The registry marks the first two as not built yet; scripts run in every host.
         Handler::ToolService | Handler::DefinitionOnly | Handler::Script { .. } => Ok(()),
     }
 }

@@ -1,11 +1,11 @@
-//! Calls under way, so that a host which is killed, or whose disk is full, leaves their records too.
+//! Begun: calls under way, kept so that a host which is killed, or whose disk is full, leaves their records too.
 //!
 //! For: the audit log. In: the record a call leaves if its host ends right now, or that the log had no room for. Out:
-//! those records, for whoever opens the log next. Never: gives a record of a call whose host may still write it.
+//! those records, for the host that opens the log next. Never: gives out a record that a living host may still write.
 //!
-//! One file per host and open segment, `begun/<log>.<id>`: locked (flock(2)) as long as its host lives, one slot per call,
-//! with blocks set aside for the longest record. Memory that is not flushed is enough: it outlives the process, though
-//! not the machine.
+//! One file per host and open segment, `begun/<log>.<id>`: locked (flock(2)) as long as its host lives, one slot per
+//! call, with blocks set aside for the longest record. Nothing is flushed (fsync(2)): the page cache outlives the
+//! process, though not the machine.
 
 use super::audit::ROOM;
 use crate::base::files::Folder;
@@ -27,14 +27,14 @@ pub(super) struct Begun {
     folder: Folder,
     name: String,
     slots: Mutex<Slots>,
-    /// Somebody must add what stands in a slot.
+    /// A slot holds a record that the log lacks, so the file is left for the next host.
     owes: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct Slots {
     free: Vec<u64>,
-    /// How many there ever were at once.
+    /// Slots made so far: the most calls that were under way at once.
     count: u64,
 }
 
@@ -46,7 +46,7 @@ impl Begun {
             let name = format!("{log}.{}", uuid::Uuid::now_v7());
             let file = folder.file(&name, OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL)?;
             let file = Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, errno)| errno)?;
-            // Another host may have taken it for a dead one's before it was locked.
+            // Before the lock, another host may have removed the file as a dead host's.
             if file.metadata()?.nlink() > 0 {
                 let (slots, owes) = (Mutex::default(), AtomicBool::new(false));
                 return Ok(Begun { file, folder, name, slots, owes });
@@ -54,7 +54,7 @@ impl Begun {
         }
     }
 
-    /// A slot for one call, with room for its record: a full disk refuses the call rather than lose that.
+    /// A slot for one call, with room for its record: on a full disk the call is refused and no record lost.
     pub fn slot(&self) -> io::Result<u64> {
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(free) = slots.free.pop() {
@@ -63,7 +63,7 @@ impl Begun {
         let slot = slots.count;
         let at = |slot: u64| i64::try_from(slot * ROOM).map_err(io::Error::other);
         match fallocate(&*self.file, FallocateFlags::FALLOC_FL_KEEP_SIZE, at(slot)?, at(1)?) {
-            // Where the file system cannot, the write itself is the test.
+            // Where nothing can be set aside, the first write shows whether there is room.
             Ok(()) | Err(Errno::EOPNOTSUPP | Errno::ENOSYS | Errno::EINTR | Errno::EINVAL) => {}
             Err(errno) => return Err(errno.into()),
         }
@@ -79,16 +79,16 @@ impl Begun {
         self.file.write_all_at(format!("{record}\n").as_bytes(), slot * ROOM)
     }
 
-    /// The same for good: whoever opens the log next adds it.
+    /// Keeps a record that the log could not take: the next host that opens the log adds it.
     pub fn owe(&self, slot: u64, record: &str) -> io::Result<()> {
         self.keep(slot, record)?;
         self.owes.store(true, Ordering::SeqCst);
         Ok(())
     }
 
-    /// The call has its record in the log, or leaves none.
+    /// Frees a slot: the call's record is in the log, or the call leaves none.
     pub fn over(&self, slot: u64) {
-        // Where this fails, the next host still finds the record in the log.
+        // If this write fails, the next host finds the record in the log and does not add it again.
         let _ = self.file.write_all_at(b"\n", slot * ROOM);
         self.slots.lock().unwrap_or_else(PoisonError::into_inner).free.push(slot);
     }
@@ -121,11 +121,11 @@ pub(super) fn orphans(beside: &Folder, log: &str) -> io::Result<Vec<Orphans>> {
     let folder = beside.below(BEGUN)?;
     let mut found = Vec::new();
     for name in folder.names()? {
-        // The part behind the log's name has no full stop in it.
+        // The uuid behind the log's name holds no full stop.
         if name.rsplit_once('.').is_none_or(|(head, _)| head != log) {
             continue;
         }
-        // Somebody else's, or its host lives.
+        // Passed over: a file that others may write, and one whose host lives.
         let Ok(file) = folder.trusted(&name, OFlag::O_RDWR) else { continue };
         let Ok(mut file) = Flock::lock(file, FlockArg::LockExclusiveNonblock) else { continue };
         let facts = file.metadata()?;

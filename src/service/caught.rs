@@ -1,6 +1,6 @@
-//! A future whose panic is an error: one bad call never takes the service with it (D-021).
+//! Caught: a future whose panic is an error, so that one bad call does not end the service.
 //!
-//! For: the road. In: a future. Out: its result, or the words of the panic. Never: polls again after one.
+//! For: the road. In: a future. Out: its result, or the words of the panic. Never: polls a future that has panicked.
 
 use std::any::Any;
 use std::future::{Future, poll_fn};

@@ -1,8 +1,8 @@
-//! The tool-service contract: untyped requests and replies that carry an `id` (D-013…D-027).
+//! The tool-service contract: untyped requests and replies that carry an `id`.
 //!
-//! For: message faces (brokers later) and any program that speaks it. In: `{id, user, config,
-//! arguments}`, the last two JSON text; `config` is `{"tool": …, "timeoutMs"?: …}`. Out: replies
-//! with the same `id`, the last with `end_of_stream`. Never: another road than `Service::call`.
+//! For: programs that embed this library, later transports of messages. In: `{id, user, config, arguments}`, the last
+//! two JSON text; `config` is `{"tool": …, "timeoutMs"?: …}`. Out: replies with the same `id`, the last with
+//! `end_of_stream`. Never: takes another road than `Service::call`.
 
 use super::report::Report;
 use super::{Arguments, CallRequest, Service, arguments, format};

@@ -11,10 +11,11 @@ use executor::Ending;
 use fault::{Fault, Kind};
 use serde_json::Value;
 
-/// How much of stderr a failure carries (Q27), bytes.
+/// How much of stderr a failure carries, bytes.
 const TAIL: usize = 2048;
 
-/// What the ending means: the output, or the error. `logs` and `printed` (the end of stdout) are already masked and escaped.
+/// What the ending means: the output, or the error. `printed`: the end of stdout. The trace of the call masks and
+/// escapes the fault's words.
 pub fn judge(ending: Ending, logs: &[String], printed: &[String]) -> Result<Text, Fault> {
     match ending {
         Ending::Answered(answer) => Ok(answer),
@@ -33,7 +34,7 @@ pub fn judge(ending: Ending, logs: &[String], printed: &[String]) -> Result<Text
         Ending::OverLimit { limit, allowed } => Err(over_limit(limit, allowed)),
         Ending::BadOutput { reason, head } => {
             let mut fault = Fault::new(Kind::ScriptError, reason);
-            // Of an empty answer the reason has said all.
+            // An empty answer began with nothing; the reason says so.
             fault.details = (!head.is_empty()).then(|| format!("InvalidOutput: it began with: {head}"));
             Err(told(fault, logs, &[], ""))
         }
@@ -52,7 +53,7 @@ pub fn cancelled() -> Fault {
 pub fn over_limit(limit: Limit, allowed: u64) -> Fault {
     let message = match limit {
         Limit::TimeoutMs => return Fault::new(Kind::TimeoutError, "Script execution timed out."),
-        // The caller's to mend, so it is the caller's error, and has the exit code of one.
+        // The caller can mend this, so it is a caller's error with the exit code of one.
         Limit::InputBytes => {
             let message = format!("The input is over the limit {} ({}).", limit.name(), amount(limit, allowed));
             return Fault::new(Kind::ParameterValidationError, message);
@@ -85,7 +86,7 @@ fn signal_name(signal: i32) -> String {
     }
 }
 
-/// An envelope is the outcome (Q14): its output, or its error under its own type.
+/// The outcome that an envelope tells: its output, or its error under its own type.
 fn opened(envelope: &Value, output: Option<Text>) -> Result<Text, Fault> {
     if envelope["success"] == true {
         return Ok(output.unwrap_or_else(|| Text::from(&Value::Null)));
@@ -96,7 +97,7 @@ fn opened(envelope: &Value, output: Option<Text>) -> Result<Text, Fault> {
     let kind = serde_json::from_value(error["type"].clone()).unwrap_or(Kind::ServiceError);
     let mut fault = Fault::new(kind, words("message").unwrap_or_else(|| "The service reported a failure.".into()));
     fault.details = words("details");
-    // The envelope has no word for it; of the kinds that come by this road, one is worth another try.
+    // An envelope does not say `retryable`: only a cancelled call is taken to be.
     fault.retryable = kind == Kind::CancelledError;
     Err(fault)
 }
@@ -116,10 +117,10 @@ fn cause(signal: i32) -> &'static str {
     }
 }
 
-/// Adds the tail of stderr, which is what mends most scripts, and of stdout where it was no answer; `silent` where there
-/// is neither.
+/// Adds the tail of stderr, which is what mends most scripts, and that of `printed`; `silent` where nothing else is
+/// known.
 fn told(mut fault: Fault, logs: &[String], printed: &[String], silent: &str) -> Fault {
-    // What our own shim said there is the message.
+    // A line of our own shim is the message already.
     let said = format!("toolhost: {}", fault.message);
     let logs: Vec<String> = logs.iter().filter(|line| **line != said).cloned().collect();
     let (stderr, stdout) = (tail(&logs), tail(printed));
@@ -152,12 +153,12 @@ fn tail(logs: &[String]) -> String {
     lines.join("\n").trim().to_owned()
 }
 
-/// The observation of a success: `Tool <id> executed successfully. Output: <json>`.
+/// The observation of a success: `Tool <id> executed successfully. Output: <json>`.
 pub fn succeeded(tool: &str, output: &Text) -> String {
     format!("Tool {tool} executed successfully. Output: {output}")
 }
 
-/// The observation of a failure. A message that ends in a full stop is not given a second one.
+/// The observation of a failure. A message that ends in a full stop is not given a second one.
 pub fn failed(tool: &str, fault: &Fault) -> String {
     let message = fault.message.strip_suffix('.').unwrap_or(&fault.message);
     let mut text = format!("Tool {tool} failed. Error type: {}. Message: {message}.", fault.kind);
@@ -168,7 +169,7 @@ pub fn failed(tool: &str, fault: &Fault) -> String {
     text
 }
 
-/// The `response` text of the tool-service contract: a string untouched, else compact JSON (D-027).
+/// The `response` text of the tool-service contract: a string untouched, else compact JSON.
 pub fn response(output: &Text) -> String {
     output.string().unwrap_or_else(|| output.to_string())
 }

@@ -27,7 +27,7 @@ pub struct Guard {
     room: Arc<Semaphore>,
 }
 
-/// Held while a call runs, and until its answer is delivered where that may take long; dropping it lets the next one in.
+/// Held while a call runs, and until its answer is delivered where that may take long; then the next call may run.
 #[derive(Debug)]
 pub struct Turn {
     _running: Place,
@@ -62,7 +62,7 @@ impl Guard {
     }
 }
 
-/// What arguments hold in memory while they wait, about, bytes. A text is weighed as what it becomes.
+/// About how many bytes arguments take in memory while they wait. A text counts as the tree that it becomes.
 fn weight(arguments: &Arguments) -> usize {
     match arguments {
         Arguments::Text(text) => json::weight(text),

@@ -1,9 +1,9 @@
-//! Where tools could ever write: what lies there is never loaded or run as a tool, a module of another script, or an
-//! interpreter, also when the tool that could write it is gone, or its grant is, or a folder above has another name.
+//! Ledger: where tools could ever write. What lies there is never loaded or run as a tool, a module of another script,
+//! or an interpreter, also after the tool or its grant is gone or a folder above was renamed.
 //!
-//! For: the audit log, which adds to it when the walls of a call stand and before it runs; the road, the registry and the
-//! search for interpreters, which read it. In: a shape.
-//! Out: one line of JSON per place, once. Never: follows a link, or lets a call run whose places it could not keep.
+//! For: the audit log, which adds the places of a call when its walls stand and before it runs; the road, the registry
+//! and the search for interpreters, which read them. In: a shape. Out: one line of JSON per place, once.
+//! Never: follows a link, or lets a call run whose places it could not keep.
 
 use super::{audit::ascii, segments};
 use crate::base::files::{Folder, trustworthy};
@@ -22,12 +22,12 @@ pub const LEDGER: &str = "written.jsonl";
 /// Longest ledger that is read, bytes.
 const LONGEST: u64 = 64 * 1024 * 1024;
 
-/// The ledger beside an audit log. None there = nothing was written yet. One that cannot be read, or that others may
-/// write, is an error: what it would say decides what is loaded.
+/// The ledger beside an audit log. Without the file nothing was written yet. A file that cannot be read, or that others
+/// may write, is an error: it decides what is loaded.
 #[derive(Debug)]
 pub struct Ledger {
     path: PathBuf,
-    /// What was read of it: other hosts add to the same file.
+    /// What was read so far; other hosts add to the same file.
     known: Mutex<Known>,
 }
 
@@ -49,7 +49,7 @@ impl Ledger {
         Ledger { path: segments::folder(log).join(LEDGER), known: Mutex::default() }
     }
 
-    /// The places above and below a folder, as the file says now. What it costs grows with those that are found.
+    /// The places above and below a folder, as the file says now. The cost grows with the number of places found.
     pub fn around(&self, folder: &Path) -> Result<Vec<Place>, String> {
         self.read(|known| {
             let above = folder.ancestors().skip(1).filter_map(|above| known.places.get(above));
@@ -64,7 +64,7 @@ impl Ledger {
         Ok(take(&known))
     }
 
-    /// Adds what a call of this shape can write, but for what stands there.
+    /// Adds the places that a call of this shape can write, unless they are known.
     pub fn add(&self, shape: &policy::Shape) -> io::Result<()> {
         let mut places = Place::of(shape);
         if places.is_empty() {
@@ -86,7 +86,7 @@ impl Ledger {
         }
         let file = open(&self.path, OFlag::O_RDWR | OFlag::O_APPEND | OFlag::O_CREAT)?;
         let lines: Vec<String> = places.iter().map(ascii).collect::<serde_json::Result<_>>()?;
-        // Begun with a new line: whoever was cut off before may have left half of one.
+        // Each begins with a newline: a writer that was cut off may have left half a line.
         let text: String = lines.iter().map(|line| format!("\n{line}\n")).collect();
         (&file).write_all(text.as_bytes())?;
         known.refresh(&self.path)
@@ -94,7 +94,7 @@ impl Ledger {
 }
 
 impl Known {
-    /// Reads what was added since the last look; all of it where it is another file, or was cut.
+    /// Reads what was added since the last look; everything, if the file was replaced or shortened.
     fn refresh(&mut self, path: &Path) -> io::Result<()> {
         let facts = match path.symlink_metadata() {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
@@ -111,7 +111,7 @@ impl Known {
         let mut opened = open(path, OFlag::O_RDONLY)?;
         let facts = opened.metadata()?;
         if facts.len() > LONGEST {
-            // What stood behind would be trusted again.
+            // Places beyond the bound would count as never written.
             return Err(io::Error::other(format!(
                 "it is longer than {LONGEST} bytes; take away the lines of what is gone"
             )));
@@ -122,7 +122,7 @@ impl Known {
         opened.seek(SeekFrom::Start(self.until))?;
         let mut text = Vec::new();
         opened.take(LONGEST).read_to_end(&mut text)?;
-        // Of the last line somebody may be writing the rest.
+        // Another host may still be writing the last line.
         let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
         for line in text[..whole].split(|byte| *byte == b'\n') {
             if let Ok(place) = serde_json::from_slice::<Place>(line) {

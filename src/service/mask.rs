@@ -1,9 +1,9 @@
-//! Secrets: parameters marked `writeOnly` or `x-secret`, and what echoes them.
+//! Mask: hides parameters marked `writeOnly` or `x-secret`, and texts that repeat them.
 //!
 //! For: the audit record, the run log, what of a failure is shown, and the answer. In: a schema, arguments, text.
-//! Out: the same with `***`. Never: touches what the tool is given; makes an answer another kind of document.
+//! Out: the same with `***`. Never: changes what the tool is given; makes an answer other than one JSON document.
 //!
-//! A secret is found as it is and as JSON escapes it. In base64, a URL or any other dress it is not.
+//! A secret is found as it is and as JSON escapes it; in base64, a URL or any other encoding it is not found.
 
 use crate::manifest::applies::{of_field, of_item, parts};
 use crate::manifest::arguments::declares;
@@ -18,24 +18,24 @@ pub const HIDDEN: &str = "***";
 /// Shorter texts are hidden where they are a parameter, but not searched for elsewhere: replacing
 /// every `1` in a log would hide the log and reveal the secret.
 const SHORTEST: usize = 4;
-/// Where a text was cut.
+/// Stands where a text was cut.
 const CUT: &str = "…";
 /// Longest part of a cut secret that is looked for, bytes.
 const LONGEST_PART: usize = 4096;
 /// Deepest value that is followed; arguments are bounded below it.
 const DEEPEST: usize = 128;
-/// Looks at one value under one schema. A schema may refer to itself in many ways; nobody may make us try them all.
+/// Most looks in one walk, each at one value under one schema: a schema can refer to itself in any number of ways.
 const LOOKS: u32 = 20_000;
-/// Looking for secrets in all texts of one call: bytes times secrets, some 0.1 s; and what each look costs beside.
+/// Most work on all texts of one call, bytes times secrets: some 0.1 s. `EACH`: the fixed cost of a look, in bytes.
 const MOST_WORK: usize = 128 << 20;
 const EACH: usize = 64;
-/// Words whose schemas hold for the same value.
+/// Keywords whose subschemas hold for the same value.
 const SAME_VALUE: [&str; 7] = ["allOf", "anyOf", "oneOf", "if", "then", "else", "dependentSchemas"];
 
 /// The secrets among arguments, and the arguments with the secrets hidden.
 pub type Masked = (Mask, Shown);
 
-/// Arguments as a record shows them. Where nothing is to be hidden in them they are text: a tree can be forty times as large.
+/// Arguments as a record shows them. With nothing to hide they are text: a tree can be forty times as large.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Shown {
     Text(String),
@@ -51,10 +51,10 @@ impl Display for Shown {
     }
 }
 
-/// What the parameters of a tool say of arguments.
+/// Arguments, masked as the parameters of their tool say.
 pub fn of_arguments(manifest: &Manifest, arguments: &Value) -> Masked {
     let schema = manifest.parameters.as_ref().filter(|schema| schema.may_hide);
-    // What a script is given is looked at again, by the schemas of that script.
+    // Input for a script is masked again, by the schemas of that script: it must be a tree.
     let script =
         matches!(&manifest.handler, Handler::ServiceMethod { service, .. } if service == policy::SCRIPT_SERVICE);
     if schema.is_none() && !script {
@@ -81,8 +81,8 @@ pub struct Mask {
 }
 
 impl Mask {
-    /// The secrets among these arguments, and the arguments with the secrets hidden. Where the schema is too
-    /// entangled to be followed, all of them are.
+    /// The secrets among these arguments, and the arguments with the secrets hidden. Where following the schema takes
+    /// too many looks, all arguments are secret.
     pub fn of(schema: Option<&Value>, arguments: &Value) -> (Mask, Value) {
         let Some(schema) = schema else { return (Mask::default(), arguments.clone()) };
         let mut walk = Walk { root: schema, looks: LOOKS, secrets: Vec::new() };
@@ -114,7 +114,7 @@ impl Mask {
         }
     }
 
-    /// Hides what another hides, too.
+    /// Hides what another mask hides, too.
     pub fn join(&mut self, other: Mask) {
         self.secrets.extend(other.secrets);
         self.in_order();
@@ -129,7 +129,7 @@ impl Mask {
         }
     }
 
-    /// Counts work; whether there was more than may be.
+    /// Counts work; true once the bound is passed.
     fn exhausted(&self, work: usize) -> bool {
         self.work.set(self.work.get().saturating_add(work));
         work > 0 && self.work.get() > MOST_WORK
@@ -163,7 +163,7 @@ impl Mask {
 
 impl Mask {
     /// The answer of a tool with every secret hidden that stands whole in one of its texts or is one of its numbers;
-    /// `None` where there is none. It stays one JSON document: a text is taken apart and written anew.
+    /// `None` where there is none. It stays one JSON document: a text with a secret is decoded and encoded anew.
     pub fn answer(&self, json: &str) -> Option<String> {
         if self.secrets.is_empty() {
             return None;
@@ -193,7 +193,8 @@ impl Mask {
         hidden.then_some(out)
     }
 
-    /// One text or number; `names`: it is the name of a member, and so many were hidden before, which stay apart.
+    /// A text or number with its secrets hidden. `names`: the token is a member's name; the number of changed names
+    /// keeps them apart.
     fn token(&self, token: &str, names: Option<&mut usize>) -> Option<String> {
         if !token.starts_with('"') {
             return self.secrets.iter().any(|secret| secret == token).then(|| format!("\"{HIDDEN}\""));
@@ -225,14 +226,14 @@ fn string_length(json: &str) -> usize {
     json.len()
 }
 
-/// Whether the least part of a secret that is looked for is there at all, from its start or from its end.
+/// Whether the shortest start or end of a secret that is looked for stands anywhere in the text.
 fn may_be_cut(text: &str, secret: &str) -> bool {
     let start = &secret[..secret.floor_char_boundary(SHORTEST)];
     let end = &secret[secret.ceil_char_boundary(secret.len() - SHORTEST)..];
     text.contains(start) || text.contains(end)
 }
 
-/// Hides the start of a secret at the end of a piece, and its end at the start: texts of tools come cut.
+/// Hides the start of a secret at the end of a piece, and the end of a secret at its start: there the text was cut.
 fn edges(piece: &str, secret: &str) -> String {
     let longest = secret.len().saturating_sub(1).min(piece.len()).min(LONGEST_PART);
     let lengths = || (SHORTEST..=longest).rev();
@@ -313,8 +314,8 @@ fn collect(value: &Value, secrets: &mut Vec<String>) {
     }
 }
 
-/// The text as it stands inside JSON, where that is another: with quotes and newlines escaped, and as programs
-/// write it that keep to ASCII.
+/// The text as it stands inside JSON, where that differs: with quotes and newlines escaped, and with everything but
+/// ASCII escaped as well.
 fn as_json(text: &str) -> impl Iterator<Item = String> + use<> {
     let plain = serde_json::to_string(text).ok();
     let ascii = super::audit::ascii(&text).ok();

@@ -1,9 +1,9 @@
-//! What is told beside a tool's failure: who set the limit, that there is no network, what a package or file that it missed
-//! would need.
+//! Mends: what is said beside a tool's failure: who set the limit, that there is no network, what a missing package or
+//! file would need.
 //!
-//! For: the road. In: a tool, what was decided about it, how its call ended. Out: words for the person, and some for anyone.
-//! Never: a host path for an agent; a claim about a file: what a tool was not granted looks to it as if it were not there,
-//! and no mechanism of this host observes that, so it is said as "if".
+//! For: the road. In: a tool, what was decided about it, how its call ended. Out: words for the person, and for anyone.
+//! Never: a host path for an agent; a claim that a file was not granted: to the tool such a file is absent, and nothing
+//! here observes that it looked for one, so the words say "if".
 
 use crate::manifest::text::{path, printable};
 use crate::manifest::{Handler, Language};
@@ -50,7 +50,7 @@ const REFUSED_WORDS: [&str; 10] = [
     "ENOENT",
 ];
 
-/// How runtimes say that a limit of each process was reached, which no mechanism of this host observes.
+/// How runtimes say that the kernel refused them something over a limit (EFBIG, EMFILE, EAGAIN).
 const LIMIT_WORDS: [(&str, &str); 6] = [
     ("File too large", "fileBytes"),
     ("EFBIG", "fileBytes"),
@@ -101,7 +101,7 @@ fn source(verdict: &policy::LimitVerdict) -> String {
     }
 }
 
-/// What is said beside a script's own words, as far as those are known ones.
+/// What is said beside a script's own words, where they are among the known ones.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Hints {
     /// For whoever called.
@@ -138,7 +138,7 @@ fn reached(words: &str) -> Option<&'static str> {
     LIMIT_WORDS.iter().find(|(word, _)| words.contains(word)).map(|(_, name)| *name)
 }
 
-/// Python's locks between processes are made by link(2) (sem_open(3)), which a tool with a live write grant may not call.
+/// Python makes locks between processes by link(2) (sem_open(3)), which a tool with a live write grant may not call.
 fn semaphore(words: &str, decision: &policy::Decision) -> Option<String> {
     let live = |grant: &policy::Grant| {
         grant.access == policy::Access::Write && matches!(grant.opening, policy::Opening::Live { .. })
@@ -207,7 +207,7 @@ fn typescript(words: &str, tool: &registry::Tool, decision: &policy::Decision) -
         .then(|| format!("Node {version} does not run TypeScript (22.18 and 23.6 do): \"language\": \"bun\" runs it"))
 }
 
-/// What a file would need, where the tool's words speak of one that it could not open.
+/// How a file is granted, for a tool whose words speak of one that it could not open.
 fn files(tool: &registry::Tool, decision: &policy::Decision) -> Option<String> {
     let manifest = &tool.site.manifest;
     if manifest.as_os_str().is_empty() {

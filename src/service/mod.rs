@@ -1,4 +1,4 @@
-//! The service: one road for every call, whoever brings it (DESIGN §2).
+//! The service: one road for every call, whoever brings it.
 //!
 //! For: transports and the cli. In: a `CallRequest`. Out: a `Report`, always: a call is never lost.
 //! Never: runs anything that policy did not confine, or that could not be recorded first.
@@ -50,15 +50,15 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use trace::Trace;
 
-/// Where an envelope has the output.
+/// The member of an envelope that holds the output.
 const OUTPUT_DATA: &str = "outputData";
 
-/// The ways this host can run tools. `None` = this host has no such way, and says so when asked.
+/// The ways this host can run tools. `None`: it has no such way, and refuses calls that need one.
 pub struct Executors {
     pub process: Option<Arc<dyn Executor>>,
     pub wasm: Option<Arc<dyn Executor>>,
     pub methods: Arc<method::Methods>,
-    /// Handler types an embedding program brings (`x-…`), by name.
+    /// Handler types an embedding program brings (`x-…`), by name.
     pub extensions: BTreeMap<String, Arc<dyn Executor>>,
 }
 
@@ -104,16 +104,16 @@ pub fn new_id() -> String {
     uuid::Uuid::now_v7().to_string()
 }
 
-/// The road of a call, and what it needs on the way.
+/// Runs calls, and holds what they need.
 pub struct Service {
     parts: Parts,
     guard: guard::Guard,
     scripts: script_digest::Cache,
-    /// `Err`: they could not be read when they last should have been.
+    /// `Err`: the last reload could not read them, and every call is refused.
     rules: Mutex<Result<Arc<Rules>, Fault>>,
-    /// Those of the parts, and those that came since.
+    /// The extensions of `parts`, and those registered since.
     extensions: RwLock<BTreeMap<String, Arc<dyn Executor>>>,
-    /// What held for the last call.
+    /// Snapshot, rules and decisions of the last call, used again until the snapshot or the rules change.
     standing: Mutex<Option<Arc<Standing>>>,
 }
 
@@ -139,7 +139,7 @@ impl Service {
         &self.parts.registry
     }
 
-    /// Whether this host counts with a cgroup.
+    /// Whether limits are counted by a cgroup; else they are sampled.
     pub fn counted(&self) -> bool {
         self.parts.rules.machine.cgroup
     }
@@ -149,12 +149,12 @@ impl Service {
         Report { turn: None, ..self.call_to_deliver(request).await }
     }
 
-    /// The same; while its report lives the call counts as one that runs (`Report::turn`).
+    /// The same, but the call counts as running until its report is dropped (`Report::turn`).
     pub async fn call_to_deliver(&self, request: CallRequest) -> Report {
         self.traced(Trace::begin(&request), request).await
     }
 
-    /// The same as `call`, and gives what a tool that streams sends meanwhile, as text; together at most `outputBytes` of it.
+    /// The same as `call`, and sends on the parts that a tool streams, as text; together at most `outputBytes`.
     async fn streamed(&self, request: CallRequest, chunks: mpsc::UnboundedSender<String>) -> Report {
         let mut trace = Trace::begin(&request);
         trace.streams(chunks);
@@ -170,7 +170,7 @@ impl Service {
         trace.finish(result)
     }
 
-    /// Makes ready, ahead of its calls, what a tool needs made ready once (a WASI module: compiled code).
+    /// Prepares ahead of calls what a tool needs only once (for a WASI module, compiled code).
     pub async fn prepare(&self, reference: &str) {
         let Ok(standing) = self.standing() else { return };
         let Ok(tool) = standing.snapshot.find(reference) else { return };
@@ -180,7 +180,7 @@ impl Service {
         }
     }
 
-    /// Records a call that no tool could be found for before the road began, and reports it.
+    /// Records and reports a call that its transport refused before the road began (unknown tool, malformed request).
     pub fn refuse(&self, user: &str, asked: &str, fault: Fault) -> Report {
         let request = CallRequest {
             id: None,
@@ -197,8 +197,7 @@ impl Service {
         trace.finish(Err(fault))
     }
 
-    /// The road: each step one type further. The audit log is opened first, so that a refusal leaves
-    /// its record as surely as a run does.
+    /// The road of one call. The audit log is opened first, so that a refusal is recorded as surely as a run.
     async fn road(&self, request: CallRequest, trace: &mut Trace) -> Result<Text, Fault> {
         trace.owes(self.parts.audit.open()?);
         trace.begins(self.guard.enter(&request.tool, &request.arguments).await?);
@@ -211,7 +210,7 @@ impl Service {
         self.available(&tool, decision)?;
         let until = apart::Until { began: Instant::now(), limit: time_limit(decision, request.timeout_ms) };
         let input = checked(&tool.manifest, request.arguments, request.timeout_ms, until, trace).await?;
-        // What a script method runs is decided again, for that script: `Event::Decided` brings its notes.
+        // A method that runs scripts has each script decided again: `Event::Decided` brings the notes then.
         let runs_scripts = method.as_ref().is_some_and(|method| method.speaks_envelope());
         let notes =
             if runs_scripts { policy::Notes::default() } else { policy::call_notes(decision, request.timeout_ms) };
@@ -226,7 +225,7 @@ impl Service {
         let executor = self.executor(&tool.manifest.handler)?;
         let call = Call { manifest: tool.manifest.clone(), site: tool.site.clone(), input, confinement };
         let mut outcome = self.drive(&*executor, call, limit, trace).await?;
-        // Where a call waited for its compiler first, it may have used all of its time since.
+        // A call that waited for its compiler may be past its limit: its answer is given `OVERDUE` all the same.
         let used_all = Instant::now().checked_sub(until.limit).unwrap_or(until.began);
         let until = apart::Until { began: until.began.max(used_all), ..until };
         let printed = outcome.usage.output_bytes;
@@ -243,7 +242,7 @@ impl Service {
             let details =
                 [fault.details.clone(), hints.anyone].into_iter().flatten().reduce(|all, more| all + "\n" + &more);
             let person = fault.person.clone().or(set).or(hints.person);
-            // Who brings the code can mend it.
+            // The caller wrote the code of `core:run-code`, and can mend it.
             let by_caller = fault.by_caller || tool.manifest.id == policy::RUN_CODE && fault.kind == Kind::ScriptError;
             Fault { details, person, by_caller, ..fault }
         })?;
@@ -252,7 +251,7 @@ impl Service {
         Ok(trace.hidden(answer))
     }
 
-    /// Confines, and keeps the text of what was decided.
+    /// Confines the call, and keeps the text of its confinement beside the audit log.
     fn confined(
         &self,
         decided: &Decided,
@@ -271,7 +270,7 @@ impl Service {
         Ok(confinement)
     }
 
-    /// Runs the executor, hears its events, and holds the clock where nothing below does.
+    /// Runs the executor and handles its events; with a `limit`, ends the call then.
     async fn drive(
         &self,
         executor: &dyn Executor,
@@ -299,7 +298,7 @@ impl Service {
             loop {
                 tokio::select! {
                     biased;
-                    // Before what it ends: a stream that is always ready would never let it be looked at.
+                    // Polled first: events that are always ready would else keep the clock from being looked at.
                     () = &mut clock, if limit.is_some() => break Ok(timed_out(limit.unwrap_or_default())),
                     Some(event) = heard.recv() => self.heard(event, trace)?,
                     outcome = &mut running => break outcome,
@@ -315,7 +314,7 @@ impl Service {
         if outcome.as_ref().is_err_and(|fault| {
             matches!(fault.kind, Kind::SecurityError | Kind::CapabilityError | Kind::DependencyError)
         }) {
-            // The executor looked at what was granted and refused: nothing was started.
+            // The executor looked at the grants and refused: nothing was started.
             trace.never_ran();
         }
         outcome
@@ -335,7 +334,7 @@ impl Service {
     }
 }
 
-/// Decoded and checked against the schema. The secrets are known before anything can be said about them.
+/// The arguments, decoded and checked against the schema. Their secrets are marked before a fault can quote them.
 async fn checked(
     manifest: &Arc<Manifest>,
     arguments: Arguments,
@@ -358,7 +357,7 @@ async fn checked(
     Ok(input)
 }
 
-/// The answer checked against its schema: of an envelope, the whole of it.
+/// The answer, checked against the output schema; an envelope is checked as a whole.
 async fn answer_fits(
     manifest: &Arc<Manifest>,
     envelope: Option<Value>,
@@ -373,7 +372,7 @@ async fn answer_fits(
         envelope[OUTPUT_DATA] = value?;
         Ok(envelope)
     };
-    // A tool may use all of its time; this comes after.
+    // The tool may have used all of its time; the check comes after.
     let until = apart::Until { limit: until.limit + quantity::OVERDUE, ..until };
     let (long, checked) = (output.len() > quantity::LARGE_TEXT_BYTES, manifest.clone());
     if long {
@@ -390,7 +389,7 @@ fn too_many(_: TooMuch) -> Fault {
     Fault::new(Kind::OutputValidationError, message)
 }
 
-/// Larger input than the limit never reaches a process.
+/// Refuses input over `inputBytes` before any process is started.
 fn input_fits(confinement: &policy::Confinement, input: &Value, decision: &policy::Decision) -> Result<(), Fault> {
     let limit = quantity::Limit::InputBytes;
     let allowed = confinement.shape.limits.get(limit);
@@ -402,7 +401,7 @@ fn input_fits(confinement: &policy::Confinement, input: &Value, decision: &polic
     Ok(())
 }
 
-/// A tool without a process of its own: policy may refuse it, and it gets a clock (Q2).
+/// The time limit of a tool that runs in this process; policy may refuse it.
 fn in_process(decision: &policy::Decision, asked_ms: Option<u64>) -> Result<Duration, Fault> {
     if let Err(fault) = &decision.shape
         && fault.kind != Kind::InternalError

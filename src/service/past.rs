@@ -1,7 +1,7 @@
-//! What tools could write in earlier calls, looked at again by every call: nothing of it is loaded.
+//! Past: what tools could write in earlier calls, kept out of the view of a script that could load it.
 //!
-//! For: the road, scripts that a call names. In: a confinement. Out: the same, with what it must not load out of its view.
-//! Never: costs more than a look at one file where no tool ever wrote below the script's folder.
+//! For: the road, scripts that a call names. In: a confinement. Out: the same, without the places of earlier calls.
+//! Never: costs more than a look at one file where no tool ever wrote above or below the script's folder.
 
 use super::Service;
 use crate::manifest::text::printable;
@@ -28,7 +28,7 @@ impl Service {
         Ok(notes)
     }
 
-    /// Whether a script lies where a tool may write, or could.
+    /// Refuses a script that lies where a tool may write, or could in an earlier call.
     pub(super) fn is_planted(&self, script: &Path) -> Result<(), Fault> {
         let snapshot = self.parts.registry.snapshot();
         let mut before = policy::Written::default();

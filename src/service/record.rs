@@ -11,11 +11,11 @@ use serde_json::Value;
 
 /// Longest text of a caller or tool in a record, bytes.
 const CUT: usize = 2048;
-/// Longest of the parts of which a record has several, bytes. All of them as `\u00XX` fit into `audit::ROOM`.
+/// Longest part where a record has several, bytes. Even with each byte as `\u00XX` all fit into `audit::ROOM`.
 pub(super) const PART: usize = 256;
 /// Most violations in a record.
 pub(super) const VIOLATIONS: usize = 10;
-/// Most notes in a record or a report; the last says how many there are.
+/// Most notes in a record or a report; if there were more, the last says how many more.
 const NOTES: usize = 20;
 
 /// One line of the audit log.
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn the_longest_record_fits_its_room() {
-        // What takes most room when it is written: six bytes for each of its own.
+        // The worst case: each byte is written as six.
         let worst = "\u{1}".repeat(100_000);
         let many = || few(vec![worst.clone(); 1000]);
         let digests = Digests {

@@ -1,7 +1,7 @@
-//! The report: everything about one call that a caller may know (DESIGN §7).
+//! The report: everything about one call that a caller may know.
 //!
-//! For: every transport. In: what the road found out. Out: plain data; its JSON is the outcome of
-//! DESIGN §7, field for field, and `notes`. Never: a host path or policy text in what an agent reads.
+//! For: every transport. In: what the road found out. Out: plain data; its JSON is the outcome of docs/CALLS.md.
+//! Never: a host path or policy text in what an agent reads.
 
 use super::{format, guard};
 use crate::manifest::json::Text;
@@ -30,21 +30,21 @@ pub struct Report {
     pub denials: executor::Denials,
     pub artifacts: Vec<executor::Artifact>,
     pub digests: Digests,
-    /// Where the call got less than was asked: beside the fields of DESIGN §7, and only where there is something to say.
+    /// Where the call got less than was asked.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
     /// The tool's own definition, for faces that show more of it.
     #[serde(skip)]
     pub manifest: Option<Arc<manifest::Manifest>>,
-    /// True where the tool's answer is the envelope (Q14).
+    /// True where the tool's answer is the envelope.
     #[serde(skip)]
     pub speaks_envelope: bool,
-    /// Who delivers the answer keeps this until then: so many answers can wait for a slow reader, and no more.
+    /// Kept until the answer is delivered: no more answers wait for a slow reader than calls may run.
     #[serde(skip)]
     pub turn: Option<Arc<guard::Turn>>,
 }
 
-/// SHA-256 of what the call stood on; `None` where there was none.
+/// SHA-256 of what the call ran with; `None` where there was none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Digests {
     pub manifest: Option<String>,
@@ -53,8 +53,8 @@ pub struct Digests {
     pub confinement: Option<String>,
 }
 
-/// `{success, outputData?, error?, logs?}`: what `output` and `expectedOutput` speak of where a tool speaks envelopes,
-/// and after every failure.
+/// `{success, outputData?, error?, logs?}`: what a manifest's `output` and `expectedOutput` describe where the tool
+/// answers with envelopes.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Envelope<'a> {
@@ -104,7 +104,7 @@ impl Report {
         }
     }
 
-    /// The seed's result shape.
+    /// The result as an envelope.
     pub fn envelope(&self) -> Envelope<'_> {
         Envelope {
             success: self.success,
@@ -123,7 +123,7 @@ impl Report {
         self.output_data.as_ref().map(Text::value)
     }
 
-    /// The observation text.
+    /// The observation text.
     pub fn observation(&self) -> String {
         match &self.error {
             Some(fault) => format::failed(&self.tool, fault),

@@ -1,4 +1,4 @@
-//! The run log: one tracing record per call, for the person who runs this host.
+//! The run log: one tracing record per call, for the person who runs this host.
 //!
 //! For: the trace of a call; `init` for the command line. In: a summary, secrets already hidden.
 //! Out: one line on standard error. Never: standard output (MCP lives there), a raw control
@@ -17,7 +17,7 @@ pub enum Grade {
     Fine,
     /// The tool or the caller failed.
     Failed,
-    /// Policy refused, or this host failed: raised to error.
+    /// Policy refused, or this host failed.
     Grave,
 }
 
@@ -27,7 +27,7 @@ pub struct Summary {
     pub user: String,
     pub tool: String,
     pub parameters: String,
-    /// Which way of running was chosen.
+    /// Which executors were chosen.
     pub executor: String,
     pub command: String,
     pub stdout: String,

@@ -1,8 +1,8 @@
 //! The road to scripts for service methods: the same policy, walls, limits and audit as a tool of its own.
 //!
-//! For: `executor::method` (`executeScript`, `runCode`). In: a script path, or a script to run. Out: its
-//! site; how it ended. Never: takes a grant from a call's arguments, or leaves out a manifest that the script belongs
-//! to: policies, parameters and declared variables of all of them hold here too.
+//! For: `executor::method` (`executeScript`, `runCode`). In: a script path, or a script to run. Out: its site; how it
+//! ended. Never: takes a grant from a call's arguments; passes over a manifest that the script belongs to: policies,
+//! parameters and declared variables of all of them hold here too.
 
 use super::{Service, apart, format, input_fits};
 use crate::executor::{self, Event, method};
@@ -24,7 +24,7 @@ impl method::Runner for Service {
         let Some(script) = site.script.as_deref() else { return Ok(site) };
         let owners = self.owners(&site)?;
         self.is_planted(script)?;
-        // Root reads every file, and shows it to the tool; what nobody named in a manifest is not meant for that.
+        // A host that runs as root could show the tool any file; a private one must be named in a manifest.
         let private = || script.symlink_metadata().is_ok_and(|facts| facts.mode() & 0o4 == 0);
         if owners.is_empty() && sandbox::identity::real_root() && private() {
             let shown = printable(&script.to_string_lossy());
@@ -50,7 +50,7 @@ impl method::Runner for Service {
                 Ok(owners) => owners,
                 Err(fault) => return refused(fault),
             };
-            // Before anything else is said about the run: what its words must not carry.
+            // First the secrets of the run, so that whatever is said about it is masked.
             let _ = channel.send(secrets(&owners, &script));
             let input = match fits_owners(&owners, &script).await {
                 Ok(input) => input,
@@ -92,7 +92,7 @@ type Confined = (Event, policy::Confinement);
 type Refusal = Box<(Option<Event>, Fault)>;
 
 impl Service {
-    /// Decides and confines one run; everything that can be refused is refused here.
+    /// Decides and confines one run.
     fn prepared(
         &self,
         context: &method::MethodContext,
@@ -141,8 +141,8 @@ impl Service {
     }
 }
 
-/// The tool that runs scripts asks for a folder for results beside each: a script that lies where this host may not write
-/// runs without it.
+/// The tools that run scripts ask for a folder (`.cache`) beside each script. Where this host cannot make it, the
+/// script runs without.
 fn leave_out_folders(decision: &mut policy::Decision) {
     let Ok(shape) = &mut decision.shape else { return };
     let lost: Vec<policy::Grant> =
@@ -157,7 +157,7 @@ fn leave_out_folders(decision: &mut policy::Decision) {
     }
 }
 
-/// The input, held to the parameters of every owner. One owner's defaults are filled in, as in a call of that tool.
+/// The input, held to the parameters of every owner. If there is one owner, its defaults are filled in.
 async fn fits_owners(owners: &[Owner], script: &method::Script) -> Result<Value, Fault> {
     let limit = quantity::Limit::TimeoutMs.house_default();
     let limit = Duration::from_millis(script.timeout_ms.unwrap_or(limit).min(limit));
@@ -176,7 +176,7 @@ async fn fits_owners(owners: &[Owner], script: &method::Script) -> Result<Value,
     Ok(if filled.len() == 1 { filled.remove(0) } else { script.input.clone() })
 }
 
-/// What is secret in the script's input its owners' parameters say; of an environment, everything is.
+/// The secrets of a run: what its owners' parameters mark in the input, and the whole environment.
 fn secrets(owners: &[Owner], script: &method::Script) -> Event {
     let schemas = owners.iter().filter_map(|(manifest, _)| manifest.parameters.as_ref());
     let schemas = schemas.filter(|schema| schema.may_hide).map(|schema| schema.raw.clone()).collect();

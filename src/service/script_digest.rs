@@ -28,7 +28,7 @@ pub(super) struct Script {
 }
 
 impl Script {
-    /// Whether the path still leads to the file it was, unchanged: renaming, too, moves a time of it.
+    /// Whether the path still leads to the same, unchanged file: renaming moves a file's ctime, too.
     pub fn stayed(&self) -> bool {
         self.path.symlink_metadata().is_ok_and(|facts| stamp(&facts) == self.stamp)
     }

@@ -1,6 +1,6 @@
 //! Segments: one append-only log, cut by its size into files of which the newest are kept.
 //!
-//! For: the audit log. In: lines, of several processes at once. Out: each line whole, in the file of the log's own name
+//! For: the audit log. In: lines, from several processes at once. Out: each line whole, in the file of the log's name
 //! or, once that was full, in NAME.000001, NAME.000002 … Never: follows a link; shortens or rewrites what stands there;
 //! removes a segment that somebody is writing.
 //!
@@ -22,8 +22,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-/// Longest wait for the lock of another writer, who needs it for one write. One that was stopped meanwhile holds up
-/// nobody: a line is one write to the end of the file, which the kernel keeps whole on local file systems (write(2)).
+/// Longest wait for the lock of another writer, who needs it for one write and may be stopped. The line is then added
+/// without: one write to the end of the file, which the kernel keeps whole on local file systems (write(2)).
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// How much of a log is kept.
@@ -61,7 +61,7 @@ pub(super) struct Segment {
     file: File,
     device: (u32, u32),
     inode: u64,
-    /// Where our last line ended; held while one is added.
+    /// Where our last line ended; locked while one is added.
     end: Mutex<u64>,
 }
 
@@ -86,7 +86,7 @@ impl Segment {
         Ok(Segment { folder, name, file, device, inode: facts.ino(), end: Mutex::default() })
     }
 
-    /// Its size, if the log's name still leads to it; an error where it may not be written any more.
+    /// Its size, if the log's name still leads to it; an error if others may write it by now.
     pub fn still(&self, log: &Path) -> Result<Option<u64>, String> {
         let now = CString::new(log.as_os_str().as_bytes()).ok().and_then(|path| sandbox::lstat(&path).ok());
         let Some(now) = now.filter(|now| (now.device, now.inode) == (self.device, self.inode)) else { return Ok(None) };
@@ -118,7 +118,7 @@ impl Segment {
         line.push('\n');
         match (&self.file).write(line.as_bytes())? {
             count if count == line.len() => {
-                // Where others write in between, the file is longer than this, and looked at again.
+                // If others write in between, the next line finds the file longer, and looks at its end again.
                 *end = now.size + count as u64;
                 Ok(true)
             }
@@ -134,7 +134,7 @@ impl Segment {
                 Err(TryLockError::WouldBlock) if Instant::now() < until => {
                     std::thread::sleep(Duration::from_micros(200));
                 }
-                // Somebody was stopped while he held it, or this file system has no locks.
+                // Its holder is stopped, or this file system has no locks.
                 Err(_) => return false,
             }
         }
@@ -172,7 +172,7 @@ impl Segment {
         let mut removed = None;
         for (_, name) in closed.iter().take(closed.len().saturating_sub(keeping.segments)) {
             let Ok(file) = self.folder.trusted(name, OFlag::O_RDONLY) else { continue };
-            // One that is being written to goes another time. (Ours cannot be locked twice, and is the newest.)
+            // A file that somebody writes is removed another time. (Ours is locked too, but it is the newest.)
             if file.try_lock().is_ok() && self.folder.remove(name).is_ok() {
                 removed = removed.max(file.metadata()?.modified().ok());
             }
@@ -186,7 +186,7 @@ fn closed(folder: &Folder, log: &str) -> io::Result<Vec<(u64, String)>> {
     let number = |name: &str| {
         let digits = name.strip_prefix(log)?.strip_prefix('.')?;
         let ours = digits.len() >= 6 && digits.bytes().all(|b| b.is_ascii_digit());
-        // What somebody else put there is not the log's.
+        // A file that others may write is not the log's.
         let file = folder.stat(name).filter(|_| ours)?;
         crate::base::files::trustworthy(file.st_mode, file.st_uid).ok()?;
         digits.parse().ok()

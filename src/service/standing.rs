@@ -1,8 +1,8 @@
-//! What holds as long as neither the registry nor the operator's rules change: the policies with every file of the
+//! Standing: what holds until the registry or the operator's rules change: the policies with every file of the
 //! registry protected, and what they decide about each tool.
 //!
 //! For: the road. In: a snapshot, the rules. Out: a `Decided` per tool, found once.
-//! Never: outlives either, or holds anything that a call brings.
+//! Never: is used after a change of either; holds anything that a call brings.
 
 use crate::{policy, registry};
 use std::collections::HashMap;
@@ -18,9 +18,9 @@ pub struct Rules {
 pub(super) struct Standing {
     pub snapshot: Arc<registry::Snapshot>,
     pub rules: Arc<Rules>,
-    /// Those of the rules, with the files of the snapshot protected.
+    /// The policies of the rules, with the files of the snapshot protected.
     pub policies: Arc<policy::Policies>,
-    /// By the address of the tool in the snapshot, which stays as long as this does.
+    /// By the address of the tool, which `snapshot` keeps alive.
     decided: Mutex<HashMap<usize, Arc<Decided>>>,
 }
 

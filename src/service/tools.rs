@@ -1,7 +1,7 @@
 //! What can be called here, and who runs it: tools and rules come and go while calls run.
 //!
 //! For: the road, transports, programs that embed this library. In: definitions, rules, handlers. Out: what holds at
-//! this moment. Never: changes what a call that runs began under.
+//! this moment. Never: changes the tool or the rules of a call that runs.
 
 use super::standing::{Rules, Standing};
 use super::{Service, beforehand};
@@ -12,7 +12,7 @@ use fault::{Fault, Kind};
 use std::sync::{Arc, PoisonError};
 
 impl Service {
-    /// Registers a tool of this process with its handler, while calls run (B-002, B-006). `kind`: an `x-…` type of its own.
+    /// Registers a tool of this process with its handler, while calls run. `kind`: an `x-…` type of its own.
     pub fn register(
         &self,
         definition: registry::Definition,
@@ -29,7 +29,7 @@ impl Service {
         Ok(tool)
     }
 
-    /// Removes such a tool and its handler (B-003); false if there was none. Its calls that run finish.
+    /// Removes such a tool and its handler; false if there was none. Calls of the tool that run finish.
     pub fn unregister(&self, id: &str) -> bool {
         let mut extensions = self.extensions.write().unwrap_or_else(PoisonError::into_inner);
         let tools = self.parts.registry.snapshot().versions(id).to_vec();
@@ -43,7 +43,7 @@ impl Service {
     }
 
     /// Takes new rules and asks every source of the registry anew; calls that run keep what they began under. Rules
-    /// that cannot be read allow nothing: no call starts until a reload brings some (E-016). Returns what failed.
+    /// that cannot be read allow nothing: no call starts until a reload can read them. Returns what failed.
     pub fn reload(&self, rules: Result<Rules, Fault>) -> Vec<String> {
         let rules = rules.map(Arc::new);
         // First the rules: nothing new may run under old ones.
@@ -54,7 +54,7 @@ impl Service {
         self.parts.registry.refresh()
     }
 
-    /// What holds now. No tool may write a manifest or script of this moment.
+    /// The present tools and rules, under which no tool may write a manifest or script of these tools.
     pub(super) fn standing(&self) -> Result<Arc<Standing>, Fault> {
         let rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
         let snapshot = self.parts.registry.snapshot();
@@ -79,7 +79,7 @@ impl Service {
         }
     }
 
-    /// Loaded, but lacking something here: refused before anything is looked at (Q9).
+    /// Refuses a tool that lacks something on this machine, before its arguments are looked at.
     pub(super) fn available(&self, tool: &registry::Tool, decision: &policy::Decision) -> Result<(), Fault> {
         let needs = registry::needs_of(tool, decision);
         if needs.is_empty() {
@@ -88,14 +88,14 @@ impl Service {
         Err(beforehand::unavailable(tool, &needs))
     }
 
-    /// Whether a call could get as far as its executor: what is listed to agents.
+    /// Whether a call could get as far as its executor: agents are shown only such tools.
     pub fn can_call(&self, tool: &Arc<registry::Tool>) -> bool {
         let Ok(standing) = self.standing() else { return false };
         let decided = standing.decided(tool);
         beforehand::obstacles(tool, &decided.decision, self.runs(&tool.manifest.handler)).is_empty()
     }
 
-    /// What a call hears about the tool's handler before anything is run.
+    /// Whether this host can run the handler.
     fn runs(&self, handler: &Handler) -> Result<(), Fault> {
         self.executor(handler)?;
         match handler {
@@ -104,7 +104,7 @@ impl Service {
         }
     }
 
-    /// The executor for a handler.
+    /// The executor for a handler.
     pub(super) fn executor(&self, handler: &Handler) -> Result<Arc<dyn Executor>, Fault> {
         let executors = &self.parts.executors;
         let lacking = |what: &str| Fault::new(Kind::CapabilityError, format!("This host cannot run {what}."));

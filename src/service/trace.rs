@@ -36,21 +36,21 @@ pub(super) struct Trace {
     mask: Mask,
     /// The arguments with secrets hidden.
     arguments: Shown,
-    /// What a script is given among them, by the argument's name: shown when it is known what of it is secret.
+    /// The argument with the input of a script that the call names: shown once its secrets are known.
     withheld: Option<(String, Value)>,
     policy: Option<String>,
     limits: Option<policy::Limits>,
     digests: Digests,
-    /// What is called inside this host, or the shape of what it starts.
+    /// What is called in this process: `service.method` or an `x-…` type; empty for a script.
     method: String,
     shape: Option<Arc<policy::Shape>>,
-    /// The script as its digest was found.
+    /// The script as it was when its digest was taken.
     script: Option<Script>,
-    /// Which ways of running were chosen; empty = none.
+    /// The executors that were chosen; empty: none was.
     executor: String,
     notes: policy::Notes,
     ran: bool,
-    /// The head of an answer that is none.
+    /// The first bytes of a stdout that is not one JSON document.
     bad_output: String,
     logs: Vec<String>,
     usage: executor::Usage,
@@ -59,7 +59,7 @@ pub(super) struct Trace {
     artifacts: Vec<executor::Artifact>,
     entry: Option<audit::Entry>,
     turn: Option<Arc<Turn>>,
-    /// Where the parts of the answer go, if somebody wants them, and how many bytes of them there may be.
+    /// Where the parts of the answer go, if somebody takes them; `room`: bytes of them allowed in all, and left.
     chunks: Option<mpsc::UnboundedSender<String>>,
     room: (u64, u64),
 }
@@ -111,7 +111,7 @@ impl Trace {
         self.room = (allowed, allowed);
     }
 
-    /// A part of the answer. More of them than an answer may be end the call: they wait in memory for a slow reader.
+    /// A part of the answer. Parts wait in memory for a slow reader, so more than `outputBytes` of them end the call.
     pub fn chunk(&mut self, part: &Value) -> Result<(), Fault> {
         let part = self.hidden(Text::from(part));
         let text = format::response(&part);
@@ -119,7 +119,7 @@ impl Trace {
         let left = left.checked_sub(u64::try_from(text.len().max(1)).unwrap_or(u64::MAX));
         self.room.1 = left.ok_or_else(|| format::over_limit(Limit::OutputBytes, allowed))?;
         if let Some(chunks) = &self.chunks {
-            // Whoever took them may be gone; the call is then dropped.
+            // The receiver may be gone; the call is then dropped.
             let _ = chunks.send(text);
         }
         Ok(())
@@ -146,14 +146,14 @@ impl Trace {
         self.tool = Some(tool.clone());
     }
 
-    /// The arguments, as checked if they could be; the mask must stand before anything is said about them.
+    /// The arguments with their secrets hidden: told before they are checked, and again with defaults filled in.
     pub fn given(&mut self, (mask, shown): mask::Masked) {
         self.mask = mask;
         self.arguments = shown;
         self.withhold();
     }
 
-    /// What is meant for a script that a call names: its environment is hidden, its input until the script is found.
+    /// Hides the environment for a script that the call names, and its input until the script is found.
     fn withhold(&mut self) {
         let Some(tool) = self.tool.clone() else { return };
         let Handler::ServiceMethod { service, parameter_map, .. } = &tool.manifest.handler else { return };
@@ -173,7 +173,7 @@ impl Trace {
         }
     }
 
-    /// The script that a call names is found: the schemas of all that speak for it say what is secret in its input.
+    /// The script that a call names is found: the schemas of all its manifests say what of its input is secret.
     pub fn script(&mut self, schemas: &[Value], input: Value, env: &[String]) {
         self.mask.also(env.iter().map(String::as_str));
         let (name, mut shown) = self.withheld.take().unwrap_or_else(|| (String::new(), input));
@@ -189,12 +189,12 @@ impl Trace {
         }
     }
 
-    /// What a call gets less than was decided for its tool.
+    /// Notes on what this call gets less than was decided for its tool.
     pub fn narrowed(&mut self, notes: policy::Notes) {
         self.notes.extend(policy::Notes { all: few(notes.all), told: few(notes.told) });
     }
 
-    /// Policy was asked, whatever it answered; the last answer counts.
+    /// Policy has decided, for or against the call; the last decision counts.
     pub fn decided(&mut self, policy: &str, digest: &str, notes: policy::Notes) {
         self.notes = policy::Notes { all: few(notes.all), told: few(notes.told) };
         self.policy = Some(policy.to_owned());
@@ -204,7 +204,7 @@ impl Trace {
     /// What the call may touch is settled; the executor comes next.
     pub fn confined(&mut self, confinement: &policy::Confinement, digest: String, script: Option<Script>) {
         let shape = &confinement.shape;
-        // The host's own variables are nobody's to read in a log; a call's are masked where its schema says so.
+        // No log may show the host's own variables. Those that the call brings are masked already.
         self.mask.also(shape.env.values().filter_map(policy::Variable::host));
         self.ran |= self.speaks_envelope;
         self.digests.confinement = Some(digest);
@@ -218,12 +218,12 @@ impl Trace {
         }
         self.shape = Some(shape.clone());
         if self.speaks_envelope {
-            // It is kept already, with less known: this may fail.
+            // A record with fewer details is kept already, so this may fail.
             let _ = self.begun();
         }
     }
 
-    /// The executor is started. What runs scripts for others has started nothing before it is confined.
+    /// The executor starts. A method that runs scripts has run something only once a script is `confined`.
     pub fn running(&mut self) -> Result<(), Fault> {
         self.begun()?;
         self.ran |= !self.speaks_envelope;
@@ -251,13 +251,13 @@ impl Trace {
         kept
     }
 
-    /// What runs, as the executor knows it.
+    /// The digest of the script that ran, from the executor.
     pub fn ran_script(&mut self, digest: String) {
         self.digests.script = Some(digest);
         self.script = None;
     }
 
-    /// It was refused after all.
+    /// The executor refused the call, and started nothing.
     pub fn never_ran(&mut self) {
         self.ran = false;
     }
@@ -292,11 +292,11 @@ impl Trace {
         (&self.logs, printed)
     }
 
-    /// A tool can drop as many files as it likes; a report does not grow with them.
+    /// Bounds the files in the report: a tool can write as many as it likes.
     fn wrote(&mut self, mut artifacts: Vec<executor::Artifact>) {
         artifacts.iter_mut().for_each(|artifact| artifact.path = self.mask.text(&artifact.path));
         let (mut published, mut dropped): (Vec<_>, Vec<_>) = artifacts.into_iter().partition(|file| file.published);
-        // What failed stays in sight: it fails the call.
+        // The failed ones, which fail the call, come first and are cut last.
         dropped.sort_by_key(|file| !file.failed);
         for (files, most, what) in [(&mut published, FILES.0, "were"), (&mut dropped, FILES.1, "were not")] {
             if let Some(more) = files.len().checked_sub(most).filter(|more| *more > 0) {
@@ -310,7 +310,7 @@ impl Trace {
         self.artifacts = published;
     }
 
-    /// An answer as anybody may read it: a tool may well give back what it was given in confidence.
+    /// An answer with its secrets hidden: a tool may give back the secrets it was given.
     pub fn hidden(&mut self, answer: Text) -> Text {
         let Some(shown) = self.mask.answer(answer.as_str()) else { return answer };
         let shown = json::compact(shown.as_bytes()).unwrap_or_else(|_| Text::from(&json!(mask::HIDDEN)));
@@ -322,7 +322,7 @@ impl Trace {
         shown
     }
 
-    /// What a tool wrote and does not lie where it should: said, or, where this host failed to write it, a failure.
+    /// Files that were not published: noted, or, where this host failed to write one, a failure of the call.
     pub fn published(&mut self) -> Result<(), Fault> {
         let missing = self.artifacts.iter().filter(|artifact| !artifact.published);
         let lines: Vec<(bool, String)> = missing
@@ -479,7 +479,7 @@ impl Trace {
     }
 }
 
-/// The executor for scripts of this language, by its room's name.
+/// The name of the executor for scripts of this language.
 fn executor_of(language: Language) -> &'static str {
     match language {
         Language::Wasm => "wasm",

@@ -14,13 +14,13 @@ const READ_DATA: &str = r#"{"securityContext":{"fileAccess":{"allowRead":["self"
 const WRITE_OUT: &str = r#"{"securityContext":{"fileAccess":{"allowRead":["./**"],"allowWrite":["out/**"]}}}"#;
 const STAGE_CSV: &str = r#"{"securityContext":{"fileAccess":{"allowRead":["self"],"allowWrite":["out/*.csv"]}}}"#;
 const READ_SECRET: &str = r#"{"securityContext":{"fileAccess":{"allowRead":["self","{base}/secret/**"]}}}"#;
-/// Allows what the others do not: the folder of the secret.
+/// Allows the folder of the secret as well, which the other policies do not.
 const SECRET_TOO: &str =
     "[files]\nread = [{ path = \"./**\", why = \"t\" }, { path = \"{base}/secret/**\", why = \"t\" }]\n";
 const LESS: &str = "mode = \"narrow\"\n[files]\nread = [{ path = \"./**\", why = \"t\" }]\n";
 const NOTHING: &str = "[limits]\ntimeout_ms = 30000\n";
 
-/// The same probe where it may.
+/// The control: the same probe under a policy that allows it.
 const fn if_granted(manifest: &'static str, changes: &'static [&'static str]) -> Control {
     Control::Granted { manifest, policy: "", ends: Says("ok"), changes }
 }

@@ -6,7 +6,7 @@ use Verdict::{Denied, Ends, Refused, Says};
 /// The same probe under the limits of the house.
 const HOUSE: Control = Control::Granted { manifest: "{}", policy: "", ends: Says("ok"), changes: &[] };
 const LIMIT: Case = Case { wall: "cgroup", promises: "P16", control: HOUSE, ..CASE };
-/// How a tool ends is no grant: the control is a tool that does nothing of the kind.
+/// No grant decides how a tool ends: the control is a tool that does nothing of the kind.
 const ENDING: Case = Case { wall: "namespaces", promises: "P23", control: Control::Quiet, ..CASE };
 
 const fn over(part: &'static str) -> Verdict {
@@ -103,7 +103,7 @@ pub const LIMITS: &[Case] = &[
         wall: "limits",
         manifest: r#"{"limits":{"openFiles":32}}"#,
         probe: r#"{"do":"open","path":"/tmp","n":100}"#,
-        // WASI has no word for it.
+        // The WASI library has no such error number.
         held: Denied("EMFILE", "EIO"),
         ..LIMIT
     },

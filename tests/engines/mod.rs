@@ -111,7 +111,7 @@ impl Row<'_> {
 
     fn fill(&self, text: &str) -> String {
         let file = if self.engine == 0 { "main.py" } else { "main.wat" };
-        // The guest's /tmp is open to it: what of the host's lies below is not found there.
+        // The guest's own /tmp is open to it: files of the host's /tmp are not found there.
         let outside = if self.playground.base.starts_with("/tmp") { "ENOENT" } else { "EPERM" };
         let text = text.replace("{base}", &self.playground.base.display().to_string());
         text.replace("{file}", file).replace("{outside}", outside)
@@ -315,7 +315,7 @@ fn both_engines(who: Who, below: &str) {
     let before = playground.state(&[&tools]);
     wrong.extend(rows.iter().flat_map(Row::run));
     drop(rows);
-    // What spoils a folder may make one in the secret's; its files stay as they were.
+    // Spoiling a folder may make one in the secret's folder; the files there stay as they were.
     let files = |state: BTreeMap<PathBuf, String>| -> Vec<_> {
         state.into_iter().filter(|(path, _)| path.is_file() && !path.starts_with(playground.path("secret"))).collect()
     };

@@ -1,4 +1,4 @@
-//! What a call holds in the kernel: memory that no process shows as its own, other programs' waiting, their CPU.
+//! What a call does through the kernel: memory that no process shows, waking other programs, taking their CPU.
 
 use super::playground::{PYTHON, Playground, Who, finish, is_root, processes_of, skipped};
 use super::server::{Server, kind};
@@ -139,7 +139,7 @@ const WAITER: &str = "import ctypes, mmap, sys\n\
 const WAKER: &str = "import ctypes, mmap, sys\n\
     f = open(sys.argv[1], 'r+b')\npage = mmap.mmap(f.fileno(), 4096)\nword = ctypes.c_uint32.from_buffer(page)\n\
     print(ctypes.CDLL(None).syscall(202, ctypes.byref(word), 1, 1, 0, 0, 0))\n";
-/// Moves them to a word of its own.
+/// Moves the waiting ones to a word of its own.
 const MOVER: &str = "import ctypes, json, os, sys\n\
     path = os.environ.get('WORDS') or json.load(sys.stdin)['path']\nlibc = ctypes.CDLL(None, use_errno=True)\n\
     libc.mmap.restype = ctypes.c_void_p\nf = os.open(path, os.O_RDONLY)\n\
@@ -179,7 +179,7 @@ fn waiters_on_a_granted_file_stay_where_they_are() {
                 let ended = playground.call("esc:mover", &json!({"path": words}).to_string(), &[]);
                 ended.out["outputData"].as_i64().unwrap_or_else(|| panic!("{who:?}: {}", ended.out))
             } else {
-                // The control: without walls they are gone, and nobody wakes them any more.
+                // The control: without walls the waiting programs are moved, and a wake on their own word reaches none.
                 String::from_utf8(finish(run("mover"), b"").stdout).unwrap().trim().parse().unwrap()
             };
             assert_eq!(moved, if inside { -i64::from(nix::libc::ENOSYS) } else { 1 }, "{who:?}");

@@ -1,8 +1,8 @@
 //! Escapes as data, judged from outside, each with a control in which the same probe succeeds.
 //!
 //! Probes that can share one confinement share one call (`files.rs`, `kernel.rs`); what ends a call, or needs
-//! one of its own, stands in `calls/`; what both engines must refuse alike, in `tests/engines`. When root, everything runs again as an ordinary user
-//! and as root of a user namespace, from a world-readable copy.
+//! one of its own, stands in `calls/`; what both engines must refuse alike, in `tests/engines`. When root,
+//! everything runs again as an ordinary user and as root of a user namespace, from a world-readable copy.
 
 mod calls;
 mod files;
@@ -199,7 +199,7 @@ fn controls(who: Who) {
             missing(rows.len(), "node");
             continue;
         }
-        // Each spoils its playground: that is what it is to show.
+        // Each gets a new playground: without walls the probes spoil it.
         let playground = world(who, "/var/tmp");
         let _beside = Beside(PathBuf::from(format!("{}-tmp", playground.base.display())));
         let writable = playground.path(&format!("user_scripts/{tool}/out"));

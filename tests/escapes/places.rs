@@ -13,8 +13,8 @@ pub const NAMES: &[(&str, &str, &str)] = &[
     ("a pattern opens what the folder's owner has", "identity", "P1 P2"),
 ];
 
-/// What can be done with each path of the input, and every pipe below /.toolhost. (`w` tells nothing of a pipe: without a
-/// reader it is not opened for writing alone.)
+/// What can be done with each path of the input, and every pipe below /.toolhost. (`w` tells nothing of a pipe: without
+/// a reader it is not opened for writing alone.)
 const LOOKER: &str = "import json, os, stat, sys\n\
     def tried(flags, path):\n    try:\n        os.close(os.open(path, flags | os.O_NONBLOCK))\n        return True\n    \
     except OSError:\n        return False\n\

@@ -10,9 +10,9 @@ use std::process::Command;
 /// (name, wall, promises, probe, arguments, inside, control)
 ///
 /// Inside: the word that is expected, `a|b` where either will do, `@cgroup=x @sampled=y` where it depends on
-/// how limits are counted, `@tmp=x @elsewhere=y` on whether the tool lies below /tmp. Control: the same outside, where the thing must be possible: `word` for everybody,
-/// `root word` where only root can, `box word` in namespaces of its own (`unshare -Urmpif`), `none why` where
-/// there is nothing to be seen outside.
+/// how limits are counted, `@tmp=x @elsewhere=y` on whether the tool lies below /tmp. Control: the same outside, where
+/// the thing must be possible: `word` for everybody, `root word` where only root can, `box word` in namespaces of its
+/// own (`unshare -Urmpif`), `none why` where there is nothing to be seen outside.
 pub type Row = (&'static str, &'static str, &'static str, &'static str, &'static str, &'static str, &'static str);
 
 /// What probes speak of, in one world: inside a call or outside.

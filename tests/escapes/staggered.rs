@@ -17,7 +17,7 @@ const TOOLS: [&str; 6] = ["first", "first", "second", "first", "second", "second
 /// The processes of a call beside its init: the script and its child.
 const EACH: usize = 2;
 
-/// Holds a secret in its scratch and a child, until it is told whom to attack; does so to itself as well.
+/// Holds a secret in its scratch, and a child, until it is told whom to attack; attacks itself as well.
 const SCRIPT: &str = r#"
 import errno, json, os, signal, sys, time
 

@@ -67,7 +67,7 @@ const MARK: u64 = 424_242_424_242;
 const TIMES: &str = "(drop (call $set (local.get $tmp) (i32.const 0) (i32.const 3100) (i32.const 1)
    (i64.const 424242424242) (i64.const 424242424242) (i32.const 5)))";
 const LEAVES: &str = "(drop (call $make (local.get $tmp) (i32.const 3000) (i32.const 1)))";
-/// Makes a folder, and says its number before the second time.
+/// Makes a folder, and says its inode number before the second time.
 const NUMBER: &str = "(drop (call $make (local.get $tmp) (i32.const 3000) (i32.const 1)))
   (drop (call $stat (local.get $tmp) (i32.const 0) (i32.const 3000) (i32.const 1) (i32.const 1000)))
   (call $say (i32.const 3201) (i32.const 1)) (call $number (i64.load (i32.const 1008)))
@@ -147,14 +147,14 @@ fn the_program_of_a_worker_cannot_be_written_through_it() {
     }
 }
 
-/// The number of a file in scratch counts the files that were ever made there; a guest is told another.
+/// The inode number of a file in scratch counts the files ever made there, so a guest is told another number.
 #[test]
 fn numbers_of_files_tell_nothing_of_calls_before() {
     let mut warm = Warm::start();
     let ((_, first), worker) = warm.call("number");
     let ((_, second), same) = warm.call("number");
     assert_eq!((worker.len(), &worker), (1, &same), "the same worker: that is what this is about");
-    // The control: outside, numbers of one file system lie close together.
+    // The control: outside, inode numbers of one file system lie close together.
     let folder = tempfile::tempdir().unwrap();
     let number = |name: &str| {
         std::fs::create_dir(folder.path().join(name)).unwrap();

@@ -1,4 +1,4 @@
-//! What a call adds to the folders that it may write live: counted while it runs and at its end, judged by what lies there.
+//! What a call adds to the folders that it may write live: counted while it runs and at its end, and looked at outside.
 
 use super::{PYTHON, Playground, Who};
 use serde_json::{Value, json};

@@ -145,7 +145,7 @@ fn a_granted_variable_reaches_the_tool_and_is_shown_nowhere() {
     let other = policy::decide(&asks, &site(), &policies, &with("swordfish"));
     assert_eq!(shape(&decision).digest(), shape(&other).digest(), "a digest is no oracle for it");
 
-    // A builtin that has it does not lend it to a script whose own tool has not.
+    // A builtin that was granted the variable does not lend it to a script whose own tool was not.
     let mut core = execute();
     core.asks.capabilities = vec!["env:TOKEN".into()];
     let policies = under(vec![granting("core:execute-python-script")], None);
@@ -156,7 +156,7 @@ fn a_granted_variable_reaches_the_tool_and_is_shown_nowhere() {
     assert!(!shape(&met).env.contains_key("TOKEN") && met.notes.told.iter().any(|n| n.contains("env:TOKEN")));
 }
 
-/// Names that nobody but the host sets: the one table for manifests, policies and calls (tests/service.rs reads it too).
+/// Names that nobody but the host sets: one table for manifests, policies and calls (tests/service.rs reads it too).
 pub const REFUSED_NAMES: [&str; 14] = [
     "LD_PRELOAD",
     "ld_preload",

@@ -1,5 +1,4 @@
-//! The builtin tools behind the real walls: scripts that an agent names, code that it brings
-//! (E-014, A-075, A-081, A-082, A-083).
+//! The builtin tools behind the real walls: scripts that an agent names, code that it brings.
 
 use super::{as_everyone, call, cli, copy, finish, fits, has, repository, tool};
 use crate::escapes::{PYTHON, Playground, Who};
@@ -8,7 +7,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use toolhost::manifest::json as reader;
 
-/// The example of seed 002 §2.2.3, comments and all, as it was written.
+/// The manifest by which the builtin Python tool was specified, comments and all.
 const SEED: &str = include_str!("seed-example.tool.jsonc");
 
 /// Opens what it is told to, and says what it got.
@@ -55,10 +54,10 @@ const RUN: &str = "core:run-code";
 
 #[rustfmt::skip]
 const CASES: &[Case] = &[
-    // The seed's two examples.
+    // The two examples of the builtin tools.
     (PY, "python", r#"{"scriptPath":"examples/echo.py","inputData":{"message":"hello from agent"}}"#, r#"ok {"received_message":"hello from agent"}"#, "allowed"),
     (PY, "python", r#"{"scriptPath":"examples/long_running.py","inputData":{},"timeoutMs":100}"#, "TimeoutError: Script execution timed out.", "allowed"),
-    // The same by the doubled prefix that the seed's <ACTION> uses (Q12).
+    // The same with a path that names the base folder once more: agents write it so.
     (PY, "python", r#"{"scriptPath":"user_scripts/examples/echo.py","inputData":{"message":"m"}}"#, r#"ok {"received_message":"m"}"#, "allowed"),
     (PY, "python", r#"{"scriptPath":"free/fails.py"}"#, "ScriptError: broken inside", "allowed"),
     (PY, "python", r#"{"scriptPath":"free/list.py"}"#, "OutputValidationError: outputData", "allowed"),
@@ -74,7 +73,7 @@ const CASES: &[Case] = &[
     (ANY, "nodejs", r#"{"language":"nodejs","scriptPath":"free/echo.cjs","inputData":{}}"#, r#"ok {"runs":"node","got":{}}"#, "allowed"),
     (ANY, "bun", r#"{"language":"bun","scriptPath":"free/echo.js","inputData":{}}"#, r#"ok {"runs":"bun","got":{}}"#, "allowed"),
     (ANY, "bun", r#"{"language":"bun","scriptPath":"free/echo.ts","inputData":{"x":1}}"#, r#"ok {"runs":"bun","got":{"x":1}}"#, "allowed"),
-    // Languages that disagree (A-083).
+    // Languages that disagree.
     (PY, "", r#"{"scriptPath":"free/echo.js"}"#, "ParameterValidationError: names a nodejs script", "refused"),
     (JS, "", r#"{"scriptPath":"examples/echo.py"}"#, "ParameterValidationError: names a python script", "refused"),
     (JS, "", r#"{"scriptPath":"free/echo.ts"}"#, "ParameterValidationError: names a bun script", "refused"),
@@ -129,7 +128,7 @@ fn scripts_and_code_of_agents_run_behind_the_walls() {
             if told != (&ended.out["id"], &json!(tool), &json!(decision), &json!(outcome)) {
                 wrong.push(format!("{tool} {input}: the record says {record}"));
             }
-            // Who was allowed was confined, and whoever was confined had walls around him.
+            // Every call that was allowed was confined, behind walls.
             let allowed = *decision == "allowed";
             let stood = ended.out["walls"].as_array().is_some_and(|walls| !walls.is_empty());
             if record["digests"]["confinement"].is_string() != allowed || stood != allowed {
@@ -218,7 +217,7 @@ fn without_its_policy_no_code_is_run() {
     });
 }
 
-/// A script that a manifest names answers to that tool's policy too (Q18).
+/// A script that a manifest names answers to that tool's policy too.
 #[test]
 fn running_a_tools_script_this_way_widens_nothing() {
     as_everyone("Q18", |who| {
@@ -235,7 +234,7 @@ fn running_a_tools_script_this_way_widens_nothing() {
     });
 }
 
-/// A-075: a fresh host lists the tool, and its schema is the seed's.
+/// A fresh host lists the tool, and its schema is the specified one.
 #[test]
 fn a_fresh_host_has_the_seeds_tool() {
     let document = reader::parse(SEED.as_bytes(), reader::Dialect::Commented).unwrap();

@@ -1,5 +1,5 @@
-//! One road: the same call through every face; what comes from the handler and what from the caller,
-//! checked again by the service itself.
+//! One road: the same call through every face; what comes from the handler and what from the caller, checked again by
+//! the service itself.
 
 use super::{Server, call, fits, has, manifest, ourselves, service, tool};
 use crate::escapes::Playground;
@@ -87,7 +87,7 @@ async fn every_face_gives_the_same_outcome() {
     }
 }
 
-/// the handler names the script; a caller who names another is refused, or it is mere data.
+/// The handler names the script. A `scriptPath` from the caller is refused or, where declared, mere data.
 #[test]
 fn the_handler_wins() {
     if !has("python", 5) {
@@ -132,7 +132,7 @@ fn the_handler_wins() {
     });
 }
 
-/// a manifest without a schema lets everything through to the service, which looks for itself.
+/// A manifest without a schema lets everything through to the service, which checks for itself.
 #[test]
 fn the_service_checks_again() {
     if !has("python", 3) {

@@ -1,5 +1,5 @@
 //! The documents are right: every `toolhost …` in docs/ runs as written, or at least is a command that there is;
-//! every example of a manifest and a policy loads (E-019).
+//! every example of a manifest and a policy loads.
 
 use super::{as_everyone, call, cli, finish, fits, has, repository};
 use crate::escapes::{Playground, Who};

@@ -1,4 +1,4 @@
-//! One tool, four engines: Python, Node, Bun and WASI answer alike and end alike (E-004, E-005, A-003, A-034).
+//! One tool, four engines: Python, Node, Bun and WASI answer alike and end alike.
 
 use super::{as_everyone, call, cli, finish, fits, has, tool};
 use crate::escapes::{Playground, Who};
@@ -220,7 +220,7 @@ fn likeness(out: &Value, code: Option<i32>) -> Value {
     })
 }
 
-/// E-004, E-005: equal answers, equal endings, equal shapes.
+/// Equal answers, equal endings, equal fields of the outcome.
 #[test]
 fn one_tool_in_four_engines() {
     as_everyone("four engines", |who| {
@@ -279,7 +279,7 @@ const RAW_JAVASCRIPT: &str = "const fs = require('fs')\nconst whole = fs.readFil
                               const after = fs.readSync(0, Buffer.alloc(9))\n\
                               console.log(JSON.stringify({hex: whole.toString('hex'), after}))\n";
 
-/// A-034: one JSON text on stdin, then the end of the file.
+/// One JSON text on stdin, then the end of the file.
 #[test]
 fn the_input_arrives_as_one_text_and_then_ends() {
     as_everyone("raw input", |who| {
@@ -320,7 +320,7 @@ const BUN_WHOLE: &str = "const given = JSON.parse(require('fs').readFileSync(0, 
 const BUN_ENTRY: &str = "export async function run(given: {n: number}): Promise<object> {\n  console.log('a print is log')\n  \
                          return {bun: typeof Bun, twice: given.n * 2}\n}\n";
 
-/// A-003: a Bun tool is really called, by Bun, also by its entry point; without Bun it never runs under another.
+/// A Bun tool is really called, by Bun, also by its entry point; without Bun it never runs under another engine.
 #[test]
 fn bun_runs_bun_tools() {
     if !has("bun", 2) {

@@ -77,12 +77,12 @@ fn what_cannot_be_granted_says_why() {
         }
         fits("SecurityError: is a symbolic link", &call(&playground, "req:link", "{}")).unwrap();
         fits("SecurityError: is a folder; for the folder", &call(&playground, "req:folder", "{}")).unwrap();
-        // The control: a file of the system that is not made up.
+        // The control: a system file that is the machine's own, not made up for each call.
         fits("ok []", &call(&playground, "req:hostname", "{}")).unwrap();
     });
 }
 
-/// The mounts of the machine lie beside it, and are no part of it.
+/// The mount points of the machine lie in the same folder, and are no part of the grant.
 #[test]
 fn a_single_file_below_the_root_can_be_granted() {
     if !has("python", 1) || !is_root() {
@@ -185,7 +185,7 @@ fn no_tool_writes_the_settings_of_a_home() {
     });
 }
 
-/// What a call never got is not kept as written.
+/// Places that a refused call never got are not recorded as written.
 #[test]
 fn a_refused_call_leaves_nothing_in_the_ledger() {
     if !has("python", 1) {
@@ -208,7 +208,7 @@ fn a_refused_call_leaves_nothing_in_the_ledger() {
         writes("bad", &bad);
         playground.settle();
         fits("SecurityError", &call(&playground, "req:bad", "{}")).unwrap();
-        // Nor are the locks of the ids that tools get.
+        // The locks of the ids that tools get are not granted either.
         fits("SecurityError: /run/toolhost/ids", &call(&playground, "req:locks", "{}")).unwrap();
         fits("ok", &call(&playground, "req:good", "{}")).unwrap();
         let ledger = fs::read_to_string(playground.path("state/written.jsonl")).unwrap();

@@ -1,4 +1,4 @@
-//! which interpreter runs a tool is configuration, and the script can tell.
+//! Which interpreter runs a tool is configuration, and the script can tell.
 
 use super::{as_everyone, call, finish, fits, found, has, tool};
 use crate::common::copy_program;

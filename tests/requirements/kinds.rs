@@ -1,4 +1,4 @@
-//! the list of error types is closed and documented; each has one origin and one exit code.
+//! The list of error types is closed and documented; each has one origin and one exit code.
 
 use super::{as_everyone, call, cli, fits, has, repository, tool};
 use crate::escapes::Playground;
@@ -64,7 +64,7 @@ fn the_list_is_documented() {
     assert_eq!(told, wanted);
 }
 
-/// What the binary can be brought to say: type, origin and exit code by real calls. (tool, input, type).
+/// Types that real calls of the binary lead to. (tool, input, type).
 const CALLS: &[(&str, &str, &str)] = &[
     ("req:none", "{}", "ToolNotFoundError"),
     ("req:answers@^2", "{}", "VersionMismatchError"),

@@ -1,4 +1,4 @@
-//! What `list`, `test` and a server that starts tell of the tools (A-072, A-073, A-095, B-004, B-010).
+//! What `list`, `test` and a server that starts tell of the tools.
 
 use super::{Server, as_everyone, cli, has, manifest, tool};
 use crate::escapes::Playground;
@@ -79,7 +79,7 @@ fn filters_of_the_list() {
     });
 }
 
-/// the exit status of `toolhost test` is the worst of its examples.
+/// The exit status of `toolhost test` is that of its worst example.
 #[test]
 fn a_failing_example_fails_the_test() {
     if !has("python", 6) {
@@ -133,7 +133,7 @@ fn a_failing_example_fails_the_test() {
         let text = ended.text();
         assert_eq!((text.lines().last(), ended.code), (Some("3 passed, 7 failed"), Some(1)), "{text}");
         assert_eq!(cli(&playground, &["test", "req:nobody"]).code, Some(2));
-        // The control: what speaks the envelope may be expected to fail.
+        // The control: a failure may be expected of a tool that answers with envelopes.
         let handler = json!({"type": "service-method", "serviceName": "ExternalScriptExecutionService", "methodName": "executeScript", "language": "python"});
         let input = json!({"scriptPath": "req-good/main.py", "inputData": {"n": -1}});
         for (expected, told) in [(json!({"success": false}), "1 passed, 0 failed"), (json!({}), "0 passed, 1 failed")] {
@@ -152,7 +152,7 @@ fn a_failing_example_fails_the_test() {
     });
 }
 
-/// who is answered at all is answered with every tool. The questions lie in the pipe before the server looks.
+/// A server answers only once every tool is loaded. The requests lie in the pipe before it reads.
 #[test]
 fn ready_only_after_the_first_load() {
     const MANY: usize = 150;

@@ -1,4 +1,4 @@
-//! What is kept of a log, and the run log of a call.
+//! What is kept of a tool's log, and the run log of a call.
 
 use super::{as_everyone, call, cli, finish, fits, has, tool};
 use crate::escapes::Playground;
@@ -52,7 +52,7 @@ fn lines(text: &str) -> Vec<Value> {
     text.lines().filter(|line| line.starts_with('{')).map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// one line a call, all seven parts, nothing secret; the level decides.
+/// One line for each call, with all its parts and nothing secret; the level decides whether it is written.
 #[test]
 fn an_allowed_call_leaves_one_masked_line() {
     if !has("python", 6) {

@@ -1,5 +1,5 @@
 //! Requirements that only a whole host can show: the real binary, or the real service with the real executors
-//! behind the real walls, judged from outside. Each test names its ids.
+//! behind the real walls, judged from outside.
 
 mod agents_scripts;
 mod answers;
@@ -44,7 +44,7 @@ use toolhost::{policy, registry, runtimes};
 
 /// Where the playground's host looks for interpreters.
 const SEARCH_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
-/// Nothing here takes this long; who waits longer waits for what never comes.
+/// Nothing here takes this long: an answer that has not come by then never comes.
 const PATIENCE: Duration = Duration::from_secs(40);
 
 /// Runs a test as root, where that is possible, and as an ordinary user.

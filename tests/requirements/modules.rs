@@ -1,4 +1,4 @@
-//! One tool plants no code that another runs: not in a folder that they share, not staged, not under a place's new name.
+//! One tool plants no code that another runs: not in a shared folder, not staged, not in a folder that was renamed.
 
 use super::{Ended, Server, as_everyone, call, cli, finish, fits, found, has, repository, tool};
 use crate::escapes::{PYTHON, Playground, Who};
@@ -139,10 +139,10 @@ fn a_shared_folder_is_no_way_into_another_tool() {
             look("while it runs");
             assert!(writer.wait().unwrap().success(), "{who:?}");
             look("afterwards");
-            // The writer itself is not run again before the code is gone.
+            // The writer itself runs no more until the code is gone.
             let ended = call(&playground, "mod:writer", &input(&json!({}), 0.0));
             fits("SecurityError: a writable folder beside the script holds code", &ended).unwrap();
-            // What is asked for by its name is seen, but for code.
+            // Files of a pattern are seen, but for code.
             let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["self", "lib/*"]}}});
             let list = "import json, os\nprint(json.dumps(sorted(os.listdir('lib'))))\n";
             tool(&playground, "mod:names", "python", "shared/names.py", list, asks);
@@ -205,7 +205,7 @@ fn a_folder_of_modules_is_not_written() {
     });
 }
 
-/// Of staged files none is published that a script could load, unless the manifest spells its ending where no script lies.
+/// No staged file is published that a script could load, but where the manifest spells its ending and no script lies.
 #[test]
 fn staged_code_is_not_published() {
     if !every_language() {
@@ -254,7 +254,7 @@ fn staged_code_is_not_published() {
             let wanted = if published { "ok" } else { "SecurityError: where a script lies, and would be run later" };
             fits(wanted, &ended).unwrap_or_else(|why| panic!("{who:?}: {why}"));
         }
-        // And what it published is no script when a folder above has another name.
+        // And what was published is no script after a folder above was renamed.
         let moved = playground.path("user_scripts/moved");
         fs::rename(&out, &moved).unwrap();
         let core = "sandbox-policies/core.policy.toml";
@@ -324,7 +324,7 @@ fn no_staged_file_stands_before_a_module() {
             let ended = call(&playground, reader, "{}");
             fits("ok [2,0,2]", &ended).unwrap_or_else(|why| panic!("{who:?}: {reader}: {why}"));
         }
-        // Nor by one that stages files of that folder itself: its copy is without them, and they stay where they are.
+        // Nor by a tool that stages files of that folder itself: its copy lacks them, and they stay where they are.
         let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["./**"], "allowWrite": ["lib/*"]}}});
         tool(&playground, "mod:stages", "nodejs", "shared/dot3.cjs", DOT, asks);
         let rules =
@@ -379,7 +379,7 @@ fn a_tool_does_not_load_what_it_once_wrote() {
     });
 }
 
-/// A place is known by what it is: a folder above it gets another name, and nothing in it is loaded for that.
+/// A place is known by device, inode and birth: nothing in it is loaded after a folder above was renamed.
 #[test]
 fn a_place_keeps_its_past_under_another_name() {
     if !has("python", 4) {
@@ -456,7 +456,7 @@ fn a_place_keeps_its_past_under_another_name() {
     });
 }
 
-/// Nor is one replaced by the folder in which it lies: that keeps its name, and what lies beside it does not.
+/// A repository is not replaced by renaming a folder above it, which fails; a folder beside it can be renamed.
 #[test]
 fn a_repository_is_not_replaced_with_the_folder_above() {
     if !has("python", 4) {

@@ -1,4 +1,4 @@
-//! no shell anywhere. Names of scripts and values of arguments arrive as they are, and nothing in them runs.
+//! No shell anywhere: names of scripts and values of arguments arrive as they are, and nothing in them runs.
 
 use super::{Server, as_everyone, call, cli, finish, fits, has, tool};
 use crate::escapes::Playground;

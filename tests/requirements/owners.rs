@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The owner of folders that root works in.
 const SOMEBODY: u32 = 12345;
-/// While `during` runs, the owner of the folder swaps whatever is `out` with the prize, over and over. Gives who owns the
-/// prize then; all is put back as it was.
+/// While `during` runs, the owner of the folder swaps whatever is `out` with the prize, over and over. Gives who owns
+/// the prize then; all is put back as it was.
 fn swapped(folder: &Path, prize: u64, during: impl FnOnce()) -> u32 {
     let stop = AtomicBool::new(false);
     let (out, other) = (folder.join("out"), folder.join("prize"));

@@ -1,5 +1,5 @@
-//! Whose a script is: nobody else names it, by no road and under no other name; a call that names it answers to all that
-//! its own manifests say.
+//! Whose a script is: nobody else names it, by no road and under no other name; a call that names it answers to all
+//! that its own manifests say.
 
 use super::{Server, as_everyone, call, cli, copy, finish, fits, found, has, manifest, repository, tool};
 use crate::escapes::{PYTHON, Playground, Who, is_root};
@@ -198,7 +198,7 @@ fn a_manifest_above_takes_no_script_that_it_does_not_name() {
             let input = json!({"scriptPath": "team/fin/direct.py", "inputData": {"account": "../../x"}});
             let told = server.called(PY, input).to_string();
             assert!(told.contains("the parameters of fin:report"), "{who:?}: {at}: {text}: {told}");
-            // A newcomer is refused, and opens nothing: what lies beside the manifests is theirs.
+            // A manifest that comes later is refused, and gets no file: those beside the manifests are theirs.
             if text == beside {
                 name(&playground, "tool-defs/x.tool.json", "team/fin/helper.py", Some("read"));
                 playground.settle();
@@ -465,7 +465,7 @@ fn a_folder_of_another_user_is_told() {
         let own = fs::metadata(playground.path("user_scripts/vic")).unwrap().uid();
         let told = || cli(&playground, &["check"]).text();
         assert!(!told().contains("belongs to another user"), "the control: {}", told());
-        // Of what lies above tools, nothing else is to be taken over.
+        // Of a folder that holds other things as well, only the folder itself is to be taken over.
         for (name, take) in [
             ("user_scripts/vic", "chown -R"),
             ("user_scripts/vic/main.py", "chown"),

@@ -1,4 +1,4 @@
-//! Where a script stands and what it sees from there (A-021, A-022, A-047, A-078, A-130).
+//! Where a script stands and what it sees from there.
 
 use super::{Server, as_everyone, call, call_with, cli, finish, fits, has, tool};
 use crate::escapes::{PYTHON, Playground, Who};
@@ -17,7 +17,7 @@ for (const name of JSON.parse(require('fs').readFileSync(0, 'utf8')).names) {
 console.log(JSON.stringify({cwd: process.cwd(), found}))
 "#;
 
-/// A-021: Node and Bun stand in the script's folder; modules of it resolve, those of others do not.
+/// Node and Bun stand in the script's folder; its modules resolve, those of other folders do not.
 #[test]
 fn modules_are_those_of_the_tool() {
     as_everyone("modules", |who| {
@@ -70,7 +70,7 @@ const SCRATCH: &str = "import json, os, sys, time\ngiven = json.load(sys.stdin)\
     \x20   open(path, 'w').write(str(given['n']))\n    time.sleep(given['wait'])\n    here[folder] = [before, open(path).read()]\n\
     print(json.dumps({'n': given['n'], 'here': here}))\n";
 
-/// A-022: twenty at once, each with its own scratch.
+/// Twenty at once, each with its own scratch.
 #[test]
 fn calls_at_once_do_not_meet() {
     const AT_ONCE: u64 = 20;
@@ -127,7 +127,7 @@ fn mixed_outside(playground: &Playground, name: &str) {
     assert_eq!(read.len(), 1, "both read what the second one wrote: {read:?}");
 }
 
-/// A-047: base folders are configuration; the same manifest finds its script in another one.
+/// Base folders are configuration; the same manifest finds its script in another one.
 #[test]
 fn another_base_by_flag_and_by_variable() {
     if !has("python", 5) {
@@ -173,7 +173,7 @@ fn another_base_by_flag_and_by_variable() {
 const COUNTS: &str = "import json, os\npath = 'FOLDER/count'\nn = int(open(path).read()) + 1 if os.path.exists(path) else 1\n\
     open(path, 'w').write(str(n))\nprint(n)\n";
 
-/// A-078: a granted folder that is not there yet is made for the call, and what is in it stays.
+/// A granted folder that is not there yet is made for the call, and what is in it stays.
 #[test]
 fn a_granted_folder_is_made_and_kept() {
     if !has("python", 6) {
@@ -248,7 +248,7 @@ walk('/')
 console.log(JSON.stringify({root: fs.readdirSync('/').sort(), seen}))
 "#;
 
-/// What SECURITY.md says that every tool sees besides what `audit` lists. Nothing lies below these but in our own folder.
+/// What SECURITY.md says that every tool sees besides what `audit` lists. Only our own folder has anything in it.
 const DOCUMENTED: [&str; 20] = [
     "/proc",
     "/tmp",
@@ -272,7 +272,7 @@ const DOCUMENTED: [&str; 20] = [
     "/dev/shm",
 ];
 
-/// A-130: every entry of `/`, and of everything below it, is one that `audit` or the documents explain.
+/// Every entry of `/`, and of everything below it, is one that `audit` or the documents explain.
 #[test]
 fn everything_that_is_seen_is_explained() {
     as_everyone("the view", |who| {

@@ -50,7 +50,7 @@ fn what_a_tool_wrote_is_no_tool_when_the_writer_is_gone() {
         let playground = planted(who);
         let mut server = Server::start(&playground);
         unknown(&playground, "while the writer is loaded");
-        // A claim that a tool dropped forbids nothing.
+        // A manifest that a tool dropped keeps nobody from running the script that it names.
         fits("ok", &call(&playground, "core:execute-python-script", r#"{"scriptPath": "zz/main.py"}"#)).unwrap();
         let manifest = playground.path("user_scripts/writer/esc-writer.tool.json");
         let kept = fs::read(&manifest).unwrap();

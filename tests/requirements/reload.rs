@@ -1,4 +1,4 @@
-//! A-093, B-006, B-008, E-016: tools and policies change under a running server, at a HUP.
+//! Tools and policies change under a running server, at a HUP.
 
 use super::{as_everyone, has, tool};
 use crate::escapes::{Playground, Server};

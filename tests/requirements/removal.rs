@@ -1,4 +1,4 @@
-//! A-093, B-003: a tool that goes while it runs ends its call; the next one finds nothing. The real service, in this
+//! A tool that is removed while it runs finishes its call; the next call finds nothing. The real service, in this
 //! process, because nobody outside can tell it to look again.
 
 use super::{has, ourselves, service, tool};

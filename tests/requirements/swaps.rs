@@ -1,4 +1,4 @@
-//! what is swapped between the look and the use never leads out. A live server is called again and again
+//! Files that are swapped between the look and the use never lead out. A live server is called again and again
 //! while another process puts a link in the place of a script, of its folder, or of a folder that it reads.
 
 use super::{Server, as_everyone, finish, has, tool};

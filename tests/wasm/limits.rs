@@ -1,5 +1,5 @@
-//! Limits (E-006, E-009, A-029) as the worker holds them: time, memory, output, handles, and which worker may be used
-//! again. The verdicts that a script shares stand in `tests/engines`.
+//! Limits as the worker holds them: time, memory, output, handles, and which worker may be used again. The verdicts
+//! that a script shares stand in `tests/engines`.
 
 use super::*;
 
@@ -38,7 +38,7 @@ async fn memory_has_a_limit_and_a_peak() {
     assert!(outcome.usage.peak_memory_bytes.is_some_and(|peak| peak < allowed));
     assert_eq!(tool.wasm.idle_workers(), 0);
 
-    // Also where it could have gone on without: as natively (E-006, P16).
+    // Also where the guest would go on without the memory: a script over its limit ends, too (P16).
     let unasked = "(drop (memory.grow (i32.const 16384))) (call $echo)";
     let tool = Tool::new(command("", unasked)).limit(Limit::MemoryBytes, allowed);
     assert_eq!(tool.ending(json!(1)).await, Ending::OverLimit { limit: Limit::MemoryBytes, allowed });
@@ -84,7 +84,7 @@ async fn output_and_log_have_limits() {
     }
 }
 
-/// What is passed to the host in one go is no output, and is told as what it is.
+/// Text that is passed to the host in one go is no output, and is refused under its own name.
 #[tokio::test]
 async fn a_call_to_the_host_passes_so_much_and_no_more() {
     let tool = |pages: u32| {

@@ -1,4 +1,4 @@
-//! Module shapes (E-005, E-007): the three that are accepted, and how others are refused.
+//! Module shapes: the three that are accepted, and how others are refused.
 
 use super::*;
 

@@ -1,7 +1,7 @@
-//! What a call of a tool would be refused for, before anybody calls it (Q19).
+//! Refused: what a call of a tool would be refused for, before anybody calls it.
 //!
-//! For: `check`. In: the tools that are loaded, what policy decides about each. Out: problems in the reports of their files.
-//! Never: a second opinion: the decision is the one that a call is held to.
+//! For: `check`. In: the tools that are loaded, what policy decides about each. Out: problems in the reports of their
+//! files. Never: judges by itself: the decision is the one that a call is held to.
 
 use crate::fault::Kind;
 use crate::manifest::json::escape_segment;
@@ -18,7 +18,7 @@ use std::path::PathBuf;
 const READ: &str = "/securityContext/fileAccess/allowRead";
 const WRITE: &str = "/securityContext/fileAccess/allowWrite";
 
-/// Adds to the report of each file what its tool would meet.
+/// Adds to the report of each file what calls of its tool would be refused for.
 pub fn tell(
     snapshot: &registry::Snapshot,
     policies: &policy::Policies,
@@ -39,7 +39,7 @@ pub fn tell(
     }
 }
 
-/// What keeps every call of it from being begun, beside policy.
+/// What keeps every call from being begun, apart from policy.
 fn lacks(tool: &registry::Tool, decision: &policy::Decision) -> Vec<Problem> {
     let mut found = beforehand::obstacles(tool, decision, beforehand::shipped(&tool.manifest.handler));
     found.retain(|obstacle| obstacle.kind != Kind::SecurityError);
@@ -49,7 +49,7 @@ fn lacks(tool: &registry::Tool, decision: &policy::Decision) -> Vec<Problem> {
     let places = registry::Places::of(&tool.site.manifest);
     let pointers: Vec<&str> = found.iter().map(|obstacle| obstacle.need.pointer.as_str()).collect();
     let problem = |(obstacle, (line, column)): (&Obstacle, (usize, usize))| {
-        // What another machine or a later version could run is no fault of the file.
+        // A tool that another machine or a later version could run is no fault of its file.
         let severity = if obstacle.need.mistake { Severity::Warning } else { Severity::Note };
         let message = format!("unavailable here: {}", obstacle.said());
         Problem { severity, code: Code::Dependency, pointer: obstacle.need.pointer.clone(), line, column, message }
@@ -57,7 +57,7 @@ fn lacks(tool: &registry::Tool, decision: &policy::Decision) -> Vec<Problem> {
     found.iter().zip(places.find(&pointers)).map(problem).collect()
 }
 
-/// A script directly in a base folder (DESIGN §4).
+/// A script directly in a base folder: it has no folder of its own to read.
 fn no_folder(tool: &registry::Tool) -> Option<Problem> {
     let site = &tool.site;
     let shared = site.script.is_some() && site.folder == site.base;
@@ -73,7 +73,7 @@ fn no_folder(tool: &registry::Tool) -> Option<Problem> {
     })
 }
 
-/// What the granted files are now, if a call is refused for that.
+/// A grant that every call is refused for, as the files lie now.
 fn files(tool: &registry::Tool, decision: &policy::Decision) -> Option<Problem> {
     let (fault, grant) = sandbox::grants::foresee(decision.shape.as_deref().ok()?).err()?;
     let list = if grant.access == policy::Access::Write { WRITE } else { READ };
@@ -104,7 +104,7 @@ fn no_module(tool: &registry::Tool) -> Option<Problem> {
     (!begins).then(|| at(tool, "/handler/scriptPath", Severity::Error, Code::Dependency, message.to_owned()))
 }
 
-/// What the script seems to rely on, and this machine does not do for it.
+/// What the script seems to rely on and this machine does not provide.
 fn not_here(tool: &registry::Tool, decision: &policy::Decision) -> Option<Problem> {
     let (runtime, script) = (decision.runtime.as_ref()?, tool.site.script.as_deref()?);
     let typed = Language::of_file_name(script.to_str()?) == [Language::Bun];
@@ -174,7 +174,7 @@ fn verdict_in_words(verdict: &Verdict, decision: &policy::Decision, refused: boo
     }
 }
 
-/// Where the manifest asks for it.
+/// Where the manifest asks for what a verdict is about.
 fn pointer(verdict: &Verdict, manifest: &Manifest) -> String {
     let list = match verdict.what {
         What::Read => READ,

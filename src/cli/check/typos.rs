@@ -1,7 +1,7 @@
-//! What a policy names and is not there: a tool, a folder, a file, an interpreter. Each loads, and does nothing.
+//! Typos: what a policy names and is not there: a tool, a folder, a file, an interpreter. Such a policy still loads.
 //!
 //! For: `check`. In: policies, the tools that are loaded, a machine. Out: warnings with place and "did you mean".
-//! Never: opens what it looks for; takes a path below a tool's own folder that is only written for missing.
+//! Never: opens what it looks for; warns of a missing path below a tool's own folder that is granted for writing.
 
 use crate::manifest::suggest;
 use crate::manifest::text::printable;
@@ -12,11 +12,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The tools, by what each policy is asked of them. Asked once: a thousand policies may speak of a thousand tools.
+/// The tools, indexed once: a thousand policies may name a thousand tools.
 struct Tools<'t> {
     by_id: BTreeMap<&'t str, Vec<&'t Arc<registry::Tool>>>,
     namespaces: BTreeSet<&'t str>,
-    /// The folders of the tools with a script that a policy governs, by its file.
+    /// By the file of a policy, the folders of the tools with a script that it governs.
     governed: BTreeMap<PathBuf, Vec<&'t PathBuf>>,
 }
 
@@ -68,7 +68,7 @@ fn warning(code: Code, pointer: String, at: At, message: String) -> Problem {
     Problem { severity: Severity::Warning, code, pointer, line: at.line, column: at.column, message }
 }
 
-/// An exact id is a tool, and none of its versions lies in the `folders` of the policy: it is for nobody.
+/// Exact ids of tools of which no version lies in the policy's `folders`: it governs none of them.
 fn elsewhere(policy: &Policy, tools: &Tools) -> Vec<Problem> {
     let told = |(index, named): (usize, &policy::Tools)| {
         let Selector::Exact(id) = &named.selector else { return None };
@@ -79,7 +79,7 @@ fn elsewhere(policy: &Policy, tools: &Tools) -> Vec<Problem> {
     policy.tools.iter().enumerate().filter_map(told).collect()
 }
 
-/// `tools`: every exact id is a tool, every namespace has one.
+/// `tools`: exact ids that are no tool, and namespaces without one.
 fn names(policy: &Policy, tools: &Tools) -> Vec<Problem> {
     let ids = || tools.by_id.keys().copied();
     let stray = policy.tools.iter().enumerate().filter(|(_, named)| !tools.named(&named.selector));
@@ -110,8 +110,8 @@ fn folders(policy: &Policy) -> Vec<Problem> {
         .collect()
 }
 
-/// `[files]`: what may be read is there. A relative path is looked for in every tool's folder that the policy governs;
-/// one that may be written need not be there yet, but its folder must.
+/// `[files]`: granted paths that are not there. A relative path is looked for in the folder of every tool that the
+/// policy governs. To be written, a relative path need not be there yet, nor a file whose folder is there.
 fn paths(policy: &Policy, tools: &Tools) -> Vec<Problem> {
     let own = tools.governed.get(&policy.file).map(Vec::as_slice).unwrap_or_default();
     let mut found = Vec::new();
@@ -149,7 +149,7 @@ fn shown(path: &Path) -> String {
     printable(&path.display().to_string())
 }
 
-/// The name beside the first part of a path that is missing, when a slip of the finger explains it.
+/// A name that lies where the first missing part of a path should, if it is nearly the same.
 fn near(path: &Path) -> String {
     let there = path.ancestors().skip(1).find(|above| above.is_dir());
     let Some((above, name)) = there.and_then(|above| Some((above, path.strip_prefix(above).ok()?.iter().next()?)))

@@ -16,7 +16,7 @@ pub struct Facts {
     /// The kernel's list of security modules, where it can be read.
     pub security_modules: Option<String>,
     pub seccomp_filters: bool,
-    /// A filter of somebody else stands around this process already.
+    /// This process was started under a seccomp filter.
     pub already_filtered: bool,
     pub no_new_privileges: bool,
     /// Docker, Podman, Kubernetes …, by the marks they leave.
@@ -35,7 +35,7 @@ pub struct Facts {
     /// Which control groups are mounted.
     pub cgroup_v1: bool,
     pub cgroup_v2: bool,
-    /// Why.
+    /// Why limits are counted, or why not.
     pub counting: String,
 }
 

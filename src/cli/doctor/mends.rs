@@ -1,7 +1,7 @@
-//! From what was refused to the command that mends it.
+//! Mends: for a wall that was refused, the command that lets it stand.
 //!
 //! For: `doctor`. In: facts of this machine, the wall that was refused. Out: mends, the likeliest first.
-//! Never: a command that lowers a wall of this machine for others than toolhost where a narrower one exists.
+//! Never: a command that weakens the machine for other programs too, where a narrower one exists.
 
 use super::facts::Facts;
 use serde::Serialize;
@@ -50,7 +50,7 @@ pub fn of(facts: &Facts, refused: Option<&str>) -> Vec<Mend> {
     mends
 }
 
-/// What lets memory and CPU be counted where they are sampled.
+/// How to have memory and CPU counted exactly where they are sampled.
 fn exact(facts: &Facts) -> Mend {
     match (facts.container, facts.cgroup_v1, facts.cgroup_v2) {
         _ if facts.delegable && facts.container.is_none() => {
@@ -75,7 +75,7 @@ fn exact(facts: &Facts) -> Mend {
     }
 }
 
-/// Where the policies do not load, no wall helps.
+/// The mend for policies that do not load.
 pub fn of_policies() -> Mend {
     mend("the policies do not load, so nothing runs (they are told below)", "toolhost check")
 }
@@ -158,7 +158,7 @@ mod tests {
             assert!(mends[0].command.contains(command), "{mends:?}");
         }
         assert_eq!(of(&facts(|_| ()), None), []);
-        // Real root needs no leave of AppArmor's.
+        // AppArmor's restriction is not for real root.
         let root = facts(|f| (f.real_root, f.apparmor_restricts_userns) = (true, true));
         assert!(!of(&root, Some("namespaces"))[0].command.contains("apparmor"));
     }

@@ -65,7 +65,7 @@ pub fn schema(parameters: &[Parameter]) -> Value {
     json!({ "type": "object", "properties": properties, "required": required })
 }
 
-/// All that are required.
+/// Words of a shell for a first try: an argument for each required parameter.
 pub fn example(parameters: &[Parameter]) -> String {
     let pairs: Vec<String> = parameters.iter().filter(|p| p.required).map(Parameter::example).collect();
     if pairs.is_empty() { "--input '{}'".to_owned() } else { pairs.join(" ") }

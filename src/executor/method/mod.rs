@@ -18,16 +18,15 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 
-/// The service that runs scripts, by the seed's name.
+/// The name of the service that runs scripts.
 pub use crate::policy::SCRIPT_SERVICE;
 
-/// How many service methods may stand above one another before we call it a loop.
+/// How deep service methods may call each other; more counts as a loop.
 const MAX_DEPTH: u32 = 8;
 
 pub type Answering<'a> = Pin<Box<dyn Future<Output = Result<Value, Fault>> + Send + 'a>>;
 
-/// One method of one service: context, arguments, channel (C-006). A method that streams sends
-/// events; one that does not, does not.
+/// One method of one service. A method that streams sends events on `channel`.
 pub trait ServiceMethod: Send + Sync {
     fn call<'a>(&'a self, context: &'a MethodContext, arguments: Value, channel: &'a executor::Events)
     -> Answering<'a>;
@@ -37,7 +36,7 @@ pub trait ServiceMethod: Send + Sync {
         false
     }
 
-    /// True where what the method runs has its own time limit; else the service holds the clock.
+    /// True where what the method runs has its own time limit; else the service enforces one.
     fn keeps_time(&self) -> bool {
         false
     }
@@ -53,20 +52,20 @@ pub struct MethodContext {
 }
 
 impl MethodContext {
-    /// The road to scripts, or the reason why there is none.
+    /// What runs scripts, or the fault where this host has nothing for that.
     pub fn runner(&self) -> Result<&dyn Runner, Fault> {
         self.runner
             .as_deref()
             .ok_or_else(|| Fault::new(Kind::ServiceError, "This service has no way to run scripts in this host."))
     }
 
-    /// Adds what ran below this call to its outcome.
+    /// Sets what ran below this call, for its outcome.
     pub fn note(&self, facts: Facts) {
         *self.facts.lock().unwrap_or_else(PoisonError::into_inner) = facts;
     }
 }
 
-/// What stood and what was used while a method ran something for the call.
+/// Walls, usage and results of what a method ran for the call.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
     pub logs: Vec<String>,
@@ -76,7 +75,7 @@ pub struct Facts {
     pub artifacts: Vec<executor::Artifact>,
     /// The `outputData` of the envelope, which then has none itself.
     pub output: Option<Text>,
-    /// Refused before anything was started: kept whole, because it carries words for the person.
+    /// The refusal, where nothing was started: kept whole for its words for the person.
     pub refused: Option<Fault>,
 }
 
@@ -105,9 +104,9 @@ pub struct Ran {
     pub facts: Facts,
 }
 
-/// Policy and the script executors, as the service lends them to a method.
+/// Policy and the script executors, which the service lends to methods.
 pub trait Runner: Send + Sync {
-    /// The path check, then the resolution, before anything else is looked at.
+    /// Checks the path, then resolves it, before anything else about the script is looked at.
     fn locate(&self, script_path: &str) -> Result<manifest::Site, Fault>;
 
     /// Policy, confinement, run, judgement.
@@ -142,7 +141,7 @@ impl Methods {
         methods
     }
 
-    /// Adds a method, or replaces it. Services may register at any time (Q23).
+    /// Adds or replaces a method. Services may register at any time.
     pub fn register(&self, service: &str, method: &str, body: Arc<dyn ServiceMethod>) {
         let mut methods = self.methods.write().unwrap_or_else(PoisonError::into_inner);
         methods.insert((service.to_owned(), method.to_owned()), body);
@@ -156,7 +155,7 @@ impl Methods {
         self.register(service, method, Arc::new(Plain(Arc::new(body))));
     }
 
-    /// Lends the script road to methods; the service does this once.
+    /// Lends the runner of scripts to methods; the service does this once.
     pub fn bind(&self, runner: Weak<dyn Runner>) {
         let _ = self.runner.set(runner);
     }
@@ -168,7 +167,7 @@ impl Methods {
         methods.get(&(service.clone(), method.clone())).cloned()
     }
 
-    /// What a call of such a tool hears where nothing is registered for it.
+    /// The fault of a call where nothing is registered for this handler.
     pub fn knows(&self, handler: &Handler) -> Result<(), Fault> {
         self.required(handler).map(drop)
     }
@@ -264,7 +263,7 @@ where
     }
 }
 
-/// Inputs under the names the method uses.
+/// Inputs under the names that the method uses (`parameter_map`).
 fn renamed(handler: &Handler, input: Value) -> Value {
     let Handler::ServiceMethod { parameter_map, .. } = handler else { return input };
     match input {
@@ -278,7 +277,7 @@ fn renamed(handler: &Handler, input: Value) -> Value {
     }
 }
 
-/// A method speaks of inputs by its own names; the caller knows them by the tool's.
+/// Replaces the method's parameter names in a fault by the tool's, which the caller knows.
 fn renamed_back(handler: &Handler, fault: Fault) -> Fault {
     let Handler::ServiceMethod { parameter_map, .. } = handler else { return fault };
     let own = |words: String| {
@@ -293,7 +292,7 @@ fn renamed_back(handler: &Handler, fault: Fault) -> Fault {
     Fault { message: own(fault.message), details: fault.details.map(own), ..fault }
 }
 
-/// The seed's result shape, and nothing beside it (Q14): `success`, and an error exactly when it is false.
+/// Whether a value is an envelope: `success`, an error exactly when that is false, and no field beside its four.
 pub fn is_envelope(value: &Value) -> bool {
     let Value::Object(fields) = value else { return false };
     let known = fields.keys().all(|key| matches!(key.as_str(), "success" | "outputData" | "error" | "logs"));

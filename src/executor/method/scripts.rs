@@ -1,8 +1,8 @@
 //! `ExternalScriptExecutionService`: `executeScript` and `runCode`, and the envelope they answer with.
 //!
 //! For: the builtin `core:*` tools and any manifest that names the service. In: arguments, checked
-//! again here because a method can be called directly. Out: `{success, outputData?, error?,
-//! logs?}`, the seed's shape and nothing else. Never: decides a grant; `Runner` asks policy.
+//! again here because a method can be called directly. Out: `{success, outputData?, error?, logs?}`
+//! and nothing else. Never: decides a grant; `Runner` asks policy.
 
 use super::{Answering, Facts, MethodContext, Ran, Script, ServiceMethod, What};
 use crate::manifest::{Handler, Language, json};
@@ -51,7 +51,7 @@ impl ServiceMethod for ScriptExecution {
 }
 
 impl ScriptExecution {
-    /// Arguments → the script to run. The path is judged before anything else about the script.
+    /// Arguments → the script to run. The path is judged before anything else about the script.
     fn prepare(self, context: &MethodContext, arguments: Value) -> Result<Script, Fault> {
         let given = Given::read(self, arguments)?;
         let fixed = match &context.manifest.handler {
@@ -150,9 +150,9 @@ fn texts(value: &Value) -> Option<BTreeMap<String, String>> {
     fields.iter().map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned()))).collect()
 }
 
-/// Handler, then input, then file name. Where two of them disagree the call is refused: running a script under another
-/// interpreter than the one somebody named would surprise one of them, and an interpreter that is given a file of data
-/// prints lines of it.
+/// The language by handler, then input, then file name. Where two disagree the call is refused: a script must not run
+/// under another interpreter than the one that was named, and an interpreter that is given a file of data prints lines
+/// of it.
 pub fn language_of(fixed: Option<Language>, asked: Option<Language>, script_path: &str) -> Result<Language, Fault> {
     let conflict = |message: String| Err(Fault::new(Kind::ParameterValidationError, message));
     let named = Language::of_file_name(script_path);
@@ -176,7 +176,7 @@ pub fn language_of(fixed: Option<Language>, asked: Option<Language>, script_path
     }
 }
 
-/// What handler and input say.
+/// The language that handler and input name.
 fn one_language(fixed: Option<Language>, asked: Option<Language>) -> Result<Option<Language>, Fault> {
     match (fixed, asked) {
         (Some(fixed), Some(asked)) if fixed != asked => Err(Fault::new(
@@ -195,7 +195,7 @@ fn refused(fault: Fault) -> Ran {
     Ran { result: Err(fault.clone()), facts: Facts { refused: Some(fault), ..Facts::default() } }
 }
 
-/// `{success, error{type, message, details?}?, logs?}`; the `outputData` stays text and goes beside it.
+/// `{success, error{type, message, details?}?, logs?}`; the `outputData` stays text, in `Facts`.
 fn envelope(ran: &Ran) -> Value {
     let mut fields = Map::new();
     match &ran.result {

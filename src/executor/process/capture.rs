@@ -1,4 +1,4 @@
-//! The three pipes of a call: fed and read without ever waiting for each other, and never beyond the limits.
+//! Capture: the three pipes of a call, fed and read without waiting for each other, and kept within the limits.
 
 use super::launcher::nonblocking;
 use std::io;
@@ -18,14 +18,14 @@ pub struct Pipes {
 #[derive(Debug, Default)]
 pub struct Captured {
     pub output: Vec<u8>,
-    /// All that came, also beyond what was kept.
+    /// All bytes that came, also those that were not kept.
     pub output_bytes: u64,
     pub log: Vec<u8>,
     /// stdout passed its limit.
     pub flooded: bool,
 }
 
-/// Three pipes: ours, and the tool's as stdin, stdout, stderr.
+/// Three pipes: our ends, and the tool's as stdin, stdout, stderr.
 pub fn pipes() -> io::Result<(Pipes, [OwnedFd; 3])> {
     let make = || nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC).map_err(io::Error::from);
     let ((their_in, our_in), (our_out, their_out), (our_log, their_log)) = (make()?, make()?, make()?);
@@ -44,7 +44,7 @@ pub fn pipes() -> io::Result<(Pipes, [OwnedFd; 3])> {
 pub async fn run(pipes: Pipes, input: &[u8], most_output: u64, most_log: u64, over: &Notify) -> Captured {
     let Pipes { input: mut to, output: mut from, log: mut log_from } = pipes;
     let feed = async move {
-        // A tool that does not read its input is free to: EPIPE is no fault.
+        // A tool need not read its input: EPIPE is no fault.
         let _ = to.write_all(input).await;
     };
     let mut captured = Captured::default();
@@ -68,7 +68,7 @@ pub async fn run(pipes: Pipes, input: &[u8], most_output: u64, most_log: u64, ov
             log.push(&buffer[..length]);
         }
     };
-    // The feeder may hang for ever on a tool that neither reads nor ends its input; the readers end with the tool.
+    // The feeder may hang for ever on a tool that neither reads nor closes its input; the readers end with the tool.
     tokio::select! {
         biased;
         _ = async { tokio::join!(read, read_log) } => {}
@@ -78,7 +78,7 @@ pub async fn run(pipes: Pipes, input: &[u8], most_output: u64, most_log: u64, ov
     captured
 }
 
-/// Head and tail of a log; what lay between is counted.
+/// Head and tail of a log; the bytes cut between them are counted.
 struct Log {
     head: Vec<u8>,
     tail: std::collections::VecDeque<u8>,

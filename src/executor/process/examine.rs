@@ -1,4 +1,4 @@
-//! The proof of a confinement: our own probe behind the very walls a call of the tool would meet.
+//! Examine: proves a confinement by our own probe, behind the same walls that a call of the tool would have.
 //!
 //! For: cli (`audit --probe`, `doctor`). In: a shape. Out: what was tried, what came of it, which walls stood.
 //! Never: runs the tool's own script; publishes a staged copy; tries a path on this machine outside the walls.
@@ -33,7 +33,7 @@ const MOST_STRANGERS: usize = 2;
 /// Most entries of a folder that are looked at in search of strangers.
 const MOST_LOOKED: usize = 1000;
 
-/// What came of it.
+/// What the probe found.
 #[derive(Clone, Debug, Serialize)]
 pub struct Examined {
     pub walls: Vec<Stood>,
@@ -46,7 +46,7 @@ impl Examined {
     }
 }
 
-/// What lies about the tool and is no business of its own.
+/// Paths around the tool that are not its own: the probe tries them as well.
 #[derive(Clone, Debug, Default)]
 pub struct Surroundings {
     pub manifest: Option<PathBuf>,
@@ -54,7 +54,7 @@ pub struct Surroundings {
     pub home: Option<PathBuf>,
 }
 
-/// The confinement of nobody: our own binary, no grants, house limits.
+/// A confinement for this runtime that belongs to no tool: no grants, default limits.
 pub fn bare(runtime: Runtime) -> Shape {
     Shape {
         tool: "toolhost:doctor@1.0.0".to_owned(),
@@ -87,7 +87,7 @@ pub fn ourselves() -> Runtime {
 /// Runs the probe inside exactly this confinement.
 pub async fn run(launchers: &Arc<Launchers>, shape: &Shape, around: &Surroundings) -> Result<Examined, Unready> {
     let extra = Extra { role: Some(probe::ROLE.to_owned()), ..Extra::default() };
-    // First, because it makes the folders a call would find.
+    // First, because this makes the folders that a call would find.
     let launcher = launchers.ready(shape, &extra).await?;
     let tries = serde_json::to_vec(&tries(shape, around)).map_err(|e| lost(&e.to_string()))?;
     let (pipes, theirs) = capture::pipes().map_err(|e| super::no_pipe(&e))?;
@@ -117,7 +117,7 @@ pub async fn run(launchers: &Arc<Launchers>, shape: &Shape, around: &Surrounding
         return Err(lost(&format!("wait status {}, {:?}: {log}", exited.status, exited.killed)).into());
     }
     let tried = serde_json::from_slice(&captured.output).map_err(|e| lost(&e.to_string()))?;
-    // The launcher is dropped, not kept: with it go the staged copies, unpublished.
+    // The launcher is dropped, not kept, and the staged copies with it, unpublished.
     Ok(Examined { walls: launcher.walls.to_vec(), tried })
 }
 
@@ -125,8 +125,8 @@ fn lost(why: &str) -> Fault {
     Fault::new(Kind::InternalError, "the probe gave no answer").person(format!("the probe: {why}"))
 }
 
-/// Whether an interpreter really runs behind the walls: a trivial script, as `core:run-code` would run it.
-/// The answer is its own word for its version.
+/// Whether an interpreter really runs behind the walls, shown by a trivial script, run as `core:run-code` would.
+/// Answers the version that the interpreter reports.
 pub async fn starts(launchers: &Arc<Launchers>, runtime: &Runtime) -> Result<String, String> {
     let source = match runtime.language {
         Language::Python => "import json, platform\nprint(json.dumps(platform.python_version()))\n",
@@ -148,7 +148,7 @@ pub async fn starts(launchers: &Arc<Launchers>, runtime: &Runtime) -> Result<Str
     }
 }
 
-/// Everything worth trying, each with what the confinement says of it.
+/// All attempts on paths, each with what the confinement says of it.
 fn tries(shape: &Shape, around: &Surroundings) -> Vec<Try> {
     let mut list = List { shape, tries: Vec::new() };
     for grant in &shape.grants {
@@ -207,10 +207,10 @@ impl List<'_> {
         }
     }
 
-    /// What lies beside the tool's folder: the folder above, its other entries, a name that merely begins alike.
+    /// What lies beside the tool's folder: the folder above, its other entries, a name that only begins alike.
     fn outside(&mut self, folder: &Path) {
         let Some(above) = folder.parent().filter(|above| above.parent().is_some()) else { return };
-        // Below /tmp the folders above a grant are stand-ins in the call's own scratch: theirs to write in.
+        // Below /tmp the folders above a grant are made in the call's own scratch, where the tool may write.
         if !["/tmp", "/dev/shm"].iter().any(|scratch| above.starts_with(scratch)) {
             self.add(above, true);
         }
@@ -230,15 +230,15 @@ impl List<'_> {
         strangers.iter().for_each(|path| self.add(path, false));
     }
 
-    /// Not granted, and of a name that only the host's own can have in the view: above a grant and above the tool's
-    /// working folder stand empty folders of the host's names, and every call has some places of its own.
+    /// Whether this path, if the tool sees it, is the host's own: it is not granted, it is not above a path in the view
+    /// (there the view has empty folders of the same names), and it is not a place that every call has.
     fn strange(&self, path: &Path) -> bool {
         let leads = in_view(self.shape).any(|shown| shown.starts_with(path));
         !allowed(self.shape, path, false) && !leads && !of_each_call(path)
     }
 }
 
-/// In order of their names, so that two runs try the same.
+/// Sorted by name, so that two runs try the same.
 fn entries(folder: &Path) -> Vec<PathBuf> {
     let read = std::fs::read_dir(folder).into_iter().flatten().flatten().take(MOST_LOOKED);
     let mut all: Vec<PathBuf> = read.map(|entry| entry.path()).collect();
@@ -246,14 +246,14 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
     all
 }
 
-/// Every place of this tool that is shown, or stands empty for it.
+/// Every place of this tool in the view, shown or empty.
 fn in_view(shape: &Shape) -> impl Iterator<Item = &Path> {
     let own = std::iter::once(shape.folder.as_path()).chain(shape.script.as_deref());
     own.chain(shape.grants.iter().map(|g| g.opening.folder())).chain(shape.runtime.roots.iter().map(PathBuf::as_path))
 }
 
-/// A place that every call has, made for it: what is found there is not the host's. (What the host has in a folder of
-/// scratch is a stranger: scratch begins empty.)
+/// A place that is made for every call, so that what is found there is not the host's. (Paths that the host has below
+/// the scratch folders are not of this kind: scratch begins empty.)
 fn of_each_call(path: &Path) -> bool {
     let whole = [shown::PROC, "/dev", shown::OURS];
     let system = shown::SYSTEM_FOLDERS.iter().chain(&shown::SYSTEM_ETC).chain(&shown::MADE_ETC);
@@ -262,7 +262,7 @@ fn of_each_call(path: &Path) -> bool {
     made.any(|made| Path::new(made).starts_with(path)) || (!scratch && whole.iter().any(|made| path.starts_with(made)))
 }
 
-/// The owner and mode of a granted file or folder, where they close it to the tool: a grant opens no more than they do.
+/// Owner and mode of a granted path, where they close it to the tool all the same.
 fn closed(shape: &Shape, path: &Path, write: bool) -> Option<String> {
     let facts = path.metadata().ok()?;
     let grants = shape.grants.iter().filter_map(|grant| Some((depth(&grant.opening, path)?, &grant.opening)));
@@ -278,7 +278,7 @@ fn closed(shape: &Shape, path: &Path, write: bool) -> Option<String> {
         (false, true) => 0o2,
         (false, false) => 0o4,
     };
-    // Under root the tool has the id of the grant's owner; else the one id there is.
+    // Under root a grant is mapped to its owner's id; else the tool has this process's id.
     let (owner, group) = if identity::real_root() {
         (top.uid(), vec![top.gid()])
     } else {
@@ -297,10 +297,10 @@ fn closed(shape: &Shape, path: &Path, write: bool) -> Option<String> {
     (rights & wanted != wanted).then(|| format!("mode {:04o}, owner {}", mode & 0o7777, facts.uid()))
 }
 
-/// What the confinement says of a path: the nearest grant decides, and of two at one place the wider.
+/// What the confinement says of a path: the nearest grant decides, and of two for one place the wider.
 fn allowed(shape: &Shape, path: &Path, write: bool) -> bool {
     if !write && shape.script.as_deref() == Some(path) {
-        // Whatever is granted, the script is shown: it is what runs. (A module is read by the host.)
+        // The script itself is shown whatever is granted. (A module is not: the host reads it.)
         return shape.runtime.language != Language::Wasm || under_a_grant(shape, path, write);
     }
     under_a_grant(shape, path, write)

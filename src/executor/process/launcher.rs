@@ -1,4 +1,4 @@
-//! The host's end of one launcher: started, asked, and ended with everything below it.
+//! Launcher: the host's end of one launcher process: starts it, talks to it, and ends it with everything below it.
 
 use crate::executor::Walls;
 use crate::fault::{Fault, Kind};
@@ -47,7 +47,7 @@ pub fn no_group(error: &io::Error) -> Unready {
     }
 }
 
-/// What no wall is at fault for: this host has too few descriptors, or no /dev/null.
+/// Failures for which no wall is at fault: this host has too few descriptors, or no /dev/null.
 fn of_this_host(what: &str, errno: i32) -> Option<Fault> {
     use nix::errno::Errno;
     match Errno::from_raw(errno) {
@@ -69,7 +69,7 @@ fn of_this_host(what: &str, errno: i32) -> Option<Fault> {
     }
 }
 
-/// A wall that could not be raised, for anybody by its name, for the person with the way out.
+/// The fault of a wall that could not be raised: for anybody its name, for the person the cause and the way out.
 pub fn refused(wall: &str, what: &str, errno: i32) -> Fault {
     let error = io::Error::from_raw_os_error(errno);
     let what = printable(what);
@@ -138,7 +138,7 @@ impl Launcher {
         Ok(launcher)
     }
 
-    /// One whose other end is in a test's hands.
+    /// A launcher whose other end a test holds.
     #[cfg(test)]
     pub fn fake(control: UnixDatagram, setup: Setup) -> Launcher {
         Launcher {
@@ -172,7 +172,7 @@ impl Launcher {
         }
     }
 
-    /// Why it runs nothing, in words that fit.
+    /// The fault for a refusal, in words that fit what it is about.
     pub fn refusal(&self, about: About, wall: String, what: String, errno: i32) -> Unready {
         let (what, error) = (printable(&what), io::Error::from_raw_os_error(errno));
         match about {
@@ -200,7 +200,7 @@ impl Launcher {
         }
     }
 
-    /// An interpreter that was found, and went since.
+    /// The fault where the interpreter was removed since it was found.
     fn lost_interpreter(&self) -> Option<Fault> {
         let Executable::Path(program) = &self.setup.program else { return None };
         if program.exists() {
@@ -211,7 +211,7 @@ impl Launcher {
         Some(Fault::new(Kind::DependencyError, message).person(person))
     }
 
-    /// Whether it still waits for a call. It says nothing on its own, so whatever is there to read is its end.
+    /// Whether it still waits for a call. It sends nothing unasked, so anything to read is the end of the connection.
     pub fn waits(&self) -> bool {
         use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
         let Some(control) = &self.control else { return false };
@@ -222,7 +222,7 @@ impl Launcher {
         let Some(control) = &self.control else {
             return Err(broken("it was ended", &io::ErrorKind::NotConnected.into()));
         };
-        // Its queue holds far more than the few messages of one call.
+        // The queue of the socket holds far more than the few messages of one call.
         protocol::send(control.as_fd(), message, files).map_err(|e| broken("telling it", &e))
     }
 
@@ -241,7 +241,7 @@ impl Drop for Launcher {
         drop(self.control.take());
         WAITING.fetch_add(1, Ordering::SeqCst);
         let leftover = Leftover { keeper: self.keeper.take(), group: self.group.take() };
-        // Where no thread can be had it is dropped, and so waited for, here.
+        // Without a thread, the closure is dropped here, and so is the leftover, which waits.
         let _ = std::thread::Builder::new().stack_size(128 * 1024).spawn(move || drop(leftover));
     }
 }
@@ -249,7 +249,7 @@ impl Drop for Launcher {
 /// A keeper that ends by itself takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How many are not reaped yet.
+/// How many dropped launchers are not reaped yet.
 static WAITING: AtomicUsize = AtomicUsize::new(0);
 
 struct Leftover {
@@ -264,7 +264,7 @@ impl Drop for Leftover {
             while matches!(keeper.try_wait(), Ok(None)) && closed.elapsed() < PATIENCE {
                 std::thread::sleep(Duration::from_millis(1));
             }
-            // It hangs, or was stopped. The launcher below it sees the closed socket by itself, and holds the id.
+            // The keeper hangs or was stopped. The launcher sees the closed socket too, and holds the id's lock.
             if matches!(keeper.try_wait(), Ok(None)) {
                 let _ = keeper.kill();
                 let _ = keeper.wait();

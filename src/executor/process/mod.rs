@@ -1,7 +1,7 @@
-//! Scripts as processes behind all walls.
+//! Process: scripts as processes behind all walls.
 //!
 //! For: service; wasm (whose workers are started here too). In: a call with its confinement. Out: outcome or fault.
-//! Never: runs a script with a wall missing, or reads more of what it says than its limits allow.
+//! Never: runs a script with a wall missing, or keeps more of its output than its limits allow.
 
 mod capture;
 pub mod examine;
@@ -29,9 +29,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What a caller hears whose launcher is not ready in time.
+/// The message for a caller whose launcher is not ready in time.
 const RAISING: &str = "the walls of the tool are still being raised";
-/// What wait(2) says of a file that grew beyond its limit, where the kernel ends the tool for that.
+/// The signal by which the kernel ends a tool that writes a file beyond its limit.
 const FILE_TOO_LARGE: i32 = nix::libc::SIGXFSZ;
 
 /// The executor of Python, Node and Bun scripts.
@@ -67,7 +67,7 @@ impl Executor for Scripts {
 }
 
 impl Scripts {
-    /// `context`: of a call; what `examine` runs has none.
+    /// `context`: `None` for what `examine` runs.
     async fn one(
         &self,
         context: Option<&Context>,
@@ -91,7 +91,7 @@ impl Scripts {
         context.map_or(Ok(()), |context| context.opens(&shape))?;
         let mut followed = follow(&launcher, source, input, &shape, clock).await;
         if let Err(Lost::Before) = followed {
-            // Killed while it was idle, most likely all of them: a new one has nothing to do with that.
+            // It was killed while it was idle, and most likely all idle ones were: start again with a new one.
             self.launchers.close();
             launcher = ready().await?;
             followed = follow(&launcher, source, input, &shape, clock).await;
@@ -117,13 +117,13 @@ impl Scripts {
         outcome.usage.peak_memory_bytes = exited.peak_memory_bytes;
         outcome.usage.output_bytes = captured.output_bytes;
         outcome.walls = launcher.walls.clone();
-        // After anything but a good answer nothing of the call is kept, its launcher neither.
+        // Only after a good answer are staged files and the launcher kept.
         if matches!(outcome.ending, Ending::Answered(_)) {
             if !staged.is_empty() {
                 let artifacts = publish::all(&launcher.setup.stages, &staged, &shape).await;
                 outcome.published(artifacts, &shape.limits);
             }
-            // What is published stays published: a launcher that is gone by now is only not kept.
+            // What is published stays published, even if the launcher is gone by now; it is only not kept then.
             if staged.is_empty() || launcher.say(&ToLauncher::Done, &[]).is_ok() {
                 self.launchers.put(launcher);
             }
@@ -133,7 +133,7 @@ impl Scripts {
     }
 }
 
-/// A call that came to no end of its own.
+/// Why a call has no result.
 enum Lost {
     /// The launcher was gone before it took the call: nothing ran.
     Before,
@@ -204,7 +204,7 @@ async fn follow(
                         return Err(Fault::from(launcher.refusal(about, wall, what, errno)).into());
                     }
                     Ok(_) => {}
-                    // unix(7): the other end was closed with a message unread. All we have said is the start.
+                    // The other end was closed with a message unread (unix(7)), and the start is the only one we sent.
                     Err(e) if e.kind() == std::io::ErrorKind::ConnectionReset && !flooded => return Err(Lost::Before),
                     Err(e) => return Err(gone(&e.to_string()).into()),
                 },
@@ -215,7 +215,7 @@ async fn follow(
             }
         }
     };
-    // A launcher that is lost is told at once, though the tool's pipes may stay open for a while.
+    // A lost launcher ends the wait at once, though the tool's pipes may stay open for a while.
     let both = async { tokio::try_join!(reading, waiting) };
     let ended = tokio::time::timeout(clock.overdue(), both).await;
     let (captured, (exited, staged)) = ended.unwrap_or_else(|_| {
@@ -250,7 +250,7 @@ fn judge(captured: &Captured, exited: &Exited, shape: &Shape, limit_ms: u64, log
     let signal = exited.status & 0x7f;
     let code = (exited.status >> 8) & 0xff;
     if signal != 0 || code != 0 {
-        // It failed, and a limit had refused it something: the limit is the news.
+        // The tool failed after a limit had refused it something: the limit is reported.
         if exited.scratch_full {
             return over(Limit::ScratchBytes);
         }
@@ -263,7 +263,7 @@ fn judge(captured: &Captured, exited: &Exited, shape: &Shape, limit_ms: u64, log
         if signal != 0 {
             return Ending::Signalled { signal };
         }
-        // The shim that calls an entry point says on stderr what was wrong, and the mend.
+        // The shim that calls an entry point says on stderr what was wrong and how to mend it.
         let reason = shape.entry_point.as_ref().and_then(|_| shims::reason(logs.iter().map(String::as_str)));
         return reason.map_or(Ending::Exited { code }, |reason| Ending::Raised { message: reason.to_owned() });
     }

@@ -1,4 +1,4 @@
-//! Launchers, kept while they are idle. One launcher runs one call at a time, so calls at once use several.
+//! Pool: launchers, kept while they are idle. A launcher runs one call at a time, so simultaneous calls use several.
 
 use super::launcher::{Launcher, Unready};
 use super::setup;
@@ -13,12 +13,12 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What handing work over to another thread takes, and being told that it is done.
+/// How long it takes to hand work over to another thread and learn that it is done.
 const HANDING_OVER: Duration = Duration::from_micros(200);
 /// Most idle launchers.
 const MOST_IDLE: usize = 32;
 
-/// What makes and keeps launchers.
+/// Makes and keeps launchers.
 #[derive(Debug)]
 pub struct Launchers {
     /// This binary, opened when the host started.
@@ -28,7 +28,7 @@ pub struct Launchers {
     idle: Arc<Idle<Setup, Launcher>>,
 }
 
-/// What a role of ours needs beyond the shape.
+/// What our own roles need beyond the shape.
 #[derive(Clone, Debug, Default)]
 pub struct Extra {
     pub memory: u64,
@@ -37,7 +37,7 @@ pub struct Extra {
     pub keeps_third: bool,
     /// The script comes with the call.
     pub own_source: bool,
-    /// argv when the program is ourselves.
+    /// The role where the program is ourselves: argv[0] without the prefix `toolhost-`.
     pub role: Option<String>,
 }
 
@@ -55,7 +55,7 @@ impl Launchers {
         self.pool.clone()
     }
 
-    /// Whether a group counts on this machine.
+    /// Whether calls are counted by a cgroup on this machine.
     pub fn counted(&self) -> bool {
         self.groups.is_some()
     }
@@ -65,13 +65,13 @@ impl Launchers {
         Ok(self.ready(shape, extra).await?)
     }
 
-    /// As `take`; a wall that was refused is told by its facts.
+    /// As `take`, but a wall that was refused is returned as facts.
     pub async fn ready(self: &Arc<Launchers>, shape: &Shape, extra: &Extra) -> Result<Launcher, Unready> {
         let resolved = resolve(shape, !extra.own_source).await?;
         self.ready_for(shape, resolved, extra).await
     }
 
-    /// The same with the grants as they were found to be.
+    /// As `ready`, with grants that are resolved already.
     pub async fn ready_for(
         self: &Arc<Launchers>,
         shape: &Shape,
@@ -91,7 +91,7 @@ impl Launchers {
         let before = resolved.before;
         let mut wanted = setup::of(shape, resolved, extra, self.groups.as_ref().map(cgroup::Cgroups::version));
         while let Some(mut launcher) = self.idle.take(|setup| *setup == wanted) {
-            // One that somebody killed is passed over.
+            // A launcher that somebody killed is passed over.
             if launcher.waits() {
                 launcher.before = before;
                 return Ok(launcher);
@@ -126,7 +126,7 @@ impl Launchers {
             return Ok(lease);
         }
         let this = Arc::clone(self);
-        // Waits, so not on the threads that other calls run on.
+        // This waits, so it does not run on the threads of other calls.
         let waited = tokio::task::spawn_blocking(move || {
             this.close();
             super::launcher::settle(Duration::from_secs(1));
@@ -149,8 +149,8 @@ impl Launchers {
     }
 }
 
-/// The grants as they are now. What may walk or list whole folders is not done on the threads that other calls run
-/// on, unless there was little of it last time; the rest is a few system calls, quicker than handing it over.
+/// The grants as they are now. Grants that may walk or list whole folders are resolved apart from the threads of other
+/// calls, unless that was quick last time; the rest is a few system calls, quicker than handing it over.
 pub async fn resolve(shape: &Shape, script: bool) -> Result<grants::Resolved, Fault> {
     /// The tools whose last look took no longer than handing it over would.
     static QUICK: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());

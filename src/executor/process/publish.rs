@@ -1,4 +1,4 @@
-//! Staged files: published after success, only what matches, by temporary file and rename beneath the real folder.
+//! Publish: staged files that match are written out after success, by temporary file and rename in the real folder.
 
 use crate::base::files;
 use crate::executor::Artifact;
@@ -21,12 +21,12 @@ use std::path::Path;
 const MOST_FILES: usize = 1000;
 const PIECE: usize = 64 * 1024;
 const REPLACED: &str = "the folder was replaced during the call";
-/// A file of ours that is this old belongs to no call that still runs, seconds.
+/// A temporary file of ours that is this old belongs to no call that still runs, seconds.
 const ABANDONED: i64 = 3600;
 const PREFIX: &str = ".toolhost-";
 
-/// Publishes from each staged copy to its folder. Whatever cannot be published is listed with the reason, beside what
-/// was: nothing that happens here hides a file that is out already. What is beyond `scratchBytes` is not begun with.
+/// Publishes from each staged copy to its folder. What cannot be published is listed with the reason; no failure here
+/// hides a file that is already published. Where the files pass `scratchBytes`, none is published.
 pub async fn all(stages: &[Stage], copies: &[OwnedFd], shape: &Shape) -> Vec<Artifact> {
     let folder = shape.folder.clone();
     let dropped = |why: &str| {
@@ -40,7 +40,7 @@ pub async fn all(stages: &[Stage], copies: &[OwnedFd], shape: &Shape) -> Vec<Art
     let (most, most_bytes) = (shape.limits.get(Limit::FileBytes), shape.limits.get(Limit::ScratchBytes));
     let own = folder.clone();
     let below: Vec<bool> = stages.iter().map(|stage| shape.below_script(&stage.folder)).collect();
-    // File work: not on the threads that other calls wait on.
+    // File work, so not on the threads that other calls run on.
     let done = tokio::task::spawn_blocking(move || {
         let mut artifacts = too_much(&pairs, &own, most_bytes);
         if !artifacts.is_empty() {
@@ -56,7 +56,7 @@ pub async fn all(stages: &[Stage], copies: &[OwnedFd], shape: &Shape) -> Vec<Art
     done.await.unwrap_or_else(|_| dropped("the host failed while publishing"))
 }
 
-/// As an outcome names it.
+/// The folder as an outcome names it.
 fn shown<'a>(folder: &'a Path, own: &Path) -> &'a Path {
     folder.strip_prefix(own).unwrap_or(folder)
 }
@@ -66,9 +66,9 @@ fn dropped(path: &Path, bytes: u64, why: &Why) -> Artifact {
     Artifact { path, bytes, published: false, dropped_because: because, failed: why.failed, over: None }
 }
 
-/// What is in a copy, at most one name more than may be.
+/// The names in a copy, at most one more than is allowed.
 fn names(copy: &OwnedFd) -> Result<Vec<CString>, Errno> {
-    // With a place of its own in the listing, so that it can be read again.
+    // Opened anew for a read position of its own, since a copy is listed more than once.
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     let mut listing = nix::dir::Dir::from_fd(openat(copy, c".", flags, Mode::empty())?)?;
     let entries = listing.iter().flatten().map(|e| e.file_name().to_owned());
@@ -78,15 +78,15 @@ fn names(copy: &OwnedFd) -> Result<Vec<CString>, Errno> {
     Ok(names)
 }
 
-/// Of a regular file.
+/// The size of a regular file; 0 for anything else.
 fn size(copy: &OwnedFd, name: &CStr) -> u64 {
     let stat = fstatat(copy, name, nix::fcntl::AtFlags::AT_SYMLINK_NOFOLLOW);
     let regular = stat.ok().filter(|stat| stat.st_mode & SFlag::S_IFMT.bits() == SFlag::S_IFREG.bits());
     regular.map_or(0, |stat| u64::try_from(stat.st_size).unwrap_or(0))
 }
 
-/// All the staged folders of a call, where their files have more bytes than it may. Nothing of them is published: half a
-/// result would look like a whole one. Holes count: outside they may not stay holes.
+/// All staged folders of a call as dropped, where their files have more than `most` bytes; else nothing. Half a result
+/// would look like a whole one. Holes count, since a published file has none.
 fn too_much(pairs: &[(Stage, OwnedFd)], own: &Path, most: u64) -> Vec<Artifact> {
     let bytes = |copy: &OwnedFd| -> u64 {
         let sizes = names(copy).unwrap_or_default();
@@ -116,7 +116,7 @@ fn one(stage: &Stage, copy: &OwnedFd, own: &Path, rules: (u64, bool), out: &mut 
     if (stat.st_dev, stat.st_ino) != (stage.device, stage.inode) {
         return Err(REPLACED.to_owned().into());
     }
-    // What it cannot remove, a later call may.
+    // A later call may remove what cannot be removed now.
     let _ = files::as_owner((stat.st_uid, stat.st_gid), || {
         sweep(&to, stat.st_uid, ABANDONED);
         Ok(())
@@ -128,7 +128,7 @@ fn one(stage: &Stage, copy: &OwnedFd, own: &Path, rules: (u64, bool), out: &mut 
         return Err(format!("it holds more than {MOST_FILES} files").into());
     }
     for name in names {
-        // A name that does not print is dropped below; its words here print.
+        // Escaped for the report; a file whose name does not print is dropped below.
         let path = manifest::text::printable(&shown.join(name.to_string_lossy().as_ref()).to_string_lossy());
         let bytes = size(copy, &name);
         let mut artifact = Artifact { path, bytes, published: false, dropped_because: None, failed: false, over: None };
@@ -174,7 +174,7 @@ fn file(
     })?;
     let stat = fstat(&source).map_err(|e| e.desc().to_owned())?;
     if stat.st_mode & SFlag::S_IFMT.bits() != SFlag::S_IFREG.bits() {
-        // Places where what lies beside the staged files is shown.
+        // Mount points, where the neighbours of the staged files are shown.
         let point = openat(to, name, OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC, Mode::empty());
         return if point.is_ok() { Ok(None) } else { Err("it is not a regular file".to_owned().into()) };
     }
@@ -209,9 +209,9 @@ fn file(
     published.map(|()| Some(size)).map_err(|e| Why { text: e.to_string(), failed: true })
 }
 
-/// Why a file is not published that a script in a folder above could load as its module: no pattern spells its ending
-/// (and those that do are granted only where no script lies), Node would run it for want of an ending that it knows, or it
-/// would stand before a module of that name. `below`: a script lies above.
+/// Why a file that a script in a folder above could load as a module is not published: no pattern spells its ending of
+/// code (those that do are granted only where no script lies), Node would run it because its ending is unknown, or Node
+/// would load it in place of a module. `below`: a script lies above.
 fn could_be_loaded(to: &OwnedFd, name: &str, globs: &[String], below: bool) -> Option<String> {
     let ending = policy::writable::code(name);
     if let Some(ending) = ending.filter(|ending| !globs.iter().any(|glob| policy::writable::spells(glob, ending))) {
@@ -237,7 +237,7 @@ fn could_be_loaded(to: &OwnedFd, name: &str, globs: &[String], below: bool) -> O
     })
 }
 
-/// Unchanged since it was copied in. Read in pieces, since files may be large and the host's memory is not theirs.
+/// Whether the real file has the same content. Read in pieces, so that large files do not fill the host's memory.
 fn same(to: &OwnedFd, name: &CStr, source: &std::fs::File, size: u64) -> bool {
     let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
     let Ok(old) = openat(to, name, flags, Mode::empty()) else { return false };
@@ -258,7 +258,7 @@ fn same(to: &OwnedFd, name: &CStr, source: &std::fs::File, size: u64) -> bool {
     true
 }
 
-/// Removes what a host left that was killed between making a file here and renaming it.
+/// Removes temporary files of a host that was killed between making and renaming them.
 fn sweep(to: &OwnedFd, owner: u32, age: i64) {
     let ours = |name: &CStr| {
         let rest = name.to_str().ok().and_then(|name| name.strip_prefix(PREFIX));
@@ -274,7 +274,7 @@ fn sweep(to: &OwnedFd, owner: u32, age: i64) {
         let name = entry.file_name();
         let Ok(stat) = fstatat(to, name, nix::fcntl::AtFlags::AT_SYMLINK_NOFOLLOW) else { continue };
         let regular = stat.st_mode & SFlag::S_IFMT.bits() == SFlag::S_IFREG.bits();
-        // Nobody but the kernel sets a ctime.
+        // Only the kernel sets a ctime.
         let made = stat.st_uid == nix::unistd::geteuid().as_raw() || stat.st_uid == owner;
         if regular && made && stat.st_nlink == 1 && now - stat.st_ctime >= age {
             let _ = unlinkat(to, name, UnlinkatFlags::NoRemoveDir);
@@ -380,7 +380,7 @@ mod tests {
         assert_eq!(facts.uid(), fs::metadata(&out).expect("there").uid());
     }
 
-    /// What one folder cannot take hides nothing of the other.
+    /// A folder that cannot be written hides nothing of the other.
     #[tokio::test]
     async fn a_failure_is_told_beside_what_is_out_already() {
         let world = World::new();

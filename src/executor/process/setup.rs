@@ -1,4 +1,4 @@
-//! From a shape and its resolved grants to what a launcher is told.
+//! Setup: what a launcher is told, made from a shape and its resolved grants.
 
 use super::pool::Extra;
 use crate::manifest::Language;
@@ -8,7 +8,7 @@ use crate::runtimes::shims;
 use crate::sandbox::protocol::{Executable, Identity, Setup};
 use crate::sandbox::{cgroup, environment, grants};
 
-/// Stands for an identity in a key: any launcher of the shape will do.
+/// The identity in the key of an idle launcher: any launcher of the shape will do, whatever its id.
 pub const ANY: Identity = Identity { id: u32::MAX, pooled: false };
 
 /// The name under which a call's own source lies in its scratch.
@@ -16,7 +16,7 @@ pub fn source_name(language: Language, source: &str) -> &'static str {
     let module = |line: &str| line.starts_with("import ") || line.starts_with("import{") || line.starts_with("export ");
     match language {
         Language::Python => "main.py",
-        // Node 20 tells modules apart by the file's name alone.
+        // Node 20 recognises an ES module by the file's name alone.
         Language::Nodejs if source.lines().any(|l| module(l.trim_start())) => "main.mjs",
         Language::Nodejs => "main.js",
         Language::Bun => "main.ts",
@@ -24,7 +24,7 @@ pub fn source_name(language: Language, source: &str) -> &'static str {
     }
 }
 
-/// `source` is the name of a call's own source, which stands in for the script.
+/// The set-up of a launcher for this shape, with `ANY` for its identity.
 pub fn of(shape: &Shape, resolved: grants::Resolved, extra: &Extra, cgroup: Option<cgroup::Version>) -> Setup {
     let language = shape.runtime.language;
     let (program, arguments) = match (&shape.runtime.program, &extra.role) {
@@ -54,7 +54,7 @@ pub fn of(shape: &Shape, resolved: grants::Resolved, extra: &Extra, cgroup: Opti
         stages: resolved.stages,
         masks: resolved.masks,
         files,
-        // A module has no working folder (its paths start at the folders opened for it), and may be granted none.
+        // A module has no working folder: its paths start at the folders opened for it, and it may have no grant.
         folder: if language == Language::Wasm { "/".into() } else { shape.folder.clone() },
         program,
         arguments,

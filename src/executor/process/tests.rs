@@ -1,4 +1,4 @@
-//! Launchers that are lost, that never come up, and what an end means. No tool runs here.
+//! Tests: launchers that are lost or never come up, and what an end means. No tool runs here.
 
 use super::*;
 use crate::manifest::Language;
@@ -56,7 +56,7 @@ async fn a_lost_launcher_is_told_at_once_though_the_pipes_stay_open() {
 async fn a_launcher_that_was_gone_before_the_call_is_another_matter() {
     let (launcher, theirs) = fake();
     assert!(launcher.waits());
-    // It took nothing: the start lay in its queue when it died.
+    // The start message was still unread when it died.
     let dies = async {
         tokio::time::sleep(Duration::from_millis(50)).await;
         drop(theirs);
@@ -68,7 +68,7 @@ async fn a_launcher_that_was_gone_before_the_call_is_another_matter() {
     assert!(matches!(lost(&launcher, async {}).await, Lost::Before));
 }
 
-/// P15 before anything runs: the caller is told in time, and what hangs is killed though it sees no closed socket.
+/// P15 before anything runs: the caller is told in time, and a launcher that does not see the closed socket is killed.
 #[tokio::test]
 async fn a_launcher_that_does_not_come_up_is_killed() {
     let folder = tempfile::tempdir().expect("a folder");

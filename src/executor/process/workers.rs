@@ -1,4 +1,4 @@
-//! Workers of the wasm room: our own binary behind the same walls, for longer than one call.
+//! Workers: starts those of `executor::wasm`, our own binary behind the same walls, which outlive a call.
 
 use super::launcher::Launcher;
 use super::pool::{Extra, Launchers};
@@ -14,10 +14,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Longest wait for a worker whose input closed.
+/// Longest wait for the end of a worker whose input was closed.
 const FAREWELL: Duration = Duration::from_millis(400);
 
-/// Starts them.
+/// Starts workers.
 pub struct WasmWorkers {
     launchers: Arc<Launchers>,
 }
@@ -53,7 +53,7 @@ impl Workers for WasmWorkers {
             launcher.say(&ToLauncher::Start { timeout_ms, source: None, before: launcher.before }, &files)?;
             drop(files);
             let capture::Pipes { input, output, log } = pipes;
-            // Nobody reads a worker's stderr: the guest's log comes in its answer.
+            // A worker's stderr is not read: the guest's log comes with its answer.
             drop(log);
             let pipes = Some(Pipes { to: Box::new(input), from: Box::new(output) });
             let worker: Box<dyn Worker> = Box::new(Behind {
@@ -75,7 +75,7 @@ struct Behind {
 }
 
 impl Behind {
-    /// The end as the walls saw it, with the staged copies.
+    /// How the worker ended, as the walls saw it, with the staged copies.
     async fn exited(&mut self) -> Option<(crate::sandbox::protocol::Exited, Vec<OwnedFd>)> {
         let launcher = self.launcher.as_ref()?;
         loop {
@@ -93,7 +93,7 @@ impl Worker for Behind {
         self.pipes.take()
     }
 
-    /// What is granted below /tmp lies there, so that a call could not tell what the one before it left.
+    /// With a grant below /tmp, that folder is never empty, so what a call left there could not be told: /dev/shm then.
     fn scratch(&self) -> PathBuf {
         let below = |folder| self.shape.grants.iter().any(|grant| grant.opening.folder().starts_with(folder));
         if below("/tmp") { "/dev/shm".into() } else { "/tmp".into() }

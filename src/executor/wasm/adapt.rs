@@ -1,11 +1,11 @@
-//! Adapting: any accepted module becomes a component, and a component is told apart by its exports.
+//! Adapt: turns any accepted module into a component, and finds by its exports how a component is called.
 //!
 //! For: the compiler child and the worker. In: untrusted bytes. Out: component bytes, a contract, or a
 //! refusal that names what is accepted. Never: runs or compiles anything.
 //!
 //! A WASI preview 1 module is wrapped into a component, since only a component's handles can be capped.
-//! The standard adapter forgets exit codes (it knows only "ok" and "failed"), so the module's
-//! `proc_exit` is renamed to one import of ours that keeps the number.
+//! The standard adapter loses exit codes (it knows only "ok" and "failed"), so the module's `proc_exit`
+//! is renamed to an import of ours that keeps the number.
 
 use std::borrow::Cow;
 use wasi_preview1_component_adapter_provider as adapter;
@@ -104,7 +104,7 @@ fn wrap(binary: &[u8]) -> anyhow::Result<Vec<u8>> {
         .encode()
 }
 
-/// `wasi_snapshot_preview1.proc_exit` → `$root.exit-code`, the same type, everything else as it was.
+/// Renames `wasi_snapshot_preview1.proc_exit` to `$root.exit-code`, of the same type, and changes nothing else.
 struct RenameExit {
     done: bool,
 }
@@ -130,7 +130,7 @@ impl Reencode for RenameExit {
     }
 }
 
-/// Which contract a component keeps.
+/// The contract of a component.
 pub fn contract(component: &Component, entry_point: Option<&str>) -> Result<Contract, String> {
     let engine = component.engine();
     let ty = component.component_type();

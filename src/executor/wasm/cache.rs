@@ -1,8 +1,8 @@
-//! The cache of compiled code: private, owner-checked, keyed by content, opened once, handed over open.
+//! Cache: compiled code on disk, private, owner-checked, keyed by content, opened once, handed over open.
 //!
-//! For: the library. In: a folder; keys and compiled code, in pieces. Out: read-only descriptors of verified entries, and
-//! why a module was refused. Never: follows a link, trusts a file that others may write, lets a half-written entry be
-//! seen, or holds an entry in memory.
+//! For: the library. In: a folder; keys and compiled code, in pieces. Out: read-only descriptors of verified entries,
+//! and why a module was refused. Never: follows a link, trusts a file that others may write, lets a half-written entry
+//! be seen, or holds an entry in memory.
 //!
 //! An entry is a magic word, the SHA-256 of what follows, and the code; its name is the key.
 
@@ -21,7 +21,7 @@ use std::time::{Duration, SystemTime};
 
 /// Largest compiled module: the largest interpreter measured is 261 MB.
 pub const MAX_CODE_BYTES: u64 = 512 << 20;
-/// All entries together; the oldest go.
+/// Most bytes of all entries together; beyond that the oldest are removed.
 const MAX_CACHE_BYTES: u64 = 4 << 30;
 /// A half-written entry that is this old belongs to no host that still runs, seconds.
 const ABANDONED: i64 = 3600;
@@ -49,7 +49,7 @@ pub struct Cache {
     _temporary: Option<tempfile::TempDir>,
 }
 
-/// An entry that is being written. One that is not finished leaves nothing.
+/// An entry that is being written. If it is dropped unfinished, nothing is left of it.
 pub struct New {
     folder: Arc<Folder>,
     file: File,
@@ -67,7 +67,7 @@ impl New {
         Ok(())
     }
 
-    /// Gives the entry its name, and gives it back, read-only.
+    /// Gives the entry its name, and returns it read-only.
     pub fn finish(mut self, cache: &Cache, key: &str) -> io::Result<Code> {
         self.file.write_all_at(MAGIC, 0)?;
         self.file.write_all_at(&self.sum.finalize_reset(), MAGIC.len() as u64)?;
@@ -135,7 +135,7 @@ impl Cache {
         }
     }
 
-    /// The verified entry, or nothing: what is missing, foreign or damaged is built anew.
+    /// The verified entry. `None` where it is missing, foreign or damaged: the caller then builds it anew.
     pub fn get(&self, key: &str) -> Option<Code> {
         let mut file = self.folder.file(key, OFlag::O_RDONLY).ok()?;
         let stat = fstat(&file).ok()?;
@@ -174,12 +174,12 @@ impl Cache {
         self.folder.lock(&format!("{key}.lock"))
     }
 
-    /// Keeps why there is no code for a key.
+    /// Stores why there is no code for a key.
     pub fn refuse(&self, key: &str, why: &str) -> io::Result<()> {
         self.folder.put(&format!("{key}.refused"), why.as_bytes())
     }
 
-    /// Why there is none, and for how long that is known.
+    /// Why there is no code for a key, and how long ago that was stored.
     pub fn refused(&self, key: &str) -> Option<(String, Duration)> {
         let file = self.folder.trusted(&format!("{key}.refused"), OFlag::O_RDONLY).ok()?;
         let since = SystemTime::now().duration_since(file.metadata().ok()?.modified().ok()?).unwrap_or_default();
@@ -189,7 +189,7 @@ impl Cache {
     }
 
     /// Removes what a host left that was killed while writing, and the oldest entries beyond the cache's size.
-    /// One that is in use stays open for who uses it.
+    /// A removed entry stays readable for those who have it open.
     fn tidy(&self, age: i64) {
         let Ok(names) = self.folder.names() else { return };
         let now = std::time::UNIX_EPOCH.elapsed().map_or(0, |since| i64::try_from(since.as_secs()).unwrap_or(0));
@@ -223,7 +223,7 @@ fn is_key(name: &str) -> bool {
     name.len() == 64 && name.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
 }
 
-/// The name of an entry that has not got its own yet, or of a lock: those of a host that was killed stay behind.
+/// Whether this is the name of an unfinished entry or of a lock. A killed host leaves both behind.
 fn is_half_written(name: &str) -> bool {
     if name.strip_suffix(".lock").is_some_and(is_key) {
         return true;

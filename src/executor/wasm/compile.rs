@@ -26,23 +26,23 @@ pub const MAX_TEXT_BYTES: u64 = 16 << 20;
 /// Piece in which modules and compiled code are passed on.
 const PIECE: usize = 256 << 10;
 
-/// Compiled code is about three times its module; what is far beyond that is not taken.
+/// Most bytes of compiled code for each byte of module (about three are usual); more is refused.
 const GROWTH: u64 = 32;
-/// And it may hold memory images of a few MiB that a module describes in a few bytes.
+/// Bytes allowed besides, for memory images, which a module can describe in a few bytes.
 const IMAGE_BYTES: u64 = 64 << 20;
 
 /// What compiling one module may take. A megabyte takes about a second and 30 MB (measured: 1 to 25 MB); a small module
-/// that takes far more is made to.
+/// that takes far more was made for that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allowed {
     pub time: Duration,
     pub memory: u64,
-    /// It is the tool's own memory that keeps it from more.
+    /// The tool's `memoryBytes` keeps `memory` below what this module could need.
     pub capped: bool,
 }
 
 impl Allowed {
-    /// For a module of so many bytes, of a tool that may use so much memory when it runs.
+    /// For a module of `bytes`, of a tool that may use `memory_bytes` when it runs.
     pub fn of(bytes: u64, memory_bytes: u64) -> Allowed {
         let mib = bytes.div_ceil(MIB);
         let time = Duration::from_secs(20 + mib.saturating_mul(5)).min(Duration::from_secs(300));
@@ -53,9 +53,9 @@ impl Allowed {
 
 /// A module on its way to a compiler.
 pub enum Module {
-    /// It came with the call.
+    /// Text that came with the call.
     Text(Vec<u8>),
-    /// Read once more, and compiled only if it still is what it was when it was looked at.
+    /// A file that is read again, and compiled only if its content still has this digest.
     File { file: File, bytes: u64, digest: String },
 }
 
@@ -85,7 +85,7 @@ impl Module {
             file = back;
             sum.update(&piece);
             left -= length as u64;
-            // Before the last piece, so that what is not what it was is never compiled.
+            // Checked before the last piece is sent, so that changed content is never compiled.
             if left == 0 && manifest::hex(&sum.clone().finalize()) != expected {
                 return Err(Broke::Module(io::Error::other("it changed while it was read")));
             }
@@ -117,7 +117,7 @@ fn serve(from: &mut impl Read, to: &mut impl Write) -> io::Result<()> {
     to.flush()
 }
 
-/// Adapts, compiles and links once, so that what cannot run is refused before any call.
+/// Adapts, compiles and links once, so that a module that cannot run is refused before any call.
 fn compile(module: &[u8], entry_point: Option<&str>) -> Result<Vec<u8>, String> {
     let component = adapt::component(module)?;
     let engine = engine::compiling().map_err(|e| format!("the compiler does not start: {e:#}"))?;
@@ -135,9 +135,9 @@ fn compile(module: &[u8], entry_point: Option<&str>) -> Result<Vec<u8>, String> 
 pub enum Failure {
     /// The module is at fault, and always will be.
     Refused(String),
-    /// It takes more than one of its size may.
+    /// It takes more than a module of its size may.
     TooMuch(String),
-    /// It cannot be read, or is not what it was when it was looked at.
+    /// It cannot be read, or changed since it was looked at.
     Unreadable(io::Error),
     /// This attempt failed.
     Failed(fault::Fault),
@@ -170,7 +170,7 @@ pub async fn ask(
     };
     let ended = match &talked {
         Ok(Ok(Some(_)) | Err(Broke::Module(_))) | Err(_) => None,
-        // Its pipes closed, on our side or on its own, because it ended: the walls know why.
+        // The pipes closed because the child ended: the walls know why.
         Ok(_) => super::how_it_ended(&mut *child).await,
     };
     child.kill();
@@ -226,7 +226,7 @@ async fn talk(
         CompileReport::Refused { message } => return Ok(Some(Said::Refused(message))),
         CompileReport::Compiled => {}
     }
-    // Never whole in our memory: a few bytes of module may make much code.
+    // Never whole in our memory, since a few bytes of module can make much code.
     let mut left = length;
     while left > 0 {
         let mut piece = vec![0; PIECE.min(usize::try_from(left).unwrap_or(PIECE))];

@@ -1,4 +1,4 @@
-//! The engine: one set of wasmtime settings for compiler, worker and cache key.
+//! Engine: one set of wasmtime settings for compiler, worker and cache key.
 //!
 //! For: compile, worker, cache. In: nothing. Out: engines that agree with each other, the linker, and a
 //! fingerprint of everything that shapes compiled code. Never: a setting made in two places.
@@ -10,14 +10,14 @@ use std::num::NonZeroUsize;
 use wasmtime::component::Linker;
 use wasmtime::{Config, Enabled, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
 
-/// Raise it when adapting or compiling changes in a way that wasmtime cannot know of, or the linker offers more: refusals are
-/// kept as well.
+/// Raise this when adapting or compiling changes in a way that wasmtime cannot know of, or when the linker offers more,
+/// since refusals are kept too.
 const OUR_VERSION: u32 = 2;
 /// Stack of guest code: interpreters compiled to wasm recurse deeply.
 const GUEST_STACK_BYTES: usize = 8 << 20;
 /// Stack that guest and host calls share.
 const FIBER_STACK_BYTES: usize = 10 << 20;
-/// Address space of one memory: 4 GiB lets compiled code go without bounds checks. Reserved, not used.
+/// Address space of one memory: with 4 GiB, compiled code needs no bounds checks. Reserved, not used.
 const MEMORY_RESERVATION: u64 = 4 << 30;
 /// Largest table, elements.
 const TABLE_ELEMENTS: usize = 65_536;
@@ -26,10 +26,10 @@ const TABLE_ELEMENTS: usize = 65_536;
 const CORE_INSTANCES: u32 = 256;
 const MEMORIES: u32 = 16;
 const TABLES: u32 = 32;
-/// What is zeroed in place after a call instead of being given back to the kernel.
+/// Bytes that are zeroed in place after a call instead of being given back to the kernel.
 const KEEP_RESIDENT_BYTES: usize = 256 << 10;
 
-/// Everything that shapes compiled code stands here.
+/// All settings that shape compiled code.
 fn settings() -> Config {
     let mut config = Config::new();
     config.epoch_interruption(true);

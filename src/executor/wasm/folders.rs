@@ -1,9 +1,9 @@
-//! The folders that guests find opened: opened once for all calls of a worker, and its scratch looked at after each.
-//! What tells files apart (their numbers, hashed) is told with a salt of each call: the numbers of a tmpfs count the files
-//! that ever were made, and so would tell of calls before.
+//! Folders: the folders that guests find opened, opened once for all calls of a worker; scratch is checked after each.
+//! Metadata hashes, by which a guest tells files apart, are salted for each call: they are made of inode numbers, which
+//! a tmpfs counts up with every file, and so would tell of earlier calls.
 //!
-//! For: the guest. In: what the host granted. Out: opened folders; whether the next call would find anything of this one.
-//! Never: looks at anything for a guest that does not ask for a folder.
+//! For: the guest. In: what the host granted. Out: opened folders; whether the next call would find anything of this
+//! one. Never: looks at anything for a guest that does not ask for a folder.
 
 use super::frame::Init;
 use super::guest::Guest;
@@ -29,10 +29,10 @@ use wasmtime_wasi::{FsPerms, WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
 pub struct Folders(Arc<Mutex<Opened>>);
 
 struct Opened {
-    /// Holds them; a guest gets handles in a table of its own.
+    /// Holds the folders; a guest gets handles in a table of its own.
     wasi: WasiCtx,
     scratch: Scratch,
-    /// The call under way asked for them.
+    /// Whether the call under way asked for the folders.
     asked: bool,
 }
 
@@ -60,15 +60,15 @@ impl Folders {
         self.lock().asked
     }
 
-    /// After a call, when its handles are closed: whether nothing is left that a next call could read. In doubt: no.
+    /// After a call, when its handles are closed: whether nothing is left that the next call could read; no, in doubt.
     pub fn are_clean(&self) -> bool {
         let mut opened = self.lock();
         !std::mem::take(&mut opened.asked) || opened.scratch.is_empty()
     }
 }
 
-/// Puts ours in the place of the library's: `get-directories`, which knows only folders of one call, and the two that
-/// tell files apart.
+/// Replaces three functions of wasmtime-wasi: `get-directories`, which knows only the folders of one store, and the two
+/// that give metadata hashes.
 pub fn add_to_linker(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
     struct Whole;
     impl HasData for Whole {
@@ -147,7 +147,7 @@ impl Scratch {
     }
 
     fn begin(&self) -> io::Result<()> {
-        // A guest may set these to anything. (Nobody can set when they were set, which is now.)
+        // A guest may set these times to anything. (The ctime, which nobody can set, becomes now.)
         let now = SystemTime::now();
         self.folder.set_times(FileTimes::new().set_accessed(now).set_modified(now))
     }

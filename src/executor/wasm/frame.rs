@@ -1,4 +1,4 @@
-//! Frames: what host and worker, or host and compiler, say to each other over two pipes.
+//! Frame: the messages between host and worker, or host and compiler, over two pipes.
 //!
 //! For: both ends. In: bytes from an untrusted peer. Out: a header and a payload, both bounded.
 //! Never: allocates what a peer merely announces; trusts a length, a number or a name it did not check.
@@ -17,7 +17,7 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 pub const MAX_HEADER_BYTES: u64 = 4 * MIB;
 /// Longest header that comes back from a worker: numbers and one message.
 pub const MAX_REPLY_HEADER_BYTES: u64 = 64 * KIB;
-/// Most that is allocated for a frame before it arrived, bytes.
+/// Most that is allocated for a frame before it arrives, bytes.
 const AT_ONCE: usize = 8 * 1024;
 /// Longest message text inside a header.
 const MAX_MESSAGE_BYTES: usize = 8 * 1024;
@@ -38,7 +38,7 @@ pub enum Order {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Init {
-    /// Where compiled code was inherited, and where in that file it starts.
+    /// The inherited descriptor of compiled code, and where in that file the code starts.
     pub code_descriptor: i32,
     pub code_offset: u64,
     pub code_bytes: u64,
@@ -47,7 +47,7 @@ pub struct Init {
     pub openings: Vec<Opening>,
     /// Environment of the guest, complete.
     pub env: BTreeMap<String, String>,
-    /// Its first argument.
+    /// The guest's first argument.
     pub program: String,
     /// The folder of this worker that is the guest's `/tmp`.
     pub scratch: PathBuf,
@@ -75,7 +75,7 @@ pub struct Opening {
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub enum Report {
     Ready,
-    /// The module is not one this host can run; for people.
+    /// This host cannot run the module; for people.
     Refused {
         message: String,
     },
@@ -167,13 +167,13 @@ pub fn read<H: DeserializeOwned>(from: &mut impl Read, most: Most) -> io::Result
         }
     }
     let (header, payload) = most.check(lengths)?;
-    // Beyond a page or two it grows with what arrives, not with what was announced.
+    // Beyond `AT_ONCE` it grows with what arrives, not with what was announced.
     let mut body = Vec::with_capacity(at_once(header + payload));
     from.by_ref().take(header + payload).read_to_end(&mut body)?;
     split(body, header, payload).map(Some)
 }
 
-/// The same, for the host's runtime.
+/// The same, for async code.
 pub async fn read_async<H: DeserializeOwned>(
     from: &mut (dyn AsyncRead + Send + Unpin),
     most: Most,
@@ -227,7 +227,7 @@ impl Most {
     }
 }
 
-/// What is allocated before anything arrived; one more than announced, so that the end is seen without growing.
+/// Bytes allocated before anything arrives; one more than announced, so that the end is seen without growing.
 fn at_once(announced: u64) -> usize {
     usize::try_from(announced).unwrap_or(usize::MAX).min(AT_ONCE) + 1
 }

@@ -1,4 +1,4 @@
-//! The guest: one call in one fresh store, held to its limits.
+//! Guest: one call in one fresh store, held to its limits.
 //!
 //! For: the worker. In: a loaded component, the input, the limits. Out: how it ended, output, log, usage.
 //! Never: keeps anything from one call for the next; gives a socket; inherits a stream, argument or variable.
@@ -55,7 +55,7 @@ struct Meter {
     allowed: u64,
     total: u64,
     peak: u64,
-    /// What the growth under way asked for, in case it fails later.
+    /// What the growth under way asked for, to be taken back if it fails.
     asked: u64,
     refused: bool,
 }
@@ -72,7 +72,7 @@ impl ResourceLimiter for Meter {
         let total = self.total.saturating_add(self.asked);
         if total > self.allowed {
             self.refused = true;
-            // Natively a call ends where it goes past its memory; a module is not asked whether it could go on.
+            // A script ends when it passes its memory limit, and so does a module: its memory.grow does not just fail.
             return Err(wasmtime::Error::msg("past memoryBytes"));
         }
         self.total = total;
@@ -124,7 +124,7 @@ pub struct Finished {
 }
 
 impl Loaded {
-    /// Links a component; the error is for people.
+    /// Links a component; the error is for a person.
     pub fn new(component: &Component, init: &Init) -> Result<Loaded, String> {
         let contract = adapt::contract(component, init.entry_point.as_deref())?;
         let engine = component.engine().clone();
@@ -161,7 +161,7 @@ impl Loaded {
         store.limiter(|guest| &mut guest.meter);
         let handles = usize::try_from(init.limit(Limit::OpenFiles).saturating_add(SPARE_HANDLES)).unwrap_or(usize::MAX);
         store.data_mut().table.set_max_capacity(handles);
-        // How much a guest may have us copy in one go: no more than it may answer.
+        // How much one host call may copy: about as much as the guest may answer.
         let copy = init.limit(Limit::OutputBytes).max(MIB).saturating_add(64 * KIB);
         store.set_hostcall_fuel(usize::try_from(copy).unwrap_or(usize::MAX));
         store.set_epoch_deadline(1);
@@ -184,7 +184,7 @@ impl Loaded {
         let end = settle(end, over, guest.meter.refused, || self.folders.were_asked_for() && is_full(&init.scratch));
         let cpu_ms = u64::try_from(cpu_used().saturating_sub(cpu_before).as_millis()).unwrap_or(u64::MAX);
         let peak_memory = guest.meter.peak;
-        // Handles are closed before it is looked at what is left.
+        // Closes the handles, before scratch is checked.
         drop(guest);
         let clean = self.folders.are_clean();
         let output = std::mem::take(&mut out.lock().bytes);
@@ -228,7 +228,7 @@ impl Loaded {
         }
     }
 
-    /// What this call may touch, from nothing.
+    /// What this call may touch, built from nothing.
     fn guest(&self, init: &Init, input: &[u8], out: &Shared<Whole>, log: &Shared<Ends>) -> Guest {
         let mut wasi = WasiCtxBuilder::new();
         wasi.allow_tcp(false)
@@ -244,7 +244,7 @@ impl Loaded {
             wasi.env(name, value);
         }
         match self.entry {
-            // What a typed export prints is log: its answer is what it returns.
+            // What a typed export prints goes to the log: its answer is what it returns.
             Entry::Typed(..) => wasi.stdout(log.clone()),
             Entry::Command(_) => wasi.stdin(MemoryInputPipe::new(input.to_vec())).stdout(out.clone()),
         };
@@ -253,8 +253,8 @@ impl Loaded {
     }
 }
 
-/// The limits outrank what the guest made of them: one that was refused memory and then failed
-/// failed for want of memory; one that went on is fine. The same holds for a full scratch.
+/// A limit outranks the guest's own ending: a guest that was refused memory and then failed, failed for
+/// lack of memory, while one that succeeded is fine. The same holds for a full scratch.
 fn settle(end: End, output_over: bool, memory_refused: bool, scratch_full: impl FnOnce() -> bool) -> End {
     let failed = !matches!(end, End::Exit { code: 0 } | End::Returned | End::TimedOut | End::OverLimit { .. });
     match end {
@@ -270,7 +270,7 @@ fn is_full(scratch: &std::path::Path) -> bool {
     nix::sys::statvfs::statvfs(scratch).is_ok_and(|stat| stat.blocks_free() == 0 || stat.files_free() == 0)
 }
 
-/// How a guest ended that did not come back.
+/// How a guest ended that did not return.
 fn failed(error: &wasmtime::Error, copy: u64, log: &Shared<Ends>) -> End {
     if let Some(I32Exit(code)) = error.downcast_ref() {
         return End::Exit { code: *code };
@@ -286,14 +286,14 @@ fn failed(error: &wasmtime::Error, copy: u64, log: &Shared<Ends>) -> End {
     let reason = error.root_cause().to_string();
     // wasmtime does not export this error's type; its text is pinned by a test.
     if reason.contains("fuel allocated for hostcalls has been exhausted") {
-        // With frames of the guest below it, it is a call of the guest's; else what the guest returned.
+        // With a backtrace of the guest, one of its calls copied too much; else what it returned was too much.
         if error.downcast_ref::<WasmBacktrace>().is_none() {
             return End::OverLimit { limit: Limit::OutputBytes };
         }
         let message = format!("one call to the host passes more than {copy} bytes; pass them in several calls");
         return End::Trapped { message };
     }
-    // Where it happened helps the author; it belongs in the log.
+    // Where it happened helps the author, so it goes to the log.
     super::sinks::Sink::take(&mut *log.lock(), format!("{error:?}\n").as_bytes());
     End::Trapped { message: frame::short(&reason) }
 }

@@ -1,4 +1,4 @@
-//! HTTP: what a component of JavaScript imports whether it needs it or not (`wasi:http`). Every request is refused.
+//! HTTP: `wasi:http`, which a component of JavaScript imports whether needed or not. Every request is refused.
 //!
 //! For: the engine and the guest. In: a request that a guest made. Out: `HTTP-request-denied`. Never: connects.
 
@@ -34,7 +34,7 @@ impl WasiHttpHooks for Refused {
         _: Option<RequestOptions>,
         _: Later<()>,
     ) -> Later<(http::Response<WasiBody>, Later<()>)> {
-        // The runtime of a JavaScript component ends where a body that it writes is closed before the answer is read.
+        // Reads the body: a JavaScript component's runtime ends if its body is closed before it reads the answer.
         let mut body = request.into_body();
         tokio::spawn(async move { while let Some(Ok(_)) = body.frame().await {} });
         Box::new(std::future::ready(Err(Error::HttpRequestDenied)))

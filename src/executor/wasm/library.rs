@@ -1,4 +1,4 @@
-//! The library: from a script file to compiled code, once per content.
+//! Library: from a script file to compiled code, once per content.
 //!
 //! For: the executor. In: a confinement's script, or source that came with the call. Out: verified compiled code.
 //! Never: holds a module in memory, compiles what is cached, compiles twice at once (also of several processes), tries
@@ -24,20 +24,20 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Most things remembered per map; then it starts anew, since all can be found again. Keeps the
+/// Most entries of each map; a full map is emptied, since all can be found again. Keeps the
 /// number of open cache entries below the usual limit of descriptors.
 const MAX_REMEMBERED: usize = 256;
 /// Compilers at once, each of another tool; each may use several threads.
 const COMPILERS: usize = 2;
 /// Modules that are read at once to tell what they are, each of another tool.
 const READERS: usize = 4;
-/// Modules that are being compiled or wait for a compiler.
+/// Most modules that are being compiled or wait for a compiler, and as many that are being read.
 const UNDER_WAY: usize = 64;
 /// How long a module that took too much is not tried again: a busy machine may have been the reason.
 const TOO_MUCH_KEPT: Duration = Duration::from_secs(3600);
-/// How often it is looked whether another process is done with a module.
+/// How often a call looks whether another process is done with a module.
 const LOOK: Duration = Duration::from_millis(50);
-/// Longest wait for that: no compilation is longer.
+/// Longest wait for another process: no compilation takes longer.
 const LONGEST_WAIT: Duration = Duration::from_secs(330);
 
 /// Compiled code, and the key it is known by.
@@ -53,7 +53,7 @@ pub struct Library {
     /// File as it was seen → SHA-256 of its content.
     files: Remembered<PathBuf, (Stamp, String)>,
     opened: Remembered<String, Code>,
-    /// Modules that will not run, and why; by key and entry point.
+    /// Modules that will not run, and why; by `refusal_key`.
     refused: Remembered<String, (Refusal, Instant)>,
     compiling: Arc<Shared<Result<Prepared, fault::Fault>>>,
     reading: Arc<Shared<Result<String, fault::Fault>>>,
@@ -71,7 +71,7 @@ struct Stamp {
     modified: (i64, i64),
 }
 
-/// A module on its way: what it is, and its text if that came with the call.
+/// A module to be compiled: what it is, and its text if that came with the call.
 #[derive(Clone)]
 pub struct Found {
     /// SHA-256 in hex.
@@ -85,7 +85,7 @@ pub struct Found {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Refusal {
     why: String,
-    /// It took more time or memory than it may; else it is no module of ours.
+    /// It took more time or memory than it may; else this host cannot run the module.
     too_much: bool,
 }
 
@@ -121,15 +121,15 @@ impl Library {
         }
     }
 
-    /// Compiled code of a module; compiles only what no cache entry holds. What was begun goes on when its callers leave,
-    /// so that the next one finds what it made.
+    /// Compiled code of a module; compiles only what no cache entry holds. Compiling goes on when its callers leave, so
+    /// that the next caller finds the result.
     pub async fn prepare(
         self: &Arc<Self>,
         workers: &Arc<dyn Workers>,
         shape: &policy::Shape,
         found: Found,
     ) -> Result<Prepared, fault::Fault> {
-        // Where a module refuses, the entry point may be the reason.
+        // A refusal may be due to entry point or memory, so it has a key of its own.
         let name = refusal_key(&found.key, shape);
         if let Some(known) = self.known(&found.key, &name) {
             return known;
@@ -142,7 +142,7 @@ impl Library {
         self.compiling.join(&name, work).await.unwrap_or_else(|missed| Err(missing(missed, "compiled")))
     }
 
-    /// What this process found out before.
+    /// The result that this process remembers.
     fn known(&self, key: &str, refusal: &str) -> Option<Result<Prepared, fault::Fault>> {
         if let Some(code) = self.opened.get(key) {
             return Some(Ok(Prepared { key: key.to_owned(), code }));
@@ -166,11 +166,11 @@ impl Library {
             match self.cache.lock(&found.key) {
                 Ok(Some(lock)) => break Some(lock),
                 Ok(None) if Instant::now() < until => tokio::time::sleep(LOOK).await,
-                // Where there are no locks, several processes may compile the same.
+                // Without locks, several processes may compile the same module.
                 Ok(None) | Err(_) => break None,
             }
         };
-        // Another process may have been at it.
+        // Another process may have compiled it meanwhile.
         if let Some(kept) = self.kept(&found.key, name).await {
             return kept;
         }
@@ -186,7 +186,7 @@ impl Library {
     }
 
     fn refuse(&self, name: &str, refusal: Refusal) -> fault::Fault {
-        // Where it cannot be kept, another process tries for itself.
+        // If it cannot be kept, another process tries for itself.
         if let Ok(text) = serde_json::to_string(&refusal) {
             let _ = self.cache.refuse(name, &text);
         }
@@ -253,7 +253,7 @@ impl Library {
     }
 
     async fn digest(self: &Arc<Self>, shape: &policy::Shape, script: &Path) -> Result<String, fault::Fault> {
-        // Looked at, not opened: the stamp tells the file that was read before, whichever way the path leads to it.
+        // Looked at, not opened: the stamp identifies the file that was read before, whatever the path leads through.
         let now = script.symlink_metadata().and_then(|facts| Stamp::of(&facts)).map_err(|e| unreadable(script, &e))?;
         if let Some((stamp, digest)) = self.files.get(script)
             && stamp == now
@@ -265,7 +265,7 @@ impl Library {
         let work = || async move {
             let place = this.readers.enter(&tool).await;
             let path = script.clone();
-            // The place is taken until it is read, also where nobody waits.
+            // The place is held until the file is read, also if nobody waits any more.
             let read = tokio::task::spawn_blocking(move || (read(&path), place).0).await;
             let (stamp, digest) =
                 read.map_err(io::Error::other).and_then(|read| read).map_err(|e| unreadable(&script, &e))?;
@@ -282,7 +282,7 @@ impl Library {
     }
 }
 
-/// Under what a refusal is kept: another entry point, or more memory, may make it none.
+/// The key of a refusal: with another entry point or more memory, the module may not be refused.
 fn refusal_key(key: &str, shape: &policy::Shape) -> String {
     let memory = shape.limits.get(crate::quantity::Limit::MemoryBytes);
     manifest::sha256_hex(format!("{key} {:?} {memory}", shape.entry_point).as_bytes())
@@ -324,7 +324,7 @@ fn open(path: &Path) -> io::Result<File> {
     Ok(File::from(openat2(AT_FDCWD, path, how)?))
 }
 
-/// Reads a module to tell what it is, a piece at a time.
+/// Reads a module for its digest, a piece at a time.
 fn read(path: &Path) -> io::Result<(Stamp, String)> {
     let mut file = open(path)?;
     let stamp = Stamp::of(&file.metadata()?)?;
@@ -365,7 +365,7 @@ fn unreadable(path: &Path, error: &io::Error) -> fault::Fault {
     fault::Fault::new(fault::Kind::ScriptError, "the tool's module cannot be read").person(format!("{shown}: {error}"))
 }
 
-/// A small map that forgets everything rather than grow.
+/// A small map that is emptied when it is full.
 struct Remembered<K, V>(Mutex<HashMap<K, V>>);
 
 impl<K, V> Default for Remembered<K, V> {

@@ -1,13 +1,13 @@
-//! WASI tools: the same confinement, limits and endings as a script's, inside wasmtime, inside a worker
+//! Wasm: WASI tools, with the same confinement, limits and endings as scripts, in wasmtime, in a worker
 //! behind the same walls.
 //!
 //! For: service. In: a call whose language is wasm, with its confinement. Out: outcome or fault.
 //! Never: compiles or runs a module in the host; reuses a worker after a trap, a limit or a timeout, for
 //! another shape, or after a call that left anything in scratch.
 //!
-//! The road of one call: `library` finds or makes compiled code (`compile` in a limited child, `cache` on
-//! disk), there is an idle worker or `session` starts one, `session` talks to it in frames. On the other
-//! side of the pipe `worker` runs each call as one `guest` in a fresh store. wasmtime is named in this room only.
+//! The path of one call: `library` finds or makes compiled code (`compile` in a limited child, `cache` on
+//! disk), an idle worker is taken or `session` starts one, and `session` talks to it in frames. In the
+//! worker process, `worker` runs each call as one `guest` in a fresh store. Only this room uses wasmtime.
 
 mod adapt;
 mod cache;
@@ -47,12 +47,12 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 /// Where a worker finds the compiled code, unless its starter says otherwise.
 pub const CODE_DESCRIPTOR: i32 = 3;
-/// From when on a wait for the compiler is told.
+/// A wait for the compiler that lasts longer is announced.
 const QUIET: Duration = Duration::from_millis(400);
 /// Longest wait for the walls to say how a worker ended.
 const ENDED: Duration = Duration::from_millis(400);
 
-/// As what our own binary is entered again.
+/// The roles in which our own binary is executed again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Runs calls. Reserves 70 GiB of address space (so no RLIMIT_AS) and needs `memfd_create`, or an ENOSYS
@@ -98,9 +98,9 @@ pub struct Start<'a> {
     pub own_threads: u64,
 }
 
-/// Starts our own binary in a role. The sandbox does it.
+/// Starts our own binary in a role (`process::WasmWorkers`).
 pub trait Workers: Send + Sync {
-    /// The grants of a shape as they lie now: a worker that was started for other files serves no call.
+    /// The grants of a shape as they are now: a worker that was started for other files must not serve the call.
     fn look<'a>(&'a self, shape: &'a policy::Shape) -> Looking<'a>;
     fn start<'a>(&'a self, start: Start<'a>) -> Starting<'a>;
 }
@@ -128,7 +128,7 @@ pub trait Worker: Send {
     fn kill(&mut self);
     /// After its pipes closed: what the walls saw, such as a memory limit.
     fn ended(&mut self) -> Ended<'_>;
-    /// Ends it and publishes what staged grants hold. Asked only after a good answer.
+    /// Ends the worker and publishes its staged files. Called only after a good answer.
     fn publish(&mut self) -> Publishing<'_> {
         Box::pin(async { Ok(Vec::new()) })
     }
@@ -148,7 +148,7 @@ pub struct Wasm {
     library: Arc<library::Library>,
     idle: Arc<Idle<For, Session>>,
     places: Arc<Places>,
-    /// Where a call waits for its compiler as long as that takes: who is told so.
+    /// Set where a call waits for its compiler however long that takes; called to announce the wait.
     waits: Option<fn(&str)>,
 }
 
@@ -159,19 +159,19 @@ impl Wasm {
             workers,
             library: Arc::new(library::Library::new(cache)),
             idle: Idle::new(most),
-            // How many calls run in all is the service's to say.
+            // The service limits how many calls run in all.
             places: Places::new(usize::MAX, most),
             waits: None,
         }
     }
 
-    /// For a host of one call: it waits for the compiler beyond the call's time, since what is begun ends with it. `tell`
-    /// hears of a wait that is not short.
+    /// For a host of one call: waits for the compiler beyond the call's time, since compiling would end with the host.
+    /// `tell` hears of a wait that is not short.
     pub fn waiting(self, tell: fn(&str)) -> Wasm {
         Wasm { waits: Some(tell), ..self }
     }
 
-    /// Compiles the tool's module unless that was done before: ahead of calls, where it can be.
+    /// Compiles the tool's module ahead of calls, unless that was done before.
     pub async fn prepare(&self, shape: &policy::Shape) -> Result<(), fault::Fault> {
         let found = self.library.find(shape, None).await?;
         self.library.prepare(&self.workers, shape, found).await.map(|_| ())
@@ -219,7 +219,7 @@ impl Wasm {
         let place = async { Ok::<_, fault::Fault>(self.places.enter(&shape.tool).await) };
         let _place = clock.prepare("all workers of this tool are busy with other calls", place).await?;
         let mut grants = clock.prepare("the tool's grants are still being looked at", self.workers.look(shape)).await?;
-        // What calls wrote is no reason for another worker.
+        // Taken out of the key: what calls wrote is no reason for another worker.
         let before = std::mem::take(&mut grants.before);
         let wanted = For { shape: shape.clone(), grants, module: prepared.key };
         // Staged copies are made when a worker starts, so such a worker is for one call.
@@ -260,7 +260,7 @@ impl Wasm {
 
 impl Executor for Wasm {
     fn prepare<'a>(&'a self, shape: &'a policy::Shape) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
-        // What is wrong with it, the call will say.
+        // The call itself will report what is wrong.
         Box::pin(async { drop(Wasm::prepare(self, shape).await) })
     }
 
@@ -337,7 +337,7 @@ fn conclude(
     Ok((outcome, fit))
 }
 
-/// Waits for the compiler; whoever waits with us is told why.
+/// Waits for the compiler, and announces a long wait.
 async fn told_of<T>(compiling: impl Future<Output = T>, tell: fn(&str)) -> T {
     tokio::pin!(compiling);
     if let Ok(done) = tokio::time::timeout(QUIET, &mut compiling).await {

@@ -1,7 +1,7 @@
-//! The rig: the parts of a worker, in this process, one at a time, so that the bench can weigh them.
+//! Rig: the parts of a worker, in this process, one at a time, so that the bench can measure them.
 //!
-//! For: `cargo bench`. In: a module that the bench itself wrote. Out: times. Never: used on the road of a call;
-//! nothing here stands behind walls.
+//! For: `cargo bench`. In: a module that the bench itself wrote. Out: times. Never: used for a real call; nothing here
+//! is behind walls.
 
 use super::frame::Init;
 use super::guest::Loaded;
@@ -17,7 +17,7 @@ pub struct Rig {
     loaded: Loaded,
     runtime: tokio::runtime::Runtime,
     init: Init,
-    /// How long adapting and compiling took, and how long loading what it made.
+    /// How long adapting and compiling took, and how long loading the compiled code.
     pub compiled_in: Duration,
     pub loaded_in: Duration,
 }

@@ -1,4 +1,4 @@
-//! A session: the host's end of one worker. What comes back is parsed as hostile.
+//! Session: the host's end of one worker. What comes back is parsed as hostile.
 //!
 //! For: the executor. In: a started worker, a shape, compiled code, inputs. Out: answers.
 //! Never: waits without limit, believes a length, or lets a worker outlive it.
@@ -21,8 +21,8 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 /// Longest start of a worker, compiled code loaded.
 const START: Duration = Duration::from_secs(20);
-/// What the host waits beyond the limit, so that the worker can say what it used. Not more: the
-/// guest may not run on for it.
+/// How long the host waits beyond the limit, so that the worker can say what it used. Short, because
+/// the guest must not run on.
 const GRACE: Duration = Duration::from_millis(12);
 
 /// What a worker takes for itself, without compiled code: measured 2 MiB, 17 MiB with the
@@ -57,9 +57,9 @@ pub struct Answer {
 pub enum Lost {
     /// The order could not be sent: the worker was gone before the call began.
     Before,
-    /// The time is over and the worker did not say so itself.
+    /// The time was over and the worker had not said so itself.
     Late,
-    /// The worker ended; what the walls saw of it.
+    /// The worker ended; how, as far as the walls saw it.
     Died(Option<Ending>),
     /// It sent what is not an answer.
     Garbage(io::Error),
@@ -158,15 +158,15 @@ impl Session {
         self.walls.clone()
     }
 
-    /// Publishes what staged grants hold.
+    /// Publishes the staged files.
     pub async fn publish(&mut self) -> Result<Vec<Artifact>, fault::Fault> {
-        // A worker that left nothing in scratch waits for its next order: there is none.
+        // Closes the worker's input: a worker that may serve another call would wait for its next order.
         self.to = Box::new(tokio::io::sink());
         self.worker.publish().await
     }
 }
 
-/// Takes a report apart, believing nothing.
+/// Takes a report apart and checks all of it.
 fn answer(report: Report, mut payload: Vec<u8>, call: u64) -> io::Result<Answer> {
     let invalid = |why| io::Error::new(io::ErrorKind::InvalidData, why);
     let Report::Answer { id, end, output, cpu_ms, peak_memory, clean } = report else {
@@ -199,9 +199,9 @@ fn init(shape: &policy::Shape, code: &Code, worker: &dyn Worker) -> Init {
     }
 }
 
-/// The folders a guest finds opened: every grant at its own path, and, since a script's working folder
-/// is its own folder, once more relative to it. Of a `snapshot` or `staged` folder the walls show only
-/// the matching files, so the folder is opened as a whole.
+/// The folders a guest finds opened: every grant at its own path, and those in the tool's folder once more
+/// relative to it, as a script's paths start there. Of a `snapshot` or `staged` folder the walls show only
+/// the matching files, so the whole folder is opened.
 fn openings(shape: &policy::Shape) -> Vec<Opening> {
     let mut folders: BTreeMap<PathBuf, bool> = BTreeMap::new();
     for grant in &shape.grants {
@@ -224,7 +224,7 @@ fn openings(shape: &policy::Shape) -> Vec<Opening> {
     openings
 }
 
-/// wasmtime itself did not start: where the address space is limited, that is why.
+/// The fault where wasmtime did not start, most likely because the address space is limited.
 pub fn unable(why: &str) -> fault::Fault {
     let limit = match getrlimit(Resource::RLIMIT_AS) {
         Ok((soft, _)) if soft != nix::libc::RLIM_INFINITY => format!(

@@ -1,6 +1,6 @@
 //! Sinks: where a guest's stdout and stderr end.
 //!
-//! For: the guest. In: whatever it writes. Out: at most so many bytes as allowed. Never: blocks, or
+//! For: the guest. In: what it writes. Out: at most the bytes that are allowed. Never: blocks, or
 //! reaches a descriptor of the worker.
 
 use bytes::Bytes;
@@ -45,7 +45,7 @@ impl Sink for Whole {
     }
 }
 
-/// The log: its beginning and its end; a flood loses its middle and harms nobody.
+/// The log: its beginning and its end; a flood loses only its middle.
 pub struct Ends {
     head: Vec<u8>,
     tail: VecDeque<u8>,

@@ -1,4 +1,4 @@
-//! The ticker: makes running guest code look at the clock.
+//! Ticker: makes running guest code look at the clock.
 //!
 //! For: the guest. In: whether a call is running. Out: epoch ticks while one is. Never: wakes an idle worker.
 
@@ -29,7 +29,7 @@ impl Ticker {
             let mut idle = 0;
             loop {
                 if idle > LINGER {
-                    // Said before the last look, as `running` looks after it says: one of both sees the other.
+                    // Stored before `run` is read; `running` stores `run` before it reads this. So one sees the other.
                     park.store(true, Ordering::SeqCst);
                     while !run.load(Ordering::SeqCst) {
                         thread::park();

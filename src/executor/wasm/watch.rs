@@ -1,5 +1,5 @@
-//! What a call adds to the folders that it may write live. Its worker lasts for several calls, which only the host tells
-//! apart, so the host counts: when a call begins, while it runs, and when it has ended.
+//! Watch: what a call adds to the folders that it may write live. A worker serves several calls, which only the host
+//! tells apart, so the host counts: when a call begins, while it runs, and when it has ended.
 //!
 //! For: the executor. In: the grants as they lay before the call. Out: the call's answer, or the limit it passed.
 //! Never: looks at anything where nothing is written live.

@@ -1,8 +1,8 @@
-//! The worker: our own binary, behind the walls, serving one tool and one shape, one call at a time.
+//! Worker: our own binary, behind the walls, serving one tool and one shape, one call at a time.
 //!
 //! For: the front door, which enters it when it is executed under the role `wasm-worker`.
 //! In: orders on descriptor 0, compiled code on an inherited descriptor. Out: reports on descriptor 1.
-//! Never: compiles, opens anything the host did not name, or goes on after it lost the thread.
+//! Never: compiles, opens anything the host did not name, or goes on after an order that it did not expect.
 
 use super::frame::{self, End, Init, Most, Order, Report};
 use super::guest::Loaded;
@@ -15,12 +15,12 @@ use std::os::unix::fs::FileExt;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// No call is longer, whatever the host says: clocks do not reach to the end of u64.
+/// Longest call, whatever the host says: u64 milliseconds could pass the end of the clock.
 const LONGEST_CALL: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// The whole life of a worker.
 pub fn run() -> ExitCode {
-    // Not through `io::stdout`, which writes what follows the last line break by itself.
+    // Not through `io::stdout`, whose line buffer splits a frame at its last line break.
     let ends = (io::stdin().as_fd().try_clone_to_owned(), io::stdout().as_fd().try_clone_to_owned());
     let served = match ends {
         (Ok(from), Ok(to)) => serve(&mut BufReader::new(File::from(from)), &mut File::from(to)),

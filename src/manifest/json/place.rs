@@ -1,4 +1,4 @@
-//! Where in a text a JSON pointer leads. Walks the text again; of documents that did not parse, as far as they are right.
+//! Place: the offset in a text that a JSON pointer leads to. Walks the text again, as far as it is without faults.
 //!
 //! For: `Document::place`. In: text and pointer. Out: a byte offset. Never: builds values, recurses.
 

@@ -1,7 +1,7 @@
-//! What a JSON document is made of: words, numbers, strings.
+//! Scalars: the words, numbers and strings of a JSON document.
 //!
-//! For: the parser. In: the place it is at. Out: the value there, or what is wrong with it.
-//! Never: changes a number, lets half of a surrogate pair through.
+//! For: the parser. In: its position. Out: the value there, or its fault.
+//! Never: changes an integer, lets half of a surrogate pair through.
 
 use super::super::Problem;
 use super::{Parser, text};
@@ -81,7 +81,7 @@ impl Parser<'_> {
         self.at - start
     }
 
-    /// A string that is a value: where it is copied, nothing else is made of it.
+    /// A string that is a value: written to the copy if there is one (then the result is empty), else returned.
     pub(super) fn string_value(&mut self) -> Result<String, Problem> {
         let Some(mut copy) = self.copy.take() else { return self.string() };
         copy.push('"');
@@ -97,7 +97,7 @@ impl Parser<'_> {
         Ok(out)
     }
 
-    /// A string; `at` is on its opening quote. `put` takes what was written as an escape.
+    /// A string; `at` is on its opening quote. `put` writes each character that was an escape.
     fn string_into(&mut self, out: &mut String, put: fn(char, &mut String)) -> Result<(), Problem> {
         let open = self.at;
         self.at += 1;

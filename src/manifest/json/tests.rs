@@ -173,7 +173,7 @@ fn any_value() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Every pointer of a value, with what stands there.
+/// Every pointer into a value, with the part that it leads to.
 fn pointers(value: &Value) -> Vec<(String, &Value)> {
     let mut found = Vec::new();
     let mut open = vec![(String::new(), value)];
@@ -215,7 +215,7 @@ proptest! {
         }
     }
 
-    /// Near-JSON finds more corners than noise does; and what we take in strict mode, serde_json takes too.
+    /// Text that is nearly JSON reaches more cases than noise does; serde_json takes whatever strict mode takes.
     #[test]
     fn agrees_with_serde_json(text in r#"[\[\]{}",:0-9aeEnulltrfs\-+.\\u /*\n]{0,24}"#) {
         let _ = parse(text.as_bytes(), Dialect::Commented);

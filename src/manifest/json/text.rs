@@ -1,7 +1,7 @@
-//! One JSON value as text: what a tool answered, as long as nobody needs its parts.
+//! Text: one JSON value as text: the answer of a tool, as long as nobody needs its parts.
 //!
-//! For: answers. In: what the strict reader let through. Out: the same value, compact; indented where a person or a
-//! model reads it; a tree where its parts are looked at. Never: a tree larger than it was allowed to be.
+//! For: answers. In: text that the strict reader let through. Out: the same value, compact; indented where a person or
+//! a model reads it; a tree where its parts are looked at. Never: a tree larger than `tree` was given room for.
 
 use super::{Dialect, Parser};
 use serde::{Serialize, Serializer};
@@ -14,7 +14,7 @@ use std::hash::{BuildHasher, RandomState};
 #[derive(Clone, Debug)]
 pub struct Text(Box<RawValue>);
 
-/// A tree would take more memory than it may.
+/// The tree would take more memory than it was given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooMuch;
 
@@ -39,12 +39,12 @@ impl Text {
         self.as_str().starts_with('{')
     }
 
-    /// What it says, if it is a string.
+    /// Its characters, if it is a string.
     pub fn string(&self) -> Option<String> {
         self.as_str().starts_with('"').then(|| serde_json::from_str(self.as_str()).ok()).flatten()
     }
 
-    /// As a tree of at most `room` bytes, about.
+    /// As a tree of at most about `room` bytes.
     pub fn tree(&self, room: usize) -> Result<Value, TooMuch> {
         if weight(self.as_str()) > room {
             return Err(TooMuch);
@@ -54,7 +54,7 @@ impl Text {
 
     /// As a tree, however large.
     pub fn value(&self) -> Value {
-        // It was checked: there is no text that the one reader takes and the other does not.
+        // The text was checked before, so it parses again.
         Parser::new(self.as_str(), Dialect::Strict).document().unwrap_or_default()
     }
 
@@ -124,7 +124,7 @@ impl fmt::Display for Indented<'_> {
         while let Some(c) = rest.bytes().next() {
             let length = match c {
                 b'"' => string_length(rest),
-                // Nothing stands in it.
+                // An empty object or list.
                 b'{' | b'[' if rest[1..].starts_with(['}', ']']) => 2,
                 b'{' | b'[' | b'}' | b']' | b',' | b':' => 1,
                 _ => rest.find(['{', '[', '}', ']', ',', ':', '"']).unwrap_or(rest.len()),
@@ -176,7 +176,7 @@ pub(super) fn string_length(text: &str) -> usize {
 /// About how many bytes a tree of this text takes: every comma and every opening bracket stands for a value.
 pub fn weight(json: &str) -> usize {
     const VALUE: usize = size_of::<Value>();
-    /// A member beside its value: its name, its place in the table, and the room that the table keeps free.
+    /// Bytes of a member besides its value: its name, its place in the table, and the free room of the table.
     const MEMBER: usize = 160;
     let (mut rest, mut values, mut members, mut objects) = (json, 1usize, 0usize, 0usize);
     while let Some(c) = rest.bytes().next() {
@@ -201,7 +201,7 @@ pub(super) fn quote(text: &str, out: &mut String) {
     out.push('"');
 }
 
-/// One character of a string: as it is where JSON lets it be.
+/// One character of a string, escaped only where JSON requires it.
 pub(super) fn write_escaped(c: char, out: &mut String) {
     match c {
         '"' => out.push_str("\\\""),
@@ -219,7 +219,7 @@ pub(super) fn write_escaped(c: char, out: &mut String) {
 /// The member names of one object, told apart without keeping them: 16 bytes each.
 #[derive(Default)]
 pub(super) struct Names {
-    /// A hash that nobody outside can foresee, and where the name stands.
+    /// A hash of the name with a random key, and the offset of the name.
     seen: Vec<(u64, usize)>,
     hasher: RandomState,
 }
@@ -229,7 +229,7 @@ impl Names {
         self.seen.push((self.hasher.hash_one(name), at));
     }
 
-    /// Where the first name stands that was there before.
+    /// The offset of the first name that repeats an earlier one.
     pub(super) fn twice(mut self) -> Option<usize> {
         self.seen.sort_unstable();
         self.seen.windows(2).filter(|pair| pair[0].0 == pair[1].0).map(|pair| pair[1].1).min()

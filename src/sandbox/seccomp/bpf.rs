@@ -1,4 +1,4 @@
-//! Part of the wall seccomp: from rules to the program that the kernel runs for each call.
+//! Bpf: from rules to the program that the kernel runs for each call (part of the wall `seccomp`).
 
 use nix::libc;
 
@@ -13,7 +13,7 @@ pub const HIGH: u32 = 1 << 8;
 pub enum Rule {
     Allow,
     Errno(u32),
-    /// By the first group with a test that the low word of the argument passes (`| HIGH`: the high word), else the last.
+    /// The first group with a test that the argument's low word (`| HIGH`: high word) passes decides, else the last.
     Case(u32, &'static [(&'static [Test], Rule)], &'static Rule),
 }
 
@@ -48,7 +48,7 @@ fn offset(argument: u32) -> u32 {
     16 + 8 * (argument & !HIGH) + if argument & HIGH == 0 { 0 } else { 4 }
 }
 
-/// What runs when the number matched. Jumps are short: a test would see one that is cut off.
+/// The instructions for a number that matched. Jumps have 8 bits; the tests would see one that is cut off.
 fn block(rule: &Rule) -> Vec<Insn> {
     let (argument, groups, otherwise) = match rule {
         Allow => return vec![insn(RETURN, 0, 0, RET_ALLOW)],
@@ -64,7 +64,7 @@ fn block(rule: &Rule) -> Vec<Insn> {
             AnyOf(_) => 1,
         };
         let mut left: usize = tests.iter().map(compared).sum();
-        // Who passes jumps over the comparisons that are left; who fails goes on to the next, or over `then` as well.
+        // A value that passes jumps over the remaining comparisons; one that fails goes to the next, or over `then`.
         let mut compare = |code: u16, value: u32| {
             left -= 1;
             insn(code, left as u8, if left == 0 { then.len() as u8 } else { 0 }, value)
@@ -75,7 +75,7 @@ fn block(rule: &Rule) -> Vec<Insn> {
                 In(values) => out.extend(values.iter().map(|value| compare(IF_EQUAL, *value))),
                 Between(first, last) => {
                     compare(IF_AT_LEAST, *first);
-                    // Beyond the last is not passed: the two ways are exchanged.
+                    // A value beyond the last fails, so the two jumps are exchanged.
                     let above = compare(IF_AT_LEAST, last + 1);
                     out.push(insn(IF_AT_LEAST, 0, above.jf + 1, *first));
                     out.push(insn(IF_AT_LEAST, above.jf, above.jt, last + 1));
@@ -88,7 +88,7 @@ fn block(rule: &Rule) -> Vec<Insn> {
     out
 }
 
-/// Where a comparison of numbers leads: to another, or to what a number's rule says.
+/// Where a comparison of numbers leads: to another comparison, or to the block of a rule.
 #[derive(Clone, Copy)]
 enum To {
     Comparison(usize),
@@ -106,7 +106,7 @@ fn tree(runs: &[(u32, Rule)], comparisons: &mut Vec<(u32, To, To)>, blocks: &mut
             blocks.len() - 1
         }));
     }
-    // Where about as many numbers lie on both sides.
+    // The split with about as many numbers on both sides.
     let (from, to) = (runs[0].0, runs[runs.len() - 1].0 + 1);
     let half = runs.partition_point(|(first, _)| *first <= from.midpoint(to));
     let (low, high) = runs.split_at(half.clamp(1, runs.len() - 1));
@@ -118,7 +118,7 @@ fn tree(runs: &[(u32, Rule)], comparisons: &mut Vec<(u32, To, To)>, blocks: &mut
     To::Comparison(own)
 }
 
-/// The whole filter, which answers other architectures' calls by killing the process.
+/// The whole filter. A call of another architecture kills the process.
 pub fn compile(runs: &[(u32, Rule)]) -> Vec<Insn> {
     let mut out = vec![
         insn(LOAD, 0, 0, OFFSET_ARCH),

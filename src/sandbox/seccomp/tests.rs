@@ -1,4 +1,4 @@
-//! The lists against the program, for every number and every value that counts.
+//! Tests: the program answers as the lists say, for every number and every value that counts.
 
 use super::bpf::*;
 use super::*;
@@ -29,7 +29,7 @@ fn verdict(program: &[Insn], arch: u32, nr: u32, args: [u64; 6]) -> u32 {
     }
 }
 
-/// What a rule says, without a program.
+/// What a rule answers, without a program.
 fn said(rule: &Rule, args: [u64; 6]) -> u32 {
     let (argument, tests, otherwise) = match rule {
         Allow => return RET_ALLOW,
@@ -47,7 +47,7 @@ fn said(rule: &Rule, args: [u64; 6]) -> u32 {
     said(passed.map_or(otherwise, |(_, then)| then), args)
 }
 
-/// Every value at which a rule could change its mind.
+/// Every value at which the answer of a rule could change.
 fn edges(rule: &Rule, into: &mut Vec<u64>) {
     let Case(_, tests, otherwise) = rule else { return };
     for (group, then) in *tests {

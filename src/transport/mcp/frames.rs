@@ -25,9 +25,9 @@ use tokio_util::sync::CancellationToken;
 
 /// Longest line that is read, bytes.
 const LONGEST: usize = 8 * 1024 * 1024;
-/// Most memory that a message may take as a tree, the arguments of a call left out: many may be open.
+/// Most memory that a message may take as a tree, without the arguments of a call, bytes: many messages may be open.
 const LARGEST: usize = 64 * 1024;
-/// What is written at once: small enough that a slow reader is seen to read.
+/// Bytes written at once: few enough that the count of written bytes shows a slow reader's progress.
 const PIECE: usize = 16 * 1024;
 /// Messages that wait to be handled.
 const AHEAD: usize = 4;
@@ -36,7 +36,7 @@ pub const GRACE: Duration = Duration::from_millis(500);
 
 type Writer = Box<dyn AsyncWrite + Send + Unpin>;
 
-/// Where messages go. Whoever cannot write there says that the connection is over.
+/// Where messages go. A write that fails ends the connection.
 #[derive(Clone)]
 struct Output {
     to: Arc<Mutex<Option<Writer>>>,
@@ -82,12 +82,12 @@ impl Frames {
         self.open.clone()
     }
 
-    /// True while nothing is read, since too much is not answered yet: its end is not seen then.
+    /// True while reading waits because too many requests are open: the end of the input is not seen then.
     pub fn standing(&self) -> Arc<AtomicBool> {
         self.standing.clone()
     }
 
-    /// Grows as long as the client reads.
+    /// Bytes written so far: grows as long as the client reads.
     pub fn written(&self) -> Arc<AtomicUsize> {
         self.output.written.clone()
     }
@@ -133,7 +133,7 @@ impl Transport<RoleServer> for Frames {
     }
 }
 
-/// As it is written: an error that answers nobody in particular says so with `null` (JSON-RPC 2.0, section 5).
+/// A message as JSON. An error that answers no request has the id `null` (JSON-RPC 2.0, section 5).
 fn message_of(item: &TxJsonRpcMessage<RoleServer>) -> io::Result<Map<String, Value>> {
     let Value::Object(mut message) = serde_json::to_value(item)? else { return Ok(Map::new()) };
     if message.contains_key("error") {
@@ -148,7 +148,7 @@ fn line(message: &impl Serialize, mut to: impl io::Write) -> io::Result<()> {
     to.write_all(b"\n")
 }
 
-/// A line, or what makes it piece by piece: written out it is several times as large as what it says.
+/// A line, or the message to write piece by piece: the finished line is several times as large as the answer in it.
 enum Line {
     Made(Vec<u8>),
     ToMake(Whole),
@@ -165,7 +165,7 @@ impl Output {
     async fn put(&self, line: Line) -> io::Result<()> {
         let mut to = self.to.lock().await;
         let Some(to) = to.as_mut() else { return Err(io::ErrorKind::NotConnected.into()) };
-        // Where this fails nobody will read the answers of what still runs.
+        // After a failed write nobody reads the answers of the calls that still run.
         self.parts(line, to).await.inspect_err(|_| self.closing.cancel())
     }
 
@@ -235,7 +235,7 @@ async fn read<R: AsyncRead + Unpin>(
             Err(refusal) => Err(refusal),
         };
         match message {
-            // Before the first request there is nothing that they could be about; rmcp would end the connection.
+            // A notification or response before the first request is dropped: rmcp would end the connection.
             Ok(Some(message)) if !begun && !matches!(message, JsonRpcMessage::Request(_)) => {}
             Ok(Some(message)) => {
                 begun = true;
@@ -255,7 +255,7 @@ async fn read<R: AsyncRead + Unpin>(
     }
 }
 
-/// The message as rmcp gets it: a request under an id of ours. Nothing where it cancels what is not open.
+/// The message as rmcp gets it: a request under an id of ours. `None`: it cancels a request that is not open.
 async fn opened(open: &Open, received: Received) -> Result<Option<RxJsonRpcMessage<RoleServer>>, Refusal> {
     let Received { mut message, arguments } = received;
     match &mut message {
@@ -281,17 +281,17 @@ async fn opened(open: &Open, received: Received) -> Result<Option<RxJsonRpcMessa
     Ok(Some(message))
 }
 
-/// Reads one line into `line`. `Some(false)`: it was too long, and but for its first part is gone. `None`: the end.
+/// Reads one line into `line`. `Some(false)`: it was too long, and only its start is kept. `None`: the end.
 async fn next_line<R: AsyncRead + Unpin>(input: &mut BufReader<R>, line: &mut Vec<u8>) -> io::Result<Option<bool>> {
     line.clear();
-    // One long line must not be paid for until the end.
+    // Gives back the memory of an earlier long line.
     line.shrink_to(LARGE_TEXT_BYTES);
     let mut fits = true;
     loop {
         let (taken, ended) = {
             let bytes = input.fill_buf().await?;
             if bytes.is_empty() {
-                // A last line without its newline is a whole message, if it is one at all.
+                // The last line may come without its newline.
                 return Ok((!line.is_empty()).then_some(fits));
             }
             let end = bytes.iter().position(|byte| *byte == b'\n');
@@ -319,7 +319,7 @@ struct Received {
     arguments: Option<String>,
 }
 
-/// One line as a message; nothing for what needs no answer; an error to send back.
+/// One line as a message; `None` for an empty line or an unknown notification; an error to send back.
 fn message(line: &[u8]) -> Result<Option<Received>, Refusal> {
     let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line).trim_ascii();
     if line.is_empty() {
@@ -349,17 +349,17 @@ fn message(line: &[u8]) -> Result<Option<Received>, Refusal> {
     }
 }
 
-/// Whose message it is: mostly that can be told also where the line is broken elsewhere.
+/// The id of a message, also where the line is broken elsewhere.
 fn id_of(line: &[u8]) -> Option<RequestId> {
     let text = line.utf8_chunks().next()?.valid();
     let id = json::member(text, "/id")?;
-    // A number at the very end may be the first part of another.
+    // A number at the very end of the text may have been cut.
     let whole = id.as_ptr() as usize + id.len() < text.as_ptr() as usize + text.len();
     whole.then(|| serde_json::from_str(id).ok())?
 }
 
-/// A call without its arguments, and the arguments as they stand there: what is wrong with them is for the road to
-/// say, and to record. Whoever reads the whole line strictly reads these two strictly.
+/// A call with `{}` in place of its arguments, and the arguments as they stand there: the road refuses and records what
+/// is wrong with them. Both parts are read strictly, so that no part of the line goes unchecked.
 fn parted(text: &str) -> (Cow<'_, str>, Option<String>) {
     let method = json::member(text, "/method").and_then(|method| serde_json::from_str::<String>(method).ok());
     let call = method.as_deref() == Some("tools/call");

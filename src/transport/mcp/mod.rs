@@ -1,4 +1,4 @@
-//! MCP over standard input and output, both protocol eras (reference/mcp.md). `rmcp` is named only here.
+//! MCP over standard input and output, with or without an `initialize` handshake. Only this folder names `rmcp`.
 //!
 //! For: agents. In: `tools/list` and `tools/call`. Out: the tools of the registry that can be called here;
 //! results of `Service::call`. Never: anything but MCP on standard output; a call that outlives its client.
@@ -29,9 +29,9 @@ use tokio_util::sync::CancellationToken;
 const PAGE: usize = 200;
 /// How long we wait for the protocol to end after a signal.
 const FAREWELL: Duration = Duration::from_secs(1);
-/// How long a client that closed its end may stop to read what it is answered.
+/// How long a client that closed its end may read nothing of its answers.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// How often it is looked whether the client is still there.
+/// How often we look whether the client is still there.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// Which of its ends the client has closed, as far as that can be told without reading.
@@ -42,7 +42,7 @@ pub struct HungUp {
 }
 
 /// Serves until the client closes its end or `stop` is cancelled. Calls that still run are killed. `hung_up` is asked
-/// now and then, since the end of input is only met when what comes before it is read.
+/// now and then, since reading meets the end of the input only after everything before it.
 pub async fn serve<R, W>(
     service: Arc<Service>,
     user: String,
@@ -69,7 +69,7 @@ where
             Err(rmcp::service::ServerInitializeError::ConnectionClosed(_)) => return Ok(()),
             Err(error) => return Err(error.to_string()),
         },
-        // Also `stop`. A client that leaves within its greeting, and does not read, has asked for nothing yet.
+        // `stop` cancels this too. A client that leaves during the handshake has asked for nothing yet.
         () = closing.cancelled() => return Ok(()),
     };
     let rmcp_stops = running.cancellation_token();
@@ -82,7 +82,7 @@ where
             tokio::time::timeout(FAREWELL, ended).await.unwrap_or(Ok(QuitReason::Cancelled))
         }
         () = closing.cancelled() => loop {
-            // The client closed its end. Answers that it still reads are written; for one that does not read nobody waits.
+            // The client closed its end. Answers are written as long as it reads them.
             let before = written.load(Ordering::Relaxed);
             match tokio::time::timeout(PATIENCE, &mut ended).await {
                 Ok(ended) => break ended,
@@ -96,8 +96,8 @@ where
     ended.map(|_| ()).map_err(|error| error.to_string())
 }
 
-/// Ends the connection where its end is not met by reading: nobody can be answered, or nothing is read and nothing
-/// is written.
+/// Ends the connection where reading does not meet its end: nobody can be answered, or the client's input is closed
+/// and nothing is read or written any more.
 async fn watch(
     hung_up: impl Fn() -> HungUp,
     standing: Arc<AtomicBool>,
@@ -112,7 +112,7 @@ async fn watch(
         }
         let HungUp { input, output } = hung_up();
         let now = written.load(Ordering::Relaxed);
-        // A client that closed its end and reads has all of its requests taken in first.
+        // A client that closed its input and still reads answers has all of its requests taken in first.
         let still = standing.load(Ordering::Relaxed) && now == before;
         if output || (input && still) {
             tokio::time::sleep(if output { Duration::ZERO } else { frames::GRACE }).await;
@@ -149,7 +149,7 @@ impl Face {
         let mut listed: Vec<Arc<registry::Tool>> = snapshot
             .list(&registry::Filter::default())
             .into_iter()
-            // Where none is chosen (there are only versions before a release) the call says why.
+            // Where no version is chosen (all are pre-releases) the id keeps its name, and a call is told why.
             .filter(|tool| {
                 snapshot.find(&tool.manifest.id).map_or(true, |chosen| chosen.reference() == tool.reference())
             })
@@ -159,7 +159,7 @@ impl Face {
         let names = Names::of(listed.iter().map(|tool| tool.manifest.id.as_str()));
         let mut tools: Vec<Tool> = listed
             .iter()
-            // The others have a name all the same: whoever calls one is told why it cannot be, and a hidden one runs.
+            // The others keep their names all the same: a call is told why it is refused, and a hidden tool runs.
             .filter(|tool| !tool.manifest.hidden && snapshot.find(&tool.manifest.id).is_ok())
             .filter(|tool| self.service.can_call(tool))
             .filter_map(|tool| Some(tools::tool(&tool.manifest, names.name(&tool.manifest.id)?)))
@@ -226,7 +226,7 @@ impl ServerHandler for Face {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        // What was not cut out of the line stands in the message: never is a call begun with what nobody sent.
+        // Arguments that were not cut out of the line stand in the message.
         let arguments = match self.open.arguments(&context.id) {
             Some(text) => Arguments::Text(text),
             None => Arguments::Value(Value::Object(request.arguments.unwrap_or_default())),
@@ -242,7 +242,7 @@ impl ServerHandler for Face {
         });
         // rmcp only sets a token; dropping the future is what cancels, kills, reaps and records.
         tokio::select! {
-            // First of all: a call that was asked for leaves its record, also if it is cancelled at once.
+            // Polled first: a call leaves its record, also if it is cancelled at once.
             biased;
             report = call => {
                 let (result, answer) = results::result(report);
@@ -293,7 +293,7 @@ fn malformed(params: Option<&Value>) -> String {
     }
 }
 
-/// The place after a tool, so that a list that changes between pages skips and repeats nothing.
+/// A cursor names the last tool of a page, so that a list that changes meanwhile skips and repeats nothing.
 fn cursor_for(name: &str) -> String {
     let check: String = crate::manifest::sha256_hex(format!("cursor {name}").as_bytes()).chars().take(8).collect();
     format!("{name}.{check}")

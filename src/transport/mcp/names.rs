@@ -1,14 +1,14 @@
-//! Tool ids ⇄ names that MCP clients and model APIs accept: `ns:name` ⇄ `ns__name`, one to one (C-007).
+//! Names: tool ids ⇄ names that MCP clients and model APIs accept: `ns:name` ⇄ `ns__name`, one to one.
 //!
-//! For: the MCP face. In: the ids of a snapshot. Out: a name per id and back. Never: two ids under one
-//! name: where two would share one, neither is offered, because a dropped file must not take over a name.
+//! For: the MCP face. In: the ids of a snapshot. Out: a name per id and back. Never: two ids under one name: where two
+//! would share one, neither is offered, because a new file must not take over the name of a tool.
 
 use crate::manifest::{self, suggest};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What the strictest of the clients takes: `^[a-zA-Z][a-zA-Z0-9_-]{0,63}$`.
 const LONGEST: usize = 64;
-/// Characters of the hash that tells names apart which had to be changed.
+/// Characters of the hash that keeps changed names apart.
 const HASH: usize = 6;
 
 /// Both directions, for one snapshot.

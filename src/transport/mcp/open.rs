@@ -1,8 +1,8 @@
-//! The open requests of one connection: handed on, and not answered yet.
+//! Open requests: those of one connection that are handed on and not answered yet.
 //!
 //! For: `frames` and the face. In: a request's id, its arguments, later the content of its answer. Out: an id of our
-//! own for each. Never: two requests under one id, as rmcp would have it where a client uses an id again that it has
-//! just cancelled; the answer of one for another; more open requests than may be.
+//! own for each: a client may use an id again that it has just cancelled, and rmcp would confuse the two requests.
+//! Never: two requests under one id; the answer of one for another; more open requests than the bounds below.
 
 use super::results::Answer;
 use crate::service;
@@ -11,10 +11,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Calls that may be open, running or waiting, and some that are being refused: beyond, reading goes on when one of
-/// them is answered.
+/// Most open calls: those that run or wait, and some that are being refused. Beyond, nothing is read until one of them
+/// is answered.
 const CALLS: usize = service::RUNNING + service::WAITING + OTHERS;
-/// Other requests: a list is long, and waits in memory for a client that does not read.
+/// Most other open requests: a list of tools is long, and waits in memory for a client that does not read.
 const OTHERS: usize = 16;
 
 /// One request.
@@ -63,7 +63,7 @@ impl Open {
         places.clone().acquire_owned().await.ok()
     }
 
-    /// A request is handed on, under the id that this gives. `None`: one with the client's id is open.
+    /// Opens a request, and gives our id for it. `None`: one with the client's id is open.
     pub fn begin(
         &self,
         client: &RequestId,
@@ -84,7 +84,7 @@ impl Open {
         Some(ours)
     }
 
-    /// The arguments of a call, once. Also of one that was cancelled on its way: its record tells what was asked for.
+    /// Takes the arguments of a call, also of one that was cancelled before its handler ran: its record shows them.
     pub fn arguments(&self, ours: &RequestId) -> Option<String> {
         let mut requests = self.requests();
         let exchange = requests.open.get_mut(ours)?;
@@ -102,7 +102,7 @@ impl Open {
         }
     }
 
-    /// It is being answered. `None`: it was cancelled, and is not.
+    /// Closes a request that is about to be answered. `None`: it was cancelled, and gets no answer.
     pub fn end(&self, ours: &RequestId) -> Option<Exchange> {
         let mut requests = self.requests();
         let exchange = requests.open.remove(ours).filter(|exchange| !exchange.cancelled)?;
@@ -110,12 +110,12 @@ impl Open {
         Some(exchange)
     }
 
-    /// The client cancelled it; gives our id for it. The client's is free again.
+    /// Closes a request that the client cancelled, and gives our id for it. The client's id is free again.
     pub fn cancel(&self, client: &RequestId) -> Option<RequestId> {
         let mut requests = self.requests();
         let ours = requests.ours.remove(client)?;
         match requests.open.get_mut(&ours) {
-            // Its handler has yet to take them.
+            // Its handler has yet to take the arguments.
             Some(exchange) if exchange.arguments.is_some() => exchange.cancelled = true,
             _ => drop(requests.open.remove(&ours)),
         }

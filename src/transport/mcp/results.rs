@@ -1,7 +1,7 @@
 //! Reports as MCP results: structured content with its text twin, or an error a model can act on.
 //!
-//! For: `tools/call`. In: a report. Out: a `CallToolResult`, complete in both eras; of a success without its
-//! content, which goes beside it as an `Answer`: rmcp would hold it as a tree (P17). Never: a host path.
+//! For: `tools/call`. In: a report. Out: a `CallToolResult` for all protocol versions; the content of a success goes
+//! beside it as an `Answer`, because rmcp would hold it as a tree (P17). Never: a host path.
 
 use super::tools;
 use crate::executor::Artifact;
@@ -34,7 +34,7 @@ pub fn result(report: Report) -> (CallToolResult, Option<Answer>) {
     (result, answer)
 }
 
-/// The words come first: some clients show a model nothing but the first block.
+/// The result of a failure. Its words come first: some clients show a model only the first block.
 fn failure(report: &Report) -> CallToolResult {
     let mut words = report.observation();
     if let Some(fault) = &report.error {
@@ -58,11 +58,11 @@ fn failure(report: &Report) -> CallToolResult {
 
 /// The content of a success.
 pub struct Answer {
-    /// What is structured, or would be if it were an object.
+    /// The structured content; sent as such only if it is an object.
     json: Box<RawValue>,
     /// The tool has an output schema.
     schema: bool,
-    /// The answer may well speak of these files as if they were there.
+    /// The files that were not published: the answer may speak of them as if they were there.
     missing: Option<String>,
     /// The call counts as one that runs until this is written.
     _turn: Option<Arc<service::Turn>>,
@@ -89,7 +89,7 @@ impl Answer {
         Answer { json, schema, missing, _turn: report.turn }
     }
 
-    /// Whether it is worth writing in pieces.
+    /// Whether to write it in pieces.
     pub fn is_large(&self) -> bool {
         self.json.get().len() > crate::quantity::LARGE_TEXT_BYTES
     }
@@ -104,8 +104,8 @@ fn raw(value: &impl Serialize) -> Box<RawValue> {
     serde_json::value::to_raw_value(value).unwrap_or_else(|_| RawValue::NULL.to_owned())
 }
 
-/// With an output schema the text is the compact JSON of the structured content (B-023); without one a
-/// string stays as it is (B-024) and anything else is indented (B-025), but where that makes it very long.
+/// The answer as text: with an output schema the compact JSON of the structured content. Without one a string stays
+/// as it is, and anything else is indented unless that makes it very long.
 struct Twin<'a>(&'a Answer);
 
 impl Display for Twin<'_> {

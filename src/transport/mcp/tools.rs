@@ -1,7 +1,7 @@
 //! Manifests as MCP tools: what a model and its client see of a tool.
 //!
-//! For: `tools/list`. In: a manifest and its name. Out: a `Tool` that the strictest client and model API
-//! takes. Never: a schema that an agent is not held to; what is left out here is still checked by the road.
+//! For: `tools/list`. In: a manifest and its name. Out: a `Tool` that the strictest client and model API takes.
+//! Never: a rule that the road does not check. (The road also checks the rules that are left out here.)
 
 use crate::manifest::{Handler, Manifest, text};
 use rmcp::model::{JsonObject, MetaObject, Tool, ToolAnnotations};
@@ -29,13 +29,13 @@ fn description(manifest: &Manifest) -> String {
 }
 
 /// The parameters with a plain object root. A tool that declares none is shown as open, because the road
-/// takes any object then (Q6); one that takes no arguments says so with `additionalProperties: false`.
+/// takes any object then; one that takes no arguments says so with `additionalProperties: false`.
 fn input_schema(manifest: &Manifest) -> JsonObject {
     let written = manifest.parameters.as_ref().and_then(|schema| schema.raw.as_object()).cloned();
     let mut schema = written.unwrap_or_default();
     schema.retain(|key, _| !REFUSED_AT_ROOT.contains(&key.as_str()));
     schema.insert("type".into(), json!("object"));
-    // Model APIs refuse an object schema that does not have the word at all.
+    // Model APIs refuse an object schema without this keyword.
     schema.entry("properties").or_insert_with(|| json!({}));
     schema
 }
@@ -99,7 +99,7 @@ fn annotations(manifest: &Manifest) -> Option<ToolAnnotations> {
     match &manifest.handler {
         Handler::Script { .. } => {}
         Handler::ServiceMethod { service, .. } if service == crate::executor::method::SCRIPT_SERVICE => {}
-        // What an in-process service does is not ours to hint at.
+        // Nothing confines an in-process service, so its manifest does not tell what it does.
         _ => return None,
     }
     let reads_only = manifest.asks.write.is_empty() && manifest.asks.hosts.is_empty();

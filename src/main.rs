@@ -2,6 +2,7 @@
 //! Decided before any thread or runtime is started.
 
 use std::process::ExitCode;
+#[cfg(feature = "wasi")]
 use toolhost::executor::wasm;
 use toolhost::{cli, sandbox};
 
@@ -9,10 +10,12 @@ fn main() -> ExitCode {
     let name = std::env::args_os().next().unwrap_or_default();
     match name.to_str() {
         Some(sandbox::launcher::NAME) => sandbox::launcher::main(),
+        #[cfg(feature = "wasi")]
         Some("toolhost-wasm-worker") => {
             sandbox::large_files_are_errors();
             wasm::Role::Worker.enter()
         }
+        #[cfg(feature = "wasi")]
         Some("toolhost-wasm-compile") => wasm::Role::Compile.enter(),
         Some("toolhost-probe") => sandbox::probe::main(),
         _ => {

@@ -74,9 +74,9 @@ fn the_doctor_says_what_it_tried() {
         let (text_code, text, _) = copy.toolhost(&["doctor"]);
         assert_eq!(text_code, code, "{text}");
         assert!(!out.contains("do not tell") && !text.contains("do not tell"), "{text}");
-        assert!(
-            report["facts"]["kernel"].is_string() && report["wasm"]["wasmtime"].as_str().unwrap().starts_with("48.")
-        );
+        assert!(report["facts"]["kernel"].is_string());
+        let wasmtime = report["wasm"]["wasmtime"].as_str();
+        assert_eq!(wasmtime.is_some_and(|version| version.starts_with("48.")), cfg!(feature = "wasi"), "{wasmtime:?}");
         let from = |name: &str| report["settings"].as_array().unwrap().iter().find(|s| s["name"] == name).cloned();
         assert_eq!(from("root").unwrap()["from"], "flag");
         assert_eq!(report["auditLog"]["opens"]["ok"], true, "{report}");
@@ -106,6 +106,9 @@ fn the_doctor_says_what_it_tried() {
 
 #[test]
 fn the_probe_proves_a_confinement_and_never_runs_the_script() {
+    if !cfg!(feature = "wasi") {
+        return;
+    }
     for uid in users() {
         let copy = copy(uid);
         let at = copy.at();
@@ -146,7 +149,7 @@ fn the_probe_proves_a_confinement_and_never_runs_the_script() {
 
 #[test]
 fn what_is_not_as_said_is_said_and_fails() {
-    if !nix::unistd::geteuid().is_root() {
+    if !cfg!(feature = "wasi") || !nix::unistd::geteuid().is_root() {
         return;
     }
     // An ordinary user's tool is granted a folder that this user cannot list: granted, and yet it could not.

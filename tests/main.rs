@@ -20,6 +20,7 @@ mod lifecycle;
 mod manifests;
 mod mcp;
 mod messages;
+#[cfg(feature = "wasi")]
 mod modules;
 mod outputs;
 mod policy;
@@ -34,4 +35,7 @@ mod staging;
 mod streaming;
 mod tidy;
 mod told_truly;
+#[cfg(feature = "wasi")]
 mod wasm;
+#[cfg(not(feature = "wasi"))]
+mod without_wasi;

@@ -608,6 +608,7 @@ fn new_makes_tools_that_load() {
         assert_eq!(made.id, format!("custom:try-{language}"));
         assert!(String::from_utf8(out).expect("UTF-8").contains(&format!("toolhost call custom:try-{language}")));
         assert!(new::make(&scripts, &args, "toolhost", &mut Vec::new()).is_err(), "nothing is overwritten");
+        #[cfg(feature = "wasi")]
         if language == "wasm" {
             wasmtime::Module::new(&wasmtime::Engine::default(), std::fs::read(&made.script).expect("file"))
                 .expect("a module");

@@ -123,14 +123,14 @@ async fn the_seeds_examples_hold_and_the_envelope_is_the_outcome() {
     assert_eq!(records[1]["violations"][0]["kind"], "TimeoutError");
 
     let doubled = json!({"scriptPath": "user_scripts/examples/echo.py", "inputData": {"message": 1}});
-    assert!(world.call("core:execute-python-script", doubled).await.success, "Q12: the doubled prefix");
+    assert!(world.call("core:execute-python-script", doubled).await.success, "the doubled prefix");
     let odd = world.call("core:execute-script", json!({"language": "nodejs", "scriptPath": "examples/echo.py"})).await;
     assert!(odd.error.unwrap().message.contains("python script"));
     assert!(world.call("core:execute-python-script", json!({"scriptPath": "free/echo.py"})).await.success);
     let seen = world.fake.seen.lock().unwrap();
     let cache = |at: usize| seen[at].shape.grants.iter().any(|grant| grant.asked == ".cache/**");
     assert!(cache(seen.len() - 1), "{:?}", seen.last());
-    assert!(!cache(0), "a script that a manifest names gets no more this way than from its own tool (Q18)");
+    assert!(!cache(0), "a script that a manifest names gets no more this way than from its own tool");
 }
 
 #[tokio::test]

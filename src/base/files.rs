@@ -21,6 +21,13 @@ const WORLD_WRITABLE: u32 = 0o002;
 /// Most links followed on the way to a folder, as many as the kernel follows (path_resolution(7)).
 const MOST_LINKS: u32 = 40;
 
+/// The folder of this host's caches: `$XDG_CACHE_HOME/toolhost`, or `~/.cache/toolhost`; relative values do not count.
+pub fn cache_folder(environment: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    let absolute = |name: &str| environment(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let base = absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")))?;
+    Some(base.join("toolhost"))
+}
+
 /// A folder held open. When opened, only this user and root could replace what is theirs in it or on the way to it.
 #[derive(Debug)]
 pub struct Folder {

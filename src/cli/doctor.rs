@@ -12,6 +12,7 @@ use super::refusal::Exit;
 use super::settings::Settings;
 use super::{audit, host, words};
 use crate::executor::process::{Launchers, Unready, examine, settle};
+#[cfg(feature = "wasi")]
 use crate::executor::wasm;
 use crate::manifest::Language;
 use crate::{policy, sandbox};
@@ -71,7 +72,8 @@ struct Interpreter {
 
 #[derive(Clone, Debug, Serialize)]
 struct Wasm {
-    wasmtime: &'static str,
+    /// Its version; `None` in a build without WASI.
+    wasmtime: Option<&'static str>,
     /// Where compiled code is kept, or why it is not.
     #[serde(serialize_with = "told")]
     cache: Result<String, String>,
@@ -207,6 +209,12 @@ async fn interpreters(
     (shown, notes)
 }
 
+#[cfg(not(feature = "wasi"))]
+fn wasm_state() -> Wasm {
+    Wasm { wasmtime: None, cache: Err("built without the cargo feature `wasi`: WASI tools are unavailable".to_owned()) }
+}
+
+#[cfg(feature = "wasi")]
 fn wasm_state() -> Wasm {
     let variable = |name: &str| std::env::var_os(name);
     let cache = match wasm::Cache::usual(variable) {
@@ -216,10 +224,11 @@ fn wasm_state() -> Wasm {
         }
         Err(why) => Err(why),
     };
-    Wasm { wasmtime: wasmtime_version(), cache }
+    Wasm { wasmtime: Some(wasmtime_version()), cache }
 }
 
 /// From the lock file of this build.
+#[cfg(feature = "wasi")]
 fn wasmtime_version() -> &'static str {
     let lock = include_str!("../../Cargo.lock");
     let entry = lock.split("[[package]]").find(|entry| entry.trim_start().starts_with("name = \"wasmtime\"\n"));

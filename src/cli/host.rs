@@ -5,8 +5,12 @@
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
 use super::words;
+use crate::base::files;
 use crate::executor::method::Methods;
-use crate::executor::process::{Launchers, Scripts, WasmWorkers};
+#[cfg(feature = "wasi")]
+use crate::executor::process::WasmWorkers;
+use crate::executor::process::{Launchers, Scripts};
+#[cfg(feature = "wasi")]
 use crate::executor::wasm;
 use crate::fault::{Fault, Kind};
 use crate::manifest::text;
@@ -94,12 +98,11 @@ pub fn policies(settings: &Settings) -> anyhow::Result<Arc<policy::Policies>> {
 
 /// Files that this host obeys, runs or records, also those that are not there yet: no policy lets a tool write them.
 fn obeyed(settings: &Settings) -> impl Iterator<Item = PathBuf> {
-    let variable = |name: &str| std::env::var_os(name);
     let log = settings.audit_log.clone();
     let beside = |name| log.as_deref().and_then(Path::parent).map(|folder| folder.join(name));
     let records = [audit::CONFINEMENTS, audit::BEGUN, audit::LEDGER].map(beside).into_iter().flatten();
     // Compiled modules, and what was found out about interpreters.
-    let caches = wasm::Cache::usual_folder(variable).and_then(|folder| folder.parent().map(Path::to_path_buf));
+    let caches = files::cache_folder(|name| std::env::var_os(name));
     let policies = settings.policies.is_none().then(|| settings.root.join(super::settings::POLICIES));
     let found = settings
         .configs
@@ -304,7 +307,14 @@ fn executors(launchers: &Arc<Launchers>, waits: Option<fn(&str)>) -> Executors {
     }
 }
 
+/// Policy says so of every WASI tool.
+#[cfg(not(feature = "wasi"))]
+fn wasm_executor(_: &Arc<Launchers>, _: Option<fn(&str)>) -> Option<Arc<dyn executor::Executor>> {
+    None
+}
+
 /// `None` where compiled code can be kept nowhere: wasm tools are then unavailable, and the log says why.
+#[cfg(feature = "wasi")]
 fn wasm_executor(launchers: &Arc<Launchers>, waits: Option<fn(&str)>) -> Option<Arc<dyn executor::Executor>> {
     match wasm::Cache::usual(|name| std::env::var_os(name)) {
         Ok((cache, note)) => {

@@ -52,6 +52,7 @@ impl<K: Send + 'static, T: Send + 'static> Idle<K, T> {
         drop(oldest);
     }
 
+    #[cfg(any(test, feature = "wasi"))]
     pub fn len(&self) -> usize {
         self.lock().entries.len()
     }

@@ -9,6 +9,7 @@ mod idle;
 pub mod method;
 mod outcome;
 pub mod process;
+#[cfg(feature = "wasi")]
 pub mod wasm;
 pub use outcome::*;
 

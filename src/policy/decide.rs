@@ -272,7 +272,8 @@ fn runtime(
     let named = policy.runtimes.get(&language);
     let walls = [wall::VIEW, wall::LANDLOCK];
     let found = match (language, named) {
-        (Language::Wasm, _) => Ok(ourselves()),
+        (Language::Wasm, _) if cfg!(feature = "wasi") => Ok(ourselves()),
+        (Language::Wasm, _) => Err(format!("{WITHOUT_WASI} (its cargo feature `wasi`)")),
         (_, Some(named)) => named_runtime(language, &named.path, machine).map_err(|why| {
             format!("{} ({}) cannot be used here: {why}", named.path.display(), policy.place(named.at))
         }),
@@ -287,11 +288,13 @@ fn runtime(
         Err(reason) => {
             verdicts.push(Verdict::denied(What::Runtime, name, Narrower::Machine, reason, &walls));
             let words = match named {
+                _ if language == Language::Wasm => format!("the runtime '{name}': {WITHOUT_WASI}"),
                 Some(_) => format!("the runtime '{name}': the interpreter that its policy names cannot be used here"),
                 None => format!("the runtime '{name}', which was not found on this machine"),
             };
             obstacles.lacks.push(Need::new("/handler/language", words));
             obstacles.missing.push(match named {
+                _ if language == Language::Wasm => format!("{name}: {WITHOUT_WASI}"),
                 Some(_) => format!("{name}: the interpreter that the policy names cannot be used"),
                 None => format!("{name}, which is not on this machine"),
             });
@@ -311,6 +314,9 @@ fn runtime(
     });
     Some(runtime)
 }
+
+/// What a build without the feature `wasi` says.
+const WITHOUT_WASI: &str = "this toolhost was built without WASI";
 
 fn named_runtime(language: Language, path: &Path, machine: &Machine) -> Result<Runtime, String> {
     let found = machine.named_runtimes.get(path).ok_or("nobody looked at it")?;

@@ -5,7 +5,7 @@
 //! a launcher that may read files which a tool could write.
 
 use super::{Never, trust};
-use crate::base::files::Folder;
+use crate::base::files::{self, Folder};
 use crate::manifest::Language;
 use nix::fcntl::OFlag;
 use nix::unistd::Pid;
@@ -45,12 +45,8 @@ pub(super) struct Asker<'a> {
 impl<'a> Asker<'a> {
     /// `folders`: of the search path, those that were not passed over.
     pub(super) fn new(folders: &[PathBuf], never: &'a Never) -> Asker<'a> {
-        let base = std::env::var_os("XDG_CACHE_HOME")
-            .map(PathBuf::from)
-            .filter(|p| p.is_absolute())
-            .or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache")))
-            .filter(|p| p.is_absolute());
-        let cache = base.map(|base| base.join("toolhost/runtimes.json")).filter(|path| never.passes(path).is_ok());
+        let folder = files::cache_folder(|name| std::env::var_os(name));
+        let cache = folder.map(|folder| folder.join("runtimes.json")).filter(|path| never.passes(path).is_ok());
         let trusted = folders.iter().filter(|folder| trust::path(folder).is_ok());
         Asker {
             search_path: std::env::join_paths(trusted).unwrap_or_default(),

@@ -16,7 +16,11 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const ENGINES: [(&str, &str); 2] = [("python", include_str!("probe.py")), ("wasm", include_str!("probe.wat"))];
+const ENGINES: &[(&str, &str)] = &[
+    ("python", include_str!("probe.py")),
+    #[cfg(feature = "wasi")]
+    ("wasm", include_str!("probe.wat")),
+];
 
 pub struct Case {
     pub name: &'static str,
@@ -357,13 +361,14 @@ fn the_core_tools_take_no_module() {
     let playground = Playground::new(if is_root() { Who::Root } else { Who::User }, "/var/tmp");
     let core = include_str!("../../sandbox-policies/core.policy.toml");
     fs::write(playground.path("sandbox-policies/core.policy.toml"), core).unwrap();
-    for (language, script) in ENGINES {
+    for (language, script) in ENGINES.iter().copied() {
         playground.tool(language, language, script, json!({}));
     }
     playground.settle();
     for (tool, field) in [("core:execute-script", "scriptPath"), ("core:run-code", "code")] {
         let what = |engine: usize| match (field, engine) {
-            ("code", _) => ENGINES[engine].1,
+            ("code", 0) => ENGINES[0].1,
+            ("code", _) => include_str!("probe.wat"),
             (_, 0) => "python/main.py",
             _ => "wasm/main.wat",
         };

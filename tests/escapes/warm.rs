@@ -113,6 +113,9 @@ impl Warm {
 
 #[test]
 fn times_that_a_call_sets_are_not_there_for_the_next() {
+    if !cfg!(feature = "wasi") {
+        return;
+    }
     let mut warm = Warm::start();
     let ((_, set), first) = warm.call("times");
     assert_eq!(set, MARK, "control: a call does set them, and reads what it set");
@@ -123,6 +126,9 @@ fn times_that_a_call_sets_are_not_there_for_the_next() {
 
 #[test]
 fn a_worker_whose_guest_left_a_file_serves_no_other_call() {
+    if !cfg!(feature = "wasi") {
+        return;
+    }
     let mut warm = Warm::start();
     let (_, first) = warm.call("nothing");
     let (_, second) = warm.call("nothing");
@@ -134,6 +140,9 @@ fn a_worker_whose_guest_left_a_file_serves_no_other_call() {
 
 #[test]
 fn the_program_of_a_worker_cannot_be_written_through_it() {
+    if !cfg!(feature = "wasi") {
+        return;
+    }
     for who in [Who::Root, Who::User].into_iter().filter(|who| who.possible()) {
         let mut warm = Warm::start_as(who);
         let (_, workers) = warm.call("nothing");
@@ -150,6 +159,9 @@ fn the_program_of_a_worker_cannot_be_written_through_it() {
 /// The inode number of a file in scratch counts the files ever made there, so a guest is told another number.
 #[test]
 fn numbers_of_files_tell_nothing_of_calls_before() {
+    if !cfg!(feature = "wasi") {
+        return;
+    }
     let mut warm = Warm::start();
     let ((_, first), worker) = warm.call("number");
     let ((_, second), same) = warm.call("number");
@@ -179,6 +191,9 @@ fn writer(playground: &Playground) -> PathBuf {
 /// name that came after the worker did.
 #[test]
 fn an_idle_worker_is_used_only_while_its_grants_are_what_they_were() {
+    if !cfg!(feature = "wasi") {
+        return;
+    }
     for who in [Who::Root, Who::User].into_iter().filter(|who| who.possible()) {
         for below in ["/var/tmp", "/tmp"] {
             idle_worker(who, below);
@@ -225,6 +240,9 @@ fn idle_worker(who: Who, below: &str) {
 /// Asking for less, or lying below /tmp, is no reason to start a worker for each call.
 #[test]
 fn one_worker_serves_the_calls_of_a_tool_whatever_it_asks_for() {
+    if !cfg!(feature = "wasi") {
+        return;
+    }
     let asks = |read: Value| json!({"securityContext": {"fileAccess": {"allowRead": read}}});
     let all = [
         ("own", json!({})),

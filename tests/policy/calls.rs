@@ -87,7 +87,10 @@ fn runtimes_come_from_the_policy_first_and_missing_ones_are_named() {
     let mut wasm = tool("demo:one");
     wasm.handler = Handler::Script { script_path: "a.wasm".into(), language: Language::Wasm, entry_point: None };
     let decision = policy::decide(&wasm, &site(), &Policies::built_in(), &Machine::default());
-    assert_eq!(shape(&decision).runtime.program, Program::Ourselves { role: "wasm-worker".into() });
+    match cfg!(feature = "wasi") {
+        true => assert_eq!(shape(&decision).runtime.program, Program::Ourselves { role: "wasm-worker".into() }),
+        false => assert!(decision.shape.unwrap_err().message.contains("wasm: this toolhost was built without WASI")),
+    }
 }
 
 #[test]

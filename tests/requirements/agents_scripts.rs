@@ -220,7 +220,7 @@ fn without_its_policy_no_code_is_run() {
 /// A script that a manifest names answers to that tool's policy too.
 #[test]
 fn running_a_tools_script_this_way_widens_nothing() {
-    as_everyone("Q18", |who| {
+    as_everyone("a script run by its path", |who| {
         let playground = playground(who);
         tool(&playground, "req:spy", "python", "owned/spy.py", SPY, json!({}));
         playground.policy("strict", "req:spy", "[files]\nread = [{ path = \"./spy.py\", why = \"itself\" }]\n");

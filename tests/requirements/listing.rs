@@ -155,6 +155,9 @@ fn a_failing_example_fails_the_test() {
 /// A server answers only once every tool is loaded. The requests lie in the pipe before it reads.
 #[test]
 fn ready_only_after_the_first_load() {
+    if !has("wasm", 1) {
+        return;
+    }
     const MANY: usize = 150;
     as_everyone("the first load", |who| {
         let playground = Playground::new(who, "/var/tmp");

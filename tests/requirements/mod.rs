@@ -36,8 +36,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 use toolhost::executor::method::Methods;
-use toolhost::executor::process::{Launchers, Scripts, WasmWorkers};
-use toolhost::executor::wasm;
+use toolhost::executor::process::{Launchers, Scripts};
 use toolhost::sandbox::identity;
 use toolhost::service::{Executors, Parts, Rules, Service, Settings, audit};
 use toolhost::{policy, registry, runtimes};
@@ -71,7 +70,7 @@ fn has(language: &str, count: usize) -> bool {
     let program = match language {
         "python" => "python3",
         "nodejs" => "node",
-        "wasm" => return true,
+        "wasm" => return cfg!(feature = "wasi"),
         other => other,
     };
     if found(program).is_some() {
@@ -283,8 +282,6 @@ fn service(playground: &Playground, methods: Methods) -> Arc<Service> {
     let discovered = runtimes::discover(SEARCH_PATH.as_ref(), &runtimes::Never::tools(std::slice::from_ref(root)));
     let binary = fs::File::open(env!("CARGO_BIN_EXE_toolhost")).unwrap();
     let launchers = Arc::new(Launchers::new(binary.into(), identity::POOL));
-    let workers = Arc::new(WasmWorkers::new(launchers.clone()));
-    let cache = wasm::Cache::open(&root.join("state/wasm")).unwrap();
     Service::new(Parts {
         registry: Arc::new(registry),
         rules: Rules {
@@ -293,7 +290,7 @@ fn service(playground: &Playground, methods: Methods) -> Arc<Service> {
         },
         executors: Executors {
             process: Some(Arc::new(Scripts::new(launchers.clone()))),
-            wasm: Some(Arc::new(wasm::Wasm::new(workers, cache))),
+            wasm: None,
             methods: Arc::new(methods),
             extensions: BTreeMap::new(),
         },

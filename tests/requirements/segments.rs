@@ -1,6 +1,6 @@
 //! The audit log in its files: closed by size, the newest kept, written by several hosts at once, read as one.
 
-use super::{Server, as_everyone, call, cli, fits, tool};
+use super::{Server, as_everyone, call, cli, fits, has, tool};
 use crate::escapes::{Playground, Who, skipped};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -27,7 +27,10 @@ const LEAST: usize = 1024 * 1024;
 
 fn playground(who: Who) -> Playground {
     let playground = Playground::new(who, "/var/tmp");
-    tool(&playground, "esc:echo", "wasm", "echo/main.wat", ECHO, json!({}));
+    match has("wasm", 0) {
+        true => tool(&playground, "esc:echo", "wasm", "echo/main.wat", ECHO, json!({})),
+        false => tool(&playground, "esc:echo", "python", "echo/main.py", "print(1)\n", json!({})),
+    };
     let config = format!("audit_segment_bytes = {LEAST}\naudit_segments = 3\n");
     fs::create_dir_all(playground.path("home/.config/toolhost")).unwrap();
     fs::write(playground.path("home/.config/toolhost/config.toml"), config).unwrap();
@@ -97,7 +100,10 @@ fn a_full_log_is_closed_and_a_call_is_found_in_all_its_files() {
         // No tool writes there, whatever it is granted: neither the log nor what will be its closed files.
         let state = playground.path("state").display().to_string();
         let asks = json!({"securityContext": {"fileAccess": {"allowWrite": [format!("{state}/audit.jsonl.000009")]}}});
-        tool(&playground, "esc:forger", "wasm", "forger/main.wat", ECHO, asks);
+        match has("wasm", 0) {
+            true => tool(&playground, "esc:forger", "wasm", "forger/main.wat", ECHO, asks),
+            false => tool(&playground, "esc:forger", "python", "forger/main.py", "print(1)\n", asks),
+        };
         let rules = format!("[files]\nwrite = [{{ path = \"{state}/**\", why = \"t\" }}]\n");
         playground.policy("forger", "esc:forger", &rules);
         fits("SecurityError: the audit log of this host", &call(&playground, "esc:forger", "{}")).unwrap();

@@ -68,9 +68,10 @@ fn runtimes(report: &Report, out: &mut String) {
         }
     }
     if report.runtimes.is_empty() {
-        line(out, "none", "no interpreter was found on PATH; wasm tools need none");
+        line(out, "none", "no interpreter was found on PATH; WASI tools need none");
     }
-    line(out, "wasm", &format!("wasmtime {}, in this binary", report.wasm.wasmtime));
+    let version = report.wasm.wasmtime.map(|version| format!("wasmtime {version}, in this binary"));
+    line(out, "wasm", version.as_deref().unwrap_or("not in this binary"));
     match &report.wasm.cache {
         Ok(folder) => line(out, "", &format!("compiled code is kept in {folder}")),
         Err(why) => line(out, "", why),

@@ -9,10 +9,12 @@ mod launcher;
 mod pool;
 mod publish;
 mod setup;
+#[cfg(feature = "wasi")]
 mod workers;
 
 pub use launcher::{Unready, settle};
 pub use pool::{Extra, Launchers};
+#[cfg(feature = "wasi")]
 pub use workers::WasmWorkers;
 
 use super::clock::Clock;

@@ -6,7 +6,7 @@
 //!
 //! An entry is a magic word, the SHA-256 of what follows, and the code; its name is the key.
 
-use crate::base::files::{Folder, Lock};
+use crate::base::files::{self, Folder, Lock};
 use nix::fcntl::OFlag;
 use nix::sys::stat::{Mode, SFlag, fchmod, fstat};
 use nix::unistd::geteuid;
@@ -117,10 +117,7 @@ impl Cache {
 
     /// `$XDG_CACHE_HOME/toolhost/wasm`, or `~/.cache/toolhost/wasm`; relative values do not count.
     pub fn usual_folder(environment: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
-        let absolute = |name: &str| environment(name).map(PathBuf::from).filter(|p| p.is_absolute());
-        absolute("XDG_CACHE_HOME")
-            .or_else(|| absolute("HOME").map(|home| home.join(".cache")))
-            .map(|base| base.join("toolhost/wasm"))
+        files::cache_folder(environment).map(|folder| folder.join("wasm"))
     }
 
     /// The usual folder; where it cannot be had, a temporary one, and why, for `doctor` and the log.

@@ -8,6 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+use toolhost::base::hidden::Hidden;
 use toolhost::executor::{Call, Context, Ending, Events, Executor, Running, method};
 use toolhost::fault::{Fault, Kind};
 use toolhost::registry::Definition;
@@ -318,6 +319,46 @@ async fn a_tool_of_this_process_comes_and_goes_with_its_handler() {
     assert!(world.service.unregister("app:late") && !world.service.unregister("app:late"));
     assert_eq!(kind(world.call("app:late", json!({})).await), Some(Kind::ToolNotFoundError));
     world.service.register(definition("app:other"), "x-late", Arc::new(XEcho)).expect("its handler is gone as well");
+}
+
+/// Neither arguments nor variables show in a debug line.
+#[test]
+fn no_debug_line_shows_what_may_be_secret() {
+    let hidden = |text: String| assert!(!text.contains("hunter22"), "{text}");
+    hidden(format!("{:?}", request("app:x", json!({"token": "hunter22"}))));
+    let (input, env) = (Hidden(json!({"token": "hunter22"})), Hidden(vec!["hunter22".to_owned()]));
+    hidden(format!("{:?}", toolhost::executor::Event::Script { schemas: Vec::new(), input, env }));
+    hidden(format!("{:?}", toolhost::policy::Variable::Host("hunter22".to_owned())));
+}
+
+/// Tells how long its call's clock has run, in microseconds.
+struct XClock;
+
+impl Executor for XClock {
+    fn run<'a>(&'a self, context: &'a Context, _: Call, _: &'a Events) -> Running<'a> {
+        Box::pin(async move {
+            let ran = u64::try_from(context.came.elapsed().as_micros()).unwrap();
+            Ok(crate::common::outcome(Ending::answer(&json!(ran)), Vec::new()))
+        })
+    }
+}
+
+/// A call has its time once: a long check of its arguments is taken from it.
+#[tokio::test]
+async fn one_clock_runs_from_the_turn_of_a_call() {
+    let world = world();
+    let words = json!({"type": "array", "description": "d", "items": {"type": "string", "pattern": "^(ab|cd)*e?$"}});
+    let definition = Definition {
+        name: "app:clock".to_owned(),
+        description: "Tells its clock.".to_owned(),
+        input_schema: Some(json!({"type": "object", "properties": {"words": words}})),
+        ..Definition::default()
+    };
+    world.service.register(definition, "x-clock", Arc::new(XClock)).unwrap();
+    let began = Instant::now();
+    let report = world.call("app:clock", json!({"words": vec!["abcdabcd"; 50_000]})).await;
+    let (ran, all) = (report.output().and_then(|ran| ran.as_u64()), began.elapsed().as_micros());
+    assert!(ran.is_some_and(|ran| u128::from(ran) * 2 > all), "{ran:?} of {all} us: {:?}", report.error);
 }
 
 #[tokio::test]

@@ -112,7 +112,7 @@ pub async fn run(executor: &dyn Executor, tool: &Tool, input: &Value) -> (Durati
         id: "bench".into(),
         user: "bench".into(),
         cancel: CancellationToken::new(),
-        started,
+        came: started,
         depth: 0,
         ran: Default::default(),
         ledger: None,

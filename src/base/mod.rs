@@ -3,5 +3,6 @@
 //! For: every room. In: nothing of any other room. Out: small pieces. Never: knows what a tool, a policy or a call is.
 
 pub mod files;
+pub mod hidden;
 pub mod places;
 pub mod shared;

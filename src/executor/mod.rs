@@ -13,6 +13,7 @@ pub mod process;
 pub mod wasm;
 pub use outcome::*;
 
+use crate::base::hidden::Hidden;
 use crate::quantity::Limit;
 use crate::{fault, manifest, policy};
 use serde_json::Value;
@@ -30,7 +31,8 @@ pub struct Context {
     pub user: String,
     /// Cancelling it kills and reaps; so does dropping the future.
     pub cancel: CancellationToken,
-    pub started: Instant,
+    /// When it was the call's turn: its time runs from there.
+    pub came: Instant,
     /// How many service methods stand above this call (a façade may not call itself for ever).
     pub depth: u32,
     /// SHA-256 in hex of the script that really ran, where the executor knows it.
@@ -53,7 +55,7 @@ impl Context {
 }
 
 /// One execution asked for.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Call {
     pub manifest: Arc<manifest::Manifest>,
     pub site: manifest::Site,
@@ -95,8 +97,8 @@ pub enum Event {
     Script {
         /// The parameters of every manifest that names it.
         schemas: Vec<Value>,
-        input: Value,
-        env: Vec<String>,
+        input: Hidden<Value>,
+        env: Hidden<Vec<String>>,
     },
     /// The script of a service method runs now, under this confinement.
     Confined {

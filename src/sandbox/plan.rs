@@ -6,6 +6,7 @@
 //! Pid 1 of the call performs `steps`. `Step::Start` makes its child, which performs `tool` and inherits the walls that
 //! were raised before; then pid 1 goes on and becomes the init.
 
+use crate::base::hidden::Hidden;
 use nix::libc;
 use std::ffi::CString;
 use std::os::fd::RawFd;
@@ -89,7 +90,7 @@ pub struct Plan {
     /// Steps of the child that `Step::Start` makes.
     pub tool: Vec<(&'static str, Step)>,
     pub arguments: Vec<CString>,
-    pub environment: Vec<CString>,
+    pub environment: Hidden<Vec<CString>>,
 }
 
 impl Plan {
@@ -107,7 +108,7 @@ impl Plan {
     pub fn execute(&mut self, program: Program, arguments: &[String], environment: &[String]) {
         let strings = |list: &[String]| list.iter().map(|s| CString::new(s.as_str()).unwrap_or_default()).collect();
         self.arguments = strings(arguments);
-        self.environment = strings(environment);
+        self.environment = Hidden(strings(environment));
         self.add_tool("view", Step::Execute(program));
     }
 }

@@ -5,6 +5,7 @@
 
 use super::written::Totals;
 use super::{About, Stood};
+use crate::base::hidden::Hidden;
 use crate::policy::{Access, Limits, name_matches, writable};
 use crate::quantity::Limit;
 use nix::cmsg_space;
@@ -90,7 +91,7 @@ pub struct Setup {
     pub folder: PathBuf,
     pub program: Executable,
     pub arguments: Vec<String>,
-    pub environment: Vec<String>,
+    pub environment: Hidden<Vec<String>>,
     pub limits: Limits,
     /// Set where a group counts; its files come last beside `ToLauncher::Setup`.
     pub cgroup: Option<super::cgroup::Version>,

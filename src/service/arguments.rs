@@ -9,9 +9,10 @@ use fault::{Fault, Kind};
 use manifest::{Handler, json};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
+use std::fmt;
 
 /// The arguments of one call.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub enum Arguments {
     /// Already decoded by a strict reader.
     Value(Value),
@@ -19,6 +20,13 @@ pub enum Arguments {
     Text(String),
     /// `name=value` pairs: texts, converted to what the schema says.
     Strings(BTreeMap<String, String>),
+}
+
+/// Nothing of it is shown: secrets are among it.
+impl fmt::Debug for Arguments {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(hidden)")
+    }
 }
 
 impl Arguments {

@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 /// Replies that may wait for a slow reader.
 const BUFFER: usize = 16;
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ToolServiceRequest {
     pub id: String,

@@ -36,7 +36,7 @@ const SAME_VALUE: [&str; 7] = ["allOf", "anyOf", "oneOf", "if", "then", "else", 
 pub type Masked = (Mask, Shown);
 
 /// Arguments as a record shows them. With nothing to hide they are text: a tree can be forty times as large.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub enum Shown {
     Text(String),
     Tree(Value),
@@ -73,7 +73,7 @@ pub fn of_arguments(manifest: &Manifest, arguments: &Value) -> Masked {
 }
 
 /// The secret texts of one call, longest first.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct Mask {
     secrets: Vec<String>,
     /// Spent so far on looking for them.

@@ -201,6 +201,7 @@ impl Service {
     async fn road(&self, request: CallRequest, trace: &mut Trace) -> Result<Text, Fault> {
         trace.owes(self.parts.audit.open()?);
         trace.begins(self.guard.enter(&request.tool, &request.arguments).await?);
+        let came = Instant::now();
         let standing = self.standing()?;
         let tool = standing.snapshot.find(&request.tool)?;
         let method = self.parts.executors.methods.find(&tool.manifest.handler);
@@ -208,7 +209,7 @@ impl Service {
         let decided = standing.decided(&tool);
         let decision = &decided.decision;
         self.available(&tool, decision)?;
-        let until = apart::Until { began: Instant::now(), limit: time_limit(decision, request.timeout_ms) };
+        let until = apart::Until { began: came, limit: time_limit(decision, request.timeout_ms) };
         let input = checked(&tool.manifest, request.arguments, request.timeout_ms, until, trace).await?;
         // A method that runs scripts has each script decided again: `Event::Decided` brings the notes then.
         let runs_scripts = method.as_ref().is_some_and(|method| method.speaks_envelope());
@@ -224,7 +225,7 @@ impl Service {
         };
         let executor = self.executor(&tool.manifest.handler)?;
         let call = Call { manifest: tool.manifest.clone(), site: tool.site.clone(), input, confinement };
-        let mut outcome = self.drive(&*executor, call, limit, trace).await?;
+        let mut outcome = self.drive(&*executor, call, (came, limit), trace).await?;
         // A call that waited for its compiler may be past its limit: its answer is given `OVERDUE` all the same.
         let used_all = Instant::now().checked_sub(until.limit).unwrap_or(until.began);
         let until = apart::Until { began: until.began.max(used_all), ..until };
@@ -275,7 +276,7 @@ impl Service {
         &self,
         executor: &dyn Executor,
         call: Call,
-        limit: Option<Duration>,
+        (came, limit): (Instant, Option<Duration>),
         trace: &mut Trace,
     ) -> Result<Outcome, Fault> {
         let cancel = CancellationToken::new();
@@ -284,7 +285,7 @@ impl Service {
             id: trace.id.clone(),
             user: trace.user.clone(),
             cancel,
-            started: trace.started,
+            came,
             depth: 0,
             ran: Arc::default(),
             ledger: Some(Arc::new(self.parts.audit.clone())),
@@ -293,7 +294,7 @@ impl Service {
         trace.running()?;
         let outcome = {
             let mut running = executor.run(&context, call, &events);
-            let clock = tokio::time::sleep(limit.unwrap_or(Duration::MAX));
+            let clock = tokio::time::sleep(limit.map_or(Duration::MAX, |limit| limit.saturating_sub(came.elapsed())));
             tokio::pin!(clock);
             loop {
                 tokio::select! {
@@ -325,7 +326,7 @@ impl Service {
             executor::Event::Log(line) => trace.log(&line),
             executor::Event::Chunk(part) => trace.chunk(&part)?,
             executor::Event::Decided { policy, digest, notes } => trace.decided(&policy, &digest, notes),
-            executor::Event::Script { schemas, input, env } => trace.script(&schemas, input, &env),
+            executor::Event::Script { schemas, input, env } => trace.script(&schemas, input.0, &env),
             executor::Event::Confined { confinement } => {
                 trace.confined(&confinement, confinement.shape.digest(), self.scripts.of(&confinement.shape));
             }

@@ -5,6 +5,7 @@
 //! parameters and declared variables of all of them hold here too.
 
 use super::{Service, apart, format, input_fits};
+use crate::base::hidden::Hidden;
 use crate::executor::{self, Event, method};
 use crate::manifest::text::printable;
 use crate::manifest::{Language, Manifest, Site, arguments, environment};
@@ -180,7 +181,8 @@ async fn fits_owners(owners: &[Owner], script: &method::Script) -> Result<Value,
 fn secrets(owners: &[Owner], script: &method::Script) -> Event {
     let schemas = owners.iter().filter_map(|(manifest, _)| manifest.parameters.as_ref());
     let schemas = schemas.filter(|schema| schema.may_hide).map(|schema| schema.raw.clone()).collect();
-    Event::Script { schemas, input: script.input.clone(), env: script.env.values().cloned().collect() }
+    let env = script.env.values().cloned().collect();
+    Event::Script { schemas, input: Hidden(script.input.clone()), env: Hidden(env) }
 }
 
 /// Source text lies nowhere: it is placed in scratch.

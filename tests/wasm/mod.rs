@@ -206,7 +206,7 @@ fn context() -> Context {
         id: "call".into(),
         user: "tester".into(),
         cancel: tokio_util::sync::CancellationToken::new(),
-        started: Instant::now(),
+        came: Instant::now(),
         depth: 0,
         ran: Arc::default(),
         ledger: None,

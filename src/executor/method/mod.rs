@@ -80,7 +80,7 @@ pub struct Facts {
 }
 
 /// One script (or source text) that a method wants run.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Script {
     pub what: What,
     pub input: Value,

@@ -77,7 +77,7 @@ impl ScriptExecution {
 }
 
 /// The arguments, taken apart.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Given {
     script_path: String,
     code: String,
@@ -250,7 +250,8 @@ mod tests {
             ScriptExecution::Execute,
             json!({"timeoutMs": 50, "inputData": 3, "language": "ruby", "sudo": true}),
         )
-        .expect_err("four things are wrong");
+        .err()
+        .expect("four things are wrong");
         let text = format!("{}\n{}", fault.message, fault.details.unwrap_or_default());
         for word in ["'scriptPath' is required", "at least 100", "'inputData'", "'language'", "'sudo'"] {
             assert!(text.contains(word), "{word} is missing in {text}");

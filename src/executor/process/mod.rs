@@ -86,7 +86,8 @@ impl Scripts {
             Arc::make_mut(&mut shape).script = Some(script);
             (name, text)
         });
-        let clock = Clock::new(started, per_call.timeout_ms);
+        let came = context.map_or(started, |context| context.came);
+        let clock = Clock::new(came, per_call.timeout_ms);
         let extra = Extra { own_source: source.is_some(), ..Extra::default() };
         let ready = || clock.prepare(RAISING, self.launchers.take(&shape, &extra));
         let mut launcher = ready().await?;

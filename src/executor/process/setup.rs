@@ -1,6 +1,7 @@
 //! Setup: what a launcher is told, made from a shape and its resolved grants.
 
 use super::pool::Extra;
+use crate::base::hidden::Hidden;
 use crate::manifest::Language;
 use crate::policy::{Program, Shape};
 use crate::quantity::Limit;
@@ -58,7 +59,7 @@ pub fn of(shape: &Shape, resolved: grants::Resolved, extra: &Extra, cgroup: Opti
         folder: if language == Language::Wasm { "/".into() } else { shape.folder.clone() },
         program,
         arguments,
-        environment: environment::of(shape),
+        environment: Hidden(environment::of(shape)),
         limits,
         cgroup,
         keeps_third: extra.keeps_third,

@@ -5,6 +5,7 @@
 //!
 //! One frame is two little-endian u32 lengths, a JSON header and a raw payload.
 
+use crate::base::hidden::Hidden;
 use crate::quantity::{KIB, Limit, MIB};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -46,7 +47,7 @@ pub struct Init {
     pub limits: BTreeMap<Limit, u64>,
     pub openings: Vec<Opening>,
     /// Environment of the guest, complete.
-    pub env: BTreeMap<String, String>,
+    pub env: Hidden<BTreeMap<String, String>>,
     /// The guest's first argument.
     pub program: String,
     /// The folder of this worker that is the guest's `/tmp`.

@@ -240,7 +240,7 @@ impl Loaded {
             .allow_blocking_current_thread(true)
             .arg(&init.program)
             .stderr(log.clone());
-        for (name, value) in &init.env {
+        for (name, value) in init.env.iter() {
             wasi.env(name, value);
         }
         match self.entry {

@@ -187,13 +187,7 @@ impl Wasm {
         self.idle.clear();
     }
 
-    async fn work(
-        &self,
-        context: &Context,
-        call: &Call,
-        events: &Events,
-        came: Instant,
-    ) -> Result<Outcome, fault::Fault> {
+    async fn work(&self, context: &Context, call: &Call, events: &Events) -> Result<Outcome, fault::Fault> {
         let Some(confinement @ policy::Confinement { shape, per_call }) = &call.confinement else {
             return Err(fault::Fault::new(fault::Kind::InternalError, "a wasm tool without a confinement"));
         };
@@ -201,7 +195,7 @@ impl Wasm {
             Ok(input) => input,
             Err(ending) => return Ok(outcome(ending)),
         };
-        let mut clock = Clock::new(came, per_call.timeout_ms);
+        let mut clock = Clock::new(context.came, per_call.timeout_ms);
         let finding = self.library.find(shape, per_call.source.as_deref());
         let found = clock.prepare("the tool's module is still being read", finding).await?;
         if shape.script.is_some() {
@@ -266,12 +260,11 @@ impl Executor for Wasm {
 
     fn run<'a>(&'a self, context: &'a Context, call: Call, events: &'a Events) -> Running<'a> {
         Box::pin(async move {
-            let came = Instant::now();
             tokio::select! {
                 biased;
                 // The other branch is dropped, and with it the session and its worker.
                 () = context.cancel.cancelled() => Ok(outcome(Ending::Cancelled)),
-                done = self.work(context, &call, events, came) => done,
+                done = self.work(context, &call, events) => done,
             }
         })
     }

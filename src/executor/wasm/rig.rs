@@ -7,7 +7,6 @@ use super::frame::Init;
 use super::guest::Loaded;
 use super::{adapt, engine, trusted_code};
 use crate::policy::Limits;
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use wasmtime::component::Component;
@@ -41,7 +40,7 @@ impl Rig {
             entry_point: None,
             limits: Limits::house().0,
             openings: Vec::new(),
-            env: BTreeMap::new(),
+            env: Default::default(),
             program: "bench".into(),
             scratch,
         };

@@ -6,6 +6,7 @@
 use super::cache::Code;
 use super::frame::{self, End, Init, Most, Opening, Order, Report};
 use super::{Pipes, Role, Start, Worker, Workers, how_it_ended};
+use crate::base::hidden::Hidden;
 use crate::executor::{Artifact, Ending, Stood, Walls};
 use crate::quantity::{KIB, Limit, MIB};
 use crate::sandbox::grants::Resolved;
@@ -193,7 +194,7 @@ fn init(shape: &policy::Shape, code: &Code, worker: &dyn Worker) -> Init {
         entry_point: shape.entry_point.clone(),
         limits: shape.limits.0.clone(),
         openings: openings(shape),
-        env,
+        env: Hidden(env),
         program: program.map_or_else(|| "main.wasm".to_owned(), |name| name.into_owned()),
         scratch: worker.scratch(),
     }

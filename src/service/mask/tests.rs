@@ -166,6 +166,6 @@ fn what_may_be_a_secrets_name_misspelt_is_hidden() {
             "parameters":{"type":"object","properties":{"pass":{"type":"string","writeOnly":true},"n":{"type":"integer"}}}}"#;
     let manifest = crate::manifest::read(text.as_bytes()).expect("a manifest").0;
     let (mask, shown) = of_arguments(&manifest, &json!({"pas": "hunter22", "n": 3}));
-    assert_eq!(shown, Shown::Tree(json!({"pas": "***", "n": 3})));
+    assert!(shown == Shown::Tree(json!({"pas": "***", "n": 3})), "{shown}");
     assert_eq!(mask.text("unknown hunter22"), "unknown ***");
 }

@@ -358,7 +358,7 @@ async fn one_clock_runs_from_the_turn_of_a_call() {
     let began = Instant::now();
     let report = world.call("app:clock", json!({"words": vec!["abcdabcd"; 50_000]})).await;
     let (ran, all) = (report.output().and_then(|ran| ran.as_u64()), began.elapsed().as_micros());
-    assert!(ran.is_some_and(|ran| u128::from(ran) * 2 > all), "{ran:?} of {all} us: {:?}", report.error);
+    assert!(ran.is_some_and(|ran| u128::from(ran) * 4 > all), "{ran:?} of {all} us: {:?}", report.error);
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Hidden: what may hold a secret, such as variables and arguments. Code reads it as it is, `Debug` shows nothing of it.
+//! Hidden: variables, arguments and the like, which may hold a secret. Code reads the value, `Debug` shows nothing of it.
 //!
 //! For: whatever is printed for debugging, or could be one day. In: any value. Out: the same value.
 //! Never: hides anything from serde: messages between our own processes carry it.

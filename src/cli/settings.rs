@@ -368,9 +368,6 @@ pub(super) fn guarded_text(file: &Path) -> Result<String, String> {
     if !facts.is_file() {
         return Err("it is not a regular file".into());
     }
-    if facts.len() > LARGEST {
-        return Err(format!("it is longer than {LARGEST} bytes"));
-    }
     if !crate::base::files::owners().contains(&facts.uid()) {
         return Err("it belongs to another user, who could change what this host does".into());
     }
@@ -378,7 +375,10 @@ pub(super) fn guarded_text(file: &Path) -> Result<String, String> {
         return Err("others can write it; run `chmod go-w` on it".into());
     }
     let mut text = String::new();
-    opened.take(LARGEST).read_to_string(&mut text).map_err(|e| e.to_string())?;
+    opened.take(LARGEST + 1).read_to_string(&mut text).map_err(|e| e.to_string())?;
+    if text.len() as u64 > LARGEST {
+        return Err(format!("it is longer than {LARGEST} bytes"));
+    }
     Ok(text)
 }
 

@@ -42,6 +42,10 @@ impl Clock {
         under_way: &str,
         step: impl Future<Output = Result<T, E>>,
     ) -> Result<T, E> {
+        if self.until(SPARE).is_zero() {
+            let message = "the time of the call was over before the tool could be started";
+            return Err(Fault::new(Kind::TimeoutError, message).into());
+        }
         let late = || Fault::new(Kind::TimeoutError, format!("{under_way}; try again")).retryable().into();
         tokio::time::timeout(self.until(SPARE), step).await.unwrap_or_else(|_| Err(late()))
     }

@@ -254,6 +254,10 @@ impl Shape {
                 }
                 continue;
             }
+            if !place.is_of(&self.tool) {
+                let known = past.unknown.clone();
+                past.unknown.extend(self.named_in(tree).filter(|new| !known.contains(new)));
+            }
             if touch(Access::Write, tree) || place.is_of(&self.tool) {
                 if !past.checked.contains(tree) {
                     past.checked.push(tree.clone());
@@ -270,6 +274,17 @@ impl Shape {
         }
         past.checked.retain(|tree| !past.hidden.contains(tree));
         Ok((past, notes))
+    }
+
+    /// All names, hidden ones too, in the folders below a tree of which files are granted by name.
+    fn named_in(&self, tree: &Path) -> impl Iterator<Item = (PathBuf, String)> {
+        let named = self.grants.iter().filter_map(move |grant| match &grant.opening {
+            Opening::Staged { folder, .. } | Opening::Snapshot { folder, .. } => {
+                folder.starts_with(tree).then_some(folder)
+            }
+            Opening::Live { .. } => None,
+        });
+        named.flat_map(|folder| ["*", ".*"].map(|names| (folder.clone(), names.to_owned())))
     }
 
     /// Whether a live grant opens this tree, or a part of it.

@@ -154,12 +154,14 @@ fn few(stages: usize) -> Result<(), Fault> {
 /// Whether a file has a name by which code would be loaded, in a place where another tool could write it.
 fn planted(path: &Path, names: &str, shape: &Shape) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let hidden = || shape.past.hidden.iter().any(|tree| path.starts_with(tree));
     if writable::code(&name).is_some() {
-        return shape.past.hidden.iter().any(|tree| path.starts_with(tree));
+        return hidden();
     }
     // A name that the tool's own manifest spells is wanted, and shown.
     let here = |(folder, glob): &(PathBuf, String)| path.parent() == Some(folder) && name_matches(glob, &name);
-    writable::unknown(&name) && !writable::spells_name(names, &name) && shape.past.unknown.iter().any(here)
+    let others = || hidden() || shape.past.unknown.iter().any(here);
+    writable::unknown(&name) && !writable::spells_name(names, &name) && others()
 }
 
 /// Files whose ending is neither code nor data, that other tools could publish and a live grant shows.

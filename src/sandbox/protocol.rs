@@ -62,9 +62,9 @@ pub struct Stage {
 impl Stage {
     /// Whether a file of this name is copied.
     pub fn copies(&self, name: &str) -> bool {
-        let spelt = self.names.iter().any(|names| writable::spells_name(names, name));
-        self.names.iter().any(|names| name_matches(names, name))
-            && (spelt || !writable::unknown(name) || !self.others.iter().any(|names| name_matches(names, name)))
+        let others = || self.others.iter().any(|others| name_matches(others, name));
+        let shown = |names: &String| writable::spells_name(names, name) || !writable::unknown(name) || !others();
+        self.names.iter().any(|names| name_matches(names, name) && shown(names))
     }
 }
 

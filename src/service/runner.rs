@@ -53,7 +53,7 @@ impl method::Runner for Service {
             };
             // First the secrets of the run, so that whatever is said about it is masked.
             let _ = channel.send(secrets(&owners, &script));
-            let input = match fits_owners(&owners, &script).await {
+            let input = match fits_owners(&owners, &script, context.call.came).await {
                 Ok(input) => input,
                 Err(fault) => return refused(fault),
             };
@@ -159,10 +159,10 @@ fn leave_out_folders(decision: &mut policy::Decision) {
 }
 
 /// The input, held to the parameters of every owner. If there is one owner, its defaults are filled in.
-async fn fits_owners(owners: &[Owner], script: &method::Script) -> Result<Value, Fault> {
+async fn fits_owners(owners: &[Owner], script: &method::Script, came: Instant) -> Result<Value, Fault> {
     let limit = quantity::Limit::TimeoutMs.house_default();
     let limit = Duration::from_millis(script.timeout_ms.unwrap_or(limit).min(limit));
-    let until = apart::Until { began: Instant::now(), limit };
+    let until = apart::Until { began: came, limit };
     let mut filled = Vec::new();
     for (manifest, _) in owners {
         let long = manifest.parameters.as_ref().is_some_and(|schema| schema.takes_long(&script.input));

@@ -331,7 +331,9 @@ fn no_staged_file_stands_before_a_module() {
             "[files]\nread = [{ path = \"./**\", why = \"t\" }]\nwrite = [{ path = \"./lib/**\", why = \"t\" }]\n";
         playground.policy("mod-stages", "mod:stages", rules);
         playground.settle();
-        fits("ok [2,0,2]", &call(&playground, "mod:stages", "{}")).unwrap_or_else(|why| panic!("{who:?}: {why}"));
+        let ended = call(&playground, "mod:stages", "{}");
+        fits("ok [2,0,2]", &ended).unwrap_or_else(|why| panic!("{who:?}: {why}"));
+        assert_eq!(ended.out["artifacts"], json!([]), "{who:?}: nothing of it was the tool's to publish");
         assert!(lib.join("local").is_file(), "{who:?}");
         // The control: outside of the walls all of it is loaded.
         for name in ["app.config", "dirmod.json"] {
@@ -340,6 +342,48 @@ fn no_staged_file_stands_before_a_module() {
         let mut command = playground.outside(&found("node").unwrap().display().to_string());
         command.arg(playground.path("user_scripts/shared/dot.cjs"));
         assert_eq!(finish(command, b"").text().trim(), format!("[{}]", [PLANTED; 3].join(",")));
+    });
+}
+
+/// A file without an ending, which Node runs by its name, from a tool that writes the folder as it is.
+#[test]
+fn a_live_file_without_an_ending_is_no_module_of_another_tool() {
+    if !every_language() {
+        return;
+    }
+    const LOCAL: &str = "let said = 1\ntry { said = require('./lib/local').said ?? 0 } catch {}\nconsole.log(said)\n";
+    as_everyone("a file without an ending", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        let lib = playground.path("user_scripts/shared/lib");
+        fs::create_dir_all(&lib).unwrap();
+        let asks = [
+            ("mod:reads", json!({"allowRead": ["self", "lib/*"]})),
+            ("mod:stages", json!({"allowRead": ["self"], "allowWrite": ["lib/*"]})),
+        ];
+        let rules =
+            "[files]\nread = [{ path = \"./**\", why = \"t\" }]\nwrite = [{ path = \"./lib/**\", why = \"t\" }]\n";
+        for (id, files) in asks.clone() {
+            let file = format!("shared/{}.cjs", id.replace(':', "-"));
+            tool(&playground, id, "nodejs", &file, LOCAL, json!({"securityContext": {"fileAccess": files}}));
+            playground.policy(&id.replace(':', "-"), id, rules);
+        }
+        playground.settle();
+        let local = lib.join("local");
+        fs::write(&local, format!("exports.said = {PLANTED}\n")).unwrap();
+        for (id, _) in &asks {
+            let said = format!("ok {PLANTED}");
+            fits(&said, &call(&playground, id, "{}")).unwrap_or_else(|why| panic!("the control: {who:?}: {id}: {why}"));
+        }
+        fs::remove_file(&local).unwrap();
+        writes(&playground, "mod:live", "live/main.py", &format!("{}/**", lib.display()));
+        playground.settle();
+        let files = json!({local.display().to_string(): format!("exports.said = {PLANTED}\n")});
+        fits("ok", &call(&playground, "mod:live", &input(&files, 0.0))).unwrap();
+        assert!(local.is_file());
+        for (id, _) in &asks {
+            fits("ok 1", &call(&playground, id, "{}")).unwrap_or_else(|why| panic!("{who:?}: {id}: {why}"));
+        }
+        assert!(local.is_file(), "{who:?}: it stays where it is");
     });
 }
 

@@ -36,7 +36,7 @@ pub trait ServiceMethod: Send + Sync {
         false
     }
 
-    /// True where what the method runs has its own time limit; else the service enforces one.
+    /// True where the method runs a script, which ends by the clock of the call; else the service enforces the limit.
     fn keeps_time(&self) -> bool {
         false
     }

@@ -8,13 +8,10 @@ use crate::policy::{self, Access, Grant, Opening, Shape};
 use crate::quantity::Limit;
 use crate::sandbox::protocol::Setup;
 use crate::sandbox::{cgroup, grants, identity};
-use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
-/// How long it takes to hand work over to another thread and learn that it is done.
-const HANDING_OVER: Duration = Duration::from_micros(200);
 /// Most idle launchers.
 const MOST_IDLE: usize = 32;
 
@@ -149,12 +146,9 @@ impl Launchers {
     }
 }
 
-/// The grants as they are now. Grants that may walk or list whole folders are resolved apart from the threads of other
-/// calls, unless that was quick last time; the rest is a few system calls, quicker than handing it over.
+/// The grants as they are now. What may walk or list whole folders is not done on the threads that other calls run
+/// on; the rest is a few system calls, quicker than handing it over.
 pub async fn resolve(shape: &Shape, script: bool) -> Result<grants::Resolved, Fault> {
-    /// The tools whose last look took no longer than handing it over would.
-    static QUICK: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
-    let quick = || QUICK.lock().unwrap_or_else(PoisonError::into_inner);
     let walks = |grant: &Grant| match &grant.opening {
         Opening::Live { path } => {
             grant.access == Access::Write || path.starts_with("/tmp") || path.starts_with("/dev/shm")
@@ -165,24 +159,8 @@ pub async fn resolve(shape: &Shape, script: bool) -> Result<grants::Resolved, Fa
     if !shape.grants.iter().any(walks) && shape.past.is_empty() {
         return grants::resolve(shape, script);
     }
-    let timed = move |shape: &Shape| {
-        let began = Instant::now();
-        let resolved = grants::resolve(shape, script);
-        (resolved, began.elapsed() < HANDING_OVER)
-    };
-    let here = quick().contains(&shape.tool);
-    let (resolved, little) = if here {
-        timed(shape)
-    } else {
-        let shape = shape.clone();
-        tokio::task::spawn_blocking(move || timed(&shape))
-            .await
-            .map_err(|e| Fault::new(Kind::InternalError, "the tool's grants could not be read").person(e.to_string()))?
-    };
-    match little {
-        true if !here => drop(quick().insert(shape.tool.clone())),
-        false if here => drop(quick().remove(&shape.tool)),
-        _ => {}
-    }
+    let shape = shape.clone();
+    let resolved = tokio::task::spawn_blocking(move || grants::resolve(&shape, script)).await;
     resolved
+        .map_err(|e| Fault::new(Kind::InternalError, "the tool's grants could not be read").person(e.to_string()))?
 }

@@ -132,7 +132,7 @@ fn one(stage: &Stage, copy: &OwnedFd, own: &Path, rules: (u64, bool), out: &mut 
         let path = manifest::text::printable(&shown.join(name.to_string_lossy().as_ref()).to_string_lossy());
         let bytes = size(copy, &name);
         let mut artifact = Artifact { path, bytes, published: false, dropped_because: None, failed: false, over: None };
-        match file(copy, &to, &name, &stage.names, rules, (stat.st_uid, stat.st_gid)) {
+        match file(copy, &to, &name, stage, rules, (stat.st_uid, stat.st_gid)) {
             Ok(Some(bytes)) => (artifact.bytes, artifact.published) = (bytes, true),
             Ok(None) => continue,
             Err(why) => (artifact.dropped_because, artifact.failed) = (Some(why.text), why.failed),
@@ -159,7 +159,7 @@ fn file(
     copy: &OwnedFd,
     to: &OwnedFd,
     name: &CStr,
-    globs: &[String],
+    stage: &Stage,
     (most, below): (u64, bool),
     owner: (u32, u32),
 ) -> Result<Option<u64>, Why> {
@@ -178,13 +178,14 @@ fn file(
         let point = openat(to, name, OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC, Mode::empty());
         return if point.is_ok() { Ok(None) } else { Err("it is not a regular file".to_owned().into()) };
     }
-    if !globs.iter().any(|glob| policy::name_matches(glob, text)) {
-        let beside = openat(to, name, OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC, Mode::empty()).is_ok();
-        return if beside && stat.st_size == 0 {
-            Ok(None)
-        } else {
-            Err(format!("its name matches none of {}", globs.join(", ")).into())
-        };
+    // The same for a file that was not copied.
+    let beside = || openat(to, name, OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC, Mode::empty()).is_ok();
+    if !stage.copies(text) && stat.st_size == 0 && beside() {
+        return Ok(None);
+    }
+    let globs: Vec<&String> = stage.names.iter().filter(|glob| policy::name_matches(glob, text)).collect();
+    if globs.is_empty() {
+        return Err(format!("its name matches none of {}", stage.names.join(", ")).into());
     }
     if policy::writable::definition(text) {
         return Err("a tool may not make tools or policies".to_owned().into());
@@ -201,7 +202,7 @@ fn file(
     if same.is_ok_and(|same| same) {
         return Ok(None);
     }
-    if let Some(why) = could_be_loaded(to, text, globs, below) {
+    if let Some(why) = could_be_loaded(to, text, &globs, below) {
         return Err(why.into());
     }
     // Never writable by others, whatever the tool set.
@@ -212,7 +213,7 @@ fn file(
 /// Why a file that a script in a folder above could load as a module is not published: no pattern spells its ending of
 /// code (those that do are granted only where no script lies), Node would run it because its ending is unknown, or Node
 /// would load it in place of a module. `below`: a script lies above.
-fn could_be_loaded(to: &OwnedFd, name: &str, globs: &[String], below: bool) -> Option<String> {
+fn could_be_loaded(to: &OwnedFd, name: &str, globs: &[&String], below: bool) -> Option<String> {
     let ending = policy::writable::code(name);
     if let Some(ending) = ending.filter(|ending| !globs.iter().any(|glob| policy::writable::spells(glob, ending))) {
         return Some(format!("a script could load a file ending in `{ending}`: the manifest must spell that ending"));

@@ -313,7 +313,6 @@ async fn next_line<R: AsyncRead + Unpin>(input: &mut BufReader<R>, line: &mut Ve
 }
 
 /// A message, and the arguments that were taken out of it.
-#[derive(Debug)]
 struct Received {
     message: RxJsonRpcMessage<RoleServer>,
     arguments: Option<String>,
@@ -381,7 +380,7 @@ mod tests {
     use super::*;
 
     fn refused(line: &str) -> String {
-        serde_json::to_string(&message(line.as_bytes()).expect_err(line)).unwrap()
+        serde_json::to_string(&message(line.as_bytes()).err().expect(line)).unwrap()
     }
 
     #[test]

@@ -254,10 +254,17 @@ impl Shape {
                 }
                 continue;
             }
-            if !place.is_of(&self.tool) {
-                let known = past.unknown.clone();
-                past.unknown.extend(self.named_in(tree).filter(|new| !known.contains(new)));
+            let shown = text::printable(&tree.strip_prefix(&self.folder).unwrap_or(tree).to_string_lossy());
+            let new = self.named_in(tree).filter(|new| !place.is_of(&self.tool) && !past.unknown.contains(new));
+            let new: Vec<_> = new.collect();
+            if !new.is_empty() {
+                let mend = "spell the names of those that are needed";
+                let words = place.words();
+                notes.narrowed(format!(
+                    "narrowed: files of {shown} without an ending of data are left out: {words}; {mend}"
+                ));
             }
+            past.unknown.extend(new);
             if touch(Access::Write, tree) || place.is_of(&self.tool) {
                 if !past.checked.contains(tree) {
                     past.checked.push(tree.clone());
@@ -268,7 +275,6 @@ impl Shape {
                     true => ("", "; ask for its files by name (`data/*.csv`) and not for the folder above"),
                     false => ("code in ", ""),
                 };
-                let shown = text::printable(&tree.strip_prefix(&self.folder).unwrap_or(tree).to_string_lossy());
                 notes.narrowed(format!("narrowed: {what}{shown} is not in view: {}{mend}", place.words()));
             }
         }

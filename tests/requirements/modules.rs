@@ -381,7 +381,10 @@ fn a_live_file_without_an_ending_is_no_module_of_another_tool() {
         fits("ok", &call(&playground, "mod:live", &input(&files, 0.0))).unwrap();
         assert!(local.is_file());
         for (id, _) in &asks {
-            fits("ok 1", &call(&playground, id, "{}")).unwrap_or_else(|why| panic!("{who:?}: {id}: {why}"));
+            let ended = call(&playground, id, "{}");
+            fits("ok 1", &ended).unwrap_or_else(|why| panic!("{who:?}: {id}: {why}"));
+            let told = "narrowed: files of lib without an ending of data are left out: mod:live@1.0.0";
+            assert!(notes(&ended).contains(told), "{who:?}: {id}: {}", ended.out["notes"]);
         }
         assert!(local.is_file(), "{who:?}: it stays where it is");
     });

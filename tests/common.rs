@@ -10,7 +10,7 @@ use std::time::Duration;
 use toolhost::executor::{Call, Context, Denials, Ending, Events, Executor, Outcome, Running, Usage};
 use toolhost::manifest::Language;
 use toolhost::service::{
-    Arguments, CallRequest, Executors, Parts, Rules, Service, Settings, ToolServiceRequest, audit,
+    Arguments, CallRequest, Caller, Executors, Parts, Rules, Service, Settings, Sink, ToolServiceRequest, audit,
 };
 use toolhost::{executor, policy, quantity, registry};
 
@@ -76,7 +76,7 @@ impl Executor for Fake {
                 "source" => Ending::answer(&json!({"source": source})),
                 other => Ending::Raised { message: format!("no such fake: {other}") },
             };
-            let _ = events.send(executor::Event::Log("live line".into()));
+            events.log("live line".into());
             guard.1 = true;
             Ok(outcome(ending, logs))
         })
@@ -201,7 +201,7 @@ impl World {
     }
 
     pub async fn call(&self, tool: &str, arguments: Value) -> toolhost::service::Report {
-        self.service.call(request(tool, arguments)).await
+        self.service.call(request(tool, arguments), Sink::none()).await
     }
 
     /// The records of the audit log.
@@ -216,13 +216,7 @@ impl World {
 }
 
 pub fn request(tool: &str, arguments: Value) -> CallRequest {
-    CallRequest {
-        id: None,
-        user: "alice".into(),
-        tool: tool.into(),
-        arguments: Arguments::Value(arguments),
-        timeout_ms: None,
-    }
+    CallRequest::new(Caller::named("alice"), tool, Arguments::Value(arguments))
 }
 
 /// A request of the tool-service contract.

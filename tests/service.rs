@@ -8,11 +8,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use toolhost::base::hidden::Hidden;
 use toolhost::executor::{Call, Context, Ending, Events, Executor, Running, method};
 use toolhost::fault::{Fault, Kind};
 use toolhost::registry::Definition;
-use toolhost::service::{Arguments, CallRequest, ToolServiceRequest, ToolServiceResponse};
+use toolhost::service::{Arguments, CallRequest, Caller, Sink, ToolServiceRequest, ToolServiceResponse};
 
 #[tokio::test]
 async fn a_success_has_every_field_of_the_outcome_and_no_error() {
@@ -183,10 +182,11 @@ async fn a_call_that_cannot_be_recorded_is_refused() {
 #[tokio::test]
 async fn a_dropped_call_is_cancelled_and_recorded() {
     let world = world();
-    let call = world.service.call(CallRequest {
+    let request = CallRequest {
         timeout_ms: Some(10_000),
         ..request("core:execute-python-script", json!({"scriptPath": "examples/long_running.py"}))
-    });
+    };
+    let call = world.service.call(request, Sink::none());
     let ended = tokio::time::timeout(Duration::from_millis(200), call).await;
     assert!(ended.is_err(), "it was still running");
     assert_eq!(world.fake.dropped.load(Ordering::SeqCst), 1, "the executor's future was dropped");
@@ -223,9 +223,11 @@ async fn secrets_and_control_characters_stay_out_of_records_and_details() {
     assert!(!details.contains('\u{1b}') && details.contains("Traceback"), "{details}");
     let text = fs::read_to_string(world.root().join("state/audit.jsonl")).unwrap();
     assert!(text.contains("***") && !text.contains("hunter2") && text.is_ascii());
-    let nasty =
-        CallRequest { user: "eve\n{\"call\":\"forged\"}\u{202e}".into(), ..request("no\nsuch\u{1b}[2J", json!({})) };
-    let report = world.service.call(nasty).await;
+    let nasty = CallRequest {
+        caller: Caller::named("eve\n{\"call\":\"forged\"}\u{202e}"),
+        ..request("no\nsuch\u{1b}[2J", json!({}))
+    };
+    let report = world.service.call(nasty, Sink::none()).await;
     assert!(!report.tool.contains('\u{1b}'));
     assert_eq!(world.records().len(), 2, "a name cannot add a line");
 }
@@ -239,15 +241,16 @@ async fn text_values_are_converted_and_json_text_is_read_strictly() {
         ),
         ..request("fake:whole", Value::Null)
     };
-    let report = world.service.call(strings(&[("timeoutMs", "30000"), ("inputData", "{\"a\": [1]}")])).await;
+    let report =
+        world.service.call(strings(&[("timeoutMs", "30000"), ("inputData", "{\"a\": [1]}")]), Sink::none()).await;
     assert_eq!(report.output(), Some(json!({"timeoutMs": 30000, "inputData": {"a": [1]}})), "{:?}", report.error);
-    let error = world.service.call(strings(&[("timeoutMs", "abc")])).await.error.unwrap();
+    let error = world.service.call(strings(&[("timeoutMs", "abc")]), Sink::none()).await.error.unwrap();
     assert!(error.message.contains("Input parameter 'timeoutMs' must be an integer."), "{}", error.message);
     let text =
         |text: &str| CallRequest { arguments: Arguments::Text(text.into()), ..request("fake:whole", Value::Null) };
-    assert!(world.service.call(text("")).await.success, "no text is no arguments");
+    assert!(world.service.call(text(""), Sink::none()).await.success, "no text is no arguments");
     for bad in ["{\"timeoutMs\": 200, \"timeoutMs\": 300}", "{} {}", "{\"timeoutMs\": NaN}", "[", "\u{feff}nope"] {
-        let error = world.service.call(text(bad)).await.error.unwrap();
+        let error = world.service.call(text(bad), Sink::none()).await.error.unwrap();
         assert_eq!(error.kind, Kind::ParameterValidationError, "{bad}");
     }
 }
@@ -326,8 +329,6 @@ async fn a_tool_of_this_process_comes_and_goes_with_its_handler() {
 fn no_debug_line_shows_what_may_be_secret() {
     let hidden = |text: String| assert!(!text.contains("hunter22"), "{text}");
     hidden(format!("{:?}", request("app:x", json!({"token": "hunter22"}))));
-    let (input, env) = (Hidden(json!({"token": "hunter22"})), Hidden(vec!["hunter22".to_owned()]));
-    hidden(format!("{:?}", toolhost::executor::Event::Script { schemas: Vec::new(), input, env }));
     hidden(format!("{:?}", toolhost::policy::Variable::Host("hunter22".to_owned())));
 }
 
@@ -499,15 +500,7 @@ async fn a_tool_cannot_make_tools() {
         let evil = writer.to_string().replace("u:writer", "u:evil").replace("writer/echo.py", "writer/out/evil.py");
         fs::write(folder.join("out/evil.tool.json"), evil.replace("out/**", "keep/*.csv")).unwrap();
     });
-    let call = |tool: &str, arguments| {
-        world.service.call(CallRequest {
-            id: None,
-            user: "u".into(),
-            tool: tool.into(),
-            arguments: Arguments::Value(arguments),
-            timeout_ms: None,
-        })
-    };
+    let call = |tool: &str, arguments| world.service.call(request(tool, arguments), Sink::none());
     let missing = call("u:evil", json!({})).await.error.expect("not loaded");
     assert_eq!(missing.kind, Kind::ToolNotFoundError);
     let named =
@@ -702,19 +695,11 @@ struct Stuck;
 impl method::ServiceMethod for Stuck {
     fn call<'a>(
         &'a self,
-        _: &'a method::MethodContext,
+        _: &'a method::MethodCall,
         _: Value,
         _: &'a Events,
     ) -> std::pin::Pin<Box<dyn Future<Output = Result<Value, Fault>> + Send + 'a>> {
         Box::pin(std::future::pending())
-    }
-
-    fn speaks_envelope(&self) -> bool {
-        true
-    }
-
-    fn keeps_time(&self) -> bool {
-        true
     }
 }
 
@@ -768,7 +753,8 @@ async fn what_a_killed_host_would_leave_holds_no_secret_before_the_script_is_fou
         executors.methods.register(method::SCRIPT_SERVICE, "executeScript", Arc::new(Stuck));
     });
     let service = world.service.clone();
-    let call = tokio::spawn(async move { service.call(request("u:run", run_of("examples/fails.py"))).await });
+    let call =
+        tokio::spawn(async move { service.call(request("u:run", run_of("examples/fails.py")), Sink::none()).await });
     let begun = || {
         let files = fs::read_dir(world.root().join("state/begun")).into_iter().flatten().flatten();
         files.map(|file| fs::read_to_string(file.path()).unwrap()).collect::<String>()
@@ -823,7 +809,9 @@ async fn a_long_check_ends_by_the_clock_and_stands_in_nobodys_way() {
     assert!(world.call("c:takes", list.clone()).await.success, "long, but not too long");
     let long = |timeout_ms| {
         let (service, list) = (world.service.clone(), list.clone());
-        tokio::spawn(async move { service.call(CallRequest { timeout_ms, ..request("c:takes", list) }).await })
+        tokio::spawn(
+            async move { service.call(CallRequest { timeout_ms, ..request("c:takes", list) }, Sink::none()).await },
+        )
     };
     let calls: Vec<_> = (0..4).map(|_| long(None)).collect();
     let late = long(Some(100));

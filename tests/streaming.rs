@@ -3,15 +3,13 @@
 use crate::common::{envelope, world_with};
 use serde_json::{Value, json};
 use std::fs;
-use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::Poll;
 use std::time::Duration;
-use toolhost::executor::method::{Answering, MethodContext, ServiceMethod};
-use toolhost::executor::{Event, Events};
+use toolhost::executor::Events;
+use toolhost::executor::method::{Answering, MethodCall, ServiceMethod};
 use toolhost::fault::{Fault, Kind};
-use toolhost::service::ToolServiceResponse;
+use toolhost::service::{Sink, ToolServiceResponse};
 
 /// Sends `n` parts, then does what `then` says. Counts how many of its calls are under way.
 struct Streamer(Arc<AtomicUsize>);
@@ -25,30 +23,24 @@ impl Drop for UnderWay {
 }
 
 impl ServiceMethod for Streamer {
-    fn call<'a>(&'a self, _: &'a MethodContext, arguments: Value, channel: &'a Events) -> Answering<'a> {
+    fn call<'a>(&'a self, _: &'a MethodCall, arguments: Value, events: &'a Events) -> Answering<'a> {
         self.0.fetch_add(1, Ordering::SeqCst);
         let under_way = UnderWay(self.0.clone());
         Box::pin(async move {
             let _under_way = under_way;
             for n in 0..arguments["n"].as_u64().unwrap_or(0) {
                 let part = if n % 2 == 0 { json!({"part": n}) } else { json!(format!("part {n}")) };
-                let _ = channel.send(Event::Chunk(part));
+                events.chunk(part).await;
                 tokio::task::yield_now().await;
             }
             match arguments["then"].as_str() {
                 Some("fail") => Err(Fault::new(Kind::ServiceError, "it broke in the middle")),
                 Some("hang") => std::future::pending().await,
-                // Never lets go: each poll sends more.
-                Some("pour") => {
-                    poll_fn(|context| {
-                        for _ in 0..1000 {
-                            let _ = channel.send(Event::Chunk(json!("")));
-                        }
-                        context.waker().wake_by_ref();
-                        Poll::Pending
-                    })
-                    .await
-                }
+                // Never lets go: there is always one more.
+                Some("pour") => loop {
+                    events.log("a line beside it".into());
+                    events.chunk(json!("")).await;
+                },
                 _ => Ok(json!("all")),
             }
         })
@@ -94,7 +86,7 @@ async fn parts_come_in_order_and_then_one_end() {
     let once = replies(&world, "streams:once", json!({})).await;
     assert_eq!(once.iter().map(|reply| reply.response.as_str()).collect::<Vec<_>>(), [r#"{"n":1}"#]);
     // Whoever does not want the parts gets the answer.
-    let report = world.service.call(crate::common::request("streams:stream", json!({"n": 5}))).await;
+    let report = world.service.call(crate::common::request("streams:stream", json!({"n": 5})), Sink::none()).await;
     assert_eq!(report.output(), Some(json!("all")));
 }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 use toolhost::executor::{Context, Ending, Executor, Outcome};
 use toolhost::sandbox::environment;
-use toolhost::service::{Arguments, CallRequest};
+use toolhost::service::{Arguments, CallRequest, Caller, Sink};
 use toolhost::{fault, policy};
 
 /// A program with the arguments, environment and folder that the walls would give it, and none of the walls.
@@ -105,7 +105,7 @@ impl Bare {
 
 /// One call of an executor, timed on the thread that waits for it.
 pub async fn run(executor: &dyn Executor, tool: &Tool, input: &Value) -> (Duration, Result<Outcome, fault::Fault>) {
-    let (events, _kept) = tokio::sync::mpsc::unbounded_channel();
+    let events = toolhost::executor::Events::unheard();
     let call = tool.call(input);
     let started = Instant::now();
     let context = Context {
@@ -113,7 +113,6 @@ pub async fn run(executor: &dyn Executor, tool: &Tool, input: &Value) -> (Durati
         user: "bench".into(),
         cancel: CancellationToken::new(),
         came: started,
-        depth: 0,
         ran: Default::default(),
         ledger: None,
     };
@@ -153,19 +152,14 @@ impl House {
     /// The whole road: registry, arguments, policy, executor, output schema, audit record. The mean of so many calls.
     pub fn through_service(&self, tool: &str, input: &Value, calls: u32) -> anyhow::Result<Duration> {
         let service = Arc::clone(&self.service);
-        let request = CallRequest {
-            id: None,
-            user: "bench".into(),
-            tool: format!("bench:{tool}"),
-            arguments: Arguments::Value(input.clone()),
-            timeout_ms: None,
-        };
+        let arguments = Arguments::Value(input.clone());
+        let request = CallRequest::new(Caller::named("bench"), format!("bench:{tool}"), arguments);
         self.task(async move {
             let mut sum = Duration::ZERO;
             for _ in 0..calls {
                 let request = request.clone();
                 let started = Instant::now();
-                let report = service.call(request).await;
+                let report = service.call(request, Sink::none()).await;
                 sum += started.elapsed();
                 if let Some(fault) = report.error {
                     return Err(told(fault));

@@ -10,7 +10,7 @@ use super::{host, words};
 use crate::fault::{Fault, Kind};
 use crate::manifest::text::printable;
 use crate::service::runlog::Level;
-use crate::service::{self, Arguments, CallRequest, Report};
+use crate::service::{self, Arguments, CallRequest, Caller, Event, Report, Service, Sink};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Read};
@@ -21,6 +21,8 @@ use std::process::ExitCode;
 const LARGEST: u64 = 64 * 1024 * 1024;
 /// How long a pipe may be silent before we take it for one that nobody writes to, milliseconds.
 const SILENCE_MS: u16 = 1000;
+/// Lines of a log that may wait to be shown.
+const LINES: usize = 64;
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
@@ -71,25 +73,43 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         );
     }
     let id = service::new_id();
+    let caller = Caller::named(args.user.clone().unwrap_or_else(host::login));
     let request = CallRequest {
         id: Some(id.clone()),
-        user: args.user.clone().unwrap_or_else(host::login),
-        tool: args.tool.clone(),
-        arguments: given.arguments,
         timeout_ms: args.timeout_ms,
+        ..CallRequest::new(caller, &args.tool, given.arguments)
     };
     let ended = runtime.block_on(async {
         let service = host::service_of_one_call(settings)?;
         tokio::select! {
-            report = service.call(request) => Ok(Ok(report)),
+            ended = shown_live(&service, request, args.verbose) => Ok(Ok(ended)),
             signal = host::stopped() => anyhow::Ok(Err(signal)),
         }
     });
     runtime.shutdown_timeout(host::FAREWELL);
     match ended? {
-        Ok(report) => Ok(told(&args, &report)),
+        Ok((report, live)) => Ok(told(&args, &report, live)),
         Err(signal) => Ok(interrupted(&args, &Report::of_fault(id, &args.tool, service::format::cancelled()), signal)),
     }
+}
+
+/// One call. `verbose`: lines of the tool's log are shown as they are written; returns how many were.
+async fn shown_live(service: &Service, request: CallRequest, verbose: bool) -> (Report, usize) {
+    if !verbose {
+        return (service.call(request, Sink::none()).await, 0);
+    }
+    let (sink, mut events) = Sink::new(LINES);
+    let lines = async {
+        let mut live = 0;
+        while let Some(event) = events.recv().await {
+            if let Event::Log(line) = event {
+                live += 1;
+                words::complain(&format!("log   {line}"));
+            }
+        }
+        live
+    };
+    tokio::join!(service.call(request, sink), lines)
 }
 
 fn interrupted(args: &Args, report: &Report, signal: ExitCode) -> ExitCode {
@@ -183,9 +203,9 @@ fn caller(words: impl Into<String>) -> Refusal {
 }
 
 /// Shows the report: data on standard output, everything for the person on standard error.
-fn told(args: &Args, report: &Report) -> ExitCode {
+fn told(args: &Args, report: &Report, live: usize) -> ExitCode {
     if args.verbose {
-        words::complain(&background(report));
+        words::complain(&background(report, live));
     }
     if !args.json && !report.notes.is_empty() {
         words::complain(&format!("{}: {}", report.tool, report.notes.join("; ")));
@@ -212,9 +232,10 @@ fn told(args: &Args, report: &Report) -> ExitCode {
     Exit::of(fault.origin).into()
 }
 
-/// What `--verbose` adds.
-fn background(report: &Report) -> String {
-    let mut lines: Vec<String> = report.logs.iter().map(|line| format!("log   {line}")).collect();
+/// What `--verbose` adds. `live`: how many lines of the log were shown already; the log is repeated where some were not.
+fn background(report: &Report, live: usize) -> String {
+    let logs = report.logs.iter().filter(|_| live != report.logs.len());
+    let mut lines: Vec<String> = logs.map(|line| format!("log   {line}")).collect();
     for wall in report.walls.iter() {
         lines.push(format!("wall  {}: {} ({})", wall.name, wall.state, wall.why));
     }

@@ -9,7 +9,7 @@ use super::{host, words};
 use crate::manifest::{self, Example, text};
 use crate::registry;
 use crate::service::runlog::Level;
-use crate::service::{Arguments, CallRequest, Report, Service};
+use crate::service::{Arguments, CallRequest, Caller, Report, Service, Sink};
 use serde_json::Value;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -107,15 +107,9 @@ async fn examples(service: &Arc<Service>, tools: &[Arc<registry::Tool>], all: bo
 /// One example through the road; why it failed, if it did.
 async fn tried(service: &Arc<Service>, tool: &registry::Tool, example: &Example) -> Result<(), String> {
     service.prepare(&tool.reference()).await;
-    let report = service
-        .call(CallRequest {
-            id: None,
-            user: host::login(),
-            tool: format!("{}@={}", tool.manifest.id, tool.manifest.version),
-            arguments: Arguments::Value(example.input.clone()),
-            timeout_ms: None,
-        })
-        .await;
+    let exactly = format!("{}@={}", tool.manifest.id, tool.manifest.version);
+    let request = CallRequest::new(Caller::named(host::login()), exactly, Arguments::Value(example.input.clone()));
+    let report = service.call(request, Sink::none()).await;
     let told = || match &report.error {
         Some(fault) => {
             let more = [fault.details.as_deref(), fault.person.as_deref()];

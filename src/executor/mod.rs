@@ -5,15 +5,16 @@
 
 pub mod answer;
 mod clock;
+mod events;
 mod idle;
 pub mod method;
 mod outcome;
 pub mod process;
 #[cfg(feature = "wasi")]
 pub mod wasm;
+pub use events::{Event, Events, Heard, events};
 pub use outcome::*;
 
-use crate::base::hidden::Hidden;
 use crate::quantity::Limit;
 use crate::{fault, manifest, policy};
 use serde_json::Value;
@@ -33,8 +34,6 @@ pub struct Context {
     pub cancel: CancellationToken,
     /// When it was the call's turn: its time runs from there.
     pub came: Instant,
-    /// How many service methods stand above this call (a façade may not call itself for ever).
-    pub depth: u32,
     /// SHA-256 in hex of the script that really ran, where the executor knows it.
     pub ran: Arc<OnceLock<String>>,
     /// Told before anything runs under a shape; `None` where no ledger is kept.
@@ -76,34 +75,6 @@ impl Call {
         let fits = input.len().max(source) as u64 <= allowed;
         Ok(if fits { Ok(input) } else { Err(Ending::OverLimit { limit: Limit::InputBytes, allowed }) })
     }
-}
-
-/// Where a running call sends its events.
-pub type Events = tokio::sync::mpsc::UnboundedSender<Event>;
-
-#[derive(Clone, Debug, PartialEq)]
-pub enum Event {
-    Log(String),
-    /// A part of the answer of a service method that streams. The outcome still holds the whole answer.
-    Chunk(Value),
-    /// Policy decided about a script that a service method wants to run. For the audit record.
-    Decided {
-        policy: String,
-        digest: String,
-        /// Where policy grants less than was asked.
-        notes: policy::Notes,
-    },
-    /// The script that a service method wants to run was found. Says what of its input and environment is secret.
-    Script {
-        /// The parameters of every manifest that names it.
-        schemas: Vec<Value>,
-        input: Hidden<Value>,
-        env: Hidden<Vec<String>>,
-    },
-    /// The script of a service method runs now, under this confinement.
-    Confined {
-        confinement: Box<policy::Confinement>,
-    },
 }
 
 pub type Running<'a> = Pin<Box<dyn Future<Output = Result<Outcome, fault::Fault>> + Send + 'a>>;

@@ -114,6 +114,19 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// An ending of which nothing is known but how long it took.
+    pub fn of(ending: Ending, wall_ms: u64) -> Outcome {
+        Outcome {
+            ending,
+            logs: Vec::new(),
+            printed: Vec::new(),
+            usage: Usage { wall_ms, ..Usage::default() },
+            walls: Walls::default(),
+            denials: Denials::default(),
+            artifacts: Vec::new(),
+        }
+    }
+
     /// Notes what became of the staged files of a good answer. If they pass a limit, that limit is the ending.
     pub fn published(&mut self, artifacts: Vec<Artifact>, limits: &crate::policy::Limits) {
         if let Some(limit) = artifacts.iter().find_map(|artifact| artifact.over) {

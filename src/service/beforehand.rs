@@ -76,14 +76,14 @@ pub(super) fn unavailable(tool: &registry::Tool, needs: &[Need]) -> Fault {
 }
 
 /// Why the tool has no shape. A tool that runs in this process needs none (`InternalError` says so).
-fn refused_shape(decision: &policy::Decision) -> Option<&Fault> {
+pub(super) fn refused_shape(decision: &policy::Decision) -> Option<&Fault> {
     decision.shape.as_ref().err().filter(|fault| !(decision.in_process && fault.kind == Kind::InternalError))
 }
 
 /// Whether a host that has only what this binary ships can run the handler.
 pub fn shipped(handler: &Handler) -> Result<(), Fault> {
     match handler {
-        Handler::ServiceMethod { .. } => Methods::new().knows(handler),
+        Handler::ServiceMethod { .. } => Methods::new().find(handler).map(drop),
         Handler::Extension { kind, .. } => Err(no_extension(kind)),
         // The registry marks the first two as not built yet; scripts run in every host.
         Handler::ToolService | Handler::DefinitionOnly | Handler::Script { .. } => Ok(()),

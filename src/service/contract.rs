@@ -5,7 +5,7 @@
 //! `end_of_stream`. Never: takes another road than `Service::call`.
 
 use super::report::Report;
-use super::{Arguments, CallRequest, Service, arguments, format};
+use super::{Arguments, CallRequest, Caller, Event, Service, Sink, arguments, format};
 use crate::fault;
 use crate::manifest::json;
 use fault::{Fault, Kind};
@@ -65,16 +65,16 @@ impl Service {
         let (replies, receiver) = mpsc::channel(BUFFER);
         let service = self.clone();
         tokio::spawn(async move {
-            let (chunks, mut parts) = mpsc::unbounded_channel();
-            let answer = async {
-                match decoded(&request) {
-                    Ok(call) => service.streamed(call, chunks).await,
-                    Err(fault) => service.refuse(&request.user, &request.config, fault),
-                }
+            let (sink, mut events) = Sink::new(BUFFER);
+            let call = match decoded(&request) {
+                Ok(call) => call,
+                Err(fault) => CallRequest::refused(Caller::named(&request.user), &request.config, fault),
             };
-            // Beside the call, so that a slow reader does not stop its clock.
+            let answer = service.call(call, sink);
             let forward = async {
-                while let Some(response) = parts.recv().await {
+                while let Some(event) = events.recv().await {
+                    // The contract has no place for lines of a log.
+                    let Event::Part(response) = event else { continue };
                     let part =
                         ToolServiceResponse { id: request.id.clone(), error: None, response, end_of_stream: false };
                     let _ = replies.send(part).await;
@@ -109,5 +109,5 @@ fn decoded(request: &ToolServiceRequest) -> Result<CallRequest, Fault> {
         })?),
     };
     let arguments = Arguments::Text(request.arguments.clone());
-    Ok(CallRequest { id: None, user: request.user.clone(), tool, arguments, timeout_ms })
+    Ok(CallRequest { timeout_ms, ..CallRequest::new(Caller::named(&request.user), tool, arguments) })
 }

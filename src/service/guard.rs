@@ -1,9 +1,9 @@
 //! The guard: how many calls run at once, and how many may wait for their turn (P28).
 //!
-//! For: the road. In: the tool that is called. Out: a turn, or a retryable `RateLimitError`. Never: an unbounded queue;
+//! For: the road. In: a request. Out: a turn, or a retryable `RateLimitError`. Never: an unbounded queue;
 //! lets the calls of one tool, however long they last, keep those of another from their turn.
 
-use super::Arguments;
+use super::{Arguments, CallRequest};
 use crate::base::places::{Place, Places};
 use crate::fault;
 use crate::manifest::json;
@@ -49,13 +49,13 @@ impl Guard {
     }
 
     /// Waits for a turn, in order among the calls of this tool and by turns with those of others; refuses at once where
-    /// too many wait already, or too much. `tool`: `id` or `id@range`.
-    pub async fn enter(&self, tool: &str, arguments: &Arguments) -> Result<Turn, fault::Fault> {
+    /// too many wait already, or too much.
+    pub async fn enter(&self, request: &CallRequest) -> Result<Turn, fault::Fault> {
         let full =
             || fault::Fault::new(fault::Kind::RateLimitError, "Too many calls are waiting in this host.").retryable();
-        let id = tool.split('@').next().unwrap_or(tool);
+        let id = request.tool.split('@').next().unwrap_or(&request.tool);
         let admitted = self.admitted.try_enter(id).ok_or_else(full)?;
-        let room = u32::try_from(weight(arguments) / 1024).unwrap_or(ROOM_KIB).min(ROOM_KIB);
+        let room = u32::try_from(weight(&request.arguments) / 1024).unwrap_or(ROOM_KIB).min(ROOM_KIB);
         let room = self.room.clone().try_acquire_many_owned(room).map_err(|_| full())?;
         let running = self.running.enter(id).await;
         Ok(Turn { _running: running, _admitted: admitted, _room: room })
@@ -88,20 +88,25 @@ fn weight(arguments: &Arguments) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Caller;
     use super::*;
     use std::time::Duration;
+
+    fn asked(arguments: Arguments) -> CallRequest {
+        CallRequest::new(Caller::named("u"), "t:x", arguments)
+    }
 
     #[tokio::test]
     async fn one_runs_one_waits_the_third_is_refused() {
         let guard = Arc::new(Guard::new(1, 1));
-        let none = || Arguments::Text(String::new());
-        let first = guard.enter("t:x", &none()).await.unwrap();
+        let none = || asked(Arguments::Text(String::new()));
+        let first = guard.enter(&none()).await.unwrap();
         let waiting = tokio::spawn({
             let guard = guard.clone();
-            async move { guard.enter("t:x", &none()).await }
+            async move { guard.enter(&none()).await }
         });
         tokio::time::sleep(Duration::from_millis(20)).await;
-        let third = guard.enter("t:x", &none()).await.expect_err("no room");
+        let third = guard.enter(&none()).await.expect_err("no room");
         assert!(third.kind == fault::Kind::RateLimitError && third.retryable);
         drop(first);
         assert!(waiting.await.unwrap().is_ok());
@@ -110,12 +115,12 @@ mod tests {
     #[tokio::test]
     async fn large_arguments_share_one_room() {
         let guard = Guard::new(64, 64);
-        let large = Arguments::Value(Value::Array(vec![Value::from(0); 2_000_000]));
-        let first = guard.enter("t:x", &large).await.unwrap();
-        let _second = guard.enter("t:x", &large).await.unwrap();
-        assert_eq!(guard.enter("t:x", &large).await.expect_err("full").kind, fault::Kind::RateLimitError);
-        assert!(guard.enter("t:x", &Arguments::Text("{}".into())).await.is_ok(), "small ones go on");
+        let large = asked(Arguments::Value(Value::Array(vec![Value::from(0); 2_000_000])));
+        let first = guard.enter(&large).await.unwrap();
+        let _second = guard.enter(&large).await.unwrap();
+        assert_eq!(guard.enter(&large).await.expect_err("full").kind, fault::Kind::RateLimitError);
+        assert!(guard.enter(&asked(Arguments::Text("{}".into()))).await.is_ok(), "small ones go on");
         drop(first);
-        assert!(guard.enter("t:x", &large).await.is_ok());
+        assert!(guard.enter(&large).await.is_ok());
     }
 }

@@ -99,7 +99,7 @@ impl Service {
     fn runs(&self, handler: &Handler) -> Result<(), Fault> {
         self.executor(handler)?;
         match handler {
-            Handler::ServiceMethod { .. } => self.parts.executors.methods.knows(handler),
+            Handler::ServiceMethod { .. } => self.parts.executors.methods.find(handler).map(drop),
             _ => Ok(()),
         }
     }

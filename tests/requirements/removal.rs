@@ -11,7 +11,7 @@ use std::time::Duration;
 use toolhost::executor::method::Methods;
 use toolhost::fault::Kind;
 use toolhost::registry::Definition;
-use toolhost::service::Service;
+use toolhost::service::{Service, Sink};
 
 /// Says that it runs, waits, and says which version it is.
 const WAITS: &str = "import json, os, time\nopen('out/runs', 'w').write('1')\ntime.sleep(1.5)\nprint(json.dumps({'version': VERSION}))\n";
@@ -36,7 +36,7 @@ async fn started(
     let runs = playground.path("user_scripts/waits/out/runs");
     let _ = fs::remove_file(&runs);
     let service = service.clone();
-    let call = tokio::spawn(async move { service.call(request("req:waits", json!({}))).await });
+    let call = tokio::spawn(async move { service.call(request("req:waits", json!({})), Sink::none()).await });
     let until = std::time::Instant::now() + super::PATIENCE;
     while !runs.exists() {
         assert!(std::time::Instant::now() < until && !call.is_finished(), "it does not start");
@@ -46,7 +46,7 @@ async fn started(
 }
 
 async fn kind(service: &Arc<Service>, tool: &str) -> Option<Kind> {
-    service.call(request(tool, json!({}))).await.error.map(|fault| fault.kind)
+    service.call(request(tool, json!({})), Sink::none()).await.error.map(|fault| fault.kind)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -74,7 +74,7 @@ async fn a_running_call_ends_when_its_tool_is_removed() {
     fs::write(&script, WAITS.replace("VERSION", "2").replace("time.sleep(1.5)", "")).unwrap();
     fs::write(&manifest, text.replace("1.0.0", "2.0.0")).unwrap();
     service.registry().refresh_source("files").unwrap();
-    let next = service.call(request("req:waits", json!({}))).await;
+    let next = service.call(request("req:waits", json!({})), Sink::none()).await;
     assert_eq!((next.version.as_deref(), next.output()), (Some("2.0.0"), Some(json!({"version": 2}))));
     let report = call.await.unwrap();
     assert_eq!((report.version.as_deref(), report.output()), (Some("1.0.0"), Some(json!({"version": 1}))));

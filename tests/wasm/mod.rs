@@ -174,7 +174,7 @@ impl Tool {
 
     async fn call_for(&self, input: Value, timeout_ms: u64) -> Result<Outcome, Fault> {
         let context = context();
-        let (events, _kept) = tokio::sync::mpsc::unbounded_channel();
+        let events = toolhost::executor::Events::unheard();
         self.wasm.run(&context, self.order(input, timeout_ms), &events).await
     }
 
@@ -207,7 +207,6 @@ fn context() -> Context {
         user: "tester".into(),
         cancel: tokio_util::sync::CancellationToken::new(),
         came: Instant::now(),
-        depth: 0,
         ran: Arc::default(),
         ledger: None,
     }

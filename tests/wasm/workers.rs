@@ -36,7 +36,7 @@ async fn dropping_and_cancelling_kill_the_worker() {
     gone(&tool.plain);
 
     let context = context();
-    let (events, _kept) = tokio::sync::mpsc::unbounded_channel();
+    let events = toolhost::executor::Events::unheard();
     let cancel = context.cancel.clone();
     let (outcome, ()) = tokio::join!(tool.wasm.run(&context, tool.order(json!({}), 60_000), &events), async {
         tokio::time::sleep(Duration::from_millis(300)).await;

@@ -136,7 +136,7 @@ pub async fn starts(launchers: &Arc<Launchers>, runtime: &Runtime) -> Result<Str
     };
     let per_call = PerCall { timeout_ms: LONGEST_MS, source: Some(source.to_owned()) };
     let confinement = Confinement { shape: bare(runtime.clone()).into(), per_call };
-    let (events, _) = tokio::sync::mpsc::unbounded_channel();
+    let events = super::Events::unheard();
     let scripts = Scripts::new(launchers.clone());
     let outcome = scripts.one(None, &confinement, b"{}", Instant::now(), &events).await;
     match outcome {

@@ -18,7 +18,7 @@ pub use pool::{Extra, Launchers};
 pub use workers::WasmWorkers;
 
 use super::clock::Clock;
-use super::{Call, Context, Denials, Ending, Event, Events, Executor, Outcome, Running, Usage, answer};
+use super::{Call, Context, Denials, Ending, Events, Executor, Outcome, Running, Usage, answer};
 use crate::fault::{Fault, Kind};
 use crate::policy::{Confinement, Shape};
 use crate::quantity::Limit;
@@ -107,8 +107,7 @@ impl Scripts {
             ));
         }
         for line in &logs {
-            // Nobody may be listening.
-            let _ = events.send(Event::Log(line.clone()));
+            events.log(line.clone());
         }
         let ending = judge(&captured, &exited, &shape, per_call.timeout_ms, &logs);
         let mut outcome = outcome(ending, &shape, started);

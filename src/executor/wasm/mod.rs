@@ -30,7 +30,7 @@ pub use cache::Cache;
 
 use super::clock::Clock;
 use super::idle::Idle;
-use super::{Call, Context, Ending, Event, Events, Executor, Outcome, Running, Walls, answer};
+use super::{Call, Context, Ending, Events, Executor, Outcome, Running, Walls, answer};
 use crate::base::places::Places;
 use crate::sandbox::grants::Resolved;
 use crate::{fault, policy};
@@ -240,8 +240,7 @@ impl Wasm {
         let (mut outcome, fit) = conclude(answer, shape, per_call.timeout_ms, started.elapsed())?;
         outcome.walls = session.walls();
         for line in &outcome.logs {
-            // Nobody may be listening.
-            let _ = events.send(Event::Log(line.clone()));
+            events.log(line.clone());
         }
         if !staged && fit {
             self.idle.put(wanted, session);

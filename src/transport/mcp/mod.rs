@@ -18,7 +18,7 @@ use rmcp::model::{
 use rmcp::service::{QuitReason, RequestContext, RoleServer};
 use rmcp::{ServerHandler, ServiceExt};
 use serde_json::Value;
-use service::{Arguments, CallRequest, Service};
+use service::{Arguments, CallRequest, Caller, Service, Sink};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -60,7 +60,13 @@ where
     let written = frames.written();
     let _ends = closing.clone().drop_guard();
     tokio::spawn(watch(hung_up, frames.standing(), written.clone(), closing.clone()));
-    let face = Face { service, user, closing: closing.clone(), offered: Mutex::default(), open: frames.open() };
+    let face = Face {
+        service,
+        caller: Caller::named(user),
+        closing: closing.clone(),
+        offered: Mutex::default(),
+        open: frames.open(),
+    };
     let running = tokio::select! {
         started = face.serve(frames) => match started {
             Ok(running) => running,
@@ -132,7 +138,7 @@ struct Offered {
 
 struct Face {
     service: Arc<Service>,
-    user: String,
+    caller: Caller,
     closing: CancellationToken,
     offered: Mutex<Option<Arc<Offered>>>,
     open: open::Open,
@@ -170,8 +176,13 @@ impl Face {
         offered
     }
 
+    /// A request that leads to no tool leaves its record like every call.
+    async fn refused(&self, name: &str, fault: fault::Fault) {
+        drop(self.service.call(CallRequest::refused(self.caller.clone(), name, fault), Sink::none()).await);
+    }
+
     /// An unknown name is a protocol error, and leaves its record like every refusal.
-    fn unknown(&self, name: &str, offered: &Offered) -> ErrorData {
+    async fn unknown(&self, name: &str, offered: &Offered) -> ErrorData {
         let shown = crate::manifest::text::printable(&name.chars().take(100).collect::<String>());
         let mut words = format!("Unknown tool: {shown}.");
         let hidden = |near: &&str| !offered.tools.iter().any(|tool| tool.name == *near);
@@ -179,7 +190,7 @@ impl Face {
             words.push_str(&format!(" Did you mean {near}?"));
         }
         let fault = fault::Fault::new(fault::Kind::ToolNotFoundError, words.clone());
-        let _ = self.service.refuse(&self.user, name, fault);
+        self.refused(name, fault).await;
         ErrorData::invalid_params(words, None)
     }
 }
@@ -232,14 +243,10 @@ impl ServerHandler for Face {
             None => Arguments::Value(Value::Object(request.arguments.unwrap_or_default())),
         };
         let offered = self.offered();
-        let Some(id) = offered.names.id(&request.name) else { return Err(self.unknown(&request.name, &offered)) };
-        let call = self.service.call_to_deliver(CallRequest {
-            id: None,
-            user: self.user.clone(),
-            tool: id.to_owned(),
-            arguments,
-            timeout_ms: None,
-        });
+        let Some(id) = offered.names.id(&request.name) else {
+            return Err(self.unknown(&request.name, &offered).await);
+        };
+        let call = self.service.call(CallRequest::new(self.caller.clone(), id, arguments), Sink::none());
         // rmcp only sets a token; dropping the future is what cancels, kills, reaps and records.
         tokio::select! {
             // Polled first: a call leaves its record, also if it is cancelled at once.
@@ -270,7 +277,7 @@ impl ServerHandler for Face {
         if method == "tools/call" {
             let name = params.as_ref().and_then(|params| params["name"].as_str()).unwrap_or_default();
             let fault = fault::Fault::new(fault::Kind::ParameterValidationError, words.clone());
-            let _ = self.service.refuse(&self.user, name, fault);
+            self.refused(name, fault).await;
         }
         Err(ErrorData::invalid_params(words, None))
     }

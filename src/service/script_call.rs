@@ -1,108 +1,44 @@
-//! `ExternalScriptExecutionService`: `executeScript` and `runCode`, and the envelope they answer with.
+//! Script calls: the arguments of `executeScript` and `runCode`, taken apart.
 //!
-//! For: the builtin `core:*` tools and any manifest that names the service. In: arguments, checked
-//! again here because a method can be called directly. Out: `{success, outputData?, error?, logs?}`
-//! and nothing else. Never: decides a grant; `Runner` asks policy.
+//! For: the road, where a call names a script or brings its source. In: arguments under the method's own names, checked
+//! again here whatever the tool's schema took. Out: which script, in which language, with what input.
+//! Never: reads from a file; decides a grant.
 
-use super::{Answering, Facts, MethodContext, Ran, Script, ServiceMethod, What};
-use crate::manifest::{Handler, Language, json};
-use crate::{executor, fault, quantity};
+use crate::executor::method::ScriptMethod;
+use crate::manifest::{Language, json};
+use crate::{fault, quantity};
 use fault::{Fault, Kind};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use std::collections::BTreeMap;
-
-/// The two methods of the service.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ScriptExecution {
-    /// `executeScript {toolId?, scriptPath, language?, inputData?, timeoutMs?, env?}`
-    Execute,
-    /// `runCode {toolId?, language, code, inputData?, timeoutMs?}`
-    RunCode,
-}
-
-impl ServiceMethod for ScriptExecution {
-    fn call<'a>(
-        &'a self,
-        context: &'a MethodContext,
-        arguments: Value,
-        channel: &'a executor::Events,
-    ) -> Answering<'a> {
-        Box::pin(async move {
-            let ran = match self.prepare(context, arguments) {
-                Ok(script) => match context.runner() {
-                    Ok(runner) => runner.run(context, script, channel).await,
-                    Err(fault) => refused(fault),
-                },
-                Err(fault) => refused(fault),
-            };
-            let answer = envelope(&ran);
-            context.note(Facts { output: ran.result.ok(), ..ran.facts });
-            Ok(answer)
-        })
-    }
-
-    fn speaks_envelope(&self) -> bool {
-        true
-    }
-
-    fn keeps_time(&self) -> bool {
-        true
-    }
-}
-
-impl ScriptExecution {
-    /// Arguments → the script to run. The path is judged before anything else about the script.
-    fn prepare(self, context: &MethodContext, arguments: Value) -> Result<Script, Fault> {
-        let given = Given::read(self, arguments)?;
-        let fixed = match &context.manifest.handler {
-            Handler::ServiceMethod { language, .. } => *language,
-            _ => None,
-        };
-        let what = match self {
-            ScriptExecution::Execute => {
-                let site = context.runner()?.locate(&given.script_path)?;
-                let language = language_of(fixed, given.language, &given.script_path)?;
-                What::File { site, language }
-            }
-            ScriptExecution::RunCode => {
-                let language = one_language(fixed, given.language)?.ok_or_else(|| {
-                    let message = "Input parameter 'language' is needed (python, nodejs or bun).";
-                    Fault::new(Kind::ParameterValidationError, message)
-                })?;
-                What::Source { language, code: given.code }
-            }
-        };
-        Ok(Script { what, input: given.input, timeout_ms: given.timeout_ms, env: given.env })
-    }
-}
 
 /// The arguments, taken apart.
 #[derive(Default)]
-struct Given {
-    script_path: String,
-    code: String,
-    language: Option<Language>,
-    input: Value,
-    timeout_ms: Option<u64>,
-    env: BTreeMap<String, String>,
+pub(super) struct Given {
+    pub script_path: String,
+    pub code: String,
+    pub language: Option<Language>,
+    pub input: Value,
+    pub timeout_ms: Option<u64>,
+    /// Literals for the environment of this run.
+    pub env: BTreeMap<String, String>,
 }
 
 impl Given {
     /// Reads all arguments and reports all faults at once.
-    fn read(method: ScriptExecution, arguments: Value) -> Result<Given, Fault> {
+    pub fn read(method: ScriptMethod, arguments: Value) -> Result<Given, Fault> {
         let Value::Object(mut fields) = arguments else {
             return Err(Fault::new(Kind::ParameterValidationError, "Input must be a JSON object."));
         };
         let mut faults = Vec::new();
         let mut given = Given { input: Value::Object(Map::new()), ..Given::default() };
         let needed = match method {
-            ScriptExecution::Execute => "scriptPath",
-            ScriptExecution::RunCode => "code",
+            ScriptMethod::Execute => "scriptPath",
+            ScriptMethod::RunCode => "code",
         };
         match fields.remove(needed) {
             Some(Value::String(text)) if !text.is_empty() => match method {
-                ScriptExecution::Execute => given.script_path = text,
-                ScriptExecution::RunCode => given.code = text,
+                ScriptMethod::Execute => given.script_path = text,
+                ScriptMethod::RunCode => given.code = text,
             },
             Some(_) => faults.push(format!("Input parameter '{needed}' must be a non-empty string.")),
             None => faults.push(format!("Input parameter '{needed}' is required.")),
@@ -118,7 +54,7 @@ impl Given {
         }
     }
 
-    fn read_options(&mut self, method: ScriptExecution, fields: Map<String, Value>, faults: &mut Vec<String>) {
+    fn read_options(&mut self, method: ScriptMethod, fields: Map<String, Value>, faults: &mut Vec<String>) {
         for (name, value) in fields {
             match name.as_str() {
                 "toolId" if value.is_string() => {}
@@ -135,7 +71,7 @@ impl Given {
                         quantity::MIN_TIMEOUT_MS
                     )),
                 },
-                "env" if method == ScriptExecution::Execute => match texts(&value) {
+                "env" if method == ScriptMethod::Execute => match texts(&value) {
                     Some(env) => self.env = env,
                     None => faults.push("Input parameter 'env' must be an object of strings.".into()),
                 },
@@ -153,7 +89,11 @@ fn texts(value: &Value) -> Option<BTreeMap<String, String>> {
 /// The language by handler, then input, then file name. Where two disagree the call is refused: a script must not run
 /// under another interpreter than the one that was named, and an interpreter that is given a file of data prints lines
 /// of it.
-pub fn language_of(fixed: Option<Language>, asked: Option<Language>, script_path: &str) -> Result<Language, Fault> {
+pub(super) fn language_of(
+    fixed: Option<Language>,
+    asked: Option<Language>,
+    script_path: &str,
+) -> Result<Language, Fault> {
     let conflict = |message: String| Err(Fault::new(Kind::ParameterValidationError, message));
     let named = Language::of_file_name(script_path);
     match (one_language(fixed, asked)?, named.first()) {
@@ -176,6 +116,14 @@ pub fn language_of(fixed: Option<Language>, asked: Option<Language>, script_path
     }
 }
 
+/// The language of source text, which has no file name to tell it.
+pub(super) fn language_of_source(fixed: Option<Language>, asked: Option<Language>) -> Result<Language, Fault> {
+    one_language(fixed, asked)?.ok_or_else(|| {
+        let message = "Input parameter 'language' is needed (python, nodejs or bun).";
+        Fault::new(Kind::ParameterValidationError, message)
+    })
+}
+
 /// The language that handler and input name.
 fn one_language(fixed: Option<Language>, asked: Option<Language>) -> Result<Option<Language>, Fault> {
     match (fixed, asked) {
@@ -191,35 +139,10 @@ fn one_language(fixed: Option<Language>, asked: Option<Language>) -> Result<Opti
     }
 }
 
-fn refused(fault: Fault) -> Ran {
-    Ran { result: Err(fault.clone()), facts: Facts { refused: Some(fault), ..Facts::default() } }
-}
-
-/// `{success, error{type, message, details?}?, logs?}`; the `outputData` stays text, in `Facts`.
-fn envelope(ran: &Ran) -> Value {
-    let mut fields = Map::new();
-    match &ran.result {
-        Ok(_) => {
-            fields.insert("success".into(), Value::Bool(true));
-        }
-        Err(fault) => {
-            fields.insert("success".into(), Value::Bool(false));
-            let mut error = json!({"type": fault.kind.to_string(), "message": fault.message});
-            if let Some(details) = &fault.details {
-                error["details"] = Value::String(details.clone());
-            }
-            fields.insert("error".into(), error);
-        }
-    }
-    if !ran.facts.logs.is_empty() {
-        fields.insert("logs".into(), json!(ran.facts.logs));
-    }
-    Value::Object(fields)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn the_handler_wins_then_the_input_then_the_name() {
@@ -247,7 +170,7 @@ mod tests {
     #[test]
     fn all_faults_are_named_at_once() {
         let fault = Given::read(
-            ScriptExecution::Execute,
+            ScriptMethod::Execute,
             json!({"timeoutMs": 50, "inputData": 3, "language": "ruby", "sudo": true}),
         )
         .err()
@@ -256,23 +179,6 @@ mod tests {
         for word in ["'scriptPath' is required", "at least 100", "'inputData'", "'language'", "'sudo'"] {
             assert!(text.contains(word), "{word} is missing in {text}");
         }
-        assert!(Given::read(ScriptExecution::RunCode, json!({"code": "1", "env": {}})).is_err(), "run-code has no env");
-    }
-
-    #[test]
-    fn the_envelope_has_the_seeds_shape_and_no_more() {
-        let good = Ran { result: Ok((&json!({"sum": 6})).into()), facts: Facts::default() };
-        assert_eq!(envelope(&good), json!({"success": true}));
-        let bad = Ran {
-            result: Err(Fault::new(Kind::TimeoutError, "Script execution timed out.")),
-            facts: Facts { logs: vec!["line".into()], ..Facts::default() },
-        };
-        let expected = json!({
-            "success": false,
-            "error": {"type": "TimeoutError", "message": "Script execution timed out."},
-            "logs": ["line"],
-        });
-        assert_eq!(envelope(&bad), expected);
-        assert!(super::super::is_envelope(&envelope(&good)) && super::super::is_envelope(&envelope(&bad)));
+        assert!(Given::read(ScriptMethod::RunCode, json!({"code": "1", "env": {}})).is_err(), "run-code has no env");
     }
 }

@@ -1,15 +1,15 @@
-//! The trace of one call: what the road found out so far, and the audit record it owes.
+//! The record of one call: what each stage of the road found out, and the audit record that the call owes.
 //!
-//! For: the road. In: the call, then each thing that becomes known. Out: a `Report`, one audit
-//! record and one run log record. Never: ends without its record: when the call's future is dropped,
-//! `Drop` writes it as cancelled.
+//! For: the road. In: each thing as it becomes known. Out: a `Report`, one audit record and one run log record.
+//! Never: ends without its audit record: when the call's future is dropped, `Drop` writes it as cancelled.
 
 use super::guard::Turn;
 use super::mask::{self, Mask, Shown};
 use super::record::{PART, Record, VIOLATIONS, command, cut, cut_to, few, rule};
 use super::report::{Digests, Report};
+use super::request::{CallRequest, Caller, new_id};
 use super::script_digest::Script;
-use super::{CallRequest, audit, format, runlog};
+use super::{audit, format, runlog};
 use crate::manifest::json::Text;
 use crate::manifest::{Handler, Language, json, text};
 use crate::quantity::Limit;
@@ -18,38 +18,67 @@ use fault::{Fault, Kind, Origin};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Instant;
-use tokio::sync::mpsc;
 
 /// Most files in a report: published, and not published.
 const FILES: (usize, usize) = (1000, 50);
 /// Most log lines kept from events, where the outcome brings none.
 const EVENT_LINES: usize = 1000;
 
-pub(super) struct Trace {
+pub(super) struct CallRecord {
+    // The request.
     pub id: String,
-    pub user: String,
+    pub caller: Caller,
     asked: String,
     began: jiff::Timestamp,
-    pub started: Instant,
-    tool: Option<Arc<registry::Tool>>,
-    speaks_envelope: bool,
+    started: Instant,
+    // The place in the audit log, and among the calls that run.
+    pub entry: Option<audit::Entry>,
+    pub turn: Option<Arc<Turn>>,
+    // find
+    pub tool: Option<Arc<registry::Tool>>,
+    arguments: Arguments,
+    // target
+    /// The answer is told as an envelope.
+    pub enveloped: bool,
+    // decide
+    decided: Option<Decided>,
+    notes: policy::Notes,
+    // confine
+    confined: Option<Confined>,
+    // run
+    /// False: whatever happened, nothing of the tool ran.
+    pub ran: bool,
+    seen: Seen,
+}
+
+/// The arguments, secrets hidden.
+struct Arguments {
     mask: Mask,
-    /// The arguments with secrets hidden.
-    arguments: Shown,
+    shown: Shown,
     /// The argument with the input of a script that the call names: shown once its secrets are known.
     withheld: Option<(String, Value)>,
-    policy: Option<String>,
-    limits: Option<policy::Limits>,
-    digests: Digests,
-    /// What is called in this process: `service.method` or an `x-…` type; empty for a script.
-    method: String,
-    shape: Option<Arc<policy::Shape>>,
-    /// The script as it was when its digest was taken.
+}
+
+/// What policy said.
+struct Decided {
+    policy: String,
+    digest: String,
+}
+
+/// What the call may touch.
+struct Confined {
+    shape: Arc<policy::Shape>,
+    limits: policy::Limits,
+    digest: String,
+    /// SHA-256 in hex of the script.
+    script_digest: Option<String>,
+    /// The script as it was when this digest was taken; `None`: the executor told the digest of what it ran.
     script: Option<Script>,
-    /// The executors that were chosen; empty: none was.
-    executor: String,
-    notes: policy::Notes,
-    ran: bool,
+}
+
+/// What was observed of the run.
+#[derive(Default)]
+struct Seen {
     /// The first bytes of a stdout that is not one JSON document.
     bad_output: String,
     logs: Vec<String>,
@@ -57,116 +86,47 @@ pub(super) struct Trace {
     walls: executor::Walls,
     denials: executor::Denials,
     artifacts: Vec<executor::Artifact>,
-    entry: Option<audit::Entry>,
-    turn: Option<Arc<Turn>>,
-    /// Where the parts of the answer go, if somebody takes them; `room`: bytes of them allowed in all, and left.
-    chunks: Option<mpsc::UnboundedSender<String>>,
-    room: (u64, u64),
 }
 
-impl Trace {
-    pub fn begin(request: &CallRequest) -> Trace {
-        Trace {
-            id: request.id.clone().unwrap_or_else(super::new_id),
-            user: request.user.clone(),
+impl CallRecord {
+    pub fn begin(request: &CallRequest) -> CallRecord {
+        CallRecord {
+            id: request.id.clone().unwrap_or_else(new_id),
+            caller: request.caller.clone(),
             asked: cut_to(&request.tool, PART),
             began: jiff::Timestamp::now(),
             started: Instant::now(),
-            tool: None,
-            speaks_envelope: false,
-            mask: Mask::default(),
-            arguments: Shown::Tree(Value::Null),
-            withheld: None,
-            policy: None,
-            limits: None,
-            digests: Digests::default(),
-            method: String::new(),
-            shape: None,
-            script: None,
-            executor: String::new(),
-            notes: policy::Notes::default(),
-            ran: false,
-            bad_output: String::new(),
-            logs: Vec::new(),
-            usage: executor::Usage::default(),
-            walls: executor::Walls::default(),
-            denials: executor::Denials::default(),
-            artifacts: Vec::new(),
             entry: None,
             turn: None,
-            chunks: None,
-            room: (0, 0),
+            tool: None,
+            arguments: Arguments { mask: Mask::default(), shown: Shown::Tree(Value::Null), withheld: None },
+            enveloped: false,
+            decided: None,
+            notes: policy::Notes::default(),
+            confined: None,
+            ran: false,
+            seen: Seen::default(),
         }
-    }
-
-    /// Somebody takes the parts of an answer as they come.
-    pub fn streams(&mut self, chunks: mpsc::UnboundedSender<String>) {
-        self.chunks = Some(chunks);
-    }
-
-    /// How long an answer may be.
-    pub fn may_answer(&mut self, decision: &policy::Decision) {
-        let limit = Limit::OutputBytes;
-        let allowed = decision.limit(limit).map_or(limit.house_default(), |limit| limit.effective);
-        self.room = (allowed, allowed);
-    }
-
-    /// A part of the answer. Parts wait in memory for a slow reader, so more than `outputBytes` of them end the call.
-    pub fn chunk(&mut self, part: &Value) -> Result<(), Fault> {
-        let part = self.hidden(Text::from(part));
-        let text = format::response(&part);
-        let (allowed, left) = self.room;
-        let left = left.checked_sub(u64::try_from(text.len().max(1)).unwrap_or(u64::MAX));
-        self.room.1 = left.ok_or_else(|| format::over_limit(Limit::OutputBytes, allowed))?;
-        if let Some(chunks) = &self.chunks {
-            // The receiver may be gone; the call is then dropped.
-            let _ = chunks.send(text);
-        }
-        Ok(())
-    }
-
-    /// From here on the call leaves a record, whatever happens to it.
-    pub fn owes(&mut self, entry: audit::Entry) {
-        self.entry = Some(entry);
-    }
-
-    /// It is this call's turn.
-    pub fn begins(&mut self, turn: Turn) {
-        self.turn = Some(Arc::new(turn));
-    }
-
-    pub fn found(&mut self, tool: &Arc<registry::Tool>, speaks_envelope: bool) {
-        self.digests.manifest = Some(tool.manifest.digest.clone());
-        self.speaks_envelope = speaks_envelope;
-        self.method = match &tool.manifest.handler {
-            Handler::ServiceMethod { service, method, .. } => format!("{service}.{method}"),
-            Handler::Extension { kind, .. } => kind.clone(),
-            Handler::Script { .. } | Handler::ToolService | Handler::DefinitionOnly => String::new(),
-        };
-        self.tool = Some(tool.clone());
     }
 
     /// The arguments with their secrets hidden: told before they are checked, and again with defaults filled in.
-    pub fn given(&mut self, (mask, shown): mask::Masked) {
-        self.mask = mask;
-        self.arguments = shown;
-        self.withhold();
-    }
-
     /// Hides the environment for a script that the call names, and its input until the script is found.
-    fn withhold(&mut self) {
-        let Some(tool) = self.tool.clone() else { return };
+    pub fn given(&mut self, (mask, shown): mask::Masked) {
+        self.arguments = Arguments { mask, shown, withheld: None };
+        let Some(tool) = &self.tool else { return };
         let Handler::ServiceMethod { service, parameter_map, .. } = &tool.manifest.handler else { return };
-        let Shown::Tree(Value::Object(arguments)) = &mut self.arguments else { return };
+        let Arguments { mask, shown: Shown::Tree(Value::Object(arguments)), withheld } = &mut self.arguments else {
+            return;
+        };
         if service != policy::SCRIPT_SERVICE {
             return;
         }
         for (name, value) in arguments {
             match parameter_map.get(name).unwrap_or(name).as_str() {
-                "env" => self.mask.hide(value),
+                "env" => mask.hide(value),
                 "inputData" => {
                     let hidden = Value::String(mask::HIDDEN.to_owned());
-                    self.withheld = Some((name.clone(), std::mem::replace(value, hidden)));
+                    *withheld = Some((name.clone(), std::mem::replace(value, hidden)));
                 }
                 _ => {}
             }
@@ -174,19 +134,26 @@ impl Trace {
     }
 
     /// The script that a call names is found: the schemas of all its manifests say what of its input is secret.
-    pub fn script(&mut self, schemas: &[Value], input: Value, env: &[String]) {
-        self.mask.also(env.iter().map(String::as_str));
-        let (name, mut shown) = self.withheld.take().unwrap_or_else(|| (String::new(), input));
+    pub fn script_found<'s>(&mut self, schemas: impl Iterator<Item = &'s Value>, input: &Value, env: &[&str]) {
+        let Arguments { mask, shown: arguments, withheld } = &mut self.arguments;
+        mask.also(env.iter().copied());
+        let (name, mut shown) = withheld.take().unwrap_or_else(|| (String::new(), input.clone()));
         for schema in schemas {
-            let (mask, hidden) = Mask::of(Some(schema), &shown);
-            self.mask.join(mask);
+            let (secrets, hidden) = Mask::of(Some(schema), &shown);
+            mask.join(secrets);
             shown = hidden;
         }
-        if let Shown::Tree(arguments) = &mut self.arguments
+        if let Shown::Tree(arguments) = arguments
             && let Some(argument) = arguments.get_mut(&name)
         {
             *argument = shown;
         }
+    }
+
+    /// Policy has decided, for or against the call; the last decision counts.
+    pub fn decided(&mut self, decision: &policy::Decision, notes: policy::Notes) {
+        self.notes = policy::Notes { all: few(notes.all), told: few(notes.told) };
+        self.decided = Some(Decided { policy: decision.policy.clone(), digest: decision.digest.clone() });
     }
 
     /// Notes on what this call gets less than was decided for its tool.
@@ -194,107 +161,92 @@ impl Trace {
         self.notes.extend(policy::Notes { all: few(notes.all), told: few(notes.told) });
     }
 
-    /// Policy has decided, for or against the call; the last decision counts.
-    pub fn decided(&mut self, policy: &str, digest: &str, notes: policy::Notes) {
-        self.notes = policy::Notes { all: few(notes.all), told: few(notes.told) };
-        self.policy = Some(policy.to_owned());
-        self.digests.policy = Some(digest.to_owned());
-    }
-
-    /// What the call may touch is settled; the executor comes next.
+    /// What the call may touch is settled.
     pub fn confined(&mut self, confinement: &policy::Confinement, digest: String, script: Option<Script>) {
         let shape = &confinement.shape;
         // No log may show the host's own variables. Those that the call brings are masked already.
-        self.mask.also(shape.env.values().filter_map(policy::Variable::host));
-        self.ran |= self.speaks_envelope;
-        self.digests.confinement = Some(digest);
-        self.digests.script = script.as_ref().map(|script| script.digest.clone());
-        self.script = script;
+        self.arguments.mask.also(shape.env.values().filter_map(policy::Variable::host));
         let mut limits = shape.limits.clone();
         limits.set(Limit::TimeoutMs, confinement.per_call.timeout_ms);
-        self.limits = Some(limits);
-        if self.speaks_envelope {
-            self.executor = format!("method, {}", executor_of(shape.runtime.language));
-        }
-        self.shape = Some(shape.clone());
-        if self.speaks_envelope {
-            // A record with fewer details is kept already, so this may fail.
-            let _ = self.begun();
-        }
+        let script_digest = script.as_ref().map(|script| script.digest.clone());
+        self.confined = Some(Confined { shape: shape.clone(), limits, digest, script_digest, script });
     }
 
-    /// The executor starts. A method that runs scripts has run something only once a script is `confined`.
+    /// The executor starts. Keeps the record that this call leaves if this host is killed while it runs.
     pub fn running(&mut self) -> Result<(), Fault> {
-        self.begun()?;
-        self.ran |= !self.speaks_envelope;
-        self.executor = match self.tool.as_ref().map(|tool| &tool.manifest.handler) {
-            Some(Handler::Script { language, .. }) => executor_of(*language).to_owned(),
-            Some(Handler::ServiceMethod { .. }) => "method".to_owned(),
-            Some(Handler::Extension { kind, .. }) => kind.clone(),
-            Some(Handler::ToolService | Handler::DefinitionOnly) | None => String::new(),
-        };
-        Ok(())
-    }
-
-    /// Keeps the record that this call leaves if this host is killed while it runs.
-    fn begun(&mut self) -> Result<(), Fault> {
         let Some(mut entry) = self.entry.take() else { return Ok(()) };
+        let digests = self.digests();
         let record = Record {
             decision: "allowed",
             rule: self.ran_under(),
             outcome: Kind::InternalError.to_string(),
             message: Some("The host ended before this call did; how far the call came is not known.".to_owned()),
-            ..self.line(None)
+            ..self.line(None, &digests)
         };
         let kept = entry.begin(&record);
         self.entry = Some(entry);
+        self.ran = kept.is_ok();
         kept
     }
 
     /// The digest of the script that ran, from the executor.
-    pub fn ran_script(&mut self, digest: String) {
-        self.digests.script = Some(digest);
-        self.script = None;
+    pub fn ran_script(&mut self, digest: &str) {
+        if let Some(confined) = &mut self.confined {
+            confined.script_digest = Some(digest.to_owned());
+            confined.script = None;
+        }
     }
 
-    /// The executor refused the call, and started nothing.
-    pub fn never_ran(&mut self) {
-        self.ran = false;
+    /// A line of the log of a call whose outcome has no log of its own. Returns the line, secrets hidden.
+    pub fn log(&mut self, line: &str) -> String {
+        let line = text::printable(&cut(&self.arguments.mask.text(line)));
+        if self.seen.logs.len() < EVENT_LINES {
+            self.seen.logs.push(line.clone());
+        }
+        line
     }
 
-    pub fn log(&mut self, line: &str) {
-        if self.logs.len() < EVENT_LINES {
-            self.logs.push(cut(&self.mask.text(line)));
+    fn digests(&self) -> Digests {
+        let confined = self.confined.as_ref();
+        Digests {
+            manifest: self.tool.as_ref().map(|tool| tool.manifest.digest.clone()),
+            script: confined.and_then(|confined| confined.script_digest.clone()),
+            policy: self.decided.as_ref().map(|decided| decided.digest.clone()),
+            confinement: confined.map(|confined| confined.digest.clone()),
         }
     }
 
     /// Takes over what the executor observed. Returns the log lines and the end of stdout, secrets hidden.
     pub fn took(&mut self, outcome: &mut executor::Outcome) -> (&[String], Vec<String>) {
-        if self.script.take().is_some_and(|script| !script.stayed()) {
+        if let Some(confined) = &mut self.confined
+            && confined.script.take().is_some_and(|script| !script.stayed())
+        {
             // What was hashed need not be what ran.
-            self.digests.script = None;
+            confined.script_digest = None;
             self.notes.all.push("the script changed while the call ran: its digest is not known".to_owned());
         }
+        let mask = &self.arguments.mask;
+        let seen = &mut self.seen;
         if !outcome.logs.is_empty() {
-            self.logs = outcome.logs.drain(..).map(|line| self.mask.text(&line)).collect();
+            seen.logs = outcome.logs.drain(..).map(|line| mask.text(&line)).collect();
         }
         if let executor::Ending::BadOutput { head, .. } = &outcome.ending {
-            self.bad_output.clone_from(head);
+            seen.bad_output.clone_from(head);
         }
-        self.usage = outcome.usage.clone();
-        self.walls = std::mem::take(&mut outcome.walls);
-        self.denials = std::mem::take(&mut outcome.denials);
-        for denial in &mut self.denials.observed {
-            denial.target = self.mask.text(&denial.target);
+        seen.usage = outcome.usage.clone();
+        seen.walls = std::mem::take(&mut outcome.walls);
+        seen.denials = std::mem::take(&mut outcome.denials);
+        for denial in &mut seen.denials.observed {
+            denial.target = mask.text(&denial.target);
         }
+        let printed = outcome.printed.drain(..).map(|line| mask.text(&line)).collect();
         self.wrote(std::mem::take(&mut outcome.artifacts));
-        let printed = outcome.printed.drain(..).map(|line| self.mask.text(&line)).collect();
-        (&self.logs, printed)
+        (&self.seen.logs, printed)
     }
 
     /// Bounds the files in the report: a tool can write as many as it likes.
     fn wrote(&mut self, mut artifacts: Vec<executor::Artifact>) {
-        artifacts.iter_mut().for_each(|artifact| artifact.path = self.mask.text(&artifact.path));
+        artifacts.iter_mut().for_each(|artifact| artifact.path = self.arguments.mask.text(&artifact.path));
         let (mut published, mut dropped): (Vec<_>, Vec<_>) = artifacts.into_iter().partition(|file| file.published);
         // The failed ones, which fail the call, come first and are cut last.
         dropped.sort_by_key(|file| !file.failed);
@@ -307,12 +259,12 @@ impl Trace {
             }
         }
         published.append(&mut dropped);
-        self.artifacts = published;
+        self.seen.artifacts = published;
     }
 
     /// An answer with its secrets hidden: a tool may give back the secrets it was given.
     pub fn hidden(&mut self, answer: Text) -> Text {
-        let Some(shown) = self.mask.answer(answer.as_str()) else { return answer };
+        let Some(shown) = self.arguments.mask.answer(answer.as_str()) else { return answer };
         let shown = json::compact(shown.as_bytes()).unwrap_or_else(|_| Text::from(&json!(mask::HIDDEN)));
         let words = format!("the answer held a secret argument or variable: it is shown as {}", mask::HIDDEN);
         if !self.notes.told.contains(&words) {
@@ -324,7 +276,7 @@ impl Trace {
 
     /// Files that were not published: noted, or, where this host failed to write one, a failure of the call.
     pub fn published(&mut self) -> Result<(), Fault> {
-        let missing = self.artifacts.iter().filter(|artifact| !artifact.published);
+        let missing = self.seen.artifacts.iter().filter(|artifact| !artifact.published);
         let lines: Vec<(bool, String)> = missing
             .map(|artifact| {
                 let why = artifact.dropped_because.as_deref().unwrap_or("it was dropped");
@@ -347,17 +299,18 @@ impl Trace {
     /// Closes the call: the record, the run log, the report.
     pub fn finish(mut self, result: Result<Text, Fault>) -> Report {
         let mut result = result.map_err(|fault| self.decent(fault));
-        for line in &mut self.logs {
+        for line in &mut self.seen.logs {
             *line = text::printable(line);
         }
-        if !self.ran || self.usage == executor::Usage::default() {
-            self.usage.wall_ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        if !self.ran || self.seen.usage == executor::Usage::default() {
+            self.seen.usage.wall_ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
         }
         if let Err(fault) = self.record(result.as_ref().err()) {
             // A call that left no record must not count as a success.
             result = Err(fault);
         }
         self.log_run(&result);
+        let seen = std::mem::take(&mut self.seen);
         let (output_data, error) = match result {
             Ok(value) => (Some(value), None),
             Err(fault) => (None, Some(fault)),
@@ -369,24 +322,24 @@ impl Trace {
             success: error.is_none(),
             output_data,
             error,
-            logs: std::mem::take(&mut self.logs),
-            usage: self.usage.clone(),
-            walls: std::mem::take(&mut self.walls),
-            denials: std::mem::take(&mut self.denials),
-            artifacts: std::mem::take(&mut self.artifacts),
-            digests: self.digests.clone(),
+            logs: seen.logs,
+            usage: seen.usage,
+            walls: seen.walls,
+            denials: seen.denials,
+            artifacts: seen.artifacts,
+            digests: self.digests(),
             notes: std::mem::take(&mut self.notes.told),
             manifest: self.tool.as_ref().map(|tool| tool.manifest.clone()),
-            speaks_envelope: self.speaks_envelope,
+            speaks_envelope: self.enveloped,
             turn: self.turn.take(),
         }
     }
 
     /// A fault whose words carry no secret and no control character.
     fn decent(&self, mut fault: Fault) -> Fault {
-        fault.message = text::printable(&self.mask.text(&fault.message));
-        fault.details = fault.details.map(|details| format::shown(&self.mask.text(&details)));
-        fault.person = fault.person.map(|words| format::shown(&self.mask.text(&words)));
+        fault.message = text::printable(&self.arguments.mask.text(&fault.message));
+        fault.details = fault.details.map(|details| format::shown(&self.arguments.mask.text(&details)));
+        fault.person = fault.person.map(|words| format::shown(&self.arguments.mask.text(&words)));
         fault
     }
 
@@ -394,37 +347,37 @@ impl Trace {
     fn record(&mut self, fault: Option<&Fault>) -> Result<(), Fault> {
         let Some(entry) = self.entry.take() else { return Ok(()) };
         self.notes.all = few(std::mem::take(&mut self.notes.all));
-        entry.write(&self.line(fault))
+        entry.write(&self.line(fault, &self.digests()))
     }
 
-    fn line<'a>(&'a self, fault: Option<&'a Fault>) -> Record<'a> {
+    fn line<'a>(&'a self, fault: Option<&'a Fault>, digests: &'a Digests) -> Record<'a> {
         let refused = !self.ran;
         Record {
             time: self.began.to_string(),
             call: &self.id,
-            user: cut_to(&self.user, PART),
+            user: cut_to(&self.caller.user, PART),
             tool: self.tool.as_ref().map_or(&self.asked, |tool| &tool.manifest.id),
             version: self.tool.as_ref().map(|tool| tool.manifest.version.to_string()),
-            digests: &self.digests,
+            digests,
             decision: if refused { "refused" } else { "allowed" },
             rule: fault.filter(|_| refused).map_or_else(|| self.ran_under(), |fault| self.refused_by(fault.kind)),
-            limits: self.limits.as_ref(),
+            limits: self.confined.as_ref().map(|confined| &confined.limits),
             outcome: fault.map_or_else(|| "success".to_owned(), |fault| fault.kind.to_string()),
             message: fault.map(|fault| cut(&fault.message)),
-            arguments: cut(&self.mask.text(&self.arguments.to_string())),
-            usage: &self.usage,
+            arguments: cut(&self.arguments.mask.text(&self.arguments.shown.to_string())),
+            usage: &self.seen.usage,
             notes: &self.notes.all,
             violations: self.violations(fault),
         }
     }
 
     fn ran_under(&self) -> String {
-        self.policy.as_ref().map_or_else(|| "in-process".to_owned(), |policy| format!("policy {policy}"))
+        self.decided.as_ref().map_or_else(|| "in-process".to_owned(), |decided| format!("policy {}", decided.policy))
     }
 
     fn refused_by(&self, kind: Kind) -> String {
-        match (rule(kind), &self.policy) {
-            ("policy", Some(policy)) => format!("policy {policy}"),
+        match (rule(kind), &self.decided) {
+            ("policy", Some(decided)) => format!("policy {}", decided.policy),
             (rule, _) => rule.to_owned(),
         }
     }
@@ -435,7 +388,7 @@ impl Trace {
                 || matches!(fault.kind, Kind::TimeoutError | Kind::ResourceLimitError)
         });
         let own = broken.map(|fault| json!({"kind": fault.kind, "what": cut_to(&fault.message, PART)}));
-        let seen = self.denials.observed.iter().map(|denial| {
+        let seen = self.seen.denials.observed.iter().map(|denial| {
             json!({
                 "kind": "denied", "operation": cut_to(&denial.operation, PART),
                 "target": cut_to(&denial.target, PART),
@@ -458,23 +411,48 @@ impl Trace {
         let fault = result.as_ref().err();
         let words = |words: Option<&String>| words.cloned().unwrap_or_default();
         let (stdout, result) = match result {
-            Ok(answer) => (self.mask.text(answer.as_str()), "success".to_owned()),
-            Err(fault) => (self.mask.text(&self.bad_output), format!("{}: {}", fault.kind, fault.message)),
+            Ok(answer) => (self.arguments.mask.text(answer.as_str()), "success".to_owned()),
+            Err(fault) => {
+                (self.arguments.mask.text(&self.seen.bad_output), format!("{}: {}", fault.kind, fault.message))
+            }
         };
         runlog::Summary {
             call: self.id.clone(),
-            user: self.user.clone(),
+            user: self.caller.user.clone(),
             tool: self.tool.as_ref().map_or_else(|| self.asked.clone(), |tool| tool.reference()),
-            parameters: self.mask.text(&self.arguments.to_string()),
-            executor: self.executor.clone(),
-            command: self.shape.as_deref().map_or_else(|| self.method.clone(), command),
+            parameters: self.arguments.mask.text(&self.arguments.shown.to_string()),
+            executor: self.executor(),
+            command: self.command(),
             stdout,
-            stderr: self.logs.join("\n"),
+            stderr: self.seen.logs.join("\n"),
             duration_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
             result,
             details: words(fault.and_then(|fault| fault.details.as_ref())),
             person: words(fault.and_then(|fault| fault.person.as_ref())),
             notes: self.notes.all.join("; "),
+        }
+    }
+
+    /// Which executors the call leads to; empty: none.
+    fn executor(&self) -> String {
+        let script = self.confined.as_ref().map(|confined| executor_of(confined.shape.runtime.language));
+        match (self.tool.as_ref().map(|tool| &tool.manifest.handler), script) {
+            (Some(Handler::ServiceMethod { .. }), Some(script)) => format!("method, {script}"),
+            (Some(Handler::ServiceMethod { .. }), None) => "method".to_owned(),
+            (Some(Handler::Extension { kind, .. }), _) => kind.clone(),
+            (_, script) => script.unwrap_or_default().to_owned(),
+        }
+    }
+
+    /// What was called: a command line, `service.method`, or an `x-…` type.
+    fn command(&self) -> String {
+        if let Some(confined) = &self.confined {
+            return command(&confined.shape);
+        }
+        match self.tool.as_ref().map(|tool| &tool.manifest.handler) {
+            Some(Handler::ServiceMethod { service, method, .. }) => format!("{service}.{method}"),
+            Some(Handler::Extension { kind, .. }) => kind.clone(),
+            Some(Handler::Script { .. } | Handler::ToolService | Handler::DefinitionOnly) | None => String::new(),
         }
     }
 }
@@ -487,11 +465,11 @@ fn executor_of(language: Language) -> &'static str {
     }
 }
 
-impl Drop for Trace {
+impl Drop for CallRecord {
     fn drop(&mut self) {
         if self.entry.is_some() {
             let fault = format::cancelled();
-            self.usage.wall_ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+            self.seen.usage.wall_ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
             // Nobody waits for an answer any more; the record is all that can be saved.
             let written = self.record(Some(&fault));
             self.log_run(&Err(written.err().unwrap_or(fault)));

@@ -1,0 +1,78 @@
+//! Events: what a call tells while it runs. The outcome comes after them.
+//!
+//! For: executors and the methods of this process, which send; the road of a call, which hears. In: log lines, parts of
+//! an answer. Out: the same, in order. Never: holds more than a few hundred of them; makes a tool wait for whoever
+//! reads its log.
+
+use serde_json::Value;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tokio::sync::mpsc;
+
+/// Events that may wait to be heard.
+const WAITING: usize = 256;
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// One line of the log, not yet escaped.
+    Log(String),
+    /// A part of the answer of a method that streams. The outcome still holds the whole answer.
+    Chunk(Value),
+}
+
+/// Where a running call sends its events.
+#[derive(Clone, Debug)]
+pub struct Events {
+    sender: mpsc::Sender<Event>,
+    lost: Arc<AtomicU64>,
+}
+
+/// The other end. Dropped: nobody listens, and events are thrown away.
+#[derive(Debug)]
+pub struct Heard {
+    events: mpsc::Receiver<Event>,
+    lost: Arc<AtomicU64>,
+}
+
+/// The two ends.
+pub fn events() -> (Events, Heard) {
+    let (sender, events) = mpsc::channel(WAITING);
+    let lost = Arc::<AtomicU64>::default();
+    (Events { sender, lost: lost.clone() }, Heard { events, lost })
+}
+
+impl Events {
+    /// For a call to which nobody listens.
+    pub fn unheard() -> Events {
+        events().0
+    }
+
+    /// Sends a line of the log. Without room it is only counted: the outcome holds the log of a tool.
+    pub fn log(&self, line: String) {
+        if let Err(mpsc::error::TrySendError::Full(_)) = self.sender.try_send(Event::Log(line)) {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Sends a part of the answer, as soon as there is room.
+    pub async fn chunk(&self, part: Value) {
+        // Without a listener the part is not missed.
+        let _ = self.sender.send(Event::Chunk(part)).await;
+    }
+}
+
+impl Heard {
+    pub async fn next(&mut self) -> Option<Event> {
+        self.events.recv().await
+    }
+
+    /// What was sent already.
+    pub fn sent(&mut self) -> Option<Event> {
+        self.events.try_recv().ok()
+    }
+
+    /// Lines that found no room.
+    pub fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,232 @@
+//! Service methods: tools that are a function of this process, found by service and method name.
+//!
+//! For: service (as one executor among others) and programs that embed this library and bring their own services.
+//! In: a call whose handler is `service-method`. Out: an outcome; an envelope (`{success, outputData?, error?, logs?}`)
+//! stays an envelope. Never: starts a process; the two methods that name a script (`ScriptMethod`) are not run here:
+//! the service makes the script the target of the call.
+
+use crate::manifest::Handler;
+use crate::manifest::json::Text;
+use crate::{executor, fault, manifest};
+use fault::{Fault, Kind};
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Instant;
+
+/// The name of the service that runs scripts.
+pub use crate::policy::SCRIPT_SERVICE;
+
+pub type Answering<'a> = Pin<Box<dyn Future<Output = Result<Value, Fault>> + Send + 'a>>;
+
+/// One method of one service. A method that streams sends parts of its answer as events.
+pub trait ServiceMethod: Send + Sync {
+    fn call<'a>(&'a self, call: &'a MethodCall, arguments: Value, events: &'a executor::Events) -> Answering<'a>;
+}
+
+/// What a method is told about its call.
+pub struct MethodCall {
+    pub context: executor::Context,
+    pub manifest: Arc<manifest::Manifest>,
+    pub site: manifest::Site,
+}
+
+/// The two methods of `ExternalScriptExecutionService`. Their calls lead to a script.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScriptMethod {
+    /// `executeScript {toolId?, scriptPath, language?, inputData?, timeoutMs?, env?}`
+    Execute,
+    /// `runCode {toolId?, language, code, inputData?, timeoutMs?}`
+    RunCode,
+}
+
+/// What a service method is.
+#[derive(Clone)]
+pub enum Method {
+    /// A function of this process.
+    Function(Arc<dyn ServiceMethod>),
+    /// A script that the arguments name or bring.
+    Script(ScriptMethod),
+}
+
+type Names = (String, String);
+
+/// The services of this host.
+#[derive(Default)]
+pub struct Methods {
+    methods: RwLock<BTreeMap<Names, Method>>,
+}
+
+impl Methods {
+    /// No services at all.
+    pub fn empty() -> Methods {
+        Methods::default()
+    }
+
+    /// The services this host ships: `ExternalScriptExecutionService`.
+    pub fn new() -> Methods {
+        let methods = Methods::default();
+        methods.insert(SCRIPT_SERVICE, "executeScript", Method::Script(ScriptMethod::Execute));
+        methods.insert(SCRIPT_SERVICE, "runCode", Method::Script(ScriptMethod::RunCode));
+        methods
+    }
+
+    /// Adds or replaces a method. Services may register at any time.
+    pub fn register(&self, service: &str, method: &str, body: Arc<dyn ServiceMethod>) {
+        self.insert(service, method, Method::Function(body));
+    }
+
+    /// Adds a plain function. It runs on a thread of its own, so it may block.
+    pub fn register_sync<F>(&self, service: &str, method: &str, body: F)
+    where
+        F: Fn(Value) -> Result<Value, Fault> + Send + Sync + 'static,
+    {
+        self.register(service, method, Arc::new(Plain(Arc::new(body))));
+    }
+
+    fn insert(&self, service: &str, method: &str, body: Method) {
+        let mut methods = self.methods.write().unwrap_or_else(PoisonError::into_inner);
+        methods.insert((service.to_owned(), method.to_owned()), body);
+    }
+
+    /// The method behind a handler, or the fault of every call of it.
+    pub fn find(&self, handler: &Handler) -> Result<Method, Fault> {
+        let Handler::ServiceMethod { service, method, .. } = handler else {
+            return Err(Fault::new(Kind::InternalError, "This tool is not a service method."));
+        };
+        let methods = self.methods.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = methods.get(&(service.clone(), method.clone())) {
+            return Ok(found.clone());
+        }
+        let siblings: Vec<&str> =
+            methods.keys().filter(|(name, _)| name == service).map(|(_, method)| method.as_str()).collect();
+        Err(if siblings.is_empty() {
+            Fault::new(Kind::ServiceError, format!("Service '{service}' is not registered in this host."))
+        } else {
+            Fault::new(Kind::ServiceError, format!("Service '{service}' has no method '{method}'."))
+                .details(format!("It has: {}.", siblings.join(", ")))
+        })
+    }
+}
+
+impl executor::Executor for Methods {
+    fn run<'a>(
+        &'a self,
+        context: &'a executor::Context,
+        call: executor::Call,
+        events: &'a executor::Events,
+    ) -> executor::Running<'a> {
+        Box::pin(async move {
+            let Method::Function(body) = self.find(&call.manifest.handler)? else {
+                return Err(Fault::new(Kind::InternalError, "A script is the target of its call, not a method."));
+            };
+            let started = Instant::now();
+            let manifest = call.manifest;
+            let arguments = renamed(&manifest.handler, call.input);
+            let method = MethodCall { context: context.clone(), manifest: manifest.clone(), site: call.site };
+            let answer = body.call(&method, arguments, events).await;
+            let mut value = answer.map_err(|fault| renamed_back(&manifest.handler, fault))?;
+            let ending = if is_envelope(&value) {
+                let own = value.as_object_mut().and_then(|fields| fields.shift_remove("outputData"));
+                executor::Ending::Envelope { told: value, output: own.as_ref().map(Text::from) }
+            } else {
+                executor::Ending::answer(&value)
+            };
+            let wall_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+            Ok(executor::Outcome::of(ending, wall_ms))
+        })
+    }
+}
+
+/// A plain function as a method.
+struct Plain<F>(Arc<F>);
+
+impl<F> ServiceMethod for Plain<F>
+where
+    F: Fn(Value) -> Result<Value, Fault> + Send + Sync + 'static,
+{
+    fn call<'a>(&'a self, _: &'a MethodCall, arguments: Value, _: &'a executor::Events) -> Answering<'a> {
+        let body = self.0.clone();
+        Box::pin(async move {
+            let answer = tokio::task::spawn_blocking(move || body(arguments)).await;
+            answer.unwrap_or_else(|_| Err(Fault::new(Kind::InternalError, "The service method failed unexpectedly.")))
+        })
+    }
+}
+
+/// Inputs under the names that the method uses (`parameter_map`).
+pub(crate) fn renamed(handler: &Handler, input: Value) -> Value {
+    let Handler::ServiceMethod { parameter_map, .. } = handler else { return input };
+    match input {
+        Value::Object(fields) if !parameter_map.is_empty() => Value::Object(
+            fields
+                .into_iter()
+                .map(|(name, value)| (parameter_map.get(&name).cloned().unwrap_or(name), value))
+                .collect::<Map<_, _>>(),
+        ),
+        other => other,
+    }
+}
+
+/// Replaces the method's parameter names in a fault by the tool's, which the caller knows.
+pub(crate) fn renamed_back(handler: &Handler, fault: Fault) -> Fault {
+    let Handler::ServiceMethod { parameter_map, .. } = handler else { return fault };
+    let own = |words: String| {
+        let mut parts = words.split_inclusive("parameter '");
+        let first = parts.next().unwrap_or_default().to_owned();
+        parts.fold(first, |out, part| {
+            let name = part.split('\'').next().unwrap_or_default();
+            let tools = parameter_map.iter().find(|(_, methods)| *methods == name).map_or(name, |(tools, _)| tools);
+            out + tools + &part[name.len()..]
+        })
+    };
+    Fault { message: own(fault.message), details: fault.details.map(own), ..fault }
+}
+
+/// Whether a value is an envelope: `success`, an error exactly when that is false, and no field beside its four.
+pub fn is_envelope(value: &Value) -> bool {
+    let Value::Object(fields) = value else { return false };
+    let known = fields.keys().all(|key| matches!(key.as_str(), "success" | "outputData" | "error" | "logs"));
+    let error = fields.get("error").filter(|error| !error.is_null());
+    known
+        && match fields.get("success") {
+            Some(Value::Bool(true)) => error.is_none(),
+            Some(Value::Bool(false)) => error
+                .is_some_and(|error| error["type"].is_string() && error.get("message").is_some_and(Value::is_string)),
+            _ => false,
+        }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn an_envelope_is_told_from_a_plain_value() {
+        assert!(is_envelope(&json!({"success": true, "outputData": 1})));
+        assert!(is_envelope(&json!({"success": false, "error": {"type": "ScriptError", "message": "m"}})));
+        for plain in [
+            json!({"success": true, "rows": 3}),
+            json!({"success": false}),
+            json!({"success": true, "error": {"type": "ScriptError", "message": "m"}}),
+            json!({"success": "yes"}),
+            json!([true]),
+        ] {
+            assert!(!is_envelope(&plain), "{plain}");
+        }
+    }
+
+    #[test]
+    fn a_mapped_name_reaches_the_method_under_its_new_name() {
+        let handler = Handler::ServiceMethod {
+            service: "s".into(),
+            method: "m".into(),
+            language: None,
+            parameter_map: BTreeMap::from([("path".into(), "scriptPath".into())]),
+        };
+        assert_eq!(renamed(&handler, json!({"path": "a", "b": 1})), json!({"scriptPath": "a", "b": 1}));
+    }
+}

@@ -1,0 +1,126 @@
+//! Requests: one call asked for, by whom, and where its events go while it runs.
+//!
+//! For: every face. In: what a transport decoded. Out: a `CallRequest` and a `Sink` for the one door, `Service::call`.
+//! Never: an unbounded queue between a tool and whoever reads what it tells.
+
+use super::Arguments;
+use crate::fault::Fault;
+use serde_json::Value;
+use std::collections::VecDeque;
+use tokio::sync::mpsc;
+
+/// Who calls.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Caller {
+    /// The name that records show.
+    pub user: String,
+}
+
+impl Caller {
+    pub fn named(user: impl Into<String>) -> Caller {
+        Caller { user: user.into() }
+    }
+}
+
+/// One call asked for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CallRequest {
+    /// The call's id, where the transport had to know it beforehand; else one is made.
+    pub id: Option<String>,
+    pub caller: Caller,
+    /// `id` or `id@range`.
+    pub tool: String,
+    pub arguments: Arguments,
+    pub timeout_ms: Option<u64>,
+    /// Why the transport refuses the request (unknown tool, malformed parameters). The call is recorded and ends so.
+    pub refused: Option<Fault>,
+}
+
+impl CallRequest {
+    /// `tool`: `id` or `id@range`.
+    pub fn new(caller: Caller, tool: impl Into<String>, arguments: Arguments) -> CallRequest {
+        CallRequest { id: None, caller, tool: tool.into(), arguments, timeout_ms: None, refused: None }
+    }
+
+    /// A request that its transport cannot accept. `asked`: what stood where the tool's id belongs.
+    pub fn refused(caller: Caller, asked: &str, fault: Fault) -> CallRequest {
+        CallRequest { refused: Some(fault), ..CallRequest::new(caller, asked, Arguments::Value(Value::Null)) }
+    }
+}
+
+/// An id for a call: unique, and in the order of time.
+pub fn new_id() -> String {
+    uuid::Uuid::now_v7().to_string()
+}
+
+/// What a face is told while a call runs, secrets hidden. The report comes last, from `Service::call`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A line of the tool's log, as it was written.
+    Log(String),
+    /// A part of the answer of a tool that streams, as text. All parts together are at most `outputBytes`.
+    Part(String),
+}
+
+/// Takes the events of one call.
+#[derive(Debug, Default)]
+pub struct Sink(Option<mpsc::Sender<Event>>);
+
+impl Sink {
+    /// For a face that takes the report alone.
+    pub fn none() -> Sink {
+        Sink(None)
+    }
+
+    /// A sink and its reader. `room`: events that may wait for the reader.
+    pub fn new(room: usize) -> (Sink, mpsc::Receiver<Event>) {
+        let (sender, receiver) = mpsc::channel(room);
+        (Sink(Some(sender)), receiver)
+    }
+}
+
+/// Log lines that wait for a slow reader; further ones are left out (the report holds the log).
+const LINES: usize = 1000;
+
+/// The events of one call on their way to its sink. A slow reader stops neither the tool nor the clock of the call:
+/// what waits here is bounded by `outputBytes` for parts and by `LINES` for the log.
+pub(super) struct Stream {
+    sink: Option<mpsc::Sender<Event>>,
+    waiting: VecDeque<Event>,
+}
+
+impl Stream {
+    pub fn to(sink: Sink) -> Stream {
+        Stream { sink: sink.0, waiting: VecDeque::new() }
+    }
+
+    pub fn push(&mut self, event: Event) {
+        let lines = |waiting: &VecDeque<Event>| waiting.iter().filter(|event| matches!(event, Event::Log(_))).count();
+        let full = matches!(event, Event::Log(_)) && self.waiting.len() >= LINES && lines(&self.waiting) >= LINES;
+        if self.sink.is_some() && !full {
+            self.waiting.push_back(event);
+        }
+    }
+
+    /// Hands one event on, as soon as the reader has room. Without an event it never ends.
+    pub async fn hand_on(&mut self) {
+        let Some(sink) = self.sink.as_ref().filter(|_| !self.waiting.is_empty()) else {
+            return std::future::pending().await;
+        };
+        if let Ok(place) = sink.reserve().await
+            && let Some(event) = self.waiting.pop_front()
+        {
+            return place.send(event);
+        }
+        // The reader is gone.
+        self.sink = None;
+        self.waiting.clear();
+    }
+
+    /// Hands on what still waits.
+    pub async fn finish(mut self) {
+        while !self.waiting.is_empty() {
+            self.hand_on().await;
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! The road of one call: find → target → decide → confine → run → record.
+//!
+//! For: `Service::call`. In: a request. Out: the answer, or the fault that ends the call; everything else stands in the
+//! record that the stages fill. Never: runs anything that policy did not confine, or that could not be recorded first.
+
+use super::call_record::CallRecord;
+use super::request::{CallRequest, Event, Stream};
+use super::target::{Found, Target};
+use super::{Service, apart, arguments, format, mask, mends};
+use crate::manifest::Manifest;
+use crate::manifest::json::{Text, TooMuch};
+use crate::{executor, fault, policy, quantity, registry};
+use executor::{Call, Ending, Outcome};
+use fault::{Fault, Kind};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio_util::sync::CancellationToken;
+
+/// The member of an envelope that holds the output.
+const OUTPUT_DATA: &str = "outputData";
+
+impl Service {
+    /// The audit log is opened first, so that a refusal is recorded as surely as a run.
+    pub(super) async fn road(
+        &self,
+        mut request: CallRequest,
+        stream: &mut Stream,
+        record: &mut CallRecord,
+    ) -> Result<Text, Fault> {
+        record.entry = Some(self.parts.audit.open()?);
+        if let Some(fault) = request.refused.take() {
+            return Err(fault);
+        }
+        record.turn = Some(Arc::new(self.guard.enter(&request).await?));
+        let found = self.found(&request)?;
+        let tool = &found.tool;
+        record.tool = Some(tool.clone());
+        self.available(tool, &found.decided.decision)?;
+        let until = apart::Until { began: found.came, limit: time_limit(&found.decided.decision, found.asked_ms) };
+        let input = checked(&tool.manifest, request.arguments, found.asked_ms, until, record).await?;
+        let target = self.target(&found, input, record).await?;
+        let outcome = self.run(&found, &target, stream, record).await?;
+        // A call that waited for its compiler may be past its limit: its answer is given `OVERDUE` all the same.
+        let used_all = Instant::now().checked_sub(until.limit).unwrap_or(until.began);
+        let until = apart::Until { began: until.began.max(used_all), ..until };
+        let (envelope, output) = judged(outcome, &target, tool, record)?;
+        record.published()?;
+        let answer = answer_fits(&tool.manifest, envelope, output, until).await?;
+        Ok(record.hidden(answer))
+    }
+
+    /// The tool that is asked for, under the tools and rules of this moment.
+    fn found(&self, request: &CallRequest) -> Result<Found, Fault> {
+        let came = Instant::now();
+        let standing = self.standing()?;
+        let tool = standing.snapshot.find(&request.tool)?;
+        let decided = standing.decided(&tool);
+        Ok(Found { standing, tool, decided, asked_ms: request.timeout_ms, came })
+    }
+
+    /// Confines the call, and keeps the text of its confinement beside the audit log. `None`: it runs in this process.
+    fn confined(&self, target: &Target, record: &mut CallRecord) -> Result<Option<policy::Confinement>, Fault> {
+        let decision = &target.decided.decision;
+        if decision.in_process {
+            return Ok(None);
+        }
+        let mut confinement = policy::confine(decision, target.asked_ms, target.source.clone())?;
+        record.narrowed(self.looks_back(&mut confinement)?);
+        for (name, value) in &target.env {
+            let value = policy::Variable::Call(value.clone());
+            Arc::make_mut(&mut confinement.shape).env.insert(name.clone(), value);
+        }
+        input_fits(&confinement, &target.input, decision)?;
+        let same = decision.shape.as_ref().is_ok_and(|shape| Arc::ptr_eq(&confinement.shape, shape));
+        let digest = if same { target.decided.shape_digest.clone() } else { confinement.shape.digest() };
+        self.parts.audit.keep(&confinement.shape, &digest)?;
+        record.confined(&confinement, digest, self.scripts.of(&confinement.shape));
+        Ok(Some(confinement))
+    }
+
+    /// Confines and runs the target, and handles its events. What runs in this process ends at its time limit here.
+    async fn run(
+        &self,
+        found: &Found,
+        target: &Target,
+        stream: &mut Stream,
+        record: &mut CallRecord,
+    ) -> Result<Outcome, Fault> {
+        let (confinement, came) = (self.confined(target, record)?, found.came);
+        let decision = &target.decided.decision;
+        let limit = confinement.is_none().then(|| time_limit(decision, target.asked_ms));
+        let call = Call {
+            manifest: found.tool.manifest.clone(),
+            site: target.site.clone(),
+            input: target.input.clone(),
+            confinement,
+        };
+        let cancel = CancellationToken::new();
+        let _cancels = cancel.clone().drop_guard();
+        let context = executor::Context {
+            id: record.id.clone(),
+            user: record.caller.user.clone(),
+            cancel,
+            came,
+            ran: Arc::default(),
+            ledger: Some(Arc::new(self.parts.audit.clone())),
+        };
+        record.running()?;
+        let mut parts = Parts::of(decision);
+        let (events, mut heard) = executor::events();
+        let mut ended = {
+            let mut running = target.executor.run(&context, call, &events);
+            let clock = tokio::time::sleep(limit.map_or(Duration::MAX, |limit| limit.saturating_sub(came.elapsed())));
+            tokio::pin!(clock);
+            loop {
+                tokio::select! {
+                    biased;
+                    // Polled first: events that are always ready would else keep the clock from being looked at.
+                    () = &mut clock, if limit.is_some() => break Ok(timed_out(limit.unwrap_or_default())),
+                    Some(event) = heard.next() => stream.push(parts.told(event, record)?),
+                    () = stream.hand_on() => {}
+                    ended = &mut running => break ended,
+                }
+            }
+        };
+        while let Some(event) = heard.sent() {
+            stream.push(parts.told(event, record)?);
+        }
+        if let (Ok(outcome), lost @ 1..) = (&mut ended, heard.lost())
+            && outcome.logs.is_empty()
+        {
+            record.log(&format!("toolhost: {lost} more lines came faster than they could be taken"));
+        }
+        if let Some(digest) = context.ran.get() {
+            record.ran_script(digest);
+        }
+        if ended.as_ref().is_err_and(|fault| {
+            matches!(fault.kind, Kind::SecurityError | Kind::CapabilityError | Kind::DependencyError)
+        }) {
+            // The executor looked at the grants and refused: nothing was started.
+            record.ran = false;
+        }
+        ended
+    }
+}
+
+/// The parts of a streamed answer, which together are at most `outputBytes`.
+struct Parts {
+    allowed: u64,
+    left: u64,
+}
+
+impl Parts {
+    fn of(decision: &policy::Decision) -> Parts {
+        let limit = quantity::Limit::OutputBytes;
+        let allowed = decision.limit(limit).map_or(limit.house_default(), |limit| limit.effective);
+        Parts { allowed, left: allowed }
+    }
+
+    /// An event of the executor as a face may see it.
+    fn told(&mut self, event: executor::Event, record: &mut CallRecord) -> Result<Event, Fault> {
+        let part = match event {
+            executor::Event::Log(line) => return Ok(Event::Log(record.log(&line))),
+            executor::Event::Chunk(part) => format::response(&record.hidden(Text::from(&part))),
+        };
+        let left = self.left.checked_sub(u64::try_from(part.len().max(1)).unwrap_or(u64::MAX));
+        self.left = left.ok_or_else(|| format::over_limit(quantity::Limit::OutputBytes, self.allowed))?;
+        Ok(Event::Part(part))
+    }
+}
+
+/// The arguments, decoded and checked against the schema. Their secrets are marked before a fault can quote them.
+async fn checked(
+    manifest: &Arc<Manifest>,
+    arguments: arguments::Arguments,
+    asked_ms: Option<u64>,
+    until: apart::Until,
+    record: &mut CallRecord,
+) -> Result<Value, Fault> {
+    let (given, from_text) = arguments.decode()?;
+    let given = arguments::with_timeout(manifest, given, asked_ms);
+    let long = manifest.parameters.as_ref().is_some_and(|schema| schema.takes_long(&given));
+    let (tool, of) = (manifest.clone(), manifest.clone());
+    let (hidden, given) = until.run(long, move || (mask::of_arguments(&tool, &given), given)).await?;
+    record.given(hidden);
+    let check = move || -> Result<(mask::Masked, Value), Fault> {
+        let input = crate::manifest::arguments::check(&of, given, from_text)?;
+        Ok((mask::of_arguments(&of, &input), input))
+    };
+    let (hidden, input) = until.run(long, check).await??;
+    record.given(hidden);
+    Ok(input)
+}
+
+/// What the outcome means: the envelope where the tool speaks one, and the output; or the fault, with what mends it.
+fn judged(
+    mut outcome: Outcome,
+    target: &Target,
+    tool: &registry::Tool,
+    record: &mut CallRecord,
+) -> Result<(Option<Value>, Text), Fault> {
+    let decision = &target.decided.decision;
+    let (logs, printed_lines) = record.took(&mut outcome);
+    let limit = mends::limit_of(&outcome.ending);
+    let printed = outcome.usage.output_bytes;
+    let envelope = match &outcome.ending {
+        Ending::Envelope { told, .. } => Some(told.clone()),
+        _ if !target.enveloped => None,
+        _ if logs.is_empty() => Some(json!({"success": true})),
+        _ => Some(json!({"success": true, "logs": logs})),
+    };
+    let output = format::judge(outcome.ending, logs, &printed_lines).map_err(|fault| {
+        let hints = mends::of_failure(&fault, printed, tool, decision);
+        let set = limit.and_then(|limit| mends::limit(limit, decision, target.asked_ms));
+        let details =
+            [fault.details.clone(), hints.anyone].into_iter().flatten().reduce(|all, more| all + "\n" + &more);
+        let person = fault.person.clone().or(set).or(hints.person);
+        // The caller wrote the code of `core:run-code`, and can mend it.
+        let by_caller = fault.by_caller || tool.manifest.id == policy::RUN_CODE && fault.kind == Kind::ScriptError;
+        Fault { details, person, by_caller, ..fault }
+    })?;
+    Ok((envelope, output))
+}
+
+/// The answer, checked against the output schema; an envelope is checked as a whole.
+async fn answer_fits(
+    manifest: &Arc<Manifest>,
+    envelope: Option<Value>,
+    output: Text,
+    until: apart::Until,
+) -> Result<Text, Fault> {
+    let Some(schema) = &manifest.output else { return Ok(output) };
+    let any = envelope.is_some() && schema.takes_any(OUTPUT_DATA);
+    let tree = move |output: &Text| -> Result<Value, Fault> {
+        let value = if any { Ok(Value::Null) } else { output.tree(quantity::MAX_TREE_BYTES).map_err(too_many) };
+        let Some(mut envelope) = envelope else { return value };
+        envelope[OUTPUT_DATA] = value?;
+        Ok(envelope)
+    };
+    // The tool may have used all of its time; the check comes after.
+    let until = apart::Until { limit: until.limit + quantity::OVERDUE, ..until };
+    let (long, checked) = (output.len() > quantity::LARGE_TEXT_BYTES, manifest.clone());
+    if long {
+        let work = move || tree(&output).and_then(|tree| checked.check_output(&tree)).map(|()| output);
+        return until.run(long, work).await?;
+    }
+    let tree = tree(&output)?;
+    until.run(schema.takes_long(&tree), move || checked.check_output(&tree).map(|()| output)).await?
+}
+
+fn too_many(_: TooMuch) -> Fault {
+    let most = quantity::MAX_TREE_BYTES >> 20;
+    let message = format!("Output must hold fewer values: held to its schema it would take more than {most} MiB.");
+    Fault::new(Kind::OutputValidationError, message)
+}
+
+/// Refuses input over `inputBytes` before any process is started.
+fn input_fits(confinement: &policy::Confinement, input: &Value, decision: &policy::Decision) -> Result<(), Fault> {
+    let limit = quantity::Limit::InputBytes;
+    let allowed = confinement.shape.limits.get(limit);
+    let size = input.to_string().len();
+    if u64::try_from(size).unwrap_or(u64::MAX) > allowed {
+        let fault = format::over_limit(limit, allowed).details(format!("It is {size} bytes."));
+        return Err(Fault { person: mends::limit(limit, decision, None), ..fault });
+    }
+    Ok(())
+}
+
+/// The time this call has.
+pub(super) fn time_limit(decision: &policy::Decision, asked_ms: Option<u64>) -> Duration {
+    let limit = quantity::Limit::TimeoutMs;
+    let house = limit.house_default();
+    let (usual, ceiling) = decision.limit(limit).map_or((house, house), |limit| (limit.effective, limit.ceiling));
+    Duration::from_millis(asked_ms.unwrap_or(usual).min(ceiling))
+}
+
+fn timed_out(limit: Duration) -> Outcome {
+    let limit_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
+    Outcome::of(Ending::TimedOut { limit_ms }, limit_ms)
+}

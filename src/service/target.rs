@@ -1,0 +1,253 @@
+//! The target of a call: what runs, for whom policy decides, and on which executor.
+//!
+//! For: the road. In: a tool and its checked arguments. Out: a target: the tool's own script, a function of this
+//! process, or the script that the arguments name or bring (`executeScript`, `runCode`).
+//! Never: takes a grant from a call's arguments; passes over a manifest that the script belongs to: policies,
+//! parameters and declared variables of all of them hold here too.
+
+use super::call_record::CallRecord;
+use super::script_call::{Given, language_of, language_of_source};
+use super::standing::{Decided, Standing};
+use super::{Service, apart, beforehand};
+use crate::executor::Executor;
+use crate::executor::method::{self, Method, ScriptMethod};
+use crate::manifest::text::printable;
+use crate::manifest::{Handler, Manifest, Site, arguments, environment};
+use crate::{fault, policy, quantity, registry, sandbox};
+use fault::{Fault, Kind};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A tool that was found, and what of its call every later stage needs.
+pub(super) struct Found {
+    pub standing: Arc<Standing>,
+    pub tool: Arc<registry::Tool>,
+    /// What policy decided about the tool itself.
+    pub decided: Arc<Decided>,
+    /// The time limit that the call asks for.
+    pub asked_ms: Option<u64>,
+    /// When it was the call's turn: the one clock of the call runs from there.
+    pub came: Instant,
+}
+
+/// What a call leads to.
+pub(super) struct Target {
+    /// What policy decided about what runs.
+    pub decided: Arc<Decided>,
+    pub executor: Arc<dyn Executor>,
+    pub site: Site,
+    pub input: Value,
+    /// The call's own time limit.
+    pub asked_ms: Option<u64>,
+    /// Source text that comes with the call.
+    pub source: Option<String>,
+    /// The call's own environment.
+    pub env: BTreeMap<String, String>,
+    /// The answer is told as an envelope.
+    pub enveloped: bool,
+}
+
+/// A manifest that the script belongs to, and where it lies.
+type Owner = (Arc<Manifest>, Site);
+
+impl Service {
+    /// The target of one call. The record has policy's decision about it by then.
+    pub(super) async fn target(&self, found: &Found, input: Value, record: &mut CallRecord) -> Result<Target, Fault> {
+        let Found { tool, decided, asked_ms, .. } = found;
+        let handler = &tool.manifest.handler;
+        let method = match handler {
+            Handler::ServiceMethod { .. } => Some(self.parts.executors.methods.find(handler)),
+            _ => None,
+        };
+        let script = match &method {
+            Some(Ok(Method::Script(script))) => Some(*script),
+            _ => None,
+        };
+        record.enveloped = script.is_some();
+        let notes = match script {
+            // The script is decided about below; these notes are the tool's.
+            Some(_) => policy::Notes::default(),
+            None => policy::call_notes(&decided.decision, *asked_ms),
+        };
+        record.decided(&decided.decision, notes);
+        if decided.decision.in_process {
+            allowed_here(&decided.decision, *asked_ms)?;
+        }
+        method.transpose()?;
+        if let Some(script) = script {
+            let target = self.script_target(script, found, input, record).await;
+            return target.map_err(|fault| method::renamed_back(handler, fault));
+        }
+        Ok(Target {
+            executor: self.executor(handler)?,
+            decided: decided.clone(),
+            site: tool.site.clone(),
+            input,
+            asked_ms: *asked_ms,
+            source: None,
+            env: BTreeMap::new(),
+            enveloped: false,
+        })
+    }
+
+    /// The script that a call names, or the source that it brings. A path is judged before anything else about its
+    /// script is looked at.
+    async fn script_target(
+        &self,
+        method: ScriptMethod,
+        found: &Found,
+        input: Value,
+        record: &mut CallRecord,
+    ) -> Result<Target, Fault> {
+        let Found { standing, tool, asked_ms, came, .. } = found;
+        let handler = &tool.manifest.handler;
+        let fixed = match handler {
+            Handler::ServiceMethod { language, .. } => *language,
+            _ => None,
+        };
+        let given = Given::read(method, method::renamed(handler, input))?;
+        let (site, language, source) = match method {
+            ScriptMethod::Execute => {
+                let site = self.located(&given.script_path)?;
+                let language = language_of(fixed, given.language, &given.script_path)?;
+                (site, language, None)
+            }
+            ScriptMethod::RunCode => (nowhere(), language_of_source(fixed, given.language)?, Some(given.code.clone())),
+        };
+        let owners = self.owners(&site)?;
+        // First the secrets of the run, so that whatever is said about it is masked.
+        let schemas = owners.iter().filter_map(|(manifest, _)| manifest.parameters.as_ref());
+        let schemas = schemas.filter(|schema| schema.may_hide).map(|schema| &schema.raw);
+        record.script_found(schemas, &given.input, &given.env.values().map(String::as_str).collect::<Vec<_>>());
+        let asked_ms = given.timeout_ms.into_iter().chain(*asked_ms).min();
+        let input = fits_owners(&owners, given.input, asked_ms, *came).await?;
+        let target = policy::RunTarget { site: site.clone(), language };
+        let mut decision =
+            policy::decide_run(&target, &tool.manifest, &owners, &standing.policies, &standing.rules.machine);
+        leave_out_folders(&mut decision);
+        record.decided(&decision, policy::call_notes(&decision, asked_ms));
+        for (name, value) in &given.env {
+            literal(name, value, &owners)?;
+        }
+        let shape_digest = decision.shape.as_ref().map(|shape| shape.digest()).unwrap_or_default();
+        Ok(Target {
+            executor: self.script_executor(language)?,
+            decided: Arc::new(Decided { decision, shape_digest }),
+            site,
+            input,
+            asked_ms,
+            source,
+            env: given.env,
+            enveloped: true,
+        })
+    }
+
+    /// Where the script of a path lies, if a call may run what lies there.
+    fn located(&self, script_path: &str) -> Result<Site, Fault> {
+        let site = registry::scripts::resolve(&self.parts.scripts, None, script_path)?;
+        let Some(script) = site.script.as_deref() else { return Ok(site) };
+        let owners = self.owners(&site)?;
+        self.is_planted(script)?;
+        // A host that runs as root could show the tool any file; a private one must be named in a manifest.
+        let private = || script.symlink_metadata().is_ok_and(|facts| facts.mode() & 0o4 == 0);
+        if owners.is_empty() && sandbox::identity::real_root() && private() {
+            let shown = printable(&script.to_string_lossy());
+            let mend = format!("only its owner may read {shown}: `chmod o+r '{shown}'`, or name it in a manifest");
+            let message = "The script may not be run: this host runs as root, and only the file's owner may read it.";
+            return Err(Fault::new(Kind::SecurityError, message).person(mend));
+        }
+        Ok(site)
+    }
+
+    /// Every manifest that this script belongs to: its policy, parameters and approval hold here too.
+    fn owners(&self, site: &Site) -> Result<Vec<Owner>, Fault> {
+        let Some(script) = &site.script else { return Ok(Vec::new()) };
+        let owners = self.parts.registry.snapshot().owners(script, &site.base).map_err(|manifest| {
+            let manifest = printable(&manifest.to_string_lossy());
+            let message = "The script may not be run: it belongs to a tool that is not loaded, and what that denies is \
+                           not known.";
+            Fault::new(Kind::SecurityError, message)
+                .person(format!("{manifest} is not loaded (`toolhost check` says why): mend it, or take it away"))
+        })?;
+        Ok(owners.iter().map(|tool| (tool.manifest.clone(), tool.site.clone())).collect())
+    }
+}
+
+/// The tools that run scripts ask for a folder (`.cache`) beside each script. Where this host cannot make it, the
+/// script runs without.
+fn leave_out_folders(decision: &mut policy::Decision) {
+    let Ok(shape) = &mut decision.shape else { return };
+    let lost: Vec<policy::Grant> =
+        shape.grants.iter().filter(|grant| sandbox::grants::cannot_be_made(grant, shape)).cloned().collect();
+    for grant in &lost {
+        let words = format!("narrowed: write {}: it is not there, and cannot be made beside the script", grant.asked);
+        decision.notes.all.push(words.clone());
+        decision.notes.told.push(words);
+    }
+    if !lost.is_empty() {
+        Arc::make_mut(shape).grants.retain(|grant| !lost.contains(grant));
+    }
+}
+
+/// The input, held to the parameters of every owner. If there is one owner, its defaults are filled in.
+async fn fits_owners(owners: &[Owner], given: Value, asked_ms: Option<u64>, came: Instant) -> Result<Value, Fault> {
+    let limit = quantity::Limit::TimeoutMs.house_default();
+    let limit = Duration::from_millis(asked_ms.unwrap_or(limit).min(limit));
+    let until = apart::Until { began: came, limit };
+    let mut filled = Vec::new();
+    for (manifest, _) in owners {
+        let long = manifest.parameters.as_ref().is_some_and(|schema| schema.takes_long(&given));
+        let (own, input) = (manifest.clone(), given.clone());
+        let checked = until.run(long, move || arguments::check(&own, input, false)).await?;
+        filled.push(checked.map_err(|fault| {
+            let whose = format!("inputData answers to the parameters of {}, whose script this is.", manifest.id);
+            let details = fault.details.iter().fold(whose, |whose, details| format!("{whose}\n{details}"));
+            fault.details(details)
+        })?);
+    }
+    Ok(if filled.len() == 1 { filled.remove(0) } else { given })
+}
+
+/// Refuses what runs in this process where policy refuses it.
+fn allowed_here(decision: &policy::Decision, asked_ms: Option<u64>) -> Result<(), Fault> {
+    if let Some(fault) = beforehand::refused_shape(decision) {
+        return Err(fault.clone());
+    }
+    let least = quantity::MIN_TIMEOUT_MS;
+    match asked_ms.filter(|asked| *asked < least) {
+        Some(asked) => {
+            let message = format!("timeoutMs must be at least {least}; {asked} was given");
+            Err(Fault::new(Kind::ParameterValidationError, message))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Source text lies nowhere: it is placed in scratch.
+fn nowhere() -> Site {
+    Site { manifest: PathBuf::new(), base: PathBuf::new(), script: None, folder: PathBuf::from("/tmp") }
+}
+
+/// A call sets only variables that the script's own manifests declare: a program that the script starts may obey any
+/// other name (`BASH_ENV`, `GIT_CONFIG_COUNT`), and run what the caller likes.
+fn literal(name: &str, value: &str, owners: &[Owner]) -> Result<(), Fault> {
+    let declared = |(manifest, _): &Owner| manifest.execution.env.contains_key(name);
+    let why = if owners.is_empty() || !owners.iter().all(declared) {
+        Some("the script's own manifest does not declare it: execution.env names each with its usual text".to_owned())
+    } else if name.len() + value.len() > quantity::MAX_ENV_BYTES {
+        Some("is too long".to_owned())
+    } else {
+        environment::refused(name, value)
+    };
+    match why {
+        None => Ok(()),
+        Some(why) => {
+            let message = format!("Environment variable '{}' may not be set by a call.", name.escape_debug());
+            Err(Fault::new(Kind::SecurityError, message).details(why).by_caller())
+        }
+    }
+}

@@ -38,7 +38,7 @@ pub use file::{
     Capability, Ceiling, Folder, HOST_FILE, Mode, NamedRuntime, Policy, Rule, SUFFIX, Selector, Tools, parse,
 };
 pub use load::{FileProblem, PassedOver, Policies, is_policy_file};
-pub use run::{RunTarget, call_notes, confine, decide_run};
+pub use run::{RunTarget, call_notes, confine, decide_run, time_ms};
 pub use shown::{SYSTEM_ETC, SYSTEM_FOLDERS};
 pub use source::At;
 pub use variable::Variable;

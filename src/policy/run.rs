@@ -179,17 +179,23 @@ pub fn confine(
     source: Option<String>,
 ) -> Result<Confinement, Fault> {
     let shape = decision.shape.clone()?;
-    if let Some(asked) = asked_timeout_ms.filter(|a| *a < MIN_TIMEOUT_MS) {
-        let message = format!("timeoutMs must be at least {MIN_TIMEOUT_MS}; {asked} was given");
-        return Err(Fault::new(Kind::ParameterValidationError, message));
-    }
+    let timeout_ms = time_ms(decision, asked_timeout_ms)?;
     if shape.script.is_some() == source.is_some() {
         return Err(Fault::new(Kind::InternalError, "a call runs either a script or the source it brings"));
     }
-    let ceiling = shape.limits.get(Limit::TimeoutMs);
-    let usual = decision.limit(Limit::TimeoutMs).map_or(ceiling, |l| l.effective);
-    let timeout_ms = asked_timeout_ms.unwrap_or(usual).min(ceiling);
     Ok(Confinement { shape, per_call: PerCall { timeout_ms, source } })
+}
+
+/// The time that a call has, milliseconds: what it asks for, at most what policy allows.
+pub fn time_ms(decision: &Decision, asked_ms: Option<u64>) -> Result<u64, Fault> {
+    if let Some(asked) = asked_ms.filter(|asked| *asked < MIN_TIMEOUT_MS) {
+        let message = format!("timeoutMs must be at least {MIN_TIMEOUT_MS}; {asked} was given");
+        return Err(Fault::new(Kind::ParameterValidationError, message));
+    }
+    let house = Limit::TimeoutMs.house_default();
+    let (usual, most) =
+        decision.limit(Limit::TimeoutMs).map_or((house, house), |limit| (limit.effective, limit.ceiling));
+    Ok(asked_ms.unwrap_or(usual).min(most))
 }
 
 /// What to record and tell of one call: where it gets less than the tool or the call itself asked.

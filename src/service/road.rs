@@ -37,10 +37,11 @@ impl Service {
         let tool = &found.tool;
         record.tool = Some(tool.clone());
         self.available(tool, &found.decided.decision)?;
-        let until = apart::Until { began: found.came, limit: time_limit(&found.decided.decision, found.asked_ms) };
+        let limit = policy::time_ms(&found.decided.decision, found.asked_ms)?;
+        let until = apart::Until { began: found.came, limit: Duration::from_millis(limit) };
         let input = checked(&tool.manifest, request.arguments, found.asked_ms, until, record).await?;
-        let target = self.target(&found, input, record).await?;
-        let outcome = self.run(&found, &target, stream, record).await?;
+        let mut target = self.target(&found, input, record).await?;
+        let outcome = self.run(&found, &mut target, stream, record).await?;
         // A call that waited for its compiler may be past its limit: its answer is given `OVERDUE` all the same.
         let used_all = Instant::now().checked_sub(until.limit).unwrap_or(until.began);
         let until = apart::Until { began: until.began.max(used_all), ..until };
@@ -60,18 +61,16 @@ impl Service {
     }
 
     /// Confines the call, and keeps the text of its confinement beside the audit log. `None`: it runs in this process.
-    fn confined(&self, target: &Target, record: &mut CallRecord) -> Result<Option<policy::Confinement>, Fault> {
+    fn confined(&self, target: &mut Target, record: &mut CallRecord) -> Result<Option<policy::Confinement>, Fault> {
         let decision = &target.decided.decision;
         if decision.in_process {
             return Ok(None);
         }
-        let mut confinement = policy::confine(decision, target.asked_ms, target.source.clone())?;
+        let mut confinement = policy::confine(decision, target.asked_ms, target.source.take())?;
         record.narrowed(self.looks_back(&mut confinement)?);
-        for (name, value) in &target.env {
-            let value = policy::Variable::Call(value.clone());
-            Arc::make_mut(&mut confinement.shape).env.insert(name.clone(), value);
+        for (name, value) in std::mem::take(&mut target.env) {
+            Arc::make_mut(&mut confinement.shape).env.insert(name, policy::Variable::Call(value));
         }
-        input_fits(&confinement, &target.input, decision)?;
         let same = decision.shape.as_ref().is_ok_and(|shape| Arc::ptr_eq(&confinement.shape, shape));
         let digest = if same { target.decided.shape_digest.clone() } else { confinement.shape.digest() };
         self.parts.audit.keep(&confinement.shape, &digest)?;
@@ -83,17 +82,18 @@ impl Service {
     async fn run(
         &self,
         found: &Found,
-        target: &Target,
+        target: &mut Target,
         stream: &mut Stream,
         record: &mut CallRecord,
     ) -> Result<Outcome, Fault> {
         let (confinement, came) = (self.confined(target, record)?, found.came);
         let decision = &target.decided.decision;
-        let limit = confinement.is_none().then(|| time_limit(decision, target.asked_ms));
+        let own_clock = confinement.is_none().then(|| policy::time_ms(decision, target.asked_ms)).transpose()?;
+        let limit = own_clock.map(Duration::from_millis);
         let call = Call {
             manifest: found.tool.manifest.clone(),
             site: target.site.clone(),
-            input: target.input.clone(),
+            input: std::mem::take(&mut target.input),
             confinement,
         };
         let cancel = CancellationToken::new();
@@ -139,6 +139,10 @@ impl Service {
             matches!(fault.kind, Kind::SecurityError | Kind::CapabilityError | Kind::DependencyError)
         }) {
             // The executor looked at the grants and refused: nothing was started.
+            record.ran = false;
+        }
+        let input_bytes = quantity::Limit::InputBytes;
+        if matches!(&ended, Ok(Outcome { ending: Ending::OverLimit { limit, .. }, .. }) if *limit == input_bytes) {
             record.ran = false;
         }
         ended
@@ -253,26 +257,6 @@ fn too_many(_: TooMuch) -> Fault {
     let most = quantity::MAX_TREE_BYTES >> 20;
     let message = format!("Output must hold fewer values: held to its schema it would take more than {most} MiB.");
     Fault::new(Kind::OutputValidationError, message)
-}
-
-/// Refuses input over `inputBytes` before any process is started.
-fn input_fits(confinement: &policy::Confinement, input: &Value, decision: &policy::Decision) -> Result<(), Fault> {
-    let limit = quantity::Limit::InputBytes;
-    let allowed = confinement.shape.limits.get(limit);
-    let size = input.to_string().len();
-    if u64::try_from(size).unwrap_or(u64::MAX) > allowed {
-        let fault = format::over_limit(limit, allowed).details(format!("It is {size} bytes."));
-        return Err(Fault { person: mends::limit(limit, decision, None), ..fault });
-    }
-    Ok(())
-}
-
-/// The time this call has.
-pub(super) fn time_limit(decision: &policy::Decision, asked_ms: Option<u64>) -> Duration {
-    let limit = quantity::Limit::TimeoutMs;
-    let house = limit.house_default();
-    let (usual, ceiling) = decision.limit(limit).map_or((house, house), |limit| (limit.effective, limit.ceiling));
-    Duration::from_millis(asked_ms.unwrap_or(usual).min(ceiling))
 }
 
 fn timed_out(limit: Duration) -> Outcome {

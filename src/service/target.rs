@@ -74,8 +74,8 @@ impl Service {
             None => policy::call_notes(&decided.decision, *asked_ms),
         };
         record.decided(&decided.decision, notes);
-        if decided.decision.in_process {
-            allowed_here(&decided.decision, *asked_ms)?;
+        if let Some(fault) = beforehand::refused_shape(&decided.decision).filter(|_| decided.decision.in_process) {
+            return Err(fault.clone());
         }
         method.transpose()?;
         if let Some(script) = script {
@@ -210,21 +210,6 @@ async fn fits_owners(owners: &[Owner], given: Value, asked_ms: Option<u64>, came
         })?);
     }
     Ok(if filled.len() == 1 { filled.remove(0) } else { given })
-}
-
-/// Refuses what runs in this process where policy refuses it.
-fn allowed_here(decision: &policy::Decision, asked_ms: Option<u64>) -> Result<(), Fault> {
-    if let Some(fault) = beforehand::refused_shape(decision) {
-        return Err(fault.clone());
-    }
-    let least = quantity::MIN_TIMEOUT_MS;
-    match asked_ms.filter(|asked| *asked < least) {
-        Some(asked) => {
-            let message = format!("timeoutMs must be at least {least}; {asked} was given");
-            Err(Fault::new(Kind::ParameterValidationError, message))
-        }
-        None => Ok(()),
-    }
 }
 
 /// Source text lies nowhere: it is placed in scratch.

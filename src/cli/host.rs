@@ -92,7 +92,9 @@ pub fn policies(settings: &Settings) -> anyhow::Result<Arc<policy::Policies>> {
         None => policy::Policies::built_in(),
     };
     loaded.protect(obeyed(settings));
-    loaded.keep_out_of(settings.audit_log.as_deref().map(|log| runtimes::resolved(&service::segments::folder(log))));
+    loaded.keep_out_of(
+        settings.audit_log.as_deref().map(|log| runtimes::resolved(&service::audit::segments::folder(log))),
+    );
     Ok(Arc::new(loaded))
 }
 

@@ -5,7 +5,7 @@
 //! and the search for interpreters, which read them. In: a shape. Out: one line of JSON per place, once.
 //! Never: follows a link, or lets a call run whose places it could not keep.
 
-use super::{audit::ascii, segments};
+use super::audit::segments::{self, ascii};
 use crate::base::files::{Folder, trustworthy};
 use crate::policy::{self, FolderId, Place};
 use crate::sandbox::grants;

@@ -7,10 +7,10 @@ mod apart;
 mod arguments;
 pub mod audit;
 pub mod beforehand;
-mod begun;
 mod call_record;
-mod caught;
+mod catch_panic;
 mod contract;
+mod decision_cache;
 pub mod format;
 mod guard;
 pub mod ledger;
@@ -24,26 +24,24 @@ mod road;
 pub mod runlog;
 mod script_call;
 mod script_digest;
-pub mod segments;
-mod standing;
 mod target;
 mod tools;
 
 pub use arguments::Arguments;
 pub use contract::{ToolServiceError, ToolServiceRequest, ToolServiceResponse};
+pub use decision_cache::Rules;
 pub use guard::{RUNNING, Turn, WAITING};
 pub use mends::strips_types;
 pub use report::{Digests, Report};
 pub use request::{CallRequest, Caller, Event, Sink, new_id};
 pub use script_digest::of as digest_of_script;
-pub use standing::Rules;
 
 use crate::executor::{Executor, method};
 use crate::{fault, registry};
 use call_record::CallRecord;
+use decision_cache::DecisionCache;
 use fault::{Fault, Kind};
 use request::Stream;
-use standing::Standing;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, RwLock};
@@ -92,7 +90,7 @@ pub struct Service {
     /// The extensions of `parts`, and those registered since.
     extensions: RwLock<BTreeMap<String, Arc<dyn Executor>>>,
     /// Snapshot, rules and decisions of the last call, used again until the snapshot or the rules change.
-    standing: Mutex<Option<Arc<Standing>>>,
+    decisions: Mutex<Option<Arc<DecisionCache>>>,
 }
 
 impl Service {
@@ -104,7 +102,7 @@ impl Service {
             scripts: script_digest::Cache::default(),
             extensions: RwLock::new(parts.executors.extensions.clone()),
             rules: Mutex::new(Ok(Arc::new(parts.rules.clone()))),
-            standing: Mutex::default(),
+            decisions: Mutex::default(),
             parts,
         })
     }
@@ -124,7 +122,7 @@ impl Service {
     pub async fn call(&self, request: CallRequest, sink: Sink) -> Report {
         let mut record = CallRecord::begin(&request);
         let mut stream = Stream::to(sink);
-        let result = match caught::caught(self.road(request, &mut stream, &mut record)).await {
+        let result = match catch_panic::caught(self.road(request, &mut stream, &mut record)).await {
             Ok(result) => result,
             Err(words) => Err(Fault::new(Kind::InternalError, "The host failed while it handled this call.")
                 .person(format!("a panic: {words}; please report it with the call id"))),
@@ -136,9 +134,9 @@ impl Service {
 
     /// Prepares ahead of calls what a tool needs only once (for a WASI module, compiled code).
     pub async fn prepare(&self, reference: &str) {
-        let Ok(standing) = self.standing() else { return };
-        let Ok(tool) = standing.snapshot.find(reference) else { return };
-        let decided = standing.decided(&tool);
+        let Ok(decisions) = self.decisions() else { return };
+        let Ok(tool) = decisions.snapshot.find(reference) else { return };
+        let decided = decisions.decided(&tool);
         if let (Ok(shape), Ok(executor)) = (&decided.decision.shape, self.executor(&tool.manifest.handler)) {
             executor.prepare(shape).await;
         }

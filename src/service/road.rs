@@ -54,10 +54,10 @@ impl Service {
     /// The tool that is asked for, under the tools and rules of this moment.
     fn found(&self, request: &CallRequest) -> Result<Found, Fault> {
         let came = Instant::now();
-        let standing = self.standing()?;
-        let tool = standing.snapshot.find(&request.tool)?;
-        let decided = standing.decided(&tool);
-        Ok(Found { standing, tool, decided, asked_ms: request.timeout_ms, came })
+        let decisions = self.decisions()?;
+        let tool = decisions.snapshot.find(&request.tool)?;
+        let decided = decisions.decided(&tool);
+        Ok(Found { decisions, tool, decided, asked_ms: request.timeout_ms, came })
     }
 
     /// Confines the call, and keeps the text of its confinement beside the audit log. `None`: it runs in this process.

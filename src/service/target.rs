@@ -6,8 +6,8 @@
 //! parameters and declared variables of all of them hold here too.
 
 use super::call_record::CallRecord;
+use super::decision_cache::{Decided, DecisionCache};
 use super::script_call::{Given, language_of, language_of_source};
-use super::standing::{Decided, Standing};
 use super::{Service, apart, beforehand};
 use crate::executor::Executor;
 use crate::executor::method::{self, Method, ScriptMethod};
@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 /// A tool that was found, and what of its call every later stage needs.
 pub(super) struct Found {
-    pub standing: Arc<Standing>,
+    pub decisions: Arc<DecisionCache>,
     pub tool: Arc<registry::Tool>,
     /// What policy decided about the tool itself.
     pub decided: Arc<Decided>,
@@ -103,7 +103,7 @@ impl Service {
         input: Value,
         record: &mut CallRecord,
     ) -> Result<Target, Fault> {
-        let Found { standing, tool, asked_ms, came, .. } = found;
+        let Found { decisions, tool, asked_ms, came, .. } = found;
         let handler = &tool.manifest.handler;
         let fixed = match handler {
             Handler::ServiceMethod { language, .. } => *language,
@@ -127,7 +127,7 @@ impl Service {
         let input = fits_owners(&owners, given.input, asked_ms, *came).await?;
         let target = policy::RunTarget { site: site.clone(), language };
         let mut decision =
-            policy::decide_run(&target, &tool.manifest, &owners, &standing.policies, &standing.rules.machine);
+            policy::decide_run(&target, &tool.manifest, &owners, &decisions.policies, &decisions.rules.machine);
         leave_out_folders(&mut decision);
         record.decided(&decision, policy::call_notes(&decision, asked_ms));
         for (name, value) in &given.env {

@@ -3,7 +3,7 @@
 //! For: the road, transports, programs that embed this library. In: definitions, rules, handlers. Out: what holds at
 //! this moment. Never: changes the tool or the rules of a call that runs.
 
-use super::standing::{Rules, Standing};
+use super::decision_cache::{DecisionCache, Rules};
 use super::{Service, beforehand};
 use crate::executor::Executor;
 use crate::manifest::{Handler, Language};
@@ -55,24 +55,25 @@ impl Service {
     }
 
     /// The present tools and rules, under which no tool may write a manifest or script of these tools.
-    pub(super) fn standing(&self) -> Result<Arc<Standing>, Fault> {
+    pub(super) fn decisions(&self) -> Result<Arc<DecisionCache>, Fault> {
         let rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
         let snapshot = self.parts.registry.snapshot();
-        let mut kept = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
-        let same = |kept: &&Arc<Standing>| Arc::ptr_eq(&kept.snapshot, &snapshot) && Arc::ptr_eq(&kept.rules, &rules);
-        if let Some(standing) = kept.as_ref().filter(same) {
-            return Ok(standing.clone());
+        let mut kept = self.decisions.lock().unwrap_or_else(PoisonError::into_inner);
+        let same =
+            |kept: &&Arc<DecisionCache>| Arc::ptr_eq(&kept.snapshot, &snapshot) && Arc::ptr_eq(&kept.rules, &rules);
+        if let Some(decisions) = kept.as_ref().filter(same) {
+            return Ok(decisions.clone());
         }
-        let standing = Arc::new(Standing::new(snapshot, rules));
-        *kept = Some(standing.clone());
-        Ok(standing)
+        let decisions = Arc::new(DecisionCache::new(snapshot, rules));
+        *kept = Some(decisions.clone());
+        Ok(decisions)
     }
 
     /// What keeps a tool from being called on this machine; empty = nothing.
     pub fn needs_of(&self, tool: &Arc<registry::Tool>) -> Vec<String> {
-        match self.standing() {
-            Ok(standing) => {
-                let needs = registry::needs_of(tool, &standing.decided(tool).decision);
+        match self.decisions() {
+            Ok(decisions) => {
+                let needs = registry::needs_of(tool, &decisions.decided(tool).decision);
                 needs.into_iter().map(|need| need.words).collect()
             }
             Err(fault) => vec![fault.message],
@@ -90,8 +91,8 @@ impl Service {
 
     /// Whether a call could get as far as its executor: agents are shown only such tools.
     pub fn can_call(&self, tool: &Arc<registry::Tool>) -> bool {
-        let Ok(standing) = self.standing() else { return false };
-        let decided = standing.decided(tool);
+        let Ok(decisions) = self.decisions() else { return false };
+        let decided = decisions.decided(tool);
         beforehand::obstacles(tool, &decided.decision, self.runs(&tool.manifest.handler)).is_empty()
     }
 

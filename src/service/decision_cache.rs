@@ -1,4 +1,4 @@
-//! Standing: what holds until the registry or the operator's rules change: the policies with every file of the
+//! Decision cache: what holds until the registry or the operator's rules change: the policies with every file of the
 //! registry protected, and what they decide about each tool.
 //!
 //! For: the road. In: a snapshot, the rules. Out: a `Decided` per tool, found once.
@@ -15,7 +15,7 @@ pub struct Rules {
     pub machine: Arc<policy::Machine>,
 }
 
-pub(super) struct Standing {
+pub(super) struct DecisionCache {
     pub snapshot: Arc<registry::Snapshot>,
     pub rules: Arc<Rules>,
     /// The policies of the rules, with the files of the snapshot protected.
@@ -30,10 +30,10 @@ pub(super) struct Decided {
     pub shape_digest: String,
 }
 
-impl Standing {
-    pub fn new(snapshot: Arc<registry::Snapshot>, rules: Arc<Rules>) -> Standing {
+impl DecisionCache {
+    pub fn new(snapshot: Arc<registry::Snapshot>, rules: Arc<Rules>) -> DecisionCache {
         let policies = Arc::new(snapshot.protect(&rules.policies));
-        Standing { snapshot, rules, policies, decided: Mutex::default() }
+        DecisionCache { snapshot, rules, policies, decided: Mutex::default() }
     }
 
     /// What policy decides about a tool of this snapshot.

@@ -2,15 +2,18 @@
 //!
 //! For: the road of a call, and `audit --call`. In: one record as JSON. Out: one line of plain ASCII, appended to the
 //! log (`segments`); the text of each confinement once, in `confinements/<digest>.json`. For a call whose host was
-//! killed, or whose record the disk had no room for, the next host that opens the log writes the line (`begun`).
+//! killed, or whose record the disk had no room for, the next host that opens the log writes the line (`in_flight`).
 //! Never: follows a link, truncates, or lets a call run that it could not record.
 
-pub use super::begun::BEGUN;
-use super::begun::{self, Begun};
+mod in_flight;
+pub mod segments;
+
 pub use super::ledger::LEDGER;
 use super::ledger::Ledger;
-pub use super::segments::Keeping;
-use super::segments::{self, Segment};
+use in_flight::InFlight;
+pub use in_flight::{BEGUN, ROOM};
+use segments::Segment;
+pub use segments::{Keeping, ascii};
 
 use crate::base::files::Folder;
 use crate::{executor, fault, policy};
@@ -25,8 +28,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-/// Room that is set aside for a record before the call runs, bytes. No record is longer.
-pub(super) const ROOM: u64 = 128 * 1024;
 /// The folder beside the log for the texts of confinements.
 pub const CONFINEMENTS: &str = "confinements";
 /// Longest line that is read, bytes.
@@ -53,7 +54,7 @@ struct Kept {
     segment: Segment,
     /// Confinements whose text is known to lie beside it.
     described: Mutex<HashSet<String>>,
-    begun: Begun,
+    in_flight: InFlight,
 }
 
 /// An open log with room for one record.
@@ -95,7 +96,7 @@ impl Log {
     /// Opens the log, unless it is open, and sets room aside. What fails here refuses the call.
     pub fn open(&self) -> Result<Entry, Fault> {
         let kept = self.opened().map_err(|why| refusal(&self.path, &why))?;
-        let slot = kept.begun.slot().map_err(|e| refusal(&self.path, &e.to_string()))?;
+        let slot = kept.in_flight.slot().map_err(|e| refusal(&self.path, &e.to_string()))?;
         Ok(Entry { log: self.clone(), kept, slot: Some(slot) })
     }
 
@@ -146,9 +147,9 @@ impl Log {
 
     fn anew(&self) -> Result<Kept, String> {
         let segment = Segment::current(&self.path).map_err(|e| e.to_string())?;
-        let begun = segments::name_of(&self.path).and_then(|name| Begun::beside(&segment.folder, &name));
-        let begun = begun.map_err(|e| format!("calls under way cannot be kept beside it: {BEGUN}: {e}"))?;
-        let kept = Kept { segment, described: Mutex::default(), begun };
+        let in_flight = segments::name_of(&self.path).and_then(|name| InFlight::beside(&segment.folder, &name));
+        let in_flight = in_flight.map_err(|e| format!("calls under way cannot be kept beside it: {BEGUN}: {e}"))?;
+        let kept = Kept { segment, described: Mutex::default(), in_flight };
         self.recover(&kept.segment)
             .map_err(|e| format!("the calls of a host that was killed cannot be added to it: {e}"))?;
         Ok(kept)
@@ -156,7 +157,7 @@ impl Log {
 
     /// Adds the records of calls whose host was killed.
     fn recover(&self, log: &Segment) -> io::Result<()> {
-        for dead in begun::orphans(&log.folder, &segments::name_of(&self.path)?)? {
+        for dead in in_flight::orphans(&log.folder, &segments::name_of(&self.path)?)? {
             let id = |record: &String| Some(serde_json::from_str::<Value>(record).ok()?["call"].as_str()?.to_owned());
             let mut owed: HashMap<String, &String> =
                 dead.records.iter().filter_map(|record| Some((id(record)?, record))).collect();
@@ -271,7 +272,7 @@ impl Entry {
     /// Keeps the record that this call leaves if this host ends before it does.
     pub fn begin(&mut self, record: &impl Serialize) -> Result<(), Fault> {
         let Some(slot) = self.slot else { return Ok(()) };
-        let kept = ascii(record).map_err(io::Error::from).and_then(|record| self.kept.begun.keep(slot, &record));
+        let kept = ascii(record).map_err(io::Error::from).and_then(|record| self.kept.in_flight.keep(slot, &record));
         kept.map_err(|e| {
             let why = format!("the call cannot be kept in {BEGUN}/ beside it: {e}");
             refusal(&self.log.path, &why)
@@ -301,14 +302,14 @@ impl Entry {
         // Where the log has no room, the call's slot still has. The next call opens the log anew and adds the record.
         let slot = self.slot.take().ok_or(why)?;
         *self.log.kept.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        self.kept.begun.owe(slot, record)
+        self.kept.in_flight.owe(slot, record)
     }
 }
 
 impl Drop for Entry {
     fn drop(&mut self) {
         if let Some(slot) = self.slot {
-            self.kept.begun.over(slot);
+            self.kept.in_flight.over(slot);
         }
     }
 }
@@ -317,28 +318,6 @@ fn refusal(log: &Path, why: &str) -> Fault {
     Fault::new(Kind::InternalError, "The call was refused: it could not have been recorded in the audit log.")
         .person(format!("audit log {}: {why}; mend that, or name another file with --audit-log", log.display()))
         .retryable()
-}
-
-/// JSON on one line of plain ASCII: nothing in a record can break a line or drive a terminal.
-pub fn ascii(value: &impl Serialize) -> serde_json::Result<String> {
-    let text = serde_json::to_string(value)?;
-    if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
-        return Ok(text);
-    }
-    let mut line = String::with_capacity(text.len() + text.len() / 8);
-    for c in text.chars() {
-        match c {
-            ' '..='~' => line.push(c),
-            // serde_json leaves such a character as it is, and only inside strings.
-            _ => {
-                let mut units = [0; 2];
-                for unit in c.encode_utf16(&mut units) {
-                    line.push_str(&format!("\\u{unit:04x}"));
-                }
-            }
-        }
-    }
-    Ok(line)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Begun: calls under way, kept so that a host which is killed, or whose disk is full, leaves their records too.
+//! In flight: calls under way, kept so that a host which is killed, or whose disk is full, leaves their records too.
 //!
 //! For: the audit log. In: the record a call leaves if its host ends right now, or that the log had no room for. Out:
 //! those records, for the host that opens the log next. Never: gives out a record that a living host may still write.
@@ -7,7 +7,6 @@
 //! call, with blocks set aside for the longest record. Nothing is flushed (fsync(2)): the page cache outlives the
 //! process, though not the machine.
 
-use super::audit::ROOM;
 use crate::base::files::Folder;
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, Flock, FlockArg, OFlag, fallocate};
@@ -19,10 +18,12 @@ use std::sync::{Mutex, PoisonError};
 
 /// The folder beside the log.
 pub const BEGUN: &str = "begun";
+/// Room that is set aside for a record before the call runs, bytes. No record is longer.
+pub const ROOM: u64 = 128 * 1024;
 
 /// The calls of this host that are under way.
 #[derive(Debug)]
-pub(super) struct Begun {
+pub(super) struct InFlight {
     file: Flock<File>,
     folder: Folder,
     name: String,
@@ -38,9 +39,9 @@ struct Slots {
     count: u64,
 }
 
-impl Begun {
+impl InFlight {
     /// `beside`: the folder of the log.
-    pub fn beside(beside: &Folder, log: &str) -> io::Result<Begun> {
+    pub fn beside(beside: &Folder, log: &str) -> io::Result<InFlight> {
         let folder = beside.below(BEGUN)?;
         loop {
             let name = format!("{log}.{}", uuid::Uuid::now_v7());
@@ -49,7 +50,7 @@ impl Begun {
             // Before the lock, another host may have removed the file as a dead host's.
             if file.metadata()?.nlink() > 0 {
                 let (slots, owes) = (Mutex::default(), AtomicBool::new(false));
-                return Ok(Begun { file, folder, name, slots, owes });
+                return Ok(InFlight { file, folder, name, slots, owes });
             }
         }
     }
@@ -94,7 +95,7 @@ impl Begun {
     }
 }
 
-impl Drop for Begun {
+impl Drop for InFlight {
     fn drop(&mut self) {
         if !self.owes.load(Ordering::SeqCst) {
             let _ = self.folder.remove(&self.name);

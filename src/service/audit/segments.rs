@@ -12,6 +12,7 @@ use crate::quantity::MIB;
 use crate::sandbox;
 use nix::fcntl::OFlag;
 use nix::sys::stat::{self, FileStat};
+use serde::Serialize;
 use std::ffi::CString;
 use std::fs::{File, TryLockError};
 use std::io::{self, Write};
@@ -214,6 +215,28 @@ pub(super) fn all(log: &Path) -> io::Result<Vec<File>> {
 /// Where the closed files of a log will lie: no tool may write there.
 pub fn folder(log: &Path) -> PathBuf {
     folder_of(log).to_owned()
+}
+
+/// JSON on one line of plain ASCII: nothing in a record can break a line or drive a terminal.
+pub fn ascii(value: &impl Serialize) -> serde_json::Result<String> {
+    let text = serde_json::to_string(value)?;
+    if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
+        return Ok(text);
+    }
+    let mut line = String::with_capacity(text.len() + text.len() / 8);
+    for c in text.chars() {
+        match c {
+            ' '..='~' => line.push(c),
+            // serde_json leaves such a character as it is, and only inside strings.
+            _ => {
+                let mut units = [0; 2];
+                for unit in c.encode_utf16(&mut units) {
+                    line.push_str(&format!("\\u{unit:04x}"));
+                }
+            }
+        }
+    }
+    Ok(line)
 }
 
 #[cfg(test)]

@@ -74,7 +74,7 @@ impl Service {
         let same = decision.shape.as_ref().is_ok_and(|shape| Arc::ptr_eq(&confinement.shape, shape));
         let digest = if same { target.decided.shape_digest.clone() } else { confinement.shape.digest() };
         self.parts.audit.keep(&confinement.shape, &digest)?;
-        record.confined(&confinement, digest, self.scripts.of(&confinement.shape));
+        record.confined(&confinement, digest, target.script.take());
         Ok(Some(confinement))
     }
 

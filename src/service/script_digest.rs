@@ -1,6 +1,6 @@
 //! The digest of a script, for reports and records; read again only when the file changed.
 //!
-//! For: the road. In: the path of a script. Out: SHA-256 in hex, or nothing where it cannot be read.
+//! For: the road. In: a decision about a script. Out: SHA-256 in hex, or nothing where it cannot be read.
 //! Never: decides anything; what runs is what the executor opens.
 
 use crate::{manifest, policy};
@@ -40,8 +40,9 @@ pub(super) struct Cache {
 }
 
 impl Cache {
-    /// `None` also for modules: their executor tells what it ran.
-    pub fn of(&self, shape: &policy::Shape) -> Option<Script> {
+    /// Of the script that a call leads to. `None` also for modules: their executor tells what it ran.
+    pub fn of(&self, decision: &policy::Decision) -> Option<Script> {
+        let shape = decision.shape.as_ref().ok()?;
         let script = shape.script.as_deref().filter(|_| shape.runtime.language != manifest::Language::Wasm)?;
         let found = |stamp, digest| Some(Script { path: script.to_owned(), stamp, digest });
         let seen = stamp(&script.symlink_metadata().ok()?);

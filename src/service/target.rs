@@ -8,6 +8,7 @@
 use super::call_record::CallRecord;
 use super::decision_cache::{Decided, DecisionCache};
 use super::script_call::{Given, language_of, language_of_source};
+use super::script_digest::Script;
 use super::{Service, apart, beforehand};
 use crate::executor::Executor;
 use crate::executor::method::{self, Method, ScriptMethod};
@@ -43,6 +44,8 @@ pub(super) struct Target {
     pub input: Value,
     /// The call's own time limit.
     pub asked_ms: Option<u64>,
+    /// The script as it is now, before anybody is asked about the call.
+    pub script: Option<Script>,
     /// Source text that comes with the call.
     pub source: Option<String>,
     /// The call's own environment.
@@ -84,6 +87,7 @@ impl Service {
         }
         Ok(Target {
             executor: self.executor(handler)?,
+            script: self.scripts.of(&decided.decision),
             decided: decided.clone(),
             site: tool.site.clone(),
             input,
@@ -136,6 +140,7 @@ impl Service {
         let shape_digest = decision.shape.as_ref().map(|shape| shape.digest()).unwrap_or_default();
         Ok(Target {
             executor: self.script_executor(language)?,
+            script: self.scripts.of(&decision),
             decided: Arc::new(Decided { decision, shape_digest }),
             site,
             input,

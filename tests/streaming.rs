@@ -9,7 +9,7 @@ use std::time::Duration;
 use toolhost::executor::Events;
 use toolhost::executor::method::{Answering, MethodCall, ServiceMethod};
 use toolhost::fault::{Fault, Kind};
-use toolhost::service::{Sink, ToolServiceResponse};
+use toolhost::service::{Event, Sink, ToolServiceResponse};
 
 /// Sends `n` parts, then does what `then` says. Counts how many of its calls are under way.
 struct Streamer(Arc<AtomicUsize>);
@@ -30,8 +30,8 @@ impl ServiceMethod for Streamer {
             let _under_way = under_way;
             for n in 0..arguments["n"].as_u64().unwrap_or(0) {
                 let part = if n % 2 == 0 { json!({"part": n}) } else { json!(format!("part {n}")) };
+                events.log(format!("before part {n}: {}", arguments["token"].as_str().unwrap_or_default()));
                 events.chunk(part).await;
-                tokio::task::yield_now().await;
             }
             match arguments["then"].as_str() {
                 Some("fail") => Err(Fault::new(Kind::ServiceError, "it broke in the middle")),
@@ -57,6 +57,8 @@ fn world(calls: &Arc<AtomicUsize>) -> crate::common::World {
                 "toolId": format!("streams:{method}"), "displayName": "d", "description": "d", "version": "1.0.0",
                 "handler": {"type": "service-method", "serviceName": "Streams", "methodName": method},
                 "execution": {"timeoutMs": 500},
+                "parameters": {"type": "object", "additionalProperties": true, "properties": {
+                    "token": {"type": "string", "description": "d", "writeOnly": true}}},
             });
             fs::write(root.join(format!("tool-defs/{method}.tool.json")), manifest.to_string()).unwrap();
         }
@@ -120,4 +122,42 @@ async fn a_reader_who_goes_ends_the_call() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     assert_eq!(calls.load(Ordering::SeqCst), 0, "before its time limit");
+}
+
+/// Lines of the log and parts of the answer reach the sink while the tool runs, in order and without its secrets; a
+/// reader that is slow stops neither the tool nor its clock.
+#[tokio::test]
+async fn the_sink_hears_the_log_and_the_parts_while_the_tool_runs() {
+    let calls: Arc<AtomicUsize> = Arc::default();
+    let world = world(&calls);
+    let arguments = json!({"n": 2, "then": "hang", "token": "hunter2-secret"});
+    let (sink, mut events) = Sink::new(1);
+    let call = world.service.call(crate::common::request("streams:stream", arguments), sink);
+    let (report, heard) = tokio::join!(call, async {
+        let mut heard = Vec::new();
+        while let Some(event) = events.recv().await {
+            heard.push((event, calls.load(Ordering::SeqCst)));
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        heard
+    });
+    let log = |n: u64| Event::Log(format!("before part {n}: ***"));
+    let expected =
+        [log(0), Event::Part(r#"{"part":0}"#.into()), log(1), Event::Part("part 1".into())].map(|event| (event, 1));
+    assert_eq!(heard, expected, "while it runs");
+    assert_eq!(report.error.map(|fault| fault.kind), Some(Kind::TimeoutError));
+    assert_eq!(report.logs, ["before part 0: ***", "before part 1: ***"]);
+
+    let arguments = json!({"n": 300});
+    let (sink, mut events) = Sink::new(1);
+    let call = world.service.call(crate::common::request("streams:stream", arguments), sink);
+    let (report, parts) = tokio::join!(call, async {
+        tokio::time::sleep(Duration::from_millis(700)).await;
+        let mut parts = 0;
+        while let Some(event) = events.recv().await {
+            parts += usize::from(matches!(event, Event::Part(_)));
+        }
+        parts
+    });
+    assert_eq!((report.output(), parts), (Some(json!("all")), 300), "a reader that comes after the time limit");
 }

@@ -162,7 +162,7 @@ impl House {
             stderr_is_error: false,
             past: Default::default(),
         };
-        let per_call = policy::PerCall { timeout_ms: 30_000, source: None };
+        let per_call = policy::PerCall { timeout_ms: 30_000, ..Default::default() };
         let confinement = policy::Confinement { shape: Arc::new(shape), per_call };
         Ok(Tool { manifest: like.manifest.clone(), site: like.site.clone(), confinement })
     }

@@ -4,6 +4,7 @@
 //! because it is this value in both places.
 
 use super::{Past, Variable};
+use crate::base::hidden::Hidden;
 use crate::manifest::Language;
 use crate::quantity::Limit;
 use serde::{Deserialize, Serialize};
@@ -130,14 +131,16 @@ pub struct Shape {
     pub past: Past,
 }
 
-/// What one call adds: a time limit within the ceiling, and the source text of run-code.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+/// What one call adds: a time limit within the ceiling, the source text of run-code, variables. Nothing of it is kept
+/// for another call, or in a digest.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PerCall {
     /// min(policy ceiling, call ?? manifest ?? house), milliseconds.
     pub timeout_ms: u64,
     /// Source text of run-code: placed in scratch as the script.
     pub source: Option<String>,
+    /// Set instead of the shape's variables of the same names.
+    pub env: Hidden<BTreeMap<String, String>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -183,7 +183,7 @@ pub fn confine(
     if shape.script.is_some() == source.is_some() {
         return Err(Fault::new(Kind::InternalError, "a call runs either a script or the source it brings"));
     }
-    Ok(Confinement { shape, per_call: PerCall { timeout_ms, source } })
+    Ok(Confinement { shape, per_call: PerCall { timeout_ms, source, ..PerCall::default() } })
 }
 
 /// The time that a call has, milliseconds: what it asks for, at most what policy allows.

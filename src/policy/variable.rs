@@ -10,8 +10,6 @@ use std::fmt;
 pub enum Variable {
     /// From the manifest, which everybody may read.
     Literal(String),
-    /// From a call.
-    Call(String),
     /// The host's own, granted as `env:NAME`.
     Host(String),
 }
@@ -20,7 +18,7 @@ impl Variable {
     /// What the tool gets.
     pub fn text(&self) -> &str {
         match self {
-            Variable::Literal(text) | Variable::Call(text) | Variable::Host(text) => text,
+            Variable::Literal(text) | Variable::Host(text) => text,
         }
     }
 
@@ -28,7 +26,7 @@ impl Variable {
     pub fn host(&self) -> Option<&str> {
         match self {
             Variable::Host(text) => Some(text),
-            Variable::Literal(_) | Variable::Call(_) => None,
+            Variable::Literal(_) => None,
         }
     }
 
@@ -36,7 +34,6 @@ impl Variable {
     fn shown(&self) -> &str {
         match self {
             Variable::Literal(text) => text,
-            Variable::Call(_) => "(set by the call)",
             Variable::Host(_) => "(the host's own)",
         }
     }

@@ -1,6 +1,8 @@
 //! Wall: environment. Made from nothing: a variable of the host shows only where `env:NAME` was granted.
 
+use crate::base::hidden::Hidden;
 use crate::policy::{Program, Shape};
+use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 /// Set to the CPUs that this process may use: libraries that start a thread for each CPU of the machine would run into
@@ -14,7 +16,7 @@ const THREAD_COUNTS: [&str; 6] = [
     "RAYON_NUM_THREADS",
 ];
 
-/// `NAME=value` lines: what every tool gets, then literals of its shape, granted host variables and the call's own.
+/// `NAME=value` lines of every call: what all tools get, then literals of the shape and granted host variables.
 pub fn of(shape: &Shape) -> Vec<String> {
     let mut path = "/usr/bin:/bin".to_owned();
     if let Program::Path(program) = &shape.runtime.program
@@ -33,6 +35,12 @@ pub fn of(shape: &Shape) -> Vec<String> {
     let tool = matches!(shape.runtime.program, Program::Path(_));
     out.extend(shape.env.iter().filter(|_| tool).map(|(name, value)| format!("{name}={}", value.text())));
     out
+}
+
+/// The lines of one call: its own variables take the place of those with the same names.
+pub fn with(lines: &[String], own: &BTreeMap<String, String>) -> Hidden<Vec<String>> {
+    let kept = lines.iter().filter(|line| line.split_once('=').is_none_or(|(name, _)| !own.contains_key(name)));
+    Hidden(kept.cloned().chain(own.iter().map(|(name, value)| format!("{name}={value}"))).collect())
 }
 
 #[cfg(test)]

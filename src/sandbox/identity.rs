@@ -106,15 +106,12 @@ pub fn leave_groups(identity: Identity) -> Result<(), Problem> {
     if !identity.pooled {
         return Ok(());
     }
-    nix::unistd::setgroups(&[]).map_err(|errno| Problem { wall: "identity", what: "setgroups(2)".into(), errno })
+    nix::unistd::setgroups(&[]).map_err(Problem::of("identity", "setgroups(2)"))
 }
 
 /// Runs `clone` with the pool id as effective ids, so that the user namespace and all in it belong to that id.
 pub fn lend<T>(identity: Identity, clone: impl FnOnce() -> T) -> Result<T, Problem> {
-    let failed = |what: &str| {
-        let what = what.to_owned();
-        move |errno| Problem { wall: "identity", what, errno }
-    };
+    let failed = |what| Problem::of("identity", what);
     let id = identity.id;
     if !identity.pooled {
         let done = clone();

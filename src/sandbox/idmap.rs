@@ -38,8 +38,9 @@ pub fn users(of: &Mount, identity: Identity) -> Result<OwnedFd, Problem> {
 }
 
 fn map(pid: i32, of: &Mount, identity: Identity) -> Result<OwnedFd, Errno> {
-    let errno = |e: std::io::Error| Errno::from_raw(e.raw_os_error().unwrap_or(nix::libc::EIO));
-    std::fs::write(format!("/proc/{pid}/uid_map"), format!("{} {} 1\n", of.uid, identity.id)).map_err(errno)?;
-    std::fs::write(format!("/proc/{pid}/gid_map"), format!("{} {} 1\n", of.gid, identity.id)).map_err(errno)?;
-    Ok(std::fs::File::open(format!("/proc/{pid}/ns/user")).map_err(errno)?.into())
+    std::fs::write(format!("/proc/{pid}/uid_map"), format!("{} {} 1\n", of.uid, identity.id))
+        .map_err(|e| sys::errno(&e))?;
+    std::fs::write(format!("/proc/{pid}/gid_map"), format!("{} {} 1\n", of.gid, identity.id))
+        .map_err(|e| sys::errno(&e))?;
+    Ok(std::fs::File::open(format!("/proc/{pid}/ns/user")).map_err(|e| sys::errno(&e))?.into())
 }

@@ -8,23 +8,24 @@
 
 use super::plan::{Plan, Step};
 use super::{Problem, sys};
-use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::stat::{Mode, fchmod};
 use std::io::Write;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
+fn failed<E: Into<std::io::Error>>() -> impl FnOnce(E) -> Problem {
+    Problem::of("namespaces", "a memory file")
+}
+
 /// The executable file.
 pub fn image() -> Result<OwnedFd, Problem> {
-    let failed = |errno| Problem { wall: "namespaces", what: "a memory file".into(), errno };
-    let file = nix::sys::memfd::memfd_create(c"init", nix::sys::memfd::MFdFlags::MFD_CLOEXEC).map_err(failed)?;
+    let file = nix::sys::memfd::memfd_create(c"init", nix::sys::memfd::MFdFlags::MFD_CLOEXEC).map_err(failed())?;
     let mut file = std::fs::File::from(file);
-    let io = |e: std::io::Error| failed(Errno::from_raw(e.raw_os_error().unwrap_or(nix::libc::EIO)));
-    file.write_all(&elf(sys::init_code())).map_err(io)?;
+    file.write_all(&elf(sys::init_code())).map_err(failed())?;
     // A file open for writing cannot be executed (execve(2), ETXTBSY), so a second descriptor, O_PATH, is kept instead.
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    let image = nix::fcntl::open(path.as_str(), OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty()).map_err(failed)?;
-    fchmod(&file, Mode::S_IXUSR | Mode::S_IXGRP | Mode::S_IXOTH).map_err(failed)?;
+    let image = nix::fcntl::open(path.as_str(), OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty()).map_err(failed())?;
+    fchmod(&file, Mode::S_IXUSR | Mode::S_IXGRP | Mode::S_IXOTH).map_err(failed())?;
     Ok(image)
 }
 

@@ -10,7 +10,11 @@ use super::sampler::{SESSIONS, Sampler};
 use super::scratch::Scratch;
 use super::view::View;
 use super::written::{Totals, Written};
-use super::{Problem, cgroup, identity, landlock, namespaces, network, processes, protocol, seccomp, spawn, sys, view};
+use super::{
+    Problem, cgroup, environment, identity, landlock, namespaces, network, processes, protocol, seccomp, spawn, sys,
+    view,
+};
+use crate::base::hidden::Hidden;
 use crate::quantity::{KIB, Limit, MIB, SAMPLE_MS};
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
@@ -18,6 +22,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::stat::{Mode, fstat};
 use nix::unistd::Pid;
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -26,8 +31,6 @@ use std::time::{Duration, Instant};
 pub const NAME: &str = "toolhost-launcher";
 /// Most that file systems are taken to allocate to a file at a time, bytes.
 const BLOCK: u64 = 64 * KIB;
-/// Longest `Setup`: bounded by limits on grants and arguments.
-const MAX_SETUP: u64 = 16 * MIB;
 
 /// Entered by the front door, with the control socket as stdin.
 pub fn main() -> ExitCode {
@@ -49,21 +52,21 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn io(what: &str) -> impl FnOnce(std::io::Error) -> Problem + '_ {
-    move |e| Problem {
-        wall: "launcher",
-        what: what.to_owned(),
-        errno: Errno::from_raw(e.raw_os_error().unwrap_or(nix::libc::EIO)),
-    }
+fn io<E: Into<std::io::Error>>(what: &str) -> impl FnOnce(E) -> Problem {
+    Problem::of("launcher", what)
+}
+
+fn invalid() -> std::io::Error {
+    std::io::ErrorKind::InvalidData.into()
+}
+
+fn unruled(what: String) -> Problem {
+    Problem { wall: "landlock", what, errno: Errno::EINVAL }
 }
 
 fn start(control: BorrowedFd) -> Result<(), Problem> {
     // Closes all that the host had inherited.
-    sys::close_range(3, false).map_err(|errno| Problem {
-        wall: "descriptors",
-        what: "close_range(2)".into(),
-        errno,
-    })?;
+    sys::close_range(3, false).map_err(Problem::of("descriptors", "close_range(2)"))?;
     sys::usual_signals();
     super::limits::no_core();
     // A session of its own gives the launcher a CPU share apart from its tools' (sched(7), autogroups).
@@ -75,18 +78,16 @@ fn start(control: BorrowedFd) -> Result<(), Problem> {
         return Ok(());
     };
     if files.len() < 2 {
-        return Err(io("descriptors of the first message")(std::io::ErrorKind::InvalidData.into()));
+        return Err(io("descriptors of the first message")(invalid()));
     }
-    let text = protocol::read_memory_file(files.remove(0), MAX_SETUP).map_err(io("the set-up"))?;
-    let setup: Setup = serde_json::from_slice(&text).map_err(|e| io("the set-up")(e.into()))?;
+    let text = protocol::read_memory_file(files.remove(0), protocol::MAX_SETUP).map_err(io("the set-up"))?;
+    let setup: Setup = serde_json::from_slice(&text).map_err(io("the set-up"))?;
     let executable = files.remove(0);
     let lock = if setup.identity.pooled && !files.is_empty() { Some(files.remove(0)) } else { None };
     identity::leave_groups(setup.identity)?;
-    let unshared = |(what, errno): (&str, Errno)| Problem { wall: "namespaces", what: what.to_owned(), errno };
-    namespaces::enter(setup.identity.pooled).map_err(unshared)?;
-    network::raise().map_err(|errno| Problem { wall: "network", what: "unshare(CLONE_NEWNET)".into(), errno })?;
-    let Some(launcher) = sys::fork().map_err(|errno| Problem { wall: "namespaces", what: "fork(2)".into(), errno })?
-    else {
+    namespaces::enter(setup.identity.pooled)?;
+    network::raise().map_err(Problem::of("network", "unshare(CLONE_NEWNET)"))?;
+    let Some(launcher) = sys::fork().map_err(Problem::of("namespaces", "fork(2)"))? else {
         // Keeper and launcher both hold the id's lock, since a keeper that hangs is killed before its launcher ends.
         let served = serve(control, setup, executable, files);
         drop(lock);
@@ -127,25 +128,16 @@ struct Launcher<'a> {
 fn serve(control: BorrowedFd, setup: Setup, executable: OwnedFd, files: Vec<OwnedFd>) -> Result<(), Problem> {
     let counters = match setup.cgroup {
         None => None,
-        Some(version) => Some(cgroup::Counters::from(version, files).ok_or(Problem {
-            wall: "cgroup",
-            what: "the group's files".into(),
-            errno: Errno::EBADF,
-        })?),
+        Some(version) => {
+            let missing = || Problem::of("cgroup", "the group's files")(Errno::EBADF);
+            Some(cgroup::Counters::from(version, files).ok_or_else(missing)?)
+        }
     };
     let abi = sys::landlock_abi();
     if abi < 1 {
-        return Err(Problem {
-            wall: "landlock",
-            what: "this kernel has no Landlock, or it is off".into(),
-            errno: Errno::ENOSYS,
-        });
+        return Err(Problem::of("landlock", "this kernel has no Landlock, or it is off")(Errno::ENOSYS));
     }
-    nix::unistd::sethostname("tool").map_err(|errno| Problem {
-        wall: "namespaces",
-        what: "sethostname(2)".into(),
-        errno,
-    })?;
+    nix::unistd::sethostname("tool").map_err(Problem::of("namespaces", "sethostname(2)"))?;
     let sources = setup.stages.iter().map(source_folder).collect::<Result<Vec<_>, _>>()?;
     let last_capability = super::privileges::last_capability();
     let own = setup.program == protocol::Executable::Ourselves;
@@ -154,11 +146,7 @@ fn serve(control: BorrowedFd, setup: Setup, executable: OwnedFd, files: Vec<Owne
     let sampled = setup.sampled();
     if sampled {
         // A page fault then adds one small page, as `sampler` assumes. The tool inherits this.
-        sys::no_huge_pages().map_err(|errno| Problem {
-            wall: "cgroup",
-            what: "prctl(PR_SET_THP_DISABLE)".into(),
-            errno,
-        })?;
+        sys::no_huge_pages().map_err(Problem::of("cgroup", "prctl(PR_SET_THP_DISABLE)"))?;
     }
     let filter = seccomp::program(sampled, setup.writes_live());
     let init = super::init::image()?;
@@ -188,14 +176,26 @@ struct Sampled {
 }
 
 fn counting(errno: Errno) -> Problem {
-    Problem { wall: "limits", what: "counting what the call wrote".into(), errno }
+    Problem::of("limits", "counting what the call wrote")(errno)
 }
 
-/// One call's descriptors.
+/// What the host gave for one call.
 struct Given {
     stdio: [OwnedFd; 3],
-    source: Option<OwnedFd>,
+    source: Option<(String, Vec<u8>)>,
+    /// All variables of the tool.
+    environment: Hidden<Vec<String>>,
     third: Option<OwnedFd>,
+}
+
+/// A tool that was started behind its walls.
+struct Spawned {
+    pid: i32,
+    pidfd: OwnedFd,
+    /// Where the init reports the tool's end.
+    status: OwnedFd,
+    /// Set where the call writes folders live.
+    written: Option<Written>,
 }
 
 impl Launcher<'_> {
@@ -206,22 +206,22 @@ impl Launcher<'_> {
         loop {
             let Some((message, files)) = receive(self.control).map_err(io("the next message"))? else { return Ok(()) };
             match message {
-                ToLauncher::Start { timeout_ms, source, before } => {
-                    let given = self.given(files, source.is_some())?;
+                ToLauncher::Start { timeout_ms, source, environment, before } => {
+                    let started = Instant::now();
+                    let given = self.given(files, source, environment)?;
                     let (mut scratch, rules) = match prepared.take() {
                         Some(ready) => ready,
                         None => self.prepare()?,
                     };
-                    let staged = self.call(given, timeout_ms, source, before, &mut scratch, rules)?;
-                    if staged {
-                        self.wait_for_done()?;
-                    }
+                    let spawned = self.spawn(given, before, &mut scratch, rules)?;
+                    let deadline = (!self.setup.lasting).then(|| started + Duration::from_millis(timeout_ms));
+                    self.run(spawned, deadline, &scratch)?;
                     drop(scratch);
                     prepared = Some(self.prepare()?);
                 }
                 // The message was sent before our report of the end arrived.
                 ToLauncher::Kill | ToLauncher::Done => {}
-                ToLauncher::Setup => return Err(io("a second set-up")(std::io::ErrorKind::InvalidData.into())),
+                ToLauncher::Setup => return Err(io("a second set-up")(invalid())),
             }
         }
     }
@@ -229,24 +229,32 @@ impl Launcher<'_> {
     /// Scratch and Landlock rules for the next call, made while nobody waits.
     fn prepare(&self) -> Result<(Scratch, landlock::Rules), Problem> {
         let scratch = Scratch::raise(&self.setup, &self.view.late)?;
-        let failed = |what: String| Problem { wall: "landlock", what, errno: Errno::EINVAL };
-        let mut rules = landlock::Rules::new(self.abi).map_err(failed)?;
+        let mut rules = landlock::Rules::new(self.abi).map_err(unruled)?;
         for (file, folder, right) in self.view.allowed.iter().chain(&scratch.allowed) {
-            rules = rules.allow(file, *folder, *right).map_err(failed)?;
+            rules = rules.allow(file, *folder, *right).map_err(unruled)?;
         }
         // Our own binary lies outside the view; this rule allows executing it from a descriptor.
         if self.setup.program == protocol::Executable::Ourselves {
-            rules = rules.allow(&self.executable, false, landlock::Right::ReadRun).map_err(failed)?;
+            rules = rules.allow(&self.executable, false, landlock::Right::ReadRun).map_err(unruled)?;
         }
         Ok((scratch, rules))
     }
 
-    fn given(&self, files: Vec<OwnedFd>, source: bool) -> Result<Given, Problem> {
-        let missing = || io("descriptors of a call")(std::io::ErrorKind::InvalidData.into());
+    fn given(&self, files: Vec<OwnedFd>, source: Option<String>, environment: bool) -> Result<Given, Problem> {
         let mut files = files.into_iter();
-        let mut next = || files.next().ok_or_else(missing);
+        let mut next = || files.next().ok_or_else(|| io("descriptors of a call")(invalid()));
         let stdio = [next()?, next()?, next()?];
-        let source = if source { Some(next()?) } else { None };
+        let most = self.setup.limits.get(Limit::InputBytes).max(MIB);
+        let read = |file, most| protocol::read_memory_file(file, most).map_err(io("what the call brings"));
+        let source = match source {
+            Some(name) => Some((name, read(next()?, most)?)),
+            None => None,
+        };
+        let own = if environment {
+            serde_json::from_slice(&read(next()?, protocol::MAX_SETUP)?).map_err(io("the variables of the call"))?
+        } else {
+            BTreeMap::new()
+        };
         let third = if self.setup.keeps_third { Some(next()?) } else { None };
         if self.setup.identity.pooled {
             // The tool can then open /dev/stdin and its like; a pipe belongs to the user who made it.
@@ -255,56 +263,48 @@ impl Launcher<'_> {
                 let _ = nix::unistd::fchown(file, Some(id.into()), Some(id.into()));
             }
         }
-        Ok(Given { stdio, source, third })
+        Ok(Given { stdio, source, environment: environment::with(&self.setup.environment, &own), third })
     }
 
-    /// Runs one call to its end and reports it. True when the host now holds staged folders.
-    fn call(
+    /// Raises the walls of one call and starts its tool.
+    fn spawn(
         &mut self,
         given: Given,
-        timeout_ms: u64,
-        source: Option<String>,
         before: Totals,
         scratch: &mut Scratch,
         mut rules: landlock::Rules,
-    ) -> Result<bool, Problem> {
-        let started = Instant::now();
+    ) -> Result<Spawned, Problem> {
         let fresh = scratch.allowed.len();
         for (number, (stage, from)) in self.setup.stages.iter().zip(&self.sources).enumerate() {
             scratch.stage(stage, from, number, &self.setup.mounts)?;
         }
-        if let (Some(name), Some(file)) = (&source, given.source) {
-            let text = protocol::read_memory_file(file, self.setup.limits.get(Limit::InputBytes).max(MIB))
-                .map_err(io("the source"))?;
-            scratch.source(name, &text)?;
+        if let Some((name, text)) = &given.source {
+            scratch.source(name, text)?;
         }
-        let failed = |what: String| Problem { wall: "landlock", what, errno: Errno::EINVAL };
         for (file, folder, _) in &scratch.allowed[fresh..] {
-            rules = rules.allow(file, *folder, landlock::Right::Write).map_err(failed)?;
+            rules = rules.allow(file, *folder, landlock::Right::Write).map_err(unruled)?;
         }
-        let ruleset = rules.done().map_err(failed)?;
-        let mut written = if self.setup.lasting { None } else { self.written(before)? };
+        let ruleset = rules.done().map_err(unruled)?;
+        let written =
+            if self.setup.lasting { None } else { Written::begin(&self.setup.mounts, before).map_err(counting)? };
         let limits = &self.setup.limits;
         // Largest size that a file can reach within the limit, and a block more, which shows that the limit is passed.
         let grown = before.largest.saturating_add(limits.get(Limit::WrittenBytes)).saturating_add(BLOCK);
         let grown = written.as_ref().map_or(u64::MAX, |_| grown);
-        let raw = [given.stdio[0].as_raw_fd(), given.stdio[1].as_raw_fd(), given.stdio[2].as_raw_fd()];
         if let Some(counters) = &mut self.counters {
             counters.begin()?;
         }
-        let (status, told) = nix::unistd::pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK).map_err(|errno| Problem {
-            wall: "namespaces",
-            what: "pipe2(2)".into(),
-            errno,
-        })?;
+        let (status, told) =
+            nix::unistd::pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK).map_err(Problem::of("namespaces", "pipe2(2)"))?;
         let plan = super::raise(&super::Raising {
             setup: &self.setup,
+            environment: &given.environment,
             counters: self.counters.as_ref(),
             ruleset: &ruleset,
             filter: &self.filter,
             last_capability: self.last_capability,
             executable: &self.executable,
-            stdio: raw,
+            stdio: given.stdio.each_ref().map(AsRawFd::as_raw_fd),
             third: given.third.as_ref().map(AsRawFd::as_raw_fd),
             file_bytes: limits.get(Limit::FileBytes).min(grown),
             init: &self.init,
@@ -315,29 +315,31 @@ impl Launcher<'_> {
             let problem = Problem { wall: failed.wall, what: failed.step.to_owned(), errno: failed.errno };
             if failed.late { problem.while_it_ran() } else { problem }
         })?;
-        // Only the tool holds its ends of the pipes now, so that the host sees them close.
-        drop((given.stdio, given.third, ruleset, told));
-        let deadline = (!self.setup.lasting).then(|| started + Duration::from_millis(timeout_ms));
-        // From here on the tool runs or has run: a failure is no refusal.
-        let exited =
-            self.watch(pid, &pidfd, &status, deadline, scratch, written.as_mut()).map_err(Problem::while_it_ran)?;
+        // What was given ends here: only the tool holds its ends of the pipes now, so that the host sees them close.
+        Ok(Spawned { pid, pidfd, status, written })
+    }
+
+    /// Runs the tool to its end and reports it. From here on it runs or has run: a failure is no refusal.
+    fn run(&self, mut spawned: Spawned, deadline: Option<Instant>, scratch: &Scratch) -> Result<(), Problem> {
+        let exited = self.watch(&mut spawned, deadline, scratch).map_err(Problem::while_it_ran)?;
         let staged =
             if exited.killed.is_none() { scratch.staged().map_err(Problem::while_it_ran)? } else { Vec::new() };
         let descriptors: Vec<BorrowedFd> = staged.iter().map(AsFd::as_fd).collect();
         send(self.control, &FromLauncher::Exited(exited), &descriptors).map_err(io("telling the host"))?;
-        Ok(!staged.is_empty())
+        // The host reads the staged copies; then the scratch may go.
+        while !staged.is_empty() {
+            match receive::<ToLauncher>(self.control).map_err(io("the next message"))? {
+                Some((ToLauncher::Done, _)) => break,
+                Some(_) => {}
+                None => std::process::exit(0),
+            }
+        }
+        Ok(())
     }
 
     /// Waits until the call ends, by itself or by a limit.
-    fn watch(
-        &self,
-        pid: i32,
-        pidfd: &OwnedFd,
-        status: &OwnedFd,
-        deadline: Option<Instant>,
-        scratch: &Scratch,
-        mut written: Option<&mut Written>,
-    ) -> Result<Exited, Problem> {
+    fn watch(&self, spawned: &mut Spawned, deadline: Option<Instant>, scratch: &Scratch) -> Result<Exited, Problem> {
+        let Spawned { pid, pidfd, status, written } = spawned;
         let mut seen = Sampled::default();
         let mut killed = None;
         let mut last_look = Instant::now();
@@ -350,7 +352,7 @@ impl Launcher<'_> {
                 [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN), PollFd::new(self.control, PollFlags::POLLIN)];
             match poll(&mut wait, PollTimeout::from(left as u16)) {
                 Ok(_) | Err(Errno::EINTR) => {}
-                Err(errno) => return Err(Problem { wall: "launcher", what: "poll(2)".into(), errno }),
+                Err(errno) => return Err(io("poll(2)")(errno)),
             }
             let said = wait[1].revents().is_some_and(|r| !r.is_empty());
             if wait[0].revents().is_some_and(|r| !r.is_empty()) {
@@ -369,7 +371,7 @@ impl Launcher<'_> {
             }
             if killed.is_none() && last_look.elapsed() >= Duration::from_millis(SAMPLE_MS - 1) {
                 killed = self.over(&mut seen, scratch, deadline)?;
-                if let (None, Some(written)) = (killed, &mut written) {
+                if let (None, Some(written)) = (killed, &mut *written) {
                     killed = written.look(&self.setup.limits).map_err(counting)?.map(Killed::Written);
                 }
                 last_look = Instant::now();
@@ -378,19 +380,15 @@ impl Launcher<'_> {
                 // Kills all processes at once: pid 1 alone would first have to be scheduled to die, and the others
                 // would go on meanwhile.
                 if processes::signal_all(Signal::SIGKILL).is_err() {
-                    let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+                    let _ = kill(Pid::from_raw(*pid), Signal::SIGKILL);
                 }
             }
         }
-        let mut exited = self.reap(pid, status, killed, &seen.sampler, scratch)?;
+        let mut exited = self.reap(*pid, status, killed, &seen.sampler, scratch)?;
         if let (None, Some(written)) = (exited.killed, written) {
             exited.killed = written.at_last(&self.setup.limits).map_err(counting)?.map(Killed::Written);
         }
         Ok(exited)
-    }
-
-    fn written(&self, before: Totals) -> Result<Option<Written>, Problem> {
-        Written::begin(&self.setup.mounts, before).map_err(counting)
     }
 
     /// The limit of the call as a whole that is passed, if any.
@@ -400,7 +398,7 @@ impl Launcher<'_> {
         scratch: &Scratch,
         deadline: Option<Instant>,
     ) -> Result<Option<Killed>, Problem> {
-        let failed = |errno| Problem { wall: "cgroup", what: "reading /proc of the call".into(), errno };
+        let failed = Problem::of("cgroup", "reading /proc of the call");
         let limits = &self.setup.limits;
         let allowed = limits.get(Limit::MemoryBytes);
         let (memory, cpu, sessions) = match &self.counters {
@@ -440,9 +438,7 @@ impl Launcher<'_> {
         sampler: &Sampler,
         scratch: &Scratch,
     ) -> Result<Exited, Problem> {
-        let waited = sys::wait4(pid, true)
-            .map_err(|errno| Problem { wall: "launcher", what: "wait4(2)".into(), errno })?
-            .unwrap_or_default();
+        let waited = sys::wait4(pid, true).map_err(io("wait4(2)"))?.unwrap_or_default();
         let scratch_full = scratch.fill()?.1;
         let peak = sampler.peak_with(waited.peak_bytes);
         let mut exited = Exited {
@@ -470,16 +466,5 @@ impl Launcher<'_> {
             exited.killed = Some(Killed::Cpu);
         }
         Ok(exited)
-    }
-
-    /// The host reads the staged copies; then the scratch may go.
-    fn wait_for_done(&self) -> Result<(), Problem> {
-        loop {
-            match receive::<ToLauncher>(self.control).map_err(io("the next message"))? {
-                Some((ToLauncher::Done, _)) => return Ok(()),
-                Some(_) => {}
-                None => std::process::exit(0),
-            }
-        }
     }
 }

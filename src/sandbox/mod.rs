@@ -110,6 +110,12 @@ pub enum About {
 const RAN: &str = "none";
 
 impl Problem {
+    /// For `map_err`: what was tried, and the wall it belongs to.
+    fn of<E: Into<std::io::Error>>(wall: &'static str, what: impl ToString) -> impl FnOnce(E) -> Problem {
+        let what = what.to_string();
+        move |error| Problem { wall, what, errno: sys::errno(&error.into()) }
+    }
+
     /// This problem, marked as one that arose after the tool was started.
     fn while_it_ran(self) -> Problem {
         Problem { wall: RAN, what: format!("{}: {}", self.wall, self.what), ..self }
@@ -167,6 +173,7 @@ struct Raising<'a> {
     file_bytes: u64,
     init: &'a OwnedFd,
     status: RawFd,
+    environment: &'a [String],
 }
 
 /// Raises the walls of one call, in order. Network, view and scratch stand already: they are the launcher's,
@@ -195,7 +202,7 @@ fn raise(r: &Raising) -> plan::Plan {
         protocol::Executable::Path(path) => plan::Program::Path(view::text(path)),
         protocol::Executable::Ourselves => plan::Program::Descriptor(r.executable.as_raw_fd()),
     };
-    plan.execute(program, &setup.arguments, &setup.environment); // the environment wall: these variables and no others
+    plan.execute(program, &setup.arguments, r.environment); // the environment wall: these variables and no others
     plan
 }
 

@@ -1,30 +1,31 @@
 //! Wall: namespaces. The call sees no process, mount, IPC object, host name or cgroup but its own.
 
+use super::Problem;
 use super::plan::{Plan, Step};
 use nix::libc;
 use nix::sched::{CloneFlags, unshare};
 
 /// The launcher's own namespaces, around those of its calls: when the launcher, their pid 1, ends, all calls end.
 /// Without real root they belong to a new user namespace, which gives the right to make them.
-pub fn enter(real_root: bool) -> Result<(), (&'static str, nix::errno::Errno)> {
+pub fn enter(real_root: bool) -> Result<(), Problem> {
     let own = nix::unistd::geteuid().as_raw();
     let group = nix::unistd::getegid().as_raw();
     if !real_root {
-        unshare(CloneFlags::CLONE_NEWUSER).map_err(|e| ("unshare(CLONE_NEWUSER)", e))?;
+        unshare(CloneFlags::CLONE_NEWUSER).map_err(Problem::of("namespaces", "unshare(CLONE_NEWUSER)"))?;
         let write = |file: &str, text: String| {
-            std::fs::write(format!("/proc/self/{file}"), text)
-                .map_err(|e| nix::errno::Errno::from_raw(e.raw_os_error().unwrap_or(libc::EIO)))
+            let path = format!("/proc/self/{file}");
+            std::fs::write(&path, text).map_err(Problem::of("namespaces", format!("writing {path}")))
         };
-        write("setgroups", "deny".into()).map_err(|e| ("writing /proc/self/setgroups", e))?;
-        write("uid_map", format!("{own} {own} 1\n")).map_err(|e| ("writing /proc/self/uid_map", e))?;
-        write("gid_map", format!("{group} {group} 1\n")).map_err(|e| ("writing /proc/self/gid_map", e))?;
+        write("setgroups", "deny".into())?;
+        write("uid_map", format!("{own} {own} 1\n"))?;
+        write("gid_map", format!("{group} {group} 1\n"))?;
     }
     let flags = CloneFlags::CLONE_NEWNS
         | CloneFlags::CLONE_NEWPID
         | CloneFlags::CLONE_NEWIPC
         | CloneFlags::CLONE_NEWUTS
         | CloneFlags::CLONE_NEWCGROUP;
-    unshare(flags).map_err(|e| ("unshare(2) of the launcher's namespaces", e))
+    unshare(flags).map_err(Problem::of("namespaces", "unshare(2) of the launcher's namespaces"))
 }
 
 /// The call's own, below the launcher's. The cloned child is their pid 1, and its end ends all processes in them.

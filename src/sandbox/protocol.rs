@@ -7,7 +7,7 @@ use super::written::Totals;
 use super::{About, Stood};
 use crate::base::hidden::Hidden;
 use crate::policy::{Access, Limits, name_matches, writable};
-use crate::quantity::Limit;
+use crate::quantity::{Limit, MIB};
 use nix::cmsg_space;
 use nix::errno::Errno;
 use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
@@ -16,6 +16,8 @@ use std::io::{IoSlice, IoSliceMut, Read, Seek, Write};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 
+/// Longest `Setup`: bounded by limits on grants and arguments. Also the longest set of variables of a call.
+pub const MAX_SETUP: u64 = 16 * MIB;
 /// Longest message; what may be longer travels in a memory file beside it.
 const MAX_MESSAGE: usize = 64 * 1024;
 /// Most descriptors beside one message, and so the most staged folders: their copies come back beside the last one.
@@ -119,10 +121,13 @@ impl Setup {
 pub enum ToLauncher {
     /// Beside it: a memory file with `Setup`, the executable, the lock of a pooled id, the group's files.
     Setup,
-    /// Beside it: stdin, stdout, stderr, then the source (when named) and descriptor 3 (when kept).
+    /// Beside it: stdin, stdout, stderr, then a memory file with the source (when named), one with the variables (when
+    /// there are any) and descriptor 3 (when kept).
     Start {
         timeout_ms: u64,
         source: Option<String>,
+        /// The call sets variables: a JSON object, which may be longer than a message.
+        environment: bool,
         /// What lay in the folders that the call may write live.
         before: Totals,
     },

@@ -36,19 +36,13 @@ pub struct Scratch {
     pub allowed: Vec<(OwnedFd, bool, Right)>,
 }
 
-fn problem(what: impl Into<String>) -> impl FnOnce(Errno) -> Problem {
-    let what = what.into();
-    move |errno| Problem { wall: "scratch", what, errno }
-}
-
-fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Problem {
-    let what = what.into();
-    move |e| Problem { wall: "scratch", what, errno: Errno::from_raw(e.raw_os_error().unwrap_or(nix::libc::EIO)) }
+fn problem<E: Into<std::io::Error>>(what: impl ToString) -> impl FnOnce(E) -> Problem {
+    Problem::of("scratch", what)
 }
 
 /// For errors while scratch is filled: when it is full, the call's limit is reached and no wall is missing.
-fn filling(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Problem {
-    move |e| match io(what)(e) {
+fn filling(what: impl ToString) -> impl FnOnce(std::io::Error) -> Problem {
+    move |e| match problem(what)(e) {
         full @ Problem { errno: Errno::ENOSPC, .. } => Problem { errno: Errno::EDQUOT, ..full },
         other => other,
     }
@@ -147,7 +141,7 @@ impl Scratch {
             Err(e) if [std::io::ErrorKind::NotFound, std::io::ErrorKind::NotADirectory].contains(&e.kind()) => {
                 return Ok(());
             }
-            Err(e) => return Err(io(place.display().to_string())(e)),
+            Err(e) => return Err(problem(place.display().to_string())(e)),
         }
         let bound = sys::open_tree(open_path(Path::new(empty))?.as_fd(), c"", false).map_err(problem(empty))?;
         sys::mount_setattr(bound.as_fd(), false, RDONLY | NOSUID | NODEV | NOEXEC, 0, None).map_err(problem(empty))?;
@@ -157,7 +151,7 @@ impl Scratch {
     /// A private copy of a staged folder, filled with the files that match now.
     pub fn stage(&mut self, stage: &Stage, from: &OwnedFd, number: usize, mounts: &[Mount]) -> Result<(), Problem> {
         let names = fs::read_dir(format!("/proc/self/fd/{}", from.as_raw_fd()))
-            .map_err(io(format!("reading {}", stage.folder.display())))?;
+            .map_err(problem(format!("reading {}", stage.folder.display())))?;
         let owner = nix::sys::stat::fstat(from).map_err(problem("a staged folder"))?.st_uid;
         let names: Vec<_> = names.flatten().map(|e| e.file_name()).collect();
         let matches = |name: &std::ffi::OsStr| name.to_str().is_some_and(|name| stage.copies(name));

@@ -11,6 +11,11 @@ pub(super) fn check(result: libc::c_long) -> Result<libc::c_long, Errno> {
     if result < 0 { Err(Errno::last()) } else { Ok(result) }
 }
 
+/// The number of an error; EIO where it has none.
+pub fn errno(error: &std::io::Error) -> Errno {
+    Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO))
+}
+
 /// Takes over a descriptor that the kernel just made for us.
 pub fn adopt(fd: RawFd) -> OwnedFd {
     // SAFETY: callers pass a number fresh from a system call or SCM_RIGHTS; nobody else owns it.

@@ -81,21 +81,15 @@ pub fn text(path: &Path) -> CString {
     CString::new(path.as_os_str().as_bytes()).unwrap_or_default()
 }
 
-fn problem(what: impl std::fmt::Display) -> impl FnOnce(Errno) -> Problem {
-    let what = what.to_string();
-    move |errno| Problem { wall: "view", what, errno }
-}
-
-fn io(what: impl std::fmt::Display) -> impl FnOnce(std::io::Error) -> Problem {
-    let what = what.to_string();
-    move |e| Problem { wall: "view", what, errno: Errno::from_raw(e.raw_os_error().unwrap_or(nix::libc::EIO)) }
+fn problem<E: Into<std::io::Error>>(what: impl ToString) -> impl FnOnce(E) -> Problem {
+    Problem::of("view", what)
 }
 
 /// Our own program through a read-only mount of its own, to which /proc/self/exe of a process behind the walls then
 /// leads. Called before the view is raised, while the program can be reached by its path.
 pub fn own_program(executable: &OwnedFd) -> Result<OwnedFd, Problem> {
     let what = "toolhost's own program through a read-only mount";
-    let named = fs::read_link(format!("/proc/self/fd/{}", executable.as_raw_fd())).map_err(io(what))?;
+    let named = fs::read_link(format!("/proc/self/fd/{}", executable.as_raw_fd())).map_err(problem(what))?;
     let mount = bind(&named, false, NOSUID | NODEV | RDONLY)?;
     let identity = |file: &OwnedFd| fstat(file).map(|stat| (stat.st_dev, stat.st_ino)).map_err(problem(what));
     if identity(&mount)? == identity(executable)? {
@@ -150,9 +144,9 @@ fn plan_root(planned: &mut Vec<Planned>, path: &Path) -> Result<(), Problem> {
         return Ok(());
     }
     let piece = if meta.is_symlink() && path != Path::new("/etc/localtime") {
-        Piece::Link(fs::read_link(path).map_err(io(path.display()))?)
+        Piece::Link(fs::read_link(path).map_err(problem(path.display()))?)
     } else {
-        let folder = fs::metadata(path).map_err(io(path.display()))?.is_dir();
+        let folder = fs::metadata(path).map_err(problem(path.display()))?.is_dir();
         Piece::Bound { mount: bind(path, folder, NOSUID | NODEV | RDONLY)?, folder }
     };
     planned.push(Planned { at: path.to_owned(), piece, right: Right::ReadRun });
@@ -271,21 +265,25 @@ fn write_files(setup: &Setup, inside: &dyn Fn(&Path) -> PathBuf) -> Result<(), P
         String::new(),
     ];
     for (path, text) in MADE_ETC.into_iter().zip(&texts) {
-        fs::write(inside(Path::new(path)), text).map_err(io(path))?;
+        fs::write(inside(Path::new(path)), text).map_err(problem(path))?;
     }
-    fs::write(inside(Path::new(EMPTY)), "").map_err(io(EMPTY))?;
+    fs::write(inside(Path::new(EMPTY)), "").map_err(problem(EMPTY))?;
     for (name, text) in &setup.files {
         let path = Path::new(OURS).join(name);
-        fs::write(inside(&path), text).map_err(io(path.display()))?;
+        fs::write(inside(&path), text).map_err(problem(path.display()))?;
     }
     for (path, target) in DEVICE_LINKS {
-        symlink(target, inside(Path::new(path))).map_err(io(path))?;
+        symlink(target, inside(Path::new(path))).map_err(problem(path))?;
     }
     Ok(())
 }
 
 pub fn make_folder(path: &Path) -> Result<(), Problem> {
-    fs::DirBuilder::new().recursive(true).mode(0o755).create(path).map_err(io(format!("making {}", path.display())))
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o755)
+        .create(path)
+        .map_err(problem(format!("making {}", path.display())))
 }
 
 fn make_parents(path: &Path) -> Result<(), Problem> {
@@ -298,7 +296,7 @@ pub fn make_link(target: &Path, place: &Path, at: &Path) -> Result<(), Problem> 
         return Ok(());
     }
     make_parents(place)?;
-    symlink(target, place).map_err(io(format!("linking {}", at.display())))
+    symlink(target, place).map_err(problem(format!("linking {}", at.display())))
 }
 
 /// A place to mount on: below a grant it must exist already; elsewhere it is made.
@@ -308,7 +306,9 @@ pub fn make_point(path: &Path, folder: bool) -> Result<(), Problem> {
     }
     make_parents(path)?;
     match fs::OpenOptions::new().write(true).create_new(true).open(path) {
-        Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => Err(io(format!("making {}", path.display()))(e)),
+        Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => {
+            Err(problem(format!("making {}", path.display()))(e))
+        }
         _ => Ok(()),
     }
 }

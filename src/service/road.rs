@@ -7,6 +7,7 @@ use super::call_record::CallRecord;
 use super::request::{CallRequest, Event, Stream};
 use super::target::{Found, Target};
 use super::{Service, apart, arguments, format, mask, mends};
+use crate::base::hidden::Hidden;
 use crate::manifest::Manifest;
 use crate::manifest::json::{Text, TooMuch};
 use crate::{executor, fault, policy, quantity, registry};
@@ -68,9 +69,7 @@ impl Service {
         }
         let mut confinement = policy::confine(decision, target.asked_ms, target.source.take())?;
         record.narrowed(self.looks_back(&mut confinement)?);
-        for (name, value) in std::mem::take(&mut target.env) {
-            Arc::make_mut(&mut confinement.shape).env.insert(name, policy::Variable::Call(value));
-        }
+        confinement.per_call.env = Hidden(std::mem::take(&mut target.env));
         let same = decision.shape.as_ref().is_ok_and(|shape| Arc::ptr_eq(&confinement.shape, shape));
         let digest = if same { target.decided.shape_digest.clone() } else { confinement.shape.digest() };
         self.parts.audit.keep(&confinement.shape, &digest)?;

@@ -133,10 +133,14 @@ impl Service {
         let mut decision =
             policy::decide_run(&target, &tool.manifest, &owners, &decisions.policies, &decisions.rules.machine);
         leave_out_folders(&mut decision);
-        record.decided(&decision, policy::call_notes(&decision, asked_ms));
-        for (name, value) in &given.env {
-            literal(name, value, &owners)?;
+        let mut notes = policy::call_notes(&decision, asked_ms);
+        if !given.env.is_empty() {
+            let names: Vec<String> = given.env.keys().map(|name| name.escape_debug().to_string()).collect();
+            notes.all.push(format!("environment: set by the call: {}", names.join(", ")));
         }
+        record.decided(&decision, notes);
+        given.env.iter().try_for_each(|(name, value)| literal(name, value, &owners))?;
+        env_fits(&given.env)?;
         let shape_digest = decision.shape.as_ref().map(|shape| shape.digest()).unwrap_or_default();
         Ok(Target {
             executor: self.script_executor(language)?,
@@ -240,4 +244,14 @@ fn literal(name: &str, value: &str, owners: &[Owner]) -> Result<(), Fault> {
             Err(Fault::new(Kind::SecurityError, message).details(why).by_caller())
         }
     }
+}
+
+/// All variables of a call together have the room that those of a manifest have.
+fn env_fits(env: &BTreeMap<String, String>) -> Result<(), Fault> {
+    let bytes: usize = env.iter().map(|(name, value)| name.len() + value.len() + 2).sum();
+    if bytes <= quantity::MAX_ENV_BYTES {
+        return Ok(());
+    }
+    let message = format!("The environment variables of a call may have {} bytes in all.", quantity::MAX_ENV_BYTES);
+    Err(Fault::new(Kind::SecurityError, message).details("put large data into inputData".to_owned()).by_caller())
 }

@@ -16,6 +16,7 @@ pub const NAMES: &[(&str, &str, &str)] = &[
     ("a worker writes the program that it runs", "view", "P3"),
     ("a file outside gets a second name in a write grant whose worker waits", "view", "P2"),
     ("the folder of a write grant is moved away while its worker waits", "view", "P2"),
+    ("a call sets variables, and the next looks for them", "environment", "P18"),
 ];
 
 /// Prints when its /tmp was changed, before and after `body`; /tmp is the last folder that it was given.
@@ -280,4 +281,35 @@ fn children_of(pid: u32) -> BTreeSet<u32> {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let children = tasks.map(|task| std::fs::read_to_string(task.path().join("children")).unwrap_or_default());
     children.flat_map(|text| text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()).collect()
+}
+
+/// How long its own TOKEN is, and which variables there are besides.
+const VARIABLES: &str = "import json, os
+token = os.environ.pop('TOKEN', 'none')
+print(json.dumps({'length': len(token), 'names': sorted(os.environ)}))
+";
+
+#[test]
+fn variables_of_a_call_are_gone_with_it() {
+    let playground = Playground::new(if is_root() { Who::Root } else { Who::User }, "/var/tmp");
+    playground.tool("vars", "python", VARIABLES, json!({"execution": {"env": {"TOKEN": "none"}}}));
+    let core = concat!(env!("CARGO_MANIFEST_DIR"), "/sandbox-policies/core.policy.toml");
+    std::fs::copy(core, playground.path("sandbox-policies/core.policy.toml")).unwrap();
+    playground.settle();
+    let mut server = Server::start(&playground);
+    let mut names = BTreeSet::new();
+    // The longest fits neither a message nor a pipe.
+    for length in [4, 1000, 4, 32_000, 4] {
+        let mut arguments = json!({"scriptPath": "vars/main.py", "language": "python"});
+        if length != 4 {
+            arguments["env"] = json!({"TOKEN": "\u{1}".repeat(length)});
+        }
+        let id = server.ask("tools/call", json!({"name": "core__execute-script", "arguments": arguments}));
+        let answer = server.answers(&[id], Duration::from_secs(30)).remove(&id).unwrap_or_default();
+        let told = &answer["result"]["structuredContent"]["outputData"];
+        assert_eq!(told["length"], length, "{answer}");
+        names.insert(told["names"].to_string());
+        assert_eq!(server.holds_at_rest().1, 1, "one launcher serves them all");
+    }
+    assert_eq!(names.len(), 1, "{names:?}");
 }

@@ -179,7 +179,7 @@ impl Tool {
     }
 
     fn order(&self, input: Value, timeout_ms: u64) -> Call {
-        let per_call = PerCall { timeout_ms, source: None };
+        let per_call = PerCall { timeout_ms, ..PerCall::default() };
         let site = manifest::Site {
             manifest: self.shape.folder.join("x.tool.json"),
             base: self.shape.folder.clone(),
@@ -303,6 +303,7 @@ fn command(data: &str, body: &str) -> String {
     (func $path_open (param i32 i32 i32 i32 i32 i64 i64 i32 i32) (result i32)))
   (import "wasi_snapshot_preview1" "poll_oneoff" (func $poll (param i32 i32 i32 i32) (result i32)))
   (import "wasi_snapshot_preview1" "proc_exit" (func $exit (param i32)))
+  (import "wasi_snapshot_preview1" "environ_sizes_get" (func $environ (param i32 i32) (result i32)))
   (memory (export "memory") 4)
   {data}
   (func $write (param $fd i32) (param $ptr i32) (param $len i32)

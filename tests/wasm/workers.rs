@@ -27,6 +27,23 @@ async fn another_shape_never_gets_the_worker() {
     assert_eq!(tool.wasm.idle_workers(), 2);
 }
 
+/// HOME, TMPDIR, LANG and MODE; what a call sets besides is gone for the next one, in the same worker.
+#[tokio::test]
+async fn variables_of_a_call_are_gone_with_it() {
+    let count = "(drop (call $environ (i32.const 16) (i32.const 20))) (call $number (i32.load (i32.const 16)))";
+    let mut tool = Tool::new(command("", count));
+    tool.shape.env.insert("MODE".into(), policy::Variable::Literal("m".into()));
+    for (own, all) in [(&[][..], 4), (&["MODE", "TOKEN", "KEY"][..], 6), (&["MODE"][..], 4), (&[][..], 4)] {
+        let mut order = tool.order(json!({}), 10_000);
+        let env = own.iter().map(|name| ((*name).to_owned(), "x".repeat(10_000))).collect();
+        order.confinement.as_mut().expect("one").per_call.env.0 = env;
+        let events = toolhost::executor::Events::unheard();
+        let outcome = tool.wasm.run(&context(), order, &events).await.expect("an outcome");
+        assert_eq!(outcome.ending, Ending::answer(&json!(all)), "{own:?}");
+    }
+    assert_eq!(tool.plain.workers.load(Ordering::SeqCst), 1);
+}
+
 #[tokio::test]
 async fn dropping_and_cancelling_kill_the_worker() {
     let tool = Tool::new(command("", SPIN));

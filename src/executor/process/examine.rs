@@ -5,19 +5,17 @@
 
 use super::launcher::Unready;
 use super::pool::{Extra, Launchers};
-use super::{Scripts, capture};
+use super::{Brings, Scripts, capture};
 use crate::fault::{Fault, Kind};
 use crate::manifest::Language;
 use crate::policy::{
     Access, Confinement, Grant, Network, Opening, PerCall, Program, Runtime, Shape, name_matches, shown,
 };
 use crate::quantity::MIB;
-use crate::sandbox::protocol::{FromLauncher, ToLauncher};
 use crate::sandbox::{Stood, grants, identity, probe};
 use probe::{Tried, Try};
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -90,27 +88,12 @@ pub async fn run(launchers: &Arc<Launchers>, shape: &Shape, around: &Surrounding
     // First, because this makes the folders that a call would find.
     let launcher = launchers.ready(shape, &extra).await?;
     let tries = serde_json::to_vec(&tries(shape, around)).map_err(|e| lost(&e.to_string()))?;
-    let (pipes, theirs) = capture::pipes().map_err(|e| super::no_pipe(&e))?;
-    let files: Vec<_> = theirs.iter().map(AsFd::as_fd).collect();
-    launcher.say(&ToLauncher::Start { timeout_ms: LONGEST_MS, source: None, before: launcher.before }, &files)?;
-    drop(files);
-    drop(theirs);
+    let pipes = super::hand_over(&launcher, LONGEST_MS, &Brings::default())?;
     let over = tokio::sync::Notify::new();
-    let ended = async {
-        loop {
-            match launcher.hear().await.map_err(|e| lost(&e.to_string()))? {
-                (FromLauncher::Exited(exited), _) => return Ok(exited),
-                (FromLauncher::Refused { about, wall, what, errno }, _) => {
-                    return Err(launcher.refusal(about, wall, what, errno));
-                }
-                (FromLauncher::Ready { .. }, _) => {}
-            }
-        }
-    };
     let reading = async { Ok(capture::run(pipes, &tries, ANSWER, ANSWER, &over).await) };
-    let both = async { tokio::try_join!(reading, ended) };
+    let both = async { tokio::try_join!(reading, super::ended(&launcher)) };
     let longest = Duration::from_millis(LONGEST_MS + 1000);
-    let (captured, exited) =
+    let (captured, (exited, _)) =
         tokio::time::timeout(longest, both).await.map_err(|_| lost("it did not end in time"))??;
     if exited.status != 0 || captured.flooded {
         let log = String::from_utf8_lossy(&captured.log).into_owned();
@@ -134,7 +117,7 @@ pub async fn starts(launchers: &Arc<Launchers>, runtime: &Runtime) -> Result<Str
         Language::Bun => "console.log(JSON.stringify(Bun.version))\n",
         Language::Wasm => return Err("wasm runs in this binary".to_owned()),
     };
-    let per_call = PerCall { timeout_ms: LONGEST_MS, source: Some(source.to_owned()) };
+    let per_call = PerCall { timeout_ms: LONGEST_MS, source: Some(source.to_owned()), ..PerCall::default() };
     let confinement = Confinement { shape: bare(runtime.clone()).into(), per_call };
     let events = super::Events::unheard();
     let scripts = Scripts::new(launchers.clone());

@@ -24,9 +24,10 @@ use crate::policy::{Confinement, Shape};
 use crate::quantity::Limit;
 use crate::runtimes::shims;
 use crate::sandbox::SESSIONS;
-use crate::sandbox::protocol::{Exited, FromLauncher, Killed, ToLauncher};
+use crate::sandbox::protocol::{self, Exited, FromLauncher, Killed, ToLauncher};
 use capture::{Captured, Pipes};
 use launcher::Launcher;
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
@@ -92,14 +93,15 @@ impl Scripts {
         let ready = || clock.prepare(RAISING, self.launchers.take(&shape, &extra));
         let mut launcher = ready().await?;
         context.map_or(Ok(()), |context| context.opens(&shape))?;
-        let mut followed = follow(&launcher, source, input, &shape, clock).await;
+        let brings = Brings { source, environment: Some(&per_call.env), third: None };
+        let mut followed = follow(&launcher, &brings, input, &shape, clock).await;
         if let Err(Lost::Before) = followed {
             // It was killed while it was idle, and most likely all idle ones were: start again with a new one.
             self.launchers.close();
             launcher = ready().await?;
-            followed = follow(&launcher, source, input, &shape, clock).await;
+            followed = follow(&launcher, &brings, input, &shape, clock).await;
         }
-        let (captured, exited, staged) = followed?;
+        let (captured, exited, staged) = followed.map_err(Unready::from)?;
         let mut logs = answer::lines(&captured.log);
         if exited.killed == Some(Killed::Sessions) {
             logs.push(format!(
@@ -139,20 +141,26 @@ impl Scripts {
 enum Lost {
     /// The launcher was gone before it took the call: nothing ran.
     Before,
-    Fault(Fault),
+    Known(Unready),
+}
+
+impl From<Unready> for Lost {
+    fn from(known: Unready) -> Lost {
+        Lost::Known(known)
+    }
 }
 
 impl From<Fault> for Lost {
     fn from(fault: Fault) -> Lost {
-        Lost::Fault(fault)
+        Lost::Known(fault.into())
     }
 }
 
-impl From<Lost> for Fault {
-    fn from(lost: Lost) -> Fault {
+impl From<Lost> for Unready {
+    fn from(lost: Lost) -> Unready {
         match lost {
-            Lost::Before => gone("before the call began"),
-            Lost::Fault(fault) => fault,
+            Lost::Before => gone("before the call began").into(),
+            Lost::Known(known) => known,
         }
     }
 }
@@ -169,29 +177,61 @@ fn millis(started: Instant) -> u64 {
     u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX)
 }
 
-/// One call's pipes and source, handed to the launcher.
-fn hand_over(launcher: &Launcher, source: Option<(&str, &str)>, clock: Clock) -> Result<Pipes, Lost> {
+/// What a call gives its launcher beside the pipes.
+#[derive(Default)]
+struct Brings<'a> {
+    /// Name and text of the source.
+    source: Option<(&'a str, &'a str)>,
+    /// Variables that the call sets.
+    environment: Option<&'a BTreeMap<String, String>>,
+    /// Descriptor 3 of the tool.
+    third: Option<&'a OwnedFd>,
+}
+
+/// Has the launcher start a call.
+fn hand_over(launcher: &Launcher, timeout_ms: u64, brings: &Brings) -> Result<Pipes, Lost> {
     let (pipes, theirs) = capture::pipes().map_err(|e| no_pipe(&e))?;
-    let text = source.map(|(_, text)| crate::sandbox::protocol::memory_file(text.as_bytes())).transpose();
-    let text = text.map_err(|e| no_pipe(&e))?;
-    let mut files: Vec<_> = theirs.iter().map(AsFd::as_fd).collect();
-    files.extend(text.iter().map(AsFd::as_fd));
-    let timeout_ms = u64::try_from(clock.left().as_micros().div_ceil(1000)).unwrap_or(u64::MAX);
-    let start =
-        ToLauncher::Start { timeout_ms, source: source.map(|(name, _)| name.to_owned()), before: launcher.before };
+    let file = |text: &[u8]| protocol::memory_file(text).map_err(|e| no_pipe(&e));
+    let source = brings.source.map(|(_, text)| file(text.as_bytes())).transpose()?;
+    let environment = brings.environment.filter(|own| !own.is_empty()).map(serde_json::to_vec).transpose();
+    let environment = environment.map_err(|e| no_pipe(&e.into()))?.map(|text| file(&text)).transpose()?;
+    let files: Vec<_> = theirs.iter().chain(&source).chain(&environment).chain(brings.third).map(AsFd::as_fd).collect();
+    let start = ToLauncher::Start {
+        timeout_ms,
+        source: brings.source.map(|(name, _)| name.to_owned()),
+        environment: environment.is_some(),
+        before: launcher.before,
+    };
     launcher.say(&start, &files).map_err(|_| Lost::Before)?;
     Ok(pipes)
+}
+
+/// Waits for the end of the call. Cancel-safe.
+async fn ended(launcher: &Launcher) -> Result<(Exited, Vec<OwnedFd>), Lost> {
+    loop {
+        match launcher.hear().await {
+            Ok((FromLauncher::Exited(exited), staged)) => return Ok((exited, staged)),
+            Ok((FromLauncher::Refused { about, wall, what, errno }, _)) => {
+                return Err(launcher.refusal(about, wall, what, errno).into());
+            }
+            Ok((FromLauncher::Ready { .. }, _)) => {}
+            // The other end was closed with a message of ours unread (unix(7)): the start.
+            Err(e) if e.kind() == std::io::ErrorKind::ConnectionReset => return Err(Lost::Before),
+            Err(e) => return Err(gone(&e.to_string()).into()),
+        }
+    }
 }
 
 /// Feeds, reads and waits at once, so that none can hold up another.
 async fn follow(
     launcher: &Launcher,
-    source: Option<(&str, &str)>,
+    brings: &Brings<'_>,
     input: &[u8],
     shape: &Shape,
     clock: Clock,
 ) -> Result<(Captured, Exited, Vec<OwnedFd>), Lost> {
-    let pipes = hand_over(launcher, source, clock)?;
+    let left = u64::try_from(clock.left().as_micros().div_ceil(1000)).unwrap_or(u64::MAX);
+    let pipes = hand_over(launcher, left, brings)?;
     let output = shape.limits.get(Limit::OutputBytes);
     let log = shape.limits.get(Limit::LogBytes);
     let over = tokio::sync::Notify::new();
@@ -200,15 +240,10 @@ async fn follow(
         let mut flooded = false;
         loop {
             tokio::select! {
-                heard = launcher.hear() => match heard {
-                    Ok((FromLauncher::Exited(exited), staged)) => return Ok((exited, staged)),
-                    Ok((FromLauncher::Refused { about, wall, what, errno }, _)) => {
-                        return Err(Fault::from(launcher.refusal(about, wall, what, errno)).into());
-                    }
-                    Ok(_) => {}
-                    // The other end was closed with a message unread (unix(7)), and the start is the only one we sent.
-                    Err(e) if e.kind() == std::io::ErrorKind::ConnectionReset && !flooded => return Err(Lost::Before),
-                    Err(e) => return Err(gone(&e.to_string()).into()),
+                ended = ended(launcher) => return match ended {
+                    // The message that was not read can be the second one.
+                    Err(Lost::Before) if flooded => Err(gone("while it ended a call").into()),
+                    ended => ended,
                 },
                 () = over.notified(), if !flooded => {
                     flooded = true;

@@ -31,7 +31,8 @@ fn fake() -> (Launcher, OwnedFd) {
 async fn lost(launcher: &Launcher, meanwhile: impl Future<Output = ()>) -> Lost {
     let (shape, started) = (shape(), Instant::now());
     let clock = Clock::new(started, 20_000);
-    let (followed, ()) = tokio::join!(follow(launcher, None, b"{}", &shape, clock), meanwhile);
+    let brings = Brings::default();
+    let (followed, ()) = tokio::join!(follow(launcher, &brings, b"{}", &shape, clock), meanwhile);
     assert!(started.elapsed() < Duration::from_secs(10), "it waited for the call's limit");
     followed.expect_err("lost")
 }
@@ -48,7 +49,7 @@ async fn a_lost_launcher_is_told_at_once_though_the_pipes_stay_open() {
         drop(theirs);
     };
     let lost = lost(&launcher, dies).await;
-    assert!(matches!(&lost, Lost::Fault(fault) if fault.retryable && fault.message.contains("lost")));
+    assert!(matches!(&lost, Lost::Known(Unready::Fault(fault)) if fault.retryable && fault.message.contains("lost")));
     assert_eq!(kept.len(), 3);
 }
 
@@ -80,7 +81,7 @@ async fn a_launcher_that_does_not_come_up_is_killed() {
     let flags = nix::fcntl::OFlag::O_RDONLY;
     let own = nix::fcntl::open(&script, flags, nix::sys::stat::Mode::empty()).expect("open");
     let scripts = Scripts::new(Arc::new(Launchers::new(own, identity::POOL)));
-    let per_call = PerCall { timeout_ms: 200, source: None };
+    let per_call = PerCall { timeout_ms: 200, ..PerCall::default() };
     let confinement = Confinement { shape: shape().into(), per_call };
     let events = crate::executor::Events::unheard();
     let started = Instant::now();

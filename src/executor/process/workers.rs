@@ -2,14 +2,14 @@
 
 use super::launcher::Launcher;
 use super::pool::{Extra, Launchers};
-use super::{capture, pool, publish};
+use super::{Brings, Unready, capture, pool, publish};
 use crate::executor::wasm::{Ended, Looking, Pipes, Publishing, Role, Start, Starting, Worker, Workers};
 use crate::executor::{Ending, Walls};
 use crate::fault::{Fault, Kind};
 use crate::policy::Shape;
 use crate::quantity::Limit;
-use crate::sandbox::protocol::{FromLauncher, Killed, ToLauncher};
-use std::os::fd::{AsFd, OwnedFd};
+use crate::sandbox::protocol::Killed;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,14 +44,9 @@ impl Workers for WasmWorkers {
                 role: Some(start.role.name().to_owned()),
             };
             let launcher = self.launchers.ready_for(start.shape, start.grants, &extra).await?;
-            let failed =
-                |e: std::io::Error| Fault::new(Kind::InternalError, "no pipes for a worker").person(e.to_string());
-            let (pipes, theirs) = capture::pipes().map_err(failed)?;
-            let mut files: Vec<_> = theirs.iter().map(AsFd::as_fd).collect();
-            files.extend(start.code.iter().map(AsFd::as_fd));
+            let brings = Brings { third: start.code.as_ref(), ..Brings::default() };
             let timeout_ms = start.shape.limits.get(Limit::TimeoutMs);
-            launcher.say(&ToLauncher::Start { timeout_ms, source: None, before: launcher.before }, &files)?;
-            drop(files);
+            let pipes = super::hand_over(&launcher, timeout_ms, &brings).map_err(Unready::from)?;
             let capture::Pipes { input, output, log } = pipes;
             // A worker's stderr is not read: the guest's log comes with its answer.
             drop(log);
@@ -77,14 +72,7 @@ struct Behind {
 impl Behind {
     /// How the worker ended, as the walls saw it, with the staged copies.
     async fn exited(&mut self) -> Option<(crate::sandbox::protocol::Exited, Vec<OwnedFd>)> {
-        let launcher = self.launcher.as_ref()?;
-        loop {
-            match launcher.hear().await.ok()? {
-                (FromLauncher::Exited(exited), staged) => return Some((exited, staged)),
-                (FromLauncher::Refused { .. }, _) => return None,
-                (FromLauncher::Ready { .. }, _) => {}
-            }
-        }
+        super::ended(self.launcher.as_ref()?).await.ok()
     }
 }
 

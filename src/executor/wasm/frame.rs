@@ -32,6 +32,8 @@ pub enum Order {
     Call {
         id: u64,
         timeout_ms: u64,
+        /// Variables of this call alone.
+        env: Hidden<BTreeMap<String, String>>,
     },
 }
 
@@ -46,7 +48,7 @@ pub struct Init {
     pub entry_point: Option<String>,
     pub limits: BTreeMap<Limit, u64>,
     pub openings: Vec<Opening>,
-    /// Environment of the guest, complete.
+    /// Environment of the guest in every call.
     pub env: Hidden<BTreeMap<String, String>>,
     /// The guest's first argument.
     pub program: String,
@@ -265,9 +267,10 @@ mod tests {
 
     #[test]
     fn a_frame_survives_the_pipe() {
-        let bytes = encode(&Order::Call { id: 7, timeout_ms: 100 }, &[b"{}", b"x"]).expect("short");
+        let bytes =
+            encode(&Order::Call { id: 7, timeout_ms: 100, env: Hidden::default() }, &[b"{}", b"x"]).expect("short");
         let (order, payload) = read::<Order>(&mut bytes.as_slice(), MOST).expect("valid").expect("one");
-        assert!(matches!(order, Order::Call { id: 7, timeout_ms: 100 }));
+        assert!(matches!(order, Order::Call { id: 7, timeout_ms: 100, .. }));
         assert_eq!(payload, b"{}x");
         assert!(read::<Order>(&mut [].as_slice(), MOST).expect("closed").is_none());
     }

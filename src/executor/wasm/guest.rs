@@ -12,6 +12,7 @@ use super::{engine, ticker::Ticker};
 use crate::quantity::{KIB, Limit, MIB};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
+use std::collections::BTreeMap;
 use std::hash::RandomState;
 use std::time::{Duration, Instant};
 use wasmtime::component::{Component, ComponentExportIndex, InstancePre};
@@ -149,6 +150,7 @@ impl Loaded {
         &self,
         runtime: &tokio::runtime::Runtime,
         init: &Init,
+        env: &BTreeMap<String, String>,
         input: Vec<u8>,
         timeout: Duration,
     ) -> wasmtime::Result<Finished> {
@@ -157,7 +159,7 @@ impl Loaded {
         let cpu_end = cpu_before + Duration::from_millis(init.limit(Limit::CpuMs));
         let out = Shared::new(Whole::new(usize::try_from(init.limit(Limit::OutputBytes)).unwrap_or(usize::MAX)));
         let log = Shared::new(Ends::new(usize::try_from(init.limit(Limit::LogBytes)).unwrap_or(usize::MAX)));
-        let mut store = Store::new(&self.engine, self.guest(init, &input, &out, &log));
+        let mut store = Store::new(&self.engine, self.guest(init, env, &input, &out, &log));
         store.limiter(|guest| &mut guest.meter);
         let handles = usize::try_from(init.limit(Limit::OpenFiles).saturating_add(SPARE_HANDLES)).unwrap_or(usize::MAX);
         store.data_mut().table.set_max_capacity(handles);
@@ -229,7 +231,14 @@ impl Loaded {
     }
 
     /// What this call may touch, built from nothing.
-    fn guest(&self, init: &Init, input: &[u8], out: &Shared<Whole>, log: &Shared<Ends>) -> Guest {
+    fn guest(
+        &self,
+        init: &Init,
+        env: &BTreeMap<String, String>,
+        input: &[u8],
+        out: &Shared<Whole>,
+        log: &Shared<Ends>,
+    ) -> Guest {
         let mut wasi = WasiCtxBuilder::new();
         wasi.allow_tcp(false)
             .allow_udp(false)
@@ -240,7 +249,8 @@ impl Loaded {
             .allow_blocking_current_thread(true)
             .arg(&init.program)
             .stderr(log.clone());
-        for (name, value) in init.env.iter() {
+        // A variable of the call takes the place of the one with the same name.
+        for (name, value) in init.env.iter().filter(|(name, _)| !env.contains_key(*name)).chain(env) {
             wasi.env(name, value);
         }
         match self.entry {

@@ -231,7 +231,7 @@ impl Wasm {
             context.opens(shape)?;
             let started = Instant::now();
             let live = (wanted.grants.mounts.as_slice(), before);
-            match watch::held(live, &shape.limits, session.call(&input, clock.left())).await? {
+            match watch::held(live, &shape.limits, session.call(&input, &per_call.env, clock.left())).await? {
                 // It died while idle and the call never began: start a fresh one.
                 Err(Lost::Before) if from_pool => {}
                 end => break (session, end, started),

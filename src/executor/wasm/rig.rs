@@ -7,6 +7,7 @@ use super::frame::Init;
 use super::guest::Loaded;
 use super::{adapt, engine, trusted_code};
 use crate::policy::Limits;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use wasmtime::component::Component;
@@ -52,7 +53,8 @@ impl Rig {
     /// One call as the worker makes it: limits, clock, sinks, opened folders.
     pub fn held(&self, input: &str) -> Result<Duration, String> {
         let start = Instant::now();
-        let done = self.loaded.call(&self.runtime, &self.init, input.as_bytes().to_vec(), Duration::from_secs(30));
+        let (input, limit) = (input.as_bytes().to_vec(), Duration::from_secs(30));
+        let done = self.loaded.call(&self.runtime, &self.init, &BTreeMap::new(), input, limit);
         done.map(|_| start.elapsed()).map_err(|e| format!("{e:#}"))
     }
 

@@ -128,10 +128,15 @@ impl Session {
     }
 
     /// One call. After `Err`, and whenever the answer says so, the session must be dropped.
-    pub async fn call(&mut self, input: &[u8], limit: Duration) -> Result<Answer, Lost> {
+    pub async fn call(
+        &mut self,
+        input: &[u8],
+        env: &Hidden<BTreeMap<String, String>>,
+        limit: Duration,
+    ) -> Result<Answer, Lost> {
         self.calls += 1;
         let timeout_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
-        let order = Order::Call { id: self.calls, timeout_ms };
+        let order = Order::Call { id: self.calls, timeout_ms, env: env.clone() };
         let order = frame::encode(&order, &[input]).map_err(Lost::Garbage)?;
         let now = Instant::now();
         let deadline = now.checked_add(limit.saturating_add(GRACE)).unwrap_or(now + Duration::from_secs(7 * 24 * 3600));

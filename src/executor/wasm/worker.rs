@@ -49,9 +49,9 @@ fn serve(from: &mut impl Read, to: &mut impl Write) -> io::Result<()> {
     let input_bytes = init.limit(Limit::InputBytes);
     let most = Most { header: frame::MAX_HEADER_BYTES, payload: input_bytes };
     while let Some((order, input)) = frame::read(from, most)? {
-        let Order::Call { id, timeout_ms } = order else { return Err(io::Error::other("init came twice")) };
+        let Order::Call { id, timeout_ms, env } = order else { return Err(io::Error::other("init came twice")) };
         let done = loaded
-            .call(&runtime, &init, input, Duration::from_millis(timeout_ms).min(LONGEST_CALL))
+            .call(&runtime, &init, &env, input, Duration::from_millis(timeout_ms).min(LONGEST_CALL))
             .map_err(|e| io::Error::other(format!("{e:#}")))?;
         let again = done.clean && matches!(done.end, End::Exit { .. } | End::Returned | End::Raised);
         let report = Report::Answer {

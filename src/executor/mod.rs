@@ -7,6 +7,7 @@ pub mod answer;
 mod clock;
 mod events;
 mod idle;
+mod log;
 pub mod method;
 mod outcome;
 pub mod process;

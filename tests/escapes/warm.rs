@@ -293,18 +293,26 @@ print(json.dumps({'length': len(token), 'names': sorted(os.environ)}))
 fn variables_of_a_call_are_gone_with_it() {
     let playground = Playground::new(if is_root() { Who::Root } else { Who::User }, "/var/tmp");
     playground.tool("vars", "python", VARIABLES, json!({"execution": {"env": {"TOKEN": "none"}}}));
-    let core = concat!(env!("CARGO_MANIFEST_DIR"), "/sandbox-policies/core.policy.toml");
-    std::fs::copy(core, playground.path("sandbox-policies/core.policy.toml")).unwrap();
+    let text = |kind: &str| json!({"type": kind, "description": "d"});
+    let run = json!({
+        "toolId": "esc:run", "displayName": "d", "description": "d", "version": "1.0.0",
+        "handler": {"type": "service-method", "serviceName": "ExternalScriptExecutionService", "methodName": "executeScript"},
+        "parameters": {"type": "object", "properties": {"scriptPath": text("string"), "env": {
+            "type": "object", "description": "d", "additionalProperties": true}}},
+        "securityContext": {"fileAccess": {"allowRead": ["self"]}},
+    });
+    std::fs::create_dir_all(playground.path("tool-defs")).unwrap();
+    std::fs::write(playground.path("tool-defs/run.tool.json"), run.to_string()).unwrap();
     playground.settle();
     let mut server = Server::start(&playground);
     let mut names = BTreeSet::new();
     // The longest fits neither a message nor a pipe.
     for length in [4, 1000, 4, 32_000, 4] {
-        let mut arguments = json!({"scriptPath": "vars/main.py", "language": "python"});
+        let mut arguments = json!({"scriptPath": "vars/main.py"});
         if length != 4 {
             arguments["env"] = json!({"TOKEN": "\u{1}".repeat(length)});
         }
-        let id = server.ask("tools/call", json!({"name": "core__execute-script", "arguments": arguments}));
+        let id = server.ask("tools/call", json!({"name": "esc__run", "arguments": arguments}));
         let answer = server.answers(&[id], Duration::from_secs(30)).remove(&id).unwrap_or_default();
         let told = &answer["result"]["structuredContent"]["outputData"];
         assert_eq!(told["length"], length, "{answer}");

@@ -1,6 +1,7 @@
 //! Capture: the three pipes of a call, fed and read without waiting for each other, and kept within the limits.
 
 use super::launcher::nonblocking;
+use crate::executor::log::Log;
 use std::io;
 use std::os::fd::OwnedFd;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -20,7 +21,8 @@ pub struct Captured {
     pub output: Vec<u8>,
     /// All bytes that came, also those that were not kept.
     pub output_bytes: u64,
-    pub log: Vec<u8>,
+    /// The kept lines of stderr.
+    pub logs: Vec<String>,
     /// stdout passed its limit.
     pub flooded: bool,
 }
@@ -41,7 +43,7 @@ pub fn pipes() -> io::Result<(Pipes, [OwnedFd; 3])> {
 }
 
 /// Runs until all three are closed. `over` is told when stdout passed its limit.
-pub async fn run(pipes: Pipes, input: &[u8], most_output: u64, most_log: u64, over: &Notify) -> Captured {
+pub async fn run(pipes: Pipes, input: &[u8], most_output: u64, mut log: Log<'_>, over: &Notify) -> Captured {
     let Pipes { input: mut to, output: mut from, log: mut log_from } = pipes;
     let feed = async move {
         // A tool need not read its input: EPIPE is no fault.
@@ -61,7 +63,6 @@ pub async fn run(pipes: Pipes, input: &[u8], most_output: u64, most_log: u64, ov
             }
         }
     };
-    let mut log = Log::new(most_log);
     let read_log = async {
         let mut buffer = vec![0u8; 16 * 1024];
         while let Ok(length @ 1..) = log_from.read(&mut buffer).await {
@@ -74,39 +75,6 @@ pub async fn run(pipes: Pipes, input: &[u8], most_output: u64, most_log: u64, ov
         _ = async { tokio::join!(read, read_log) } => {}
         () = async { feed.await; std::future::pending().await } => {}
     }
-    captured.log = log.finish();
+    captured.logs = log.finish();
     captured
-}
-
-/// Head and tail of a log; the bytes cut between them are counted.
-struct Log {
-    head: Vec<u8>,
-    tail: std::collections::VecDeque<u8>,
-    half: usize,
-    cut: u64,
-}
-
-impl Log {
-    fn new(most: u64) -> Log {
-        let half = usize::try_from(most / 2).unwrap_or(usize::MAX);
-        Log { head: Vec::new(), tail: std::collections::VecDeque::new(), half, cut: 0 }
-    }
-
-    fn push(&mut self, bytes: &[u8]) {
-        let room = self.half.saturating_sub(self.head.len()).min(bytes.len());
-        self.head.extend_from_slice(&bytes[..room]);
-        self.tail.extend(&bytes[room..]);
-        let beyond = self.tail.len().saturating_sub(self.half);
-        self.tail.drain(..beyond);
-        self.cut += beyond as u64;
-    }
-
-    fn finish(self) -> Vec<u8> {
-        let mut out = self.head;
-        if self.cut > 0 {
-            out.extend_from_slice(format!("\n[… {} bytes cut …]\n", self.cut).as_bytes());
-        }
-        out.extend(self.tail);
-        out
-    }
 }

@@ -90,13 +90,15 @@ pub async fn run(launchers: &Arc<Launchers>, shape: &Shape, around: &Surrounding
     let tries = serde_json::to_vec(&tries(shape, around)).map_err(|e| lost(&e.to_string()))?;
     let pipes = super::hand_over(&launcher, LONGEST_MS, &Brings::default())?;
     let over = tokio::sync::Notify::new();
-    let reading = async { Ok(capture::run(pipes, &tries, ANSWER, ANSWER, &over).await) };
+    let events = super::Events::unheard();
+    let log = super::Log::new(ANSWER, &events);
+    let reading = async { Ok(capture::run(pipes, &tries, ANSWER, log, &over).await) };
     let both = async { tokio::try_join!(reading, super::ended(&launcher)) };
     let longest = Duration::from_millis(LONGEST_MS + 1000);
     let (captured, (exited, _)) =
         tokio::time::timeout(longest, both).await.map_err(|_| lost("it did not end in time"))??;
     if exited.status != 0 || captured.flooded {
-        let log = String::from_utf8_lossy(&captured.log).into_owned();
+        let log = captured.logs.join("\n");
         return Err(lost(&format!("wait status {}, {:?}: {log}", exited.status, exited.killed)).into());
     }
     let tried = serde_json::from_slice(&captured.output).map_err(|e| lost(&e.to_string()))?;

@@ -18,6 +18,7 @@ pub use pool::{Extra, Launchers};
 pub use workers::WasmWorkers;
 
 use super::clock::Clock;
+use super::log::Log;
 use super::{Call, Context, Denials, Ending, Events, Executor, Outcome, Running, Usage, answer};
 use crate::fault::{Fault, Kind};
 use crate::policy::{Confinement, Shape};
@@ -94,22 +95,19 @@ impl Scripts {
         let mut launcher = ready().await?;
         context.map_or(Ok(()), |context| context.opens(&shape))?;
         let brings = Brings { source, environment: Some(&per_call.env), third: None };
-        let mut followed = follow(&launcher, &brings, input, &shape, clock).await;
+        let mut followed = follow(&launcher, &brings, input, &shape, clock, events).await;
         if let Err(Lost::Before) = followed {
             // It was killed while it was idle, and most likely all idle ones were: start again with a new one.
             self.launchers.close();
             launcher = ready().await?;
-            followed = follow(&launcher, &brings, input, &shape, clock).await;
+            followed = follow(&launcher, &brings, input, &shape, clock, events).await;
         }
-        let (captured, exited, staged) = followed.map_err(Unready::from)?;
-        let mut logs = answer::lines(&captured.log);
+        let (mut captured, exited, staged) = followed.map_err(Unready::from)?;
+        let mut logs = std::mem::take(&mut captured.logs);
         if exited.killed == Some(Killed::Sessions) {
             logs.push(format!(
                 "toolhost: more than {SESSIONS} sessions at a time (setsid), which is all a call may hold here"
             ));
-        }
-        for line in &logs {
-            events.log(line.clone());
         }
         let ending = judge(&captured, &exited, &shape, per_call.timeout_ms, &logs);
         let mut outcome = outcome(ending, &shape, started);
@@ -229,11 +227,12 @@ async fn follow(
     input: &[u8],
     shape: &Shape,
     clock: Clock,
+    events: &Events,
 ) -> Result<(Captured, Exited, Vec<OwnedFd>), Lost> {
     let left = u64::try_from(clock.left().as_micros().div_ceil(1000)).unwrap_or(u64::MAX);
     let pipes = hand_over(launcher, left, brings)?;
     let output = shape.limits.get(Limit::OutputBytes);
-    let log = shape.limits.get(Limit::LogBytes);
+    let log = Log::new(shape.limits.get(Limit::LogBytes), events);
     let over = tokio::sync::Notify::new();
     let reading = async { Ok(capture::run(pipes, input, output, log, &over).await) };
     let waiting = async {

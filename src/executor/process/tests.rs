@@ -31,8 +31,8 @@ fn fake() -> (Launcher, OwnedFd) {
 async fn lost(launcher: &Launcher, meanwhile: impl Future<Output = ()>) -> Lost {
     let (shape, started) = (shape(), Instant::now());
     let clock = Clock::new(started, 20_000);
-    let brings = Brings::default();
-    let (followed, ()) = tokio::join!(follow(launcher, &brings, b"{}", &shape, clock), meanwhile);
+    let (brings, events) = (Brings::default(), Events::unheard());
+    let (followed, ()) = tokio::join!(follow(launcher, &brings, b"{}", &shape, clock, &events), meanwhile);
     assert!(started.elapsed() < Duration::from_secs(10), "it waited for the call's limit");
     followed.expect_err("lost")
 }

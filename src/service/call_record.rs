@@ -189,11 +189,28 @@ impl CallRecord {
         kept
     }
 
-    /// The digest of the script that ran, from the executor.
-    pub fn ran_script(&mut self, digest: &str) {
-        if let Some(confined) = &mut self.confined {
-            confined.script_digest = Some(digest.to_owned());
+    /// The executor is done. `lost`: lines of the log that nobody took in time. `digest`: of the script that ran, where
+    /// the executor knows it.
+    pub fn ended(&mut self, ended: &Result<executor::Outcome, Fault>, lost: u64, digest: Option<&String>) {
+        if let (Some(confined), Some(digest)) = (&mut self.confined, digest) {
+            confined.script_digest = Some(digest.clone());
             confined.script = None;
+        }
+        match ended {
+            // The executor looked at the grants, or at the input, and refused: nothing was started.
+            Err(fault) => {
+                let refused = matches!(fault.kind, Kind::SecurityError | Kind::CapabilityError | Kind::DependencyError);
+                self.ran &= !refused;
+            }
+            Ok(outcome) => {
+                let limit = Limit::InputBytes;
+                let refused =
+                    matches!(outcome.ending, executor::Ending::OverLimit { limit: over, .. } if over == limit);
+                self.ran &= !refused;
+                if lost > 0 && outcome.logs.is_empty() {
+                    self.log(&format!("toolhost: {lost} more lines came faster than they could be taken"));
+                }
+            }
         }
     }
 

@@ -87,8 +87,11 @@ impl Service {
     ) -> Result<Outcome, Fault> {
         let (confinement, came) = (self.confined(target, record)?, found.came);
         let decision = &target.decided.decision;
-        let own_clock = confinement.is_none().then(|| policy::time_ms(decision, target.asked_ms)).transpose()?;
-        let limit = own_clock.map(Duration::from_millis);
+        // A script's time limit is its executor's; the methods of this process have none of their own.
+        let limit = match confinement {
+            Some(_) => None,
+            None => Some(Duration::from_millis(policy::time_ms(decision, target.asked_ms)?)),
+        };
         let call = Call {
             manifest: found.tool.manifest.clone(),
             site: target.site.clone(),
@@ -108,7 +111,7 @@ impl Service {
         record.running()?;
         let mut parts = Parts::of(decision);
         let (events, mut heard) = executor::events();
-        let mut ended = {
+        let ended = {
             let mut running = target.executor.run(&context, call, &events);
             let clock = tokio::time::sleep(limit.map_or(Duration::MAX, |limit| limit.saturating_sub(came.elapsed())));
             tokio::pin!(clock);
@@ -126,24 +129,7 @@ impl Service {
         while let Some(event) = heard.sent() {
             stream.push(parts.told(event, record)?);
         }
-        if let (Ok(outcome), lost @ 1..) = (&mut ended, heard.lost())
-            && outcome.logs.is_empty()
-        {
-            record.log(&format!("toolhost: {lost} more lines came faster than they could be taken"));
-        }
-        if let Some(digest) = context.ran.get() {
-            record.ran_script(digest);
-        }
-        if ended.as_ref().is_err_and(|fault| {
-            matches!(fault.kind, Kind::SecurityError | Kind::CapabilityError | Kind::DependencyError)
-        }) {
-            // The executor looked at the grants and refused: nothing was started.
-            record.ran = false;
-        }
-        let input_bytes = quantity::Limit::InputBytes;
-        if matches!(&ended, Ok(Outcome { ending: Ending::OverLimit { limit, .. }, .. }) if *limit == input_bytes) {
-            record.ran = false;
-        }
+        record.ended(&ended, heard.lost(), context.ran.get());
         ended
     }
 }

@@ -77,9 +77,7 @@ impl Service {
             None => policy::call_notes(&decided.decision, *asked_ms),
         };
         record.decided(&decided.decision, notes);
-        if let Some(fault) = beforehand::refused_shape(&decided.decision).filter(|_| decided.decision.in_process) {
-            return Err(fault.clone());
-        }
+        not_refused(&decided.decision)?;
         method.transpose()?;
         if let Some(script) = script {
             let target = self.script_target(script, found, input, record).await;
@@ -139,6 +137,7 @@ impl Service {
             notes.all.push(format!("environment: set by the call: {}", names.join(", ")));
         }
         record.decided(&decision, notes);
+        not_refused(&decision)?;
         given.env.iter().try_for_each(|(name, value)| literal(name, value, &owners))?;
         env_fits(&given.env)?;
         let shape_digest = decision.shape.as_ref().map(|shape| shape.digest()).unwrap_or_default();
@@ -184,6 +183,11 @@ impl Service {
         })?;
         Ok(owners.iter().map(|tool| (tool.manifest.clone(), tool.site.clone())).collect())
     }
+}
+
+/// What policy refuses is refused before this host looks at how to run it.
+fn not_refused(decision: &policy::Decision) -> Result<(), Fault> {
+    beforehand::refused_shape(decision).map_or(Ok(()), |fault| Err(fault.clone()))
 }
 
 /// The tools that run scripts ask for a folder (`.cache`) beside each script. Where this host cannot make it, the

@@ -3,14 +3,18 @@
 //! For: the audit log, caches, locks. In: a path. Out: a folder in which only this user and root can replace their
 //! files, and files in it by name. Never: follows a link that somebody else could have made; resolves a path twice.
 
+use nix::NixPath;
 use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, AtFlags, Flock, FlockArg, OFlag, RenameFlags, openat, readlinkat, renameat, renameat2};
+use nix::fcntl::{
+    AT_FDCWD, AtFlags, Flock, FlockArg, OFlag, OpenHow, RenameFlags, ResolveFlag, openat, openat2, readlinkat,
+    renameat, renameat2,
+};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat, mkdirat};
 use nix::unistd::{Gid, Uid, UnlinkatFlags, geteuid, setfsgid, setfsuid, unlinkat};
-use std::ffi::OsString;
+use std::ffi::{CString, OsString};
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::OnceLock;
@@ -51,8 +55,7 @@ impl Folder {
             Ok(()) | Err(Errno::EEXIST) => {}
             Err(errno) => return Err(errno.into()),
         }
-        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        let at = openat(&self.at, name, flags, Mode::empty()).map_err(|errno| match errno {
+        let at = open_at(&self.at, name, OFlag::O_DIRECTORY).map_err(|errno| match errno {
             Errno::ELOOP | Errno::ENOTDIR => refused(format!("{name} is not a folder")),
             errno => errno.into(),
         })?;
@@ -68,8 +71,7 @@ impl Folder {
     /// Opens a file of this folder, never through a link and never waiting for a pipe. With `O_CREAT` it is made for
     /// this user alone.
     pub fn file(&self, name: &str, flags: OFlag) -> io::Result<File> {
-        let always = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC | OFlag::O_NOCTTY;
-        Ok(File::from(openat(&self.at, name, flags | always, Mode::S_IRUSR | Mode::S_IWUSR)?))
+        Ok(File::from(open_at(&self.at, name, flags)?))
     }
 
     /// As `file`, but refuses a file that others than this user and root can have written.
@@ -118,10 +120,7 @@ impl Folder {
 
     /// The names in this folder, as far as they are text.
     pub fn names(&self) -> io::Result<Vec<String>> {
-        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        let mut listing = nix::dir::Dir::from_fd(openat(&self.at, ".", flags, Mode::empty())?)?;
-        let names = listing.iter().flatten().filter_map(|entry| entry.file_name().to_str().ok().map(str::to_owned));
-        Ok(names.filter(|name| name != "." && name != "..").collect())
+        Ok(names_in(&self.at)?.into_iter().filter_map(|name| name.into_string().ok()).collect())
     }
 
     /// Takes the lock of this name for as long as the result lives; `None` while another holder has it. Its file is
@@ -153,6 +152,40 @@ impl Drop for Lock<'_> {
     }
 }
 
+/// Opens a name in an open folder, never through a link and never waiting for a pipe. With `O_CREAT` it is made for
+/// this user alone.
+pub fn open_at<N: NixPath + ?Sized>(folder: impl AsFd, name: &N, flags: OFlag) -> nix::Result<OwnedFd> {
+    let always = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC | OFlag::O_NOCTTY;
+    openat(folder, name, flags | always, Mode::S_IRUSR | Mode::S_IWUSR)
+}
+
+/// Opens a path of which no component is a link (openat2(2)).
+pub fn without_links(path: &Path, flags: OFlag) -> nix::Result<OwnedFd> {
+    let resolve = ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS;
+    openat2(AT_FDCWD, path, OpenHow::new().flags(flags | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW).resolve(resolve))
+}
+
+/// A handle on what a path leads to, links and all, for binding and comparing.
+pub fn handle(path: &Path) -> nix::Result<OwnedFd> {
+    openat(AT_FDCWD, path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())
+}
+
+/// The names in an open folder, in order.
+pub fn names_in(folder: impl AsFd) -> nix::Result<Vec<CString>> {
+    // Opened anew for a read position of its own.
+    let mut listing = nix::dir::Dir::from_fd(open_at(folder, ".", OFlag::O_DIRECTORY)?)?;
+    let entries = listing.iter().map(|entry| Ok(entry?.file_name().to_owned()));
+    let mut names = entries.collect::<nix::Result<Vec<CString>>>()?;
+    names.retain(|name| !matches!(name.to_bytes(), b"." | b".."));
+    names.sort();
+    Ok(names)
+}
+
+/// Whether a mode is that of a regular file, a folder, a link.
+pub fn is(mode: u32, kind: SFlag) -> bool {
+    mode & SFlag::S_IFMT.bits() == kind.bits()
+}
+
 fn refused(why: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, why.into())
 }
@@ -161,8 +194,7 @@ fn refused(why: impl Into<String>) -> io::Error {
 fn walk(path: &Path, make: bool) -> io::Result<OwnedFd> {
     let path = std::path::absolute(path)?;
     let mut ahead = Vec::new();
-    let look = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    let root = || Ok::<_, io::Error>(openat(AT_FDCWD, "/", look, Mode::empty())?);
+    let root = || handle(Path::new("/"));
     let push = |ahead: &mut Vec<OsString>, path: &Path| {
         let parts = path.components().filter(|part| matches!(part, Component::Normal(_) | Component::ParentDir));
         ahead.extend(parts.rev().map(|part| part.as_os_str().to_owned()));
@@ -171,10 +203,10 @@ fn walk(path: &Path, make: bool) -> io::Result<OwnedFd> {
     let (mut at, mut shown, mut links) = (root()?, PathBuf::from("/"), 0);
     guarded(&fstat(&at)?, &shown)?;
     while let Some(part) = ahead.pop() {
-        let mut next = openat(&at, part.as_os_str(), look, Mode::empty());
+        let mut next = open_at(&at, part.as_os_str(), OFlag::O_PATH);
         if make && next.as_ref().err() == Some(&Errno::ENOENT) {
             match mkdirat(&at, part.as_os_str(), Mode::S_IRWXU) {
-                Ok(()) | Err(Errno::EEXIST) => next = openat(&at, part.as_os_str(), look, Mode::empty()),
+                Ok(()) | Err(Errno::EEXIST) => next = open_at(&at, part.as_os_str(), OFlag::O_PATH),
                 Err(errno) => return Err(errno.into()),
             }
         }
@@ -201,7 +233,7 @@ fn walk(path: &Path, make: bool) -> io::Result<OwnedFd> {
             _ => return Err(Errno::ENOTDIR.into()),
         }
     }
-    Ok(openat(&at, ".", OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?)
+    Ok(open_at(&at, ".", OFlag::O_DIRECTORY)?)
 }
 
 /// A folder in which only this user and root can replace what is theirs.
@@ -253,7 +285,7 @@ pub fn every_id_is_mapped() -> Option<bool> {
 
 /// Whether a file is a regular one that nobody but this user and root can have written.
 pub fn trustworthy(mode: u32, owner: u32) -> Result<(), String> {
-    if mode & SFlag::S_IFMT.bits() != SFlag::S_IFREG.bits() {
+    if !is(mode, SFlag::S_IFREG) {
         return Err("it is not a regular file".into());
     }
     if !owners().contains(&owner) {

@@ -4,10 +4,9 @@
 //! refuses anything else at that path. A grant that cannot be enforced exactly refuses the call, with the mend.
 
 use super::identity;
-use super::inspect::{check_writable, no_code, specials, specials_at};
+use super::inspect::{Totals, check_writable, explain, look, no_code, refuse, specials, specials_at};
 use super::protocol::{Mount, Stage};
-use super::written::Totals;
-use crate::base::files;
+use crate::base::files::{self, without_links};
 use crate::fault::{Fault, Kind};
 use crate::manifest::Language;
 use crate::manifest::text::printable;
@@ -15,7 +14,7 @@ use crate::policy::{Access, Grant, Opening, Shape, writable};
 use crate::policy::{literal, name_matches};
 use crate::quantity::MAX_SNAPSHOT_FILES;
 use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, mkdirat};
 use std::collections::BTreeMap;
@@ -36,77 +35,88 @@ pub struct Resolved {
     pub before: Totals,
 }
 
-pub(super) fn refuse(message: &str, person: String) -> Fault {
-    Fault::new(Kind::SecurityError, message).person(printable(&person))
-}
-
 /// Looks at every grant of `shape` on this machine. `script`: the shape's script is a file here, and is shown whatever
 /// is granted. Missing folders are made last, when nothing refuses the call any more.
 pub fn resolve(shape: &Shape, script: bool) -> Result<Resolved, Fault> {
-    let mut missing = Vec::new();
-    let resolved = looked_at(shape, script, &mut missing)?;
+    let (resolved, missing) = looked_at(shape, script)?;
     if missing.is_empty() {
         return Ok(resolved);
     }
     missing.iter().try_for_each(|path| make(path, &shape.folder))?;
-    missing.clear();
-    let resolved = looked_at(shape, script, &mut missing)?;
+    let (resolved, missing) = looked_at(shape, script)?;
     match missing.first() {
         None => Ok(resolved),
         Some(path) => Err(explain(path, Errno::ENOENT)),
     }
 }
 
-/// `missing`: receives the folders that must be made first.
-fn looked_at(shape: &Shape, script: bool, missing: &mut Vec<PathBuf>) -> Result<Resolved, Fault> {
-    let points = if shape.grants.is_empty() { Arc::default() } else { mount_points()? };
-    let mut mounts: BTreeMap<PathBuf, Mount> = BTreeMap::new();
-    let mut stages: BTreeMap<PathBuf, Stage> = BTreeMap::new();
-    let (mut masks, mut before) = (Vec::new(), BTreeMap::new());
-    for grant in &shape.grants {
+/// What was found so far for the grants of a shape.
+#[derive(Default)]
+struct Looked {
+    points: Arc<Vec<PathBuf>>,
+    mounts: BTreeMap<PathBuf, Mount>,
+    stages: BTreeMap<PathBuf, Stage>,
+    masks: Vec<PathBuf>,
+    before: BTreeMap<PathBuf, Totals>,
+    /// Folders that must be made first.
+    missing: Vec<PathBuf>,
+}
+
+impl Looked {
+    fn at(&mut self, grant: &Grant, shape: &Shape) -> Result<(), Fault> {
         match &grant.opening {
             Opening::Live { path } => {
-                check_mounts(path, &points)?;
+                check_mounts(path, &self.points)?;
                 let Some((folder, stat)) = folder_now(path, grant, shape)? else {
-                    missing.push(path.clone());
-                    continue;
+                    self.missing.push(path.clone());
+                    return Ok(());
                 };
                 if grant.access == Access::Write {
                     let (kept, totals) = check_writable(&folder, path, beside_script(path, shape))?;
                     // A kept entry is opened with the rights of the grant's owner, whoever owns the entry.
                     for (place, access, facts) in &kept {
                         let kept = mount(place, *access, facts);
-                        insert(&mut mounts, Mount { uid: stat.st_uid, gid: stat.st_gid, ..kept });
+                        insert(&mut self.mounts, Mount { uid: stat.st_uid, gid: stat.st_gid, ..kept });
                     }
-                    before.insert(path.clone(), totals);
+                    self.before.insert(path.clone(), totals);
                 }
                 if path.starts_with("/tmp") || path.starts_with("/dev/shm") {
-                    masks.extend(specials(&folder, path)?);
+                    self.masks.extend(specials(&folder, path)?);
                 }
-                insert(&mut mounts, mount(path, grant.access, &stat));
+                insert(&mut self.mounts, mount(path, grant.access, &stat));
             }
             Opening::Snapshot { folder, names } => {
-                let files = snapshot(folder, names, grant, &points)?.into_iter();
-                for (path, stat) in files.filter(|(path, _)| !planted(path, names, shape)) {
-                    insert(&mut mounts, mount(&path, Access::Read, &stat));
+                // Each is bound alone, so mounts beside it open nothing.
+                let files = matching(folder, names, &grant.asked)?;
+                files.iter().try_for_each(|(path, _)| no_mount(path, &self.points))?;
+                for (path, stat) in files.into_iter().filter(|(path, _)| !planted(path, names, shape)) {
+                    insert(&mut self.mounts, mount(&path, Access::Read, &stat));
                 }
             }
             Opening::Staged { folder, names } => {
-                check_mounts(folder, &points)?;
+                check_mounts(folder, &self.points)?;
                 let stat = folder_now(folder, grant, shape)?;
                 if stat.is_none() {
-                    missing.push(folder.clone());
+                    self.missing.push(folder.clone());
                 }
                 let (device, inode) = stat.map_or((0, 0), |(_, stat)| (stat.st_dev, stat.st_ino));
                 let here = shape.past.unknown.iter().filter(|(at, _)| at == folder);
                 let others = here.map(|(_, names)| names.clone()).collect();
                 let new =
                     || Stage { folder: folder.clone(), names: Vec::new(), device, inode, show_rest: false, others };
-                let stage = stages.entry(folder.clone()).or_insert_with(new);
+                let stage = self.stages.entry(folder.clone()).or_insert_with(new);
                 stage.names.push(names.clone());
             }
         }
+        Ok(())
     }
+}
+
+/// Also the folders that must be made first.
+fn looked_at(shape: &Shape, script: bool) -> Result<(Resolved, Vec<PathBuf>), Fault> {
+    let mut looked = Looked { points: mount_points(shape)?, ..Looked::default() };
+    shape.grants.iter().try_for_each(|grant| looked.at(grant, shape))?;
+    let Looked { mut mounts, stages, mut masks, before, missing, .. } = looked;
     for tree in &shape.past.checked {
         no_code(tree)?;
     }
@@ -123,7 +133,7 @@ fn looked_at(shape: &Shape, script: bool, missing: &mut Vec<PathBuf>) -> Result<
     let mut resolved =
         Resolved { mounts: uncovered(mounts), stages: stages.into_values().collect(), masks, ..Resolved::default() };
     resolved.mounts.iter().filter_map(|mount| before.get(&mount.path)).for_each(|totals| resolved.before.join(*totals));
-    settled(resolved)
+    Ok((settled(resolved)?, missing))
 }
 
 fn script_now(path: &Path) -> Result<FileStat, Fault> {
@@ -188,23 +198,9 @@ fn unknown(shape: &Shape) -> Result<Vec<PathBuf>, Fault> {
 
 /// What `resolve` would refuse as the files lie now, and for which grant. Makes and keeps nothing.
 pub fn foresee(shape: &Shape) -> Result<(), (Fault, &Grant)> {
-    let points = match shape.grants.first() {
-        None => Arc::default(),
-        Some(first) => mount_points().map_err(|fault| (fault, first))?,
-    };
-    let look_at = |grant: &Grant| match &grant.opening {
-        Opening::Live { path } => match folder_now(path, grant, shape)? {
-            None => Ok(()),
-            Some((folder, _)) => {
-                check_mounts(path, &points)?;
-                let writable = grant.access == Access::Write;
-                if writable { check_writable(&folder, path, beside_script(path, shape)).map(drop) } else { Ok(()) }
-            }
-        },
-        Opening::Snapshot { folder, names } => snapshot(folder, names, grant, &points).map(drop),
-        Opening::Staged { folder, .. } => folder_now(folder, grant, shape).and_then(|_| check_mounts(folder, &points)),
-    };
-    shape.grants.iter().try_for_each(|grant| look_at(grant).map_err(|fault| (fault, grant)))?;
+    let Some(first) = shape.grants.first() else { return Ok(()) };
+    let mut looked = Looked { points: mount_points(shape).map_err(|fault| (fault, first))?, ..Looked::default() };
+    shape.grants.iter().try_for_each(|grant| looked.at(grant, shape).map_err(|fault| (fault, grant)))?;
     let grant = |tree: &Path| shape.grants.iter().find(|grant| tree.starts_with(grant.opening.folder()));
     let checked = shape.past.checked.iter().filter_map(|tree| Some((tree, grant(tree)?)));
     checked.into_iter().try_for_each(|(tree, grant)| no_code(tree).map_err(|fault| (fault, grant)))
@@ -267,39 +263,13 @@ fn mount(path: &Path, access: Access, stat: &FileStat) -> Mount {
 }
 
 fn is(stat: &FileStat, kind: SFlag) -> bool {
-    stat.st_mode & SFlag::S_IFMT.bits() == kind.bits()
-}
-
-/// Opens a path; no component of it may be a link.
-pub fn open(path: &Path, flags: OFlag) -> Result<OwnedFd, Errno> {
-    let how = OpenHow::new()
-        .flags(flags | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW)
-        .resolve(ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-    openat2(AT_FDCWD, path, how)
-}
-
-pub(super) fn look(path: &Path) -> Result<FileStat, Errno> {
-    fstat(&open(path, OFlag::O_PATH)?)
-}
-
-pub(super) fn explain(path: &Path, errno: Errno) -> Fault {
-    let path = path.display();
-    match errno {
-        Errno::ELOOP => refuse(
-            "a granted path leads through a symbolic link",
-            format!("{path}: a component is a symbolic link; name the real path in manifest and policy"),
-        ),
-        // Not a refusal: the path went away, or never existed.
-        Errno::ENOENT => Fault::new(Kind::DependencyError, "a granted path does not exist")
-            .person(printable(&format!("{path}: does not exist; create it"))),
-        _ => refuse("a granted path cannot be opened", format!("{path}: {}", errno.desc())),
-    }
+    files::is(stat.st_mode, kind)
 }
 
 /// The folder as it is now; `None` where it is missing and the call may make it.
 fn folder_now(path: &Path, grant: &Grant, shape: &Shape) -> Result<Option<(OwnedFd, FileStat)>, Fault> {
     let made = grant.access == Access::Write && path.starts_with(&shape.folder);
-    let looked = open(path, OFlag::O_PATH).and_then(|file| Ok((fstat(&file)?, file)));
+    let looked = without_links(path, OFlag::O_PATH).and_then(|file| Ok((fstat(&file)?, file)));
     let (stat, file) = match looked {
         Err(Errno::ENOENT) if made => return Ok(None),
         other => other.map_err(|errno| explain(path, errno))?,
@@ -327,7 +297,7 @@ pub fn cannot_be_made(grant: &Grant, shape: &Shape) -> bool {
 /// Makes missing folders beneath the tool's own, with the rights of that folder's owner.
 fn make(path: &Path, own: &Path) -> Result<(), Fault> {
     let failed = |errno| explain(path, errno);
-    let mut at = open(own, OFlag::O_RDONLY | OFlag::O_DIRECTORY).map_err(failed)?;
+    let mut at = without_links(own, OFlag::O_RDONLY | OFlag::O_DIRECTORY).map_err(failed)?;
     let owner = fstat(&at).map_err(failed)?;
     let parts: Vec<_> = path.strip_prefix(own).unwrap_or(Path::new("")).components().collect();
     // Checked before anything is made, so that a name that is too long leaves no folders behind.
@@ -358,13 +328,6 @@ fn make(path: &Path, own: &Path) -> Result<(), Fault> {
 pub fn opens(folder: &Path, names: &str, uid: u32, mode: u32) -> bool {
     let own = || look(folder).is_ok_and(|folder| folder.st_uid == uid);
     mode & 0o4 != 0 || literal(names).is_some() || !identity::real_root() || own()
-}
-
-/// The files of a snapshot. Each is bound alone, so mounts beside it open nothing.
-fn snapshot(folder: &Path, names: &str, grant: &Grant, points: &[PathBuf]) -> Result<Vec<(PathBuf, FileStat)>, Fault> {
-    let files = matching(folder, names, &grant.asked)?;
-    files.iter().try_for_each(|(path, _)| no_mount(path, points))?;
-    Ok(files)
 }
 
 /// Regular files of one folder whose names match, in order. A missing folder or name matches nothing.
@@ -405,21 +368,21 @@ fn matching(folder: &Path, names: &str, asked: &str) -> Result<Vec<(PathBuf, Fil
 
 fn listed(folder: &Path) -> Result<Vec<String>, Fault> {
     let failed = |errno| explain(folder, errno);
-    let opened = match open(folder, OFlag::O_RDONLY | OFlag::O_DIRECTORY) {
+    let opened = match without_links(folder, OFlag::O_RDONLY | OFlag::O_DIRECTORY) {
         Err(Errno::ENOENT) => return Ok(Vec::new()),
         other => other.map_err(failed)?,
     };
-    let mut listing = nix::dir::Dir::from_fd(opened).map_err(failed)?;
-    let mut names = Vec::new();
-    for entry in listing.iter() {
-        names.extend(entry.map_err(failed)?.file_name().to_str().ok().map(str::to_owned));
-    }
-    Ok(names)
+    let names = files::names_in(opened).map_err(failed)?;
+    Ok(names.into_iter().filter_map(|name| name.into_string().ok()).collect())
 }
 
 /// Mount points of this machine, unescaped (proc_pid_mountinfo(5)). Reading the list takes long, so it is read again
 /// only when poll(2) says that it changed. An unreadable list is an error: it could hold any mount point.
-fn mount_points() -> Result<Arc<Vec<PathBuf>>, Fault> {
+/// (Without a grant nobody asks.)
+fn mount_points(shape: &Shape) -> Result<Arc<Vec<PathBuf>>, Fault> {
+    if shape.grants.is_empty() {
+        return Ok(Arc::default());
+    }
     static KEPT: Mutex<Option<(File, Arc<Vec<PathBuf>>)>> = Mutex::new(None);
     let unread = |e: std::io::Error| {
         refuse(

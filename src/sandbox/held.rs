@@ -5,11 +5,11 @@
 //! share it. Kinds, watches and locks are read from /proc/PID/fd and /proc/PID/fdinfo (proc_pid_fdinfo(5)), again when
 //! the number of descriptors changed or CPU was used.
 
-use super::processes::{has_memory, text, threads};
+use super::processes::{has_memory, lines, text, threads};
 use nix::errno::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 use std::time::{Duration, Instant};
 
@@ -100,7 +100,7 @@ impl Held {
             for pid in pids()? {
                 let folder = files_of(pid).0;
                 for name in names(pid, &format!("{folder}/fdinfo"))? {
-                    self.locks += LOCK * lines(&format!("{folder}/fdinfo/{name}"), "lock:");
+                    self.locks += LOCK * shown(&format!("{folder}/fdinfo/{name}"), "lock:");
                     if self.locks > room {
                         return Ok(self.locks);
                     }
@@ -124,7 +124,7 @@ impl Held {
                 let size = match target.split(':').next().unwrap_or_default() {
                     "pipe" => PIPE,
                     "socket" => self.socket,
-                    "anon_inode" => FILE + WATCH * lines(&format!("{folder}/fdinfo/{name}"), "tfd:"),
+                    "anon_inode" => FILE + WATCH * shown(&format!("{folder}/fdinfo/{name}"), "tfd:"),
                     _ if target.starts_with("/proc/") => {
                         open += 1;
                         let text = || text_of(&format!("{folder}/fd/{name}"), &target, room);
@@ -162,7 +162,7 @@ fn names(pid: u32, folder: &str) -> Result<Vec<String>, Errno> {
     match fs::read_dir(folder) {
         Ok(entries) => Ok(entries.flatten().map(|e| e.file_name().to_string_lossy().into_owned()).collect()),
         Err(_) if !has_memory(pid)? => Ok(Vec::new()),
-        Err(e) => Err(Errno::from_raw(e.raw_os_error().unwrap_or(nix::libc::EIO))),
+        Err(e) => Err(super::sys::errno(&e)),
     }
 }
 
@@ -183,7 +183,7 @@ pub fn files_of(pid: u32) -> (String, u64) {
     .map_or((own, 0), |(count, thread)| (thread, count))
 }
 
-fn lines(path: &str, prefix: &str) -> u64 {
-    let Ok(file) = fs::File::open(path) else { return 0 };
-    BufReader::new(file).lines().map_while(Result::ok).filter(|line| line.starts_with(prefix)).count() as u64
+/// As `lines`; a descriptor that was closed since, or whose process is exiting, shows none.
+fn shown(path: &str, beginning: &str) -> u64 {
+    lines(path, beginning, u64::MAX).unwrap_or(0)
 }

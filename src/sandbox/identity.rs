@@ -98,7 +98,7 @@ pub fn raise(plan: &mut Plan, id: u32) {
     write("setgroups", b"deny".to_vec());
     write("uid_map", map.clone());
     write("gid_map", map);
-    plan.add("identity", Step::SetIds { id: GUEST });
+    plan.add("identity", Step::SetIds(GUEST));
 }
 
 /// Real root leaves its supplementary groups; nobody else may (their groups stay, as docs/SECURITY.md says).

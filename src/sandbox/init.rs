@@ -8,7 +8,7 @@
 
 use super::plan::{Plan, Step};
 use super::{Problem, sys};
-use nix::fcntl::OFlag;
+use crate::base::files;
 use nix::sys::stat::{Mode, fchmod};
 use std::io::Write;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -24,7 +24,7 @@ pub fn image() -> Result<OwnedFd, Problem> {
     file.write_all(&elf(sys::init_code())).map_err(failed())?;
     // A file open for writing cannot be executed (execve(2), ETXTBSY), so a second descriptor, O_PATH, is kept instead.
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    let image = nix::fcntl::open(path.as_str(), OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty()).map_err(failed())?;
+    let image = files::handle(path.as_ref()).map_err(failed())?;
     fchmod(&file, Mode::S_IXUSR | Mode::S_IXGRP | Mode::S_IXOTH).map_err(failed())?;
     Ok(image)
 }

@@ -2,18 +2,69 @@
 //!
 //! For: `grants`. In: a folder. Out: a refusal with the mend, or what to cover or show read-only. Never: follows links.
 
-use super::grants::{explain, look, open, refuse};
-use super::written::Totals;
-use crate::fault::Fault;
+use crate::base::files::without_links;
+use crate::fault::{Fault, Kind};
+use crate::manifest::text::printable;
 use crate::policy::{Access, writable};
 use crate::quantity::{MAX_SNAPSHOT_FILES, MAX_WRITABLE_ENTRIES};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
-use nix::sys::stat::{FileStat, lstat};
+use nix::sys::stat::{FileStat, fstat, lstat};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+
+/// How much lies in folders.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Totals {
+    /// Space on disk: holes count nothing.
+    pub bytes: u64,
+    /// Names, folders included.
+    pub files: u64,
+    /// Size of the largest file.
+    pub largest: u64,
+}
+
+impl Totals {
+    pub fn add(&mut self, meta: &std::fs::Metadata) {
+        // st_blocks is in units of 512 bytes on every file system (stat(3type)).
+        self.bytes += meta.blocks() * 512;
+        self.files += 1;
+        if meta.is_file() {
+            self.largest = self.largest.max(meta.len());
+        }
+    }
+
+    pub fn join(&mut self, other: Totals) {
+        self.bytes += other.bytes;
+        self.files += other.files;
+        self.largest = self.largest.max(other.largest);
+    }
+}
+
+pub(super) fn refuse(message: &str, person: String) -> Fault {
+    Fault::new(Kind::SecurityError, message).person(printable(&person))
+}
+
+pub(super) fn look(path: &Path) -> Result<FileStat, Errno> {
+    fstat(&without_links(path, OFlag::O_PATH)?)
+}
+
+pub(super) fn explain(path: &Path, errno: Errno) -> Fault {
+    let path = path.display();
+    match errno {
+        Errno::ELOOP => refuse(
+            "a granted path leads through a symbolic link",
+            format!("{path}: a component is a symbolic link; name the real path in manifest and policy"),
+        ),
+        // Not a refusal: the path went away, or never existed.
+        Errno::ENOENT => Fault::new(Kind::DependencyError, "a granted path does not exist")
+            .person(printable(&format!("{path}: does not exist; create it"))),
+        _ => refuse("a granted path cannot be opened", format!("{path}: {}", errno.desc())),
+    }
+}
 
 /// Every entry below an open folder, with its path. Another folder that takes this path meanwhile is not walked.
 pub fn below(
@@ -50,7 +101,7 @@ pub(super) fn specials(folder: &OwnedFd, path: &Path) -> Result<Vec<PathBuf>, Fa
 
 /// The same for a folder that is not open yet; a missing one holds none.
 pub(super) fn specials_at(path: &Path) -> Result<Vec<PathBuf>, Fault> {
-    open(path, OFlag::O_PATH).map_or(Ok(Vec::new()), |folder| specials(&folder, path))
+    without_links(path, OFlag::O_PATH).map_or(Ok(Vec::new()), |folder| specials(&folder, path))
 }
 
 /// Entries of a writable tree that others run or obey, shown read-only. The folders above them become writable mounts
@@ -139,7 +190,7 @@ fn is_repository(path: &Path) -> bool {
 
 /// Refuses a tree that tools could write if it holds code that a script in a folder above would load.
 pub(super) fn no_code(tree: &Path) -> Result<(), Fault> {
-    let folder = match open(tree, OFlag::O_PATH) {
+    let folder = match without_links(tree, OFlag::O_PATH) {
         Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(()),
         folder => folder.map_err(|errno| explain(tree, errno))?,
     };

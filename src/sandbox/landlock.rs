@@ -107,5 +107,5 @@ pub fn raise(plan: &mut Plan, ruleset: &OwnedFd) {
     let access = (AccessFs::ReadFile | AccessFs::ReadDir).bits();
     let path = CString::new("/proc").expect("no NUL");
     plan.add("landlock", Step::LandlockPath { ruleset: ruleset.as_raw_fd(), path, access });
-    plan.add("landlock", Step::LandlockRestrict { ruleset: ruleset.as_raw_fd() });
+    plan.add("landlock", Step::LandlockRestrict(ruleset.as_raw_fd()));
 }

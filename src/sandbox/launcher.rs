@@ -5,19 +5,21 @@
 //! host closes its end of the control socket, which a killed host does too.
 
 use super::held::Held;
+use super::inspect::Totals;
+use super::processes::{Seen, signal_all};
 use super::protocol::{Exited, FromLauncher, Killed, Setup, Stage, ToLauncher, receive, send};
 use super::sampler::{SESSIONS, Sampler};
 use super::scratch::Scratch;
 use super::view::View;
-use super::written::{Totals, Written};
+use super::written::Written;
 use super::{
-    Problem, cgroup, environment, identity, landlock, namespaces, network, processes, protocol, seccomp, spawn, sys,
-    view,
+    Problem, cgroup, environment, identity, landlock, namespaces, network, protocol, seccomp, spawn, sys, view,
 };
+use crate::base::files;
 use crate::base::hidden::Hidden;
 use crate::quantity::{KIB, Limit, MIB, SAMPLE_MS};
 use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
+use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::stat::{Mode, fstat};
@@ -39,14 +41,8 @@ pub fn main() -> ExitCode {
     match start(control) {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {
-            let refused = FromLauncher::Refused {
-                about: problem.about(),
-                wall: problem.wall.to_owned(),
-                what: problem.what,
-                errno: problem.errno as i32,
-            };
             // The host may be gone; there is nobody else to tell.
-            let _ = send(control, &refused, &[]);
+            let _ = send(control, &FromLauncher::Refused(problem.into()), &[]);
             ExitCode::FAILURE
         }
     }
@@ -126,13 +122,9 @@ struct Launcher<'a> {
 }
 
 fn serve(control: BorrowedFd, setup: Setup, executable: OwnedFd, files: Vec<OwnedFd>) -> Result<(), Problem> {
-    let counters = match setup.cgroup {
-        None => None,
-        Some(version) => {
-            let missing = || Problem::of("cgroup", "the group's files")(Errno::EBADF);
-            Some(cgroup::Counters::from(version, files).ok_or_else(missing)?)
-        }
-    };
+    let missing = || Problem::of("cgroup", "the group's files")(Errno::EBADF);
+    let counters =
+        setup.cgroup.map(|version| cgroup::Counters::from(version, files).ok_or_else(missing)).transpose()?;
     let abi = sys::landlock_abi();
     if abi < 1 {
         return Err(Problem::of("landlock", "this kernel has no Landlock, or it is off")(Errno::ENOSYS));
@@ -146,7 +138,7 @@ fn serve(control: BorrowedFd, setup: Setup, executable: OwnedFd, files: Vec<Owne
     let sampled = setup.sampled();
     if sampled {
         // A page fault then adds one small page, as `sampler` assumes. The tool inherits this.
-        sys::no_huge_pages().map_err(Problem::of("cgroup", "prctl(PR_SET_THP_DISABLE)"))?;
+        nix::sys::prctl::set_thp_disable(true).map_err(Problem::of("cgroup", "prctl(PR_SET_THP_DISABLE)"))?;
     }
     let filter = seccomp::program(sampled, setup.writes_live());
     let init = super::init::image()?;
@@ -158,10 +150,7 @@ fn serve(control: BorrowedFd, setup: Setup, executable: OwnedFd, files: Vec<Owne
 fn source_folder(stage: &Stage) -> Result<OwnedFd, Problem> {
     let failed = |errno| Problem { wall: "scratch", what: format!("opening {}", stage.folder.display()), errno };
     let opening = |errno| Problem { errno: super::moved(errno), ..failed(errno) };
-    let how = OpenHow::new()
-        .flags(OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC)
-        .resolve(ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-    let folder = openat2(AT_FDCWD, &stage.folder, how).map_err(opening)?;
+    let folder = files::without_links(&stage.folder, OFlag::O_DIRECTORY).map_err(opening)?;
     let stat = fstat(&folder).map_err(failed)?;
     if (stat.st_dev, stat.st_ino) == (stage.device, stage.inode) { Ok(folder) } else { Err(failed(Errno::ESTALE)) }
 }
@@ -200,7 +189,7 @@ struct Spawned {
 
 impl Launcher<'_> {
     fn calls(&mut self) -> Result<(), Problem> {
-        let mut prepared = Some(self.prepare()?);
+        let mut prepared = self.prepare()?;
         let walls = super::stood(self.abi, self.counters.is_some());
         send(self.control, &FromLauncher::Ready { walls }, &[]).map_err(io("telling the host"))?;
         loop {
@@ -209,15 +198,12 @@ impl Launcher<'_> {
                 ToLauncher::Start { timeout_ms, source, environment, before } => {
                     let started = Instant::now();
                     let given = self.given(files, source, environment)?;
-                    let (mut scratch, rules) = match prepared.take() {
-                        Some(ready) => ready,
-                        None => self.prepare()?,
-                    };
+                    let (mut scratch, rules) = prepared;
                     let spawned = self.spawn(given, before, &mut scratch, rules)?;
                     let deadline = (!self.setup.lasting).then(|| started + Duration::from_millis(timeout_ms));
                     self.run(spawned, deadline, &scratch)?;
                     drop(scratch);
-                    prepared = Some(self.prepare()?);
+                    prepared = self.prepare()?;
                 }
                 // The message was sent before our report of the end arrived.
                 ToLauncher::Kill | ToLauncher::Done => {}
@@ -379,7 +365,7 @@ impl Launcher<'_> {
             if killed.is_some() {
                 // Kills all processes at once: pid 1 alone would first have to be scheduled to die, and the others
                 // would go on meanwhile.
-                if processes::signal_all(Signal::SIGKILL).is_err() {
+                if signal_all(Signal::SIGKILL).is_err() {
                     let _ = kill(Pid::from_raw(*pid), Signal::SIGKILL);
                 }
             }
@@ -404,7 +390,8 @@ impl Launcher<'_> {
         let (memory, cpu, sessions) = match &self.counters {
             Some(counters) => {
                 let seen = counters.seen()?;
-                let locks = sampled.held.locks(processes::of_the_tool, seen.cpu_ms, allowed).map_err(failed)?;
+                let locks =
+                    sampled.held.locks(|| Ok(Seen::now()?.of_the_tool()), seen.cpu_ms, allowed).map_err(failed)?;
                 (seen.oom_kills > 0 || locks > allowed, seen.cpu_ms, 0)
             }
             None => {

@@ -34,8 +34,10 @@ mod session;
 mod spawn;
 mod standstill;
 mod sys;
+pub use inspect::Totals;
 pub use sampler::SESSIONS;
-pub use sys::{children_are_told, fstat, large_files_are_errors, lstat, output_was_closed};
+pub use sys::{children_are_told, fstat, landlock_abi, large_files_are_errors, lstat, output_was_closed};
+pub use view::is_system;
 mod view;
 pub mod written;
 
@@ -54,36 +56,28 @@ pub struct Wall {
 
 /// All walls; `raise` has their exact order. Every one is required; `cgroup` may stand as `sampled`.
 pub const WALLS: [Wall; 13] = [
-    Wall { name: "network", stops: "packets, datagrams and DNS, in and out", needs: "network namespaces" },
-    Wall {
-        name: "view",
-        stops: "seeing or changing any file that was not granted",
-        needs: "mount namespaces, Linux 5.13",
-    },
-    Wall { name: "scratch", stops: "temporary files that outlive a call or fill the disk", needs: "tmpfs" },
-    Wall {
-        name: "cgroup",
-        stops: "more memory, CPU or processes than allowed, as a whole",
-        needs: "a writable cgroup; else sampled",
-    },
-    Wall {
-        name: "namespaces",
-        stops: "seeing or signalling other processes, IPC, mounts, host name",
-        needs: "user namespaces (or real root)",
-    },
-    Wall { name: "identity", stops: "acting as root or as another call", needs: "user namespaces (or real root)" },
-    Wall { name: "session", stops: "reading or typing into a terminal", needs: "nothing" },
-    Wall { name: "descriptors", stops: "using files the host had open", needs: "Linux 5.11" },
-    Wall { name: "environment", stops: "reading the host's variables", needs: "nothing" },
-    Wall { name: "limits", stops: "too many or too large files, core dumps", needs: "nothing" },
-    Wall { name: "privileges", stops: "capabilities, set-id programs", needs: "nothing" },
-    Wall {
-        name: "landlock",
-        stops: "writing, making or running files beyond the grants, a second time",
-        needs: "Landlock, Linux 5.13",
-    },
-    Wall { name: "seccomp", stops: "system calls no tool needs", needs: "seccomp filters, x86_64" },
+    wall("network", "packets, datagrams and DNS, in and out", "network namespaces"),
+    wall("view", "seeing or changing any file that was not granted", "mount namespaces, Linux 5.13"),
+    wall("scratch", "temporary files that outlive a call or fill the disk", "tmpfs"),
+    wall("cgroup", "more memory, CPU or processes than allowed, as a whole", "a writable cgroup; else sampled"),
+    wall(
+        "namespaces",
+        "seeing or signalling other processes, IPC, mounts, host name",
+        "user namespaces (or real root)",
+    ),
+    wall("identity", "acting as root or as another call", "user namespaces (or real root)"),
+    wall("session", "reading or typing into a terminal", "nothing"),
+    wall("descriptors", "using files the host had open", "Linux 5.11"),
+    wall("environment", "reading the host's variables", "nothing"),
+    wall("limits", "too many or too large files, core dumps", "nothing"),
+    wall("privileges", "capabilities, set-id programs", "nothing"),
+    wall("landlock", "writing, making or running files beyond the grants, a second time", "Landlock, Linux 5.13"),
+    wall("seccomp", "system calls no tool needs", "seccomp filters, x86_64"),
 ];
+
+const fn wall(name: &'static str, stops: &'static str, needs: &'static str) -> Wall {
+    Wall { name, stops, needs }
+}
 
 /// A wall that could not be raised.
 #[derive(Clone, Debug)]
@@ -147,16 +141,6 @@ pub struct Stood {
     /// `stood`, or for `cgroup` how it counts: `cgroup` or `sampled`.
     pub state: String,
     pub why: String,
-}
-
-/// The Landlock ABI of this kernel; less than 1: none, or it is off.
-pub fn landlock_abi() -> i32 {
-    sys::landlock_abi()
-}
-
-/// Whether a path is in every view, whatever was granted: system libraries and programs, CA bundle, local time.
-pub fn is_system(path: &std::path::Path) -> bool {
-    view::is_system(path)
 }
 
 /// What the walls of one call are made of.

@@ -32,9 +32,7 @@ pub enum Step {
         data: Vec<u8>,
     },
     /// setresgid(2) and setresuid(2), all three ids.
-    SetIds {
-        id: u32,
-    },
+    SetIds(u32),
     /// A cgroup namespace of its own.
     OwnCgroup,
     /// The call's own /proc, read-only.
@@ -55,10 +53,8 @@ pub enum Step {
         value: u64,
     },
     NoNewPrivileges,
-    /// Empties the bounding set.
-    DropBounding {
-        last: u32,
-    },
+    /// Empties the bounding set, up to this capability.
+    DropBounding(u32),
     /// Empties the permitted, effective and inheritable sets.
     DropCapabilities,
     /// Adds a rule for the file that the path leads to now.
@@ -67,12 +63,8 @@ pub enum Step {
         path: CString,
         access: u64,
     },
-    LandlockRestrict {
-        ruleset: RawFd,
-    },
-    Seccomp {
-        program: Vec<libc::sock_filter>,
-    },
+    LandlockRestrict(RawFd),
+    Seccomp(Vec<libc::sock_filter>),
     /// Closes memory and descriptors to other processes of the same uid: prctl(PR_SET_DUMPABLE).
     Undumpable,
     /// A child performs the plan's `tool`; this process waits until the child executed.
@@ -101,9 +93,7 @@ impl Plan {
     pub fn add_tool(&mut self, wall: &'static str, step: Step) {
         self.tool.push((wall, step));
     }
-}
 
-impl Plan {
     /// The tool's last step: execute, with these arguments and this environment and no other.
     pub fn execute(&mut self, program: Program, arguments: &[String], environment: &[String]) {
         let strings = |list: &[String]| list.iter().map(|s| CString::new(s.as_str()).unwrap_or_default()).collect();
@@ -119,7 +109,7 @@ impl Step {
         match self {
             Step::Write { .. } => "joining the cgroup",
             Step::WriteFile { what, .. } => what,
-            Step::SetIds { .. } => "setresuid(2)",
+            Step::SetIds(_) => "setresuid(2)",
             Step::OwnCgroup => "unshare(CLONE_NEWCGROUP)",
             Step::MountProc => "mounting /proc",
             Step::Chdir(_) => "chdir(2) to the tool's folder",
@@ -129,11 +119,11 @@ impl Step {
             Step::Nice(_) => "setpriority(2)",
             Step::Limit { .. } => "prlimit(2)",
             Step::NoNewPrivileges => "prctl(PR_SET_NO_NEW_PRIVS)",
-            Step::DropBounding { .. } => "prctl(PR_CAPBSET_DROP)",
+            Step::DropBounding(_) => "prctl(PR_CAPBSET_DROP)",
             Step::DropCapabilities => "capset(2)",
             Step::LandlockPath { .. } => "landlock_add_rule(2)",
-            Step::LandlockRestrict { .. } => "landlock_restrict_self(2)",
-            Step::Seccomp { .. } => "seccomp(2)",
+            Step::LandlockRestrict(_) => "landlock_restrict_self(2)",
+            Step::Seccomp(_) => "seccomp(2)",
             Step::Undumpable => "prctl(PR_SET_DUMPABLE)",
             Step::Start => "vfork(2) of the tool",
             Step::Execute(_) => "execve(2)",

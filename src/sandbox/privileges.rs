@@ -10,6 +10,6 @@ pub fn no_new(plan: &mut Plan) {
 
 /// After the last step that needs a capability.
 pub fn drop_all(plan: &mut Plan, last: u32) {
-    plan.add("privileges", Step::DropBounding { last });
+    plan.add("privileges", Step::DropBounding(last));
     plan.add("privileges", Step::DropCapabilities);
 }

@@ -2,11 +2,12 @@
 //!
 //! The launcher is pid 1 of its own pid namespace, and all other processes in its /proc belong to the call.
 
+use super::sys::errno;
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::collections::BTreeMap;
-use std::io::Read;
+use std::io::{BufRead, BufReader};
 
 /// Pid and start time, which tell a process from a later one with the same pid.
 pub type Key = (u32, u64);
@@ -57,21 +58,31 @@ pub struct Seen {
 impl Seen {
     pub fn now() -> Result<Seen, Errno> {
         // In this order, so that a process older than `newest` that is not listed has ended.
-        Ok(Seen { newest: newest()?, processes: all()? })
+        let newest = text("/proc/loadavg")?.split_whitespace().last().and_then(|pid| pid.parse().ok());
+        let mut processes = Processes::new();
+        for entry in std::fs::read_dir("/proc").map_err(|e| errno(&e))? {
+            let name = entry.map_err(|e| errno(&e))?.file_name();
+            // All but the launcher itself.
+            if let Some(pid) = name.to_str().and_then(|name| name.parse().ok()).filter(|pid| *pid != 1) {
+                processes.extend(process(pid)?);
+            }
+        }
+        Ok(Seen { newest, processes })
     }
 
     pub fn faults(&self) -> u64 {
         self.processes.values().map(|process| process.faults).sum()
     }
+
+    /// The pids of the tool's processes: all but the init, our only child, which opens no files and shows none in /proc.
+    pub fn of_the_tool(&self) -> Vec<u32> {
+        self.processes.iter().filter(|(_, process)| process.parent != 1).map(|((pid, _), _)| *pid).collect()
+    }
 }
 
 /// The errors of reading about a process that has ended: no failure.
-pub fn gone(error: &std::io::Error) -> bool {
+fn gone(error: &std::io::Error) -> bool {
     matches!(error.raw_os_error(), Some(nix::libc::ENOENT | nix::libc::ESRCH))
-}
-
-fn errno(error: &std::io::Error) -> Errno {
-    Errno::from_raw(error.raw_os_error().unwrap_or(nix::libc::EIO))
 }
 
 /// A text file of /proc; empty where its process has ended.
@@ -83,27 +94,22 @@ pub fn text(path: &str) -> Result<String, Errno> {
     }
 }
 
-/// The pids of all processes but the launcher itself.
-fn numbers() -> Result<Vec<u32>, Errno> {
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir("/proc").map_err(|e| errno(&e))? {
-        let name = entry.map_err(|e| errno(&e))?.file_name();
-        found.extend(name.to_str().and_then(|name| name.parse::<u32>().ok()).filter(|pid| *pid != 1));
+/// How many lines of a file of /proc begin so, up to `most`; as many as were read where its process has ended.
+pub fn lines(path: &str, beginning: &str, most: u64) -> Result<u64, Errno> {
+    let mut count = 0;
+    let read = std::fs::File::open(path).and_then(|file| {
+        for line in BufReader::with_capacity(16 << 10, file).split(b'\n') {
+            count += u64::from(line?.starts_with(beginning.as_bytes()));
+            if count >= most {
+                break;
+            }
+        }
+        Ok(())
+    });
+    match read {
+        Err(e) if !gone(&e) => Err(errno(&e)),
+        _ => Ok(count),
     }
-    Ok(found)
-}
-
-/// The pids of the tool's processes: all but the init, our only child, which opens no files and shows none in /proc.
-pub fn of_the_tool() -> Result<Vec<u32>, Errno> {
-    Ok(all()?.iter().filter(|(_, process)| process.parent != 1).map(|((pid, _), _)| *pid).collect())
-}
-
-fn all() -> Result<Processes, Errno> {
-    let mut found = Processes::new();
-    for pid in numbers()? {
-        found.extend(process(pid)?);
-    }
-    Ok(found)
 }
 
 fn process(pid: u32) -> Result<Option<(Key, Process)>, Errno> {
@@ -124,10 +130,6 @@ fn process(pid: u32) -> Result<Option<(Key, Process)>, Errno> {
         waited_ms: ms(16) + ms(17),
     };
     Ok(Some(((pid, at(22)), process)))
-}
-
-fn newest() -> Result<Option<u32>, Errno> {
-    Ok(text("/proc/loadavg")?.split_whitespace().last().and_then(|pid| pid.parse().ok()))
 }
 
 /// Memory that this process has mapped; pages that several share appear in the figures of each. (Memory that no process
@@ -153,30 +155,12 @@ pub fn proportional(pid: u32) -> Result<u64, Errno> {
 
 /// How many mappings a process has; counting stops at `most`.
 pub fn mappings(pid: u32, most: u64) -> Result<u64, Errno> {
-    let own = lines(&format!("/proc/{pid}/maps"), most)?;
+    let own = lines(&format!("/proc/{pid}/maps"), "", most)?;
     // A first thread that ended shows none; the other threads show all of them.
     if own > 0 {
         return Ok(own);
     }
-    threads(pid).try_fold(0, |largest: u64, thread| Ok(largest.max(lines(&format!("{thread}/maps"), most)?)))
-}
-
-fn lines(path: &str, most: u64) -> Result<u64, Errno> {
-    let failed = |e: std::io::Error| if gone(&e) { Ok(0) } else { Err(errno(&e)) };
-    let mut file = match std::fs::File::open(path) {
-        Ok(file) => file,
-        Err(e) => return failed(e),
-    };
-    let mut buffer = [0u8; 16 << 10];
-    let mut count = 0;
-    while count < most {
-        match file.read(&mut buffer) {
-            Ok(0) => break,
-            Ok(length) => count += buffer[..length].iter().filter(|byte| **byte == b'\n').count() as u64,
-            Err(e) => return failed(e),
-        }
-    }
-    Ok(count)
+    threads(pid).try_fold(0, |largest: u64, thread| Ok(largest.max(lines(&format!("{thread}/maps"), "", most)?)))
 }
 
 /// False for a process that has ended or is exiting.

@@ -3,8 +3,8 @@
 //! Both ends are the same binary, so messages have no version. The tool never holds this socket: the `descriptors` wall
 //! closes it when the tool is executed.
 
-use super::written::Totals;
-use super::{About, Stood};
+use super::inspect::Totals;
+use super::{About, Problem, Stood};
 use crate::base::hidden::Hidden;
 use crate::policy::{Access, Limits, name_matches, writable};
 use crate::quantity::{Limit, MIB};
@@ -151,7 +151,7 @@ pub enum Killed {
 }
 
 /// How the tool ended, as the walls saw it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Exited {
     /// As wait(2) gives it.
@@ -165,20 +165,31 @@ pub struct Exited {
     pub processes_refused: bool,
 }
 
+/// `what` and `errno` are for the person, `about` and `wall` for anybody.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Refused {
+    pub about: About,
+    pub wall: String,
+    pub what: String,
+    pub errno: i32,
+}
+
+impl From<Problem> for Refused {
+    fn from(problem: Problem) -> Refused {
+        let about = problem.about();
+        Refused { about, wall: problem.wall.to_owned(), what: problem.what, errno: problem.errno as i32 }
+    }
+}
+
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum FromLauncher {
     Ready {
         walls: Vec<Stood>,
     },
-    /// The launcher ends without a result; the tool was started only where `about` is `Ran`. `what` and `errno` are for
-    /// the person, `about` and `wall` for anybody.
-    Refused {
-        about: About,
-        wall: String,
-        what: String,
-        errno: i32,
-    },
+    /// The launcher ends without a result; the tool was started only where `about` is `Ran`.
+    Refused(Refused),
     /// Beside it, unless the call was killed: one folder descriptor for each stage.
     Exited(Exited),
 }

@@ -5,7 +5,7 @@
 //! counted exactly, once each, while the call is stopped.
 
 use super::held::Held;
-use super::processes::{self, Key, Memory, Processes, Seen};
+use super::processes::{self, Key, Memory, Seen};
 use super::standstill::Standstill;
 use nix::errno::Errno;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,8 +13,6 @@ use std::time::{Duration, Instant};
 
 /// Most bytes that one page fault adds: huge pages are off where memory is sampled (`launcher`).
 const PAGE: u64 = 4096;
-/// Bytes that page faults can add in a millisecond on each CPU; assumed for processes that came and went unseen.
-const UNSEEN_PER_MS: u64 = 4 << 20;
 /// After so many counts in a row that were invalid, because the call did not stay stopped, the quick sum decides.
 const RESTLESS: u32 = 3;
 /// Kernel memory of one mapping, bytes: the area and its tree node, and a link for each process it was forked through.
@@ -30,13 +28,13 @@ const COUNTING: Duration = Duration::from_millis(10);
 /// What was seen, over the whole call.
 #[derive(Debug, Default)]
 pub struct Sampler {
-    processes: Processes,
+    seen: Seen,
     gone_ms: u64,
-    gone_faults: u64,
     waited_ms: u64,
     looks: u64,
     mappings: BTreeMap<Key, Mappings>,
-    shared: Option<Shared>,
+    /// Bytes of all pages, and page faults until then, while the processes that were counted are there.
+    counted: Option<(u64, u64)>,
     restless: u32,
     held: Held,
     /// Most bytes of file pages that one process was seen to have mapped.
@@ -61,39 +59,26 @@ struct Mappings {
     look: u64,
 }
 
-/// The last exact count, and what may have been added since.
-#[derive(Debug)]
-struct Shared {
-    pages: u64,
-    faults: u64,
-    unseen: u64,
-    newest: Option<u32>,
-    looked: Instant,
-}
-
 impl Sampler {
     /// Looks once. `hurry`: the call is to end now, whatever it holds.
     pub fn look(&mut self, scratch_bytes: u64, limit: u64, hurry: impl FnMut() -> bool) -> Result<Look, Errno> {
         let cpu_ms = self.see(Seen::now()?);
-        let threads: u64 = self.processes.values().map(|process| process.threads).sum();
+        let threads: u64 = self.seen.processes.values().map(|process| process.threads).sum();
         let mut sum = Memory { own: scratch_bytes + threads * THREAD, ..Memory::default() };
-        for (pid, _) in self.processes.keys() {
+        for (pid, _) in self.seen.processes.keys() {
             let memory = processes::resident(*pid)?;
             sum = Memory { pages: sum.pages + memory.pages, own: sum.own + memory.own, files: sum.files };
             self.files = self.files.max(memory.files);
         }
-        // Without the init, which is our only child.
-        let tool = self.processes.iter().filter(|(_, process)| process.parent != 1);
-        let pids: Vec<u32> = tool.map(|((pid, _), _)| *pid).collect();
         sum.own += self.mapped(limit)?;
         // The room does not subtract pages: their quick sum may be far too high.
-        sum.own += self.held.bytes(&pids, cpu_ms, limit.saturating_sub(sum.own))?;
+        sum.own += self.held.bytes(&self.seen.of_the_tool(), cpu_ms, limit.saturating_sub(sum.own))?;
         if sum.pages + sum.own > limit && sum.own <= limit {
             sum.pages = self.counted_once(sum.pages, limit - sum.own, hurry)?;
         }
         let bytes = sum.pages + sum.own;
         self.peak = self.peak.max(bytes);
-        let sessions: BTreeSet<u32> = self.processes.values().map(|process| process.session).collect();
+        let sessions: BTreeSet<u32> = self.seen.processes.values().map(|process| process.session).collect();
         Ok(Look { bytes, cpu_ms, sessions: sessions.len() as u64 })
     }
 
@@ -106,58 +91,48 @@ impl Sampler {
     /// Takes over the processes seen now. Returns the CPU time of all processes so far, ms.
     fn see(&mut self, seen: Seen) -> u64 {
         self.looks += 1;
-        let gone = self.processes.iter().filter(|(key, _)| !seen.processes.contains_key(key));
-        let gone: Vec<_> = gone.map(|(_, process)| *process).collect();
-        self.gone_ms += gone.iter().map(|p| p.own_ms).sum::<u64>();
-        self.gone_faults += gone.iter().map(|p| p.faults).sum::<u64>();
-        if let Some(shared) = &mut self.shared {
-            shared.pass(&seen, !gone.is_empty());
+        let gone = |key: &Key| !seen.processes.contains_key(key);
+        self.gone_ms += self.seen.processes.iter().filter(|(key, _)| gone(key)).map(|(_, p)| p.own_ms).sum::<u64>();
+        // Others may hold pages that a process wrote which is gone, or came and went unseen. (Threads look like these.)
+        let all_there = self.seen.newest.zip(seen.newest).is_some_and(|(before, now)| {
+            let made = seen.processes.keys().filter(|(pid, _)| (before + 1..=now).contains(pid)).count();
+            now.checked_sub(before).is_some_and(|numbers| numbers as usize == made)
+        });
+        if !all_there || self.seen.processes.keys().any(gone) {
+            self.counted = None;
         }
-        self.processes = seen.processes;
-        self.waited_ms = self.waited_ms.max(self.processes.values().map(|p| p.waited_ms).sum());
-        let own: u64 = self.processes.values().map(|p| p.own_ms).sum();
+        self.seen = seen;
+        self.waited_ms = self.waited_ms.max(self.seen.processes.values().map(|p| p.waited_ms).sum());
+        let own: u64 = self.seen.processes.values().map(|p| p.own_ms).sum();
         // Ended processes count once: by what was seen of them, or by what their parents waited for.
         own + self.gone_ms.max(self.waited_ms)
     }
 
-    fn faults(&self) -> u64 {
-        self.processes.values().map(|p| p.faults).sum::<u64>() + self.gone_faults
-    }
-
-    /// Bytes of all processes' pages, each page once. Counted anew only if what was added since could pass `room`.
+    /// Bytes of all processes' pages, each page once. Counted anew unless what was added since cannot pass `room`.
     fn counted_once(&mut self, quick: u64, room: u64, mut hurry: impl FnMut() -> bool) -> Result<u64, Errno> {
-        if let Some(shared) = &self.shared {
-            let written = self.faults().saturating_sub(shared.faults).saturating_mul(PAGE);
-            if shared.pages.saturating_add(shared.unseen).saturating_add(written) <= room {
-                return Ok(shared.pages);
+        if let Some((pages, faults)) = self.counted {
+            let written = self.seen.faults().saturating_sub(faults).saturating_mul(PAGE);
+            if pages.saturating_add(written) <= room {
+                return Ok(pages);
             }
         }
         let mut standstill = Standstill::begin(&mut hurry)?;
         let mut pages = 0;
-        for (pid, _) in standstill.seen.processes.clone().keys() {
+        let pids: Vec<u32> = standstill.seen.processes.keys().map(|(pid, _)| *pid).collect();
+        for (number, pid) in pids.iter().enumerate() {
             pages += processes::proportional(*pid)?;
             if pages > room || hurry() {
                 return Ok(pages);
             }
-            if !standstill.stands(false)? {
-                return Ok(self.restless(quick));
+            if !standstill.stands(number + 1 == pids.len())? {
+                self.restless += 1;
+                return Ok(if self.restless < RESTLESS { 0 } else { quick });
             }
         }
-        if !standstill.stands(true)? {
-            return Ok(self.restless(quick));
-        }
         self.restless = 0;
-        let newest = standstill.seen.newest;
         self.see(standstill.seen.clone());
-        self.shared = Some(Shared { pages, faults: self.faults(), unseen: 0, newest, looked: Instant::now() });
+        self.counted = Some((pages, self.seen.faults()));
         Ok(pages)
-    }
-
-    /// After an invalid count: the last valid one, or after `RESTLESS` of them the quick sum, which is too high.
-    fn restless(&mut self, quick: u64) -> u64 {
-        self.restless += 1;
-        let last = self.shared.as_ref().map_or(0, |shared| shared.pages);
-        if self.restless < RESTLESS { last } else { quick }
     }
 
     /// Kernel memory for mappings. Counted again for processes that are new or used CPU, longest uncounted first. One
@@ -166,18 +141,17 @@ impl Sampler {
         let most = limit / AREA + 1;
         let mut known: BTreeMap<Key, Mappings> = BTreeMap::new();
         let largest = self.mappings.values().map(|m| m.count).max().unwrap_or(0);
-        for (key, process) in &self.processes {
+        for (key, process) in &self.seen.processes {
             let of_parent = self.mappings.iter().find(|((pid, _), _)| *pid == process.parent).map(|(_, m)| m.count);
             let inherited = Mappings { count: of_parent.unwrap_or(largest), at_ms: None, look: 0 };
             known.insert(*key, self.mappings.get(key).copied().unwrap_or(inherited));
         }
-        let due = |(key, _): &(&Key, &mut Mappings)| self.processes.get(key).map(|p| p.own_ms);
-        let mut waiting: Vec<_> = known.iter_mut().filter(|entry| due(entry) != entry.1.at_ms).collect();
+        let now = |key: &Key| self.seen.processes.get(key).map(|process| process.own_ms);
+        let mut waiting: Vec<_> = known.iter_mut().filter(|(key, mappings)| now(key) != mappings.at_ms).collect();
         waiting.sort_by_key(|(_, mappings)| mappings.look);
         let until = Instant::now() + COUNTING;
-        for ((pid, start), mappings) in waiting {
-            let at_ms = self.processes.get(&(*pid, *start)).map(|p| p.own_ms);
-            *mappings = Mappings { count: processes::mappings(*pid, most)?, at_ms, look: self.looks };
+        for (key, mappings) in waiting {
+            *mappings = Mappings { count: processes::mappings(key.0, most)?, at_ms: now(key), look: self.looks };
             if Instant::now() > until {
                 break;
             }
@@ -188,34 +162,10 @@ impl Sampler {
 
     /// How many processes of the call are ancestors of this one, itself included.
     fn ancestors(&self, pid: u32) -> u64 {
-        let parent = |pid: u32| self.processes.range((pid, 0)..=(pid, u64::MAX)).next().map(|(_, p)| p.parent);
+        let all = &self.seen.processes;
+        let parent = |pid: &u32| all.range((*pid, 0)..=(*pid, u64::MAX)).next().map(|(_, p)| p.parent);
         // Each step goes to an older process; the bound is for a pid used again between two reads.
-        let mut at = parent(pid);
-        let mut count = 1;
-        while let Some(above) = at
-            && above > 1
-            && count < self.processes.len() as u64
-        {
-            count += 1;
-            at = parent(above);
-        }
-        count
-    }
-}
-
-impl Shared {
-    /// Takes in one more look. Where processes ended, or came and went unseen, others may still hold pages they wrote.
-    fn pass(&mut self, seen: &Seen, gone: bool) {
-        let all_there = self.newest.zip(seen.newest).is_some_and(|(before, now)| {
-            let made = seen.processes.keys().filter(|(pid, _)| (before + 1..=now).contains(pid)).count();
-            now.checked_sub(before).is_some_and(|number| number as usize == made)
-        });
-        if gone || !all_there {
-            let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
-            let elapsed = self.looked.elapsed().as_millis() as u64 + 1;
-            self.unseen = self.unseen.saturating_add(elapsed * cpus * UNSEEN_PER_MS);
-        }
-        self.newest = seen.newest;
-        self.looked = Instant::now();
+        let line = std::iter::successors(Some(pid), parent).skip(1).take_while(|above| *above > 1);
+        1 + line.take(all.len().saturating_sub(1)).count() as u64
     }
 }

@@ -6,21 +6,17 @@ use super::landlock::Right;
 use super::protocol::{Identity, Mount, Setup, Stage};
 use super::view::{self, Late, NODEV, NOEXEC, NOSUID, RDONLY};
 use super::{Problem, sys};
+use crate::base::files;
 use crate::quantity::Limit;
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag};
 use nix::mount::{MntFlags, umount2};
-use nix::sys::stat::Mode;
 use nix::sys::statvfs::fstatvfs;
-use nix::unistd::{Gid, Uid, chown};
 use std::ffi::{CStr, CString};
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, chown};
 use std::path::{Path, PathBuf};
-
-/// Where the whole tmpfs is mounted, for the launcher alone.
-pub const PLACE: &str = "/.toolhost/kept/scratch";
 
 /// Kernel memory of each file of a tmpfs, bytes: the inode and its name.
 const INODE: u64 = 1024;
@@ -49,8 +45,7 @@ fn filling(what: impl ToString) -> impl FnOnce(std::io::Error) -> Problem {
 }
 
 fn open_path(path: &Path) -> Result<OwnedFd, Problem> {
-    nix::fcntl::open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())
-        .map_err(problem(format!("opening {}", path.display())))
+    files::handle(path).map_err(problem(format!("opening {}", path.display())))
 }
 
 impl Scratch {
@@ -64,12 +59,13 @@ impl Scratch {
             ("mode", "0755".to_owned()),
         ];
         let mount = sys::tmpfs(&options, NOSUID | NODEV | NOEXEC).map_err(problem("a tmpfs"))?;
-        sys::move_mount(mount.as_fd(), &view::text(Path::new(PLACE))).map_err(problem("attaching scratch"))?;
-        let root = open_path(Path::new(PLACE))?;
+        sys::move_mount(mount.as_fd(), &view::text(Path::new(view::KEPT_SCRATCH)))
+            .map_err(problem("attaching scratch"))?;
+        let root = open_path(Path::new(view::KEPT_SCRATCH))?;
         let mut scratch = Scratch {
             root,
             identity: setup.identity,
-            mounted: vec![view::text(Path::new(PLACE))],
+            mounted: vec![view::text(Path::new(view::KEPT_SCRATCH))],
             staged: Vec::new(),
             allowed: Vec::new(),
         };
@@ -108,11 +104,11 @@ impl Scratch {
     }
 
     fn own(&self, path: &Path) -> Result<(), Problem> {
-        let (uid, gid) = (Uid::from_raw(self.identity.id), Gid::from_raw(self.identity.id));
+        let id = Some(self.identity.id);
         if !self.identity.pooled {
             return Ok(());
         }
-        chown(path, Some(uid), Some(gid)).map_err(problem(format!("giving {} to the tool", path.display())))
+        chown(path, id, id).map_err(problem(format!("giving {} to the tool", path.display())))
     }
 
     fn mount(&mut self, bound: &OwnedFd, at: &Path) -> Result<(), Problem> {
@@ -169,7 +165,7 @@ impl Scratch {
         let mut rest = Vec::new();
         for path in visible {
             // Not through a link, which could lead to anything in the view.
-            let Ok(file) = super::grants::open(&path, OFlag::O_PATH) else { continue };
+            let Ok(file) = files::without_links(&path, OFlag::O_PATH) else { continue };
             let file = fs::File::from(file);
             let Ok(meta) = file.metadata() else { continue };
             if (meta.is_dir() || meta.is_file()) && !copied(&path, meta.is_dir()) {
@@ -193,8 +189,7 @@ impl Scratch {
 
     /// One regular file, by descriptor, never through a link.
     fn copy(&self, from: &OwnedFd, name: &std::ffi::OsStr, to: &Path, owner: u32) -> Result<(), Problem> {
-        let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
-        let Ok(source) = nix::fcntl::openat(from, name, flags, Mode::empty()) else { return Ok(()) };
+        let Ok(source) = files::open_at(from, name, OFlag::O_RDONLY) else { return Ok(()) };
         let mut source = fs::File::from(source);
         // Root could read every file, so only files of the folder's owner, or that all may read, are copied.
         let fit = |m: &fs::Metadata| m.is_file() && (!self.identity.pooled || m.uid() == owner || m.mode() & 0o4 != 0);
@@ -229,9 +224,7 @@ impl Scratch {
 
     /// Descriptors of the staged copies, for the host to publish from.
     pub fn staged(&self) -> Result<Vec<OwnedFd>, Problem> {
-        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        let open =
-            |p: &PathBuf| nix::fcntl::openat(AT_FDCWD, p, flags, Mode::empty()).map_err(problem("a staged folder"));
+        let open = |p: &PathBuf| files::open_at(AT_FDCWD, p, OFlag::O_DIRECTORY).map_err(problem("a staged folder"));
         self.staged.iter().map(open).collect()
     }
 }

@@ -485,5 +485,5 @@ pub fn program(sampled: bool, live: bool) -> Vec<Insn> {
 
 /// Last before execve: nothing after it needs a refused call.
 pub fn raise(plan: &mut Plan, program: &[Insn]) {
-    plan.add("seccomp", Step::Seccomp { program: program.to_vec() });
+    plan.add("seccomp", Step::Seccomp(program.to_vec()));
 }

@@ -112,7 +112,7 @@ fn perform(child: &Child, step: &Step) -> libc::c_long {
                 }
                 wrote as libc::c_long
             }
-            Step::SetIds { id } => {
+            Step::SetIds(id) => {
                 if libc::syscall(libc::SYS_setresgid, *id, *id, *id) < 0 {
                     return -1;
                 }
@@ -142,7 +142,7 @@ fn perform(child: &Child, step: &Step) -> libc::c_long {
                 libc::syscall(libc::SYS_prlimit64, 0, *resource, &raw const limit, 0)
             }
             Step::NoNewPrivileges => libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0).into(),
-            Step::DropBounding { last } => {
+            Step::DropBounding(last) => {
                 for capability in 0..=*last {
                     if libc::prctl(libc::PR_CAPBSET_DROP, capability as libc::c_ulong, 0, 0, 0) < 0 {
                         return -1;
@@ -170,8 +170,8 @@ fn perform(child: &Child, step: &Step) -> libc::c_long {
                 let rule = PathBeneath { access: *access, parent: fd };
                 libc::syscall(libc::SYS_landlock_add_rule, *ruleset, 1, &raw const rule, 0)
             }
-            Step::LandlockRestrict { ruleset } => libc::syscall(libc::SYS_landlock_restrict_self, *ruleset, 0),
-            Step::Seccomp { program } => {
+            Step::LandlockRestrict(ruleset) => libc::syscall(libc::SYS_landlock_restrict_self, *ruleset, 0),
+            Step::Seccomp(program) => {
                 let fprog = libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
                 libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const fprog)
             }

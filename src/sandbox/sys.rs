@@ -158,12 +158,6 @@ pub fn tmpfs(options: &[(&str, String)], attributes: u64) -> Result<OwnedFd, Err
     Ok(adopt(mount as RawFd))
 }
 
-/// No transparent huge pages in this process and all it starts: PR_SET_THP_DISABLE.
-pub fn no_huge_pages() -> Result<(), Errno> {
-    // SAFETY: numbers only.
-    check(unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) }.into()).map(drop)
-}
-
 /// The last capability this kernel knows: PR_CAPBSET_READ fails for later ones.
 pub fn last_capability() -> u32 {
     // SAFETY: numbers only.
@@ -216,7 +210,7 @@ pub fn output_was_closed() -> bool {
     OUTPUT_CLOSED.load(Ordering::Relaxed)
 }
 
-/// The Landlock ABI version of this kernel: landlock_create_ruleset(2) with the version flag.
+/// The Landlock ABI of this kernel; less than 1: none, or it is off. landlock_create_ruleset(2) with the version flag.
 pub fn landlock_abi() -> i32 {
     // SAFETY: a null attribute with size 0 and flag 1 asks for the version.
     let abi = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<u8>(), 0, 1) };

@@ -8,12 +8,13 @@ use super::landlock::Right;
 use super::plan::{Plan, Step};
 use super::protocol::{Identity, Mount, Setup};
 use super::{Problem, sys};
+use crate::base::files;
 use crate::policy::Access;
 use crate::policy::shown::{DEVICE_LINKS, EMPTY_FOLDERS, MADE_ETC, PROC, SCRATCH, SYSTEM_ETC, SYSTEM_FOLDERS, devices};
 use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
+use nix::fcntl::OFlag;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
-use nix::sys::stat::{Mode, fstat};
+use nix::sys::stat::fstat;
 use std::ffi::CString;
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -36,10 +37,12 @@ pub const NOTHING: &str = "/.toolhost/nothing";
 /// because masks cover the final places only, and their files could be reached through here.
 pub const KEPT: &str = "/.toolhost/kept";
 const ASIDE: &str = "/.toolhost/kept/aside";
+/// Where the whole tmpfs of a call's scratch is mounted, for the launcher alone.
+pub const KEPT_SCRATCH: &str = "/.toolhost/kept/scratch";
 /// Where the view is put together. /tmp exists everywhere, and the view mounted there hides its content.
 const SITE: &str = "/tmp";
 
-/// Whether every tool sees this path.
+/// Whether a path is in every view, whatever was granted: system libraries and programs, CA bundle, local time.
 pub fn is_system(path: &Path) -> bool {
     SYSTEM_FOLDERS.iter().chain(&SYSTEM_ETC).any(|shown| path.starts_with(shown))
 }
@@ -154,7 +157,7 @@ fn plan_root(planned: &mut Vec<Planned>, path: &Path) -> Result<(), Problem> {
 }
 
 fn bind(path: &Path, recursive: bool, attributes: u64) -> Result<OwnedFd, Problem> {
-    let here = nix::fcntl::open("/", OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty()).map_err(problem("/"))?;
+    let here = files::handle(Path::new("/")).map_err(problem("/"))?;
     let mount =
         sys::open_tree(here.as_fd(), &text(path), recursive).map_err(problem(format!("binding {}", path.display())))?;
     sys::mount_setattr(mount.as_fd(), recursive, attributes, 0, None)
@@ -164,11 +167,8 @@ fn bind(path: &Path, recursive: bool, attributes: u64) -> Result<OwnedFd, Proble
 
 /// A granted file or folder: opened without following any link, compared, bound alone (no mount below it).
 fn plan_grant(wanted: &Mount, identity: Identity) -> Result<Planned, Problem> {
-    let how = OpenHow::new()
-        .flags(OFlag::O_PATH | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW)
-        .resolve(ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS);
     let name = wanted.path.display();
-    let opened = openat2(AT_FDCWD, &wanted.path, how).map_err(super::moved);
+    let opened = files::without_links(&wanted.path, OFlag::O_PATH).map_err(super::moved);
     let file = opened.map_err(problem(format!("opening {name}")))?;
     let stat = fstat(&file).map_err(problem(format!("looking at {name}")))?;
     if (stat.st_dev, stat.st_ino) != (wanted.device, wanted.inode) {
@@ -207,8 +207,7 @@ pub fn is_late(at: &Path) -> bool {
 /// Puts everything planned in its place below `SITE`.
 fn assemble(setup: &Setup, planned: Vec<Planned>) -> Result<View, Problem> {
     let inside = |at: &Path| Path::new(SITE).join(at.strip_prefix("/").unwrap_or(at));
-    let scratch = super::scratch::PLACE;
-    let folders = SCRATCH.into_iter().chain(EMPTY_FOLDERS).chain([PROC, "/etc", OURS, NOTHING, ASIDE, scratch]);
+    let folders = SCRATCH.into_iter().chain(EMPTY_FOLDERS).chain([PROC, "/etc", OURS, NOTHING, ASIDE, KEPT_SCRATCH]);
     for folder in folders {
         make_folder(&inside(Path::new(folder)))?;
     }
@@ -247,8 +246,7 @@ fn assemble(setup: &Setup, planned: Vec<Planned>) -> Result<View, Problem> {
     // Landlock also needs what lies directly in the tree: its root, /etc, our shims.
     for (path, right) in [("/", Right::List), ("/etc", Right::Read), (OURS, Right::Read)] {
         let place = inside(Path::new(path));
-        let file = nix::fcntl::open(&place, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty()).map_err(problem(path))?;
-        view.allowed.push((file, true, right));
+        view.allowed.push((files::handle(&place).map_err(problem(path))?, true, right));
     }
     Ok(view)
 }

@@ -4,47 +4,18 @@
 //! call runs, whenever the free space of the file system changed, and once more after its end.
 
 use super::held::files_of;
+use super::inspect::{self, Totals};
 use super::protocol::Mount;
 use super::standstill::Standstill;
-use super::{grants, inspect};
+use crate::base::files;
 use crate::policy::{Access, Limits};
 use crate::quantity::{Limit, SAMPLE_MS};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
-use nix::sys::stat::SFlag;
 use nix::sys::statvfs::fstatvfs;
-use serde::{Deserialize, Serialize};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
-
-/// How much lies in folders.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Totals {
-    /// Space on disk: holes count nothing.
-    pub bytes: u64,
-    /// Names, folders included.
-    pub files: u64,
-    /// Size of the largest file.
-    pub largest: u64,
-}
-
-impl Totals {
-    pub fn add(&mut self, meta: &std::fs::Metadata) {
-        // st_blocks is in units of 512 bytes on every file system (stat(3type)).
-        self.bytes += meta.blocks() * 512;
-        self.files += 1;
-        if meta.is_file() {
-            self.largest = self.largest.max(meta.len());
-        }
-    }
-
-    pub fn join(&mut self, other: Totals) {
-        self.bytes += other.bytes;
-        self.files += other.files;
-        self.largest = self.largest.max(other.largest);
-    }
-}
 
 /// Free bytes and files of a file system; `files` is 0 where it does not count them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -75,7 +46,7 @@ impl Written {
         let inner = |m: &Mount| live().any(|above| above.path != m.path && m.path.starts_with(&above.path));
         let opened = live()
             .filter(|m| !inner(m))
-            .map(|mount| Ok((mount.clone(), grants::open(&mount.path, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?)));
+            .map(|mount| Ok((mount.clone(), files::without_links(&mount.path, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?)));
         let trees: Vec<_> = opened.collect::<Result<_, Errno>>()?;
         if trees.is_empty() {
             return Ok(None);
@@ -129,12 +100,7 @@ impl Written {
                     Err(e) if e.io_error().and_then(|e| e.raw_os_error()) == Some(nix::libc::ENAMETOOLONG) => {
                         return Ok((Some(Limit::WrittenFiles), missed));
                     }
-                    Err(e) => {
-                        return Err(e
-                            .io_error()
-                            .and_then(std::io::Error::raw_os_error)
-                            .map_or(Errno::EIO, Errno::from_raw));
-                    }
+                    Err(e) => return Err(e.into_io_error().map_or(Errno::EIO, |e| super::sys::errno(&e))),
                 }
             }
         }
@@ -159,7 +125,7 @@ impl Written {
         for file in numbers.filter(|pid| *pid != 1).flat_map(|pid| list(&format!("{}/fd", files_of(pid).0))) {
             let Ok(meta) = std::fs::metadata(file.path()) else { continue };
             let ours = self.trees.iter().any(|(mount, _)| mount.device == meta.dev());
-            if ours && meta.nlink() == 0 && meta.mode() & SFlag::S_IFMT.bits() == SFlag::S_IFREG.bits() {
+            if ours && meta.nlink() == 0 && meta.is_file() {
                 held.insert((meta.dev(), meta.ino()), meta.blocks() * 512);
             }
         }

@@ -6,9 +6,8 @@
 //! Never: follows a link, or lets a call run whose places it could not keep.
 
 use super::audit::segments::{self, ascii};
-use crate::base::files::{Folder, trustworthy};
+use crate::base::files::{self, Folder, trustworthy};
 use crate::policy::{self, FolderId, Place};
-use crate::sandbox::grants;
 use nix::fcntl::OFlag;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, Metadata};
@@ -71,7 +70,7 @@ impl Ledger {
             return Ok(());
         }
         for place in &mut places {
-            let folder = grants::open(&place.tree, OFlag::O_PATH | OFlag::O_DIRECTORY)?;
+            let folder = files::without_links(&place.tree, OFlag::O_PATH | OFlag::O_DIRECTORY)?;
             place.folder = Some(FolderId::of(&File::from(folder).metadata()?));
         }
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);

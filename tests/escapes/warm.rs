@@ -293,26 +293,25 @@ print(json.dumps({'length': len(token), 'names': sorted(os.environ)}))
 fn variables_of_a_call_are_gone_with_it() {
     let playground = Playground::new(if is_root() { Who::Root } else { Who::User }, "/var/tmp");
     playground.tool("vars", "python", VARIABLES, json!({"execution": {"env": {"TOKEN": "none"}}}));
-    let text = |kind: &str| json!({"type": kind, "description": "d"});
-    let run = json!({
-        "toolId": "esc:run", "displayName": "d", "description": "d", "version": "1.0.0",
+    let text = json!({"type": "string", "description": "d"});
+    let runs = json!({
+        "toolId": "esc:runs", "displayName": "runs", "description": "d", "version": "1.0.0",
         "handler": {"type": "service-method", "serviceName": "ExternalScriptExecutionService", "methodName": "executeScript"},
-        "parameters": {"type": "object", "properties": {"scriptPath": text("string"), "env": {
-            "type": "object", "description": "d", "additionalProperties": true}}},
+        "parameters": {"type": "object", "properties": {"scriptPath": text, "language": text,
+            "env": {"type": "object", "description": "d", "additionalProperties": {"type": "string"}}}},
         "securityContext": {"fileAccess": {"allowRead": ["self"]}},
     });
-    std::fs::create_dir_all(playground.path("tool-defs")).unwrap();
-    std::fs::write(playground.path("tool-defs/run.tool.json"), run.to_string()).unwrap();
+    std::fs::write(playground.path("tool-defs/runs.tool.json"), runs.to_string()).unwrap();
     playground.settle();
     let mut server = Server::start(&playground);
     let mut names = BTreeSet::new();
     // The longest fits neither a message nor a pipe.
     for length in [4, 1000, 4, 32_000, 4] {
-        let mut arguments = json!({"scriptPath": "vars/main.py"});
+        let mut arguments = json!({"scriptPath": "vars/main.py", "language": "python"});
         if length != 4 {
             arguments["env"] = json!({"TOKEN": "\u{1}".repeat(length)});
         }
-        let id = server.ask("tools/call", json!({"name": "esc__run", "arguments": arguments}));
+        let id = server.ask("tools/call", json!({"name": "esc__runs", "arguments": arguments}));
         let answer = server.answers(&[id], Duration::from_secs(30)).remove(&id).unwrap_or_default();
         let told = &answer["result"]["structuredContent"]["outputData"];
         assert_eq!(told["length"], length, "{answer}");

@@ -4,8 +4,7 @@
 //! Never: runs the tool's own script; publishes a staged copy; tries a path on this machine outside the walls.
 
 use super::launcher::Unready;
-use super::pool::{Extra, Launchers};
-use super::{Brings, Scripts, capture};
+use super::{Brings, Extra, Launchers, Scripts, capture};
 use crate::fault::{Fault, Kind};
 use crate::manifest::Language;
 use crate::policy::{

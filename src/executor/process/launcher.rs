@@ -4,8 +4,8 @@ use crate::executor::Walls;
 use crate::fault::{Fault, Kind};
 use crate::manifest::text::{path, printable};
 use crate::quantity::Limit;
-use crate::sandbox::protocol::{self, Executable, FromLauncher, Setup, ToLauncher};
-use crate::sandbox::written::Totals;
+use crate::sandbox::Totals;
+use crate::sandbox::protocol::{self, Executable, FromLauncher, Refused, Setup, ToLauncher};
 use crate::sandbox::{About, cgroup, identity, launcher};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -126,29 +126,15 @@ impl Launcher {
         group.iter().for_each(|group| group.share(keeper.id()));
         // SOCK_SEQPACKET keeps messages whole like a datagram socket, and says when the other end is gone.
         let control = UnixDatagram::from_std(ours.into()).map_err(|e| broken("its socket", &e))?;
-        let mut launcher = Launcher {
-            control: Some(control),
-            keeper: Some(keeper),
-            group,
-            walls: Walls::default(),
-            setup,
-            before: Totals::default(),
-        };
+        let mut launcher = Launcher::with(control, Some(keeper), group, setup);
         launcher.set_up(own, &lease).await?;
         Ok(launcher)
     }
 
-    /// A launcher whose other end a test holds.
-    #[cfg(test)]
-    pub fn fake(control: UnixDatagram, setup: Setup) -> Launcher {
-        Launcher {
-            control: Some(control),
-            keeper: None,
-            group: None,
-            walls: Walls::default(),
-            setup,
-            before: Totals::default(),
-        }
+    /// `keeper`: `None` where a test holds the other end.
+    pub fn with(control: UnixDatagram, keeper: Option<Child>, group: Option<cgroup::Group>, setup: Setup) -> Launcher {
+        let (walls, before) = (Walls::default(), Totals::default());
+        Launcher { control: Some(control), keeper, group, walls, setup, before }
     }
 
     async fn set_up(&mut self, own: &OwnedFd, lease: &identity::Lease) -> Result<(), Unready> {
@@ -163,9 +149,7 @@ impl Launcher {
                 self.walls = walls.into();
                 Ok(())
             }
-            Ok(Ok((FromLauncher::Refused { about, wall, what, errno }, _))) => {
-                Err(self.refusal(about, wall, what, errno))
-            }
+            Ok(Ok((FromLauncher::Refused(refused), _))) => Err(self.refusal(refused)),
             Ok(Ok(_)) => Err(broken("an answer before a call", &io::ErrorKind::InvalidData.into()).into()),
             Ok(Err(e)) => Err(broken("its first answer", &e).into()),
             Err(_) => Err(broken("it was not ready in time", &io::ErrorKind::TimedOut.into()).retryable().into()),
@@ -173,7 +157,8 @@ impl Launcher {
     }
 
     /// The fault for a refusal, in words that fit what it is about.
-    pub fn refusal(&self, about: About, wall: String, what: String, errno: i32) -> Unready {
+    pub fn refusal(&self, refused: Refused) -> Unready {
+        let Refused { about, wall, what, errno } = refused;
         let (what, error) = (printable(&what), io::Error::from_raw_os_error(errno));
         match about {
             About::Wall => match self.lost_interpreter().or_else(|| of_this_host(&what, errno)) {

@@ -13,7 +13,8 @@ mod setup;
 mod workers;
 
 pub use launcher::{Unready, settle};
-pub use pool::{Extra, Launchers};
+pub use pool::Launchers;
+pub use setup::Extra;
 #[cfg(feature = "wasi")]
 pub use workers::WasmWorkers;
 
@@ -91,7 +92,7 @@ impl Scripts {
         let came = context.map_or(started, |context| context.came);
         let clock = Clock::new(came, per_call.timeout_ms);
         let extra = Extra { own_source: source.is_some(), ..Extra::default() };
-        let ready = || clock.prepare(RAISING, self.launchers.take(&shape, &extra));
+        let ready = || clock.prepare(RAISING, self.launchers.ready(&shape, &extra));
         let mut launcher = ready().await?;
         context.map_or(Ok(()), |context| context.opens(&shape))?;
         let brings = Brings { source, environment: Some(&per_call.env), third: None };
@@ -209,9 +210,7 @@ async fn ended(launcher: &Launcher) -> Result<(Exited, Vec<OwnedFd>), Lost> {
     loop {
         match launcher.hear().await {
             Ok((FromLauncher::Exited(exited), staged)) => return Ok((exited, staged)),
-            Ok((FromLauncher::Refused { about, wall, what, errno }, _)) => {
-                return Err(launcher.refusal(about, wall, what, errno).into());
-            }
+            Ok((FromLauncher::Refused(refused), _)) => return Err(launcher.refusal(refused).into()),
             Ok((FromLauncher::Ready { .. }, _)) => {}
             // The other end was closed with a message of ours unread (unix(7)): the start.
             Err(e) if e.kind() == std::io::ErrorKind::ConnectionReset => return Err(Lost::Before),
@@ -255,14 +254,7 @@ async fn follow(
     let both = async { tokio::try_join!(reading, waiting) };
     let ended = tokio::time::timeout(clock.overdue(), both).await;
     let (captured, (exited, staged)) = ended.unwrap_or_else(|_| {
-        let killed = Exited {
-            status: 9,
-            killed: Some(Killed::Deadline),
-            cpu_ms: 0,
-            peak_memory_bytes: None,
-            scratch_full: false,
-            processes_refused: false,
-        };
+        let killed = Exited { status: 9, killed: Some(Killed::Deadline), ..Exited::default() };
         Ok((Captured::default(), (killed, Vec::new())))
     })?;
     Ok((captured, exited, staged))

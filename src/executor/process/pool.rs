@@ -1,7 +1,7 @@
 //! Pool: launchers, kept while they are idle. A launcher runs one call at a time, so simultaneous calls use several.
 
 use super::launcher::{Launcher, Unready};
-use super::setup;
+use super::setup::{self, Extra};
 use crate::executor::idle::Idle;
 use crate::fault::{Fault, Kind};
 use crate::policy::{self, Access, Grant, Opening, Shape};
@@ -25,19 +25,6 @@ pub struct Launchers {
     idle: Arc<Idle<Setup, Launcher>>,
 }
 
-/// What our own roles need beyond the shape.
-#[derive(Clone, Debug, Default)]
-pub struct Extra {
-    pub memory: u64,
-    pub processes: u64,
-    pub lasting: bool,
-    pub keeps_third: bool,
-    /// The script comes with the call.
-    pub own_source: bool,
-    /// The role where the program is ourselves: argv[0] without the prefix `toolhost-`.
-    pub role: Option<String>,
-}
-
 impl Launchers {
     pub fn new(own: OwnedFd, pool: std::ops::Range<u32>) -> Launchers {
         Launchers { own, pool, groups: cgroup::Cgroups::find(), idle: Idle::new(MOST_IDLE) }
@@ -57,12 +44,8 @@ impl Launchers {
         self.groups.is_some()
     }
 
-    /// A launcher for this shape as its grants are now: an idle one, or a new one.
-    pub async fn take(self: &Arc<Launchers>, shape: &Shape, extra: &Extra) -> Result<Launcher, Fault> {
-        Ok(self.ready(shape, extra).await?)
-    }
-
-    /// As `take`, but a wall that was refused is returned as facts.
+    /// A launcher for this shape as its grants are now: an idle one, or a new one. A wall that was refused is returned
+    /// as facts.
     pub async fn ready(self: &Arc<Launchers>, shape: &Shape, extra: &Extra) -> Result<Launcher, Unready> {
         let resolved = resolve(shape, !extra.own_source).await?;
         self.ready_for(shape, resolved, extra).await
@@ -96,15 +79,9 @@ impl Launchers {
         }
         let lease = self.lease().await?;
         wanted.identity = lease.identity;
-        let group = match &self.groups {
-            None => None,
-            Some(groups) => {
-                let memory = shape.limits.get(Limit::MemoryBytes).saturating_add(extra.memory);
-                let processes = shape.limits.get(Limit::Processes).saturating_add(extra.processes);
-                let made = groups.make(memory, processes).map_err(|e| super::launcher::no_group(&e))?;
-                Some(made)
-            }
-        };
+        let memory = wanted.limits.get(Limit::MemoryBytes);
+        let group = self.groups.as_ref().map(|groups| groups.make(memory, wanted.limits.get(Limit::Processes)));
+        let group = group.transpose().map_err(|e| super::launcher::no_group(&e))?;
         let mut launcher = Launcher::start(&self.own, wanted, lease, group).await?;
         launcher.before = before;
         Ok(launcher)

@@ -1,18 +1,17 @@
 //! Publish: staged files that match are written out after success, by temporary file and rename in the real folder.
 
-use crate::base::files;
+use crate::base::files::{self, names_in, open_at};
 use crate::executor::Artifact;
 use crate::manifest;
 use crate::policy::{self, Shape};
 use crate::quantity::Limit;
-use crate::sandbox::grants;
 use crate::sandbox::protocol::Stage;
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, openat, renameat};
+use nix::fcntl::{OFlag, renameat};
 use nix::sys::stat::{Mode, SFlag, fstat, fstatat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 use std::ffi::{CStr, CString};
-use std::io::Write;
+use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -66,22 +65,10 @@ fn dropped(path: &Path, bytes: u64, why: &Why) -> Artifact {
     Artifact { path, bytes, published: false, dropped_because: because, failed: why.failed, over: None }
 }
 
-/// The names in a copy, at most one more than is allowed.
-fn names(copy: &OwnedFd) -> Result<Vec<CString>, Errno> {
-    // Opened anew for a read position of its own, since a copy is listed more than once.
-    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-    let mut listing = nix::dir::Dir::from_fd(openat(copy, c".", flags, Mode::empty())?)?;
-    let entries = listing.iter().flatten().map(|e| e.file_name().to_owned());
-    let mut names: Vec<CString> =
-        entries.filter(|n| !matches!(n.to_bytes(), b"." | b"..")).take(MOST_FILES + 1).collect();
-    names.sort();
-    Ok(names)
-}
-
 /// The size of a regular file; 0 for anything else.
 fn size(copy: &OwnedFd, name: &CStr) -> u64 {
     let stat = fstatat(copy, name, nix::fcntl::AtFlags::AT_SYMLINK_NOFOLLOW);
-    let regular = stat.ok().filter(|stat| stat.st_mode & SFlag::S_IFMT.bits() == SFlag::S_IFREG.bits());
+    let regular = stat.ok().filter(|stat| files::is(stat.st_mode, SFlag::S_IFREG));
     regular.map_or(0, |stat| u64::try_from(stat.st_size).unwrap_or(0))
 }
 
@@ -89,7 +76,7 @@ fn size(copy: &OwnedFd, name: &CStr) -> u64 {
 /// would look like a whole one. Holes count, since a published file has none.
 fn too_much(pairs: &[(Stage, OwnedFd)], own: &Path, most: u64) -> Vec<Artifact> {
     let bytes = |copy: &OwnedFd| -> u64 {
-        let sizes = names(copy).unwrap_or_default();
+        let sizes = names_in(copy).unwrap_or_default();
         sizes.iter().fold(0, |sum, name| sum.saturating_add(size(copy, name)))
     };
     let sums: Vec<u64> = pairs.iter().map(|(_, copy)| bytes(copy)).collect();
@@ -108,7 +95,7 @@ fn too_much(pairs: &[(Stage, OwnedFd)], own: &Path, most: u64) -> Vec<Artifact> 
 /// `rules`: most bytes of a file, and whether a script lies above the folder.
 fn one(stage: &Stage, copy: &OwnedFd, own: &Path, rules: (u64, bool), out: &mut Vec<Artifact>) -> Result<(), Why> {
     let wrong = |e: Errno| Why { text: e.desc().to_owned(), failed: true };
-    let to = grants::open(&stage.folder, OFlag::O_RDONLY | OFlag::O_DIRECTORY).map_err(|e| match e {
+    let to = files::without_links(&stage.folder, OFlag::O_DIRECTORY).map_err(|e| match e {
         Errno::ELOOP | Errno::ENOENT | Errno::ENOTDIR => REPLACED.to_owned().into(),
         e => wrong(e),
     })?;
@@ -122,7 +109,7 @@ fn one(stage: &Stage, copy: &OwnedFd, own: &Path, rules: (u64, bool), out: &mut 
         Ok(())
     });
     let shown = shown(&stage.folder, own);
-    let names = names(copy).map_err(wrong)?;
+    let names = names_in(copy).map_err(wrong)?;
     if names.len() > MOST_FILES {
         // All or nothing, as with too many bytes.
         return Err(format!("it holds more than {MOST_FILES} files").into());
@@ -167,21 +154,21 @@ fn file(
     if !manifest::text::is_printable(text) {
         return Err("its name holds characters that do not print".to_owned().into());
     }
-    let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
-    let source = openat(copy, name, flags, Mode::empty()).map_err(|e| match e {
+    let source = open_at(copy, name, OFlag::O_RDONLY).map_err(|e| match e {
         Errno::ELOOP => "it is a symbolic link".to_owned(),
         e => e.desc().to_owned(),
     })?;
     let stat = fstat(&source).map_err(|e| e.desc().to_owned())?;
-    if stat.st_mode & SFlag::S_IFMT.bits() != SFlag::S_IFREG.bits() {
-        // Mount points, where the neighbours of the staged files are shown.
-        let point = openat(to, name, OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC, Mode::empty());
-        return if point.is_ok() { Ok(None) } else { Err("it is not a regular file".to_owned().into()) };
-    }
-    // The same for a file that was not copied.
-    let beside = || openat(to, name, OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC, Mode::empty()).is_ok();
-    if !stage.copies(text) && stat.st_size == 0 && beside() {
-        return Ok(None);
+    // Mount points, where the neighbours of the staged files are shown, and files that were not copied.
+    let regular = files::is(stat.st_mode, SFlag::S_IFREG);
+    if !regular || !stage.copies(text) && stat.st_size == 0 {
+        let beside = open_at(to, name, OFlag::O_PATH).is_ok();
+        if beside {
+            return Ok(None);
+        }
+        if !regular {
+            return Err("it is not a regular file".to_owned().into());
+        }
     }
     let globs: Vec<&String> = stage.names.iter().filter(|glob| policy::name_matches(glob, text)).collect();
     if globs.is_empty() {
@@ -219,9 +206,7 @@ fn could_be_loaded(to: &OwnedFd, name: &str, globs: &[&String], below: bool) -> 
         return Some(format!("a script could load a file ending in `{ending}`: the manifest must spell that ending"));
     }
     // Node looks for the full name first, then for the endings in order, then for a folder.
-    let there = |name: &str, flags: OFlag| {
-        openat(to, name, flags | OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC, Mode::empty()).is_ok()
-    };
+    let there = |name: &str, flags: OFlag| open_at(to, name, flags | OFlag::O_PATH).is_ok();
     let mut modules =
         ["js", "cjs", "mjs", "ts", "tsx", "jsx", "node", "json"].map(|end| format!("{name}.{end}")).into_iter();
     if let Some(module) = modules.find(|module| there(module, OFlag::empty())) {
@@ -240,8 +225,7 @@ fn could_be_loaded(to: &OwnedFd, name: &str, globs: &[&String], below: bool) -> 
 
 /// Whether the real file has the same content. Read in pieces, so that large files do not fill the host's memory.
 fn same(to: &OwnedFd, name: &CStr, source: &std::fs::File, size: u64) -> bool {
-    let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
-    let Ok(old) = openat(to, name, flags, Mode::empty()) else { return false };
+    let Ok(old) = open_at(to, name, OFlag::O_RDONLY) else { return false };
     let old = std::fs::File::from(old);
     if !old.metadata().is_ok_and(|m| m.is_file() && m.len() == size) {
         return false;
@@ -266,15 +250,11 @@ fn sweep(to: &OwnedFd, owner: u32, age: i64) {
         let id = rest.and_then(|rest| uuid::Uuid::try_parse(rest).ok());
         id.is_some_and(|id| id.get_version_num() == 7 && rest == Some(id.to_string().as_str()))
     };
-    let Ok(listing) = openat(to, c".", OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty()) else {
-        return;
-    };
-    let Ok(mut listing) = nix::dir::Dir::from_fd(listing) else { return };
     let now = std::time::UNIX_EPOCH.elapsed().map_or(0, |since| i64::try_from(since.as_secs()).unwrap_or(0));
-    for entry in listing.iter().flatten().filter(|entry| ours(entry.file_name())) {
-        let name = entry.file_name();
+    for name in names_in(to).unwrap_or_default().iter().filter(|name| ours(name)) {
+        let name = name.as_c_str();
         let Ok(stat) = fstatat(to, name, nix::fcntl::AtFlags::AT_SYMLINK_NOFOLLOW) else { continue };
-        let regular = stat.st_mode & SFlag::S_IFMT.bits() == SFlag::S_IFREG.bits();
+        let regular = files::is(stat.st_mode, SFlag::S_IFREG);
         // Only the kernel sets a ctime.
         let made = stat.st_uid == nix::unistd::geteuid().as_raw() || stat.st_uid == owner;
         if regular && made && stat.st_nlink == 1 && now - stat.st_ctime >= age {
@@ -285,17 +265,11 @@ fn sweep(to: &OwnedFd, owner: u32, age: i64) {
 
 fn write(to: &OwnedFd, name: &CStr, source: &std::fs::File, size: u64, mode: u32) -> std::io::Result<()> {
     let temporary = CString::new(format!("{PREFIX}{}", uuid::Uuid::now_v7()))?;
-    let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    let made = openat(to, temporary.as_c_str(), flags, Mode::from_bits_truncate(0o600))?;
+    let made = open_at(to, temporary.as_c_str(), OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL)?;
     let mut file = std::fs::File::from(made);
     let written = (|| {
-        let mut piece = vec![0u8; PIECE];
-        let mut at = 0;
-        while at < size {
-            let length = PIECE.min(usize::try_from(size - at).unwrap_or(PIECE));
-            source.read_exact_at(&mut piece[..length], at)?;
-            file.write_all(&piece[..length])?;
-            at += length as u64;
+        if std::io::copy(&mut source.take(size), &mut file)? < size {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
         }
         nix::sys::stat::fchmod(&file, Mode::from_bits_truncate(mode))?;
         renameat(to, temporary.as_c_str(), to, name)?;

@@ -1,6 +1,5 @@
 //! Setup: what a launcher is told, made from a shape and its resolved grants.
 
-use super::pool::Extra;
 use crate::base::hidden::Hidden;
 use crate::manifest::Language;
 use crate::policy::{Program, Shape};
@@ -8,6 +7,19 @@ use crate::quantity::Limit;
 use crate::runtimes::shims;
 use crate::sandbox::protocol::{Executable, Identity, Setup};
 use crate::sandbox::{cgroup, environment, grants};
+
+/// What our own roles need beyond the shape.
+#[derive(Clone, Debug, Default)]
+pub struct Extra {
+    pub memory: u64,
+    pub processes: u64,
+    pub lasting: bool,
+    pub keeps_third: bool,
+    /// The script comes with the call.
+    pub own_source: bool,
+    /// The role where the program is ourselves: argv[0] without the prefix `toolhost-`.
+    pub role: Option<String>,
+}
 
 /// The identity in the key of an idle launcher: any launcher of the shape will do, whatever its id.
 pub const ANY: Identity = Identity { id: u32::MAX, pooled: false };
@@ -33,11 +45,8 @@ pub fn of(shape: &Shape, resolved: grants::Resolved, extra: &Extra, cgroup: Opti
         (_, role) => (Executable::Ourselves, vec![format!("toolhost-{}", role.as_deref().unwrap_or("probe"))]),
     };
     let mut limits = shape.limits.clone();
-    if extra.processes > 0 {
-        limits.set(Limit::Processes, limits.get(Limit::Processes).saturating_add(extra.processes));
-    }
-    if extra.memory > 0 {
-        limits.set(Limit::MemoryBytes, limits.get(Limit::MemoryBytes).saturating_add(extra.memory));
+    for (limit, more) in [(Limit::Processes, extra.processes), (Limit::MemoryBytes, extra.memory)] {
+        limits.set(limit, limits.get(limit).saturating_add(more));
     }
     // The time limit comes with each call.
     limits.set(Limit::TimeoutMs, 0);

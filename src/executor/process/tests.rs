@@ -25,7 +25,7 @@ fn fake() -> (Launcher, OwnedFd) {
     launcher::nonblocking(&ours).expect("a socket");
     let control = tokio::net::UnixDatagram::from_std(ours.into()).expect("a socket");
     let setup = setup::of(&shape(), grants::Resolved::default(), &Extra::default(), None);
-    (Launcher::fake(control, setup), theirs)
+    (Launcher::with(control, None, None, setup), theirs)
 }
 
 async fn lost(launcher: &Launcher, meanwhile: impl Future<Output = ()>) -> Lost {
@@ -102,14 +102,7 @@ async fn a_launcher_that_does_not_come_up_is_killed() {
 
 #[test]
 fn a_failed_entry_point_and_a_file_too_large_have_their_own_words() {
-    let exited = |status| Exited {
-        status,
-        killed: None,
-        cpu_ms: 0,
-        peak_memory_bytes: None,
-        scratch_full: false,
-        processes_refused: false,
-    };
+    let exited = |status| Exited { status, ..Exited::default() };
     let logs = ["Traceback".to_owned(), "toolhost: no function 'f'; set handler.entryPoint".to_owned()];
     let ending = |shape: &Shape, status| judge(&Captured::default(), &exited(status), shape, 100, &logs);
     let plain = shape();

@@ -1,8 +1,7 @@
 //! Workers: starts those of `executor::wasm`, our own binary behind the same walls, which outlive a call.
 
 use super::launcher::Launcher;
-use super::pool::{Extra, Launchers};
-use super::{Brings, Unready, capture, pool, publish};
+use super::{Brings, Extra, Launchers, Unready, capture, pool, publish};
 use crate::executor::wasm::{Ended, Looking, Pipes, Publishing, Role, Start, Starting, Worker, Workers};
 use crate::executor::{Ending, Walls};
 use crate::fault::{Fault, Kind};

@@ -9,8 +9,9 @@ use crate::executor::Ending;
 use crate::fault::{Fault, Kind};
 use crate::policy::Limits;
 use crate::quantity::SAMPLE_MS;
+use crate::sandbox::Totals;
 use crate::sandbox::protocol::Mount;
-use crate::sandbox::written::{Totals, Written};
+use crate::sandbox::written::Written;
 use std::io;
 use std::time::Duration;
 

@@ -517,9 +517,9 @@ async fn a_tool_cannot_make_tools() {
         toolhost::policy::Policies::load_from(&world.root().join("sandbox-policies"), &world.root()).unwrap();
     let (snapshot, machine) = (world.service.registry().snapshot(), crate::common::machine());
     let tool = snapshot.find("u:writer").unwrap();
-    let (pairs, policies) = ([(tool.manifest.clone(), tool.site.clone())], snapshot.protect(&policies));
-    let host = toolhost::cli::audit::Host { tools: &pairs, policies: &policies, machine: &machine };
-    assert!(host.decide(&tool.manifest, &tool.site).shape.is_err(), "as a call");
+    let policies = snapshot.protect(&policies);
+    let decision = toolhost::policy::decide(&tool.manifest, &tool.site, &policies, &machine);
+    assert!(decision.shape.is_err(), "as a call");
 }
 
 /// Calls that end at once write their records one after another: no line is torn, and none is empty.

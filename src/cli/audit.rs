@@ -6,14 +6,13 @@
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
 use super::{host, words};
-use crate::service::{self, beforehand};
-use crate::{fault, manifest, policy, registry, runtimes, sandbox};
-use manifest::{Manifest, Site};
+use crate::{fault, manifest, policy, runtimes, service};
+use manifest::Manifest;
+use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
 
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct Args {
@@ -45,24 +44,23 @@ pub struct Args {
 
 pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     if let Some(call) = &args.call {
-        words::show(past(settings, call, args.json)?.as_bytes());
-        return Ok(Exit::Ok.into());
-    }
-    if let Some([old, new]) = args.diff.as_deref() {
-        return super::diff::run(settings, super::diff::Args { old: old.clone(), new: new.clone(), json: args.json });
+        return super::past::run(settings, call, args.json);
     }
     let known = host::Tools::of(settings)?;
-    let host = Host { tools: &known.pairs(), policies: &known.policies, machine: &known.machine };
     let text = if let Some(question) = &args.who_can {
-        who_can(&host, &settings.bases(), &from_here(question)?, args.json).map_err(|fault| Refusal::of(&fault))?
+        let tools = known.tools();
+        let decisions: Vec<_> = tools.iter().map(|tool| known.decide(tool)).collect();
+        let mut bases = settings.bases();
+        bases.extend(tools.iter().map(|tool| tool.site.base.clone()));
+        who_can(&decisions, &bases, &from_here(question)?, args.json).map_err(|fault| Refusal::of(&fault))?
     } else if let Some(reference) = &args.tool {
         let tool = known.snapshot.find(reference).map_err(|fault| Refusal::of(&fault))?;
         if args.probe {
-            return super::proof::run(settings, &known, &host, &tool, args.json);
+            return super::proof::run(settings, &known, &tool, args.json);
         }
         match args.suggest_policy {
-            true => suggest(&host, &tool.manifest, &tool.site),
-            false => one_text(&foreseen(&known, &tool, host.policies, host.machine), &tool.manifest, args.json),
+            true => policy::suggest::policy(&tool.manifest, &tool.site, &known.decide(&tool)),
+            false => one(&known.foreseen(&tool, &known.policies, &known.machine), &tool.manifest, args.json),
         }
     } else {
         words::stream(|out| all(&known, args.json, out));
@@ -74,7 +72,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
 
 /// Every tool, written one after the other: texts with a line between, or `{"tools": […]}`.
 fn all(known: &host::Tools, json: bool, out: &mut dyn Write) -> io::Result<()> {
-    let tools = known.snapshot.list(&registry::Filter::default());
+    let tools = known.tools();
     let (head, between, end) = match (json, tools.is_empty()) {
         (true, _) => ("{\"tools\": [\n", ",\n", "]}\n"),
         (false, true) => ("No tools are loaded.\n", "", ""),
@@ -82,7 +80,7 @@ fn all(known: &host::Tools, json: bool, out: &mut dyn Write) -> io::Result<()> {
     };
     out.write_all(head.as_bytes())?;
     for (at, tool) in tools.iter().enumerate() {
-        let text = one_text(&foreseen(known, tool, &known.policies, &known.machine), &tool.manifest, json);
+        let text = one(&known.foreseen(tool, &known.policies, &known.machine), &tool.manifest, json);
         out.write_all(if at > 0 { between.as_bytes() } else { b"" })?;
         out.write_all(text.strip_suffix('\n').filter(|_| json).unwrap_or(&text).as_bytes())?;
     }
@@ -90,130 +88,62 @@ fn all(known: &host::Tools, json: bool, out: &mut dyn Write) -> io::Result<()> {
     out.write_all(end.as_bytes())
 }
 
-/// `audit --call ID`: the record of a past call, and the confinement it ran under.
-fn past(settings: &Settings, call: &str, json: bool) -> anyhow::Result<String> {
-    let recalled = host::audit_log(settings)?
-        .recall(call)
-        .map_err(|why| Refusal::new(Exit::Caller, manifest::text::printable(&why)))?;
-    if json {
-        return Ok(pretty(&serde_json::json!({ "record": recalled.record, "confinement": recalled.confinement })));
-    }
-    Ok(super::past::text(&recalled))
-}
-
 /// `read:out/x.csv` → `read:/here/out/x.csv`: a relative path starts at the current folder, as it does for a shell.
 /// Grants hold no links, so links in the path are resolved.
 fn from_here(question: &str) -> anyhow::Result<String> {
-    let Some((verb @ ("read" | "write"), path)) = question.split_once(':') else { return Ok(question.to_owned()) };
-    if path.is_empty() {
-        return Ok(question.to_owned());
+    let paths = question.split_once(':').filter(|(verb, path)| ["read", "write"].contains(verb) && !path.is_empty());
+    let Some((verb, path)) = paths else { return Ok(question.to_owned()) };
+    let mut here = match path.starts_with('/') {
+        true => PathBuf::from("/"),
+        false => std::env::current_dir().map_err(|e| {
+            Refusal::new(Exit::Caller, format!("the current folder is not known ({e}): name the whole path"))
+        })?,
+    };
+    let mut rest = Path::new(path).components().peekable();
+    // getcwd(3) holds no link, so `..` at the start can be resolved here; a later one may follow a link, and stays.
+    while let Some(first @ (Component::CurDir | Component::ParentDir | Component::RootDir)) = rest.peek() {
+        if *first == Component::ParentDir {
+            here.pop();
+        }
+        rest.next();
     }
-    let whole = if path.starts_with('/') { PathBuf::from(path) } else { below_here(path)? };
-    let climbs = whole.components().any(|part| part == Component::ParentDir);
-    let meant = if climbs { whole } else { crate::runtimes::resolved(&whole) };
+    here.extend(rest);
+    let climbs = here.components().any(|part| part == Component::ParentDir);
+    let meant = if climbs { here } else { runtimes::resolved(&here) };
     Ok(format!("{verb}:{}", meant.display()))
 }
 
-fn below_here(path: &str) -> anyhow::Result<PathBuf> {
-    let mut here = std::env::current_dir().map_err(|e| {
-        Refusal::new(Exit::Caller, format!("the current folder is not known ({e}): name the whole path"))
-    })?;
-    let mut rest = Path::new(path);
-    // getcwd(3) holds no link, so `..` at the start can be resolved here; a later one may follow a link, and stays.
-    loop {
-        let mut parts = rest.components();
-        match parts.next() {
-            Some(Component::CurDir) => {}
-            Some(Component::ParentDir) => {
-                here.pop();
-            }
-            _ => return Ok(here.join(rest)),
-        }
-        rest = parts.as_path();
-    }
-}
-
-/// What is known of this host when the verb runs.
-pub struct Host<'a> {
-    /// Every tool of the registry.
-    pub tools: &'a [(Arc<Manifest>, Site)],
-    /// With the same files protected as for a call (`Snapshot::protect`).
-    pub policies: &'a policy::Policies,
-    pub machine: &'a policy::Machine,
-}
-
-impl Host<'_> {
-    /// The decision for one tool, as a call would get it: no tool may write a file of any other.
-    pub fn decide(&self, manifest: &Manifest, site: &Site) -> policy::Decision {
-        policy::decide(manifest, site, self.policies, self.machine)
-    }
-
-    fn decide_all(&self) -> Vec<policy::Decision> {
-        self.tools.iter().map(|(manifest, site)| self.decide(manifest, site)).collect()
-    }
-}
-
-/// The decision, with the fault that every call would end with in place of its shape: also a fault that is not policy's
-/// (a service that is not registered, granted files as they lie now).
-pub(super) fn foreseen(
-    known: &host::Tools,
-    tool: &registry::Tool,
-    policies: &policy::Policies,
-    machine: &policy::Machine,
-) -> policy::Decision {
-    let mut decision = policy::decide(&tool.manifest, &tool.site, policies, machine);
-    if let Some(fault) = beforehand::fault(tool, &decision, beforehand::shipped(&tool.manifest.handler)) {
-        decision.shape = Err(fault);
-    }
-    known.looks_back(&mut decision);
-    let refused = decision.shape.as_ref().ok().and_then(|shape| sandbox::grants::foresee(shape).err());
-    if let Some(fault) = refused.map(|(fault, _)| fault) {
-        decision.shape = Err(fault);
-    }
-    decision
-}
-
-/// `audit TOOL`: text, or one JSON object.
-pub fn one(host: &Host<'_>, manifest: &Manifest, site: &Site, json: bool) -> String {
-    one_text(&host.decide(manifest, site), manifest, json)
-}
-
-fn one_text(decision: &policy::Decision, manifest: &Manifest, json: bool) -> String {
+/// The decision about one tool: text, or one JSON object.
+pub fn one(decision: &policy::Decision, manifest: &Manifest, json: bool) -> String {
     if json { pretty(&entry(decision, manifest)) } else { policy::explain::text(decision) }
 }
 
 /// The decision as data, with the digest of the script: what `diff` compares.
-pub(super) fn entry(decision: &policy::Decision, manifest: &Manifest) -> serde_json::Value {
+pub(super) fn entry(decision: &policy::Decision, manifest: &Manifest) -> Value {
     let mut entry = policy::explain::json(decision, manifest);
-    entry["digests"]["script"] = serde_json::json!(decision.script.as_deref().and_then(service::digest_of_script));
+    entry["digests"]["script"] = json!(decision.script.as_deref().and_then(service::digest_of_script));
     entry
 }
 
-/// `audit TOOL --suggest-policy`
-pub fn suggest(host: &Host<'_>, manifest: &Manifest, site: &Site) -> String {
-    policy::suggest::policy(manifest, site, &host.decide(manifest, site))
-}
-
 /// `audit --who-can QUESTION`. `bases`: the script base folders.
-pub fn who_can(host: &Host<'_>, bases: &[PathBuf], question: &str, json: bool) -> Result<String, fault::Fault> {
+pub fn who_can(
+    decisions: &[policy::Decision],
+    bases: &[PathBuf],
+    question: &str,
+    json: bool,
+) -> Result<String, fault::Fault> {
     let asked = policy::who_can::question(question)
         .map_err(|message| fault::Fault::new(fault::Kind::ParameterValidationError, message))?;
-    let bases: BTreeSet<PathBuf> = bases
-        .iter()
-        .cloned()
-        .chain(host.tools.iter().map(|(_, s)| s.base.clone()))
-        .filter(|b| b.is_absolute())
-        // The path of the question has its links resolved, too (`from_here`).
-        .map(|base| runtimes::resolved(&base))
-        .collect();
-    let bases: Vec<PathBuf> = bases.into_iter().collect();
-    let answers = policy::who_can::answer(&host.decide_all(), &asked, &bases);
+    // The path of the question has its links resolved, too (`from_here`).
+    let bases: BTreeSet<PathBuf> =
+        bases.iter().filter(|base| base.is_absolute()).map(|base| runtimes::resolved(base)).collect();
+    let answers = policy::who_can::answer(decisions, &asked, &bases.into_iter().collect::<Vec<_>>());
     if json {
-        return Ok(pretty(&serde_json::json!({ "question": question, "answers": answers })));
+        return Ok(pretty(&json!({ "question": question, "answers": answers })));
     }
     Ok(policy::who_can::text(&asked, &answers))
 }
 
-pub(super) fn pretty(value: &serde_json::Value) -> String {
+fn pretty(value: &Value) -> String {
     format!("{}\n", manifest::text::json(value, true))
 }

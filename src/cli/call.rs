@@ -12,6 +12,7 @@ use crate::manifest::text::printable;
 use crate::service::runlog::Level;
 use crate::service::{self, Arguments, CallRequest, Caller, Event, Report, Service, Sink};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use serde_json::json;
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Read};
 use std::os::fd::AsFd;
@@ -104,7 +105,9 @@ async fn shown_live(service: &Service, request: CallRequest, verbose: bool) -> (
         while let Some(event) = events.recv().await {
             if let Event::Log(line) = event {
                 live += 1;
-                words::complain(&format!("log   {line}"));
+                let mut out = String::new();
+                words::line(&mut out, "log", &line);
+                words::complain(out.trim_end());
             }
         }
         live
@@ -221,9 +224,7 @@ fn told(args: &Args, report: &Report, live: usize) -> ExitCode {
         words::complain(&format!("{}: version {version} ran", printable(&args.tool)));
     }
     let Some(fault) = &report.error else { return Exit::Ok.into() };
-    let mut lines = vec![format!("{}: {}: {}", report.tool, fault.kind, fault.message)];
-    lines.extend(fault.details.iter().flat_map(|details| details.lines()).map(|line| format!("  {line}")));
-    lines.extend(fault.person.iter().flat_map(|person| person.lines()).map(|line| format!("  {line}")));
+    let mut lines = vec![format!("{}: {}: {}", report.tool, fault.kind, Refusal::of(fault))];
     for denial in &report.denials.observed {
         lines.push(format!("  denied: {} {} ({}; {})", denial.operation, denial.target, denial.rule, denial.narrower));
     }
@@ -234,34 +235,17 @@ fn told(args: &Args, report: &Report, live: usize) -> ExitCode {
 
 /// What `--verbose` adds. `live`: how many lines of the log were shown already; the log is repeated where some were not.
 fn background(report: &Report, live: usize) -> String {
-    let logs = report.logs.iter().filter(|_| live != report.logs.len());
-    let mut lines: Vec<String> = logs.map(|line| format!("log   {line}")).collect();
-    for wall in report.walls.iter() {
-        lines.push(format!("wall  {}: {} ({})", wall.name, wall.state, wall.why));
-    }
-    for artifact in &report.artifacts {
-        let fate =
-            artifact.dropped_because.as_ref().map_or_else(|| "published".to_owned(), |why| format!("dropped: {why}"));
-        lines.push(format!("file  {} ({} bytes), {fate}", artifact.path, artifact.bytes));
-    }
-    let usage = &report.usage;
-    let known =
-        |value: Option<u64>, unit: &str| value.map_or_else(|| "unknown".to_owned(), |value| format!("{value} {unit}"));
-    lines.push(format!(
-        "usage wall {} ms, cpu {}, peak memory {}, output {} bytes",
-        usage.wall_ms,
-        known(usage.cpu_ms, "ms"),
-        known(usage.peak_memory_bytes, "bytes"),
-        usage.output_bytes
-    ));
-    let digest = |name: &str, digest: &Option<String>| digest.as_ref().map(|digest| format!("{name} {digest}"));
-    let digests = &report.digests;
-    lines.extend(digest("manifest   ", &digests.manifest));
-    lines.extend(digest("script     ", &digests.script));
-    lines.extend(digest("policy     ", &digests.policy));
-    lines.extend(digest("confinement", &digests.confinement));
-    lines.push(format!("call  {}", report.id));
-    lines.join("\n")
+    let mut out = String::new();
+    let known = json!({
+        "log": if live == report.logs.len() { &[] } else { &report.logs[..] },
+        "walls": &report.walls[..],
+        "files": report.artifacts,
+        "usage": report.usage,
+        "digests": report.digests,
+        "call": report.id,
+    });
+    words::fields(&known, &mut out);
+    out.trim_end().to_owned()
 }
 
 #[cfg(test)]

@@ -104,12 +104,13 @@ fn look(
     (files, tools_found)
 }
 
-fn remark(severity: Severity, code: Code, message: String) -> Problem {
-    Problem { severity, code, pointer: String::new(), line: 0, column: 0, message }
+/// A problem of which the place is not known (yet).
+pub(super) fn remark(severity: Severity, code: Code, pointer: &str, message: String) -> Problem {
+    Problem { severity, code, pointer: pointer.to_owned(), line: 0, column: 0, message }
 }
 
 fn unreadable(path: PathBuf, why: String) -> File {
-    let problem = remark(Severity::Error, Code::Unreadable, why);
+    let problem = remark(Severity::Error, Code::Unreadable, "", why);
     File { path, status: registry::Status::Skipped, tool: None, problems: vec![problem] }
 }
 
@@ -218,78 +219,55 @@ pub fn print(files: &[File], json: bool, out: &mut dyn Write) -> io::Result<()> 
     if json {
         return writeln!(out, "{}", text::json(&Value::Array(files.iter().map(entry).collect()), true));
     }
-    let mut counts: BTreeMap<Severity, usize> = BTreeMap::new();
+    let (mut good, mut skipped, mut refused) = (0, 0, 0);
     for file in files {
-        let path = printable(&file.path.to_string_lossy());
-        match (&file.tool, file.status) {
-            (Some(tool), registry::Status::Loaded) if has_errors(file) => {
-                writeln!(out, "{path}: REFUSED, {}", printable(tool))?;
+        let tool = file.tool.as_ref().map_or_else(String::new, |tool| format!(", {}", printable(tool)));
+        let status = match (file.status, has_errors(file)) {
+            (registry::Status::Skipped, _) => {
+                skipped += 1;
+                "skipped".to_owned()
             }
-            (Some(tool), registry::Status::Loaded) => writeln!(out, "{path}: ok, {}", printable(tool))?,
-            (_, registry::Status::Loaded) => writeln!(out, "{path}: ok")?,
-            (_, registry::Status::Skipped) => writeln!(out, "{path}: skipped")?,
-        }
-        for problem in &file.problems {
-            *counts.entry(problem.severity).or_default() += 1;
-            print_problem(&file.path, problem, out)?;
-        }
+            (registry::Status::Loaded, true) => {
+                refused += 1;
+                format!("REFUSED{tool}")
+            }
+            (registry::Status::Loaded, false) => {
+                good += 1;
+                format!("ok{tool}")
+            }
+        };
+        writeln!(out, "{}: {status}", text::path(&file.path))?;
+        file.problems.iter().try_for_each(|problem| print_problem(&file.path, problem, out))?;
     }
-    let count = |severity| counts.get(&severity).copied().unwrap_or_default();
-    let good = files.iter().filter(|file| file.status == registry::Status::Loaded && !has_errors(file)).count();
-    let skipped = files.iter().filter(|file| file.status == registry::Status::Skipped).count();
-    let refused = files.iter().filter(|file| file.status == registry::Status::Loaded && has_errors(file)).count();
+    let count = |severity| files.iter().flat_map(|file| &file.problems).filter(|p| p.severity == severity).count();
     let refused = if refused > 0 { format!("{refused} refused, ") } else { String::new() };
     let (errors, warnings) = (count(Severity::Error), count(Severity::Warning));
     writeln!(out, "{good} good, {skipped} skipped, {refused}{errors} error(s), {warnings} warning(s)")
 }
 
 fn print_problem(path: &Path, problem: &Problem, out: &mut dyn Write) -> io::Result<()> {
-    let place = if problem.line == 0 {
-        String::new()
-    } else {
-        format!("{}:{}:{}: ", printable(&path.to_string_lossy()), problem.line, problem.column)
-    };
-    let pointer = if problem.pointer.is_empty() { String::new() } else { format!("{}: ", printable(&problem.pointer)) };
-    let severity = word(problem.severity);
-    writeln!(out, "  {place}{severity}[{}]: {pointer}{}", code(problem.code), printable(&problem.message))
-}
-
-fn word(severity: Severity) -> &'static str {
-    match severity {
-        Severity::Note => "note",
-        Severity::Warning => "warning",
-        Severity::Error => "error",
-    }
-}
-
-fn code(code: Code) -> &'static str {
-    match code {
-        Code::Encoding => "encoding",
-        Code::Syntax => "syntax",
-        Code::Schema => "schema",
-        Code::Security => "security",
-        Code::Conflict => "conflict",
-        Code::Dependency => "dependency",
-        Code::Unreadable => "unreadable",
-    }
+    let Problem { severity, code, pointer, line, column, message } = problem;
+    let place = if *line == 0 { String::new() } else { format!("{}:{line}:{column}: ", text::path(path)) };
+    let pointer = if pointer.is_empty() { String::new() } else { format!("{}: ", printable(pointer)) };
+    // By the names that the JSON has.
+    let (severity, code) = (json!(severity), json!(code));
+    let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    writeln!(out, "  {place}{}[{}]: {pointer}{}", word(&severity), word(&code), printable(message))
 }
 
 /// One file as JSON. The fields of the worst problem stand beside the path; `problems` has all of them.
 fn entry(file: &File) -> Value {
-    let mut entry = json!({
+    // The first of the worst; `max_by_key` alone would take the last.
+    let worst = file.problems.iter().rev().max_by_key(|problem| problem.severity);
+    json!({
         "path": file.path.to_string_lossy(),
         "status": file.status,
         "tool": file.tool,
-        "code": null, "pointer": null, "line": null, "column": null, "message": null,
+        "code": worst.map(|problem| problem.code),
+        "pointer": worst.map(|problem| &problem.pointer),
+        "line": worst.map(|problem| problem.line),
+        "column": worst.map(|problem| problem.column),
+        "message": worst.map(|problem| &problem.message),
         "problems": file.problems,
-    });
-    // The first of the worst; `max_by_key` alone would take the last.
-    if let Some(worst) = file.problems.iter().rev().max_by_key(|problem| problem.severity) {
-        entry["code"] = json!(worst.code);
-        entry["pointer"] = json!(worst.pointer);
-        entry["line"] = json!(worst.line);
-        entry["column"] = json!(worst.column);
-        entry["message"] = json!(worst.message);
-    }
-    entry
+    })
 }

@@ -9,11 +9,9 @@ use super::{audit, host, words};
 use crate::{fault, manifest, policy, registry};
 use manifest::Site;
 use policy::diff::Powers;
-use serde::de::value::SeqAccessDeserializer;
-use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde::Deserialize;
+use serde_json::value::RawValue;
 use std::fmt;
-use std::io::Read;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -44,26 +42,11 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         (old, new) => (host.powers(old).map_err(refuse)?, host.powers(new).map_err(refuse)?),
     };
     let diff = policy::diff::between(&before, &after);
-    if args.json {
-        let value = serde_json::to_value(&diff).unwrap_or_default();
-        words::show(audit::pretty(&value).as_bytes());
-    } else {
-        words::show(policy::diff::text(&diff).as_bytes());
+    match args.json {
+        true => words::show_json(&serde_json::to_value(&diff)?),
+        false => words::show(policy::diff::text(&diff).as_bytes()),
     }
     Ok(Exit::Ok.into())
-}
-
-/// A regular file of a bounded size; never waits on a pipe.
-fn bytes(path: &Path, most: u64) -> Result<Vec<u8>, String> {
-    let flags = nix::fcntl::OFlag::O_NONBLOCK | nix::fcntl::OFlag::O_NOCTTY;
-    let file =
-        std::fs::OpenOptions::new().read(true).custom_flags(flags.bits()).open(path).map_err(|e| e.to_string())?;
-    if !file.metadata().is_ok_and(|facts| facts.is_file()) {
-        return Err("is not a regular file".into());
-    }
-    let mut bytes = Vec::new();
-    file.take(most + 1).read_to_end(&mut bytes).map_err(|e| e.to_string())?;
-    if bytes.len() as u64 > most { Err(format!("is larger than {most} bytes")) } else { Ok(bytes) }
 }
 
 type Result<T, E = fault::Fault> = std::result::Result<T, E>;
@@ -85,8 +68,7 @@ impl Host<'_> {
     /// Every tool of the registry under these policies, as its files lie now.
     fn under(&self, policies: &policy::Policies) -> Result<Vec<Powers>> {
         let machine = self.known.machine_under(self.settings, policies);
-        let tools = self.known.snapshot.list(&registry::Filter::default());
-        tools.iter().map(|tool| powers(&self.known, tool, policies, &machine)).collect()
+        self.known.tools().iter().map(|tool| powers(&self.known, tool, policies, &machine)).collect()
     }
 
     fn powers(&self, side: Side) -> Result<Vec<Powers>> {
@@ -127,7 +109,7 @@ impl Host<'_> {
     fn read(&self, path: &Path) -> Result<registry::Tool> {
         let shown = manifest::text::printable(&path.display().to_string());
         let bad = |why: String| wrong("a manifest cannot be read").person(format!("{shown}: {why}"));
-        let bytes = bytes(path, crate::quantity::MAX_DEFINITION_BYTES).map_err(bad)?;
+        let (bytes, _) = super::settings::regular_file(path, crate::quantity::MAX_DEFINITION_BYTES).map_err(bad)?;
         let (manifest, _) = manifest::read(&bytes).map_err(|problems| {
             let lines: Vec<String> =
                 problems.iter().map(|p| format!("{}:{}: {}: {}", p.line, p.column, p.pointer, p.message)).collect();
@@ -159,7 +141,7 @@ fn powers(
     policies: &policy::Policies,
     machine: &policy::Machine,
 ) -> Result<Powers> {
-    let entry = audit::entry(&audit::foreseen(known, tool, policies, machine), &tool.manifest);
+    let entry = audit::entry(&known.foreseen(tool, policies, machine), &tool.manifest);
     Powers::from_json(entry).map_err(|why| fault::Fault::new(fault::Kind::InternalError, why))
 }
 
@@ -180,60 +162,30 @@ fn holds_policies(folder: &Path) -> bool {
     entries.map(|entry| entry.file_name()).any(|name| name.to_str().is_some_and(policy::is_policy_file))
 }
 
-/// One entry of a saved audit, taken apart as it is read, so that only one is held as a tree.
-struct Saved(Powers);
-
-impl<'de> Deserialize<'de> for Saved {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> std::result::Result<Saved, D::Error> {
-        let entry = serde_json::Value::deserialize(from)?;
-        Powers::from_json(entry).map(Saved).map_err(D::Error::custom)
-    }
+/// What `audit --all --json` prints. Of other audits nothing is read.
+#[derive(Deserialize)]
+struct All<'a> {
+    #[serde(borrow)]
+    tools: Option<Vec<&'a RawValue>>,
 }
 
-/// A saved audit: of all tools (`{"tools": […]}`), a list, or of one tool.
-struct Whole(Vec<Saved>);
-
-impl<'de> Deserialize<'de> for Whole {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> std::result::Result<Whole, D::Error> {
-        from.deserialize_any(Entries)
-    }
-}
-
-struct Entries;
-
-impl<'de> Visitor<'de> for Entries {
-    type Value = Whole;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("what `toolhost audit --json` prints")
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> std::result::Result<Whole, A::Error> {
-        Deserialize::deserialize(SeqAccessDeserializer::new(list)).map(Whole)
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> std::result::Result<Whole, A::Error> {
-        let (mut all, mut one) = (None, serde_json::Map::new());
-        while let Some(name) = fields.next_key::<String>()? {
-            match name.as_str() {
-                "tools" => all = Some(fields.next_value()?),
-                _ => drop(one.insert(name, fields.next_value()?)),
-            }
-        }
-        let one = || Powers::from_json(one.into()).map(|powers| vec![Saved(powers)]);
-        all.map_or_else(one, Ok).map(Whole).map_err(A::Error::custom)
-    }
-}
-
+/// A saved audit: of all tools (`{"tools": […]}`), a list, or of one tool. Only one entry at a time is held as a tree.
 fn saved(path: &Path) -> Result<Side> {
-    let shown = manifest::text::printable(&path.display().to_string());
-    let bad = |why: String| {
-        let why = manifest::text::printable(&why);
-        wrong("a saved audit cannot be read").person(format!("{shown}: {why}"))
+    let bad = |why: &dyn fmt::Display| {
+        let words = format!("{}: {why}", path.display());
+        wrong("a saved audit cannot be read").person(manifest::text::printable(&words))
     };
-    let bytes = bytes(path, MAX_AUDIT_BYTES).map_err(bad)?;
-    let Whole(entries) = serde_json::from_slice(&bytes).map_err(|e| bad(e.to_string()))?;
-    Ok(Side::Powers(entries.into_iter().map(|Saved(powers)| powers).collect()))
+    let bytes = super::settings::regular_file(path, MAX_AUDIT_BYTES).map_err(|why| bad(&why))?;
+    let powers = |entry: &RawValue| {
+        let entry = serde_json::from_str(entry.get()).map_err(|e| bad(&e))?;
+        Powers::from_json(entry).map_err(|why| bad(&why))
+    };
+    let whole: &RawValue = serde_json::from_slice(&bytes.0).map_err(|e| bad(&e))?;
+    let entries = match whole.get().starts_with('[') {
+        true => Some(serde_json::from_str(whole.get()).map_err(|e| bad(&e))?),
+        false => serde_json::from_str::<All<'_>>(whole.get()).map_err(|e| bad(&e))?.tools,
+    };
+    entries.unwrap_or_else(|| vec![whole]).into_iter().map(powers).collect::<Result<_>>().map(Side::Powers)
 }
 
 fn wrong(message: &str) -> fault::Fault {

@@ -10,7 +10,7 @@ mod print;
 
 use super::refusal::Exit;
 use super::settings::Settings;
-use super::{audit, host, words};
+use super::{host, words};
 use crate::executor::process::{Launchers, Unready, examine, settle};
 #[cfg(feature = "wasi")]
 use crate::executor::wasm;
@@ -19,6 +19,7 @@ use crate::{policy, sandbox};
 use facts::Facts;
 use mends::Mend;
 use serde::Serialize;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -109,11 +110,10 @@ pub fn run(settings: &Settings, args: &Args) -> anyhow::Result<ExitCode> {
     drop(runtime);
     launchers.close();
     settle(host::FAREWELL);
-    let text = match args.json {
-        true => audit::pretty(&serde_json::to_value(&report)?),
-        false => print::text(&report),
-    };
-    words::show(text.as_bytes());
+    match args.json {
+        true => words::show_json(&serde_json::to_value(&report)?),
+        false => words::show(print::text(&report).as_bytes()),
+    }
     let exit = match (report.tier, &report.policies) {
         (None, _) => Exit::Host,
         (Some(_), Err(_)) => Exit::Policy,
@@ -237,27 +237,19 @@ fn wasmtime_version() -> &'static str {
 }
 
 fn where_from(settings: &Settings) -> Vec<Setting> {
-    let shown = |path: &std::path::PathBuf| {
-        let path_is_there = if path.is_dir() { "" } else { " (not there yet)" };
-        format!("{}{path_is_there}", path.display())
-    };
-    let list = |paths: &[std::path::PathBuf]| paths.iter().map(shown).collect::<Vec<_>>().join(", ");
-    let one = |path: &Option<std::path::PathBuf>, none: &str| {
+    let shown = |path: &PathBuf| format!("{}{}", path.display(), if path.is_dir() { "" } else { " (not there yet)" });
+    let list = |paths: &[PathBuf]| paths.iter().map(shown).collect::<Vec<_>>().join(", ");
+    let one = |path: &Option<PathBuf>, none: &str| {
         path.as_ref().map_or_else(|| none.to_owned(), |path| path.display().to_string())
     };
+    let log = settings.log.map(|(level, json)| format!("{level:?}{}", if json { ",json" } else { "" }));
     let values = [
         ("root", settings.root.display().to_string()),
         ("tools", list(&settings.tools)),
         ("scripts", list(&settings.scripts)),
         ("policies", one(&settings.policies, "the built-in ones")),
         ("audit-log", one(&settings.audit_log, "none")),
-        (
-            "log",
-            settings.log.map_or_else(
-                || "usual".to_owned(),
-                |(level, json)| format!("{level:?}{}", if json { ",json" } else { "" }),
-            ),
-        ),
+        ("log", log.unwrap_or_else(|| "usual".to_owned())),
     ];
     let from = |name: &str| match name {
         "root" if settings.root_is_assumed() => "the current folder, since nobody named one".to_owned(),

@@ -14,9 +14,9 @@ use crate::executor::process::{Launchers, Scripts};
 use crate::executor::wasm;
 use crate::fault::{Fault, Kind};
 use crate::manifest::text;
-use crate::sandbox::{identity, limits};
+use crate::sandbox::{grants, identity, limits};
 use crate::service::runlog::{self, Level};
-use crate::service::{self, Executors, Parts, Service, audit};
+use crate::service::{self, Executors, Parts, Service, audit, beforehand};
 use crate::{executor, manifest, policy, registry, runtimes};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -123,22 +123,16 @@ fn obeyed(settings: &Settings) -> impl Iterator<Item = PathBuf> {
 }
 
 fn loaded_policies(settings: &Settings, path: &Path) -> anyhow::Result<policy::Policies> {
-    Ok(read_policies(settings, path).map_err(|problems| {
-        let lines: Vec<String> = problems.iter().map(described).collect();
-        Refusal::new(
-            Exit::Policy,
-            format!("the policies cannot be used; nothing runs until this is mended\n{}", lines.join("\n")),
-        )
-    })?)
-}
-
-/// The policies of a path; an error if a tool could have written there.
-pub fn read_policies(settings: &Settings, path: &Path) -> Result<policy::Policies, Vec<policy::FileProblem>> {
     let (policies, problems) = look_at_policies(settings, path);
-    if problems.is_empty() { Ok(policies) } else { Err(problems) }
+    if problems.is_empty() {
+        return Ok(policies);
+    }
+    let lines: String = problems.iter().map(|problem| format!("\n  {problem}")).collect();
+    let words = "the policies cannot be used; nothing runs until this is mended";
+    Err(Refusal::new(Exit::Policy, format!("{words}{lines}")).into())
 }
 
-/// The policies that can be read, and what is wrong with the others.
+/// The policies of a path that can be read, and what is wrong with the others: also that a tool could have written there.
 pub fn look_at_policies(settings: &Settings, path: &Path) -> (policy::Policies, Vec<policy::FileProblem>) {
     let real = runtimes::resolved(path);
     let mut past = policy::Written::default();
@@ -152,16 +146,6 @@ pub fn look_at_policies(settings: &Settings, path: &Path) -> (policy::Policies, 
     let (severity, code, pointer) = (manifest::Severity::Error, manifest::Code::Security, String::new());
     let problem = manifest::Problem { severity, code, pointer, line: 0, column: 0, message };
     (policy::Policies::built_in(), vec![policy::FileProblem { path: path.to_path_buf(), problem }])
-}
-
-fn described(found: &policy::FileProblem) -> String {
-    let policy::FileProblem { path, problem } = found;
-    let place = match problem.line {
-        0 => String::new(),
-        line => format!(":{line}:{}", problem.column),
-    };
-    let pointer = if problem.pointer.is_empty() { String::new() } else { format!("{}: ", problem.pointer) };
-    format!("  {}{place}: {}{}", text::path(path), text::printable(&pointer), text::printable(&problem.message))
 }
 
 /// What the verbs that run nothing need: tools, policies and facts of the machine.
@@ -213,10 +197,32 @@ impl Tools {
         }
     }
 
-    /// The manifest and site of every tool.
-    pub fn pairs(&self) -> Vec<(Arc<manifest::Manifest>, manifest::Site)> {
-        let tools = self.snapshot.list(&registry::Filter::default());
-        tools.iter().map(|tool| (tool.manifest.clone(), tool.site.clone())).collect()
+    pub fn tools(&self) -> Vec<Arc<registry::Tool>> {
+        self.snapshot.list(&registry::Filter::default())
+    }
+
+    /// What policy decides about a tool.
+    pub fn decide(&self, tool: &registry::Tool) -> policy::Decision {
+        policy::decide(&tool.manifest, &tool.site, &self.policies, &self.machine)
+    }
+
+    /// The decision, with the fault that every call would end with in place of its shape: also a fault that is not
+    /// policy's (a service that is not registered, granted files as they lie now).
+    pub fn foreseen(
+        &self,
+        tool: &registry::Tool,
+        policies: &policy::Policies,
+        machine: &policy::Machine,
+    ) -> policy::Decision {
+        let mut decision = policy::decide(&tool.manifest, &tool.site, policies, machine);
+        if let Some(fault) = beforehand::fault(tool, &decision, beforehand::shipped(&tool.manifest.handler)) {
+            decision.shape = Err(fault);
+        }
+        self.looks_back(&mut decision);
+        if let Some((fault, _)) = decision.shape.as_ref().ok().and_then(|shape| grants::foresee(shape).err()) {
+            decision.shape = Err(fault);
+        }
+        decision
     }
 }
 

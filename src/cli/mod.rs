@@ -103,6 +103,11 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Verb::Call(args) => call::run(&settings, args),
         Verb::List(args) => list::run(&settings, args),
         Verb::Check(args) => check::run(&settings, args),
+        Verb::Audit(audit::Args { diff: Some(sides), json, .. }) => {
+            let mut sides = sides.into_iter();
+            let mut side = || sides.next().unwrap_or_default();
+            diff::run(&settings, diff::Args { old: side(), new: side(), json })
+        }
         Verb::Audit(args) => audit::run(&settings, args),
         Verb::Diff(args) => diff::run(&settings, args),
         Verb::Test(args) => test::run(&settings, args),

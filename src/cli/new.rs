@@ -7,11 +7,11 @@
 mod parameter;
 
 use super::refusal::{Exit, Refusal};
-use super::settings::{Origin, Settings};
+use super::settings::{self, Origin, Settings};
 use super::{host, words};
 use crate::manifest::{self, Language};
 use crate::{policy, registry};
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use parameter::Parameter;
 use serde_json::{Value, json};
 use std::io::Write;
@@ -75,7 +75,7 @@ fn unclaimed(settings: &Settings, id: &str) -> anyhow::Result<()> {
     match found.tools.iter().find(|tool| tool.manifest.id.eq_ignore_ascii_case(id)) {
         None => Ok(()),
         Some(tool) => {
-            let place = manifest::text::printable(&tool.site.manifest.to_string_lossy());
+            let place = manifest::text::path(&tool.site.manifest);
             let message = format!("{place} has the id {} already: choose another name", tool.manifest.id);
             Err(Refusal::new(Exit::Caller, message).into())
         }
@@ -85,17 +85,15 @@ fn unclaimed(settings: &Settings, id: &str) -> anyhow::Result<()> {
 /// The words before the verb that lead to the same folders from wherever the person is.
 fn again(settings: &Settings) -> String {
     let mut words = "toolhost".to_owned();
-    let mut add = |flag: &str, path: &Path| words.push_str(&format!(" {flag} {}", quoted(&path.to_string_lossy())));
-    if settings.origins.get("root") == Some(&Origin::Flag) {
-        add("--root", &settings.root);
-    }
-    for (name, flag, paths) in [("tools", "--tools", &settings.tools), ("scripts", "--scripts", &settings.scripts)] {
-        if settings.origins.get(name) == Some(&Origin::Flag) {
-            paths.iter().for_each(|path| add(flag, path));
+    for (name, paths) in [
+        ("root", std::slice::from_ref(&settings.root)),
+        ("tools", &settings.tools),
+        ("scripts", &settings.scripts),
+        ("policies", settings.policies.as_slice()),
+    ] {
+        for path in paths.iter().filter(|_| settings.origins.get(name) == Some(&Origin::Flag)) {
+            words.push_str(&format!(" --{name} {}", quoted(&path.to_string_lossy())));
         }
-    }
-    if settings.origins.get("policies") == Some(&Origin::Flag) {
-        settings.policies.iter().for_each(|path| add("--policies", path));
     }
     words
 }
@@ -117,8 +115,8 @@ pub fn make(scripts_folder: &Path, args: &Args, again: &str, out: &mut dyn Write
         Some(script) => from_script(scripts_folder, &id, name, script, args.entry.as_deref(), &parameters)?,
         None => from_template(scripts_folder, &id, name, args.language.as_deref().unwrap_or("python"))?,
     };
-    let shown = |path: &Path| manifest::text::printable(&path.to_string_lossy());
-    writeln!(out, "Made {} and {}.", shown(&made.script), shown(&made.manifest))?;
+    let (script, file) = (manifest::text::path(&made.script), manifest::text::path(&made.manifest));
+    writeln!(out, "Made {script} and {file}.")?;
     let example = match &args.script {
         Some(_) => parameter::example(&parameters),
         None => "text='hello world'".to_owned(),
@@ -160,26 +158,41 @@ fn from_template(scripts_folder: &Path, id: &str, name: &str, word: &str) -> any
         bail!("'{}' is not a language: choose one of {}", manifest::text::printable(word), known.join(", "));
     };
     let (ending, source) = match language {
-        Language::Python => ("py", PYTHON),
-        Language::Nodejs => ("mjs", JAVASCRIPT),
-        Language::Bun => ("ts", TYPESCRIPT),
-        Language::Wasm => ("wat", WAT),
+        Language::Python => ("py", include_str!("new/hello.py")),
+        Language::Nodejs => ("mjs", include_str!("new/hello.mjs")),
+        Language::Bun => ("ts", include_str!("new/hello.ts")),
+        Language::Wasm => ("wat", include_str!("new/hello.wat")),
     };
     let file = format!("{name}.{ending}");
-    let document = match language {
-        // A preview 1 module without a JSON library: it gives back what it got.
+    let mut document = document(id, name, &file, language);
+    document["parameters"] = json!({
+        "type": "object",
+        "properties": { "text": { "type": "string", "description": "The text to look at." } },
+        "required": ["text"],
+    });
+    let (integer, text) = (json!({ "type": "integer" }), json!({ "type": "string" }));
+    let (description, entry, output, answer) = match language {
+        // A preview 1 module without a JSON library.
         Language::Wasm => {
-            template(id, name, &file, language, "Gives back its input.", &json!({ "text": "hello world" }))
+            ("Gives back its input.", Value::Null, json!({ "text": text }), json!({ "text": "hello world" }))
         }
-        _ => template(
-            id,
-            name,
-            &file,
-            language,
+        _ => (
             "Counts the characters and words of a text.",
-            &json!({ "characters": 11, "words": 2 }),
+            json!("run"),
+            json!({ "characters": integer, "words": integer }),
+            json!({ "characters": 11, "words": 2 }),
         ),
     };
+    document["description"] = json!(description);
+    if !entry.is_null() {
+        document["handler"]["entryPoint"] = entry;
+    }
+    let names: Vec<&String> = output.as_object().into_iter().flat_map(serde_json::Map::keys).collect();
+    document["output"] = json!({ "type": "object", "properties": output, "required": names });
+    document["examples"] = json!([
+        { "description": "Two words.", "input": { "text": "hello world" }, "expectedOutput": answer }
+    ]);
+    document["tags"] = json!([language.name()]);
     write(scripts_folder, id, name, &file, source.as_bytes(), &document)
 }
 
@@ -191,7 +204,7 @@ fn from_script(
     entry: Option<&str>,
     parameters: &[Parameter],
 ) -> anyhow::Result<Made> {
-    let shown = manifest::text::printable(&script.to_string_lossy());
+    let shown = manifest::text::path(script);
     let file = script
         .file_name()
         .and_then(|file| file.to_str())
@@ -201,52 +214,28 @@ fn from_script(
             "{shown}: its language must show in its name; rename it to end in .py, .js, .mjs, .cjs, .ts, .wasm or .wat"
         )
     })?;
-    let metadata = std::fs::metadata(script).with_context(|| format!("{shown} cannot be read"))?;
-    if !metadata.is_file() || metadata.len() > MAX_SCRIPT_BYTES {
-        bail!("{shown} is not a regular file of at most {MAX_SCRIPT_BYTES} bytes");
-    }
-    let source = std::fs::read(script).with_context(|| format!("{shown} cannot be read"))?;
     if language == Language::Wasm && entry.is_some() {
         bail!("{shown} is a WASI module, which says by its own shape how it is run: leave --entry out");
     }
-    let mut document = json!({
-        "toolId": id,
-        "displayName": name,
-        "description": format!("Runs {file}. Say here, for a model, what it does and what goes in and out."),
-        "version": "0.1.0",
-        "handler": { "type": "external-script", "scriptPath": format!("{name}/{file}"), "language": language.name() },
-        "parameters": parameter::schema(parameters),
-    });
+    let (source, _) = settings::regular_file(script, MAX_SCRIPT_BYTES).map_err(|why| anyhow!("{shown}: {why}"))?;
+    let mut document = document(id, name, file, language);
+    document["description"] =
+        json!(format!("Runs {file}. Say here, for a model, what it does and what goes in and out."));
+    document["parameters"] = parameter::schema(parameters);
     if let Some(entry) = entry {
         document["handler"]["entryPoint"] = json!(entry);
     }
     write(scripts_folder, id, name, file, &source, &document)
 }
 
-fn template(id: &str, name: &str, file: &str, language: Language, description: &str, output: &Value) -> Value {
-    let mut members: serde_json::Map<String, Value> = serde_json::Map::new();
-    for (key, value) in output.as_object().into_iter().flatten() {
-        members.insert(key.clone(), json!({ "type": if value.is_string() { "string" } else { "integer" } }));
-    }
-    let mut handler =
-        json!({ "type": "external-script", "scriptPath": format!("{name}/{file}"), "language": language.name() });
-    if language != Language::Wasm {
-        handler["entryPoint"] = json!("run");
-    }
+/// What every manifest has, in the order in which a person reads it.
+fn document(id: &str, name: &str, file: &str, language: Language) -> Value {
     json!({
         "toolId": id,
         "displayName": name,
-        "description": description,
+        "description": "",
         "version": "0.1.0",
-        "handler": handler,
-        "parameters": {
-            "type": "object",
-            "properties": { "text": { "type": "string", "description": "The text to look at." } },
-            "required": ["text"]
-        },
-        "output": { "type": "object", "properties": members, "required": output.as_object().map(|m| m.keys().collect::<Vec<_>>()) },
-        "examples": [{ "description": "Two words.", "input": { "text": "hello world" }, "expectedOutput": output }],
-        "tags": [language.name()]
+        "handler": { "type": "external-script", "scriptPath": format!("{name}/{file}"), "language": language.name() },
     })
 }
 
@@ -264,7 +253,7 @@ fn write(
         bail!("no manifest for {id} can be written: {}", problems.first().map_or("", |problem| &problem.message));
     }
     let folder = scripts_folder.join(name);
-    let shown = manifest::text::printable(&folder.to_string_lossy());
+    let shown = manifest::text::path(&folder);
     std::fs::create_dir_all(scripts_folder)
         .with_context(|| format!("{} cannot be made", manifest::text::path(scripts_folder)))?;
     match std::fs::create_dir(&folder) {
@@ -291,62 +280,3 @@ fn put(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
         std::fs::File::create_new(path).with_context(|| format!("{} cannot be made", manifest::text::path(path)))?;
     file.write_all(bytes).with_context(|| format!("{} cannot be written", manifest::text::path(path)))
 }
-
-const PYTHON: &str = r#""""Counts the characters and words of a text.
-
-toolhost calls run() with the arguments; what it returns is the result, what it prints goes to the log.
-"""
-
-
-def run(text):
-    return {"characters": len(text), "words": len(text.split())}
-"#;
-
-const JAVASCRIPT: &str = r#"// Counts the characters and words of a text.
-// toolhost calls run() with the arguments as one object; what it returns is the result,
-// what it prints goes to the log.
-
-export function run({ text }) {
-  return { characters: [...text].length, words: text.split(/\s+/).filter(Boolean).length };
-}
-"#;
-
-const TYPESCRIPT: &str = r#"// Counts the characters and words of a text.
-// toolhost calls run() with the arguments as one object; what it returns is the result,
-// what it prints goes to the log.
-
-export function run({ text }: { text: string }) {
-  return { characters: [...text].length, words: text.split(/\s+/).filter(Boolean).length };
-}
-"#;
-
-/// Reads all of stdin into memory, then writes it to stdout.
-const WAT: &str = r#";; Gives back its input: JSON on stdin, JSON on stdout (WASI preview 1).
-(module
-  (import "wasi_snapshot_preview1" "fd_read" (func $fd_read (param i32 i32 i32 i32) (result i32)))
-  (import "wasi_snapshot_preview1" "fd_write" (func $fd_write (param i32 i32 i32 i32) (result i32)))
-  (memory (export "memory") 1)
-  ;; 0: address and length for the call, 8: how much it did, 1024 and up: the text
-  (func (export "_start") (local $end i32) (local $at i32)
-    (local.set $end (i32.const 1024))
-    (block $read_all
-      (loop $more
-        ;; keep room for 32 KiB beyond the end
-        (if (i32.gt_u (i32.add (local.get $end) (i32.const 32768)) (i32.mul (memory.size) (i32.const 65536)))
-          (then (br_if $read_all (i32.eq (memory.grow (i32.const 1)) (i32.const -1)))))
-        (i32.store (i32.const 0) (local.get $end))
-        (i32.store (i32.const 4) (i32.const 32768))
-        (br_if $read_all (call $fd_read (i32.const 0) (i32.const 0) (i32.const 1) (i32.const 8)))
-        (br_if $read_all (i32.eqz (i32.load (i32.const 8))))
-        (local.set $end (i32.add (local.get $end) (i32.load (i32.const 8))))
-        (br $more)))
-    (local.set $at (i32.const 1024))
-    (block $written_all
-      (loop $more
-        (br_if $written_all (i32.ge_u (local.get $at) (local.get $end)))
-        (i32.store (i32.const 0) (local.get $at))
-        (i32.store (i32.const 4) (i32.sub (local.get $end) (local.get $at)))
-        (br_if $written_all (call $fd_write (i32.const 1) (i32.const 0) (i32.const 1) (i32.const 8)))
-        (local.set $at (i32.add (local.get $at) (i32.load (i32.const 8))))
-        (br $more)))))
-"#;

@@ -5,7 +5,7 @@
 
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
-use super::{audit, host, settings, words};
+use super::{host, settings, words};
 use crate::executor::process::{examine, settle};
 use crate::manifest::text::printable;
 use crate::manifest::{Handler, Language};
@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 /// The shape a call of this tool gets.
-fn shape(known: &host::Tools, host: &audit::Host<'_>, tool: &registry::Tool) -> anyhow::Result<Arc<policy::Shape>> {
+fn shape(known: &host::Tools, tool: &registry::Tool) -> anyhow::Result<Arc<policy::Shape>> {
     let refuse = |fault: fault::Fault| Refusal::of(&fault);
     if tool.manifest.id == policy::RUN_CODE {
         let site = manifest::Site { folder: "/tmp".into(), ..manifest::Site::clone(&tool.site) };
@@ -31,19 +31,13 @@ fn shape(known: &host::Tools, host: &audit::Host<'_>, tool: &registry::Tool) -> 
         let what = "it starts no process of its own; probe the tool whose script it is asked to run";
         return Err(Refusal::new(Exit::Caller, format!("{}: {what}", tool.manifest.id)).into());
     }
-    let mut decision = host.decide(&tool.manifest, &tool.site);
+    let mut decision = known.decide(tool);
     known.looks_back(&mut decision);
     Ok(decision.shape.map_err(refuse)?)
 }
 
-pub fn run(
-    settings: &Settings,
-    known: &host::Tools,
-    host: &audit::Host<'_>,
-    tool: &registry::Tool,
-    json: bool,
-) -> anyhow::Result<ExitCode> {
-    let shape = shape(known, host, tool)?;
+pub fn run(settings: &Settings, known: &host::Tools, tool: &registry::Tool, json: bool) -> anyhow::Result<ExitCode> {
+    let shape = shape(known, tool)?;
     let around = examine::Surroundings {
         manifest: Some(tool.site.manifest.clone()).filter(|path| !path.as_os_str().is_empty()),
         policies: settings.policies.clone(),
@@ -54,8 +48,10 @@ pub fn run(
     drop(runtime);
     settle(host::FAREWELL);
     let examined = examined.map_err(|unready| Refusal::of(&unready.into()))?;
-    let text = if json { audit::pretty(&as_json(&shape, &examined)) } else { as_text(&shape, &examined) };
-    words::show(text.as_bytes());
+    match json {
+        true => words::show_json(&as_json(&shape, &examined)),
+        false => words::show(as_text(&shape, &examined).as_bytes()),
+    }
     Ok(if examined.as_said() { Exit::Ok } else { Exit::Host }.into())
 }
 
@@ -75,9 +71,8 @@ fn as_json(shape: &policy::Shape, examined: &examine::Examined) -> Value {
 }
 
 fn as_text(shape: &policy::Shape, examined: &examine::Examined) -> String {
-    let mut out = format!("{}\n  probed: our own probe, behind the walls a call meets; its script was not run\n\n", {
-        printable(&shape.tool)
-    });
+    let tool = printable(&shape.tool);
+    let mut out = format!("{tool}\n  probed: our own probe, behind the walls a call meets; its script was not run\n\n");
     attempts(&examined.tried, &mut out);
     let (all, wrong) = (examined.tried.len(), examined.tried.iter().filter(|t| !t.as_said()));
     let verdict = match (wrong.clone().count(), wrong.clone().all(sandbox::probe::Tried::explained)) {

@@ -51,7 +51,8 @@ impl Refusal {
     /// What a fault says to the person at this machine.
     pub fn of(fault: &Fault) -> Refusal {
         let more = [&fault.details, &fault.person];
-        let more: String = more.into_iter().flatten().map(|words| format!("\n  {words}")).collect();
+        let lines = more.into_iter().flatten().flat_map(|words| words.lines());
+        let more: String = lines.map(|line| format!("\n  {line}")).collect();
         let words = format!("{}{more}", fault.message);
         Refusal { exit: Exit::of(fault.origin), words, fault: Some(Box::new(fault.clone())) }
     }

@@ -9,12 +9,14 @@ use crate::manifest::text;
 use crate::sandbox::identity;
 use crate::service::audit::Keeping;
 use crate::service::runlog::{Level, Style};
+use nix::fcntl::OFlag;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fmt;
+use std::fs::{File, Metadata};
 use std::io::{IsTerminal, Read};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// The usual folder of policies, under the root.
@@ -52,7 +54,7 @@ pub struct Flags {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     Flag,
-    Environment(&'static str),
+    Environment(String),
     Config(PathBuf),
     /// Under the root, by its usual name.
     Root,
@@ -128,15 +130,6 @@ struct ToolIds {
 /// The environment, as a function so that tests need not change this process's own.
 pub type Variables<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
-fn audit_log(sources: &mut Sources<'_>, flags: &Flags, configured: Option<PathBuf>) -> anyhow::Result<Option<PathBuf>> {
-    let named = sources.said("audit-log", "TOOLHOST_AUDIT_LOG", flags.audit_log.clone(), configured)?;
-    let Some(path) = named else { return Ok(usual_audit_log(&sources.variables)) };
-    // The file may be new. Its folder must exist, so that a slip in the name makes no new folder.
-    let path = std::path::absolute(path)?;
-    sources.existing("audit-log", path.parent().unwrap_or(&path))?;
-    Ok(Some(path))
-}
-
 impl Settings {
     /// Settings from the real environment.
     pub fn resolve(flags: &Flags) -> anyhow::Result<Settings> {
@@ -146,47 +139,46 @@ impl Settings {
     pub fn from(flags: &Flags, variables: Variables<'_>) -> anyhow::Result<Settings> {
         let variable = |name: &str| variables(name).filter(|value| !value.is_empty());
         let (config, config_file) = config(flags, &variable)?;
-        let mut sources = Sources { variables: &variable, config_file, origins: BTreeMap::new() };
-        let root = match sources.one("root", "TOOLHOST_ROOT", flags.root.clone(), config.root)? {
+        let in_config = |why: String| {
+            let file = config_file.as_deref().map_or_else(String::new, text::path);
+            Refusal::new(Exit::Host, format!("config file {file}: {why}"))
+        };
+        let mut sources = Sources { variables: &variable, config_file: config_file.clone(), origins: BTreeMap::new() };
+        let root = match sources.one("root", &flags.root, config.root)? {
             Some(root) => root,
             None => std::env::current_dir().map_err(|e| {
-                Refusal::new(
-                    Exit::Host,
-                    format!("the current folder cannot be used as root ({e}); name one with --root"),
-                )
+                let words = format!("the current folder cannot be used as root ({e}); name one with --root");
+                Refusal::new(Exit::Host, words)
             })?,
         };
-        let tools = sources.many("tools", "TOOLHOST_TOOLS", &flags.tools, config.tools, &root.join("tool-defs"))?;
-        let scripts =
-            sources.many("scripts", "TOOLHOST_SCRIPTS", &flags.scripts, config.scripts, &root.join("user_scripts"))?;
-        let policies = sources.one("policies", "TOOLHOST_POLICIES", flags.policies.clone(), config.policies)?;
-        let policies = policies.or_else(|| {
+        let tools = sources.many("tools", &flags.tools, config.tools, &root.join("tool-defs"))?;
+        let scripts = sources.many("scripts", &flags.scripts, config.scripts, &root.join("user_scripts"))?;
+        let policies = sources.one("policies", &flags.policies, config.policies)?.or_else(|| {
             let usual = root.join(POLICIES);
             // A link counts as found, also one that leads nowhere: loading it fails and says why.
             let found = usual.symlink_metadata().is_ok();
             sources.origins.insert("policies", if found { Origin::Root } else { Origin::BuiltIn });
             found.then_some(usual)
         });
-        let audit_log = audit_log(&mut sources, flags, config.audit_log)?;
-        let words =
-            sources.said("log", "TOOLHOST_LOG", flags.log.clone().map(PathBuf::from), config.log.map(PathBuf::from))?;
+        let audit_log = match sources.said("audit-log", flags.audit_log.as_slice(), config.audit_log).pop() {
+            Some(path) => {
+                // The file may be new. Its folder must exist, so that a slip in the name makes no new folder.
+                let path = std::path::absolute(path)?;
+                sources.existing("audit-log", path.parent().unwrap_or(&path))?;
+                Some(path)
+            }
+            None => usual_audit_log(&variable),
+        };
+        let words: Vec<PathBuf> = flags.log.iter().map(PathBuf::from).collect();
+        let words = sources.said("log", &words, config.log.map(PathBuf::from)).pop();
         let log = words.map(|words| log_words(&words.to_string_lossy())).transpose()?;
-        let tool_ids = match (&config.tool_ids, &sources.config_file) {
-            (Some(ids), Some(file)) => identity::pool(ids.first, ids.count).map_err(|why| {
-                Refusal::new(Exit::Host, format!("config file {}: [tool_ids]: {why}", text::path(file)))
-            })?,
-            _ => identity::POOL,
-        };
-        let audit_keeping = Keeping::of(config.audit_segment_bytes, config.audit_segments);
-        let audit_keeping = audit_keeping.map_err(|why| Refusal::new(Exit::Host, format!("config: {why}")))?;
-        let manifest_schema = match (&config.manifest_schema, &sources.config_file) {
-            (Some(path), Some(file)) => Some(beside(file, path)),
-            _ => None,
-        };
+        let tool_ids = config.tool_ids.map(|ids| identity::pool(ids.first, ids.count)).transpose();
+        let tool_ids = tool_ids.map_err(|why| in_config(format!("[tool_ids]: {why}")))?.unwrap_or(identity::POOL);
+        let audit_keeping = Keeping::of(config.audit_segment_bytes, config.audit_segments).map_err(in_config)?;
+        let manifest_schema = config.manifest_schema.map(|path| sources.beside_config(&path));
         let capabilities = config.capabilities.unwrap_or_default();
         for word in &capabilities {
-            crate::policy::grantable(word)
-                .map_err(|why| Refusal::new(Exit::Host, format!("config: capabilities: {why}")))?;
+            crate::policy::grantable(word).map_err(|why| in_config(format!("capabilities: {why}")))?;
         }
         Ok(Settings {
             root,
@@ -197,7 +189,7 @@ impl Settings {
             audit_keeping,
             log,
             capabilities,
-            configs: usual_configs(&variable).into_iter().chain(sources.config_file).collect(),
+            configs: usual_configs(&variable).into_iter().chain(config_file).collect(),
             manifest_schema,
             running_calls: config.running_calls,
             tool_ids,
@@ -251,37 +243,42 @@ struct Sources<'a> {
 }
 
 impl Sources<'_> {
-    /// One value, wherever it was set. Paths of a config file start at its folder.
+    /// The values, wherever they were set; none where nobody said.
     fn said(
         &mut self,
         name: &'static str,
-        variable: &'static str,
-        flag: Option<PathBuf>,
-        config: Option<PathBuf>,
-    ) -> anyhow::Result<Option<PathBuf>> {
-        let (value, origin) = if let Some(value) = flag {
-            (Some(value), Origin::Flag)
-        } else if let Some(value) = (self.variables)(variable) {
-            (Some(PathBuf::from(value)), Origin::Environment(variable))
-        } else if let (Some(value), Some(file)) = (config, &self.config_file) {
-            let value = if name == "log" { value } else { beside(file, &value) };
-            (Some(value), Origin::Config(file.clone()))
+        flags: &[PathBuf],
+        config: impl IntoIterator<Item = PathBuf>,
+    ) -> Vec<PathBuf> {
+        let variable = format!("TOOLHOST_{}", name.replace('-', "_").to_uppercase());
+        let configured: Vec<PathBuf> = config.into_iter().collect();
+        let (values, origin) = if !flags.is_empty() {
+            (flags.to_vec(), Origin::Flag)
+        } else if let Some(value) = (self.variables)(&variable) {
+            let values = match name {
+                "tools" | "scripts" => std::env::split_paths(&value).filter(|p| !p.as_os_str().is_empty()).collect(),
+                _ => vec![PathBuf::from(value)],
+            };
+            (values, Origin::Environment(variable))
+        } else if let (false, Some(file)) = (configured.is_empty(), &self.config_file) {
+            let origin = Origin::Config(file.clone());
+            let values = configured.into_iter();
+            (values.map(|path| if name == "log" { path } else { self.beside_config(&path) }).collect(), origin)
         } else {
-            (None, Origin::BuiltIn)
+            (Vec::new(), Origin::BuiltIn)
         };
         self.origins.insert(name, origin);
-        Ok(value)
+        values
     }
 
     /// One path that must exist.
     fn one(
         &mut self,
         name: &'static str,
-        variable: &'static str,
-        flag: Option<PathBuf>,
+        flag: &Option<PathBuf>,
         config: Option<PathBuf>,
     ) -> anyhow::Result<Option<PathBuf>> {
-        let value = self.said(name, variable, flag, config)?;
+        let value = self.said(name, flag.as_slice(), config).pop();
         value.map(|path| self.existing(name, &path)).transpose()
     }
 
@@ -289,26 +286,16 @@ impl Sources<'_> {
     fn many(
         &mut self,
         name: &'static str,
-        variable: &'static str,
         flags: &[PathBuf],
         config: Option<Vec<PathBuf>>,
         usual: &Path,
     ) -> anyhow::Result<Vec<PathBuf>> {
-        let (values, origin) = if !flags.is_empty() {
-            (flags.to_vec(), Origin::Flag)
-        } else if let Some(list) = (self.variables)(variable) {
-            (
-                std::env::split_paths(&list).filter(|p| !p.as_os_str().is_empty()).collect(),
-                Origin::Environment(variable),
-            )
-        } else if let (Some(list), Some(file)) = (config, self.config_file.clone()) {
-            (list.iter().map(|path| beside(&file, path)).collect(), Origin::Config(file))
-        } else {
+        let none_is_said = config.as_ref().is_some_and(Vec::is_empty);
+        let values = self.said(name, flags, config.into_iter().flatten());
+        if self.origins.get(name) == Some(&Origin::BuiltIn) && !none_is_said {
             self.origins.insert(name, Origin::Root);
-            // The usual folder need not be there yet.
             return Ok(vec![usual.canonicalize().unwrap_or_else(|_| usual.to_path_buf())]);
-        };
-        self.origins.insert(name, origin);
+        }
         let mut found: Vec<PathBuf> = Vec::new();
         for path in values {
             let path = self.existing(name, &path)?;
@@ -317,6 +304,12 @@ impl Sources<'_> {
             }
         }
         Ok(found)
+    }
+
+    /// A path of the config file, which starts at that file's folder.
+    fn beside_config(&self, path: &Path) -> PathBuf {
+        let folder = self.config_file.as_deref().and_then(Path::parent);
+        folder.unwrap_or(Path::new("/")).join(path)
     }
 
     /// An explicit path that is missing is an error, not an empty folder.
@@ -332,10 +325,6 @@ impl Sources<'_> {
         }
         Ok(real)
     }
-}
-
-fn beside(file: &Path, path: &Path) -> PathBuf {
-    file.parent().unwrap_or(Path::new("/")).join(path)
 }
 
 /// The config file: named, else the user's, else the system's.
@@ -363,23 +352,30 @@ fn usual_configs(variable: Variables<'_>) -> Vec<PathBuf> {
 
 /// Reads a file that only its owner (us, or root) can have written.
 pub(super) fn guarded_text(file: &Path) -> Result<String, String> {
-    let opened = std::fs::File::open(file).map_err(|e| e.to_string())?;
-    let facts = opened.metadata().map_err(|e| e.to_string())?;
-    if !facts.is_file() {
-        return Err("it is not a regular file".into());
-    }
+    let (bytes, facts) = regular_file(file, LARGEST)?;
     if !crate::base::files::owners().contains(&facts.uid()) {
         return Err("it belongs to another user, who could change what this host does".into());
     }
     if facts.mode() & 0o022 != 0 {
         return Err("others can write it; run `chmod go-w` on it".into());
     }
-    let mut text = String::new();
-    opened.take(LARGEST + 1).read_to_string(&mut text).map_err(|e| e.to_string())?;
-    if text.len() as u64 > LARGEST {
-        return Err(format!("it is longer than {LARGEST} bytes"));
+    String::from_utf8(bytes).map_err(|e| e.to_string())
+}
+
+/// Reads a regular file of at most so many bytes; never waits on a pipe.
+pub(super) fn regular_file(path: &Path, most: u64) -> Result<(Vec<u8>, Metadata), String> {
+    let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+    let file = File::options().read(true).custom_flags(flags.bits()).open(path).map_err(|e| e.to_string())?;
+    let facts = file.metadata().map_err(|e| e.to_string())?;
+    if !facts.is_file() {
+        return Err("it is not a regular file".into());
     }
-    Ok(text)
+    let mut bytes = Vec::new();
+    file.take(most + 1).read_to_end(&mut bytes).map_err(|e| e.to_string())?;
+    if bytes.len() as u64 > most {
+        return Err(format!("it is larger than {most} bytes"));
+    }
+    Ok((bytes, facts))
 }
 
 /// `$XDG_…`, else the folder below the home folder.

@@ -110,14 +110,8 @@ async fn tried(service: &Arc<Service>, tool: &registry::Tool, example: &Example)
     let exactly = format!("{}@={}", tool.manifest.id, tool.manifest.version);
     let request = CallRequest::new(Caller::named(host::login()), exactly, Arguments::Value(example.input.clone()));
     let report = service.call(request, Sink::none()).await;
-    let told = || match &report.error {
-        Some(fault) => {
-            let more = [fault.details.as_deref(), fault.person.as_deref()];
-            let more: String = more.into_iter().flatten().map(|line| format!("\n{line}")).collect();
-            format!("{}: {}{more}", fault.kind, fault.message)
-        }
-        None => String::new(),
-    };
+    let told =
+        || report.error.as_ref().map_or_else(String::new, |fault| format!("{}: {}", fault.kind, Refusal::of(fault)));
     let failed = !report.success;
     match &example.expected_output {
         None if !failed => Ok(()),

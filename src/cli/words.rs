@@ -8,9 +8,12 @@ use crate::manifest::text;
 use crate::sandbox;
 use nix::errno::Errno;
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Longest object on one line of a report, bytes.
+const WIDE: usize = 100;
 
 /// Something could not be written to standard output.
 static LOST: AtomicBool = AtomicBool::new(false);
@@ -63,6 +66,45 @@ impl<W: Write> Write for Plain<W> {
     fn flush(&mut self) -> io::Result<()> {
         self.0.flush()
     }
+}
+
+/// A report of ours as indented JSON on standard output.
+pub fn show_json(value: &Value) {
+    say(&text::json(value, true));
+}
+
+/// A line of a report: a name, and what is said of it.
+pub fn line(out: &mut String, name: &str, words: &str) {
+    out.push_str(&format!("  {name:<11}  {}\n", text::printable(words)));
+}
+
+/// A line for each field; several for a list, and for an object that would be wide.
+pub fn fields(object: &Value, out: &mut String) {
+    for (name, value) in object.as_object().into_iter().flatten() {
+        let parts: Vec<String> = match value {
+            Value::Array(items) => items.iter().map(flat).collect(),
+            Value::Object(fields) if flat(value).len() > WIDE => fields.iter().map(pair).collect(),
+            other => vec![flat(other)],
+        };
+        for (at, part) in parts.iter().enumerate() {
+            line(out, if at == 0 { name } else { "" }, part);
+        }
+    }
+}
+
+/// `wallMs 38, cpuMs 29`; a text as it is, null as `none`.
+fn flat(value: &Value) -> String {
+    match value {
+        Value::Null => "none".to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Array(items) => items.iter().map(flat).collect::<Vec<_>>().join(" "),
+        Value::Object(fields) => fields.iter().map(pair).collect::<Vec<_>>().join(", "),
+        other => other.to_string(),
+    }
+}
+
+fn pair((name, value): (&String, &Value)) -> String {
+    format!("{name} {}", flat(value))
 }
 
 /// One JSON value on standard output: compact for a program, indented for a person.

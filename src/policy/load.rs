@@ -25,7 +25,9 @@ impl std::fmt::Display for FileProblem {
         if self.problem.line > 0 {
             write!(f, ":{}:{}", self.problem.line, self.problem.column)?;
         }
-        write!(f, ": {}", text::printable(&self.problem.message))
+        let pointer = if self.problem.pointer.is_empty() { "" } else { ": " };
+        let words = format!("{}{pointer}{}", self.problem.pointer, self.problem.message);
+        write!(f, ": {}", text::printable(&words))
     }
 }
 

@@ -3,6 +3,7 @@
 //! For: `check`. In: the tools that are loaded, what policy decides about each. Out: problems in the reports of their
 //! files. Never: judges by itself: the decision is the one that a call is held to.
 
+use super::remark;
 use crate::fault::Kind;
 use crate::manifest::json::escape_segment;
 use crate::manifest::{Code, Handler, Language, Manifest, Problem, Severity};
@@ -17,6 +18,7 @@ use std::path::PathBuf;
 
 const READ: &str = "/securityContext/fileAccess/allowRead";
 const WRITE: &str = "/securityContext/fileAccess/allowWrite";
+const SCRIPT: &str = "/handler/scriptPath";
 
 /// Adds to the report of each file what calls of its tool would be refused for.
 pub fn tell(
@@ -28,65 +30,86 @@ pub fn tell(
     let policies = snapshot.protect(policies);
     let places: BTreeMap<PathBuf, usize> = reports.iter().enumerate().map(|(at, r)| (r.path.clone(), at)).collect();
     for tool in snapshot.list(&registry::Filter::default()) {
-        let decision = policy::decide(&tool.manifest, &tool.site, &policies, machine);
         let Some(report) = places.get(&tool.site.manifest).and_then(|at| reports.get_mut(*at)) else { continue };
-        report.problems.extend(of(&tool, &decision));
-        report.problems.extend(lacks(&tool, &decision));
-        report.problems.extend(files(&tool, &decision));
-        report.problems.extend(no_folder(&tool));
-        report.problems.extend(no_module(&tool));
-        report.problems.extend(not_here(&tool, &decision));
+        let decision = policy::decide(&tool.manifest, &tool.site, &policies, machine);
+        let mut found = asks(&tool, &decision);
+        found.extend(lacks(&tool, &decision));
+        found.extend(files(&tool, &decision));
+        found.extend(no_folder(&tool));
+        found.extend(no_module(&tool));
+        found.extend(not_here(&tool, &decision));
+        place(&tool, &mut found);
+        report.problems.append(&mut found);
     }
+}
+
+/// Line and column of what the problems point at.
+fn place(tool: &registry::Tool, found: &mut [Problem]) {
+    let mut pointing: Vec<&mut Problem> = found.iter_mut().filter(|problem| !problem.pointer.is_empty()).collect();
+    if pointing.is_empty() {
+        return;
+    }
+    let pointers: Vec<String> = pointing.iter().map(|problem| problem.pointer.clone()).collect();
+    let pointers: Vec<&str> = pointers.iter().map(String::as_str).collect();
+    let places = registry::Places::of(&tool.site.manifest).find(&pointers);
+    for (problem, place) in pointing.iter_mut().zip(places) {
+        (problem.line, problem.column) = place;
+    }
+}
+
+/// What the tool asks for and policy refuses.
+fn asks(tool: &registry::Tool, decision: &policy::Decision) -> Vec<Problem> {
+    let refused = registry::refused(decision);
+    // In a policy of mode "narrow" the rest of the tool runs; what can never be granted is still a mistake.
+    let told = |verdict: &&Verdict| verdict.refuses() && (refused || verdict.never());
+    let problem = |verdict: &Verdict| {
+        let (severity, message) = verdict_in_words(verdict, decision, refused);
+        remark(severity, Code::Security, &pointer(verdict, &tool.manifest), message)
+    };
+    let mut problems: Vec<Problem> = decision.verdicts.iter().filter(told).map(problem).collect();
+    if let Err(fault) = &decision.shape
+        && refused
+        && problems.is_empty()
+    {
+        let why = fault.person.as_deref().unwrap_or(&fault.message).replace('\n', " ");
+        let message = format!("every call is refused by policy '{}': {why}", decision.policy);
+        problems.push(remark(Severity::Warning, Code::Security, "", message));
+    }
+    problems
 }
 
 /// What keeps every call from being begun, apart from policy.
 fn lacks(tool: &registry::Tool, decision: &policy::Decision) -> Vec<Problem> {
     let mut found = beforehand::obstacles(tool, decision, beforehand::shipped(&tool.manifest.handler));
     found.retain(|obstacle| obstacle.kind != Kind::SecurityError);
-    if found.is_empty() {
-        return Vec::new();
-    }
-    let places = registry::Places::of(&tool.site.manifest);
-    let pointers: Vec<&str> = found.iter().map(|obstacle| obstacle.need.pointer.as_str()).collect();
-    let problem = |(obstacle, (line, column)): (&Obstacle, (usize, usize))| {
+    let problem = |obstacle: &Obstacle| {
         // A tool that another machine or a later version could run is no fault of its file.
         let severity = if obstacle.need.mistake { Severity::Warning } else { Severity::Note };
         let message = format!("unavailable here: {}", obstacle.said());
-        Problem { severity, code: Code::Dependency, pointer: obstacle.need.pointer.clone(), line, column, message }
+        remark(severity, Code::Dependency, &obstacle.need.pointer, message)
     };
-    found.iter().zip(places.find(&pointers)).map(problem).collect()
+    found.iter().map(problem).collect()
 }
 
 /// A script directly in a base folder: it has no folder of its own to read.
 fn no_folder(tool: &registry::Tool) -> Option<Problem> {
     let site = &tool.site;
+    let message = format!(
+        "the script lies directly in the base folder {}, where other tools' files lie too, so it has no folder of \
+         its own and reads only itself where nothing more is granted: give it one",
+        site.base.display()
+    );
     let shared = site.script.is_some() && site.folder == site.base;
-    shared.then(|| {
-        let pointer = "/handler/scriptPath";
-        let (line, column) = registry::Places::of(&site.manifest).one(pointer);
-        let message = format!(
-            "the script lies directly in the base folder {}, where other tools' files lie too, so it has no folder of \
-             its own and reads only itself where nothing more is granted: give it one",
-            site.base.display()
-        );
-        Problem { severity: Severity::Note, code: Code::Security, pointer: pointer.to_owned(), line, column, message }
-    })
+    shared.then(|| remark(Severity::Note, Code::Security, SCRIPT, message))
 }
 
 /// A grant that every call is refused for, as the files lie now.
 fn files(tool: &registry::Tool, decision: &policy::Decision) -> Option<Problem> {
     let (fault, grant) = sandbox::grants::foresee(decision.shape.as_deref().ok()?).err()?;
     let list = if grant.access == policy::Access::Write { WRITE } else { READ };
-    let pointer = item(&tool.manifest, list, &grant.asked);
-    let (line, column) = registry::Places::of(&tool.site.manifest).one(&pointer);
     let why = fault.person.as_deref().unwrap_or_default();
     let message = format!("every call is refused as the files lie now: {}: {why}", fault.message);
-    Some(Problem { severity: Severity::Warning, code: Code::Security, pointer, line, column, message })
-}
-
-fn at(tool: &registry::Tool, pointer: &str, severity: Severity, code: Code, message: String) -> Problem {
-    let (line, column) = registry::Places::of(&tool.site.manifest).one(pointer);
-    Problem { severity, code, pointer: pointer.to_owned(), line, column, message }
+    Some(remark(Severity::Warning, Code::Security, &item(&tool.manifest, list, &grant.asked), message))
 }
 
 /// A `.wasm` or `.wat` that begins like neither a module nor its text: no call could run it.
@@ -101,7 +124,7 @@ fn no_module(tool: &registry::Tool) -> Option<Problem> {
     let begins = head.starts_with(b"\0asm") || matches!(first, Some(b'(' | b';'));
     let message = "this file is no WebAssembly module: it begins neither with \\0asm nor like the text form (a download \
                    that went wrong, or a Git LFS pointer?), so every call fails";
-    (!begins).then(|| at(tool, "/handler/scriptPath", Severity::Error, Code::Dependency, message.to_owned()))
+    (!begins).then(|| remark(Severity::Error, Code::Dependency, SCRIPT, message.to_owned()))
 }
 
 /// What the script seems to rely on and this machine does not provide.
@@ -113,7 +136,7 @@ fn not_here(tool: &registry::Tool, decision: &policy::Decision) -> Option<Proble
         let message = format!(
             "Node {version} does not run TypeScript (22.18 and 23.6 do), so calls fail here: \"language\": \"bun\" runs it"
         );
-        return Some(at(tool, "/handler/language", Severity::Warning, Code::Dependency, message));
+        return Some(remark(Severity::Warning, Code::Dependency, "/handler/language", message));
     }
     let has = |name: &str| tool.site.folder.join(name).exists();
     let own = tool.site.folder != tool.site.base;
@@ -127,36 +150,7 @@ fn not_here(tool: &registry::Tool, decision: &policy::Decision) -> Option<Proble
         }
         _ => return None,
     };
-    Some(at(tool, "/handler/scriptPath", Severity::Note, Code::Dependency, mend.to_owned()))
-}
-
-fn of(tool: &registry::Tool, decision: &policy::Decision) -> Vec<Problem> {
-    let refused = registry::refused(decision);
-    // In a policy of mode "narrow" the rest of the tool runs; what can never be granted is still a mistake.
-    let told = |verdict: &&Verdict| verdict.refuses() && (refused || verdict.never());
-    let verdicts: Vec<&Verdict> = decision.verdicts.iter().filter(told).collect();
-    let pointers: Vec<String> = verdicts.iter().map(|verdict| pointer(verdict, &tool.manifest)).collect();
-    let places = match pointers.as_slice() {
-        [] => Vec::new(),
-        _ => {
-            let pointers: Vec<&str> = pointers.iter().map(String::as_str).collect();
-            registry::Places::of(&tool.site.manifest).find(&pointers)
-        }
-    };
-    let mut problems: Vec<Problem> = Vec::new();
-    for ((verdict, pointer), (line, column)) in verdicts.into_iter().zip(pointers).zip(places) {
-        let (severity, message) = verdict_in_words(verdict, decision, refused);
-        problems.push(Problem { severity, code: Code::Security, pointer, line, column, message });
-    }
-    if let Err(fault) = &decision.shape
-        && refused
-        && problems.is_empty()
-    {
-        let why = fault.person.as_deref().unwrap_or(&fault.message).replace('\n', " ");
-        let message = format!("every call is refused by policy '{}': {why}", decision.policy);
-        problems.push(super::remark(Severity::Warning, Code::Security, message));
-    }
-    problems
+    Some(remark(Severity::Note, Code::Dependency, SCRIPT, mend.to_owned()))
 }
 
 fn verdict_in_words(verdict: &Verdict, decision: &policy::Decision, refused: bool) -> (Severity, String) {

@@ -18,7 +18,6 @@ pub struct Facts {
     pub seccomp_filters: bool,
     /// This process was started under a seccomp filter.
     pub already_filtered: bool,
-    pub no_new_privileges: bool,
     /// Docker, Podman, Kubernetes …, by the marks they leave.
     pub container: Option<&'static str>,
     pub apparmor_restricts_userns: bool,
@@ -27,7 +26,6 @@ pub struct Facts {
     pub real_root: bool,
     /// Whom tools run as.
     pub identity: String,
-    pub supplementary_groups: usize,
     /// Counted by a control group, else sampled.
     pub counted: bool,
     /// systemd could delegate a group: an ordinary user, and cgroup v2 alone.
@@ -54,7 +52,6 @@ impl Facts {
             security_modules: text("/sys/kernel/security/lsm"),
             seccomp_filters: Path::new("/proc/sys/kernel/seccomp/actions_avail").exists(),
             already_filtered: field("Seccomp:") == "2",
-            no_new_privileges: field("NoNewPrivs:") == "1",
             container: container(),
             apparmor_restricts_userns: text("/proc/sys/kernel/apparmor_restrict_unprivileged_userns").as_deref()
                 == Some("1"),
@@ -62,7 +59,6 @@ impl Facts {
             max_user_namespaces: text("/proc/sys/user/max_user_namespaces").and_then(|n| n.parse().ok()),
             real_root,
             identity: whom(real_root, groups, pool),
-            supplementary_groups: groups,
             counted,
             delegable: !real_root && mounted("cgroup2") && !mounted("cgroup"),
             cgroup_v1: mounted("cgroup"),

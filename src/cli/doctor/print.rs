@@ -4,8 +4,7 @@
 
 use super::Report;
 use crate::cli::proof;
-use crate::manifest::text::printable;
-use std::fmt::Write;
+use crate::cli::words::line;
 
 pub fn text(report: &Report) -> String {
     let mut out = format!("toolhost {}\n", report.version);
@@ -14,10 +13,6 @@ pub fn text(report: &Report) -> String {
     runtimes(report, &mut out);
     rest(report, &mut out);
     out
-}
-
-fn line(out: &mut String, name: &str, text: &str) {
-    let _ = writeln!(out, "  {name:<11}  {}", printable(text));
 }
 
 fn tier(report: &Report, out: &mut String) {
@@ -84,9 +79,8 @@ fn rest(report: &Report, out: &mut String) {
     for setting in &report.settings {
         line(out, setting.name, &format!("{} ({})", setting.value, setting.from));
     }
-    match &report.policies {
-        Ok(_) => {}
-        Err(why) => why.lines().for_each(|l| line(out, "policies", l)),
+    if let Err(why) = &report.policies {
+        why.lines().for_each(|words| line(out, "policies", words));
     }
     match &report.audit_log.opens {
         Ok(is) => line(out, "audit-log", is),

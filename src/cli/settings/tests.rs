@@ -42,7 +42,7 @@ fn a_flag_beats_a_variable_beats_the_config_beats_the_root() {
     let varied = settings(&flags, &[("HOME", &home), ("TOOLHOST_TOOLS", &at("b"))]).unwrap();
     assert_eq!(
         (varied.tools.clone(), varied.origins["tools"].clone()),
-        (vec![at("b")], Origin::Environment("TOOLHOST_TOOLS"))
+        (vec![at("b")], Origin::Environment("TOOLHOST_TOOLS".into()))
     );
     let flagged = Flags { tools: vec![at("a")], ..flags };
     assert_eq!(settings(&flagged, &[("TOOLHOST_TOOLS", &at("b"))]).unwrap().tools, [at("a")]);

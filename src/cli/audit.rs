@@ -44,7 +44,7 @@ pub struct Args {
 
 pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     if let Some(call) = &args.call {
-        return super::past::run(settings, call, args.json);
+        return super::audit_call::run(settings, call, args.json);
     }
     let known = host::Tools::of(settings)?;
     let text = if let Some(question) = &args.who_can {
@@ -56,7 +56,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     } else if let Some(reference) = &args.tool {
         let tool = known.snapshot.find(reference).map_err(|fault| Refusal::of(&fault))?;
         if args.probe {
-            return super::proof::run(settings, &known, &tool, args.json);
+            return super::probe::run(settings, &known, &tool, args.json);
         }
         match args.suggest_policy {
             true => policy::suggest::policy(&tool.manifest, &tool.site, &known.decide(&tool)),

@@ -5,7 +5,7 @@
 //! Never: says that something works which was not tried; prints a secret of this host.
 
 mod facts;
-mod mends;
+mod hints;
 mod print;
 
 use super::refusal::Exit;
@@ -17,7 +17,7 @@ use crate::executor::wasm;
 use crate::manifest::Language;
 use crate::{policy, sandbox};
 use facts::Facts;
-use mends::Mend;
+use hints::Hint;
 use serde::Serialize;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -41,7 +41,7 @@ struct Report {
     refused: Option<RefusedWall>,
     tried: Vec<sandbox::probe::Tried>,
     /// What would raise the tier, or make limits exact.
-    mends: Vec<Mend>,
+    mends: Vec<Hint>,
     facts: Facts,
     runtimes: Vec<Interpreter>,
     /// Interpreters that were passed over, and why.
@@ -136,10 +136,10 @@ async fn report(settings: &Settings, launchers: &Arc<Launchers>) -> Report {
     };
     let tier =
         (refused.is_none() && !tried.is_empty() && tried.iter().all(sandbox::probe::Tried::as_said)).then_some('A');
-    let mut mends = mends::of(&facts, refused.as_ref().map(|r| r.wall.as_str()));
+    let mut mends = hints::of(&facts, refused.as_ref().map(|r| r.wall.as_str()));
     let policies = host::policies(settings);
     if policies.is_err() {
-        mends.push(mends::of_policies());
+        mends.push(hints::of_policies());
     }
     let (runtimes, passed_over) = interpreters(settings, policies.as_deref().ok(), launchers, refused.is_none()).await;
     Report {

@@ -4,6 +4,7 @@
 //! of a call; a raw control character on a terminal; a panic on a closed pipe.
 
 pub mod audit;
+mod audit_call;
 pub mod call;
 pub mod check;
 pub mod diff;
@@ -11,8 +12,7 @@ pub mod doctor;
 pub mod host;
 pub mod list;
 pub mod new;
-mod past;
-pub mod proof;
+mod probe;
 pub mod refusal;
 pub mod schema;
 pub mod serve;

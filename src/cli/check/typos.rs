@@ -4,7 +4,7 @@
 //! Never: opens what it looks for; warns of a missing path below a tool's own folder that is granted for writing.
 
 use crate::manifest::suggest;
-use crate::manifest::text::printable;
+use crate::manifest::text::{self, printable};
 use crate::manifest::{Code, Problem, Severity};
 use crate::{policy, registry};
 use policy::{At, Policies, Policy, Selector};
@@ -103,8 +103,11 @@ fn folders(policy: &Policy) -> Vec<Problem> {
     let missing = policy.folders.iter().enumerate().filter(|(_, folder)| !folder.path.is_dir());
     missing
         .map(|(index, folder)| {
-            let message =
-                format!("there is no folder {}, so no tool can lie there{}", shown(&folder.path), near(&folder.path));
+            let message = format!(
+                "there is no folder {}, so no tool can lie there{}",
+                text::path(&folder.path),
+                near(&folder.path)
+            );
             warning(Code::Dependency, format!("/folders/{index}"), folder.at, message)
         })
         .collect()
@@ -129,7 +132,7 @@ fn paths(policy: &Policy, tools: &Tools) -> Vec<Problem> {
             let Some(missing) = areas.first().filter(|_| !areas.iter().any(there)) else { continue };
             let path = missing.path();
             let message =
-                format!("'{}' is granted, and {} is not there{}", printable(&rule.text), shown(path), near(path));
+                format!("'{}' is granted, and {} is not there{}", printable(&rule.text), text::path(path), near(path));
             found.push(warning(Code::Dependency, format!("/files/{key}/{index}/path"), rule.at, message));
         }
     }
@@ -139,14 +142,10 @@ fn paths(policy: &Policy, tools: &Tools) -> Vec<Problem> {
 fn interpreters(policy: &Policy, machine: &policy::Machine) -> Vec<Problem> {
     let unusable = policy.runtimes.iter().filter_map(|(language, named)| {
         let why = machine.named_runtimes.get(&named.path)?.as_ref().err()?;
-        let message = format!("{} cannot be used here: {}", shown(&named.path), printable(why));
+        let message = format!("{} cannot be used here: {}", text::path(&named.path), printable(why));
         Some(warning(Code::Dependency, format!("/runtimes/{}/path", language.name()), named.at, message))
     });
     unusable.collect()
-}
-
-fn shown(path: &Path) -> String {
-    printable(&path.display().to_string())
 }
 
 /// A name that lies where the first missing part of a path should, if it is nearly the same.
@@ -159,5 +158,5 @@ fn near(path: &Path) -> String {
     let entries = std::fs::read_dir(above).into_iter().flatten().flatten().take(1000);
     let names: Vec<String> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
     suggest::nearest(&name.to_string_lossy(), names.iter().map(String::as_str))
-        .map_or_else(String::new, |near| format!(": did you mean '{}'?", shown(&above.join(near))))
+        .map_or_else(String::new, |near| format!(": did you mean '{}'?", text::path(&above.join(near))))
 }

@@ -3,7 +3,7 @@
 //! For: `doctor`. In: a `Report`. Out: lines. Never: a fact that the JSON has not; outside text unescaped.
 
 use super::Report;
-use crate::cli::proof;
+use crate::cli::probe;
 use crate::cli::words::line;
 
 pub fn text(report: &Report) -> String {
@@ -29,11 +29,11 @@ fn tier(report: &Report, out: &mut String) {
     }
     if !report.walls.is_empty() {
         out.push_str("\nwalls\n");
-        proof::walls(&report.walls, out);
+        probe::walls(&report.walls, out);
     }
     if !report.tried.is_empty() {
         out.push_str("\ntried behind them\n");
-        proof::attempts(&report.tried, out);
+        probe::attempts(&report.tried, out);
     }
 }
 

@@ -1,4 +1,4 @@
-//! Mends: for a wall that was refused, the command that lets it stand.
+//! Hints: for a wall that was refused, the command that lets it stand.
 //!
 //! For: `doctor`. In: facts of this machine, the wall that was refused. Out: mends, the likeliest first.
 //! Never: a command that weakens the machine for other programs too, where a narrower one exists.
@@ -7,13 +7,13 @@ use super::facts::Facts;
 use serde::Serialize;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Mend {
+pub struct Hint {
     pub why: String,
     pub command: String,
 }
 
-fn mend(why: &str, command: &str) -> Mend {
-    Mend { why: why.to_owned(), command: command.to_owned() }
+fn hint(why: &str, command: &str) -> Hint {
+    Hint { why: why.to_owned(), command: command.to_owned() }
 }
 
 const APPARMOR: &str = "sudo install -o root -g root -m 0644 docs/setup/apparmor-toolhost /etc/apparmor.d/toolhost && \
@@ -31,16 +31,16 @@ const MOUNT: &str =
     "sudo mount -t cgroup2 cgroup2 /sys/fs/cgroup (and run toolhost as root, or in a group that is its user's)";
 
 /// `refused`: the wall that could not be raised.
-pub fn of(facts: &Facts, refused: Option<&str>) -> Vec<Mend> {
+pub fn of(facts: &Facts, refused: Option<&str>) -> Vec<Hint> {
     let mut mends = match refused {
         None => Vec::new(),
         Some("namespaces" | "identity" | "network" | "view" | "scratch") => namespaces(facts),
         Some("landlock") => landlock(facts),
         Some("seccomp") if facts.architecture != "x86_64" => {
-            vec![mend("the filter is made for x86_64", "run toolhost on an x86_64 machine")]
+            vec![hint("the filter is made for x86_64", "run toolhost on an x86_64 machine")]
         }
         Some("seccomp") => {
-            vec![mend("this kernel has no seccomp filters", "use a kernel with CONFIG_SECCOMP_FILTER=y")]
+            vec![hint("this kernel has no seccomp filters", "use a kernel with CONFIG_SECCOMP_FILTER=y")]
         }
         Some(_) => Vec::new(),
     };
@@ -51,61 +51,61 @@ pub fn of(facts: &Facts, refused: Option<&str>) -> Vec<Mend> {
 }
 
 /// How to have memory and CPU counted exactly where they are sampled.
-fn exact(facts: &Facts) -> Mend {
+fn exact(facts: &Facts) -> Hint {
     match (facts.container, facts.cgroup_v1, facts.cgroup_v2) {
         _ if facts.delegable && facts.container.is_none() => {
-            mend("limits are sampled; a delegated control group makes them exact", DELEGATE)
+            hint("limits are sampled; a delegated control group makes them exact", DELEGATE)
         }
         (Some(name), ..) => {
-            mend(&format!("limits are sampled; {name} gives this process no control group to use"), CONTAINER_GROUP)
+            hint(&format!("limits are sampled; {name} gives this process no control group to use"), CONTAINER_GROUP)
         }
-        (None, true, _) if !facts.real_root => mend(
+        (None, true, _) if !facts.real_root => hint(
             "limits are sampled; control groups of version 1 are root's alone, cgroup v2 can be delegated",
             UNIFIED,
         ),
-        (None, true, _) => mend(
+        (None, true, _) => hint(
             "limits are sampled; toolhost may not make groups where memory, pids and cpuacct are mounted",
             "mount them writable for root, or use cgroup v2 (docs/SETUP.md)",
         ),
-        (None, false, true) => mend(
+        (None, false, true) => hint(
             "limits are sampled; toolhost may not make groups below its own",
             "sudo systemd-run --scope -p Delegate=yes toolhost …",
         ),
-        (None, false, false) => mend("limits are sampled; no control groups are mounted", MOUNT),
+        (None, false, false) => hint("limits are sampled; no control groups are mounted", MOUNT),
     }
 }
 
 /// The mend for policies that do not load.
-pub fn of_policies() -> Mend {
-    mend("the policies do not load, so nothing runs (they are told below)", "toolhost check")
+pub fn of_policies() -> Hint {
+    hint("the policies do not load, so nothing runs (they are told below)", "toolhost check")
 }
 
-fn namespaces(facts: &Facts) -> Vec<Mend> {
+fn namespaces(facts: &Facts) -> Vec<Hint> {
     let mut mends = Vec::new();
     if facts.max_user_namespaces == Some(0) {
-        mends.push(mend("user.max_user_namespaces is 0", "sudo sysctl -w user.max_user_namespaces=15000"));
+        mends.push(hint("user.max_user_namespaces is 0", "sudo sysctl -w user.max_user_namespaces=15000"));
     }
     if facts.unprivileged_userns_off && !facts.real_root {
         let command = "sudo sysctl -w kernel.unprivileged_userns_clone=1";
-        mends.push(mend("kernel.unprivileged_userns_clone is 0", command));
+        mends.push(hint("kernel.unprivileged_userns_clone is 0", command));
     }
     if facts.apparmor_restricts_userns && !facts.real_root {
         let why = "AppArmor lets only programs with a profile make user namespaces \
                    (kernel.apparmor_restrict_unprivileged_userns is 1); ours names /usr/local/bin/toolhost";
-        mends.push(mend(why, APPARMOR));
+        mends.push(hint(why, APPARMOR));
     }
     if facts.already_filtered || (facts.container.is_some() && mends.is_empty()) {
         let name = facts.container.unwrap_or("a container or service manager");
-        mends.push(mend(&format!("{name} filters the system calls that raise walls, or masks /proc"), DOCKER));
+        mends.push(hint(&format!("{name} filters the system calls that raise walls, or masks /proc"), DOCKER));
     }
     if mends.is_empty() {
         let why = "the kernel refused, and nothing this program can read says why";
-        mends.push(mend(why, "see docs/SETUP.md; Linux 5.13 or later with user, mount, pid and network namespaces"));
+        mends.push(hint(why, "see docs/SETUP.md; Linux 5.13 or later with user, mount, pid and network namespaces"));
     }
     mends
 }
 
-fn landlock(facts: &Facts) -> Vec<Mend> {
+fn landlock(facts: &Facts) -> Vec<Hint> {
     let listed = facts.security_modules.as_deref();
     let why = match listed {
         Some(list) if !list.split(',').any(|name| name == "landlock") => "Landlock is not among the security modules",
@@ -113,7 +113,7 @@ fn landlock(facts: &Facts) -> Vec<Mend> {
     };
     let order = listed.filter(|list| !list.is_empty()).unwrap_or("capability");
     let command = format!("add `lsm=landlock,{order}` to the kernel's command line and start the machine anew");
-    vec![Mend { why: why.to_owned(), command }]
+    vec![Hint { why: why.to_owned(), command }]
 }
 
 #[cfg(test)]

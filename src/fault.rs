@@ -5,26 +5,46 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The closed list of error types, explained in docs/CALLS.md.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Kind {
-    ToolNotFoundError,
-    ActionParseError,
-    ParameterValidationError,
-    AuthorizationError,
-    RateLimitError,
-    CircuitOpenError,
-    VersionMismatchError,
-    CapabilityError,
-    SecurityError,
-    DependencyError,
-    TimeoutError,
-    ResourceLimitError,
-    ScriptError,
-    OutputValidationError,
-    ServiceError,
-    CancelledError,
-    InternalError,
+/// Makes `Kind` and what is said of each kind from one list.
+macro_rules! kinds {
+    ($($kind:ident: $origin:ident),+ $(,)?) => {
+        /// The closed list of error types, explained in docs/CALLS.md.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        pub enum Kind {
+            $($kind),+
+        }
+
+        impl Kind {
+            pub const ALL: [Kind; 17] = [$(Kind::$kind),+];
+
+            /// Each kind has one origin, which also gives the exit status (docs/CALLS.md).
+            pub fn origin(self) -> Origin {
+                match self {
+                    $(Kind::$kind => Origin::$origin),+
+                }
+            }
+        }
+    };
+}
+
+kinds! {
+    ToolNotFoundError: Caller,
+    ActionParseError: Caller,
+    ParameterValidationError: Caller,
+    AuthorizationError: Policy,
+    RateLimitError: Policy,
+    CircuitOpenError: Host,
+    VersionMismatchError: Caller,
+    CapabilityError: Host,
+    SecurityError: Policy,
+    DependencyError: Host,
+    TimeoutError: Tool,
+    ResourceLimitError: Tool,
+    ScriptError: Tool,
+    OutputValidationError: Tool,
+    ServiceError: Host,
+    CancelledError: Caller,
+    InternalError: Host,
 }
 
 /// Who must act for the same call to succeed.
@@ -35,48 +55,6 @@ pub enum Origin {
     Policy,
     Tool,
     Host,
-}
-
-impl Kind {
-    pub const ALL: [Kind; 17] = [
-        Kind::ToolNotFoundError,
-        Kind::ActionParseError,
-        Kind::ParameterValidationError,
-        Kind::AuthorizationError,
-        Kind::RateLimitError,
-        Kind::CircuitOpenError,
-        Kind::VersionMismatchError,
-        Kind::CapabilityError,
-        Kind::SecurityError,
-        Kind::DependencyError,
-        Kind::TimeoutError,
-        Kind::ResourceLimitError,
-        Kind::ScriptError,
-        Kind::OutputValidationError,
-        Kind::ServiceError,
-        Kind::CancelledError,
-        Kind::InternalError,
-    ];
-
-    /// Each kind has one origin, which also gives the exit status (docs/CALLS.md).
-    pub fn origin(self) -> Origin {
-        match self {
-            Kind::ToolNotFoundError
-            | Kind::ActionParseError
-            | Kind::ParameterValidationError
-            | Kind::VersionMismatchError
-            | Kind::CancelledError => Origin::Caller,
-            Kind::AuthorizationError | Kind::RateLimitError | Kind::SecurityError => Origin::Policy,
-            Kind::TimeoutError | Kind::ResourceLimitError | Kind::ScriptError | Kind::OutputValidationError => {
-                Origin::Tool
-            }
-            Kind::CircuitOpenError
-            | Kind::CapabilityError
-            | Kind::DependencyError
-            | Kind::ServiceError
-            | Kind::InternalError => Origin::Host,
-        }
-    }
 }
 
 impl std::fmt::Display for Kind {

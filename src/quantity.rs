@@ -95,71 +95,76 @@ impl Limit {
 
     /// The name in a manifest and in every report (`memoryBytes`).
     pub fn name(self) -> &'static str {
-        match self {
-            Limit::TimeoutMs => "timeoutMs",
-            Limit::CpuMs => "cpuMs",
-            Limit::MemoryBytes => "memoryBytes",
-            Limit::Processes => "processes",
-            Limit::OpenFiles => "openFiles",
-            Limit::ScratchBytes => "scratchBytes",
-            Limit::FileBytes => "fileBytes",
-            Limit::WrittenBytes => "writtenBytes",
-            Limit::WrittenFiles => "writtenFiles",
-            Limit::InputBytes => "inputBytes",
-            Limit::OutputBytes => "outputBytes",
-            Limit::LogBytes => "logBytes",
-        }
+        self.facts().name
     }
 
     /// The name in a policy file (`memory_bytes`).
     pub fn policy_name(self) -> &'static str {
-        match self {
-            Limit::TimeoutMs => "timeout_ms",
-            Limit::CpuMs => "cpu_ms",
-            Limit::MemoryBytes => "memory_bytes",
-            Limit::Processes => "processes",
-            Limit::OpenFiles => "open_files",
-            Limit::ScratchBytes => "scratch_bytes",
-            Limit::FileBytes => "file_bytes",
-            Limit::WrittenBytes => "written_bytes",
-            Limit::WrittenFiles => "written_files",
-            Limit::InputBytes => "input_bytes",
-            Limit::OutputBytes => "output_bytes",
-            Limit::LogBytes => "log_bytes",
-        }
+        self.facts().policy_name
     }
 
     /// The default, where neither policy nor manifest says otherwise.
     pub fn house_default(self) -> u64 {
-        match self {
-            Limit::TimeoutMs => 30_000,
-            // As much CPU as two busy cores use in the default time.
-            Limit::CpuMs => 60_000,
-            Limit::MemoryBytes => GIB,
-            // Processes and threads; enough for numpy on a big machine.
-            Limit::Processes => 128,
-            Limit::OpenFiles => 1024,
-            Limit::ScratchBytes => 256 * MIB,
-            Limit::FileBytes => 256 * MIB,
-            // What a call adds to the folders that it may write live.
-            Limit::WrittenBytes => 512 * MIB,
-            Limit::WrittenFiles => 10_000,
-            Limit::InputBytes => MIB,
-            Limit::OutputBytes => MIB,
-            Limit::LogBytes => 64 * KIB,
-        }
+        self.facts().house_default
     }
 
     /// The smallest value that still lets a tool start; a smaller one is refused in the file that names it.
     pub fn floor(self) -> u64 {
+        self.facts().floor
+    }
+
+    /// What is limited, in words.
+    pub fn meaning(self) -> &'static str {
+        self.facts().meaning
+    }
+
+    fn facts(self) -> Facts {
+        let facts = |name, policy_name, house_default, floor, meaning| Facts {
+            name,
+            policy_name,
+            house_default,
+            floor,
+            meaning,
+        };
         match self {
-            Limit::TimeoutMs | Limit::CpuMs => MIN_TIMEOUT_MS,
-            Limit::MemoryBytes => 16 * MIB,
-            Limit::Processes | Limit::WrittenFiles => 1,
-            Limit::OpenFiles => 16,
-            Limit::ScratchBytes => 64 * KIB,
-            Limit::FileBytes | Limit::WrittenBytes => 4 * KIB,
-            Limit::InputBytes | Limit::OutputBytes | Limit::LogBytes => 256,
+            Limit::TimeoutMs => {
+                facts("timeoutMs", "timeout_ms", 30_000, MIN_TIMEOUT_MS, "wall time of a call, milliseconds")
+            }
+            // As much CPU as two busy cores use in the default time.
+            Limit::CpuMs => {
+                facts("cpuMs", "cpu_ms", 60_000, MIN_TIMEOUT_MS, "CPU time of all its processes, milliseconds")
+            }
+            Limit::MemoryBytes => {
+                facts("memoryBytes", "memory_bytes", GIB, 16 * MIB, "memory of all its processes, bytes")
+            }
+            // Enough for numpy on a big machine.
+            Limit::Processes => facts("processes", "processes", 128, 1, "processes and threads at one time"),
+            Limit::OpenFiles => facts("openFiles", "open_files", 1024, 16, "open files of one process"),
+            Limit::ScratchBytes => {
+                facts("scratchBytes", "scratch_bytes", 256 * MIB, 64 * KIB, "/tmp and private copies, bytes")
+            }
+            Limit::FileBytes => {
+                facts("fileBytes", "file_bytes", 256 * MIB, 4 * KIB, "largest file it may write, bytes")
+            }
+            Limit::WrittenBytes => {
+                let meaning = "what a call adds to folders that it may write live, bytes on disk";
+                facts("writtenBytes", "written_bytes", 512 * MIB, 4 * KIB, meaning)
+            }
+            Limit::WrittenFiles => {
+                facts("writtenFiles", "written_files", 10_000, 1, "files and folders that a call adds there")
+            }
+            Limit::InputBytes => facts("inputBytes", "input_bytes", MIB, 256, "arguments as JSON, bytes"),
+            Limit::OutputBytes => facts("outputBytes", "output_bytes", MIB, 256, "what it answers on stdout, bytes"),
+            Limit::LogBytes => facts("logBytes", "log_bytes", 64 * KIB, 256, "what is kept of stderr, bytes"),
         }
     }
+}
+
+/// What is known of one limit.
+struct Facts {
+    name: &'static str,
+    policy_name: &'static str,
+    house_default: u64,
+    floor: u64,
+    meaning: &'static str,
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use toolhost::cli::{check, list, new};
 use toolhost::fault::Kind;
 use toolhost::manifest::{Code, Handler, Severity};
-use toolhost::registry::{self, Availability, Definition, DirectToolLoader, Filter, Registry, Status};
+use toolhost::registry::{self, DirectToolLoader, Filter, Registry, Status};
 
 struct World {
     root: tempfile::TempDir,
@@ -274,7 +274,7 @@ impl registry::Source for Elsewhere {
     fn id(&self) -> &str {
         "elsewhere"
     }
-    fn discover(&self, earlier: &toolhost::policy::Written) -> Result<registry::Discovery, String> {
+    fn discover(&self, earlier: &toolhost::policy::WritablePaths) -> Result<registry::Discovery, String> {
         let mut found = self.0.discover(earlier)?;
         found.tools.iter_mut().for_each(|tool| tool.source = "elsewhere".to_owned());
         Ok(found)
@@ -316,20 +316,17 @@ fn a_script_of_the_same_name_in_the_base_is_told() {
 #[test]
 fn in_process_tools() {
     let registry = World::new().registry();
-    let whole = Definition {
-        name: "app:echo".to_owned(),
-        description: "Echoes.".to_owned(),
-        input_schema: Some(json!({ "type": "object" })),
-        ..Definition::default()
-    };
+    let whole = json!({"toolId": "app:echo", "description": "Echoes.", "parameters": {"type": "object"}});
     let missing = [
-        (Definition { name: String::new(), ..whole.clone() }, "a name"),
-        (Definition { description: String::new(), ..whole.clone() }, "a description"),
-        (Definition { input_schema: None, ..whole.clone() }, "an inputSchema"),
-        (Definition { name: "core:echo".to_owned(), ..whole.clone() }, "taken"),
-        (Definition { name: "echo".to_owned(), ..whole.clone() }, "namespace:tool-name"),
+        ("toolId", json!(""), "a name"),
+        ("description", json!(" "), "a description"),
+        ("parameters", json!(null), "an inputSchema"),
+        ("toolId", json!("core:echo"), "taken"),
+        ("toolId", json!("echo"), "namespace:tool-name"),
     ];
-    for (definition, piece) in missing {
+    for (field, value, piece) in missing {
+        let mut definition = whole.clone();
+        definition[field] = value;
         let fault = registry.register(definition, "x-echo").expect_err(piece);
         assert!(fault.message.contains(piece), "{}", fault.message);
     }
@@ -357,10 +354,7 @@ fn requirements_are_settled_without_hanging() {
     tool("ring-b", json!({ "r:ring-a": "*" }));
     tool("by-ring", json!({ "r:ring-a": "*" }));
     let registry = world.registry();
-    let needs = |name: &str| match &registry.snapshot().find(&format!("r:{name}")).expect(name).availability {
-        Availability::Ready => String::new(),
-        Availability::Unavailable { needs } => needs.join("; "),
-    };
+    let needs = |name: &str| registry.snapshot().find(&format!("r:{name}")).expect(name).needs.join("; ");
     let cases = [
         ("base", ""),
         ("good", ""),
@@ -378,7 +372,7 @@ fn requirements_are_settled_without_hanging() {
     assert!(!needs("by-ring").contains("circle"));
     tool("nothing", json!({}));
     registry.refresh_source("files").expect("refresh");
-    assert!(registry.snapshot().find("r:behind").is_ok_and(|tool| tool.availability == Availability::Ready));
+    assert!(registry.snapshot().find("r:behind").is_ok_and(|tool| tool.needs.is_empty()));
 }
 
 #[test]

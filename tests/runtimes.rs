@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use toolhost::manifest::Language;
 use toolhost::policy::{Program, Runtime};
-use toolhost::runtimes::{self, Never};
+use toolhost::runtimes::{self, OffLimits};
 
 fn path() -> OsString {
     std::env::var_os("PATH").unwrap_or_else(|| OsString::from("/usr/bin:/bin"))
@@ -48,7 +48,7 @@ fn pretend_python(prefix: &Path) -> PathBuf {
 
 #[test]
 fn this_machine_has_a_python_that_is_not_a_shim() {
-    let found = runtimes::discover(&path(), &Never::default());
+    let found = runtimes::discover(&path(), &OffLimits::default());
     let Some(python) = found.runtimes.get(&Language::Python) else {
         assert!(std::env::var_os("TOOLHOST_CI").is_none(), "no Python: {:?}", found.notes);
         eprintln!("SKIPPED: no Python on this machine");
@@ -57,14 +57,14 @@ fn this_machine_has_a_python_that_is_not_a_shim() {
     assert!(!program(python).to_string_lossy().contains("shims"), "{python:?}");
     assert_eq!(python.arguments, ["-s", "-E", "-B"]);
     assert!(python.version.starts_with("3."), "{python:?}");
-    assert_eq!(runtimes::outside(python, &Never::default()), Ok(()));
+    assert_eq!(runtimes::outside(python, &OffLimits::default()), Ok(()));
 }
 
 #[test]
 fn roots_are_narrow() {
     let (_keep, base) = folder();
     let real = pretend_python(&base.join("local"));
-    let found = runtimes::discover(base.join("local/bin").as_os_str(), &Never::default());
+    let found = runtimes::discover(base.join("local/bin").as_os_str(), &OffLimits::default());
     let python = &found.runtimes[&Language::Python];
     assert_eq!(program(python), real);
     assert_eq!(python.version, "3.12");
@@ -83,10 +83,10 @@ fn nothing_from_tool_folders_or_relative_entries() {
     symlink(base.join("user_scripts/x/bin/python3.12"), outside.join("python3")).expect("link");
     let entries = ["user_scripts/x/bin", "bin", "outside"].map(|name| base.join(name));
     let search = std::env::join_paths(entries.iter().chain([&PathBuf::from("relative/bin")])).expect("no colon");
-    let found = runtimes::discover(&search, &Never::tools(&[base.join("user_scripts")]));
+    let found = runtimes::discover(&search, &OffLimits::new(&[base.join("user_scripts")], []));
     assert!(found.runtimes.is_empty(), "{:?}", found.runtimes);
     assert_eq!(found.notes.len(), 4, "{:?}", found.notes);
-    let control = runtimes::discover(&search, &Never::default());
+    let control = runtimes::discover(&search, &OffLimits::default());
     assert!(control.runtimes.contains_key(&Language::Python), "{:?}", control.notes);
 }
 
@@ -97,9 +97,9 @@ fn a_runtime_that_would_open_a_tool_folder_is_refused() {
     pretend_python(&prefix);
     std::fs::create_dir(prefix.join("conda-meta")).expect("conda");
     let search = prefix.join("bin");
-    let control = runtimes::discover(search.as_os_str(), &Never::default());
+    let control = runtimes::discover(search.as_os_str(), &OffLimits::default());
     assert_eq!(control.runtimes[&Language::Python].roots, [prefix.as_path()]);
-    let found = runtimes::discover(search.as_os_str(), &Never::tools(&[prefix.join("project/user_scripts")]));
+    let found = runtimes::discover(search.as_os_str(), &OffLimits::new(&[prefix.join("project/user_scripts")], []));
     assert!(found.runtimes.is_empty() && found.notes[0].contains("holds the tool folder"), "{:?}", found.notes);
 }
 
@@ -110,12 +110,12 @@ fn what_others_can_change_is_passed_over() {
     for place in [real.as_path(), &base.join("local/bin"), &base.join("local")] {
         let before = place.metadata().expect("facts").permissions();
         std::fs::set_permissions(place, std::fs::Permissions::from_mode(0o777)).expect("mode");
-        let found = runtimes::discover(base.join("local/bin").as_os_str(), &Never::default());
+        let found = runtimes::discover(base.join("local/bin").as_os_str(), &OffLimits::default());
         assert!(found.runtimes.is_empty(), "{}", place.display());
         assert!(found.notes[0].contains("others can write"), "{:?}", found.notes);
         std::fs::set_permissions(place, before).expect("mode");
     }
-    assert!(!runtimes::discover(base.join("local/bin").as_os_str(), &Never::default()).runtimes.is_empty());
+    assert!(!runtimes::discover(base.join("local/bin").as_os_str(), &OffLimits::default()).runtimes.is_empty());
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn an_environment_keeps_its_own_path_and_every_link_on_the_way() {
     symlink(home.join("python3"), venv.join("bin/python")).expect("link");
     std::fs::write(venv.join("pyvenv.cfg"), format!("home = {}\nversion_info = 3.12.5\n", home.display()))
         .expect("cfg");
-    let python = runtimes::named(Language::Python, &venv.join("bin/python"), &Never::default()).expect("a runtime");
+    let python = runtimes::named(Language::Python, &venv.join("bin/python"), &OffLimits::default()).expect("a runtime");
     assert_eq!(program(&python), venv.join("bin/python"));
     let has = |path: PathBuf| python.roots.contains(&path);
     for path in [venv.join("pyvenv.cfg"), venv.join("bin"), venv.join("lib"), real, base.join("uv/cpython-3.12")] {
@@ -156,7 +156,7 @@ fn a_named_path_must_be_an_interpreter() {
         (Language::Python, Path::new("/etc/passwd"), "is not a program; name the interpreter"),
         (Language::Python, node.as_path(), "is a nodejs interpreter, not a python one"),
     ] {
-        let why = runtimes::named(language, path, &Never::default()).expect_err("refused");
+        let why = runtimes::named(language, path, &OffLimits::default()).expect_err("refused");
         assert!(why.contains(part), "{}: {why}", path.display());
     }
 }
@@ -171,14 +171,14 @@ fn a_launcher_is_asked_once_and_led_to_the_interpreter() {
     std::fs::write(&shim, format!("#!/bin/sh\necho {}\n", real.display())).expect("shim");
     std::fs::set_permissions(&shim, std::fs::Permissions::from_mode(0o755)).expect("mode");
     let search = std::env::join_paths([shims.as_path(), Path::new("/usr/bin"), Path::new("/bin")]).expect("no colon");
-    let found = runtimes::discover(&search, &Never::default());
+    let found = runtimes::discover(&search, &OffLimits::default());
     assert_eq!(program(&found.runtimes[&Language::Python]), real, "{:?}", found.notes);
 }
 
 /// The roots are enough: the interpreter runs, and its packages import, in a view that holds nothing else.
 #[test]
 fn the_roots_are_enough_to_run() {
-    let found = runtimes::discover(&path(), &Never::default());
+    let found = runtimes::discover(&path(), &OffLimits::default());
     let usable = Command::new("bwrap").args(["--ro-bind", "/", "/", "/bin/true"]).status().is_ok_and(|s| s.success());
     if !usable {
         assert!(std::env::var_os("TOOLHOST_CI").is_none(), "bubblewrap is missing; .ci/run installs it");
@@ -194,7 +194,7 @@ fn the_roots_are_enough_to_run() {
         runtimes.extend(found.runtimes.get(&language).map(|runtime| (runtime.clone(), probe)));
     }
     if let Some(venv) = std::env::var_os("TOOLHOST_TEST_VENV").map(PathBuf::from) {
-        let named = runtimes::named(Language::Python, &venv.join("bin/python"), &Never::default())
+        let named = runtimes::named(Language::Python, &venv.join("bin/python"), &OffLimits::default())
             .expect("the environment of the test");
         runtimes.push((named, "import numpy; print('ok' if numpy.ones(2).sum() == 2 else '')"));
     }

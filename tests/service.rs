@@ -10,7 +10,6 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use toolhost::executor::{Call, Context, Ending, Events, Executor, Running, method};
 use toolhost::fault::{Fault, Kind};
-use toolhost::registry::Definition;
 use toolhost::service::{Arguments, CallRequest, Caller, Sink, ToolServiceRequest, ToolServiceResponse};
 
 #[tokio::test]
@@ -305,12 +304,7 @@ impl Executor for XEcho {
 #[tokio::test]
 async fn a_tool_of_this_process_comes_and_goes_with_its_handler() {
     let world = world();
-    let definition = |name: &str| Definition {
-        name: name.to_owned(),
-        description: "Echoes.".to_owned(),
-        input_schema: Some(json!({"type": "object"})),
-        ..Definition::default()
-    };
+    let definition = |name: &str| json!({"toolId": name, "description": "Echoes.", "parameters": {"type": "object"}});
     let kind = |report: toolhost::service::Report| report.error.map(|fault| fault.kind);
     assert_eq!(kind(world.call("app:late", json!({})).await), Some(Kind::ToolNotFoundError), "the control");
     world.service.register(definition("app:late"), "x-late", Arc::new(XEcho)).unwrap();
@@ -349,12 +343,11 @@ impl Executor for XClock {
 async fn one_clock_runs_from_the_turn_of_a_call() {
     let world = world();
     let words = json!({"type": "array", "description": "d", "items": {"type": "string", "pattern": "^(ab|cd)*e?$"}});
-    let definition = Definition {
-        name: "app:clock".to_owned(),
-        description: "Tells its clock.".to_owned(),
-        input_schema: Some(json!({"type": "object", "properties": {"words": words}})),
-        ..Definition::default()
-    };
+    let definition = json!({
+        "toolId": "app:clock",
+        "description": "Tells its clock.",
+        "parameters": {"type": "object", "properties": {"words": words}},
+    });
     world.service.register(definition, "x-clock", Arc::new(XClock)).unwrap();
     let began = Instant::now();
     let report = world.call("app:clock", json!({"words": vec!["abcdabcd"; 50_000]})).await;

@@ -96,7 +96,7 @@ impl House {
         let snapshot = registry.snapshot();
         let found = runtimes::discover(
             &std::env::var_os("PATH").unwrap_or_default(),
-            &runtimes::Never::tools(std::slice::from_ref(&root)),
+            &runtimes::OffLimits::new(std::slice::from_ref(&root), []),
         );
         let machine = Arc::new(policy::Machine { runtimes: found.runtimes, ..policy::Machine::default() });
         let policies = Arc::new(policy::Policies::built_in());

@@ -13,7 +13,7 @@ use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat, mkdirat};
 use nix::unistd::{Gid, Uid, UnlinkatFlags, geteuid, setfsgid, setfsuid, unlinkat};
 use std::ffi::{CString, OsString};
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
@@ -30,6 +30,24 @@ pub fn cache_folder(environment: impl Fn(&str) -> Option<OsString>) -> Option<Pa
     let absolute = |name: &str| environment(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let base = absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")))?;
     Some(base.join("toolhost"))
+}
+
+/// The bytes of an open file; `None` where it has more than `most`. What is no regular file is refused.
+pub fn whole(file: File, most: u64) -> io::Result<Option<Vec<u8>>> {
+    let facts = file.metadata()?;
+    if !facts.is_file() {
+        return Err(io::Error::other("is not a regular file"));
+    }
+    let mut bytes = Vec::with_capacity(usize::try_from(facts.len().min(most)).unwrap_or(0) + 1);
+    // It may have grown since.
+    file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
+    Ok(Some(bytes).filter(|bytes| bytes.len() as u64 <= most))
+}
+
+/// Opens a file for reading, without waiting for a pipe or taking a terminal. `flags`: more of them, or none.
+pub fn open(path: &Path, flags: OFlag) -> io::Result<File> {
+    let always = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
+    Ok(File::from(openat(AT_FDCWD, path, flags | always, Mode::empty())?))
 }
 
 /// A folder held open. When opened, only this user and root could replace what is theirs in it or on the way to it.
@@ -239,16 +257,20 @@ fn walk(path: &Path, make: bool) -> io::Result<OwnedFd> {
 /// A folder in which only this user and root can replace what is theirs.
 fn guarded(stat: &FileStat, path: &Path) -> io::Result<()> {
     owned(stat.st_uid, path)?;
-    // In a sticky folder (/tmp) others can add names, not replace ours. A group whose number is the owner's is that
-    // user's private group.
-    let open_group = stat.st_mode & GROUP_WRITABLE != 0 && stat.st_gid != 0 && stat.st_gid != stat.st_uid;
-    if stat.st_mode & STICKY == 0 && (stat.st_mode & WORLD_WRITABLE != 0 || open_group) {
+    // In a sticky folder (/tmp) others can add names, not replace ours.
+    if stat.st_mode & STICKY == 0 && others_may_write(stat.st_mode, stat.st_uid, stat.st_gid) {
         let path = path.display();
         return Err(refused(format!(
             "others may write {path} and replace what lies in it; `chmod go-w {path}` mends it"
         )));
     }
     Ok(())
+}
+
+/// Whether its mode lets others than its owner and root write. A group whose number is the owner's is that user's
+/// private group.
+pub fn others_may_write(mode: u32, owner: u32, group: u32) -> bool {
+    mode & WORLD_WRITABLE != 0 || (mode & GROUP_WRITABLE != 0 && group != 0 && group != owner)
 }
 
 fn owned(owner: u32, path: &Path) -> io::Result<()> {

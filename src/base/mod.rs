@@ -4,5 +4,6 @@
 
 pub mod files;
 pub mod hidden;
+pub mod links;
 pub mod places;
 pub mod shared;

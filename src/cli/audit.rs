@@ -6,7 +6,8 @@
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
 use super::{host, words};
-use crate::{fault, manifest, policy, runtimes, service};
+use crate::base::links;
+use crate::{fault, manifest, policy, service};
 use manifest::Manifest;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -109,7 +110,7 @@ fn from_here(question: &str) -> anyhow::Result<String> {
     }
     here.extend(rest);
     let climbs = here.components().any(|part| part == Component::ParentDir);
-    let meant = if climbs { here } else { runtimes::resolved(&here) };
+    let meant = if climbs { here } else { links::resolved(&here) };
     Ok(format!("{verb}:{}", meant.display()))
 }
 
@@ -136,7 +137,7 @@ pub fn who_can(
         .map_err(|message| fault::Fault::new(fault::Kind::ParameterValidationError, message))?;
     // The path of the question has its links resolved, too (`from_here`).
     let bases: BTreeSet<PathBuf> =
-        bases.iter().filter(|base| base.is_absolute()).map(|base| runtimes::resolved(base)).collect();
+        bases.iter().filter(|base| base.is_absolute()).map(|base| links::resolved(base)).collect();
     let answers = policy::who_can::answer(decisions, &asked, &bases.into_iter().collect::<Vec<_>>());
     if json {
         return Ok(pretty(&json!({ "question": question, "answers": answers })));

@@ -5,7 +5,7 @@
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
 use super::words;
-use crate::base::files;
+use crate::base::{files, links};
 use crate::executor::method::Methods;
 #[cfg(feature = "wasi")]
 use crate::executor::process::WasmWorkers;
@@ -92,9 +92,8 @@ pub fn policies(settings: &Settings) -> anyhow::Result<Arc<policy::Policies>> {
         None => policy::Policies::built_in(),
     };
     loaded.protect(obeyed(settings));
-    loaded.keep_out_of(
-        settings.audit_log.as_deref().map(|log| runtimes::resolved(&service::audit::segments::folder(log))),
-    );
+    loaded
+        .keep_out_of(settings.audit_log.as_deref().map(|log| links::resolved(&service::audit::segments::folder(log))));
     Ok(Arc::new(loaded))
 }
 
@@ -117,7 +116,7 @@ fn obeyed(settings: &Settings) -> impl Iterator<Item = PathBuf> {
         .chain(policies)
         .chain([PathBuf::from(identity::LOCKS)]);
     found.chain(std::env::current_exe()).flat_map(|path| {
-        let real = Some(runtimes::resolved(&path)).filter(|real| *real != path);
+        let real = Some(links::resolved(&path)).filter(|real| *real != path);
         std::iter::once(path).chain(real)
     })
 }
@@ -134,13 +133,11 @@ fn loaded_policies(settings: &Settings, path: &Path) -> anyhow::Result<policy::P
 
 /// The policies of a path that can be read, and what is wrong with the others: also that a tool could have written there.
 pub fn look_at_policies(settings: &Settings, path: &Path) -> (policy::Policies, Vec<policy::FileProblem>) {
-    let real = runtimes::resolved(path);
-    let mut past = policy::Written::default();
+    let mut past = policy::WritablePaths::default();
     let known = ledger(settings).map(|places| places.iter().for_each(|place| past.before(place)));
-    let over = known.map(|()| past.over(path).or_else(|| past.over(&real)));
-    let message = match over {
+    let message = match known.map(|()| past.on_the_way(path)) {
         Ok(None) => return policy::Policies::look(path, &settings.root),
-        Ok(Some(who)) => format!("lies where {who}, and a tool cannot make policies: move it elsewhere"),
+        Ok(Some((_, who))) => format!("lies where {who}, and a tool cannot make policies: move it elsewhere"),
         Err(why) => why,
     };
     let (severity, code, pointer) = (manifest::Severity::Error, manifest::Code::Security, String::new());
@@ -179,21 +176,10 @@ impl Tools {
 
     /// Narrows a decision by what tools could write in earlier calls, as a call does.
     pub fn looks_back(&self, decision: &mut policy::Decision) {
-        let Ok(shape) = &mut decision.shape else { return };
-        let around = self.ledger.as_ref().map_or(Ok(Vec::new()), |ledger| ledger.around(&shape.folder));
-        let past = around.and_then(|mut places| {
-            places.extend(self.snapshot.moved.iter().cloned());
-            shape.past(&places)
-        });
-        match past {
-            Ok((past, notes)) => {
-                Arc::make_mut(shape).past = past;
-                decision.notes.extend(notes);
-            }
-            Err(why) => {
-                let message = "this tool may not be run: what tools wrote before is in its place, or not known";
-                decision.shape = Err(Fault::new(Kind::SecurityError, message).person(why));
-            }
+        let (Ok(shape), Some(ledger)) = (&mut decision.shape, &self.ledger) else { return };
+        match ledger.leave_out(shape, &self.snapshot.moved) {
+            Ok(notes) => decision.notes.extend(notes),
+            Err(fault) => decision.shape = Err(fault),
         }
     }
 
@@ -259,7 +245,7 @@ fn homes() -> BTreeSet<PathBuf> {
         homes.extend(std::fs::read_dir("/home").into_iter().flatten().flatten().map(|entry| entry.path()));
     }
     homes.retain(|home| home.is_absolute());
-    let resolved: Vec<PathBuf> = homes.iter().map(|home| runtimes::resolved(home)).collect();
+    let resolved: Vec<PathBuf> = homes.iter().map(|home| links::resolved(home)).collect();
     homes.extend(resolved);
     homes
 }
@@ -267,8 +253,8 @@ fn homes() -> BTreeSet<PathBuf> {
 /// The interpreters on PATH; none if the ledger of what tools could write cannot be read.
 pub fn discovered(settings: &Settings) -> runtimes::Found {
     let search = std::env::var_os("PATH").unwrap_or_default();
-    match never(settings) {
-        Ok(never) => runtimes::discover(&search, &never),
+    match off_limits(settings) {
+        Ok(off_limits) => runtimes::discover(&search, &off_limits),
         Err(why) => runtimes::Found { notes: vec![why], ..runtimes::Found::default() },
     }
 }
@@ -284,10 +270,10 @@ pub fn named_runtimes(
     settings: &Settings,
     policies: &policy::Policies,
 ) -> BTreeMap<PathBuf, Result<policy::Runtime, String>> {
-    let never = never(settings);
+    let off_limits = off_limits(settings);
     let named = policies.named_runtimes().into_iter().map(|(language, path)| {
-        let runtime = never.as_ref().map_err(String::clone);
-        let runtime = runtime.and_then(|never| runtimes::named(language, &path, never));
+        let runtime = off_limits.as_ref().map_err(String::clone);
+        let runtime = runtime.and_then(|off_limits| runtimes::named(language, &path, off_limits));
         if let Err(why) = &runtime {
             tracing::warn!(target: "toolhost::host", "an interpreter named by a policy cannot be used: {}", text::printable(why));
         }
@@ -297,12 +283,10 @@ pub fn named_runtimes(
 }
 
 /// Where no interpreter is taken from: folders of tools, scripts and policies, and what tools could ever write.
-fn never(settings: &Settings) -> Result<runtimes::Never, String> {
+fn off_limits(settings: &Settings) -> Result<runtimes::OffLimits, String> {
     let mut folders = settings.scanned();
     folders.extend(settings.policies.clone());
-    let mut never = runtimes::Never::tools(&folders);
-    ledger(settings)?.iter().for_each(|place| never.written(place));
-    Ok(never)
+    Ok(runtimes::OffLimits::new(&folders, &ledger(settings)?))
 }
 
 /// The ways this host runs tools.

@@ -70,8 +70,8 @@ fn id(args: &Args) -> anyhow::Result<String> {
 /// A second file with the same id would disable both.
 fn unclaimed(settings: &Settings, id: &str) -> anyhow::Result<()> {
     let files = registry::DirectToolLoader::new(settings.tools.clone(), settings.scripts.clone());
-    let found =
-        registry::Source::discover(&files, &policy::Written::default()).map_err(|why| Refusal::new(Exit::Host, why))?;
+    let found = registry::Source::discover(&files, &policy::WritablePaths::default())
+        .map_err(|why| Refusal::new(Exit::Host, why))?;
     match found.tools.iter().find(|tool| tool.manifest.id.eq_ignore_ascii_case(id)) {
         None => Ok(()),
         Some(tool) => {

@@ -3,7 +3,7 @@
 //! Plain data, complete, no defaults left to fill. What audit prints is what the walls enforce,
 //! because it is this value in both places.
 
-use super::{Past, Variable};
+use super::Variable;
 use crate::base::hidden::Hidden;
 use crate::manifest::Language;
 use crate::quantity::Limit;
@@ -67,6 +67,9 @@ impl Opening {
     }
 }
 
+/// Placeholder for the script's folder where a service method gets its script with the call.
+pub const SCRIPT_FOLDER: &str = "/<folder of the script>";
+
 /// One grant with where it came from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -129,6 +132,32 @@ pub struct Shape {
     /// The parts of the view in which tools could write.
     #[serde(skip_serializing_if = "Past::is_empty")]
     pub past: Past,
+}
+
+/// The parts of a call's view in which tools could write before. A script's modules are found in its folder.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Past {
+    /// Trees in the script's folder in which another tool could write: live grants show them empty, grants of files by
+    /// name leave out their code.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub hidden: Vec<PathBuf>,
+    /// Trees in which the tool itself may or could write: code in one refuses the call.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub checked: Vec<PathBuf>,
+    /// Folder and pattern of files, neither code nor data by their names, that another tool could publish: live grants
+    /// show them empty, grants by name leave them out.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unknown: Vec<(PathBuf, String)>,
+    /// Folders of staged files that lie below another tool's script.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub beside: Vec<PathBuf>,
+}
+
+impl Past {
+    pub fn is_empty(&self) -> bool {
+        *self == Past::default()
+    }
 }
 
 /// What one call adds: a time limit within the ceiling, the source text of run-code, variables. Nothing of it is kept

@@ -8,9 +8,11 @@ use super::capability;
 use super::file::{Mode, Policy, Selector};
 use super::judge::Judge;
 use super::limits;
-use super::load::{PassedOver, Policies};
-use super::verdict::{Decision, LimitVerdict, Narrower, Need, Notes, Verdict, What, wall};
-use super::{Access, Grant, Limits, Machine, Network, Opening, Past, Program, Runtime, Shape, Variable};
+use super::load::Policies;
+use super::needs::{self, Need};
+use super::verdict::{Decision, LimitVerdict, Narrower, Notes, Verdict, What, wall};
+use super::writable::hard_denials::HardDenials;
+use super::{Access, Grant, Limits, Machine, Network, Opening, Past, Program, Runtime, SCRIPT_FOLDER, Shape, Variable};
 use crate::fault::{Fault, Kind};
 use crate::manifest::{Handler, Language, Manifest, Site, StderrRule, environment, text};
 use crate::quantity::Limit;
@@ -22,8 +24,6 @@ use std::sync::Arc;
 pub const RUN_CODE: &str = "core:run-code";
 /// The service that runs a script which a call names; a fixed `language` in its handler names the interpreter.
 pub const SCRIPT_SERVICE: &str = "ExternalScriptExecutionService";
-/// Placeholder for the script's folder where a service method gets its script with the call.
-pub const SCRIPT_FOLDER: &str = "/<folder of the script>";
 
 /// What is judged: a tool, or a script run by a builtin tool.
 pub(super) struct Subject<'a> {
@@ -55,25 +55,9 @@ pub fn decide(manifest: &Manifest, site: &Site, policies: &Policies, machine: &M
     {
         // Only whether there is an interpreter: which one runs is decided with the script.
         let (policy, _) = policies.governing(&manifest.id, &site.manifest);
-        let mut obstacles = Obstacles::default();
-        runtime(*language, policy, machine, &mut Vec::new(), &mut obstacles);
-        decision.lacks_below = obstacles.lacks;
+        runtime(*language, policy, machine, &mut Vec::new(), &mut decision.lacks_below);
     }
     decision
-}
-
-/// What keeps a call from being started, by who must act.
-#[derive(Default)]
-struct Obstacles {
-    /// Each denied ask, for the operator.
-    refused: Vec<String>,
-    /// Whether no policy can grant some of those, and whether a policy could grant some.
-    never: bool,
-    grantable: bool,
-    /// What is not built or not here, in words for anybody.
-    missing: Vec<String>,
-    /// The things among those that this machine lacks.
-    lacks: Vec<Need>,
 }
 
 pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machine) -> Decision {
@@ -82,29 +66,25 @@ pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machin
     let mut notes = Notes { all: passed_over.iter().map(|policy| policy.words.clone()).collect(), told: Vec::new() };
     let host = policies.host.as_ref();
     let narrow = subject.narrow || policy.mode == Mode::Narrow;
-    let judged = fences(subject, policies, machine, policy).files(manifest.asks.read.as_deref(), &manifest.asks.write);
+    let namers = subject.namers.iter().map(|(_, namer)| namer.manifest.as_path());
+    let denials = HardDenials::of(site, namers, policies, machine);
+    let guest = policies.guests.contains(&site.manifest);
+    let judged =
+        Judge { site, guest, policy, host, denials }.files(manifest.asks.read.as_deref(), &manifest.asks.write);
     let mut verdicts = judged.verdicts;
-    let mut obstacles = Obstacles::default();
-    hosts(manifest, &mut verdicts, &mut obstacles);
-    capabilities(manifest, policy, host, machine, &mut verdicts, &mut obstacles);
+    let mut lacks = Vec::new();
+    hosts(manifest, &mut verdicts);
+    capabilities(manifest, policy, host, machine, &mut verdicts, &mut lacks);
     let env = env(manifest, machine, &mut verdicts);
-    let runtime = runs.as_ref().and_then(|(l, _)| runtime(*l, policy, machine, &mut verdicts, &mut obstacles));
+    let runtime = runs.as_ref().and_then(|(l, _)| runtime(*l, policy, machine, &mut verdicts, &mut lacks));
     let require_cgroup = policy.require_cgroup || host.is_some_and(|h| h.require_cgroup);
     if require_cgroup && !machine.cgroup && runs.is_some() {
-        obstacles.lack("exact accounting by a cgroup, which the policy requires");
+        lacks.push(Need::new("", "exact accounting by a cgroup, which the policy requires"));
     }
-    later(manifest, &mut obstacles);
     let source = runs.is_some() && site.script.is_none();
     let unnamed = (source || manifest.id == RUN_CODE) && !policies.names_exactly(&manifest.id, &site.manifest);
-    if unnamed {
-        obstacles.refuse_source(&manifest.id);
-    }
-    for verdict in verdicts.iter().filter(|v| v.refuses()) {
-        if narrow {
-            notes.narrowed(format!("narrowed: {} {} is not granted in full", verdict.what.name(), verdict.asked));
-        } else {
-            obstacles.refuse(verdict);
-        }
+    for verdict in verdicts.iter().filter(|v| narrow && v.refuses()) {
+        notes.narrowed(format!("narrowed: {} {} is not granted in full", verdict.what.name(), verdict.asked));
     }
     notes.all.extend(runs.as_ref().and_then(|_| opens_the_base(&judged.grants, site)));
     let limits = limits::limits(manifest, policy, host, machine.cgroup);
@@ -130,14 +110,14 @@ pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machin
         passed_over,
         unnamed,
         labels: manifest.metadata.permissions.clone(),
-        lacks: std::mem::take(&mut obstacles.lacks),
+        lacks,
         lacks_below: Vec::new(),
         in_process: matches!(manifest.handler, Handler::ServiceMethod { .. } | Handler::Extension { .. })
             && runs.is_none(),
         shape: Err(in_process_fault()),
         digest: digest(policy, host),
     };
-    decision.shape = match obstacles.fault(&decision.tool, &decision.passed_over) {
+    decision.shape = match refusal(&decision).or_else(|| unavailable(&decision, manifest)) {
         Some(fault) => Err(fault),
         None => shape(&decision, subject, env, policies).map(Arc::new),
     };
@@ -155,37 +135,11 @@ fn in_process_fault() -> Fault {
     Fault::new(Kind::InternalError, "this tool runs inside the host and has no confinement of its own")
 }
 
-fn fences<'a>(subject: &Subject<'a>, policies: &'a Policies, machine: &'a Machine, policy: &'a Policy) -> Judge<'a> {
-    let site = subject.site;
-    let manifests = subject.namers.iter().map(|(_, namer)| &namer.manifest).chain([&site.manifest]);
-    let own = manifests.chain(&site.script).map(PathBuf::as_path).filter(|p| !p.as_os_str().is_empty()).collect();
-    let named = machine.named_runtimes.values().flatten();
-    let runtimes = machine.runtimes.values().chain(named).flat_map(files_of).collect();
-    let (protected, scripts, records) = (&*policies.protected, &*policies.scripts, policies.records.as_deref());
-    let guest = policies.guests.contains(&site.manifest);
-    Judge { site, guest, policy, host: policies.host.as_ref(), protected, scripts, records, own, runtimes, machine }
-}
-
-fn files_of(runtime: &Runtime) -> Vec<PathBuf> {
-    let mut files = runtime.roots.clone();
-    if let Program::Path(path) = &runtime.program {
-        files.push(path.clone());
-        // Python looks for `pyvenv.cfg` beside itself, and one folder above.
-        let near = path.ancestors().skip(1).take(2).map(|folder| folder.join("pyvenv.cfg"));
-        files.extend(near.filter(|_| runtime.language == Language::Python));
-    }
-    files.retain(|f| f.is_absolute() && f.parent().is_some());
-    files
-}
-
-fn hosts(manifest: &Manifest, verdicts: &mut Vec<Verdict>, obstacles: &mut Obstacles) {
+fn hosts(manifest: &Manifest, verdicts: &mut Vec<Verdict>) {
     let walls = [wall::NETWORK, wall::SECCOMP];
     for host in &manifest.asks.hosts {
         let reason = "network grants come with a later version; no tool reaches a network";
         verdicts.push(Verdict::denied(What::Host, host, Narrower::House, reason, &walls));
-    }
-    if !manifest.asks.hosts.is_empty() {
-        obstacles.missing.push("network access (allowHosts)".into());
     }
 }
 
@@ -195,7 +149,7 @@ fn capabilities(
     host: Option<&Policy>,
     machine: &Machine,
     verdicts: &mut Vec<Verdict>,
-    obstacles: &mut Obstacles,
+    lacks: &mut Vec<Need>,
 ) {
     for (index, word) in manifest.asks.capabilities.iter().enumerate() {
         let kind = capability::kind(word);
@@ -204,12 +158,11 @@ fn capabilities(
         let verdict =
             match (machine.lacks(manifest, word), kind, granted) {
                 (Some(reason), ..) => {
-                    let shown = text::printable(word);
-                    obstacles.missing.push(format!("the capability `{shown}`"));
                     // An unknown word is a mistake of the manifest and no lack here: the registry reports it.
                     if kind != capability::Kind::Unknown {
                         let pointer = format!("/securityContext/requiredCapabilities/{index}");
-                        obstacles.lacks.push(Need::new(pointer, format!("the capability '{shown}': {reason}")));
+                        let words = format!("the capability '{}': {reason}", text::printable(word));
+                        lacks.push(Need::new(pointer, words));
                     }
                     Verdict::denied(What::Capability, word, Narrower::Machine, reason, &[])
                 }
@@ -266,7 +219,7 @@ fn runtime(
     policy: &Policy,
     machine: &Machine,
     verdicts: &mut Vec<Verdict>,
-    obstacles: &mut Obstacles,
+    lacks: &mut Vec<Need>,
 ) -> Option<Runtime> {
     let name = language.name();
     let named = policy.runtimes.get(&language);
@@ -292,12 +245,7 @@ fn runtime(
                 Some(_) => format!("the runtime '{name}': the interpreter that its policy names cannot be used here"),
                 None => format!("the runtime '{name}', which was not found on this machine"),
             };
-            obstacles.lacks.push(Need::new("/handler/language", words));
-            obstacles.missing.push(match named {
-                _ if language == Language::Wasm => format!("{name}: {WITHOUT_WASI}"),
-                Some(_) => format!("{name}: the interpreter that the policy names cannot be used"),
-                None => format!("{name}, which is not on this machine"),
-            });
+            lacks.push(Need::new("/handler/language", words));
             return None;
         }
     };
@@ -338,68 +286,44 @@ fn ourselves() -> Runtime {
     }
 }
 
-/// What a manifest may name and this version does not run yet.
-fn later(manifest: &Manifest, obstacles: &mut Obstacles) {
-    match manifest.handler {
-        Handler::ToolService => obstacles.missing.push("the handler `tool-service`".into()),
-        Handler::DefinitionOnly => obstacles.missing.push("the handler `definition-only`".into()),
-        Handler::Script { .. } | Handler::ServiceMethod { .. } | Handler::Extension { .. } => {}
+/// The fault of a tool that asks for more than it may have. The operator must act.
+fn refusal(decision: &Decision) -> Option<Fault> {
+    let tool = text::printable(&decision.tool);
+    let id = tool.rsplit_once('@').map_or(tool.as_str(), |(id, _)| id);
+    let refused: Vec<&Verdict> = decision.verdicts.iter().filter(|v| v.refuses() && !decision.narrow).collect();
+    if refused.is_empty() && !decision.unnamed {
+        return None;
     }
-    if manifest.execution.asynchronous {
-        obstacles.missing.push("asynchronous mode".into());
-    }
+    let source = format!("run source text: only where a policy names it: tools = [\"{id}\"]");
+    let asks = refused.iter().map(|verdict| {
+        let reason = verdict.reason.as_deref().unwrap_or("not allowed");
+        format!("{} {}: {}", verdict.what.name(), text::printable(&verdict.asked), text::printable(reason))
+    });
+    let passed_over = decision.passed_over.iter().map(|policy| policy.words.clone());
+    let lines = Some(source).filter(|_| decision.unnamed).into_iter().chain(asks).chain(passed_over);
+    let lines: String = lines.map(|line| format!("\n  {line}")).collect();
+    let suggest = format!("`toolhost audit {id} --suggest-policy` prints what would grant");
+    let grantable = decision.unnamed || refused.iter().any(|verdict| !verdict.never());
+    let mend = match (refused.iter().any(|verdict| verdict.never()), grantable) {
+        (true, false) => "no policy can grant this: change what the manifest asks (securityContext).".to_owned(),
+        (true, true) => format!("{suggest} what a policy can; for the rest change the manifest."),
+        (false, _) => format!("{suggest} it."),
+    };
+    let message = "this tool asks for more than this host allows, so it was not started; ask the operator";
+    let person = format!("{tool} asks for more than is allowed:{lines}\nSee `toolhost audit {id}`; {mend}");
+    Some(Fault::new(Kind::SecurityError, message).person(person))
 }
 
-impl Obstacles {
-    fn refuse(&mut self, verdict: &Verdict) {
-        let reason = verdict.reason.as_deref().unwrap_or("not allowed");
-        let asked = text::printable(&verdict.asked);
-        self.refused.push(format!("{} {asked}: {}", verdict.what.name(), text::printable(reason)));
-        self.never |= verdict.never();
-        self.grantable |= !verdict.never();
+/// The fault of a tool that needs what is not built or not here.
+fn unavailable(decision: &Decision, manifest: &Manifest) -> Option<Fault> {
+    let needs: Vec<Need> = needs::of_manifest(manifest).into_iter().chain(decision.lacks.iter().cloned()).collect();
+    if needs.is_empty() {
+        return None;
     }
-
-    fn refuse_source(&mut self, id: &str) {
-        self.refused.push(format!("run source text: only where a policy names it: tools = [\"{id}\"]"));
-        self.grantable = true;
-    }
-
-    fn lack(&mut self, what: &str) {
-        self.missing.push(what.to_owned());
-        self.lacks.push(Need::new("", what));
-    }
-
-    fn fault(&self, tool: &str, passed_over: &[PassedOver]) -> Option<Fault> {
-        let tool = text::printable(tool);
-        let id = tool.rsplit_once('@').map_or(tool.as_str(), |(id, _)| id);
-        if !self.refused.is_empty() {
-            let lines = self.refused.iter().map(|r| format!("\n  {r}")).collect::<String>();
-            let fault = Fault::new(
-                Kind::SecurityError,
-                "this tool asks for more than this host allows, so it was not started; ask the operator",
-            );
-            let passed_over: String = passed_over.iter().map(|policy| format!("\n  {}", policy.words)).collect();
-            let suggest = format!("`toolhost audit {id} --suggest-policy` prints what would grant");
-            let mend = match (self.never, self.grantable) {
-                (true, false) => {
-                    "no policy can grant this: change what the manifest asks (securityContext).".to_owned()
-                }
-                (true, true) => format!("{suggest} what a policy can; for the rest change the manifest."),
-                (false, _) => format!("{suggest} it."),
-            };
-            return Some(fault.person(format!(
-                "{tool} asks for more than is allowed:{lines}{passed_over}\nSee `toolhost audit {id}`; {mend}"
-            )));
-        }
-        if self.missing.is_empty() {
-            return None;
-        }
-        let missing = self.missing.join("; ");
-        let fault = Fault::new(Kind::CapabilityError, format!("this tool cannot run here: it needs {missing}"));
-        Some(fault.person(format!(
-            "{tool} is unavailable: it needs {missing}\nSee `toolhost audit {id}` and `toolhost doctor`."
-        )))
-    }
+    let (tool, id, needs) = (text::printable(&decision.tool), text::printable(&manifest.id), needs.join("; "));
+    let fault = Fault::new(Kind::CapabilityError, format!("this tool cannot run here: it needs {needs}"));
+    let see = format!("See `toolhost audit {id}` and `toolhost doctor`.");
+    Some(fault.person(format!("{tool} is unavailable: it needs {needs}\n{see}")))
 }
 
 /// The write grants below folders of scripts, without those below the tool's own folder: `Shape::folder` tells them.

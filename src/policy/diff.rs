@@ -5,9 +5,10 @@
 //! entry point, the bytes of a script) are listed as different. Every field but those in `MEANT` is compared.
 
 use super::area::Area;
-use super::file::{Capability, HOST_FILE, Mode, NamedRuntime, Policy, Rule, Selector};
+use super::file::{Capability, HOST_FILE, Mode, NamedRuntime, Policy, Selector};
 use super::judge::covers;
 use super::load::Policies;
+use super::rules::Rule;
 use super::verdict::What;
 use super::{Access, Grant};
 use crate::manifest::StderrRule;

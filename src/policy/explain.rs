@@ -4,7 +4,7 @@
 //! Never: says more or less than the decision holds; prints outside text unescaped.
 
 use super::verdict::{Decision, LimitVerdict, Verdict, wall};
-use super::{Access, Program, Runtime, shown};
+use super::{Access, Program, Runtime, base_view};
 use crate::fault::Kind;
 use crate::manifest::text::printable;
 use crate::manifest::{Language, Manifest};
@@ -83,7 +83,7 @@ fn head(decision: &Decision, out: &mut String) {
     }
     everywhere(decision, out);
     line(out, "  network  ", &format!("none (enforced by {}, {})", wall::NETWORK, wall::SECCOMP));
-    line(out, "  scratch  ", &format!("{}: its own, gone after the call", shown::SCRATCH.join(" ")));
+    line(out, "  scratch  ", &format!("{}: its own, gone after the call", base_view::SCRATCH.join(" ")));
     if !decision.labels.is_empty() {
         line(out, "  labels   ", &format!("{} (metadata.permissions: not enforced)", decision.labels.join(", ")));
     }
@@ -101,16 +101,16 @@ fn head(decision: &Decision, out: &mut String) {
 
 /// What every tool sees, as the view makes it.
 fn everywhere(decision: &Decision, out: &mut String) {
-    let system: Vec<&str> = shown::SYSTEM_FOLDERS.iter().chain(&shown::SYSTEM_ETC).copied().collect();
+    let system: Vec<&str> = base_view::SYSTEM_FOLDERS.iter().chain(&base_view::SYSTEM_ETC).copied().collect();
     line(out, "  system   ", &format!("{} (read-only, where they exist)", system.join(" ")));
-    line(out, "  made up  ", &format!("{} (no account or host of this machine)", shown::MADE_ETC.join(" ")));
+    line(out, "  made up  ", &format!("{} (no account or host of this machine)", base_view::MADE_ETC.join(" ")));
     line(out, "  devices  ", &devices(decision).join(" "));
-    line(out, "  proc     ", &format!("{} (read-only: its own processes, facts of the kernel)", shown::PROC));
-    line(out, "  empty    ", &format!("{} (read-only: nothing is in them)", shown::EMPTY_FOLDERS.join(" ")));
+    line(out, "  proc     ", &format!("{} (read-only: its own processes, facts of the kernel)", base_view::PROC));
+    line(out, "  empty    ", &format!("{} (read-only: nothing is in them)", base_view::EMPTY_FOLDERS.join(" ")));
     line(
         out,
         "  ours     ",
-        &format!("{} (read-only: what calls an entryPoint, and covers of masked files)", shown::OURS),
+        &format!("{} (read-only: what calls an entryPoint, and covers of masked files)", base_view::OURS),
     );
 }
 
@@ -118,7 +118,7 @@ fn devices(decision: &Decision) -> Vec<&'static str> {
     // A WASI module maps no device: the memory of its worker is counted in another way.
     let module = decision.runtime.as_ref().is_some_and(|runtime| runtime.language == Language::Wasm);
     let sampled = !module && decision.limit(Limit::MemoryBytes).is_some_and(|limit| limit.sampled);
-    shown::devices(sampled).chain(shown::DEVICE_LINKS.map(|(link, _)| link)).collect()
+    base_view::devices(sampled).chain(base_view::DEVICE_LINKS.map(|(link, _)| link)).collect()
 }
 
 fn runtime_text(runtime: &Runtime) -> String {
@@ -223,10 +223,10 @@ pub fn json(decision: &Decision, manifest: &Manifest) -> Value {
         "script": decision.script.as_ref().map(|s| s.to_string_lossy()),
         "folder": decision.folder.to_string_lossy(),
         "runtime": decision.runtime.as_ref().map(runtime_json),
-        "system": shown::SYSTEM_FOLDERS.iter().chain(&shown::SYSTEM_ETC).collect::<Vec<_>>(),
+        "system": base_view::SYSTEM_FOLDERS.iter().chain(&base_view::SYSTEM_ETC).collect::<Vec<_>>(),
         "everywhere": {
-            "madeUp": shown::MADE_ETC, "devices": devices(decision), "proc": shown::PROC, "scratch": shown::SCRATCH,
-            "empty": shown::EMPTY_FOLDERS, "toolhost": shown::OURS,
+            "madeUp": base_view::MADE_ETC, "devices": devices(decision), "proc": base_view::PROC, "scratch": base_view::SCRATCH,
+            "empty": base_view::EMPTY_FOLDERS, "toolhost": base_view::OURS,
         },
         "network": "none",
         "asks": decision.verdicts,

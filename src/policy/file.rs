@@ -3,10 +3,9 @@
 //! For: `policy/load.rs`. In: the text of one file. Out: a `Policy`. Never: fills a gap with a
 //! permission: what is not written is not allowed, and what cannot be enforced is not accepted.
 
-use super::area::Area;
-use super::rules::{self, Grants};
+use super::rules::{self, Grants, Rule};
 use super::source::{At, Reader, Table, did_you_mean};
-use crate::manifest::{Code, Language, Problem, StderrRule};
+use crate::manifest::{Code, Language, Problem, StderrRule, text};
 use crate::quantity::Limit;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,6 +14,20 @@ use std::path::{Path, PathBuf};
 pub const HOST_FILE: &str = "host.policy.toml";
 /// The ending of every policy file's name.
 pub const SUFFIX: &str = ".policy.toml";
+/// True for the name of a policy file.
+pub fn is_policy_file(name: &str) -> bool {
+    name.len() > SUFFIX.len() && name.ends_with(SUFFIX)
+}
+
+/// The built-in default, as a policy file.
+pub const DEFAULT_POLICY: &str = r#"name  = "default"
+why   = "A tool reads its own folder, has scratch, and nothing else."
+tools = ["*"]
+
+[files]
+read = [{ path = "./**", why = "its own folder" }]
+"#;
+
 /// The largest limit that can be written: the largest integer that every JSON reader keeps exactly.
 pub const MAX_LIMIT: u64 = (1 << 53) - 1;
 
@@ -69,31 +82,6 @@ pub enum Mode {
     Reject,
     /// The call runs with less, and its notes say so.
     Narrow,
-}
-
-/// One line of `[files]`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rule {
-    /// As written.
-    pub text: String,
-    /// The path is below the tool's own folder.
-    pub relative: bool,
-    /// A tree or one file; if `relative`, `area_at` puts the tool's folder before it.
-    pub area: Area,
-    pub why: String,
-    pub at: At,
-}
-
-impl Rule {
-    /// The rule for a tool that lies in `folder`.
-    pub fn area_at(&self, folder: &Path) -> Area {
-        match (&self.area, self.relative) {
-            (Area::Tree(path), true) if path.as_os_str().is_empty() => Area::Tree(folder.to_path_buf()),
-            (Area::Tree(path), true) => Area::Tree(folder.join(path)),
-            (Area::File(path), true) => Area::File(folder.join(path)),
-            (area, _) => area.clone(),
-        }
-    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,30 +144,9 @@ pub struct Policy {
 impl Policy {
     /// The policy for tools that no policy file governs.
     pub fn built_in() -> Policy {
-        let text = super::published::DEFAULT_POLICY;
-        let own = Rule {
-            text: "./**".into(),
-            relative: true,
-            area: Area::Tree(PathBuf::new()),
-            why: "its own folder".into(),
-            at: At::default(),
-        };
-        Policy {
-            name: "built-in default".into(),
-            why: "A tool reads its own folder, has scratch, and nothing else.".into(),
-            file: PathBuf::new(),
-            tools: vec![Tools { selector: Selector::Any, at: At::default() }],
-            folders: Vec::new(),
-            mode: Mode::Reject,
-            stderr: StderrRule::Log,
-            require_cgroup: false,
-            read: vec![own],
-            write: Vec::new(),
-            limits: BTreeMap::new(),
-            runtimes: BTreeMap::new(),
-            capabilities: Vec::new(),
-            digest: crate::manifest::sha256_hex(text.as_bytes()),
-        }
+        let nowhere = Path::new("");
+        let read = parse(DEFAULT_POLICY, nowhere, false, nowhere);
+        Policy { name: "built-in default".into(), ..read.expect("the default is a policy") }
     }
 
     /// Where a rule is written: `file:line`, or the policy's name.
@@ -187,7 +154,7 @@ impl Policy {
         if self.file.as_os_str().is_empty() {
             return self.name.clone();
         }
-        let file = crate::manifest::text::path(&self.file);
+        let file = text::path(&self.file);
         if at.line == 0 { file } else { format!("{file}:{}", at.line) }
     }
 
@@ -202,9 +169,9 @@ impl Policy {
 }
 
 /// Reads one policy. `host`: the file caps every tool. `root`: where relative `folders` start.
-pub fn parse(text: &str, file: &Path, host: bool, root: &Path) -> Result<Policy, Vec<Problem>> {
-    let mut reader = Reader::new(text);
-    if text.trim().is_empty() {
+pub fn parse(source: &str, file: &Path, host: bool, root: &Path) -> Result<Policy, Vec<Problem>> {
+    let mut reader = Reader::new(source);
+    if source.trim().is_empty() {
         // `… > name.policy.toml` empties the file for a moment, and for good where the command fails.
         reader.schema("", reader.at(0), "the file is empty: write a policy into it, or take it away".to_owned());
         return Err(reader.problems);
@@ -216,8 +183,8 @@ pub fn parse(text: &str, file: &Path, host: bool, root: &Path) -> Result<Policy,
     let why = why(&mut reader, &top);
     let tools = if host { host_only(&mut reader, &top) } else { tools(&mut reader, &top) };
     let folders = folders(&mut reader, &top, root);
-    let mode = mode(&mut reader, &top);
-    let stderr = stderr(&mut reader, &top);
+    let narrow = choice(&mut reader, &top, "mode", ["reject", "narrow"]);
+    let strict = choice(&mut reader, &top, "stderr", ["log", "error"]);
     let require_cgroup = require(&mut reader, &top);
     let Grants { read, write } = rules::files(&mut reader, &top);
     let limits = limits(&mut reader, &top);
@@ -241,15 +208,15 @@ pub fn parse(text: &str, file: &Path, host: bool, root: &Path) -> Result<Policy,
         file: file.to_path_buf(),
         tools,
         folders,
-        mode,
-        stderr,
+        mode: if narrow { Mode::Narrow } else { Mode::Reject },
+        stderr: if strict { StderrRule::Error } else { StderrRule::Log },
         require_cgroup,
         read,
         write,
         limits,
         runtimes,
         capabilities,
-        digest: crate::manifest::sha256_hex(text.as_bytes()),
+        digest: crate::manifest::sha256_hex(source.as_bytes()),
     })
 }
 
@@ -257,7 +224,7 @@ fn name(reader: &mut Reader<'_>, top: &Table<'_, '_>) -> String {
     let Some(name) = reader.said(top, "name", "give the policy a short name, as reports show it") else {
         return String::new();
     };
-    if name.value.chars().count() > 100 || crate::manifest::text::printable(&name.value) != name.value {
+    if name.value.chars().count() > 100 || text::printable(&name.value) != name.value {
         reader.schema("/name", name.at, "`name` must be at most 100 plain characters");
     }
     name.value
@@ -308,7 +275,7 @@ fn selector(text: &str) -> Result<Selector, String> {
     if text == "*" {
         return Ok(Selector::Any);
     }
-    let shown = crate::manifest::text::printable(text);
+    let shown = text::printable(text);
     let plain = |t: &str| !t.is_empty() && !t.contains('*') && !t.chars().any(|c| c.is_whitespace() || c.is_control());
     match text.strip_suffix(":*") {
         Some(ns) if plain(ns) && !ns.contains(':') => Ok(Selector::Namespace(ns.to_string())),
@@ -347,21 +314,13 @@ fn choice(reader: &mut Reader<'_>, top: &Table<'_, '_>, key: &str, words: [&str;
     word.value == words[1]
 }
 
-fn mode(reader: &mut Reader<'_>, top: &Table<'_, '_>) -> Mode {
-    if choice(reader, top, "mode", ["reject", "narrow"]) { Mode::Narrow } else { Mode::Reject }
-}
-
-fn stderr(reader: &mut Reader<'_>, top: &Table<'_, '_>) -> StderrRule {
-    if choice(reader, top, "stderr", ["log", "error"]) { StderrRule::Error } else { StderrRule::Log }
-}
-
 fn require(reader: &mut Reader<'_>, top: &Table<'_, '_>) -> bool {
     let mut cgroup = false;
     for (pointer, word) in reader.texts(top, "require") {
         match word.value.as_str() {
             "cgroup" => cgroup = true,
             other => {
-                let shown = crate::manifest::text::printable(other);
+                let shown = text::printable(other);
                 reader.schema(
                     pointer,
                     word.at,
@@ -410,13 +369,11 @@ fn runtimes(reader: &mut Reader<'_>, top: &Table<'_, '_>) -> BTreeMap<Language, 
     reader.only(&table, &["python", "nodejs", "bun", "wasm"]);
     for (key, language) in [("python", Language::Python), ("nodejs", Language::Nodejs), ("bun", Language::Bun)] {
         let Some(entry) = reader.table(&table, key) else { continue };
-        reader.only(&entry, &["path", "why"]);
-        let path = reader.said(&entry, "path", "name the interpreter by its absolute path");
-        let why = reader.said(&entry, "why", "say why this interpreter");
-        let (Some(path), Some(why)) = (path, why) else { continue };
+        let mends = ["name the interpreter by its absolute path", "say why this interpreter"];
+        let Some((path, why)) = reader.reasoned(&entry, "path", mends) else { continue };
         match rules::plain_path(&path.value) {
             Ok(plain) if plain.is_absolute() => {
-                found.insert(language, NamedRuntime { path: plain, why: why.value, at: path.at });
+                found.insert(language, NamedRuntime { path: plain, why, at: path.at });
             }
             Ok(_) => reader.schema(entry.pointer_to("path"), path.at, "an interpreter is named by its absolute path"),
             Err(message) => reader.schema(entry.pointer_to("path"), path.at, message),
@@ -430,12 +387,10 @@ fn capabilities(reader: &mut Reader<'_>, top: &Table<'_, '_>) -> Vec<Capability>
     let Some(table) = reader.table(top, "capabilities") else { return found };
     reader.only(&table, &["grant"]);
     for entry in reader.tables(&table, "grant", "{ name = \"env:NAME\", why = \"…\" }") {
-        reader.only(&entry, &["name", "why"]);
-        let name = reader.said(&entry, "name", "name the capability");
-        let why = reader.said(&entry, "why", "say why it is granted");
-        let (Some(name), Some(why)) = (name, why) else { continue };
+        let mends = ["name the capability", "say why it is granted"];
+        let Some((name, why)) = reader.reasoned(&entry, "name", mends) else { continue };
         match super::capability::grantable(&name.value) {
-            Ok(()) => found.push(Capability { name: name.value, why: why.value, at: name.at }),
+            Ok(()) => found.push(Capability { name: name.value, why, at: name.at }),
             Err(message) => reader.schema(entry.pointer_to("name"), name.at, message),
         }
     }

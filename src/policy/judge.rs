@@ -1,19 +1,16 @@
 //! Judge: the files of each pattern that a manifest asks for ∩ the policy's rules ∩ the host's cap, exactly.
 //!
-//! For: `decide`. In: asks, a site, two policies, paths that no tool writes. Out: verdicts and grants.
+//! For: `decide`. In: asks, a site, two policies, what is never granted. Out: verdicts and grants.
 //! Never: joins two rules into a wider one; lets a tool write what is later run or read as a policy.
 
 use super::area::{self, Area};
-use super::file::{Policy, Rule};
-use super::rules::NEVER;
+use super::file::Policy;
+use super::rules::Rule;
 use super::verdict::{Narrower, Verdict, What, wall};
-use super::{Access, Grant, Machine, never, writable};
+use super::writable::hard_denials::HardDenials;
+use super::{Access, Grant};
 use crate::manifest::{Pattern, PatternShape, Site};
-use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
-
-/// The mend of every write that is never granted.
-const RESULTS_ONLY: &str = "name a folder that holds nothing but results (`out/*`)";
+use std::path::PathBuf;
 
 /// The path of the call's own scratch.
 const SCRATCH: &str = "/tmp";
@@ -25,17 +22,7 @@ pub(super) struct Judge<'a> {
     pub guest: bool,
     pub policy: &'a Policy,
     pub host: Option<&'a Policy>,
-    /// Policies and other tools' files: never written.
-    pub protected: &'a BTreeSet<PathBuf>,
-    /// The folder of the audit log: no file is made directly in it.
-    pub records: Option<&'a Path>,
-    /// Folders of tools' scripts.
-    pub scripts: &'a BTreeSet<PathBuf>,
-    /// Own script and manifest, and the manifests that name the same script: never written.
-    pub own: Vec<&'a Path>,
-    /// Files and folders of interpreters: never written.
-    pub runtimes: BTreeSet<PathBuf>,
-    pub machine: &'a Machine,
+    pub denials: HardDenials<'a>,
 }
 
 /// A part of an ask that policy and host both allow.
@@ -136,7 +123,7 @@ impl<'a> Judge<'a> {
             judged.verdicts.push(verdict.because("house: /tmp", why, "house"));
             return;
         }
-        let fenced = self.fence(access, ask);
+        let fenced = self.denials.reason(access, ask);
         let pieces = self.pieces(access, ask);
         let allowed = pieces.iter().any(|p| p.area == *ask);
         let effective: Vec<String> = pieces.iter().map(|p| effective_text(access, &p.area)).collect();
@@ -186,7 +173,7 @@ impl<'a> Judge<'a> {
                 continue;
             }
             // Before the cap, which could narrow a refused part to one that passes: a cap only takes away.
-            if self.fence(access, &part).is_some() {
+            if self.denials.reason(access, &part).is_some() {
                 continue;
             }
             match self.host {
@@ -194,7 +181,7 @@ impl<'a> Judge<'a> {
                 Some(host) => pieces.extend(
                     rules(host, access)
                         .filter_map(|cap| part.overlap(&cap.area_at(folder)))
-                        .filter(|area| self.fence(access, area).is_none())
+                        .filter(|area| self.denials.reason(access, area).is_none())
                         .map(|area| Piece { area, rule, policy: self.policy }),
                 ),
             }
@@ -265,95 +252,6 @@ impl<'a> Judge<'a> {
             );
         }
         reason
-    }
-
-    /// Why no policy can grant this; `None` if one can.
-    fn fence(&self, access: Access, ask: &Area) -> Option<String> {
-        if matches!(ask, Area::Tree(path) if path.parent().is_none()) {
-            return Some("the whole file system is never granted; name the folders that are needed".into());
-        }
-        if matches!(ask, Area::Names { folder, .. } if folder.parent().is_none()) {
-            return Some(
-                "a pattern directly in / would need all of / granted, which it never is; name each file".into(),
-            );
-        }
-        if let Some(never) = NEVER.iter().find(|never| ask.path().starts_with(never)) {
-            return Some(format!(
-                "nothing below {never} is ever granted: a tool has its own, made for it, and need not ask"
-            ));
-        }
-        if let Some(reason) = never::granted(access, ask, &self.site.base, self.machine) {
-            return Some(reason);
-        }
-        if access == Access::Read {
-            return None;
-        }
-        if let Some(path) =
-            self.protected.iter().map(PathBuf::as_path).chain(self.own.iter().copied()).find(|path| ask.touches(path))
-        {
-            let what = self.protected_name(path);
-            return Some(format!("{what} could be written: {}; {RESULTS_ONLY}", path.display()));
-        }
-        if let Some(folder) = self.records.filter(|folder| !matches!(ask, Area::Tree(_)) && ask.folder() == *folder) {
-            return Some(format!(
-                "the audit log of this host and its closed files lie in {}; {RESULTS_ONLY}",
-                folder.display()
-            ));
-        }
-        let base = &self.site.base;
-        let own =
-            |root: &Path| base.starts_with(root) && ask.folder().starts_with(base) && !base.as_os_str().is_empty();
-        if let Some(root) = self.runtimes.iter().find(|root| ask.touches(root) && !own(root)) {
-            return Some(format!("files of an interpreter could be written: {}; {RESULTS_ONLY}", root.display()));
-        }
-        let staged = !matches!(ask, Area::Tree(_));
-        if let Some(root) = self.runtimes.iter().find(|root| staged && root.starts_with(ask.folder())) {
-            return Some(format!(
-                "the private copy of the folder would cover {}, which an interpreter needs; {RESULTS_ONLY}",
-                root.display()
-            ));
-        }
-        self.run_later(ask)
-    }
-
-    fn protected_name(&self, path: &Path) -> &'static str {
-        match path {
-            p if Some(p) == self.site.script.as_deref() => "the tool's own script",
-            p if p == self.site.manifest => "the tool's own manifest",
-            _ => "a policy, a manifest, a script or a file of this host",
-        }
-    }
-
-    /// A tool cannot make tools, nor code that a script would load.
-    fn run_later(&self, ask: &Area) -> Option<String> {
-        let below = ask.path().strip_prefix(&self.site.folder).unwrap_or(ask.path());
-        let mut parts = below.components().filter_map(|c| c.as_os_str().to_str());
-        if let Some(name) = parts.find(|name| writable::packages(name) || writable::obeyed(name)) {
-            let when = if writable::packages(name) { "is run later" } else { "other programs run or obey" };
-            return Some(format!("what lies in `{name}` {when}; {RESULTS_ONLY}"));
-        }
-        let names = match ask {
-            Area::Tree(_) => return None,
-            Area::File(file) => file.file_name().unwrap_or_default().to_string_lossy(),
-            Area::Names { names, .. } => names.into(),
-        };
-        if let Some(ending) = writable::spelled_definition(&names) {
-            return Some(format!(
-                "files ending in `{ending}` could be written: a tool cannot make tools or policies; {RESULTS_ONLY}"
-            ));
-        }
-        let scripts = |folder: &&Path| *folder == self.site.folder || self.scripts.contains(*folder);
-        let beside = ask.folder().ancestors().find(scripts)?;
-        if let Some(ending) = writable::spelled_code(&names) {
-            return Some(format!(
-                "files ending in `{ending}` could be written below {}, where a script lies, and would be run later",
-                beside.display()
-            ));
-        }
-        let ending = writable::possible_code(&names).filter(|_| ask.folder() == beside)?;
-        Some(format!(
-            "a file ending in `{ending}` beside the script could be written, and would be run later; write into a folder of its own (`out/*`)"
-        ))
     }
 }
 

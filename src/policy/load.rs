@@ -4,32 +4,12 @@
 //! Never: starts with a policy that is broken, that others can write, or that is reached by a link.
 
 use super::disk;
-use super::file::{self, Folder, HOST_FILE, Policy, SUFFIX, Selector};
-use super::source::At;
-use crate::manifest::{Code, Language, Problem, Severity, text};
+use super::file::{self, Folder, HOST_FILE, Policy, Selector};
+use super::source::{At, FileProblem};
+use crate::manifest::{Code, Language, Severity, text};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-/// A problem and the file it is in.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct FileProblem {
-    pub path: PathBuf,
-    #[serde(flatten)]
-    pub problem: Problem,
-}
-
-impl std::fmt::Display for FileProblem {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}", text::path(&self.path))?;
-        if self.problem.line > 0 {
-            write!(f, ":{}:{}", self.problem.line, self.problem.column)?;
-        }
-        let pointer = if self.problem.pointer.is_empty() { "" } else { ": " };
-        let words = format!("{}{pointer}{}", self.problem.pointer, self.problem.message);
-        write!(f, ": {}", text::printable(&words))
-    }
-}
 
 /// A policy that names a tool, and whose `folders` do not hold the tool's manifest.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,7 +40,7 @@ impl PassedOver {
 }
 
 /// What the operator allows on this host.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Policies {
     /// Sorted by file; the built-in default is last if no file is for `*`.
     pub(super) list: Vec<Policy>,
@@ -79,15 +59,7 @@ pub struct Policies {
 
 impl Policies {
     fn of(list: Vec<Policy>, host: Option<Policy>, notes: Vec<FileProblem>) -> Policies {
-        Policies {
-            list,
-            host,
-            protected: Arc::default(),
-            scripts: Arc::default(),
-            records: None,
-            guests: Arc::default(),
-            notes,
-        }
+        Policies { list, host, notes, ..Policies::default() }
     }
 
     /// The policies of a host without a policies folder.
@@ -113,7 +85,7 @@ impl Policies {
     pub fn look(path: &Path, root: &Path) -> (Policies, Vec<FileProblem>) {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
         let root = root.canonicalize().unwrap_or_else(|_| root.to_path_buf());
-        let disk::Found { texts, notes, mut problems } = disk::read(&path);
+        let disk::PolicyTexts { texts, notes, mut problems } = disk::read(&path);
         let mut policies = Policies::of(Vec::new(), None, notes);
         for (file, text) in texts {
             let host = file.file_name().is_some_and(|n| n == HOST_FILE);
@@ -125,27 +97,26 @@ impl Policies {
                 }
             }
         }
-        problems.extend(policies.conflicts());
-        if !policies.list.iter().any(|p| p.tools.iter().any(|t| t.selector == Selector::Any)) {
-            policies.list.push(Policy::built_in());
-        }
+        problems.extend(policies.finished());
         policies.protect([path.clone()].into_iter().chain(path.canonicalize()));
-        policies.warn();
         (policies, problems)
     }
 
     /// Builds from policies already parsed (tests, an embedding program). The same conflicts are refused.
     pub fn from_parts(list: Vec<Policy>, host: Option<Policy>) -> Result<Policies, Vec<FileProblem>> {
         let mut policies = Policies::of(list, host, Vec::new());
-        let problems = policies.conflicts();
-        if !problems.is_empty() {
-            return Err(problems);
+        let problems = policies.finished();
+        if problems.is_empty() { Ok(policies) } else { Err(problems) }
+    }
+
+    /// Adds the built-in default where no file is for `*`, and warnings. Returns what is wrong.
+    fn finished(&mut self) -> Vec<FileProblem> {
+        let problems = self.conflicts();
+        if !self.list.iter().any(|p| p.tools.iter().any(|t| t.selector == Selector::Any)) {
+            self.list.push(Policy::built_in());
         }
-        if !policies.list.iter().any(|p| p.tools.iter().any(|t| t.selector == Selector::Any)) {
-            policies.list.push(Policy::built_in());
-        }
-        policies.warn();
-        Ok(policies)
+        self.warn();
+        problems
     }
 
     /// Two policies of one name, or of the same width for one tool: which one holds would be unclear.
@@ -155,7 +126,8 @@ impl Policies {
         for policy in self.list.iter().chain(&self.host) {
             if let Some(first) = names.insert(&policy.name, policy) {
                 let message = format!("the name `{}` is also used by {}", policy.name, first.file.display());
-                problems.push(conflict(policy, "/name", At { line: 1, column: 1 }, message));
+                let at = At { line: 1, column: 1 };
+                problems.push(FileProblem::new(&policy.file, Severity::Error, Code::Conflict, "/name", at, message));
             }
         }
         let mut selectors: BTreeMap<&Selector, &Policy> = BTreeMap::new();
@@ -170,7 +142,9 @@ impl Policies {
                         policy.name,
                         policy.file.display()
                     );
-                    problems.push(conflict(policy, &format!("/tools/{i}"), tool.at, message));
+                    let pointer = format!("/tools/{i}");
+                    let (file, at) = (&policy.file, tool.at);
+                    problems.push(FileProblem::new(file, Severity::Error, Code::Conflict, pointer, at, message));
                 }
             }
         }
@@ -179,6 +153,9 @@ impl Policies {
 
     fn warn(&mut self) {
         let mut notes = Vec::new();
+        let warning = |policy: &Policy, pointer: &str, at, message: String| {
+            FileProblem::new(&policy.file, Severity::Warning, Code::Security, pointer, at, message)
+        };
         for policy in &self.list {
             let open = policy.folders.is_empty() && policy.is_wider_than_default();
             let wide = policy.tools.iter().find(|t| !matches!(t.selector, Selector::Exact(_)));
@@ -281,25 +258,4 @@ fn lies_in(manifest: &Path, folders: &[Folder]) -> bool {
         || folders.iter().any(|Folder { path, .. }| {
             manifest.starts_with(path) || path.canonicalize().is_ok_and(|real| manifest.starts_with(real))
         })
-}
-
-fn conflict(policy: &Policy, pointer: &str, at: At, message: String) -> FileProblem {
-    problem(policy, Severity::Error, Code::Conflict, pointer, at, message)
-}
-
-fn warning(policy: &Policy, pointer: &str, at: At, message: String) -> FileProblem {
-    problem(policy, Severity::Warning, Code::Security, pointer, at, message)
-}
-
-fn problem(policy: &Policy, severity: Severity, code: Code, pointer: &str, at: At, message: String) -> FileProblem {
-    let pointer = pointer.to_string();
-    FileProblem {
-        path: policy.file.clone(),
-        problem: Problem { severity, code, pointer, line: at.line, column: at.column, message },
-    }
-}
-
-/// True for the name of a policy file.
-pub fn is_policy_file(name: &str) -> bool {
-    name.len() > SUFFIX.len() && name.ends_with(SUFFIX)
 }

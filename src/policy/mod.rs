@@ -7,6 +7,7 @@
 //! → `Decision` → `confine` → `Confinement`. `explain`, `suggest`, `who_can` and `diff` read decisions.
 
 mod area;
+pub mod base_view;
 mod capability;
 mod confinement;
 mod decide;
@@ -17,38 +18,38 @@ mod file;
 mod judge;
 mod limits;
 mod load;
-mod never;
+pub mod needs;
 pub mod published;
 mod rules;
 mod run;
-pub mod shown;
 mod source;
 pub mod suggest;
 mod variable;
 mod verdict;
 pub mod who_can;
 pub mod writable;
-mod written;
 
 pub use area::{Area, literal, name_matches};
-pub use capability::{grantable, unknown};
+pub use base_view::{SYSTEM_ETC, SYSTEM_FOLDERS};
+pub use capability::grantable;
 pub use confinement::*;
-pub use decide::{RUN_CODE, SCRIPT_FOLDER, SCRIPT_SERVICE, decide};
+pub use decide::{RUN_CODE, SCRIPT_SERVICE, decide};
 pub use file::{
-    Capability, Ceiling, Folder, HOST_FILE, Mode, NamedRuntime, Policy, Rule, SUFFIX, Selector, Tools, parse,
+    Capability, Ceiling, DEFAULT_POLICY, Folder, HOST_FILE, Mode, NamedRuntime, Policy, SUFFIX, Selector, Tools,
+    is_policy_file, parse,
 };
-pub use load::{FileProblem, PassedOver, Policies, is_policy_file};
+pub use load::{PassedOver, Policies};
+pub use needs::Need;
+pub use rules::Rule;
 pub use run::{RunTarget, call_notes, confine, decide_run, time_ms};
-pub use shown::{SYSTEM_ETC, SYSTEM_FOLDERS};
-pub use source::At;
+pub use source::{At, FileProblem};
 pub use variable::Variable;
-pub use verdict::{Decision, LimitVerdict, Narrower, Need, Notes, Verdict, What, wall};
-pub use written::{FolderId, Past, Place, Written};
+pub use verdict::{Decision, LimitVerdict, Narrower, Notes, Verdict, What, wall};
+pub use writable::{FolderId, Place, WritablePaths};
 
-use crate::manifest::{Handler, Language, Manifest, Site};
+use crate::manifest::{Handler, Language, Manifest};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::Arc;
 
 /// Plain facts of this machine, found by `runtimes` and `sandbox::probe`.
 #[derive(Clone, Debug, Default)]
@@ -80,11 +81,4 @@ impl Machine {
             _ => None,
         }
     }
-}
-
-/// Decisions for a whole registry: no tool may write a manifest or script of any of them.
-pub fn decide_all(tools: &[(Arc<Manifest>, Site)], policies: &Policies, machine: &Machine) -> Vec<Decision> {
-    let mut policies = policies.clone();
-    policies.protect(tools.iter().flat_map(|(_, site)| [Some(site.manifest.clone()), site.script.clone()]).flatten());
-    tools.iter().map(|(manifest, site)| decide(manifest, site, &policies, machine)).collect()
 }

@@ -1,6 +1,6 @@
-//! Published: the policy language as a JSON Schema for editors, and as a commented file with every key.
+//! Published: the policy language as a JSON Schema, for editors.
 //!
-//! For: `schema policy`, docs. In: nothing. Out: JSON, TOML. Never: a key that `file.rs` does not read.
+//! For: `schema policy`, docs. In: nothing. Out: JSON. Never: a key that `file.rs` does not read.
 
 use super::file::MAX_LIMIT;
 use crate::manifest::published::forbidden_names;
@@ -16,15 +16,6 @@ const FOLDER: &str = r"^(\./|/)?[^/*?\[\]{}]+(/[^/*?\[\]{}]+)*/*$";
 const NO_PATH: &str = r"(^|/)\.\.(/|$)|/\.(/|$)|^\.$|^~|[\u0000-\u001f\u007f]";
 /// What no rule grants: `self` needs none, and a tool has kernel trees of its own.
 const NO_GRANT: &str = r"^self$|^/(proc|sys|dev)(/|$)";
-
-/// The built-in default, as a policy file.
-pub const DEFAULT_POLICY: &str = r#"name  = "default"
-why   = "A tool reads its own folder, has scratch, and nothing else."
-tools = ["*"]
-
-[files]
-read = [{ path = "./**", why = "its own folder" }]
-"#;
 
 /// JSON Schema (2020-12) of a policy file, read as TOML.
 pub fn schema() -> Value {
@@ -111,77 +102,9 @@ fn limits() -> Value {
     let one = |limit: Limit| {
         let about = json!({
             "type": "integer", "minimum": limit.floor(), "maximum": MAX_LIMIT,
-            "default": limit.house_default(), "description": meaning(limit),
+            "default": limit.house_default(), "description": limit.meaning(),
         });
         (limit.policy_name().to_string(), about)
     };
     Value::Object(Limit::ALL.into_iter().map(one).collect::<Map<_, _>>())
-}
-
-fn meaning(limit: Limit) -> &'static str {
-    match limit {
-        Limit::TimeoutMs => "wall time of a call, milliseconds",
-        Limit::CpuMs => "CPU time of all its processes, milliseconds",
-        Limit::MemoryBytes => "memory of all its processes, bytes",
-        Limit::Processes => "processes and threads at one time",
-        Limit::OpenFiles => "open files of one process",
-        Limit::ScratchBytes => "/tmp and private copies, bytes",
-        Limit::FileBytes => "largest file it may write, bytes",
-        Limit::WrittenBytes => "what a call adds to folders that it may write live, bytes on disk",
-        Limit::WrittenFiles => "files and folders that a call adds there",
-        Limit::InputBytes => "arguments as JSON, bytes",
-        Limit::OutputBytes => "what it answers on stdout, bytes",
-        Limit::LogBytes => "what is kept of stderr, bytes",
-    }
-}
-
-/// A policy file with every key at its default. It loads as it is, and allows what the default does.
-pub fn annotated() -> String {
-    let mut out = String::from(
-        r#"# A policy: what the operator allows at most. A tool asks; a policy allows at most; a call gets the overlap.
-# What is not written is not allowed; there is no word for unlimited; an unknown key refuses to start.
-# Save it in the policies folder as NAME.policy.toml. `host.policy.toml` caps every tool.
-
-name  = "default"                 # short, used once
-why   = "A tool reads its own folder, has scratch, and nothing else."
-tools = ["*"]                     # exact ids, "ns:*", or "*"; the narrowest policy governs
-# folders = ["tool-defs/reports"] # where those tools must lie, from the root; left out: anywhere
-mode    = "reject"                # or "narrow": run with less, and say so
-stderr  = "log"                   # or "error": any text on stderr fails the call
-require = []                      # or ["cgroup"]: refuse where limits cannot be counted exactly
-
-[files]                           # `path`: an exact file or dir/**; relative = below the tool's own folder
-read  = [{ path = "./**", why = "its own folder" }]
-write = []                        # [{ path = "./out/**", why = "…" }]; writing implies reading
-
-[limits]                          # the most a call gets; a manifest may ask for less
-"#,
-    );
-    for limit in Limit::ALL {
-        let setting = format!("{:<13} = {}", limit.policy_name(), grouped(limit.house_default()));
-        out.push_str(&format!("{setting:<33} # {}, at least {}\n", meaning(limit), grouped(limit.floor())));
-    }
-    out.push_str(
-        r#"
-[runtimes]                        # left out: the interpreters found on PATH
-# python = { path = "/opt/venv/bin/python", why = "…" }   # also: nodejs, bun
-
-[capabilities]                    # of requiredCapabilities; `subprocess` needs no grant
-grant = []                        # [{ name = "env:NAME", why = "…" }]: a variable of the host that its config offers
-"#,
-    );
-    out
-}
-
-/// `1_073_741_824`
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut out = String::new();
-    for (i, c) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            out.push('_');
-        }
-        out.push(c);
-    }
-    out
 }

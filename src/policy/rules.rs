@@ -4,12 +4,34 @@
 //! two ways (`..`, `~`, a glob that is not a trailing `/**`).
 
 use super::area::Area;
-use super::file::Rule;
-use super::source::{Reader, Table};
+use super::base_view::KERNEL;
+use super::source::{At, Reader, Table};
 use std::path::{Path, PathBuf};
 
-/// Kernel trees: no policy opens them, for reading or writing. `/` holds them all.
-pub const NEVER: [&str; 3] = ["/proc", "/sys", "/dev"];
+/// One line of `[files]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// As written.
+    pub text: String,
+    /// The path is below the tool's own folder.
+    pub relative: bool,
+    /// A tree or one file; if `relative`, `area_at` puts the tool's folder before it.
+    pub area: Area,
+    pub why: String,
+    pub at: At,
+}
+
+impl Rule {
+    /// The rule for a tool that lies in `folder`.
+    pub fn area_at(&self, folder: &Path) -> Area {
+        match (&self.area, self.relative) {
+            (Area::Tree(path), true) if path.as_os_str().is_empty() => Area::Tree(folder.to_path_buf()),
+            (Area::Tree(path), true) => Area::Tree(folder.join(path)),
+            (Area::File(path), true) => Area::File(folder.join(path)),
+            (area, _) => area.clone(),
+        }
+    }
+}
 
 #[derive(Default)]
 pub(super) struct Grants {
@@ -26,13 +48,13 @@ pub(super) fn files(reader: &mut Reader<'_>, top: &Table<'_, '_>) -> Grants {
 fn list(reader: &mut Reader<'_>, table: &Table<'_, '_>, key: &str) -> Vec<Rule> {
     let mut found = Vec::new();
     for entry in reader.tables(table, key, "{ path = \"…\", why = \"…\" }") {
-        reader.only(&entry, &["path", "why"]);
-        let path = reader.said(&entry, "path", "write an exact file or `dir/**`");
-        let why = reader.said(&entry, "why", "say why this is granted; a grant without a reason is not loaded");
-        let (Some(path), Some(why)) = (path, why) else { continue };
+        let why = "say why this is granted; a grant without a reason is not loaded";
+        let Some((path, why)) = reader.reasoned(&entry, "path", ["write an exact file or `dir/**`", why]) else {
+            continue;
+        };
         match area(&path.value) {
             Ok((relative, area)) => {
-                found.push(Rule { text: path.value, relative, area, why: why.value, at: path.at });
+                found.push(Rule { text: path.value, relative, area, why, at: path.at });
             }
             Err(message) => reader.schema(entry.pointer_to("path"), path.at, message),
         }
@@ -66,8 +88,8 @@ fn area(text: &str) -> Result<(bool, Area), String> {
         }
         None => plain_path(text)?,
     };
-    if let Some(never) = NEVER.iter().find(|never| path.starts_with(never)) {
-        return Err(format!("nothing below {never} is ever granted: a tool has its own, made for it"));
+    if let Some(kernel) = KERNEL.iter().find(|kernel| path.starts_with(kernel)) {
+        return Err(format!("nothing below {kernel} is ever granted: a tool has its own, made for it"));
     }
     let relative = !path.is_absolute();
     Ok((relative, if tree.is_some() { Area::Tree(path) } else { Area::File(path) }))

@@ -3,8 +3,9 @@
 //! For: `policy/file.rs`. In: the text of one policy. Out: values with their places, and `Problem`s.
 //! Never: guesses a value that was not written, or lets an unknown key pass.
 
-use crate::manifest::{Code, Problem, Severity, suggest};
+use crate::manifest::{Code, Problem, Severity, suggest, text};
 use std::ops::Range;
+use std::path::{Path, PathBuf};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -17,6 +18,40 @@ const MAX_COLUMN: usize = 10_000;
 pub struct At {
     pub line: usize,
     pub column: usize,
+}
+
+/// A problem and the file it is in.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct FileProblem {
+    pub path: PathBuf,
+    #[serde(flatten)]
+    pub problem: Problem,
+}
+
+impl FileProblem {
+    pub fn new(
+        file: &Path,
+        severity: Severity,
+        code: Code,
+        pointer: impl Into<String>,
+        At { line, column }: At,
+        message: impl Into<String>,
+    ) -> FileProblem {
+        let (pointer, message) = (pointer.into(), message.into());
+        FileProblem { path: file.to_path_buf(), problem: Problem { severity, code, pointer, line, column, message } }
+    }
+}
+
+impl std::fmt::Display for FileProblem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", text::path(&self.path))?;
+        if self.problem.line > 0 {
+            write!(f, ":{}:{}", self.problem.line, self.problem.column)?;
+        }
+        let pointer = if self.problem.pointer.is_empty() { "" } else { ": " };
+        let words = format!("{}{pointer}{}", self.problem.pointer, self.problem.message);
+        write!(f, ": {}", text::printable(&words))
+    }
 }
 
 /// A value with its place.
@@ -94,7 +129,7 @@ impl<'t> Reader<'t> {
                 continue;
             }
             let at = self.span(&key.span());
-            let shown = crate::manifest::text::printable(word);
+            let shown = text::printable(word);
             let mend = did_you_mean(word, known);
             self.schema(
                 table.pointer_to(word),
@@ -146,6 +181,14 @@ impl<'t> Reader<'t> {
             return None;
         }
         Some(text)
+    }
+
+    /// The one key of a grant, and the reason for it; `mends`: what to do where one of them is missing.
+    pub fn reasoned(&mut self, of: &Table<'_, '_>, key: &str, mends: [&str; 2]) -> Option<(Placed<String>, String)> {
+        self.only(of, &[key, "why"]);
+        let named = self.said(of, key, mends[0]);
+        let why = self.said(of, "why", mends[1]);
+        Some((named?, why?.value))
     }
 
     fn items<'a, 'v>(&mut self, of: &Table<'a, 'v>, key: &str) -> Vec<(String, &'a Spanned<DeValue<'v>>)> {
@@ -216,9 +259,9 @@ impl<'t> Reader<'t> {
         }
         for error in errors.iter().take(20) {
             let at = error.span().map(|s| self.at(s.start)).unwrap_or_default();
-            let message = crate::manifest::text::printable(error.message());
+            let message = text::printable(error.message());
             let key = error.span().filter(|_| message == "duplicate key").and_then(|span| self.text.get(span));
-            let key = key.map_or_else(String::new, |key| format!(" `{}`", crate::manifest::text::printable(key)));
+            let key = key.map_or_else(String::new, |key| format!(" `{}`", text::printable(key)));
             self.complain(Code::Syntax, "", at, format!("not TOML: {message}{key}"));
         }
         self.problems.sort_by_key(|p| (p.line, p.column));

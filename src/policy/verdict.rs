@@ -4,6 +4,7 @@
 //! Never: an answer that differs from what the shape holds: both come from one judgement.
 
 use super::load::PassedOver;
+use super::needs::Need;
 use super::{Grant, Runtime, Shape};
 use crate::fault::Fault;
 use crate::quantity::Limit;
@@ -205,34 +206,6 @@ impl Notes {
         let words = format!("clamped: {} asked {asked}, gets {gets}", limit.name());
         self.all.push(format!("{words} ({from})"));
         self.told.push(words);
-    }
-}
-
-/// One thing that a tool needs and does not have here.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Need {
-    /// The words after "it needs", for anybody to read.
-    pub words: String,
-    /// JSON pointer of the ask in the manifest; empty where no field of it asks.
-    pub pointer: String,
-    /// The manifest is wrong (it names something unknown, say), rather than this machine or version lacking something.
-    pub mistake: bool,
-}
-
-impl Need {
-    pub fn new(pointer: impl Into<String>, words: impl Into<String>) -> Need {
-        Need { words: words.into(), pointer: pointer.into(), mistake: false }
-    }
-
-    pub fn mistaken(pointer: impl Into<String>, words: impl Into<String>) -> Need {
-        Need { mistake: true, ..Need::new(pointer, words) }
-    }
-}
-
-/// Lets `join` work on a list of needs.
-impl std::borrow::Borrow<str> for Need {
-    fn borrow(&self) -> &str {
-        &self.words
     }
 }
 

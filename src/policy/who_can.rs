@@ -4,9 +4,8 @@
 //! Never: leaves out a tool for which it depends on the call: that is listed as such.
 
 use super::area::{self, Area};
-use super::decide::SCRIPT_FOLDER;
 use super::verdict::Decision;
-use super::{Access, Grant};
+use super::{Access, Grant, SCRIPT_FOLDER};
 use crate::manifest::text::printable;
 use serde::Serialize;
 use std::path::{Path, PathBuf};

@@ -3,51 +3,16 @@
 //! For: loader, registry, service, cli. In: a manifest, the other tools, what policy decided. Out: needs in words.
 //! Never: starts anything to find out.
 
-use super::{Availability, Tool};
+use super::Tool;
 use crate::fault::Kind;
 use crate::manifest::json::escape_segment;
-use crate::manifest::{self, Handler, Manifest};
 use crate::policy::{self, Need};
 use std::collections::{BTreeMap, BTreeSet};
-
-/// Needs that the manifest alone shows: features that are not built yet, and unknown capabilities.
-pub(super) fn of_manifest(manifest: &Manifest) -> Availability {
-    let mut needs = Vec::new();
-    match &manifest.handler {
-        Handler::ToolService => needs
-            .push(Need::new("/handler/type", "tool services over a broker (handler.type tool-service): not built yet")),
-        Handler::DefinitionOnly => needs.push(Need::new(
-            "/handler/type",
-            "a client that runs the tool (handler.type definition-only): not built yet",
-        )),
-        Handler::Script { .. } | Handler::ServiceMethod { .. } | Handler::Extension { .. } => {}
-    }
-    if manifest.execution.asynchronous {
-        let words = "asynchronous calls (execution.mode async): not built yet";
-        needs.push(Need::new("/execution/mode", words));
-    }
-    if !manifest.asks.hosts.is_empty() {
-        let words = "network grants (securityContext.networkAccess.allowHosts): not built yet";
-        needs.push(Need::new("/securityContext/networkAccess/allowHosts", words));
-    }
-    for (index, word) in manifest.asks.capabilities.iter().enumerate() {
-        let Some(why) = policy::unknown(word) else { continue };
-        let word = manifest::text::printable(&manifest::text::head(word, 60));
-        let words = format!("the capability '{word}' (requiredCapabilities), which nobody knows{why}");
-        needs.push(Need::mistaken(format!("/securityContext/requiredCapabilities/{index}"), words));
-    }
-    if needs.is_empty() { Availability::Ready } else { Availability::Unavailable { needs } }
-}
 
 /// Everything but a policy's refusal that keeps a call from starting. `decision`: of this tool, since an interpreter
 /// that a policy names for other tools does not serve it.
 pub fn needs_of(tool: &Tool, decision: &policy::Decision) -> Vec<Need> {
-    let mut needs = match &tool.availability {
-        Availability::Ready => Vec::new(),
-        Availability::Unavailable { needs } => needs.clone(),
-    };
-    needs.extend(decision.lacks.iter().cloned());
-    needs
+    tool.needs.iter().chain(&decision.lacks).cloned().collect()
 }
 
 /// The need of a tool whose asks policy refuses, and so every call: known before any call.
@@ -82,7 +47,7 @@ pub(super) fn settle_requires(tools: &mut [Tool]) {
     let mut queue: Vec<usize> = (0..tools.len()).collect();
     while let Some(index) = queue.pop() {
         let Some(tool) = tools.get(index) else { continue };
-        if met.contains(&index) || !tool.ready() || !unmet(tool, tools, &by_id, &met).is_empty() {
+        if met.contains(&index) || !tool.needs.is_empty() || !unmet(tool, tools, &by_id, &met).is_empty() {
             continue;
         }
         met.insert(index);
@@ -99,15 +64,7 @@ pub(super) fn settle_requires(tools: &mut [Tool]) {
         if circular.contains(&index) {
             reasons.push(Need::mistaken("/requires", "requirements that do not go round in a circle (requires)"));
         }
-        let Some(tool) = tools.get_mut(index) else { continue };
-        let mut needs = match &tool.availability {
-            Availability::Ready => Vec::new(),
-            Availability::Unavailable { needs } => needs.clone(),
-        };
-        needs.append(&mut reasons);
-        if !needs.is_empty() {
-            tool.availability = Availability::Unavailable { needs };
-        }
+        tools[index].needs.append(&mut reasons);
     }
 }
 

@@ -3,11 +3,11 @@
 //! For: loader and script lookup. In: a folder and a relative path. Out: an open regular file.
 //! Never: a symbolic link, a path that leaves the folder, a pipe, device, socket or folder; never waits.
 
+use crate::base::files;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2};
 use nix::sys::stat::Mode;
 use std::fs::File;
-use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
@@ -67,15 +67,8 @@ pub(super) fn file(folder: &OwnedFd, relative: &Path) -> Result<File, Refusal> {
 
 /// Its bytes, up to a bound.
 pub(super) fn read(folder: &OwnedFd, relative: &Path, most: u64) -> Result<Vec<u8>, Refusal> {
-    let file = file(folder, relative)?;
-    let length = file.metadata().map_err(|error| system(&error))?.len();
-    if length > most {
-        return Err(Refusal::TooLarge);
-    }
-    let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or(0) + 1);
-    file.take(most + 1).read_to_end(&mut bytes).map_err(|error| system(&error))?;
-    // It may have grown since.
-    if bytes.len() as u64 > most { Err(Refusal::TooLarge) } else { Ok(bytes) }
+    let bytes = files::whole(file(folder, relative)?, most).map_err(|error| system(&error))?;
+    bytes.ok_or(Refusal::TooLarge)
 }
 
 fn regular(file: &File) -> Result<(), Refusal> {

@@ -2,8 +2,8 @@
 //!
 //! For: the registry. In: nothing. Out: the core tools. Never: reads the disk: a file cannot change them.
 
-use super::{Availability, Discovery, FileReport, Source, Status, Tool};
-use crate::manifest::{self, Site};
+use super::{Discovery, FileReport, Source, Status, Tool, nowhere};
+use crate::manifest;
 use crate::policy;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -25,14 +25,12 @@ impl Source for Builtin {
         "builtin"
     }
 
-    fn discover(&self, _: &policy::Written) -> Result<Discovery, String> {
+    fn discover(&self, _: &policy::WritablePaths) -> Result<Discovery, String> {
         let mut discovery = Discovery::default();
         for (name, text) in BUILTIN_FILES {
             match manifest::read(text.as_bytes()) {
                 Ok((manifest, warnings)) => {
-                    let nowhere = PathBuf::new();
-                    let site = Site { manifest: nowhere.clone(), base: nowhere.clone(), script: None, folder: nowhere };
-                    discovery.tools.push(Tool::new(Arc::new(manifest), site, self.id(), warnings));
+                    discovery.tools.push(Tool::new(Arc::new(manifest), nowhere(), self.id(), warnings));
                 }
                 Err(problems) => discovery.reports.push(FileReport {
                     path: PathBuf::from(format!("(builtin)/{name}")),
@@ -49,10 +47,4 @@ impl Source for Builtin {
 /// Whether a file has exactly the text of a builtin manifest: such a copy on disk is no rival.
 pub(super) fn same_as_builtin(tool: &Tool) -> bool {
     BUILTIN_FILES.iter().any(|(_, text)| manifest::sha256_hex(text.as_bytes()) == tool.manifest.digest)
-}
-
-impl Tool {
-    pub(super) fn ready(&self) -> bool {
-        self.availability == Availability::Ready
-    }
 }

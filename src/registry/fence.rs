@@ -4,27 +4,24 @@
 //! Never: takes down a tool that was loaded before: its files are protected, so policy refuses the newcomer's grant.
 
 use super::Tool;
-use super::settle::{self, Held, Refused};
+use super::settle::{Held, Refused};
 use crate::manifest::Code;
 use crate::policy;
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 /// What these tools may write. Their own files are not protected here, so that a grant which holds one counts.
-pub(super) fn written(tools: &[Tool], policies: &policy::Policies, machine: &policy::Machine) -> policy::Written {
+pub(super) fn written(tools: &[Tool], policies: &policy::Policies, machine: &policy::Machine) -> policy::WritablePaths {
     let writers = tools.iter().filter(|tool| !tool.manifest.asks.write.is_empty());
     let decisions: Vec<_> = writers.map(|tool| policy::decide(&tool.manifest, &tool.site, policies, machine)).collect();
-    policy::Written::of(&decisions)
+    policy::WritablePaths::of(&decisions)
 }
 
 /// Takes out the newcomers whose manifest or script another tool may write. (Policy refuses a tool's own files to it.)
-pub(super) fn withhold(tools: &mut Vec<Tool>, written: &policy::Written, held: &Held) -> Vec<Refused> {
-    let nobody = BTreeSet::new();
+pub(super) fn withhold(tools: &mut Vec<Tool>, written: &policy::WritablePaths, held: &Held) -> Vec<Refused> {
     let mut refused = Vec::new();
     for tool in std::mem::take(tools) {
-        let held = held.get(&settle::folded(&tool.manifest.id)).unwrap_or(&nobody);
         let writer = files(&tool).find_map(|file| written.by(&file));
-        match writer.filter(|_| !settle::is_held(&tool, held)) {
+        match writer.filter(|_| !held.has(&tool)) {
             None => tools.push(tool),
             Some(writer) => {
                 let message = format!(

@@ -4,7 +4,8 @@
 //! Out: the tools that are good, and one report for every file that looks like a manifest.
 //! Never: follows a link, waits on a pipe, reads more than a definition may be, stops at a bad file.
 
-use super::{Claim, Claimed, Discovery, FileReport, Source, Status, Tool, beneath, scan, scripts, shared};
+use super::{Claim, Claimed, Discovery, FileReport, Source, Status, Tool};
+use super::{beneath, problem, scan, scripts, shared, skipped};
 use crate::fault::Kind;
 use crate::manifest::{self, Code, Handler, Problem, Severity, Site, schema, text};
 use crate::policy;
@@ -13,10 +14,6 @@ use scan::Candidate;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The ending of a manifest's file name.
-pub const ENDING: &str = ".tool.json";
-/// The ending of a tool service's descriptor; known, and not read yet.
-pub(super) const DESCRIPTOR: &str = ".tool-service.json";
 /// From so many files on, reading them in several threads is faster.
 const WORTH_A_THREAD: usize = 64;
 
@@ -145,8 +142,8 @@ impl DirectToolLoader {
         match bases.find(Some(&folder), script_path) {
             Ok(found) => {
                 if let Some(note) = found.note {
-                    let severity = if note.starts_with("a file") { Severity::Warning } else { Severity::Note };
-                    let mut note = problem(severity, Code::Dependency, note);
+                    let severity = if note.doubtful { Severity::Warning } else { Severity::Note };
+                    let mut note = problem(severity, Code::Dependency, note.words);
                     note.pointer = "/handler/scriptPath".to_owned();
                     warnings.push(note);
                 }
@@ -185,16 +182,12 @@ fn house_rule(flaw: &schema::Flaw) -> Problem {
     problem
 }
 
-pub(super) fn problem(severity: Severity, code: Code, message: impl Into<String>) -> Problem {
-    Problem { severity, code, pointer: String::new(), line: 0, column: 0, message: message.into() }
-}
-
 impl Source for DirectToolLoader {
     fn id(&self) -> &str {
         "files"
     }
 
-    fn discover(&self, earlier: &policy::Written) -> Result<Discovery, String> {
+    fn discover(&self, earlier: &policy::WritablePaths) -> Result<Discovery, String> {
         let mut discovery = Discovery::default();
         let mut candidates = scan::all(self.tools.iter().chain(&self.scripts), earlier, &mut discovery);
         candidates.extend(self.files.iter().filter_map(|file| scan::one(file, earlier, &mut discovery)));
@@ -226,8 +219,4 @@ impl Source for DirectToolLoader {
         discovery.reports.sort_by(|a, b| a.path.cmp(&b.path));
         Ok(discovery)
     }
-}
-
-pub(super) fn skipped(path: PathBuf, problem: Problem) -> FileReport {
-    FileReport { path, status: Status::Skipped, tool: None, problems: vec![problem] }
 }

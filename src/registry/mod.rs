@@ -19,12 +19,12 @@ mod store;
 
 pub use availability::{needs_of, refused, unsatisfied};
 pub use builtin::{BUILTIN_FILES, Builtin};
-pub use load::{DirectToolLoader, ENDING};
+pub use load::DirectToolLoader;
 pub use place::Places;
 pub use snapshot::{Filter, Snapshot};
-pub use store::{Definition, Registry};
+pub use store::Registry;
 
-use crate::manifest::{Manifest, Problem, Site};
+use crate::manifest::{Code, Manifest, Problem, Severity, Site};
 use crate::policy;
 use serde::Serialize;
 use std::path::PathBuf;
@@ -33,6 +33,11 @@ use std::sync::Arc;
 /// The namespace that only the tools compiled into this binary have.
 pub const CORE: &str = "core";
 
+/// The ending of a manifest's file name.
+pub const ENDING: &str = ".tool.json";
+/// The ending of a tool service's descriptor; known, and not read yet.
+const DESCRIPTOR: &str = ".tool-service.json";
+
 /// One tool that was loaded.
 #[derive(Clone, Debug)]
 pub struct Tool {
@@ -40,7 +45,8 @@ pub struct Tool {
     pub site: Site,
     /// The id of the source it came from.
     pub source: String,
-    pub availability: Availability,
+    /// What it needs and lacks, as far as manifests tell (`needs_of` adds what this machine lacks).
+    pub needs: Vec<policy::Need>,
     /// Warnings and notes of its manifest.
     pub warnings: Vec<Problem>,
 }
@@ -48,8 +54,8 @@ pub struct Tool {
 impl Tool {
     /// A manifest on its own: its `requires` is not looked at.
     pub fn new(manifest: Arc<Manifest>, site: Site, source: &str, warnings: Vec<Problem>) -> Tool {
-        let availability = availability::of_manifest(&manifest);
-        Tool { manifest, site, source: source.to_owned(), availability, warnings }
+        let needs = policy::needs::of_manifest(&manifest);
+        Tool { manifest, site, source: source.to_owned(), needs, warnings }
     }
 
     /// `id@version`
@@ -72,13 +78,6 @@ impl Tool {
         }
         crate::manifest::text::printable(&self.site.manifest.to_string_lossy())
     }
-}
-
-/// Can a call be served, as far as manifests tell? (`needs_of` adds what this machine lacks.)
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Availability {
-    Ready,
-    Unavailable { needs: Vec<policy::Need> },
 }
 
 /// What became of one file.
@@ -129,5 +128,19 @@ pub struct Discovery {
 pub trait Source: Send + Sync {
     fn id(&self) -> &str;
     /// Everything the source has now. `earlier`: where tools could write. `Err`: it could not be asked.
-    fn discover(&self, earlier: &policy::Written) -> Result<Discovery, String>;
+    fn discover(&self, earlier: &policy::WritablePaths) -> Result<Discovery, String>;
+}
+
+/// The site of a tool without files.
+fn nowhere() -> Site {
+    let nowhere = PathBuf::new();
+    Site { manifest: nowhere.clone(), base: nowhere.clone(), script: None, folder: nowhere }
+}
+
+fn problem(severity: Severity, code: Code, message: impl Into<String>) -> Problem {
+    Problem { severity, code, pointer: String::new(), line: 0, column: 0, message: message.into() }
+}
+
+fn skipped(path: PathBuf, problem: Problem) -> FileReport {
+    FileReport { path, status: Status::Skipped, tool: None, problems: vec![problem] }
 }

@@ -6,7 +6,7 @@
 //! loaded or not. Out: the manifests that a script belongs to; tools that name a script of others.
 //! Never: lets a manifest elsewhere take, block or disable a tool that lies with its script.
 
-use super::settle::{self, Held, Refused};
+use super::settle::{Held, Refused};
 use super::{Claim, Claimed, Places, Tool};
 use crate::manifest::{Code, Site, text};
 use std::collections::{BTreeMap, BTreeSet};
@@ -189,9 +189,8 @@ fn links(tools: &[Tool], held: &Held) -> BTreeMap<usize, String> {
         }
     }
     let age = |tool: &Tool| {
-        let is_held = held.get(&settle::folded(&tool.manifest.id)).is_some_and(|held| settle::is_held(tool, held));
         let born = tool.site.manifest.metadata().and_then(|facts| facts.created().or_else(|_| facts.modified()));
-        (!is_held, born.unwrap_or_else(|_| SystemTime::now()))
+        (!held.has(tool), born.unwrap_or_else(|_| SystemTime::now()))
     };
     let mut found = BTreeMap::new();
     for same in files.values().filter(|same| same.len() > 1) {

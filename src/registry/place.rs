@@ -3,11 +3,10 @@
 //! For: check, the service's messages on a failure. In: a manifest file, JSON pointers. Out: line and column.
 //! Never: reads anything but a regular file of at most a manifest's size; fails: an unknown place is (0, 0).
 
+use crate::base::files;
 use crate::manifest::json;
 use crate::quantity::MAX_DEFINITION_BYTES;
 use nix::fcntl::OFlag;
-use std::io::Read;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// The text of one manifest, as it is now.
@@ -16,7 +15,8 @@ pub struct Places(Vec<u8>);
 impl Places {
     /// Of a file that cannot be read, no place is known.
     pub fn of(manifest: &Path) -> Places {
-        Places(read(manifest).unwrap_or_default())
+        let bytes = files::open(manifest, OFlag::O_NOFOLLOW).and_then(|file| files::whole(file, MAX_DEFINITION_BYTES));
+        Places(bytes.ok().flatten().unwrap_or_default())
     }
 
     /// Line and column of each value, looked up in one reading; (0, 0) = not there.
@@ -30,16 +30,4 @@ impl Places {
     pub fn one(&self, pointer: &str) -> (usize, usize) {
         self.find(&[pointer]).pop().unwrap_or_default()
     }
-}
-
-fn read(manifest: &Path) -> Option<Vec<u8>> {
-    let flags = (OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits();
-    let file = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(manifest).ok()?;
-    let facts = file.metadata().ok()?;
-    if !facts.is_file() || facts.len() > MAX_DEFINITION_BYTES {
-        return None;
-    }
-    let mut bytes = Vec::new();
-    file.take(MAX_DEFINITION_BYTES).read_to_end(&mut bytes).ok()?;
-    Some(bytes)
 }

@@ -4,8 +4,7 @@
 //! at. Never: follows a link below a base; lists files of a depth that it could not look at as a whole, since a tool
 //! that fills its folder must not hide the manifest which says that it may write there.
 
-use super::load::{DESCRIPTOR, ENDING, problem, skipped};
-use super::{Discovery, FileReport, Status, beneath, shared};
+use super::{DESCRIPTOR, Discovery, ENDING, FileReport, Status, beneath, problem, shared, skipped};
 use crate::manifest::{Code, Severity, text};
 use crate::policy;
 use crate::quantity::{MAX_SCAN_DEPTH, MAX_SCAN_ENTRIES};
@@ -32,14 +31,14 @@ pub(super) struct Base {
 /// Lists base folders. A folder given twice, or inside another, gives each file once.
 pub(super) fn all<'a>(
     bases: impl Iterator<Item = &'a PathBuf>,
-    earlier: &policy::Written,
+    earlier: &policy::WritablePaths,
     discovery: &mut Discovery,
 ) -> Vec<Candidate> {
     at_most(MAX_SCAN_ENTRIES, bases, earlier, discovery)
 }
 
 /// One file, without a look at what lies beside it.
-pub(super) fn one(file: &Path, earlier: &policy::Written, discovery: &mut Discovery) -> Option<Candidate> {
+pub(super) fn one(file: &Path, earlier: &policy::WritablePaths, discovery: &mut Discovery) -> Option<Candidate> {
     let (folder, name) = (file.parent()?.canonicalize().ok()?, file.file_name()?);
     let opened = beneath::folder(&folder).ok()?;
     folder.ancestors().for_each(|above| discovery.moved.extend(earlier.moved(above)));
@@ -49,7 +48,7 @@ pub(super) fn one(file: &Path, earlier: &policy::Written, discovery: &mut Discov
 fn at_most<'a>(
     most: usize,
     bases: impl Iterator<Item = &'a PathBuf>,
-    earlier: &policy::Written,
+    earlier: &policy::WritablePaths,
     discovery: &mut Discovery,
 ) -> Vec<Candidate> {
     let mut scan = Scan { most, seen: BTreeSet::new(), candidates: Vec::new(), earlier, discovery };
@@ -69,7 +68,7 @@ struct Scan<'d> {
     seen: BTreeSet<PathBuf>,
     candidates: Vec<Candidate>,
     /// Where tools could write.
-    earlier: &'d policy::Written,
+    earlier: &'d policy::WritablePaths,
     discovery: &'d mut Discovery,
 }
 
@@ -221,7 +220,7 @@ mod tests {
             fs::create_dir_all(at(depth)).expect("folder");
             fs::write(at(depth).join("x.tool.json"), "").expect("file");
             let mut discovery = Discovery::default();
-            let found = all([base.clone()].iter(), &policy::Written::default(), &mut discovery).len();
+            let found = all([base.clone()].iter(), &policy::WritablePaths::default(), &mut discovery).len();
             (found, discovery.reports.into_iter().map(|report| (report.path, report.problems)).collect::<Vec<_>>())
         };
         assert_eq!(look(MAX_SCAN_DEPTH - 1), (1, Vec::new()), "the control");
@@ -245,7 +244,7 @@ mod tests {
         }
         let among = |bases: &[PathBuf], most| {
             let mut discovery = Discovery::default();
-            let found = at_most(most, bases.iter(), &policy::Written::default(), &mut discovery);
+            let found = at_most(most, bases.iter(), &policy::WritablePaths::default(), &mut discovery);
             let found: Vec<_> = found.iter().map(|c| c.relative.display().to_string()).collect();
             (found.join(" "), discovery.incomplete, discovery.reports.len())
         };

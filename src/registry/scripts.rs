@@ -13,7 +13,15 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     pub site: Site,
-    pub note: Option<String>,
+    pub note: Option<Note>,
+}
+
+/// How a script was found, for a person.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Note {
+    /// Another file may have been meant.
+    pub doubtful: bool,
+    pub words: String,
 }
 
 /// Finds a script: in each base, then without a leading name that is the base's own, then in the manifest's folder.
@@ -68,16 +76,16 @@ impl Bases {
                 continue;
             }
             if let Some(site) = look(base, rest, script_path, &mut tried)? {
-                let note = "the path starts with the base folder's own name, which was left out: it is relative to the base folder";
-                return Ok(Found { site, note: Some(note.to_owned()) });
+                let words = "the path starts with the base folder's own name, which was left out: it is relative to the base folder";
+                return Ok(Found { site, note: Some(Note { doubtful: false, words: words.to_owned() }) });
             }
         }
         if let Some((base, relative)) = &beside
             && let Some(site) = look(base, relative, script_path, &mut tried)?
         {
             let written = text::printable(&relative.to_string_lossy());
-            let note = format!("found beside its manifest; written from the base folder the path is '{written}'");
-            return Ok(Found { site, note: Some(note) });
+            let words = format!("found beside its manifest; written from the base folder the path is '{written}'");
+            return Ok(Found { site, note: Some(Note { doubtful: false, words }) });
         }
         Err(not_found(script_path, &tried))
     }
@@ -117,16 +125,17 @@ fn not_found(script_path: &str, tried: &[PathBuf]) -> Fault {
 }
 
 /// A note where a second file fits the path: the one in the base is run.
-fn also_beside(site: &Site, beside: Option<&(&Base, PathBuf)>) -> Option<String> {
+fn also_beside(site: &Site, beside: Option<&(&Base, PathBuf)>) -> Option<Note> {
     let (base, relative) = beside?;
     if site.script.as_deref() == Some(&base.path.join(relative)) {
         return None;
     }
     beneath::file(&base.folder, relative).ok()?;
     let taken = text::printable(&site.script.as_deref().unwrap_or(Path::new("")).to_string_lossy());
-    Some(format!(
+    let words = format!(
         "a file of this name also lies beside the manifest, but {taken} is run: write the path from the base folder to choose"
-    ))
+    );
+    Some(Note { doubtful: true, words })
 }
 
 /// Looks at one place. `Ok(None)`: nothing is there.

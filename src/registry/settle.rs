@@ -31,8 +31,25 @@ impl Refused {
     }
 }
 
-/// Files that were loaded in the snapshot before, by folded id.
-pub(super) type Held = BTreeMap<String, BTreeSet<PathBuf>>;
+/// The tools that were loaded in the snapshot before: the folded id of each, and its file.
+#[derive(Default)]
+pub(super) struct Held(BTreeSet<(String, PathBuf)>);
+
+impl Held {
+    pub fn of<'t>(tools: impl Iterator<Item = &'t Tool>) -> Held {
+        Held(tools.map(key).collect())
+    }
+
+    pub fn has(&self, tool: &Tool) -> bool {
+        self.0.contains(&key(tool))
+    }
+}
+
+/// What a loaded tool is remembered by.
+fn key(tool: &Tool) -> (String, PathBuf) {
+    let file = if tool.site.manifest.as_os_str().is_empty() { tool.home() } else { tool.site.manifest.clone() };
+    (folded(&tool.manifest.id), file)
+}
 
 /// Ids that differ in case only are one id: a person, or a file system without case, would take one for the other.
 /// (Only ASCII is allowed in an id, so this is all the folding there is.)
@@ -58,21 +75,20 @@ pub(super) fn settle(candidates: Vec<Tool>, held: &Held) -> (Vec<Tool>, Vec<Refu
             refused.push(Refused { at, ..Refused::new(tool, Code::Conflict, message) });
         }
     }
-    let nobody = BTreeSet::new();
-    for (id, group) in groups {
-        one_id(group, held.get(&id).unwrap_or(&nobody), &mut kept, &mut refused);
+    for group in groups.into_values() {
+        one_id(group, held, &mut kept, &mut refused);
     }
     (kept, refused)
 }
 
 /// All candidates of one folded id.
-fn one_id(group: Vec<Tool>, held: &BTreeSet<PathBuf>, kept: &mut Vec<Tool>, refused: &mut Vec<Refused>) {
+fn one_id(group: Vec<Tool>, held: &Held, kept: &mut Vec<Tool>, refused: &mut Vec<Refused>) {
     let names: BTreeSet<_> = group.iter().map(|tool| tool.manifest.id.clone()).collect();
     let homes: BTreeSet<_> = group.iter().map(Tool::home).collect();
     if names.len() > 1 || homes.len() > 1 {
         let what = if names.len() > 1 { "ids that differ only in case" } else { "one id in two folders" };
         let incumbents: BTreeSet<_> =
-            group.iter().filter(|tool| is_held(tool, held)).map(|t| (t.home(), t.manifest.id.clone())).collect();
+            group.iter().filter(|tool| held.has(tool)).map(|t| (t.home(), t.manifest.id.clone())).collect();
         let one_home = incumbents.len() == 1;
         let (stay, go): (Vec<_>, Vec<_>) = group
             .into_iter()
@@ -84,7 +100,7 @@ fn one_id(group: Vec<Tool>, held: &BTreeSet<PathBuf>, kept: &mut Vec<Tool>, refu
 }
 
 /// One id in one folder: every version once. Build metadata does not make another version.
-fn versions(group: Vec<Tool>, held: &BTreeSet<PathBuf>, kept: &mut Vec<Tool>, refused: &mut Vec<Refused>) {
+fn versions(group: Vec<Tool>, held: &Held, kept: &mut Vec<Tool>, refused: &mut Vec<Refused>) {
     let mut by_version: BTreeMap<_, Vec<Tool>> = BTreeMap::new();
     for tool in group {
         let version = &tool.manifest.version;
@@ -96,20 +112,11 @@ fn versions(group: Vec<Tool>, held: &BTreeSet<PathBuf>, kept: &mut Vec<Tool>, re
             kept.extend(twins);
             continue;
         }
-        let incumbents = twins.iter().filter(|tool| is_held(tool, held)).count();
-        let (stay, go): (Vec<_>, Vec<_>) = twins.into_iter().partition(|tool| incumbents == 1 && is_held(tool, held));
+        let incumbents = twins.iter().filter(|tool| held.has(tool)).count();
+        let (stay, go): (Vec<_>, Vec<_>) = twins.into_iter().partition(|tool| incumbents == 1 && held.has(tool));
         refuse(go, &stay, "one id and version twice", refused);
         kept.extend(stay);
     }
-}
-
-pub(super) fn is_held(tool: &Tool, held: &BTreeSet<PathBuf>) -> bool {
-    held.contains(&key(tool))
-}
-
-/// What a loaded tool is remembered by.
-pub(super) fn key(tool: &Tool) -> PathBuf {
-    if tool.site.manifest.as_os_str().is_empty() { tool.home() } else { tool.site.manifest.clone() }
 }
 
 /// Where a tool's file claims its name.

@@ -3,7 +3,7 @@
 //!
 //! For: the loader. In: where a tool lies. Out: a warning with the mend. Never: follows a link.
 
-use super::load::problem;
+use super::problem;
 use crate::manifest::{Code, Problem, Severity, Site, text};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;

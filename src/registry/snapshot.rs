@@ -3,7 +3,7 @@
 //! For: service, transports, cli. In: settled tools. Out: look-ups and lists. Never: changes.
 
 use super::ownership::{self, Ownership};
-use super::{FileReport, Status, Tool, load, settle};
+use super::{DESCRIPTOR, FileReport, Status, Tool, settle};
 use crate::fault::{Fault, Kind};
 use crate::manifest::{self, Code, Problem, Severity, suggest, text};
 use crate::policy;
@@ -38,49 +38,39 @@ impl Filter {
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     /// Per id, the lowest version first.
-    tools: BTreeMap<String, Vec<Arc<Tool>>>,
+    pub(super) tools: BTreeMap<String, Vec<Arc<Tool>>>,
     /// Folded ids of tools that were turned away and have no loaded version, with the reason for a person.
-    disabled: BTreeMap<String, String>,
+    pub(super) disabled: BTreeMap<String, String>,
     pub reports: Vec<FileReport>,
     pub warnings: Vec<String>,
     /// Each source with the number of its tools.
     pub sources: Vec<(String, usize)>,
     /// Where tools may or could write; empty of grants until the registry was told the policies.
-    pub written: policy::Written,
+    pub written: policy::WritablePaths,
     /// Where tools could write in earlier calls, for places that were renamed since: under their present names.
     pub moved: Vec<policy::Place>,
     /// Files of tools that were not loaded because another tool may write them.
-    withheld: Vec<PathBuf>,
+    pub(super) withheld: Vec<PathBuf>,
     pub(super) ownership: Ownership,
     /// Manifests that get their script and nothing else of its folder.
-    guests: Arc<BTreeSet<PathBuf>>,
-    by_manifest: BTreeMap<PathBuf, Arc<Tool>>,
-}
-
-/// What a snapshot is made of.
-#[derive(Default)]
-pub(super) struct Parts {
-    pub tools: Vec<Tool>,
-    pub disabled: BTreeMap<String, String>,
-    pub reports: Vec<FileReport>,
-    pub warnings: Vec<String>,
-    pub sources: Vec<String>,
-    pub written: policy::Written,
-    pub moved: Vec<policy::Place>,
-    pub withheld: Vec<PathBuf>,
-    pub ownership: Ownership,
+    pub(super) guests: Arc<BTreeSet<PathBuf>>,
+    pub(super) by_manifest: BTreeMap<PathBuf, Arc<Tool>>,
 }
 
 impl Snapshot {
     /// How many files are not loaded because something is wrong with them.
     pub fn skipped(&self) -> usize {
+        self.faulty().count()
+    }
+
+    fn faulty(&self) -> impl Iterator<Item = &FileReport> {
         let wrong = |report: &&FileReport| report.problems.iter().any(|problem| problem.severity == Severity::Error);
-        self.reports.iter().filter(|report| report.status == Status::Skipped).filter(wrong).count()
+        self.reports.iter().filter(|report| report.status == Status::Skipped).filter(wrong)
     }
 
     /// How many descriptors of tool services there are, which nobody reads yet.
     pub fn descriptors(&self) -> usize {
-        let descriptor = |report: &&FileReport| report.path.to_string_lossy().ends_with(load::DESCRIPTOR);
+        let descriptor = |report: &&FileReport| report.path.to_string_lossy().ends_with(DESCRIPTOR);
         self.reports.iter().filter(descriptor).count()
     }
 
@@ -91,33 +81,25 @@ impl Snapshot {
         report.problems.iter().find(why).map(|problem| problem.message.as_str())
     }
 
-    pub(super) fn new(parts: Parts) -> Snapshot {
-        let Parts { tools, disabled, reports, warnings, sources, written, moved, withheld, ownership } = parts;
-        let mut by_id: BTreeMap<String, Vec<Arc<Tool>>> = BTreeMap::new();
+    /// The same with these tools, of these sources.
+    pub(super) fn with(mut self, tools: Vec<Tool>, sources: Vec<String>) -> Snapshot {
         for tool in tools {
-            by_id.entry(tool.manifest.id.clone()).or_default().push(Arc::new(tool));
+            self.tools.entry(tool.manifest.id.clone()).or_default().push(Arc::new(tool));
         }
-        for versions in by_id.values_mut() {
+        for versions in self.tools.values_mut() {
             versions.sort_by(|a, b| a.manifest.version.cmp(&b.manifest.version));
         }
-        let count = |id: &String| by_id.values().flatten().filter(|tool| &tool.source == id).count();
-        let sources = sources.iter().map(|id| (id.clone(), count(id))).collect();
-        let files = by_id.values().flatten().map(|tool| (tool.site.manifest.clone(), tool.clone()));
-        let by_manifest: BTreeMap<_, _> = files.filter(|(manifest, _)| !manifest.as_os_str().is_empty()).collect();
-        let guests = Arc::new(ownership.guests(by_manifest.values().map(|tool| &tool.site)));
-        Snapshot {
-            tools: by_id,
-            disabled,
-            reports,
-            warnings,
-            sources,
-            written,
-            moved,
-            withheld,
-            ownership,
-            guests,
-            by_manifest,
-        }
+        let all = || self.tools.values().flatten();
+        let count = |id: &String| all().filter(|tool| &tool.source == id).count();
+        self.sources = sources.iter().map(|id| (id.clone(), count(id))).collect();
+        let files = all().map(|tool| (tool.site.manifest.clone(), tool.clone()));
+        self.by_manifest = files.filter(|(manifest, _)| !manifest.as_os_str().is_empty()).collect();
+        self.guests = Arc::new(self.ownership.guests(self.by_manifest.values().map(|tool| &tool.site)));
+        self
+    }
+
+    pub(super) fn tools(&self) -> impl Iterator<Item = &Tool> {
+        self.tools.values().flatten().map(Arc::as_ref)
     }
 
     /// Finds by `id`, `id@1.2.0` (exactly that), `id@1.2` (the highest 1.2.x) or `id@^1` (the highest stable 1.x).
@@ -127,17 +109,17 @@ impl Snapshot {
             None => (reference, None),
         };
         let Some(versions) = self.tools.get(id) else { return Err(self.not_found(id)) };
-        match range {
-            None => highest(versions, &VersionReq::STAR).ok_or_else(|| mismatch(id, None, versions)),
-            Some(range) => {
-                if let Ok(exact) = Version::parse(range) {
-                    let same = |tool: &&Arc<Tool>| tool.manifest.version.cmp_precedence(&exact).is_eq();
-                    return versions.iter().find(same).cloned().ok_or_else(|| mismatch(id, Some(range), versions));
-                }
-                let wanted = manifest::version_range(range).map_err(|_| unclear(id, range, versions))?;
-                highest(versions, &wanted).ok_or_else(|| mismatch(id, Some(range), versions))
+        let exact = range.and_then(|range| Version::parse(range).ok());
+        let found = match (range, exact) {
+            (_, Some(exact)) => {
+                versions.iter().find(|tool| tool.manifest.version.cmp_precedence(&exact).is_eq()).cloned()
             }
-        }
+            (None, None) => highest(versions, &VersionReq::STAR),
+            (Some(range), None) => {
+                highest(versions, &manifest::version_range(range).map_err(|_| unclear(id, range, versions))?)
+            }
+        };
+        found.ok_or_else(|| mismatch(id, range, versions))
     }
 
     /// All versions of one id, the lowest first; empty if there is none.
@@ -221,9 +203,7 @@ impl Snapshot {
     /// The first fault of a file that was not loaded, preferably one that looks like this tool, and how many others.
     fn unread(&self, id: &str) -> Option<String> {
         let name = id.rsplit_once(':').map_or(id, |(_, name)| name);
-        let faulty = |report: &&FileReport| report.problems.iter().any(|p| p.severity == Severity::Error);
-        let skipped = self.reports.iter().filter(|report| report.status == Status::Skipped).filter(faulty);
-        let mut skipped: Vec<&FileReport> = skipped.collect();
+        let mut skipped: Vec<&FileReport> = self.faulty().collect();
         skipped.sort_by_key(|report| {
             let claims = report.tool.as_deref().is_some_and(|tool| tool.split('@').next() == Some(id));
             !claims && !report.path.to_string_lossy().contains(name)

@@ -3,14 +3,11 @@
 //! For: service and cli. In: sources, in-process definitions. Out: the current `Snapshot`.
 //! Never: shows half a change: a snapshot is built aside and swapped whole; a failed refresh changes no tool.
 
-use super::load::{ENDING, problem};
 use super::ownership::Ownership;
-use super::snapshot::Parts;
-use super::{
-    Availability, Claim, Claimed, Discovery, FileReport, Snapshot, Source, Status, Tool, availability, fence, settle,
-};
+use super::{Claim, Claimed, Discovery, ENDING, FileReport, Snapshot, Source, Status, Tool};
+use super::{availability, fence, nowhere, problem, settle};
 use crate::fault::{Fault, Kind};
-use crate::manifest::{self, Handler, Metadata, Severity, Site, text};
+use crate::manifest::{self, Severity, text};
 use crate::policy;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,21 +16,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 /// The id under which in-process tools are listed.
 const IN_PROCESS: &str = "in-process";
-
-/// A tool defined by the embedding program.
-#[derive(Clone, Debug, Default)]
-pub struct Definition {
-    /// `namespace:tool-name`
-    pub name: String,
-    pub display_name: Option<String>,
-    pub description: String,
-    /// Absent = 1.0.0
-    pub version: Option<String>,
-    pub input_schema: Option<Value>,
-    pub output_schema: Option<Value>,
-    pub metadata: Metadata,
-    pub tags: Vec<String>,
-}
 
 #[derive(Default)]
 pub struct Registry {
@@ -46,7 +28,7 @@ struct State {
     /// The policies that every tool answers to, once the registry was told.
     rules: Option<(Arc<policy::Policies>, Arc<policy::Machine>)>,
     /// Where tools could write before, even if they no longer may.
-    earlier: policy::Written,
+    earlier: policy::WritablePaths,
     sources: Vec<Entry>,
     in_process: Vec<Tool>,
 }
@@ -73,14 +55,14 @@ impl Registry {
         let mut state = self.state();
         state.rules = Some((policies, machine));
         // Tools loaded under other rules, or none, count as newcomers under these.
-        self.publish_beside(&mut state, &settle::Held::new());
+        self.publish_beside(&mut state, &settle::Held::default());
     }
 
     /// Tells where tools could write in earlier calls: nothing there is loaded either.
     pub fn wrote_before<'p>(&self, places: impl IntoIterator<Item = &'p policy::Place>) {
         let mut state = self.state();
         places.into_iter().for_each(|place| state.earlier.before(place));
-        self.publish_beside(&mut state, &settle::Held::new());
+        self.publish_beside(&mut state, &settle::Held::default());
     }
 
     /// Adds a source and loads it.
@@ -137,10 +119,11 @@ impl Registry {
         ids.iter().filter_map(|id| self.refresh_source(id).err()).collect()
     }
 
-    /// Registers a tool of this process. `kind` is the `x-…` type its executor is registered for.
-    pub fn register(&self, definition: Definition, kind: &str) -> Result<Arc<Tool>, Fault> {
+    /// Registers a tool of this process. `document`: a manifest without a handler, version and display name if it
+    /// likes. `kind` is the `x-…` type its executor is registered for.
+    pub fn register(&self, document: Value, kind: &str) -> Result<Arc<Tool>, Fault> {
         let mut state = self.state();
-        let tool = in_process(&definition, kind)?;
+        let tool = in_process(document, kind)?;
         let (id, version) = (tool.manifest.id.clone(), tool.manifest.version.clone());
         let same = |t: &Tool| t.manifest.id == id && t.manifest.version == version;
         if state.in_process.iter().any(same) {
@@ -178,11 +161,7 @@ impl Registry {
     }
 
     fn held(&self) -> settle::Held {
-        let mut held = settle::Held::new();
-        for tool in self.snapshot().list(&super::Filter::default()) {
-            held.entry(settle::folded(&tool.manifest.id)).or_default().insert(settle::key(&tool));
-        }
-        held
+        settle::Held::of(self.snapshot().tools())
     }
 
     /// Builds the next snapshot and swaps it in.
@@ -239,8 +218,8 @@ impl Registry {
         if !state.in_process.is_empty() {
             sources.push(IN_PROCESS.to_owned());
         }
-        let parts = Parts { tools, disabled, reports, warnings, sources, written, moved, withheld, ownership };
-        let next = Arc::new(Snapshot::new(parts));
+        let rest = Snapshot { disabled, reports, warnings, written, moved, withheld, ownership, ..Snapshot::default() };
+        let next = Arc::new(rest.with(tools, sources));
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = next;
     }
 }
@@ -279,16 +258,14 @@ fn invalid(message: String) -> Fault {
     Fault::new(Kind::ParameterValidationError, message)
 }
 
-/// Builds and checks a definition as a manifest file is checked.
-fn in_process(definition: &Definition, kind: &str) -> Result<Tool, Fault> {
-    let missing = if definition.name.trim().is_empty() {
-        Some("a name (namespace:tool-name)")
-    } else if definition.description.trim().is_empty() {
-        Some("a description")
-    } else if definition.input_schema.is_none() {
-        Some("an inputSchema")
-    } else {
-        None
+/// Checks a document as a manifest file is checked. What a host says for itself is filled in: name to show, version.
+fn in_process(mut document: Value, kind: &str) -> Result<Tool, Fault> {
+    let blank = |field: &str| document[field].as_str().is_none_or(|text| text.trim().is_empty());
+    let missing = match () {
+        () if blank("toolId") => Some("a name (toolId, namespace:tool-name)"),
+        () if blank("description") => Some("a description"),
+        () if document["parameters"].is_null() => Some("an inputSchema (parameters)"),
+        () => None,
     };
     if let Some(missing) = missing {
         return Err(invalid(format!("Tool registration needs {missing}.")));
@@ -296,32 +273,15 @@ fn in_process(definition: &Definition, kind: &str) -> Result<Tool, Fault> {
     if !manifest::extension_kind(kind) {
         return Err(invalid("Tool registration needs a handler type that starts with x-.".to_owned()));
     }
-    let metadata = &definition.metadata;
-    let mut document = json!({
-        "toolId": definition.name,
-        "displayName": definition.display_name.as_ref().unwrap_or(&definition.name),
-        "description": definition.description,
-        "version": definition.version.as_deref().unwrap_or("1.0.0"),
-        "handler": { "type": kind },
-        "parameters": definition.input_schema,
-        "metadata": { "permissions": metadata.permissions },
-        "tags": definition.tags,
-    });
-    for (field, value) in [("category", &metadata.category), ("author", &metadata.author)] {
-        if let Some(value) = value {
-            document["metadata"][field] = json!(value);
+    document["handler"] = json!({ "type": kind });
+    for (field, usual) in [("displayName", document["toolId"].clone()), ("version", json!("1.0.0"))] {
+        if document[field].is_null() {
+            document[field] = usual;
         }
-    }
-    if let Some(output) = &definition.output_schema {
-        document["output"] = output.clone();
     }
     let (manifest, warnings) = manifest::read(document.to_string().as_bytes()).map_err(|problems| {
         let told: Vec<_> = problems.iter().map(|p| format!("{} {}", p.pointer, p.message)).collect();
         invalid(format!("Tool registration failed: {}", told.join("; ")))
     })?;
-    debug_assert!(matches!(manifest.handler, Handler::Extension { .. }));
-    let nowhere = PathBuf::new();
-    let site = Site { manifest: nowhere.clone(), base: nowhere.clone(), script: None, folder: nowhere };
-    let manifest = Arc::new(manifest);
-    Ok(Tool { manifest, site, source: IN_PROCESS.to_owned(), availability: Availability::Ready, warnings })
+    Ok(Tool::new(Arc::new(manifest), nowhere(), IN_PROCESS, warnings))
 }

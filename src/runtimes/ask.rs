@@ -4,7 +4,7 @@
 //! Never: runs it with the host's environment, in the current folder, through a shell, or for more than 5 seconds; asks
 //! a launcher that may read files which a tool could write.
 
-use super::{Never, trust};
+use super::{OffLimits, trust};
 use crate::base::files::{self, Folder};
 use crate::manifest::Language;
 use nix::fcntl::OFlag;
@@ -37,16 +37,16 @@ pub(super) struct Asker<'a> {
     /// Folders of the search path that may be trusted: a launcher finds its own programs there.
     search_path: OsString,
     home: OsString,
-    never: &'a Never,
+    off_limits: &'a OffLimits,
     /// `None`: no place for it outside the tool folders, so nothing is kept.
     cache: Option<PathBuf>,
 }
 
 impl<'a> Asker<'a> {
     /// `folders`: of the search path, those that were not passed over.
-    pub(super) fn new(folders: &[PathBuf], never: &'a Never) -> Asker<'a> {
+    pub(super) fn new(folders: &[PathBuf], off_limits: &'a OffLimits) -> Asker<'a> {
         let folder = files::cache_folder(|name| std::env::var_os(name));
-        let cache = folder.map(|folder| folder.join("runtimes.json")).filter(|path| never.passes(path).is_ok());
+        let cache = folder.map(|folder| folder.join("runtimes.json")).filter(|path| off_limits.passes(path).is_ok());
         let trusted = folders.iter().filter(|folder| trust::path(folder).is_ok());
         Asker {
             search_path: std::env::join_paths(trusted).unwrap_or_default(),
@@ -54,7 +54,7 @@ impl<'a> Asker<'a> {
             home: std::env::var_os("HOME")
                 .filter(|home| Path::new(home).is_absolute() && trust::path(Path::new(home)).is_ok())
                 .unwrap_or_else(|| "/".into()),
-            never,
+            off_limits,
             cache,
         }
     }
@@ -67,7 +67,7 @@ impl<'a> Asker<'a> {
             Language::Bun => &["-e", "console.log(process.execPath)"],
             Language::Wasm => return Err("wasm has no interpreter".to_owned()),
         };
-        self.never.near_a_launcher(launcher, &self.home)?;
+        self.off_limits.near_a_launcher(launcher, &self.home)?;
         let path = PathBuf::from(self.line(launcher, question)?);
         if path.is_absolute() { Ok(path) } else { Err("it did not say where its interpreter is".to_owned()) }
     }
@@ -178,16 +178,16 @@ mod tests {
         path
     }
 
-    fn asker(never: &Never, cache: Option<PathBuf>) -> Asker<'_> {
-        Asker { search_path: "/usr/bin:/bin".into(), home: "/".into(), never, cache }
+    fn asker(off_limits: &OffLimits, cache: Option<PathBuf>) -> Asker<'_> {
+        Asker { search_path: "/usr/bin:/bin".into(), home: "/".into(), off_limits, cache }
     }
 
     #[test]
     fn an_answer_is_kept_until_the_file_changes_and_only_in_a_private_file() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let cache = folder.path().join("cache/toolhost/runtimes.json");
-        let never = Never::default();
-        let asker = asker(&never, Some(cache.clone()));
+        let off_limits = OffLimits::default();
+        let asker = asker(&off_limits, Some(cache.clone()));
         let count = folder.path().join("count");
         let launcher = script(folder.path(), &format!("#!/bin/sh\necho x >> {}\necho v1\n", count.display()));
         assert_eq!(asker.version(&launcher).as_deref(), Ok("v1"));
@@ -203,8 +203,8 @@ mod tests {
     #[test]
     fn a_launcher_sees_nothing_of_our_environment_and_may_fail() {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let never = Never::default();
-        let asker = asker(&never, None);
+        let off_limits = OffLimits::default();
+        let asker = asker(&off_limits, None);
         let launcher = script(folder.path(), "#!/bin/sh\necho \"${CARGO_MANIFEST_DIR-none} $PWD\"\n");
         assert_eq!(asker.version(&launcher).as_deref(), Ok("none /"));
         script(folder.path(), "#!/bin/sh\nexit 3\n");

@@ -4,7 +4,7 @@
 //! Never: starts the interpreter where a file beside it tells its version.
 
 use super::roots::{Roots, always_in_view};
-use super::{Binary, Never, ask, outside, small_text};
+use super::{Binary, OffLimits, ask, outside, small_text};
 use crate::manifest::Language;
 use crate::policy;
 use std::path::Path;
@@ -16,7 +16,7 @@ pub(super) fn runtime(
     language: Language,
     binary: &Binary,
     found: &str,
-    never: &Never,
+    off_limits: &OffLimits,
     asker: Option<&ask::Asker>,
 ) -> Result<policy::Runtime, String> {
     let prefix = binary.real.parent().and_then(Path::parent).unwrap_or(Path::new("/"));
@@ -43,7 +43,7 @@ pub(super) fn runtime(
     };
     // It may load any file in its roots, so they are judged before it is run.
     let asked = || {
-        outside(&runtime, never).ok()?;
+        outside(&runtime, off_limits).ok()?;
         asker.and_then(|asker| asker.version(&binary.real).ok())
     };
     let version = told.or_else(asked).unwrap_or_else(|| "not told by its files".to_owned());

@@ -7,18 +7,20 @@
 //! change; starts an interpreter whose files tell enough; uses a shell; sees a manifest or a call.
 
 mod ask;
-mod elsewhere;
 mod javascript;
-mod never;
+mod off_limits;
+mod pyenv;
 mod python;
 mod roots;
 pub mod shims;
 mod trust;
 
-pub use never::{Never, resolved};
+pub use off_limits::OffLimits;
 
+use crate::base::{files, links};
 use crate::manifest::Language;
 use crate::policy;
+use nix::fcntl::OFlag;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -49,17 +51,17 @@ const LANGUAGES: [(Language, &[&str]); 3] =
     [(Language::Python, &["python3", "python"]), (Language::Nodejs, &["node", "nodejs"]), (Language::Bun, &["bun"])];
 
 /// Finds one interpreter per language: the first on `search_path` that may be trusted.
-pub fn discover(search_path: &OsStr, never: &Never) -> Found {
+pub fn discover(search_path: &OsStr, off_limits: &OffLimits) -> Found {
     let mut found = Found { relied_on: search_relies_on(search_path), ..Found::default() };
-    let folders = search_folders(search_path, never, &mut found.notes);
-    let asker = ask::Asker::new(&folders, never);
+    let folders = search_folders(search_path, off_limits, &mut found.notes);
+    let asker = ask::Asker::new(&folders, off_limits);
     for (language, names) in LANGUAGES {
         let candidates = folders.iter().flat_map(|folder| names.iter().map(move |name| folder.join(name)));
         for candidate in candidates.filter(|c| c.symlink_metadata().is_ok()) {
             relies_on(&candidate, &mut found.relied_on);
-            let runtime = settle(language, &candidate, never, Some(&asker)).and_then(|binary| {
-                let runtime = describe(language, &binary, "PATH", never, Some(&asker))?;
-                outside(&runtime, never)?;
+            let runtime = binary(language, &candidate, off_limits, Some(&asker)).and_then(|binary| {
+                let runtime = describe(language, &binary, "PATH", off_limits, Some(&asker))?;
+                outside(&runtime, off_limits)?;
                 Ok(runtime)
             });
             match runtime {
@@ -79,7 +81,7 @@ fn search_relies_on(search_path: &OsStr) -> BTreeMap<PathBuf, String> {
     let mut relied_on = BTreeMap::new();
     for entry in std::env::split_paths(search_path).filter(|entry| entry.is_absolute()) {
         let words = format!("{} is in PATH, and programs of that folder are run on the host", entry.display());
-        let (links, end) = roots::way(&entry);
+        let (links, end) = links::way(&entry);
         for step in links.into_iter().chain([end, entry]) {
             relied_on.entry(step).or_insert_with(|| words.clone());
         }
@@ -91,7 +93,7 @@ fn search_relies_on(search_path: &OsStr) -> BTreeMap<PathBuf, String> {
 /// file, and the installation that tells a launcher what to start. (A relative path adds nothing.)
 pub fn relies_on(candidate: &Path, relied_on: &mut BTreeMap<PathBuf, String>) {
     let words = format!("{} leads there, and tools or this host run it", candidate.display());
-    let (links, end) = roots::way(candidate);
+    let (links, end) = links::way(candidate);
     let installation = candidate.parent().filter(|folder| folder.ends_with("shims")).and_then(Path::parent);
     let steps = links.into_iter().chain([end, candidate.to_owned()]).chain(installation.map(Path::to_path_buf));
     for step in steps.filter(|_| candidate.is_absolute()) {
@@ -100,32 +102,32 @@ pub fn relies_on(candidate: &Path, relied_on: &mut BTreeMap<PathBuf, String>) {
 }
 
 /// The interpreter a policy names: a virtual environment's `bin/python`, or any other interpreter file.
-pub fn named(language: Language, path: &Path, never: &Never) -> Result<policy::Runtime, String> {
+pub fn named(language: Language, path: &Path, off_limits: &OffLimits) -> Result<policy::Runtime, String> {
     if !path.is_absolute() {
         return Err(format!("{} is not absolute; write the whole path of the interpreter", path.display()));
     }
-    let binary = settle(language, path, never, None)?;
-    let runtime = describe(language, &binary, "policy", never, None)?;
-    outside(&runtime, never)?;
+    let binary = binary(language, path, off_limits, None)?;
+    let runtime = describe(language, &binary, "policy", off_limits, None)?;
+    outside(&runtime, off_limits)?;
     Ok(runtime)
 }
 
-/// Refuses a runtime whose files lie in a place of `never`, or whose view would open such a place, a home or a whole
-/// system folder.
-pub fn outside(runtime: &policy::Runtime, never: &Never) -> Result<(), String> {
+/// Refuses a runtime whose files lie in a place that is off limits, or whose view would open such a place, a home or a
+/// whole system folder.
+pub fn outside(runtime: &policy::Runtime, off_limits: &OffLimits) -> Result<(), String> {
     let program = match &runtime.program {
         policy::Program::Path(path) => Some(path),
         policy::Program::Ourselves { .. } => None,
     };
     for root in runtime.roots.iter().chain(program) {
         let real = root.canonicalize().map_err(|e| format!("{}: {e}", root.display()))?;
-        never.passes(root)?;
+        off_limits.passes(root)?;
         if Some(root) == program {
             continue;
         }
         for path in [root, &real] {
             trust::narrow(path)?;
-            if let Some(place) = never.below(path) {
+            if let Some(place) = off_limits.below(path) {
                 return Err(format!("it needs {}, which holds {place}", path.display()));
             }
         }
@@ -134,7 +136,7 @@ pub fn outside(runtime: &policy::Runtime, never: &Never) -> Result<(), String> {
 }
 
 /// The folders of a search path that may hold an interpreter, without symlinks, each once.
-fn search_folders(search_path: &OsStr, never: &Never, notes: &mut Vec<String>) -> Vec<PathBuf> {
+fn search_folders(search_path: &OsStr, off_limits: &OffLimits, notes: &mut Vec<String>) -> Vec<PathBuf> {
     let mut folders: Vec<PathBuf> = Vec::new();
     for entry in std::env::split_paths(search_path) {
         if !entry.is_absolute() {
@@ -146,7 +148,7 @@ fn search_folders(search_path: &OsStr, never: &Never, notes: &mut Vec<String>) -
         if folders.contains(&real) {
             continue;
         }
-        if let Err(why) = never.passes(&entry) {
+        if let Err(why) = off_limits.passes(&entry) {
             note(notes, format!("PATH entry {} passed over: {why}", entry.display()));
             continue;
         }
@@ -156,45 +158,57 @@ fn search_folders(search_path: &OsStr, never: &Never, notes: &mut Vec<String>) -
 }
 
 /// From a candidate to the interpreter's own file. Without an asker (a path a policy names) a shim is refused.
-fn settle(language: Language, candidate: &Path, never: &Never, asker: Option<&ask::Asker>) -> Result<Binary, String> {
-    never.passes(candidate)?;
-    let path = in_real_folder(candidate)?;
-    let real = path.canonicalize().map_err(|e| format!("it leads nowhere ({e})"))?;
-    trust::path(&path)?;
-    trust::path(&real)?;
-    let is_elf = trust::starts_with(&real, b"\x7fELF")?;
-    if is_elf && fits(language, &real) {
-        return Ok(Binary { path, real });
+fn binary(
+    language: Language,
+    candidate: &Path,
+    off_limits: &OffLimits,
+    asker: Option<&ask::Asker>,
+) -> Result<Binary, String> {
+    let found = followed(candidate, off_limits)?;
+    if found.runs(language)? {
+        return Ok(found);
     }
-    let target = elsewhere::pyenv(&path)?;
-    let target = match (target, asker) {
+    let target = match (pyenv::interpreter(&found.path)?, asker) {
         (Some(target), _) => target,
-        (None, Some(asker)) => asker.executable(language, &path)?,
+        (None, Some(asker)) => asker.executable(language, &found.path)?,
         (None, None) => {
-            return Err(format!("{} is {}; name the interpreter", path.display(), instead(language, &real)?));
+            let instead = instead(language, &found.real)?;
+            return Err(format!("{} is {instead}; name the interpreter", found.path.display()));
         }
     };
-    never.passes(&target)?;
-    let path = in_real_folder(&target)?;
-    let real = path.canonicalize().map_err(|e| format!("it leads to {}: {e}", path.display()))?;
+    let found = followed(&target, off_limits)?;
+    if found.runs(language)? {
+        return Ok(found);
+    }
+    Err(format!("it leads to {}, which is not a {} interpreter", found.real.display(), language.name()))
+}
+
+/// Where a path leads, if no tool and no other user could change what lies on the way.
+fn followed(path: &Path, off_limits: &OffLimits) -> Result<Binary, String> {
+    off_limits.passes(path)?;
+    let path = in_real_folder(path)?;
+    let real = path.canonicalize().map_err(|e| format!("{} leads nowhere ({e})", path.display()))?;
     trust::path(&path)?;
     trust::path(&real)?;
-    if trust::starts_with(&real, b"\x7fELF")? && fits(language, &real) {
-        return Ok(Binary { path, real });
+    Ok(Binary { path, real })
+}
+
+impl Binary {
+    fn runs(&self, language: Language) -> Result<bool, String> {
+        Ok(trust::starts_with(&self.real, b"\x7fELF")? && fits(language, &self.real))
     }
-    Err(format!("it leads to {}, which is not a {} interpreter", real.display(), language.name()))
 }
 
 fn describe(
     language: Language,
     binary: &Binary,
     found: &str,
-    never: &Never,
+    off_limits: &OffLimits,
     asker: Option<&ask::Asker>,
 ) -> Result<policy::Runtime, String> {
     let runtime = match language {
         Language::Python => python::runtime(binary, found)?,
-        Language::Nodejs | Language::Bun => javascript::runtime(language, binary, found, never, asker)?,
+        Language::Nodejs | Language::Bun => javascript::runtime(language, binary, found, off_limits, asker)?,
         Language::Wasm => return Err("wasm runs in this binary; there is no interpreter to name".to_owned()),
     };
     runtime.roots.iter().try_for_each(|root| trust::readable_by_tools(root))?;
@@ -236,8 +250,10 @@ fn instead(language: Language, real: &Path) -> Result<String, String> {
 
 /// The text of a small regular file; `None` for anything else.
 fn small_text(path: &Path) -> Option<String> {
-    path.metadata().ok().filter(|facts| facts.is_file() && facts.len() <= MOST_TEXT_BYTES)?;
-    std::fs::read_to_string(path).ok()
+    // Opening a device can have effects.
+    path.metadata().ok().filter(std::fs::Metadata::is_file)?;
+    let file = files::open(path, OFlag::empty()).ok()?;
+    String::from_utf8(files::whole(file, MOST_TEXT_BYTES).ok()??).ok()
 }
 
 fn note(notes: &mut Vec<String>, text: String) {

@@ -3,15 +3,15 @@
 //! For: this room. In: a prefix (`bin`'s parent). Out: paths for `policy::Runtime::roots`.
 //! Never: a path that is always in view; a folder that also holds other files than the interpreter's.
 
-use std::path::{Component, Path, PathBuf};
+use crate::base::links;
+use crate::policy::SYSTEM_FOLDERS;
+use std::path::{Path, PathBuf};
 
 /// Package stores whose files name each other by absolute path: the interpreter needs the store.
 /// Stores are world-readable and hold packages only.
 const STORES: [&str; 3] = ["/nix/store", "/gnu/store", "/home/linuxbrew/.linuxbrew"];
 /// Most entries of a library folder that are looked at.
 const MOST_LIBRARIES: usize = 2000;
-/// Most symlinks that are followed from one path, as in the kernel.
-const MOST_LINKS: usize = 40;
 
 /// Collects roots, each once, none that is always in view.
 #[derive(Debug, Default)]
@@ -47,7 +47,7 @@ impl Roots {
 
     /// Adds every symlink that is met on the way to `path`.
     pub(super) fn links(&mut self, path: &Path) {
-        for link in links(path) {
+        for link in links::way(path).0 {
             self.add(link);
         }
     }
@@ -78,56 +78,13 @@ impl Roots {
     }
 }
 
-/// `/usr/bin`, `/usr/lib*`, `/usr/share`, `/lib*`, `/bin`: the walls always show these, read-only.
+/// The walls show the system folders always, read-only.
 pub(super) fn always_in_view(path: &Path) -> bool {
-    let mut parts = path.components().skip(1).map(|part| part.as_os_str().to_string_lossy());
-    match (parts.next().as_deref(), parts.next().as_deref()) {
-        (Some("bin"), _) => true,
-        (Some("usr"), Some(second)) => second == "bin" || second == "share" || second.starts_with("lib"),
-        (Some(first), _) => first.starts_with("lib"),
-        (None, _) => false,
-    }
+    SYSTEM_FOLDERS.iter().any(|folder| path.starts_with(folder))
 }
 
 /// `libssl.so`, `libssl.so.3`
 fn is_library(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     name.ends_with(".so") || name.contains(".so.")
-}
-
-/// The symlinks the kernel would follow to open `path`, in order, each as a path whose folder holds no symlink.
-pub(super) fn links(path: &Path) -> Vec<PathBuf> {
-    way(path).0
-}
-
-/// Those links, and the path at their end, whether or not it is there.
-pub(super) fn way(path: &Path) -> (Vec<PathBuf>, PathBuf) {
-    let mut met = Vec::new();
-    let mut done = PathBuf::from("/");
-    let mut todo: Vec<std::ffi::OsString> = names(path);
-    while let Some(name) = todo.pop() {
-        if name == ".." {
-            done.pop();
-            continue;
-        }
-        let next = done.join(&name);
-        match next.read_link() {
-            Ok(_) if met.len() >= MOST_LINKS => return (met, done),
-            Ok(target) => {
-                if target.is_absolute() {
-                    done = PathBuf::from("/");
-                }
-                todo.extend(names(&target));
-                met.push(next);
-            }
-            Err(_) => done = next,
-        }
-    }
-    (met, done)
-}
-
-/// The names of a path, last first.
-fn names(path: &Path) -> Vec<std::ffi::OsString> {
-    let kept = path.components().filter(|c| matches!(c, Component::Normal(_) | Component::ParentDir));
-    kept.map(|c| c.as_os_str().to_owned()).rev().collect()
 }

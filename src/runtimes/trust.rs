@@ -3,12 +3,11 @@
 //! For: this room. In: a path. Out: yes, or one sentence with the reason or the mend. Never: changes anything.
 
 use crate::base::files::{self, every_id_is_mapped};
+use nix::fcntl::OFlag;
 use std::io::Read;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-const WORLD_WRITABLE: u32 = 0o002;
-const GROUP_WRITABLE: u32 = 0o020;
 const STICKY: u32 = 0o1000;
 
 /// Folders that are never bound as a whole for an interpreter.
@@ -46,9 +45,7 @@ pub(super) fn path(path: &Path) -> Result<(), String> {
         }
         // In a sticky folder (/tmp) others can add names, but not replace those of root or us.
         let sticky_folder = facts.is_dir() && facts.mode() & STICKY != 0;
-        // A group whose number is the owner's is that user's private group.
-        let open_group = facts.mode() & GROUP_WRITABLE != 0 && facts.gid() != 0 && facts.gid() != facts.uid();
-        if !sticky_folder && (facts.mode() & WORLD_WRITABLE != 0 || open_group) {
+        if !sticky_folder && files::others_may_write(facts.mode(), facts.uid(), facts.gid()) {
             return Err(format!("others can write to {0}; `chmod go-w {0}` mends it", place.display()));
         }
     }
@@ -84,15 +81,8 @@ pub(super) fn starts_with(path: &Path, magic: &[u8]) -> Result<bool, String> {
     if !path.metadata().map_err(say)?.is_file() {
         return Err(format!("{} is not a regular file", path.display()));
     }
-    let mut file = std::fs::OpenOptions::new()
-        .read(true)
-        .custom_flags(nix::libc::O_NONBLOCK | nix::libc::O_CLOEXEC)
-        .open(path)
-        .map_err(say)?;
-    let mut head = vec![0; magic.len()];
-    match file.read_exact(&mut head) {
-        Ok(()) => Ok(head == magic),
-        Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => Ok(false),
-        Err(e) => Err(say(e)),
-    }
+    let mut head = Vec::new();
+    let file = files::open(path, OFlag::empty()).map_err(say)?;
+    file.take(magic.len() as u64).read_to_end(&mut head).map_err(say)?;
+    Ok(head == magic)
 }

@@ -10,7 +10,9 @@ use super::protocol::{Identity, Mount, Setup};
 use super::{Problem, sys};
 use crate::base::files;
 use crate::policy::Access;
-use crate::policy::shown::{DEVICE_LINKS, EMPTY_FOLDERS, MADE_ETC, PROC, SCRATCH, SYSTEM_ETC, SYSTEM_FOLDERS, devices};
+use crate::policy::base_view::{
+    DEVICE_LINKS, EMPTY_FOLDERS, MADE_ETC, PROC, SCRATCH, SYSTEM_ETC, SYSTEM_FOLDERS, devices,
+};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
@@ -28,7 +30,7 @@ pub const NODEV: u64 = 4;
 pub const NOEXEC: u64 = 8;
 
 /// Our own folder in the view: shims, and the launcher's mounts.
-pub use crate::policy::shown::OURS;
+pub use crate::policy::base_view::OURS;
 /// Empty file that covers masked files.
 pub const EMPTY: &str = "/.toolhost/empty";
 /// Empty folder that covers masked folders and `KEPT`.

@@ -7,6 +7,8 @@
 
 use super::audit::segments::{self, ascii};
 use crate::base::files::{self, Folder, trustworthy};
+use crate::fault::{Fault, Kind};
+use crate::manifest::text::printable;
 use crate::policy::{self, FolderId, Place};
 use nix::fcntl::OFlag;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +16,7 @@ use std::fs::{File, Metadata};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The file beside the audit log.
 pub const LEDGER: &str = "written.jsonl";
@@ -55,6 +57,36 @@ impl Ledger {
             let below = known.places.range(folder.to_path_buf()..).take_while(|(tree, _)| tree.starts_with(folder));
             above.chain(below.map(|(_, places)| places)).flatten().cloned().collect()
         })
+    }
+
+    /// The places of earlier calls above and below a path, under the names that they have by now. `moved`: those that
+    /// were renamed since.
+    pub fn near(&self, path: &Path, moved: &[Place]) -> Result<Vec<Place>, Fault> {
+        let mut places = self.around(path).map_err(|why| {
+            Fault::new(Kind::InternalError, "The call was refused: where tools wrote before is not known.")
+                .person(format!("where tools wrote before is not known: {why}"))
+                .retryable()
+        })?;
+        let near = |place: &&Place| place.tree.starts_with(path) || path.starts_with(&place.tree);
+        places.extend(moved.iter().filter(near).cloned());
+        Ok(places)
+    }
+
+    /// Leaves out of a view what tools could write before; the notes say how much that is. No more than a look at one
+    /// file where no tool ever wrote above or below the script's folder.
+    pub fn leave_out(&self, shape: &mut Arc<policy::Shape>, moved: &[Place]) -> Result<policy::Notes, Fault> {
+        let places = match shape.script {
+            Some(_) => self.near(&shape.folder, moved)?,
+            None => Vec::new(),
+        };
+        if places.is_empty() {
+            return Ok(policy::Notes::default());
+        }
+        let (past, notes) = shape.past(&places).map_err(|who| planted(&who))?;
+        if past != shape.past {
+            Arc::make_mut(shape).past = past;
+        }
+        Ok(notes)
     }
 
     fn read<T>(&self, take: impl FnOnce(&Known) -> T) -> Result<T, String> {
@@ -131,6 +163,13 @@ impl Known {
         self.until += whole as u64;
         Ok(())
     }
+}
+
+/// The refusal of a script that lies where a tool may or could write.
+pub fn planted(who: &str) -> Fault {
+    let message = "The script may not be run: it lies where a tool may write, and a tool cannot make tools.";
+    let mend = format!("it lies where {}: if you know who made it, move it elsewhere", printable(who));
+    Fault::new(Kind::SecurityError, message).person(mend)
 }
 
 fn open(path: &Path, flags: OFlag) -> io::Result<File> {

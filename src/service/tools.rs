@@ -9,13 +9,14 @@ use crate::executor::Executor;
 use crate::manifest::{Handler, Language};
 use crate::{fault, policy, registry};
 use fault::{Fault, Kind};
+use serde_json::Value;
 use std::sync::{Arc, PoisonError};
 
 impl Service {
     /// Registers a tool of this process with its handler, while calls run. `kind`: an `x-…` type of its own.
     pub fn register(
         &self,
-        definition: registry::Definition,
+        document: Value,
         kind: &str,
         handler: Arc<dyn Executor>,
     ) -> Result<Arc<registry::Tool>, Fault> {
@@ -24,7 +25,7 @@ impl Service {
             let message = format!("Tool registration failed: there is a handler of type '{}'.", kind.escape_debug());
             return Err(Fault::new(Kind::ParameterValidationError, message));
         }
-        let tool = self.parts.registry.register(definition, kind)?;
+        let tool = self.parts.registry.register(document, kind)?;
         extensions.insert(kind.to_owned(), handler);
         Ok(tool)
     }

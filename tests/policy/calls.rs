@@ -83,13 +83,15 @@ fn runtimes_come_from_the_policy_first_and_missing_ones_are_named() {
     let none = policy::decide(&tool("demo:one"), &site(), &Policies::built_in(), &Machine::default());
     let fault = none.shape.unwrap_err();
     assert_eq!(fault.kind, Kind::CapabilityError);
-    assert!(fault.message.contains("python, which is not on this machine"), "{}", fault.message);
+    assert!(fault.message.contains("the runtime 'python', which was not found on this machine"), "{}", fault.message);
     let mut wasm = tool("demo:one");
     wasm.handler = Handler::Script { script_path: "a.wasm".into(), language: Language::Wasm, entry_point: None };
     let decision = policy::decide(&wasm, &site(), &Policies::built_in(), &Machine::default());
     match cfg!(feature = "wasi") {
         true => assert_eq!(shape(&decision).runtime.program, Program::Ourselves { role: "wasm-worker".into() }),
-        false => assert!(decision.shape.unwrap_err().message.contains("wasm: this toolhost was built without WASI")),
+        false => assert!(
+            decision.shape.unwrap_err().message.contains("the runtime 'wasm': this toolhost was built without WASI")
+        ),
     }
 }
 

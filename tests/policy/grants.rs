@@ -179,7 +179,7 @@ fn what_is_run_or_obeyed_is_never_written() {
         assert!(decision.shape.is_ok(), "{ask}: {:?}", decision.shape);
     }
     let decision = policy::decide(&asking(Some(&[]), &["out/*.json"]), &site(), &policies, &machine);
-    let written = policy::Written::of([&decision]);
+    let written = policy::WritablePaths::of([&decision]);
     assert!(written.by(Path::new("/t/user_scripts/demo/out/x.tool.json")).is_some(), "and so it is never loaded");
     assert!(written.by(Path::new("/t/user_scripts/demo/x.tool.json")).is_none());
 }

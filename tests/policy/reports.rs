@@ -57,7 +57,8 @@ fn who_can_answers_for_every_decision() {
             Site { manifest: PathBuf::new(), base: PathBuf::new(), script: None, folder: PathBuf::new() },
         ),
     ];
-    let decisions = policy::decide_all(&tools, &policies, &machine());
+    let decided = tools.iter().map(|(manifest, site)| policy::decide(manifest, site, &policies, &machine()));
+    let decisions: Vec<_> = decided.collect();
     let bases = [PathBuf::from("/t/user_scripts")];
     let who = |question: &str| {
         let question = policy::who_can::question(question).unwrap();

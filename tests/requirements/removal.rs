@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use toolhost::executor::method::Methods;
 use toolhost::fault::Kind;
-use toolhost::registry::Definition;
 use toolhost::service::{Service, Sink};
 
 /// Says that it runs, waits, and says which version it is.
@@ -92,12 +91,8 @@ async fn a_running_call_ends_when_its_tool_is_removed() {
 async fn what_is_unregistered_is_not_found() {
     let playground = playground();
     let service = service(&playground, Methods::new());
-    let definition = || Definition {
-        name: "app:own".into(),
-        description: "Of this process.".into(),
-        input_schema: Some(json!({"type": "object"})),
-        ..Definition::default()
-    };
+    let definition =
+        || json!({"toolId": "app:own", "description": "Of this process.", "parameters": {"type": "object"}});
     assert_eq!(kind(&service, "app:own").await, Some(Kind::ToolNotFoundError));
     service.registry().register(definition(), "x-own").unwrap();
     // Registered, but nobody brought an executor for its type.

@@ -8,7 +8,7 @@ use super::{Brings, Extra, Launchers, Scripts, capture};
 use crate::fault::{Fault, Kind};
 use crate::manifest::Language;
 use crate::policy::{
-    Access, Confinement, Grant, Network, Opening, PerCall, Program, Runtime, Shape, name_matches, shown,
+    Access, Confinement, Grant, Network, Opening, PerCall, Program, Runtime, Shape, base_view, name_matches,
 };
 use crate::quantity::MIB;
 use crate::sandbox::{Stood, grants, identity, probe};
@@ -239,10 +239,10 @@ fn in_view(shape: &Shape) -> impl Iterator<Item = &Path> {
 /// A place that is made for every call, so that what is found there is not the host's. (Paths that the host has below
 /// the scratch folders are not of this kind: scratch begins empty.)
 fn of_each_call(path: &Path) -> bool {
-    let whole = [shown::PROC, "/dev", shown::OURS];
-    let system = shown::SYSTEM_FOLDERS.iter().chain(&shown::SYSTEM_ETC).chain(&shown::MADE_ETC);
-    let mut made = system.chain(&shown::SCRATCH).chain(&shown::EMPTY_FOLDERS).chain(&whole);
-    let scratch = shown::SCRATCH.iter().any(|scratch| path.starts_with(scratch));
+    let whole = [base_view::PROC, "/dev", base_view::OURS];
+    let system = base_view::SYSTEM_FOLDERS.iter().chain(&base_view::SYSTEM_ETC).chain(&base_view::MADE_ETC);
+    let mut made = system.chain(&base_view::SCRATCH).chain(&base_view::EMPTY_FOLDERS).chain(&whole);
+    let scratch = base_view::SCRATCH.iter().any(|scratch| path.starts_with(scratch));
     made.any(|made| Path::new(made).starts_with(path)) || (!scratch && whole.iter().any(|made| path.starts_with(made)))
 }
 

@@ -1,8 +1,10 @@
-//! Shown: what every tool sees besides its grants and its interpreter. `sandbox::view` makes exactly this; `audit`
+//! Base view: what every tool sees besides its grants and its interpreter. `sandbox::view` makes exactly this; `audit`
 //! prints it.
 //!
 //! For: the view, explain, who-can. In: nothing. Out: constants. Never: a path that only the view or only audit knows.
 
+/// Kernel trees, which no policy opens, for reading or writing; a call has its own. `/` holds them all.
+pub const KERNEL: [&str; 3] = ["/proc", "/sys", "/dev"];
 /// Folders that every tool sees, read-only, where they exist: system programs and libraries.
 pub const SYSTEM_FOLDERS: [&str; 14] = [
     "/usr/bin",

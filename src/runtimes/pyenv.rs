@@ -1,27 +1,25 @@
-//! Elsewhere: pyenv's shims, followed by their files: running a shim takes 60 ms and tells no more.
+//! Pyenv: its shims, followed by their files: running a shim takes 60 ms and tells no more.
 //!
 //! For: this room. In: a candidate path. Out: the interpreter the shim would start.
 //! Never: looks at the current folder (`.python-version`), which anybody may have written.
 
+use super::small_text;
 use std::path::{Path, PathBuf};
 
-/// Bytes of the `version` file that are looked at.
-const MOST_BYTES: usize = 4096;
-
 /// `<root>/shims/python3` → `<root>/versions/<version>/bin/python3`; `None` if this is no pyenv shim.
-pub(super) fn pyenv(shim: &Path) -> Result<Option<PathBuf>, String> {
+pub(super) fn interpreter(shim: &Path) -> Result<Option<PathBuf>, String> {
     let (Some(folder), Some(name)) = (shim.parent(), shim.file_name()) else { return Ok(None) };
     let Some(root) = folder.parent().filter(|root| folder.ends_with("shims") && root.join("versions").is_dir()) else {
         return Ok(None);
     };
     // asdf and mise also keep `shims`; only pyenv keeps interpreters right below `versions`.
-    let interpreter = |version: &str| root.join("versions").join(version).join("bin").join(name);
+    let of = |version: &str| root.join("versions").join(version).join("bin").join(name);
     for version in chosen(root) {
         if version == "system" {
             return Err("pyenv hands this on to the system's interpreter".to_owned());
         }
-        if interpreter(&version).is_file() {
-            return Ok(Some(interpreter(&version)));
+        if of(&version).is_file() {
+            return Ok(Some(of(&version)));
         }
     }
     let mut installed: Vec<(Vec<u32>, String)> = root
@@ -30,16 +28,15 @@ pub(super) fn pyenv(shim: &Path) -> Result<Option<PathBuf>, String> {
         .map_err(|e| format!("{}: {e}", root.display()))?
         .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
         .filter_map(|version| Some((numbers(&version)?, version)))
-        .filter(|(numbers, version)| numbers.first() >= Some(&3) && interpreter(version).is_file())
+        .filter(|(numbers, version)| numbers.first() >= Some(&3) && of(version).is_file())
         .collect();
     installed.sort();
-    Ok(installed.pop().map(|(_, version)| interpreter(&version)))
+    Ok(installed.pop().map(|(_, version)| of(&version)))
 }
 
 /// The versions that `pyenv global` chose, plain names only.
 fn chosen(root: &Path) -> Vec<String> {
-    let text = std::fs::read(root.join("version")).unwrap_or_default();
-    let text = String::from_utf8_lossy(text.get(..MOST_BYTES).unwrap_or(&text)).into_owned();
+    let text = small_text(&root.join("version")).unwrap_or_default();
     let plain = |word: &&str| !word.contains('/') && !word.starts_with('.');
     text.split_whitespace().filter(plain).map(str::to_owned).collect()
 }
@@ -70,7 +67,7 @@ mod tests {
     fn resolved(root: &tempfile::TempDir) -> Result<Option<String>, String> {
         let shim = root.path().join("shims/python3");
         let relative = |p: PathBuf| p.strip_prefix(root.path()).expect("below the root").display().to_string();
-        pyenv(&shim).map(|found| found.map(relative))
+        interpreter(&shim).map(|found| found.map(relative))
     }
 
     #[test]
@@ -82,6 +79,6 @@ mod tests {
         assert_eq!(resolved(&root_with(&all, Some("../../evil"))), at("3.10.1"));
         assert_eq!(resolved(&root_with(&all, None)), at("3.10.1"));
         assert!(resolved(&root_with(&all, Some("system"))).is_err());
-        assert_eq!(pyenv(Path::new("/usr/bin/python3")), Ok(None));
+        assert_eq!(interpreter(Path::new("/usr/bin/python3")), Ok(None));
     }
 }

@@ -1,8 +1,10 @@
-//! Writable: the names by which code, tools, packages and settings are found: a file that a tool writes under one of
-//! them would be run by somebody else.
+//! Names: those by which code, tools, packages and settings are found. A file that a tool writes under one of them
+//! would be run or obeyed by somebody else.
 //!
-//! For: `judge` (asks), `sandbox::grants` (what lies in a writable tree), the publisher of staged files. In: a name, or
+//! For: `hard_denials`, `sandbox::grants` (what lies in a writable tree), the publisher of staged files. In: a name, or
 //! a pattern of names. Out: whether it is, or could match, one of them. Never: looks at the file system.
+
+use crate::policy::literal;
 
 /// Endings of files that Python, Node or Bun load from the folder of a script, or that tell them what to load.
 const CODE: [&str; 27] = [
@@ -94,7 +96,7 @@ pub fn unknown(name: &str) -> bool {
 /// Does a pattern spell all of a name that has no ending, or the ending of one that has?
 pub fn spells_name(names: &str, name: &str) -> bool {
     match name.rfind('.') {
-        None => super::literal(names).as_deref() == Some(name),
+        None => literal(names).as_deref() == Some(name),
         Some(dot) => spells(names, &name[dot..].to_lowercase()),
     }
 }

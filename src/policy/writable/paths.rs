@@ -1,17 +1,16 @@
-//! Written: where tools may write, or ever could. Nothing there is loaded or run as a tool, a script, a module, a
-//! policy or an interpreter.
+//! Paths: where tools may write, or ever could. Nothing there is loaded or run as a tool, a script, a module, a policy
+//! or an interpreter.
 //!
-//! For: registry (what is loaded), service (scripts that a call names, what a call may see), runtimes (interpreters).
-//! In: decisions, and the places of earlier calls. Out: who may write a path; the parts of a call's view not to load.
-//! Never: changes anything; forgets a place because it or a folder above it was renamed.
+//! For: registry (what is loaded), service (scripts that a call names, what a call may see), runtimes (interpreters),
+//! cli (policies). In: decisions, and the places of earlier calls. Out: who may write a path; the parts of a call's
+//! view not to load. Never: changes anything; forgets a place because it or a folder above it was renamed.
 
-use super::area::Area;
-use super::decide::SCRIPT_FOLDER;
-use super::verdict::{Decision, Notes};
-use super::{Access, Grant, Opening, Shape, writable};
+use super::names;
+use crate::base::links;
 use crate::manifest::{Language, text};
+use crate::policy::{Access, Area, Decision, Grant, Notes, Opening, Past, SCRIPT_FOLDER, Shape};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -61,9 +60,7 @@ impl Place {
         let grants = shape.grants.iter().filter(|grant| grant.access == Access::Write);
         let places = grants.filter_map(|grant| match &grant.opening {
             Opening::Live { path } => Some(place(path, None)),
-            Opening::Staged { folder, names }
-                if writable::spelled_code(names).is_some() || writable::unknown(names) =>
-            {
+            Opening::Staged { folder, names } if names::spelled_code(names).is_some() || names::unknown(names) => {
                 Some(place(folder, Some(names.clone())))
             }
             Opening::Staged { .. } | Opening::Snapshot { .. } => None,
@@ -75,97 +72,96 @@ impl Place {
         format!("{} could write in an earlier call", self.tool)
     }
 
+    /// The files that somebody could load or run. Scripts have an ending of code, and files with one are published only
+    /// where the pattern spells it.
+    fn code(&self) -> Option<Area> {
+        match &self.names {
+            None => Some(Area::Tree(self.tree.clone())),
+            Some(names) if names::spelled_code(names).is_none() => None,
+            Some(names) => Some(Area::Names { folder: self.tree.clone(), names: names.clone() }),
+        }
+    }
+
+    /// The words for who could write this file, if it lies here.
+    pub fn writer_of(&self, file: &Path) -> Option<String> {
+        self.code()?.holds(file).then(|| self.words())
+    }
+
     /// Any version of the same tool.
     pub fn is_of(&self, tool: &str) -> bool {
         self.tool.split('@').next() == tool.split('@').next()
     }
 }
 
-/// The write grants of many tools.
+/// Where many tools may write now, or could in earlier calls.
 #[derive(Clone, Debug, Default)]
-pub struct Written {
+pub struct WritablePaths {
     /// Trees, with the words for who may write them.
     trees: BTreeMap<PathBuf, String>,
-    /// Files of one folder.
-    names: BTreeMap<PathBuf, Vec<(Area, String)>>,
+    /// By folder: files in it, with the same words.
+    names: BTreeMap<PathBuf, BTreeMap<Area, String>>,
     /// Trees below the folder of any script that a builtin tool runs.
     anywhere: BTreeMap<PathBuf, String>,
     /// The folders of earlier calls, by inode.
-    folders: BTreeMap<u64, Vec<Place>>,
+    folders: BTreeMap<u64, BTreeSet<Place>>,
 }
 
-impl Written {
-    pub fn of<'a>(decisions: impl IntoIterator<Item = &'a Decision>) -> Written {
-        let mut written = Written::default();
+impl WritablePaths {
+    /// Where these tools may write now.
+    pub fn of<'a>(decisions: impl IntoIterator<Item = &'a Decision>) -> WritablePaths {
+        let mut all = WritablePaths::default();
         for decision in decisions {
             for grant in decision.grants.iter().filter(|grant| grant.access == Access::Write) {
-                written.add(&grant.opening, &format!("{} may write", decision.tool));
+                let (area, who) = (Area::of(&grant.opening), format!("{} may write", decision.tool));
+                match (&area, area.folder().strip_prefix(SCRIPT_FOLDER)) {
+                    (Area::Tree(_), Ok(below)) if !below.as_os_str().is_empty() => {
+                        all.anywhere.insert(below.to_path_buf(), who);
+                    }
+                    (_, Ok(_)) => {}
+                    (_, Err(_)) => all.add(area, who),
+                }
             }
         }
-        written
+        all
+    }
+
+    fn add(&mut self, area: Area, who: String) {
+        match area {
+            Area::Tree(tree) => drop(self.trees.entry(tree).or_insert(who)),
+            area => drop(self.names.entry(area.folder().to_path_buf()).or_default().entry(area).or_insert(who)),
+        }
     }
 
     /// Adds a place that a tool could write in an earlier call, even if it may not now.
     pub fn before(&mut self, place: &Place) {
-        match &place.names {
-            None => drop(self.trees.entry(place.tree.clone()).or_insert_with(|| place.words())),
-            // Scripts have an ending of code, and files with one are published only where the pattern spells it.
-            Some(names) if writable::spelled_code(names).is_none() => {}
-            Some(names) => {
-                let area = Area::Names { folder: place.tree.clone(), names: names.clone() };
-                let known = self.names.entry(place.tree.clone()).or_default();
-                if known.iter().all(|(known, _)| *known != area) {
-                    known.push((area, place.words()));
-                }
-            }
+        if let Some(area) = place.code() {
+            self.add(area, place.words());
         }
         if let Some(folder) = &place.folder {
-            let known = self.folders.entry(folder.inode).or_default();
-            if !known.contains(place) {
-                known.push(place.clone());
-            }
+            self.folders.entry(folder.inode).or_default().insert(place.clone());
         }
     }
 
     /// Adds what was known before.
-    pub fn since(mut self, earlier: &Written) -> Written {
-        for (tree, tool) in &earlier.trees {
-            self.trees.entry(tree.clone()).or_insert_with(|| tool.clone());
+    pub fn since(self, earlier: &WritablePaths) -> WritablePaths {
+        let mut all = WritablePaths { anywhere: self.anywhere, ..earlier.clone() };
+        all.trees.extend(self.trees);
+        for (folder, areas) in self.names {
+            all.names.entry(folder).or_default().extend(areas);
         }
-        for (folder, areas) in &earlier.names {
-            let known = self.names.entry(folder.clone()).or_default();
-            let new: Vec<_> = areas.iter().filter(|area| !known.contains(area)).cloned().collect();
-            known.extend(new);
+        for (inode, places) in self.folders {
+            all.folders.entry(inode).or_default().extend(places);
         }
-        for (inode, places) in &earlier.folders {
-            self.folders.entry(*inode).or_default().extend(places.iter().cloned());
-        }
-        self
+        all
     }
 
-    fn add(&mut self, opening: &Opening, who: &str) {
-        let area = Area::of(opening);
-        match (&area, area.folder().strip_prefix(SCRIPT_FOLDER)) {
-            (Area::Tree(_), Ok(below)) if !below.as_os_str().is_empty() => {
-                self.anywhere.insert(below.to_path_buf(), who.to_owned());
-            }
-            (_, Ok(_)) => {}
-            (Area::Tree(path), Err(_)) => {
-                self.trees.insert(path.clone(), who.to_owned());
-            }
-            (_, Err(_)) => {
-                self.names.entry(area.folder().to_path_buf()).or_default().push((area.clone(), who.to_owned()));
-            }
-        }
-    }
-
-    /// Who may write this path: `ops:x may write`.
+    /// Who may write this path, by its name: `ops:x may write`.
     pub fn by(&self, path: &Path) -> Option<&str> {
+        let trees = path.ancestors().filter_map(|above| self.trees.get(above));
         let named = path.parent().and_then(|folder| self.names.get(folder)).into_iter().flatten();
-        let named = named.filter(|(area, _)| area.holds(path)).map(|(_, tool)| tool);
-        let trees = path.ancestors().filter_map(|ancestor| self.trees.get(ancestor));
+        let named = named.filter(|(area, _)| area.holds(path)).map(|(_, who)| who);
         let anywhere = self.anywhere.iter().filter(|(tree, _)| path.ancestors().any(|a| a.ends_with(tree)));
-        trees.chain(named).chain(anywhere.map(|(_, tool)| tool)).next().map(String::as_str)
+        trees.chain(named).chain(anywhere.map(|(_, who)| who)).next().map(String::as_str)
     }
 
     /// The places of earlier calls whose folder this is by identity, under its new name; none if it was not renamed.
@@ -182,38 +178,18 @@ impl Written {
 
     /// Who may or could write this path, by its name or by the identity of a folder above it.
     pub fn over(&self, path: &Path) -> Option<String> {
-        if let Some(who) = self.by(path) {
-            return Some(who.to_owned());
-        }
-        let mut here = Written::default();
-        path.ancestors().flat_map(|above| self.moved(above)).for_each(|place| here.before(&place));
-        here.by(path).map(str::to_owned)
+        let moved = || path.ancestors().flat_map(|above| self.moved(above)).find_map(|place| place.writer_of(path));
+        self.by(path).map(str::to_owned).or_else(moved)
     }
-}
 
-/// The parts of a call's view in which tools could write before. A script's modules are found in its folder.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Past {
-    /// Trees in the script's folder in which another tool could write: live grants show them empty, grants of files by
-    /// name leave out their code.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub hidden: Vec<PathBuf>,
-    /// Trees in which the tool itself may or could write: code in one refuses the call.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub checked: Vec<PathBuf>,
-    /// Folder and pattern of files, neither code nor data by their names, that another tool could publish: live grants
-    /// show them empty, grants by name leave them out.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub unknown: Vec<(PathBuf, String)>,
-    /// Folders of staged files that lie below another tool's script.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub beside: Vec<PathBuf>,
-}
+    /// As `over`, for the path, each link that leads on from it, and the file at its end; with the step that is meant.
+    pub fn on_the_way(&self, path: &Path) -> Option<(PathBuf, String)> {
+        links::steps(path).into_iter().find_map(|step| self.over(&step).map(|who| (step, who)))
+    }
 
-impl Past {
-    pub fn is_empty(&self) -> bool {
-        *self == Past::default()
+    /// The trees, each with who may write it.
+    pub fn trees(&self) -> impl Iterator<Item = (&Path, &str)> {
+        self.trees.iter().map(|(tree, who)| (tree.as_path(), who.as_str()))
     }
 }
 
@@ -235,10 +211,8 @@ impl Shape {
         };
         let mut past = self.past.clone();
         for place in places {
-            let mut here = Written::default();
-            here.before(place);
-            if let Some(who) = self.script.as_deref().and_then(|script| here.by(script)) {
-                return Err(who.to_owned());
+            if let Some(who) = self.script.as_deref().and_then(|script| place.writer_of(script)) {
+                return Err(who);
             }
             let tree = &place.tree;
             // A WASI module loads no code; trees that this call writes live are inspected for code anyway.
@@ -246,7 +220,7 @@ impl Shape {
             if !loads || !touch(Access::Read, tree) || writes_all(tree) {
                 continue;
             }
-            if let Some(names) = place.names.as_ref().filter(|names| writable::spelled_code(names).is_none()) {
+            if let Some(names) = place.names.as_ref().filter(|names| names::spelled_code(names).is_none()) {
                 let unknown = (tree.clone(), names.clone());
                 // Files that the tool published itself stay in its view.
                 if !place.is_of(&self.tool) && !past.unknown.contains(&unknown) {

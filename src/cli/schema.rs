@@ -23,7 +23,7 @@ pub enum What {
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let schema = match args.what {
-        What::Manifest => manifest::published::schema(),
+        What::Manifest => manifest::published::SCHEMA.clone(),
         What::Policy => policy::published::schema(),
     };
     words::show(format!("{schema:#}\n").as_bytes());

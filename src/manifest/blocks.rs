@@ -1,189 +1,239 @@
-//! Blocks: the smaller ones: `execution`, `limits`, `presentation`, `metadata`, `requires`, `examples`.
+//! Blocks: what the fields of a manifest mean, and the faults in it that no schema can tell.
 //!
-//! For: `file`. In: the manifest's object. Out: their typed forms. Never: lets a number below its floor pass.
+//! For: `file`. In: a document that `Reader::shape` judged: here a value of a wrong type may count as a missing one.
+//! Out: typed blocks. Never: ignores an ask that it does not understand: that refuses the manifest.
 
-use super::reader::{Object, Reader, Unknown, below};
-use super::{Code, Example, Execution, Metadata, StderrRule, environment, file, suggest, text};
-use crate::quantity::{Limit, MAX_ENV_BYTES, MIN_TIMEOUT_MS};
-use serde_json::Value;
-use std::collections::BTreeMap;
+use super::reader::{Reader, below};
+use super::{
+    Asks, Code, Example, Execution, Handler, Language, Metadata, Pattern, PatternShape, StderrRule, environment, host,
+    json, pattern, suggest, text,
+};
+use crate::quantity::MAX_ENV_BYTES;
+use serde_json::{Map, Value};
+use std::collections::{BTreeMap, BTreeSet};
 
-pub(super) const EXECUTION_FIELDS: &[&str] = &["timeoutMs", "stderr", "mode", "env", "warm"];
-pub(super) const PRESENTATION_FIELDS: &[&str] = &["final", "hidden"];
-pub(super) const METADATA_FIELDS: &[&str] = &["category", "author", "permissions"];
-pub(super) const EXAMPLE_FIELDS: &[&str] = &["description", "input", "expectedOutput"];
+/// Most patterns in one list.
+const MAX_PATTERNS: usize = 256;
+/// Longest toolId, bytes.
+const MAX_ID: usize = 128;
 
-pub(super) fn execution<'d>(reader: &mut Reader<'d>, top: &'d Object) -> Execution {
-    let mut execution = Execution::default();
-    let at = "/execution";
-    let Some(map) = reader.member(top, "", "execution") else { return execution };
-    reader.unknown_keys(map, at, EXECUTION_FIELDS, Unknown::Told, Code::Schema);
-    execution.timeout_ms = reader.whole(map, at, "timeoutMs");
-    if execution.timeout_ms.is_some_and(|ms| ms < MIN_TIMEOUT_MS) {
-        reader.error(Code::Schema, "/execution/timeoutMs", format!("must be at least {MIN_TIMEOUT_MS} (milliseconds)"));
-    }
-    match reader.text(map, at, "stderr") {
-        None | Some("log") => {}
-        Some("error") => execution.stderr = StderrRule::Error,
-        Some(other) => one_of(reader, "/execution/stderr", other, &["log", "error"]),
-    }
-    match reader.text(map, at, "mode") {
-        None | Some("sync") => {}
-        Some("async") => execution.asynchronous = true,
-        Some(other) => one_of(reader, "/execution/mode", other, &["sync", "async"]),
-    }
-    execution.warm = reader.flag(map, at, "warm").unwrap_or_default();
-    if execution.warm {
-        reader.warn(
-            Code::Schema,
-            "/execution/warm",
-            "warm starts are not built yet: every call starts cold, which is only slower",
-        );
-    }
-    execution.env = variables(reader, map);
-    execution
+/// The texts of a list, with their pointers.
+pub(super) fn texts<'d>(top: &'d Value, pointer: &str) -> Vec<(String, &'d str)> {
+    let items = top.pointer(pointer).and_then(Value::as_array).into_iter().flatten().enumerate();
+    items.filter_map(|(index, item)| Some((format!("{pointer}/{index}"), item.as_str()?))).collect()
 }
 
-fn one_of(reader: &mut Reader<'_>, pointer: &str, written: &str, known: &[&str]) {
-    let near = suggest::hint(written, known.iter().copied());
-    let message = format!("'{}' is not one of {}{near}", text::head(written, 40), known.join(", "));
-    reader.error(Code::Schema, pointer, message);
+/// The members of an object that are texts: pointer, name, text.
+fn named<'d>(top: &'d Value, pointer: &str) -> Vec<(String, &'d str, &'d str)> {
+    let members = top.pointer(pointer).and_then(Value::as_object).into_iter().flatten();
+    members.filter_map(|(name, value)| Some((below(pointer, name), name.as_str(), value.as_str()?))).collect()
 }
 
-fn variables<'d>(reader: &mut Reader<'d>, execution: &'d Object) -> BTreeMap<String, String> {
-    let mut env = BTreeMap::new();
-    let mut size = 0;
-    for (name, value) in reader.member(execution, "/execution", "env").into_iter().flatten() {
-        let pointer = below("/execution/env", name);
-        let Value::String(value) = value else {
-            reader.wrong_type(&pointer, "a string", value);
-            continue;
-        };
+fn text_of(value: &Value) -> Option<String> {
+    value.as_str().map(str::to_owned)
+}
+
+/// Why this is no toolId (`namespace:tool-name`). `__` is kept free for the names of other protocols (`ns__tool`).
+pub fn id_fault(id: &str) -> Option<String> {
+    let part = |part: &str| {
+        part.starts_with(|c: char| c.is_ascii_alphanumeric())
+            && part.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
+            && !part.contains("__")
+    };
+    let good = id.len() <= MAX_ID && id.split_once(':').is_some_and(|(namespace, name)| part(namespace) && part(name));
+    (!good).then(|| {
+        format!(
+            "'{}' is not a toolId: write namespace:tool-name, for example custom:my-tool (ASCII letters, digits, \
+             '.', '-', single '_'; at most {MAX_ID} characters)",
+            text::printable(&text::head(id, 80))
+        )
+    })
+}
+
+/// `x-` and a name: a type that an embedding program registered an executor for.
+pub fn extension_kind(kind: &str) -> bool {
+    kind.len() <= 64
+        && kind.strip_prefix("x-").is_some_and(|name| {
+            !name.is_empty() && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+        })
+}
+
+pub(super) fn handler(reader: &mut Reader<'_>, top: &Value) -> Option<Handler> {
+    let handler = &top["handler"];
+    let language = handler["language"].as_str().and_then(Language::from_word);
+    match handler["type"].as_str().filter(|kind| !kind.trim().is_empty())? {
+        "external-script" => script(reader, handler, language),
+        "service-method" => {
+            let parameter_map = parameter_map(reader, top);
+            let (service, method) = (text_of(&handler["serviceName"])?, text_of(&handler["methodName"])?);
+            Some(Handler::ServiceMethod { service, method, language, parameter_map })
+        }
+        "tool-service" => Some(Handler::ToolService),
+        "definition-only" => Some(Handler::DefinitionOnly),
+        kind if extension_kind(kind) => Some(Handler::Extension { kind: kind.to_owned() }),
+        other => {
+            let known = ["external-script", "service-method", "tool-service", "definition-only"];
+            let message = format!(
+                "'{}' is not a handler type{}; known: {}; an embedding program's own start with x-",
+                text::head(other, 80),
+                suggest::hint(other, known),
+                known.join(", ")
+            );
+            reader.error(Code::Schema, "/handler/type", message);
+            None
+        }
+    }
+}
+
+fn script(reader: &mut Reader<'_>, handler: &Value, language: Option<Language>) -> Option<Handler> {
+    let entry_point = text_of(&handler["entryPoint"]);
+    if entry_point.as_ref().is_some_and(|name| !function_name(name)) {
+        let message =
+            "must be the name of one function: letters, digits, '_', '$', '-' and '.', not starting with a digit";
+        reader.error(Code::Schema, "/handler/entryPoint", message);
+    }
+    let script_path = text_of(&handler["scriptPath"]).filter(|path| !path.trim().is_empty())?;
+    let language = language?;
+    if !language.fits_file_name(&script_path) {
+        let name = language.name();
+        match Language::of_file_name(&script_path).first() {
+            Some(of_file) => {
+                let of_file = of_file.name();
+                let message = format!("the language is {name} but the file name says {of_file}: one of them is wrong");
+                reader.error(Code::Schema, "/handler/language", message);
+            }
+            None => {
+                let message = format!("the name of a {name} script ends in {}: name the file so", language.endings());
+                reader.error(Code::Schema, "/handler/scriptPath", message);
+            }
+        }
+    }
+    Some(Handler::Script { script_path, language, entry_point })
+}
+
+fn function_name(name: &str) -> bool {
+    name.len() <= 128
+        && name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_' || c == '$')
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'$' | b'-' | b'.'))
+}
+
+fn parameter_map(reader: &mut Reader<'_>, top: &Value) -> BTreeMap<String, String> {
+    let (mut map, mut targets) = (BTreeMap::new(), BTreeSet::new());
+    for (pointer, from, to) in named(top, "/handler/parameterMap") {
+        if to.is_empty() {
+            reader.error(Code::Schema, &pointer, "is empty: write the method's name for this input");
+        } else if !targets.insert(to) {
+            reader.error(Code::Schema, &pointer, "two inputs get the same new name: only one could arrive");
+        }
+        map.insert(from.to_owned(), to.to_owned());
+    }
+    map
+}
+
+pub(super) fn asks(reader: &mut Reader<'_>, top: &Value) -> Asks {
+    let read = patterns(reader, top, "/securityContext/fileAccess/allowRead");
+    let write = patterns(reader, top, "/securityContext/fileAccess/allowWrite");
+    for (pointer, _) in write.iter().flatten().filter(|(_, pattern)| pattern.shape == PatternShape::SelfScript) {
+        let message = "a script never writes its own file: name a folder for its results";
+        reader.error(Code::Security, pointer, message);
+    }
+    let plain = |found: Vec<(String, Pattern)>| found.into_iter().map(|(_, pattern)| pattern).collect::<Vec<_>>();
+    let mut asks = Asks { read: read.map(plain), write: write.map(plain).unwrap_or_default(), ..Asks::default() };
+    for (pointer, written) in texts(top, "/securityContext/networkAccess/allowHosts") {
+        match host::canonical(written) {
+            Ok(host) => asks.hosts.push(host),
+            // Not `Security`: the text is no host name at all.
+            Err(why) => reader.error(Code::Schema, &pointer, why),
+        }
+    }
+    for (pointer, word) in texts(top, "/securityContext/requiredCapabilities") {
+        if word.trim().is_empty() {
+            reader.error(Code::Security, &pointer, "an empty capability asks for nothing: take it away");
+        }
+        asks.capabilities.push(word.to_owned());
+    }
+    asks
+}
+
+/// `None` where the list is not there.
+fn patterns(reader: &mut Reader<'_>, top: &Value, pointer: &str) -> Option<Vec<(String, Pattern)>> {
+    top.pointer(pointer)?;
+    let written = texts(top, pointer);
+    if written.len() > MAX_PATTERNS {
+        let message = format!("more than {MAX_PATTERNS} patterns: name folders instead of files");
+        reader.error(Code::Security, pointer, message);
+    }
+    let mut found = Vec::new();
+    for (pointer, text) in written.into_iter().take(MAX_PATTERNS) {
+        match pattern::parse(text) {
+            Ok(pattern) => found.push((pointer, pattern)),
+            Err(why) => reader.error(Code::Security, &pointer, why),
+        }
+    }
+    Some(found)
+}
+
+pub(super) fn execution(reader: &mut Reader<'_>, top: &Value) -> Execution {
+    let block = &top["execution"];
+    let warm = block["warm"] == true;
+    if warm {
+        let message = "warm starts are not built yet: every call starts cold, which is only slower";
+        reader.warn(Code::Schema, "/execution/warm", message);
+    }
+    let (mut env, mut size) = (BTreeMap::new(), 0);
+    for (pointer, name, value) in named(top, "/execution/env") {
         size += name.len() + value.len() + 2;
         if let Some(why) = environment::refused(name, value) {
             reader.error(Code::Security, &pointer, why);
         }
-        env.insert(name.clone(), value.clone());
+        env.insert(name.to_owned(), value.to_owned());
     }
     if size > MAX_ENV_BYTES {
         let message =
             format!("more than {MAX_ENV_BYTES} bytes of environment: put large data into a file beside the script");
         reader.error(Code::Schema, "/execution/env", message);
     }
-    env
-}
-
-pub(super) fn limits<'d>(reader: &mut Reader<'d>, top: &'d Object) -> BTreeMap<Limit, u64> {
-    let mut limits = BTreeMap::new();
-    let Some(map) = reader.member(top, "", "limits") else { return limits };
-    let known: Vec<_> = limit_names().map(Limit::name).collect();
-    if map.contains_key(Limit::TimeoutMs.name()) {
-        reader.error(
-            Code::Schema,
-            "/limits/timeoutMs",
-            "the time limit stands in the other block: did you mean 'execution.timeoutMs'?",
-        );
-    }
-    let mut listed = known.clone();
-    listed.push(Limit::TimeoutMs.name());
-    reader.unknown_keys(map, "/limits", &listed, Unknown::Refused, Code::Schema);
-    for limit in limit_names() {
-        let Some(number) = reader.whole(map, "/limits", limit.name()) else { continue };
-        if number < limit.floor() {
-            let message = format!("must be at least {}: with less no tool starts", limit.floor());
-            reader.error(Code::Schema, &below("/limits", limit.name()), message);
-        }
-        limits.insert(limit, number);
-    }
-    limits
-}
-
-/// The limits of the `limits` block; the time limit is `execution.timeoutMs`.
-pub(super) fn limit_names() -> impl Iterator<Item = Limit> {
-    Limit::ALL.into_iter().filter(|limit| *limit != Limit::TimeoutMs)
-}
-
-/// (final, hidden)
-pub(super) fn presentation<'d>(reader: &mut Reader<'d>, top: &'d Object) -> (bool, bool) {
-    let at = "/presentation";
-    let Some(map) = reader.member(top, "", "presentation") else { return (false, false) };
-    reader.unknown_keys(map, at, PRESENTATION_FIELDS, Unknown::Kept, Code::Schema);
-    let is_final = reader.flag(map, at, "final").unwrap_or_default();
-    if is_final {
-        let message = "not built yet: no face shows a result to the user by itself, so it is ignored";
-        reader.note(Code::Schema, "/presentation/final", message);
-    }
-    (is_final, reader.flag(map, at, "hidden").unwrap_or_default())
-}
-
-pub(super) fn metadata<'d>(reader: &mut Reader<'d>, top: &'d Object) -> Metadata {
-    let at = "/metadata";
-    let Some(map) = reader.member(top, "", "metadata") else { return Metadata::default() };
-    reader.unknown_keys(map, at, METADATA_FIELDS, Unknown::Kept, Code::Schema);
-    let permissions = reader.strings(map, at, "permissions").unwrap_or_default();
-    Metadata {
-        category: reader.text(map, at, "category").map(str::to_owned),
-        author: reader.text(map, at, "author").map(str::to_owned),
-        permissions: permissions.into_iter().map(|(_, label)| label.to_owned()).collect(),
+    Execution {
+        timeout_ms: json::whole(&block["timeoutMs"]),
+        stderr: if block["stderr"] == "error" { StderrRule::Error } else { StderrRule::Log },
+        asynchronous: block["mode"] == "async",
+        env,
+        warm,
     }
 }
 
-pub(super) fn requires<'d>(
-    reader: &mut Reader<'d>,
-    top: &'d Object,
-    own_id: Option<&str>,
-) -> BTreeMap<String, semver::VersionReq> {
+pub(super) fn metadata(top: &Value) -> Metadata {
+    let block = &top["metadata"];
+    let permissions = texts(top, "/metadata/permissions").into_iter().map(|(_, label)| label.to_owned()).collect();
+    Metadata { category: text_of(&block["category"]), author: text_of(&block["author"]), permissions }
+}
+
+pub(super) fn requires(reader: &mut Reader<'_>, top: &Value) -> BTreeMap<String, semver::VersionReq> {
     let mut requires = BTreeMap::new();
-    for (id, range) in reader.member(top, "", "requires").into_iter().flatten() {
-        let pointer = below("/requires", id);
-        if let Some(fault) = file::id_fault(id) {
+    for (pointer, id, range) in named(top, "/requires") {
+        if let Some(fault) = id_fault(id) {
             reader.error(Code::Schema, &pointer, fault);
-        } else if own_id == Some(id) {
+        } else if top["toolId"] == id {
             reader.error(Code::Dependency, &pointer, "a tool cannot require itself");
         }
-        match range {
-            Value::String(range) => match super::version_range(range) {
-                Ok(range) => {
-                    requires.insert(id.clone(), range);
-                }
-                Err(why) => {
-                    let shown = text::head(range, 40);
-                    reader.error(
-                        Code::Schema,
-                        &pointer,
-                        format!("'{shown}' is not a version range ({why}): write for example ^1.2"),
-                    );
-                }
-            },
-            other => reader.wrong_type(&pointer, "a version range (a string such as ^1.2)", other),
+        match super::version_range(range) {
+            Ok(range) => drop(requires.insert(id.to_owned(), range)),
+            Err(why) => {
+                let shown = text::head(range, 40);
+                let message = format!("'{shown}' is not a version range ({why}): write for example ^1.2");
+                reader.error(Code::Schema, &pointer, message);
+            }
         }
     }
     requires
 }
 
-pub(super) fn examples<'d>(reader: &mut Reader<'d>, top: &'d Object) -> Vec<Example> {
-    let items = match top.get("examples") {
-        None => return Vec::new(),
-        Some(Value::Array(items)) => items,
-        Some(other) => {
-            reader.wrong_type("/examples", "a list of examples", other);
-            return Vec::new();
-        }
+pub(super) fn examples(top: &Value) -> Vec<Example> {
+    let items = top["examples"].as_array().into_iter().flatten().filter_map(Value::as_object);
+    let example = |item: &Map<String, Value>| Example {
+        description: item.get("description").and_then(text_of).unwrap_or_default(),
+        input: item.get("input").cloned().unwrap_or_default(),
+        expected_output: item.get("expectedOutput").cloned(),
     };
-    let mut examples = Vec::with_capacity(items.len());
-    for (index, item) in items.iter().enumerate() {
-        let at = format!("/examples/{index}");
-        let Some(map) = reader.object(item, &at) else { continue };
-        reader.unknown_keys(map, &at, EXAMPLE_FIELDS, Unknown::Kept, Code::Schema);
-        let description = reader.text(map, &at, "description").unwrap_or_default().to_owned();
-        match map.get("input") {
-            Some(input @ Value::Object(_)) => {
-                let expected_output = map.get("expectedOutput").cloned();
-                examples.push(Example { description, input: input.clone(), expected_output });
-            }
-            Some(other) => reader.wrong_type(&below(&at, "input"), "an object: the arguments of the call", other),
-            None => reader.error(Code::Schema, &at, "the required field 'input' is missing: the arguments of the call"),
-        }
-    }
-    examples
+    items.map(example).collect()
 }

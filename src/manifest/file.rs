@@ -3,121 +3,73 @@
 //! For: the registry. In: bytes. Out: a manifest with its warnings, or problems with pointer, line, column.
 //! Never: touches the file system; takes a misspelt or wrongly typed restriction for a missing one.
 
-use super::reader::{Object, Reader, Unknown, below};
-use super::{Code, Manifest, Problem, Severity, asks, blocks, handler, json, lint, schema, text};
+use super::reader::Reader;
+use super::{Code, Manifest, Problem, blocks, json, lint, published, schema, text};
 use crate::quantity::MAX_REGEX_WEIGHT;
 use serde_json::Value;
-
-/// Every field the reader knows at the top. `published` and its test keep the JSON Schema equal to it.
-pub(super) const FIELDS: &[&str] = &[
-    "$schema",
-    "toolId",
-    "displayName",
-    "description",
-    "version",
-    "handler",
-    "parameters",
-    "output",
-    "securityContext",
-    "examples",
-    "tags",
-    "execution",
-    "limits",
-    "presentation",
-    "metadata",
-    "requires",
-];
-
-/// Longest toolId, bytes.
-const MAX_ID: usize = 128;
 
 /// Reads one manifest. The problems beside a manifest are warnings and notes.
 pub fn read(bytes: &[u8]) -> Result<(Manifest, Vec<Problem>), Vec<Problem>> {
     let document = json::parse(bytes, json::Dialect::Commented).map_err(|problem| vec![problem])?;
     let mut reader = Reader::new(&document);
+    reader.shape(&published::SCHEMA, &document.value, "");
     let manifest = manifest(&mut reader, &document.value, bytes);
-    let mut problems = reader.problems;
+    if let Some(manifest) = &manifest {
+        lint::parameters(&mut reader, manifest);
+    }
     match manifest {
-        Some(manifest) if problems.iter().all(|p| p.severity != Severity::Error) => Ok((manifest, problems)),
+        Some(manifest) if !reader.refused() => Ok((manifest, reader.problems)),
         _ => {
+            let mut problems = reader.problems;
             problems.sort_by_key(|p| (std::cmp::Reverse(p.severity), p.line, p.column));
             Err(problems)
         }
     }
 }
 
-fn manifest<'d>(reader: &mut Reader<'d>, value: &'d Value, bytes: &[u8]) -> Option<Manifest> {
-    let top = reader.object(value, "")?;
-    reader.unknown_keys(top, "", FIELDS, Unknown::Kept, Code::Schema);
-    // Every line runs, so that all problems are told at once; only then does a missing part end it (`?`).
-    let id = reader.required_text(top, "", "toolId").and_then(|id| tool_id(reader, id));
-    let display_name = reader.required_text(top, "", "displayName");
-    let description = reader.required_text(top, "", "description");
-    let version = reader.required_text(top, "", "version").and_then(|version| strict_version(reader, version));
-    let handler = handler::read(reader, top);
+/// Every line runs, so that all problems are told at once; only then does a missing part end it (`?`).
+fn manifest(reader: &mut Reader<'_>, top: &Value, bytes: &[u8]) -> Option<Manifest> {
+    let written = |field: &str| top[field].as_str().filter(|said| !said.trim().is_empty());
+    if let Some(fault) = written("toolId").and_then(blocks::id_fault) {
+        reader.error(Code::Schema, "/toolId", fault);
+    }
+    let version = written("version").and_then(|version| strict_version(reader, version));
+    for field in ["displayName", "description"] {
+        visible(reader, field, written(field).unwrap_or_default());
+    }
+    let is_final = top["presentation"]["final"] == true;
+    if is_final {
+        let message = "not built yet: no face shows a result to the user by itself, so it is ignored";
+        reader.note(Code::Schema, "/presentation/final", message);
+    }
+    let handler = blocks::handler(reader, top);
     let mut room = MAX_REGEX_WEIGHT;
     let parameters = compile(reader, top, "parameters", &mut room);
     let output = compile(reader, top, "output", &mut room);
-    let asks = asks::read(reader, top);
+    let asks = blocks::asks(reader, top);
     let execution = blocks::execution(reader, top);
-    let limits = blocks::limits(reader, top);
-    let (is_final, hidden) = blocks::presentation(reader, top);
-    let metadata = blocks::metadata(reader, top);
-    let requires = blocks::requires(reader, top, id.as_deref());
-    let tags = reader.strings(top, "", "tags").unwrap_or_default();
-    let examples = blocks::examples(reader, top);
-    for (field, said) in [("displayName", display_name), ("description", description)] {
-        visible(reader, field, said.unwrap_or_default());
-    }
-    let manifest = Manifest {
-        id: id?,
-        display_name: display_name?.to_owned(),
-        description: description?.to_owned(),
+    let requires = blocks::requires(reader, top);
+    let limits = published::limit_names();
+    Some(Manifest {
+        id: written("toolId")?.to_owned(),
+        display_name: written("displayName")?.to_owned(),
+        description: written("description")?.to_owned(),
         version: version?,
         handler: handler?,
         parameters,
         output,
         asks,
         execution,
-        limits,
+        limits: limits.filter_map(|limit| Some((limit, json::whole(&top["limits"][limit.name()])?))).collect(),
         is_final,
-        hidden,
-        metadata,
+        hidden: top["presentation"]["hidden"] == true,
+        metadata: blocks::metadata(top),
         requires,
-        examples,
-        tags: tags.into_iter().map(|(_, tag)| tag.to_owned()).collect(),
-        raw: value.clone(),
+        examples: blocks::examples(top),
+        tags: blocks::texts(top, "/tags").into_iter().map(|(_, tag)| tag.to_owned()).collect(),
+        raw: top.clone(),
         digest: super::sha256_hex(bytes),
-    };
-    lint_parameters(reader, &manifest);
-    Some(manifest)
-}
-
-/// Why this is no toolId (`namespace:tool-name`). `__` is kept free for the names of other protocols (`ns__tool`).
-pub fn id_fault(id: &str) -> Option<String> {
-    let part = |part: &str| {
-        part.starts_with(|c: char| c.is_ascii_alphanumeric())
-            && part.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
-            && !part.contains("__")
-    };
-    let good = id.len() <= MAX_ID && id.split_once(':').is_some_and(|(namespace, name)| part(namespace) && part(name));
-    (!good).then(|| {
-        format!(
-            "'{}' is not a toolId: write namespace:tool-name, for example custom:my-tool (ASCII letters, digits, \
-             '.', '-', single '_'; at most {MAX_ID} characters)",
-            text::printable(&text::head(id, 80))
-        )
     })
-}
-
-fn tool_id(reader: &mut Reader<'_>, id: &str) -> Option<String> {
-    match id_fault(id) {
-        None => Some(id.to_owned()),
-        Some(fault) => {
-            reader.error(Code::Schema, "/toolId", fault);
-            None
-        }
-    }
 }
 
 fn strict_version(reader: &mut Reader<'_>, written: &str) -> Option<semver::Version> {
@@ -136,63 +88,24 @@ fn strict_version(reader: &mut Reader<'_>, written: &str) -> Option<semver::Vers
 }
 
 /// Compiles the schema under `key`; the pointers of its problems lead into it.
-fn compile<'d>(reader: &mut Reader<'d>, top: &'d Object, key: &str, room: &mut usize) -> Option<schema::Schema> {
-    let raw = top.get(key)?;
-    let pointer = below("", key);
-    if !raw.is_object() {
-        reader.wrong_type(&pointer, "a JSON Schema (an object)", raw);
-        return None;
-    }
-    if key == "parameters" && raw.get("type") != Some(&Value::String("object".to_owned())) {
+fn compile(reader: &mut Reader<'_>, top: &Value, key: &str, room: &mut usize) -> Option<schema::Schema> {
+    let raw = top.get(key).filter(|raw| raw.is_object())?;
+    if key == "parameters" && raw["type"] != "object" {
         let at = if raw.get("type").is_some() { "/parameters/type" } else { "/parameters" };
         reader.error(Code::Schema, at, "arguments are always one object: write \"type\": \"object\"");
     }
     match schema::Schema::compile_within(raw, room) {
         Ok(schema) => {
             for (at, message) in lint::schema(raw) {
-                reader.warn(Code::Schema, &format!("{pointer}{at}"), message);
+                reader.warn(Code::Schema, &format!("/{key}{at}"), message);
             }
             Some(schema)
         }
         Err(faults) => {
             for fault in faults {
-                reader.error(fault.code, &format!("{pointer}{}", fault.pointer), fault.message);
+                reader.error(fault.code, &format!("/{key}{}", fault.pointer), fault.message);
             }
             None
-        }
-    }
-}
-
-/// Warns of parameters that load, but that a model reads badly or most model APIs refuse.
-fn lint_parameters(reader: &mut Reader<'_>, manifest: &Manifest) {
-    let Some(parameters) = &manifest.parameters else { return };
-    for keyword in ["oneOf", "anyOf", "allOf", "not", "enum"] {
-        if parameters.raw.get(keyword).is_some() {
-            let message =
-                format!("most model APIs refuse '{keyword}' at the top of parameters: move it into a property");
-            reader.warn(Code::Schema, &format!("/parameters/{keyword}"), message);
-        }
-    }
-    for (name, property) in parameters.raw.get("properties").and_then(Value::as_object).into_iter().flatten() {
-        let described = property.get("description").and_then(Value::as_str).is_some_and(|d| !d.trim().is_empty());
-        if !described && !property.get("$ref").is_some_and(Value::is_string) {
-            let pointer = below("/parameters/properties", name);
-            let message = format!(
-                "the parameter '{}' has no description: a model cannot know what to put there",
-                text::head(name, 80)
-            );
-            reader.warn(Code::Schema, &pointer, message);
-        }
-    }
-    for (index, name) in parameters.raw.get("required").and_then(Value::as_array).into_iter().flatten().enumerate() {
-        if let Some(message) = name.as_str().and_then(|name| super::arguments::undeclared(&parameters.raw, name)) {
-            reader.warn(Code::Schema, &format!("/parameters/required/{index}"), message);
-        }
-    }
-    for (index, example) in manifest.examples.iter().enumerate() {
-        if let Err(fault) = super::arguments::check(manifest, example.input.clone(), false) {
-            let message = format!("the example does not fit the parameters: {}", fault.message);
-            reader.warn(Code::Schema, &format!("/examples/{index}/input"), message);
         }
     }
 }
@@ -203,6 +116,6 @@ fn visible(reader: &mut Reader<'_>, field: &str, said: &str) {
     if !text::is_printable(&plain) {
         let message =
             format!("'{field}' holds control or invisible characters: {}", text::head(&text::printable(said), 200));
-        reader.warn(Code::Security, &below("", field), message);
+        reader.warn(Code::Security, &format!("/{field}"), message);
     }
 }

@@ -110,35 +110,11 @@ mod tests {
         for (written, canon) in good {
             assert_eq!(canonical(written).as_deref(), Ok(canon));
         }
+        #[rustfmt::skip]
         let bad = [
-            "",
-            "http://x.com",
-            "x.com/path",
-            "a.*.com",
-            "*a.com",
-            "a*.com",
-            "user@x.com",
-            "x.com:0",
-            "x.com:65536",
-            "x.com:+1",
-            "x.com:",
-            "127.1",
-            "0x7f.1",
-            "010.0.0.1",
-            "1.2.3.4.5",
-            "-a.com",
-            "a-.com",
-            "a..b",
-            "bücher.de",
-            "a b",
-            "a%b",
-            "[::1",
-            "[::1]x",
-            "fe80::1%eth0",
-            "x\0.com",
-            "*.",
-            "*.1.2.3.4",
-            ".",
+            "", "http://x.com", "x.com/path", "a.*.com", "*a.com", "a*.com", "user@x.com", "x.com:0", "x.com:65536",
+            "x.com:+1", "x.com:", "127.1", "0x7f.1", "010.0.0.1", "1.2.3.4.5", "-a.com", "a-.com", "a..b", "bücher.de",
+            "a b", "a%b", "[::1", "[::1]x", "fe80::1%eth0", "x\0.com", "*.", "*.1.2.3.4", ".",
         ];
         for written in bad {
             assert!(canonical(written).is_err(), "{written:?}");

@@ -1,11 +1,11 @@
-//! Lint: words of a JSON Schema that check nothing: a misspelt keyword, an unknown format.
+//! Lint: what loads and is yet a mistake: words of a JSON Schema that check nothing, parameters that a model reads badly.
 //!
-//! For: `file`. In: a schema that compiled (so it is bounded). Out: pointers into it, and words.
+//! For: `file`. In: a schema that compiled (so it is bounded), a manifest. Out: pointers and words.
 //! Never: takes a keyword for a mistake that resembles none: a schema may carry more than it checks.
 
 use super::bounds::{Role, role_below};
-use super::json::escape_segment;
-use super::{suggest, text};
+use super::reader::{Reader, below};
+use super::{Code, Manifest, arguments, suggest, text};
 use serde_json::{Map, Value};
 
 #[rustfmt::skip]
@@ -37,7 +37,7 @@ pub(super) fn schema(raw: &Value) -> Vec<(String, String)> {
                     words(map, &pointer, &mut found);
                 }
                 for (key, member) in map {
-                    open.push((member, at(&pointer, key), role_below(role, key, member)));
+                    open.push((member, below(&pointer, key), role_below(role, key, member)));
                 }
             }
             Value::Array(items) if role == Role::List => {
@@ -59,7 +59,7 @@ fn words(map: &Map<String, Value>, pointer: &str, found: &mut Vec<(String, Strin
         if let Some(near) = suggest::nearest(key, KEYWORDS) {
             let shown = text::head(key, 60);
             found.push((
-                at(pointer, key),
+                below(pointer, key),
                 format!("'{shown}' is no word of JSON Schema and holds nothing: did you mean '{near}'?"),
             ));
         }
@@ -71,9 +71,40 @@ fn words(map: &Map<String, Value>, pointer: &str, found: &mut Vec<(String, Strin
         Some(near) => format!("did you mean '{near}'?"),
         None => "any text passes; a 'pattern' would be checked".to_owned(),
     };
-    found.push((at(pointer, "format"), format!("'{}' is no format that is checked: {mend}", text::head(format, 60))));
+    found
+        .push((below(pointer, "format"), format!("'{}' is no format that is checked: {mend}", text::head(format, 60))));
 }
 
-fn at(pointer: &str, key: &str) -> String {
-    format!("{pointer}/{}", escape_segment(key))
+/// Warns of parameters that load, but that a model reads badly or most model APIs refuse.
+pub(super) fn parameters(reader: &mut Reader<'_>, manifest: &Manifest) {
+    let Some(parameters) = &manifest.parameters else { return };
+    for keyword in ["oneOf", "anyOf", "allOf", "not", "enum"] {
+        if parameters.raw.get(keyword).is_some() {
+            let message =
+                format!("most model APIs refuse '{keyword}' at the top of parameters: move it into a property");
+            reader.warn(Code::Schema, &format!("/parameters/{keyword}"), message);
+        }
+    }
+    for (name, property) in parameters.raw.get("properties").and_then(Value::as_object).into_iter().flatten() {
+        let described = property.get("description").and_then(Value::as_str).is_some_and(|d| !d.trim().is_empty());
+        if !described && !property.get("$ref").is_some_and(Value::is_string) {
+            let pointer = below("/parameters/properties", name);
+            let message = format!(
+                "the parameter '{}' has no description: a model cannot know what to put there",
+                text::head(name, 80)
+            );
+            reader.warn(Code::Schema, &pointer, message);
+        }
+    }
+    for (index, name) in parameters.raw.get("required").and_then(Value::as_array).into_iter().flatten().enumerate() {
+        if let Some(message) = name.as_str().and_then(|name| arguments::undeclared(&parameters.raw, name)) {
+            reader.warn(Code::Schema, &format!("/parameters/required/{index}"), message);
+        }
+    }
+    for (index, example) in manifest.examples.iter().enumerate() {
+        if let Err(fault) = arguments::check(manifest, example.input.clone(), false) {
+            let message = format!("the example does not fit the parameters: {}", fault.message);
+            reader.warn(Code::Schema, &format!("/examples/{index}/input"), message);
+        }
+    }
 }

@@ -188,19 +188,16 @@ pub enum Code {
 
 pub mod applies;
 pub mod arguments;
-mod asks;
 mod blocks;
 mod bounds;
 mod effort;
 pub mod environment;
 mod file;
-mod handler;
 mod host;
 pub mod json;
 mod language;
 mod lint;
 mod locate;
-mod misplaced;
 pub mod pattern;
 pub mod published;
 mod reader;
@@ -209,8 +206,8 @@ pub mod suggest;
 pub mod text;
 mod weight;
 
-pub use file::{id_fault, read};
-pub use handler::extension_kind;
+pub use blocks::{extension_kind, id_fault};
+pub use file::read;
 
 /// A range of versions. Bare numbers are a prefix: 1.2 is any 1.2.x, 1 is any 1.x, 1.2.3 is itself; operators mean what
 /// they mean to Cargo (`^1.2`, `~1.2`, `>=1.2, <2`).

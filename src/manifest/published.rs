@@ -1,14 +1,16 @@
-//! Published: the JSON Schema of a manifest, for editors and for `schema manifest`.
+//! Published: the JSON Schema of a manifest: the one table of its fields.
 //!
-//! For: cli, docs. In: nothing. Out: one JSON Schema (2020-12) with every default.
-//! Never: knows a field the reader does not, or the other way round (a test compares them).
+//! For: the reader, which judges manifests by it; editors, through `schema manifest`. In: nothing.
+//! Out: one JSON Schema (2020-12) with every default. Never: stricter in its patterns than the reader.
 
-use super::blocks::limit_names;
+use super::Language;
 use super::environment::{FORBIDDEN, FORBIDDEN_PREFIXES};
-use super::{Language, handler};
 use crate::quantity::{Limit, MIN_TIMEOUT_MS};
 use serde_json::{Map, Value, json};
+use std::sync::LazyLock;
 
+/// What the schemas of a tool are called in ours; `schema` judges what they hold.
+pub(super) const TOOLS_OWN: &str = "JSON Schema";
 const ID: &str = "^[A-Za-z0-9]([A-Za-z0-9.-]|_[A-Za-z0-9.-])*_?:[A-Za-z0-9]([A-Za-z0-9.-]|_[A-Za-z0-9.-])*_?$";
 /// What no file pattern may hold: `..`, a wildcard before the last part or beside `**`, `~ ! [ ] { } \`, a URL.
 const NO_PATTERN: &str = r"(^|/)\.\.(/|$)|[*?][^/]*/|[^/]\*\*|\*\*[^/]|^[~!]|[\[\]{}\\\u0000-\u001f\u007f]|^file:|://";
@@ -17,8 +19,10 @@ const HOST: &str = r"^((\*\.)?[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-
 /// Comparators between commas: `^1.2`, `>=1, <2`, `*`.
 const RANGE: &str = r"^ *([~^=]|[<>]=?)? *[0-9*xX]+(\.[0-9*xX]+){0,2}([-+][0-9A-Za-z.+-]+)?( *, *([~^=]|[<>]=?)? *[0-9*xX]+(\.[0-9*xX]+){0,2}([-+][0-9A-Za-z.+-]+)?)* *$";
 
-/// The schema. `additionalProperties: false` stands exactly where the reader refuses unknown keys.
-pub fn schema() -> Value {
+/// `additionalProperties: false` stands where an unknown name could be a misspelt restriction.
+pub static SCHEMA: LazyLock<Value> = LazyLock::new(schema);
+
+fn schema() -> Value {
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "toolhost manifest (*.tool.json)",
@@ -26,7 +30,7 @@ pub fn schema() -> Value {
         "type": "object",
         "required": ["toolId", "displayName", "description", "version", "handler"],
         "properties": {
-            "$schema": { "type": "string", "description": "For editors; not read." },
+            "$schema": { "description": "For editors; not read." },
             "toolId": {
                 "type": "string", "maxLength": 128,
                 "pattern": ID,
@@ -41,10 +45,10 @@ pub fn schema() -> Value {
             },
             "handler": handler(),
             "parameters": {
-                "type": "object", "required": ["type"], "properties": { "type": { "const": "object" } },
+                "title": TOOLS_OWN, "type": "object", "required": ["type"], "properties": { "type": { "const": "object" } },
                 "description": "JSON Schema of the arguments. Absent: any object is accepted. Names that 'properties' does not list are refused, unless the schema sets additionalProperties itself."
             },
-            "output": { "type": "object", "description": "JSON Schema of a successful result. Absent: any JSON value." },
+            "output": { "title": TOOLS_OWN, "type": "object", "description": "JSON Schema of a successful result. Absent: any JSON value." },
             "securityContext": security_context(),
             "execution": execution(),
             "limits": limits(),
@@ -87,36 +91,21 @@ pub fn schema() -> Value {
 fn handler() -> Value {
     let words: Vec<_> = Language::ALL.into_iter().map(Language::name).chain(["py", "node", "js"]).collect();
     let language = json!({ "enum": words, "description": "The runtime. wasm: a .wasm or .wat file." });
-    let script = fields(
-        handler::SCRIPT_FIELDS,
-        &[
-            ("type", json!({ "const": "external-script" })),
-            (
-                "scriptPath",
-                json!({ "type": "string", "pattern": "\\S", "description": "Relative to a script base folder (user_scripts, tool-defs); where nothing lies there, to this file's own folder." }),
-            ),
-            ("language", language.clone()),
-            (
-                "entryPoint",
-                json!({ "type": "string", "pattern": "^[A-Za-z_$][A-Za-z0-9_$.-]*$", "maxLength": 128, "description": "A function: called with the arguments, its return value is the output. Absent: the script reads JSON on stdin and prints one JSON value." }),
-            ),
-        ],
-    );
-    let method = fields(
-        handler::METHOD_FIELDS,
-        &[
-            ("type", json!({ "const": "service-method" })),
-            ("serviceName", json!({ "type": "string", "pattern": "\\S" })),
-            ("methodName", json!({ "type": "string", "pattern": "\\S" })),
-            ("language", language),
-            (
-                "parameterMap",
-                json!({ "type": "object", "default": {}, "additionalProperties": { "type": "string", "minLength": 1 }, "description": "Input name to the method's name for it." }),
-            ),
-        ],
-    );
+    let script = json!({
+        "type": { "const": "external-script" },
+        "scriptPath": { "type": "string", "pattern": "\\S", "description": "Relative to a script base folder (user_scripts, tool-defs); where nothing lies there, to this file's own folder." },
+        "language": language,
+        "entryPoint": { "type": "string", "pattern": "^[A-Za-z_$][A-Za-z0-9_$.-]*$", "maxLength": 128, "description": "A function: called with the arguments, its return value is the output. Absent: the script reads JSON on stdin and prints one JSON value." }
+    });
+    let method = json!({
+        "type": { "const": "service-method" },
+        "serviceName": { "type": "string", "pattern": "\\S" },
+        "methodName": { "type": "string", "pattern": "\\S" },
+        "language": language,
+        "parameterMap": { "type": "object", "default": {}, "additionalProperties": { "type": "string", "minLength": 1 }, "description": "Input name to the method's name for it." }
+    });
     json!({
-        "type": "object", "required": ["type"],
+        "type": "object", "required": ["type"], "properties": { "type": { "type": "string" } },
         "description": "How the tool is run.",
         "oneOf": [
             {
@@ -145,14 +134,6 @@ fn file_of_language(language: Language) -> Value {
         "if": { "properties": { "language": { "enum": words } } },
         "then": { "properties": { "scriptPath": { "pattern": format!("\\.({})$", own.join("|")) } } }
     })
-}
-
-/// Properties in the order of the reader's own table. A test finds a field that is not described here.
-fn fields(known: &[&str], described: &[(&str, Value)]) -> Value {
-    let pick = |name: &&str| {
-        described.iter().find(|(field, _)| field == name).map(|(field, value)| ((*field).to_owned(), value.clone()))
-    };
-    Value::Object(known.iter().filter_map(pick).collect::<Map<_, _>>())
 }
 
 fn security_context() -> Value {
@@ -229,39 +210,7 @@ fn limits() -> Value {
     })
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::manifest::{asks, blocks, file};
-
-    fn keys(schema: &Value, pointer: &str) -> Vec<String> {
-        let found = schema.pointer(pointer).and_then(Value::as_object);
-        let mut keys: Vec<_> = found.map(|map| map.keys().cloned().collect()).unwrap_or_default();
-        keys.sort();
-        keys
-    }
-
-    #[test]
-    fn it_lists_exactly_what_the_reader_knows() {
-        let schema = schema();
-        let limits: Vec<_> = limit_names().map(Limit::name).collect();
-        let tables: [(&str, &[&str]); 11] = [
-            ("/properties", file::FIELDS),
-            ("/properties/handler/oneOf/0/properties", handler::SCRIPT_FIELDS),
-            ("/properties/handler/oneOf/1/properties", handler::METHOD_FIELDS),
-            ("/properties/securityContext/properties", asks::FIELDS),
-            ("/properties/securityContext/properties/fileAccess/properties", asks::FILE_FIELDS),
-            ("/properties/securityContext/properties/networkAccess/properties", asks::NETWORK_FIELDS),
-            ("/properties/execution/properties", blocks::EXECUTION_FIELDS),
-            ("/properties/limits/properties", &limits),
-            ("/properties/presentation/properties", blocks::PRESENTATION_FIELDS),
-            ("/properties/metadata/properties", blocks::METADATA_FIELDS),
-            ("/properties/examples/items/properties", blocks::EXAMPLE_FIELDS),
-        ];
-        for (pointer, known) in tables {
-            let mut known: Vec<_> = known.iter().map(|k| (*k).to_owned()).collect();
-            known.sort();
-            assert_eq!(keys(&schema, pointer), known, "{pointer}");
-        }
-    }
+/// The limits of the `limits` block; the time limit is `execution.timeoutMs`.
+pub(super) fn limit_names() -> impl Iterator<Item = Limit> {
+    Limit::ALL.into_iter().filter(|limit| *limit != Limit::TimeoutMs)
 }

@@ -1,32 +1,25 @@
-//! Reader: takes fields out of a parsed manifest and notes every fault with its place.
+//! Reader: judges the shape of a manifest by the JSON Schema that is printed for it, and keeps every fault with its place.
 //!
-//! For: `file` and its blocks. In: a document. Out: typed fields; all problems, collected.
-//! Never: stops at the first fault; replaces a wrong type by a default without a problem.
+//! For: `file`, `blocks`, `lint`. In: a document. Out: all problems, collected.
+//! Never: stops at the first fault; lets a wrong type pass, which those who read the fields would take for a missing one.
 
-use super::json::{self, Document};
-use super::{Code, Problem, Severity, misplaced, suggest, text};
+use super::json::{self, Document, escape_segment};
+use super::published::{SCHEMA, TOOLS_OWN};
+use super::{Code, Problem, Severity, suggest, text};
 use serde_json::{Map, Value};
 
 /// Most problems told about one file: finding a place costs one walk over the text.
 const MAX_PROBLEMS: usize = 100;
-
-const LEAVE_OUT: &str = " (leave the field out to get the default)";
-
-/// Looks a place up; called only for a problem that is kept.
-type Place = fn(&Document<'_>, &str) -> (usize, usize);
-
-pub(super) type Object = Map<String, Value>;
-
-/// What an unknown key in an object means.
-#[derive(Clone, Copy, PartialEq)]
-pub(super) enum Unknown {
-    /// The manifest is refused: a misspelt restriction would restrict nothing.
-    Refused,
-    /// Kept; a warning only where a known name is near.
-    Kept,
-    /// Kept, and always told, because it looks as if it did something.
-    Told,
-}
+/// The names that other formats use for fields of ours.
+const CALLED: [(&str, &str); 7] = [
+    ("inputSchema", "parameters"),
+    ("input_schema", "parameters"),
+    ("outputSchema", "output"),
+    ("output_schema", "output"),
+    ("dependencies", "requires"),
+    ("timeout_ms", "timeoutMs"),
+    ("entrypoint", "entryPoint"),
+];
 
 pub(super) struct Reader<'d> {
     document: &'d Document<'d>,
@@ -39,18 +32,26 @@ impl<'d> Reader<'d> {
     }
 
     pub(super) fn error(&mut self, code: Code, pointer: &str, message: impl Into<String>) {
-        self.add(Severity::Error, code, pointer, |d, at| d.place(at), message.into());
+        self.add(Severity::Error, code, pointer, Document::place, message.into());
     }
 
     pub(super) fn note(&mut self, code: Code, pointer: &str, message: impl Into<String>) {
-        self.add(Severity::Note, code, pointer, |d, at| d.place(at), message.into());
+        self.add(Severity::Note, code, pointer, Document::place, message.into());
     }
 
     pub(super) fn warn(&mut self, code: Code, pointer: &str, message: impl Into<String>) {
-        self.add(Severity::Warning, code, pointer, |d, at| d.place(at), message.into());
+        self.add(Severity::Warning, code, pointer, Document::place, message.into());
     }
 
-    fn add(&mut self, severity: Severity, code: Code, pointer: &str, place: Place, message: String) {
+    /// `place` is looked up only for a problem that is kept.
+    fn add(
+        &mut self,
+        severity: Severity,
+        code: Code,
+        pointer: &str,
+        place: fn(&Document<'d>, &str) -> (usize, usize),
+        message: String,
+    ) {
         // The first error always finds room: without it a bad manifest would pass.
         let full = self.problems.len() >= MAX_PROBLEMS;
         if full && (severity != Severity::Error || self.refused()) {
@@ -66,152 +67,203 @@ impl<'d> Reader<'d> {
         self.problems.iter().any(|p| p.severity == Severity::Error)
     }
 
-    pub(super) fn object(&mut self, value: &'d Value, pointer: &str) -> Option<&'d Object> {
-        if let Value::Object(map) = value {
-            return Some(map);
+    /// Judges a value by its part of the schema: types, names, floors and listed words. The rest is for `blocks`.
+    pub(super) fn shape(&mut self, schema: &Value, value: &Value, pointer: &str) {
+        if !schema.is_object() || !self.has_type(schema, value, pointer) || schema["title"] == TOOLS_OWN {
+            return;
         }
-        self.wrong_type(pointer, "an object", value);
-        None
-    }
-
-    /// An optional member that is an object.
-    pub(super) fn member(&mut self, map: &'d Object, pointer: &str, key: &str) -> Option<&'d Object> {
-        let value = map.get(key)?;
-        self.object(value, &below(pointer, key))
-    }
-
-    pub(super) fn text(&mut self, map: &'d Object, pointer: &str, key: &str) -> Option<&'d str> {
-        match map.get(key)? {
-            Value::String(text) => Some(text),
-            other => {
-                self.wrong_type(&below(pointer, key), "a string", other);
-                None
+        match value {
+            Value::Object(map) => self.members(schema, map, pointer),
+            Value::Array(items) => {
+                for (index, item) in items.iter().enumerate() {
+                    self.shape(&schema["items"], item, &format!("{pointer}/{index}"));
+                }
+            }
+            Value::String(written) => {
+                let known: Vec<&str> =
+                    schema["enum"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+                if !known.is_empty() && !known.contains(&written.as_str()) {
+                    let near = suggest::hint(written, known.iter().copied());
+                    let message = format!("'{}' is not one of {}{near}", text::head(written, 40), known.join(", "));
+                    self.error(Code::Schema, pointer, message);
+                }
+            }
+            _ => {
+                let least = schema["minimum"].as_u64().unwrap_or_default();
+                if json::whole(value).is_some_and(|number| number < least) {
+                    self.error(Code::Schema, pointer, format!("must be at least {least}{}", unit(pointer)));
+                }
             }
         }
     }
 
-    /// A text that must be there and not be blank.
-    pub(super) fn required_text(&mut self, map: &'d Object, pointer: &str, key: &str) -> Option<&'d str> {
-        if !map.contains_key(key) {
-            // The misspelt field has a problem of its own, but a reader may be shown only this one.
-            let near = suggest::nearest(key, map.keys().map(String::as_str));
-            let near = near.map_or_else(String::new, |near| format!(": is '{}' it, misspelt?", text::head(near, 80)));
-            self.error(Code::Schema, pointer, format!("the required field '{key}' is missing{near}"));
-            return None;
-        }
-        if map.get(key).is_some_and(Value::is_null) {
-            let message = format!("'{key}' is null, and it is required: write a text in quotes");
-            self.error(Code::Schema, &below(pointer, key), message);
-            return None;
-        }
-        let text = self.text(map, pointer, key)?;
-        if text.trim().is_empty() {
-            self.error(Code::Schema, &below(pointer, key), format!("'{key}' is empty: it must say something"));
-            return None;
-        }
-        Some(text)
-    }
-
-    pub(super) fn flag(&mut self, map: &'d Object, pointer: &str, key: &str) -> Option<bool> {
-        match map.get(key)? {
-            Value::Bool(flag) => Some(*flag),
-            other => {
-                self.wrong_type(&below(pointer, key), "true or false", other);
-                None
-            }
-        }
-    }
-
-    /// A whole number that is not negative.
-    pub(super) fn whole(&mut self, map: &'d Object, pointer: &str, key: &str) -> Option<u64> {
-        let value = map.get(key)?;
-        let number = json::whole(value);
-        if number.is_none() {
-            let unit = match key {
-                _ if key.ends_with("Bytes") => " of bytes",
-                _ if key.ends_with("Ms") => " of milliseconds",
-                _ => "",
+    fn has_type(&mut self, schema: &Value, value: &Value, pointer: &str) -> bool {
+        let kind = schema["type"].as_str().or(schema["enum"].as_array().map(|_| "string"));
+        let fits = match kind {
+            Some("object") => value.is_object(),
+            Some("array") => value.is_array(),
+            Some("string") => value.is_string(),
+            Some("boolean") => value.is_boolean(),
+            Some("integer") => json::whole(value).is_some(),
+            _ => true,
+        };
+        if !fits {
+            let of_list = pointer.rsplit('/').next().is_some_and(|last| last.bytes().all(|b| b.is_ascii_digit()));
+            let mend = match value.is_null() {
+                true if of_list => " (take it out of the list)",
+                true => " (leave the field out to get the default)",
+                false => "",
             };
+            let wanted = wanted(schema, pointer);
             let got = match value {
-                Value::Number(number) => number.to_string(),
-                Value::String(written) => format!("the text \"{}\"", text::head(written, 40)),
-                other => kind(other).to_owned(),
+                Value::Number(number) if kind == Some("integer") => number.to_string(),
+                Value::String(written) if kind == Some("integer") => {
+                    format!("the text \"{}\"", text::head(written, 40))
+                }
+                other => kind_of(other).to_owned(),
             };
-            let mend = if value.is_null() { LEAVE_OUT } else { "" };
-            let message = format!("must be a whole number{unit}, not {got}{mend}");
-            self.error(Code::Schema, &below(pointer, key), message);
+            self.error(Code::Schema, pointer, format!("must be {wanted}, not {got}{mend}"));
         }
-        number
+        fits
     }
 
-    /// A list of strings. `None` when absent or when the list itself has the wrong type.
-    pub(super) fn strings(&mut self, map: &'d Object, pointer: &str, key: &str) -> Option<Vec<(String, &'d str)>> {
-        let value = map.get(key)?;
-        let pointer = below(pointer, key);
-        let Value::Array(items) = value else {
-            self.wrong_type(&pointer, "a list of strings", value);
-            return None;
-        };
-        let mut found = Vec::with_capacity(items.len());
-        for (index, item) in items.iter().enumerate() {
-            let pointer = format!("{pointer}/{index}");
-            match item {
-                Value::String(text) => found.push((pointer, text.as_str())),
-                other => self.wrong_type(&pointer, "a string", other),
+    fn members(&mut self, schema: &Value, map: &Map<String, Value>, pointer: &str) {
+        let names = |list: &'static str| schema[list].as_array().into_iter().flatten().filter_map(Value::as_str);
+        for name in names("required") {
+            let message = match map.get(name) {
+                None => {
+                    // The misspelt field has a problem of its own, but a reader may be shown only this one.
+                    let near = suggest::nearest(name, map.keys().map(String::as_str));
+                    let near =
+                        near.map_or_else(String::new, |near| format!(": is '{}' it, misspelt?", text::head(near, 80)));
+                    self.error(Code::Schema, pointer, format!("the required field '{name}' is missing{near}"));
+                    continue;
+                }
+                Some(Value::Null) => {
+                    let wanted = wanted(&schema["properties"][name], "");
+                    format!("'{name}' is null, and it is required: write {wanted}")
+                }
+                Some(Value::String(written)) if written.trim().is_empty() => {
+                    format!("'{name}' is empty: it must say something")
+                }
+                Some(_) => continue,
+            };
+            self.error(Code::Schema, &below(pointer, name), message);
+        }
+        let required: Vec<&str> = names("required").collect();
+        for (name, value) in map {
+            let rule = schema["properties"].get(name).unwrap_or(&schema["additionalProperties"]);
+            if !(value.is_null() && required.contains(&name.as_str())) {
+                self.shape(rule, value, &below(pointer, name));
             }
         }
-        Some(found)
+        match schema["oneOf"].as_array() {
+            Some(forms) => {
+                // Which of the forms, its `type` says; `blocks` tells of an unknown one.
+                let named = |form: &&Value| {
+                    let rule = &form["properties"]["type"];
+                    let listed = rule["enum"].as_array().into_iter().flatten();
+                    listed.chain(rule.get("const")).any(|kind| Some(kind) == map.get("type"))
+                };
+                forms.iter().find(named).into_iter().for_each(|form| self.members(form, map, pointer));
+            }
+            None => self.unknown_names(schema, map, pointer),
+        }
     }
 
-    pub(super) fn wrong_type(&mut self, pointer: &str, wanted: &str, got: &Value) {
-        let of_list = pointer.rsplit('/').next().is_some_and(|last| last.bytes().all(|b| b.is_ascii_digit()));
-        let mend = match got.is_null() {
-            true if of_list => " (take it out of the list)",
-            true => LEAVE_OUT,
-            false => "",
-        };
-        self.error(Code::Schema, pointer, format!("must be {wanted}, not {}{mend}", kind(got)));
-    }
-
-    pub(super) fn unknown_keys(&mut self, map: &'d Object, pointer: &str, known: &[&str], rule: Unknown, code: Code) {
+    /// An unknown name refuses the manifest where the schema says so: a misspelt restriction would restrict nothing.
+    /// Elsewhere it is kept, and told where a known name is near, or in `execution`, where it looks as if it did something.
+    fn unknown_names(&mut self, schema: &Value, map: &Map<String, Value>, pointer: &str) {
+        let Some(known) = schema["properties"].as_object() else { return };
+        let refused = schema["additionalProperties"] == false;
+        let (told, known) = (pointer == "/execution", known.keys().map(String::as_str).collect::<Vec<_>>());
         for key in map.keys().filter(|key| !known.contains(&key.as_str())) {
             let near = suggest::nearest(key, known.iter().copied());
             // Below the top level, blocks such as `metadata` may have any members of their own.
-            let elsewhere = misplaced::mend(key, pointer).filter(|_| rule != Unknown::Kept || pointer.is_empty());
+            let elsewhere = mend(key, pointer).filter(|_| refused || told || pointer.is_empty());
             let extension = key.starts_with("x-") || key.starts_with('$');
             let nobodys = near.is_none() && elsewhere.is_none();
-            if rule != Unknown::Refused && (extension || (rule == Unknown::Kept && nobodys)) {
+            if !refused && (extension || (!told && nobodys)) {
                 continue;
             }
-            let shown = text::head(key, 80);
-            let (severity, what) = match (rule, &elsewhere) {
-                (Unknown::Refused, _) => (Severity::Error, "is not known"),
-                (Unknown::Kept | Unknown::Told, Some(_)) => (Severity::Warning, "does nothing here"),
-                (Unknown::Kept | Unknown::Told, None) => (Severity::Warning, "is not known and does nothing"),
+            let (severity, what) = match (refused, &elsewhere) {
+                (true, _) => (Severity::Error, "is not known"),
+                (false, Some(_)) => (Severity::Warning, "does nothing here"),
+                (false, None) => (Severity::Warning, "is not known and does nothing"),
             };
             let mend = match (elsewhere, near) {
                 (Some(elsewhere), _) => elsewhere,
                 (None, Some(near)) => format!("did you mean '{near}'?"),
                 (None, None) => format!("known here: {}", known.join(", ")),
             };
-            self.add(
-                severity,
-                code,
-                &below(pointer, key),
-                |d, at| d.place_of_key(at),
-                format!("'{shown}' {what}: {mend}"),
-            );
+            let code = if pointer.starts_with("/securityContext") { Code::Security } else { Code::Schema };
+            let message = format!("'{}' {what}: {mend}", text::head(key, 80));
+            self.add(severity, code, &below(pointer, key), Document::place_of_key, message);
         }
+    }
+}
+
+/// Where `key`, which is not known at `pointer`, belongs, or what it is called here; `None` where it is unknown everywhere.
+fn mend(key: &str, pointer: &str) -> Option<String> {
+    let called = CALLED.iter().find(|(other, _)| *other == key).map(|(_, ours)| *ours);
+    let name = called.unwrap_or(key);
+    let renamed = called.map(|ours| format!("it is called '{ours}' here"));
+    match (home(&SCHEMA, "", name), renamed) {
+        (Some(home), None) if home == "/execution" && pointer == "/limits" => {
+            Some(format!("it stands in the other block: did you mean 'execution.{name}'?"))
+        }
+        (Some(home), renamed) if home != pointer => {
+            let renamed = renamed.map_or_else(String::new, |renamed| format!("{renamed}, and "));
+            Some(format!("{renamed}it belongs in {}", if home.is_empty() { "the top level" } else { &home }))
+        }
+        (_, renamed) => renamed,
+    }
+}
+
+/// The first block of the schema that has a field of this name.
+fn home(schema: &Value, at: &str, name: &str) -> Option<String> {
+    let fields = schema["properties"].as_object();
+    if fields.is_some_and(|fields| fields.contains_key(name)) {
+        return Some(at.to_owned());
+    }
+    let forms = schema["oneOf"].as_array().into_iter().flatten().map(|form| (at.to_owned(), form));
+    let blocks = fields.into_iter().flatten().map(|(field, block)| (below(at, field), block));
+    blocks.chain(forms).find_map(|(at, block)| home(block, &at, name))
+}
+
+/// The noun for what a part of the schema wants.
+fn wanted(schema: &Value, pointer: &str) -> String {
+    let noun = match schema["type"].as_str() {
+        Some("object") if schema["title"] == TOOLS_OWN => "a JSON Schema (an object)",
+        Some("object") => "an object",
+        Some("array") if schema["items"]["type"] == "string" => "a list of strings",
+        Some("array") => "a list",
+        Some("boolean") => "true or false",
+        Some("integer") => "a whole number",
+        _ => "a string",
+    };
+    match schema["type"] == "integer" {
+        true => format!("{noun}{}", unit(pointer).replacen(' ', " of ", 1)),
+        false => noun.to_owned(),
+    }
+}
+
+/// What the number at a place counts, by its name.
+fn unit(pointer: &str) -> &'static str {
+    match pointer {
+        _ if pointer.ends_with("Bytes") => " bytes",
+        _ if pointer.ends_with("Ms") => " milliseconds",
+        _ => "",
     }
 }
 
 /// The pointer of a member.
 pub(super) fn below(pointer: &str, key: &str) -> String {
-    format!("{pointer}/{}", json::escape_segment(key))
+    format!("{pointer}/{}", escape_segment(key))
 }
 
 /// A value's type, for messages.
-pub(super) fn kind(value: &Value) -> &'static str {
+fn kind_of(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "a boolean",

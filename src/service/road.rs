@@ -229,7 +229,7 @@ async fn answer_fits(
     };
     // The tool may have used all of its time; the check comes after.
     let until = apart::Until { limit: until.limit + quantity::OVERDUE, ..until };
-    let (long, checked) = (output.len() > quantity::LARGE_TEXT_BYTES, manifest.clone());
+    let (long, checked) = (output.as_str().len() > quantity::LARGE_TEXT_BYTES, manifest.clone());
     if long {
         let work = move || tree(&output).and_then(|tree| checked.check_output(&tree)).map(|()| output);
         return until.run(long, work).await?;

@@ -116,12 +116,12 @@ fn from_here(question: &str) -> anyhow::Result<String> {
 
 /// The decision about one tool: text, or one JSON object.
 pub fn one(decision: &policy::Decision, manifest: &Manifest, json: bool) -> String {
-    if json { pretty(&entry(decision, manifest)) } else { policy::explain::text(decision) }
+    if json { pretty(&entry(decision, manifest)) } else { policy::audit::text(decision) }
 }
 
 /// The decision as data, with the digest of the script: what `diff` compares.
 pub(super) fn entry(decision: &policy::Decision, manifest: &Manifest) -> Value {
-    let mut entry = policy::explain::json(decision, manifest);
+    let mut entry = policy::audit::json(decision, manifest);
     entry["digests"]["script"] = json!(decision.script.as_deref().and_then(service::digest_of_script));
     entry
 }

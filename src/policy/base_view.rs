@@ -1,7 +1,7 @@
 //! Base view: what every tool sees besides its grants and its interpreter. `sandbox::view` makes exactly this; `audit`
 //! prints it.
 //!
-//! For: the view, explain, who-can. In: nothing. Out: constants. Never: a path that only the view or only audit knows.
+//! For: the view, audit, who-can. In: nothing. Out: constants. Never: a path that only the view or only audit knows.
 
 /// Kernel trees, which no policy opens, for reading or writing; a call has its own. `/` holds them all.
 pub const KERNEL: [&str; 3] = ["/proc", "/sys", "/dev"];

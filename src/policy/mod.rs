@@ -4,29 +4,26 @@
 //! Out: a `Confinement`, or the reasons why not. Never: widens anything; opens a granted path.
 //!
 //! The road: `load` (disk → `file` → `Policies`) → `decide` (`judge` for files, `limits`, capabilities)
-//! → `Decision` → `confine` → `Confinement`. `explain`, `suggest`, `who_can` and `diff` read decisions.
+//! → `Decision` → `confine` → `Confinement`. `reports` read decisions.
 
 mod area;
 pub mod base_view;
 mod capability;
 mod confinement;
 mod decide;
-pub mod diff;
 mod disk;
-pub mod explain;
 mod file;
 mod judge;
 mod limits;
 mod load;
 pub mod needs;
 pub mod published;
+pub mod reports;
 mod rules;
 mod run;
 mod source;
-pub mod suggest;
 mod variable;
 mod verdict;
-pub mod who_can;
 pub mod writable;
 
 pub use area::{Area, literal, name_matches};
@@ -40,6 +37,7 @@ pub use file::{
 };
 pub use load::{PassedOver, Policies};
 pub use needs::Need;
+pub use reports::{audit, diff, suggest, who_can};
 pub use rules::Rule;
 pub use run::{RunTarget, call_notes, confine, decide_run, time_ms};
 pub use source::{At, FileProblem};

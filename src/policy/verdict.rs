@@ -1,6 +1,6 @@
 //! Verdict: the decision about one tool: every ask with its answer, and the shape that enforces them.
 //!
-//! For: service (`shape`), explain, diff, who-can. In: from `decide`. Out: plain data.
+//! For: service (`shape`), the reports. In: from `decide`. Out: plain data.
 //! Never: an answer that differs from what the shape holds: both come from one judgement.
 
 use super::load::PassedOver;

@@ -5,7 +5,7 @@
 //! Never: follows a link, waits on a pipe, reads more than a definition may be, stops at a bad file.
 
 use super::{Claim, Claimed, Discovery, FileReport, Source, Status, Tool};
-use super::{beneath, problem, scan, scripts, shared, skipped};
+use super::{open_beneath, problem, scan, scripts, shared, skipped};
 use crate::fault::Kind;
 use crate::manifest::{self, Code, Handler, Problem, Severity, Site, schema, text};
 use crate::policy;
@@ -87,7 +87,7 @@ impl DirectToolLoader {
 
     fn read(&self, candidate: &Candidate, bases: &scripts::Bases) -> Read {
         let path = candidate.base.path.join(&candidate.relative);
-        let read = beneath::read(&candidate.base.folder, &candidate.relative, MAX_DEFINITION_BYTES);
+        let read = open_beneath::read(&candidate.base.folder, &candidate.relative, MAX_DEFINITION_BYTES);
         let bytes = read.as_deref().unwrap_or_default();
         let unloaded = |tool, problems| {
             let report = FileReport { path: path.clone(), status: Status::Skipped, tool, problems };

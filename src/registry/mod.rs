@@ -4,18 +4,18 @@
 //! Never: follows a link, opens anything but a regular file, lets a new file take over a tool's id, runs anything.
 
 mod availability;
-mod beneath;
 mod builtin;
-mod fence;
+mod conflicts;
 mod load;
+mod open_beneath;
 mod ownership;
 mod place;
 mod scan;
 pub mod scripts;
-mod settle;
 mod shared;
 mod snapshot;
 mod store;
+mod writable_tools;
 
 pub use availability::{needs_of, refused, unsatisfied};
 pub use builtin::{BUILTIN_FILES, Builtin};

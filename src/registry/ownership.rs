@@ -6,7 +6,7 @@
 //! loaded or not. Out: the manifests that a script belongs to; tools that name a script of others.
 //! Never: lets a manifest elsewhere take, block or disable a tool that lies with its script.
 
-use super::settle::{Held, Refused};
+use super::conflicts::{Held, Refused};
 use super::{Claim, Claimed, Places, Tool};
 use crate::manifest::{Code, Site, text};
 use std::collections::{BTreeMap, BTreeSet};

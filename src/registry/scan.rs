@@ -4,7 +4,7 @@
 //! at. Never: follows a link below a base; lists files of a depth that it could not look at as a whole, since a tool
 //! that fills its folder must not hide the manifest which says that it may write there.
 
-use super::{DESCRIPTOR, Discovery, ENDING, FileReport, Status, beneath, problem, shared, skipped};
+use super::{DESCRIPTOR, Discovery, ENDING, FileReport, Status, open_beneath, problem, shared, skipped};
 use crate::manifest::{Code, Severity, text};
 use crate::policy;
 use crate::quantity::{MAX_SCAN_DEPTH, MAX_SCAN_ENTRIES};
@@ -40,7 +40,7 @@ pub(super) fn all<'a>(
 /// One file, without a look at what lies beside it.
 pub(super) fn one(file: &Path, earlier: &policy::WritablePaths, discovery: &mut Discovery) -> Option<Candidate> {
     let (folder, name) = (file.parent()?.canonicalize().ok()?, file.file_name()?);
-    let opened = beneath::folder(&folder).ok()?;
+    let opened = open_beneath::folder(&folder).ok()?;
     folder.ancestors().for_each(|above| discovery.moved.extend(earlier.moved(above)));
     Some(Candidate { base: Arc::new(Base { path: folder, folder: opened }), relative: PathBuf::from(name) })
 }
@@ -74,7 +74,7 @@ struct Scan<'d> {
 
 impl Scan<'_> {
     fn open(&mut self, base: &Path) -> Option<Arc<Base>> {
-        let opened = base.canonicalize().and_then(|path| Ok((beneath::folder(&path)?, path)));
+        let opened = base.canonicalize().and_then(|path| Ok((open_beneath::folder(&path)?, path)));
         match opened {
             Ok((folder, path)) => {
                 path.ancestors().for_each(|above| self.discovery.moved.extend(self.earlier.moved(above)));

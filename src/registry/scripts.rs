@@ -3,7 +3,7 @@
 //! For: the loader and the script service method. In: the bases, the manifest's folder, the path.
 //! Out: a `Site`. Never: lets a path upwards, outwards or through a link; compares paths as text.
 
-use super::beneath::{self, Refusal};
+use super::open_beneath::{self, Unopened};
 use crate::fault::{Fault, Kind};
 use crate::manifest::{Site, text};
 use std::os::fd::OwnedFd;
@@ -50,7 +50,7 @@ impl Bases {
     pub(super) fn open(bases: &[PathBuf]) -> Bases {
         let mut opened: Vec<Base> = Vec::new();
         for path in bases.iter().filter_map(|base| base.canonicalize().ok()) {
-            if let Ok(folder) = beneath::folder(&path)
+            if let Ok(folder) = open_beneath::folder(&path)
                 && opened.iter().all(|base| base.path != path)
             {
                 opened.push(Base { path, folder });
@@ -130,7 +130,7 @@ fn also_beside(site: &Site, beside: Option<&(&Base, PathBuf)>) -> Option<Note> {
     if site.script.as_deref() == Some(&base.path.join(relative)) {
         return None;
     }
-    beneath::file(&base.folder, relative).ok()?;
+    open_beneath::file(&base.folder, relative).ok()?;
     let taken = text::printable(&site.script.as_deref().unwrap_or(Path::new("")).to_string_lossy());
     let words = format!(
         "a file of this name also lies beside the manifest, but {taken} is run: write the path from the base folder to choose"
@@ -145,13 +145,13 @@ fn look(base: &Base, relative: &Path, written: &str, tried: &mut Vec<PathBuf>) -
         tried.push(path.clone());
     }
     let shown = shown(written);
-    match beneath::file(&base.folder, relative) {
+    match open_beneath::file(&base.folder, relative) {
         Ok(_) => {
             let folder = path.parent().unwrap_or(&base.path).to_path_buf();
             Ok(Some(Site { manifest: PathBuf::new(), base: base.path.clone(), script: Some(path), folder }))
         }
-        Err(Refusal::Missing) => Ok(None),
-        Err(refusal @ (Refusal::Link | Refusal::Outside | Refusal::NotAFile(_) | Refusal::TooLarge)) => {
+        Err(Unopened::Missing) => Ok(None),
+        Err(refusal @ (Unopened::Link | Unopened::Outside | Unopened::NotAFile(_) | Unopened::TooLarge)) => {
             let person = format!("{} {}", text::printable(&path.to_string_lossy()), refusal.why());
             Err(Fault::new(
                 Kind::SecurityError,
@@ -159,7 +159,7 @@ fn look(base: &Base, relative: &Path, written: &str, tried: &mut Vec<PathBuf>) -
             )
             .person(person))
         }
-        Err(refusal @ Refusal::System(_)) => {
+        Err(refusal @ Unopened::System(_)) => {
             let person = format!("{} {}", text::printable(&path.to_string_lossy()), refusal.why());
             Err(Fault::new(Kind::DependencyError, format!("The script '{shown}' cannot be read by the host."))
                 .person(person))

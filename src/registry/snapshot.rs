@@ -3,7 +3,7 @@
 //! For: service, transports, cli. In: settled tools. Out: look-ups and lists. Never: changes.
 
 use super::ownership::{self, Ownership};
-use super::{DESCRIPTOR, FileReport, Status, Tool, settle};
+use super::{DESCRIPTOR, FileReport, Status, Tool, conflicts};
 use crate::fault::{Fault, Kind};
 use crate::manifest::{self, Code, Problem, Severity, suggest, text};
 use crate::policy;
@@ -180,7 +180,7 @@ impl Snapshot {
 
     fn not_found(&self, id: &str) -> Fault {
         let shown = text::printable(&text::head(id, 120));
-        if let Some(why) = self.disabled.get(&settle::folded(id)) {
+        if let Some(why) = self.disabled.get(&conflicts::folded(id)) {
             // An id claimed twice, the namespace `core`, a file that a tool may write: only the person hears which.
             let message = format!(
                 "The tool '{shown}' is disabled: its manifest cannot stand beside what is loaded. Ask the operator."

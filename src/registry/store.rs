@@ -5,7 +5,7 @@
 
 use super::ownership::Ownership;
 use super::{Claim, Claimed, Discovery, ENDING, FileReport, Snapshot, Source, Status, Tool};
-use super::{availability, fence, nowhere, problem, settle};
+use super::{availability, conflicts, nowhere, problem, writable_tools};
 use crate::fault::{Fault, Kind};
 use crate::manifest::{self, Severity, text};
 use crate::policy;
@@ -29,11 +29,11 @@ struct State {
     rules: Option<(Arc<policy::Policies>, Arc<policy::Machine>)>,
     /// Where tools could write before, even if they no longer may.
     earlier: policy::WritablePaths,
-    sources: Vec<Entry>,
+    sources: Vec<Loaded>,
     in_process: Vec<Tool>,
 }
 
-struct Entry {
+struct Loaded {
     source: Arc<dyn Source>,
     found: Discovery,
     /// Why the last refresh changed nothing.
@@ -55,14 +55,14 @@ impl Registry {
         let mut state = self.state();
         state.rules = Some((policies, machine));
         // Tools loaded under other rules, or none, count as newcomers under these.
-        self.publish_beside(&mut state, &settle::Held::default());
+        self.publish_beside(&mut state, &conflicts::Held::default());
     }
 
     /// Tells where tools could write in earlier calls: nothing there is loaded either.
     pub fn wrote_before<'p>(&self, places: impl IntoIterator<Item = &'p policy::Place>) {
         let mut state = self.state();
         places.into_iter().for_each(|place| state.earlier.before(place));
-        self.publish_beside(&mut state, &settle::Held::default());
+        self.publish_beside(&mut state, &conflicts::Held::default());
     }
 
     /// Adds a source and loads it.
@@ -74,7 +74,7 @@ impl Registry {
         }
         let found = source.discover(&state.earlier)?;
         let files = paths(&found);
-        state.sources.push(Entry { source, found, stale: None });
+        state.sources.push(Loaded { source, found, stale: None });
         self.publish(&mut state);
         log(&self.snapshot().reports, &files);
         Ok(())
@@ -131,7 +131,7 @@ impl Registry {
                 "Tool registration failed: {id}@{version} is already registered; unregister it first."
             )));
         }
-        let (_, refused) = settle::settle(self.candidates(&state).chain([tool.clone()]).collect(), &self.held());
+        let (_, refused) = conflicts::settled(self.candidates(&state).chain([tool.clone()]).collect(), &self.held());
         if let Some(refused) = refused.into_iter().find(|r| r.tool.source == IN_PROCESS && same(&r.tool)) {
             return Err(invalid(format!("Tool registration failed: the name {id} is taken.")).person(refused.message));
         }
@@ -160,8 +160,8 @@ impl Registry {
         state.sources.iter().flat_map(|entry| &entry.found.tools).chain(&state.in_process).cloned()
     }
 
-    fn held(&self) -> settle::Held {
-        settle::Held::of(self.snapshot().tools())
+    fn held(&self) -> conflicts::Held {
+        conflicts::Held::of(self.snapshot().tools())
     }
 
     /// Builds the next snapshot and swaps it in.
@@ -170,16 +170,16 @@ impl Registry {
     }
 
     /// The same; `standing`: the tools that stay loaded whatever other tools may write.
-    fn publish_beside(&self, state: &mut State, standing: &settle::Held) {
+    fn publish_beside(&self, state: &mut State, standing: &conflicts::Held) {
         let mut tools: Vec<Tool> = self.candidates(state).collect();
         let moved: Vec<_> = state.sources.iter().flat_map(|entry| entry.found.moved.clone()).collect();
         moved.iter().for_each(|place| state.earlier.before(place));
-        let written = state.rules.as_ref().map(|(p, m)| fence::written(&tools, p, m)).unwrap_or_default();
+        let written = state.rules.as_ref().map(|(p, m)| writable_tools::written(&tools, p, m)).unwrap_or_default();
         let written = written.since(&state.earlier);
         // A running call may still write where its tool no longer may.
         state.earlier = written.clone();
         // First, so that a file which a tool wrote cannot even conflict with a good tool.
-        let fenced = fence::withhold(&mut tools, &written, standing);
+        let fenced = writable_tools::withhold(&mut tools, &written, standing);
         // A manifest that a tool could write claims no script, not even to deny something.
         let found = state.sources.iter().flat_map(|entry| entry.found.claims.clone());
         let withheld = fenced.iter().filter_map(|refused| {
@@ -190,14 +190,14 @@ impl Registry {
         let ownership = Ownership::of(&tools, &claims, &self.snapshot().ownership);
         // Before ids are settled: a manifest that names a script of others claims no id.
         let strangers = ownership.turn_away(&mut tools, standing);
-        let (mut tools, mut refused) = settle::settle(tools, &self.held());
+        let (mut tools, mut refused) = conflicts::settled(tools, &self.held());
         availability::settle_requires(&mut tools);
         let mut reports: Vec<FileReport> = state.sources.iter().flat_map(|entry| entry.found.reports.clone()).collect();
         let mut by_path: BTreeMap<PathBuf, usize> = BTreeMap::new();
         for (index, report) in reports.iter().enumerate() {
             by_path.entry(report.path.clone()).or_insert(index);
         }
-        let withheld = fenced.iter().flat_map(|refused| fence::files(&refused.tool)).collect();
+        let withheld = fenced.iter().flat_map(|refused| writable_tools::files(&refused.tool)).collect();
         refused.extend(strangers.into_iter().chain(fenced));
         let mut disabled = BTreeMap::new();
         for refused in refused {
@@ -210,9 +210,9 @@ impl Registry {
                 (why.line, why.column) = refused.at;
                 report.problems.insert(0, why);
             }
-            disabled.insert(settle::folded(&refused.tool.manifest.id), refused.told);
+            disabled.insert(conflicts::folded(&refused.tool.manifest.id), refused.told);
         }
-        disabled.retain(|id, _| tools.iter().all(|tool| settle::folded(&tool.manifest.id) != *id));
+        disabled.retain(|id, _| tools.iter().all(|tool| conflicts::folded(&tool.manifest.id) != *id));
         let warnings = state.sources.iter().filter_map(|entry| entry.stale.clone()).collect();
         let mut sources: Vec<_> = state.sources.iter().map(|entry| entry.source.id().to_owned()).collect();
         if !state.in_process.is_empty() {
@@ -228,7 +228,7 @@ fn paths(found: &Discovery) -> BTreeSet<PathBuf> {
     found.reports.iter().map(|report| report.path.clone()).collect()
 }
 
-/// Logs one line per file that was just read, as it was settled: one that a conflict or a fence disabled is not loaded.
+/// Logs one line per file that was just read, as it was settled: one that a conflict or a writer disabled is not loaded.
 fn log(reports: &[FileReport], files: &BTreeSet<PathBuf>) {
     for report in reports.iter().filter(|report| files.contains(&report.path)) {
         let path = text::printable(&report.path.to_string_lossy());

@@ -142,8 +142,8 @@ fn a_granted_variable_reaches_the_tool_and_is_shown_nowhere() {
     assert_eq!(shape(&decision).env["TOKEN"].text(), "hunter2");
     let shown = format!(
         "{decision:?} {} {} {}",
-        policy::explain::text(&decision),
-        policy::explain::json(&decision, &asks),
+        policy::audit::text(&decision),
+        policy::audit::json(&decision, &asks),
         serde_json::to_string(shape(&decision)).unwrap()
     );
     assert!(!shown.contains("hunter2") && shown.contains("never shown"), "{shown}");

@@ -96,7 +96,7 @@ fn reject_refuses_and_narrow_runs_with_less_and_says_so() {
     let writes: Vec<&Grant> = shape(&decision).grants.iter().filter(|g| g.access == Access::Write).collect();
     assert_eq!(writes.iter().map(|g| &g.opening).collect::<Vec<_>>(), [&live("/t/user_scripts/demo/out")]);
     assert!(decision.notes.all.iter().any(|n| n.contains("/data/**")), "{:?}", decision.notes);
-    assert!(policy::explain::text(&decision).contains("narrowed: write /data/**"));
+    assert!(policy::audit::text(&decision).contains("narrowed: write /data/**"));
 }
 
 #[test]

@@ -9,14 +9,14 @@ fn the_report_says_all_of_it_and_escapes_outside_text() {
     tool.asks.capabilities = vec!["sub\u{202e}process".into()];
     tool.metadata.permissions = vec!["everything".into()];
     let decision = decide(&tool, &Policies::built_in());
-    let text = policy::explain::text(&decision);
+    let text = policy::audit::text(&decision);
     assert!(!text.contains('\u{1b}') && !text.contains('\u{202e}'), "{text}");
     for word in
         ["asked", "allowed", "effective", "enforced by", "(clamped)", "not defended", "SecurityError", "memoryBytes"]
     {
         assert!(text.contains(word), "{word}: {text}");
     }
-    let json = policy::explain::json(&decision, &tool);
+    let json = policy::audit::json(&decision, &tool);
     assert!(text.contains("labels   everything (metadata.permissions: not enforced)"), "{text}");
     assert_eq!(json["labels"]["permissions"][0], "everything");
     assert_eq!(json["refused"]["type"], "SecurityError");
@@ -82,7 +82,7 @@ fn who_can_answers_for_every_decision() {
 }
 
 fn powers(tool: &Manifest, policies: &Policies) -> policy::diff::Powers {
-    let entry = policy::explain::json(&decide(tool, policies), tool);
+    let entry = policy::audit::json(&decide(tool, policies), tool);
     policy::diff::Powers::from_json(entry).unwrap()
 }
 
@@ -129,7 +129,7 @@ fn what_has_no_order_is_different_and_a_confinement_that_differs_is_never_passed
     let found = between(&one, &words).different;
     assert_eq!((found.len(), found[0].place.as_str()), (1, "/digests/confinement"), "{found:?}");
     // A fact that this version does not know yet, in a list and below it.
-    let mut entry = policy::explain::json(&decide(&tool("demo:one"), &Policies::built_in()), &tool("demo:one"));
+    let mut entry = policy::audit::json(&decide(&tool("demo:one"), &Policies::built_in()), &tool("demo:one"));
     entry["later"] = serde_json::json!([1, { "a/b": "\u{202e}" }]);
     let later = Powers::from_json(entry).unwrap();
     let diff = between(&one, &[later]);

@@ -3,10 +3,10 @@
 //! For: `audit --suggest-policy`. In: a manifest, its site, its decision. Out: TOML.
 //! Never: a text that loads as it is: somebody must read it and say why.
 
-use super::published;
-use super::verdict::{Decision, Narrower, Verdict, What};
 use crate::manifest::text::{is_printable, printable};
 use crate::manifest::{Manifest, Pattern, PatternShape, Site};
+use crate::policy::published;
+use crate::policy::verdict::{Decision, Narrower, Verdict, What};
 use std::path::Path;
 
 pub fn policy(manifest: &Manifest, site: &Site, decision: &Decision) -> String {
@@ -49,7 +49,7 @@ fn head(manifest: &Manifest, site: &Site, decision: &Decision, out: &mut String)
     let file = printable(&decision.policy_file.to_string_lossy());
     let taken = |name: &str| {
         let of_file = decision.policy_file.file_name().and_then(|file| file.to_str());
-        decision.policy == name || of_file == Some(&format!("{name}{}", super::SUFFIX))
+        decision.policy == name || of_file == Some(&format!("{name}{}", crate::policy::SUFFIX))
     };
     out.push_str(&format!(
         "# What {id} asks for and a policy can give. Read each line, delete what it should not have, and fill in every\n\
@@ -66,7 +66,7 @@ fn head(manifest: &Manifest, site: &Site, decision: &Decision, out: &mut String)
         }
         out.push_str(&format!(
             "# Then move it to {name}{} in the policies folder (while a file there is unfinished or empty, nothing runs).\n",
-            super::SUFFIX
+            crate::policy::SUFFIX
         ));
         if !file.is_empty() {
             out.push_str(&format!(
@@ -75,7 +75,7 @@ fn head(manifest: &Manifest, site: &Site, decision: &Decision, out: &mut String)
         }
     }
     if decision.denied().any(|v| v.narrower == Some(Narrower::Host)) {
-        out.push_str(&format!("# {} caps some of this and must allow it too.\n", super::HOST_FILE));
+        out.push_str(&format!("# {} caps some of this and must allow it too.\n", crate::policy::HOST_FILE));
     }
     out.push_str(&format!("\nname = {}\nwhy = \"\"\ntools = [{}]\n", quoted(&name), quoted(&manifest.id)));
     if let Some(folder) = site.manifest.parent().and_then(Path::to_str).filter(|f| !f.is_empty()) {
@@ -165,7 +165,7 @@ fn capabilities(manifest: &Manifest, out: &mut String) {
         .asks
         .capabilities
         .iter()
-        .filter(|c| *c != "subprocess" && super::capability::grantable(c).is_ok())
+        .filter(|c| *c != "subprocess" && crate::policy::capability::grantable(c).is_ok())
         .collect();
     if !wanted.is_empty() {
         let lines: String = wanted.iter().map(|c| format!("  {{ name = {}, why = \"\" }},\n", quoted(c))).collect();

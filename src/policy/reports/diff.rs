@@ -4,16 +4,16 @@
 //! Never: calls a change harmless: a power that OLD did not cover is listed, and facts without an order (a schema, an
 //! entry point, the bytes of a script) are listed as different. Every field but those in `MEANT` is compared.
 
-use super::area::Area;
-use super::file::{Capability, HOST_FILE, Mode, NamedRuntime, Policy, Selector};
-use super::judge::covers;
-use super::load::Policies;
-use super::rules::Rule;
-use super::verdict::What;
-use super::{Access, Grant};
 use crate::manifest::StderrRule;
 use crate::manifest::json::escape_segment;
 use crate::manifest::text::{head, json as visible, printable};
+use crate::policy::Area;
+use crate::policy::file::{Capability, HOST_FILE, Mode, NamedRuntime, Policy, Selector};
+use crate::policy::judge::covers;
+use crate::policy::load::Policies;
+use crate::policy::rules::Rule;
+use crate::policy::verdict::What;
+use crate::policy::{Access, Grant};
 use crate::quantity::Limit;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -152,7 +152,8 @@ impl Powers {
         let facts = written(policy);
         let mut powers = Powers { subject: selector.text(), runs: true, folders, facts, ..Powers::default() };
         let grants = |access: Access| rule_grants(policy, host, access);
-        powers.grants = super::judge::least(grants(Access::Write).into_iter().chain(grants(Access::Read)).collect());
+        powers.grants =
+            crate::policy::judge::least(grants(Access::Write).into_iter().chain(grants(Access::Read)).collect());
         let ceiling = |p: &Policy, l: Limit| p.limits.get(&l).map_or(l.house_default(), |c| c.value);
         powers.limits = Limit::ALL
             .into_iter()
@@ -233,19 +234,19 @@ fn widest_for<'p>(policies: &'p Policies, selector: &Selector) -> &'p Policy {
     let narrowest = candidates.filter(|(s, _)| holds(s)).max_by_key(|(s, _)| *s);
     match narrowest {
         Some((_, policy)) => policy,
-        None => super::load::fallback(),
+        None => crate::policy::load::fallback(),
     }
 }
 
 fn rule_grants(policy: &Policy, host: Option<&Policy>, access: Access) -> Vec<Grant> {
     let folder = Path::new(TOOL_FOLDER);
     let mut found = Vec::new();
-    for rule in super::judge::rules(policy, access) {
+    for rule in crate::policy::judge::rules(policy, access) {
         let area = rule.area_at(folder);
         let parts: Vec<Area> = match host {
             None => vec![area],
             Some(host) => {
-                super::judge::rules(host, access).filter_map(|cap| area.overlap(&cap.area_at(folder))).collect()
+                crate::policy::judge::rules(host, access).filter_map(|cap| area.overlap(&cap.area_at(folder))).collect()
             }
         };
         found.extend(parts.into_iter().map(|area| Grant {
@@ -337,7 +338,7 @@ fn compare(old: &Powers, new: &Powers, changes: &mut Vec<Change>) {
 }
 
 fn opened(grant: &Grant) -> String {
-    let staged = if matches!(grant.opening, super::Opening::Staged { .. }) { " (staged)" } else { "" };
+    let staged = if matches!(grant.opening, crate::policy::Opening::Staged { .. }) { " (staged)" } else { "" };
     let access = if grant.access == Access::Write { What::Write } else { What::Read };
     format!("{} {}{staged}", access.name(), Area::of(&grant.opening).text())
 }

@@ -1,4 +1,4 @@
-//! Settle: which tool gets an id that several files claim.
+//! Conflicts: which tool gets an id that several files claim.
 //!
 //! For: the registry. In: candidates of all sources, and what was loaded before. Out: which tools stay, which go, why.
 //! Never: lets the order of files decide; lets a newcomer take down or take over a loaded tool.
@@ -57,7 +57,7 @@ pub(super) fn folded(id: &str) -> String {
     id.to_ascii_lowercase()
 }
 
-pub(super) fn settle(candidates: Vec<Tool>, held: &Held) -> (Vec<Tool>, Vec<Refused>) {
+pub(super) fn settled(candidates: Vec<Tool>, held: &Held) -> (Vec<Tool>, Vec<Refused>) {
     let (mut kept, mut refused) = (Vec::new(), Vec::new());
     let mut groups: BTreeMap<String, Vec<Tool>> = BTreeMap::new();
     for tool in candidates {

@@ -1,4 +1,4 @@
-//! Beneath: opens a file below a folder; the kernel keeps the path inside (openat2(2)).
+//! Open beneath: opens a file below a folder; the kernel keeps the path inside (openat2(2)).
 //!
 //! For: loader and script lookup. In: a folder and a relative path. Out: an open regular file.
 //! Never: a symbolic link, a path that leaves the folder, a pipe, device, socket or folder; never waits.
@@ -13,7 +13,7 @@ use std::path::Path;
 
 /// Why a file was not opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub(super) enum Unopened {
     /// Nothing is there.
     Missing,
     /// A component is a symbolic link.
@@ -27,22 +27,22 @@ pub(super) enum Refusal {
     System(Errno),
 }
 
-impl Refusal {
+impl Unopened {
     /// For a person: what it is and the mend.
     pub(super) fn why(self) -> String {
         match self {
-            Refusal::Missing => "is not there".to_owned(),
-            Refusal::Link => {
+            Unopened::Missing => "is not there".to_owned(),
+            Unopened::Link => {
                 "is a symbolic link, or lies behind one: links are not followed; put the file itself here".to_owned()
             }
-            Refusal::Outside => "leads out of its folder".to_owned(),
-            Refusal::NotAFile(what) => format!("is {what}, not a regular file"),
-            Refusal::TooLarge => "is larger than a definition may be (1 MiB)".to_owned(),
-            Refusal::System(Errno::EACCES | Errno::EPERM) => {
+            Unopened::Outside => "leads out of its folder".to_owned(),
+            Unopened::NotAFile(what) => format!("is {what}, not a regular file"),
+            Unopened::TooLarge => "is larger than a definition may be (1 MiB)".to_owned(),
+            Unopened::System(Errno::EACCES | Errno::EPERM) => {
                 "may not be read by this user: change its mode or owner".to_owned()
             }
-            Refusal::System(Errno::ENOSYS) => "needs a kernel with openat2 (Linux 5.6 or newer)".to_owned(),
-            Refusal::System(errno) => format!("cannot be opened: {}", errno.desc()),
+            Unopened::System(Errno::ENOSYS) => "needs a kernel with openat2 (Linux 5.6 or newer)".to_owned(),
+            Unopened::System(errno) => format!("cannot be opened: {}", errno.desc()),
         }
     }
 }
@@ -53,7 +53,7 @@ pub(super) fn folder(path: &Path) -> Result<OwnedFd, Errno> {
 }
 
 /// Opens a regular file for reading.
-pub(super) fn file(folder: &OwnedFd, relative: &Path) -> Result<File, Refusal> {
+pub(super) fn file(folder: &OwnedFd, relative: &Path) -> Result<File, Unopened> {
     let resolve = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS;
     let how = |flags| OpenHow::new().flags(flags | OFlag::O_CLOEXEC).resolve(resolve);
     // First with O_PATH, which does not open the file: opening a device can have effects.
@@ -66,12 +66,12 @@ pub(super) fn file(folder: &OwnedFd, relative: &Path) -> Result<File, Refusal> {
 }
 
 /// Its bytes, up to a bound.
-pub(super) fn read(folder: &OwnedFd, relative: &Path, most: u64) -> Result<Vec<u8>, Refusal> {
+pub(super) fn read(folder: &OwnedFd, relative: &Path, most: u64) -> Result<Vec<u8>, Unopened> {
     let bytes = files::whole(file(folder, relative)?, most).map_err(|error| system(&error))?;
-    bytes.ok_or(Refusal::TooLarge)
+    bytes.ok_or(Unopened::TooLarge)
 }
 
-fn regular(file: &File) -> Result<(), Refusal> {
+fn regular(file: &File) -> Result<(), Unopened> {
     use std::os::unix::fs::FileTypeExt;
     let kind = file.metadata().map_err(|error| system(&error))?.file_type();
     let what = if kind.is_file() {
@@ -87,26 +87,26 @@ fn regular(file: &File) -> Result<(), Refusal> {
     } else {
         "something else"
     };
-    Err(Refusal::NotAFile(what))
+    Err(Unopened::NotAFile(what))
 }
 
-fn system(error: &std::io::Error) -> Refusal {
-    Refusal::System(error.raw_os_error().map_or(Errno::EIO, Errno::from_raw))
+fn system(error: &std::io::Error) -> Unopened {
+    Unopened::System(error.raw_os_error().map_or(Errno::EIO, Errno::from_raw))
 }
 
 /// The kernel answers EAGAIN when something was renamed while it looked.
-fn with_patience(mut attempt: impl FnMut() -> nix::Result<OwnedFd>) -> Result<OwnedFd, Refusal> {
+fn with_patience(mut attempt: impl FnMut() -> nix::Result<OwnedFd>) -> Result<OwnedFd, Unopened> {
     let mut last = Errno::EAGAIN;
     for _ in 0..16 {
         match attempt() {
             Ok(fd) => return Ok(fd),
             Err(errno @ (Errno::EAGAIN | Errno::EINTR)) => last = errno,
-            Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ENAMETOOLONG) => return Err(Refusal::Missing),
-            Err(Errno::ELOOP) => return Err(Refusal::Link),
-            Err(Errno::EXDEV) => return Err(Refusal::Outside),
-            Err(Errno::ENXIO) => return Err(Refusal::NotAFile("a socket")),
-            Err(errno) => return Err(Refusal::System(errno)),
+            Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ENAMETOOLONG) => return Err(Unopened::Missing),
+            Err(Errno::ELOOP) => return Err(Unopened::Link),
+            Err(Errno::EXDEV) => return Err(Unopened::Outside),
+            Err(Errno::ENXIO) => return Err(Unopened::NotAFile("a socket")),
+            Err(errno) => return Err(Unopened::System(errno)),
         }
     }
-    Err(Refusal::System(last))
+    Err(Unopened::System(last))
 }

@@ -3,11 +3,11 @@
 //! For: `audit`, the run log. In: a `Decision`. Out: text for a person, JSON for a program.
 //! Never: says more or less than the decision holds; prints outside text unescaped.
 
-use super::verdict::{Decision, LimitVerdict, Verdict, wall};
-use super::{Access, Program, Runtime, base_view};
 use crate::fault::Kind;
 use crate::manifest::text::printable;
 use crate::manifest::{Language, Manifest};
+use crate::policy::verdict::{Decision, LimitVerdict, Verdict, wall};
+use crate::policy::{Access, Program, Runtime, base_view};
 use crate::quantity::Limit;
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -253,7 +253,7 @@ fn runtime_json(runtime: &Runtime) -> Value {
         .unwrap_or_else(|_| json!({ "language": runtime.language, "version": runtime.version }))
 }
 
-fn grant_json(grant: &super::Grant) -> Value {
+fn grant_json(grant: &crate::policy::Grant) -> Value {
     serde_json::to_value(grant).unwrap_or_else(|_| {
         let access = if grant.access == Access::Write { "write" } else { "read" };
         json!({ "access": access, "folder": grant.opening.folder().to_string_lossy(), "asked": grant.asked })

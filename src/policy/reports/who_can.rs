@@ -3,10 +3,10 @@
 //! For: `audit --who-can`. In: decisions, a question. Out: the tools, each with the rule that lets it.
 //! Never: leaves out a tool for which it depends on the call: that is listed as such.
 
-use super::area::{self, Area};
-use super::verdict::Decision;
-use super::{Access, Grant, SCRIPT_FOLDER};
 use crate::manifest::text::printable;
+use crate::policy::area::{self, Area};
+use crate::policy::verdict::Decision;
+use crate::policy::{Access, Grant, SCRIPT_FOLDER};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -82,7 +82,7 @@ fn about(decision: &Decision, path: &Path, access: Access, bases: &[PathBuf]) ->
         let roots = decision.runtime.iter().flat_map(|r| &r.roots).map(|r| (r, "a file of its interpreter"));
         // One system folder is named, preferably one that holds the whole path.
         let mut system: Vec<PathBuf> =
-            super::SYSTEM_FOLDERS.iter().chain(&super::SYSTEM_ETC).map(PathBuf::from).collect();
+            crate::policy::SYSTEM_FOLDERS.iter().chain(&crate::policy::SYSTEM_ETC).map(PathBuf::from).collect();
         system.retain(|root| path.starts_with(root) || root.starts_with(path));
         system.sort_by_key(|root| !path.starts_with(root));
         let system = system.iter().take(1).map(|root| (root, "a system file, which every tool sees"));

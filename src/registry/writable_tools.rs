@@ -1,10 +1,10 @@
-//! Fence: nothing that a tool may write is loaded: a tool cannot make tools.
+//! Writable tools: nothing that a tool may write is loaded: a tool cannot make tools.
 //!
 //! For: the registry. In: settled tools, the policies, what was loaded before. Out: the tools to leave out, and why.
 //! Never: takes down a tool that was loaded before: its files are protected, so policy refuses the newcomer's grant.
 
 use super::Tool;
-use super::settle::{Held, Refused};
+use super::conflicts::{Held, Refused};
 use crate::manifest::Code;
 use crate::policy;
 use std::path::PathBuf;

@@ -22,27 +22,22 @@ pub const MAX_TREE_BYTES: usize = 32 * MIB as usize;
 pub const LARGE_TEXT_BYTES: usize = 64 * KIB as usize;
 /// Deepest nesting of any JSON document we parse.
 pub const MAX_JSON_DEPTH: usize = 128;
-/// Most nodes in one JSON Schema (P21).
-pub const MAX_SCHEMA_NODES: usize = 20_000;
-/// Deepest nesting of one JSON Schema (P21).
+/// Most parts of one JSON Schema; what a reference leads to counts for each reference.
+pub const MAX_SCHEMA_NODES: usize = 2_000;
+/// Deepest nesting of one JSON Schema, references followed.
 pub const MAX_SCHEMA_DEPTH: usize = 64;
-/// Most regular expressions in one JSON Schema, and the compiled size of each, bytes (P21).
-pub const MAX_SCHEMA_REGEXES: usize = 100;
-pub const MAX_REGEX_BYTES: usize = 2 * MIB as usize;
-/// Most that the regular expressions of one manifest may weigh together, roughly bytes of compiled automata: some 70 ms
-/// and 4 MiB for each manifest at worst. Fifty patterns of everyday length weigh a quarter of this.
-pub const MAX_REGEX_WEIGHT: usize = 4 * MIB as usize;
+/// Most regular expressions in one JSON Schema, and what all of them may take compiled, bytes.
+pub const MAX_SCHEMA_REGEXES: usize = 32;
+pub const MAX_REGEX_BYTES: usize = 512 * KIB as usize;
 /// Largest cache of matching states of one regular expression, for each direction, bytes.
 pub const MAX_REGEX_CACHE_BYTES: usize = 256 * KIB as usize;
-/// Most parts that are compiled for one JSON Schema: each `default` is held to a schema of its own.
-pub const MAX_SCHEMA_COMPILED: usize = 500_000;
-/// Most different `$ref` targets in one JSON Schema (P21).
-pub const MAX_SCHEMA_REFERENCES: usize = 256;
-/// Most steps that checking one value against a JSON Schema may take: half a second, about.
-pub const MAX_CHECK_STEPS: usize = 20_000_000;
+/// Longest text that may pass as `"format": "regex"`, bytes.
+pub const MAX_FORMAT_BYTES: usize = 4 * KIB as usize;
+/// Most steps that checking one value against a JSON Schema may take: some seconds at the very worst.
+pub const MAX_CHECK_STEPS: usize = 100_000_000;
 /// A check that is estimated to take more steps than this runs apart from other calls.
 pub const LONG_CHECK_STEPS: usize = 1_000_000;
-/// Most defaults filled into the arguments of one call.
+/// Most defaults filled into the arguments of one call; a long one counts once more for each 128 bytes.
 pub const MAX_FILLED_DEFAULTS: usize = 10_000;
 /// Most faults reported about one call's arguments or output.
 pub const MAX_FAULTS_TOLD: usize = 20;

@@ -349,6 +349,16 @@ fn hostile_schemas_cost_little() {
         json!({ "type": "object", "properties": regexes }),
         json!({ "type": "object", "$ref": "#/$defs/d0", "$defs": chain }),
         json!({ "type": "object", "properties": { "a": { "pattern": "((a{0,1000}){0,1000}){0,1000}" } } }),
+        json!({ "type": "object", "properties": { "a": { "pattern": r"\s".repeat(100) } } }),
+        // Each level is looked at anew by all above.
+        json!({ "type": "object", "properties": { "a": (0..24).fold(json!({}), |inner, _| json!({ "allOf": [inner], "unevaluatedProperties": false })) } }),
+        // A circle that goes into no part of the value.
+        json!({ "type": "object", "properties": {}, "not": { "anyOf": [{ "$ref": "#" }] } }),
+        // References that mean something harmless to us, and something else to a checker that follows names or escapes.
+        json!({ "type": "object", "properties": { "a": { "$id": "http://x.test/y", "$ref": "#/$defs/d" } }, "$defs": { "d": {} } }),
+        json!({ "type": "object", "x-a": { "$id": "http://x.test/y", "t": {} }, "properties": { "a": { "$ref": "#/x-a/t" } } }),
+        json!({ "$schema": "http://json-schema.org/draft-04/schema#", "type": "object", "properties": { "a": { "id": "http://x.test/y" } } }),
+        json!({ "type": "object", "properties": { "a": { "$ref": "#/$defs/d%25" } }, "$defs": { "d%25": {}, "d%": {} } }),
     ];
     for parameters in refused {
         let head: String = parameters.to_string().chars().take(120).collect();
@@ -372,10 +382,18 @@ fn hostile_schemas_cost_little() {
     let crowded = json!({ "type": "object", "properties": { "a": { "$ref": "#/$defs/c0" } }, "$defs": crowd });
     let itself = json!({ "type": "object", "properties": { "a": { "type": "array" } }, "allOf": [{ "$ref": "#" }, { "$ref": "#" }] });
     let regex = json!({ "type": "object", "properties": { "a": { "type": "string", "pattern": "^(a+)+$" } } });
+    let format = json!({ "type": "object", "properties": { "a": { "type": "string", "format": "regex" } } });
+    let groups: String = (0..80_000).map(|n| format!("(?<a{n}>)")).collect();
+    let copied = json!({ "type": "object", "properties": { "a": { "items": { "anyOf": vec![json!({ "const": "a".repeat(100_000) }); 9] } } } });
     let nest = |depth: usize| (0..depth).fold(json!(1), |inner, _| json!([inner]));
-    for (parameters, value) in
-        [(branching, nest(100)), (crowded, nest(40)), (itself, nest(100)), (regex, json!("a".repeat(100_000) + "!"))]
-    {
+    for (parameters, value) in [
+        (branching, nest(100)),
+        (crowded, nest(40)),
+        (itself, nest(100)),
+        (regex, json!("a".repeat(100_000) + "!")),
+        (format, json!(groups)),
+        (copied, json!(vec![1; 5000])),
+    ] {
         let head: String = parameters.to_string().chars().take(120).collect();
         let here = Instant::now();
         if let Ok((manifest, _)) = manifest::read(schema(parameters).as_bytes()) {

@@ -1,9 +1,13 @@
 //! Applies: the subschemas that may apply to a part of a value.
 //!
-//! For: `effort` and the mask of secrets, which follow a value through a schema. In: one subschema. Out: the subschemas
+//! For: `bounds` and the mask of secrets, which follow a value through a schema. In: one subschema. Out: the subschemas
 //! for a member or an item. Never: evaluates a condition or a name's pattern: rather too many than too few.
 
 use serde_json::Value;
+
+/// Keywords whose subschemas hold for the same value.
+pub const SAME_VALUE: [&str; 9] =
+    ["allOf", "anyOf", "oneOf", "if", "then", "else", "not", "dependentSchemas", "dependencies"];
 
 /// A schema, or the schemas of a list or of a map.
 pub fn parts(value: &Value) -> Vec<&Value> {

@@ -10,10 +10,9 @@ use crate::quantity::{MAX_FAULTS_TOLD, MAX_FILLED_DEFAULTS};
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 
-/// Longest chain of references or alternatives followed to find a parameter's type.
-const MAX_HOPS: usize = 16;
-/// Most schemas of one place that defaults are taken from.
-const MOST_IN_PLACE: usize = 256;
+/// Keywords whose schemas hold for the same value, always or perhaps.
+const ALWAYS: &[&str] = &["allOf"];
+const PERHAPS: &[&str] = &["allOf", "anyOf", "oneOf", "then", "else"];
 /// Deepest place a default is filled in.
 const MAX_FILL_DEPTH: usize = 64;
 /// Most subschemas looked at while filling in defaults.
@@ -32,10 +31,12 @@ pub fn check(manifest: &Manifest, given: Value, from_text: bool) -> Result<Value
         convert(root, &mut given, &mut flaws);
     }
     let mut arguments = Value::Object(given);
-    let mut filling = Filling { root, room: MAX_FILLED_DEFAULTS, steps: MAX_FILL_STEPS };
-    filling.fill(root, &mut arguments, 0);
-    if filling.room == 0 || filling.steps == 0 {
-        flaws.push(Flaw::must("", "default", "must not need so many defaults"));
+    if schema.has_defaults() && !schema.too_large(&arguments) {
+        let mut filling = Filling { root, room: MAX_FILLED_DEFAULTS, steps: MAX_FILL_STEPS };
+        filling.fill(root, &mut arguments, 0);
+        if filling.room == 0 || filling.steps == 0 {
+            flaws.push(Flaw::must("", "default", "must not need so many defaults"));
+        }
     }
     let told: BTreeSet<String> = flaws.iter().map(|flaw| flaw.pointer.clone()).collect();
     for flaw in schema.flaws(&arguments) {
@@ -115,25 +116,22 @@ pub(super) fn undeclared(root: &Value, name: &str) -> Option<String> {
     Some(format!("'{shown}' is required, but properties does not declare it; {so}{near}"))
 }
 
-/// A schema and every schema applied to the same value: through references and combinations.
-fn alternatives<'s>(root: &'s Value, schema: &'s Value) -> Vec<&'s Value> {
-    let mut found: Vec<&Value> = Vec::new();
-    let mut open = vec![(schema, 0)];
-    while let Some((schema, hops)) = open.pop() {
-        if hops > MAX_HOPS || found.len() >= 256 {
-            continue;
-        }
-        found.push(schema);
-        open.extend(target(root, schema).map(|target| (target, hops + 1)));
-        for keyword in ["allOf", "anyOf", "oneOf"] {
-            let branches = schema.get(keyword).and_then(Value::as_array).into_iter().flatten();
-            open.extend(branches.map(|branch| (branch, hops + 1)));
-        }
-        for keyword in ["then", "else"] {
-            open.extend(schema.get(keyword).map(|branch| (branch, hops + 1)));
-        }
+/// A schema and those that these keywords and references lead to for the same value, each once, so that circles end.
+fn together<'s>(root: &'s Value, schema: &'s Value, keywords: &[&str]) -> Vec<&'s Value> {
+    let mut found = vec![schema];
+    let mut known = BTreeSet::from([std::ptr::from_ref(schema)]);
+    let mut next = 0;
+    while let Some(schema) = found.get(next).copied() {
+        next += 1;
+        let held = keywords.iter().filter_map(|keyword| schema.get(*keyword));
+        let held = held.flat_map(|held| held.as_array().map_or(std::slice::from_ref(held), Vec::as_slice));
+        found.extend(held.chain(target(root, schema)).filter(|other| known.insert(std::ptr::from_ref(*other))));
     }
     found
+}
+
+fn alternatives<'s>(root: &'s Value, schema: &'s Value) -> Vec<&'s Value> {
+    together(root, schema, PERHAPS)
 }
 
 /// The schema that a `$ref` leads to; the load refused references out of the document.
@@ -256,7 +254,7 @@ impl Filling<'_> {
         if depth > MAX_FILL_DEPTH || self.room == 0 || self.steps == 0 {
             return;
         }
-        let together = in_place(self.root, schema);
+        let together = together(self.root, schema, ALWAYS);
         self.steps = self.steps.saturating_sub(together.len());
         for schema in together {
             self.fill_one(schema, value, depth);
@@ -267,10 +265,12 @@ impl Filling<'_> {
     fn fill_one(&mut self, schema: &Value, value: &mut Value, depth: usize) {
         match value {
             Value::Object(members) => {
-                for (name, property) in schema.get("properties").and_then(Value::as_object).into_iter().flatten() {
+                let properties = schema.get("properties").and_then(Value::as_object);
+                self.steps = self.steps.saturating_sub(properties.map_or(0, Map::len));
+                for (name, property) in properties.into_iter().flatten() {
                     if !members.contains_key(name) {
                         let Some(default) = default_of(self.root, property) else { continue };
-                        self.room = self.room.saturating_sub(1);
+                        self.room = self.room.saturating_sub(1 + default.to_string().len() / 128);
                         members.insert(name.clone(), default.clone());
                     }
                     if let Some(member) = members.get_mut(name) {
@@ -286,22 +286,6 @@ impl Filling<'_> {
             _ => {}
         }
     }
-}
-
-/// A schema and those that always apply to the same value (`$ref`, `allOf`), each once, so that circles end.
-fn in_place<'s>(root: &'s Value, schema: &'s Value) -> Vec<&'s Value> {
-    let mut found = vec![schema];
-    let mut next = 0;
-    while let Some(schema) = found.get(next).copied().filter(|_| next < 64) {
-        next += 1;
-        let branches = schema.get("allOf").and_then(Value::as_array).into_iter().flatten();
-        for other in branches.chain(target(root, schema)).take(MOST_IN_PLACE) {
-            if found.len() < MOST_IN_PLACE && !found.iter().any(|known| std::ptr::eq(*known, other)) {
-                found.push(other);
-            }
-        }
-    }
-    found
 }
 
 fn default_of<'s>(root: &'s Value, property: &'s Value) -> Option<&'s Value> {

@@ -1,35 +1,33 @@
-//! Bounds: how large a JSON Schema is, found before anything compiles it (P21).
+//! Bounds: how large a JSON Schema is, found before anything compiles it.
 //!
-//! For: `schema`. In: a schema as written. Out: its facts, or what is too large or leads outside.
-//! Never: recurses with the schema's own depth; follows a reference out of the document.
-//!
-//! A small schema can be made to take endless work: references that double at every step, recursion that
-//! visits one place twice, thousands of regular expressions. Each has a bound here.
+//! For: `schema`, `lint`. In: a schema as written. Out: its bounds, or what is too large, leads outside or turns in a
+//! circle. Never: looks at more than `MAX_SCHEMA_NODES` parts; follows a reference out of the document.
 
+use super::applies::SAME_VALUE;
 use super::json::escape_segment;
 use super::schema::SchemaFault;
-use super::weight::weight;
 use super::{Code, suggest, text};
-use crate::quantity::{
-    MAX_SCHEMA_COMPILED, MAX_SCHEMA_DEPTH, MAX_SCHEMA_NODES, MAX_SCHEMA_REFERENCES, MAX_SCHEMA_REGEXES,
-};
-use serde_json::Value;
-use std::collections::{BTreeMap, BTreeSet};
+use crate::quantity::{MAX_REGEX_BYTES, MAX_SCHEMA_DEPTH, MAX_SCHEMA_NODES, MAX_SCHEMA_REGEXES};
+use regex_automata::nfa::thompson;
+use serde_json::{Map, Value};
+use std::collections::BTreeSet;
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct Facts {
+pub(super) struct Bounds {
     /// Pointers of the subschemas that carry a `default`.
     pub defaults: Vec<String>,
-    /// It has references, so it is compiled and checked on a large stack.
-    pub references: bool,
-    /// Recursion visits one place of a value more than once: whether a value fits is cheap to find, why not is not.
-    pub branching: bool,
-    /// How many parts it has, references unfolded.
+    /// How many parts it has; those that a reference leads to are counted once more for each reference.
     pub parts: usize,
-    /// What its regular expressions weigh, each counted as often as it is compiled.
-    pub weight: usize,
-    /// It has `anyOf` or `oneOf`, whose explanations copy what they explain.
+    /// The states of all its patterns: at worst, a character of a text is held against each of them.
+    pub states: usize,
+    /// How many references lead back to a schema around them: at each level of a value a check may branch so often.
+    pub circles: usize,
+    /// It refers to itself anywhere, so it is compiled and checked on a large stack.
+    pub recursive: bool,
+    /// It has `anyOf` or `oneOf`, which are explained by all flaws of all their branches.
     pub unions: bool,
+    /// The bytes of its longest `const` or pattern: each explanation that names it copies it.
+    pub copied: usize,
 }
 
 /// The form of a keyword's value: one schema, a map or list of schemas, or data.
@@ -70,130 +68,249 @@ pub(super) fn role_below(role_here: Role, key: &str, member: &Value) -> Role {
     }
 }
 
-/// Walks the whole schema once. `room`: what its regular expressions may still weigh.
-pub(super) fn inspect(schema: &Value, room: usize) -> Result<Facts, Vec<SchemaFault>> {
-    let mut facts = Facts::default();
-    let mut faults = Vec::new();
-    let mut targets = BTreeMap::new();
-    let (mut nodes, mut regexes, mut compiled) = (0usize, 0usize, 0usize);
-    let mut heavy = None;
-    let mut open = vec![(schema, String::new(), 0usize, Role::Schema, 1usize)];
-    while let Some((value, pointer, depth, role_here, mut times)) = open.pop() {
-        nodes += 1;
-        if nodes > MAX_SCHEMA_NODES {
-            return Err(vec![SchemaFault::new("", format!("the schema has more than {MAX_SCHEMA_NODES} parts"))]);
+/// Walks the whole schema, and what its references lead to as often as they do.
+pub(super) fn of(schema: &Value) -> Result<Bounds, Vec<SchemaFault>> {
+    let mut walk = Walk {
+        root: schema,
+        bounds: Bounds::default(),
+        faults: Vec::new(),
+        around: Vec::new(),
+        known: BTreeSet::new(),
+        patterns: 0,
+        room: MAX_REGEX_BYTES,
+    };
+    let place = Place { value: schema, pointer: String::new(), role: Role::Schema, depth: 0, level: 0, times: 1 };
+    walk.walk(place).map_err(|fault| vec![fault])?;
+    if walk.patterns > MAX_SCHEMA_REGEXES {
+        let message =
+            format!("the schema has more than {MAX_SCHEMA_REGEXES} regular expressions: let the script check");
+        walk.faults.push(SchemaFault::new("", message));
+    }
+    if walk.faults.is_empty() { Ok(walk.bounds) } else { Err(walk.faults) }
+}
+
+/// A place in the schema.
+struct Place<'s> {
+    value: &'s Value,
+    pointer: String,
+    role: Role,
+    depth: usize,
+    /// How many levels of the *value* lie above what is held to this part.
+    level: usize,
+    /// How often the checker looks at this part for one value (`AGAIN`).
+    times: usize,
+}
+
+impl Place<'_> {
+    /// How often the checker looks at the schemas that hold for the same value.
+    fn times_below(&self) -> usize {
+        let again = ["unevaluatedProperties", "unevaluatedItems"].iter().any(|word| self.value.get(word).is_some());
+        if again { self.times.saturating_mul(AGAIN) } else { self.times }
+    }
+}
+
+/// Beside `unevaluatedProperties` or `unevaluatedItems` the checker asks each schema once more whether it holds, and then
+/// what it looked at.
+const AGAIN: usize = 3;
+
+struct Walk<'s> {
+    root: &'s Value,
+    bounds: Bounds,
+    faults: Vec<SchemaFault>,
+    /// The schemas around the place that is looked at, each with its level.
+    around: Vec<(&'s Value, usize)>,
+    /// The subschemas whose own words were looked at.
+    known: BTreeSet<*const Value>,
+    patterns: usize,
+    /// Bytes that further patterns may take.
+    room: usize,
+}
+
+impl<'s> Walk<'s> {
+    /// The fault that ends the walk; others are collected. Its recursion is as deep as a schema may be.
+    fn walk(&mut self, at: Place<'s>) -> Result<(), SchemaFault> {
+        self.bounds.parts = self.bounds.parts.saturating_add(at.times);
+        if self.bounds.parts > MAX_SCHEMA_NODES {
+            let message = format!(
+                "the schema has more than {MAX_SCHEMA_NODES} parts (what a reference leads to counts for each \
+                 reference): leave some of it to the script"
+            );
+            return Err(SchemaFault::new("", message));
         }
-        if depth > MAX_SCHEMA_DEPTH {
-            let message = format!("the schema is nested deeper than {MAX_SCHEMA_DEPTH} levels");
-            return Err(vec![SchemaFault::new(&pointer, message)]);
+        if at.depth > MAX_SCHEMA_DEPTH {
+            let message = format!("the schema is nested deeper than {MAX_SCHEMA_DEPTH} levels, references followed");
+            return Err(SchemaFault::new(&at.pointer, message));
         }
-        match value {
+        match at.value {
             Value::Array(items) => {
-                let inner = if role_here == Role::List { Role::Schema } else { Role::Data };
-                open.extend(
-                    items.iter().enumerate().map(|(i, item)| (item, format!("{pointer}/{i}"), depth + 1, inner, times)),
-                );
+                let role = if at.role == Role::List { Role::Schema } else { Role::Data };
+                for (index, value) in items.iter().enumerate() {
+                    let pointer = format!("{}/{index}", at.pointer);
+                    self.walk(Place { value, pointer, role, depth: at.depth + 1, ..at })?;
+                }
             }
             Value::Object(map) => {
-                if role_here == Role::Schema {
-                    regexes += usize::from(map.contains_key("pattern"));
-                    regexes += map.get("patternProperties").and_then(Value::as_object).map_or(0, serde_json::Map::len);
-                    facts.unions |= map.contains_key("anyOf") || map.contains_key("oneOf");
-                    if map.contains_key("default") {
-                        facts.defaults.push(pointer.clone());
-                        times += 1;
+                self.identity(map, &at.pointer);
+                if at.role == Role::Schema {
+                    if self.known.insert(at.value) {
+                        self.words(map, &at.pointer);
                     }
-                    names(map, &pointer, schema, &mut targets, &mut faults);
-                    types(map, &pointer, &mut faults);
+                    self.around.push((at.value, at.level));
+                    self.reference(map, &at)?;
                 }
-                if role_here != Role::Map && facts.weight <= room {
-                    facts.weight = facts.weight.saturating_add(weigh(map).saturating_mul(times));
-                    heavy = (facts.weight > room).then(|| pointer.clone());
+                for (key, value) in map {
+                    self.member(&at, key, value)?;
                 }
-                for (key, member) in map {
-                    let inner = role_below(role_here, key, member);
-                    open.push((member, format!("{pointer}/{}", escape_segment(key)), depth + 1, inner, times));
+                if at.role == Role::Schema {
+                    self.around.pop();
                 }
             }
             _ => {}
         }
-        compiled += times;
+        Ok(())
     }
-    facts.parts = nodes;
-    facts.references = !targets.is_empty();
-    if facts.references {
-        // Each default is checked by a schema of its own, whose references may lead to all parts.
-        compiled = nodes * (1 + facts.defaults.len());
-        facts.weight = facts.weight.saturating_mul(1 + facts.defaults.len());
-    }
-    if facts.weight > room {
-        faults.push(too_heavy(&heavy.unwrap_or_default()));
-    }
-    if compiled > MAX_SCHEMA_COMPILED {
-        faults.push(SchemaFault::new("", "the schema has too many defaults for its size: take some away"));
-    }
-    if regexes > MAX_SCHEMA_REGEXES {
-        faults.push(SchemaFault::new("", format!("the schema has more than {MAX_SCHEMA_REGEXES} regular expressions")));
-    }
-    if faults.is_empty() && facts.references {
-        targets.insert(String::new(), schema);
-        (facts.branching, facts.parts) = Graph::of(&targets).check().map_err(|fault| vec![fault])?;
-    }
-    if faults.is_empty() { Ok(facts) } else { Err(faults) }
-}
 
-/// The weight of the patterns of one subschema; data count too, since a reference may lead into them.
-fn weigh(map: &serde_json::Map<String, Value>) -> usize {
-    let own = map.get("pattern").and_then(Value::as_str);
-    let names = map.get("patternProperties").and_then(Value::as_object).into_iter().flat_map(|names| names.keys());
-    own.into_iter().chain(names.map(String::as_str)).map(weight).fold(0, usize::saturating_add)
-}
-
-fn too_heavy(pointer: &str) -> SchemaFault {
-    let mend = "the regular expressions of this manifest are too costly to compile: repeat less ({1,64}), write [A-Za-z] \
-                instead of \\p{L}, or let the script check";
-    SchemaFault::new(pointer, mend)
-}
-
-/// Collects the references of one subschema; refuses those that lead out of the document.
-fn names<'v>(
-    map: &serde_json::Map<String, Value>,
-    pointer: &str,
-    root: &'v Value,
-    targets: &mut BTreeMap<String, &'v Value>,
-    faults: &mut Vec<SchemaFault>,
-) {
-    for keyword in ["$dynamicRef", "$recursiveRef"] {
-        if map.contains_key(keyword) {
-            faults.push(SchemaFault::new(
-                &format!("{pointer}/{keyword}"),
-                format!("'{keyword}' is not supported: use $ref"),
-            ));
+    fn member(&mut self, at: &Place<'s>, key: &str, value: &'s Value) -> Result<(), SchemaFault> {
+        let keyword = at.role == Role::Schema;
+        let same_value = keyword && SAME_VALUE.contains(&key);
+        let circles = self.bounds.circles;
+        self.walk(Place {
+            value,
+            pointer: format!("{}/{}", at.pointer, escape_segment(key)),
+            role: role_below(at.role, key, value),
+            depth: at.depth + 1,
+            level: at.level + usize::from(keyword && !same_value),
+            times: if same_value || key == "contains" { at.times_below() } else { at.times },
+        })?;
+        if keyword && matches!(key, "$defs" | "definitions") {
+            // A definition is held against a value only where a reference leads to it.
+            self.bounds.circles = circles;
         }
+        Ok(())
     }
-    if !pointer.is_empty() && map.get("$id").is_some_and(Value::is_string) {
-        faults.push(SchemaFault::new(
-            &format!("{pointer}/$id"),
-            "'$id' is allowed at the top of a schema only: take it away",
-        ));
-    }
-    let Some(Value::String(reference)) = map.get("$ref") else { return };
-    let at = format!("{pointer}/$ref");
-    let local = reference.strip_prefix('#').filter(|rest| rest.is_empty() || rest.starts_with('/'));
-    match local.map(|local| (local, root.pointer(local))) {
-        Some((local, Some(target))) => {
-            targets.insert(local.to_owned(), target);
+
+    /// Follows a reference, unless it leads back to a schema around it.
+    fn reference(&mut self, map: &Map<String, Value>, at: &Place<'s>) -> Result<(), SchemaFault> {
+        let Some(reference) = map.get("$ref").and_then(Value::as_str) else { return Ok(()) };
+        let local = local(reference);
+        let Some((local, value)) = local.and_then(|local| Some((local, self.root.pointer(local)?))) else {
+            self.leads_nowhere(reference, &at.pointer);
+            return Ok(());
+        };
+        match self.around.iter().find(|(schema, _)| std::ptr::eq(*schema, value)) {
+            None => {
+                let (pointer, role, times) = (local.to_owned(), Role::Schema, at.times_below());
+                self.walk(Place { value, pointer, role, depth: at.depth + 1, level: at.level, times })?;
+            }
+            Some((_, level)) if *level < at.level => {
+                self.bounds.circles += at.times;
+                self.bounds.recursive = true;
+            }
+            Some(_) => self.fault(
+                &format!("{}/$ref", at.pointer),
+                "this reference turns in a circle: it leads back to a schema of the same value; a schema may refer to \
+                 itself below properties, items and the like only",
+            ),
         }
-        Some(_) => faults.push(SchemaFault::new(&at, "this reference leads to nothing in the schema")),
-        None => {
+        Ok(())
+    }
+
+    fn leads_nowhere(&mut self, reference: &str, pointer: &str) {
+        let at = format!("{pointer}/$ref");
+        if reference.starts_with('#') {
+            self.fault(
+                &at,
+                "this reference leads to nothing in the schema (write it as #/$defs/name, without escapes)",
+            );
+        } else {
             let why =
                 "a reference stays inside its own schema (#/$defs/…): copy the definition here; nothing is fetched";
-            let fault = SchemaFault::new(&at, why);
             // A program that follows a reference out of the file would fetch it.
-            let code = if reference.starts_with('#') { fault.code } else { Code::Security };
-            faults.push(SchemaFault { code, ..fault });
+            self.told(SchemaFault { code: Code::Security, ..SchemaFault::new(&at, why) });
         }
     }
+
+    /// A name or a dialect of its own makes a part another document, whose references lead elsewhere than here.
+    fn identity(&mut self, map: &Map<String, Value>, pointer: &str) {
+        let dialect = self.root.get("$schema").and_then(Value::as_str).unwrap_or_default();
+        let old = Some("id").filter(|_| ["draft-03", "draft-04"].iter().any(|draft| dialect.contains(draft)));
+        for word in ["$id", "$schema"].into_iter().chain(old) {
+            if !pointer.is_empty() && map.get(word).is_some_and(Value::is_string) {
+                let message = format!("'{word}' is allowed at the top of a schema only: take it away");
+                self.fault(&format!("{pointer}/{word}"), &message);
+            }
+        }
+    }
+
+    /// What one subschema says itself.
+    fn words(&mut self, map: &Map<String, Value>, pointer: &str) {
+        for keyword in ["$dynamicRef", "$recursiveRef"] {
+            if map.contains_key(keyword) {
+                self.fault(&format!("{pointer}/{keyword}"), &format!("'{keyword}' is not supported: use $ref"));
+            }
+        }
+        self.bounds.unions |= map.contains_key("anyOf") || map.contains_key("oneOf");
+        let copied = ["const", "pattern"].iter().filter_map(|word| map.get(*word)).map(|value| value.to_string().len());
+        self.bounds.copied = copied.fold(self.bounds.copied, usize::max);
+        if map.contains_key("default") {
+            self.bounds.defaults.push(pointer.to_owned());
+        }
+        self.types(map, pointer);
+        if let Some(pattern) = map.get("pattern").and_then(Value::as_str) {
+            self.pattern(pattern, &format!("{pointer}/pattern"));
+        }
+        for pattern in map.get("patternProperties").and_then(Value::as_object).into_iter().flat_map(Map::keys) {
+            self.pattern(pattern, &format!("{pointer}/patternProperties/{}", escape_segment(pattern)));
+        }
+    }
+
+    fn pattern(&mut self, pattern: &str, pointer: &str) {
+        self.patterns += 1;
+        if self.patterns > MAX_SCHEMA_REGEXES {
+            return;
+        }
+        match compiled(pattern, self.room) {
+            Ok((bytes, states)) => {
+                self.room = self.room.saturating_sub(bytes);
+                self.bounds.states += states;
+            }
+            Err(TooCostly) => self.fault(
+                pointer,
+                "the regular expressions of this schema are too costly to compile: repeat less ({1,64}), write [A-Za-z] \
+                 instead of \\p{L} or (?i), or let the script check",
+            ),
+        }
+    }
+
+    /// `type` names one of the seven types, or several.
+    fn types(&mut self, map: &Map<String, Value>, pointer: &str) {
+        let several = |value: &Value| value.as_array().cloned().unwrap_or_else(|| vec![value.clone()]);
+        let written = map.get("type").map(several).unwrap_or_default();
+        for word in written.iter().filter_map(Value::as_str).filter(|word| !TYPES.contains(word)) {
+            let known = CALLED.iter().find(|(other, _)| word.eq_ignore_ascii_case(other)).map(|(_, ours)| *ours);
+            let near = known.or_else(|| suggest::nearest(word, TYPES));
+            let near = near.map_or_else(String::new, |near| format!(" did you mean '{near}'?"));
+            let message = format!("'{}' is not a type:{near} the types are {}", text::head(word, 40), TYPES.join(", "));
+            self.fault(&format!("{pointer}/type"), &message);
+        }
+    }
+
+    fn fault(&mut self, pointer: &str, message: &str) {
+        self.told(SchemaFault::new(pointer, message));
+    }
+
+    /// Each fault is told once, however often references lead to its place.
+    fn told(&mut self, fault: SchemaFault) {
+        if !self.faults.contains(&fault) {
+            self.faults.push(fault);
+        }
+    }
+}
+
+/// The pointer of a reference inside the document. Escapes (`%25`) would be a second way to write a name.
+fn local(reference: &str) -> Option<&str> {
+    let pointer = reference.strip_prefix('#')?;
+    (pointer.is_empty() || pointer.starts_with('/')).then_some(pointer).filter(|pointer| !pointer.contains('%'))
 }
 
 const TYPES: [&str; 7] = ["string", "number", "integer", "boolean", "array", "object", "null"];
@@ -210,158 +327,32 @@ const CALLED: [(&str, &str); 9] = [
     ("none", "null"),
 ];
 
-/// `type` names one of the seven types, or several.
-fn types(map: &serde_json::Map<String, Value>, pointer: &str, faults: &mut Vec<SchemaFault>) {
-    let several = |value: &Value| value.as_array().cloned().unwrap_or_else(|| vec![value.clone()]);
-    let written = map.get("type").map(several).unwrap_or_default();
-    for word in written.iter().filter_map(Value::as_str).filter(|word| !TYPES.contains(word)) {
-        let known = CALLED.iter().find(|(other, _)| word.eq_ignore_ascii_case(other)).map(|(_, ours)| *ours);
-        let near = known.or_else(|| suggest::nearest(word, TYPES));
-        let near = near.map_or_else(String::new, |near| format!(" did you mean '{near}'?"));
-        let message = format!("'{}' is not a type:{near} the types are {}", text::head(word, 40), TYPES.join(", "));
-        faults.push(SchemaFault::new(&format!("{pointer}/type"), message));
-    }
-}
+/// Longest pattern, bytes.
+const MAX_PATTERN: usize = 2000;
+/// The checker translates a pattern in one pass for each escape, and each makes it longer: about what a pass costs for
+/// each of them, in bytes of a compiled pattern.
+const ESCAPE: usize = 64;
+/// Parts of a pattern that stand for thousands of characters. To ignore case in them takes a look at each.
+const WIDE: [&str; 8] = [r"\p", r"\P", r"\x", r"\u", r"\U", r"\D", r"\S", r"\W"];
 
-/// One reference inside a target: the place in the *value* it is applied to, and where it leads.
-type Step = (String, String);
+struct TooCostly;
 
-/// Which target refers to which.
-struct Graph {
-    /// Per target: parts, levels, steps.
-    targets: BTreeMap<String, (usize, usize, Vec<Step>)>,
-}
-
-impl Graph {
-    fn of(targets: &BTreeMap<String, &Value>) -> Graph {
-        // `check` refuses more; walking all of them first would be quadratic.
-        let walked = targets.iter().take(MAX_SCHEMA_REFERENCES + 1);
-        Graph { targets: walked.map(|(name, value)| (name.clone(), walk(value))).collect() }
+/// The bytes and states of a pattern, compiled by the engine that checks use, but no further than `room` bytes.
+fn compiled(pattern: &str, room: usize) -> Result<(usize, usize), TooCostly> {
+    let flags = |at: usize| pattern[at + 2..].chars().take_while(|c| c.is_ascii_alphabetic() || *c == '-');
+    let ignores_case = pattern.match_indices("(?").any(|(at, _)| flags(at).any(|flag| flag == 'i'));
+    let wide = !pattern.is_ascii() || WIDE.iter().any(|wide| pattern.contains(wide));
+    let escapes = pattern.matches('\\').count();
+    let room = room.checked_sub(escapes * escapes * ESCAPE).ok_or(TooCostly)?;
+    if pattern.len() > MAX_PATTERN || ignores_case && wide {
+        return Err(TooCostly);
     }
-
-    /// Refuses a schema that unfolds too far; returns whether recursion branches, and the unfolded number of parts.
-    fn check(&self) -> Result<(bool, usize), SchemaFault> {
-        if self.targets.len() > MAX_SCHEMA_REFERENCES {
-            return Err(SchemaFault::new("", format!("the schema refers to more than {MAX_SCHEMA_REFERENCES} places")));
-        }
-        let levels: usize = self.targets.values().map(|(_, levels, _)| levels).sum();
-        if levels > 8 * MAX_SCHEMA_DEPTH {
-            return Err(SchemaFault::new("", "the schema's references are nested too deeply: merge some definitions"));
-        }
-        let mut known = BTreeMap::new();
-        let parts = self.unfolded("", &mut BTreeSet::new(), &mut known);
-        if parts > MAX_SCHEMA_NODES {
-            return Err(SchemaFault::new(
-                "",
-                format!("the schema's references unfold to more than {MAX_SCHEMA_NODES} parts"),
-            ));
-        }
-        let reach: BTreeMap<&str, BTreeSet<&str>> =
-            self.targets.keys().map(|name| (name.as_str(), self.reach(name))).collect();
-        let leads = |from: &str, to: &str| reach.get(from).is_some_and(|found| found.contains(to));
-        let branching = self.targets.iter().any(|(name, (_, _, steps))| {
-            let mut back: Vec<&str> =
-                steps.iter().filter(|(_, to)| leads(to, name)).map(|(path, _)| path.as_str()).collect();
-            back.sort_unstable();
-            back.windows(2).any(|pair| matches!(pair, [a, b] if b.starts_with(a)))
-        });
-        Ok((branching, parts))
+    // What is no regular expression is refused by the checker, in its own words.
+    let Ok(translated) = jsonschema_regex::to_rust_regex(pattern) else { return Ok((0, 0)) };
+    let config = thompson::Config::new().nfa_size_limit(Some(room));
+    match thompson::Compiler::new().configure(config).build(&translated) {
+        Ok(program) => Ok((program.memory_usage() + escapes * escapes * ESCAPE, program.states().len())),
+        Err(why) if why.size_limit().is_some() => Err(TooCostly),
+        Err(_) => Ok((0, 0)),
     }
-
-    /// Parts after every reference is replaced by what it names; a reference back counts once.
-    /// The recursion is bounded by the number of targets.
-    fn unfolded<'g>(
-        &'g self,
-        name: &'g str,
-        above: &mut BTreeSet<&'g str>,
-        known: &mut BTreeMap<&'g str, usize>,
-    ) -> usize {
-        if let Some(size) = known.get(name) {
-            return *size;
-        }
-        let Some((parts, _, steps)) = self.targets.get(name) else { return 1 };
-        if !above.insert(name) {
-            return 1;
-        }
-        let size = steps.iter().fold(*parts, |sum, (_, to)| sum.saturating_add(self.unfolded(to, above, known)));
-        above.remove(name);
-        known.insert(name, size);
-        size
-    }
-
-    /// Every target that can be reached from one, itself included.
-    fn reach<'g>(&'g self, name: &'g str) -> BTreeSet<&'g str> {
-        let mut found = BTreeSet::new();
-        let mut open = vec![name];
-        while let Some(name) = open.pop() {
-            for (_, to) in self.targets.get(name).map(|(_, _, steps)| steps.as_slice()).unwrap_or_default() {
-                if found.insert(to.as_str()) {
-                    open.push(to);
-                }
-            }
-        }
-        // Itself, in no step: needed where a reference goes straight back.
-        found.insert(name);
-        found
-    }
-}
-
-/// Parts, levels and references of one target, without the definitions that it contains.
-fn walk(target: &Value) -> (usize, usize, Vec<Step>) {
-    let (mut parts, mut levels, mut steps) = (0, 0, Vec::new());
-    let mut open = vec![(target, String::new(), 1usize, Role::Schema)];
-    while let Some((value, path, depth, role_here)) = open.pop() {
-        parts += 1;
-        levels = levels.max(depth);
-        match value {
-            Value::Array(items) if role_here == Role::List => {
-                open.extend(items.iter().map(|item| (item, path.clone(), depth + 1, Role::Schema)));
-            }
-            Value::Object(map) if role_here == Role::Schema => {
-                if let Some(to) = map.get("$ref").and_then(Value::as_str).and_then(|r| r.strip_prefix('#')) {
-                    steps.push((path.clone(), to.to_owned()));
-                }
-                for (key, member) in map.iter().filter(|(key, _)| !matches!(key.as_str(), "$defs" | "definitions")) {
-                    let inner = role(key, member);
-                    let below = match key.as_str() {
-                        "items" | "prefixItems" | "additionalItems" | "contains" | "unevaluatedItems" => {
-                            format!("{path}[]/")
-                        }
-                        "additionalProperties" | "patternProperties" | "unevaluatedProperties" | "propertyNames" => {
-                            format!("{path}*/")
-                        }
-                        _ => path.clone(),
-                    };
-                    match (inner, member) {
-                        (Role::Map, Value::Object(members)) => {
-                            let in_place = key.starts_with("depend");
-                            for (name, member) in members {
-                                let named = if key == "properties" {
-                                    format!("{path}{}/", escape_segment(name))
-                                } else {
-                                    below.clone()
-                                };
-                                open.push((
-                                    member,
-                                    if in_place { path.clone() } else { named },
-                                    depth + 1,
-                                    Role::Schema,
-                                ));
-                            }
-                        }
-                        (Role::Schema | Role::List, member) => open.push((member, below, depth + 1, inner)),
-                        _ => {}
-                    }
-                }
-            }
-            _ => {}
-        }
-    }
-    // `*` overlaps with every name beside it: all names become `*`, which can only find branching too often.
-    if steps.iter().any(|(path, _)| path.contains("*/")) {
-        for (path, _) in &mut steps {
-            *path = "*/".repeat(path.matches('/').count());
-        }
-    }
-    (parts, levels, steps)
 }

@@ -5,7 +5,6 @@
 
 use super::reader::Reader;
 use super::{Code, Manifest, Problem, blocks, json, lint, published, schema, text};
-use crate::quantity::MAX_REGEX_WEIGHT;
 use serde_json::Value;
 
 /// Reads one manifest. The problems beside a manifest are warnings and notes.
@@ -43,9 +42,8 @@ fn manifest(reader: &mut Reader<'_>, top: &Value, bytes: &[u8]) -> Option<Manife
         reader.note(Code::Schema, "/presentation/final", message);
     }
     let handler = blocks::handler(reader, top);
-    let mut room = MAX_REGEX_WEIGHT;
-    let parameters = compile(reader, top, "parameters", &mut room);
-    let output = compile(reader, top, "output", &mut room);
+    let parameters = compile(reader, top, "parameters");
+    let output = compile(reader, top, "output");
     let asks = blocks::asks(reader, top);
     let execution = blocks::execution(reader, top);
     let requires = blocks::requires(reader, top);
@@ -88,13 +86,13 @@ fn strict_version(reader: &mut Reader<'_>, written: &str) -> Option<semver::Vers
 }
 
 /// Compiles the schema under `key`; the pointers of its problems lead into it.
-fn compile(reader: &mut Reader<'_>, top: &Value, key: &str, room: &mut usize) -> Option<schema::Schema> {
+fn compile(reader: &mut Reader<'_>, top: &Value, key: &str) -> Option<schema::Schema> {
     let raw = top.get(key).filter(|raw| raw.is_object())?;
     if key == "parameters" && raw["type"] != "object" {
         let at = if raw.get("type").is_some() { "/parameters/type" } else { "/parameters" };
         reader.error(Code::Schema, at, "arguments are always one object: write \"type\": \"object\"");
     }
-    match schema::Schema::compile_within(raw, room) {
+    match schema::Schema::compile(raw) {
         Ok(schema) => {
             for (at, message) in lint::schema(raw) {
                 reader.warn(Code::Schema, &format!("/{key}{at}"), message);

@@ -6,6 +6,7 @@
 use super::bounds::{Role, role_below};
 use super::reader::{Reader, below};
 use super::{Code, Manifest, arguments, suggest, text};
+use crate::quantity::LONG_CHECK_STEPS;
 use serde_json::{Map, Value};
 
 #[rustfmt::skip]
@@ -101,10 +102,16 @@ pub(super) fn parameters(reader: &mut Reader<'_>, manifest: &Manifest) {
             reader.warn(Code::Schema, &format!("/parameters/required/{index}"), message);
         }
     }
+    let mut steps = 0;
     for (index, example) in manifest.examples.iter().enumerate() {
-        if let Err(fault) = arguments::check(manifest, example.input.clone(), false) {
-            let message = format!("the example does not fit the parameters: {}", fault.message);
-            reader.warn(Code::Schema, &format!("/examples/{index}/input"), message);
-        }
+        steps += parameters.steps(&example.input);
+        let message = if steps > LONG_CHECK_STEPS {
+            "the examples are too large: this one was not held to the parameters".to_owned()
+        } else if let Err(fault) = arguments::check(manifest, example.input.clone(), false) {
+            format!("the example does not fit the parameters: {}", fault.message)
+        } else {
+            continue;
+        };
+        reader.warn(Code::Schema, &format!("/examples/{index}/input"), message);
     }
 }

@@ -1,30 +1,39 @@
-//! JSON Schemas, compiled once at load, bounded, `$ref` only inside the document (P21).
+//! JSON Schemas, compiled once at load, bounded, `$ref` only inside the document.
 //!
 //! For: the manifest reader, arguments, output. In: a schema as written; values to check.
 //! Out: a compiled schema; flaws in plain words. Never: fetches anything, runs a regular expression
 //! that backtracks, fills memory with explanations of a large value.
 
-use super::{Code, bounds, effort, locate, text, weight};
-use crate::quantity::{LONG_CHECK_STEPS, MAX_FAULTS_TOLD, MAX_REGEX_BYTES, MAX_REGEX_CACHE_BYTES, MAX_REGEX_WEIGHT};
+use super::bounds::{self, Bounds};
+use super::json::escape_segment;
+use super::{Code, text};
+use crate::quantity::{
+    LONG_CHECK_STEPS, MAX_CHECK_STEPS, MAX_FAULTS_TOLD, MAX_FORMAT_BYTES, MAX_REGEX_BYTES, MAX_REGEX_CACHE_BYTES,
+};
 use jsonschema::error::{TypeKind, ValidationErrorKind};
 use jsonschema::{PatternOptions, ValidationError, Validator};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// Room for the checker's recursion, where a schema refers to itself. Only touched pages cost.
 const DEEP_STACK_BYTES: usize = 256 << 20;
-/// Of values with more parts only the first flaw is told: an explanation can be larger than its value.
-const LARGE_VALUE: usize = 5_000;
+/// A check of more steps is explained by its first flaw or by the part at fault: an explanation can be larger than its
+/// value.
+const LARGE_CHECK_STEPS: usize = 200_000;
+/// A text of so many bytes is one more step for each part of a schema: to count its characters, to compare it.
+const BYTES_A_STEP: usize = 32;
+/// A character is held against so many states of a pattern in one step.
+const STATES_A_STEP: usize = 16;
 
-/// Most parts of a schema that are compiled to find the part that a large value breaks.
-const MOST_PARTS_ASKED: usize = 200;
+/// So many bytes that an explanation copies weigh as much as one more.
+const COPIED_A_STEP: usize = 256;
 
 /// A schema as written, and compiled.
 #[derive(Clone, Debug)]
 pub struct Schema {
     pub raw: Value,
     pub compiled: Arc<Validator>,
-    facts: Arc<bounds::Facts>,
+    bounds: Arc<Bounds>,
     /// Whether anything in it may be marked secret (`writeOnly`, `x-secret`).
     pub may_hide: bool,
 }
@@ -63,56 +72,43 @@ pub enum What {
     Must(String),
 }
 
+/// What checking a value takes at most.
+struct Effort {
+    steps: usize,
+    /// What explaining its flaws takes: no part's result is remembered, and words of the schema are copied.
+    told: usize,
+}
+
 impl Schema {
     pub fn compile(raw: &Value) -> Result<Schema, Vec<SchemaFault>> {
-        Schema::compile_within(raw, &mut { MAX_REGEX_WEIGHT })
-    }
-
-    /// `room`: what all regular expressions of one manifest may still weigh.
-    pub(super) fn compile_within(raw: &Value, room: &mut usize) -> Result<Schema, Vec<SchemaFault>> {
-        let facts = bounds::inspect(raw, *room)?;
-        *room = room.saturating_sub(facts.weight);
-        let deep = facts.references;
-        let compiled = on_stack(deep, || build(raw)).map_err(|why| vec![SchemaFault::new("", why)])??;
+        let bounds = bounds::of(raw)?;
+        let compiled = on_stack(bounds.recursive, || build(raw)).map_err(|why| vec![SchemaFault::new("", why)])??;
         let text = raw.to_string();
         let may_hide = ["writeOnly", "x-secret"].iter().any(|word| text.contains(word));
-        let schema = Schema { raw: raw.clone(), compiled: Arc::new(compiled), facts: Arc::new(facts), may_hide };
-        schema.check_defaults()?;
-        Ok(schema)
+        let schema = Schema { raw: raw.clone(), compiled: Arc::new(compiled), bounds: Arc::new(bounds), may_hide };
+        let faults = on_stack(schema.bounds.recursive, || schema.bad_defaults());
+        let faults = faults.map_err(|why| vec![SchemaFault::new("", why)])?;
+        if faults.is_empty() { Ok(schema) } else { Err(faults) }
     }
 
     /// A `default` that its own schema refuses would fail every call that relies on it.
-    fn check_defaults(&self) -> Result<(), Vec<SchemaFault>> {
-        if self.facts.defaults.is_empty() {
-            return Ok(());
+    fn bad_defaults(&self) -> Vec<SchemaFault> {
+        if self.bounds.defaults.is_empty() {
+            return Vec::new();
         }
-        let faults = on_stack(self.facts.references, || {
-            let document = self.facts.references.then(|| here(&self.raw)).flatten();
-            let mut faults = Vec::new();
-            for pointer in &self.facts.defaults {
-                let Some(owner) = self.raw.pointer(pointer) else { continue };
-                let Some(default) = owner.get("default") else { continue };
-                if effort::too_much(&self.raw, owner, default, self.facts.branching) {
-                    faults.push(SchemaFault::new(
-                        &format!("{pointer}/default"),
-                        "this default is too large for its schema",
-                    ));
-                    continue;
-                }
-                let own = match &document {
-                    Some(document) => options().with_registry(document).build(&reference(&self.raw, pointer)).ok(),
-                    None => build(owner).ok(),
-                };
-                let good = own.is_some_and(|schema| schema.is_valid(default));
-                if !good {
-                    let message = "this default does not fit its own schema";
-                    faults.push(SchemaFault::new(&format!("{pointer}/default"), message));
-                }
-            }
-            faults
-        });
-        let faults = faults.map_err(|why| vec![SchemaFault::new("", why)])?;
-        if faults.is_empty() { Ok(()) } else { Err(faults) }
+        let owners = self.parts(self.bounds.defaults.iter().map(|owner| (owner.clone(), owner.clone())));
+        let fault = |owner: &String| {
+            let default = self.raw.pointer(owner)?.get("default")?;
+            let message = if self.takes_long(default) {
+                "this default is too large for its schema"
+            } else if owners.as_ref().is_some_and(|owners| owners.fits(owner, default)) {
+                return None;
+            } else {
+                "this default does not fit its own schema"
+            };
+            Some(SchemaFault::new(&format!("{owner}/default"), message))
+        };
+        self.bounds.defaults.iter().filter_map(fault).collect()
     }
 
     /// Whether any value at all may stand for this member, so that nobody need look at it.
@@ -126,116 +122,178 @@ impl Schema {
 
     /// Whether checking this value may take long: a rough guess that costs little.
     pub fn takes_long(&self, value: &Value) -> bool {
-        let patterns = self.facts.weight / weight::STEP;
-        let each = self.facts.parts.max(1);
-        let (mut steps, mut open) = (0usize, vec![value]);
-        while let Some(value) = open.pop() {
-            steps = steps.saturating_add(each);
+        self.steps(value) > LONG_CHECK_STEPS
+    }
+
+    /// Whether checking this value may take so long that it is refused. Where a schema refers to itself, the checker
+    /// remembers each part of the value for each such reference.
+    pub(super) fn too_large(&self, value: &Value) -> bool {
+        self.steps(value) > MAX_CHECK_STEPS / (1 + self.bounds.circles)
+    }
+
+    pub(super) fn has_defaults(&self) -> bool {
+        !self.bounds.defaults.is_empty()
+    }
+
+    pub(super) fn steps(&self, value: &Value) -> usize {
+        self.effort(value).steps
+    }
+
+    /// As if every part of the schema were held against every part of the value, and every character against every
+    /// state of the patterns.
+    fn effort(&self, value: &Value) -> Effort {
+        let (mut steps, mut deepest, mut open) = (0usize, 0, vec![(value, 0)]);
+        while let Some((value, depth)) = open.pop() {
+            deepest = deepest.max(depth);
+            let mut bytes = 0;
             match value {
-                Value::String(text) => steps = steps.saturating_add(text.len().saturating_mul(patterns)),
-                Value::Array(items) => open.extend(items),
+                Value::String(text) => bytes = text.len(),
+                Value::Array(items) => open.extend(items.iter().map(|item| (item, depth + 1))),
                 Value::Object(fields) => {
-                    let names: usize = fields.keys().map(String::len).sum();
-                    steps = steps.saturating_add(names.saturating_mul(patterns));
-                    open.extend(fields.values());
+                    bytes = fields.keys().map(String::len).sum();
+                    open.extend(fields.values().map(|field| (field, depth + 1)));
                 }
                 Value::Null | Value::Bool(_) | Value::Number(_) => {}
             }
-            if steps > LONG_CHECK_STEPS {
-                return true;
+            let patterns = bytes.saturating_mul(self.bounds.states) / STATES_A_STEP;
+            let parts = self.bounds.parts.saturating_mul(1 + bytes / BYTES_A_STEP);
+            steps = steps.saturating_add(parts.saturating_add(patterns));
+            if steps > MAX_CHECK_STEPS {
+                break;
             }
         }
-        false
+        let branches = self.bounds.circles.max(1).saturating_pow(deepest);
+        let told = steps.saturating_mul(branches).saturating_mul(1 + self.bounds.copied / COPIED_A_STEP);
+        Effort { steps, told }
     }
 
     /// Every way a value breaks this schema, up to a bound; empty = it fits.
     pub fn flaws(&self, value: &Value) -> Vec<Flaw> {
-        let long = self.takes_long(value);
-        if long && effort::too_much(&self.raw, &self.raw, value, self.facts.branching) {
+        if self.too_large(value) {
             let what = "must be smaller: to hold so many values to this schema would take too long";
             return vec![Flaw::must("", "schema", what)];
         }
-        on_stack(self.facts.references, || self.flaws_here(value, long))
-            .unwrap_or_else(|why| vec![Flaw::must("", "", &why)])
+        on_stack(self.bounds.recursive, || self.flaws_here(value)).unwrap_or_else(|why| vec![Flaw::must("", "", &why)])
     }
 
-    fn flaws_here(&self, value: &Value, long: bool) -> Vec<Flaw> {
+    fn flaws_here(&self, value: &Value) -> Vec<Flaw> {
         if self.compiled.is_valid(value) {
             return Vec::new();
         }
-        let large = long || larger_than(value, LARGE_VALUE);
         // To find out why a value does not fit can cost far more than whether it does.
-        let intricate = "must fit its schema (which is too intricate to say where it does not)";
-        if self.facts.branching {
-            return vec![Flaw::must("", "schema", intricate)];
-        }
-        if large && self.facts.unions {
-            return self.flaws_of_a_part(value).unwrap_or_else(|| vec![Flaw::must("", "schema", intricate)]);
-        }
-        let mut flaws: Vec<Flaw> = if large {
+        let told = self.effort(value).told;
+        let flaws = if told <= LARGE_CHECK_STEPS {
+            self.compiled.iter_errors(value).take(MAX_FAULTS_TOLD).map(|error| Flaw::of(&error)).collect()
+        } else if told <= MAX_CHECK_STEPS && !self.bounds.unions {
             self.compiled.validate(value).err().iter().map(Flaw::of).collect()
         } else {
-            self.compiled.iter_errors(value).take(MAX_FAULTS_TOLD).map(|error| Flaw::of(&error)).collect()
+            self.flaws_of_a_part(value)
         };
         if flaws.is_empty() {
-            flaws.push(Flaw::must("", "schema", "must fit its schema"));
+            let intricate = "must fit its schema (which is too intricate to say where it does not)";
+            return vec![Flaw::must("", "schema", intricate)];
         }
         flaws
     }
+
+    /// The flaws of the smallest part at fault that can be found in a large value: down `properties` and `items`, which
+    /// have no alternatives. Empty where there is none.
+    fn flaws_of_a_part(&self, value: &Value) -> Vec<Flaw> {
+        let (mut value, mut schema, mut pointer) = (value, String::new(), String::new());
+        // Each step leads one level down a value whose depth is bounded.
+        loop {
+            let Some(here) = self.resolved(&schema) else { return Vec::new() };
+            let below: Vec<(String, String, &Value)> = match value {
+                Value::Object(fields) => fields
+                    .iter()
+                    .map(|(name, field)| (format!("/properties/{}", escape_segment(name)), escape_segment(name), field))
+                    .collect(),
+                Value::Array(items) => {
+                    items.iter().enumerate().map(|(at, item)| ("/items".to_owned(), at.to_string(), item)).collect()
+                }
+                _ => return Vec::new(),
+            };
+            let mut keywords: Vec<&String> = below.iter().map(|(keyword, ..)| keyword).collect();
+            keywords.dedup();
+            let known = keywords.into_iter().map(|keyword| (keyword.clone(), format!("{here}{keyword}")));
+            let known = known.filter(|(_, pointer)| self.raw.pointer(pointer).is_some_and(Value::is_object));
+            let Some(parts) = self.parts(known) else { return Vec::new() };
+            let Some((keyword, name, part)) = below.iter().find(|(keyword, _, part)| !parts.fits(keyword, part)) else {
+                return Vec::new();
+            };
+            pointer = format!("{pointer}/{name}");
+            schema = format!("{here}{keyword}");
+            value = part;
+            if self.effort(value).told <= LARGE_CHECK_STEPS {
+                return parts.flaws(keyword, value, &pointer);
+            }
+        }
+    }
+
+    /// The pointer of a subschema or, where that is a reference, of the schema that the references lead to.
+    fn resolved(&self, pointer: &str) -> Option<String> {
+        let mut pointer = pointer.to_owned();
+        for _ in 0..16 {
+            let Some(target) = self.raw.pointer(&pointer)?.get("$ref") else { return Some(pointer) };
+            pointer = target.as_str()?.strip_prefix('#')?.to_owned();
+        }
+        None
+    }
+
+    /// Compiles some subschemas, each under a name.
+    fn parts(&self, pointers: impl Iterator<Item = (String, String)>) -> Option<Parts> {
+        let all = pointers.map(|(name, pointer)| (name, reference(&pointer))).collect::<serde_json::Map<_, _>>();
+        let mut schema = json!({ "properties": all });
+        if let Some(draft) = self.raw.get("$schema") {
+            schema["$schema"] = draft.clone();
+        }
+        let document = jsonschema::Registry::new().add(HERE, &self.raw).ok()?.prepare().ok()?;
+        options().with_registry(&document).build(&schema).ok().map(Parts)
+    }
 }
 
-impl Schema {
-    /// The flaws of the smallest part at fault that can be found in a large value.
-    fn flaws_of_a_part(&self, value: &Value) -> Option<Vec<Flaw>> {
-        let document = here(&self.raw)?;
-        let compiled = |pointer: &str| options().with_registry(&document).build(&reference(&self.raw, pointer)).ok();
-        let small = |value: &Value| !larger_than(value, LARGE_VALUE);
-        let mut room = MOST_PARTS_ASKED;
-        let part = locate::at_fault(&self.raw, value, small, |pointer| {
-            room = usize::checked_sub(room, 1)?;
-            let schema = compiled(pointer)?;
-            Some(Box::new(move |value: &Value| !schema.is_valid(value)))
-        });
-        if part.pointer.is_empty() {
-            return None;
-        }
-        let mut flaws = Vec::new();
-        if small(part.value) {
-            let schema = compiled(&part.schema)?;
-            flaws.extend(schema.iter_errors(part.value).take(MAX_FAULTS_TOLD).map(|error| Flaw::of(&error)));
-        }
-        if flaws.is_empty() {
-            flaws.push(Flaw::must("", "schema", "must fit its schema"));
-        }
-        flaws.iter_mut().for_each(|flaw| flaw.pointer.insert_str(0, &part.pointer));
-        Some(flaws)
+/// Subschemas by name, compiled as the properties of an object.
+struct Parts(Validator);
+
+impl Parts {
+    fn fits(&self, name: &str, value: &Value) -> bool {
+        self.0.is_valid(&json!({ name: value }))
+    }
+
+    fn flaws(&self, name: &str, value: &Value, pointer: &str) -> Vec<Flaw> {
+        let named = json!({ name: value });
+        let flaw = |error: ValidationError<'_>| {
+            let flaw = Flaw::of(&error);
+            let below = flaw.pointer.strip_prefix(&format!("/{}", escape_segment(name))).unwrap_or_default();
+            Flaw { pointer: format!("{pointer}{below}"), ..flaw }
+        };
+        self.0.iter_errors(&named).take(MAX_FAULTS_TOLD).map(flaw).collect()
     }
 }
 
 /// The checker's options, the same for every schema.
 fn options<'i>() -> jsonschema::ValidationOptions<'i> {
-    let regex = PatternOptions::regex().size_limit(MAX_REGEX_BYTES).dfa_size_limit(MAX_REGEX_CACHE_BYTES);
-    jsonschema::options().offline().should_validate_formats(true).with_pattern_options(regex)
+    // The bounds weighed each pattern; the engine builds each forwards and backwards.
+    let regex = PatternOptions::regex().size_limit(2 * MAX_REGEX_BYTES).dfa_size_limit(MAX_REGEX_CACHE_BYTES);
+    jsonschema::options()
+        .offline()
+        .should_validate_formats(true)
+        .with_pattern_options(regex)
+        // The checker's own takes time that grows with the square of the text.
+        .with_format("regex", |text: &str| {
+            text.len() <= MAX_FORMAT_BYTES && jsonschema_regex::is_valid_ecma_regex(text)
+        })
 }
 
 /// The URI by which a schema is referred to from outside (`reference`).
 const HERE: &str = "toolhost:schema";
 
-/// The schema as a document that a reference can lead into.
-fn here(raw: &Value) -> Option<jsonschema::Registry<'_>> {
-    jsonschema::Registry::new().add(HERE, raw).ok()?.prepare().ok()
-}
-
 /// A schema that only refers to a part of another: no more than that part leads to is compiled.
-fn reference(raw: &Value, pointer: &str) -> Value {
+fn reference(pointer: &str) -> Value {
     let plain = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'/' | b'~' | b'-' | b'_' | b'.');
     let escaped =
         pointer.bytes().map(|byte| if plain(&byte) { char::from(byte).into() } else { format!("%{byte:02X}") });
-    let mut schema = serde_json::json!({ "$ref": format!("{HERE}#{}", escaped.collect::<String>()) });
-    if let Some(draft) = raw.get("$schema") {
-        schema["$schema"] = draft.clone();
-    }
-    schema
+    json!({ "$ref": format!("{HERE}#{}", escaped.collect::<String>()) })
 }
 
 fn build(raw: &Value) -> Result<Validator, Vec<SchemaFault>> {
@@ -261,23 +319,6 @@ fn on_stack<T: Send>(deep: bool, work: impl FnOnce() -> T + Send) -> Result<T, S
         let thread = std::thread::Builder::new().stack_size(DEEP_STACK_BYTES).spawn_scoped(scope, work);
         thread.ok().and_then(|thread| thread.join().ok()).ok_or_else(|| failed.to_owned())
     })
-}
-
-fn larger_than(value: &Value, most: usize) -> bool {
-    let mut parts = 0;
-    let mut open = vec![value];
-    while let Some(value) = open.pop() {
-        parts += 1;
-        if parts > most {
-            return true;
-        }
-        match value {
-            Value::Array(items) => open.extend(items.iter().take(most)),
-            Value::Object(map) => open.extend(map.values().take(most)),
-            _ => {}
-        }
-    }
-    false
 }
 
 impl Flaw {

@@ -2,7 +2,7 @@
 //!
 //! For: everybody who prints text of a manifest, a tool or an argument. In: any text.
 //! Out: the same text with every character that is not plainly visible written as an escape.
-//! Never: cuts, trims or translates.
+//! Never: trims or translates; cuts without saying so.
 
 use std::fmt::{self, Display, Write as _};
 use std::io;
@@ -121,6 +121,14 @@ pub fn head(text: &str, most: usize) -> String {
         Some((at, _)) => format!("{}…", text.get(..at).unwrap_or_default()),
         None => text.to_owned(),
     }
+}
+
+/// The first `most` bytes, and how many there were where something was cut.
+pub fn cut(text: &str, most: usize) -> String {
+    if text.len() <= most {
+        return text.to_owned();
+    }
+    format!("{}… ({} bytes)", &text[..text.floor_char_boundary(most)], text.len())
 }
 
 #[cfg(test)]

@@ -140,9 +140,9 @@ fn tail(logs: &[String]) -> String {
     for line in logs.iter().rev() {
         if line.len() > room {
             if lines.is_empty() {
-                let start = (line.len() - room + '…'.len_utf8()..line.len()).find(|&at| line.is_char_boundary(at));
+                let start = line.ceil_char_boundary(line.len() - room + '…'.len_utf8());
                 // The mark lets a mask find what the cut left of a secret.
-                lines.push(format!("…{}", &line[start.unwrap_or(line.len())..]));
+                lines.push(format!("…{}", &line[start..]));
             }
             break;
         }

@@ -5,13 +5,15 @@
 //!
 //! A secret is found as it is and as JSON escapes it; in base64, a URL or any other encoding it is not found.
 
-use crate::manifest::applies::{of_field, of_item, parts};
+use crate::manifest::applies::{SAME_VALUE, of_field, of_item, parts};
 use crate::manifest::arguments::declares;
 use crate::manifest::{Handler, Manifest};
 use crate::policy;
+use aho_corasick::{AhoCorasick, AhoCorasickKind};
 use serde_json::Value;
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::fmt::{self, Display};
+use std::ops::Range;
 
 /// What a secret is shown as.
 pub const HIDDEN: &str = "***";
@@ -26,11 +28,14 @@ const LONGEST_PART: usize = 4096;
 const DEEPEST: usize = 128;
 /// Most looks in one walk, each at one value under one schema: a schema can refer to itself in any number of ways.
 const LOOKS: u32 = 20_000;
-/// Most work on all texts of one call, bytes times secrets: some 0.1 s. `EACH`: the fixed cost of a look, in bytes.
-const MOST_WORK: usize = 128 << 20;
-const EACH: usize = 64;
-/// Keywords whose subschemas hold for the same value.
-const SAME_VALUE: [&str; 7] = ["allOf", "anyOf", "oneOf", "if", "then", "else", "dependentSchemas"];
+/// Most bytes of secrets that are looked for: the searcher that is made of them takes tens of times as much.
+const MOST_BYTES: usize = 2 << 20;
+/// Most secrets that are hidden in one text: they may overlap.
+const MOST_FOUND: usize = 1 << 20;
+/// Most work on the cuts of one call, in steps of some 50 ns.
+const MOST_WORK: usize = 2 << 20;
+/// Bytes that are compared in one step.
+const BYTES_A_STEP: usize = 64;
 
 /// The secrets among arguments, and the arguments with the secrets hidden.
 pub type Masked = (Mask, Shown);
@@ -67,16 +72,17 @@ pub fn of_arguments(manifest: &Manifest, arguments: &Value) -> Masked {
             collect(&arguments[name.as_str()], &mut mask.secrets);
             *value = Value::String(HIDDEN.into());
         }
-        mask.in_order();
     }
     (mask, Shown::Tree(shown))
 }
 
-/// The secret texts of one call, longest first.
+/// The secret texts of one call.
 #[derive(Clone, Default)]
 pub struct Mask {
     secrets: Vec<String>,
-    /// Spent so far on looking for them.
+    /// Made when a text is first looked at. `None`: there are more secrets than can be looked for.
+    searcher: OnceCell<Option<AhoCorasick>>,
+    /// Spent so far on what cuts left.
     work: Cell<usize>,
 }
 
@@ -88,25 +94,27 @@ impl Mask {
         let mut walk = Walk { root: schema, looks: LOOKS, secrets: Vec::new() };
         let mut shown = arguments.clone();
         walk.hide(vec![schema], &mut shown, 0);
-        let mut mask = Mask { secrets: walk.secrets, work: Cell::default() };
         if walk.looks == 0 {
-            mask.secrets.clear();
-            collect(arguments, &mut mask.secrets);
+            walk.secrets.clear();
+            collect(arguments, &mut walk.secrets);
             shown = Value::String(HIDDEN.into());
         }
-        mask.in_order();
-        (mask, shown)
+        (Mask { secrets: walk.secrets, ..Mask::default() }, shown)
     }
 
-    fn in_order(&mut self) {
-        self.secrets.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
-        self.secrets.dedup();
+    fn add(&mut self, secrets: impl IntoIterator<Item = String>) {
+        let known = self.secrets.len();
+        self.secrets.extend(secrets);
+        if self.secrets.len() > known {
+            self.searcher.take();
+        }
     }
 
     /// Hides every text of a value, and the value's parts.
     pub fn hide(&mut self, value: &mut Value) {
-        collect(value, &mut self.secrets);
-        self.in_order();
+        let mut secrets = Vec::new();
+        collect(value, &mut secrets);
+        self.add(secrets);
         let hidden = || Value::String(HIDDEN.into());
         match value {
             Value::Object(fields) => fields.values_mut().for_each(|field| *field = hidden()),
@@ -116,133 +124,119 @@ impl Mask {
 
     /// Hides what another mask hides, too.
     pub fn join(&mut self, other: Mask) {
-        self.secrets.extend(other.secrets);
-        self.in_order();
+        self.add(other.secrets);
     }
 
     /// Hides these texts too.
-    pub fn also<'t>(&mut self, secrets: impl Iterator<Item = &'t str>) {
-        let known = self.secrets.len();
-        secrets.for_each(|secret| collect(&Value::String(secret.to_owned()), &mut self.secrets));
-        if self.secrets.len() > known {
-            self.in_order();
-        }
-    }
-
-    /// Counts work; true once the bound is passed.
-    fn exhausted(&self, work: usize) -> bool {
-        self.work.set(self.work.get().saturating_add(work));
-        work > 0 && self.work.get() > MOST_WORK
+    pub fn also<'t>(&mut self, texts: impl Iterator<Item = &'t str>) {
+        let mut secrets = Vec::new();
+        texts.for_each(|text| collect_text(text, &mut secrets));
+        self.add(secrets);
     }
 
     /// The text with every secret hidden, also what a cut left of one. Where looking for all of them would take too
     /// long, all of the text is hidden.
     pub fn text(&self, text: &str) -> String {
-        if self.exhausted(self.secrets.len().saturating_mul(text.len() + EACH)) {
-            return HIDDEN.to_owned();
+        if self.secrets.is_empty() {
+            return text.to_owned();
         }
-        let mut shown = text.to_owned();
-        for secret in &self.secrets {
-            if shown.contains(secret.as_str()) {
-                shown = shown.replace(secret.as_str(), HIDDEN);
-            }
-        }
-        for secret in self.secrets.iter().filter(|secret| secret.len() > SHORTEST) {
-            if !may_be_cut(&shown, secret) {
-                continue;
-            }
-            if self.exhausted(secret.len().min(LONGEST_PART).saturating_mul(shown.len()) / EACH) {
-                return HIDDEN.to_owned();
-            }
-            let pieces: Vec<_> = shown.split(CUT).map(|piece| edges(piece, secret)).collect();
-            shown = pieces.join(CUT);
-        }
-        shown
+        let hidden = self.whole(text).and_then(|shown| {
+            let pieces: Option<Vec<String>> = shown.split(CUT).map(|piece| self.edges(piece)).collect();
+            Some(pieces?.join(CUT))
+        });
+        hidden.unwrap_or_else(|| HIDDEN.to_owned())
     }
-}
 
-impl Mask {
+    /// The text with each secret hidden that stands whole in it; `None` where that would take too long.
+    fn whole(&self, text: &str) -> Option<String> {
+        let searcher = self.searcher.get_or_init(|| {
+            let few = self.secrets.iter().map(String::len).sum::<usize>() <= MOST_BYTES;
+            // The other kinds take a table of all characters for each character of a secret.
+            let searcher = || AhoCorasick::builder().kind(Some(AhoCorasickKind::ContiguousNFA)).build(&self.secrets);
+            few.then(searcher)?.ok()
+        });
+        let mut found: Vec<Range<usize>> = Vec::new();
+        for (count, secret) in searcher.as_ref()?.find_overlapping_iter(text).enumerate() {
+            if count == MOST_FOUND {
+                return None;
+            }
+            let Range { mut start, end } = secret.range();
+            // They come by their ends: all that begin behind this one's start overlap with it.
+            while let Some(overlapping) = found.pop_if(|last| last.end > start) {
+                start = start.min(overlapping.start);
+            }
+            found.push(start..end);
+        }
+        let (mut shown, mut done) = (String::with_capacity(text.len()), 0);
+        for secret in found {
+            shown.push_str(&text[done..secret.start]);
+            shown.push_str(HIDDEN);
+            done = secret.end;
+        }
+        shown.push_str(&text[done..]);
+        Some(shown)
+    }
+
+    /// Hides the start of a secret at the end of a piece, and the end of a secret at its start: there the text was cut.
+    fn edges(&self, piece: &str) -> Option<String> {
+        let (mut start, mut end) = (0, piece.len());
+        for secret in &self.secrets {
+            let longest = secret.len().saturating_sub(1).min(piece.len()).min(LONGEST_PART);
+            self.work.set(self.work.get() + 1 + longest * longest / BYTES_A_STEP);
+            if self.work.get() > MOST_WORK {
+                return None;
+            }
+            let lengths = || (SHORTEST..=longest).rev();
+            let begun = lengths().find(|&n| secret.get(..n).is_some_and(|part| piece.ends_with(part)));
+            let ended = lengths().find(|&n| secret.get(secret.len() - n..).is_some_and(|part| piece.starts_with(part)));
+            end = end.min(piece.len() - begun.unwrap_or(0));
+            start = start.max(ended.unwrap_or(0));
+        }
+        let mark = |hidden: bool| if hidden { HIDDEN } else { "" };
+        let between = piece.get(start..end).unwrap_or_default();
+        Some(format!("{}{between}{}", mark(start > 0), mark(end < piece.len())))
+    }
+
     /// The answer of a tool with every secret hidden that stands whole in one of its texts or is one of its numbers;
     /// `None` where there is none. It stays one JSON document: a text with a secret is decoded and encoded anew.
     pub fn answer(&self, json: &str) -> Option<String> {
         if self.secrets.is_empty() {
             return None;
         }
-        if self.exhausted(self.secrets.len().saturating_mul(json.len() + EACH)) {
-            return Some(format!("\"{HIDDEN}\""));
-        }
-        let (mut out, mut rest, mut names, mut hidden) = (String::with_capacity(json.len()), json, 0, false);
+        let shown = self.tokens(json).unwrap_or_else(|| format!("\"{HIDDEN}\""));
+        (shown != json).then_some(shown)
+    }
+
+    fn tokens(&self, json: &str) -> Option<String> {
+        let (mut shown, mut rest, mut names) = (String::with_capacity(json.len()), json, 0);
         while let Some(c) = rest.chars().next() {
-            let length = match c {
-                '"' => string_length(rest),
-                '-' | '0'..='9' => {
-                    rest.find(|c: char| !matches!(c, '0'..='9' | '.' | '-' | '+' | 'e' | 'E')).unwrap_or(rest.len())
+            let (length, text) = match c {
+                '"' => {
+                    let mut texts = serde_json::Deserializer::from_str(rest).into_iter::<String>();
+                    let text = texts.next()?.ok()?;
+                    (texts.byte_offset(), Some(text))
                 }
-                _ => c.len_utf8(),
+                '-' | '0'..='9' => {
+                    let after = |c: char| !matches!(c, '0'..='9' | '.' | '-' | '+' | 'e' | 'E');
+                    (rest.find(after).unwrap_or(rest.len()), None)
+                }
+                _ => (c.len_utf8(), None),
             };
             let (token, after) = rest.split_at(length);
-            match self.token(token, after.starts_with(':').then_some(&mut names)) {
-                Some(shown) => {
-                    hidden = true;
-                    out.push_str(&shown);
-                }
-                None => out.push_str(token),
-            }
             rest = after;
+            let hidden = if length > 1 { self.whole(text.as_deref().unwrap_or(token))? } else { token.to_owned() };
+            match &text {
+                None if hidden == HIDDEN => shown.push_str(&format!("\"{HIDDEN}\"")),
+                Some(text) if hidden != *text => {
+                    // The number of changed names keeps them apart.
+                    names += usize::from(rest.starts_with(':'));
+                    let apart = Some(format!(" ({names})")).filter(|_| rest.starts_with(':') && names > 1);
+                    shown.push_str(&serde_json::to_string(&(hidden + &apart.unwrap_or_default())).ok()?);
+                }
+                _ => shown.push_str(token),
+            }
         }
-        hidden.then_some(out)
-    }
-
-    /// A text or number with its secrets hidden. `names`: the token is a member's name; the number of changed names
-    /// keeps them apart.
-    fn token(&self, token: &str, names: Option<&mut usize>) -> Option<String> {
-        if !token.starts_with('"') {
-            return self.secrets.iter().any(|secret| secret == token).then(|| format!("\"{HIDDEN}\""));
-        }
-        let text: String = serde_json::from_str(token).ok()?;
-        let shown = self.secrets.iter().fold(text.clone(), |text, secret| text.replace(secret.as_str(), HIDDEN));
-        if shown == text {
-            return None;
-        }
-        let apart = names.map_or_else(String::new, |count| {
-            *count += 1;
-            if *count > 1 { format!(" ({count})") } else { String::new() }
-        });
-        serde_json::to_string(&format!("{shown}{apart}")).ok()
-    }
-}
-
-/// The bytes of a JSON text, its quotes included. `json` begins with one.
-fn string_length(json: &str) -> usize {
-    let mut escaped = false;
-    for (at, byte) in json.bytes().enumerate().skip(1) {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' => escaped = true,
-            b'"' => return at + 1,
-            _ => {}
-        }
-    }
-    json.len()
-}
-
-/// Whether the shortest start or end of a secret that is looked for stands anywhere in the text.
-fn may_be_cut(text: &str, secret: &str) -> bool {
-    let start = &secret[..secret.floor_char_boundary(SHORTEST)];
-    let end = &secret[secret.ceil_char_boundary(secret.len() - SHORTEST)..];
-    text.contains(start) || text.contains(end)
-}
-
-/// Hides the start of a secret at the end of a piece, and the end of a secret at its start: there the text was cut.
-fn edges(piece: &str, secret: &str) -> String {
-    let longest = secret.len().saturating_sub(1).min(piece.len()).min(LONGEST_PART);
-    let lengths = || (SHORTEST..=longest).rev();
-    let start = lengths().filter_map(|n| secret.get(..n)).find(|start| piece.ends_with(start));
-    let piece = start.map_or_else(|| piece.to_owned(), |s| format!("{}{HIDDEN}", &piece[..piece.len() - s.len()]));
-    let end = lengths().filter_map(|n| secret.get(secret.len() - n..)).find(|end| piece.starts_with(end));
-    match end {
-        Some(end) => format!("{HIDDEN}{}", &piece[end.len()..]),
-        None => piece,
+        Some(shown)
     }
 }
 
@@ -285,9 +279,8 @@ impl<'s> Walk<'s> {
             next += 1;
             let Some(left) = self.looks.checked_sub(1) else { return };
             self.looks = left;
-            let target = ["$ref", "$dynamicRef"].into_iter().filter_map(|word| schema[word].as_str());
-            let targets = target.filter_map(|r| r.strip_prefix('#')).filter_map(|pointer| self.root.pointer(pointer));
-            for other in targets.chain(SAME_VALUE.iter().flat_map(|word| parts(&schema[*word]))) {
+            let target = schema["$ref"].as_str().and_then(|reference| self.root.pointer(reference.strip_prefix('#')?));
+            for other in target.into_iter().chain(SAME_VALUE.iter().flat_map(|word| parts(&schema[*word]))) {
                 if !schemas.iter().any(|known| std::ptr::eq(*known, other)) {
                     schemas.push(other);
                 }
@@ -296,17 +289,10 @@ impl<'s> Walk<'s> {
     }
 }
 
-/// Every text below a secret value; a text of several lines also line by line, as a log shows it.
+/// Every text below a secret value.
 fn collect(value: &Value, secrets: &mut Vec<String>) {
     match value {
-        Value::String(text) => {
-            for part in std::iter::once(text.as_str()).chain(text.lines()) {
-                if part.len() >= SHORTEST && part != HIDDEN {
-                    secrets.push(part.to_owned());
-                    secrets.extend(as_json(part));
-                }
-            }
-        }
+        Value::String(text) => collect_text(text, secrets),
         Value::Number(number) if number.to_string().len() >= SHORTEST => secrets.push(number.to_string()),
         Value::Array(items) => items.iter().for_each(|item| collect(item, secrets)),
         Value::Object(fields) => fields.values().for_each(|field| collect(field, secrets)),
@@ -314,14 +300,19 @@ fn collect(value: &Value, secrets: &mut Vec<String>) {
     }
 }
 
-/// The text as it stands inside JSON, where that differs: with quotes and newlines escaped, and with everything but
-/// ASCII escaped as well.
-fn as_json(text: &str) -> impl Iterator<Item = String> + use<> {
-    let plain = serde_json::to_string(text).ok();
-    let ascii = super::audit::ascii(&text).ok();
-    let inside = |quoted: String| quoted.get(1..quoted.len().saturating_sub(1)).map(str::to_owned);
-    let text = text.to_owned();
-    plain.into_iter().chain(ascii).filter_map(inside).filter(move |form| *form != text)
+/// A text, and a text of several lines also line by line, as a log shows it; each also as it stands inside JSON: with
+/// quotes and newlines escaped, and with everything but ASCII escaped as well.
+fn collect_text(text: &str, secrets: &mut Vec<String>) {
+    let lines = text.lines().filter(|line| *line != text);
+    for part in std::iter::once(text).chain(lines).filter(|part| part.len() >= SHORTEST && *part != HIDDEN) {
+        secrets.push(part.to_owned());
+        for quoted in [serde_json::to_string(part).ok(), super::audit::ascii(&part).ok()].into_iter().flatten() {
+            let inside = &quoted[1..quoted.len() - 1];
+            if inside != part && secrets.last().is_none_or(|last| last != inside) {
+                secrets.push(inside.to_owned());
+            }
+        }
+    }
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 
 use super::Digests;
 use crate::fault::Kind;
+pub(super) use crate::manifest::text::cut as cut_to;
 use crate::{executor, policy};
 use serde::Serialize;
 use serde_json::Value;
@@ -68,14 +69,6 @@ pub(super) fn few(notes: Vec<String>) -> Vec<String> {
 
 pub(super) fn cut(words: &str) -> String {
     cut_to(words, CUT)
-}
-
-pub(super) fn cut_to(words: &str, most: usize) -> String {
-    if words.len() <= most {
-        return words.to_owned();
-    }
-    let end = (0..=most).rev().find(|&at| words.is_char_boundary(at)).unwrap_or(0);
-    format!("{}… ({} bytes)", &words[..end], words.len())
 }
 
 /// What was started, as a person would type it.

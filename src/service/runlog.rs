@@ -77,11 +77,7 @@ pub fn record(grade: Grade, summary: impl Fn() -> Summary) {
 
 /// Cut first, then escaped: a field is one line, whatever a tool printed.
 fn shown(words: &str) -> String {
-    if words.len() <= CUT {
-        return text::printable(words);
-    }
-    let end = (0..=CUT).rev().find(|&at| words.is_char_boundary(at)).unwrap_or(0);
-    format!("{}… ({} bytes)", text::printable(&words[..end]), words.len())
+    text::printable(&text::cut(words, CUT))
 }
 
 /// How the log is written.

@@ -93,6 +93,21 @@ fn a_quoted_secret_is_hidden_too() {
 }
 
 #[test]
+fn secrets_that_overlap_are_hidden_as_one() {
+    let schema = json!({"properties": {"keys": {"x-secret": true}}});
+    let (mask, _) = Mask::of(Some(&schema), &json!({"keys": ["abcdef", "defghi", "bcde", "ghij klm"]}));
+    for (text, shown) in [
+        ("x abcdefghij klm y", "x *** y"),
+        ("xbcdey bcde", "x***y ***"),
+        ("abcdefabcdef", "******"),
+        ("xcdey", "xcdey"),
+    ] {
+        assert_eq!(mask.text(text), shown, "{text}");
+    }
+    assert_eq!(mask.answer(r#"{"abcdefghi":"xabcdefghi"}"#).as_deref(), Some(r#"{"***":"x***"}"#));
+}
+
+#[test]
 fn a_short_secret_is_hidden_only_where_it_is_a_parameter() {
     let schema = json!({"properties": {"pin": {"writeOnly": true}}});
     let (mask, shown) = Mask::of(Some(&schema), &json!({"pin": "1"}));

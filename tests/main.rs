@@ -17,6 +17,7 @@ mod escapes;
 mod failures;
 mod golden;
 mod lifecycle;
+mod live_log;
 mod manifests;
 mod mcp;
 mod messages;

@@ -125,8 +125,8 @@ fn head(bytes: &[u8]) -> String {
 /// The last 2 KB of a text, from a character boundary on.
 fn tail(text: &str) -> String {
     const TAIL_BYTES: usize = 2048;
-    let from = text.len().saturating_sub(TAIL_BYTES);
-    let kept = (from..=text.len()).find_map(|at| text.get(at..)).unwrap_or_default();
+    let from = text.ceil_char_boundary(text.len().saturating_sub(TAIL_BYTES));
+    let kept = &text[from..];
     // The mark shows the masking of secrets where a cut may have left a part of one.
     if from > 0 { format!("…{kept}") } else { kept.to_owned() }
 }

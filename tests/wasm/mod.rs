@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::net::unix::pipe;
-use toolhost::executor::wasm::{Cache, Ended, Looking, Pipes, Role, Start, Starting, Wasm, Worker, Workers};
-use toolhost::executor::{Call, Context, Ending, Executor, Outcome, Walls};
+use toolhost::executor::wasm::{Cache, Ended, Looking, Role, Start, Started, Starting, Wasm, Worker, Workers};
+use toolhost::executor::{Call, Context, Ending, Event, Events, Executor, Outcome, Walls};
 use toolhost::fault::{Fault, Kind};
 use toolhost::policy::{Access, Confinement, Grant, Opening, PerCall, Shape};
 use toolhost::quantity::{Limit, MIB};
@@ -43,8 +43,8 @@ struct Plain {
 
 struct PlainWorker {
     child: Child,
-    code: Option<OwnedFd>,
-    scratch: tempfile::TempDir,
+    _handed: OwnedFd,
+    _scratch: tempfile::TempDir,
 }
 
 impl Workers for Plain {
@@ -53,7 +53,7 @@ impl Workers for Plain {
     }
 
     fn start<'a>(&'a self, start: Start<'a>) -> Starting<'a> {
-        let Start { role, code, .. } = start;
+        let Start { role, handed, .. } = start;
         Box::pin(async move {
             let mut command = match self.instead {
                 Some((replaced, script)) if replaced == role => {
@@ -75,38 +75,26 @@ impl Workers for Plain {
                 Role::Compile => &self.compilers,
             }
             .fetch_add(1, Ordering::SeqCst);
-            if let Some(code) = &code {
-                use nix::fcntl::{FcntlArg, FdFlag, fcntl};
-                fcntl(code, FcntlArg::F_SETFD(FdFlag::empty())).expect("inheritable");
-            }
-            let child = command.env_clear().stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a child");
+            use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+            fcntl(&handed, FcntlArg::F_SETFD(FdFlag::empty())).expect("inheritable");
+            let mut child = command.env_clear().stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a child");
             self.pids.lock().expect("pids").push(child.id());
             // Not in /tmp: where that is a tmpfs, a worker would take what others make there for its guest's.
             let scratch = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("scratch");
-            Ok(Box::new(PlainWorker { child, code, scratch }) as Box<dyn Worker>)
+            let (to, from) = (child.stdin.take().expect("piped").into(), child.stdout.take().expect("piped").into());
+            Ok(Started {
+                to: Box::new(pipe::Sender::from_owned_fd(to).expect("a pipe")),
+                from: Box::new(pipe::Receiver::from_owned_fd(from).expect("a pipe")),
+                handed: handed.as_raw_fd(),
+                scratch: scratch.path().to_owned(),
+                walls: Walls::default(),
+                worker: Box::new(PlainWorker { child, _handed: handed, _scratch: scratch }),
+            })
         })
     }
 }
 
 impl Worker for PlainWorker {
-    fn pipes(&mut self) -> Option<Pipes> {
-        let to = pipe::Sender::from_owned_fd(self.child.stdin.take()?.into()).ok()?;
-        let from = pipe::Receiver::from_owned_fd(self.child.stdout.take()?.into()).ok()?;
-        Some(Pipes { to: Box::new(to), from: Box::new(from) })
-    }
-    fn code_descriptor(&self) -> i32 {
-        self.code.as_ref().map_or(-1, AsRawFd::as_raw_fd)
-    }
-    fn scratch(&self) -> PathBuf {
-        self.scratch.path().to_owned()
-    }
-    fn walls(&self) -> Walls {
-        Walls::default()
-    }
-    fn kill(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
     fn ended(&mut self) -> Ended<'_> {
         Box::pin(async { None })
     }
@@ -114,7 +102,8 @@ impl Worker for PlainWorker {
 
 impl Drop for PlainWorker {
     fn drop(&mut self) {
-        self.kill();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
@@ -174,7 +163,7 @@ impl Tool {
 
     async fn call_for(&self, input: Value, timeout_ms: u64) -> Result<Outcome, Fault> {
         let context = context();
-        let events = toolhost::executor::Events::unheard();
+        let events = Events::unheard();
         self.wasm.run(&context, self.order(input, timeout_ms), &events).await
     }
 

@@ -53,7 +53,7 @@ async fn dropping_and_cancelling_kill_the_worker() {
     gone(&tool.plain);
 
     let context = context();
-    let events = toolhost::executor::Events::unheard();
+    let events = Events::unheard();
     let cancel = context.cancel.clone();
     let (outcome, ()) = tokio::join!(tool.wasm.run(&context, tool.order(json!({}), 60_000), &events), async {
         tokio::time::sleep(Duration::from_millis(300)).await;
@@ -79,18 +79,27 @@ fn instead(role: Role, script: String) -> Plain {
     Plain { instead: Some((role, Box::leak(script.into_boxed_str()))), ..Plain::default() }
 }
 
+/// The head of an answer with five bytes of output.
+fn answer(id: u64) -> Value {
+    let answer = json!({"id": id, "end": "returned", "cpuMs": 0, "peakMemory": 0, "clean": false});
+    json!({"message": {"answer": answer}, "bytes": 5})
+}
+
 #[tokio::test]
 async fn hostile_workers_are_not_believed() {
-    let ready = r#"printf '\007\000\000\000\000\000\000\000"ready"'"#;
+    let ready = r#"echo '{"message":"ready","bytes":0}'"#;
     let scripts = [
-        // Lengths of 4 GiB, at once and after a good start; garbage; an answer cut short; nothing; silence.
-        r"printf '\377\377\377\377\377\377\377\377'; sleep 5".to_owned(),
-        format!(r"{ready}; printf '\377\377\377\377\377\377\377\377'; sleep 5"),
+        // Lengths of 4 GiB, at once and after a good start; garbage; an answer cut short; one to another call; nothing;
+        // the wrong answer.
+        r#"echo '{"message":"ready","bytes":4294967295}'; sleep 5"#.to_owned(),
+        format!(r#"{ready}; echo '{{"message":"log","bytes":4294967295}}'; sleep 5"#),
         format!(r"{ready}; head -c 100000 /dev/zero | tr '\0' x; sleep 5"),
-        format!(r#"{ready}; printf '\100\000\000\000\000\000\020\000{{"answer"'"#),
+        format!(r#"{ready}; echo '{{"message":"log","bytes":100}}'; printf short"#),
+        format!(r#"{ready}; printf '{{"message":{{"answer"'"#),
+        format!(r#"{ready}; echo '{}'; sleep 5"#, answer(2)),
         format!("{ready}; exit 0"),
         "exit 0".to_owned(),
-        format!(r#"{ready}; printf '\007\000\000\000\000\000\000\000"ready"'; sleep 5"#),
+        format!("{ready}; {ready}; sleep 5"),
     ];
     for script in scripts {
         let plain = instead(Role::Worker, script.clone());
@@ -99,6 +108,11 @@ async fn hostile_workers_are_not_believed() {
         assert_eq!(fault.kind, Kind::InternalError, "{script}: {fault:?}");
         gone(&tool.plain);
     }
+    let control = format!("{ready}; echo '{}'; echo null; sleep 5", answer(1));
+    assert_eq!(
+        Tool::with(typed_echo(), instead(Role::Worker, control)).ending(json!({})).await,
+        Ending::answer(&json!(null))
+    );
     let tool = Tool::with(typed_echo(), instead(Role::Worker, format!("{ready}; exec sleep 60")));
     let outcome = tool.call_for(json!({}), 200).await.expect("an outcome");
     assert_eq!(outcome.ending, Ending::TimedOut { limit_ms: 200 });
@@ -109,9 +123,9 @@ async fn hostile_workers_are_not_believed() {
 async fn hostile_compilers_are_not_believed_and_leave_nothing_in_the_cache() {
     // Lengths of 4 GiB; garbage; an answer cut short; nothing.
     for script in [
-        r"printf '\377\377\377\377\377\377\377\377'; sleep 5",
+        r#"echo '{"message":"code","bytes":4294967295}'; sleep 5"#,
         r"head -c 100000 /dev/zero | tr '\0' x; sleep 5",
-        r#"printf '\012\000\000\000\100\000\000\000"compiled"short'"#,
+        r#"echo '{"message":"code","bytes":64}'; printf short"#,
         "exit 0",
     ] {
         let tool = Tool::with(typed_echo(), instead(Role::Compile, script.to_owned()));

@@ -2,8 +2,8 @@
 
 use super::launcher::Launcher;
 use super::{Brings, Extra, Launchers, Unready, capture, pool, publish};
-use crate::executor::wasm::{Ended, Looking, Pipes, Publishing, Role, Start, Starting, Worker, Workers};
-use crate::executor::{Ending, Walls};
+use crate::executor::Ending;
+use crate::executor::wasm::{Ended, HANDED, Looking, Publishing, Role, Start, Started, Starting, Worker, Workers};
 use crate::fault::{Fault, Kind};
 use crate::policy::Shape;
 use crate::quantity::Limit;
@@ -39,62 +39,48 @@ impl Workers for WasmWorkers {
                 processes: start.own_threads,
                 own_source: false,
                 lasting: start.role == Role::Worker,
-                keeps_third: start.code.is_some(),
+                keeps_third: true,
                 role: Some(start.role.name().to_owned()),
             };
             let launcher = self.launchers.ready_for(start.shape, start.grants, &extra).await?;
-            let brings = Brings { third: start.code.as_ref(), ..Brings::default() };
+            let brings = Brings { third: Some(&start.handed), ..Brings::default() };
             let timeout_ms = start.shape.limits.get(Limit::TimeoutMs);
             let pipes = super::hand_over(&launcher, timeout_ms, &brings).map_err(Unready::from)?;
             let capture::Pipes { input, output, log } = pipes;
-            // A worker's stderr is not read: the guest's log comes with its answer.
+            // A worker's stderr is not read: the guest's log comes in frames.
             drop(log);
-            let pipes = Some(Pipes { to: Box::new(input), from: Box::new(output) });
-            let worker: Box<dyn Worker> = Box::new(Behind {
+            Ok(Started {
+                to: Box::new(input),
+                from: Box::new(output),
+                handed: HANDED,
+                scratch: scratch(start.shape),
                 walls: launcher.walls.clone(),
-                launcher: Some(launcher),
-                pipes,
-                shape: start.shape.clone(),
-            });
-            Ok(worker)
+                worker: Box::new(Behind { launcher, shape: start.shape.clone() }),
+            })
         })
     }
 }
 
+/// With a grant below /tmp, that folder is never empty, so what a call left there could not be told: /dev/shm then.
+fn scratch(shape: &Shape) -> PathBuf {
+    let below = |folder| shape.grants.iter().any(|grant| grant.opening.folder().starts_with(folder));
+    if below("/tmp") { "/dev/shm".into() } else { "/tmp".into() }
+}
+
+/// Dropping the launcher ends the worker.
 struct Behind {
-    launcher: Option<Launcher>,
-    pipes: Option<Pipes>,
-    walls: Walls,
+    launcher: Launcher,
     shape: Shape,
 }
 
 impl Behind {
     /// How the worker ended, as the walls saw it, with the staged copies.
     async fn exited(&mut self) -> Option<(crate::sandbox::protocol::Exited, Vec<OwnedFd>)> {
-        super::ended(self.launcher.as_ref()?).await.ok()
+        super::ended(&self.launcher).await.ok()
     }
 }
 
 impl Worker for Behind {
-    fn pipes(&mut self) -> Option<Pipes> {
-        self.pipes.take()
-    }
-
-    /// With a grant below /tmp, that folder is never empty, so what a call left there could not be told: /dev/shm then.
-    fn scratch(&self) -> PathBuf {
-        let below = |folder| self.shape.grants.iter().any(|grant| grant.opening.folder().starts_with(folder));
-        if below("/tmp") { "/dev/shm".into() } else { "/tmp".into() }
-    }
-
-    fn walls(&self) -> Walls {
-        self.walls.clone()
-    }
-
-    fn kill(&mut self) {
-        // Dropping the launcher ends the worker.
-        self.launcher = None;
-    }
-
     fn ended(&mut self) -> Ended<'_> {
         Box::pin(async move {
             let (exited, _) = self.exited().await?;
@@ -116,8 +102,7 @@ impl Worker for Behind {
             let failed = || Fault::new(Kind::InternalError, "the worker did not end after its answer");
             let ended = tokio::time::timeout(FAREWELL, self.exited()).await.map_err(|_| failed())?;
             let (_, staged) = ended.ok_or_else(failed)?;
-            let launcher = self.launcher.as_ref().ok_or_else(failed)?;
-            Ok(publish::all(&launcher.setup.stages, &staged, &self.shape).await)
+            Ok(publish::all(&self.launcher.setup.stages, &staged, &self.shape).await)
         })
     }
 }

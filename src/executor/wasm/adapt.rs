@@ -5,18 +5,18 @@
 //!
 //! A WASI preview 1 module is wrapped into a component, since only a component's handles can be capped.
 //! The standard adapter loses exit codes (it knows only "ok" and "failed"), so the module's `proc_exit`
-//! is renamed to an import of ours that keeps the number.
+//! is renamed to an import of ours that keeps the number. Our names are as long as those, so they are written over them.
 
 use std::borrow::Cow;
 use wasi_preview1_component_adapter_provider as adapter;
-use wasm_encoder::reencode::{self, Reencode};
-use wasmparser::{ExternalKind, Parser, Payload};
+use wasmparser::{ExternalKind, Imports, Parser, Payload};
 use wasmtime::component::types::ComponentItem;
 use wasmtime::component::{Component, Type};
 
-/// The import that carries an exit code.
-pub const EXIT_CODE: &str = "exit-code";
-const EXIT_WORLD: &str = "package toolhost:adapted; world exits { import exit-code: func(code: u32); }";
+/// The interface of our import that carries an exit code: `proc-exit`.
+pub const EXITS: &str = "toolhost:adapted/exits";
+const EXITS_WORLD: &str =
+    "package toolhost:adapted; interface exits { proc-exit: func(code: u32); } world exiting { import exits; }";
 /// The typed export, where `entryPoint` names no other.
 const RUN: &str = "run";
 const ACCEPTED: &str = "accepted are: a component that exports `run: func(input: string) -> result<string, string>` \
@@ -48,7 +48,9 @@ pub fn component(module: &[u8]) -> Result<Cow<'_, [u8]>, String> {
         return Err(format!("the file is WebAssembly of an unknown version; {ACCEPTED}"));
     }
     command_module(&binary)?;
-    wrap(&binary).map(Cow::Owned).map_err(|e| format!("the module cannot be linked to WASI preview 1: {e:#}"))
+    wrap(binary.into_owned())
+        .map(Cow::Owned)
+        .map_err(|e| format!("the module cannot be linked to WASI preview 1: {e:#}"))
 }
 
 /// One line: what is wrong and where, without the picture that follows it.
@@ -85,16 +87,14 @@ fn command_module(binary: &[u8]) -> Result<(), String> {
     }
 }
 
-fn wrap(binary: &[u8]) -> anyhow::Result<Vec<u8>> {
-    let mut rename = RenameExit { done: false };
-    let mut renamed = wasm_encoder::Module::new();
-    rename
-        .parse_core_module(&mut renamed, Parser::new(0), binary)
-        .map_err(|e| anyhow::anyhow!("the module is damaged: {e}"))?;
-    let mut module = renamed.finish();
-    if rename.done {
+fn wrap(mut module: Vec<u8>) -> anyhow::Result<Vec<u8>> {
+    let exits = exits(&module).map_err(|e| anyhow::anyhow!("the module is damaged: {e}"))?;
+    for (at, name) in &exits {
+        module[*at..at + name.len()].copy_from_slice(name.as_bytes());
+    }
+    if !exits.is_empty() {
         let mut resolve = wit_parser::Resolve::default();
-        let package = resolve.push_str("adapted.wit", EXIT_WORLD)?;
+        let package = resolve.push_str("adapted.wit", EXITS_WORLD)?;
         let world = resolve.select_world(&[package], None)?;
         wit_component::embed_component_metadata(&mut module, &resolve, world, wit_component::StringEncoding::UTF8)?;
     }
@@ -104,30 +104,24 @@ fn wrap(binary: &[u8]) -> anyhow::Result<Vec<u8>> {
         .encode()
 }
 
-/// Renames `wasi_snapshot_preview1.proc_exit` to `$root.exit-code`, of the same type, and changes nothing else.
-struct RenameExit {
-    done: bool,
-}
-
-impl Reencode for RenameExit {
-    type Error = std::convert::Infallible;
-
-    fn parse_imports(
-        &mut self,
-        section: &mut wasm_encoder::ImportSection,
-        imports: wasmparser::Imports<'_>,
-    ) -> Result<(), reencode::Error<Self::Error>> {
-        let preview1 = adapter::WASI_SNAPSHOT_PREVIEW1_ADAPTER_NAME;
-        match imports {
-            wasmparser::Imports::Single(_, import) if (import.module, import.name) == (preview1, "proc_exit") => {
-                let ty = self.entity_type(import.ty)?;
-                section.import("$root", EXIT_CODE, ty);
-                self.done = true;
-                Ok(())
+/// Where a module imports `wasi_snapshot_preview1.proc_exit`, and the names of ours that belong there.
+fn exits(module: &[u8]) -> wasmparser::Result<Vec<(usize, &'static str)>> {
+    let theirs = (adapter::WASI_SNAPSHOT_PREVIEW1_ADAPTER_NAME, "proc_exit");
+    let ours = (EXITS, "proc-exit");
+    let place = |name: &str| name.as_ptr().addr() - module.as_ptr().addr();
+    let mut found = Vec::new();
+    for part in Parser::new(0).parse_all(module) {
+        let Payload::ImportSection(section) = part? else { continue };
+        for imports in section {
+            // In the compact forms, several imports share one name of a module.
+            if let Imports::Single(_, import) = imports?
+                && (import.module, import.name) == theirs
+            {
+                found.extend([(place(import.module), ours.0), (place(import.name), ours.1)]);
             }
-            imports => reencode::utils::parse_imports(self, section, imports),
         }
     }
+    Ok(found)
 }
 
 /// The contract of a component.

@@ -145,17 +145,8 @@ impl Cache {
         let mut head = [0; 40];
         file.read_exact(&mut head).ok()?;
         let (magic, expected) = head.split_at(MAGIC.len());
-        let mut sum = Sha256::new();
-        let mut chunk = vec![0; 256 * 1024];
-        let mut left = size - CODE_AT;
-        while left > 0 {
-            let most = usize::try_from(left).unwrap_or(usize::MAX).min(chunk.len());
-            let part = chunk.get_mut(..most)?;
-            file.read_exact(part).ok()?;
-            sum.update(&*part);
-            left -= most as u64;
-        }
-        let sound = magic == MAGIC && sum.finalize().as_slice() == expected;
+        let (found, bytes) = sum((&file).take(size - CODE_AT)).ok()?;
+        let sound = magic == MAGIC && found == expected && bytes == size - CODE_AT;
         sound.then(|| Code { file: Arc::new(file), offset: CODE_AT, bytes: size - CODE_AT })
     }
 
@@ -211,6 +202,20 @@ impl Cache {
             }
             let _ = self.folder.remove(&name);
             bytes -= size;
+        }
+    }
+}
+
+/// SHA-256 of what is left to read, taken a piece at a time, and how many bytes that was.
+pub fn sum(mut from: impl Read) -> io::Result<([u8; 32], u64)> {
+    let (mut sum, mut bytes, mut piece) = (Sha256::new(), 0, vec![0; 256 << 10]);
+    loop {
+        match from.read(&mut piece)? {
+            0 => return Ok((sum.finalize().into(), bytes)),
+            length => {
+                sum.update(&piece[..length]);
+                bytes += length as u64;
+            }
         }
     }
 }

@@ -1,30 +1,29 @@
 //! Compiling: untrusted bytes become compiled code, ahead of calls, in a limited child behind the walls.
 //!
 //! For: the front door (role `wasm-compile`) and the library. In: a module. Out: compiled code, or a refusal
-//! that names what is accepted. Never: compiles in the host, gives a compiler any file, or waits without limit.
+//! that names what is accepted. Never: compiles in the host, gives a compiler any file but the module, or waits without
+//! limit.
 
-use super::frame::{self, CompileOrder, CompileReport, Most};
-use super::{Pipes, Role, Start, Workers, adapt, cache, engine};
+use super::frame::{self, CompileOrder, CompileReport, Handed, Most};
+use super::starter::{Role, Start, Started, Workers, how_it_ended};
+use super::{adapt, cache, engine, guest, trusted_code};
 use crate::executor::Ending;
 use crate::quantity::{GIB, Limit, MIB};
 use crate::sandbox::grants::Resolved;
 use crate::{fault, manifest, policy};
-use sha2::{Digest, Sha256};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
 use wasmtime::component::Component;
 
 /// Largest module that is read: the largest interpreter measured has 105 MB.
 pub const MAX_MODULE_BYTES: u64 = 256 << 20;
 /// Largest module in text form.
 pub const MAX_TEXT_BYTES: u64 = 16 << 20;
-/// Piece in which modules and compiled code are passed on.
-const PIECE: usize = 256 << 10;
 
 /// Most bytes of compiled code for each byte of module (about three are usual); more is refused.
 const GROWTH: u64 = 32;
@@ -51,70 +50,43 @@ impl Allowed {
     }
 }
 
-/// A module on its way to a compiler.
-pub enum Module {
-    /// Text that came with the call.
-    Text(Vec<u8>),
-    /// A file that is read again, and compiled only if its content still has this digest.
-    File { file: File, bytes: u64, digest: String },
-}
-
-impl Module {
-    pub fn len(&self) -> u64 {
-        match self {
-            Module::Text(text) => text.len() as u64,
-            Module::File { bytes, .. } => *bytes,
-        }
-    }
-
-    /// Sends it, a piece at a time.
-    async fn send(self, to: &mut (dyn AsyncWrite + Send + Unpin)) -> Result<(), Broke> {
-        let (mut file, bytes, expected) = match self {
-            Module::Text(text) => return Ok(to.write_all(&text).await?),
-            Module::File { file, bytes, digest } => (file, bytes, digest),
-        };
-        let (mut sum, mut left) = (Sha256::new(), bytes);
-        while left > 0 {
-            let length = PIECE.min(usize::try_from(left).unwrap_or(PIECE));
-            let read = move || {
-                let mut piece = vec![0; length];
-                file.read_exact(&mut piece).map(|()| (file, piece))
-            };
-            let read = tokio::task::spawn_blocking(read).await.map_err(io::Error::other)?;
-            let (back, piece) = read.map_err(Broke::Module)?;
-            file = back;
-            sum.update(&piece);
-            left -= length as u64;
-            // Checked before the last piece is sent, so that changed content is never compiled.
-            if left == 0 && manifest::hex(&sum.clone().finalize()) != expected {
-                return Err(Broke::Module(io::Error::other("it changed while it was read")));
-            }
-            to.write_all(&piece).await?;
-        }
-        Ok(())
-    }
+/// A module on its way to a compiler: an open file, and what it held when it was found.
+pub struct Module {
+    pub file: File,
+    pub bytes: u64,
+    /// SHA-256 in hex.
+    pub digest: String,
 }
 
 /// The whole life of a compiler child.
-pub fn run() -> ExitCode {
-    match serve(&mut io::stdin().lock(), &mut io::stdout().lock()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("wasm compiler: {error}");
-            ExitCode::FAILURE
-        }
-    }
+pub fn serve() -> io::Result<()> {
+    let Some((order, _)) = frame::read::<CompileOrder>(&mut io::stdin().lock(), Most::from_host(0))? else {
+        return Ok(());
+    };
+    let mut to = io::stdout().lock();
+    let end = match read(&order) {
+        Err(message) => CompileReport::Unreadable { message },
+        Ok(module) => match compile(&module, order.entry_point.as_deref()) {
+            Err(message) => CompileReport::Refused { message: frame::short(&message) },
+            Ok(code) => {
+                for piece in code.chunks(frame::PIECE) {
+                    to.write_all(&frame::encode(&CompileReport::Code, piece)?)?;
+                }
+                CompileReport::Compiled
+            }
+        },
+    };
+    to.write_all(&frame::encode(&end, &[])?)?;
+    to.flush()
 }
 
-fn serve(from: &mut impl Read, to: &mut impl Write) -> io::Result<()> {
-    let most = Most { header: frame::MAX_REPLY_HEADER_BYTES, payload: MAX_MODULE_BYTES };
-    let Some((order, module)) = frame::read::<CompileOrder>(from, most)? else { return Ok(()) };
-    let answer = match compile(&module, order.entry_point.as_deref()) {
-        Ok(code) => frame::encode(&CompileReport::Compiled, &[&code])?,
-        Err(message) => frame::encode(&CompileReport::Refused { message: frame::short(&message) }, &[])?,
-    };
-    to.write_all(&answer)?;
-    to.flush()
+/// The module, if it still is the one that was asked for. Nothing of it is looked at before, so that this check is sound.
+fn read(order: &CompileOrder) -> Result<Vec<u8>, String> {
+    let module = trusted_code::read(&order.module, MAX_MODULE_BYTES).map_err(|e| e.to_string())?;
+    match manifest::sha256_hex(&module) == order.digest {
+        true => Ok(module),
+        false => Err("it changed while it was read".to_owned()),
+    }
 }
 
 /// Adapts, compiles and links once, so that a module that cannot run is refused before any call.
@@ -124,7 +96,7 @@ fn compile(module: &[u8], entry_point: Option<&str>) -> Result<Vec<u8>, String> 
     let component =
         Component::from_binary(&engine, &component).map_err(|e| format!("the module does not compile: {e:#}"))?;
     adapt::contract(&component, entry_point)?;
-    engine::linker(&engine)
+    guest::linker(&engine)
         .and_then(|linker| linker.instantiate_pre(&component))
         .map_err(|e| format!("the module imports what this host does not offer: {e:#}"))?;
     component.serialize().map_err(|e| format!("the compiled code cannot be stored: {e:#}"))
@@ -133,14 +105,25 @@ fn compile(module: &[u8], entry_point: Option<&str>) -> Result<Vec<u8>, String> 
 /// How a compilation ended without code.
 #[derive(Debug)]
 pub enum Failure {
-    /// The module is at fault, and always will be.
-    Refused(String),
-    /// It takes more than a module of its size may.
-    TooMuch(String),
+    /// It ends the same way each time.
+    Refused(Refusal),
     /// It cannot be read, or changed since it was looked at.
     Unreadable(io::Error),
     /// This attempt failed.
     Failed(fault::Fault),
+}
+
+pub fn not_stored(error: &io::Error) -> Failure {
+    let fault = fault::Fault::new(fault::Kind::InternalError, "the compiled tool cannot be stored").retryable();
+    Failure::Failed(fault.person(format!("the wasm cache cannot be written: {error}")))
+}
+
+/// Why there is no code for a module.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Refusal {
+    pub why: String,
+    /// It took more time or memory than a module of its size may; else this host cannot run the module.
+    pub too_much: bool,
 }
 
 /// Has a child compile `module` and write its code to `into`. `tool` names the runtime the child is started from.
@@ -150,92 +133,78 @@ pub async fn ask(
     module: Module,
     into: cache::New,
 ) -> Result<cache::New, Failure> {
-    let allowed = Allowed::of(module.len(), tool.limits.get(Limit::MemoryBytes));
+    let Module { file, bytes, digest } = module;
+    let allowed = Allowed::of(bytes, tool.limits.get(Limit::MemoryBytes));
     let shape = confinement(tool, allowed);
-    let grants = Resolved::default();
-    let start = Start { shape: &shape, grants, role: Role::Compile, code: None, own_memory: 0, own_threads: 0 };
-    let mut child = workers.start(start).await.map_err(Failure::Failed)?;
-    let talked = match child.pipes() {
-        None => Ok(Err(Broke::Pipes(io::Error::other("no pipes")))),
-        Some(pipes) => {
-            let order = CompileOrder { entry_point: tool.entry_point.clone() };
-            tokio::time::timeout(allowed.time, talk(pipes, &order, module, into)).await
-        }
-    };
-    let more = if allowed.capped { " (a higher memory_bytes in the tool's policy raises it)" } else { "" };
+    let (grants, handed) = (Resolved::default(), file.into());
+    let start = Start { shape: &shape, grants, role: Role::Compile, handed, own_memory: 0, own_threads: 0 };
+    let Started { mut worker, to, from, handed, .. } = workers.start(start).await.map_err(Failure::Failed)?;
+    let module = Handed { descriptor: handed, offset: 0, bytes };
+    let order = CompileOrder { module, digest, entry_point: tool.entry_point.clone() };
+    let most = bytes.saturating_mul(GROWTH).saturating_add(IMAGE_BYTES).min(cache::MAX_CODE_BYTES);
+    let talked = tokio::time::timeout(allowed.time, talk((to, from), &order, into, most)).await;
     let over = |most: u64, unit: &str, more: &str| {
-        Failure::TooMuch(format!(
-            "compiling the module takes more than {most} {unit}, the most for one of its size{more}"
-        ))
+        let why = format!("compiling the module takes more than {most} {unit}, the most for one of its size{more}");
+        Failure::Refused(Refusal { why, too_much: true })
     };
-    let ended = match &talked {
-        Ok(Ok(Some(_)) | Err(Broke::Module(_))) | Err(_) => None,
-        // The pipes closed because the child ended: the walls know why.
-        Ok(_) => super::how_it_ended(&mut *child).await,
+    let failed = match talked {
+        Ok(Ok(said)) => return said,
+        Ok(Err(failed)) => failed,
+        Err(_) => return Err(over(allowed.time.as_secs(), "s", "")),
     };
-    child.kill();
-    match (talked, ended) {
-        (Ok(Ok(Some(Said::Compiled(code)))), _) => Ok(code),
-        (Ok(Ok(Some(Said::Refused(message)))), _) => Err(Failure::Refused(message)),
-        (Err(_), _) => Err(over(allowed.time.as_secs(), "s", "")),
-        (_, Some(Ending::OverLimit { limit: Limit::MemoryBytes, .. })) => Err(over(allowed.memory / MIB, "MiB", more)),
-        (_, Some(Ending::OverLimit { limit: Limit::CpuMs, .. })) => {
-            Err(over(allowed.time.as_secs().saturating_mul(cpus()), "s of CPU time", ""))
+    // The pipes closed because the child ended: the walls know why.
+    let ended = how_it_ended(&mut *worker).await;
+    Err(match ended {
+        Some(Ending::OverLimit { limit: Limit::MemoryBytes, .. }) => {
+            let more = if allowed.capped { " (a higher memory_bytes in the tool's policy raises it)" } else { "" };
+            over(allowed.memory / MIB, "MiB", more)
         }
-        (Ok(Ok(None)), ended) => {
-            let fault = fault::Fault::new(fault::Kind::InternalError, "the wasm compiler stopped without an answer");
-            Err(Failure::Failed(fault.person(format!("the wasm compiler ended without an answer: {ended:?}"))))
+        Some(Ending::OverLimit { limit: Limit::CpuMs, .. }) => {
+            over(allowed.time.as_secs().saturating_mul(cpus()), "s of CPU time", "")
         }
-        (Ok(Err(Broke::Module(e))), _) => Err(Failure::Unreadable(e)),
-        (Ok(Err(Broke::Pipes(e))), _) => Err(Failure::Failed(broken(&e))),
-    }
+        ended => {
+            let fault = fault::Fault::new(fault::Kind::InternalError, "the wasm compiler gave no answer");
+            Failure::Failed(fault.person(format!("wasm compiler: {failed}; it ended: {ended:?}")))
+        }
+    })
 }
 
-/// Why there is no answer.
-enum Broke {
-    Module(io::Error),
-    Pipes(io::Error),
-}
-
-impl From<io::Error> for Broke {
-    fn from(error: io::Error) -> Broke {
-        Broke::Pipes(error)
-    }
-}
-
-enum Said {
-    Compiled(cache::New),
-    Refused(String),
-}
-
+/// What the child says; an error where it stops or says what is no answer.
 async fn talk(
-    mut pipes: Pipes,
+    (mut to, from): (Box<dyn AsyncWrite + Send + Unpin>, Box<dyn AsyncRead + Send + Unpin>),
     order: &CompileOrder,
-    module: Module,
     mut into: cache::New,
-) -> Result<Option<Said>, Broke> {
-    let payload = module.len().saturating_mul(GROWTH).saturating_add(IMAGE_BYTES).min(cache::MAX_CODE_BYTES);
-    pipes.to.write_all(&frame::encode_head(order, module.len())?).await?;
-    module.send(&mut *pipes.to).await?;
-    pipes.to.flush().await?;
-    let most = Most { header: frame::MAX_REPLY_HEADER_BYTES, payload };
-    let Some((report, length)) = frame::read_head_async::<CompileReport>(&mut *pipes.from, most).await? else {
-        return Ok(None);
-    };
-    match report {
-        CompileReport::Refused { message } => return Ok(Some(Said::Refused(message))),
-        CompileReport::Compiled => {}
+    most: u64,
+) -> io::Result<Result<cache::New, Failure>> {
+    to.write_all(&frame::encode(order, &[])?).await?;
+    to.flush().await?;
+    let mut from = BufReader::new(from);
+    let mut left = most;
+    loop {
+        let most = Most { head: frame::MAX_REPLY_HEAD_BYTES, payload: left.min(frame::PIECE as u64) };
+        let Some((report, piece)) = frame::read_async(&mut from, most).await? else {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        };
+        match report {
+            // Never whole in our memory, since a few bytes of module can make much code.
+            CompileReport::Code => {
+                left -= piece.len() as u64;
+                let write = move || into.write(&piece).map(|()| into);
+                let written = tokio::task::spawn_blocking(write).await.map_err(io::Error::other).flatten();
+                into = match written {
+                    Ok(into) => into,
+                    Err(e) => return Ok(Err(not_stored(&e))),
+                };
+            }
+            CompileReport::Compiled => return Ok(Ok(into)),
+            CompileReport::Refused { message: why } => {
+                return Ok(Err(Failure::Refused(Refusal { why, too_much: false })));
+            }
+            CompileReport::Unreadable { message } => {
+                return Ok(Err(Failure::Unreadable(io::Error::other(message))));
+            }
+        }
     }
-    // Never whole in our memory, since a few bytes of module can make much code.
-    let mut left = length;
-    while left > 0 {
-        let mut piece = vec![0; PIECE.min(usize::try_from(left).unwrap_or(PIECE))];
-        pipes.from.read_exact(&mut piece).await?;
-        left -= piece.len() as u64;
-        let write = move || into.write(&piece).map(|()| into);
-        into = tokio::task::spawn_blocking(write).await.map_err(io::Error::other)??;
-    }
-    Ok(Some(Said::Compiled(into)))
 }
 
 fn cpus() -> u64 {
@@ -268,9 +237,4 @@ fn confinement(tool: &policy::Shape, allowed: Allowed) -> policy::Shape {
         stderr_is_error: false,
         past: Default::default(),
     }
-}
-
-fn broken(error: &io::Error) -> fault::Fault {
-    fault::Fault::new(fault::Kind::InternalError, "the wasm compiler sent what is not an answer")
-        .person(format!("wasm compiler: {error}"))
 }

@@ -1,18 +1,15 @@
 //! Engine: one set of wasmtime settings for compiler, worker and cache key.
 //!
-//! For: compile, worker, cache. In: nothing. Out: engines that agree with each other, the linker, and a
-//! fingerprint of everything that shapes compiled code. Never: a setting made in two places.
+//! For: compile, worker, library. In: nothing. Out: engines that agree with each other, and a fingerprint of everything
+//! that shapes compiled code. Never: a setting made in two places.
 
-use super::guest::Guest;
-use sha2::{Digest, Sha256};
 use std::hash::{Hash, Hasher};
 use std::num::NonZeroUsize;
-use wasmtime::component::Linker;
 use wasmtime::{Config, Enabled, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
 
 /// Raise this when adapting or compiling changes in a way that wasmtime cannot know of, or when the linker offers more,
 /// since refusals are kept too.
-const OUR_VERSION: u32 = 2;
+const OUR_VERSION: u32 = 3;
 /// Stack of guest code: interpreters compiled to wasm recurse deeply.
 const GUEST_STACK_BYTES: usize = 8 << 20;
 /// Stack that guest and host calls share.
@@ -71,32 +68,11 @@ pub fn running() -> wasmtime::Result<Engine> {
     Engine::new(&config)
 }
 
-/// What a guest may import: WASI 0.2 with `wasi:http`, and the exit code of adapted modules (see `adapt`).
-pub fn linker(engine: &Engine) -> wasmtime::Result<Linker<Guest>> {
-    let mut linker = Linker::new(engine);
-    wasmtime_wasi::p2::add_to_linker_async(&mut linker)?;
-    super::folders::add_to_linker(&mut linker)?;
-    super::http::add_to_linker(&mut linker)?;
-    linker.root().func_wrap(super::adapt::EXIT_CODE, |_, (code,): (u32,)| -> wasmtime::Result<()> {
-        Err(wasmtime::Error::new(wasmtime_wasi::I32Exit(code.cast_signed())))
-    })?;
-    Ok(linker)
-}
-
-/// Two equal fingerprints may exchange compiled code.
-pub fn fingerprint() -> wasmtime::Result<[u8; 32]> {
-    struct Sum(Sha256);
-    impl Hasher for Sum {
-        fn write(&mut self, bytes: &[u8]) {
-            self.0.update(bytes);
-        }
-        fn finish(&self) -> u64 {
-            0
-        }
-    }
-    let mut sum = Sum(Sha256::new());
+/// Two equal fingerprints may exchange compiled code. (Nobody chooses what is hashed, and wasmtime compares again.)
+pub fn fingerprint() -> wasmtime::Result<u64> {
+    let mut sum = std::hash::DefaultHasher::new();
     OUR_VERSION.hash(&mut sum);
     wasi_preview1_component_adapter_provider::WASI_SNAPSHOT_PREVIEW1_COMMAND_ADAPTER.hash(&mut sum);
     compiling()?.precompile_compatibility_hash().hash(&mut sum);
-    Ok(sum.0.finalize().into())
+    Ok(sum.finish())
 }

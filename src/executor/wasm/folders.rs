@@ -1,27 +1,20 @@
 //! Folders: the folders that guests find opened, opened once for all calls of a worker; scratch is checked after each.
-//! Metadata hashes, by which a guest tells files apart, are salted for each call: they are made of inode numbers, which
-//! a tmpfs counts up with every file, and so would tell of earlier calls.
 //!
 //! For: the guest. In: what the host granted. Out: opened folders; whether the next call would find anything of this
 //! one. Never: looks at anything for a guest that does not ask for a folder.
 
 use super::frame::Init;
-use super::guest::Guest;
 use crate::sandbox;
 use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
 use std::fs::{File, FileTimes};
-use std::hash::BuildHasher;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
-use wasmtime::StoreContextMut;
-use wasmtime::component::{HasData, Linker, Resource};
+use wasmtime::component::{Resource, ResourceTable};
 use wasmtime_wasi::filesystem::{Descriptor, WasiFilesystemView};
-use wasmtime_wasi::p2::FsResult;
 use wasmtime_wasi::p2::bindings::filesystem::preopens;
-use wasmtime_wasi::p2::bindings::filesystem::types::{ErrorCode, HostDescriptor, MetadataHashValue};
 use wasmtime_wasi::{FsPerms, WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
 
 /// One per worker.
@@ -56,6 +49,22 @@ impl Folders {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Handles of the folders, in the guest's own table.
+    pub fn give(&self, table: &mut ResourceTable) -> wasmtime::Result<Vec<(Resource<Descriptor>, String)>> {
+        struct View<'a>(WasiCtxView<'a>);
+        impl WasiView for View<'_> {
+            fn ctx(&mut self) -> WasiCtxView<'_> {
+                WasiCtxView { ctx: self.0.ctx, table: self.0.table }
+            }
+        }
+        let opened = &mut *self.lock();
+        if !std::mem::replace(&mut opened.asked, true) {
+            opened.scratch.begin()?;
+        }
+        let mut view = View(WasiCtxView { ctx: &mut opened.wasi, table });
+        preopens::Host::get_directories(&mut view.filesystem())
+    }
+
     pub fn were_asked_for(&self) -> bool {
         self.lock().asked
     }
@@ -64,67 +73,6 @@ impl Folders {
     pub fn are_clean(&self) -> bool {
         let mut opened = self.lock();
         !std::mem::take(&mut opened.asked) || opened.scratch.is_empty()
-    }
-}
-
-/// Replaces three functions of wasmtime-wasi: `get-directories`, which knows only the folders of one store, and the two
-/// that give metadata hashes.
-pub fn add_to_linker(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
-    struct Whole;
-    impl HasData for Whole {
-        type Data<'a> = &'a mut Guest;
-    }
-    linker.allow_shadowing(true);
-    preopens::add_to_linker::<Guest, Whole>(linker, |guest| guest)?;
-    let mut files = linker.instance("wasi:filesystem/types@0.2.12")?;
-    files.func_wrap_async("[method]descriptor.metadata-hash", |mut store: StoreContextMut<Guest>, (file,)| {
-        Box::new(async move {
-            let guest = store.data_mut();
-            let hash = guest.filesystem().metadata_hash(file).await;
-            Ok((guest.salted(hash)?,))
-        })
-    })?;
-    files.func_wrap_async(
-        "[method]descriptor.metadata-hash-at",
-        |mut store: StoreContextMut<Guest>, (file, flags, path)| {
-            Box::new(async move {
-                let guest = store.data_mut();
-                let hash = guest.filesystem().metadata_hash_at(file, flags, path).await;
-                Ok((guest.salted(hash)?,))
-            })
-        },
-    )?;
-    linker.allow_shadowing(false);
-    Ok(())
-}
-
-impl Guest {
-    fn salted(&self, hash: FsResult<MetadataHashValue>) -> wasmtime::Result<Result<MetadataHashValue, ErrorCode>> {
-        match hash {
-            Ok(MetadataHashValue { lower, upper }) => {
-                let salted = |half: u8| self.salt.hash_one((lower, upper, half));
-                Ok(Ok(MetadataHashValue { lower: salted(0), upper: salted(1) }))
-            }
-            Err(error) => error.downcast().map(Err),
-        }
-    }
-}
-
-impl preopens::Host for Guest {
-    fn get_directories(&mut self) -> wasmtime::Result<Vec<(Resource<Descriptor>, String)>> {
-        struct View<'a>(WasiCtxView<'a>);
-        impl WasiView for View<'_> {
-            fn ctx(&mut self) -> WasiCtxView<'_> {
-                WasiCtxView { ctx: self.0.ctx, table: self.0.table }
-            }
-        }
-        let Some(folders) = &self.folders else { return Ok(Vec::new()) };
-        let opened = &mut *folders.lock();
-        if !std::mem::replace(&mut opened.asked, true) {
-            opened.scratch.begin()?;
-        }
-        let mut view = View(WasiCtxView { ctx: &mut opened.wasi, table: &mut self.table });
-        preopens::Host::get_directories(&mut view.filesystem())
     }
 }
 

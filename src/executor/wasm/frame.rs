@@ -1,27 +1,44 @@
 //! Frame: the messages between host and worker, or host and compiler, over two pipes.
 //!
-//! For: both ends. In: bytes from an untrusted peer. Out: a header and a payload, both bounded.
+//! For: both ends. In: bytes from an untrusted peer. Out: a message and a payload, both bounded.
 //! Never: allocates what a peer merely announces; trusts a length, a number or a name it did not check.
 //!
-//! One frame is two little-endian u32 lengths, a JSON header and a raw payload.
+//! One frame is a line of JSON, which holds the message and the length of a raw payload, and that payload.
 
 use crate::base::hidden::Hidden;
+use crate::policy::Limits;
 use crate::quantity::{KIB, Limit, MIB};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::io::{self, Read};
+use std::io::{self, BufRead, Read};
 use std::path::PathBuf;
-use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt};
 
-/// Longest header: it carries the environment literals of a manifest, which is at most 1 MiB of text.
-pub const MAX_HEADER_BYTES: u64 = 4 * MIB;
-/// Longest header that comes back from a worker: numbers and one message.
-pub const MAX_REPLY_HEADER_BYTES: u64 = 64 * KIB;
-/// Most that is allocated for a frame before it arrives, bytes.
-const AT_ONCE: usize = 8 * 1024;
-/// Longest message text inside a header.
+/// What comes back from a worker or a compiler besides its payload: numbers and one message.
+pub const MAX_REPLY_HEAD_BYTES: u64 = 64 * KIB;
+/// Longest piece of a guest's log in one frame.
+pub const MAX_LOG_PIECE: u64 = 128 * KIB;
+/// Piece in which compiled code is passed on.
+pub const PIECE: usize = 256 << 10;
+/// Most that is allocated for a payload before it arrives, bytes.
+const AT_ONCE: u64 = 8 * KIB;
+/// Longest message text.
 const MAX_MESSAGE_BYTES: usize = 8 * 1024;
+
+/// The longest parts that are accepted from a peer.
+#[derive(Clone, Copy, Debug)]
+pub struct Most {
+    pub head: u64,
+    pub payload: u64,
+}
+
+impl Most {
+    /// For what a host sends: the first message holds the environment of a manifest, which is at most 1 MiB of text.
+    pub fn from_host(payload: u64) -> Most {
+        Most { head: 4 * MIB, payload }
+    }
+}
 
 /// Host → worker.
 #[derive(Debug, Serialize, Deserialize)]
@@ -37,16 +54,23 @@ pub enum Order {
     },
 }
 
+/// A file that a process inherits, and where in it the part lies that is meant.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Handed {
+    pub descriptor: i32,
+    pub offset: u64,
+    pub bytes: u64,
+}
+
 /// What one worker serves for its whole life.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Init {
-    /// The inherited descriptor of compiled code, and where in that file the code starts.
-    pub code_descriptor: i32,
-    pub code_offset: u64,
-    pub code_bytes: u64,
+    /// Compiled code.
+    pub code: Handed,
     pub entry_point: Option<String>,
-    pub limits: BTreeMap<Limit, u64>,
+    pub limits: Limits,
     pub openings: Vec<Opening>,
     /// Environment of the guest in every call.
     pub env: Hidden<BTreeMap<String, String>>,
@@ -54,12 +78,6 @@ pub struct Init {
     pub program: String,
     /// The folder of this worker that is the guest's `/tmp`.
     pub scratch: PathBuf,
-}
-
-impl Init {
-    pub fn limit(&self, limit: Limit) -> u64 {
-        self.limits.get(&limit).copied().unwrap_or_else(|| limit.house_default())
-    }
 }
 
 /// A folder the guest finds opened.
@@ -86,16 +104,29 @@ pub enum Report {
     Unable {
         message: String,
     },
-    /// Payload: `output` bytes of output, the rest is log.
-    Answer {
-        id: u64,
-        end: End,
-        output: u64,
-        cpu_ms: u64,
-        peak_memory: u64,
-        /// Scratch is empty again, so that the next call may use this worker.
-        clean: bool,
-    },
+    /// Payload: what the guest wrote to its log, as it comes.
+    Log,
+    /// Payload: the output.
+    Answer(Answer),
+}
+
+/// One finished call.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct Answer {
+    pub id: u64,
+    pub end: End,
+    pub cpu_ms: u64,
+    pub peak_memory: u64,
+    /// Scratch is empty again.
+    pub clean: bool,
+}
+
+impl Answer {
+    /// Whether the worker may serve another call.
+    pub fn is_fit(&self) -> bool {
+        self.clean && matches!(self.end, End::Exit { .. } | End::Returned | End::Raised)
+    }
 }
 
 /// How the guest ended.
@@ -118,170 +149,133 @@ pub enum End {
     },
 }
 
-/// Host → compiler. Payload: the module, `.wasm` or `.wat`.
+/// Host → compiler.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct CompileOrder {
+    /// The module, `.wasm` or `.wat`.
+    pub module: Handed,
+    /// SHA-256 in hex of the module that was asked for.
+    pub digest: String,
     pub entry_point: Option<String>,
 }
 
-/// Compiler → host. Payload: compiled code.
+/// Compiler → host.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub enum CompileReport {
+    /// Payload: the next piece of the compiled code.
+    Code,
     Compiled,
-    Refused { message: String },
+    Refused {
+        message: String,
+    },
+    /// The module is not the one that was asked for, or cannot be read.
+    Unreadable {
+        message: String,
+    },
 }
 
-/// The beginning of a frame whose payload of so many bytes is sent after it.
-pub fn encode_head(header: &impl Serialize, payload: u64) -> io::Result<Vec<u8>> {
-    let mut frame = encode(header, &[])?;
-    let length = u32::try_from(payload).map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "frame too long"))?;
-    frame.get_mut(4..8).unwrap_or_default().copy_from_slice(&length.to_le_bytes());
-    Ok(frame)
+/// The line before a payload.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Head<M> {
+    message: M,
+    bytes: u64,
 }
 
-/// One frame as bytes. Lengths beyond u32 are the caller's fault and refused.
-pub fn encode(header: &impl Serialize, payload: &[&[u8]]) -> io::Result<Vec<u8>> {
-    let too_long = |_| io::Error::new(io::ErrorKind::InvalidInput, "frame too long");
-    let header = serde_json::to_vec(header)?;
-    let length: usize = payload.iter().map(|part| part.len()).sum();
-    let mut frame = Vec::with_capacity(8 + header.len() + length);
-    frame.extend_from_slice(&u32::try_from(header.len()).map_err(too_long)?.to_le_bytes());
-    frame.extend_from_slice(&u32::try_from(length).map_err(too_long)?.to_le_bytes());
-    frame.extend_from_slice(&header);
-    for part in payload {
-        frame.extend_from_slice(part);
-    }
+/// One frame as bytes.
+pub fn encode(message: &impl Serialize, payload: &[u8]) -> io::Result<Vec<u8>> {
+    let mut frame = serde_json::to_vec(&Head { message, bytes: payload.len() as u64 })?;
+    frame.reserve_exact(1 + payload.len());
+    frame.push(b'\n');
+    frame.extend_from_slice(payload);
     Ok(frame)
 }
 
 /// Reads one frame; `None` when the peer closed between frames.
-pub fn read<H: DeserializeOwned>(from: &mut impl Read, most: Most) -> io::Result<Option<(H, Vec<u8>)>> {
-    let mut lengths = [0; 8];
-    let mut have = 0;
-    while have < lengths.len() {
-        match from.read(lengths.get_mut(have..).unwrap_or_default()) {
-            Ok(0) if have == 0 => return Ok(None),
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(n) => have += n,
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
-        }
-    }
-    let (header, payload) = most.check(lengths)?;
-    // Beyond `AT_ONCE` it grows with what arrives, not with what was announced.
-    let mut body = Vec::with_capacity(at_once(header + payload));
-    from.by_ref().take(header + payload).read_to_end(&mut body)?;
-    split(body, header, payload).map(Some)
+pub fn read<M: DeserializeOwned>(from: &mut impl BufRead, most: Most) -> io::Result<Option<(M, Vec<u8>)>> {
+    let mut line = Vec::new();
+    from.by_ref().take(most.head).read_until(b'\n', &mut line)?;
+    let Some((message, bytes)) = begin(&line, most)? else { return Ok(None) };
+    // It grows with what arrives, not with what was announced.
+    let mut payload = Vec::with_capacity(bytes.min(AT_ONCE) as usize);
+    from.take(bytes).read_to_end(&mut payload)?;
+    whole(message, payload, bytes)
 }
 
 /// The same, for async code.
-pub async fn read_async<H: DeserializeOwned>(
-    from: &mut (dyn AsyncRead + Send + Unpin),
+pub async fn read_async<M: DeserializeOwned>(
+    from: &mut (impl AsyncBufRead + Unpin),
     most: Most,
-) -> io::Result<Option<(H, Vec<u8>)>> {
-    let Some((header, payload)) = lengths(from, most).await? else { return Ok(None) };
-    let mut body = Vec::with_capacity(at_once(header + payload));
-    from.take(header + payload).read_to_end(&mut body).await?;
-    split(body, header, payload).map(Some)
+) -> io::Result<Option<(M, Vec<u8>)>> {
+    let mut line = Vec::new();
+    (&mut *from).take(most.head).read_until(b'\n', &mut line).await?;
+    let Some((message, bytes)) = begin(&line, most)? else { return Ok(None) };
+    let mut payload = Vec::with_capacity(bytes.min(AT_ONCE) as usize);
+    from.take(bytes).read_to_end(&mut payload).await?;
+    whole(message, payload, bytes)
 }
 
-/// The header alone, and how long the payload is that comes after it.
-pub async fn read_head_async<H: DeserializeOwned>(
-    from: &mut (dyn AsyncRead + Send + Unpin),
-    most: Most,
-) -> io::Result<Option<(H, u64)>> {
-    let Some((header, payload)) = lengths(from, most).await? else { return Ok(None) };
-    let mut body = Vec::with_capacity(at_once(header));
-    from.take(header).read_to_end(&mut body).await?;
-    split(body, header, 0).map(|(header, _)| Some((header, payload)))
-}
-
-async fn lengths(from: &mut (dyn AsyncRead + Send + Unpin), most: Most) -> io::Result<Option<(u64, u64)>> {
-    let mut lengths = [0; 8];
-    let mut have = 0;
-    while have < lengths.len() {
-        match from.read(lengths.get_mut(have..).unwrap_or_default()).await? {
-            0 if have == 0 => return Ok(None),
-            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-            n => have += n,
-        }
+/// The message of a frame, and how long its payload is.
+fn begin<M: DeserializeOwned>(line: &[u8], most: Most) -> io::Result<Option<(M, u64)>> {
+    let line = match line {
+        [] => return Ok(None),
+        [line @ .., b'\n'] => line,
+        _ if line.len() as u64 == most.head => return Err(invalid("a frame longer than allowed")),
+        _ => return Err(io::ErrorKind::UnexpectedEof.into()),
+    };
+    let Head { message, bytes } =
+        serde_json::from_slice(line).map_err(|_| invalid("a frame with an unknown message"))?;
+    if bytes > most.payload {
+        return Err(invalid("a frame longer than allowed"));
     }
-    most.check(lengths).map(Some)
+    Ok(Some((message, bytes)))
 }
 
-/// The longest parts that are accepted from a peer.
-#[derive(Clone, Copy, Debug)]
-pub struct Most {
-    pub header: u64,
-    pub payload: u64,
+fn whole<M>(message: M, payload: Vec<u8>, bytes: u64) -> io::Result<Option<(M, Vec<u8>)>> {
+    if payload.len() as u64 == bytes { Ok(Some((message, payload))) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
 }
 
-impl Most {
-    fn check(self, lengths: [u8; 8]) -> io::Result<(u64, u64)> {
-        let [a, b, c, d, e, f, g, h] = lengths;
-        let header = u64::from(u32::from_le_bytes([a, b, c, d]));
-        let payload = u64::from(u32::from_le_bytes([e, f, g, h]));
-        if header > self.header || payload > self.payload {
-            return Err(invalid("a frame longer than allowed"));
-        }
-        Ok((header, payload))
-    }
-}
-
-/// Bytes allocated before anything arrives; one more than announced, so that the end is seen without growing.
-fn at_once(announced: u64) -> usize {
-    usize::try_from(announced).unwrap_or(usize::MAX).min(AT_ONCE) + 1
-}
-
-fn split<H: DeserializeOwned>(mut body: Vec<u8>, header: u64, payload: u64) -> io::Result<(H, Vec<u8>)> {
-    if body.len() as u64 != header + payload {
-        return Err(io::ErrorKind::UnexpectedEof.into());
-    }
-    let rest = body.split_off(usize::try_from(header).map_err(|_| invalid("a frame longer than allowed"))?);
-    let header = serde_json::from_slice(&body).map_err(|_| invalid("a frame with an unknown header"))?;
-    Ok((header, rest))
-}
-
-fn invalid(why: &str) -> io::Error {
+pub fn invalid(why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why)
 }
 
-/// A message cut to what a header may carry.
+/// A message cut to what a frame may carry.
 pub fn short(message: &str) -> String {
-    let mut message = message.to_owned();
-    let mut end = MAX_MESSAGE_BYTES.min(message.len());
-    while !message.is_char_boundary(end) {
-        end -= 1;
-    }
-    message.truncate(end);
-    message
+    message[..message.floor_char_boundary(MAX_MESSAGE_BYTES)].to_owned()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const MOST: Most = Most { header: 1000, payload: 1000 };
+    const MOST: Most = Most { head: 100, payload: 1000 };
 
     #[test]
     fn a_frame_survives_the_pipe() {
-        let bytes =
-            encode(&Order::Call { id: 7, timeout_ms: 100, env: Hidden::default() }, &[b"{}", b"x"]).expect("short");
-        let (order, payload) = read::<Order>(&mut bytes.as_slice(), MOST).expect("valid").expect("one");
+        let bytes = encode(&Order::Call { id: 7, timeout_ms: 100, env: Hidden::default() }, b"{}\nx").expect("short");
+        let mut from = bytes.as_slice();
+        let (order, payload) = read::<Order>(&mut from, MOST).expect("valid").expect("one");
         assert!(matches!(order, Order::Call { id: 7, timeout_ms: 100, .. }));
-        assert_eq!(payload, b"{}x");
-        assert!(read::<Order>(&mut [].as_slice(), MOST).expect("closed").is_none());
+        assert_eq!(payload, b"{}\nx");
+        assert!(read::<Order>(&mut from, MOST).expect("closed").is_none());
     }
 
-    #[test]
-    fn announced_lengths_are_not_believed() {
-        let huge = [0xff; 8];
-        assert_eq!(read::<Order>(&mut huge.as_slice(), MOST).expect_err("huge").kind(), io::ErrorKind::InvalidData);
-        let short = [100, 0, 0, 0, 0, 0, 0, 0, b'{'];
-        assert_eq!(read::<Order>(&mut short.as_slice(), MOST).expect_err("cut").kind(), io::ErrorKind::UnexpectedEof);
-        let garbage = [2, 0, 0, 0, 0, 0, 0, 0, b'{', b'x'];
-        assert_eq!(read::<Order>(&mut garbage.as_slice(), MOST).expect_err("bad").kind(), io::ErrorKind::InvalidData);
+    #[tokio::test]
+    async fn announced_lengths_are_not_believed() {
+        let endless = [b' '; 200];
+        for (bytes, kind) in [
+            (endless.as_slice(), io::ErrorKind::InvalidData),
+            (b"{\"message\":\"ready\",\"bytes\":1001}\n", io::ErrorKind::InvalidData),
+            (b"{\"message\":\"ready\",\"bytes\":-1}\n", io::ErrorKind::InvalidData),
+            (b"{\"message\":\"other\",\"bytes\":0}\n", io::ErrorKind::InvalidData),
+            (b"\n", io::ErrorKind::InvalidData),
+            (b"{\"message\":\"ready\"", io::ErrorKind::UnexpectedEof),
+            (b"{\"message\":\"ready\",\"bytes\":3}\nab", io::ErrorKind::UnexpectedEof),
+        ] {
+            assert_eq!(read::<Report>(&mut &bytes[..], MOST).expect_err("bad").kind(), kind);
+            assert_eq!(read_async::<Report>(&mut &bytes[..], MOST).await.expect_err("bad").kind(), kind);
+        }
     }
 }

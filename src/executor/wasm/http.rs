@@ -1,13 +1,10 @@
 //! HTTP: `wasi:http`, which a component of JavaScript imports whether needed or not. Every request is refused.
 //!
-//! For: the engine and the guest. In: a request that a guest made. Out: `HTTP-request-denied`. Never: connects.
+//! For: the guest. In: a request that a guest made. Out: `HTTP-request-denied`. Never: connects.
 
-use super::guest::Guest;
 use http_body_util::BodyExt;
-use wasmtime::component::{Linker, ResourceTable};
-use wasmtime_wasi_http::{
-    Error, RequestOptions, Result, WasiBody, WasiHttpCtx, WasiHttpCtxView, WasiHttpHooks, WasiHttpView,
-};
+use wasmtime::component::ResourceTable;
+use wasmtime_wasi_http::{Error, RequestOptions, Result, WasiBody, WasiHttpCtx, WasiHttpCtxView, WasiHttpHooks};
 
 /// What `wasi:http` keeps for a call: headers are values of the guest's own, so they work.
 #[derive(Default)]
@@ -38,15 +35,5 @@ impl WasiHttpHooks for Refused {
         let mut body = request.into_body();
         tokio::spawn(async move { while let Some(Ok(_)) = body.frame().await {} });
         Box::new(std::future::ready(Err(Error::HttpRequestDenied)))
-    }
-}
-
-pub fn add_to_linker(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
-    wasmtime_wasi_http::p2::add_only_http_to_linker_async(linker)
-}
-
-impl WasiHttpView for Guest {
-    fn http(&mut self) -> WasiHttpCtxView<'_> {
-        self.http.view(&mut self.table)
     }
 }

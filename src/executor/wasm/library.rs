@@ -4,20 +4,18 @@
 //! Never: holds a module in memory, compiles what is cached, compiles twice at once (also of several processes), tries
 //! again soon what took too much, lets one tool keep a compiler from all others, or reads a file through a link.
 
-use super::cache::{Cache, Code};
-use super::compile::{self, Failure, MAX_MODULE_BYTES, MAX_TEXT_BYTES, Module};
+use super::cache::{Cache, Code, sum};
+use super::compile::{self, Failure, MAX_MODULE_BYTES, MAX_TEXT_BYTES, Module, Refusal, not_stored};
+use super::engine;
 use super::session::unable;
-use super::{Workers, engine};
+use super::starter::Workers;
 use crate::base::places::Places;
 use crate::base::shared::{Missed, Shared};
+use crate::sandbox::protocol::memory_file;
 use crate::{fault, manifest, policy};
 use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
-use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
-use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::fs::{File, Metadata};
-use std::hash::Hash;
 use std::io::{self, Read, Seek};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -49,12 +47,12 @@ pub struct Prepared {
 
 pub struct Library {
     cache: Cache,
-    fingerprint: OnceLock<Result<[u8; 32], String>>,
+    fingerprint: OnceLock<Result<u64, String>>,
     /// File as it was seen → SHA-256 of its content.
-    files: Remembered<PathBuf, (Stamp, String)>,
-    opened: Remembered<String, Code>,
+    files: Mutex<HashMap<PathBuf, (Stamp, String)>>,
+    opened: Mutex<HashMap<String, Code>>,
     /// Modules that will not run, and why; by `refusal_key`.
-    refused: Remembered<String, (Refusal, Instant)>,
+    refused: Mutex<HashMap<String, (Refusal, Instant)>>,
     compiling: Arc<Shared<Result<Prepared, fault::Fault>>>,
     reading: Arc<Shared<Result<String, fault::Fault>>>,
     compilers: Arc<Places>,
@@ -81,14 +79,6 @@ pub struct Found {
     text: Option<Vec<u8>>,
 }
 
-/// Why there is no code for a module.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct Refusal {
-    why: String,
-    /// It took more time or memory than it may; else this host cannot run the module.
-    too_much: bool,
-}
-
 impl Refusal {
     fn fault(&self) -> fault::Fault {
         match self.too_much {
@@ -111,9 +101,9 @@ impl Library {
         Library {
             cache,
             fingerprint: OnceLock::new(),
-            files: Remembered::default(),
-            opened: Remembered::default(),
-            refused: Remembered::default(),
+            files: Mutex::default(),
+            opened: Mutex::default(),
+            refused: Mutex::default(),
             compiling: Shared::new(UNDER_WAY),
             reading: Shared::new(UNDER_WAY),
             compilers: Places::new(COMPILERS, 1),
@@ -129,10 +119,14 @@ impl Library {
         shape: &policy::Shape,
         found: Found,
     ) -> Result<Prepared, fault::Fault> {
+        if let Some(code) = lock(&self.opened).get(&found.key).cloned() {
+            return Ok(Prepared { key: found.key, code });
+        }
         // A refusal may be due to entry point or memory, so it has a key of its own.
         let name = refusal_key(&found.key, shape);
-        if let Some(known) = self.known(&found.key, &name) {
-            return known;
+        if let Some((refusal, _)) = lock(&self.refused).get(&name).filter(|(known, since)| known.holds(since.elapsed()))
+        {
+            return Err(refusal.fault());
         }
         let (this, workers, shape) = (Arc::clone(self), Arc::clone(workers), shape.clone());
         let work = || {
@@ -140,15 +134,6 @@ impl Library {
             async move { this.obtain(&*workers, &shape, found, &name).await }
         };
         self.compiling.join(&name, work).await.unwrap_or_else(|missed| Err(missing(missed, "compiled")))
-    }
-
-    /// The result that this process remembers.
-    fn known(&self, key: &str, refusal: &str) -> Option<Result<Prepared, fault::Fault>> {
-        if let Some(code) = self.opened.get(key) {
-            return Some(Ok(Prepared { key: key.to_owned(), code }));
-        }
-        let (refusal, since) = self.refused.get(refusal)?;
-        refusal.holds(since.elapsed()).then(|| Err(refusal.fault()))
     }
 
     async fn obtain(
@@ -180,18 +165,15 @@ impl Library {
             Ok(code) => Ok(Prepared { key, code }),
             Err(Failure::Failed(fault)) => Err(fault),
             Err(Failure::Unreadable(e)) => Err(unreadable(shape.script.as_deref().unwrap_or(Path::new("")), &e)),
-            Err(Failure::Refused(why)) => Err(self.refuse(name, Refusal { why, too_much: false })),
-            Err(Failure::TooMuch(why)) => Err(self.refuse(name, Refusal { why, too_much: true })),
+            Err(Failure::Refused(refusal)) => {
+                // If it cannot be kept, another process tries for itself.
+                if let Ok(text) = serde_json::to_string(&refusal) {
+                    let _ = self.cache.refuse(name, &text);
+                }
+                put(&self.refused, name.to_owned(), (refusal.clone(), Instant::now()));
+                Err(refusal.fault())
+            }
         }
-    }
-
-    fn refuse(&self, name: &str, refusal: Refusal) -> fault::Fault {
-        // If it cannot be kept, another process tries for itself.
-        if let Ok(text) = serde_json::to_string(&refusal) {
-            let _ = self.cache.refuse(name, &text);
-        }
-        self.refused.put(name.to_owned(), (refusal.clone(), Instant::now()));
-        refusal.fault()
     }
 
     /// What the cache holds of a module: its code, or why there is none.
@@ -200,7 +182,7 @@ impl Library {
         // An entry may be large, and is read whole to be verified.
         let look = move || {
             if let Some(code) = this.cache.get(&key) {
-                this.opened.put(key.clone(), code.clone());
+                put(&this.opened, key.clone(), code.clone());
                 return Some(Ok(Prepared { key, code }));
             }
             let (text, since) = this.cache.refused(&name)?;
@@ -218,25 +200,17 @@ impl Library {
         found: Found,
     ) -> Result<Code, Failure> {
         let Found { digest, key, text } = found;
-        let module = match (text, &shape.script) {
-            (Some(text), _) => Module::Text(text),
-            (None, script) => {
-                let script = script.as_deref().unwrap_or(Path::new(""));
-                let file = open(script).and_then(|file| Ok((Stamp::of(&file.metadata()?)?.size, file)));
-                let (bytes, file) = file.map_err(Failure::Unreadable)?;
-                Module::File { file, bytes, digest }
-            }
+        let file = match &text {
+            Some(text) => memory_file(text).map(File::from),
+            None => open(shape.script.as_deref().unwrap_or(Path::new(""))),
         };
-        let stored = |e: io::Error| {
-            let fault = fault::Fault::new(fault::Kind::InternalError, "the compiled tool cannot be stored").retryable();
-            Failure::Failed(fault.person(format!("the wasm cache cannot be written: {e}")))
-        };
-        let into = self.cache.begin(&key).map_err(stored)?;
-        let new = compile::ask(workers, shape, module, into).await?;
+        let module = file.and_then(|file| Ok(Module { bytes: Stamp::of(&file.metadata()?)?.size, file, digest }));
+        let into = self.cache.begin(&key).map_err(|e| not_stored(&e))?;
+        let new = compile::ask(workers, shape, module.map_err(Failure::Unreadable)?, into).await?;
         let (this, name) = (Arc::clone(self), key.clone());
         let finished = tokio::task::spawn_blocking(move || new.finish(&this.cache, &name)).await;
-        let code = finished.map_err(io::Error::other).and_then(|code| code).map_err(stored)?;
-        self.opened.put(key, code.clone());
+        let code = finished.map_err(io::Error::other).flatten().map_err(|e| not_stored(&e))?;
+        put(&self.opened, key, code.clone());
         Ok(code)
     }
 
@@ -255,10 +229,8 @@ impl Library {
     async fn digest(self: &Arc<Self>, shape: &policy::Shape, script: &Path) -> Result<String, fault::Fault> {
         // Looked at, not opened: the stamp identifies the file that was read before, whatever the path leads through.
         let now = script.symlink_metadata().and_then(|facts| Stamp::of(&facts)).map_err(|e| unreadable(script, &e))?;
-        if let Some((stamp, digest)) = self.files.get(script)
-            && stamp == now
-        {
-            return Ok(digest);
+        if let Some((_, digest)) = lock(&self.files).get(script).filter(|(stamp, _)| *stamp == now) {
+            return Ok(digest.clone());
         }
         let (this, script, tool) = (Arc::clone(self), script.to_owned(), shape.tool.clone());
         let name = format!("{now:?} {}", script.display());
@@ -267,9 +239,8 @@ impl Library {
             let path = script.clone();
             // The place is held until the file is read, also if nobody waits any more.
             let read = tokio::task::spawn_blocking(move || (read(&path), place).0).await;
-            let (stamp, digest) =
-                read.map_err(io::Error::other).and_then(|read| read).map_err(|e| unreadable(&script, &e))?;
-            this.files.put(script, (stamp, digest.clone()));
+            let (stamp, digest) = read.map_err(io::Error::other).flatten().map_err(|e| unreadable(&script, &e))?;
+            put(&this.files, script, (stamp, digest.clone()));
             Ok(digest)
         };
         self.reading.join(&name, work).await.unwrap_or_else(|missed| Err(missing(missed, "read")))
@@ -278,7 +249,7 @@ impl Library {
     fn key(&self, digest: &str) -> Result<String, fault::Fault> {
         let fingerprint = self.fingerprint.get_or_init(|| engine::fingerprint().map_err(|e| format!("{e:#}"))).as_ref();
         let fingerprint = fingerprint.map_err(|e| unable(e))?;
-        Ok(manifest::sha256_hex(&[digest.as_bytes(), fingerprint].concat()))
+        Ok(manifest::sha256_hex(format!("{digest} {fingerprint}").as_bytes()))
     }
 }
 
@@ -336,24 +307,11 @@ fn read(path: &Path) -> io::Result<(Stamp, String)> {
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
     }
     file.rewind()?;
-    let (mut sum, mut piece) = (Sha256::new(), vec![0; 256 << 10]);
-    let mut left = stamp.size;
-    while left > 0 {
-        let length = file.read(&mut piece)?;
-        if length == 0 {
-            return Err(changed());
-        }
-        sum.update(&piece[..length]);
-        left = left.saturating_sub(length as u64);
+    let (digest, bytes) = sum((&file).take(stamp.size))?;
+    if bytes != stamp.size || Stamp::of(&file.metadata()?)? != stamp {
+        return Err(io::Error::other("it changed while it was read"));
     }
-    if Stamp::of(&file.metadata()?)? != stamp {
-        return Err(changed());
-    }
-    Ok((stamp, manifest::hex(&sum.finalize())))
-}
-
-fn changed() -> io::Error {
-    io::Error::other("it changed while it was read")
+    Ok((stamp, manifest::hex(&digest)))
 }
 
 fn unreadable(path: &Path, error: &io::Error) -> fault::Fault {
@@ -365,29 +323,13 @@ fn unreadable(path: &Path, error: &io::Error) -> fault::Fault {
     fault::Fault::new(fault::Kind::ScriptError, "the tool's module cannot be read").person(format!("{shown}: {error}"))
 }
 
-/// A small map that is emptied when it is full.
-struct Remembered<K, V>(Mutex<HashMap<K, V>>);
-
-impl<K, V> Default for Remembered<K, V> {
-    fn default() -> Self {
-        Remembered(Mutex::default())
+/// Remembers; a full map is emptied first.
+fn put<K: Eq + std::hash::Hash, V>(map: &Mutex<HashMap<K, V>>, key: K, value: V) {
+    let mut map = lock(map);
+    if map.len() >= MAX_REMEMBERED {
+        map.clear();
     }
-}
-
-impl<K: Eq + Hash, V: Clone> Remembered<K, V> {
-    fn get<Q: Eq + Hash + ?Sized>(&self, key: &Q) -> Option<V>
-    where
-        K: Borrow<Q>,
-    {
-        lock(&self.0).get(key).cloned()
-    }
-    fn put(&self, key: K, value: V) {
-        let mut map = lock(&self.0);
-        if map.len() >= MAX_REMEMBERED {
-            map.clear();
-        }
-        map.insert(key, value);
-    }
+    map.insert(key, value);
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

@@ -11,6 +11,7 @@
 
 mod adapt;
 mod cache;
+mod call;
 mod compile;
 mod engine;
 mod folders;
@@ -21,116 +22,48 @@ mod library;
 pub mod rig;
 mod session;
 mod sinks;
+mod starter;
 mod ticker;
 mod trusted_code;
 mod watch;
 mod worker;
 
 pub use cache::Cache;
+pub use starter::{Ended, HANDED, Looking, Publishing, Role, Start, Started, Starting, Worker, Workers};
 
 use super::clock::Clock;
 use super::idle::Idle;
+use super::log::Log;
 use super::{Call, Context, Ending, Events, Executor, Outcome, Running, Walls, answer};
 use crate::base::places::Places;
+use crate::quantity::Limit;
 use crate::sandbox::grants::Resolved;
 use crate::{fault, policy};
-use frame::End;
-use session::{Answer, Lost, Session};
+use frame::{Answer, End};
+use session::{Lost, Session};
 use std::future::Future;
-use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::pin::Pin;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::io::{AsyncRead, AsyncWrite};
 
-/// Where a worker finds the compiled code, unless its starter says otherwise.
-pub const CODE_DESCRIPTOR: i32 = 3;
 /// A wait for the compiler that lasts longer is announced.
 const QUIET: Duration = Duration::from_millis(400);
-/// Longest wait for the walls to say how a worker ended.
-const ENDED: Duration = Duration::from_millis(400);
-
-/// The roles in which our own binary is executed again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// Runs calls. Reserves 70 GiB of address space (so no RLIMIT_AS) and needs `memfd_create`, or an ENOSYS
-    /// for it. It counts time and CPU for each call itself, so the walls set no limit over its life; the host
-    /// ends it when a call's time is over.
-    Worker,
-    /// Compiles one module. Needs as many threads as there are CPUs.
-    Compile,
-}
 
 impl Role {
-    pub fn name(self) -> &'static str {
-        match self {
-            Role::Worker => "wasm-worker",
-            Role::Compile => "wasm-compile",
-        }
-    }
-
     /// Enters the role; the front door calls it before any thread is started.
     pub fn enter(self) -> ExitCode {
-        match self {
-            Role::Worker => worker::run(),
-            Role::Compile => compile::run(),
+        let served = match self {
+            Role::Worker => worker::serve(),
+            Role::Compile => compile::serve(),
+        };
+        match served {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("{}: {error}", self.name());
+                ExitCode::FAILURE
+            }
         }
-    }
-}
-
-pub type Looking<'a> = Pin<Box<dyn Future<Output = Result<Resolved, fault::Fault>> + Send + 'a>>;
-pub type Starting<'a> = Pin<Box<dyn Future<Output = Result<Box<dyn Worker>, fault::Fault>> + Send + 'a>>;
-pub type Ended<'a> = Pin<Box<dyn Future<Output = Option<Ending>> + Send + 'a>>;
-pub type Publishing<'a> = Pin<Box<dyn Future<Output = Result<Vec<super::Artifact>, fault::Fault>> + Send + 'a>>;
-
-/// What is to be started, behind the walls of `shape`.
-pub struct Start<'a> {
-    pub shape: &'a policy::Shape,
-    /// Its grants as `Workers::look` found them.
-    pub grants: Resolved,
-    pub role: Role,
-    /// Inherited by the worker under `Worker::code_descriptor`.
-    pub code: Option<OwnedFd>,
-    /// What the role itself needs beyond the shape's `memoryBytes` and `processes`.
-    pub own_memory: u64,
-    pub own_threads: u64,
-}
-
-/// Starts our own binary in a role (`process::WasmWorkers`).
-pub trait Workers: Send + Sync {
-    /// The grants of a shape as they are now: a worker that was started for other files must not serve the call.
-    fn look<'a>(&'a self, shape: &'a policy::Shape) -> Looking<'a>;
-    fn start<'a>(&'a self, start: Start<'a>) -> Starting<'a>;
-}
-
-/// Descriptors 0 and 1 of a worker.
-pub struct Pipes {
-    pub to: Box<dyn AsyncWrite + Send + Unpin>,
-    pub from: Box<dyn AsyncRead + Send + Unpin>,
-}
-
-/// A started worker. Dropping it ends and reaps it.
-pub trait Worker: Send {
-    /// Gives the pipes, once.
-    fn pipes(&mut self) -> Option<Pipes>;
-    fn code_descriptor(&self) -> i32 {
-        CODE_DESCRIPTOR
-    }
-    /// The folder of the worker's view that is the guest's `/tmp`.
-    fn scratch(&self) -> PathBuf {
-        PathBuf::from("/tmp")
-    }
-    /// The walls as they stand around it.
-    fn walls(&self) -> Walls;
-    /// Ends it now.
-    fn kill(&mut self);
-    /// After its pipes closed: what the walls saw, such as a memory limit.
-    fn ended(&mut self) -> Ended<'_>;
-    /// Ends the worker and publishes its staged files. Called only after a good answer.
-    fn publish(&mut self) -> Publishing<'_> {
-        Box::pin(async { Ok(Vec::new()) })
     }
 }
 
@@ -219,7 +152,8 @@ impl Wasm {
         // Staged copies are made when a worker starts, so such a worker is for one call.
         let staged = !wanted.grants.stages.is_empty();
         let mut idle = if staged { None } else { self.idle.take(|kept| *kept == wanted) };
-        let (mut session, answer, started) = loop {
+        let mut log = Log::new(shape.limits.get(Limit::LogBytes), events);
+        let (mut session, answered, started) = loop {
             let from_pool = idle.is_some();
             let mut session = match idle.take() {
                 Some(session) => session,
@@ -231,17 +165,17 @@ impl Wasm {
             context.opens(shape)?;
             let started = Instant::now();
             let live = (wanted.grants.mounts.as_slice(), before);
-            match watch::held(live, &shape.limits, session.call(&input, &per_call.env, clock.left())).await? {
+            match watch::held(live, &shape.limits, session.call(&input, &per_call.env, clock.left(), &mut log)).await? {
                 // It died while idle and the call never began: start a fresh one.
                 Err(Lost::Before) if from_pool => {}
                 end => break (session, end, started),
             }
         };
-        let (mut outcome, fit) = conclude(answer, shape, per_call.timeout_ms, started.elapsed())?;
+        let wall_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let fit = answered.as_ref().is_ok_and(|(answer, _)| answer.is_fit());
+        let mut outcome = conclude(answered, log.finish(), shape, per_call.timeout_ms)?;
+        outcome.usage.wall_ms = wall_ms;
         outcome.walls = session.walls();
-        for line in &outcome.logs {
-            events.log(line.clone());
-        }
         if !staged && fit {
             self.idle.put(wanted, session);
         } else if staged && matches!(outcome.ending, Ending::Answered(_)) {
@@ -269,64 +203,49 @@ impl Executor for Wasm {
     }
 }
 
-/// What a call's answer, or its absence, means; and whether the worker may serve another call.
+/// What a call's answer, or its absence, means.
 fn conclude(
-    answer: Result<Answer, Lost>,
+    answered: Result<(Answer, Vec<u8>), Lost>,
+    logs: Vec<String>,
     shape: &policy::Shape,
     limit_ms: u64,
-    wall: Duration,
-) -> Result<(Outcome, bool), fault::Fault> {
-    let wall_ms = u64::try_from(wall.as_millis()).unwrap_or(u64::MAX);
-    let alone = |ending| {
-        let mut outcome = outcome(ending);
-        outcome.usage.wall_ms = wall_ms;
-        Ok((outcome, false))
-    };
+) -> Result<Outcome, fault::Fault> {
+    let over = |limit| Ending::OverLimit { limit, allowed: shape.limits.get(limit) };
     let fault = |message: &str| fault::Fault::new(fault::Kind::InternalError, message);
-    let answer = match answer {
-        Ok(answer) => answer,
-        Err(Lost::Late) => return alone(Ending::TimedOut { limit_ms }),
-        Err(Lost::Died(Some(Ending::OverLimit { limit, .. }))) => {
-            return alone(Ending::OverLimit { limit, allowed: shape.limits.get(limit) });
-        }
-        Err(Lost::Died(Some(ending))) => return alone(ending),
+    let (answer, output) = match answered {
+        Ok(answered) => answered,
+        Err(Lost::Late) => return Ok(Outcome { logs, ..outcome(Ending::TimedOut { limit_ms }) }),
+        Err(Lost::Died(Some(Ending::OverLimit { limit, .. }))) => return Ok(Outcome { logs, ..outcome(over(limit)) }),
+        Err(Lost::Died(Some(ending))) => return Ok(Outcome { logs, ..outcome(ending) }),
         Err(Lost::Died(None)) => return Err(fault("the wasm worker stopped without an answer")),
         Err(Lost::Before) => return Err(fault("the wasm worker was gone before the call").retryable()),
         Err(Lost::Garbage(e)) => {
             return Err(fault("the wasm worker sent what is not an answer").person(format!("wasm worker: {e}")));
         }
     };
-    let fit = answer.clean && matches!(answer.end, End::Exit { .. } | End::Returned | End::Raised);
-    let logs = answer::lines(&answer.log);
-    let printed = if matches!(answer.end, End::Exit { code: 0 } | End::Returned | End::Raised) {
-        Vec::new()
-    } else {
-        answer::last_lines(&answer.output)
-    };
+    let gave_answer = matches!(answer.end, End::Exit { code: 0 } | End::Returned | End::Raised);
     let ending = match answer.end {
-        End::Exit { code: 0 } => answer::judge_output(&answer.output, false),
+        End::Exit { code: 0 } => answer::judge_output(&output, false),
         End::Exit { code } => Ending::Exited { code },
-        End::Returned => answer::judge_returned(&answer.output),
-        End::Raised => Ending::Raised { message: frame::short(&String::from_utf8_lossy(&answer.output)) },
+        End::Returned => answer::judge_returned(&output),
+        End::Raised => Ending::Raised { message: frame::short(&String::from_utf8_lossy(&output)) },
         End::Trapped { message } => Ending::Raised { message: format!("the module trapped: {message}") },
         End::TimedOut => Ending::TimedOut { limit_ms },
-        End::OverLimit { limit } => Ending::OverLimit { limit, allowed: shape.limits.get(limit) },
+        End::OverLimit { limit } => over(limit),
     };
     let complaint = if shape.stderr_is_error { answer::judge_stderr(&logs) } else { None };
     let ending = match (ending, complaint) {
         (Ending::Answered(_), Some(complaint)) => complaint,
         (ending, _) => ending,
     };
-    let mut outcome = outcome(ending);
-    outcome.logs = logs;
-    outcome.printed = printed;
-    outcome.usage = super::Usage {
-        wall_ms,
-        cpu_ms: Some(answer.cpu_ms),
-        peak_memory_bytes: Some(answer.peak_memory),
-        output_bytes: answer.output.len() as u64,
-    };
-    Ok((outcome, fit))
+    let mut outcome = Outcome { logs, ..outcome(ending) };
+    if !gave_answer {
+        outcome.printed = answer::last_lines(&output);
+    }
+    outcome.usage.cpu_ms = Some(answer.cpu_ms);
+    outcome.usage.peak_memory_bytes = Some(answer.peak_memory);
+    outcome.usage.output_bytes = output.len() as u64;
+    Ok(outcome)
 }
 
 /// Waits for the compiler, and announces a long wait.
@@ -352,11 +271,6 @@ fn outcome(ending: Ending) -> Outcome {
         },
         artifacts: Vec::new(),
     }
-}
-
-/// What the walls saw of a worker whose pipes closed.
-async fn how_it_ended(worker: &mut dyn Worker) -> Option<Ending> {
-    tokio::time::timeout(ENDED, worker.ended()).await.ok().flatten()
 }
 
 #[cfg(test)]

@@ -4,9 +4,10 @@
 //! Never: waits without limit, believes a length, or lets a worker outlive it.
 
 use super::cache::Code;
-use super::frame::{self, End, Init, Most, Opening, Order, Report};
-use super::{Pipes, Role, Start, Worker, Workers, how_it_ended};
+use super::frame::{self, Answer, Handed, Init, MAX_LOG_PIECE, Most, Opening, Order, Report, invalid};
+use super::starter::{Role, Start, Started, Worker, Workers, how_it_ended};
 use crate::base::hidden::Hidden;
+use crate::executor::log::Log;
 use crate::executor::{Artifact, Ending, Stood, Walls};
 use crate::quantity::{KIB, Limit, MIB};
 use crate::sandbox::grants::Resolved;
@@ -42,17 +43,6 @@ pub struct Session {
     walls: Walls,
 }
 
-/// What one call gave.
-#[derive(Debug)]
-pub struct Answer {
-    pub end: End,
-    pub output: Vec<u8>,
-    pub log: Vec<u8>,
-    pub cpu_ms: u64,
-    pub peak_memory: u64,
-    pub clean: bool,
-}
-
 /// Why there is no answer.
 #[derive(Debug)]
 pub enum Lost {
@@ -66,12 +56,6 @@ pub enum Lost {
     Garbage(io::Error),
 }
 
-impl Drop for Session {
-    fn drop(&mut self) {
-        self.worker.kill();
-    }
-}
-
 impl Session {
     /// Starts a worker for `shape` and has it load `code`.
     pub async fn open(
@@ -83,29 +67,21 @@ impl Session {
         let handed = OwnedFd::from(code.file.try_clone().map_err(|e| broken("no descriptor left", &e))?);
         // Compiled code is read and then copied once while loading.
         let own_memory = WORKER_MEMORY.saturating_add(code.bytes.saturating_mul(2));
-        let (role, own_threads) = (Role::Worker, WORKER_THREADS);
-        let start = Start { shape, grants, role, code: Some(handed), own_memory, own_threads };
-        let mut worker = workers.start(start).await?;
-        let Some(Pipes { to, from }) = worker.pipes() else {
-            worker.kill();
-            return Err(broken("no pipes", &io::ErrorKind::BrokenPipe.into()));
-        };
-        let (output, log) = (shape.limits.get(Limit::OutputBytes), shape.limits.get(Limit::LogBytes));
-        let payload = output.saturating_add(log).saturating_add(KIB);
-        let most = Most { header: frame::MAX_REPLY_HEADER_BYTES, payload };
-        let mut walls = worker.walls().to_vec();
+        let start = Start { shape, grants, role: Role::Worker, handed, own_memory, own_threads: WORKER_THREADS };
+        let Started { worker, to, from, handed, scratch, walls } = workers.start(start).await?;
+        let mut walls = walls.to_vec();
         walls.push(Stood {
             name: "wasm".to_owned(),
             state: "stood".to_owned(),
             why: "the module sees only its own memory, the granted folders and no sockets".to_owned(),
         });
-        let walls = walls.into();
-        let mut session = Session { worker, to, from: BufReader::new(from), calls: 0, most, walls };
-        let init = Order::Init(init(shape, code, &*session.worker));
-        let frame = frame::encode(&init, &[]).map_err(|e| broken("the first order", &e))?;
+        let payload = shape.limits.get(Limit::OutputBytes).saturating_add(KIB).max(MAX_LOG_PIECE);
+        let most = Most { head: frame::MAX_REPLY_HEAD_BYTES, payload };
+        let from = BufReader::new(from);
+        let mut session = Session { worker, to, from, calls: 0, most, walls: walls.into() };
+        let handed = Handed { descriptor: handed, offset: code.offset, bytes: code.bytes };
         let ready = async {
-            session.to.write_all(&frame).await?;
-            session.to.flush().await?;
+            session.say(&Order::Init(init(shape, handed, scratch)), &[]).await?;
             frame::read_async::<Report>(&mut session.from, Most { payload: 0, ..most }).await
         };
         match timeout(START, ready).await {
@@ -115,7 +91,7 @@ impl Session {
                 Err(fault::Fault::new(fault::Kind::ScriptError, message))
             }
             Ok(Ok(Some((Report::Unable { message }, _)))) => Err(unable(&message)),
-            Ok(Ok(Some((Report::Answer { .. }, _)))) => {
+            Ok(Ok(Some((Report::Log | Report::Answer(_), _)))) => {
                 Err(broken("an answer before a call", &io::ErrorKind::InvalidData.into()))
             }
             Ok(Ok(None)) => {
@@ -127,36 +103,49 @@ impl Session {
         }
     }
 
-    /// One call. After `Err`, and whenever the answer says so, the session must be dropped.
+    async fn say(&mut self, order: &Order, payload: &[u8]) -> io::Result<()> {
+        self.to.write_all(&frame::encode(order, payload)?).await?;
+        self.to.flush().await
+    }
+
+    /// One call: its answer and its output; its log goes to `log` as it comes. After `Err`, and whenever the answer
+    /// says so, the session must be dropped.
     pub async fn call(
         &mut self,
         input: &[u8],
         env: &Hidden<BTreeMap<String, String>>,
         limit: Duration,
-    ) -> Result<Answer, Lost> {
+        log: &mut Log<'_>,
+    ) -> Result<(Answer, Vec<u8>), Lost> {
         self.calls += 1;
         let timeout_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
         let order = Order::Call { id: self.calls, timeout_ms, env: env.clone() };
-        let order = frame::encode(&order, &[input]).map_err(Lost::Garbage)?;
         let now = Instant::now();
         let deadline = now.checked_add(limit.saturating_add(GRACE)).unwrap_or(now + Duration::from_secs(7 * 24 * 3600));
-        let sent = async {
-            self.to.write_all(&order).await?;
-            self.to.flush().await
-        };
-        match timeout_at(deadline, sent).await {
+        match timeout_at(deadline, self.say(&order, input)).await {
             Ok(Ok(())) => {}
             Ok(Err(_)) => return Err(Lost::Before),
             Err(_) => return Err(Lost::Late),
         }
-        match timeout_at(deadline, frame::read_async(&mut self.from, self.most)).await {
-            Ok(Ok(Some((report, payload)))) => answer(report, payload, self.calls).map_err(Lost::Garbage),
-            Ok(Ok(None)) => Err(Lost::Died(how_it_ended(&mut *self.worker).await)),
+        match timeout_at(deadline, self.answer(log)).await {
+            Ok(Ok(answer)) => Ok(answer),
             Ok(Err(e)) if e.kind() == io::ErrorKind::UnexpectedEof => {
                 Err(Lost::Died(how_it_ended(&mut *self.worker).await))
             }
             Ok(Err(e)) => Err(Lost::Garbage(e)),
             Err(_) => Err(Lost::Late),
+        }
+    }
+
+    async fn answer(&mut self, log: &mut Log<'_>) -> io::Result<(Answer, Vec<u8>)> {
+        loop {
+            match frame::read_async(&mut self.from, self.most).await? {
+                None => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Some((Report::Log, piece)) => log.push(&piece),
+                Some((Report::Answer(answer), output)) if answer.id == self.calls => return Ok((answer, output)),
+                Some((Report::Answer(_), _)) => return Err(invalid("an answer to another call")),
+                Some(_) => return Err(invalid("a report that answers nothing")),
+            }
         }
     }
 
@@ -172,36 +161,19 @@ impl Session {
     }
 }
 
-/// Takes a report apart and checks all of it.
-fn answer(report: Report, mut payload: Vec<u8>, call: u64) -> io::Result<Answer> {
-    let invalid = |why| io::Error::new(io::ErrorKind::InvalidData, why);
-    let Report::Answer { id, end, output, cpu_ms, peak_memory, clean } = report else {
-        return Err(invalid("a report that answers nothing"));
-    };
-    if id != call {
-        return Err(invalid("an answer to another call"));
-    }
-    let output = usize::try_from(output).ok().filter(|n| *n <= payload.len());
-    let output = output.ok_or_else(|| invalid("more output than was sent"))?;
-    let log = payload.split_off(output);
-    Ok(Answer { end, output: payload, log, cpu_ms, peak_memory, clean })
-}
-
-fn init(shape: &policy::Shape, code: &Code, worker: &dyn Worker) -> Init {
+fn init(shape: &policy::Shape, code: Handed, scratch: PathBuf) -> Init {
     let mut env: BTreeMap<String, String> =
         [("HOME", "/tmp"), ("TMPDIR", "/tmp"), ("LANG", "C.UTF-8")].map(|(k, v)| (k.to_owned(), v.to_owned())).into();
     env.extend(shape.env.iter().map(|(name, value)| (name.clone(), value.text().to_owned())));
     let program = shape.script.as_ref().and_then(|script| script.file_name()).map(|name| name.to_string_lossy());
     Init {
-        code_descriptor: worker.code_descriptor(),
-        code_offset: code.offset,
-        code_bytes: code.bytes,
+        code,
         entry_point: shape.entry_point.clone(),
-        limits: shape.limits.0.clone(),
+        limits: shape.limits.clone(),
         openings: openings(shape),
         env: Hidden(env),
         program: program.map_or_else(|| "main.wasm".to_owned(), |name| name.into_owned()),
-        scratch: worker.scratch(),
+        scratch,
     }
 }
 
@@ -274,16 +246,5 @@ mod tests {
 
     fn grant(access: policy::Access, opening: policy::Opening) -> policy::Grant {
         policy::Grant { access, opening, asked: String::new(), rule: String::new(), why: String::new() }
-    }
-
-    #[test]
-    fn answers_are_not_believed() {
-        let report =
-            |id, output| Report::Answer { id, end: End::Returned, output, cpu_ms: 0, peak_memory: 0, clean: true };
-        assert!(answer(report(1, 2), b"{}log".to_vec(), 1).is_ok_and(|a| a.output == b"{}" && a.log == b"log"));
-        assert!(answer(report(1, 6), b"{}log".to_vec(), 1).is_err());
-        assert!(answer(report(1, u64::MAX), b"{}log".to_vec(), 1).is_err());
-        assert!(answer(report(2, 2), b"{}log".to_vec(), 1).is_err());
-        assert!(answer(Report::Ready, Vec::new(), 1).is_err());
     }
 }

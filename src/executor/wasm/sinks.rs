@@ -1,84 +1,75 @@
 //! Sinks: where a guest's stdout and stderr end.
 //!
-//! For: the guest. In: what it writes. Out: at most the bytes that are allowed. Never: blocks, or
-//! reaches a descriptor of the worker.
+//! For: the guest. In: what it writes. Out: the output, at most as long as is allowed; the log, sent on line by line.
+//! Never: reaches a descriptor of the worker.
 
+use super::frame::{self, MAX_LOG_PIECE, Report};
 use bytes::Bytes;
-use std::collections::VecDeque;
-use std::io;
-use std::pin::Pin;
+use std::io::{self, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
 use tokio::io::AsyncWrite;
 use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 use wasmtime_wasi::p2::{OutputStream, Pollable, StreamError, StreamResult};
 
 /// What a guest may hand over in one write.
-const CHUNK: usize = 64 * 1024;
+const CHUNK: usize = (MAX_LOG_PIECE / 2) as usize;
 
-/// Something that takes bytes until it must refuse.
+/// Something that takes bytes until it must refuse. An error ends the call.
 pub trait Sink: Send + 'static {
-    /// `false` ends the call.
-    fn take(&mut self, bytes: &[u8]) -> bool;
+    fn take(&mut self, bytes: &[u8]) -> io::Result<()>;
 }
 
 /// The answer: all of it, or the call is over its limit.
 pub struct Whole {
     pub bytes: Vec<u8>,
     pub over: bool,
-    cap: usize,
+    cap: u64,
 }
 
 impl Whole {
-    pub fn new(cap: usize) -> Whole {
+    pub fn new(cap: u64) -> Whole {
         Whole { bytes: Vec::new(), over: false, cap }
     }
 }
 
 impl Sink for Whole {
-    fn take(&mut self, bytes: &[u8]) -> bool {
-        self.over = self.over || bytes.len() > self.cap.saturating_sub(self.bytes.len());
-        if !self.over {
-            self.bytes.extend_from_slice(bytes);
+    fn take(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.over = self.over || (self.bytes.len() + bytes.len()) as u64 > self.cap;
+        if self.over {
+            return Err(io::Error::other("the output limit is reached"));
         }
-        !self.over
+        self.bytes.extend_from_slice(bytes);
+        Ok(())
     }
 }
 
-/// The log: its beginning and its end; a flood loses only its middle.
-pub struct Ends {
-    head: Vec<u8>,
-    tail: VecDeque<u8>,
-    lost: u64,
-    half: usize,
+/// The log: sent to the host with each line break, so that a line is seen while the guest runs.
+pub struct Lines<W> {
+    to: W,
+    pending: Vec<u8>,
 }
 
-impl Ends {
-    pub fn new(cap: usize) -> Ends {
-        Ends { head: Vec::new(), tail: VecDeque::new(), lost: 0, half: cap / 2 }
+impl<W: Write> Lines<W> {
+    pub fn new(to: W) -> Lines<W> {
+        Lines { to, pending: Vec::new() }
     }
 
-    pub fn into_bytes(self) -> Vec<u8> {
-        let mut bytes = self.head;
-        if self.lost > 0 {
-            bytes.extend_from_slice(format!("\n[… {} bytes cut …]\n", self.lost).as_bytes());
+    /// Sends what has no line break yet, too.
+    pub fn send(&mut self) -> io::Result<()> {
+        if !self.pending.is_empty() {
+            self.to.write_all(&frame::encode(&Report::Log, &self.pending)?)?;
+            self.pending.clear();
         }
-        bytes.extend(self.tail);
-        bytes
+        Ok(())
     }
 }
 
-impl Sink for Ends {
-    fn take(&mut self, bytes: &[u8]) -> bool {
-        let room = self.half.saturating_sub(self.head.len()).min(bytes.len());
-        let (first, rest) = bytes.split_at(room);
-        self.head.extend_from_slice(first);
-        let skip = rest.len().saturating_sub(self.half);
-        self.tail.extend(rest.iter().skip(skip));
-        let over = self.tail.len().saturating_sub(self.half);
-        self.tail.drain(..over);
-        self.lost += (skip + over) as u64;
-        true
+impl<W: Write + Send + 'static> Sink for Lines<W> {
+    fn take(&mut self, bytes: &[u8]) -> io::Result<()> {
+        bytes.chunks(CHUNK).try_for_each(|piece| {
+            self.pending.extend_from_slice(piece);
+            if piece.contains(&b'\n') || self.pending.len() >= CHUNK { self.send() } else { Ok(()) }
+        })
     }
 }
 
@@ -100,12 +91,6 @@ impl<S> Shared<S> {
     }
 }
 
-impl<S: Sink> Shared<S> {
-    fn put(&self, bytes: &[u8]) -> Result<(), &'static str> {
-        if self.lock().take(bytes) { Ok(()) } else { Err("the output limit is reached") }
-    }
-}
-
 impl<S: Sink> IsTerminal for Shared<S> {
     fn is_terminal(&self) -> bool {
         false
@@ -114,7 +99,7 @@ impl<S: Sink> IsTerminal for Shared<S> {
 
 impl<S: Sink> StdoutStream for Shared<S> {
     fn async_stream(&self) -> Box<dyn AsyncWrite + Send + Sync> {
-        Box::new(self.clone())
+        unimplemented!("only WASI 0.3 asks for this, and its functions are not linked")
     }
     fn p2_stream(&self) -> Box<dyn OutputStream> {
         Box::new(self.clone())
@@ -129,7 +114,7 @@ impl<S: Sink> Pollable for Shared<S> {
 #[wasmtime_wasi::async_trait]
 impl<S: Sink> OutputStream for Shared<S> {
     fn write(&mut self, bytes: Bytes) -> StreamResult<()> {
-        self.put(&bytes).map_err(StreamError::trap)
+        self.lock().take(&bytes).map_err(|e| StreamError::trap(&e.to_string()))
     }
     fn flush(&mut self) -> StreamResult<()> {
         Ok(())
@@ -139,39 +124,33 @@ impl<S: Sink> OutputStream for Shared<S> {
     }
 }
 
-impl<S: Sink> AsyncWrite for Shared<S> {
-    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Poll::Ready(self.put(bytes).map(|()| bytes.len()).map_err(io::Error::other))
-    }
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_flooded_log_keeps_both_ends() {
-        let mut log = Ends::new(8);
-        for _ in 0..100 {
-            log.take(b"abcdefg");
-        }
-        log.take(b"the end");
-        let text = String::from_utf8(log.into_bytes()).expect("text");
-        assert_eq!(text, "abcd\n[… 699 bytes cut …]\n end");
+    fn an_answer_is_whole_or_over() {
+        let mut out = Whole::new(4);
+        assert!(out.take(b"1234").is_ok());
+        assert!(out.take(b"5").is_err());
+        assert!(out.over);
+        assert_eq!(out.bytes, b"1234");
     }
 
     #[test]
-    fn an_answer_is_whole_or_over() {
-        let mut out = Whole::new(4);
-        assert!(out.take(b"1234"));
-        assert!(!out.take(b"5"));
-        assert!(out.over);
-        assert_eq!(out.bytes, b"1234");
+    fn log_goes_out_with_each_line_and_in_bounded_pieces() {
+        let most = frame::Most { head: 100, payload: MAX_LOG_PIECE };
+        let mut log = Lines::new(Vec::new());
+        let mut written = |bytes: &[u8]| -> Vec<Vec<u8>> {
+            log.take(bytes).expect("taken");
+            let sent = std::mem::take(&mut log.to);
+            let mut from = sent.as_slice();
+            std::iter::from_fn(|| frame::read::<Report>(&mut from, most).expect("a frame"))
+                .map(|(_, log)| log)
+                .collect()
+        };
+        assert!(written(b"half a ").is_empty());
+        assert_eq!(written(b"line\nmore"), [b"half a line\nmore"]);
+        assert_eq!(written(&[b'x'; 5 * CHUNK]).iter().map(Vec::len).sum::<usize>(), 5 * CHUNK);
     }
 }

@@ -15,40 +15,33 @@ const LINGER: u32 = 20;
 
 pub struct Ticker {
     running: Arc<AtomicBool>,
-    parked: Arc<AtomicBool>,
     thread: Thread,
 }
 
 impl Ticker {
     pub fn start(engine: &wasmtime::Engine) -> io::Result<Ticker> {
         let running = Arc::new(AtomicBool::new(false));
-        let parked = Arc::new(AtomicBool::new(false));
-        let engine = engine.weak();
-        let (run, park) = (Arc::clone(&running), Arc::clone(&parked));
+        let (engine, run) = (engine.weak(), Arc::clone(&running));
         let thread = thread::Builder::new().name("ticker".into()).stack_size(128 * 1024).spawn(move || {
-            let mut idle = 0;
+            let mut idle = 0_u32;
             loop {
+                idle = if run.load(Ordering::SeqCst) { 0 } else { LINGER.min(idle) + 1 };
                 if idle > LINGER {
-                    // Stored before `run` is read; `running` stores `run` before it reads this. So one sees the other.
-                    park.store(true, Ordering::SeqCst);
-                    while !run.load(Ordering::SeqCst) {
-                        thread::park();
-                    }
-                    park.store(false, Ordering::SeqCst);
-                    idle = 0;
+                    thread::park();
+                    continue;
                 }
                 thread::sleep(TICK);
                 let Some(engine) = engine.upgrade() else { return };
                 engine.increment_epoch();
-                idle = if run.load(Ordering::SeqCst) { 0 } else { idle + 1 };
             }
         })?;
-        Ok(Ticker { running, parked, thread: thread.thread().clone() })
+        Ok(Ticker { running, thread: thread.thread().clone() })
     }
 
     pub fn running(&self, now: bool) {
         self.running.store(now, Ordering::SeqCst);
-        if now && self.parked.load(Ordering::SeqCst) {
+        if now {
+            // A system call only where the thread is parked; else the next `park` returns at once.
             self.thread.unpark();
         }
     }

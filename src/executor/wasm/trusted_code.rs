@@ -1,26 +1,31 @@
-//! Trusted code: taking over an inherited descriptor, and turning stored bytes into machine code.
+//! Trusted code: reading a file that was inherited, and turning stored bytes into machine code.
 //!
-//! For: the worker. In: a descriptor number; bytes of a cache entry. Out: a file; a component.
+//! For: the worker and the compiler. In: a descriptor number; bytes of a cache entry. Out: its bytes; a component.
 //! Never: anything else; these two are the only `unsafe` of this room.
 #![allow(unsafe_code, reason = "loading compiled code cannot be checked by the compiler; the argument is below")]
 
+use super::frame::Handed;
 use nix::fcntl::{FcntlArg, fcntl};
 use std::fs::File;
 use std::io;
-use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use wasmtime::component::Component;
 
-/// Takes over a descriptor that was inherited under a known number.
-pub fn inherited(number: RawFd) -> io::Result<File> {
-    if number < 3 {
+/// Reads what lies in a file that this process inherited, at most `most` bytes, and closes the file.
+pub fn read(handed: &Handed, most: u64) -> io::Result<Vec<u8>> {
+    if handed.descriptor < 3 {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "a standard stream is no inherited file"));
     }
     // SAFETY: borrowed for this one call, which only asks whether the number is open; it is not -1.
-    let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
+    let borrowed = unsafe { BorrowedFd::borrow_raw(handed.descriptor) };
     fcntl(borrowed, FcntlArg::F_GETFD)?;
     // SAFETY: it is open (just asked), and nobody else owns it: the starter of this process put it
-    // there for us, and this is the first thing a worker opens or takes, while it has one thread.
-    Ok(File::from(unsafe { OwnedFd::from_raw_fd(number) }))
+    // there for us, and this is the first thing that a worker or compiler opens or takes, while it has one thread.
+    let file = File::from(unsafe { OwnedFd::from_raw_fd(handed.descriptor) });
+    let mut bytes = vec![0; usize::try_from(handed.bytes.min(most)).unwrap_or(usize::MAX)];
+    file.read_exact_at(&mut bytes, handed.offset)?;
+    Ok(bytes)
 }
 
 /// Loads what our own compiler child wrote.

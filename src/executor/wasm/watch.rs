@@ -4,7 +4,7 @@
 //! For: the executor. In: the grants as they lay before the call. Out: the call's answer, or the limit it passed.
 //! Never: looks at anything where nothing is written live.
 
-use super::session::{Answer, Lost};
+use super::session::Lost;
 use crate::executor::Ending;
 use crate::fault::{Fault, Kind};
 use crate::policy::Limits;
@@ -15,11 +15,11 @@ use crate::sandbox::written::Written;
 use std::io;
 use std::time::Duration;
 
-pub async fn held(
+pub async fn held<T>(
     (mounts, before): (&[Mount], Totals),
     limits: &Limits,
-    call: impl Future<Output = Result<Answer, Lost>>,
-) -> Result<Result<Answer, Lost>, Fault> {
+    call: impl Future<Output = Result<T, Lost>>,
+) -> Result<Result<T, Lost>, Fault> {
     let Some(written) = Written::begin(mounts, before).map_err(|errno| uncounted(&errno.into()))? else {
         return Ok(call.await);
     };

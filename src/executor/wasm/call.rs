@@ -1,0 +1,252 @@
+//! Call: one call in one fresh store, held to its limits.
+//!
+//! For: the worker. In: a loaded component, the input, the limits. Out: how it ended, output, usage; the log, as it comes.
+//! Never: keeps anything from one call for the next; inherits a stream, argument or variable.
+
+use super::adapt::{self, Contract};
+use super::folders::Folders;
+use super::frame::{self, Answer, End, Init};
+use super::guest::{self, Guest};
+use super::sinks::{Lines, Shared, Sink, Whole};
+use super::ticker::Ticker;
+use crate::quantity::{KIB, Limit, MIB};
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike;
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::time::{Duration, Instant};
+use tokio::runtime::Runtime;
+use wasmtime::component::{Component, ComponentExportIndex, InstancePre, ResourceTableError};
+use wasmtime::{Store, UpdateDeadline, WasmBacktrace};
+use wasmtime_wasi::p2::bindings::CommandPre;
+use wasmtime_wasi::p2::pipe::MemoryInputPipe;
+use wasmtime_wasi::{I32Exit, WasiCtxBuilder};
+
+/// Most random bytes of one request.
+const MAX_RANDOM_BYTES: u64 = 8 * MIB;
+/// Handles that every guest holds without asking: standard streams, terminals, pollables.
+const SPARE_HANDLES: u64 = 64;
+/// Longest call, whatever the host says: u64 milliseconds could pass the end of the clock.
+const LONGEST_CALL: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// Why the epoch check ended a call.
+#[derive(Debug, thiserror::Error)]
+enum Cut {
+    #[error("out of time")]
+    Time,
+    #[error("out of CPU time")]
+    Cpu,
+}
+
+enum Entry {
+    Typed(InstancePre<Guest>, ComponentExportIndex),
+    Command(CommandPre<Guest>),
+}
+
+/// A component that is ready for calls.
+pub struct Loaded {
+    entry: Entry,
+    init: Init,
+    folders: Folders,
+    engine: wasmtime::Engine,
+    ticker: Ticker,
+    runtime: Runtime,
+}
+
+impl Loaded {
+    /// Links a component; the error is for a person.
+    pub fn new(component: &Component, init: Init) -> Result<Loaded, String> {
+        let contract = adapt::contract(component, init.entry_point.as_deref())?;
+        let engine = component.engine().clone();
+        let linker = guest::linker(&engine).map_err(|e| format!("{e:#}"))?;
+        let ready = linker
+            .instantiate_pre(component)
+            .map_err(|e| format!("the component imports what this host does not offer: {e:#}"))?;
+        let entry = match contract {
+            Contract::Typed(name) => {
+                let index = component.get_export_index(None, &name).ok_or("the typed export is gone")?;
+                Entry::Typed(ready, index)
+            }
+            Contract::Command => Entry::Command(CommandPre::new(ready).map_err(|e| format!("{e:#}"))?),
+        };
+        let ticker = Ticker::start(&engine).map_err(|e| format!("no thread for the timer: {e}"))?;
+        let folders = Folders::open(&init).map_err(|e| format!("the folders cannot be opened: {e}"))?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+        let runtime = runtime.map_err(|e| format!("no runtime for calls: {e}"))?;
+        Ok(Loaded { entry, init, folders, engine, ticker, runtime })
+    }
+
+    /// Most bytes of an input.
+    pub fn input_bytes(&self) -> u64 {
+        self.init.limits.get(Limit::InputBytes)
+    }
+
+    /// Runs one call to its end or to its limit. `to` gets the log, in frames.
+    pub fn call(
+        &self,
+        id: u64,
+        env: &BTreeMap<String, String>,
+        input: Vec<u8>,
+        timeout: Duration,
+        to: impl Write + Send + 'static,
+    ) -> wasmtime::Result<(Answer, Vec<u8>)> {
+        let limits = &self.init.limits;
+        let deadline = Instant::now() + timeout.min(LONGEST_CALL);
+        let cpu_before = cpu_used();
+        let cpu_end = cpu_before + Duration::from_millis(limits.get(Limit::CpuMs));
+        let out = Shared::new(Whole::new(limits.get(Limit::OutputBytes)));
+        let log = Shared::new(Lines::new(to));
+        let mut store = Store::new(&self.engine, self.guest(env, &input, &out, &log));
+        store.limiter(|guest| &mut guest.meter);
+        let handles = limits.get(Limit::OpenFiles).saturating_add(SPARE_HANDLES);
+        store.data_mut().table.set_max_capacity(usize::try_from(handles).unwrap_or(usize::MAX));
+        // How much one host call may copy: about as much as the guest may answer.
+        let copy = limits.get(Limit::OutputBytes).max(MIB).saturating_add(64 * KIB);
+        store.set_hostcall_fuel(usize::try_from(copy).unwrap_or(usize::MAX));
+        store.set_epoch_deadline(1);
+        store.epoch_deadline_callback(move |_| match () {
+            () if Instant::now() >= deadline => Err(wasmtime::Error::new(Cut::Time)),
+            () if cpu_used() >= cpu_end => Err(wasmtime::Error::new(Cut::Cpu)),
+            () => Ok(UpdateDeadline::Yield(1)),
+        });
+        self.ticker.running(true);
+        let run = async { tokio::time::timeout_at(deadline.into(), self.enter(&mut store, input, &out)).await };
+        let ended = self.runtime.block_on(run);
+        self.ticker.running(false);
+        let guest = store.into_data();
+        let end = match ended {
+            Err(_) => End::TimedOut,
+            Ok(Ok(end)) => end,
+            Ok(Err(error)) => failed(&error, copy, &mut *log.lock()),
+        };
+        log.lock().send()?;
+        let over = out.lock().over;
+        let end =
+            settle(end, over, guest.meter.refused, || self.folders.were_asked_for() && is_full(&self.init.scratch));
+        let cpu_ms = u64::try_from(cpu_used().saturating_sub(cpu_before).as_millis()).unwrap_or(u64::MAX);
+        let peak_memory = guest.meter.peak;
+        // Closes the handles, before scratch is checked.
+        drop(guest);
+        let clean = self.folders.are_clean();
+        let output = std::mem::take(&mut out.lock().bytes);
+        Ok((Answer { id, end, cpu_ms, peak_memory, clean }, output))
+    }
+
+    /// One call without limits, clock or folders, for the rig.
+    pub fn bare(&self, input: &str) -> wasmtime::Result<()> {
+        let out = Shared::new(Whole::new(u64::MAX));
+        let mut wasi = WasiCtxBuilder::new();
+        if let Entry::Command(_) = self.entry {
+            wasi.stdin(MemoryInputPipe::new(input.as_bytes().to_vec())).stdout(out.clone());
+        }
+        let mut store = Store::new(&self.engine, Guest::new(wasi.build(), None, u64::MAX));
+        store.set_epoch_deadline(u64::MAX / 2);
+        self.runtime.block_on(self.enter(&mut store, input.as_bytes().to_vec(), &out)).map(|_| ())
+    }
+
+    async fn enter(&self, store: &mut Store<Guest>, input: Vec<u8>, out: &Shared<Whole>) -> wasmtime::Result<End> {
+        match &self.entry {
+            Entry::Typed(ready, export) => {
+                let instance = ready.instantiate_async(&mut *store).await?;
+                let run = instance.get_typed_func::<(&str,), (Result<String, String>,)>(&mut *store, export)?;
+                let input = String::from_utf8(input)?;
+                let (answer,) = run.call_async(&mut *store, (&input,)).await?;
+                let (end, text) = match answer {
+                    Ok(text) => (End::Returned, text),
+                    Err(text) => (End::Raised, text),
+                };
+                // An answer that is too long is seen by the sink's `over`.
+                let _ = out.lock().take(text.as_bytes());
+                Ok(end)
+            }
+            Entry::Command(ready) => {
+                let command = ready.instantiate_async(&mut *store).await?;
+                let ok = command.wasi_cli_run().call_run(&mut *store).await?;
+                Ok(End::Exit { code: i32::from(ok.is_err()) })
+            }
+        }
+    }
+
+    /// What this call may touch, built from nothing.
+    fn guest(
+        &self,
+        env: &BTreeMap<String, String>,
+        input: &[u8],
+        out: &Shared<Whole>,
+        log: &Shared<impl Sink>,
+    ) -> Guest {
+        let mut wasi = WasiCtxBuilder::new();
+        wasi.allow_tcp(false)
+            .allow_udp(false)
+            .allow_ip_name_lookup(false)
+            .socket_addr_check(|_, _| Box::pin(async { false }))
+            .max_random_size(MAX_RANDOM_BYTES)
+            // The worker has nothing else to do; should a file block for ever, the host ends the worker.
+            .allow_blocking_current_thread(true)
+            .arg(&self.init.program)
+            .stderr(log.clone());
+        // A variable of the call takes the place of the one with the same name.
+        for (name, value) in self.init.env.iter().filter(|(name, _)| !env.contains_key(*name)).chain(env) {
+            wasi.env(name, value);
+        }
+        match self.entry {
+            // What a typed export prints goes to the log: its answer is what it returns.
+            Entry::Typed(..) => wasi.stdout(log.clone()),
+            Entry::Command(_) => wasi.stdin(MemoryInputPipe::new(input.to_vec())).stdout(out.clone()),
+        };
+        Guest::new(wasi.build(), Some(self.folders.clone()), self.init.limits.get(Limit::MemoryBytes))
+    }
+}
+
+/// A limit outranks the guest's own ending: a guest that was refused memory and then failed, failed for
+/// lack of memory, while one that succeeded is fine. The same holds for a full scratch.
+fn settle(end: End, output_over: bool, memory_refused: bool, scratch_full: impl FnOnce() -> bool) -> End {
+    let failed = !matches!(end, End::Exit { code: 0 } | End::Returned | End::TimedOut | End::OverLimit { .. });
+    match end {
+        _ if output_over => End::OverLimit { limit: Limit::OutputBytes },
+        _ if memory_refused && failed => End::OverLimit { limit: Limit::MemoryBytes },
+        _ if failed && scratch_full() => End::OverLimit { limit: Limit::ScratchBytes },
+        end => end,
+    }
+}
+
+/// Whether no byte or no file is left in scratch.
+fn is_full(scratch: &std::path::Path) -> bool {
+    nix::sys::statvfs::statvfs(scratch).is_ok_and(|stat| stat.blocks_free() == 0 || stat.files_free() == 0)
+}
+
+/// How a guest ended that did not return.
+fn failed(error: &wasmtime::Error, copy: u64, log: &mut impl Sink) -> End {
+    if let Some(I32Exit(code)) = error.downcast_ref() {
+        return End::Exit { code: *code };
+    }
+    match error.downcast_ref() {
+        Some(Cut::Time) => return End::TimedOut,
+        Some(Cut::Cpu) => return End::OverLimit { limit: Limit::CpuMs },
+        None => {}
+    }
+    if let Some(ResourceTableError::Full) = error.downcast_ref() {
+        return End::OverLimit { limit: Limit::OpenFiles };
+    }
+    let reason = error.root_cause().to_string();
+    // wasmtime does not export this error's type; its text is pinned by a test.
+    if reason.contains("fuel allocated for hostcalls has been exhausted") {
+        // With a backtrace of the guest, one of its calls copied too much; else what it returned was too much.
+        if error.downcast_ref::<WasmBacktrace>().is_none() {
+            return End::OverLimit { limit: Limit::OutputBytes };
+        }
+        let message = format!("one call to the host passes more than {copy} bytes; pass them in several calls");
+        return End::Trapped { message };
+    }
+    // Where it happened helps the author, so it goes to the log.
+    let _ = log.take(format!("{error:?}\n").as_bytes());
+    End::Trapped { message: frame::short(&reason) }
+}
+
+/// CPU time of this whole process.
+fn cpu_used() -> Duration {
+    getrusage(UsageWho::RUSAGE_SELF).map_or(Duration::ZERO, |used| {
+        let micros = used.user_time().num_microseconds() + used.system_time().num_microseconds();
+        Duration::from_micros(u64::try_from(micros).unwrap_or(0))
+    })
+}

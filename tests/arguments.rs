@@ -1,15 +1,16 @@
 //! Arguments: conversion, unknown names, defaults, all faults at once.
 
+use crate::harness::manifest;
 use serde_json::{Value, json};
 use toolhost::fault::Kind;
 use toolhost::manifest::{self, Manifest, arguments};
 
 fn tool(parameters: Value) -> Manifest {
-    let text = json!({
-        "toolId": "custom:t", "displayName": "t", "description": "d", "version": "1.0.0",
-        "handler": { "type": "x-test" }, "parameters": parameters,
-        "output": { "type": "object", "properties": { "sum": { "type": "number" } }, "required": ["sum"] }
-    });
+    let text = manifest(
+        "custom:t",
+        json!({ "type": "x-test" }),
+        json!({"parameters": parameters, "output": { "type": "object", "properties": { "sum": { "type": "number" } }, "required": ["sum"] }}),
+    );
     manifest::read(text.to_string().as_bytes()).unwrap_or_else(|p| panic!("{p:#?}")).0
 }
 
@@ -145,7 +146,7 @@ fn defaults_are_filled_in_at_every_depth() {
 
 #[test]
 fn unknown_names() {
-    let none = manifest::read(json!({ "toolId": "custom:t", "displayName": "t", "description": "d", "version": "1.0.0", "handler": { "type": "x-t" } }).to_string().as_bytes());
+    let none = manifest::read(manifest("custom:t", json!({ "type": "x-t" }), json!({})).to_string().as_bytes());
     let anything = json!({ "a": 1, "b": { "c": [] } });
     assert_eq!(arguments::check(&none.expect("good").0, anything.clone(), false), Ok(anything.clone()));
     for open in [

@@ -1,7 +1,6 @@
 //! `audit` as a person meets it: past calls, questions about relative paths, what no policy can grant.
 
-use crate::cli_call::host;
-use crate::escapes::{Playground, Who, is_root};
+use crate::harness::{Playground, Who, host};
 use serde_json::Value;
 
 #[test]
@@ -88,11 +87,11 @@ fn who_can_counts_every_folder_a_script_may_lie_in() {
 /// What a tool finds at the places that no grant speaks of is what `audit` names, and nothing else.
 #[test]
 fn audit_names_what_every_tool_sees() {
-    let playground = Playground::new(if is_root() { Who::Root } else { Who::User }, "/tmp");
+    let playground = Playground::new(Who::ours(), "/tmp");
     let script = "import json, os\nprint(json.dumps({p: os.listdir(p) for p in ['/', '/etc', '/dev', '/run', '/var', '/var/tmp']}))\n";
     playground.tool("lists", "python", script, serde_json::json!({}));
     playground.settle();
-    let seen = playground.call("esc:lists", "{}", &[]).out["outputData"].clone();
+    let seen = playground.call("esc:lists", "{}").out["outputData"].clone();
     let output = playground.host().args(["audit", "esc:lists", "--json"]).output().unwrap();
     let audit: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {output:?}"));
     let everywhere = &audit["everywhere"];

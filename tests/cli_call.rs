@@ -1,48 +1,11 @@
 //! The binary: settings, input, output, exit codes. What needs no script runs through `core:*` refusals.
 
+use crate::harness::{host, within};
 use assert_cmd::Command;
 use serde_json::Value;
 use std::fs;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
-
-pub struct Host {
-    pub folder: tempfile::TempDir,
-}
-
-pub fn host() -> Host {
-    let folder = tempfile::tempdir().unwrap();
-    for name in ["tool-defs", "user_scripts/examples", "state", "config"] {
-        fs::create_dir_all(folder.path().join(name)).unwrap();
-    }
-    Host { folder }
-}
-
-impl Host {
-    pub fn command(&self) -> Command {
-        let mut command = Command::cargo_bin("toolhost").unwrap();
-        command.env("XDG_STATE_HOME", self.folder.path().join("state"));
-        command.env("XDG_CONFIG_HOME", self.folder.path().join("config"));
-        for name in [
-            "TOOLHOST_ROOT",
-            "TOOLHOST_TOOLS",
-            "TOOLHOST_SCRIPTS",
-            "TOOLHOST_POLICIES",
-            "TOOLHOST_CONFIG",
-            "TOOLHOST_LOG",
-        ] {
-            command.env_remove(name);
-        }
-        command.arg("--root").arg(self.folder.path());
-        command
-    }
-
-    pub fn run(&self, arguments: &[&str]) -> (i32, String, String) {
-        let output = self.command().args(arguments).output().unwrap();
-        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-        (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
-    }
-}
 
 #[test]
 fn exit_codes_say_who_must_act() {
@@ -56,7 +19,7 @@ fn exit_codes_say_who_must_act() {
     let (code, _, err) = host.run(&["call", "core:execute-python-script", "scriptPath=a.py", "timeoutMs=abc"]);
     assert_eq!(code, 2);
     assert!(err.contains("Input parameter 'timeoutMs' must be an integer."), "{err}");
-    let log = host.folder.path().join("state/toolhost/audit.jsonl");
+    let log = host.path("state/toolhost/audit.jsonl");
     fs::remove_file(&log).unwrap();
     fs::create_dir(&log).unwrap();
     let (code, _, err) = host.run(&["call", "no:such"]);
@@ -100,7 +63,7 @@ fn serve_will_not_take_the_current_folder_for_a_root() {
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("--root"));
     let mut command = Command::cargo_bin("toolhost").unwrap();
-    command.env("XDG_STATE_HOME", host.folder.path().join("state")).env("XDG_CONFIG_HOME", host.folder.path());
+    command.env("XDG_STATE_HOME", host.path("state")).env("XDG_CONFIG_HOME", host.folder.path());
     let output =
         command.env_remove("TOOLHOST_ROOT").current_dir(host.folder.path()).args(["call", "a:b"]).output().unwrap();
     assert!(String::from_utf8_lossy(&output.stderr).contains("using the current folder as root"));
@@ -116,7 +79,7 @@ fn json_prints_the_whole_outcome_of_a_failure_too() {
     assert_eq!((&report["success"], report["error"]["type"].as_str()), (&Value::Bool(false), Some("SecurityError")));
     assert_eq!(report["error"]["origin"], "policy");
     assert!(!out.contains(host.folder.path().to_str().unwrap()));
-    let log = fs::read_to_string(host.folder.path().join("state/toolhost/audit.jsonl")).unwrap();
+    let log = fs::read_to_string(host.path("state/toolhost/audit.jsonl")).unwrap();
     let record: Value = serde_json::from_str(log.lines().next().unwrap()).unwrap();
     assert_eq!(record["call"], report["id"]);
 }
@@ -124,7 +87,7 @@ fn json_prints_the_whole_outcome_of_a_failure_too() {
 #[test]
 fn input_comes_from_a_file_a_pipe_or_nowhere_and_a_silent_pipe_does_not_hang() {
     let host = host();
-    let file = host.folder.path().join("input.json");
+    let file = host.path("input.json");
     fs::write(&file, "{\"scriptPath\": \"/from-a-file.py\"}").unwrap();
     let (code, _, _) = host.run(&["call", "core:execute-python-script", "--input", &format!("@{}", file.display())]);
     assert_eq!(code, 3, "the absolute path was seen");
@@ -141,9 +104,9 @@ fn input_comes_from_a_file_a_pipe_or_nowhere_and_a_silent_pipe_does_not_hang() {
     let (code, _, err) = host.run(&["call", "core:execute-python-script"]);
     assert!(code == 2 && err.contains("scriptPath"), "{err}");
     let started = Instant::now();
-    let mut silent = std::process::Command::new(env!("CARGO_BIN_EXE_toolhost"))
-        .env("XDG_STATE_HOME", host.folder.path().join("state"))
-        .args(["--root", host.folder.path().to_str().unwrap(), "call", "core:execute-python-script"])
+    let mut silent = host
+        .process()
+        .args(["call", "core:execute-python-script"])
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -167,8 +130,8 @@ fn no_control_character_reaches_standard_error() {
 #[test]
 fn a_broken_policy_refuses_to_start() {
     let host = host();
-    fs::create_dir(host.folder.path().join("sandbox-policies")).unwrap();
-    fs::write(host.folder.path().join("sandbox-policies/x.policy.toml"), "name = \"x\"\nsurprise = 1\n").unwrap();
+    fs::create_dir(host.path("sandbox-policies")).unwrap();
+    fs::write(host.path("sandbox-policies/x.policy.toml"), "name = \"x\"\nsurprise = 1\n").unwrap();
     let (code, _, err) = host.run(&["call", "no:such"]);
     assert_eq!(code, 3, "{err}");
     assert!(err.contains("x.policy.toml") && err.contains("surprise"), "{err}");
@@ -195,9 +158,9 @@ fn the_run_log_follows_its_level_and_masks() {
 #[test]
 fn a_closed_pipe_is_not_a_panic() {
     let host = host();
-    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_toolhost"))
-        .env("XDG_STATE_HOME", host.folder.path().join("state"))
-        .args(["--root", host.folder.path().to_str().unwrap(), "call", "no:such", "--json"])
+    let mut child = host
+        .process()
+        .args(["call", "no:such", "--json"])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -211,11 +174,11 @@ fn a_closed_pipe_is_not_a_panic() {
 #[test]
 fn a_config_can_hold_manifests_to_a_stricter_schema() {
     let host = host();
-    let put = |name: &str, text: &str| fs::write(host.folder.path().join(name), text).unwrap();
+    let put = |name: &str, text: &str| fs::write(host.path(name), text).unwrap();
     let manifest =
         r#"{"toolId": "a:b", "displayName": "b", "description": "d", "version": "1.0.0", "handler": {"type": "x-t"}}"#;
     put("tool-defs/b.tool.json", manifest);
-    fs::create_dir_all(host.folder.path().join("config/toolhost")).unwrap();
+    fs::create_dir_all(host.path("config/toolhost")).unwrap();
     put("config/toolhost/config.toml", "manifest_schema = \"house.json\"\n");
     put("config/toolhost/house.json", r#"{"required": ["metadata"]}"#);
     let (code, out, _) = host.run(&["check"]);
@@ -235,8 +198,8 @@ fn the_log_has_one_true_line_for_each_file() {
         let text = format!(
             r#"{{"toolId": "{id}", "displayName": "b", "description": "d", "version": "1.0.0", "handler": {{"type": "x-t"}}}}"#
         );
-        fs::create_dir_all(host.folder.path().join("tool-defs").join(name)).unwrap();
-        fs::write(host.folder.path().join("tool-defs").join(name).join("t.tool.json"), text).unwrap();
+        fs::create_dir_all(host.path("tool-defs").join(name)).unwrap();
+        fs::write(host.path("tool-defs").join(name).join("t.tool.json"), text).unwrap();
     };
     put("one", "a:twice");
     put("two", "a:twice");
@@ -253,9 +216,9 @@ fn an_answer_that_cannot_be_written_is_no_success() {
     for arguments in [&["list"][..], &["list", "--json"], &["schema", "manifest"], &["doctor"]] {
         assert_eq!(host.run(arguments).0, 0, "the control: {arguments:?}");
         let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-        let mut command = std::process::Command::new(assert_cmd::cargo::cargo_bin("toolhost"));
-        command.arg("--root").arg(host.folder.path()).args(arguments).stdin(Stdio::null());
-        command.env("XDG_STATE_HOME", host.folder.path().join("state")).stdout(full);
+        let mut command = host.process();
+        command.args(arguments).stdin(Stdio::null());
+        command.stdout(full);
         let output = command.output().unwrap();
         let told = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(4), "{arguments:?}: {told}");
@@ -280,12 +243,16 @@ fn what_the_command_line_repeats_carries_no_control_character() {
 #[test]
 fn an_interrupt_while_input_is_awaited_is_an_outcome() {
     let host = host();
-    let mut command = std::process::Command::new(assert_cmd::cargo::cargo_bin("toolhost"));
-    command.arg("--root").arg(host.folder.path()).args(["call", "t:x", "--json", "--input", "-"]);
-    command.env("XDG_STATE_HOME", host.folder.path().join("state"));
+    let mut command = host.process();
+    command.args(["call", "t:x", "--json", "--input", "-"]);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    // Long enough to be waiting; a signal before that would find the default action.
-    std::thread::sleep(Duration::from_secs(1));
+    // It awaits its input once it catches the signal; one before that would find the default action.
+    let status = format!("/proc/{}/status", child.id());
+    within(Duration::from_secs(20), "SIGTERM is caught", || {
+        let caught = fs::read_to_string(&status).unwrap();
+        let caught = caught.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap().trim();
+        (u64::from_str_radix(caught, 16).unwrap() >> (nix::libc::SIGTERM - 1)) & 1 == 1
+    });
     let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap());
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
     let started = Instant::now();
@@ -310,9 +277,8 @@ fn a_server_ends_with_its_client_also_while_it_reads_nothing() {
         (1..35).map(|n| format!("{{\"jsonrpc\":\"2.0\",\"id\":\"{n}{long}\",\"method\":\"ping\"}}\n")).collect();
     let ready = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
     for (both_ends, greeted) in [(false, true), (true, true), (false, false), (true, false)] {
-        let mut command = std::process::Command::new(assert_cmd::cargo::cargo_bin("toolhost"));
-        command.arg("--root").arg(host.folder.path()).args(["serve", "--stdio"]);
-        command.env("XDG_STATE_HOME", host.folder.path().join("state"));
+        let mut command = host.process();
+        command.args(["serve", "--stdio"]);
         let mut server = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let mut to = server.stdin.take().unwrap();
         let mut from = server.stdout.take().unwrap();
@@ -329,11 +295,8 @@ fn a_server_ends_with_its_client_also_while_it_reads_nothing() {
         assert!(server.try_wait().unwrap().is_none(), "the control: it waits for its client");
         drop(to);
         let kept = if both_ends { None } else { Some(from) };
-        let started = Instant::now();
-        while server.try_wait().unwrap().is_none() {
-            assert!(started.elapsed() < Duration::from_secs(20), "both ends closed: {both_ends}, greeted: {greeted}");
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        let what = format!("it ends; both ends closed: {both_ends}, greeted: {greeted}");
+        within(Duration::from_secs(20), &what, || server.try_wait().unwrap().is_some());
         drop(kept);
     }
 }

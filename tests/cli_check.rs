@@ -1,6 +1,6 @@
 //! `check` as a person meets it: what no call could do, what no policy could give, names that lead nowhere.
 
-use crate::cli_call::{Host, host};
+use crate::harness::{Host, host, manifest, script};
 use serde_json::{Value, json};
 use std::fs;
 
@@ -11,10 +11,7 @@ impl Host {
         let folder = self.folder.path().join("user_scripts").join(name);
         fs::create_dir_all(&folder).unwrap();
         fs::write(folder.join("main.py"), "print(1)\n").unwrap();
-        let mut manifest = json!({
-            "toolId": id, "displayName": name, "description": "d", "version": "1.0.0",
-            "handler": { "type": "external-script", "scriptPath": format!("{name}/main.py"), "language": "python" },
-        });
+        let mut manifest = manifest(id, script(format!("{name}/main.py"), "python"), json!({}));
         manifest.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         fs::write(folder.join(format!("{name}.tool.json")), format!("{manifest:#}")).unwrap();
     }
@@ -208,8 +205,7 @@ fn a_script_directly_in_a_base_folder_is_told_to_have_its_own() {
     let script = |at: &str| fs::write(host.folder.path().join("user_scripts").join(at), "print(1)\n").unwrap();
     let manifest = |id: &str, at: &str| {
         let handler = json!({ "type": "external-script", "scriptPath": at, "language": "python" });
-        let text =
-            json!({ "toolId": id, "displayName": "d", "description": "d", "version": "1.0.0", "handler": handler });
+        let text = manifest(id, handler, json!({}));
         let name = id.split_once(':').unwrap().1;
         let file = host.folder.path().join(format!("tool-defs/{name}.tool.json"));
         fs::write(file, format!("{text:#}")).unwrap();

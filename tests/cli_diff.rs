@@ -1,6 +1,6 @@
 //! `diff`: every field of both languages that changes is spoken of, and what lies in the granted folders counts.
 
-use crate::cli_call::{Host, host};
+use crate::harness::{Host, host};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fs;

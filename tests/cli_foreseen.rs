@@ -1,6 +1,6 @@
 //! What every call of a tool is refused for: `check`, `list` and `audit` say so before any call, in the call's words.
 
-use crate::cli_call::{Host, host};
+use crate::harness::{Host, host};
 use serde_json::{Value, json};
 use std::fs;
 

@@ -1,6 +1,6 @@
 //! No verb prints what a terminal would obey, nor lets a name from outside begin a line of its own.
 
-use crate::cli_call::{Host, host};
+use crate::harness::{Host, host, manifest, script};
 use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -46,8 +46,6 @@ fn write(path: &Path, text: &[u8]) {
 /// Tools that load with hostile words in them, and files that do not load for theirs.
 fn tools(host: &Host) {
     let handler = |more: Value| json!({ "handler": more });
-    let script =
-        |path: &str, language: &str| json!({ "type": "external-script", "scriptPath": path, "language": language });
     let asks = |more: Value| json!({ "securityContext": more });
     for (name, more) in [
         ("plain", json!({})),
@@ -92,11 +90,11 @@ fn tools(host: &Host) {
         host.tool(&format!("t:{name}"), more);
     }
     let scripts = host.folder.path().join("user_scripts");
-    let mut beside = json!({
-        "toolId": "t:beside", "displayName": "d", "description": "d", "version": "1.0.0",
-        "handler": script("main.py", "python"),
-        "securityContext": { "fileAccess": { "allowRead": ["./**", "/srv/**"], "allowWrite": ["out/**"] } },
-    });
+    let mut beside = manifest(
+        "t:beside",
+        script("main.py", "python"),
+        json!({"securityContext": { "fileAccess": { "allowRead": ["./**", "/srv/**"], "allowWrite": ["out/**"] } }}),
+    );
     write(&scripts.join(EVIL).join("main.py"), b"print(1)\n");
     write(&scripts.join(EVIL).join("out/node_modules"), b"");
     write(&scripts.join(EVIL).join(format!("{EVIL}.tool.json")), beside.to_string().as_bytes());

@@ -1,6 +1,6 @@
 //! `call --json`: whatever goes wrong, one outcome on standard output, with its type and exit code.
 
-use crate::cli_call::host;
+use crate::harness::host;
 use serde_json::Value;
 use std::fs;
 
@@ -33,7 +33,7 @@ fn every_failure_before_a_call_is_one_outcome() {
     outcome(&host, &[], "SecurityError", 3);
 }
 
-fn outcome(host: &crate::cli_call::Host, more: &[&str], kind: &str, code: i32) {
+fn outcome(host: &crate::harness::Host, more: &[&str], kind: &str, code: i32) {
     let arguments = [&["call", "core:execute-python-script", "--json"], more].concat();
     let (exit, out, err) = host.run(&arguments);
     let report: Value = serde_json::from_str(&out).unwrap_or_else(|e| panic!("{more:?}: {e}: {out:?} {err}"));

@@ -1,7 +1,6 @@
 //! `new --script`: what is named is written, nothing is guessed, and the next command that is printed works.
 
-use crate::cli_call::host;
-use crate::escapes::{Playground, Who, is_root, skipped};
+use crate::harness::{Playground, Who, binary, host, skipped};
 use serde_json::{Value, json};
 use std::fs;
 use std::time::{Duration, Instant};
@@ -89,7 +88,7 @@ fn the_next_command_works() {
     if !["/usr/bin/node", "/usr/bin/python3"].iter().all(|program| std::path::Path::new(program).exists()) {
         return skipped(WAYS.len(), "no node and python3 in /usr/bin");
     }
-    let playground = Playground::new(if is_root() { Who::Root } else { Who::User }, "/var/tmp");
+    let playground = Playground::new(Who::ours(), "/var/tmp");
     for (at, (ending, entry, text)) in WAYS.iter().enumerate() {
         let script = playground.path(&format!("n{at}.{ending}"));
         fs::write(&script, text).unwrap();
@@ -106,7 +105,8 @@ fn the_next_command_works() {
         assert!(next.ends_with("text=text n=1"), "{next}");
         playground.settle();
         let mut shell = playground.outside("/bin/sh");
-        shell.env("XDG_STATE_HOME", playground.path("state")).args(["-c", &format!("bin/{next} --json")]);
+        let next = next.replacen("toolhost", &binary().display().to_string(), 1);
+        shell.env("XDG_STATE_HOME", playground.path("state")).args(["-c", &format!("{next} --json")]);
         let output = shell.output().unwrap();
         let outcome: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {output:?}"));
         assert_eq!(outcome["outputData"], json!({ "text": "text", "n": 1 }), "{text}: {outcome}");

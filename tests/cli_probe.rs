@@ -1,7 +1,7 @@
 //! `audit --probe` fails only where something differs from what `audit` says: not for what every call has of its own,
 //! nor for a file whose own mode closes it.
 
-use crate::escapes::{Playground, Who};
+use crate::harness::{Playground, Who};
 use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -41,7 +41,7 @@ fn probed(playground: &Playground, tool: &str, home: &str) -> Value {
 
 #[test]
 fn nothing_is_cried_that_is_as_said() {
-    for who in [Who::Root, Who::User].into_iter().filter(|who| who.possible()) {
+    for who in Who::both() {
         for below in ["/var/tmp", "/tmp"] {
             let playground = Playground::new(who, below);
             let root = playground.base.display().to_string();

@@ -1,6 +1,6 @@
 //! `audit --suggest-policy`: what it prints, filled in, is what the refusal that pointed to it asked for.
 
-use crate::cli_call::{Host, host};
+use crate::harness::{Host, host};
 use serde_json::{Value, json};
 use std::fs;
 

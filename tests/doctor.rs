@@ -1,14 +1,14 @@
 //! `doctor` and `audit --probe`: by doing it, as root and as an ordinary user.
 //! Where this machine cannot raise the walls, what is checked is that it says so and how it is mended.
 
-use crate::common::copy_program;
-use serde_json::Value;
+use crate::harness::{binary, manifest, script};
+use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A copy of the binary and of all that is shipped, in a folder anybody can read.
+/// A copy of all that is shipped, in a folder anybody can read.
 struct Copy {
     folder: tempfile::TempDir,
     /// Run as this uid, when we are root.
@@ -18,7 +18,6 @@ struct Copy {
 fn copy(uid: Option<u32>) -> Copy {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path().canonicalize().unwrap();
-    copy_program(env!("CARGO_BIN_EXE_toolhost"), at.join("toolhost"));
     fs::create_dir(at.join("home")).unwrap();
     fs::write(at.join("home/.a-secret"), "do not tell").unwrap();
     crate::shipped::copy_to(&at);
@@ -43,11 +42,11 @@ impl Copy {
     fn toolhost(&self, arguments: &[&str]) -> (i32, String, String) {
         let at = self.at();
         let mut command = match self.uid {
-            None => Command::new(at.join("toolhost")),
+            None => Command::new(binary()),
             Some(uid) => {
                 let mut command = Command::new("setpriv");
                 command.args(["--reuid", &uid.to_string(), "--regid", &uid.to_string(), "--clear-groups"]);
-                command.arg(at.join("toolhost"));
+                command.arg(binary());
                 command
             }
         };
@@ -158,11 +157,11 @@ fn what_is_not_as_said_is_said_and_fails() {
     fs::create_dir_all(&data).unwrap();
     let tool = copy.at().join("user_scripts/closed");
     fs::write(tool.join("closed.wat"), "(module)").unwrap();
-    let manifest = serde_json::json!({
-        "toolId": "test:closed", "displayName": "closed", "description": "Reads its data.", "version": "1.0.0",
-        "handler": {"type": "external-script", "scriptPath": "closed.wat", "language": "wasm"},
-        "securityContext": {"fileAccess": {"allowRead": ["./data/**"]}},
-    });
+    let manifest = manifest(
+        "test:closed",
+        script("closed.wat", "wasm"),
+        json!({"securityContext": {"fileAccess": {"allowRead": ["./data/**"]}}}),
+    );
     fs::write(tool.join("closed.tool.json"), manifest.to_string()).unwrap();
     if copy.toolhost(&["doctor"]).0 != 0 {
         return;
@@ -209,8 +208,9 @@ impl Delegated {
     fn doctor(&self, copy: &Copy) -> Value {
         let (at, uid) = (copy.at(), copy.uid.unwrap());
         let script = format!(
-            "echo 0 > {}/cgroup.procs && exec setpriv --reuid {uid} --regid {uid} --clear-groups {1}/toolhost --root {1} doctor --json",
+            "echo 0 > {}/cgroup.procs && exec setpriv --reuid {uid} --regid {uid} --clear-groups {} --root {} doctor --json",
             self.0.display(),
+            binary().display(),
             at.display()
         );
         let mut command = Command::new("/bin/sh");

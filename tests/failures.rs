@@ -1,6 +1,6 @@
 //! Failures in the words of `call`: each is said once, with a mend; who set a limit; how a missing file is granted.
 
-use crate::escapes::{Playground, Who, is_root};
+use crate::harness::{Playground, Who};
 use serde_json::{Value, json};
 use std::process::Command;
 
@@ -43,7 +43,7 @@ fn failures() -> Vec<Failure> {
 }
 
 fn playground() -> Playground {
-    Playground::new(if is_root() { Who::Root } else { Who::User }, "/tmp")
+    Playground::new(Who::ours(), "/tmp")
 }
 
 /// (exit code, standard error) of a call that prints for a person.
@@ -69,7 +69,7 @@ fn each_failure_says_its_thing_once_and_its_mend() {
         for part in case.once {
             assert_eq!(words.matches(part).count(), 1, "{}: '{part}' in {words}", case.script);
         }
-        let outcome = String::from_utf8_lossy(&playground.call(&format!("esc:f{at}"), "{}", &[]).stdout).into_owned();
+        let outcome = String::from_utf8_lossy(&playground.call(&format!("esc:f{at}"), "{}").stdout).into_owned();
         assert!(!outcome.contains("set by") && !outcome.contains(".tool.json"), "an agent reads: {outcome}");
     }
     let (_, words) = told(&playground, "esc:f6", &["--timeout-ms", "200"]);
@@ -97,7 +97,7 @@ fn a_missed_file_is_told_as_an_if_and_the_same_whether_it_is_there_or_not() {
         assert!(words.contains(&format!("{name}.tool.json:")), "the place to ask at: {words}");
         let mend = words.split("if it needs").nth(1).unwrap().split("call 0").next().unwrap();
         heard.push(mend.replace(name, "NAME"));
-        let outcome = String::from_utf8_lossy(&playground.call(&format!("esc:{name}"), "{}", &[]).stdout).into_owned();
+        let outcome = String::from_utf8_lossy(&playground.call(&format!("esc:{name}"), "{}").stdout).into_owned();
         assert!(!outcome.contains("if it needs") && !outcome.contains(".tool.json"), "an agent reads: {outcome}");
     }
     assert_eq!(heard[0], heard[1], "no hint whether the file exists");
@@ -112,7 +112,8 @@ fn an_interrupted_call_is_an_outcome_too() {
     let mut command: Command = playground.host();
     command.args(["call", "esc:long", "--json", "--input", "{}"]);
     let child = command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::null()).spawn().unwrap();
-    std::thread::sleep(std::time::Duration::from_millis(1500));
+    playground.runs("user_scripts/long/main.py", 1);
+    std::thread::sleep(std::time::Duration::from_millis(500));
     let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap());
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
     let output = child.wait_with_output().unwrap();

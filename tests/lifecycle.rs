@@ -1,11 +1,11 @@
 //! Lifecycle: one server, fifty rounds of bad tools among good ones; afterwards nothing is left.
 
-use crate::escapes::{Playground, Server, Who, is_root, kind, skipped};
+use crate::harness::{Playground, Server, Who, kind, skipped, within};
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const ROUNDS: u64 = 50;
 
@@ -76,8 +76,8 @@ fn groups(host: u32) -> Vec<String> {
 fn each_launcher(server: &mut Server) -> usize {
     for at_once in 2..6 {
         let (before, few) = server.holds_at_rest();
-        let ids: Vec<u64> = (0..at_once).map(|n| server.call("waits", n)).collect();
-        assert_eq!(server.answers(&ids, Duration::from_secs(30)).len(), ids.len());
+        let ids: Vec<u64> = (0..at_once).map(|n| server.call_n("waits", n)).collect();
+        assert_eq!(server.answers_within(&ids, Duration::from_secs(30)).len(), ids.len());
         let (after, more) = server.holds_at_rest();
         if more > few {
             assert_eq!((after - before) % (more - few), 0, "launchers hold alike: {before} {few} {after} {more}");
@@ -98,18 +98,18 @@ fn fifty_rounds(who: Who) {
     playground.settle();
     let mut server = Server::start(&playground);
     // Whatever the server opens once is open after one round of each.
-    let warm: Vec<u64> = TOOLS.iter().map(|(name, ..)| server.call(name, 0)).collect();
-    assert_eq!(server.answers(&warm, Duration::from_secs(60)).len(), warm.len());
+    let warm: Vec<u64> = TOOLS.iter().map(|(name, ..)| server.call_n(name, 0)).collect();
+    assert_eq!(server.answers_within(&warm, Duration::from_secs(60)).len(), warm.len());
     let (descriptors, launchers) = server.holds_at_rest();
     let each = each_launcher(&mut server);
     for round in 0..ROUNDS {
         let mut asked = BTreeMap::new();
         let bad = TOOLS[1 + usize::try_from(round).unwrap() % (TOOLS.len() - 1)];
-        asked.insert(server.call("good", round), TOOLS[0]);
-        asked.insert(server.call(bad.0, round), bad);
-        asked.insert(server.call("good", round), TOOLS[0]);
+        asked.insert(server.call_n("good", round), TOOLS[0]);
+        asked.insert(server.call_n(bad.0, round), bad);
+        asked.insert(server.call_n("good", round), TOOLS[0]);
         let ids: Vec<u64> = asked.keys().copied().collect();
-        let answers = server.answers(&ids, Duration::from_secs(30));
+        let answers = server.answers_within(&ids, Duration::from_secs(30));
         for (id, (name, _, wanted)) in asked {
             let answer = answers.get(&id).unwrap_or_else(|| panic!("{who:?}: round {round}: no answer of {name}"));
             let got = kind(answer);
@@ -126,16 +126,13 @@ fn fifty_rounds(who: Who) {
     let (now, kept) = server.holds_at_rest();
     let (was, is) = (descriptors + kept * each, now + launchers * each);
     assert_eq!(is, was, "{who:?}: {descriptors} with {launchers} launchers, {now} with {kept}; {each} each");
-    let scripts = crate::escapes::processes_of(&playground.path("user_scripts").display().to_string());
+    let scripts = crate::harness::processes_of(&playground.path("user_scripts").display().to_string());
     let running: Vec<_> = scripts.iter().filter(|(_, line)| line.contains("main.py")).collect();
     assert!(running.is_empty(), "{who:?}: {running:?}");
     let host = server.child.id();
     drop(server.to.take());
-    let until = Instant::now() + Duration::from_secs(5);
-    while server.child.try_wait().unwrap().is_none() {
-        assert!(Instant::now() < until, "{who:?}: the server stays when its client is gone");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    let gone = format!("{who:?}: the server goes with its client");
+    within(Duration::from_secs(5), &gone, || server.child.try_wait().unwrap().is_some());
     playground.assert_quiet("the server");
     assert_eq!(playground.mounts(), mounts, "{who:?}");
     assert_eq!(groups(host), Vec::<String>::new(), "{who:?}");
@@ -162,13 +159,13 @@ fn fifty_rounds_as_an_ordinary_user() {
 /// A host that is killed in the middle takes everything with it.
 #[test]
 fn a_server_that_is_killed_leaves_nothing() {
-    for who in [Who::Root, Who::User].into_iter().filter(|who| who.possible()) {
+    for who in Who::both() {
         let playground = playground(who);
         let mounts = playground.mounts();
         for round in 0..5 {
             let mut server = Server::start(&playground);
             for tool in ["bomb", "flood", "forker", "good", "sleeper", "memory"] {
-                server.call(tool, round);
+                server.call_n(tool, round);
             }
             std::thread::sleep(Duration::from_millis(100 * (round + 1)));
             let host = server.child.id();
@@ -177,9 +174,8 @@ fn a_server_that_is_killed_leaves_nothing() {
             playground.assert_quiet(&format!("{who:?}: killed in round {round}"));
             assert_eq!(playground.mounts(), mounts, "{who:?}");
             let mut next = Server::start(&playground);
-            let id = next.call("good", 7);
-            let answers = next.answers(&[id], Duration::from_secs(20));
-            assert_eq!(answers[&id]["result"]["structuredContent"]["n"], 7, "{who:?}: {answers:?}");
+            let answer = next.called("esc:good", json!({"n": 7}));
+            assert_eq!(answer["result"]["structuredContent"]["n"], 7, "{who:?}: {answer}");
             assert_eq!(groups(host), Vec::<String>::new(), "{who:?}: what a kill left is gone at the next start");
         }
     }
@@ -188,33 +184,29 @@ fn a_server_that_is_killed_leaves_nothing() {
 /// A client that cancels, or goes, ends the call.
 #[test]
 fn a_cancelled_call_is_gone() {
-    let playground = playground(if is_root() { Who::Root } else { Who::User });
+    let playground = playground(Who::ours());
     playground.tool("waiter", "python", TOOLS[7].1, json!({}));
     playground.settle();
     let mut server = Server::start(&playground);
     let script = playground.path("user_scripts/waiter/main.py").display().to_string();
-    let runs = || !crate::escapes::processes_of(&script).is_empty();
+    let runs = || !crate::harness::processes_of(&script).is_empty();
     let wait = |wanted: bool, what: &str| {
-        let until = Instant::now() + Duration::from_secs(if wanted { 10 } else { 1 });
-        while runs() != wanted {
-            assert!(Instant::now() < until, "{what}");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        within(Duration::from_secs(if wanted { 10 } else { 1 }), what, || runs() == wanted);
     };
-    let id = server.call("waiter", 0);
+    let id = server.call_n("waiter", 0);
     wait(true, "the call starts");
     server.send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}}));
-    wait(false, "a cancelled call runs on");
-    server.call("waiter", 0);
+    wait(false, "a cancelled call ends");
+    server.call_n("waiter", 0);
     wait(true, "the second call starts");
     drop(server.to.take());
-    wait(false, "a call runs on when its client is gone");
+    wait(false, "a call ends with its client");
 }
 
 /// A launcher that is kept between calls must not show its grants as they were.
 #[test]
 fn grants_are_looked_at_anew_for_each_call() {
-    for who in [Who::Root, Who::User].into_iter().filter(|who| who.possible()) {
+    for who in Who::both() {
         let playground = Playground::new(who, "/var/tmp");
         let script = "import json\nfrom pathlib import Path\nhere = Path(__file__).parent\n\
             print(json.dumps({'n': (here / 'data' / 'n.txt').read_text()}))\n";
@@ -225,45 +217,39 @@ fn grants_are_looked_at_anew_for_each_call() {
             fs::create_dir_all(own.join(folder)).unwrap();
             fs::write(own.join(folder).join("n.txt"), text).unwrap();
         }
-        playground.policy(
-            "escapes",
-            "esc:*",
-            "[files]\nread = [{ path = \"./**\", why = \"t\" }]\nwrite = [{ path = \"./out/**\", why = \"t\" }]\n",
-        );
+        playground.allow("escapes", "esc:*", &["./**"], &["./out/**"]);
         playground.settle();
         let mut server = Server::start(&playground);
-        let mut call = |what: &str| {
-            let id = server.call("looker", 0);
-            let answers = server.answers(&[id], Duration::from_secs(20));
-            let answer = answers.get(&id).unwrap_or_else(|| panic!("{who:?}: {what}: no answer")).clone();
+        let mut call = || {
+            let answer = server.called("esc:looker", json!({"n": 0}));
             (kind(&answer), answer["result"]["structuredContent"]["n"].as_str().unwrap_or_default().to_owned())
         };
         let good = |n: &str| ("none".to_owned(), n.to_owned());
-        assert_eq!(call("as it was"), good("old"), "{who:?}");
+        assert_eq!(call(), good("old"), "{who:?}");
         fs::hard_link(playground.path("secret/secret.txt"), own.join("out/second.txt")).unwrap();
-        let (refused, _) = call("a hard link came");
+        let (refused, _) = call();
         assert!(refused.contains("SecurityError"), "{who:?}: a hard link came after the first call: {refused}");
         fs::remove_file(own.join("out/second.txt")).unwrap();
-        assert_eq!(call("it went again"), good("old"), "{who:?}");
+        assert_eq!(call(), good("old"), "{who:?}");
         fs::rename(own.join("data"), own.join("stale")).unwrap();
         std::os::unix::fs::symlink(playground.path("secret"), own.join("data")).unwrap();
-        let (refused, _) = call("a link took its place");
+        let (refused, _) = call();
         assert!(refused.contains("SecurityError"), "{who:?}: the granted folder became a link: {refused}");
         fs::remove_file(own.join("data")).unwrap();
         fs::rename(own.join("fresh"), own.join("data")).unwrap();
-        assert_eq!(call("another folder took its place"), good("new"), "{who:?}");
+        assert_eq!(call(), good("new"), "{who:?}");
     }
 }
 
 /// Whoever kills the launchers of idle tools costs the next call a start, and no error.
 #[test]
 fn a_killed_idle_launcher_is_replaced() {
-    for who in [Who::Root, Who::User].into_iter().filter(|who| who.possible()) {
+    for who in Who::both() {
         let playground = playground(who);
         let mut server = Server::start(&playground);
         for round in 0..10 {
-            let asked: Vec<u64> = (0..2).map(|_| server.call("good", round)).collect();
-            let answers = server.answers(&asked, Duration::from_secs(20));
+            let asked: Vec<u64> = (0..2).map(|_| server.call_n("good", round)).collect();
+            let answers = server.answers_within(&asked, Duration::from_secs(20));
             for id in asked {
                 assert_eq!(answers[&id]["result"]["structuredContent"]["n"], round, "{who:?}: {answers:?}");
             }
@@ -285,7 +271,7 @@ fn a_killed_idle_launcher_is_replaced() {
 
 /// Keepers, and the launchers below them, of this process.
 fn launchers_of(host: u32) -> (Vec<i32>, Vec<i32>) {
-    let all = crate::escapes::processes_of("toolhost-launcher");
+    let all = crate::harness::processes_of("toolhost-launcher");
     let parent = |pid: u32| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1)?.parse::<u32>().ok()).unwrap_or(0)

@@ -1,6 +1,6 @@
 //! A line of a script's log is heard while the script runs. (The same of a module: tests/wasm/endings.rs.)
 
-use crate::escapes::skipped;
+use crate::harness::skipped;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;

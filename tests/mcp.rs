@@ -1,6 +1,7 @@
 //! MCP over stdio, with and without an `initialize` handshake, spoken line by line.
 
-use crate::common::{World, world};
+use crate::harness::fake::{World, world};
+use crate::harness::{manifest, script, until};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -215,9 +216,7 @@ async fn a_cancelled_call_is_dropped_and_the_server_goes_on() {
         let run = json!({"scriptPath": "examples/long_running.py", "timeoutMs": 20_000});
         let runs = world.runs();
         let id = client.request("tools/call", json!({"name": "core__execute-python-script", "arguments": run})).await;
-        while world.runs() == runs {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        until("it runs", || world.runs() > runs).await;
         client.send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}})).await;
         let answer = client.call("fake__echo", json!({"message": 1})).await;
         assert_eq!(answer["result"]["isError"], false);
@@ -235,9 +234,7 @@ async fn a_second_request_under_one_id_is_refused_and_the_first_keeps_its_end() 
         let call = json!({"name": "core__execute-python-script", "arguments": run});
         let (runs, dropped) = (world.runs(), world.fake.dropped.load(Ordering::SeqCst));
         let id = client.request("tools/call", call.clone()).await;
-        while world.runs() == runs {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        until("it runs", || world.runs() > runs).await;
         for method in ["tools/call", "tools/list"] {
             client.next = id - 1;
             client.request(method, call.clone()).await;
@@ -263,9 +260,7 @@ async fn when_the_client_leaves_running_calls_are_killed_and_the_server_ends() {
         let (runs, dropped) = (world.runs(), world.fake.dropped.load(Ordering::SeqCst));
         let run = json!({"scriptPath": "examples/long_running.py", "timeoutMs": 20_000});
         client.request("tools/call", json!({"name": "core__execute-python-script", "arguments": run})).await;
-        while world.runs() == runs {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        until("it runs", || world.runs() > runs).await;
         let started = Instant::now();
         client.to.take().unwrap().shutdown().await.unwrap();
         let ended = tokio::time::timeout(Duration::from_secs(3), &mut client.server).await;
@@ -286,12 +281,9 @@ async fn requests_before_the_end_of_input_are_still_answered() {
 
 #[tokio::test]
 async fn a_hidden_tool_is_not_listed_and_answers_to_its_exact_name() {
-    let world = crate::common::world_with(|root, _| {
-        let hidden = json!({
-            "toolId": "fake:hidden", "displayName": "h", "description": "d", "version": "1.0.0",
-            "handler": {"type": "external-script", "scriptPath": "examples/echo.py", "language": "python"},
-            "presentation": {"hidden": true},
-        });
+    let world = crate::harness::fake::world_with(|root, _| {
+        let hidden =
+            manifest("fake:hidden", script("examples/echo.py", "python"), json!({"presentation": {"hidden": true}}));
         std::fs::write(root.join("tool-defs/hidden.tool.json"), hidden.to_string()).unwrap();
     });
     let mut client = Client::start(&world, true).await;
@@ -385,15 +377,8 @@ async fn a_call_cancelled_at_once_leaves_its_record_and_its_id_is_free_again() {
         client.send_text(&format!("{run}\n{cancel}\n{}", call(json!(n)))).await;
         let answer = client.answer().await;
         assert_eq!(answer["result"]["structuredContent"]["received_message"], n, "the new call's own answer: {answer}");
-        let mut left = 0;
-        for _ in 0..200 {
-            left = world.records().len() - before;
-            if left == 2 {
-                break;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        assert_eq!(left, 2, "round {n}: both calls leave a record");
+        until("both calls leave a record", || world.records().len() - before >= 2).await;
+        assert_eq!(world.records().len() - before, 2, "round {n}: both calls leave a record");
         let records = world.records();
         let cancelled = records.iter().rev().find(|record| record["tool"] == "core:execute-python-script").unwrap();
         assert!(cancelled["arguments"].to_string().contains("long_running.py"), "what was asked for: {cancelled}");
@@ -437,9 +422,7 @@ async fn a_client_that_cannot_be_answered_is_gone() {
     let (runs, dropped) = (world.runs(), world.fake.dropped.load(Ordering::SeqCst));
     let run = json!({"scriptPath": "examples/long_running.py", "timeoutMs": 20_000});
     client.request("tools/call", json!({"name": "core__execute-python-script", "arguments": run})).await;
-    while world.runs() == runs {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    until("it runs", || world.runs() > runs).await;
     // Its reading end is closed, and then something is answered.
     drop(std::mem::replace(&mut client.lines, BufReader::new(tokio::io::duplex(1).0).lines()));
     client.send_text("garbage").await;
@@ -470,7 +453,7 @@ async fn a_large_answer_is_whole() {
 
 #[tokio::test]
 async fn a_tool_with_only_versions_before_a_release_says_so_when_it_is_called() {
-    let world = crate::common::world_with(|root, _| {
+    let world = crate::harness::fake::world_with(|root, _| {
         let early = json!({
             "toolId": "fake:early", "displayName": "h", "description": "d", "version": "2.0.0-beta.1",
             "handler": {"type": "external-script", "scriptPath": "examples/echo.py", "language": "python"},

@@ -1,7 +1,6 @@
 //! What is said when something goes wrong: the true cause, and the mend, to the person and to a model.
 
-use crate::cli_call::{Host, host};
-use crate::escapes::{Playground, Who, is_root, skipped};
+use crate::harness::{Host, Playground, Who, host, skipped};
 use serde_json::{Value, json};
 use std::fs;
 
@@ -33,7 +32,7 @@ const FAILURES: [(&str, &str, &str, &str); 13] = [
 ];
 
 fn here(program: &str) -> bool {
-    let folders = crate::escapes::SEARCH_PATH.split(':');
+    let folders = crate::harness::SEARCH_PATH.split(':');
     folders.map(|folder| format!("{folder}/{program}")).any(|path| std::path::Path::new(&path).exists())
 }
 
@@ -43,7 +42,7 @@ fn a_failed_script_is_told_what_it_lacks() {
         assert!(std::env::var_os("TOOLHOST_CI").is_none(), "CI must have it: {missing}");
         return skipped(FAILURES.len(), missing);
     }
-    let playground = Playground::new(if is_root() { Who::Root } else { Who::User }, "/var/tmp");
+    let playground = Playground::new(Who::ours(), "/var/tmp");
     for (at, (language, script, ..)) in FAILURES.iter().enumerate() {
         playground.tool(&format!("f{at}"), language, script, json!({}));
     }
@@ -70,7 +69,7 @@ fn a_failed_script_is_told_what_it_lacks() {
 
 #[test]
 fn what_was_left_running_is_named_where_a_call_times_out() {
-    let playground = Playground::new(if is_root() { Who::Root } else { Who::User }, "/var/tmp");
+    let playground = Playground::new(Who::ours(), "/var/tmp");
     let thread =
         "import threading, time\nprint(1, flush=True)\nthreading.Thread(target=time.sleep, args=(60,)).start()\n";
     let quiet = "import time\ntime.sleep(60)\n";
@@ -79,7 +78,7 @@ fn what_was_left_running_is_named_where_a_call_times_out() {
     }
     playground.settle();
     for (name, told) in [("left", true), ("quiet", false)] {
-        let outcome = playground.call(&format!("esc:{name}"), "{}", &[]).out;
+        let outcome = playground.call(&format!("esc:{name}"), "{}").out;
         assert_eq!(outcome["error"]["type"], "TimeoutError", "{outcome}");
         let details = outcome["error"]["details"].as_str().unwrap();
         assert_eq!(details.contains("thread or timer that it left running"), told, "{details}");
@@ -176,7 +175,7 @@ fn a_misspelt_required_name_is_told_to_the_caller_too() {
     let host = host();
     host.tool("t:field", json!({ "displyName": "d" }));
     let file = host.folder.path().join("user_scripts/field/field.tool.json");
-    let text = fs::read_to_string(&file).unwrap().replace("\"displayName\": \"field\",", "");
+    let text = fs::read_to_string(&file).unwrap().replace("\"displayName\": \"t:field\",", "");
     fs::write(&file, text).unwrap();
     let (code, _, err) = host.run(&["call", "t:field"]);
     let words = "the required field 'displayName' is missing: is 'displyName' it, misspelt?";
@@ -232,7 +231,7 @@ fn a_whole_number_may_have_a_fraction_of_zero() {
 
 #[test]
 fn numbers_alone_are_what_a_version_begins_with_and_the_one_that_ran_is_said() {
-    let playground = Playground::new(if is_root() { Who::Root } else { Who::User }, "/var/tmp");
+    let playground = Playground::new(Who::ours(), "/var/tmp");
     let folder = playground.tool("v", "python", "print(1)\n", json!({}));
     let manifest: Value = serde_json::from_str(&fs::read_to_string(folder.join("v.tool.json")).unwrap()).unwrap();
     for version in ["1.2.0", "1.2.5", "1.10.0", "2.0.0"] {
@@ -275,7 +274,7 @@ fn a_copy_of_what_is_compiled_in_is_no_warning() {
 /// Over MCP a model is advised what it can do itself.
 #[test]
 fn a_model_is_told_to_mend_its_own_code_and_paths() {
-    let playground = Playground::new(if is_root() { Who::Root } else { Who::User }, "/var/tmp");
+    let playground = Playground::new(Who::ours(), "/var/tmp");
     let core = include_str!("../sandbox-policies/core.policy.toml");
     fs::write(playground.path("sandbox-policies/core.policy.toml"), core).unwrap();
     playground.settle();

@@ -1,6 +1,6 @@
 //! What a module costs the host before it runs: read once, compiled once, within limits, and remembered.
 
-use crate::escapes::{Ended, Playground, Server, Who, finish, kind, processes_of};
+use crate::harness::{Ended, Playground, Server, Who, finish, kind, processes_of, wait_for};
 use serde_json::{Value, json};
 use std::fs;
 use std::io::Write;
@@ -25,19 +25,18 @@ fn costly(variables: usize, loops: usize) -> String {
 }
 
 fn everybody() -> impl Iterator<Item = Playground> {
-    [Who::Root, Who::User].into_iter().filter(|who| who.possible()).map(|who| Playground::new(who, "/var/tmp"))
+    Who::both().map(|who| Playground::new(who, "/var/tmp"))
 }
 
-/// The compilers that hosts of this playground run: its binary is an ancestor of theirs.
+/// The compilers that hosts of this playground run: one of those is an ancestor of theirs.
 fn compilers(playground: &Playground) -> usize {
-    let binary = playground.path("bin/toolhost");
+    let hosts: Vec<u32> = playground.processes().into_iter().map(|(pid, _)| pid).collect();
     let parent = |pid: &u32| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse().ok().filter(|parent| *parent > 1)
     };
-    let ours = |pid: u32| fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == binary);
     let all = processes_of("toolhost-wasm-compile").into_iter();
-    all.filter(|(pid, _)| std::iter::successors(Some(*pid), parent).any(ours)).count()
+    all.filter(|(pid, _)| std::iter::successors(Some(*pid), parent).any(|pid| hosts.contains(&pid))).count()
 }
 
 fn peak_mib(server: &Server) -> u64 {
@@ -61,14 +60,10 @@ fn a_bomb_ends_at_its_own_limit_is_remembered_and_holds_up_nobody() {
         playground.tool("good", "wasm", GOOD, json!({"execution": {"timeoutMs": 30_000}}));
         playground.settle();
         let mut server = Server::start(&playground);
-        let bombs: Vec<u64> = (0..3).map(|n| server.call("bomb", n)).collect();
-        let began = Instant::now();
-        while compilers(&playground) == 0 {
-            assert!(began.elapsed() < Duration::from_secs(20), "none is started");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        let good = server.call("good", 0);
-        let answers = server.answers(&[bombs.as_slice(), &[good]].concat(), Duration::from_secs(60));
+        let bombs: Vec<u64> = (0..3).map(|n| server.call_n("bomb", n)).collect();
+        wait_for("a compiler runs", || compilers(&playground) > 0);
+        let good = server.call_n("good", 0);
+        let answers = server.answers_within(&[bombs.as_slice(), &[good]].concat(), Duration::from_secs(60));
         assert_eq!(words(&answers[&good]), "1", "{answers:?}");
         for id in &bombs {
             let said = words(&answers[id]);
@@ -78,10 +73,10 @@ fn a_bomb_ends_at_its_own_limit_is_remembered_and_holds_up_nobody() {
             assert!(limit, "{said}");
         }
         let began = Instant::now();
-        let id = server.call("again", 0);
-        let said = words(&server.answers(&[id], Duration::from_secs(60))[&id]);
+        let id = server.call_n("again", 0);
+        let said = words(&server.answers_within(&[id], Duration::from_secs(60))[&id]);
         assert!(said.contains("compiling the module takes more than"), "{said}");
-        let ended = playground.call("esc:again", "{}", &[]);
+        let ended = playground.call("esc:again", "{}");
         assert!(ended.error().1.contains("compiling the module takes more than"), "another host: {ended:?}");
         assert!(ended.stderr.contains("not tried again for an hour"), "{}", ended.stderr);
         assert!(began.elapsed() < Duration::from_secs(5), "it was not remembered: {:?}", began.elapsed());
@@ -98,13 +93,17 @@ fn a_large_file_without_content_takes_no_memory_of_the_host() {
         file.set_len(255 << 20).unwrap();
         playground.settle();
         let mut server = Server::start(&playground);
-        let good = server.call("good", 0);
-        assert_eq!(words(&server.answers(&[good], Duration::from_secs(40))[&good]), "1");
+        let good = server.call_n("good", 0);
+        assert_eq!(words(&server.answers_within(&[good], Duration::from_secs(40))[&good]), "1");
         let before = peak_mib(&server);
-        let calls: Vec<u64> = (0..20).map(|n| server.call("sparse", n)).collect();
-        let good = server.call("good", 0);
-        assert_eq!(words(&server.answers(&[good], Duration::from_secs(40))[&good]), "1", "it waits for no reader");
-        let answers = server.answers(&calls, Duration::from_secs(70));
+        let calls: Vec<u64> = (0..20).map(|n| server.call_n("sparse", n)).collect();
+        let good = server.call_n("good", 0);
+        assert_eq!(
+            words(&server.answers_within(&[good], Duration::from_secs(40))[&good]),
+            "1",
+            "it waits for no reader"
+        );
+        let answers = server.answers_within(&calls, Duration::from_secs(70));
         assert_eq!(answers.len(), calls.len());
         // Control: it is read, and refused as no module.
         assert!(answers.values().all(|answer| words(answer).contains("not a module this host can run")), "{answers:?}");
@@ -121,7 +120,7 @@ fn a_module_that_compiles_longer_than_its_calls_may_last_is_compiled_once_and_ca
             playground.tool(name, "wasm", &costly(300, loops), json!({"execution": {"timeoutMs": 300}}));
         }
         playground.settle();
-        let call = |tool: &str| -> Ended { playground.call(tool, "{}", &[]) };
+        let call = |tool: &str| -> Ended { playground.call(tool, "{}") };
         let most = std::thread::scope(|scope| {
             let calls: Vec<_> = (0..3).map(|_| scope.spawn(|| call("esc:slow"))).collect();
             let mut most = 0;
@@ -140,18 +139,15 @@ fn a_module_that_compiles_longer_than_its_calls_may_last_is_compiled_once_and_ca
         assert!(ended.code == Some(0) && !ended.stderr.contains("compiling"), "{ended:?}");
 
         let mut server = Server::start(&playground);
-        let calls: Vec<u64> = (0..3).map(|n| server.call("other", n)).collect();
-        for (_, answer) in server.answers(&calls, Duration::from_secs(10)) {
+        let calls: Vec<u64> = (0..3).map(|n| server.call_n("other", n)).collect();
+        for (_, answer) in server.answers_within(&calls, Duration::from_secs(10)) {
             assert!(words(&answer).contains("the tool is still being compiled; try again"), "{answer}");
         }
         assert_eq!(compilers(&playground), 1, "it goes on without its callers");
-        let began = Instant::now();
-        while compilers(&playground) > 0 && began.elapsed() < Duration::from_secs(20) {
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        wait_for("it ends", || compilers(&playground) == 0);
         std::thread::sleep(Duration::from_millis(200));
-        let id = server.call("other", 0);
-        assert_eq!(words(&server.answers(&[id], Duration::from_secs(10))[&id]), "1");
+        let id = server.call_n("other", 0);
+        assert_eq!(words(&server.answers_within(&[id], Duration::from_secs(10))[&id]), "1");
     }
 }
 
@@ -160,11 +156,11 @@ fn a_limit_of_address_space_is_told_as_such() {
     for playground in everybody() {
         playground.tool("good", "wasm", GOOD, json!({"execution": {"timeoutMs": 30_000}}));
         playground.settle();
-        assert_eq!(playground.call("esc:good", "{}", &[]).out["outputData"], json!(1), "control");
+        assert_eq!(playground.call("esc:good", "{}").out["outputData"], json!(1), "control");
         let mut shell = playground.outside("/bin/bash");
-        let program = playground.path("bin/toolhost");
-        shell.args(["-c", "ulimit -v 8000000; exec \"$@\"", "-"]).arg(&program).arg("--root").arg(&playground.base);
-        shell.arg("--audit-log").arg(playground.path("state/audit.jsonl")).args(["call", "esc:good", "--input", "{}"]);
+        shell.args(["-c", "ulimit -v 8000000; exec \"$@\"", "-"]);
+        let mut shell = playground.host_by(shell);
+        shell.args(["call", "esc:good", "--input", "{}"]);
         let ended = finish(shell, b"");
         assert!(ended.stderr.contains("`ulimit -v`"), "{ended:?}");
         assert!(!ended.stderr.contains("not a module"), "{ended:?}");

@@ -1,6 +1,6 @@
 //! Outputs as data: what a script may print or how it may end → the exact type, and a part of the message.
 
-use crate::escapes::{Playground, Who, is_root};
+use crate::harness::{Playground, Who, manifest, script};
 use serde_json::{Value, json};
 
 struct Output {
@@ -75,7 +75,7 @@ const OUTPUTS: &[Output] = &[
 
 #[test]
 fn every_output_ends_as_it_says() {
-    let playground = Playground::new(if is_root() { Who::Root } else { Who::User }, "/tmp");
+    let playground = Playground::new(Who::ours(), "/tmp");
     let tool = |at: usize| format!("out{at}");
     for (at, case) in OUTPUTS.iter().enumerate() {
         let more = json!({"limits": {"outputBytes": 262_144}, "execution": {"timeoutMs": 10_000}});
@@ -84,7 +84,7 @@ fn every_output_ends_as_it_says() {
     playground.settle();
     let mut wrong = Vec::new();
     for (at, case) in OUTPUTS.iter().enumerate() {
-        let ended = playground.call(&format!("esc:{}", tool(at)), "{}", &[]);
+        let ended = playground.call(&format!("esc:{}", tool(at)), "{}");
         let (kind, message) = ended.error();
         let details = ended.out["error"]["details"].as_str().unwrap_or_default();
         let good = match case.wanted.split_once("Error: ") {
@@ -112,14 +112,14 @@ fn every_output_ends_as_it_says() {
 /// Without `--json` the output alone is printed, and nothing where there is none.
 #[test]
 fn the_output_alone_is_printed() {
-    let playground = Playground::new(if is_root() { Who::Root } else { Who::User }, "/tmp");
+    let playground = Playground::new(Who::ours(), "/tmp");
     playground.tool("good", "python", "print('  {\"a\": [1, \"x\"]}')\n", json!({}));
     playground.tool("bad", "python", "print('{\"a\": 1}')\nraise SystemExit(4)\n", json!({}));
     playground.settle();
     for (tool, code, stdout) in [("good", 0, Some(json!({"a": [1, "x"]}))), ("bad", 1, None)] {
         let mut command = playground.host();
         command.args(["call", &format!("esc:{tool}"), "--input", "{}"]);
-        let ended = crate::escapes::finish(command, b"");
+        let ended = crate::harness::finish(command, b"");
         assert_eq!(ended.code, Some(code), "{tool}: {}", ended.stderr);
         assert_eq!(serde_json::from_slice::<Value>(&ended.stdout).ok(), stdout, "{tool}");
         assert_eq!(ended.stderr.is_empty(), code == 0, "{tool}: {}", ended.stderr);
@@ -129,7 +129,7 @@ fn the_output_alone_is_printed() {
 /// The shim's own line is the reason of the failure, with the mend, and not a line of the log.
 #[test]
 fn a_missing_entry_point_is_named_with_its_mend() {
-    let playground = Playground::new(if is_root() { Who::Root } else { Who::User }, "/tmp");
+    let playground = Playground::new(Who::ours(), "/tmp");
     let python = "def analyse(n=0):\n    return n\ndef odd():\n    return {1, 2}\n";
     let node = "export function analyse(input) { return 1; }\n";
     for (name, language, script, entry) in [
@@ -149,10 +149,10 @@ fn a_missing_entry_point_is_named_with_its_mend() {
         ("odd", ["a set, which JSON cannot carry", "return sorted(it) or list(it)"]),
         ("missing-node", ["'analyze'", "handler.entryPoint"]),
     ] {
-        let ended = playground.call(&format!("esc:{name}"), "{}", &[]);
+        let ended = playground.call(&format!("esc:{name}"), "{}");
         let (kind, message) = ended.error();
         if kind == "CapabilityError" && name == "missing-node" {
-            crate::escapes::skipped(1, "no node on this machine");
+            crate::harness::skipped(1, "no node on this machine");
             continue;
         }
         assert_eq!((kind, ended.code), ("ScriptError", Some(1)), "{ended:?}");
@@ -167,12 +167,9 @@ async fn a_secret_argument_is_hidden_in_a_successful_answer() {
     let parameters = json!({ "type": "object", "properties": {
         "token": secret, "plain": { "type": "string", "description": "d" },
     }});
-    let world = crate::common::world_with(|root, _| {
-        let manifest = json!({
-            "toolId": "fake:confided", "displayName": "d", "description": "d", "version": "1.0.0",
-            "handler": { "type": "external-script", "scriptPath": "examples/whole.py", "language": "python" },
-            "parameters": parameters,
-        });
+    let world = crate::harness::fake::world_with(|root, _| {
+        let manifest =
+            manifest("fake:confided", script("examples/whole.py", "python"), json!({"parameters": parameters}));
         std::fs::write(root.join("tool-defs/confided.tool.json"), manifest.to_string()).unwrap();
     });
     let report =

@@ -1,5 +1,6 @@
 //! The registry on real folders: hostile files, names, versions, refresh, scripts, and the verbs over it.
 
+use crate::harness::script;
 use serde_json::json;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -342,7 +343,8 @@ fn in_process_tools() {
 fn requirements_are_settled_without_hanging() {
     let world = World::new();
     let tool = |name: &str, requires: serde_json::Value| {
-        let text = json!({ "toolId": format!("r:{name}"), "displayName": "d", "description": "d", "version": "1.0.0", "handler": { "type": "x-t" }, "requires": requires });
+        let text =
+            crate::harness::manifest(format!("r:{name}"), json!({ "type": "x-t" }), json!({"requires": requires}));
         world.file(&format!("tool-defs/{name}.tool.json"), text.to_string());
     };
     tool("base", json!({}));
@@ -379,7 +381,7 @@ fn requirements_are_settled_without_hanging() {
 fn what_is_not_built_yet_is_listed_as_unavailable() {
     let world = World::new();
     let with = |name: &str, extra: serde_json::Value| {
-        let mut text = json!({ "toolId": format!("u:{name}"), "displayName": "d", "description": "d", "version": "1.0.0", "handler": { "type": "x-t" } });
+        let mut text = crate::harness::manifest(format!("u:{name}"), json!({ "type": "x-t" }), json!({}));
         text.as_object_mut().expect("map").extend(extra.as_object().expect("map").clone());
         world.file(&format!("tool-defs/{name}.tool.json"), text.to_string());
     };
@@ -491,7 +493,7 @@ fn script_paths() {
     }
     // The manifest's folder helps only inside a base.
     assert!(registry::scripts::resolve(&bases, Some(&world.path("outside")), "x.py").is_err());
-    // A link that is swapped in between a look and its use: tests/requirements/swaps.rs, against a live server.
+    // A link that is swapped in between a look and its use: tests/requirements/swapped_files.rs, against a live server.
 }
 
 #[test]
@@ -644,11 +646,11 @@ fn patterns_that_cost_seconds_are_refused_and_plain_ones_load() {
                 .map(|n| (format!("p{n}"), json!({"type": "string", "description": "d", "pattern": patterns(n)})));
             json!({ "type": "object", "properties": fields.collect::<serde_json::Map<_, _>>() })
         };
-        let text = json!({
-            "toolId": format!("p:{name}"), "displayName": "d", "description": "d", "version": "1.0.0",
-            "handler": { "type": "external-script", "scriptPath": "s.py", "language": "python" },
-            "parameters": schema(0), "output": schema(30),
-        });
+        let text = crate::harness::manifest(
+            format!("p:{name}"),
+            script("s.py", "python"),
+            json!({"parameters": schema(0), "output": schema(30)}),
+        );
         world.file(&format!("tool-defs/{name}.tool.json"), text.to_string())
     };
     type Pattern = fn(usize) -> String;
@@ -687,10 +689,8 @@ fn defaults_do_not_multiply_what_a_schema_costs() {
     let world = World::new();
     world.file("user_scripts/s.py", "1");
     let tool = |name: &str, parameters: serde_json::Value| {
-        let text = json!({
-            "toolId": format!("d:{name}"), "displayName": "d", "description": "d", "version": "1.0.0",
-            "handler": { "type": "external-script", "scriptPath": "s.py", "language": "python" }, "parameters": parameters,
-        });
+        let text =
+            crate::harness::manifest(format!("d:{name}"), script("s.py", "python"), json!({"parameters": parameters}));
         world.file(&format!("tool-defs/{name}.tool.json"), text.to_string());
     };
     let wide = |count: usize| {
@@ -728,12 +728,11 @@ fn ten_thousand_manifests() {
     let world = World::new();
     world.file("user_scripts/s.py", "1");
     for n in 0..10_000 {
-        let text = json!({
-            "toolId": format!("many:t{n}"), "displayName": "d", "description": "d", "version": "1.0.0",
-            "handler": { "type": "external-script", "scriptPath": "s.py", "language": "python" },
-            "parameters": { "type": "object", "properties": { "n": { "type": "integer", "description": "n", "minimum": 0, "default": 1 }, "s": { "type": "string", "description": "s" } }, "required": ["s"] },
-            "output": { "type": "object" }
-        });
+        let text = crate::harness::manifest(
+            format!("many:t{n}"),
+            script("s.py", "python"),
+            json!({"parameters": { "type": "object", "properties": { "n": { "type": "integer", "description": "n", "minimum": 0, "default": 1 }, "s": { "type": "string", "description": "s" } }, "required": ["s"] }, "output": { "type": "object" }}),
+        );
         world.file(&format!("tool-defs/{}/t{n}.tool.json", n % 100), text.to_string());
     }
     let started = Instant::now();

@@ -146,7 +146,7 @@ fn a_named_path_must_be_an_interpreter() {
     let script = base.join("python3");
     std::fs::write(&script, "#!/bin/sh\n").expect("script");
     let node = base.join("node");
-    crate::common::copy_program("/bin/true", &node);
+    crate::harness::copy_program("/bin/true", &node);
     for (language, path, part) in [
         (Language::Python, Path::new("bin/python"), "not absolute"),
         (Language::Python, script.as_path(), "launcher script"),

@@ -1,6 +1,7 @@
 //! The road of one call: order, reports, records, envelopes, cancellation, the tool-service contract.
 
-use crate::common::{envelope, request, world, world_with};
+use crate::harness::fake::{envelope, request, world, world_with};
+use crate::harness::{manifest, script, until};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
@@ -157,7 +158,7 @@ async fn a_tool_is_offered_once_its_service_is_there() {
     let world = world_with(|root, executors| {
         methods = Some(executors.methods.clone());
         let handler = json!({"type": "service-method", "serviceName": "Late", "methodName": "run"});
-        let text = json!({"toolId": "late:run", "displayName": "d", "description": "d", "version": "1.0.0", "handler": handler});
+        let text = manifest("late:run", handler, json!({}));
         fs::write(root.join("tool-defs/late.tool.json"), text.to_string()).unwrap();
     });
     let tool = world.service.registry().snapshot().find("late:run").unwrap();
@@ -257,12 +258,12 @@ async fn text_values_are_converted_and_json_text_is_read_strictly() {
 #[tokio::test]
 async fn services_of_an_embedding_program_are_called_by_name() {
     let manifest = |id: &str, method: &str| {
-        json!({
-            "toolId": id, "displayName": id, "description": "A service.", "version": "1.0.0",
-            "handler": {"type": "service-method", "serviceName": "Greeter", "methodName": method,
-                        "parameterMap": {"who": "name"}},
-            "parameters": {"type": "object", "properties": {"who": {"type": "string", "description": "d"}}},
-        })
+        manifest(
+            id,
+            json!({"type": "service-method", "serviceName": "Greeter", "methodName": method,
+                        "parameterMap": {"who": "name"}}),
+            json!({"parameters": {"type": "object", "properties": {"who": {"type": "string", "description": "d"}}}}),
+        )
     };
     let world = world_with(|root, executors| {
         for (file, id, method) in [
@@ -296,7 +297,7 @@ impl Executor for XEcho {
             if call.input["wait"] == true {
                 std::future::pending::<()>().await;
             }
-            Ok(crate::common::outcome(Ending::answer(&call.input), Vec::new()))
+            Ok(crate::harness::fake::outcome(Ending::answer(&call.input), Vec::new()))
         })
     }
 }
@@ -333,7 +334,7 @@ impl Executor for XClock {
     fn run<'a>(&'a self, context: &'a Context, _: Call, _: &'a Events) -> Running<'a> {
         Box::pin(async move {
             let ran = u64::try_from(context.came.elapsed().as_micros()).unwrap();
-            Ok(crate::common::outcome(Ending::answer(&json!(ran)), Vec::new()))
+            Ok(crate::harness::fake::outcome(Ending::answer(&json!(ran)), Vec::new()))
         })
     }
 }
@@ -358,15 +359,9 @@ async fn one_clock_runs_from_the_turn_of_a_call() {
 #[tokio::test]
 async fn a_new_handler_type_needs_no_change_here() {
     let world = world_with(|root, executors| {
-        let manifest = json!({
-            "toolId": "app:x", "displayName": "x", "description": "Echoes.", "version": "1.0.0",
-            "handler": {"type": "x-echo"}, "execution": {"timeoutMs": 150},
-        });
-        fs::write(root.join("tool-defs/x.tool.json"), manifest.to_string()).unwrap();
-        let other = json!({
-            "toolId": "app:y", "displayName": "y", "description": "Nobody runs it.", "version": "1.0.0",
-            "handler": {"type": "x-unknown"},
-        });
+        let echo = manifest("app:x", json!({"type": "x-echo"}), json!({"execution": {"timeoutMs": 150}}));
+        fs::write(root.join("tool-defs/x.tool.json"), echo.to_string()).unwrap();
+        let other = manifest("app:y", json!({"type": "x-unknown"}), json!({}));
         fs::write(root.join("tool-defs/y.tool.json"), other.to_string()).unwrap();
         executors.extensions.insert("x-echo".into(), Arc::new(XEcho));
     });
@@ -436,9 +431,7 @@ async fn a_tool_that_hangs_keeps_no_other_from_its_turn() {
     // More than may run, and more than may wait: 64 and 1024.
     let ask = |n: usize| world.service.handle(envelope(&n.to_string(), "fake:long_running", json!({})));
     let mut hanging: Vec<_> = (0..1100).map(ask).collect();
-    while world.runs() < 48 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    until("48 run", || world.runs() >= 48).await;
     for n in 0..20 {
         let report = world.call("fake:echo", json!({"message": n})).await;
         assert!(report.success, "{report:?}");
@@ -457,14 +450,9 @@ async fn dropping_the_receiver_cancels() {
         ..envelope("1", "", json!({"scriptPath": "examples/long_running.py"}))
     };
     let replies = world.service.handle(request);
-    while world.runs() == 0 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    until("it runs", || world.runs() > 0).await;
     drop(replies);
-    let deadline = Instant::now() + Duration::from_secs(5);
-    while world.records().is_empty() && Instant::now() < deadline {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    until("it leaves a record", || !world.records().is_empty()).await;
     assert_eq!(world.records()[0]["outcome"], "CancelledError");
 }
 
@@ -480,11 +468,11 @@ async fn a_tool_cannot_make_tools() {
         let folder = root.join("user_scripts/writer");
         fs::create_dir_all(folder.join("out")).unwrap();
         fs::write(folder.join("echo.py"), "").unwrap();
-        let writer = json!({
-            "toolId": "u:writer", "displayName": "writer", "description": "writes", "version": "1.0.0",
-            "handler": {"type": "external-script", "scriptPath": "writer/echo.py", "language": "python"},
-            "securityContext": {"fileAccess": {"allowRead": ["self"], "allowWrite": ["out/**"]}},
-        });
+        let writer = manifest(
+            "u:writer",
+            script("writer/echo.py", "python"),
+            json!({"securityContext": {"fileAccess": {"allowRead": ["self"], "allowWrite": ["out/**"]}}}),
+        );
         fs::write(folder.join("writer.tool.json"), writer.to_string()).unwrap();
         let policy = "name = \"writer\"\nwhy = \"w\"\ntools = [\"u:writer\"]\n[files]\nwrite = [{ path = \"./out/**\", why = \"w\" }]\n";
         fs::write(root.join("sandbox-policies/writer.policy.toml"), policy).unwrap();
@@ -508,7 +496,7 @@ async fn a_tool_cannot_make_tools() {
     // An audit decides by the same files, those of the withheld tool included.
     let policies =
         toolhost::policy::Policies::load_from(&world.root().join("sandbox-policies"), &world.root()).unwrap();
-    let (snapshot, machine) = (world.service.registry().snapshot(), crate::common::machine());
+    let (snapshot, machine) = (world.service.registry().snapshot(), crate::harness::fake::machine());
     let tool = snapshot.find("u:writer").unwrap();
     let policies = snapshot.protect(&policies);
     let decision = toolhost::policy::decide(&tool.manifest, &tool.site, &policies, &machine);
@@ -540,12 +528,11 @@ fn records_written_at_once_are_whole_lines() {
 
 /// A policy that narrows, and a manifest that asks for more than it gives.
 fn narrowing(root: &std::path::Path) {
-    let eager = json!({
-        "toolId": "u:eager", "displayName": "eager", "description": "asks much", "version": "1.0.0",
-        "handler": {"type": "external-script", "scriptPath": "eager/echo.py", "language": "python"},
-        "securityContext": {"fileAccess": {"allowRead": ["self"], "allowWrite": ["out/**"]}},
-        "execution": {"timeoutMs": 20_000},
-    });
+    let eager = manifest(
+        "u:eager",
+        script("eager/echo.py", "python"),
+        json!({"securityContext": {"fileAccess": {"allowRead": ["self"], "allowWrite": ["out/**"]}}, "execution": {"timeoutMs": 20_000}}),
+    );
     fs::create_dir_all(root.join("user_scripts/eager")).unwrap();
     fs::write(root.join("user_scripts/eager/echo.py"), "").unwrap();
     fs::write(root.join("user_scripts/eager/eager.tool.json"), eager.to_string()).unwrap();
@@ -580,14 +567,13 @@ async fn a_call_that_gets_less_says_so_in_its_report_and_its_record() {
 
 /// A tool of its own over executeScript, with an environment and a secret among its parameters.
 fn with_env(root: &std::path::Path) {
-    let tool = json!({
-        "toolId": "u:env", "displayName": "env", "description": "d", "version": "1.0.0",
-        "handler": {"type": "service-method", "serviceName": "ExternalScriptExecutionService", "methodName": "executeScript"},
-        "parameters": {"type": "object", "properties": {
+    let tool = manifest(
+        "u:env",
+        json!({"type": "service-method", "serviceName": "ExternalScriptExecutionService", "methodName": "executeScript"}),
+        json!({"parameters": {"type": "object", "properties": {
             "scriptPath": {"type": "string", "description": "d"},
-            "env": {"type": "object", "description": "d", "additionalProperties": {"type": "string", "writeOnly": true}}}},
-        "securityContext": {"fileAccess": {"allowRead": ["self"]}},
-    });
+            "env": {"type": "object", "description": "d", "additionalProperties": {"type": "string", "writeOnly": true}}}}, "securityContext": {"fileAccess": {"allowRead": ["self"]}}}),
+    );
     fs::write(root.join("tool-defs/env.tool.json"), tool.to_string()).unwrap();
 }
 
@@ -655,13 +641,10 @@ async fn a_tool_that_policy_or_machine_keeps_from_running_is_listed_so() {
         let other = "name = \"other\"\nwhy = \"w\"\ntools = [\"u:other\"]\n[runtimes]\nbun = { path = \"/opt/bun\", why = \"w\" }\n";
         fs::write(root.join("sandbox-policies/other.policy.toml"), other).unwrap();
         fs::write(root.join("user_scripts/examples/b.ts"), "").unwrap();
-        let bun = json!({
-            "toolId": "u:bun", "displayName": "b", "description": "d", "version": "1.0.0",
-            "handler": {"type": "external-script", "scriptPath": "examples/b.ts", "language": "bun"},
-        });
+        let bun = manifest("u:bun", script("examples/b.ts", "bun"), json!({}));
         fs::write(root.join("tool-defs/bun.tool.json"), bun.to_string()).unwrap();
     });
-    let mut machine = crate::common::machine();
+    let mut machine = crate::harness::fake::machine();
     let bun = machine.runtimes.values().next().unwrap().clone();
     let bun = toolhost::policy::Runtime { language: toolhost::manifest::Language::Bun, ..bun };
     machine.named_runtimes.insert("/opt/bun".into(), Ok(bun));
@@ -706,14 +689,13 @@ impl method::ServiceMethod for Stuck {
 /// A tool of its own over executeScript, which says nothing of secrets.
 fn runner(root: &std::path::Path) {
     let any = |kind: &str| json!({"type": kind, "description": "d", "additionalProperties": true});
-    let tool = json!({
-        "toolId": "u:run", "displayName": "run", "description": "d", "version": "1.0.0",
-        "handler": {"type": "service-method", "serviceName": method::SCRIPT_SERVICE, "methodName": "executeScript",
-                    "parameterMap": {"data": "inputData"}},
-        "parameters": {"type": "object", "properties": {
-            "scriptPath": {"type": "string", "description": "d"}, "data": any("object"), "env": any("object")}},
-        "securityContext": {"fileAccess": {"allowRead": ["self"]}},
-    });
+    let tool = manifest(
+        "u:run",
+        json!({"type": "service-method", "serviceName": method::SCRIPT_SERVICE, "methodName": "executeScript",
+                    "parameterMap": {"data": "inputData"}}),
+        json!({"parameters": {"type": "object", "properties": {
+            "scriptPath": {"type": "string", "description": "d"}, "data": any("object"), "env": any("object")}}, "securityContext": {"fileAccess": {"allowRead": ["self"]}}}),
+    );
     fs::write(root.join("tool-defs/run.tool.json"), tool.to_string()).unwrap();
 }
 
@@ -759,11 +741,7 @@ async fn what_a_killed_host_would_leave_holds_no_secret_before_the_script_is_fou
         let files = fs::read_dir(world.root().join("state/begun")).into_iter().flatten().flatten();
         files.map(|file| fs::read_to_string(file.path()).unwrap()).collect::<String>()
     };
-    let until = Instant::now() + Duration::from_secs(20);
-    while !begun().contains("scriptPath") {
-        assert!(Instant::now() < until, "the call never began");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    until("the call begins", || begun().contains("scriptPath")).await;
     assert!(begun().contains("examples/fails.py") && !begun().contains("-secret"), "{}", begun());
     call.abort();
 }
@@ -775,11 +753,11 @@ fn choosy(root: &std::path::Path, choices: usize) {
         "a": {"type": "array", "description": "d", "items": {"anyOf": choices}}}});
     let free = json!({"type": "object", "properties": {"a": {"type": "array", "description": "d"}}});
     for (name, parameters, output) in [("takes", &list, &free), ("gives", &free, &list)] {
-        let tool = json!({
-            "toolId": format!("c:{name}"), "displayName": "d", "description": "d", "version": "1.0.0",
-            "handler": {"type": "external-script", "scriptPath": "examples/whole.py", "language": "python"},
-            "parameters": parameters, "output": output,
-        });
+        let tool = manifest(
+            format!("c:{name}"),
+            script("examples/whole.py", "python"),
+            json!({"parameters": parameters, "output": output}),
+        );
         fs::write(root.join(format!("tool-defs/{name}.tool.json")), tool.to_string()).unwrap();
     }
 }

@@ -1,18 +1,18 @@
 //! Staged grants, judged from outside: what reaches the tool's folder, what does not, and what is said of it.
 
-use crate::escapes::{Ended, Playground, Who, is_root, processes_of};
+use crate::harness::{Ended, Playground, Who};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const START: &str = "import json, os, sys, time\nfrom pathlib import Path\nout = Path('out')\n";
 const POLICY: &str = "[files]\nread = [{ path = \"./**\", why = \"t\" }]\nwrite = [{ path = \"./**\", why = \"t\" }]\n";
 
 fn everybody() -> impl Iterator<Item = Playground> {
-    [Who::Root, Who::User].into_iter().filter(|who| who.possible()).map(|who| {
+    Who::both().map(|who| {
         let playground = Playground::new(who, "/var/tmp");
         playground.policy("staging", "esc:*", POLICY);
         playground
@@ -64,7 +64,7 @@ fn what_matches_is_published_as_the_folders_owner() {
         print(json.dumps(refused))\n";
     for playground in everybody() {
         let out = tool(&playground, "maker", script, json!({}));
-        let ended = playground.call("esc:maker", "{}", &[]);
+        let ended = playground.call("esc:maker", "{}");
         assert_eq!((ended.code, &ended.out["outputData"]), (Some(0), &json!(2)), "{ended:?}");
         let wanted = [("new.csv", "1,2"), ("old.csv", "changed"), ("secret.csv", "3")];
         assert_eq!(files(&out), wanted.map(|(name, text)| (name.to_owned(), text.to_owned())).into());
@@ -102,7 +102,7 @@ fn too_many_or_too_much_is_not_published_at_all() {
                 let path = playground.path("user_scripts/much/much.tool.json");
                 fs::write(&path, fs::read_to_string(&path).unwrap().replace("8388608", "1048576")).unwrap();
             }
-            let ended = playground.call(&format!("esc:{name}"), "{}", &[]);
+            let ended = playground.call(&format!("esc:{name}"), "{}");
             assert!(untouched(&out), "{name}: {:?}", files(&out).keys());
             if name == "much" {
                 // A limit of the call: it ends the call and names itself.
@@ -128,12 +128,8 @@ fn a_file_that_cannot_be_written_out_fails_the_call() {
         fs::write(&script, format!("{START}{slow}")).unwrap();
         let blocked = out.join("a.csv");
         let ended = std::thread::scope(|scope| {
-            let call = scope.spawn(|| playground.call("esc:stuck", "{}", &[]));
-            let until = Instant::now() + Duration::from_secs(20);
-            while processes_of(&script.display().to_string()).is_empty() {
-                assert!(Instant::now() < until, "it does not start");
-                std::thread::sleep(Duration::from_millis(10));
-            }
+            let call = scope.spawn(|| playground.call("esc:stuck", "{}"));
+            playground.runs("user_scripts/stuck/main.py", 1);
             fs::create_dir(&blocked).unwrap();
             call.join().unwrap()
         });
@@ -158,7 +154,7 @@ fn nothing_is_published_without_a_good_answer() {
         for (name, end, kind) in ends {
             let out = tool(&playground, name, &format!("{write}{end}"), json!({}));
             let more: &[&str] = if name == "late" { &["--timeout-ms", "1500"] } else { &[] };
-            let ended = playground.call(&format!("esc:{name}"), "{}", more);
+            let ended = playground.call_with(&format!("esc:{name}"), "{}", more);
             assert_eq!(ended.error().0, kind, "{name}: {ended:?}");
             assert!(untouched(&out), "{name}: {:?}", files(&out));
             assert_eq!(ended.out["artifacts"], json!([]), "{name}");
@@ -172,14 +168,9 @@ fn a_folder_that_became_a_link_leads_nowhere() {
         let out = tool(&playground, "slow", "(out / 'new.csv').write_text('x')\ntime.sleep(3)\nprint(1)\n", json!({}));
         let aim = playground.path("granted/ro-sibling");
         let before = files(&aim);
-        let script = playground.path("user_scripts/slow/main.py").display().to_string();
         let ended = std::thread::scope(|scope| {
-            let call = scope.spawn(|| playground.call("esc:slow", "{}", &[]));
-            let until = Instant::now() + Duration::from_secs(20);
-            while processes_of(&script).is_empty() {
-                assert!(Instant::now() < until, "it does not start");
-                std::thread::sleep(Duration::from_millis(10));
-            }
+            let call = scope.spawn(|| playground.call("esc:slow", "{}"));
+            playground.runs("user_scripts/slow/main.py", 1);
             std::thread::sleep(Duration::from_millis(500));
             fs::rename(&out, out.with_file_name("was")).unwrap();
             symlink(&aim, &out).unwrap();
@@ -199,7 +190,7 @@ fn what_cannot_be_staged_is_refused_before_the_run() {
     for playground in everybody() {
         let out = tool(&playground, "large", "print(1)\n", json!({"scratchBytes": 65_536}));
         fs::write(out.join("old.csv"), vec![b'x'; 300_000]).unwrap();
-        let ended = playground.call("esc:large", "{}", &[]);
+        let ended = playground.call("esc:large", "{}");
         let (kind, message) = ended.error();
         assert_eq!(kind, "ResourceLimitError", "{ended:?}");
         assert!(message.contains("scratchBytes is 65536 bytes"), "{message}");
@@ -208,7 +199,7 @@ fn what_cannot_be_staged_is_refused_before_the_run() {
         let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["self"], "allowWrite": places}}});
         playground.tool("wide", "python", "print(1)\n", asks);
         playground.settle();
-        let ended = playground.call("esc:wide", "{}", &[]);
+        let ended = playground.call("esc:wide", "{}");
         let (kind, message) = ended.error();
         assert_eq!((kind, ended.code), ("SecurityError", Some(3)), "{ended:?}");
         assert!(message.contains("33 staged folders") && message.contains("32"), "{message}");
@@ -257,7 +248,7 @@ fn a_wasi_tool_publishes_by_the_same_rule() {
         let text = text.replace("main.py", "main.wat").replace("\"python\"", "\"wasm\"").replace("8000", "30000");
         fs::write(&manifest, text).unwrap();
         playground.settle();
-        let ended = playground.call("esc:guest", "{}", &[]);
+        let ended = playground.call("esc:guest", "{}");
         assert_eq!((ended.code, &ended.out["outputData"]), (Some(0), &json!(1)), "{ended:?}");
         let wanted = [("a.csv", "1\n"), ("old.csv", "old")];
         assert_eq!(files(&out), wanted.map(|(name, text)| (name.to_owned(), text.to_owned())).into(), "{ended:?}");
@@ -271,7 +262,7 @@ fn a_wasi_tool_publishes_by_the_same_rule() {
 /// RLIMIT_FSIZE: whoever ignores SIGXFSZ, as Python does, sees EFBIG; whoever does not is ended, with the limit's name.
 #[test]
 fn a_file_too_large_is_an_error_number_or_the_end() {
-    let playground = Playground::new(if is_root() { Who::Root } else { Who::User }, "/var/tmp");
+    let playground = Playground::new(Who::ours(), "/var/tmp");
     let script = |signals: &str| {
         format!(
             "import errno, json, os, signal\n{signals}file = os.open('/tmp/x', os.O_WRONLY | os.O_CREAT)\n\
@@ -283,9 +274,9 @@ fn a_file_too_large_is_an_error_number_or_the_end() {
     playground.tool("deaf", "python", &script(""), small.clone());
     playground.tool("large", "python", &script("signal.signal(signal.SIGXFSZ, signal.SIG_DFL)\n"), small);
     playground.settle();
-    let ended = playground.call("esc:deaf", "{}", &[]);
+    let ended = playground.call("esc:deaf", "{}");
     assert_eq!(ended.out["outputData"], json!("EFBIG"), "{ended:?}");
-    let ended = playground.call("esc:large", "{}", &[]);
+    let ended = playground.call("esc:large", "{}");
     assert_eq!(ended.error().0, "ResourceLimitError", "{ended:?}");
     assert!(ended.error().1.contains("fileBytes"), "{ended:?}");
 }

@@ -1,6 +1,6 @@
 //! A tool that streams, over the tool-service contract. (Only tools of this process can: a script answers once.)
 
-use crate::common::{envelope, world_with};
+use crate::harness::fake::{envelope, request, world_with};
 use serde_json::{Value, json};
 use std::fs;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ impl ServiceMethod for Streamer {
 }
 
 /// One plain function beside it: a handler that does not stream fits the same road.
-fn world(calls: &Arc<AtomicUsize>) -> crate::common::World {
+fn world(calls: &Arc<AtomicUsize>) -> crate::harness::fake::World {
     world_with(|root, executors| {
         executors.methods.register("Streams", "stream", Arc::new(Streamer(calls.clone())));
         executors.methods.register_sync("Streams", "once", |_| Ok(json!({"n": 1})));
@@ -65,7 +65,7 @@ fn world(calls: &Arc<AtomicUsize>) -> crate::common::World {
     })
 }
 
-async fn replies(world: &crate::common::World, tool: &str, arguments: Value) -> Vec<ToolServiceResponse> {
+async fn replies(world: &crate::harness::fake::World, tool: &str, arguments: Value) -> Vec<ToolServiceResponse> {
     let mut receiver = world.service.handle(envelope("7", tool, arguments));
     let mut found = Vec::new();
     while let Ok(Some(reply)) = tokio::time::timeout(Duration::from_secs(20), receiver.recv()).await {
@@ -88,7 +88,7 @@ async fn parts_come_in_order_and_then_one_end() {
     let once = replies(&world, "streams:once", json!({})).await;
     assert_eq!(once.iter().map(|reply| reply.response.as_str()).collect::<Vec<_>>(), [r#"{"n":1}"#]);
     // Whoever does not want the parts gets the answer.
-    let report = world.service.call(crate::common::request("streams:stream", json!({"n": 5})), Sink::none()).await;
+    let report = world.service.call(request("streams:stream", json!({"n": 5})), Sink::none()).await;
     assert_eq!(report.output(), Some(json!("all")));
 }
 
@@ -132,7 +132,7 @@ async fn the_sink_hears_the_log_and_the_parts_while_the_tool_runs() {
     let world = world(&calls);
     let arguments = json!({"n": 2, "then": "hang", "token": "hunter2-secret"});
     let (sink, mut events) = Sink::new(1);
-    let call = world.service.call(crate::common::request("streams:stream", arguments), sink);
+    let call = world.service.call(request("streams:stream", arguments), sink);
     let (report, heard) = tokio::join!(call, async {
         let mut heard = Vec::new();
         while let Some(event) = events.recv().await {
@@ -150,7 +150,7 @@ async fn the_sink_hears_the_log_and_the_parts_while_the_tool_runs() {
 
     let arguments = json!({"n": 300});
     let (sink, mut events) = Sink::new(1);
-    let call = world.service.call(crate::common::request("streams:stream", arguments), sink);
+    let call = world.service.call(request("streams:stream", arguments), sink);
     let (report, parts) = tokio::join!(call, async {
         tokio::time::sleep(Duration::from_millis(700)).await;
         let mut parts = 0;

@@ -1,78 +1,21 @@
 //! Failures that are not the tool's are told by their cause: a removed file, a limit of this process, a new folder.
 
-use crate::cli_call::{Host, host};
-use crate::escapes::{Playground, Who, is_root};
+use crate::harness::{Host, Playground, Server, Who, host, is_root};
 use serde_json::{Value, json};
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
+use std::time::Instant;
 
-/// An MCP server of a playground.
-struct Server {
-    child: Child,
-    input: ChildStdin,
-    output: std::io::Lines<BufReader<ChildStdout>>,
-    asked: u64,
-}
-
-impl Server {
-    fn of(playground: &Playground) -> Server {
-        let mut command = playground.host();
-        command.args(["serve", "--stdio"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut child = command.spawn().unwrap();
-        let (input, output) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()).lines());
-        let mut server = Server { child, input, output, asked: 0 };
-        let client = json!({ "name": "t", "version": "1" });
-        server.ask("initialize", json!({ "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client }));
-        server
-    }
-
-    fn ask(&mut self, method: &str, params: Value) -> Value {
-        self.asked += 1;
-        let request = json!({ "jsonrpc": "2.0", "id": self.asked, "method": method, "params": params });
-        writeln!(self.input, "{request}").unwrap();
-        serde_json::from_str(&self.output.next().unwrap().unwrap()).unwrap()
-    }
-
-    fn call(&mut self, name: &str) -> String {
-        let answer = self.ask("tools/call", json!({ "name": name, "arguments": {} }));
-        answer["result"]["content"][0]["text"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned()
-    }
-
-    fn names(&mut self) -> Vec<String> {
-        let answer = self.ask("tools/list", json!({}));
-        let tools = answer["result"]["tools"].as_array().unwrap();
-        tools.iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect()
-    }
-
-    /// Has the server reload, and waits until it lists this tool.
-    fn reload(&mut self, shown: &str) {
-        let pid = nix::unistd::Pid::from_raw(self.child.id().try_into().unwrap());
-        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGHUP).unwrap();
-        let end = Instant::now() + Duration::from_secs(20);
-        while !self.names().iter().any(|name| name == shown) {
-            assert!(Instant::now() < end, "{shown} never came: {:?}", self.names());
-            std::thread::sleep(Duration::from_millis(50));
-        }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn who() -> Who {
-    if is_root() { Who::Root } else { Who::User }
+/// What a call of this tool says.
+fn said(server: &mut Server, tool: &str) -> String {
+    let answer = server.called(tool, json!({}));
+    answer["result"]["content"][0]["text"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned()
 }
 
 #[test]
 fn a_path_that_went_is_no_policy_and_no_missing_wall() {
-    let playground = Playground::new(who(), "/var/tmp");
+    let playground = Playground::new(Who::ours(), "/var/tmp");
     let data = playground.path("data");
     fs::create_dir_all(&data).unwrap();
     let reads = json!({ "securityContext": { "fileAccess": { "allowRead": [format!("{}/**", data.display())] } } });
@@ -99,48 +42,49 @@ fn a_path_that_went_is_no_policy_and_no_missing_wall() {
     for program in fs::read_dir(venv.join("bin")).unwrap() {
         fs::set_permissions(program.unwrap().path(), fs::Permissions::from_mode(0o755)).unwrap();
     }
-    let mut server = Server::of(&playground);
-    let here = |tool: &str| cfg!(feature = "wasi") || tool != "esc__module";
-    for tool in ["esc__data", "esc__script", "esc__interpreter", "esc__module"].into_iter().filter(|tool| here(tool)) {
-        assert_eq!(server.call(tool), "1", "{tool}: the control");
+    let mut server = Server::start(&playground);
+    let here = |tool: &str| cfg!(feature = "wasi") || tool != "esc:module";
+    for tool in ["esc:data", "esc:script", "esc:interpreter", "esc:module"].into_iter().filter(|tool| here(tool)) {
+        assert_eq!(said(&mut server, tool), "1", "{tool}: the control");
     }
     fs::remove_dir_all(&data).unwrap();
     fs::remove_file(&script).unwrap();
     fs::remove_file(&module).unwrap();
     fs::remove_file(&python).unwrap();
     for (tool, words) in [
-        ("esc__data", "a granted path does not exist"),
-        ("esc__script", "the tool's script is not there any more"),
-        ("esc__module", "the tool's script is not there any more"),
-        ("esc__interpreter", "the interpreter of this tool is not there any more"),
+        ("esc:data", "a granted path does not exist"),
+        ("esc:script", "the tool's script is not there any more"),
+        ("esc:module", "the tool's script is not there any more"),
+        ("esc:interpreter", "the interpreter of this tool is not there any more"),
     ]
     .into_iter()
     .filter(|(tool, _)| here(tool))
     {
-        let told = server.call(tool);
+        let told = said(&mut server, tool);
         assert!(told.contains("DependencyError") && told.contains(words), "{tool}: {told}");
         assert!(!told.contains("wall") && !told.contains("policy"), "{tool}: {told}");
     }
     fs::create_dir(&script).unwrap();
-    let told = server.call("esc__script");
+    let told = said(&mut server, "esc:script");
     assert!(told.contains("DependencyError") && told.contains("not a regular file any more"), "{told}");
 }
 
 #[test]
 fn folders_that_come_after_a_server_began_are_read_at_its_next_reload() {
-    let playground = Playground::new(who(), "/var/tmp");
+    let playground = Playground::new(Who::ours(), "/var/tmp");
     for folder in ["tool-defs", "user_scripts", "sandbox-policies"] {
         fs::remove_dir_all(playground.path(folder)).unwrap();
     }
-    let mut server = Server::of(&playground);
-    assert!(server.names().iter().all(|name| name.starts_with("core__")), "the control: {:?}", server.names());
+    let mut server = Server::start(&playground);
+    let names = server.names();
+    assert!(names.iter().all(|name| name.starts_with("core__")), "the control: {names:?}");
     fs::create_dir_all(playground.path("sandbox-policies")).unwrap();
     let limit = "[limits]\nlog_bytes = 4321\n[files]\nread = [{ path = \"./**\", why = \"w\" }]\n";
     playground.policy("came", "esc:*", &format!("folders = [\"user_scripts\"]\n{limit}"));
     playground.tool("came", "python", "print(1)\n", json!({}));
     playground.settle();
-    server.reload("esc__came");
-    assert_eq!(server.call("esc__came"), "1");
+    server.reload("the tool that came is listed", |server| server.names().contains(&"esc__came".to_owned()));
+    assert_eq!(said(&mut server, "esc:came"), "1");
     let log = fs::read_to_string(playground.path("state/audit.jsonl")).unwrap();
     let record: Value = serde_json::from_str(log.lines().last().unwrap()).unwrap();
     assert!(record["rule"] == "policy came" && record["limits"]["logBytes"] == 4321, "{record}");
@@ -159,9 +103,8 @@ fn a_script_that_lies_where_this_host_may_not_write_runs_without_its_cache() {
         fs::write(playground.path(script), "print('{\"a\": 1}')\n").unwrap();
     }
     playground.settle();
-    let run = |script: &str| {
-        playground.call("core:execute-python-script", &json!({ "scriptPath": script }).to_string(), &[]).out
-    };
+    let run =
+        |script: &str| playground.call("core:execute-python-script", &json!({ "scriptPath": script }).to_string()).out;
     for script in ["plain.py", "other/plain.py"] {
         let outcome = run(script);
         assert_eq!(outcome["success"], true, "the control: {outcome}");
@@ -348,7 +291,7 @@ fn check_does_not_grow_with_tools_times_policies() {
 
 #[test]
 fn a_tool_that_failed_is_told_with_what_it_wrote() {
-    let playground = Playground::new(who(), "/var/tmp");
+    let playground = Playground::new(Who::ours(), "/var/tmp");
     let secret =
         json!({ "parameters": { "type": "object", "properties": { "key": { "type": "string", "x-secret": true } } } });
     let usage = "import json, sys\nprint('usage:', json.load(sys.stdin).get('key'))\nsys.exit(1)\n";
@@ -359,7 +302,7 @@ fn a_tool_that_failed_is_told_with_what_it_wrote() {
     playground.tool("good", "python", "print(1)\n", json!({}));
     playground.settle();
     let details = |name: &str, input: &str| {
-        let ended = playground.call(name, input, &[]);
+        let ended = playground.call(name, input);
         ended.out["error"]["details"].as_str().unwrap_or_default().to_owned()
     };
     assert_eq!(details("esc:usage", "{}"), "stdout: usage: None");
@@ -369,7 +312,7 @@ fn a_tool_that_failed_is_told_with_what_it_wrote() {
     assert!(late.starts_with("The limit timeoutMs was 1500 ms.\nstderr: step 3\nstdout: half"), "{late}");
     assert_eq!(details("esc:good", "{}"), "", "control: of an answer there are none");
     // The same by the road of a client.
-    let mut server = Server::of(&playground);
-    let told = server.call("esc__usage");
+    let mut server = Server::start(&playground);
+    let told = said(&mut server, "esc:usage");
     assert!(told.contains("stdout: usage: None"), "{told}");
 }

@@ -1,14 +1,14 @@
 //! A build without the cargo feature `wasi`: its WASI tools load, are told apart, and do not run.
 
-use crate::escapes::{Playground, Who, is_root};
+use crate::harness::{Playground, Who};
 use serde_json::json;
 
 #[test]
 fn a_wasi_tool_says_that_this_build_cannot_run_it() {
-    let playground = Playground::new(if is_root() { Who::Root } else { Who::User }, "/var/tmp");
+    let playground = Playground::new(Who::ours(), "/var/tmp");
     playground.tool("module", "wasm", "(module)", json!({}));
     playground.settle();
-    let ended = playground.call("esc:module", "{}", &[]);
+    let ended = playground.call("esc:module", "{}");
     assert_eq!(ended.error().0, "CapabilityError");
     assert!(ended.error().1.contains("this toolhost was built without WASI"), "{ended:?}");
 }

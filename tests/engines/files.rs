@@ -1,7 +1,7 @@
 //! Files: what is read, written and published, and what is not there.
 
 use super::{CASE, Case, Control, Verdict};
-use crate::escapes::Playground;
+use crate::harness::Playground;
 use Verdict::{Denied, Ends, Says};
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -10,7 +10,7 @@ mod files;
 mod limits;
 mod refusals;
 
-use crate::escapes::{Ended, Playground, Who, finish, is_root, skipped};
+use crate::harness::{Ended, Playground, Who, finish, is_root, skipped};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
@@ -165,7 +165,7 @@ impl Row<'_> {
             input["padding"] = Value::String("x".repeat(self.case.padding));
         }
         let before = self.playground.state_below(&own, &[]);
-        let ended = self.playground.call(&format!("esc:{}", self.tool(role)), &input.to_string(), &[]);
+        let ended = self.playground.call(&format!("esc:{}", self.tool(role)), &input.to_string());
         let after = self.playground.state_below(&own, &[]);
         let differs = |path: &&PathBuf| before.get(*path) != after.get(*path);
         let mut changed: Vec<&PathBuf> = before.keys().chain(after.keys()).filter(differs).collect();
@@ -298,8 +298,7 @@ fn both_engines(who: Who, below: &str) {
         return skipped(cases().count() * 2, "the table as root or mapped root needs root");
     }
     let mut playground = Playground::new(who, below);
-    let wide = "[files]\nread = [{ path = \"./**\", why = \"a test\" }]\nwrite = [{ path = \"./out/**\", why = \"a test\" }]\n";
-    playground.policy("engines", "esc:*", wide);
+    playground.allow("engines", "esc:*", &["./**"], &["./out/**"]);
     let quiet = |engine: usize| Row { case: &CASE, playground: &playground, engine, number: 0, counted: false };
     let mut wrong = Vec::new();
     let mut rows = Vec::new();
@@ -358,7 +357,7 @@ fn one_verdict_on_both_engines_as_root_of_a_user_namespace() {
 /// The core tools run scripts and code in the languages they name; a module is a tool with a manifest, or nothing.
 #[test]
 fn the_core_tools_take_no_module() {
-    let playground = Playground::new(if is_root() { Who::Root } else { Who::User }, "/var/tmp");
+    let playground = Playground::new(Who::ours(), "/var/tmp");
     let core = include_str!("../../sandbox-policies/core.policy.toml");
     fs::write(playground.path("sandbox-policies/core.policy.toml"), core).unwrap();
     for (language, script) in ENGINES.iter().copied() {
@@ -374,7 +373,7 @@ fn the_core_tools_take_no_module() {
         };
         let call = |language: &str, engine: usize| {
             let input = json!({"language": language, field: what(engine), "inputData": {"do": "nothing"}});
-            playground.call(tool, &input.to_string(), &[])
+            playground.call(tool, &input.to_string())
         };
         let control = call("python", 0);
         assert_eq!(control.out["outputData"], json!({"did": "ok"}), "{tool}: {:?}", control.error());

@@ -2,7 +2,7 @@
 //! or the machine says, or for what lies in the folder.
 
 use super::{CASE, Case, Control, Verdict};
-use crate::escapes::{Playground, is_root};
+use crate::harness::{Playground, is_root};
 use Verdict::{Refused, Says};
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -1,7 +1,7 @@
 //! What a call does through the kernel: memory that no process shows, waking other programs, taking their CPU.
 
-use super::playground::{PYTHON, Playground, Who, finish, is_root, processes_of, skipped};
-use super::server::{Server, kind};
+use super::Attack;
+use crate::harness::{PYTHON, Playground, Server, Who, finish, is_root, kind, processes_of, skipped};
 use serde_json::json;
 use std::fs;
 use std::io::{Read, Write};
@@ -9,97 +9,105 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-/// (name, wall, promises) of the tests below.
-pub const NAMES: &[(&str, &str, &str)] = &[
-    ("a process with the name of a line in its status", "cgroup", "P16"),
-    ("a hundred processes hold open texts of /proc", "cgroup", "P16"),
-    ("open texts of /proc hold a path of hundreds of KiB", "cgroup", "P16"),
-    ("descriptors become others, as many as before", "cgroup", "P16"),
-    ("full buffers of socket pairs", "cgroup", "P16"),
-    ("very many file locks", "cgroup", "P16"),
-    ("very many entries of an epoll", "cgroup", "P16"),
-    ("memory that came and went between two looks", "cgroup", "P16"),
-    ("waiters of a host program on a granted file are moved away", "seccomp", "P4"),
-    ("a hundred and ten spinners in sessions of their own", "cgroup", "P15"),
-    ("a handler behind a pipe gets the memory of a tool that crashed", "limits", "P1"),
-    ("who is uid 0 of the machine where /proc/sys is missing", "identity", "P10"),
+/// What the tests below try.
+pub const ATTACKS: &[Attack] = &[
+    Attack { name: "a process with the name of a line in its status", wall: "cgroup", promises: "P16" },
+    Attack { name: "a hundred processes hold open texts of /proc", wall: "cgroup", promises: "P16" },
+    Attack { name: "open texts of /proc hold a path of hundreds of KiB", wall: "cgroup", promises: "P16" },
+    Attack { name: "descriptors become others, as many as before", wall: "cgroup", promises: "P16" },
+    Attack { name: "full buffers of socket pairs", wall: "cgroup", promises: "P16" },
+    Attack { name: "very many file locks", wall: "cgroup", promises: "P16" },
+    Attack { name: "very many entries of an epoll", wall: "cgroup", promises: "P16" },
+    Attack { name: "memory that came and went between two looks", wall: "cgroup", promises: "P16" },
+    Attack { name: "waiters of a host program on a granted file are moved away", wall: "seccomp", promises: "P4" },
+    Attack { name: "a hundred and ten spinners in sessions of their own", wall: "cgroup", promises: "P15" },
+    Attack { name: "a handler behind a pipe gets the memory of a tool that crashed", wall: "limits", promises: "P1" },
+    Attack { name: "who is uid 0 of the machine where /proc/sys is missing", wall: "identity", promises: "P10" },
 ];
 
-/// (tool, memoryBytes in MiB, what it prints where nothing holds it, script)
-const HELD: &[(&str, u64, &str, &str)] = &[
-    (
-        "name",
-        128,
-        "300",
-        "import ctypes, os, threading, time\nlibc = ctypes.CDLL(None)\nlibc.prctl(15, b'RssAnon:', 0, 0, 0)\n\
+/// A script that holds memory which no process shows.
+struct Held {
+    tool: &'static str,
+    memory_mib: u64,
+    /// What it prints where nothing holds it back.
+    prints: &'static str,
+    script: &'static str,
+}
+
+const HELD: &[Held] = &[
+    Held {
+        tool: "name",
+        memory_mib: 128,
+        prints: "300",
+        script: "import ctypes, os, threading, time\nlibc = ctypes.CDLL(None)\nlibc.prctl(15, b'RssAnon:', 0, 0, 0)\n\
          def hold():\n    kept = []\n    for _ in range(300):\n        kept.append(bytearray(b'x') * (1 << 20))\n    \
          time.sleep(1)\n    os.write(1, b'300')\n    os._exit(0)\n\
          threading.Thread(target=hold).start()\ntime.sleep(0.05)\nlibc.syscall(60, 0)\n",
-    ),
-    (
-        "texts",
-        256,
-        "100",
-        "import os, sys, time\nr, w = os.pipe()\nfor _ in range(100):\n    if os.fork() == 0:\n        for _ in range(1000):\n            \
+    },
+    Held {
+        tool: "texts",
+        memory_mib: 256,
+        prints: "100",
+        script: "import os, sys, time\nr, w = os.pipe()\nfor _ in range(100):\n    if os.fork() == 0:\n        for _ in range(1000):\n            \
          os.read(os.open('/proc/self/maps', 0), 1)\n        os.write(w, b'x')\n        time.sleep(9)\n        os._exit(0)\n\
          n = 0\nwhile n < 100:\n    n += len(os.read(r, 100))\ntime.sleep(6)\nprint(n)\nsys.stdout.flush()\nos._exit(0)\n",
-    ),
-    (
-        "records",
-        64,
-        "60",
-        "import mmap, os, time\nos.chdir('/tmp')\nfor _ in range(900):\n    os.mkdir('\\n' * 250)\n    os.chdir('\\n' * 250)\n\
+    },
+    Held {
+        tool: "records",
+        memory_mib: 64,
+        prints: "60",
+        script: "import mmap, os, time\nos.chdir('/tmp')\nfor _ in range(900):\n    os.mkdir('\\n' * 250)\n    os.chdir('\\n' * 250)\n\
          f = os.open('f', os.O_RDWR | os.O_CREAT)\nos.ftruncate(f, 4096)\nm = mmap.mmap(f, 4096)\nkept = []\n\
          for _ in range(60):\n    kept.append(os.open('/proc/self/maps', 0))\n    while os.read(kept[-1], 1 << 22):\n        pass\n\
          time.sleep(1.5)\nprint(len(kept), flush=True)\nos._exit(0)\n",
-    ),
-    (
-        "swapped",
-        64,
-        "480",
-        "import os, socket, time\nfds = [os.open('/dev/null', 0) for _ in range(960)]\npairs = []\ntime.sleep(0.3)\n\
+    },
+    Held {
+        tool: "swapped",
+        memory_mib: 64,
+        prints: "480",
+        script: "import os, socket, time\nfds = [os.open('/dev/null', 0) for _ in range(960)]\npairs = []\ntime.sleep(0.3)\n\
          for _ in range(480):\n    os.close(fds.pop())\n    os.close(fds.pop())\n    a, b = socket.socketpair()\n    \
          a.setblocking(False)\n    pairs.append((a, b))\n    try:\n        while True:\n            a.send(b'x' * 60000)\n    \
          except BlockingIOError:\n        pass\ntime.sleep(3)\nprint(len(pairs), flush=True)\nos._exit(0)\n",
-    ),
-    (
-        "buffers",
-        64,
-        "400",
-        "import socket, time\npairs = []\nfor _ in range(400):\n    a, b = socket.socketpair()\n    a.setblocking(False)\n    \
+    },
+    Held {
+        tool: "buffers",
+        memory_mib: 64,
+        prints: "400",
+        script: "import socket, time\npairs = []\nfor _ in range(400):\n    a, b = socket.socketpair()\n    a.setblocking(False)\n    \
          pairs.append((a, b))\n    try:\n        while True:\n            a.send(b'x' * 60000)\n    except BlockingIOError:\n        \
          pass\ntime.sleep(0.5)\nprint(len(pairs))\n",
-    ),
-    (
-        "locks",
-        64,
-        "300000",
-        "import fcntl, os, struct, tempfile, time\nn, kept, folder = 0, [], tempfile.mkdtemp()\nfor i in range(100):\n    \
+    },
+    Held {
+        tool: "locks",
+        memory_mib: 64,
+        prints: "300000",
+        script: "import fcntl, os, struct, tempfile, time\nn, kept, folder = 0, [], tempfile.mkdtemp()\nfor i in range(100):\n    \
          f = os.open(folder + '/%d' % i, os.O_RDWR | os.O_CREAT)\n    kept.append(f)\n    for at in range(3000, 0, -1):\n        \
          fcntl.fcntl(f, 6, struct.pack('hhqqi4x', at % 2, 0, at * 2, 1, 0))\n        n += 1\ntime.sleep(1.5)\nprint(n)\n",
-    ),
-    (
-        "watches",
-        32,
-        "200000",
-        "import os, select, time\nn, kept = 0, []\nfds = [os.eventfd(0) if hasattr(os, 'eventfd') else os.dup(0) for _ in range(400)]\n\
+    },
+    Held {
+        tool: "watches",
+        memory_mib: 32,
+        prints: "200000",
+        script: "import os, select, time\nn, kept = 0, []\nfds = [os.eventfd(0) if hasattr(os, 'eventfd') else os.dup(0) for _ in range(400)]\n\
          for _ in range(500):\n    e = select.epoll()\n    kept.append(e)\n    for f in fds:\n        e.register(f, 1)\n        n += 1\n\
          time.sleep(1.5)\nprint(n)\n",
-    ),
-    (
-        "gone",
-        256,
-        "1",
-        "import mmap\nhold = mmap.mmap(-1, 400 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x8000)\nhold.close()\nprint(1)\n",
-    ),
+    },
+    Held {
+        tool: "gone",
+        memory_mib: 256,
+        prints: "1",
+        script: "import mmap\nhold = mmap.mmap(-1, 400 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x8000)\nhold.close()\nprint(1)\n",
+    },
 ];
 
 #[test]
 fn what_no_process_shows_ends_the_call_at_its_limit() {
-    for who in [Who::Root, Who::User].into_iter().filter(|who| who.possible()) {
+    for who in Who::both() {
         let playground = Playground::new(who, "/var/tmp");
-        for (name, mib, _, script) in HELD {
-            playground.tool(name, "python", script, json!({"limits": {"memoryBytes": mib << 20}}));
+        for Held { tool: name, memory_mib, script, .. } in HELD {
+            playground.tool(name, "python", script, json!({"limits": {"memoryBytes": memory_mib << 20}}));
             playground.tool(
                 &format!("{name}-wide"),
                 "python",
@@ -110,11 +118,11 @@ fn what_no_process_shows_ends_the_call_at_its_limit() {
         playground.policy(
             "wide",
             "esc:*",
-            "[files]\nread = [{ path = \"./**\", why = \"t\" }]\n[limits]\nmemory_bytes = 274_877_906_944\n",
+            "[limits]\nmemory_bytes = 274_877_906_944\n[files]\nread = [{ path = \"./**\", why = \"t\" }]\n",
         );
         playground.settle();
-        for (name, _, prints, _) in HELD {
-            let ended = playground.call(&format!("esc:{name}"), "{}", &[]);
+        for Held { tool: name, prints, .. } in HELD {
+            let ended = playground.call(&format!("esc:{name}"), "{}");
             let (found, message) = ended.error();
             assert!(
                 found == "ResourceLimitError" && message.contains("memoryBytes"),
@@ -123,7 +131,7 @@ fn what_no_process_shows_ends_the_call_at_its_limit() {
                 ended.out["outputData"]
             );
             // The control: within a limit that is wide enough, the same is done.
-            let ended = playground.call(&format!("esc:{name}-wide"), "{}", &[]);
+            let ended = playground.call(&format!("esc:{name}-wide"), "{}");
             assert_eq!(ended.out["outputData"].to_string(), *prints, "{who:?} {name}: {:?}", ended.error());
         }
     }
@@ -149,7 +157,7 @@ const MOVER: &str = "import ctypes, json, os, sys\n\
 
 #[test]
 fn waiters_on_a_granted_file_stay_where_they_are() {
-    for who in [Who::Root, Who::User].into_iter().filter(|who| who.possible()) {
+    for who in Who::both() {
         let playground = Playground::new(who, "/var/tmp");
         let words = playground.path("granted/ro/words");
         fs::write(&words, [1u8; 4096]).unwrap();
@@ -176,7 +184,7 @@ fn waiters_on_a_granted_file_stay_where_they_are() {
             out.read_exact(&mut [0; 6]).unwrap();
             std::thread::sleep(Duration::from_millis(300));
             let moved = if inside {
-                let ended = playground.call("esc:mover", &json!({"path": words}).to_string(), &[]);
+                let ended = playground.call("esc:mover", &json!({"path": words}).to_string());
                 ended.out["outputData"].as_i64().unwrap_or_else(|| panic!("{who:?}: {}", ended.out))
             } else {
                 // The control: without walls the waiting programs are moved, and a wake on their own word reaches none.
@@ -215,13 +223,13 @@ fn other_calls_are_in_time_beside_spinners() {
         let mut server = Server::start(&playground);
         // How long the longest of eight calls at once takes, all of which end at their time limit.
         let mut longest = |spinners: u64| {
-            let spinning = (spinners > 0).then(|| server.call("spin", spinners));
+            let spinning = (spinners > 0).then(|| server.call_n("spin", spinners));
             std::thread::sleep(Duration::from_millis(1500 * spinners.min(1)));
             let before = playground.records().len();
-            let ids: Vec<u64> = (0..8).map(|n| server.call("hangs", n)).collect();
+            let ids: Vec<u64> = (0..8).map(|n| server.call_n("hangs", n)).collect();
             let all: Vec<u64> = ids.iter().copied().chain(spinning).collect();
             // The spinners end by themselves, or are ended for their sessions.
-            let answers = server.answers(&all, Duration::from_secs(40));
+            let answers = server.answers_within(&all, Duration::from_secs(40));
             for id in &ids {
                 assert_eq!(kind(&answers[id]), "TimeoutError", "{who:?}: {}", answers[id]);
             }
@@ -309,7 +317,7 @@ fn a_handler_of_core_dumps_gets_nothing() {
             fs::read_to_string(&got).unwrap_or_default().lines().filter(|line| *line == name).count()
         };
         let before = CorePattern::set(&format!("|{} %e", handler.display()));
-        let ended = playground.call("esc:crash", "{}", &[]);
+        let ended = playground.call("esc:crash", "{}");
         let inside = count();
         let mut command = playground.outside(PYTHON);
         command.arg(playground.path("home/crash.py"));
@@ -323,19 +331,17 @@ fn a_handler_of_core_dumps_gets_nothing() {
 
 #[test]
 fn nothing_runs_where_nobody_tells_who_is_root() {
-    for who in [Who::Root, Who::User].into_iter().filter(|who| who.possible()) {
+    for who in Who::both() {
         let playground = Playground::new(who, "/var/tmp");
         playground.tool("one", "python", "print(1)\n", json!({}));
         playground.settle();
         let call = |line: &str| {
             let mut command = playground.outside("/usr/bin/unshare");
             command.args(["-Urmpf", "/bin/sh", "-c", &format!("{line} && exec \"$@\""), "sh"]);
-            command.arg(playground.path("bin/toolhost")).arg("--root").arg(&playground.base);
-            command.arg("--audit-log").arg(playground.path("state/audit.jsonl"));
+            let mut command = playground.host_by(command);
             command.args(["call", "esc:one", "--json", "--input", "{}"]);
             let ended = finish(command, b"");
-            let report: serde_json::Value = serde_json::from_slice(&ended.stdout).unwrap_or_default();
-            (report, ended.stderr)
+            (ended.out, ended.stderr)
         };
         let (report, told) = call("mount -t proc proc /proc");
         if who == Who::User {

@@ -1,13 +1,15 @@
 //! The init: a tool is an ordinary process, which its own signals end, and cannot harm pid 1 of its call.
 
-use super::{PYTHON, Playground, Who, missing};
+use super::Attack;
+use crate::harness::{PYTHON, Playground, Who, missing};
 use serde_json::{Value, json};
 use std::path::Path;
 
-pub const NAMES: [(&str, &str, &str); 3] = [
-    ("a tool is deaf to its own signals", "namespaces", "P23"),
-    ("signals to the init", "namespaces", "P14"),
-    ("the init takes a place of the tool's", "cgroup", "P16"),
+/// What the tests below try.
+pub const ATTACKS: &[Attack] = &[
+    Attack { name: "a tool is deaf to its own signals", wall: "namespaces", promises: "P23" },
+    Attack { name: "signals to the init", wall: "namespaces", promises: "P14" },
+    Attack { name: "the init takes a place of the tool's", wall: "cgroup", promises: "P16" },
 ];
 
 /// Prints good JSON, then sends itself a signal. `kill` is what the language says for that.
@@ -25,16 +27,13 @@ const SHELL_TOOL: &str = "import json, subprocess, sys\nwho = json.load(sys.stdi
 
 #[test]
 fn signals_of_its_own_end_a_tool() {
-    for who in [Who::Root, Who::User] {
-        if !who.possible() {
-            continue;
-        }
+    for who in Who::both() {
         let playground = Playground::new(who, "/var/tmp");
         playground.tool("own-signal", "python", PYTHON_TOOL, json!({}));
         playground.tool("shell", "python", SHELL_TOOL, json!({}));
         let mut tools = vec!["own-signal"];
         for (name, language, program) in [("node-signal", "nodejs", "node"), ("bun-signal", "bun", "bun")] {
-            if super::playground::SEARCH_PATH.split(':').any(|folder| Path::new(folder).join(program).exists()) {
+            if crate::harness::SEARCH_PATH.split(':').any(|folder| Path::new(folder).join(program).exists()) {
                 playground.tool(name, language, NODE_TOOL, json!({}));
                 tools.push(name);
             } else {
@@ -43,8 +42,7 @@ fn signals_of_its_own_end_a_tool() {
         }
         playground.settle();
         for tool in tools {
-            let call =
-                |signal: &str| playground.call(&format!("esc:{tool}"), &json!({"signal": signal}).to_string(), &[]);
+            let call = |signal: &str| playground.call(&format!("esc:{tool}"), &json!({"signal": signal}).to_string());
             let control = call("");
             assert_eq!(control.out["outputData"], json!(1), "{tool}, the control: {control:?}");
             let all = ["SIGSEGV", "SIGABRT", "SIGALRM", "SIGTERM", "SIGKILL", "SIGUSR1", "SIGXCPU", "SIGHUP"];
@@ -56,7 +54,7 @@ fn signals_of_its_own_end_a_tool() {
                 assert!(ended.error().1.contains(signal), "{who:?} {tool} {signal}: {ended:?}");
             }
         }
-        let ended = playground.call("esc:shell", &json!({"signal": "SIGTERM"}).to_string(), &[]);
+        let ended = playground.call("esc:shell", &json!({"signal": "SIGTERM"}).to_string());
         assert_eq!(ended.out["outputData"], json!(-15), "{who:?}: {ended:?}");
     }
 }
@@ -71,14 +69,11 @@ fn signals_to_the_init_end_nothing() {
         time.sleep(0.2)\n\
         state = open('/proc/1/stat').read().rsplit(')', 1)[1].split()[0]\n\
         print(json.dumps([control.wait(), state]))\n";
-    for who in [Who::Root, Who::User] {
-        if !who.possible() {
-            continue;
-        }
+    for who in Who::both() {
         let playground = Playground::new(who, "/var/tmp");
         playground.tool("to-init", "python", script, json!({}));
         playground.settle();
-        let ended = playground.call("esc:to-init", "{}", &[]);
+        let ended = playground.call("esc:to-init", "{}");
         assert_eq!(ended.out["outputData"], json!([-9, "S"]), "{who:?}: {ended:?}");
         playground.assert_quiet("signals to the init");
     }
@@ -89,14 +84,11 @@ fn signals_to_the_init_end_nothing() {
 fn the_init_takes_no_place() {
     let script = "import json, os, time\nmade = 0\ntry:\n    while made < 50:\n        if os.fork() == 0: time.sleep(5); os._exit(0)\n\
         \x20       made += 1\nexcept OSError: pass\nprint(json.dumps(made))\n";
-    for who in [Who::Root, Who::User] {
-        if !who.possible() {
-            continue;
-        }
+    for who in Who::both() {
         let playground = Playground::new(who, "/var/tmp");
         playground.tool("ten", "python", script, json!({"limits": {"processes": 10}}));
         playground.settle();
-        let ended = playground.call("esc:ten", "{}", &[]);
+        let ended = playground.call("esc:ten", "{}");
         assert_eq!(ended.out["outputData"], json!(9), "{who:?}: {ended:?}");
         let bare = std::process::Command::new(PYTHON).args(["-c", script]).output().unwrap();
         assert_eq!(serde_json::from_slice::<Value>(&bare.stdout).unwrap(), json!(50), "the control");
@@ -110,26 +102,25 @@ fn hosts_in_other_pid_namespaces_leave_each_others_groups_alone() {
     let own = groups.lines().find_map(|line| line.split_once(":memory:")).map_or("", |(_, group)| group);
     let memory = Path::new("/sys/fs/cgroup/memory").join(own.trim_start_matches('/')).join("toolhost");
     if !Who::Root.possible() || !memory.is_dir() {
-        super::skipped(1, "groups of one hierarchy: it needs root, and cgroup v1");
+        crate::harness::skipped(1, "groups of one hierarchy: it needs root, and cgroup v1");
         return;
     }
     let playground = Playground::new(Who::Root, "/var/tmp");
     playground.tool("good", "python", "print(1)\n", json!({}));
     playground.settle();
-    let mut first = super::Server::start(&playground);
+    let mut first = crate::harness::Server::start(&playground);
     // The control: what a dead host left.
     let leftover = memory.join(format!("{}-1-1", i32::MAX));
     for round in 0..3 {
         std::fs::create_dir(&leftover).unwrap();
-        let asked = first.call("good", round);
-        let answer = first.answers(&[asked], std::time::Duration::from_secs(20)).remove(&asked).expect("an answer");
+        let answer = first.called("esc:good", json!({"n": round}));
         assert_eq!(answer["result"]["isError"], json!(false), "round {round}: {answer}");
         let host = playground.host();
         let mut other = playground.outside("/usr/bin/unshare");
         other.args(["--pid", "--fork", "--mount-proc", "--"]).arg(host.get_program()).args(host.get_args());
         other.args(["call", "esc:good", "--json", "--input", "{}"]);
         other.envs(host.get_envs().filter_map(|(name, value)| Some((name, value?))));
-        let ended = super::finish(other, b"");
+        let ended = crate::harness::finish(other, b"");
         assert_eq!(ended.code, Some(0), "{ended:?}");
         assert!(!leftover.exists(), "round {round}: it sweeps");
     }

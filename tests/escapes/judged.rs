@@ -1,7 +1,8 @@
 //! What only the outside can judge: identities, the host's own memory, records, what reaches a terminal,
 //! and what is left when the host dies.
 
-use super::playground::{Playground, Who, is_root, processes_of, skipped};
+use super::Attack;
+use crate::harness::{PYTHON, Playground, Who, finish, is_root, processes_of, skipped, within};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,18 +10,18 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// (name, wall, promises) of the tests below.
-pub const NAMES: &[(&str, &str, &str)] = &[
-    ("nobody runs as uid 0, and as root no two calls share a uid", "identity", "P10"),
-    ("a host that is killed leaves nothing", "namespaces", "P14"),
-    ("floods do not make the host grow", "limits", "P17"),
-    ("a script cannot forge or suppress its record", "view", "P30"),
-    ("nothing raw reaches a terminal, a log line or a record", "session", "P24"),
-    ("a call leaves nothing for the next", "scratch", "P18"),
-    ("a missing wall refuses by name", "namespaces", "P29"),
-    ("new files belong to the owner of the folder", "identity", "P3"),
-    ("arguments widen nothing", "view", "P5"),
-    ("descriptors on their way stop no other call", "limits", "P9"),
+/// What the tests below try.
+pub const ATTACKS: &[Attack] = &[
+    Attack { name: "nobody runs as uid 0, and as root no two calls share a uid", wall: "identity", promises: "P10" },
+    Attack { name: "a host that is killed leaves nothing", wall: "namespaces", promises: "P14" },
+    Attack { name: "floods do not make the host grow", wall: "limits", promises: "P17" },
+    Attack { name: "a script cannot forge or suppress its record", wall: "view", promises: "P30" },
+    Attack { name: "nothing raw reaches a terminal, a log line or a record", wall: "session", promises: "P24" },
+    Attack { name: "a call leaves nothing for the next", wall: "scratch", promises: "P18" },
+    Attack { name: "a missing wall refuses by name", wall: "namespaces", promises: "P29" },
+    Attack { name: "new files belong to the owner of the folder", wall: "identity", promises: "P3" },
+    Attack { name: "arguments widen nothing", wall: "view", promises: "P5" },
+    Attack { name: "descriptors on their way stop no other call", wall: "limits", promises: "P9" },
 ];
 
 const SLEEPER: &str = "import os, sys, time, json, signal\n\
@@ -28,27 +29,18 @@ const SLEEPER: &str = "import os, sys, time, json, signal\n\
     for _ in range(3):\n    if os.fork() == 0:\n        os.setsid()\n        time.sleep(60)\n\
     time.sleep(60)\n";
 
-fn everybody() -> Vec<Who> {
-    let all = [Who::Root, Who::User, Who::MappedRoot];
-    all.into_iter().filter(|who| is_root() || *who == Who::User).collect()
-}
-
 /// A call that is left running, once its script runs.
 fn started(playground: &Playground, tool: &str) -> (Child, Vec<u32>) {
     let script = playground.path(&format!("user_scripts/{tool}/main.py")).display().to_string();
     let mut command = playground.host();
     command.args(["call", &format!("esc:{tool}"), "--json", "--input", "{}"]);
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    let until = Instant::now() + Duration::from_secs(10);
     let mut found = Vec::new();
-    while found.len() < 4 && Instant::now() < until {
-        std::thread::sleep(Duration::from_millis(10));
+    within(Duration::from_secs(10), &format!("{tool} starts"), || {
         found = processes_of(&script).into_iter().map(|(pid, _)| pid).collect();
-    }
-    if found.len() < 4 {
-        let _ = child.kill();
-        panic!("{tool} did not start: {found:?}, {:?}", child.wait());
-    }
+        found.len() >= 4 || child.try_wait().unwrap().is_some()
+    });
+    assert!(found.len() >= 4, "{tool} did not start: {found:?}, {:?}", child.wait());
     (child, found)
 }
 
@@ -63,7 +55,7 @@ pub fn uids(pids: &[u32]) -> BTreeSet<u32> {
 
 #[test]
 fn nobody_runs_as_uid_0_and_as_root_no_two_calls_share_a_uid() {
-    for who in everybody() {
+    for who in Who::all() {
         let playground = Playground::new(who, "/var/tmp");
         playground.tool("first", "python", SLEEPER, json!({}));
         playground.tool("second", "python", SLEEPER, json!({}));
@@ -92,7 +84,7 @@ fn groups_of(host: u32) -> Vec<String> {
 
 #[test]
 fn a_host_that_is_killed_leaves_nothing() {
-    for who in everybody() {
+    for who in Who::all() {
         let playground = Playground::new(who, "/var/tmp");
         playground.tool("sleeper", "python", SLEEPER, json!({}));
         playground.tool("next", "python", "print(1)\n", json!({}));
@@ -112,7 +104,7 @@ fn a_host_that_is_killed_leaves_nothing() {
             );
             playground.assert_quiet(&format!("{who:?}: SIG{signal}"));
             assert_eq!(playground.mounts(), mounts, "{who:?}: SIG{signal}");
-            let next = playground.call("esc:next", "{}", &[]);
+            let next = playground.call("esc:next", "{}");
             assert_eq!(next.out["outputData"], 1, "{who:?}: after SIG{signal}: {:?}", next.error());
             // What only a kill can leave is gone after the next start.
             assert_eq!(groups_of(host), Vec::<String>::new(), "{who:?}: SIG{signal}");
@@ -125,7 +117,7 @@ fn a_host_that_is_killed_leaves_nothing() {
 
 #[test]
 fn floods_do_not_make_the_host_grow() {
-    let playground = Playground::new(if is_root() { Who::Root } else { Who::User }, "/var/tmp");
+    let playground = Playground::new(Who::ours(), "/var/tmp");
     let flood = "import os\nos.set_blocking(1, False)\nfor _ in range(3000):\n    \
                  for fd in (2, 1):\n        try:\n            os.write(fd, b'x' * 65536)\n        except OSError:\n            pass\n";
     let logs = "import os\nfor _ in range(1500):\n    os.write(2, b'word ' * 13000 + b'\\n')\nprint(1)\n";
@@ -140,11 +132,7 @@ fn floods_do_not_make_the_host_grow() {
         let own = playground.tool(name, "python", &script, asks.clone());
         fs::create_dir_all(own.join("out")).unwrap();
     }
-    playground.policy(
-        "escapes",
-        "esc:*",
-        "[files]\nread = [{ path = \"./**\", why = \"t\" }]\nwrite = [{ path = \"./out/**\", why = \"t\" }]\n",
-    );
+    playground.allow("escapes", "esc:*", &["./**"], &["./out/**"]);
     playground.tool("quiet", "python", "import time\ntime.sleep(0.3)\nprint(1)\n", json!({}));
     playground.tool("flood", "python", flood, json!({}));
     playground.tool("logs", "python", logs, json!({}));
@@ -191,7 +179,7 @@ fn floods_do_not_make_the_host_grow() {
 
 #[test]
 fn a_script_cannot_forge_or_suppress_its_record() {
-    for who in everybody() {
+    for who in Who::all() {
         let playground = Playground::new(who, "/var/tmp");
         let forged = "import sys, json\n\
             line = json.dumps({'call': 'forged', 'tool': 'esc:other', 'decision': 'allowed'})\n\
@@ -202,13 +190,13 @@ fn a_script_cannot_forge_or_suppress_its_record() {
         playground.tool("forger", "python", forged, json!({}));
         playground.tool("killed", "python", "import os\nos.abort()\n", json!({}));
         playground.settle();
-        playground.call(
+        playground.call_with(
             "esc:forger",
             r#"{"x": "\n{\"call\":\"forged\"}\n"}"#,
             &["--user", "alice\n{\"call\":\"forged\"}"],
         );
-        playground.call("esc:killed", "{}", &[]);
-        playground.call("esc:none\n{\"call\":\"forged\"}", "{}", &[]);
+        playground.call("esc:killed", "{}");
+        playground.call("esc:none\n{\"call\":\"forged\"}", "{}");
         let records = playground.records();
         assert_eq!(records.len(), 3, "{who:?}: one record a call: {records:?}");
         assert!(records.iter().all(|record| record["call"] != "forged"), "{who:?}: {records:?}");
@@ -222,7 +210,7 @@ fn a_script_cannot_forge_or_suppress_its_record() {
 
 #[test]
 fn nothing_raw_reaches_a_terminal_a_log_line_or_a_record() {
-    let playground = Playground::new(if is_root() { Who::Root } else { Who::User }, "/var/tmp");
+    let playground = Playground::new(Who::ours(), "/var/tmp");
     let evil = "\u{1b}[31m\u{1b}]0;title\u{7}\u{202e}\u{e0041}\u{9b}31m\u{200b}\r";
     let script = format!("import sys\nsys.stderr.write({evil:?}.encode('utf-8', 'surrogatepass').decode('utf-8') + '\\n')\nsys.exit(sys.stdin.read())\n")
         .replace("\\u{", "\\U{");
@@ -240,7 +228,7 @@ fn nothing_raw_reaches_a_terminal_a_log_line_or_a_record() {
     for words in [&["--verbose"][..], &[], &["--json"]] {
         let mut command = playground.host();
         command.args(["call", "esc:loud", "--input", &json!({"text": evil}).to_string(), "--user", evil]).args(words);
-        let ended = super::playground::finish(command, b"");
+        let ended = finish(command, b"");
         assert_eq!(ended.code, Some(1), "{}", ended.stderr);
         let shown = format!("{}{}", String::from_utf8_lossy(&ended.stdout), ended.stderr);
         let raw = |c: char| (c.is_control() && c != '\n' && c != '\t') || "\u{202e}\u{e0041}\u{200b}".contains(c);
@@ -253,7 +241,7 @@ fn nothing_raw_reaches_a_terminal_a_log_line_or_a_record() {
 
 #[test]
 fn a_call_leaves_nothing_for_the_next() {
-    for who in everybody() {
+    for who in Who::all() {
         let playground = Playground::new(who, "/var/tmp");
         let script = "import json, os\n\
             before = sorted(os.listdir('/tmp') + os.listdir('/dev/shm') + os.listdir(os.environ['HOME']))\n\
@@ -263,7 +251,7 @@ fn a_call_leaves_nothing_for_the_next() {
         playground.tool("leaver", "python", script, json!({}));
         playground.settle();
         for round in 0..3 {
-            let ended = playground.call("esc:leaver", "{}", &[]);
+            let ended = playground.call("esc:leaver", "{}");
             assert_eq!(
                 ended.out["outputData"],
                 json!({"before": [], "after": true}),
@@ -284,15 +272,15 @@ fn a_missing_wall_refuses_by_name() {
     let playground = Playground::new(Who::User, "/var/tmp");
     let own = playground.tool("weak", "python", "print(1)\n", json!({}));
     playground.settle();
-    let control = playground.call("esc:weak", "{}", &[]);
+    let control = playground.call("esc:weak", "{}");
     assert_eq!(control.out["outputData"], 1, "{:?}", control.error());
     let mut command = playground.outside("/usr/bin/unshare");
     let line = "echo 0 > /proc/sys/user/max_user_namespaces && exec \"$@\"";
-    command.args(["-Ur", "/bin/sh", "-c", line, "sh"]).arg(playground.path("bin/toolhost"));
-    command.arg("--root").arg(&playground.base).arg("--audit-log").arg(playground.path("state/audit.jsonl"));
+    command.args(["-Ur", "/bin/sh", "-c", line, "sh"]);
+    let mut command = playground.host_by(command);
     command.args(["call", "esc:weak", "--json", "--input", "{}"]);
-    let ended = super::playground::finish(command, b"");
-    let report: Value = serde_json::from_slice(&ended.stdout).unwrap_or(Value::Null);
+    let ended = finish(command, b"");
+    let report = &ended.out;
     assert!(report["outputData"].is_null(), "it ran without walls: {report}");
     assert_eq!(ended.code, Some(4), "{report} {}", ended.stderr);
     assert_eq!(report["error"]["type"], "CapabilityError", "{report} {}", ended.stderr);
@@ -303,7 +291,7 @@ fn a_missing_wall_refuses_by_name() {
 
 #[test]
 fn new_files_belong_to_the_owner_of_the_folder() {
-    for who in everybody() {
+    for who in Who::all() {
         let playground = Playground::new(who, "/var/tmp");
         let script = "import json\nfrom pathlib import Path\nhere = Path(__file__).parent\n\
             (here / 'out' / 'made.txt').write_text('made')\n(here / 'out' / 'mine').mkdir()\n\
@@ -312,14 +300,10 @@ fn new_files_belong_to_the_owner_of_the_folder() {
         let own = playground.tool("maker", "python", script, asks);
         fs::create_dir_all(own.join("out")).unwrap();
         fs::write(own.join("private.txt"), "private").unwrap();
-        playground.policy(
-            "escapes",
-            "esc:*",
-            "[files]\nread = [{ path = \"./**\", why = \"t\" }]\nwrite = [{ path = \"./out/**\", why = \"t\" }]\n",
-        );
+        playground.allow("escapes", "esc:*", &["./**"], &["./out/**"]);
         playground.settle();
         fs::set_permissions(own.join("private.txt"), fs::Permissions::from_mode(0o600)).unwrap();
-        let ended = playground.call("esc:maker", "{}", &[]);
+        let ended = playground.call("esc:maker", "{}");
         assert_eq!(
             ended.out["outputData"],
             "private",
@@ -338,19 +322,19 @@ fn new_files_belong_to_the_owner_of_the_folder() {
 
 #[test]
 fn arguments_widen_nothing() {
-    let playground = Playground::new(if is_root() { Who::Root } else { Who::User }, "/var/tmp");
+    let playground = Playground::new(Who::ours(), "/var/tmp");
     let script = "import json, sys\ngiven = json.load(sys.stdin)\n\
         try:\n    open(given['path'])\n    print('\"seen\"')\nexcept FileNotFoundError:\n    print('\"absent\"')\n";
     playground.tool("asker", "python", script, json!({}));
     playground.settle();
     let path = playground.path("secret/secret.txt");
     let wide = json!({"path": path, "allowRead": ["/**"], "securityContext": {"fileAccess": {"allowRead": ["/**"]}}, "env": {"HOME": "/"}});
-    let ended = playground.call("esc:asker", &wide.to_string(), &["--timeout-ms", "99999999"]);
+    let ended = playground.call_with("esc:asker", &wide.to_string(), &["--timeout-ms", "99999999"]);
     assert_eq!(ended.out["outputData"], "absent", "{:?}", ended.error());
     // The control: without walls the same script sees it.
-    let mut command = playground.outside(super::PYTHON);
+    let mut command = playground.outside(PYTHON);
     command.arg(playground.path("user_scripts/asker/main.py"));
-    let ended = super::playground::finish(command, wide.to_string().as_bytes());
+    let ended = finish(command, wide.to_string().as_bytes());
     assert_eq!(String::from_utf8_lossy(&ended.stdout).trim(), "\"seen\"", "{}", ended.stderr);
     if !is_root() {
         skipped(2, "root and root of a user namespace, which only root can play");
@@ -360,7 +344,7 @@ fn arguments_widen_nothing() {
 /// The kernel counts descriptors that are being sent for each uid, and an ordinary user's calls share one.
 #[test]
 fn descriptors_on_their_way_stop_no_other_call() {
-    let playground = Playground::new(Who::User, "/var/tmp");
+    let playground = Playground::new(Who::Apart, "/var/tmp");
     let send = "import array, json, socket, sys, time\nkept, sent, most = [], 0, json.load(sys.stdin)['most']\ntry:\n    while sent < most:\n        \
         kept.append(socket.socketpair())\n        kept[-1][0].sendmsg([b'x'], [(1, 1, array.array('i', [0] * 250))])\n        \
         sent += 250\nexcept OSError as e:\n    sent = e.errno\n";
@@ -368,9 +352,9 @@ fn descriptors_on_their_way_stop_no_other_call() {
     playground.tool("next", "python", "print(1)\n", json!({}));
     playground.settle();
     fs::write(playground.path("home/send.py"), format!("{send}print(sent)\n")).unwrap();
-    let few = |program: &str| {
+    let few = || {
         let mut command = playground.outside("/bin/sh");
-        command.args(["-c", "ulimit -Sn 1024; exec \"$@\"", "sh", program]);
+        command.args(["-c", "ulimit -Sn 1024; exec \"$@\"", "sh"]);
         command
     };
     let mut sender = playground.host();
@@ -381,17 +365,15 @@ fn descriptors_on_their_way_stop_no_other_call() {
     let until = Instant::now() + Duration::from_secs(20);
     let mut other = String::new();
     while other != "109" && Instant::now() < until {
-        let mut command = few(super::PYTHON);
-        command.arg(playground.path("home/send.py"));
-        other =
-            String::from_utf8(super::playground::finish(command, br#"{"most": 250}"#).stdout).unwrap().trim().into();
+        let mut command = few();
+        command.arg(PYTHON).arg(playground.path("home/send.py"));
+        other = finish(command, br#"{"most": 250}"#).text().trim().into();
     }
-    let mut command = few(&playground.path("bin/toolhost").display().to_string());
-    command.arg("--root").arg(&playground.base).arg("--audit-log").arg(playground.path("state/audit.jsonl"));
+    let mut command = playground.host_by(few());
     command.args(["call", "esc:next", "--json", "--input", "{}"]);
-    let ended = super::playground::finish(command, b"");
+    let ended = finish(command, b"");
     assert!(sender.try_wait().unwrap().is_none(), "the sender still runs");
-    let report: Value = serde_json::from_slice(&ended.stdout).unwrap_or(Value::Null);
+    let report = &ended.out;
     assert_eq!((other.as_str(), &report["outputData"]), ("109", &json!(1)), "{report} {}", ended.stderr);
     sender.kill().unwrap();
     sender.wait().unwrap();

@@ -1,31 +1,22 @@
 //! Escapes as data, judged from outside, each with a control in which the same probe succeeds.
 //!
-//! Probes that can share one confinement share one call (`files.rs`, `kernel.rs`); what ends a call, or needs
+//! Probes that can share one confinement share one call (`probes.toml`); what ends a call, or needs
 //! one of its own, stands in `calls/`; what both engines must refuse alike, in `tests/engines`. When root,
 //! everything runs again as an ordinary user and as root of a user namespace, from a world-readable copy.
 
 mod calls;
-mod files;
 mod held;
 mod init;
 mod judged;
-mod kernel;
 mod places;
-mod playground;
 mod probe;
 mod sampled;
-mod server;
 mod staggered;
 mod warm;
 mod written;
 
-pub use playground::{Ended, PYTHON, Playground, Who, finish, is_root, processes_of, skipped};
-
-pub use server::{Server, kind};
-
-pub use playground::SEARCH_PATH;
-use playground::missing;
-use probe::Row;
+use crate::harness::{Playground, Who, found, is_root, missing, skipped};
+use probe::{PROBES, Row};
 use serde_json::json;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -53,44 +44,52 @@ const PROMISES: [&str; 22] = [
 ];
 
 fn every_row() -> impl Iterator<Item = &'static Row> {
-    files::FILES.iter().chain(files::NODE).chain(kernel::KERNEL).chain(kernel::GRANTED_SOCKETS)
+    PROBES.files.iter().chain(&PROBES.node).chain(&PROBES.kernel).chain(&PROBES.granted_sockets)
 }
 
-/// (name, wall, promises) of everything that is tried.
-fn everything() -> Vec<(&'static str, &'static str, &'static str)> {
-    let rows = every_row().map(|row| (row.0, row.1, row.2));
-    rows.chain(calls::all().map(|c| (c.name, c.wall, c.promises)))
-        .chain(crate::engines::cases().map(|c| (c.name, c.wall, c.promises)))
-        .chain(judged::NAMES.iter().chain(staggered::NAMES).chain(places::NAMES).copied())
-        .chain(
-            warm::NAMES
-                .iter()
-                .chain(sampled::NAMES)
-                .chain(held::NAMES)
-                .chain(&init::NAMES)
-                .chain(&written::NAMES)
-                .copied(),
-        )
-        .collect()
+/// What attacks which wall, for which promises.
+#[derive(Clone, Copy)]
+pub struct Attack {
+    pub name: &'static str,
+    pub wall: &'static str,
+    pub promises: &'static str,
+}
+
+/// Everything that is tried.
+fn everything() -> Vec<Attack> {
+    let rows = every_row().map(|row| Attack { name: &row.name, wall: &row.wall, promises: &row.promises });
+    let calls = calls::all().map(|c| Attack { name: c.name, wall: c.wall, promises: c.promises });
+    let cases = crate::engines::cases().map(|c| Attack { name: c.name, wall: c.wall, promises: c.promises });
+    let tests = [
+        judged::ATTACKS,
+        staggered::ATTACKS,
+        places::ATTACKS,
+        warm::ATTACKS,
+        sampled::ATTACKS,
+        held::ATTACKS,
+        init::ATTACKS,
+        written::ATTACKS,
+    ];
+    rows.chain(calls).chain(cases).chain(tests.into_iter().flatten().copied()).collect()
 }
 
 #[test]
 fn every_wall_and_every_promise_is_attacked_by_a_case_of_its_own_name() {
     let all = everything();
     for wall in WALLS {
-        assert!(all.iter().any(|case| case.1 == wall), "nothing attacks the wall {wall}");
+        assert!(all.iter().any(|case| case.wall == wall), "nothing attacks the wall {wall}");
     }
     // P7 and P8 speak of named hosts, which no tool of this version can have: asking makes it unavailable.
     for promise in PROMISES {
-        assert!(all.iter().any(|case| case.2.split(' ').any(|p| p == promise)), "nothing tries {promise}");
+        assert!(all.iter().any(|case| case.promises.split(' ').any(|p| p == promise)), "nothing tries {promise}");
     }
-    let mut names: Vec<_> = all.iter().map(|case| case.0).collect();
+    let mut names: Vec<_> = all.iter().map(|case| case.name).collect();
     names.sort_unstable();
     for pair in names.windows(2) {
         assert_ne!(pair[0], pair[1], "two cases of one name");
     }
     for case in all {
-        assert!(WALLS.contains(&case.1), "{}: no such wall as {}", case.0, case.1);
+        assert!(WALLS.contains(&case.wall), "{}: no such wall as {}", case.name, case.wall);
     }
 }
 
@@ -108,11 +107,7 @@ fn world(who: Who, below: &str) -> Playground {
         }
     }
     playground.tool("kernel", "python", PROBES_PY, json!({"securityContext": {"fileAccess": {"allowRead": ["self"]}}}));
-    let grants = format!(
-        "[files]\nread = [{{ path = \"./**\", why = \"a test\" }}, {{ path = \"{base}/granted/ro/**\", why = \"a test\" }}]\n\
-         write = [{{ path = \"./out/**\", why = \"a test\" }}]\n"
-    );
-    playground.policy("escapes", "esc:*", &grants);
+    playground.allow("escapes", "esc:*", &["./**", &format!("{base}/granted/ro/**")], &["./out/**"]);
     fs::write(format!("{base}-tmp"), "host\n").unwrap();
     fs::write(playground.path("state/audit.jsonl"), "").unwrap();
     playground.settle();
@@ -135,7 +130,7 @@ fn attack(playground: &mut Playground, tool: &str, rows: &[Row]) -> Vec<String> 
     let writable: Vec<&Path> = vec![&out];
     let before = playground.state(&writable);
     playground.listeners.heard();
-    let (_, mut wrong) = probe::inside(playground, tool, rows);
+    let mut wrong = probe::inside(playground, tool, rows);
     let after = playground.state(&writable);
     for (path, was) in &before {
         if after.get(path) != Some(was) {
@@ -173,12 +168,12 @@ fn probes(who: Who, below: &str) {
     }
     let mut playground = world(who, below);
     let _beside = Beside(PathBuf::from(format!("{}-tmp", playground.base.display())));
-    let mut wrong = attack(&mut playground, "files", files::FILES);
-    wrong.extend(attack(&mut playground, "files", kernel::GRANTED_SOCKETS));
-    wrong.extend(attack(&mut playground, "kernel", kernel::KERNEL));
-    match probe::found("node") {
-        Some(_) => wrong.extend(attack(&mut playground, "nodes", files::NODE)),
-        None => missing(files::NODE.len(), "node"),
+    let mut wrong = attack(&mut playground, "files", &PROBES.files);
+    wrong.extend(attack(&mut playground, "files", &PROBES.granted_sockets));
+    wrong.extend(attack(&mut playground, "kernel", &PROBES.kernel));
+    match found("node") {
+        Some(_) => wrong.extend(attack(&mut playground, "nodes", &PROBES.node)),
+        None => missing(PROBES.node.len(), "node"),
     }
     assert!(wrong.is_empty(), "{} of the probes, as {}:\n{}", wrong.len(), who.name(), wrong.join("\n"));
 }
@@ -190,12 +185,12 @@ fn controls(who: Who) {
     }
     let mut wrong = Vec::new();
     for (tool, script, rows) in [
-        ("files", "main.py", files::FILES),
-        ("files", "main.py", kernel::GRANTED_SOCKETS),
-        ("kernel", "main.py", kernel::KERNEL),
-        ("nodes", "main.js", files::NODE),
+        ("files", "main.py", &PROBES.files),
+        ("files", "main.py", &PROBES.granted_sockets),
+        ("kernel", "main.py", &PROBES.kernel),
+        ("nodes", "main.js", &PROBES.node),
     ] {
-        if script == "main.js" && probe::found("node").is_none() {
+        if script == "main.js" && found("node").is_none() {
             missing(rows.len(), "node");
             continue;
         }
@@ -206,11 +201,11 @@ fn controls(who: Who) {
         let before = playground.state(&[&writable]);
         wrong.extend(probe::outside(&playground, tool, script, rows));
         // The judges see what the probes did.
-        let knocks = rows.iter().any(|row| row.1 == "network" && row.6 == "ok");
+        let knocks = rows.iter().any(|row| row.wall == "network" && row.succeeds());
         if knocks && playground.listeners.heard() == 0 {
             wrong.push(format!("{tool}: the listeners hear nothing"));
         }
-        let changes = rows.iter().any(|row| row.2.contains("P4") && row.6 == "ok");
+        let changes = rows.iter().any(|row| row.promises.contains("P4") && row.succeeds());
         if changes && playground.state(&[&writable]) == before {
             wrong.push(format!("{tool}: the changes are not seen"));
         }

@@ -1,16 +1,17 @@
 //! Where granted things are shown: at one place only, each with its own access, and no more than was granted.
 
-use super::playground::{PYTHON, Playground, Who, finish, is_root};
+use super::Attack;
+use crate::harness::{PYTHON, Playground, Who, finish, is_root};
 use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-/// (name, wall, promises) of the tests below.
-pub const NAMES: &[(&str, &str, &str)] = &[
-    ("what lies beside staged files keeps its own access", "scratch", "P3 P4"),
-    ("a grant has no second place", "view", "P2 P4"),
-    ("a pattern opens what the folder's owner has", "identity", "P1 P2"),
+/// What the tests below try.
+pub const ATTACKS: &[Attack] = &[
+    Attack { name: "what lies beside staged files keeps its own access", wall: "scratch", promises: "P3 P4" },
+    Attack { name: "a grant has no second place", wall: "view", promises: "P2 P4" },
+    Attack { name: "a pattern opens what the folder's owner has", wall: "identity", promises: "P1 P2" },
 ];
 
 /// What can be done with each path of the input, and every pipe below /.toolhost. (`w` tells nothing of a pipe: without
@@ -25,11 +26,6 @@ const LOOKER: &str = "import json, os, stat, sys\n\
     out['pipes'] = [p for p in inside if stat.S_ISFIFO(os.stat(p).st_mode)]\n\
     out['kept'] = [os.listdir(d) for d, _, _ in os.walk('/.toolhost/kept')]\n\
     print(json.dumps(out))\n";
-
-fn everybody() -> Vec<Who> {
-    let all = [Who::Root, Who::User, Who::MappedRoot];
-    all.into_iter().filter(|who| is_root() || *who == Who::User).collect()
-}
 
 fn pipe(path: &Path) {
     nix::unistd::mkfifo(path, nix::sys::stat::Mode::from_bits_truncate(0o666)).unwrap();
@@ -46,13 +42,9 @@ fn control(playground: &Playground, tool: &str, input: &Value) -> Value {
 #[test]
 fn what_lies_beside_staged_files_keeps_its_own_access() {
     let write = json!(["out/*.csv", "out/live/**", "out/sub/inner/**", "out/sub/deep/*.txt"]);
-    for (who, below) in everybody().into_iter().flat_map(|who| [(who, "/var/tmp"), (who, "/tmp")]) {
+    for (who, below) in Who::all().flat_map(|who| [(who, "/var/tmp"), (who, "/tmp")]) {
         let playground = Playground::new(who, below);
-        playground.policy(
-            "escapes",
-            "esc:*",
-            "[files]\nread = [{ path = \"./**\", why = \"t\" }]\nwrite = [{ path = \"./out/**\", why = \"t\" }]\n",
-        );
+        playground.allow("escapes", "esc:*", &["./**"], &["./out/**"]);
         let few = json!(["self", "out/keep.txt", "out/sub/**"]);
         for (tool, read) in [("few", few), ("all", json!(["./**"]))] {
             let asks = json!({"securityContext": {"fileAccess": {"allowRead": read, "allowWrite": write}}});
@@ -69,7 +61,7 @@ fn what_lies_beside_staged_files_keeps_its_own_access() {
             let names = ["a.csv", "keep.txt", "other.txt", "sub/file", "sub/pipe", "sub/deep/d.txt"];
             let made = ["live/made", "sub/inner/made", "sub/made"].map(at);
             let input = json!({"look": names.map(at), "make": made});
-            let ended = playground.call(&format!("esc:{tool}"), &input.to_string(), &[]);
+            let ended = playground.call(&format!("esc:{tool}"), &input.to_string());
             let other = if tool == "all" { "r" } else { "" };
             let wanted = ["rwp", "r", other, "r", "r", "rwp"];
             for (name, wanted) in names.iter().zip(wanted) {
@@ -94,7 +86,7 @@ fn what_lies_beside_staged_files_keeps_its_own_access() {
 
 #[test]
 fn a_grant_has_no_second_place() {
-    for who in everybody() {
+    for who in Who::all() {
         let playground = Playground::new(who, "/tmp");
         let base = playground.base.display().to_string();
         let grant = format!("{base}/granted/pipes/**");
@@ -108,7 +100,7 @@ fn a_grant_has_no_second_place() {
         let path = playground.path("granted/pipes/pipe");
         pipe(&path);
         let input = json!({"look": [path]});
-        let ended = playground.call("esc:looker", &input.to_string(), &[]);
+        let ended = playground.call("esc:looker", &input.to_string());
         let wanted = json!({(path.display().to_string()): "r", "pipes": [], "kept": [[]]});
         assert_eq!(ended.out["outputData"], wanted, "{who:?}: {:?} {}", ended.error(), ended.stderr);
         assert_eq!(control(&playground, "looker", &input)[path.display().to_string()], "rp", "{who:?}");
@@ -119,7 +111,7 @@ fn a_grant_has_no_second_place() {
 #[test]
 fn a_pattern_opens_what_the_folders_owner_has() {
     if !is_root() {
-        return super::skipped(1, "files of several owners need root");
+        return crate::harness::skipped(1, "files of several owners need root");
     }
     let playground = Playground::new(Who::Root, "/var/tmp");
     let folder = playground.path("granted/many");
@@ -129,9 +121,7 @@ fn a_pattern_opens_what_the_folders_owner_has() {
         let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["self", format!("{base}/{pattern}")]}}});
         playground.tool(tool, "python", LOOKER, asks);
     }
-    let grants =
-        format!("[files]\nread = [{{ path = \"./**\", why = \"t\" }}, {{ path = \"{base}/**\", why = \"t\" }}]\n");
-    playground.policy("escapes", "esc:*", &grants);
+    playground.allow("escapes", "esc:*", &["./**", &format!("{base}/**")], &[]);
     for name in ["own.csv", "theirs.csv", "open.csv"] {
         fs::write(folder.join(name), "x").unwrap();
     }
@@ -147,7 +137,7 @@ fn a_pattern_opens_what_the_folders_owner_has() {
     let at = |name: &str| folder.join(name).display().to_string();
     let input = json!({"look": names.map(at)});
     for (tool, wanted) in [("pattern", ["r", "", "r"]), ("named", ["", "r", ""])] {
-        let ended = playground.call(&format!("esc:{tool}"), &input.to_string(), &[]);
+        let ended = playground.call(&format!("esc:{tool}"), &input.to_string());
         let got = names.map(|name| ended.out["outputData"][at(name)].clone());
         assert_eq!(json!(got), json!(wanted), "{tool}: {:?} {}", ended.error(), ended.stderr);
         let mut audit = playground.host();

@@ -1,19 +1,82 @@
 //! Runs rows of probes: all of one tool in one call, and all controls in one process outside.
 
-use super::playground::{Ended, PYTHON, Playground, SEARCH_PATH, Who, finish, missing};
+use crate::harness::{PYTHON, Playground, Who, binary, finish, found, missing};
+use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::sync::LazyLock;
 
-/// (name, wall, promises, probe, arguments, inside, control)
-///
-/// Inside: the word that is expected, `a|b` where either will do, `@cgroup=x @sampled=y` where it depends on
-/// how limits are counted, `@tmp=x @elsewhere=y` on whether the tool lies below /tmp. Control: the same outside, where
-/// the thing must be possible: `word` for everybody, `root word` where only root can, `box word` in namespaces of its
-/// own (`unshare -Urmpif`), `none why` where there is nothing to be seen outside.
-pub type Row = (&'static str, &'static str, &'static str, &'static str, &'static str, &'static str, &'static str);
+/// All probes, as `probes.toml` tells them.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Probes {
+    pub files: Vec<Row>,
+    pub node: Vec<Row>,
+    pub kernel: Vec<Row>,
+    pub granted_sockets: Vec<Row>,
+}
+
+pub static PROBES: LazyLock<Probes> =
+    LazyLock::new(|| toml::from_str(include_str!("probes.toml")).unwrap_or_else(|e| panic!("probes.toml: {e}")));
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Row {
+    pub name: String,
+    pub wall: String,
+    pub promises: String,
+    does: String,
+    with: Vec<Value>,
+    inside: Inside,
+    pub outside: Outside,
+}
+
+/// One word, or any of several.
+#[derive(Deserialize)]
+#[serde(untagged)]
+pub enum Wanted {
+    Word(String),
+    AnyOf(Vec<String>),
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Inside {
+    Always(Wanted),
+    Counted { cgroup: Wanted, sampled: Wanted },
+    Placed { tmp: Wanted, elsewhere: Wanted },
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+pub enum Outside {
+    Everybody(Wanted),
+    Root { root: Wanted },
+    Boxed { boxed: Wanted },
+    Nowhere { nowhere: String },
+}
+
+impl Wanted {
+    /// What is wanted, in these words, unless it is what came.
+    fn missed(&self, words: &Words, got: &str) -> Option<String> {
+        let all = match self {
+            Wanted::Word(word) => std::slice::from_ref(word),
+            Wanted::AnyOf(all) => all,
+        };
+        let all: Vec<String> = all.iter().map(|word| words.fill(word)).collect();
+        (!all.iter().any(|word| word == got)).then(|| all.join(" or "))
+    }
+}
+
+impl Row {
+    /// Without walls it does what it tries, for everybody.
+    pub fn succeeds(&self) -> bool {
+        matches!(&self.outside, Outside::Everybody(Wanted::Word(word)) if word == "ok")
+    }
+}
 
 /// What probes speak of, in one world: inside a call or outside.
 pub struct Words(Vec<(&'static str, String)>);
@@ -39,12 +102,7 @@ impl Words {
                 "{tmptop}",
                 playground.base.strip_prefix("/tmp").map_or_else(
                     |_| "-".to_owned(),
-                    |below| {
-                        below
-                            .components()
-                            .next()
-                            .map_or_else(String::new, |c| c.as_os_str().to_string_lossy().into_owned())
-                    },
+                    |below| below.iter().next().unwrap_or_default().to_string_lossy().into_owned(),
                 ),
             ),
         ];
@@ -59,6 +117,7 @@ impl Words {
         ] {
             words.push((word, fs::read_link(format!("/proc/self/ns/{kind}")).unwrap().display().to_string()));
         }
+        words.push(("{binary}", binary().display().to_string()));
         words.push(("{base}", base));
         Words(words)
     }
@@ -68,85 +127,88 @@ impl Words {
     }
 }
 
-fn asked(rows: &[&Row], words: &Words) -> String {
+fn asked<'r>(rows: impl IntoIterator<Item = &'r Row>, words: &Words) -> String {
+    let filled = |argument: &Value| match argument.as_str() {
+        Some(number @ ("{tcp}" | "{udp}" | "{canary}")) => words.fill(number).parse::<u64>().unwrap().into(),
+        Some(text) => Value::String(words.fill(text)),
+        None => argument.clone(),
+    };
     let probes: Vec<Value> = rows
-        .iter()
-        .map(|(name, _, _, act, arguments, _, _)| {
-            let arguments: Value =
-                serde_json::from_str(&words.fill(arguments)).unwrap_or_else(|e| panic!("{name}: {e}"));
-            json!({"name": name, "do": act, "args": arguments})
-        })
+        .into_iter()
+        .map(|row| json!({"name": row.name, "do": row.does, "args": row.with.iter().map(filled).collect::<Vec<_>>()}))
         .collect();
     json!({"probes": probes}).to_string()
 }
 
-/// Fits `got` one of the words of `wanted`?
-fn fits(wanted: &str, facts: &[&str], got: &str) -> bool {
-    let holds = |part: &&str| facts.iter().any(|fact| part.starts_with(&format!("@{fact}=")));
-    let chosen = wanted.split(' ').find(holds).and_then(|part| Some(part.split_once('=')?.1)).unwrap_or(wanted);
-    chosen.split('|').any(|word| word == got)
-}
-
 /// Runs all rows in one call of `tool`; every row that did not end as it says is told.
-pub fn inside(playground: &Playground, tool: &str, rows: &[Row]) -> (Ended, Vec<String>) {
+pub fn inside(playground: &Playground, tool: &str, rows: &[Row]) -> Vec<String> {
     let words = Words::of(playground, tool);
-    let every: Vec<&Row> = rows.iter().collect();
-    let ended = playground.call(&format!("esc:{tool}"), &asked(&every, &words), &[]);
+    let ended = playground.call(&format!("esc:{tool}"), &asked(rows, &words));
     if ended.out["success"] != true {
-        let told = format!("{tool}: no answer: {} {}\n{}", ended.out["error"], ended.out["logs"], ended.stderr);
-        return (ended, vec![told]);
+        return vec![format!("{tool}: no answer: {} {}\n{}", ended.out["error"], ended.out["logs"], ended.stderr)];
     }
-    let place = if playground.base.starts_with("/tmp") { "tmp" } else { "elsewhere" };
-    let facts = [ended.counted().to_owned(), place.to_owned()];
-    let facts = facts.each_ref().map(String::as_str);
+    let (counted, below_tmp) = (ended.counted() == "cgroup", playground.base.starts_with("/tmp"));
     let mut wrong = Vec::new();
-    for (name, wall, promises, _, _, wanted, _) in rows {
-        let got = ended.out["outputData"][name].as_str().unwrap_or("no answer");
-        let wanted = words.fill(wanted);
-        if !fits(&wanted, &facts, got) {
+    for row in rows {
+        let wanted = match &row.inside {
+            Inside::Always(wanted) => wanted,
+            Inside::Counted { cgroup, sampled } => {
+                if counted {
+                    cgroup
+                } else {
+                    sampled
+                }
+            }
+            Inside::Placed { tmp, elsewhere } => {
+                if below_tmp {
+                    tmp
+                } else {
+                    elsewhere
+                }
+            }
+        };
+        let got = ended.out["outputData"][&row.name].as_str().unwrap_or("no answer");
+        if let Some(wanted) = wanted.missed(&words, got) {
+            let (name, wall, promises) = (&row.name, &row.wall, &row.promises);
             wrong.push(format!("{tool}: {name} ({wall}; {promises}): wanted {wanted}, got {got}"));
         }
     }
-    (ended, wrong)
+    wrong
 }
 
 /// Runs the controls: the same script and interpreter, no walls, on a copy of the playground.
 pub fn outside(playground: &Playground, tool: &str, script: &str, rows: &[Row]) -> Vec<String> {
-    let mut groups: BTreeMap<&str, Vec<(&Row, &str)>> = BTreeMap::new();
+    let mut groups: BTreeMap<&str, Vec<(&Row, &Wanted)>> = BTreeMap::new();
     for row in rows {
-        let (kind, wanted) = row
-            .6
-            .split_once(' ')
-            .filter(|(kind, _)| ["root", "box", "none"].contains(kind))
-            .unwrap_or(("plain", row.6));
+        let (kind, wanted) = match &row.outside {
+            Outside::Everybody(wanted) => ("plain", wanted),
+            Outside::Root { root } if playground.who == Who::Root => ("root", root),
+            Outside::Boxed { boxed } => ("box", boxed),
+            Outside::Root { .. } => continue,
+            Outside::Nowhere { nowhere } => {
+                assert!(!nowhere.is_empty(), "{}: it says why", row.name);
+                continue;
+            }
+        };
         groups.entry(kind).or_default().push((row, wanted));
-    }
-    groups.remove("none");
-    if playground.who != Who::Root {
-        groups.remove("root");
     }
     let words = Words::of(playground, tool);
     let mut wrong = Vec::new();
     for (kind, rows) in groups {
-        let every: Vec<&Row> = rows.iter().map(|(row, _)| *row).collect();
         let Some(command) = unwalled(playground, kind, &playground.path(&format!("user_scripts/{tool}/{script}")))
         else {
-            missing(every.len(), "unshare(1) that makes all namespaces");
+            missing(rows.len(), "unshare(1) that makes all namespaces");
             continue;
         };
-        let ended = finish(command, asked(&every, &words).as_bytes());
-        let out: Value = serde_json::from_slice(&ended.stdout).unwrap_or(Value::Null);
-        if out.is_null() {
+        let ended = finish(command, asked(rows.iter().map(|(row, _)| *row), &words).as_bytes());
+        if ended.out.is_null() {
             wrong.push(format!("controls ({kind}): no answer: {}", ended.stderr));
         }
         for (row, wanted) in rows {
-            let got = out[row.0].as_str().unwrap_or("no answer");
-            let wanted = words.fill(wanted);
-            if !fits(&wanted, &[], got) {
-                wrong.push(format!(
-                    "control of {} ({kind}): wanted {wanted}, got {got}: the probe proves nothing",
-                    row.0
-                ));
+            let got = ended.out[&row.name].as_str().unwrap_or("no answer");
+            if let Some(wanted) = wanted.missed(&words, got) {
+                let name = &row.name;
+                wrong.push(format!("control of {name} ({kind}): wanted {wanted}, got {got}: the probe proves nothing"));
             }
         }
     }
@@ -157,14 +219,14 @@ pub fn outside(playground: &Playground, tool: &str, script: &str, rows: &[Row]) 
 fn unwalled(playground: &Playground, kind: &str, script: &Path) -> Option<Command> {
     let interpreter = match script.extension().is_some_and(|e| e == "py") {
         true => PYTHON.to_owned(),
-        false => found("node")?,
+        false => found("node")?.display().to_string(),
     };
     let leak = "import os,sys\nfd=os.open(sys.argv[1],os.O_RDONLY)\nos.dup2(fd,7)\nos.dup2(fd,200)\nos.execv(sys.argv[2],sys.argv[2:])\n";
     let mut command = playground.outside(PYTHON);
     command.current_dir(script.parent()?);
     command.args(["-I", "-S", "-c", leak]).arg(playground.path("secret/secret.txt"));
     if kind == "box" {
-        let unshare = found("unshare")?;
+        let unshare = found("unshare")?.display().to_string();
         let works = playground.outside(&unshare).args(["-Urmpif", "--mount-proc", "true"]).output().ok()?;
         if !works.status.success() {
             return None;
@@ -173,9 +235,4 @@ fn unwalled(playground: &Playground, kind: &str, script: &Path) -> Option<Comman
     }
     command.arg(interpreter).arg(script);
     Some(command)
-}
-
-/// A program of this machine, below the folders both sides use.
-pub fn found(program: &str) -> Option<String> {
-    SEARCH_PATH.split(':').map(|folder| format!("{folder}/{program}")).find(|path| Path::new(path).exists())
 }

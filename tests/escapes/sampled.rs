@@ -1,14 +1,16 @@
 //! What children write of the memory they share with their parent, counted from outside by the page faults it takes.
 
-use super::playground::{PYTHON, Playground, Who, finish, is_root, processes_of};
+use super::Attack;
+use crate::harness::{PYTHON, Playground, Who, finish, processes_of};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// (name, wall, promises) of the tests below.
-pub const NAMES: &[(&str, &str, &str)] = &[("sixty children write what they share, all at once", "cgroup", "P15 P16")];
+/// What the tests below try.
+pub const ATTACKS: &[Attack] =
+    &[Attack { name: "sixty children write what they share, all at once", wall: "cgroup", promises: "P15 P16" }];
 
 const MIB: u64 = 1 << 20;
 const LIMIT: u64 = 512 * MIB;
@@ -74,13 +76,13 @@ fn faults_of_a_child(pid: u32) -> Option<u64> {
 
 #[test]
 fn children_that_write_what_they_share_end_at_the_limit() {
-    let who = if is_root() { Who::Root } else { Who::User };
+    let who = Who::ours();
     for who in [who, Who::User] {
         let playground = Playground::new(who, "/var/tmp");
         let folder = playground.tool("cow", "python", SCRIPT, json!({"limits": {"memoryBytes": LIMIT}}));
         playground.settle();
         let script = folder.join("main.py");
-        let read = playground.call("esc:cow", r#"{"n": 0}"#, &[]);
+        let read = playground.call("esc:cow", r#"{"n": 0}"#);
         assert_eq!(
             read.out["outputData"],
             60,
@@ -88,7 +90,7 @@ fn children_that_write_what_they_share_end_at_the_limit() {
             read.out,
             read.error()
         );
-        let (most, ended) = written(&script, || playground.call("esc:cow", r#"{"n": 9}"#, &[]));
+        let (most, ended) = written(&script, || playground.call("esc:cow", r#"{"n": 9}"#));
         let (kind, message) = ended.error();
         assert!(kind == "ResourceLimitError" && message.contains("memoryBytes"), "{kind}: {message}");
         assert!(most <= LIMIT, "{}: the children alone wrote {} MiB", ended.counted(), most / MIB);

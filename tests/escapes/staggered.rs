@@ -1,16 +1,18 @@
 //! Calls that overlap on one server: each starts while another runs and attacks it, and none reaches the other.
 
+use super::Attack;
 use super::judged::uids;
-use super::playground::{Playground, Who, processes_of, skipped};
-use super::server::Server;
+use crate::harness::{Playground, Server, Who, processes_of, skipped, wait_for};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fs;
-use std::time::{Duration, Instant};
 
-/// (name, wall, promises) of the tests below.
-pub const NAMES: &[(&str, &str, &str)] =
-    &[("calls that overlap have uids of their own and cannot reach each other", "identity", "P9 P10 P18")];
+/// What the tests below try.
+pub const ATTACKS: &[Attack] = &[Attack {
+    name: "calls that overlap have uids of their own and cannot reach each other",
+    wall: "identity",
+    promises: "P9 P10 P18",
+}];
 
 /// Which tool runs next: the same one twice in a row shares a shape, and so the launchers.
 const TOOLS: [&str; 6] = ["first", "first", "second", "first", "second", "second"];
@@ -75,28 +77,24 @@ struct Running {
 }
 
 fn start(playground: &Playground, server: &mut Server, n: usize, known: &BTreeSet<u32>) -> Running {
-    let id = server.call(TOOLS[n], n as u64);
+    let id = server.call_n(TOOLS[n], n as u64);
     let script = playground.path(&format!("user_scripts/{}/main.py", TOOLS[n])).display().to_string();
-    let until = Instant::now() + Duration::from_secs(20);
-    loop {
+    let mut pids = Vec::new();
+    wait_for(&format!("call {n} starts"), || {
         let all = processes_of(&script).into_iter().map(|(pid, _)| pid);
-        let pids: Vec<u32> = all.filter(|pid| !known.contains(pid)).collect();
-        if pids.len() == EACH {
-            return Running { n, id, pids };
-        }
-        assert!(Instant::now() < until, "call {n} does not start: {pids:?}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+        pids = all.filter(|pid| !known.contains(pid)).collect();
+        pids.len() == EACH
+    });
+    Running { n, id, pids }
 }
 
 /// Tells `attacker` whom to attack; it ends with its report.
-fn attacks(playground: &Playground, server: &Server, attacker: &Running, victim: &Running) -> Value {
+fn attacks(playground: &Playground, server: &mut Server, attacker: &Running, victim: &Running) -> Value {
     let folder = playground.path(&format!("user_scripts/{}/orders", TOOLS[attacker.n]));
     let order = folder.join(format!("{}.json", attacker.n));
     fs::write(folder.join("next"), json!({"n": victim.n, "pid": victim.pids[0]}).to_string()).unwrap();
     fs::rename(folder.join("next"), order).unwrap();
-    let answers = server.answers(&[attacker.id], Duration::from_secs(20));
-    answers.get(&attacker.id).map_or(Value::Null, |answer| answer["result"]["structuredContent"].clone())
+    server.answers(&[attacker.id])[&attacker.id]["result"]["structuredContent"].clone()
 }
 
 fn expected() -> Value {
@@ -130,7 +128,7 @@ fn staggered(who: Who) {
         // The last one attacks the first of all, which is long gone, and ends alone.
         if n == TOOLS.len() {
             let gone = Running { n: 0, id: 0, pids: known.iter().copied().take(1).collect() };
-            assert_eq!(attacks(&playground, &server, &running, &gone), expected(), "{who:?}: the last call");
+            assert_eq!(attacks(&playground, &mut server, &running, &gone), expected(), "{who:?}: the last call");
             break;
         }
         let next = start(&playground, &mut server, n, &known);
@@ -138,7 +136,7 @@ fn staggered(who: Who) {
         assert!(mine.len() == 1 && theirs.len() == 1, "{who:?}: one uid a call: {mine:?} {theirs:?}");
         assert!(!mine.contains(&0) && !theirs.contains(&0), "{who:?}: a tool runs as kernel uid 0");
         assert_eq!(mine != theirs, who == Who::Root, "{who:?}: calls {} and {n}: {mine:?} {theirs:?}", running.n);
-        assert_eq!(attacks(&playground, &server, &running, &next), expected(), "{who:?}: call {}", running.n);
+        assert_eq!(attacks(&playground, &mut server, &running, &next), expected(), "{who:?}: call {}", running.n);
         let alive = |pid: &&u32| fs::exists(format!("/proc/{pid}")).unwrap();
         assert_eq!(next.pids.iter().filter(alive).count(), EACH, "{who:?}: call {n} was hurt by {}", running.n);
         running = next;

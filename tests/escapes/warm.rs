@@ -1,22 +1,25 @@
 //! A worker serves one call after another: what one leaves, the next must not find.
 
-use super::playground::{Playground, Who, is_root, processes_of};
-use super::server::Server;
+use super::Attack;
+use crate::harness::{Playground, Server, Who, processes_of};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-/// (name, wall, promises) of the tests below.
-pub const NAMES: &[(&str, &str, &str)] = &[
-    ("a call sets the times of its scratch, and the next reads them", "scratch", "P18"),
-    ("a call leaves a folder in its scratch", "scratch", "P18"),
-    ("a call makes folders, whose number the next reads from its own", "scratch", "P18"),
-    ("a worker writes the program that it runs", "view", "P3"),
-    ("a file outside gets a second name in a write grant whose worker waits", "view", "P2"),
-    ("the folder of a write grant is moved away while its worker waits", "view", "P2"),
-    ("a call sets variables, and the next looks for them", "environment", "P18"),
+/// What the tests below try.
+pub const ATTACKS: &[Attack] = &[
+    Attack { name: "a call sets the times of its scratch, and the next reads them", wall: "scratch", promises: "P18" },
+    Attack { name: "a call leaves a folder in its scratch", wall: "scratch", promises: "P18" },
+    Attack { name: "a call makes folders, whose number the next reads from its own", wall: "scratch", promises: "P18" },
+    Attack { name: "a worker writes the program that it runs", wall: "view", promises: "P3" },
+    Attack {
+        name: "a file outside gets a second name in a write grant whose worker waits",
+        wall: "view",
+        promises: "P2",
+    },
+    Attack { name: "the folder of a write grant is moved away while its worker waits", wall: "view", promises: "P2" },
+    Attack { name: "a call sets variables, and the next looks for them", wall: "environment", promises: "P18" },
 ];
 
 /// Prints when its /tmp was changed, before and after `body`; /tmp is the last folder that it was given.
@@ -81,7 +84,7 @@ struct Warm {
 
 impl Warm {
     fn start() -> Warm {
-        Warm::start_as(if is_root() { Who::Root } else { Who::User })
+        Warm::start_as(Who::ours())
     }
 
     fn start_as(who: Who) -> Warm {
@@ -95,8 +98,7 @@ impl Warm {
 
     /// When scratch was changed, as the guest read it before and after its work; and the worker that served it.
     fn call(&mut self, tool: &str) -> ((u64, u64), Vec<u32>) {
-        let id = self.server.call(tool, 0);
-        let answer = self.server.answers(&[id], Duration::from_secs(30)).remove(&id).unwrap_or_default();
+        let answer = self.server.called(&format!("esc:{tool}"), json!({"n": 0}));
         let text = answer["result"]["content"][0]["text"].as_str().unwrap_or_else(|| panic!("{answer}"));
         let read: Vec<u64> = serde_json::from_str::<Value>(text)
             .ok()
@@ -144,7 +146,7 @@ fn the_program_of_a_worker_cannot_be_written_through_it() {
     if !cfg!(feature = "wasi") {
         return;
     }
-    for who in [Who::Root, Who::User].into_iter().filter(|who| who.possible()) {
+    for who in Who::both() {
         let mut warm = Warm::start_as(who);
         let (_, workers) = warm.call("nothing");
         let [worker] = workers[..] else { panic!("{who:?}: one worker: {workers:?}") };
@@ -181,8 +183,7 @@ fn numbers_of_files_tell_nothing_of_calls_before() {
 fn writer(playground: &Playground) -> PathBuf {
     let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["./**"], "allowWrite": ["out/**"]}}});
     let folder = playground.tool("writer", "wasm", include_str!("../engines/probe.wat"), asks);
-    let rules = "[files]\nread = [{ path = \"./**\", why = \"t\" }]\nwrite = [{ path = \"./out/**\", why = \"t\" }]\n";
-    playground.policy("writer", "esc:writer", rules);
+    playground.allow("writer", "esc:writer", &["./**"], &["./out/**"]);
     std::fs::create_dir_all(folder.join("out")).unwrap();
     std::fs::write(folder.join("out/a"), "old").unwrap();
     folder
@@ -195,7 +196,7 @@ fn an_idle_worker_is_used_only_while_its_grants_are_what_they_were() {
     if !cfg!(feature = "wasi") {
         return;
     }
-    for who in [Who::Root, Who::User].into_iter().filter(|who| who.possible()) {
+    for who in Who::both() {
         for below in ["/var/tmp", "/tmp"] {
             idle_worker(who, below);
         }
@@ -210,9 +211,7 @@ fn idle_worker(who: Who, below: &str) {
     playground.settle();
     let mut server = Server::start(&playground);
     let mut call = || {
-        let arguments = json!({"name": "esc__writer", "arguments": {"do": "write", "path": "out/a"}});
-        let id = server.ask("tools/call", arguments);
-        let answer = server.answers(&[id], Duration::from_secs(30)).remove(&id).unwrap_or_default();
+        let answer = server.called("esc:writer", json!({"do": "write", "path": "out/a"}));
         answer["result"]["content"][0]["text"].as_str().unwrap_or_default().to_owned()
     };
     let text = |path: &Path| std::fs::read_to_string(path).unwrap();
@@ -252,7 +251,7 @@ fn one_worker_serves_the_calls_of_a_tool_whatever_it_asks_for() {
         ("files", asks(json!(["*.txt"]))),
     ];
     for below in ["/var/tmp", "/tmp"] {
-        let who = if is_root() { Who::Root } else { Who::User };
+        let who = Who::ours();
         let playground = Playground::new(who, below);
         for (name, more) in &all {
             let folder = playground.tool(name, "wasm", &module(""), more.clone());
@@ -262,8 +261,7 @@ fn one_worker_serves_the_calls_of_a_tool_whatever_it_asks_for() {
         let mut server = Server::start(&playground);
         for (name, _) in &all {
             let mut call = || {
-                let id = server.call(name, 0);
-                let answer = server.answers(&[id], Duration::from_secs(30)).remove(&id).unwrap_or_default();
+                let answer = server.called(&format!("esc:{name}"), json!({"n": 0}));
                 assert_eq!(answer["result"]["isError"], json!(false), "{below} {name}: {answer}");
                 children_of(server.child.id())
             };
@@ -291,7 +289,7 @@ print(json.dumps({'length': len(token), 'names': sorted(os.environ)}))
 
 #[test]
 fn variables_of_a_call_are_gone_with_it() {
-    let playground = Playground::new(if is_root() { Who::Root } else { Who::User }, "/var/tmp");
+    let playground = Playground::new(Who::ours(), "/var/tmp");
     playground.tool("vars", "python", VARIABLES, json!({"execution": {"env": {"TOKEN": "none"}}}));
     let text = json!({"type": "string", "description": "d"});
     let runs = json!({
@@ -312,7 +310,7 @@ fn variables_of_a_call_are_gone_with_it() {
             arguments["env"] = json!({"TOKEN": "\u{1}".repeat(length)});
         }
         let id = server.ask("tools/call", json!({"name": "esc__runs", "arguments": arguments}));
-        let answer = server.answers(&[id], Duration::from_secs(30)).remove(&id).unwrap_or_default();
+        let answer = server.answers(&[id]).remove(&id).unwrap_or_default();
         let told = &answer["result"]["structuredContent"]["outputData"];
         assert_eq!(told["length"], length, "{answer}");
         names.insert(told["names"].to_string());

@@ -1,14 +1,18 @@
 //! What a call adds to the folders that it may write live: counted while it runs and at its end, and looked at outside.
 
-use super::{PYTHON, Playground, Who};
+use super::Attack;
+use crate::harness::{PYTHON, Playground, Who};
 use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Stdio;
 
-pub const NAMES: [(&str, &str, &str); 2] =
-    [("a live folder is filled", "limits", "P16"), ("space is taken faster than it is counted", "seccomp", "P16")];
+/// What the tests below try.
+pub const ATTACKS: &[Attack] = &[
+    Attack { name: "a live folder is filled", wall: "limits", promises: "P16" },
+    Attack { name: "space is taken faster than it is counted", wall: "seccomp", promises: "P16" },
+];
 
 const MIB: u64 = 1 << 20;
 /// Each makes what `n` says below the working folder's `out`.
@@ -108,10 +112,7 @@ fn what_a_call_adds_is_limited() {
     ];
     let limits = json!({"writtenBytes": 8 * MIB, "writtenFiles": 100, "fileBytes": 4096 * MIB, "openFiles": 64});
     let policy = "[files]\nread = [{ path = \"./**\", why = \"t\" }]\nwrite = [{ path = \"./out/**\", why = \"t\" }]\n[limits]\nfile_bytes = 4_294_967_296\n";
-    for who in [Who::Root, Who::User] {
-        if !who.possible() {
-            continue;
-        }
+    for who in Who::both() {
         let playground = Playground::new(who, "/var/tmp");
         let asks = json!({"fileAccess": {"allowRead": ["./**"], "allowWrite": ["out/**"]}});
         let tool = playground.tool("fills", "python", SCRIPT, json!({"limits": limits, "securityContext": asks}));
@@ -124,7 +125,7 @@ fn what_a_call_adds_is_limited() {
             fs::create_dir(&out).unwrap();
             fs::write(out.join("old"), vec![1; 16 * MIB as usize]).unwrap();
             playground.settle();
-            let ended = playground.call("esc:fills", &json!({"what": what, "n": n}).to_string(), &[]);
+            let ended = playground.call("esc:fills", &json!({"what": what, "n": n}).to_string());
             let Some(limit) = limit else {
                 assert_eq!(ended.out["outputData"], json!(0), "{who:?} {what} {n}: {ended:?}");
                 continue;
@@ -153,7 +154,7 @@ fn what_a_call_adds_is_limited() {
 fn what_moves_while_it_is_counted_is_counted() {
     let asks = json!({"fileAccess": {"allowRead": ["./**"], "allowWrite": ["out/**"]}});
     let policy = "[files]\nread = [{ path = \"./**\", why = \"t\" }]\nwrite = [{ path = \"./out/**\", why = \"t\" }]\n";
-    for who in [Who::Root, Who::User].into_iter().filter(|who| who.possible()) {
+    for who in Who::both() {
         let playground = Playground::new(who, "/var/tmp");
         let tool = |name: &str, bytes: u64| {
             let limits = json!({"writtenBytes": bytes, "writtenFiles": 5000});
@@ -164,10 +165,10 @@ fn what_moves_while_it_is_counted_is_counted() {
         let (out, wide) = (tool("moves", 64 * MIB), tool("wide", 512 * MIB));
         playground.policy("moves", "esc:*", policy);
         playground.settle();
-        let ended = playground.call("esc:moves", r#"{"what": "moving", "n": 2048}"#, &[]);
+        let ended = playground.call("esc:moves", r#"{"what": "moving", "n": 2048}"#);
         assert!(ended.error().1.contains("writtenBytes"), "{who:?}: {ended:?}");
         assert!(below(&out) < 1024 * MIB, "{who:?}: {} MiB", below(&out) / MIB);
-        let ended = playground.call("esc:wide", r#"{"what": "moving", "n": 480}"#, &[]);
+        let ended = playground.call("esc:wide", r#"{"what": "moving", "n": 480}"#);
         assert_eq!(ended.out["outputData"], json!(0), "control: {who:?}: {ended:?}");
         assert!(below(&wide) >= 480 * MIB);
     }
@@ -176,10 +177,7 @@ fn what_moves_while_it_is_counted_is_counted() {
 /// 256 MiB take fallocate(2) a third of a millisecond, which no count comes in time for.
 #[test]
 fn space_is_not_reserved_in_a_live_folder() {
-    for who in [Who::Root, Who::User] {
-        if !who.possible() {
-            continue;
-        }
+    for who in Who::both() {
         let playground = Playground::new(who, "/var/tmp");
         let asks =
             |write: Value| json!({"securityContext": {"fileAccess": {"allowRead": ["./**"], "allowWrite": write}}});
@@ -196,10 +194,10 @@ fn space_is_not_reserved_in_a_live_folder() {
         }
         playground.settle();
         let input = json!({"what": "reserve", "n": 2}).to_string();
-        let ended = playground.call("esc:live", &input, &[]);
+        let ended = playground.call("esc:live", &input);
         assert_eq!(ended.out["outputData"], json!("ENOTSUP"), "{who:?}: {ended:?}");
         assert_eq!(fs::metadata(live.join("out/held")).unwrap().len(), MIB, "by writing");
-        let control = playground.call("esc:staged", &input, &[]);
+        let control = playground.call("esc:staged", &input);
         assert_eq!(control.out["outputData"], json!(0), "{who:?}: {control:?}");
     }
 }
@@ -215,22 +213,17 @@ fn python_multiprocessing_works_without_live_writes() {
         \x20   q = multiprocessing.Queue(); p = multiprocessing.Process(target=put, args=(q,)); p.start(); b = q.get(); p.join()\n\
         \x20   with f.ProcessPoolExecutor(2) as pool: c = list(pool.map(square, [4]))\n\
         \x20   print(json.dumps([a, b, c]))\n";
-    for who in [Who::Root, Who::User] {
-        if !who.possible() {
-            continue;
-        }
+    for who in Who::both() {
         let playground = Playground::new(who, "/var/tmp");
         let asks = json!({"fileAccess": {"allowRead": ["./**"], "allowWrite": ["out/**"]}});
         playground.tool("none", "python", script, json!({}));
         let live = playground.tool("live", "python", script, json!({"securityContext": asks}));
         fs::create_dir_all(live.join("out")).unwrap();
-        let rest =
-            "[files]\nread = [{ path = \"./**\", why = \"t\" }]\nwrite = [{ path = \"./out/**\", why = \"t\" }]\n";
-        playground.policy("live", "esc:live", rest);
+        playground.allow("live", "esc:live", &["./**"], &["./out/**"]);
         playground.settle();
-        let ended = playground.call("esc:none", "{}", &[]);
+        let ended = playground.call("esc:none", "{}");
         assert_eq!(ended.out["outputData"], json!([[1, 4, 9], 7, [16]]), "{who:?}: {ended:?}");
-        let ended = playground.call("esc:live", "{}", &[]);
+        let ended = playground.call("esc:live", "{}");
         assert_eq!(ended.error().0, "ScriptError", "{who:?}: {ended:?}");
         assert!(ended.stderr.contains("name the files that the tool writes as a pattern"), "{who:?}: {ended:?}");
     }

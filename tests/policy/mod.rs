@@ -6,40 +6,21 @@ mod grants;
 mod properties;
 mod reports;
 
-use serde_json::Value;
+use crate::harness::made_of;
+use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use toolhost::fault::Kind;
-use toolhost::manifest::{
-    Asks, Execution, Handler, Language, Manifest, Metadata, Pattern, PatternShape, Site, StderrRule,
-};
+use toolhost::manifest::{Handler, Language, Manifest, Pattern, PatternShape, Site, StderrRule};
 use toolhost::policy::{
     self, Access, Area, Decision, Grant, Machine, Opening, Policies, Policy, Program, RunTarget, Runtime, Shape,
 };
 use toolhost::quantity::Limit;
 
 fn tool(id: &str) -> Manifest {
-    Manifest {
-        id: id.into(),
-        display_name: id.into(),
-        description: "a tool of the tests".into(),
-        version: semver::Version::new(1, 0, 0),
-        handler: Handler::Script { script_path: "demo/run.py".into(), language: Language::Python, entry_point: None },
-        parameters: None,
-        output: None,
-        asks: Asks::default(),
-        execution: Execution::default(),
-        limits: BTreeMap::new(),
-        is_final: false,
-        hidden: false,
-        metadata: Metadata::default(),
-        requires: BTreeMap::new(),
-        examples: Vec::new(),
-        tags: Vec::new(),
-        raw: Value::Null,
-        digest: String::new(),
-    }
+    let script = json!({"type": "external-script", "scriptPath": "demo/run.py", "language": "python"});
+    Manifest { raw: Value::Null, digest: String::new(), ..made_of(id, script, json!({})) }
 }
 
 fn site() -> Site {

@@ -1,8 +1,7 @@
 //! The documents are right: every `toolhost …` in docs/ runs as written, or at least is a command that there is;
 //! every example of a manifest and a policy loads.
 
-use super::{as_everyone, call, cli, finish, fits, has, repository};
-use crate::escapes::{Playground, Who};
+use crate::harness::{Playground, Who, as_everyone, finish, fits, has, repository};
 use serde_json::{Value, json};
 use std::fs;
 
@@ -87,7 +86,7 @@ fn every_command_of_the_documents_is_one() {
     assert!(commands.len() >= 15, "{commands:?}");
     as_everyone("the documents' commands", |who| {
         let playground = shipped(who);
-        let call = call(&playground, "data:csv-summary", "{}").out["id"].as_str().unwrap().to_owned();
+        let call = playground.call("data:csv-summary", "{}").out["id"].as_str().unwrap().to_owned();
         for (document, command) in &commands {
             let line = filled(command, &playground, &call);
             let mut words: Vec<&str> = line.split(' ').filter(|word| !word.is_empty()).skip(1).collect();
@@ -99,7 +98,7 @@ fn every_command_of_the_documents_is_one() {
             if words.len() == 1 && ["call", "serve", "test", "schema", "new"].contains(&words[0]) {
                 words.push("--help");
             }
-            let ended = cli(&playground, &words);
+            let ended = playground.cli(&words);
             let told = ended.text();
             // `doctor` says by its status what this machine lacks.
             let good = ended.code == Some(0) || (words[0] == "doctor" && matches!(ended.code, Some(3 | 4)));
@@ -109,7 +108,7 @@ fn every_command_of_the_documents_is_one() {
             }
         }
         // The control: what is no command is told.
-        assert_eq!(cli(&playground, &["audit", "data:csv-summary", "--no-such-flag"]).code, Some(2));
+        assert_eq!(playground.cli(&["audit", "data:csv-summary", "--no-such-flag"]).code, Some(2));
     });
 }
 
@@ -137,8 +136,8 @@ fn the_documents_tool_works() {
         fs::write(&file, &script[0]).unwrap();
         fs::write(file.with_file_name("x.tool.json"), &manifest[0]).unwrap();
         playground.settle();
-        fits(r#"ok {"words":6}"#, &call(&playground, id, r#"{"text":"to be or not to be"}"#)).unwrap();
-        let checked = cli(&playground, &["check", "--strict"]);
+        fits(r#"ok {"words":6}"#, &playground.call(id, r#"{"text":"to be or not to be"}"#)).unwrap();
+        let checked = playground.cli(&["check", "--strict"]);
         assert_eq!(checked.code, Some(0), "{}{}", checked.text(), checked.stderr);
     });
     let context: Value = serde_json::from_str(&format!("{{{}}}", manifest[1])).unwrap();
@@ -156,17 +155,16 @@ fn the_documents_policy_loads() {
         let playground = shipped(who);
         fs::write(playground.path("sandbox-policies/reports.policy.toml"), policy).unwrap();
         playground.settle();
-        let audit = cli(&playground, &["audit", "reports:write", "--json"]);
+        let audit = playground.cli(&["audit", "reports:write", "--json"]);
         assert_eq!(audit.out["policy"], "reports", "{}", audit.stderr);
         // The interpreter that it names is nobody's here; without it the tool runs.
         let (without, _) = policy.split_once("[runtimes]").unwrap();
         fs::write(playground.path("sandbox-policies/reports.policy.toml"), without).unwrap();
         let input = json!({"name": "x", "rows": [{"a": 1}]}).to_string();
-        fits(r#"ok {"file":"out/x.csv","rows":1,"columns":["a"]}"#, &call(&playground, "reports:write", &input))
-            .unwrap();
+        fits(r#"ok {"file":"out/x.csv","rows":1,"columns":["a"]}"#, &playground.call("reports:write", &input)).unwrap();
         // The control: a key that nobody knows refuses to start.
         fs::write(playground.path("sandbox-policies/reports.policy.toml"), format!("surprise = 1\n{without}")).unwrap();
-        let ended = call(&playground, "reports:write", &input);
+        let ended = playground.call("reports:write", &input);
         assert!(ended.code == Some(3) && ended.stderr.contains("surprise"), "{ended:?}");
     });
     let settings = &blocks("SETUP.md", "toml")[0];

@@ -1,8 +1,6 @@
 //! Which interpreter runs a tool is configuration, and the script can tell.
 
-use super::{as_everyone, call, finish, fits, found, has, tool};
-use crate::common::copy_program;
-use crate::escapes::{PYTHON, Playground};
+use crate::harness::{PYTHON, Playground, as_everyone_with, copy_program, finish, fits, found, has};
 use serde_json::json;
 use std::fs;
 use std::path::Path;
@@ -23,13 +21,10 @@ fn policy(playground: &Playground, name: &str, tools: &str, language: &str, path
 /// A virtual environment with one package of its own.
 #[test]
 fn python_is_the_one_that_policy_names() {
-    if !has("python", 2) {
-        return;
-    }
-    as_everyone("a virtual environment", |who| {
+    as_everyone_with("python", "a virtual environment", |who| {
         let playground = Playground::new(who, "/var/tmp");
         for name in ["usual", "named"] {
-            tool(&playground, &format!("req:{name}"), "python", &format!("{name}/main.py"), PYTHON_TELLS, json!({}));
+            playground.tool_at(&format!("req:{name}"), "python", &format!("{name}/main.py"), PYTHON_TELLS, json!({}));
         }
         let venv = playground.path("venv");
         let mut make = playground.outside(PYTHON);
@@ -38,24 +33,24 @@ fn python_is_the_one_that_policy_names() {
         let made = finish(make, b"");
         if made.code != Some(0) {
             assert!(std::env::var_os("TOOLHOST_CI").is_none(), "CI must have the venv module: {}", made.stderr);
-            return crate::escapes::skipped(2, "this Python cannot make virtual environments");
+            return crate::harness::skipped(2, "this Python cannot make virtual environments");
         }
         let lib = fs::read_dir(venv.join("lib")).unwrap().next().unwrap().unwrap().path();
         fs::write(lib.join("site-packages/only_here.py"), "WORD = 'from the environment'\n").unwrap();
         policy(&playground, "named", "req:named", "python", &venv.join("bin/python"));
         playground.settle();
-        let ended = call(&playground, "req:named", "{}");
+        let ended = playground.call("req:named", "{}");
         let runs = venv.join("bin/python");
         let wanted = json!({"runs": runs, "prefix": venv, "package": "from the environment"});
         fits(&format!("ok {wanted}"), &ended).unwrap_or_else(|why| panic!("as {}: {why}", who.name()));
         // The control: the tool that no policy gives an interpreter has the machine's.
-        let usual = call(&playground, "req:usual", "{}");
+        let usual = playground.call("req:usual", "{}");
         fits("ok", &usual).unwrap();
         assert_eq!(usual.out["outputData"]["package"], json!(null));
         assert!(!usual.out["outputData"]["runs"].as_str().unwrap().starts_with(venv.to_str().unwrap()));
         // A name that leads nowhere runs nothing, and no other interpreter steps in.
         policy(&playground, "named", "req:named", "python", &venv.join("bin/nowhere"));
-        let gone = call(&playground, "req:named", "{}");
+        let gone = playground.call("req:named", "{}");
         assert_ne!(gone.out["success"], true, "{:?}", gone.out);
         assert_eq!(gone.out["walls"], json!([]), "nothing was started");
     });
@@ -64,29 +59,26 @@ fn python_is_the_one_that_policy_names() {
 /// The same for Node, by a copy of it at another place; and Bun says that it is Bun.
 #[test]
 fn node_is_the_one_that_policy_names() {
-    if !has("nodejs", 2) {
-        return;
-    }
-    as_everyone("another node", |who| {
+    as_everyone_with("nodejs", "another node", |who| {
         let playground = Playground::new(who, "/var/tmp");
         for name in ["usual", "named"] {
-            tool(&playground, &format!("req:{name}"), "nodejs", &format!("{name}/main.js"), NODE_TELLS, json!({}));
+            playground.tool_at(&format!("req:{name}"), "nodejs", &format!("{name}/main.js"), NODE_TELLS, json!({}));
         }
         let real = found("node").unwrap().canonicalize().unwrap();
         let own = playground.path("bin/node");
         copy_program(&real, &own);
         policy(&playground, "named", "req:named", "nodejs", &own);
         if has("bun", 1) {
-            tool(&playground, "req:bun", "bun", "bun/main.js", NODE_TELLS, json!({}));
+            playground.tool_at("req:bun", "bun", "bun/main.js", NODE_TELLS, json!({}));
         }
         playground.settle();
         let wanted = json!({"runs": own, "bun": "undefined"});
-        fits(&format!("ok {wanted}"), &call(&playground, "req:named", "{}")).unwrap();
+        fits(&format!("ok {wanted}"), &playground.call("req:named", "{}")).unwrap();
         let wanted = json!({"runs": real, "bun": "undefined"});
-        fits(&format!("ok {wanted}"), &call(&playground, "req:usual", "{}")).unwrap();
+        fits(&format!("ok {wanted}"), &playground.call("req:usual", "{}")).unwrap();
         if let Some(bun) = found("bun") {
             let wanted = json!({"runs": bun.canonicalize().unwrap(), "bun": "object"});
-            fits(&format!("ok {wanted}"), &call(&playground, "req:bun", "{}")).unwrap();
+            fits(&format!("ok {wanted}"), &playground.call("req:bun", "{}")).unwrap();
         }
     });
 }

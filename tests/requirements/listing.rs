@@ -1,7 +1,6 @@
 //! What `list`, `test` and a server that starts tell of the tools.
 
-use super::{Server, as_everyone, cli, has, manifest, tool};
-use crate::escapes::Playground;
+use crate::harness::{Playground, Server, as_everyone, as_everyone_with, has, manifest};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fs;
@@ -54,23 +53,23 @@ fn filters_of_the_list() {
             if let Some(category) = category {
                 more["metadata"] = json!({"category": category});
             }
-            tool(&playground, id, "python", &format!("{}/main.py", id.replace(':', "-")), "print(1)\n", more);
+            playground.tool_at(id, "python", &format!("{}/main.py", id.replace(':', "-")), "print(1)\n", more);
         }
         playground.settle();
         for (flags, wanted) in FILTERS {
-            let ended = cli(&playground, &[&["list", "--json"], *flags].concat());
+            let ended = playground.cli(&[&["list", "--json"], *flags].concat());
             let listed = ended.out.as_array().unwrap_or_else(|| panic!("{flags:?}: {ended:?}"));
             let ids: Vec<&str> = listed.iter().filter_map(|tool| tool["toolId"].as_str()).collect();
             assert_eq!(ids, *wanted, "{flags:?}");
             assert_eq!(ended.code, Some(0));
-            let table = cli(&playground, &[&["list"], *flags].concat());
+            let table = playground.cli(&[&["list"], *flags].concat());
             let text = String::from_utf8(table.stdout).unwrap();
             let mut rows: Vec<&str> = text.lines().skip(1).filter(|line| !line.starts_with(' ')).collect();
             rows.retain(|line| !line.is_empty());
             let shown: Vec<&str> = rows.iter().map(|line| line.split(' ').next().unwrap()).collect();
             assert_eq!(shown, *wanted, "{flags:?} as a table: {text}");
         }
-        let all = cli(&playground, &["list", "--json"]).out;
+        let all = playground.cli(&["list", "--json"]).out;
         let sources: BTreeSet<&str> = all.as_array().unwrap().iter().filter_map(|t| t["source"].as_str()).collect();
         assert_eq!(
             (all.as_array().map(Vec::len), sources),
@@ -82,10 +81,7 @@ fn filters_of_the_list() {
 /// The exit status of `toolhost test` is that of its worst example.
 #[test]
 fn a_failing_example_fails_the_test() {
-    if !has("python", 6) {
-        return;
-    }
-    as_everyone("test", |who| {
+    as_everyone_with("python", "test", |who| {
         let playground = Playground::new(who, "/var/tmp");
         let double = "import json, sys\nn = json.load(sys.stdin)['n']\nsys.exit(5) if n < 0 else print(json.dumps({'twice': 2 * n, 'more': [n]}))\n";
         let example = |n: i64, expected: Value| {
@@ -121,18 +117,18 @@ fn a_failing_example_fails_the_test() {
         ];
         for (id, examples, ..) in &rows {
             let more = json!({"examples": examples});
-            tool(&playground, id, "python", &format!("{}/main.py", id.replace(':', "-")), double, more);
+            playground.tool_at(id, "python", &format!("{}/main.py", id.replace(':', "-")), double, more);
         }
         playground.settle();
         for (id, _, told, code) in &rows {
-            let ended = cli(&playground, &["test", id]);
+            let ended = playground.cli(&["test", id]);
             let text = ended.text();
             assert_eq!((text.lines().last(), ended.code), (Some(*told), Some(*code)), "{id}: {text}{}", ended.stderr);
         }
-        let ended = cli(&playground, &["test", "--all"]);
+        let ended = playground.cli(&["test", "--all"]);
         let text = ended.text();
         assert_eq!((text.lines().last(), ended.code), (Some("3 passed, 7 failed"), Some(1)), "{text}");
-        assert_eq!(cli(&playground, &["test", "req:nobody"]).code, Some(2));
+        assert_eq!(playground.cli(&["test", "req:nobody"]).code, Some(2));
         // The control: a failure may be expected of a tool that answers with envelopes.
         let handler = json!({"type": "service-method", "serviceName": "ExternalScriptExecutionService", "methodName": "executeScript", "language": "python"});
         let input = json!({"scriptPath": "req-good/main.py", "inputData": {"n": -1}});
@@ -141,14 +137,14 @@ fn a_failing_example_fails_the_test() {
             let text = manifest("req:envelope", handler.clone(), json!({"examples": examples})).to_string();
             fs::write(playground.path("tool-defs/envelope.tool.json"), text).unwrap();
             playground.settle();
-            let text = cli(&playground, &["test", "req:envelope"]).text();
+            let text = playground.cli(&["test", "req:envelope"]).text();
             assert_eq!(text.lines().last(), Some(told), "{text}");
         }
         fs::remove_file(playground.path("tool-defs/envelope.tool.json")).unwrap();
         for id in ["req:wrong", "req:fails", "req:lacks", "req:failure"] {
             fs::remove_dir_all(playground.path("user_scripts").join(id.replace(':', "-"))).unwrap();
         }
-        assert_eq!(cli(&playground, &["test", "--all"]).code, Some(0), "the control");
+        assert_eq!(playground.cli(&["test", "--all"]).code, Some(0), "the control");
     });
 }
 
@@ -165,7 +161,7 @@ fn ready_only_after_the_first_load() {
         fs::write(playground.path("user_scripts/many/main.wat"), "(module)").unwrap();
         let handler = json!({"type": "external-script", "scriptPath": "many/main.wat", "language": "wasm"});
         for n in 0..MANY {
-            let text = manifest(&format!("many:t{n:03}"), handler.clone(), json!({})).to_string();
+            let text = manifest(format!("many:t{n:03}"), handler.clone(), json!({})).to_string();
             fs::write(playground.path(&format!("tool-defs/t{n}.tool.json")), text).unwrap();
         }
         playground.settle();

@@ -1,9 +1,7 @@
 //! P3, P10: what a tool leaves where programs are looked for is never run on the host, and never another tool's
 //! interpreter.
 
-use super::{SEARCH_PATH, as_everyone, fits, has, tool};
-use crate::common::copy_program;
-use crate::escapes::{Ended, Playground, Who, finish};
+use crate::harness::{Ended, Playground, SEARCH_PATH, Who, as_everyone, as_everyone_with, copy_program, finish, fits};
 use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -24,8 +22,8 @@ impl World {
         fs::create_dir(&pile).unwrap();
         let pattern = format!("{}/**", pile.display());
         let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["self"], "allowWrite": [pattern]}}});
-        tool(&playground, "esc:maker", "python", "maker/main.py", MAKER, asks);
-        tool(&playground, "esc:node", "nodejs", "node/main.js", "console.log(process.execPath.length)\n", json!({}));
+        playground.tool_at("esc:maker", "python", "maker/main.py", MAKER, asks);
+        playground.tool_at("esc:node", "nodejs", "node/main.js", "console.log(process.execPath.length)\n", json!({}));
         let rules = format!(
             "[files]\nread = [{{ path = \"./**\", why = \"t\" }}]\nwrite = [{{ path = \"{pattern}\", why = \"t\" }}]\n"
         );
@@ -43,10 +41,8 @@ impl World {
         finish(command, b"")
     }
 
-    fn call(&self, first: &[&Path], tool: &str) -> super::Ended {
-        let ended = self.run(first, &["call", tool, "--json", "--input", "{}"]);
-        let out = serde_json::from_slice(&ended.stdout).unwrap_or(Value::Null);
-        super::Ended { code: ended.code, out, stdout: ended.stdout, stderr: ended.stderr }
+    fn call(&self, first: &[&Path], tool: &str) -> Ended {
+        self.run(first, &["call", tool, "--json", "--input", "{}"])
     }
 
     /// Nothing of what was planted is run by these verbs, nor taken for an interpreter.
@@ -67,10 +63,7 @@ impl World {
 
 #[test]
 fn a_folder_where_programs_are_looked_for_is_not_written() {
-    if !has("python", 1) {
-        return;
-    }
-    as_everyone("a write grant over PATH", |who| {
+    as_everyone_with("python", "a write grant over PATH", |who| {
         let world = World::new(who);
         let base = &world.0.base;
         fs::create_dir_all(base.join("pile/there")).unwrap();
@@ -105,10 +98,7 @@ fn a_folder_where_programs_are_looked_for_is_not_written() {
 
 #[test]
 fn what_a_tool_could_write_is_never_run_on_the_host() {
-    if !has("python", 1) {
-        return;
-    }
-    as_everyone("a planted interpreter", |who| {
+    as_everyone_with("python", "a planted interpreter", |who| {
         let world = World::new(who);
         let base = world.0.base.clone();
         fits("ok 1", &world.call(&[], "esc:maker")).unwrap();

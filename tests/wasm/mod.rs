@@ -1,6 +1,7 @@
 //! WASI tools, through the real worker and compiler processes (without walls: those have their own suite).
 //! Modules are written here as text; each says what it tries, and the outcome is judged from outside.
 
+use crate::harness::made_of;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -176,7 +177,12 @@ impl Tool {
             folder: self.shape.folder.clone(),
         };
         let confinement = Some(Confinement { shape: self.shape.clone().into(), per_call });
-        Call { manifest: Arc::new(a_manifest()), site, input, confinement }
+        Call {
+            manifest: Arc::new(made_of("t:wasm", json!({"type": "definition-only"}), json!({}))),
+            site,
+            input,
+            confinement,
+        }
     }
 
     async fn ending(&self, input: Value) -> Ending {
@@ -223,29 +229,6 @@ fn shape(folder: PathBuf, script: PathBuf) -> Shape {
         require_cgroup: false,
         stderr_is_error: false,
         past: Default::default(),
-    }
-}
-
-fn a_manifest() -> manifest::Manifest {
-    manifest::Manifest {
-        id: "t:wasm".into(),
-        display_name: String::new(),
-        description: String::new(),
-        version: semver::Version::new(1, 0, 0),
-        handler: manifest::Handler::DefinitionOnly,
-        parameters: None,
-        output: None,
-        asks: manifest::Asks::default(),
-        execution: manifest::Execution::default(),
-        limits: BTreeMap::new(),
-        is_final: false,
-        hidden: false,
-        metadata: manifest::Metadata::default(),
-        requires: BTreeMap::new(),
-        examples: Vec::new(),
-        tags: Vec::new(),
-        raw: Value::Null,
-        digest: String::new(),
     }
 }
 

@@ -1,22 +1,6 @@
 //! Calls that end, or try not to end: limits, lifetime, streams. Each is a tool and a call of its own. What a WASI
 //! module does as well stands in `tests/engines`; here is what only a process can.
 
-macro_rules! call {
-    ($name:literal, $wall:literal, $promises:literal, $more:literal, $input:literal, $ending:literal, $sampled:literal, $control:literal, $script:literal) => {
-        Call {
-            name: $name,
-            wall: $wall,
-            promises: $promises,
-            more: $more,
-            script: $script,
-            input: $input,
-            ending: $ending,
-            sampled: $sampled,
-            control: $control,
-        }
-    };
-}
-
 mod lifetime;
 mod memory;
 mod processes;
@@ -24,7 +8,7 @@ mod scratch;
 mod streams;
 mod time;
 
-use crate::escapes::playground::{PYTHON, Playground, Who, finish, is_root, skipped};
+use crate::harness::{Ended, PYTHON, Playground, Who, finish, is_root, skipped};
 use serde_json::{Value, json};
 use std::fs;
 use std::time::Duration;
@@ -38,14 +22,48 @@ pub struct Call {
     pub script: &'static str,
     /// Bytes of padding in the input.
     pub input: usize,
-    /// `ok <json>`, or `Type: part of the message`; `|` between endings that are both right.
-    pub ending: &'static str,
+    pub ends: Ending,
     /// The same where memory and CPU are sampled, if it differs: a refused fork(2) is seen by the script alone,
     /// memory that belongs to no process (socket buffers) is not seen at all, nor is the CPU of children that live
     /// and vanish between two looks.
-    pub sampled: &'static str,
-    /// What the script prints outside, where nothing stops it; empty = it would do harm, or not end.
-    pub control: &'static str,
+    pub sampled: Option<Ending>,
+    /// The JSON that the script prints outside, where nothing stops it; none = it would do harm, or not end.
+    pub control: Option<&'static str>,
+}
+
+const CALL: Call = Call {
+    name: "",
+    wall: "",
+    promises: "",
+    more: "{}",
+    script: "",
+    input: 0,
+    ends: Ending::Says(""),
+    sampled: None,
+    control: None,
+};
+
+#[derive(Clone, Copy, Debug)]
+pub enum Ending {
+    /// It ended well, with this JSON; empty = whatever it is.
+    Says(&'static str),
+    /// Its error's type, and a part of the message.
+    Fails(&'static str, &'static str),
+    /// All of these are right.
+    AnyOf(&'static [Ending]),
+}
+
+impl Ending {
+    fn fits(self, ended: &Ended) -> bool {
+        match self {
+            Ending::Says(value) => {
+                let same = || serde_json::from_str::<Value>(value).unwrap() == ended.out["outputData"];
+                ended.out["success"] == true && (value.is_empty() || same())
+            }
+            Ending::Fails(kind, part) => kind == ended.kind() && ended.error().1.contains(part),
+            Ending::AnyOf(endings) => endings.iter().any(|ending| ending.fits(ended)),
+        }
+    }
 }
 
 const START: &str = "import json, os, signal, sys, time, mmap, socket, threading, ctypes\n\
@@ -55,19 +73,6 @@ pub fn all() -> impl Iterator<Item = &'static Call> {
     let groups =
         [processes::PROCESSES, memory::MEMORY, time::TIME, scratch::SCRATCH, streams::STREAMS, lifetime::LIFETIME];
     groups.into_iter().flatten()
-}
-
-fn fits(ending: &str, out: &Value) -> bool {
-    let (kind, message) =
-        (out["error"]["type"].as_str().unwrap_or("ok"), out["error"]["message"].as_str().unwrap_or_default());
-    ending.split('|').any(|wanted| match wanted.split_once(": ") {
-        Some((wanted, part)) if !wanted.starts_with("ok") => wanted == kind && message.contains(part),
-        _ => {
-            let value = wanted.strip_prefix("ok").unwrap_or(wanted).trim();
-            out["success"] == true
-                && (value.is_empty() || serde_json::from_str::<Value>(value).unwrap() == out["outputData"])
-        }
-    })
 }
 
 fn tool_name(call: &Call) -> String {
@@ -88,11 +93,10 @@ fn calls(who: Who, below: &str) {
     let mut wrong = Vec::new();
     for call in all() {
         let input = json!({"padding": "x".repeat(call.input)}).to_string();
-        let ended =
-            playground.call(&format!("esc:{}", tool_name(call)), if call.input == 0 { "{}" } else { &input }, &[]);
-        let sampled = ended.counted() == "sampled" && !call.sampled.is_empty();
-        let ending = if sampled { call.sampled } else { call.ending };
-        if !fits(ending, &ended.out) {
+        let ended = playground.call(&format!("esc:{}", tool_name(call)), if call.input == 0 { "{}" } else { &input });
+        let sampled = call.sampled.filter(|_| ended.counted() == "sampled");
+        let ending = sampled.unwrap_or(call.ends);
+        if !ending.fits(&ended) {
             let (kind, message) = ended.error();
             let about = format!(
                 "{kind}: {message}; output {}; logs {}; {}",
@@ -100,7 +104,7 @@ fn calls(who: Who, below: &str) {
             );
             let about: String = about.chars().take(600).collect();
             wrong.push(format!(
-                "{} ({}; counted by {}): wanted {ending}, got {about}",
+                "{} ({}; counted by {}): wanted {ending:?}, got {about}",
                 call.name,
                 call.promises,
                 ended.counted()
@@ -146,15 +150,14 @@ fn calls_as_root_of_a_user_namespace() {
 fn calls_outside_reach_their_goal() {
     let playground = Playground::new(Who::User, "/var/tmp");
     let mut wrong = Vec::new();
-    for call in all().filter(|call| !call.control.is_empty()) {
+    for (call, control) in all().filter_map(|call| Some((call, call.control?))) {
         let script = playground.path("control.py");
         fs::write(&script, format!("{START}{}", call.script)).unwrap();
         let mut command = playground.outside(PYTHON);
         command.args(["-s", "-E", "-B"]).arg(&script);
         let ended = finish(command, json!({"padding": "x".repeat(call.input)}).to_string().as_bytes());
-        let got: Value = serde_json::from_slice(&ended.stdout).unwrap_or(Value::Null);
-        if got != serde_json::from_str::<Value>(call.control).unwrap() {
-            wrong.push(format!("{}: wanted {}, got {got}: {}", call.name, call.control, ended.stderr));
+        if ended.out != serde_json::from_str::<Value>(control).unwrap() {
+            wrong.push(format!("{}: wanted {control}, got {}: {}", call.name, ended.out, ended.stderr));
         }
     }
     assert!(wrong.is_empty(), "{} controls:\n{}", wrong.len(), wrong.join("\n"));

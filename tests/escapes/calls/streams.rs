@@ -1,61 +1,55 @@
 //! Streams: input and output that are large, closed or never read.
 
-use super::Call;
+use super::Ending::{Fails, Says};
+use super::{CALL, Call};
 
 pub const STREAMS: &[Call] = &[
-    call!(
-        "input never read",
-        "limits",
-        "P15",
-        "{}",
-        300_000,
-        r#"ok {"done":1}"#,
-        "",
-        r#"{"done":1}"#,
-        "time.sleep(0.2)\nsay({'done': 1})\n"
-    ),
-    call!(
-        "input closed at once",
-        "limits",
-        "P15",
-        "{}",
-        900_000,
-        r#"ok {"done":1}"#,
-        "",
-        r#"{"done":1}"#,
-        "os.close(0)\ntime.sleep(0.2)\nsay({'done': 1})\n"
-    ),
-    call!(
-        "large input and large output",
-        "limits",
-        "P15",
-        "{}",
-        900_000,
-        r#"ok {"length":900000}"#,
-        "",
-        r#"{"length":900000}"#,
-        "os.write(2, b'x' * 200000)\nn = len(json.load(sys.stdin)['padding'])\nsay({'length': n})\n"
-    ),
-    call!(
-        "stdout closed early",
-        "limits",
-        "P15",
-        "{}",
-        0,
-        r#"ok {"done":1}"#,
-        "",
-        r#"{"done":1}"#,
-        "say({'done': 1})\nos.close(1)\nos.close(2)\ntime.sleep(0.3)\nos._exit(0)\n"
-    ),
-    call!(
-        "stdout closed, never ends",
-        "namespaces",
-        "P15",
-        r#"{"execution":{"timeoutMs":500}}"#,
-        0,
-        "TimeoutError: timed out",
-        "",
-        "",
-        "say({'done': 1})\nos.close(1)\nos.close(2)\ntime.sleep(60)\n"
-    ),
+    Call {
+        name: "input never read",
+        wall: "limits",
+        promises: "P15",
+        input: 300_000,
+        ends: Says(r#"{"done":1}"#),
+        control: Some(r#"{"done":1}"#),
+        script: "time.sleep(0.2)\nsay({'done': 1})\n",
+        ..CALL
+    },
+    Call {
+        name: "input closed at once",
+        wall: "limits",
+        promises: "P15",
+        input: 900_000,
+        ends: Says(r#"{"done":1}"#),
+        control: Some(r#"{"done":1}"#),
+        script: "os.close(0)\ntime.sleep(0.2)\nsay({'done': 1})\n",
+        ..CALL
+    },
+    Call {
+        name: "large input and large output",
+        wall: "limits",
+        promises: "P15",
+        input: 900_000,
+        ends: Says(r#"{"length":900000}"#),
+        control: Some(r#"{"length":900000}"#),
+        script: "os.write(2, b'x' * 200000)\nn = len(json.load(sys.stdin)['padding'])\nsay({'length': n})\n",
+        ..CALL
+    },
+    Call {
+        name: "stdout closed early",
+        wall: "limits",
+        promises: "P15",
+        ends: Says(r#"{"done":1}"#),
+        control: Some(r#"{"done":1}"#),
+        script: "say({'done': 1})\nos.close(1)\nos.close(2)\ntime.sleep(0.3)\nos._exit(0)\n",
+        ..CALL
+    },
+    Call {
+        name: "stdout closed, never ends",
+        wall: "namespaces",
+        promises: "P15",
+        more: r#"{"execution":{"timeoutMs":500}}"#,
+        ends: Fails("TimeoutError", "timed out"),
+        script: "say({'done': 1})\nos.close(1)\nos.close(2)\ntime.sleep(60)\n",
+        ..CALL
+    },
 ];

@@ -1,5 +1,6 @@
 //! A service on a folder of its own, with an executor that does what a script's name says.
 
+use crate::harness::{manifest, script};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,13 +14,6 @@ use toolhost::service::{
     Arguments, CallRequest, Caller, Executors, Parts, Rules, Service, Settings, Sink, ToolServiceRequest, audit,
 };
 use toolhost::{executor, policy, quantity, registry};
-
-/// Copies what is to be run. Another process does it: the children that other tests start meanwhile would inherit a
-/// descriptor that writes there, and what somebody writes cannot be run (execve(2), ETXTBSY).
-pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
-    let copied = std::process::Command::new("/bin/cp").arg(from.as_ref()).arg(to.as_ref()).status().unwrap();
-    assert!(copied.success(), "{}", to.as_ref().display());
-}
 
 /// An executor whose scripts are their file names.
 #[derive(Default)]
@@ -143,13 +137,9 @@ pub fn world_with(more: impl FnOnce(&Path, &mut Executors)) -> World {
         ("over", json!({})),
         ("greedy", json!({"securityContext": {"fileAccess": {"allowWrite": ["/srv/greedy/**"]}}})),
     ] {
-        let script = if name == "wrong" { "whole" } else { name };
-        fs::write(root.join(format!("user_scripts/examples/{script}.py")), "pass\n").unwrap();
-        let mut manifest = json!({
-            "toolId": format!("fake:{name}"), "displayName": name, "description": format!("Does {name}."),
-            "version": "1.0.0",
-            "handler": {"type": "external-script", "scriptPath": format!("examples/{script}.py"), "language": "python"},
-        });
+        let file = if name == "wrong" { "whole" } else { name };
+        fs::write(root.join(format!("user_scripts/examples/{file}.py")), "pass\n").unwrap();
+        let mut manifest = manifest(format!("fake:{name}"), script(format!("examples/{file}.py"), "python"), json!({}));
         if name == "wrong" {
             manifest["output"] = json!({"type": "object", "required": ["sum"]});
         }

@@ -1,8 +1,7 @@
 //! What this host makes and keeps in folders that somebody else owns: nothing is given away by a name, nothing is
 //! followed that somebody planted, and a call that is refused makes nothing.
 
-use super::{as_everyone, call, call_with, cli, fits, has, tool};
-use crate::escapes::{Playground, Who, skipped};
+use crate::harness::{Playground, Who, as_everyone_with, fits, has, skipped};
 use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 use serde_json::json;
 use std::fs;
@@ -49,16 +48,15 @@ fn root_gives_no_folder_away_that_its_owner_swapped() {
     }
     let playground = Playground::new(Who::Root, "/var/tmp");
     let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["self"], "allowWrite": ["out/**"]}}});
-    let folder = tool(&playground, "esc:writer", "python", "writer/main.py", "print(1)\n", asks);
-    let rules = "[files]\nread = [{ path = \"./**\", why = \"t\" }]\nwrite = [{ path = \"./out/**\", why = \"t\" }]\n";
-    playground.policy("writer", "esc:writer", rules);
+    let folder = playground.tool_at("esc:writer", "python", "writer/main.py", "print(1)\n", asks);
+    playground.allow("writer", "esc:writer", &["./**"], &["./out/**"]);
     playground.settle();
     chown(&folder, Some(SOMEBODY), Some(SOMEBODY)).unwrap();
     fs::create_dir(folder.join("prize")).unwrap();
     fs::set_permissions(folder.join("prize"), fs::Permissions::from_mode(0o700)).unwrap();
 
     // Undisturbed, the folder is made, and its owner is the owner of the tool's.
-    fits("ok 1", &call(&playground, "esc:writer", "{}")).unwrap();
+    fits("ok 1", &playground.call("esc:writer", "{}")).unwrap();
     assert_eq!(fs::metadata(folder.join("out")).unwrap().uid(), SOMEBODY);
     fs::remove_dir(folder.join("out")).unwrap();
 
@@ -73,7 +71,7 @@ fn root_gives_no_folder_away_that_its_owner_swapped() {
     let mut rounds = 0..2000;
     assert!(rounds.any(|_| swapped(&folder, prize, naive) == SOMEBODY), "the swap never won, so that nothing is shown");
     chown(folder.join("prize"), Some(0), Some(0)).unwrap();
-    let mut server = super::Server::start(&playground);
+    let mut server = crate::harness::Server::start(&playground);
     for round in 0..ROUNDS {
         let owner = swapped(&folder, prize, || drop(server.called("esc:writer", json!({}))));
         assert_eq!(owner, 0, "round {round}: the prize was given away");
@@ -82,27 +80,22 @@ fn root_gives_no_folder_away_that_its_owner_swapped() {
 
 #[test]
 fn a_refused_call_makes_no_folder() {
-    if !has("python", 2) {
-        return;
-    }
-    as_everyone("a refused call", |who| {
+    as_everyone_with("python", "a refused call", |who| {
         let playground = Playground::new(who, "/var/tmp");
         let writes = ["first/deep/**", "out/*.txt", "kept/**"];
         let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["self"], "allowWrite": writes}}});
-        let folder = tool(&playground, "esc:writer", "python", "writer/main.py", "print(1)\n", asks);
-        let rules = "[files]\nread = [{ path = \"./**\", why = \"t\" }]\nwrite = [{ path = \"./first/**\", why = \"t\" },\
-                     { path = \"./out/**\", why = \"t\" }, { path = \"./kept/**\", why = \"t\" }]\n";
-        playground.policy("writer", "esc:writer", rules);
+        let folder = playground.tool_at("esc:writer", "python", "writer/main.py", "print(1)\n", asks);
+        playground.allow("writer", "esc:writer", &["./**"], &["./first/**", "./out/**", "./kept/**"]);
         fs::create_dir(folder.join("kept")).unwrap();
         fs::write(folder.join("kept/a"), "a").unwrap();
         playground.settle();
         fs::hard_link(folder.join("kept/a"), folder.join("linked")).unwrap();
-        let ended = call(&playground, "esc:writer", "{}");
+        let ended = playground.call("esc:writer", "{}");
         fits("SecurityError: a writable folder holds a hard-linked file", &ended).unwrap();
         let made = |name: &str| folder.join(name).exists();
         assert!(!made("first") && !made("out"), "{who:?}: a refused call made a folder");
         fs::remove_file(folder.join("linked")).unwrap();
-        fits("ok 1", &call(&playground, "esc:writer", "{}")).unwrap();
+        fits("ok 1", &playground.call("esc:writer", "{}")).unwrap();
         assert!(made("first/deep") && made("out"), "{who:?}: the control: a call that runs makes them");
     });
 }
@@ -125,7 +118,7 @@ fn root_keeps_no_log_where_somebody_else_can_plant() {
         return skipped(1, "somebody else's folder needs root");
     }
     let playground = Playground::new(Who::Root, "/var/tmp");
-    tool(&playground, "esc:good", "python", "good/main.py", "print(1)\n", json!({}));
+    playground.tool_at("esc:good", "python", "good/main.py", "print(1)\n", json!({}));
     playground.settle();
     let (theirs, prize) = (playground.path("theirs"), playground.path("prize"));
     for name in ["begun", "confinements"] {
@@ -134,7 +127,7 @@ fn root_keeps_no_log_where_somebody_else_can_plant() {
     }
     fs::create_dir(&theirs).unwrap();
     let log = theirs.join("audit.jsonl").display().to_string();
-    let with_log = || call_with(&playground, "esc:good", "{}", &["--audit-log", &log]);
+    let with_log = || playground.call_with("esc:good", "{}", &["--audit-log", &log]);
     // The control: in a folder of root's own nothing is in the way.
     fits("ok 1", &with_log()).unwrap();
     fs::remove_dir_all(&theirs).unwrap();
@@ -158,7 +151,7 @@ fn root_keeps_no_log_where_somebody_else_can_plant() {
     chown(&theirs, Some(0), Some(0)).unwrap();
     std::os::unix::fs::lchown(theirs.join("link"), Some(SOMEBODY), Some(SOMEBODY)).unwrap();
     let through = theirs.join("link/audit.jsonl").display().to_string();
-    let ended = call_with(&playground, "esc:good", "{}", &["--audit-log", &through]);
+    let ended = playground.call_with("esc:good", "{}", &["--audit-log", &through]);
     fits("InternalError: link belongs to another user", &ended).unwrap();
     assert_eq!(everything(&prize), before);
 }
@@ -166,21 +159,18 @@ fn root_keeps_no_log_where_somebody_else_can_plant() {
 /// An ordinary user's log in a folder that everybody may write, and in a sticky one.
 #[test]
 fn a_log_lies_where_only_its_user_can_replace_it() {
-    if !has("python", 2) {
-        return;
-    }
-    as_everyone("an open folder", |who| {
+    as_everyone_with("python", "an open folder", |who| {
         let playground = Playground::new(who, "/var/tmp");
-        tool(&playground, "esc:good", "python", "good/main.py", "print(1)\n", json!({}));
+        playground.tool_at("esc:good", "python", "good/main.py", "print(1)\n", json!({}));
         fs::create_dir(playground.path("open")).unwrap();
         playground.settle();
         let log = playground.path("open/audit.jsonl").display().to_string();
         for (mode, wanted) in [(0o777, "InternalError: others may write"), (0o1777, "ok 1"), (0o755, "ok 1")] {
             fs::set_permissions(playground.path("open"), fs::Permissions::from_mode(mode)).unwrap();
-            let ended = call_with(&playground, "esc:good", "{}", &["--audit-log", &log]);
+            let ended = playground.call_with("esc:good", "{}", &["--audit-log", &log]);
             fits(wanted, &ended).unwrap_or_else(|why| panic!("{who:?} {mode:o}: {why}"));
         }
-        let checked = cli(&playground, &["check", "--audit-log", &log]);
+        let checked = playground.cli(&["check", "--audit-log", &log]);
         assert_eq!(checked.code, Some(0), "{who:?}: {}", checked.stderr);
     });
 }

@@ -1,7 +1,6 @@
 //! One tool, four engines: Python, Node, Bun and WASI answer alike and end alike.
 
-use super::{as_everyone, call, cli, finish, fits, has, tool};
-use crate::escapes::{Playground, Who};
+use crate::harness::{Playground, Who, as_everyone, as_everyone_with, finish, fits, has};
 use serde_json::{Value, json};
 use std::os::unix::fs::symlink;
 
@@ -230,7 +229,7 @@ fn one_tool_in_four_engines() {
             for (engine, language, file) in &engines {
                 let more = serde_json::from_str(row.more).unwrap();
                 let file = format!("{engine}-{number}/{file}");
-                tool(&playground, &id(number, engine), language, &file, &script(row, engine), more);
+                playground.tool_at(&id(number, engine), language, &file, &script(row, engine), more);
             }
         }
         playground.settle();
@@ -238,7 +237,7 @@ fn one_tool_in_four_engines() {
         for (number, row) in ROWS.iter().enumerate() {
             let mut first: Option<(&str, Value)> = None;
             for (engine, ..) in &engines {
-                let ended = call(&playground, &id(number, engine), row.input);
+                let ended = playground.call(&id(number, engine), row.input);
                 if let Err(why) = fits(row.wanted, &ended) {
                     wrong.push(format!("{}, {engine}: {why}", row.name));
                 }
@@ -287,12 +286,12 @@ fn the_input_arrives_as_one_text_and_then_ends() {
         let engines: Vec<_> = ENGINES.into_iter().filter(|e| e.0 != "wasi" && has(e.1, RAW.len())).collect();
         for (engine, language, file) in &engines {
             let text = if *language == "python" { RAW_PYTHON } else { RAW_JAVASCRIPT };
-            tool(&playground, &format!("req:{engine}"), language, &format!("{engine}/{file}"), text, json!({}));
+            playground.tool_at(&format!("req:{engine}"), language, &format!("{engine}/{file}"), text, json!({}));
         }
         playground.settle();
         for (engine, ..) in &engines {
             for text in RAW {
-                let ended = call(&playground, &format!("req:{engine}"), text);
+                let ended = playground.call(&format!("req:{engine}"), text);
                 let hex =
                     ended.out["outputData"]["hex"].as_str().unwrap_or_else(|| panic!("{engine}: {text}: {ended:?}"));
                 let bytes: Vec<u8> =
@@ -308,7 +307,7 @@ fn the_input_arrives_as_one_text_and_then_ends() {
                 assert_eq!(ended.out["outputData"]["after"], 0, "{engine}: no end of the file");
             }
             for refused in [r#"{"n":123456789012345678901234567890}"#, r#"{"x":1e999}"#, "{} {}"] {
-                let ended = call(&playground, &format!("req:{engine}"), refused);
+                let ended = playground.call(&format!("req:{engine}"), refused);
                 assert_eq!(ended.kind(), "ParameterValidationError", "{engine}: {refused}: {:?}", ended.out);
             }
         }
@@ -323,18 +322,15 @@ const BUN_ENTRY: &str = "export async function run(given: {n: number}): Promise<
 /// A Bun tool is really called, by Bun, also by its entry point; without Bun it never runs under another engine.
 #[test]
 fn bun_runs_bun_tools() {
-    if !has("bun", 2) {
-        return;
-    }
-    as_everyone("Bun", |who| {
+    as_everyone_with("bun", "Bun", |who| {
         let playground = Playground::new(who, "/var/tmp");
-        tool(&playground, "req:whole", "bun", "whole/main.js", BUN_WHOLE, json!({}));
+        playground.tool_at("req:whole", "bun", "whole/main.js", BUN_WHOLE, json!({}));
         let entry = json!({"handler": {"entryPoint": "run"}});
-        tool(&playground, "req:entry", "bun", "entry/main.ts", BUN_ENTRY, entry);
+        playground.tool_at("req:entry", "bun", "entry/main.ts", BUN_ENTRY, entry);
         playground.settle();
-        let whole = call(&playground, "req:whole", r#"{"a":"ä"}"#);
+        let whole = playground.call("req:whole", r#"{"a":"ä"}"#);
         fits(r#"ok {"bun":"object","node":"string","given":{"a":"ä"}}"#, &whole).unwrap();
-        let entry = call(&playground, "req:entry", r#"{"n":21}"#);
+        let entry = playground.call("req:entry", r#"{"n":21}"#);
         fits(r#"ok {"bun":"object","twice":42}"#, &entry).unwrap();
         assert_eq!(entry.out["logs"], json!(["a print is log"]));
         without_bun(&playground, who);
@@ -345,7 +341,7 @@ fn without_bun(playground: &Playground, who: Who) {
     let only = playground.path("only");
     std::fs::create_dir(&only).unwrap();
     for program in ["python3", "node"] {
-        if let Some(path) = super::found(program) {
+        if let Some(path) = crate::harness::found(program) {
             symlink(path, only.join(program)).unwrap();
         }
     }
@@ -363,6 +359,6 @@ fn without_bun(playground: &Playground, who: Who) {
         assert_eq!(tool["available"], false);
         assert!(tool["needs"].to_string().contains("bun"), "{tool}");
     }
-    let listed = cli(playground, &["list", "--json", "--namespace", "req"]).out;
+    let listed = playground.cli(&["list", "--json", "--namespace", "req"]).out;
     assert!(listed.as_array().unwrap().iter().all(|tool| tool["available"] == true), "the control: {listed}");
 }

@@ -1,6 +1,6 @@
 //! A running server, spoken to over MCP, and what it holds.
 
-use super::playground::{Playground, processes_of};
+use super::{PATIENCE, Playground, processes_of};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,12 +15,22 @@ pub struct Server {
     pub child: Child,
     /// Dropped to say good-bye.
     pub to: Option<ChildStdin>,
-    lines: Receiver<Value>,
+    lines: Receiver<String>,
     next: u64,
+    /// Everything it ever said.
+    pub said: String,
 }
 
 impl Server {
     pub fn start(playground: &Playground) -> Server {
+        let mut server = Server::silent(playground);
+        let id = server.hello();
+        server.answers(&[id]);
+        server
+    }
+
+    /// Started, and not spoken to.
+    pub fn silent(playground: &Playground) -> Server {
         let mut command = playground.host();
         command.args(["serve", "--stdio"]);
         if playground.path("state/tmp").is_dir() {
@@ -31,19 +41,20 @@ impl Server {
         let (send, lines) = channel();
         std::thread::spawn(move || {
             for line in BufReader::new(out).lines().map_while(Result::ok) {
-                let value = serde_json::from_str(&line).unwrap_or_else(|e| json!({"broken": format!("{e}: {line}")}));
-                if send.send(value).is_err() {
+                if send.send(line).is_err() {
                     return;
                 }
             }
         });
-        let mut server = Server { to: child.stdin.take(), child, lines, next: 0 };
+        Server { to: child.stdin.take(), child, lines, next: 0, said: String::new() }
+    }
+
+    pub fn hello(&mut self) -> u64 {
         let hello =
             json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
-        let id = server.ask("initialize", hello);
-        assert!(server.answers(&[id], Duration::from_secs(20)).contains_key(&id));
-        server.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
-        server
+        let id = self.ask("initialize", hello);
+        self.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
+        id
     }
 
     pub fn send(&mut self, message: &Value) {
@@ -57,23 +68,62 @@ impl Server {
         id
     }
 
-    pub fn call(&mut self, tool: &str, n: u64) -> u64 {
-        self.ask("tools/call", json!({"name": format!("esc__{tool}"), "arguments": {"n": n}}))
+    /// `tool` by its id.
+    pub fn call(&mut self, tool: &str, arguments: Value) -> u64 {
+        self.ask("tools/call", json!({"name": tool.replace(':', "__"), "arguments": arguments}))
     }
 
-    /// One answer for each id, no more; whoever waits for one that does not come fails.
-    pub fn answers(&self, ids: &[u64], patience: Duration) -> BTreeMap<u64, Value> {
-        let until = Instant::now() + patience;
+    /// A tool `esc:NAME` with a number.
+    pub fn call_n(&mut self, name: &str, n: u64) -> u64 {
+        self.call(&format!("esc:{name}"), json!({"n": n}))
+    }
+
+    /// One answer for each id, no more.
+    pub fn answers(&mut self, ids: &[u64]) -> BTreeMap<u64, Value> {
+        self.answers_within(ids, PATIENCE)
+    }
+
+    pub fn answers_within(&mut self, ids: &[u64], time: Duration) -> BTreeMap<u64, Value> {
+        let until = Instant::now() + time;
         let mut found = BTreeMap::new();
         while found.len() < ids.len() {
             let left = until.saturating_duration_since(Instant::now());
-            let Ok(answer) = self.lines.recv_timeout(left) else { break };
-            assert!(answer["broken"].is_null(), "not a message: {answer}");
+            let Ok(line) = self.lines.recv_timeout(left) else { panic!("no answer to some of {ids:?}: {found:?}") };
+            self.said.push_str(&line);
+            let answer: Value = serde_json::from_str(&line).unwrap_or_else(|e| panic!("not a message: {e}: {line}"));
             let Some(id) = answer["id"].as_u64() else { continue };
-            assert!(ids.contains(&id), "an answer nobody asked for: {answer}");
-            assert!(found.insert(id, answer).is_none(), "two answers to {id}");
+            assert!(ids.contains(&id) && found.insert(id, answer).is_none(), "an answer nobody asked for: {line}");
         }
         found
+    }
+
+    /// Asks, and waits for the answer.
+    pub fn asked(&mut self, method: &str, params: Value) -> Value {
+        let id = self.ask(method, params);
+        self.answers(&[id]).remove(&id).unwrap()
+    }
+
+    pub fn called(&mut self, tool: &str, arguments: Value) -> Value {
+        let id = self.call(tool, arguments);
+        self.answers(&[id]).remove(&id).unwrap()
+    }
+
+    /// The names of the tools that it lists.
+    pub fn names(&mut self) -> Vec<String> {
+        let answer = self.asked("tools/list", json!({}));
+        let tools = answer["result"]["tools"].as_array().unwrap();
+        tools.iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect()
+    }
+
+    pub fn hang_up(&self) {
+        let pid = nix::unistd::Pid::from_raw(self.child.id().try_into().unwrap());
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGHUP).unwrap();
+    }
+
+    /// Has it read tools and policies again, and waits until that can be seen.
+    pub fn reload(&mut self, what: &str, mut seen: impl FnMut(&mut Server) -> bool) {
+        self.hang_up();
+        super::wait_for(what, || seen(self));
     }
 
     /// Open descriptors of the server, and the launchers it keeps.

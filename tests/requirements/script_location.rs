@@ -1,7 +1,6 @@
 //! Where a script stands and what it sees from there.
 
-use super::{Server, as_everyone, call, call_with, cli, finish, fits, has, tool};
-use crate::escapes::{PYTHON, Playground, Who};
+use crate::harness::{PYTHON, Playground, Server, Who, as_everyone, as_everyone_with, finish, fits, has};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fs;
@@ -25,7 +24,7 @@ fn modules_are_those_of_the_tool() {
         let languages: Vec<&str> = ["nodejs", "bun"].into_iter().filter(|language| has(language, 2)).collect();
         for language in &languages {
             let file = format!("{language}/main.js");
-            let folder = tool(&playground, &format!("req:{language}"), language, &file, MODULES, json!({}));
+            let folder = playground.tool_at(&format!("req:{language}"), language, &file, MODULES, json!({}));
             fs::create_dir_all(folder.join("node_modules/own")).unwrap();
             fs::write(folder.join("node_modules/own/index.js"), "module.exports = 'own'\n").unwrap();
             fs::write(folder.join("beside.js"), "module.exports = 'beside'\n").unwrap();
@@ -42,7 +41,7 @@ fn modules_are_those_of_the_tool() {
         let input = json!({"names": names}).to_string();
         for language in languages {
             let folder = playground.path("user_scripts").join(language);
-            let ended = call(&playground, &format!("req:{language}"), &input);
+            let ended = playground.call(&format!("req:{language}"), &input);
             fits("ok", &ended).unwrap();
             let output = &ended.out["outputData"];
             assert_eq!(output["cwd"], json!(folder), "{language}");
@@ -54,7 +53,7 @@ fn modules_are_those_of_the_tool() {
             }
             // The control: without walls the neighbour's are found, and what lies in a folder above.
             let program = if language == "nodejs" { "node" } else { "bun" };
-            let mut command = playground.outside(super::found(program).unwrap().to_str().unwrap());
+            let mut command = playground.outside(crate::harness::found(program).unwrap().to_str().unwrap());
             command.arg("main.js").current_dir(&folder);
             let outside: Value = serde_json::from_slice(&finish(command, input.as_bytes()).stdout).unwrap();
             for (name, wanted) in names.iter().skip(3).zip(["theirs", "lib", "shared"]) {
@@ -74,12 +73,9 @@ const SCRATCH: &str = "import json, os, sys, time\ngiven = json.load(sys.stdin)\
 #[test]
 fn calls_at_once_do_not_meet() {
     const AT_ONCE: u64 = 20;
-    if !has("python", 2) {
-        return;
-    }
-    as_everyone("calls at once", |who| {
+    as_everyone_with("python", "calls at once", |who| {
         let playground = Playground::new(who, "/var/tmp");
-        tool(&playground, "req:scratch", "python", "scratch/main.py", SCRATCH, json!({}));
+        playground.tool_at("req:scratch", "python", "scratch/main.py", SCRATCH, json!({}));
         playground.settle();
         let name = format!("mix-{}-{}", std::process::id(), who.name());
         let mut server = Server::start(&playground);
@@ -130,12 +126,9 @@ fn mixed_outside(playground: &Playground, name: &str) {
 /// Base folders are configuration; the same manifest finds its script in another one.
 #[test]
 fn another_base_by_flag_and_by_variable() {
-    if !has("python", 5) {
-        return;
-    }
-    as_everyone("bases", |who| {
+    as_everyone_with("python", "bases", |who| {
         let playground = Playground::new(who, "/var/tmp");
-        tool(&playground, "req:where", "python", "where/main.py", "print('\"usual\"')\n", json!({}));
+        playground.tool_at("req:where", "python", "where/main.py", "print('\"usual\"')\n", json!({}));
         fs::rename(
             playground.path("user_scripts/where/req-where.tool.json"),
             playground.path("tool-defs/where.tool.json"),
@@ -161,7 +154,7 @@ fn another_base_by_flag_and_by_variable() {
             ("req:where", vec!["--tools", &defs], "ToolNotFoundError"),
             ("req:there", vec![], "ToolNotFoundError"),
         ] {
-            let ended = call_with(&playground, tool, "{}", &flags);
+            let ended = playground.call_with(tool, "{}", &flags);
             fits(wanted, &ended).unwrap_or_else(|why| panic!("{tool} {flags:?}: {why}"));
         }
         let mut command = playground.host();
@@ -176,20 +169,15 @@ const COUNTS: &str = "import json, os\npath = 'FOLDER/count'\nn = int(open(path)
 /// A granted folder that is not there yet is made for the call, and what is in it stays.
 #[test]
 fn a_granted_folder_is_made_and_kept() {
-    if !has("python", 6) {
-        return;
-    }
-    as_everyone("an absent folder", |who| {
+    as_everyone_with("python", "an absent folder", |who| {
         let playground = Playground::new(who, "/var/tmp");
-        let core = super::repository("sandbox-policies/core.policy.toml");
+        let core = crate::harness::repository("sandbox-policies/core.policy.toml");
         fs::copy(core, playground.path("sandbox-policies/core.policy.toml")).unwrap();
         let asks = |patterns: &[&str]| json!({"securityContext": {"fileAccess": {"allowRead": ["self"], "allowWrite": patterns}}});
         let deep = COUNTS.replace("FOLDER", "kept/deep/er");
-        tool(&playground, "req:counts", "python", "counts/main.py", &deep, asks(&["kept/deep/er/**"]));
-        tool(&playground, "req:denied", "python", "denied/main.py", &deep, asks(&["kept/deep/er/**"]));
-        let grant =
-            "[files]\nread = [{ path = \"./**\", why = \"t\" }]\nwrite = [{ path = \"./kept/**\", why = \"t\" }]\n";
-        playground.policy("counts", "req:counts", grant);
+        playground.tool_at("req:counts", "python", "counts/main.py", &deep, asks(&["kept/deep/er/**"]));
+        playground.tool_at("req:denied", "python", "denied/main.py", &deep, asks(&["kept/deep/er/**"]));
+        playground.allow("counts", "req:counts", &["./**"], &["./kept/**"]);
         fs::create_dir(playground.path("user_scripts/free")).unwrap();
         fs::write(playground.path("user_scripts/free/main.py"), COUNTS.replace("FOLDER", ".cache")).unwrap();
         playground.settle();
@@ -200,7 +188,7 @@ fn a_granted_folder_is_made_and_kept() {
             let made = playground.path("user_scripts").join(made);
             assert!(!made.exists());
             for n in 1..=3 {
-                let ended = call(&playground, tool, input);
+                let ended = playground.call(tool, input);
                 // The first of these answers an object only; the count is what matters.
                 let wanted = if tool.starts_with("core:") { "OutputValidationError" } else { "ok" };
                 fits(wanted, &ended).unwrap_or_else(|why| panic!("{tool}, run {n}: {why}"));
@@ -215,7 +203,7 @@ fn a_granted_folder_is_made_and_kept() {
             );
         }
         // The control: where no policy grants it, nothing is made.
-        fits("SecurityError", &call(&playground, "req:denied", "{}")).unwrap();
+        fits("SecurityError", &playground.call("req:denied", "{}")).unwrap();
         assert!(!playground.path("user_scripts/denied/kept").exists());
     });
 }
@@ -288,11 +276,11 @@ fn view(who: Who, language: &str, file: &str, script: &str) {
     let playground = Playground::new(who, "/var/tmp");
     let env = |system: &[String]| json!({"execution": {"env": {"SYSTEM": json!(system).to_string()}}});
     let look = |system: &[String]| {
-        tool(&playground, "req:look", language, &format!("look/{file}"), script, env(system));
+        playground.tool_at("req:look", language, &format!("look/{file}"), script, env(system));
         playground.settle();
     };
     look(&[]);
-    let audit = cli(&playground, &["audit", "req:look", "--json"]).out;
+    let audit = playground.cli(&["audit", "req:look", "--json"]).out;
     let paths = |value: &Value| -> Vec<PathBuf> {
         value.as_array().unwrap().iter().map(|path| PathBuf::from(path.as_str().unwrap())).collect()
     };
@@ -301,7 +289,7 @@ fn view(who: Who, language: &str, file: &str, script: &str) {
     // Not walked inside, because they are shown whole.
     let whole: Vec<String> = system.iter().chain(&roots).map(|path| path.display().to_string()).collect();
     look(&whole);
-    let ended = call(&playground, "req:look", "{}");
+    let ended = playground.call("req:look", "{}");
     fits("ok", &ended).unwrap();
     let shown: Vec<&PathBuf> = system.iter().chain(&roots).chain([&folder]).collect();
     let explained = |path: &Path| {
@@ -323,7 +311,7 @@ fn view(who: Who, language: &str, file: &str, script: &str) {
         assert!(!seen.contains(&PathBuf::from(made_up)), "{made_up}");
     }
     // The control: without walls there is much that nobody explains.
-    let program = if language == "python" { PYTHON.into() } else { super::found("node").unwrap() };
+    let program = if language == "python" { PYTHON.into() } else { crate::harness::found("node").unwrap() };
     let mut command = playground.outside(program.to_str().unwrap());
     let list = if language == "python" {
         ["-c", "import json, os; print(json.dumps(os.listdir('/') + os.listdir('/etc')))"]

@@ -1,7 +1,6 @@
 //! P17, P30: what a manifest asks and what a tool leaves make a record, an answer or a note no longer than it may be.
 
-use super::{as_everyone, call, cli, fits, has, runs, tool};
-use crate::escapes::{Playground, Server};
+use crate::harness::{Playground, Server, as_everyone_with, fits};
 use serde_json::{Value, json};
 use std::fs;
 
@@ -19,21 +18,14 @@ fn lines(playground: &Playground) -> Vec<String> {
 
 #[test]
 fn litter_in_staged_folders_does_not_flood_the_record_or_the_answer() {
-    if !has("python", 1) {
-        return;
-    }
-    as_everyone("litter", |who| {
+    as_everyone_with("python", "litter", |who| {
         let playground = Playground::new(who, "/var/tmp");
         let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["self"], "allowWrite": ["out/*.csv"]}}});
-        let folder = tool(&playground, "esc:litter", "python", "litter/main.py", LITTER, asks);
+        let folder = playground.tool_at("esc:litter", "python", "litter/main.py", LITTER, asks);
         fs::create_dir(folder.join("out")).unwrap();
-        playground.policy(
-            "litter",
-            "esc:litter",
-            "[files]\nread = [{ path = \"./**\", why = \"t\" }]\nwrite = [{ path = \"./out/**\", why = \"t\" }]\n",
-        );
+        playground.allow("litter", "esc:litter", &["./**"], &["./out/**"]);
         playground.settle();
-        let ended = call(&playground, "esc:litter", "{}");
+        let ended = playground.call("esc:litter", "{}");
         fits("ok", &ended).unwrap();
         assert!(folder.join("out/good.csv").is_file(), "{who:?}: the control: what matches is published");
         let artifacts = ended.out["artifacts"].as_array().unwrap();
@@ -42,37 +34,34 @@ fn litter_in_staged_folders_does_not_flood_the_record_or_the_answer() {
         assert!(ended.out.to_string().len() < 64 * 1024, "{} bytes", ended.out.to_string().len());
         assert!(lines(&playground).iter().all(|line| line.len() < LONGEST));
         let id = ended.out["id"].as_str().unwrap();
-        let past = cli(&playground, &["audit", "--call", id]);
+        let past = playground.cli(&["audit", "--call", id]);
         let text = String::from_utf8(past.stdout).unwrap();
         assert!(past.code == Some(0) && text.contains(id), "{who:?}: {text}");
-        let said = cli(&playground, &["call", "esc:litter"]).stderr;
+        let said = playground.cli(&["call", "esc:litter"]).stderr;
         assert!(!said.lines().any(|line| line.starts_with("SecurityError")), "{who:?}: {said}");
     });
 }
 
 #[test]
 fn a_manifest_that_asks_for_much_keeps_nobody_out_of_the_audit_log() {
-    if !has("python", 1) {
-        return;
-    }
-    as_everyone("a manifest that asks for much", |who| {
+    as_everyone_with("python", "a manifest that asks for much", |who| {
         let playground = Playground::new(who, "/var/tmp");
         let much: Vec<String> = (0..250).map(|n| format!("/srv/{n}{}/**", "x".repeat(400))).collect();
         let asks = json!({"securityContext": {"fileAccess": {"allowRead": much}}});
-        tool(&playground, "esc:much", "python", "much/main.py", WAITER, asks);
-        tool(&playground, "esc:small", "python", "small/main.py", WAITER, json!({}));
+        playground.tool_at("esc:much", "python", "much/main.py", WAITER, asks);
+        playground.tool_at("esc:small", "python", "small/main.py", WAITER, json!({}));
         let narrow = "name = \"n\"\nwhy = \"t\"\ntools = [\"esc:much\"]\nmode = \"narrow\"\n";
         fs::write(playground.path("sandbox-policies/n.policy.toml"), narrow).unwrap();
         playground.settle();
         let mut server = Server::start(&playground);
         for name in ["small", "much", "small", "small"] {
-            server.call(name, 1);
+            server.call_n(name, 1);
         }
-        runs(&playground, "user_scripts/small/main.py", 3);
-        runs(&playground, "user_scripts/much/main.py", 1);
+        playground.runs("user_scripts/small/main.py", 3);
+        playground.runs("user_scripts/much/main.py", 1);
         server.child.kill().unwrap();
         server.child.wait().unwrap();
-        call(&playground, "esc:none", "{}");
+        playground.call("esc:none", "{}");
         let of = |id: &str| {
             let records = lines(&playground);
             let records = records.iter().map(|line| serde_json::from_str::<Value>(line).unwrap());

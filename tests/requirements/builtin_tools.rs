@@ -1,14 +1,13 @@
 //! The builtin tools behind the real walls: scripts that an agent names, code that it brings.
 
-use super::{as_everyone, call, cli, copy, finish, fits, has, repository, tool};
-use crate::escapes::{PYTHON, Playground, Who};
+use crate::harness::{PYTHON, Playground, Who, as_everyone, copy, finish, fits, has, repository};
 use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::symlink;
 use toolhost::manifest::json as reader;
 
 /// The manifest by which the builtin Python tool was specified, comments and all.
-const SEED: &str = include_str!("seed-example.tool.jsonc");
+const SEED: &str = include_str!("builtin_tools.tool.jsonc");
 
 /// Opens what it is told to, and says what it got.
 const SPY: &str = "import json, sys\nasked = json.load(sys.stdin)\ntry:\n    text = open(asked['path'], asked.get('mode', 'r')).read() if asked.get('mode', 'r') == 'r' \\\n        else str(open(asked['path'], asked['mode']).write('x'))\nexcept OSError as e:\n    text = 'errno %d' % e.errno\nprint(json.dumps({'got': text}))\n";
@@ -117,7 +116,7 @@ fn scripts_and_code_of_agents_run_behind_the_walls() {
                 continue;
             }
             let input = input.replace("BASE", playground.base.to_str().unwrap());
-            let ended = call(&playground, tool, &input);
+            let ended = playground.call(tool, &input);
             if let Err(why) = fits(wanted, &ended) {
                 wrong.push(format!("{tool} {input}: {why}"));
             }
@@ -182,7 +181,7 @@ fn the_shipped_examples_pass() {
     as_everyone("the shipped examples", |who| {
         let playground = playground(who);
         for (tool, passed) in [(PY, 2), (ANY, 1), (RUN, 2)] {
-            let ended = cli(&playground, &["test", tool]);
+            let ended = playground.cli(&["test", tool]);
             let told = ended.text();
             assert!(told.contains(&format!("{passed} passed, 0 failed")), "{tool}: {told}{}", ended.stderr);
             assert_eq!(ended.code, Some(0));
@@ -196,19 +195,19 @@ fn without_its_policy_no_code_is_run() {
     as_everyone("run-code", |who| {
         let playground = playground(who);
         let code = r#"{"language":"python","code":"print(1)"}"#;
-        fits("ok 1", &call(&playground, RUN, code)).unwrap();
+        fits("ok 1", &playground.call(RUN, code)).unwrap();
         let policy = playground.path("sandbox-policies/core.policy.toml");
         let text = fs::read_to_string(&policy).unwrap();
         fs::write(&policy, text.replace(", \"core:run-code\"]", "]")).unwrap();
-        let ended = call(&playground, RUN, code);
+        let ended = playground.call(RUN, code);
         fits("SecurityError", &ended).unwrap();
         assert_eq!((ended.code, &playground.records().last().unwrap()["decision"]), (Some(3), &json!("refused")));
         fs::remove_file(&policy).unwrap();
-        fits("SecurityError", &call(&playground, RUN, code)).unwrap();
+        fits("SecurityError", &playground.call(RUN, code)).unwrap();
         let script = r#"{"scriptPath":"free/spy.py","inputData":{"path":"data.txt"}}"#;
-        fits(r#"ok {"got":"beside\n"}"#, &call(&playground, PY, script)).unwrap();
+        fits(r#"ok {"got":"beside\n"}"#, &playground.call(PY, script)).unwrap();
         let write = r#"{"scriptPath":"free/spy.py","inputData":{"path":".cache/x","mode":"w"}}"#;
-        let ended = call(&playground, PY, write);
+        let ended = playground.call(PY, write);
         assert!(
             ended.out["success"] != true || ended.out["outputData"]["got"] != "1",
             "nothing grants it: {:?}",
@@ -222,15 +221,15 @@ fn without_its_policy_no_code_is_run() {
 fn running_a_tools_script_this_way_widens_nothing() {
     as_everyone("a script run by its path", |who| {
         let playground = playground(who);
-        tool(&playground, "req:spy", "python", "owned/spy.py", SPY, json!({}));
-        playground.policy("strict", "req:spy", "[files]\nread = [{ path = \"./spy.py\", why = \"itself\" }]\n");
+        playground.tool_at("req:spy", "python", "owned/spy.py", SPY, json!({}));
+        playground.allow("strict", "req:spy", &["./spy.py"], &[]);
         fs::write(playground.path("user_scripts/owned/data.txt"), "x").unwrap();
         playground.settle();
         let read = r#"{"scriptPath":"owned/spy.py","inputData":{"path":"data.txt"}}"#;
-        let ended = call(&playground, PY, read);
+        let ended = playground.call(PY, read);
         assert_ne!(ended.out["outputData"]["got"], "x", "its own policy does not let it: {:?}", ended.out);
         let free = read.replace("owned", "free");
-        fits(r#"ok {"got":"beside\n"}"#, &call(&playground, PY, &free)).unwrap();
+        fits(r#"ok {"got":"beside\n"}"#, &playground.call(PY, &free)).unwrap();
     });
 }
 
@@ -243,7 +242,7 @@ fn a_fresh_host_has_the_seeds_tool() {
     as_everyone("a fresh host", |who| {
         let playground = Playground::new(who, "/var/tmp");
         fs::remove_dir_all(playground.path("sandbox-policies")).unwrap();
-        let listed = cli(&playground, &["list", "--json", "--source", "builtin"]).out;
+        let listed = playground.cli(&["list", "--json", "--source", "builtin"]).out;
         let listed = listed.as_array().unwrap().clone();
         let ids: Vec<&str> = listed.iter().filter_map(|tool| tool["toolId"].as_str()).collect();
         assert_eq!(ids, [JS, PY, ANY, RUN]);
@@ -253,7 +252,7 @@ fn a_fresh_host_has_the_seeds_tool() {
         }
         // The shipped description leaves out what this version does not do: it installs nothing.
         assert!(own["description"].as_str().unwrap().starts_with("Executes a provided Python script securely."));
-        let asks = cli(&playground, &["audit", PY, "--json"]).out["asks"].clone();
+        let asks = playground.cli(&["audit", PY, "--json"]).out["asks"].clone();
         let mut asked: Vec<(String, String)> = Vec::new();
         for ask in asks.as_array().unwrap() {
             asked.push((ask["what"].as_str().unwrap().into(), ask["asked"].as_str().unwrap_or_default().into()));

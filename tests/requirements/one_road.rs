@@ -1,8 +1,7 @@
 //! One road: the same call through every face; what comes from the handler and what from the caller, checked again by
 //! the service itself.
 
-use super::{Server, call, fits, has, manifest, ourselves, service, tool};
-use crate::escapes::Playground;
+use crate::harness::{Playground, Server, Who, fits, has, manifest, service};
 use serde_json::{Value, json};
 use std::fs;
 use toolhost::executor::method::Methods;
@@ -11,13 +10,13 @@ use toolhost::service::ToolServiceRequest;
 const SUM: &str = "import json, sys\ngiven = json.load(sys.stdin)\nn = given.get('numbers', [])\nif given.get('fail'):\n    print('why it failed', file=sys.stderr)\n    sys.exit(4)\nprint(json.dumps({'sum': sum(n)}))\n";
 
 fn playground() -> Playground {
-    let playground = Playground::new(ourselves(), "/var/tmp");
+    let playground = Playground::new(Who::ours(), "/var/tmp");
     let more = json!({"parameters": {"type": "object", "properties": {
         "numbers": {"type": "array", "description": "d", "items": {"type": "integer"}},
         "fail": {"type": "boolean", "description": "d"}}}});
-    tool(&playground, "req:sum", "python", "sum/main.py", SUM, more);
+    playground.tool_at("req:sum", "python", "sum/main.py", SUM, more);
     let slow = json!({"execution": {"timeoutMs": 600}});
-    tool(&playground, "req:slow", "python", "slow/main.py", "import time\ntime.sleep(60)\n", slow);
+    playground.tool_at("req:slow", "python", "slow/main.py", "import time\ntime.sleep(60)\n", slow);
     playground.settle();
     playground
 }
@@ -46,7 +45,7 @@ async fn every_face_gives_the_same_outcome() {
     let mut server = Server::start(&playground);
     for (at, (tool, input)) in CALLS.iter().enumerate() {
         let what = format!("{tool} {input}");
-        let told = call(&playground, tool, input).out;
+        let told = playground.call(tool, input).out;
         let spoken = server.called(tool, serde_json::from_str(input).unwrap());
         let request = ToolServiceRequest {
             id: at.to_string(),
@@ -93,15 +92,15 @@ fn the_handler_wins() {
     if !has("python", 5) {
         return;
     }
-    super::as_everyone("the handler", |who| {
+    crate::harness::as_everyone("the handler", |who| {
         let playground = Playground::new(who, "/var/tmp");
         let script = "import json, os, sys\nprint(json.dumps({'ran': os.path.basename(__file__), 'got': json.load(sys.stdin)}))\n";
         let schema = |names: &[&str]| {
             let fields = names.iter().map(|name| ((*name).to_owned(), json!({"type": "string", "description": "d"})));
             json!({"parameters": {"type": "object", "properties": Value::Object(fields.collect())}})
         };
-        tool(&playground, "req:closed", "python", "closed/main.py", script, schema(&["n"]));
-        tool(&playground, "req:open", "python", "open/main.py", script, schema(&["n", "scriptPath", "language"]));
+        playground.tool_at("req:closed", "python", "closed/main.py", script, schema(&["n"]));
+        playground.tool_at("req:open", "python", "open/main.py", script, schema(&["n", "scriptPath", "language"]));
         fs::write(playground.path("user_scripts/open/other.py"), script).unwrap();
         // Both sources for a method: the language from the handler, the path from the caller.
         let method = json!({"type": "service-method", "serviceName": "ExternalScriptExecutionService",
@@ -126,7 +125,7 @@ fn the_handler_wins() {
                 "ParameterValidationError: python only",
             ),
         ] {
-            let ended = call(&playground, tool, input);
+            let ended = playground.call(tool, input);
             fits(wanted, &ended).unwrap_or_else(|why| panic!("{tool} {input}: {why}"));
         }
     });
@@ -138,12 +137,12 @@ fn the_service_checks_again() {
     if !has("python", 3) {
         return;
     }
-    super::as_everyone("the service's own checks", |who| {
+    crate::harness::as_everyone("the service's own checks", |who| {
         let playground = Playground::new(who, "/var/tmp");
-        tool(&playground, "req:sum", "python", "sum/main.py", SUM, json!({}));
+        playground.tool_at("req:sum", "python", "sum/main.py", SUM, json!({}));
         for (name, method) in [("execute", "executeScript"), ("code", "runCode")] {
             let handler = json!({"type": "service-method", "serviceName": "ExternalScriptExecutionService", "methodName": method});
-            let text = manifest(&format!("req:{name}"), handler, json!({})).to_string();
+            let text = manifest(format!("req:{name}"), handler, json!({})).to_string();
             fs::write(playground.path(&format!("tool-defs/{name}.tool.json")), text).unwrap();
         }
         playground.policy("code", "req:code", "");
@@ -170,7 +169,7 @@ fn the_service_checks_again() {
                 "ParameterValidationError: scriptPath",
             ),
         ] {
-            let ended = call(&playground, tool, input);
+            let ended = playground.call(tool, input);
             if wanted == "Error" {
                 assert_eq!(ended.out["success"], false, "{input}: {:?}", ended.out);
             } else {

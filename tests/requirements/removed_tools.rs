@@ -1,13 +1,11 @@
 //! A tool that is removed while it runs finishes its call; the next call finds nothing. The real service, in this
 //! process, because nobody outside can tell it to look again.
 
-use super::{has, ourselves, service, tool};
-use crate::common::request;
-use crate::escapes::Playground;
+use crate::harness::fake::request;
+use crate::harness::{Playground, Who, has, service, until};
 use serde_json::{Value, json};
 use std::fs;
 use std::sync::Arc;
-use std::time::Duration;
 use toolhost::executor::method::Methods;
 use toolhost::fault::Kind;
 use toolhost::service::{Service, Sink};
@@ -16,14 +14,10 @@ use toolhost::service::{Service, Sink};
 const WAITS: &str = "import json, os, time\nopen('out/runs', 'w').write('1')\ntime.sleep(1.5)\nprint(json.dumps({'version': VERSION}))\n";
 
 fn playground() -> Playground {
-    let playground = Playground::new(ourselves(), "/var/tmp");
+    let playground = Playground::new(Who::ours(), "/var/tmp");
     let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["./**"], "allowWrite": ["out/**"]}}});
-    tool(&playground, "req:waits", "python", "waits/main.py", &WAITS.replace("VERSION", "1"), asks);
-    playground.policy(
-        "waits",
-        "req:waits",
-        "[files]\nread = [{ path = \"./**\", why = \"t\" }]\nwrite = [{ path = \"./out/**\", why = \"t\" }]\n",
-    );
+    playground.tool_at("req:waits", "python", "waits/main.py", &WAITS.replace("VERSION", "1"), asks);
+    playground.allow("waits", "req:waits", &["./**"], &["./out/**"]);
     playground.settle();
     playground
 }
@@ -36,11 +30,8 @@ async fn started(
     let _ = fs::remove_file(&runs);
     let service = service.clone();
     let call = tokio::spawn(async move { service.call(request("req:waits", json!({})), Sink::none()).await });
-    let until = std::time::Instant::now() + super::PATIENCE;
-    while !runs.exists() {
-        assert!(std::time::Instant::now() < until && !call.is_finished(), "it does not start");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    until("it starts", || runs.exists() || call.is_finished()).await;
+    assert!(!call.is_finished(), "it does not start");
     call
 }
 

@@ -1,13 +1,14 @@
 //! One tool plants no code that another runs: not in a shared folder, not staged, not in a folder that was renamed.
 
-use super::{Ended, Server, as_everyone, call, cli, finish, fits, found, has, repository, tool};
-use crate::escapes::{PYTHON, Playground, Who};
+use crate::harness::{
+    Ended, PYTHON, Playground, Server, Who, as_everyone, as_everyone_with, finish, fits, found, has, manifest,
+    repository, script, wait_for,
+};
 use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 /// What planted code answers.
 const PLANTED: &str = "99887766";
@@ -40,7 +41,7 @@ fn writes(playground: &Playground, id: &str, file: &str, pattern: &str) -> PathB
         "[files]\nread = [{{ path = \"./**\", why = \"t\" }}]\nwrite = [{{ path = \"{rule}\", why = \"t\" }}]\n"
     );
     playground.policy(&id.replace(':', "-"), id, &rest);
-    tool(playground, id, "python", file, WRITER, asks)
+    playground.tool_at(id, "python", file, WRITER, asks)
 }
 
 fn folder_of(pattern: &str) -> &str {
@@ -49,9 +50,9 @@ fn folder_of(pattern: &str) -> &str {
 
 /// Three readers in one folder.
 fn readers(playground: &Playground) -> [&'static str; 3] {
-    tool(playground, "mod:py", "python", "shared/py.py", PY, json!({}));
-    tool(playground, "mod:node", "nodejs", "shared/node.mjs", JS, json!({}));
-    tool(playground, "mod:bun", "bun", "shared/bun.mjs", JS, json!({}));
+    playground.tool_at("mod:py", "python", "shared/py.py", PY, json!({}));
+    playground.tool_at("mod:node", "nodejs", "shared/node.mjs", JS, json!({}));
+    playground.tool_at("mod:bun", "bun", "shared/bun.mjs", JS, json!({}));
     ["mod:py", "mod:node", "mod:bun"]
 }
 
@@ -109,7 +110,7 @@ fn a_shared_folder_is_no_way_into_another_tool() {
             playground.settle();
             let mut server = Server::start(&playground);
             for reader in readers {
-                fits("ok 1", &call(&playground, reader, "{}")).unwrap();
+                fits("ok 1", &playground.call(reader, "{}")).unwrap();
                 let answer = server.called(reader, json!({}));
                 assert_eq!(answer["result"]["isError"], false, "{reader}: {answer}");
             }
@@ -117,22 +118,18 @@ fn a_shared_folder_is_no_way_into_another_tool() {
             let mut writer = playground.host();
             writer.args(["call", "mod:writer", "--json", "--input", &input(&files, 3.0)]);
             let mut writer = spawned(writer);
-            let until = Instant::now() + Duration::from_secs(20);
-            while !lib.join("data.csv").is_file() {
-                assert!(Instant::now() < until, "{who:?}: nothing was written");
-                std::thread::sleep(Duration::from_millis(10));
-            }
+            wait_for("it writes", || lib.join("data.csv").is_file());
             let mut look = |when: &str| {
                 for reader in readers {
                     assert_eq!(outside(&playground, reader).trim(), PLANTED, "the control: {who:?}: {reader}");
-                    let ended = call(&playground, reader, "{}");
+                    let ended = playground.call(reader, "{}");
                     fits("ok 1", &ended).unwrap_or_else(|why| panic!("{who:?}: {when}: {reader}: {why}"));
                     let wanted = "narrowed: lib is not in view: mod:writer@1.0.0 could write in an earlier call";
                     assert!(notes(&ended).contains(wanted), "{who:?}: {when}: {}", ended.out);
                     // A server that runs knows what another process let a tool write.
                     let answer = server.called(reader, json!({}));
                     assert!(!answer.to_string().contains(PLANTED), "{who:?}: {when}: {reader}: {answer}");
-                    let told = cli(&playground, &["audit", reader]).text();
+                    let told = playground.cli(&["audit", reader]).text();
                     assert!(told.contains(wanted), "{who:?}: {told}");
                 }
             };
@@ -140,14 +137,14 @@ fn a_shared_folder_is_no_way_into_another_tool() {
             assert!(writer.wait().unwrap().success(), "{who:?}");
             look("afterwards");
             // The writer itself runs no more until the code is gone.
-            let ended = call(&playground, "mod:writer", &input(&json!({}), 0.0));
+            let ended = playground.call("mod:writer", &input(&json!({}), 0.0));
             fits("SecurityError: a writable folder beside the script holds code", &ended).unwrap();
             // Files of a pattern are seen, but for code.
             let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["self", "lib/*"]}}});
             let list = "import json, os\nprint(json.dumps(sorted(os.listdir('lib'))))\n";
-            tool(&playground, "mod:names", "python", "shared/names.py", list, asks);
+            playground.tool_at("mod:names", "python", "shared/names.py", list, asks);
             playground.settle();
-            fits(r#"ok ["data.csv"]"#, &call(&playground, "mod:names", "{}"))
+            fits(r#"ok ["data.csv"]"#, &playground.call("mod:names", "{}"))
                 .unwrap_or_else(|why| panic!("{who:?}: {why}"));
         }
     });
@@ -183,14 +180,14 @@ fn a_folder_of_modules_is_not_written() {
             fs::write(&file, text).unwrap();
             playground.settle();
             for writer in ["mod:beside", "mod:far"] {
-                let ended = call(&playground, writer, &input(&json!({}), 0.0));
+                let ended = playground.call(writer, &input(&json!({}), 0.0));
                 fits("SecurityError: a writable folder beside the script holds code", &ended)
                     .unwrap_or_else(|why| panic!("{who:?}: {writer}: {name}: {why}"));
                 assert!(ended.stderr.contains(&file.display().to_string()), "{ended:?}");
             }
             for (reader, own) in readers.iter().zip(["helper.py", "helper.mjs", "helper.mjs"]) {
                 let wanted = if own == name { "ok 2" } else { "ok 1" };
-                fits(wanted, &call(&playground, reader, "{}")).unwrap_or_else(|why| panic!("{who:?}: {name}: {why}"));
+                fits(wanted, &playground.call(reader, "{}")).unwrap_or_else(|why| panic!("{who:?}: {name}: {why}"));
             }
             fs::remove_file(&file).unwrap();
         }
@@ -199,7 +196,7 @@ fn a_folder_of_modules_is_not_written() {
         playground.settle();
         let file = json!({lib.join("new.csv").display().to_string(): "1\n"});
         for writer in ["mod:beside", "mod:far"] {
-            fits("ok", &call(&playground, writer, &input(&file, 0.0))).unwrap();
+            fits("ok", &playground.call(writer, &input(&file, 0.0))).unwrap();
             assert!(lib.join("new.csv").is_file(), "{who:?}: {writer}");
         }
     });
@@ -223,7 +220,7 @@ fn staged_code_is_not_published() {
         let more =
             ["lib/a.PY", "lib/b.so", "lib/c.wasm", "lib/conf", "lib/plain", "lib/d.json", "lib/e.pth", "lib/f.pyz"];
         more.iter().for_each(|name| files[*name] = json!("x"));
-        let ended = call(&playground, "mod:staged", &input(&files, 0.0));
+        let ended = playground.call("mod:staged", &input(&files, 0.0));
         fits("ok", &ended).unwrap();
         let mut there: Vec<String> =
             fs::read_dir(&lib).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
@@ -239,7 +236,7 @@ fn staged_code_is_not_published() {
             assert!(dropped.contains(why), "{why}: {dropped}");
         }
         for reader in readers {
-            fits("ok 1", &call(&playground, reader, "{}")).unwrap();
+            fits("ok 1", &playground.call(reader, "{}")).unwrap();
         }
         // Spelled, it is refused where a script lies, also another tool's, and published where none does.
         let out = playground.path("out");
@@ -249,7 +246,7 @@ fn staged_code_is_not_published() {
             playground.settle();
             let file = folder.join("new.py");
             let ended =
-                call(&playground, "mod:spelled", &input(&json!({&file.display().to_string(): "said = 3\n"}), 0.0));
+                playground.call("mod:spelled", &input(&json!({&file.display().to_string(): "said = 3\n"}), 0.0));
             assert_eq!(file.is_file(), published, "{who:?}: {ended:?}");
             let wanted = if published { "ok" } else { "SecurityError: where a script lies, and would be run later" };
             fits(wanted, &ended).unwrap_or_else(|why| panic!("{who:?}: {why}"));
@@ -260,10 +257,10 @@ fn staged_code_is_not_published() {
         let core = "sandbox-policies/core.policy.toml";
         fs::copy(repository(core), playground.path(core)).unwrap();
         playground.settle();
-        let run = || call(&playground, "core:execute-python-script", r#"{"scriptPath": "moved/new.py"}"#);
+        let run = || playground.call("core:execute-python-script", r#"{"scriptPath": "moved/new.py"}"#);
         fits("SecurityError: mod:spelled@1.0.0 could write in an earlier call", &run()).unwrap();
         fs::rename(moved.join("new.py"), playground.path("user_scripts/other/new.py")).unwrap();
-        let run = call(&playground, "core:execute-python-script", r#"{"scriptPath": "other/new.py"}"#);
+        let run = playground.call("core:execute-python-script", r#"{"scriptPath": "other/new.py"}"#);
         assert_eq!(run.kind(), "ScriptError", "the control: it runs, and prints nothing: {run:?}");
     });
 }
@@ -278,8 +275,8 @@ fn no_staged_file_stands_before_a_module() {
         \x20   try { said.push(require('./lib/' + name).said ?? 0) } catch { said.push(1) }\n}\nconsole.log(JSON.stringify(said))\n";
     as_everyone("staged names", |who| {
         let playground = Playground::new(who, "/var/tmp");
-        tool(&playground, "mod:node", "nodejs", "shared/dot.cjs", DOT, json!({}));
-        tool(&playground, "mod:bun", "bun", "shared/dot2.cjs", DOT, json!({}));
+        playground.tool_at("mod:node", "nodejs", "shared/dot.cjs", DOT, json!({}));
+        playground.tool_at("mod:bun", "bun", "shared/dot2.cjs", DOT, json!({}));
         let lib = playground.path("user_scripts/shared/lib");
         fs::create_dir_all(lib.join("dirmod")).unwrap();
         fs::write(lib.join("app.config.js"), "exports.said = 2\n").unwrap();
@@ -291,7 +288,7 @@ fn no_staged_file_stands_before_a_module() {
         let files = json!({path("app.config"): &code, path("local"): &code, path("dirmod.json"): &data,
             path("notes.cfg"): "x", path("data.csv"): "1\n"});
         playground.settle();
-        let ended = call(&playground, "mod:staged", &input(&files, 0.0));
+        let ended = playground.call("mod:staged", &input(&files, 0.0));
         fits("ok", &ended).unwrap();
         let dropped = ended.out["artifacts"].as_array().unwrap();
         const UNKNOWN: &str =
@@ -308,30 +305,27 @@ fn no_staged_file_stands_before_a_module() {
         }
         assert!(lib.join("data.csv").is_file(), "{who:?}: the control: data is published");
         for reader in ["mod:node", "mod:bun"] {
-            fits("ok [2,1,2]", &call(&playground, reader, "{}"))
-                .unwrap_or_else(|why| panic!("{who:?}: {reader}: {why}"));
+            fits("ok [2,1,2]", &playground.call(reader, "{}")).unwrap_or_else(|why| panic!("{who:?}: {reader}: {why}"));
         }
         // Spelled, it is published, and no other tool runs it, also when its tool is gone.
         writes(&playground, "mod:staged", "evil/main.py", &path("local"));
         playground.settle();
-        let ended = call(&playground, "mod:staged", &input(&json!({path("local"): &code}), 0.0));
+        let ended = playground.call("mod:staged", &input(&json!({path("local"): &code}), 0.0));
         fits("ok", &ended).unwrap();
         assert!(lib.join("local").is_file(), "{who:?}: {ended:?}");
         fs::remove_dir_all(playground.path("user_scripts/evil")).unwrap();
         fs::remove_file(playground.path("sandbox-policies/mod-staged.policy.toml")).unwrap();
         playground.settle();
         for reader in ["mod:node", "mod:bun"] {
-            let ended = call(&playground, reader, "{}");
+            let ended = playground.call(reader, "{}");
             fits("ok [2,0,2]", &ended).unwrap_or_else(|why| panic!("{who:?}: {reader}: {why}"));
         }
         // Nor by a tool that stages files of that folder itself: its copy lacks them, and they stay where they are.
         let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["./**"], "allowWrite": ["lib/*"]}}});
-        tool(&playground, "mod:stages", "nodejs", "shared/dot3.cjs", DOT, asks);
-        let rules =
-            "[files]\nread = [{ path = \"./**\", why = \"t\" }]\nwrite = [{ path = \"./lib/**\", why = \"t\" }]\n";
-        playground.policy("mod-stages", "mod:stages", rules);
+        playground.tool_at("mod:stages", "nodejs", "shared/dot3.cjs", DOT, asks);
+        playground.allow("mod-stages", "mod:stages", &["./**"], &["./lib/**"]);
         playground.settle();
-        let ended = call(&playground, "mod:stages", "{}");
+        let ended = playground.call("mod:stages", "{}");
         fits("ok [2,0,2]", &ended).unwrap_or_else(|why| panic!("{who:?}: {why}"));
         assert_eq!(ended.out["artifacts"], json!([]), "{who:?}: nothing of it was the tool's to publish");
         assert!(lib.join("local").is_file(), "{who:?}");
@@ -364,7 +358,7 @@ fn a_live_file_without_an_ending_is_no_module_of_another_tool() {
             "[files]\nread = [{ path = \"./**\", why = \"t\" }]\nwrite = [{ path = \"./lib/**\", why = \"t\" }]\n";
         for (id, files) in asks.clone() {
             let file = format!("shared/{}.cjs", id.replace(':', "-"));
-            tool(&playground, id, "nodejs", &file, LOCAL, json!({"securityContext": {"fileAccess": files}}));
+            playground.tool_at(id, "nodejs", &file, LOCAL, json!({"securityContext": {"fileAccess": files}}));
             playground.policy(&id.replace(':', "-"), id, rules);
         }
         playground.settle();
@@ -372,16 +366,16 @@ fn a_live_file_without_an_ending_is_no_module_of_another_tool() {
         fs::write(&local, format!("exports.said = {PLANTED}\n")).unwrap();
         for (id, _) in &asks {
             let said = format!("ok {PLANTED}");
-            fits(&said, &call(&playground, id, "{}")).unwrap_or_else(|why| panic!("the control: {who:?}: {id}: {why}"));
+            fits(&said, &playground.call(id, "{}")).unwrap_or_else(|why| panic!("the control: {who:?}: {id}: {why}"));
         }
         fs::remove_file(&local).unwrap();
         writes(&playground, "mod:live", "live/main.py", &format!("{}/**", lib.display()));
         playground.settle();
         let files = json!({local.display().to_string(): format!("exports.said = {PLANTED}\n")});
-        fits("ok", &call(&playground, "mod:live", &input(&files, 0.0))).unwrap();
+        fits("ok", &playground.call("mod:live", &input(&files, 0.0))).unwrap();
         assert!(local.is_file());
         for (id, _) in &asks {
-            let ended = call(&playground, id, "{}");
+            let ended = playground.call(id, "{}");
             fits("ok 1", &ended).unwrap_or_else(|why| panic!("{who:?}: {id}: {why}"));
             let told = "narrowed: files of lib without an ending of data are left out: mod:live@1.0.0";
             assert!(notes(&ended).contains(told), "{who:?}: {id}: {}", ended.out["notes"]);
@@ -393,16 +387,13 @@ fn a_live_file_without_an_ending_is_no_module_of_another_tool() {
 /// What a tool left for its own next call is not loaded either, also when it may write there no longer.
 #[test]
 fn a_tool_does_not_load_what_it_once_wrote() {
-    if !has("python", 3) {
-        return;
-    }
-    as_everyone("its own code", |who| {
+    as_everyone_with("python", "its own code", |who| {
         let playground = Playground::new(who, "/var/tmp");
         writes(&playground, "mod:own", "own/main.py", "lib/**");
         playground.settle();
-        fits("ok", &call(&playground, "mod:own", &input(&planted(), 0.0))).unwrap();
+        fits("ok", &playground.call("mod:own", &input(&planted(), 0.0))).unwrap();
         let folder = playground.path("user_scripts/own");
-        let again = || call(&playground, "mod:own", &input(&json!({}), 0.0));
+        let again = || playground.call("mod:own", &input(&json!({}), 0.0));
         const CODE: &str = "SecurityError: a writable folder beside the script holds code";
         fits(CODE, &again()).unwrap();
         // A new version, which asks for nothing.
@@ -415,7 +406,7 @@ fn a_tool_does_not_load_what_it_once_wrote() {
         fs::write(folder.join("main.py"), PY).unwrap();
         playground.settle();
         fits(CODE, &again()).unwrap_or_else(|why| panic!("{who:?}: {why}"));
-        assert!(cli(&playground, &["audit", "mod:own"]).text().contains("holds code"));
+        assert!(playground.cli(&["audit", "mod:own"]).text().contains("holds code"));
         let lib = folder.join("lib");
         for entry in fs::read_dir(&lib).unwrap().map(|entry| entry.unwrap().path()) {
             if !entry.ends_with("data.csv") {
@@ -429,10 +420,7 @@ fn a_tool_does_not_load_what_it_once_wrote() {
 /// A place is known by device, inode and birth: nothing in it is loaded after a folder above was renamed.
 #[test]
 fn a_place_keeps_its_past_under_another_name() {
-    if !has("python", 4) {
-        return;
-    }
-    as_everyone("renamed places", |who| {
+    as_everyone_with("python", "renamed places", |who| {
         let playground = Playground::new(who, "/var/tmp");
         let base = playground.path("user_scripts");
         let core = "sandbox-policies/core.policy.toml";
@@ -440,17 +428,16 @@ fn a_place_keeps_its_past_under_another_name() {
         let folder = writes(&playground, "mod:writer", "old/main.py", "out/**");
         fs::create_dir(folder.join("out")).unwrap();
         playground.settle();
-        let evil = json!({"toolId": "mod:evil", "displayName": "d", "description": "d", "version": "1.0.0",
-            "handler": {"type": "external-script", "language": "python", "scriptPath": "evil.py"}});
+        let evil = manifest("mod:evil", script("evil.py", "python"), json!({}));
         let policy = "name = \"x\"\nwhy = \"w\"\ntools = [\"mod:writer\"]\n";
         let files = json!({
             "out/evil.tool.json": evil.to_string(), "out/evil.py": format!("print({PLANTED})\n"),
             "out/x.policy.toml": policy, "out/helper.py": format!("said = {PLANTED}\n"),
         });
-        fits("ok", &call(&playground, "mod:writer", &input(&files, 0.0))).unwrap();
+        fits("ok", &playground.call("mod:writer", &input(&files, 0.0))).unwrap();
         let run = |path: &str| {
             let script = json!({"scriptPath": path}).to_string();
-            call(&playground, "core:execute-python-script", &script)
+            playground.call("core:execute-python-script", &script)
         };
         // The folder above, the folder itself, and a place in the folder of another tool.
         fs::remove_file(folder.join("mod-writer.tool.json")).unwrap();
@@ -460,10 +447,10 @@ fn a_place_keeps_its_past_under_another_name() {
         for (from, to) in [(new.join("out"), new.join("results")), (new.join("results"), base.join("top"))] {
             for place in [&from, &to] {
                 let relative = place.strip_prefix(&base).unwrap().display();
-                fits("ToolNotFoundError", &call(&playground, "mod:evil", "{}")).unwrap();
+                fits("ToolNotFoundError", &playground.call("mod:evil", "{}")).unwrap();
                 let wanted = "SecurityError: mod:writer@1.0.0 could write in an earlier call";
                 fits(wanted, &run(&format!("{relative}/evil.py"))).unwrap_or_else(|why| panic!("{who:?}: {why}"));
-                let told = cli(&playground, &["check"]).text();
+                let told = playground.cli(&["check"]).text();
                 assert!(
                     told.contains("could write in an earlier call, and a tool cannot make tools"),
                     "{who:?}: {told}"
@@ -473,11 +460,11 @@ fn a_place_keeps_its_past_under_another_name() {
                 }
             }
         }
-        tool(&playground, "mod:py", "python", "shared/py.py", PY, json!({}));
+        playground.tool_at("mod:py", "python", "shared/py.py", PY, json!({}));
         fs::rename(base.join("top"), base.join("shared/lib")).unwrap();
         playground.settle();
         assert_eq!(outside(&playground, "mod:py").trim(), PLANTED, "the control");
-        let ended = call(&playground, "mod:py", "{}");
+        let ended = playground.call("mod:py", "{}");
         fits("ok 1", &ended).unwrap_or_else(|why| panic!("{who:?}: {why}"));
         assert!(notes(&ended).contains("narrowed: lib is not in view: mod:writer@1.0.0"), "{}", ended.out);
         // Nor are policies read from there.
@@ -487,10 +474,10 @@ fn a_place_keeps_its_past_under_another_name() {
         for entry in ["evil.tool.json", "evil.py", "helper.py"] {
             fs::rename(policies.join(entry), playground.path("kept").join(entry)).unwrap();
         }
-        let ended = call(&playground, "mod:py", "{}");
+        let ended = playground.call("mod:py", "{}");
         assert_eq!(ended.code, Some(3), "{who:?}: {ended:?}");
         assert!(ended.stderr.contains("could write in an earlier call, and a tool cannot make policies"), "{ended:?}");
-        assert_ne!(cli(&playground, &["check"]).code, Some(0));
+        assert_ne!(playground.cli(&["check"]).code, Some(0));
         fs::remove_dir_all(&policies).unwrap();
         fs::rename(playground.path("kept"), &policies).unwrap();
         // The control: put elsewhere by a person, the same files are a tool.
@@ -499,7 +486,7 @@ fn a_place_keeps_its_past_under_another_name() {
             fs::rename(policies.join(name), base.join("own").join(name)).unwrap();
         }
         playground.settle();
-        fits(&format!("ok {PLANTED}"), &call(&playground, "mod:evil", "{}")).unwrap();
+        fits(&format!("ok {PLANTED}"), &playground.call("mod:evil", "{}")).unwrap();
     });
 }
 
@@ -542,7 +529,7 @@ fn a_repository_is_not_replaced_with_the_folder_above() {
                 ],
                 "write": write,
             });
-            let ended = call(&playground, "mod:editor", &given.to_string());
+            let ended = playground.call("mod:editor", &given.to_string());
             fits("ok", &ended).unwrap_or_else(|why| panic!("{who:?} {below}: {why}"));
             let got = &ended.out["outputData"];
             for (name, wanted) in
@@ -598,7 +585,7 @@ fn what_others_obey_in_a_live_tree_is_read_only() {
                 obeyed.iter().chain(&plain).map(|name| (at(name), json!("changed\n"))).collect();
             let away: Vec<String> = [".git", "sub/.git", ".envrc", "bare"].iter().map(|name| at(name)).collect();
             let given = json!({"files": files, "away": away}).to_string();
-            let ended = call(&playground, "mod:editor", &given);
+            let ended = playground.call("mod:editor", &given);
             fits("ok", &ended).unwrap_or_else(|why| panic!("{who:?} {below}: {why}"));
             let got = &ended.out["outputData"];
             for name in obeyed {
@@ -637,7 +624,7 @@ fn what_others_obey_in_a_live_tree_is_read_only() {
                 if who == Who::Root || ask != pattern {
                     playground.settle();
                 }
-                let ended = call(&playground, "mod:editor", &input(&json!({}), 0.0));
+                let ended = playground.call("mod:editor", &input(&json!({}), 0.0));
                 fits(wanted, &ended).unwrap_or_else(|why| panic!("{who:?} {below}: {ask}: {why}"));
             }
             assert!(Path::new(&at("src/.git")).is_symlink());

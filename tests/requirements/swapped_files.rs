@@ -1,8 +1,7 @@
 //! Files that are swapped between the look and the use never lead out. A live server is called again and again
 //! while another process puts a link in the place of a script, of its folder, or of a folder that it reads.
 
-use super::{Server, as_everyone, finish, has, tool};
-use crate::escapes::{PYTHON, Playground, Who};
+use crate::harness::{PYTHON, Playground, Server, Who, as_everyone_with, finish};
 use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -29,7 +28,7 @@ struct Race {
 fn race(who: Who, inside: &str) -> Race {
     let playground = Playground::new(who, "/var/tmp");
     let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["self", "data/**"]}}});
-    let folder = tool(&playground, "req:swap", "python", "swap/main.py", READER, asks);
+    let folder = playground.tool_at("req:swap", "python", "swap/main.py", READER, asks);
     let secret = playground.secret.clone();
     let put = |folder: &Path, said: &str, script: &str| {
         fs::create_dir_all(folder.join("data")).unwrap();
@@ -117,10 +116,7 @@ fn never_leads_out(who: Who, what: &str, inside: &str) {
 
 #[test]
 fn a_swapped_link_never_wins() {
-    if !has("python", RACES.len()) {
-        return;
-    }
-    as_everyone("swaps", |who| {
+    as_everyone_with("python", "swaps", |who| {
         for (what, inside) in RACES {
             never_leads_out(who, what, inside);
         }

@@ -1,7 +1,6 @@
 //! P13, P30: what the caller ignores or blocks reaches neither a tool nor what is said of its end.
 
-use super::{as_everyone, has, tool};
-use crate::escapes::{PYTHON, Playground, finish};
+use crate::harness::{PYTHON, Playground, as_everyone_with, finish};
 use serde_json::{Value, json};
 use std::process::Command;
 
@@ -22,12 +21,9 @@ fn careless(playground: &Playground, program: &Command) -> Command {
 
 #[test]
 fn a_caller_that_ignores_and_blocks_signals_changes_nothing() {
-    if !has("python", 1) {
-        return;
-    }
-    as_everyone("a careless caller", |who| {
+    as_everyone_with("python", "a careless caller", |who| {
         let playground = Playground::new(who, "/var/tmp");
-        tool(&playground, "req:tells", "python", "tells/main.py", TELLS, json!({}));
+        playground.tool_at("req:tells", "python", "tells/main.py", TELLS, json!({}));
         playground.settle();
         let mut call = playground.host();
         call.args(["call", "req:tells", "--json", "--input", "{}"]);

@@ -1,10 +1,8 @@
 //! P30 when the host itself is killed: its calls leave their records all the same, and nobody else's leave two.
 
-use super::{as_everyone, call, fits, has, runs, tool};
-use crate::escapes::{Playground, Server};
+use crate::harness::{Playground, Server, as_everyone_with, fits};
 use serde_json::{Value, json};
 use std::fs;
-use std::time::Duration;
 
 const WAITER: &str = "import sys, time\nprint(sys.stdin.read(), file=sys.stderr)\ntime.sleep(60)\n";
 
@@ -16,33 +14,29 @@ fn records(playground: &Playground, tool: &str) -> Vec<Value> {
 
 #[test]
 fn a_killed_host_leaves_the_records_of_its_calls() {
-    if !has("python", 3) {
-        return;
-    }
-    as_everyone("a killed host", |who| {
+    as_everyone_with("python", "a killed host", |who| {
         let playground = Playground::new(who, "/var/tmp");
         let secret =
             json!({"parameters": {"type": "object", "properties": {"n": {"type": "integer", "x-secret": true}}}});
-        tool(&playground, "esc:waiter", "python", "waiter/main.py", WAITER, secret);
-        tool(&playground, "esc:other", "python", "other/main.py", WAITER, json!({}));
-        tool(&playground, "esc:good", "python", "good/main.py", "print(1)\n", json!({}));
+        playground.tool_at("esc:waiter", "python", "waiter/main.py", WAITER, secret);
+        playground.tool_at("esc:other", "python", "other/main.py", WAITER, json!({}));
+        playground.tool_at("esc:good", "python", "good/main.py", "print(1)\n", json!({}));
         playground.settle();
         let (mut dies, mut lives) = (Server::start(&playground), Server::start(&playground));
-        let ended = dies.call("good", 1);
-        assert!(dies.answers(&[ended], Duration::from_secs(20)).contains_key(&ended));
+        dies.called("esc:good", json!({"n": 1}));
         for _ in 0..2 {
-            dies.call("waiter", 424_242);
+            dies.call_n("waiter", 424_242);
         }
-        lives.call("other", 1);
-        runs(&playground, "user_scripts/waiter/main.py", 2);
-        runs(&playground, "user_scripts/other/main.py", 1);
+        lives.call_n("other", 1);
+        playground.runs("user_scripts/waiter/main.py", 2);
+        playground.runs("user_scripts/other/main.py", 1);
         dies.child.kill().unwrap();
         dies.child.wait().unwrap();
         assert_eq!(records(&playground, "esc:waiter"), Vec::<Value>::new(), "{who:?}: nobody could write them yet");
 
         // Whoever opens the log next adds them, once; a call whose host lives is not touched.
         for round in 0..2 {
-            fits("ok", &call(&playground, "esc:good", "{}")).unwrap();
+            fits("ok", &playground.call("esc:good", "{}")).unwrap();
             let found = records(&playground, "esc:waiter");
             assert_eq!(found.len(), 2, "{who:?} in round {round}: {found:?}");
             for record in &found {
@@ -60,7 +54,7 @@ fn a_killed_host_leaves_the_records_of_its_calls() {
         lives.child.wait().unwrap();
         assert_eq!(records(&playground, "esc:other").len(), 1, "{who:?}: the living host wrote its own");
         let left = || fs::read_dir(playground.path("state/begun")).unwrap().count();
-        fits("ok", &call(&playground, "esc:good", "{}")).unwrap();
+        fits("ok", &playground.call("esc:good", "{}")).unwrap();
         assert_eq!(left(), 0, "{who:?}: nothing is left beside the log");
     });
 }

@@ -1,7 +1,6 @@
 //! What is kept of a tool's log, and the run log of a call.
 
-use super::{as_everyone, call, cli, finish, fits, has, tool};
-use crate::escapes::Playground;
+use crate::harness::{Playground, as_everyone_with, finish, fits};
 use serde_json::{Value, json};
 
 /// Floods stderr between a first and a last word.
@@ -15,17 +14,14 @@ const MARK: usize = 64;
 
 #[test]
 fn a_flooded_log_keeps_its_head_and_its_tail() {
-    if !has("python", 3) {
-        return;
-    }
-    as_everyone("a log flood", |who| {
+    as_everyone_with("python", "a log flood", |who| {
         let playground = Playground::new(who, "/var/tmp");
-        tool(&playground, "req:flood", "python", "flood/main.py", FLOOD, json!({}));
+        playground.tool_at("req:flood", "python", "flood/main.py", FLOOD, json!({}));
         let few = json!({"limits": {"logBytes": 4096}});
-        tool(&playground, "req:small", "python", "small/main.py", FLOOD, few);
+        playground.tool_at("req:small", "python", "small/main.py", FLOOD, few);
         playground.settle();
         for (tool, limit, bytes) in [("req:flood", HOUSE, 10_000_000), ("req:small", 4096, 1_000_000)] {
-            let ended = call(&playground, tool, &json!({"bytes": bytes}).to_string());
+            let ended = playground.call(tool, &json!({"bytes": bytes}).to_string());
             fits("ok", &ended).unwrap();
             let wrote = ended.out["outputData"].as_u64().unwrap() + "FIRST WORD\nLAST WORD\n".len() as u64;
             let lines: Vec<&str> = ended.out["logs"].as_array().unwrap().iter().map(|l| l.as_str().unwrap()).collect();
@@ -38,7 +34,7 @@ fn a_flooded_log_keeps_its_head_and_its_tail() {
             assert_eq!(wrote - cut, limit as u64, "{tool}: {wrote} written, {cut} cut");
         }
         // The control: what fits is whole, without a mark.
-        let ended = call(&playground, "req:flood", r#"{"bytes":0}"#);
+        let ended = playground.call("req:flood", r#"{"bytes":0}"#);
         assert_eq!(ended.out["logs"], json!(["FIRST WORD", "LAST WORD"]));
     });
 }
@@ -55,14 +51,11 @@ fn lines(text: &str) -> Vec<Value> {
 /// One line for each call, with all its parts and nothing secret; the level decides whether it is written.
 #[test]
 fn an_allowed_call_leaves_one_masked_line() {
-    if !has("python", 6) {
-        return;
-    }
-    as_everyone("the run log", |who| {
+    as_everyone_with("python", "the run log", |who| {
         let playground = Playground::new(who, "/var/tmp");
         let secret = json!({"parameters": {"type": "object", "properties": {
             "token": {"type": "string", "description": "d", "writeOnly": true}, "n": {"type": "integer", "description": "d"}}}});
-        let folder = tool(&playground, "req:talker", "python", "talker/main.py", TALKER, secret);
+        let folder = playground.tool_at("req:talker", "python", "talker/main.py", TALKER, secret);
         playground.settle();
         let input = json!({"token": SECRET, "n": 7}).to_string();
         let call = |level: &str, tool: &str, input: &str| {
@@ -95,7 +88,7 @@ fn an_allowed_call_leaves_one_masked_line() {
     });
 }
 
-fn levels(playground: &Playground, call: &dyn Fn(&str, &str, &str) -> super::Ended, input: &str) {
+fn levels(playground: &Playground, call: &dyn Fn(&str, &str, &str) -> crate::harness::Ended, input: &str) {
     // (level of the log, tool, input, level of its line).
     for (level, tool, input, wanted) in [
         ("info,json", "req:talker", input, Some("INFO")),
@@ -116,5 +109,5 @@ fn levels(playground: &Playground, call: &dyn Fn(&str, &str, &str) -> super::End
     let ended = call("info", "req:talker", input);
     let about: Vec<&str> = ended.stderr.lines().filter(|line| line.contains("toolhost::call")).collect();
     assert!(about.len() == 1 && about[0].contains("***") && !ended.stderr.contains(SECRET), "{}", ended.stderr);
-    assert_eq!(cli(playground, &["list", "--json", "--namespace", "req"]).out.as_array().map(Vec::len), Some(1));
+    assert_eq!(playground.cli(&["list", "--json", "--namespace", "req"]).out.as_array().map(Vec::len), Some(1));
 }

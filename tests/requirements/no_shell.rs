@@ -1,7 +1,6 @@
 //! No shell anywhere: names of scripts and values of arguments arrive as they are, and nothing in them runs.
 
-use super::{Server, as_everyone, call, cli, finish, fits, has, tool};
-use crate::escapes::Playground;
+use crate::harness::{Playground, Server, as_everyone_with, finish, fits};
 use serde_json::json;
 
 /// Says where it lies and what it was given, both ways: as text on stdin, and in its argument vector.
@@ -69,29 +68,26 @@ fn nothing_ran(playground: &Playground) {
 
 #[test]
 fn script_names_are_names() {
-    if !has("python", NAMES.len()) {
-        return;
-    }
-    as_everyone("odd names", |who| {
+    as_everyone_with("python", "odd names", |who| {
         let playground = Playground::new(who, "/var/tmp");
-        let core = super::repository("sandbox-policies/core.policy.toml");
+        let core = crate::harness::repository("sandbox-policies/core.policy.toml");
         std::fs::copy(core, playground.path("sandbox-policies/core.policy.toml")).unwrap();
         for (number, name) in NAMES.iter().enumerate() {
-            tool(&playground, &format!("req:n{number}"), "python", &format!("n{number}/{name}"), TELLER, json!({}));
+            playground.tool_at(&format!("req:n{number}"), "python", &format!("n{number}/{name}"), TELLER, json!({}));
         }
         playground.settle();
         for (number, name) in NAMES.iter().enumerate() {
             let wanted = json!({"name": name, "got": {"a": 1}, "argv": 1});
-            let ended = call(&playground, &format!("req:n{number}"), r#"{"a":1}"#);
+            let ended = playground.call(&format!("req:n{number}"), r#"{"a":1}"#);
             fits(&format!("ok {wanted}"), &ended).unwrap_or_else(|why| panic!("{name}: {why}"));
             // The same script, named by an agent. Its own manifest governs it.
             let input = json!({"scriptPath": format!("n{number}/{name}"), "inputData": {"a": 1}}).to_string();
-            let ended = call(&playground, "core:execute-python-script", &input);
+            let ended = playground.call("core:execute-python-script", &input);
             fits(&format!("ok {wanted}"), &ended).unwrap_or_else(|why| panic!("{name}, by an agent: {why}"));
         }
         for (name, kind) in REFUSED {
             let input = json!({"scriptPath": name}).to_string();
-            let ended = call(&playground, "core:execute-python-script", &input);
+            let ended = playground.call("core:execute-python-script", &input);
             fits(kind, &ended).unwrap_or_else(|why| panic!("{name:?}: {why}"));
         }
         nothing_ran(&playground);
@@ -100,24 +96,21 @@ fn script_names_are_names() {
 
 #[test]
 fn values_arrive_as_they_are() {
-    if !has("python", VALUES.len()) {
-        return;
-    }
-    as_everyone("odd values", |who| {
+    as_everyone_with("python", "odd values", |who| {
         let playground = Playground::new(who, "/var/tmp");
         let text = json!({"parameters": {"type": "object", "properties": {
             "text": {"type": "string", "description": "d"}, "list": {"type": "array", "description": "d"}}}});
-        tool(&playground, "req:values", "python", "values/main.py", TELLER, text.clone());
+        playground.tool_at("req:values", "python", "values/main.py", TELLER, text.clone());
         let entry = json!({"handler": {"entryPoint": "run"}});
         let script = "def run(**given):\n    return given\n";
-        tool(&playground, "req:entry", "python", "entry/main.py", script, entry);
+        playground.tool_at("req:entry", "python", "entry/main.py", script, entry);
         playground.settle();
         let mut server = Server::start(&playground);
         for value in VALUES {
             let input = json!({"text": value, "list": [value, value]});
             let wanted = json!({"name": "main.py", "got": input, "argv": 1});
             // As JSON, from a pipe.
-            let ended = call(&playground, "req:values", &input.to_string());
+            let ended = playground.call("req:values", &input.to_string());
             fits(&format!("ok {wanted}"), &ended).unwrap_or_else(|why| panic!("{value:?}: {why}"));
             // To a function, over MCP.
             let answer = server.called("req:entry", input.clone());
@@ -143,6 +136,6 @@ fn values_arrive_as_they_are() {
         shell.args(["-c", &format!("true {}", VALUES[0])]);
         finish(shell, b"");
         assert!(playground.path("pwned").exists());
-        assert_eq!(cli(&playground, &["list", "--json", "--namespace", "req"]).out.as_array().map(Vec::len), Some(2));
+        assert_eq!(playground.cli(&["list", "--json", "--namespace", "req"]).out.as_array().map(Vec::len), Some(2));
     });
 }

@@ -1,7 +1,6 @@
 //! The list of error types is closed and documented; each has one origin and one exit code.
 
-use super::{as_everyone, call, cli, fits, has, repository, tool};
-use crate::escapes::Playground;
+use crate::harness::{Playground, as_everyone_with, fits, repository};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fs;
@@ -85,36 +84,33 @@ const ANSWERS: &str = "import json, os, sys, time\nn = json.load(sys.stdin).get(
 
 #[test]
 fn real_calls_tell_type_origin_and_exit_code() {
-    if !has("python", CALLS.len()) {
-        return;
-    }
-    as_everyone("kinds", |who| {
+    as_everyone_with("python", "kinds", |who| {
         let playground = Playground::new(who, "/var/tmp");
         let more = json!({"execution": {"timeoutMs": 1500}, "output": {"type": "object"}, "parameters": {
             "type": "object", "properties": {"n": {"type": "integer", "description": "d"}}}});
-        tool(&playground, "req:answers", "python", "answers/main.py", ANSWERS, more);
+        playground.tool_at("req:answers", "python", "answers/main.py", ANSWERS, more);
         let greedy = json!({"securityContext": {"fileAccess": {"allowWrite": ["/srv/**"]}}});
-        tool(&playground, "req:greedy", "python", "greedy/main.py", ANSWERS, greedy);
+        playground.tool_at("req:greedy", "python", "greedy/main.py", ANSWERS, greedy);
         let gpu = json!({"securityContext": {"requiredCapabilities": ["gpu"]}});
-        tool(&playground, "req:gpu", "python", "gpu/main.py", ANSWERS, gpu);
+        playground.tool_at("req:gpu", "python", "gpu/main.py", ANSWERS, gpu);
         let handler = json!({"type": "service-method", "serviceName": "Nobody", "methodName": "nothing"});
-        let text = super::manifest("req:method", handler, json!({})).to_string();
+        let text = crate::harness::manifest("req:method", handler, json!({})).to_string();
         fs::write(playground.path("tool-defs/method.tool.json"), text).unwrap();
         playground.settle();
-        fits("ok {}", &call(&playground, "req:answers", "{}")).unwrap();
+        fits("ok {}", &playground.call("req:answers", "{}")).unwrap();
         for (tool, input, kind) in CALLS {
-            let ended = call(&playground, tool, input);
+            let ended = playground.call(tool, input);
             let (_, origin, code) = KINDS.iter().find(|row| row.0 == *kind).unwrap();
             fits(kind, &ended).unwrap_or_else(|why| panic!("{tool} {input}: {why}"));
             assert_eq!((&ended.out["error"]["origin"], ended.code), (&json!(origin), Some(*code)), "{tool} {input}");
             // Without --json: nothing on stdout, the type on stderr.
-            let plain = cli(&playground, &["call", tool, "--input", input]);
+            let plain = playground.cli(&["call", tool, "--input", input]);
             assert!(plain.stdout.is_empty() && plain.code == Some(*code) && plain.stderr.contains(kind), "{plain:?}");
         }
         let log = playground.path("state/audit.jsonl");
         fs::remove_file(&log).unwrap();
         fs::create_dir(&log).unwrap();
-        let ended = call(&playground, "req:answers", "{}");
+        let ended = playground.call("req:answers", "{}");
         fits("InternalError", &ended).unwrap();
         assert_eq!((ended.code, &ended.out["success"]), (Some(4), &Value::Bool(false)));
     });

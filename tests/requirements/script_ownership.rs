@@ -1,8 +1,10 @@
 //! Whose a script is: nobody else names it, by no road and under no other name; a call that names it answers to all
 //! that its own manifests say.
 
-use super::{Server, as_everyone, call, cli, copy, finish, fits, found, has, manifest, repository, tool};
-use crate::escapes::{PYTHON, Playground, Who, is_root};
+use crate::harness::{
+    PYTHON, Playground, Server, Who, as_everyone, as_everyone_with, copy, finish, fits, found, has, is_root, manifest,
+    repository,
+};
 use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -24,7 +26,7 @@ fn owned(who: Who) -> Playground {
         "parameters": {"type": "object", "required": ["n"],
             "properties": {"n": {"type": "integer", "description": "d", "maximum": 3}}},
     });
-    let folder = tool(&playground, "vic:own", "python", "vic/main.py", OWN, more);
+    let folder = playground.tool_at("vic:own", "python", "vic/main.py", OWN, more);
     fs::create_dir_all(folder.join("lib")).unwrap();
     for (name, text) in [("helper.py", HELPER), ("lib/deep.py", HELPER), ("private.txt", "99887766\n")] {
         fs::write(folder.join(name), text).unwrap();
@@ -47,18 +49,15 @@ fn name(playground: &Playground, at: &str, script: &str, entry: Option<&str>) {
 }
 
 fn good(playground: &Playground, when: &str) {
-    let ended = call(playground, "vic:own", r#"{"n": 2}"#);
+    let ended = playground.call("vic:own", r#"{"n": 2}"#);
     fits("ok 4", &ended).unwrap_or_else(|why| panic!("{when}: {why}"));
-    let ended = call(playground, PY, r#"{"scriptPath": "vic/main.py", "inputData": {"n": 2}}"#);
+    let ended = playground.call(PY, r#"{"scriptPath": "vic/main.py", "inputData": {"n": 2}}"#);
     fits(r#"ok {"n": 2}"#, &ended).unwrap_or_else(|why| panic!("{when}: {why}"));
 }
 
 #[test]
 fn nobody_names_anothers_script() {
-    if !has("python", 20) {
-        return;
-    }
-    as_everyone("another's script", |who| {
+    as_everyone_with("python", "another's script", |who| {
         let playground = owned(who);
         good(&playground, "alone");
         let path = json!({"path": playground.path("user_scripts/vic/private.txt")}).to_string();
@@ -85,12 +84,12 @@ fn nobody_names_anothers_script() {
                 fs::hard_link(base.join("vic/main.py"), &link).unwrap();
             }
             playground.settle();
-            let ended = call(&playground, "evil:x", &path);
+            let ended = playground.call("evil:x", &path);
             fits("ToolNotFoundError: which belongs to", &ended).unwrap_or_else(|why| panic!("{when}: {why}"));
             assert!(!ended.stderr.contains("99887766") && !ended.out.to_string().contains("99887766"), "{ended:?}");
             good(&playground, &when);
             // Every report says it, or knows nothing of the tool.
-            let checked = cli(&playground, &["check"]);
+            let checked = playground.cli(&["check"]);
             let told = checked.text();
             let owner = base.join("vic/vic-own.tool.json");
             let reason = format!("which belongs to {}: ", owner.display());
@@ -99,14 +98,14 @@ fn nobody_names_anothers_script() {
                 "{when}: {told}"
             );
             assert_ne!(checked.code, Some(0));
-            assert!(!cli(&playground, &["list"]).text().contains("evil:x"), "{when}");
-            let audited = cli(&playground, &["audit", "evil:x"]);
+            assert!(!playground.cli(&["list"]).text().contains("evil:x"), "{when}");
+            let audited = playground.cli(&["audit", "evil:x"]);
             assert!(audited.stderr.contains(&reason) && audited.stdout.is_empty(), "{when}: {audited:?}");
             let asked = format!("read:{}", base.join("vic/private.txt").display());
-            let told = cli(&playground, &["audit", "--who-can", &asked]).text();
+            let told = playground.cli(&["audit", "--who-can", &asked]).text();
             assert!(told.contains("vic:own@1.0.0") && !told.contains("evil:x"), "{when}: {told}");
             let (evil, own) = (playground.path(at).display().to_string(), owner.display().to_string());
-            let compared = cli(&playground, &["diff", &own, &evil]);
+            let compared = playground.cli(&["diff", &own, &evil]);
             assert!(compared.stderr.contains(&reason) && compared.stdout.is_empty(), "{when}: {compared:?}");
             fs::remove_file(playground.path(at)).unwrap();
             let _ = fs::remove_file(link);
@@ -122,20 +121,20 @@ fn nobody_names_anothers_script() {
         // The controls: a manifest beside the script is its tool's, and a script in nobody's folder is who names it.
         name(&playground, "user_scripts/vic/x.tool.json", "vic/main.py", Some("run"));
         playground.settle();
-        fits("ok 10", &call(&playground, "evil:x", r#"{"n": 5}"#)).unwrap();
+        fits("ok 10", &playground.call("evil:x", r#"{"n": 5}"#)).unwrap();
         fs::remove_file(base.join("vic/x.tool.json")).unwrap();
         fs::remove_file(base.join("vic/vic-own.tool.json")).unwrap();
         name(&playground, "tool-defs/x.tool.json", "vic/helper.py", Some("read"));
         playground.settle();
-        fits("ok \"99887766\\n\"", &call(&playground, "evil:x", &path)).unwrap();
+        fits("ok \"99887766\\n\"", &playground.call("evil:x", &path)).unwrap();
         // And there, still nothing that the script only imports.
         name(&playground, "tool-defs/x.tool.json", "vic/main.py", Some("os.system"));
         playground.settle();
         let run = json!({"command": format!("touch {}", playground.path("granted/ran").display())}).to_string();
-        fits("ScriptError: main.py has no function 'os.system'", &call(&playground, "evil:x", &run)).unwrap();
+        fits("ScriptError: main.py has no function 'os.system'", &playground.call("evil:x", &run)).unwrap();
         name(&playground, "tool-defs/x.tool.json", "vic/main.py", Some("read"));
         playground.settle();
-        fits("ScriptError: 'read' is not defined in main.py", &call(&playground, "evil:x", &path)).unwrap();
+        fits("ScriptError: 'read' is not defined in main.py", &playground.call("evil:x", &path)).unwrap();
     });
 }
 
@@ -143,10 +142,7 @@ fn nobody_names_anothers_script() {
 /// from elsewhere, and not its parameters from a call by path.
 #[test]
 fn a_manifest_above_takes_no_script_that_it_does_not_name() {
-    if !has("python", 30) {
-        return;
-    }
-    as_everyone("a manifest above", |who| {
+    as_everyone_with("python", "a manifest above", |who| {
         let playground = Playground::new(who, "/var/tmp");
         let core = "sandbox-policies/core.policy.toml";
         fs::copy(repository(core), playground.path(core)).unwrap();
@@ -167,13 +163,13 @@ fn a_manifest_above_takes_no_script_that_it_does_not_name() {
         playground.settle();
         let by_path = |account: &str| {
             let input = json!({"scriptPath": "team/fin/direct.py", "inputData": {"account": account}});
-            call(&playground, PY, &input.to_string())
+            playground.call(PY, &input.to_string())
         };
         const WRONG: &str = "ParameterValidationError: inputData answers to the parameters of fin:report, whose script";
         let held = |when: &str| {
             let fits =
                 |wanted: &str, ended| fits(wanted, &ended).unwrap_or_else(|why| panic!("{who:?}: {when}: {why}"));
-            fits("ok", call(&playground, "fin:report", r#"{"account": "abc"}"#));
+            fits("ok", playground.call("fin:report", r#"{"account": "abc"}"#));
             fits("ok", by_path("abc"));
             fits(WRONG, by_path("../../x"));
         };
@@ -192,8 +188,7 @@ fn a_manifest_above_takes_no_script_that_it_does_not_name() {
             fs::write(team.join(at), text).unwrap();
             playground.settle();
             held(&format!("{at}: {text}"));
-            let host = nix::unistd::Pid::from_raw(i32::try_from(server.child.id()).unwrap());
-            nix::sys::signal::kill(host, nix::sys::signal::Signal::SIGHUP).unwrap();
+            server.hang_up();
             std::thread::sleep(std::time::Duration::from_millis(500));
             let input = json!({"scriptPath": "team/fin/direct.py", "inputData": {"account": "../../x"}});
             let told = server.called(PY, input).to_string();
@@ -203,7 +198,7 @@ fn a_manifest_above_takes_no_script_that_it_does_not_name() {
                 name(&playground, "tool-defs/x.tool.json", "team/fin/helper.py", Some("read"));
                 playground.settle();
                 let path = json!({"path": team.join("fin/private.txt")}).to_string();
-                let ended = call(&playground, "evil:x", &path);
+                let ended = playground.call("evil:x", &path);
                 fits("ToolNotFoundError: which belongs to", &ended).unwrap_or_else(|why| panic!("{who:?}: {why}"));
                 fs::remove_file(playground.path("tool-defs/x.tool.json")).unwrap();
             }
@@ -218,7 +213,7 @@ fn a_manifest_above_takes_no_script_that_it_does_not_name() {
             playground.settle();
             let wanted = "SecurityError: it belongs to a tool that is not loaded";
             fits(wanted, &by_path("abc")).unwrap_or_else(|why| panic!("{who:?}: {text}: {why}"));
-            fits("ToolNotFoundError", &call(&playground, "fin:report", "{}")).unwrap();
+            fits("ToolNotFoundError", &playground.call("fin:report", "{}")).unwrap();
         }
         fs::remove_file(&fin).unwrap();
         fits("ok", &by_path("../../x")).unwrap_or_else(|why| panic!("{who:?}: the control: {why}"));
@@ -228,16 +223,13 @@ fn a_manifest_above_takes_no_script_that_it_does_not_name() {
 /// A script that a call names answers to the parameters of every manifest that it belongs to.
 #[test]
 fn a_script_run_by_path_answers_to_its_own_parameters() {
-    if !has("python", 8) {
-        return;
-    }
-    as_everyone("parameters", |who| {
+    as_everyone_with("python", "parameters", |who| {
         let playground = owned(who);
         let base = playground.path("user_scripts");
         let input = |script: &str, n: Value| json!({"scriptPath": script, "inputData": {"n": n}}).to_string();
         const WRONG: &str = "ParameterValidationError: inputData answers to the parameters of vic:own, whose script";
         let run = |script: &str, n: Value, wanted: &str| {
-            let ended = call(&playground, PY, &input(script, n));
+            let ended = playground.call(PY, &input(script, n));
             fits(wanted, &ended).unwrap_or_else(|why| panic!("{who:?}: {script}: {why}"));
         };
         run("vic/main.py", json!(3), r#"ok {"n": 3}"#);
@@ -267,7 +259,7 @@ fn a_script_run_by_path_answers_to_its_own_parameters() {
         run("free/copy.py", json!(6), "ParameterValidationError: inputData answers to the parameters of two:a");
         run("free/copy.py", json!(5), r#"ok {"n": 5}"#);
         // Each tool by its own name answers to its own.
-        fits("ok", &call(&playground, "two:b", r#"{"n": 7}"#)).unwrap();
+        fits("ok", &playground.call("two:b", r#"{"n": 7}"#)).unwrap();
         let mut server = Server::start(&playground);
         let told = server.called(PY, json!({"scriptPath": "vic/main.py", "inputData": {"n": 4}})).to_string();
         assert!(told.contains("whose script this is"), "{told}");
@@ -297,7 +289,7 @@ fn files_of_data_are_no_scripts() {
             for language in ["python", "nodejs", "bun"] {
                 let when = format!("{who:?}: {name} as {language}");
                 let input = json!({"language": language, "scriptPath": format!("fin/{name}")});
-                let ended = call(&playground, ANY, &input.to_string());
+                let ended = playground.call(ANY, &input.to_string());
                 let wanted = match hidden {
                     true => "SecurityError: no part of it may start with a dot".to_owned(),
                     false => format!("ParameterValidationError: names no {language} script: the name of one ends in"),
@@ -311,10 +303,10 @@ fn files_of_data_are_no_scripts() {
                 let file = playground.path("tool-defs/data.tool.json");
                 fs::write(&file, manifest("evil:data", handler, json!({})).to_string()).unwrap();
                 playground.settle();
-                let ended = call(&playground, "evil:data", "{}");
+                let ended = playground.call("evil:data", "{}");
                 fits("ToolNotFoundError", &ended).unwrap_or_else(|why| panic!("{when}: {why}"));
                 assert!(!ended.out.to_string().contains("99887766"), "{when}: {ended:?}");
-                let told = cli(&playground, &["check"]).text();
+                let told = playground.cli(&["check"]).text();
                 let dot = told.contains("error[security]: /handler/scriptPath: ") && told.contains("start with a dot");
                 let ending = format!("error[schema]: /handler/scriptPath: the name of a {language} script ends in");
                 let other = "error[schema]: /handler/language: the language is";
@@ -328,7 +320,7 @@ fn files_of_data_are_no_scripts() {
             command.arg(fin.join(name));
             assert!(finish(command, b"").stderr.contains("99887766"), "{name}");
         }
-        let ended = call(&playground, PY, r#"{"scriptPath": "fin/plain.py"}"#);
+        let ended = playground.call(PY, r#"{"scriptPath": "fin/plain.py"}"#);
         assert!(ended.out.to_string().contains("99887766"), "{ended:?}");
     });
 }
@@ -336,17 +328,14 @@ fn files_of_data_are_no_scripts() {
 /// Root reads every file: what only its owner may read is no script that a call may name, unless a manifest does.
 #[test]
 fn root_runs_no_file_that_only_its_owner_may_read() {
-    if !has("python", 3) {
-        return;
-    }
-    as_everyone("owner-only files", |who| {
+    as_everyone_with("python", "owner-only files", |who| {
         let playground = owned(who);
         let fin = playground.path("user_scripts/fin");
         fs::create_dir_all(&fin).unwrap();
         fs::write(fin.join("keys.py"), "KEY=99887766 is a secret\n").unwrap();
         playground.settle();
         let mode = |mode| fs::set_permissions(fin.join("keys.py"), fs::Permissions::from_mode(mode)).unwrap();
-        let run = || call(&playground, PY, r#"{"scriptPath": "fin/keys.py"}"#);
+        let run = || playground.call(PY, r#"{"scriptPath": "fin/keys.py"}"#);
         for bits in [0o600, 0o640, 0o700] {
             mode(bits);
             let ended = run();
@@ -373,29 +362,23 @@ fn root_runs_no_file_that_only_its_owner_may_read() {
 /// The shipped tools share a folder of scripts that no manifest lies in.
 #[test]
 fn a_folder_of_scripts_without_manifests_is_everybodys() {
-    if !has("python", 2) {
-        return;
-    }
-    as_everyone("shared scripts", |who| {
+    as_everyone_with("python", "shared scripts", |who| {
         let playground = Playground::new(who, "/var/tmp");
         copy(&repository("user_scripts/examples"), &playground.path("user_scripts/examples"));
         copy(&repository("tool-defs/examples"), &playground.path("tool-defs/examples"));
         playground.settle();
-        fits("ok", &call(&playground, "examples:echo", r#"{"message": "m"}"#)).unwrap();
+        fits("ok", &playground.call("examples:echo", r#"{"message": "m"}"#)).unwrap();
         name(&playground, "tool-defs/more/x.tool.json", "examples/echo.py", None);
         playground.settle();
-        fits("ok", &call(&playground, "examples:echo", r#"{"message": "m"}"#)).unwrap();
-        fits("ok", &call(&playground, "evil:x", r#"{"message": "m"}"#)).unwrap();
+        fits("ok", &playground.call("examples:echo", r#"{"message": "m"}"#)).unwrap();
+        fits("ok", &playground.call("evil:x", r#"{"message": "m"}"#)).unwrap();
     });
 }
 
 /// A manifest elsewhere that names a script among another tool's gets the script, and nothing else of that folder.
 #[test]
 fn a_guest_in_a_folder_sees_its_script_only() {
-    if !has("python", 12) {
-        return;
-    }
-    as_everyone("a guest", |who| {
+    as_everyone_with("python", "a guest", |who| {
         let playground = Playground::new(who, "/var/tmp");
         let fin = playground.path("user_scripts/fin");
         fs::create_dir_all(&fin).unwrap();
@@ -419,7 +402,7 @@ fn a_guest_in_a_folder_sees_its_script_only() {
             playground.settle();
         };
         let fits = |wanted: &str, tool: &str, input: &Value| {
-            let ended = call(&playground, tool, &input.to_string());
+            let ended = playground.call(tool, &input.to_string());
             fits(wanted, &ended).unwrap_or_else(|why| panic!("{who:?}: {tool}: {why}"));
             assert_eq!(wanted.contains("99887766"), ended.out.to_string().contains("99887766"), "{tool}: {ended:?}");
         };
@@ -434,9 +417,9 @@ fn a_guest_in_a_folder_sees_its_script_only() {
         fits("ScriptError: No such file or directory", "evil:load", &path);
         fits("ok", "evil:shell", &json!({"cmd": "echo runs"}));
         fits("ok", "evil:shell", &cmd);
-        let told = cli(&playground, &["audit", "evil:shell"]).text();
+        let told = playground.cli(&["audit", "evil:shell"]).text();
         assert!(told.contains(&format!("scripts of other tools lie in {}", fin.display())), "{told}");
-        let told = cli(&playground, &["audit", "--who-can", &format!("read:{}", env.display())]).text();
+        let told = playground.cli(&["audit", "--who-can", &format!("read:{}", env.display())]).text();
         assert!(told.contains("fin:report@1.0.0") && !told.contains("evil:"), "{told}");
         // It cannot ask for more either.
         for read in ["./**", ".env", "*.py"] {
@@ -463,7 +446,7 @@ fn a_folder_of_another_user_is_told() {
         let playground = owned(who);
         const ANOTHER: u32 = 54_321;
         let own = fs::metadata(playground.path("user_scripts/vic")).unwrap().uid();
-        let told = || cli(&playground, &["check"]).text();
+        let told = || playground.cli(&["check"]).text();
         assert!(!told().contains("belongs to another user"), "the control: {}", told());
         // Of a folder that holds other things as well, only the folder itself is to be taken over.
         for (name, take) in [

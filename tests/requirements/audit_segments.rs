@@ -1,7 +1,6 @@
 //! The audit log in its files: closed by size, the newest kept, written by several hosts at once, read as one.
 
-use super::{Server, as_everyone, call, cli, fits, has, tool};
-use crate::escapes::{Playground, Who, skipped};
+use crate::harness::{Playground, Server, Who, as_everyone, fits, has, skipped};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
@@ -28,8 +27,8 @@ const LEAST: usize = 1024 * 1024;
 fn playground(who: Who) -> Playground {
     let playground = Playground::new(who, "/var/tmp");
     match has("wasm", 0) {
-        true => tool(&playground, "esc:echo", "wasm", "echo/main.wat", ECHO, json!({})),
-        false => tool(&playground, "esc:echo", "python", "echo/main.py", "print(1)\n", json!({})),
+        true => playground.tool_at("esc:echo", "wasm", "echo/main.wat", ECHO, json!({})),
+        false => playground.tool_at("esc:echo", "python", "echo/main.py", "print(1)\n", json!({})),
     };
     let config = format!("audit_segment_bytes = {LEAST}\naudit_segments = 3\n");
     fs::create_dir_all(playground.path("home/.config/toolhost")).unwrap();
@@ -66,7 +65,7 @@ fn fill(playground: &Playground, bytes: usize) {
     let old = "{\"time\":\"t\",\"call\":\"old\",\"tool\":\"x\"}\n";
     fs::write(&log, fs::read_to_string(&log).unwrap_or_default() + &old.repeat(bytes / old.len() + 1)).unwrap();
     fs::set_permissions(&log, fs::Permissions::from_mode(0o600)).unwrap();
-    if playground.who == Who::User && crate::escapes::is_root() {
+    if playground.who == Who::User && crate::harness::is_root() {
         std::os::unix::fs::chown(&log, Some(12345), Some(12345)).unwrap();
     }
 }
@@ -75,19 +74,19 @@ fn fill(playground: &Playground, bytes: usize) {
 fn a_full_log_is_closed_and_a_call_is_found_in_all_its_files() {
     as_everyone("closed files", |who| {
         let playground = playground(who);
-        let id = |ended: &super::Ended| ended.out["id"].as_str().unwrap().to_owned();
-        let first = call(&playground, "esc:echo", "{}");
+        let id = |ended: &crate::harness::Ended| ended.out["id"].as_str().unwrap().to_owned();
+        let first = playground.call("esc:echo", "{}");
         fits("ok", &first).unwrap();
         assert_eq!(files(&playground).len(), 1, "{who:?}: the control: a small log is one file");
         let mut ids = vec![id(&first)];
         for round in 1..=4 {
             fill(&playground, LEAST);
-            let ended = call(&playground, "esc:echo", "{}");
+            let ended = playground.call("esc:echo", "{}");
             fits("ok", &ended).unwrap();
             ids.push(id(&ended));
             assert_eq!(files(&playground).len(), 1 + round.min(3), "{who:?} in round {round}");
         }
-        let recall = |id: &str| cli(&playground, &["audit", "--call", id, "--json"]);
+        let recall = |id: &str| playground.cli(&["audit", "--call", id, "--json"]);
         // The first was in the oldest file, which is removed; each later one is in a file of its own.
         let gone = recall(&ids[0]);
         assert_eq!(gone.code, Some(2), "{who:?}");
@@ -101,12 +100,11 @@ fn a_full_log_is_closed_and_a_call_is_found_in_all_its_files() {
         let state = playground.path("state").display().to_string();
         let asks = json!({"securityContext": {"fileAccess": {"allowWrite": [format!("{state}/audit.jsonl.000009")]}}});
         match has("wasm", 0) {
-            true => tool(&playground, "esc:forger", "wasm", "forger/main.wat", ECHO, asks),
-            false => tool(&playground, "esc:forger", "python", "forger/main.py", "print(1)\n", asks),
+            true => playground.tool_at("esc:forger", "wasm", "forger/main.wat", ECHO, asks),
+            false => playground.tool_at("esc:forger", "python", "forger/main.py", "print(1)\n", asks),
         };
-        let rules = format!("[files]\nwrite = [{{ path = \"{state}/**\", why = \"t\" }}]\n");
-        playground.policy("forger", "esc:forger", &rules);
-        fits("SecurityError: the audit log of this host", &call(&playground, "esc:forger", "{}")).unwrap();
+        playground.allow("forger", "esc:forger", &[], &[&format!("{state}/**")]);
+        fits("SecurityError: the audit log of this host", &playground.call("esc:forger", "{}")).unwrap();
     });
 }
 
@@ -138,7 +136,7 @@ fn several_hosts_share_a_log_and_one_that_is_killed_loses_nothing() {
             dies.child.kill().unwrap();
             dies.child.wait().unwrap();
             drop(hosts);
-            let ended = call(&playground, "esc:echo", "{}");
+            let ended = playground.call("esc:echo", "{}");
             fits("ok", &ended).unwrap();
             ids.push(ended.out["id"].as_str().unwrap().to_owned());
             let calls = recorded(&playground);
@@ -199,7 +197,7 @@ fn a_full_disk_loses_no_record() {
         // Room again: what was owed is added.
         let bigger = Command::new("mount").args(["-o", "remount,size=64m"]).arg(&state).status().unwrap();
         assert!(bigger.success());
-        fits("ok", &call(&playground, "esc:echo", "{}")).unwrap();
+        fits("ok", &playground.call("esc:echo", "{}")).unwrap();
         let text: String = files(&playground).iter().map(|file| fs::read_to_string(file).unwrap()).collect();
         let records: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
         let ran = records.iter().filter(|record| record["outcome"] == "success").count();

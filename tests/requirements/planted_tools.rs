@@ -1,12 +1,10 @@
 //! P3, P5, P19: what a tool leaves in a folder that it may write never becomes a tool: not when the
 //! operator takes the tool away, not at a reload. (A folder that it fills: `registry/scan.rs`.)
 
-use super::{as_everyone, call, cli, fits, has, tool};
-use crate::escapes::{Playground, Server};
-use serde_json::{Value, json};
+use crate::harness::{Playground, Server, as_everyone_with, binary, fits};
+use serde_json::json;
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::time::Duration;
 
 /// Writes a tool of its own beside its results.
 const PLANTER: &str = "import json\nfrom pathlib import Path\nout = Path(__file__).parent / 'out'\n\
@@ -18,55 +16,45 @@ const PLANTER: &str = "import json\nfrom pathlib import Path\nout = Path(__file_
 /// What the planted tool answers.
 const PLANTED: u64 = 99_887_766;
 
-fn planted(who: crate::escapes::Who) -> Playground {
+fn planted(who: crate::harness::Who) -> Playground {
     let playground = Playground::new(who, "/var/tmp");
     let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["self"], "allowWrite": ["out/**"]}}});
-    let folder = tool(&playground, "esc:writer", "python", "writer/main.py", PLANTER, asks);
+    let folder = playground.tool_at("esc:writer", "python", "writer/main.py", PLANTER, asks);
     fs::create_dir(folder.join("out")).unwrap();
-    tool(&playground, "esc:other", "python", "zz/main.py", "print('{\"n\": 2}')\n", json!({}));
-    playground.policy(
-        "writer",
-        "esc:writer",
-        "[files]\nread = [{ path = \"./**\", why = \"t\" }]\nwrite = [{ path = \"./out/**\", why = \"t\" }]\n",
-    );
+    playground.tool_at("esc:other", "python", "zz/main.py", "print('{\"n\": 2}')\n", json!({}));
+    playground.allow("writer", "esc:writer", &["./**"], &["./out/**"]);
     playground.settle();
-    fits("ok", &call(&playground, "esc:writer", "{}")).unwrap();
+    fits("ok", &playground.call("esc:writer", "{}")).unwrap();
     assert!(folder.join("out/evil.tool.json").is_file(), "the control: it was written");
     playground
 }
 
 fn unknown(playground: &Playground, when: &str) {
-    let ended = call(playground, "esc:backup", "{}");
+    let ended = playground.call("esc:backup", "{}");
     assert_ne!(ended.out["outputData"], PLANTED, "{when}");
     assert_eq!(ended.out["error"]["type"], "ToolNotFoundError", "{when}: {ended:?}");
 }
 
 #[test]
 fn what_a_tool_wrote_is_no_tool_when_the_writer_is_gone() {
-    if !has("python", 2) {
-        return;
-    }
-    as_everyone("a planted tool", |who| {
+    as_everyone_with("python", "a planted tool", |who| {
         let playground = planted(who);
         let mut server = Server::start(&playground);
         unknown(&playground, "while the writer is loaded");
         // A manifest that a tool dropped keeps nobody from running the script that it names.
-        fits("ok", &call(&playground, "core:execute-python-script", r#"{"scriptPath": "zz/main.py"}"#)).unwrap();
+        fits("ok", &playground.call("core:execute-python-script", r#"{"scriptPath": "zz/main.py"}"#)).unwrap();
         let manifest = playground.path("user_scripts/writer/esc-writer.tool.json");
         let kept = fs::read(&manifest).unwrap();
         fs::remove_file(&manifest).unwrap();
         unknown(&playground, "without the writer's manifest");
-        let checked = String::from_utf8(cli(&playground, &["check"]).stdout).unwrap();
+        let checked = String::from_utf8(playground.cli(&["check"]).stdout).unwrap();
         assert!(checked.contains("could write in an earlier call, and a tool cannot make tools"), "{who:?}: {checked}");
         fs::write(&manifest, &kept).unwrap();
         fs::remove_file(playground.path("sandbox-policies/writer.policy.toml")).unwrap();
         unknown(&playground, "without the writer's policy");
         fs::remove_file(&manifest).unwrap();
-        let host = nix::unistd::Pid::from_raw(i32::try_from(server.child.id()).unwrap());
-        nix::sys::signal::kill(host, nix::sys::signal::Signal::SIGHUP).unwrap();
-        std::thread::sleep(Duration::from_millis(500));
-        let id = server.call("backup", 1);
-        let answer = server.answers(&[id], Duration::from_secs(20)).remove(&id).unwrap_or(Value::Null);
+        server.reload("the writer goes", |server| !server.names().contains(&"esc__writer".to_owned()));
+        let answer = server.called("esc:backup", json!({"n": 1}));
         assert!(!answer.to_string().contains(&PLANTED.to_string()), "{answer}");
 
         // The control: the same two files, put elsewhere by a person, are a tool.
@@ -76,17 +64,14 @@ fn what_a_tool_wrote_is_no_tool_when_the_writer_is_gone() {
             fs::rename(playground.path("user_scripts/writer/out").join(name), own.join(name)).unwrap();
         }
         playground.settle();
-        let ended = call(&playground, "esc:backup", "{}");
+        let ended = playground.call("esc:backup", "{}");
         assert_eq!(ended.out["outputData"], PLANTED, "{ended:?}");
     });
 }
 
 #[test]
 fn a_log_named_through_a_link_is_protected_before_it_is_there() {
-    if !has("python", 1) {
-        return;
-    }
-    as_everyone("a log behind a link", |who| {
+    as_everyone_with("python", "a log behind a link", |who| {
         let playground = Playground::new(who, "/var/tmp");
         let real = playground.path("real");
         fs::create_dir_all(real.join("data")).unwrap();
@@ -96,8 +81,7 @@ fn a_log_named_through_a_link_is_protected_before_it_is_there() {
         fs::create_dir(&free).unwrap();
         for (name, folder) in [("forger", &held), ("control", &free)] {
             let pattern = format!("{}/**", folder.display());
-            tool(
-                &playground,
+            playground.tool_at(
                 &format!("esc:{name}"),
                 "python",
                 &format!("{name}/main.py"),
@@ -109,13 +93,12 @@ fn a_log_named_through_a_link_is_protected_before_it_is_there() {
         }
         playground.settle();
         let log = playground.path("link/data/audit.jsonl");
-        for (name, wanted) in [("forger", "SecurityError"), ("control", "")] {
-            let mut command = playground.outside(&playground.path("bin/toolhost").display().to_string());
+        for (name, wanted) in [("forger", "SecurityError"), ("control", "none")] {
+            let mut command = playground.outside(&binary().display().to_string());
             command.arg("--root").arg(&playground.base).arg("--audit-log").arg(&log);
             command.args(["call", &format!("esc:{name}"), "--json", "--input", "{}"]);
-            let ended = crate::escapes::finish(command, b"");
-            let report: Value = serde_json::from_slice(&ended.stdout).unwrap();
-            assert_eq!(report["error"]["type"].as_str().unwrap_or_default(), wanted, "{who:?} {name}: {report}");
+            let ended = crate::harness::finish(command, b"");
+            assert_eq!(ended.kind(), wanted, "{who:?} {name}: {}", ended.out);
         }
     });
 }

@@ -1,7 +1,6 @@
 //! P2, P3, P29: a grant that is said to be effective works, and one that cannot says the true reason.
 
-use super::{as_everyone, call, cli, fits, has, tool};
-use crate::escapes::{PYTHON, Playground, Who, finish, is_root};
+use crate::harness::{PYTHON, Playground, Who, as_everyone_with, finish, fits, has, is_root};
 use serde_json::json;
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -14,7 +13,7 @@ const READS: &str = "import json, sys\nfrom pathlib import Path\n\
 fn reader(playground: &Playground, name: &str, read: &[&str], more: &str) {
     let asks = json!({"securityContext": {"fileAccess": {"allowRead": read}},
         "parameters": {"type": "object", "properties": {"paths": {"type": "array", "items": {"type": "string"}}}}});
-    tool(playground, &format!("req:{name}"), "python", &format!("{name}/main.py"), READS, asks);
+    playground.tool_at(&format!("req:{name}"), "python", &format!("{name}/main.py"), READS, asks);
     let rules: Vec<_> = read.iter().map(|path| format!("{{ path = \"{path}\", why = \"t\" }}")).collect();
     let rest = format!("[files]\nread = [{}]\n{more}", rules.join(", "));
     playground.policy(name, &format!("req:{name}"), &rest);
@@ -23,10 +22,7 @@ fn reader(playground: &Playground, name: &str, read: &[&str], more: &str) {
 /// The interpreter and its libraries are shown at their own places, also where a grant shows them already.
 #[test]
 fn a_grant_may_hold_the_interpreter_itself() {
-    if !has("python", 1) {
-        return;
-    }
-    as_everyone("a grant over an interpreter", |who| {
+    as_everyone_with("python", "a grant over an interpreter", |who| {
         for below in ["/var/tmp", "/tmp"] {
             let playground = Playground::new(who, below);
             let venv = playground.path("venv");
@@ -34,7 +30,7 @@ fn a_grant_may_hold_the_interpreter_itself() {
             make.args(["-I", "-m", "venv", "--without-pip"]).arg(&venv);
             playground.settle();
             if finish(make, b"").code != Some(0) {
-                return crate::escapes::skipped(1, "this Python cannot make virtual environments");
+                return crate::harness::skipped(1, "this Python cannot make virtual environments");
             }
             fs::write(venv.join("note.txt"), "seen\n").unwrap();
             let named =
@@ -42,7 +38,7 @@ fn a_grant_may_hold_the_interpreter_itself() {
             reader(&playground, "own", &[&format!("{}/**", venv.display())], &named);
             playground.settle();
             let input = json!({"paths": [venv.join("note.txt")]}).to_string();
-            fits(r#"ok ["seen"]"#, &call(&playground, "req:own", &input))
+            fits(r#"ok ["seen"]"#, &playground.call("req:own", &input))
                 .unwrap_or_else(|why| panic!("{who:?} {below}: {why}"));
         }
     });
@@ -51,10 +47,7 @@ fn a_grant_may_hold_the_interpreter_itself() {
 /// Where `check` and `audit` say that a call is refused, it is, with the same reason.
 #[test]
 fn what_cannot_be_granted_says_why() {
-    if !has("python", 1) {
-        return;
-    }
-    as_everyone("grants that cannot be", |who| {
+    as_everyone_with("python", "grants that cannot be", |who| {
         let playground = Playground::new(who, "/var/tmp");
         let real = playground.path("real");
         fs::create_dir(&real).unwrap();
@@ -69,16 +62,16 @@ fn what_cannot_be_granted_says_why() {
         reader(&playground, "hostname", &["/usr/lib/os-release"], "");
         playground.settle();
         for name in ["passwd", "hosts", "etc"] {
-            let ended = call(&playground, &format!("req:{name}"), "{}");
+            let ended = playground.call(&format!("req:{name}"), "{}");
             fits("SecurityError: every call has its own /etc/", &ended)
                 .unwrap_or_else(|why| panic!("{who:?} {name}: {why}"));
-            let audit = cli(&playground, &["audit", &format!("req:{name}")]).text();
+            let audit = playground.cli(&["audit", &format!("req:{name}")]).text();
             assert!(audit.contains("every call has its own /etc/"), "{name}: {audit}");
         }
-        fits("SecurityError: is a symbolic link", &call(&playground, "req:link", "{}")).unwrap();
-        fits("SecurityError: is a folder; for the folder", &call(&playground, "req:folder", "{}")).unwrap();
+        fits("SecurityError: is a symbolic link", &playground.call("req:link", "{}")).unwrap();
+        fits("SecurityError: is a folder; for the folder", &playground.call("req:folder", "{}")).unwrap();
         // The control: a system file that is the machine's own, not made up for each call.
-        fits("ok []", &call(&playground, "req:hostname", "{}")).unwrap();
+        fits("ok []", &playground.call("req:hostname", "{}")).unwrap();
     });
 }
 
@@ -86,7 +79,7 @@ fn what_cannot_be_granted_says_why() {
 #[test]
 fn a_single_file_below_the_root_can_be_granted() {
     if !has("python", 1) || !is_root() {
-        return crate::escapes::skipped(1, "only root can put a file there");
+        return crate::harness::skipped(1, "only root can put a file there");
     }
     struct File(String);
     impl Drop for File {
@@ -100,23 +93,20 @@ fn a_single_file_below_the_root_can_be_granted() {
     reader(&playground, "top", &[&file.0], "");
     playground.settle();
     let input = json!({"paths": [&file.0]}).to_string();
-    fits(r#"ok ["seen"]"#, &call(&playground, "req:top", &input)).unwrap();
-    let foretold = String::from_utf8(cli(&playground, &["check"]).stdout).unwrap();
+    fits(r#"ok ["seen"]"#, &playground.call("req:top", &input)).unwrap();
+    let foretold = String::from_utf8(playground.cli(&["check"]).stdout).unwrap();
     assert!(!foretold.contains("refused"), "what is foretold is what happens: {foretold}");
-    let audit = String::from_utf8(cli(&playground, &["audit", "req:top"]).stdout).unwrap();
+    let audit = String::from_utf8(playground.cli(&["audit", "req:top"]).stdout).unwrap();
     assert!(!audit.contains("a call is refused"), "{audit}");
     // The control: the folder itself is still never granted.
     reader(&playground, "all", &["/bin/../etc"], "");
-    assert_ne!(cli(&playground, &["check"]).code, Some(0));
+    assert_ne!(playground.cli(&["check"]).code, Some(0));
 }
 
 /// A broken manifest speaks for the script that it names, and for no other beside it.
 #[test]
 fn a_broken_manifest_stops_only_what_it_names() {
-    if !has("python", 1) {
-        return;
-    }
-    as_everyone("a broken manifest", |who| {
+    as_everyone_with("python", "a broken manifest", |who| {
         let playground = Playground::new(who, "/var/tmp");
         let folder = playground.path("user_scripts/d");
         fs::create_dir(&folder).unwrap();
@@ -136,7 +126,7 @@ fn a_broken_manifest_stops_only_what_it_names() {
             for (name, runs) in [("id", id), ("named", named)] {
                 let input = json!({"scriptPath": format!("d/{name}.py")}).to_string();
                 let wanted = if runs { "ok" } else { "SecurityError: it belongs to a tool that is not loaded" };
-                let ended = call(&playground, "core:execute-python-script", &input);
+                let ended = playground.call("core:execute-python-script", &input);
                 fits(wanted, &ended).unwrap_or_else(|why| panic!("{who:?}: {when}: {name}: {why}"));
             }
         }
@@ -147,10 +137,7 @@ fn a_broken_manifest_stops_only_what_it_names() {
 /// where the host is root, everybody's.
 #[test]
 fn no_tool_writes_the_settings_of_a_home() {
-    if !has("python", 4) {
-        return;
-    }
-    as_everyone("homes", |who| {
+    as_everyone_with("python", "homes", |who| {
         let playground = Playground::new(who, "/var/tmp");
         let (real, link) = (playground.path("people/u"), playground.path("link"));
         fs::create_dir_all(real.join(".config/app")).unwrap();
@@ -166,13 +153,13 @@ fn no_tool_writes_the_settings_of_a_home() {
         let attempt = |folder: &Path| {
             let pattern = format!("{}/**", folder.display());
             let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["self"], "allowWrite": [pattern]}}});
-            tool(&playground, "req:home", "python", "home/main.py", WRITES, asks);
+            playground.tool_at("req:home", "python", "home/main.py", WRITES, asks);
             let rule = format!("[files]\nwrite = [{{ path = \"{pattern}\", why = \"t\" }}]\n");
             playground.policy("home", "req:home", &rule);
             playground.settle();
             let mut command = playground.host();
             command.env("HOME", &link).args(["call", "req:home", "--json", "--input", "-"]);
-            super::finish(command, json!({"path": folder.join("planted")}).to_string().as_bytes())
+            crate::harness::finish(command, json!({"path": folder.join("planted")}).to_string().as_bytes())
         };
         for folder in homes {
             let ended = attempt(&folder);
@@ -188,15 +175,12 @@ fn no_tool_writes_the_settings_of_a_home() {
 /// Places that a refused call never got are not recorded as written.
 #[test]
 fn a_refused_call_leaves_nothing_in_the_ledger() {
-    if !has("python", 1) {
-        return;
-    }
-    as_everyone("the ledger", |who| {
+    as_everyone_with("python", "the ledger", |who| {
         let playground = Playground::new(who, "/var/tmp");
         let writes = |name: &str, path: &Path| {
             let pattern = format!("{}/**", path.display());
             let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["self"], "allowWrite": [pattern]}}});
-            tool(&playground, &format!("req:{name}"), "python", &format!("{name}/main.py"), "print(1)\n", asks);
+            playground.tool_at(&format!("req:{name}"), "python", &format!("{name}/main.py"), "print(1)\n", asks);
             let rule = format!("[files]\nwrite = [{{ path = \"{pattern}\", why = \"t\" }}]\n");
             playground.policy(name, &format!("req:{name}"), &rule);
         };
@@ -207,10 +191,10 @@ fn a_refused_call_leaves_nothing_in_the_ledger() {
         writes("locks", Path::new("/run/toolhost"));
         writes("bad", &bad);
         playground.settle();
-        fits("SecurityError", &call(&playground, "req:bad", "{}")).unwrap();
+        fits("SecurityError", &playground.call("req:bad", "{}")).unwrap();
         // The locks of the ids that tools get are not granted either.
-        fits("SecurityError: /run/toolhost/ids", &call(&playground, "req:locks", "{}")).unwrap();
-        fits("ok", &call(&playground, "req:good", "{}")).unwrap();
+        fits("SecurityError: /run/toolhost/ids", &playground.call("req:locks", "{}")).unwrap();
+        fits("ok", &playground.call("req:good", "{}")).unwrap();
         let ledger = fs::read_to_string(playground.path("state/written.jsonl")).unwrap();
         assert!(ledger.contains(&good.display().to_string()), "the control: {who:?}: {ledger}");
         assert!(!ledger.contains(&bad.display().to_string()), "{who:?}: {ledger}");

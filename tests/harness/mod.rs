@@ -1,0 +1,45 @@
+//! What the tests stand on, once: hosts of their own that are run and judged from outside, a running server, and the
+//! service with a pretended executor.
+
+pub mod fake;
+mod host;
+mod listeners;
+mod manifest;
+mod playground;
+mod program;
+mod server;
+mod service;
+mod who;
+
+pub use host::{Host, host};
+pub use manifest::{made_of, manifest, script};
+pub use playground::Playground;
+pub use program::{Ended, binary, copy_program, finish, fits, processes_of, until, wait_for, within};
+pub use server::{Server, kind};
+pub use service::service;
+pub use who::{Who, as_everyone, as_everyone_with, found, has, is_root, missing, skipped};
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The interpreters of both sides.
+pub const SEARCH_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+pub const PYTHON: &str = "/usr/bin/python3";
+/// Nothing here takes this long: an answer that has not come by then never comes.
+pub const PATIENCE: Duration = Duration::from_secs(40);
+
+/// Copies a folder of the repository.
+pub fn copy(from: &Path, to: &Path) {
+    for entry in walkdir::WalkDir::new(from) {
+        let entry = entry.unwrap();
+        let target = to.join(entry.path().strip_prefix(from).unwrap());
+        match entry.file_type().is_dir() {
+            true => std::fs::create_dir_all(&target).unwrap(),
+            false => drop(std::fs::copy(entry.path(), &target).unwrap()),
+        }
+    }
+}
+
+pub fn repository(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
+}

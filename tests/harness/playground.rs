@@ -1,0 +1,262 @@
+//! A host of its own in a temporary folder, seen from outside: tools, policies, secrets, listeners.
+
+use super::listeners::Listeners;
+use super::{Ended, PYTHON, SEARCH_PATH, Who, binary, finish, manifest, processes_of, wait_for, within};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::Duration;
+
+pub struct Playground {
+    pub base: PathBuf,
+    pub who: Who,
+    pub listeners: Listeners,
+    pub canary: Child,
+    pub secret: String,
+    _folder: tempfile::TempDir,
+}
+
+impl Drop for Playground {
+    fn drop(&mut self) {
+        let _ = self.canary.kill();
+        let _ = self.canary.wait();
+    }
+}
+
+impl Playground {
+    /// `below`: /tmp and everywhere else are shown to a tool by different roads.
+    pub fn new(who: Who, below: &str) -> Playground {
+        let folder = tempfile::Builder::new().prefix("toolhost-test-").tempdir_in(below).unwrap();
+        let base = folder.path().canonicalize().unwrap();
+        let folders =
+            "bin home state secret granted/ro granted/ro-sibling tool-defs user_scripts/other sandbox-policies";
+        for name in folders.split(' ') {
+            fs::create_dir_all(base.join(name)).unwrap();
+        }
+        let secret = format!("s3cret-{}", &base.display().to_string()[base.as_os_str().len() - 6..]);
+        let put = |name: &str, text: &str| fs::write(base.join(name), text).unwrap();
+        put("secret/secret.txt", &secret);
+        put("granted/ro-sibling/secret.txt", &secret);
+        put("user_scripts/other/main.py", "pass\n");
+        for name in ["file.txt", "a", "b", "c", "d", "e", "f", "g", "h"] {
+            put(&format!("granted/ro/{name}"), "granted\n");
+        }
+        for (name, target) in [
+            ("link", PathBuf::from("../../secret/secret.txt")),
+            ("abs", base.join("secret/secret.txt")),
+            ("up", PathBuf::from("../ro-sibling")),
+        ] {
+            std::os::unix::fs::symlink(target, base.join("granted/ro").join(name)).unwrap();
+        }
+        let listeners = Listeners::open(&base.join("granted/ro"));
+        let mut canary = Command::new("/bin/sleep");
+        canary.arg("600");
+        who.uid().map(|uid| canary.uid(uid).gid(uid));
+        let canary = canary.spawn().unwrap();
+        let playground = Playground { base, who, listeners, canary, secret, _folder: folder };
+        playground.allow("default", "*", &["./**"], &[]);
+        playground.settle();
+        playground
+    }
+
+    /// Everything belongs to who runs the host, and everybody may look.
+    pub fn settle(&self) {
+        for entry in walkdir::WalkDir::new(&self.base).into_iter().map(Result::unwrap) {
+            if let Some(uid) = self.who.uid() {
+                std::os::unix::fs::lchown(entry.path(), Some(uid), Some(uid)).unwrap();
+            }
+            let kind = entry.file_type();
+            let mode = match entry.path().starts_with(self.base.join("bin")) || kind.is_dir() {
+                true => 0o755,
+                false => 0o644,
+            };
+            if kind.is_dir() || kind.is_file() {
+                fs::set_permissions(entry.path(), fs::Permissions::from_mode(mode)).unwrap();
+            }
+        }
+    }
+
+    /// Part of every name that a probe makes in folders which all share.
+    pub fn mark(&self) -> String {
+        let own = self.base.file_name().unwrap_or_default().to_string_lossy();
+        format!("{}-{}", self.who.name(), own)
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.base.join(name)
+    }
+
+    pub fn policy(&self, name: &str, tools: &str, rest: &str) {
+        let text = format!("name = \"{name}\"\nwhy = \"a test\"\ntools = [\"{tools}\"]\n{rest}");
+        fs::write(self.path(&format!("sandbox-policies/{name}.policy.toml")), text).unwrap();
+    }
+
+    /// A policy that allows these tools files and nothing else.
+    pub fn allow(&self, name: &str, tools: &str, read: &[&str], write: &[&str]) {
+        let mut rest = "[files]\n".to_owned();
+        for (access, paths) in [("read", read), ("write", write)].into_iter().filter(|(_, paths)| !paths.is_empty()) {
+            let rules: Vec<_> = paths.iter().map(|path| format!("{{ path = \"{path}\", why = \"a test\" }}")).collect();
+            rest += &format!("{access} = [{}]\n", rules.join(", "));
+        }
+        self.policy(name, tools, &rest);
+    }
+
+    /// A tool `esc:NAME` in a folder of its own; returns the folder.
+    pub fn tool(&self, name: &str, language: &str, script: &str, more: Value) -> PathBuf {
+        let file = match language {
+            "python" => "main.py",
+            "wasm" => "main.wat",
+            _ => "main.js",
+        };
+        self.put_tool(name, &format!("esc:{name}"), language, &format!("{name}/{file}"), script, more)
+    }
+
+    /// A script `user_scripts/FILE` and its manifest beside it; returns the script's folder.
+    pub fn tool_at(&self, id: &str, language: &str, file: &str, script: &str, more: Value) -> PathBuf {
+        self.put_tool(&id.replace(':', "-"), id, language, file, script, more)
+    }
+
+    fn put_tool(&self, name: &str, id: &str, language: &str, file: &str, script: &str, more: Value) -> PathBuf {
+        let path = self.path("user_scripts").join(file);
+        let folder = path.parent().unwrap().to_owned();
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(&path, script).unwrap();
+        let handler = json!({"type": "external-script", "scriptPath": file, "language": language});
+        fs::write(folder.join(format!("{name}.tool.json")), manifest(id, handler, more).to_string()).unwrap();
+        folder
+    }
+
+    /// A command of the host, as who runs it: with a secret in its environment, and descriptors 7 and 200
+    /// open on the secret file, as a careless parent would leave them.
+    pub fn host(&self) -> Command {
+        let leak = "import os,sys\nfd=os.open(sys.argv[1],os.O_RDWR)\nos.dup2(fd,7)\nos.dup2(fd,200)\n\
+                    os.close(fd) if fd not in (7,200) else None\nos.execv(sys.argv[2],sys.argv[2:])\n";
+        let mut command = self.outside(PYTHON);
+        command.args(["-I", "-S", "-c", leak]).arg(self.path("secret/secret.txt"));
+        if self.who == Who::MappedRoot {
+            command.args(["/usr/bin/unshare", "-Ur"]);
+        }
+        self.arguments(&mut command);
+        command
+    }
+
+    /// The host by another program that executes what it is given, as `unshare` and a shell do.
+    pub fn host_by(&self, mut program: Command) -> Command {
+        self.arguments(&mut program);
+        program
+    }
+
+    fn arguments(&self, command: &mut Command) {
+        command.arg(binary()).arg("--root").arg(&self.base).arg("--audit-log").arg(self.path("state/audit.jsonl"));
+    }
+
+    /// Any other program as the same user, without walls.
+    pub fn outside(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        command.env_clear().env("PATH", SEARCH_PATH).env("HOME", self.path("home")).env("SECRET", &self.secret);
+        command.current_dir(&self.base);
+        self.who.uid().map(|uid| command.uid(uid).gid(uid));
+        command
+    }
+
+    /// A call of the real binary: the whole outcome, as JSON.
+    pub fn call(&self, tool: &str, input: &str) -> Ended {
+        self.call_with(tool, input, &[])
+    }
+
+    pub fn call_with(&self, tool: &str, input: &str, more: &[&str]) -> Ended {
+        let mut command = self.host();
+        command.args(["call", tool, "--json", "--input", "-"]).args(more);
+        finish(command, input.as_bytes())
+    }
+
+    /// A verb of the real binary.
+    pub fn cli(&self, arguments: &[&str]) -> Ended {
+        let mut command = self.host();
+        command.args(arguments);
+        finish(command, b"")
+    }
+
+    /// Waits until so many calls of a script run.
+    pub fn runs(&self, script: &str, wanted: usize) {
+        let script = self.path(script).display().to_string();
+        wait_for(&format!("{wanted} calls of {script} run"), || processes_of(&script).len() == wanted);
+    }
+
+    /// Every file of the playground that nobody may change: what it is and what it holds.
+    pub fn state(&self, writable: &[&Path]) -> BTreeMap<PathBuf, String> {
+        self.state_below(&self.base, writable)
+    }
+
+    /// The same of one folder.
+    pub fn state_below(&self, folder: &Path, writable: &[&Path]) -> BTreeMap<PathBuf, String> {
+        let mut found = BTreeMap::new();
+        let skipped = [self.path("state"), self.path("home")];
+        let walk = walkdir::WalkDir::new(folder)
+            .into_iter()
+            .filter_entry(|entry| !skipped.iter().any(|s| s == entry.path()) && !writable.contains(&entry.path()));
+        for entry in walk.map(Result::unwrap) {
+            let facts = entry.metadata().unwrap();
+            let content =
+                if facts.is_file() && facts.len() < 1 << 20 { fs::read(entry.path()).unwrap() } else { Vec::new() };
+            let text = format!(
+                "{:o} {}:{} links {} size {} times {}.{} {}.{} {:?}",
+                facts.mode(),
+                facts.uid(),
+                facts.gid(),
+                facts.nlink(),
+                facts.len(),
+                facts.mtime(),
+                facts.mtime_nsec(),
+                // Moves with every change, an attribute or a mode that was put back included.
+                facts.ctime(),
+                facts.ctime_nsec(),
+                String::from_utf8_lossy(&content)
+            );
+            found.insert(entry.path().to_path_buf(), text);
+        }
+        found
+    }
+
+    /// What a writable folder must never hold afterwards: anything but plain files and folders with plain modes.
+    pub fn strange_files(&self, folder: &Path) -> Vec<String> {
+        let walk = walkdir::WalkDir::new(folder).into_iter().map(Result::unwrap);
+        let facts = walk.map(|entry| (entry.path().display().to_string(), entry.metadata().unwrap()));
+        let strange = facts.filter(|(_, facts)| {
+            let plain = facts.is_dir() || (facts.is_file() && facts.nlink() == 1);
+            !plain || facts.mode() & 0o7000 != 0
+        });
+        strange.map(|(path, facts)| format!("{path}: {:?}, mode {:o}", facts.file_type(), facts.mode())).collect()
+    }
+
+    /// Processes that have to do with this playground, by command line.
+    pub fn processes(&self) -> Vec<(u32, String)> {
+        processes_of(&self.base.display().to_string())
+    }
+
+    /// What is mounted on this machine, but for what tests that run beside this one mount in their own folders.
+    pub fn mounts(&self) -> Vec<String> {
+        let text = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let own = self.base.display().to_string();
+        let others = |line: &str| line.contains("/toolhost-test-") && !line.contains(&own);
+        text.lines().filter(|line| !others(line)).map(str::to_owned).collect()
+    }
+
+    /// Nothing of a call outlives it by a second.
+    pub fn assert_quiet(&self, what: &str) {
+        within(Duration::from_secs(1), &format!("{what}: nothing of it is left"), || self.processes().is_empty());
+    }
+
+    pub fn canary_lives(&mut self) -> bool {
+        self.canary.try_wait().unwrap().is_none()
+    }
+
+    pub fn records(&self) -> Vec<Value> {
+        let text = fs::read_to_string(self.path("state/audit.jsonl")).unwrap_or_default();
+        text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"))).collect()
+    }
+}

@@ -1,0 +1,163 @@
+//! Programs: the one copy of the binary, how a command ended, and waiting for what can be seen.
+
+use super::PATIENCE;
+use serde_json::Value;
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
+
+/// Copies what is to be run. Another process does it: the children that other tests start meanwhile would inherit a
+/// descriptor that writes there, and what somebody writes cannot be run (execve(2), ETXTBSY).
+pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
+    let copied = Command::new("/bin/cp").arg(from.as_ref()).arg(to.as_ref()).status().unwrap();
+    assert!(copied.success(), "{}", to.as_ref().display());
+}
+
+/// The copy of the binary that all hosts of this run are: a build folder may be closed to other users. Everybody may
+/// execute it, nobody may write it, and its folder belongs to who runs the tests.
+pub fn binary() -> &'static Path {
+    static SHARED: LazyLock<(PathBuf, Child)> = LazyLock::new(|| {
+        let folder = tempfile::Builder::new().prefix("toolhost-test-").tempdir_in("/var/tmp").unwrap().keep();
+        let mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        let binary = folder.join("toolhost");
+        copy_program(env!("CARGO_BIN_EXE_toolhost"), &binary);
+        mode(&binary, 0o555);
+        mode(&folder, 0o755);
+        // What is static is never dropped: a shell that waits for the end of this process takes the copy away.
+        let mut cleaner = Command::new("/bin/sh");
+        cleaner.args(["-c", "read -r _; rm -rf \"$1\"", "sh"]).arg(&folder).process_group(0);
+        let cleaner = cleaner.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        (binary, cleaner)
+    });
+    &SHARED.0
+}
+
+/// How a program ended, seen from outside.
+#[derive(Debug)]
+pub struct Ended {
+    pub code: Option<i32>,
+    /// What it printed, where that is JSON.
+    pub out: Value,
+    pub stdout: Vec<u8>,
+    pub stderr: String,
+    pub took: Duration,
+}
+
+impl Ended {
+    pub fn error(&self) -> (&str, &str) {
+        (self.kind(), self.out["error"]["message"].as_str().unwrap_or("none"))
+    }
+
+    pub fn kind(&self) -> &str {
+        self.out["error"]["type"].as_str().unwrap_or("none")
+    }
+
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.stdout).into_owned()
+    }
+
+    /// `cgroup` or `sampled`: how the memory, CPU and processes of the call were counted.
+    pub fn counted(&self) -> &str {
+        let walls = self.out["walls"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let state = walls.iter().find(|wall| wall["name"] == "cgroup").and_then(|wall| wall["state"].as_str());
+        state.unwrap_or("unknown")
+    }
+}
+
+/// `ok`, `ok JSON` or `Kind: part of message, details or what the person is told`.
+pub fn fits(wanted: &str, ended: &Ended) -> Result<(), String> {
+    let kind = ended.kind();
+    let error = &ended.out["error"];
+    let told = format!("{} {} {}", error["message"], error["details"], ended.stderr);
+    let good = match wanted.strip_prefix("ok") {
+        Some(value) => {
+            let value = value.trim();
+            ended.out["success"] == true
+                && (value.is_empty() || serde_json::from_str::<Value>(value).unwrap() == ended.out["outputData"])
+        }
+        None => {
+            let (wanted, part) = wanted.split_once(": ").unwrap_or((wanted, ""));
+            wanted == kind && told.contains(part)
+        }
+    };
+    if good {
+        return Ok(());
+    }
+    let output = ended.out["outputData"].to_string();
+    Err(format!("wanted {wanted}, got {kind}: {told}; output {output}; logs {}", ended.out["logs"]))
+}
+
+/// Runs a command to its end with this input; kills it when patience is over.
+pub fn finish(mut command: Command, input: &[u8]) -> Ended {
+    let started = Instant::now();
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let (mut stdin, stdout, stderr) =
+        (child.stdin.take().unwrap(), child.stdout.take().unwrap(), child.stderr.take().unwrap());
+    let input = input.to_vec();
+    let writer = std::thread::spawn(move || drop(stdin.write_all(&input)));
+    let (stdout, stderr) = (read(stdout), read(stderr));
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        if started.elapsed() > PATIENCE {
+            let _ = child.kill();
+            panic!("{command:?} still runs after {PATIENCE:?}");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    let took = started.elapsed();
+    writer.join().unwrap();
+    let (stdout, stderr) = (stdout.join().unwrap(), String::from_utf8_lossy(&stderr.join().unwrap()).into_owned());
+    let out = serde_json::from_slice(&stdout).unwrap_or(Value::Null);
+    Ended { code: status.code(), out, stdout, stderr, took }
+}
+
+fn read(mut from: impl Read + Send + 'static) -> std::thread::JoinHandle<Vec<u8>> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        from.read_to_end(&mut bytes).map(|_| bytes).unwrap_or_default()
+    })
+}
+
+/// Waits until it is so, for as long as patience lasts.
+pub fn wait_for(what: &str, seen: impl FnMut() -> bool) {
+    within(PATIENCE, what, seen);
+}
+
+/// Waits until it is so, and fails when this time is over.
+pub fn within(time: Duration, what: &str, mut seen: impl FnMut() -> bool) {
+    let until = Instant::now() + time;
+    while !seen() {
+        assert!(Instant::now() < until, "not within {time:?}: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// The same inside a test's own runtime.
+pub async fn until(what: &str, mut seen: impl FnMut() -> bool) {
+    let over = Instant::now() + PATIENCE;
+    while !seen() {
+        assert!(Instant::now() < over, "not within {PATIENCE:?}: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Processes whose command line holds this.
+pub fn processes_of(marker: &str) -> Vec<(u32, String)> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc").unwrap().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line).replace('\0', " ");
+        if line.contains(marker) {
+            found.push((pid, line));
+        }
+    }
+    found
+}

@@ -25,7 +25,7 @@ const FLOORS: [(&str, u8); 12] = [
 const HOMES: [(&str, &[&str]); 8] = [
     ("wasmtime", &["executor/wasm"]),
     ("rmcp", &["transport/mcp"]),
-    ("::landlock", &["sandbox/landlock.rs"]),
+    ("::landlock", &["sandbox/walls/landlock.rs"]),
     ("clap", &["cli"]),
     // wit-component speaks anyhow.
     ("anyhow", &["cli", "executor/wasm/adapt.rs"]),
@@ -194,8 +194,8 @@ fn the_wall_tables_agree() {
             "{wall} is not in docs/SECURITY.md"
         );
     }
-    let alone =
-        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/sandbox/alone.rs")).expect("alone.rs");
+    let alone = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/sandbox/wall_tests.rs"))
+        .expect("wall_tests.rs");
     // view and scratch are mounts of the launcher; the escape suite holds their attacks.
     for wall in walls.iter().filter(|w| !["view", "scratch"].contains(w)) {
         assert!(alone.contains(&format!("fn {wall}()")), "{wall} is never raised alone");

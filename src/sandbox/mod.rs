@@ -6,40 +6,31 @@
 //!
 //! Host → launcher (serves one shape, inside the prebuilt read-only view) → init (pid 1 of fresh namespaces) → tool.
 
-#[cfg(test)]
-mod alone;
-pub mod cgroup;
-mod descriptors;
-pub mod environment;
+mod freeze;
 pub mod grants;
 mod held;
-pub mod identity;
 mod idmap;
 mod init;
 mod inspect;
-mod landlock;
 pub mod launcher;
-pub mod limits;
-mod namespaces;
-mod network;
 mod plan;
-mod privileges;
 pub mod probe;
 mod processes;
 pub mod protocol;
 mod sampler;
-mod scratch;
-mod seccomp;
-mod session;
 mod spawn;
-mod standstill;
 mod sys;
+#[cfg(test)]
+mod wall_tests;
+mod walls;
+pub mod written;
+
 pub use inspect::Totals;
 pub use sampler::SESSIONS;
 pub use sys::{children_are_told, fstat, landlock_abi, large_files_are_errors, lstat, output_was_closed};
-pub use view::is_system;
-mod view;
-pub mod written;
+pub use walls::view::is_system;
+pub use walls::{cgroup, environment, identity, limits};
+use walls::{descriptors, landlock, namespaces, network, privileges, scratch, seccomp, session, view};
 
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};

@@ -4,9 +4,9 @@
 //! counts a page once for each process that maps it, so it is never too low. Only where it passes the limit are pages
 //! counted exactly, once each, while the call is stopped.
 
+use super::freeze::Frozen;
 use super::held::Held;
 use super::processes::{self, Key, Memory, Seen};
-use super::standstill::Standstill;
 use nix::errno::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -116,21 +116,21 @@ impl Sampler {
                 return Ok(pages);
             }
         }
-        let mut standstill = Standstill::begin(&mut hurry)?;
+        let mut frozen = Frozen::begin(&mut hurry)?;
         let mut pages = 0;
-        let pids: Vec<u32> = standstill.seen.processes.keys().map(|(pid, _)| *pid).collect();
+        let pids: Vec<u32> = frozen.seen.processes.keys().map(|(pid, _)| *pid).collect();
         for (number, pid) in pids.iter().enumerate() {
             pages += processes::proportional(*pid)?;
             if pages > room || hurry() {
                 return Ok(pages);
             }
-            if !standstill.stands(number + 1 == pids.len())? {
+            if !frozen.stands(number + 1 == pids.len())? {
                 self.restless += 1;
                 return Ok(if self.restless < RESTLESS { 0 } else { quick });
             }
         }
         self.restless = 0;
-        self.see(standstill.seen.clone());
+        self.see(frozen.seen.clone());
         self.counted = Some((pages, self.seen.faults()));
         Ok(pages)
     }

@@ -3,10 +3,10 @@
 //! No quota of the kernel counts one call's files in a folder that others use too. So the files are counted while the
 //! call runs, whenever the free space of the file system changed, and once more after its end.
 
+use super::freeze::Frozen;
 use super::held::files_of;
 use super::inspect::{self, Totals};
 use super::protocol::Mount;
-use super::standstill::Standstill;
 use crate::base::files;
 use crate::policy::{Access, Limits};
 use crate::quantity::{Limit, SAMPLE_MS};
@@ -75,7 +75,7 @@ impl Written {
         // Entries that are renamed during a count are missed, and may be what fills the disk.
         self.moves = self.alone && (missed || fell);
         if self.moves && over.is_none() {
-            let _still = Standstill::begin(&mut || false)?;
+            let _still = Frozen::begin(&mut || false)?;
             over = self.count(limits, true)?.0;
         }
         let share = if self.moves { 1 } else { 3 };

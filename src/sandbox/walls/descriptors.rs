@@ -1,6 +1,6 @@
 //! Wall: descriptors. Only 0, 1 and 2 (and 3 for our own worker) are open in a tool.
 
-use super::plan::{Plan, Step};
+use crate::sandbox::plan::{Plan, Step};
 use std::os::fd::RawFd;
 
 /// `stdio` become 0, 1, 2 (and `third` 3); all else closes when the tool is executed, not before,

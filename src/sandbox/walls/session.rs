@@ -1,6 +1,6 @@
 //! Wall: session. No terminal: nothing to read a password from, nothing to push characters into.
 
-use super::plan::{Plan, Step};
+use crate::sandbox::plan::{Plan, Step};
 
 pub fn raise(plan: &mut Plan) {
     plan.add_tool("session", Step::Setsid);

@@ -11,7 +11,7 @@ mod bpf;
 #[cfg(test)]
 mod tests;
 
-use super::plan::{Plan, Step};
+use crate::sandbox::plan::{Plan, Step};
 use bpf::{HIGH, Insn, Rule, Test};
 use nix::libc;
 use std::collections::BTreeMap;

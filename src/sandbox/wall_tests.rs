@@ -1,4 +1,4 @@
-//! Alone: each wall is raised by itself and still stops its own attack, which succeeds without the wall. Only these
+//! Wall tests: each wall is raised by itself and still stops its own attack, which succeeds without the wall. Only these
 //! tests can do that: the product has no way to leave a wall out.
 
 use super::plan::{Plan, Program, Step};

@@ -4,10 +4,10 @@
 //! processes. Any other user, mapped root included, has one id, and the tool gets that one. The tool always
 //! sees itself as uid 1000 of its own user namespace.
 
-use super::Problem;
-use super::plan::{Plan, Step};
-use super::protocol::Identity;
 use crate::base::files::{self, Folder};
+use crate::sandbox::Problem;
+use crate::sandbox::plan::{Plan, Step};
+use crate::sandbox::protocol::Identity;
 use nix::fcntl::OFlag;
 use nix::sys::statfs::PROC_SUPER_MAGIC;
 use std::ffi::CString;

@@ -4,15 +4,15 @@
 //! Built once for each launcher, in its own mount namespace. Each granted path is opened once, compared with
 //! what the host resolved, and bound from the open descriptor.
 
-use super::landlock::Right;
-use super::plan::{Plan, Step};
-use super::protocol::{Identity, Mount, Setup};
-use super::{Problem, sys};
 use crate::base::files;
 use crate::policy::Access;
 use crate::policy::base_view::{
     DEVICE_LINKS, EMPTY_FOLDERS, MADE_ETC, PROC, SCRATCH, SYSTEM_ETC, SYSTEM_FOLDERS, devices,
 };
+use crate::sandbox::landlock::Right;
+use crate::sandbox::plan::{Plan, Step};
+use crate::sandbox::protocol::{Identity, Mount, Setup};
+use crate::sandbox::{Problem, sys};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
@@ -170,7 +170,7 @@ fn bind(path: &Path, recursive: bool, attributes: u64) -> Result<OwnedFd, Proble
 /// A granted file or folder: opened without following any link, compared, bound alone (no mount below it).
 fn plan_grant(wanted: &Mount, identity: Identity) -> Result<Planned, Problem> {
     let name = wanted.path.display();
-    let opened = files::without_links(&wanted.path, OFlag::O_PATH).map_err(super::moved);
+    let opened = files::without_links(&wanted.path, OFlag::O_PATH).map_err(crate::sandbox::moved);
     let file = opened.map_err(problem(format!("opening {name}")))?;
     let stat = fstat(&file).map_err(problem(format!("looking at {name}")))?;
     if (stat.st_dev, stat.st_ino) != (wanted.device, wanted.inode) {
@@ -187,7 +187,7 @@ fn plan_grant(wanted: &Mount, identity: Identity) -> Result<Planned, Problem> {
     } else {
         attributes |= NOEXEC
     }
-    let users = if identity.pooled { Some(super::idmap::users(wanted, identity)?) } else { None };
+    let users = if identity.pooled { Some(crate::sandbox::idmap::users(wanted, identity)?) } else { None };
     let mapped = sys::mount_setattr(bound.as_fd(), false, attributes, 0, users.as_ref().map(AsFd::as_fd));
     match mapped {
         // This file system cannot map ids: reads follow the mode bits, writes are refused.
@@ -255,7 +255,7 @@ fn assemble(setup: &Setup, planned: Vec<Planned>) -> Result<View, Problem> {
 
 /// A made-up /etc (so that no account or host of this machine shows), /dev links, and our shims.
 fn write_files(setup: &Setup, inside: &dyn Fn(&Path) -> PathBuf) -> Result<(), Problem> {
-    let id = super::identity::GUEST;
+    let id = crate::sandbox::identity::GUEST;
     // In the order of `MADE_ETC`.
     let texts = [
         format!("tool:x:{id}:{id}:tool:/tmp:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n"),
@@ -315,8 +315,8 @@ pub fn make_point(path: &Path, folder: bool) -> Result<(), Problem> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::About;
     use super::*;
+    use crate::sandbox::About;
     use std::os::unix::fs::MetadataExt;
 
     #[test]

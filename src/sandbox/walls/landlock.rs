@@ -3,7 +3,7 @@
 //! It also stops reopening a descriptor with more rights, TCP, signals to outside and abstract sockets,
 //! as far as this kernel's Landlock goes.
 
-use super::plan::{Plan, Step};
+use crate::sandbox::plan::{Plan, Step};
 use ::landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, Ruleset, RulesetAttr,
     RulesetCreated, RulesetCreatedAttr, Scope,

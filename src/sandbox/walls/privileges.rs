@@ -1,7 +1,7 @@
 //! Wall: privileges. No capability in any set, and none to be had from a set-id file.
 
-use super::plan::{Plan, Step};
-pub use super::sys::last_capability;
+use crate::sandbox::plan::{Plan, Step};
+pub use crate::sandbox::sys::last_capability;
 
 /// Before Landlock and seccomp, which may be raised without capabilities only under it.
 pub fn no_new(plan: &mut Plan) {

@@ -2,12 +2,12 @@
 //!
 //! Made by the launcher between calls, while nobody waits; a call's mount namespace starts as a copy of the launcher's.
 
-use super::landlock::Right;
-use super::protocol::{Identity, Mount, Setup, Stage};
-use super::view::{self, Late, NODEV, NOEXEC, NOSUID, RDONLY};
-use super::{Problem, sys};
 use crate::base::files;
 use crate::quantity::Limit;
+use crate::sandbox::landlock::Right;
+use crate::sandbox::protocol::{Identity, Mount, Setup, Stage};
+use crate::sandbox::view::{self, Late, NODEV, NOEXEC, NOSUID, RDONLY};
+use crate::sandbox::{Problem, sys};
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag};
 use nix::mount::{MntFlags, umount2};

@@ -2,9 +2,9 @@
 //!
 //! The cgroup (or the sampler) limits memory, CPU and processes of the call as a whole; these limits are the backstop.
 
-use super::plan::{Plan, Step};
 use crate::policy::Limits;
 use crate::quantity::{GIB, Limit, MIB};
+use crate::sandbox::plan::{Plan, Step};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::stat::{Mode, umask};
 

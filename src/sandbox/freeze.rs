@@ -1,4 +1,4 @@
-//! Standstill: stops the call's processes while `sampler` counts their shared pages, or `written` their files.
+//! Freeze: stops the call's processes while `sampler` counts their shared pages, or `written` their files.
 //!
 //! Counting pages takes some 10 ms for each GiB of each process, and a process that runs meanwhile turns shared pages
 //! into its own. One kill(2) stops all processes at once, also those that fork(2) is just making.
@@ -18,31 +18,31 @@ const LATE_FAULTS: u64 = 4096;
 const LOOK: Duration = Duration::from_millis(20);
 
 /// While this lives, the call is stopped. A kernel timer can still send a process SIGCONT, which `stands` detects.
-pub struct Standstill {
+pub struct Frozen {
     stopped_before: BTreeSet<Key>,
     looked: Instant,
     pub seen: Seen,
 }
 
-impl Standstill {
-    pub fn begin(hurry: &mut impl FnMut() -> bool) -> Result<Standstill, Errno> {
+impl Frozen {
+    pub fn begin(hurry: &mut impl FnMut() -> bool) -> Result<Frozen, Errno> {
         // Looked at now: what the tool stops between this look and our own signal goes on at the end.
         let stopped = Seen::now()?.processes.into_iter().filter(|(_, process)| process.state == 'T');
         let stopped_before = stopped.map(|(key, _)| key).collect();
         let _ = signal_all(Signal::SIGSTOP);
         let until = Instant::now() + SETTLING;
-        let mut standstill = Standstill { stopped_before, looked: Instant::now(), seen: Seen::default() };
-        standstill.seen = Seen::now()?;
-        let first = standstill.seen.faults();
-        while standstill.seen.processes.values().any(|process| matches!(process.state, 'R' | 'S'))
-            && standstill.seen.faults().saturating_sub(first) <= LATE_FAULTS
+        let mut frozen = Frozen { stopped_before, looked: Instant::now(), seen: Seen::default() };
+        frozen.seen = Seen::now()?;
+        let first = frozen.seen.faults();
+        while frozen.seen.processes.values().any(|process| matches!(process.state, 'R' | 'S'))
+            && frozen.seen.faults().saturating_sub(first) <= LATE_FAULTS
             && Instant::now() < until
             && !hurry()
         {
             std::thread::sleep(Duration::from_millis(1));
-            standstill.seen = Seen::now()?;
+            frozen.seen = Seen::now()?;
         }
-        Ok(standstill)
+        Ok(frozen)
     }
 
     /// Whether the count so far is valid. A process made meanwhile would have lowered the shares of the others.
@@ -57,7 +57,7 @@ impl Standstill {
     }
 }
 
-impl Drop for Standstill {
+impl Drop for Frozen {
     fn drop(&mut self) {
         if self.stopped_before.is_empty() {
             let _ = signal_all(Signal::SIGCONT);

@@ -221,7 +221,7 @@ fn every_shipped_manifest_fits_the_published_schema() {
     }
     assert!(texts.len() > 1, "no shipped manifest was found");
     for (name, text) in texts {
-        let document = manifest::json::parse(&text, manifest::json::Dialect::Commented).expect(&name);
+        let document = toolhost::base::json::parse(&text, toolhost::base::json::Dialect::Commented).expect(&name);
         assert_eq!(schema.flaws(&document.value), [], "{name}");
     }
 }

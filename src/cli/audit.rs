@@ -146,5 +146,5 @@ pub fn who_can(
 }
 
 fn pretty(value: &Value) -> String {
-    format!("{}\n", manifest::text::json(value, true))
+    format!("{}\n", crate::base::text::json(value, true))
 }

@@ -6,7 +6,7 @@
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
 use super::{host, words};
-use crate::manifest::text::printable;
+use crate::base::text::printable;
 use serde_json::json;
 use std::process::ExitCode;
 

@@ -7,8 +7,8 @@
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
 use super::{host, words};
+use crate::base::text::printable;
 use crate::fault::{Fault, Kind};
-use crate::manifest::text::printable;
 use crate::service::runlog::Level;
 use crate::service::{self, Arguments, CallRequest, Caller, Event, Report, Service, Sink};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};

@@ -5,6 +5,7 @@
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
 use super::words;
+use crate::base::text;
 use crate::base::{files, links};
 use crate::executor::method::Methods;
 #[cfg(feature = "wasi")]
@@ -13,7 +14,6 @@ use crate::executor::process::{Launchers, Scripts};
 #[cfg(feature = "wasi")]
 use crate::executor::wasm;
 use crate::fault::{Fault, Kind};
-use crate::manifest::text;
 use crate::sandbox::{grants, identity, limits};
 use crate::service::runlog::{self, Level};
 use crate::service::{self, Executors, Parts, Service, audit, beforehand};
@@ -76,7 +76,7 @@ pub fn manifest_schema(settings: &Settings) -> anyhow::Result<Option<manifest::s
     let Some(file) = &settings.manifest_schema else { return Ok(None) };
     let refuse = |why: String| Refusal::new(Exit::Host, format!("manifest_schema {}: {why}", text::path(file)));
     let text = super::settings::guarded_text(file).map_err(refuse)?;
-    let document = manifest::json::parse(text.as_bytes(), manifest::json::Dialect::Strict);
+    let document = crate::base::json::parse(text.as_bytes(), crate::base::json::Dialect::Strict);
     let document = document.map_err(|bad| refuse(format!("line {}: {}", bad.line, bad.message)))?;
     let schema = manifest::schema::Schema::compile(&document.value).map_err(|faults| {
         let lines: Vec<String> = faults.iter().map(|fault| format!("{}: {}", fault.pointer, fault.message)).collect();

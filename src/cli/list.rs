@@ -6,7 +6,7 @@
 use super::refusal::Exit;
 use super::settings::Settings;
 use super::{host, words};
-use crate::manifest::text::{head, json as json_text, printable};
+use crate::base::text::{head, json as json_text, printable};
 use crate::service::beforehand::{self, Obstacle};
 use crate::{policy, registry};
 use serde_json::{Value, json};

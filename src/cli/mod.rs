@@ -20,8 +20,8 @@ pub mod settings;
 pub mod test;
 pub mod words;
 
+use crate::base::text;
 use crate::executor::process;
-use crate::manifest::text;
 use clap::{Parser, Subcommand};
 use refusal::{Exit, Refusal};
 use settings::{Flags, Settings};

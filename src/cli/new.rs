@@ -75,7 +75,7 @@ fn unclaimed(settings: &Settings, id: &str) -> anyhow::Result<()> {
     match found.tools.iter().find(|tool| tool.manifest.id.eq_ignore_ascii_case(id)) {
         None => Ok(()),
         Some(tool) => {
-            let place = manifest::text::path(&tool.site.manifest);
+            let place = crate::base::text::path(&tool.site.manifest);
             let message = format!("{place} has the id {} already: choose another name", tool.manifest.id);
             Err(Refusal::new(Exit::Caller, message).into())
         }
@@ -115,7 +115,7 @@ pub fn make(scripts_folder: &Path, args: &Args, again: &str, out: &mut dyn Write
         Some(script) => from_script(scripts_folder, &id, name, script, args.entry.as_deref(), &parameters)?,
         None => from_template(scripts_folder, &id, name, args.language.as_deref().unwrap_or("python"))?,
     };
-    let (script, file) = (manifest::text::path(&made.script), manifest::text::path(&made.manifest));
+    let (script, file) = (crate::base::text::path(&made.script), crate::base::text::path(&made.manifest));
     writeln!(out, "Made {script} and {file}.")?;
     let example = match &args.script {
         Some(_) => parameter::example(&parameters),
@@ -133,7 +133,7 @@ pub fn make(scripts_folder: &Path, args: &Args, again: &str, out: &mut dyn Write
             "{untyped}: `--parameter NAME:integer` (string, number, boolean, array, object) says what one is."
         )?;
     }
-    let again = manifest::text::printable(again);
+    let again = crate::base::text::printable(again);
     writeln!(out, "Next: {again} call {id} {example}")?;
     writeln!(out, "What it may touch: {again} audit {id}")?;
     Ok(made)
@@ -155,7 +155,7 @@ fn how_it_is_run(entry: Option<&str>) -> String {
 fn from_template(scripts_folder: &Path, id: &str, name: &str, word: &str) -> anyhow::Result<Made> {
     let Some(language) = Language::from_word(word) else {
         let known: Vec<_> = Language::ALL.into_iter().map(Language::name).collect();
-        bail!("'{}' is not a language: choose one of {}", manifest::text::printable(word), known.join(", "));
+        bail!("'{}' is not a language: choose one of {}", crate::base::text::printable(word), known.join(", "));
     };
     let (ending, source) = match language {
         Language::Python => ("py", include_str!("new/hello.py")),
@@ -204,7 +204,7 @@ fn from_script(
     entry: Option<&str>,
     parameters: &[Parameter],
 ) -> anyhow::Result<Made> {
-    let shown = manifest::text::path(script);
+    let shown = crate::base::text::path(script);
     let file = script
         .file_name()
         .and_then(|file| file.to_str())
@@ -253,9 +253,9 @@ fn write(
         bail!("no manifest for {id} can be written: {}", problems.first().map_or("", |problem| &problem.message));
     }
     let folder = scripts_folder.join(name);
-    let shown = manifest::text::path(&folder);
+    let shown = crate::base::text::path(&folder);
     std::fs::create_dir_all(scripts_folder)
-        .with_context(|| format!("{} cannot be made", manifest::text::path(scripts_folder)))?;
+        .with_context(|| format!("{} cannot be made", crate::base::text::path(scripts_folder)))?;
     match std::fs::create_dir(&folder) {
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
             bail!("{shown} is already there, and nothing is overwritten: choose another name or move it away")
@@ -277,6 +277,6 @@ fn write(
 
 fn put(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     let mut file =
-        std::fs::File::create_new(path).with_context(|| format!("{} cannot be made", manifest::text::path(path)))?;
-    file.write_all(bytes).with_context(|| format!("{} cannot be written", manifest::text::path(path)))
+        std::fs::File::create_new(path).with_context(|| format!("{} cannot be made", crate::base::text::path(path)))?;
+    file.write_all(bytes).with_context(|| format!("{} cannot be written", crate::base::text::path(path)))
 }

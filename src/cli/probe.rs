@@ -6,8 +6,8 @@
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
 use super::{host, settings, words};
+use crate::base::text::printable;
 use crate::executor::process::{examine, settle};
-use crate::manifest::text::printable;
 use crate::manifest::{Handler, Language};
 use crate::{fault, manifest, policy, registry, sandbox};
 use serde_json::{Value, json};

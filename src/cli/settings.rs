@@ -5,7 +5,7 @@
 //! Never: a config file from the current folder, or one that others can write.
 
 use super::refusal::{Exit, Refusal};
-use crate::manifest::text;
+use crate::base::text;
 use crate::sandbox::identity;
 use crate::service::audit::Keeping;
 use crate::service::runlog::{Level, Style};

@@ -6,7 +6,8 @@
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
 use super::{host, words};
-use crate::manifest::{self, Example, text};
+use crate::base::text;
+use crate::manifest::{self, Example};
 use crate::registry;
 use crate::service::runlog::Level;
 use crate::service::{Arguments, CallRequest, Caller, Report, Service, Sink};

@@ -3,8 +3,8 @@
 //! For: every verb. In: text that may come from anywhere. Out: the same, with nothing a terminal would
 //! obey. Never: a panic because the other end of a pipe is gone; an answer lost in silence.
 
-use crate::manifest::json::Indented;
-use crate::manifest::text;
+use crate::base::json::Indented;
+use crate::base::text;
 use crate::sandbox;
 use nix::errno::Errno;
 use serde::Serialize;

@@ -4,7 +4,8 @@
 //! Never: guesses which line was meant, repairs JSON, or shows raw control characters.
 
 use super::Ending;
-use crate::manifest::{self, json};
+use crate::base::json;
+use crate::manifest;
 
 /// How many bytes of a bad output are shown.
 const HEAD_BYTES: usize = 200;

@@ -5,8 +5,8 @@
 //! stays an envelope. Never: starts a process; the two methods that name a script (`ScriptMethod`) are not run here:
 //! the service makes the script the target of the call.
 
+use crate::base::json::Text;
 use crate::manifest::Handler;
-use crate::manifest::json::Text;
 use crate::{executor, fault, manifest};
 use fault::{Fault, Kind};
 use serde_json::{Map, Value};

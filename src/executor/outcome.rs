@@ -1,6 +1,6 @@
 //! Outcome: how a tool ended.
 
-use crate::manifest::json::Text;
+use crate::base::json::Text;
 use crate::quantity::Limit;
 pub use crate::sandbox::Stood;
 use serde::{Deserialize, Serialize};

@@ -3,8 +3,9 @@
 //! For: service, and the example check at load. In: a manifest and what the caller gave.
 //! Out: complete arguments, or one fault that names every flaw. Never: starts anything, widens a grant.
 
+use super::Manifest;
 use super::schema::{Flaw, What, noun};
-use super::{Manifest, json, suggest, text};
+use crate::base::{json, suggest, text};
 use crate::fault::{Fault, Kind};
 use crate::quantity::{MAX_FAULTS_TOLD, MAX_FILLED_DEFAULTS};
 use serde_json::{Map, Value};

@@ -6,8 +6,9 @@
 use super::reader::{Reader, below};
 use super::{
     Asks, Code, Example, Execution, Handler, Language, Metadata, Pattern, PatternShape, StderrRule, environment, host,
-    json, pattern, suggest, text,
+    pattern,
 };
+use crate::base::{json, suggest, text};
 use crate::quantity::MAX_ENV_BYTES;
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};

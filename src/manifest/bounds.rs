@@ -3,10 +3,11 @@
 //! For: `schema`, `lint`. In: a schema as written. Out: its bounds, or what is too large, leads outside or turns in a
 //! circle. Never: looks at more than `MAX_SCHEMA_NODES` parts; follows a reference out of the document.
 
+use super::Code;
 use super::applies::SAME_VALUE;
-use super::json::escape_segment;
 use super::schema::SchemaFault;
-use super::{Code, suggest, text};
+use crate::base::json::escape_segment;
+use crate::base::{suggest, text};
 use crate::quantity::{MAX_REGEX_BYTES, MAX_SCHEMA_DEPTH, MAX_SCHEMA_NODES, MAX_SCHEMA_REGEXES};
 use regex_automata::nfa::thompson;
 use serde_json::{Map, Value};

@@ -3,7 +3,7 @@
 //! For: manifests (`execution.env`), policies (`env:NAME`) and calls (`env` of executeScript): one rule for all
 //! three. In: a name, a text. Out: why not. Never: a name that steers the loader, an interpreter or toolhost.
 
-use super::text;
+use crate::base::text;
 
 /// Variables that steer the loader or an interpreter, and our own.
 pub const FORBIDDEN_PREFIXES: [&str; 5] = ["LD_", "PYTHON", "NODE_", "BUN_", "TOOLHOST_"];

@@ -4,7 +4,8 @@
 //! Never: touches the file system; takes a misspelt or wrongly typed restriction for a missing one.
 
 use super::reader::Reader;
-use super::{Code, Manifest, Problem, blocks, json, lint, published, schema, text};
+use super::{Code, Manifest, Problem, blocks, lint, published, schema};
+use crate::base::{json, text};
 use serde_json::Value;
 
 /// Reads one manifest. The problems beside a manifest are warnings and notes.
@@ -66,7 +67,7 @@ fn manifest(reader: &mut Reader<'_>, top: &Value, bytes: &[u8]) -> Option<Manife
         examples: blocks::examples(top),
         tags: blocks::texts(top, "/tags").into_iter().map(|(_, tag)| tag.to_owned()).collect(),
         raw: top.clone(),
-        digest: super::sha256_hex(bytes),
+        digest: crate::base::sha256_hex(bytes),
     })
 }
 

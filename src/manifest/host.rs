@@ -2,7 +2,7 @@
 //!
 //! For: the manifest reader. In: one pattern. Out: its canonical spelling. Never: resolves a name.
 
-use super::text;
+use crate::base::text;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// `name`, `*.name`, `*`, an IPv4 or IPv6 address, each with an optional `:port` (IPv6 then in brackets).

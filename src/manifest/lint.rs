@@ -5,7 +5,8 @@
 
 use super::bounds::{Role, role_below};
 use super::reader::{Reader, below};
-use super::{Code, Manifest, arguments, suggest, text};
+use super::{Code, Manifest, arguments};
+use crate::base::{suggest, text};
 use crate::quantity::LONG_CHECK_STEPS;
 use serde_json::{Map, Value};
 

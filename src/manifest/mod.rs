@@ -152,40 +152,6 @@ pub struct Site {
     pub folder: PathBuf,
 }
 
-/// A fault of a file, and how to mend it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Problem {
-    pub severity: Severity,
-    pub code: Code,
-    /// JSON pointer (RFC 6901), or the TOML key path written the same way; "" is the whole document.
-    pub pointer: String,
-    /// 1-based; 0 = not known.
-    pub line: usize,
-    pub column: usize,
-    pub message: String,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Severity {
-    /// A remark; an error under `check --strict` only for comments and trailing commas.
-    Note,
-    Warning,
-    Error,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Code {
-    Encoding,
-    Syntax,
-    Schema,
-    Security,
-    Conflict,
-    Dependency,
-    Unreadable,
-}
-
 pub mod applies;
 pub mod arguments;
 mod blocks;
@@ -193,16 +159,14 @@ mod bounds;
 pub mod environment;
 mod file;
 mod host;
-pub mod json;
 mod language;
 mod lint;
 pub mod pattern;
 pub mod published;
 mod reader;
 pub mod schema;
-pub mod suggest;
-pub mod text;
 
+pub use crate::base::problem::{Code, Problem, Severity};
 pub use blocks::{extension_kind, id_fault};
 pub use file::read;
 
@@ -217,14 +181,4 @@ pub fn version_range(text: &str) -> Result<semver::VersionReq, semver::Error> {
         only.op = if only.patch.is_some() { semver::Op::Exact } else { semver::Op::Tilde };
     }
     Ok(range)
-}
-
-/// SHA-256, lower-case hex.
-pub fn sha256_hex(bytes: &[u8]) -> String {
-    use sha2::Digest;
-    hex(&sha2::Sha256::digest(bytes))
-}
-
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
 }

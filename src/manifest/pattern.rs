@@ -3,7 +3,8 @@
 //! For: the manifest reader, and whoever expands a `Names` pattern. In: one pattern. Out: its shape.
 //! Never: touches the file system; lets through a pattern that could not be enforced exactly.
 
-use super::{Pattern, PatternShape, text};
+use super::{Pattern, PatternShape};
+use crate::base::text;
 use std::path::PathBuf;
 
 /// Longest pattern, bytes: the kernel's own limit for a path.

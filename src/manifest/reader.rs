@@ -3,9 +3,10 @@
 //! For: `file`, `blocks`, `lint`. In: a document. Out: all problems, collected.
 //! Never: stops at the first fault; lets a wrong type pass, which those who read the fields would take for a missing one.
 
-use super::json::{self, Document, escape_segment};
 use super::published::{SCHEMA, TOOLS_OWN};
-use super::{Code, Problem, Severity, suggest, text};
+use super::{Code, Problem, Severity};
+use crate::base::json::{self, Document, escape_segment};
+use crate::base::{suggest, text};
 use serde_json::{Map, Value};
 
 /// Most problems told about one file: finding a place costs one walk over the text.

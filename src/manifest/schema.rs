@@ -4,9 +4,10 @@
 //! Out: a compiled schema; flaws in plain words. Never: fetches anything, runs a regular expression
 //! that backtracks, fills memory with explanations of a large value.
 
+use super::Code;
 use super::bounds::{self, Bounds};
-use super::json::escape_segment;
-use super::{Code, text};
+use crate::base::json::escape_segment;
+use crate::base::text;
 use crate::quantity::{
     LONG_CHECK_STEPS, MAX_CHECK_STEPS, MAX_FAULTS_TOLD, MAX_FORMAT_BYTES, MAX_REGEX_BYTES, MAX_REGEX_CACHE_BYTES,
 };

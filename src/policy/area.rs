@@ -5,7 +5,7 @@
 //! paths as strings (`/data/pub` does not hold `/data/public`).
 
 use super::Opening;
-use crate::manifest::text;
+use crate::base::text;
 use std::path::{Component, Path, PathBuf};
 
 /// A set of paths whose overlap with another can be computed.

@@ -45,7 +45,7 @@ pub fn unknown(word: &str) -> Option<String> {
 
 /// May a policy grant this word, and a config offer it?
 pub fn grantable(word: &str) -> Result<(), String> {
-    let shown = crate::manifest::text::printable(word);
+    let shown = crate::base::text::printable(word);
     match kind(word) {
         Kind::Free | Kind::Env(_) => Ok(()),
         Kind::Later => Err(format!("`{shown}` is not built yet; remove it")),

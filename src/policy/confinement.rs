@@ -181,6 +181,6 @@ pub struct Confinement {
 impl Shape {
     /// SHA-256 over the canonical text of this shape, hex: the confinement's digest.
     pub fn digest(&self) -> String {
-        crate::manifest::sha256_hex(&serde_json::to_vec(self).expect("a shape is plain data"))
+        crate::base::sha256_hex(&serde_json::to_vec(self).expect("a shape is plain data"))
     }
 }

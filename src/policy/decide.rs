@@ -13,8 +13,9 @@ use super::needs::{self, Need};
 use super::verdict::{Decision, LimitVerdict, Narrower, Notes, Verdict, What, wall};
 use super::writable::hard_denials::HardDenials;
 use super::{Access, Grant, Limits, Machine, Network, Opening, Past, Program, Runtime, SCRIPT_FOLDER, Shape, Variable};
+use crate::base::text;
 use crate::fault::{Fault, Kind};
-use crate::manifest::{Handler, Language, Manifest, Site, StderrRule, environment, text};
+use crate::manifest::{Handler, Language, Manifest, Site, StderrRule, environment};
 use crate::quantity::Limit;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -387,5 +388,5 @@ pub(super) fn shape_limits(limits: &[LimitVerdict]) -> Limits {
 pub(super) fn digest(policy: &Policy, host: Option<&Policy>) -> String {
     let lines: Vec<String> =
         [Some(policy), host].into_iter().flatten().map(|p| format!("{} {}\n", p.digest, p.name)).collect();
-    crate::manifest::sha256_hex(lines.concat().as_bytes())
+    crate::base::sha256_hex(lines.concat().as_bytes())
 }

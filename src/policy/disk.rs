@@ -6,7 +6,8 @@
 use super::file::is_policy_file;
 use super::source::{At, FileProblem};
 use crate::base::files;
-use crate::manifest::{Code, Severity, text};
+use crate::base::text;
+use crate::manifest::{Code, Severity};
 use crate::quantity::MAX_DEFINITION_BYTES;
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, openat};

@@ -5,7 +5,8 @@
 
 use super::rules::{self, Grants, Rule};
 use super::source::{At, Reader, Table, did_you_mean};
-use crate::manifest::{Code, Language, Problem, StderrRule, text};
+use crate::base::text;
+use crate::manifest::{Code, Language, Problem, StderrRule};
 use crate::quantity::Limit;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -216,7 +217,7 @@ pub fn parse(source: &str, file: &Path, host: bool, root: &Path) -> Result<Polic
         limits,
         runtimes,
         capabilities,
-        digest: crate::manifest::sha256_hex(source.as_bytes()),
+        digest: crate::base::sha256_hex(source.as_bytes()),
     })
 }
 

@@ -6,7 +6,8 @@
 use super::disk;
 use super::file::{self, Folder, HOST_FILE, Policy, Selector};
 use super::source::{At, FileProblem};
-use crate::manifest::{Code, Language, Severity, text};
+use crate::base::text;
+use crate::manifest::{Code, Language, Severity};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -4,7 +4,8 @@
 //! out.
 
 use super::capability;
-use crate::manifest::{Handler, Manifest, text};
+use crate::base::text;
+use crate::manifest::{Handler, Manifest};
 
 /// One thing that a tool needs and does not have here.
 #[derive(Clone, Debug, PartialEq, Eq)]

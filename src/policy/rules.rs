@@ -64,7 +64,7 @@ fn list(reader: &mut Reader<'_>, table: &Table<'_, '_>, key: &str) -> Vec<Rule> 
 
 /// Parses a rule's path: whether it is relative, and its area.
 fn area(text: &str) -> Result<(bool, Area), String> {
-    let shown = crate::manifest::text::printable(text);
+    let shown = crate::base::text::printable(text);
     if text == "self" {
         return Err(
             "`self` needs no rule: the script itself can always be read (a file of that name is `./self`)".into()
@@ -97,7 +97,7 @@ fn area(text: &str) -> Result<(bool, Area), String> {
 
 /// A path of plain components; a leading `./` is taken off.
 pub(super) fn plain_path(text: &str) -> Result<PathBuf, String> {
-    let shown = crate::manifest::text::printable(text);
+    let shown = crate::base::text::printable(text);
     if text.is_empty() {
         return Err("a path is missing".into());
     }

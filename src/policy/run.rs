@@ -97,7 +97,7 @@ fn meet(decision: &mut Decision, other: &Decision) {
             narrow_limit(limit, theirs, &other.tool, &mut decision.notes);
         }
     }
-    decision.digest = crate::manifest::sha256_hex(format!("{}{}", decision.digest, other.digest).as_bytes());
+    decision.digest = crate::base::sha256_hex(format!("{}{}", decision.digest, other.digest).as_bytes());
     decision.require_cgroup |= other.require_cgroup;
     decision.stderr_is_error |= other.stderr_is_error;
     if let Ok(shape) = &mut decision.shape {

@@ -3,7 +3,8 @@
 //! For: `policy/file.rs`. In: the text of one policy. Out: values with their places, and `Problem`s.
 //! Never: guesses a value that was not written, or lets an unknown key pass.
 
-use crate::manifest::{Code, Problem, Severity, suggest, text};
+use crate::base::{suggest, text};
+use crate::manifest::{Code, Problem, Severity};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use toml::Spanned;

@@ -4,8 +4,8 @@
 //! Never: starts anything to find out.
 
 use super::Tool;
+use crate::base::json::escape_segment;
 use crate::fault::Kind;
-use crate::manifest::json::escape_segment;
 use crate::policy::{self, Need};
 use std::collections::{BTreeMap, BTreeSet};
 

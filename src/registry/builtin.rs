@@ -46,5 +46,5 @@ impl Source for Builtin {
 
 /// Whether a file has exactly the text of a builtin manifest: such a copy on disk is no rival.
 pub(super) fn same_as_builtin(tool: &Tool) -> bool {
-    BUILTIN_FILES.iter().any(|(_, text)| manifest::sha256_hex(text.as_bytes()) == tool.manifest.digest)
+    BUILTIN_FILES.iter().any(|(_, text)| crate::base::sha256_hex(text.as_bytes()) == tool.manifest.digest)
 }

@@ -6,8 +6,9 @@
 
 use super::{Claim, Claimed, Discovery, FileReport, Source, Status, Tool};
 use super::{open_beneath, problem, scan, scripts, shared, skipped};
+use crate::base::text;
 use crate::fault::Kind;
-use crate::manifest::{self, Code, Handler, Problem, Severity, Site, schema, text};
+use crate::manifest::{self, Code, Handler, Problem, Severity, Site, schema};
 use crate::policy;
 use crate::quantity::MAX_DEFINITION_BYTES;
 use scan::Candidate;
@@ -36,7 +37,7 @@ struct Read {
 /// is not there; if it names none by a path that could be used, any in its folder.
 fn claim(manifest: &Path, bytes: &[u8], bases: &scripts::Bases) -> Claim {
     let folder = manifest.parent().unwrap_or(Path::new("/"));
-    let document = manifest::json::parse(bytes, manifest::json::Dialect::Commented).ok();
+    let document = crate::base::json::parse(bytes, crate::base::json::Dialect::Commented).ok();
     let named = document.as_ref().and_then(|document| document.value["handler"]["scriptPath"].as_str());
     let what = match named {
         None => Claimed::Beside(folder.to_path_buf()),
@@ -165,7 +166,7 @@ fn place(problems: &mut [Problem], bytes: &[u8]) {
     if lost.peek().is_none() {
         return;
     }
-    if let Ok(document) = manifest::json::parse(bytes, manifest::json::Dialect::Commented) {
+    if let Ok(document) = crate::base::json::parse(bytes, crate::base::json::Dialect::Commented) {
         lost.for_each(|problem| (problem.line, problem.column) = document.place(&problem.pointer));
     }
 }

@@ -76,7 +76,7 @@ impl Tool {
         if self.site.manifest.as_os_str().is_empty() {
             return format!("source '{}'", self.source);
         }
-        crate::manifest::text::printable(&self.site.manifest.to_string_lossy())
+        crate::base::text::printable(&self.site.manifest.to_string_lossy())
     }
 }
 

@@ -8,7 +8,8 @@
 
 use super::conflicts::{Held, Refused};
 use super::{Claim, Claimed, Places, Tool};
-use crate::manifest::{Code, Site, text};
+use crate::base::text;
+use crate::manifest::{Code, Site};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};

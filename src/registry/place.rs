@@ -4,7 +4,7 @@
 //! Never: reads anything but a regular file of at most a manifest's size; fails: an unknown place is (0, 0).
 
 use crate::base::files;
-use crate::manifest::json;
+use crate::base::json;
 use crate::quantity::MAX_DEFINITION_BYTES;
 use nix::fcntl::OFlag;
 use std::path::Path;

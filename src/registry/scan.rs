@@ -5,7 +5,8 @@
 //! that fills its folder must not hide the manifest which says that it may write there.
 
 use super::{DESCRIPTOR, Discovery, ENDING, FileReport, Status, open_beneath, problem, shared, skipped};
-use crate::manifest::{Code, Severity, text};
+use crate::base::text;
+use crate::manifest::{Code, Severity};
 use crate::policy;
 use crate::quantity::{MAX_SCAN_DEPTH, MAX_SCAN_ENTRIES};
 use std::collections::BTreeSet;

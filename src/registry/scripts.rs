@@ -4,8 +4,9 @@
 //! Out: a `Site`. Never: lets a path upwards, outwards or through a link; compares paths as text.
 
 use super::open_beneath::{self, Unopened};
+use crate::base::text;
 use crate::fault::{Fault, Kind};
-use crate::manifest::{Site, text};
+use crate::manifest::Site;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 

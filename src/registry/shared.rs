@@ -4,7 +4,8 @@
 //! For: the loader. In: where a tool lies. Out: a warning with the mend. Never: follows a link.
 
 use super::problem;
-use crate::manifest::{Code, Problem, Severity, Site, text};
+use crate::base::text;
+use crate::manifest::{Code, Problem, Severity, Site};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 

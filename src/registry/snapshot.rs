@@ -4,8 +4,9 @@
 
 use super::ownership::{self, Ownership};
 use super::{DESCRIPTOR, FileReport, Status, Tool, conflicts};
+use crate::base::{suggest, text};
 use crate::fault::{Fault, Kind};
-use crate::manifest::{self, Code, Problem, Severity, suggest, text};
+use crate::manifest::{self, Code, Problem, Severity};
 use crate::policy;
 use semver::{Version, VersionReq};
 use std::collections::{BTreeMap, BTreeSet};

@@ -6,8 +6,9 @@
 use super::ownership::Ownership;
 use super::{Claim, Claimed, Discovery, ENDING, FileReport, Snapshot, Source, Status, Tool};
 use super::{availability, conflicts, nowhere, problem, writable_tools};
+use crate::base::text;
 use crate::fault::{Fault, Kind};
-use crate::manifest::{self, Severity, text};
+use crate::manifest::{self, Severity};
 use crate::policy;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};

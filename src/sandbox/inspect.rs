@@ -3,8 +3,8 @@
 //! For: `grants`. In: a folder. Out: a refusal with the mend, or what to cover or show read-only. Never: follows links.
 
 use crate::base::files::without_links;
+use crate::base::text::printable;
 use crate::fault::{Fault, Kind};
-use crate::manifest::text::printable;
 use crate::policy::{Access, writable};
 use crate::quantity::{MAX_SNAPSHOT_FILES, MAX_WRITABLE_ENTRIES};
 use nix::errno::Errno;

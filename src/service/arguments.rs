@@ -3,10 +3,11 @@
 //! For: the road. In: what a transport decoded. Out: one JSON value and whether its texts are to be
 //! converted. Never: accepts two documents, a duplicate key or NaN (P22); checks a schema (`manifest` does).
 
+use crate::base::json;
 use crate::quantity::MAX_TREE_BYTES;
 use crate::{fault, manifest};
 use fault::{Fault, Kind};
-use manifest::{Handler, json};
+use manifest::Handler;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::fmt;

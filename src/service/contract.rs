@@ -6,8 +6,8 @@
 
 use super::report::Report;
 use super::{Arguments, CallRequest, Caller, Event, Service, Sink, arguments, format};
+use crate::base::json;
 use crate::fault;
-use crate::manifest::json;
 use fault::{Fault, Kind};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

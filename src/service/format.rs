@@ -3,8 +3,8 @@
 //! For: the road, and every transport. In: an ending, its log lines, a report. Out: a value or a
 //! fault; observation, response and content texts. Never: a host path; a catch-all over endings.
 
-use crate::manifest::json::Text;
-use crate::manifest::text;
+use crate::base::json::Text;
+use crate::base::text;
 use crate::quantity::Limit;
 use crate::{executor, fault};
 use executor::Ending;

@@ -4,9 +4,9 @@
 //! lets the calls of one tool, however long they last, keep those of another from their turn.
 
 use super::{Arguments, CallRequest};
+use crate::base::json;
 use crate::base::places::{Place, Places};
 use crate::fault;
-use crate::manifest::json;
 use serde_json::Value;
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};

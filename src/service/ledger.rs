@@ -7,8 +7,8 @@
 
 use super::audit::segments::{self, ascii};
 use crate::base::files::{self, Folder, trustworthy};
+use crate::base::text::printable;
 use crate::fault::{Fault, Kind};
-use crate::manifest::text::printable;
 use crate::policy::{self, FolderId, Place};
 use nix::fcntl::OFlag;
 use std::collections::{BTreeMap, BTreeSet};

@@ -5,7 +5,7 @@
 //! Never: a host path for an agent; a claim that a file was not granted: to the tool such a file is absent, and nothing
 //! here observes that it looked for one, so the words say "if".
 
-use crate::manifest::text::{path, printable};
+use crate::base::text::{path, printable};
 use crate::manifest::{Handler, Language};
 use crate::quantity::Limit;
 use crate::{executor, fault, policy, registry};

@@ -4,8 +4,8 @@
 //! which together fit into `audit::ROOM` however they are escaped. Never: decides anything.
 
 use super::Digests;
+pub(super) use crate::base::text::cut as cut_to;
 use crate::fault::Kind;
-pub(super) use crate::manifest::text::cut as cut_to;
 use crate::{executor, policy};
 use serde::Serialize;
 use serde_json::Value;

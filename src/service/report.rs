@@ -4,7 +4,7 @@
 //! Never: a host path or policy text in what an agent reads.
 
 use super::{format, guard};
-use crate::manifest::json::Text;
+use crate::base::json::Text;
 use crate::{executor, fault, manifest};
 use serde::Serialize;
 use serde_json::Value;
@@ -83,10 +83,10 @@ fn as_list<S: serde::Serializer>(walls: &executor::Walls, to: S) -> Result<S::Ok
 impl Report {
     /// The outcome of a call of which nothing but its failure is known.
     pub fn of_fault(id: String, tool: &str, mut fault: fault::Fault) -> Report {
-        fault.message = manifest::text::printable(&fault.message);
+        fault.message = crate::base::text::printable(&fault.message);
         Report {
             id,
-            tool: manifest::text::printable(tool),
+            tool: crate::base::text::printable(tool),
             version: None,
             success: false,
             output_data: None,

@@ -4,7 +4,7 @@
 //! Out: one line on standard error. Never: standard output (MCP lives there), a raw control
 //! character, or what other crates log (their debug lines would show arguments unmasked).
 
-use crate::manifest::text;
+use crate::base::text;
 use std::io;
 use tracing_subscriber::EnvFilter;
 

@@ -4,8 +4,9 @@
 //! again here whatever the tool's schema took. Out: which script, in which language, with what input.
 //! Never: reads from a file; decides a grant.
 
+use crate::base::json;
 use crate::executor::method::ScriptMethod;
-use crate::manifest::{Language, json};
+use crate::manifest::Language;
 use crate::{fault, quantity};
 use fault::{Fault, Kind};
 use serde_json::{Map, Value};

@@ -74,7 +74,7 @@ fn read(script: &Path) -> Option<(Metadata, String)> {
     let facts = file.metadata().ok().filter(|facts| facts.is_file() && facts.len() <= LARGEST)?;
     let mut bytes = Vec::new();
     file.take(LARGEST + 1).read_to_end(&mut bytes).ok()?;
-    Some((facts, manifest::sha256_hex(&bytes)))
+    Some((facts, crate::base::sha256_hex(&bytes)))
 }
 
 fn stamp(facts: &Metadata) -> Stamp {

@@ -50,7 +50,7 @@ fn a_suggested_policy_does_not_load_until_each_why_is_filled_in_and_then_grants_
 fn who_can_answers_for_every_decision() {
     let rules = policy_text(&["./**", "/data/pub/**"], &["./out/**"], "");
     let policies = under(vec![parsed(&rules), parsed(&CORE.replace("\"core\"", "\"core2\""))], None);
-    let tools = vec![
+    let tools = [
         (Arc::new(asking(Some(&["./*", "/data/pub/**"]), &["out/**"])), site()),
         (
             Arc::new(execute()),

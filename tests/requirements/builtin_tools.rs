@@ -4,7 +4,7 @@ use crate::harness::{PYTHON, Playground, Who, as_everyone, copy, finish, fits, h
 use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::symlink;
-use toolhost::manifest::json as reader;
+use toolhost::base::json as reader;
 
 /// The manifest by which the builtin Python tool was specified, comments and all.
 const SEED: &str = include_str!("builtin_tools.tool.jsonc");

@@ -241,7 +241,7 @@ fn one_tool_in_four_engines() {
                 if let Err(why) = fits(row.wanted, &ended) {
                     wrong.push(format!("{}, {engine}: {why}", row.name));
                 }
-                let ran = toolhost::manifest::sha256_hex(script(row, engine).as_bytes());
+                let ran = toolhost::base::sha256_hex(script(row, engine).as_bytes());
                 if ended.out["digests"]["script"] != ran.as_str() {
                     wrong.push(format!("{}, {engine}: the digest of the script is {}", row.name, ended.out["digests"]));
                 }

@@ -4,8 +4,8 @@
 //! files. Never: judges by itself: the decision is the one that a call is held to.
 
 use super::remark;
+use crate::base::json::escape_segment;
 use crate::fault::Kind;
-use crate::manifest::json::escape_segment;
 use crate::manifest::{Code, Handler, Language, Manifest, Problem, Severity};
 use crate::service::beforehand::{self, Obstacle};
 use crate::{policy, registry, sandbox, service};

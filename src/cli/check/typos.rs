@@ -3,8 +3,8 @@
 //! For: `check`. In: policies, the tools that are loaded, a machine. Out: warnings with place and "did you mean".
 //! Never: opens what it looks for; warns of a missing path below a tool's own folder that is granted for writing.
 
-use crate::manifest::suggest;
-use crate::manifest::text::{self, printable};
+use crate::base::suggest;
+use crate::base::text::{self, printable};
 use crate::manifest::{Code, Problem, Severity};
 use crate::{policy, registry};
 use policy::{At, Policies, Policy, Selector};

@@ -3,7 +3,7 @@
 //! For: `new --script`. In: words of the command line. Out: a JSON Schema, and arguments for a first try.
 //! Never: a guess: a word that says no type is a text, as it is on a command line.
 
-use crate::manifest::{suggest, text};
+use crate::base::{suggest, text};
 use anyhow::bail;
 use serde_json::{Map, Value, json};
 

@@ -1,8 +1,8 @@
 //! Launcher: the host's end of one launcher process: starts it, talks to it, and ends it with everything below it.
 
+use crate::base::text::{path, printable};
 use crate::executor::Walls;
 use crate::fault::{Fault, Kind};
-use crate::manifest::text::{path, printable};
 use crate::quantity::Limit;
 use crate::sandbox::Totals;
 use crate::sandbox::protocol::{self, Executable, FromLauncher, Refused, Setup, ToLauncher};

@@ -2,7 +2,6 @@
 
 use crate::base::files::{self, names_in, open_at};
 use crate::executor::Artifact;
-use crate::manifest;
 use crate::policy::{self, Shape};
 use crate::quantity::Limit;
 use crate::sandbox::protocol::Stage;
@@ -116,7 +115,7 @@ fn one(stage: &Stage, copy: &OwnedFd, own: &Path, rules: (u64, bool), out: &mut 
     }
     for name in names {
         // Escaped for the report; a file whose name does not print is dropped below.
-        let path = manifest::text::printable(&shown.join(name.to_string_lossy().as_ref()).to_string_lossy());
+        let path = crate::base::text::printable(&shown.join(name.to_string_lossy().as_ref()).to_string_lossy());
         let bytes = size(copy, &name);
         let mut artifact = Artifact { path, bytes, published: false, dropped_because: None, failed: false, over: None };
         match file(copy, &to, &name, stage, rules, (stat.st_uid, stat.st_gid)) {
@@ -151,7 +150,7 @@ fn file(
     owner: (u32, u32),
 ) -> Result<Option<u64>, Why> {
     let text = name.to_str().map_err(|_| "its name is not UTF-8".to_owned())?;
-    if !manifest::text::is_printable(text) {
+    if !crate::base::text::is_printable(text) {
         return Err("its name holds characters that do not print".to_owned().into());
     }
     let source = open_at(copy, name, OFlag::O_RDONLY).map_err(|e| match e {

@@ -10,7 +10,7 @@ use super::{adapt, cache, engine, guest, trusted_code};
 use crate::executor::Ending;
 use crate::quantity::{GIB, Limit, MIB};
 use crate::sandbox::grants::Resolved;
-use crate::{fault, manifest, policy};
+use crate::{fault, policy};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -83,7 +83,7 @@ pub fn serve() -> io::Result<()> {
 /// The module, if it still is the one that was asked for. Nothing of it is looked at before, so that this check is sound.
 fn read(order: &CompileOrder) -> Result<Vec<u8>, String> {
     let module = trusted_code::read(&order.module, MAX_MODULE_BYTES).map_err(|e| e.to_string())?;
-    match manifest::sha256_hex(&module) == order.digest {
+    match crate::base::sha256_hex(&module) == order.digest {
         true => Ok(module),
         false => Err("it changed while it was read".to_owned()),
     }

@@ -12,7 +12,7 @@ use super::starter::Workers;
 use crate::base::places::Places;
 use crate::base::shared::{Missed, Shared};
 use crate::sandbox::protocol::memory_file;
-use crate::{fault, manifest, policy};
+use crate::{fault, policy};
 use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
 use std::collections::HashMap;
 use std::fs::{File, Metadata};
@@ -217,7 +217,7 @@ impl Library {
     /// The tool's module: source that came with the call, or what its file holds now, read only if it changed.
     pub async fn find(self: &Arc<Self>, shape: &policy::Shape, source: Option<&str>) -> Result<Found, fault::Fault> {
         let (digest, text) = match (source, &shape.script) {
-            (Some(source), _) => (manifest::sha256_hex(source.as_bytes()), Some(source.as_bytes().to_vec())),
+            (Some(source), _) => (crate::base::sha256_hex(source.as_bytes()), Some(source.as_bytes().to_vec())),
             (None, Some(script)) => (self.digest(shape, script).await?, None),
             (None, None) => {
                 return Err(fault::Fault::new(fault::Kind::InternalError, "a wasm tool without a module"));
@@ -249,14 +249,14 @@ impl Library {
     fn key(&self, digest: &str) -> Result<String, fault::Fault> {
         let fingerprint = self.fingerprint.get_or_init(|| engine::fingerprint().map_err(|e| format!("{e:#}"))).as_ref();
         let fingerprint = fingerprint.map_err(|e| unable(e))?;
-        Ok(manifest::sha256_hex(format!("{digest} {fingerprint}").as_bytes()))
+        Ok(crate::base::sha256_hex(format!("{digest} {fingerprint}").as_bytes()))
     }
 }
 
 /// The key of a refusal: with another entry point or more memory, the module may not be refused.
 fn refusal_key(key: &str, shape: &policy::Shape) -> String {
     let memory = shape.limits.get(crate::quantity::Limit::MemoryBytes);
-    manifest::sha256_hex(format!("{key} {:?} {memory}", shape.entry_point).as_bytes())
+    crate::base::sha256_hex(format!("{key} {:?} {memory}", shape.entry_point).as_bytes())
 }
 
 fn missing(missed: Missed, what: &str) -> fault::Fault {
@@ -311,11 +311,11 @@ fn read(path: &Path) -> io::Result<(Stamp, String)> {
     if bytes != stamp.size || Stamp::of(&file.metadata()?)? != stamp {
         return Err(io::Error::other("it changed while it was read"));
     }
-    Ok((stamp, manifest::hex(&digest)))
+    Ok((stamp, crate::base::hex(&digest)))
 }
 
 fn unreadable(path: &Path, error: &io::Error) -> fault::Fault {
-    let shown = crate::manifest::text::path(path);
+    let shown = crate::base::text::path(path);
     if error.kind() == io::ErrorKind::NotFound {
         return fault::Fault::new(fault::Kind::DependencyError, "the tool's script is not there any more")
             .person(format!("{shown}: does not exist; put it back, or take the manifest away"));

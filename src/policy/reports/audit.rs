@@ -3,8 +3,8 @@
 //! For: `audit`, the run log. In: a `Decision`. Out: text for a person, JSON for a program.
 //! Never: says more or less than the decision holds; prints outside text unescaped.
 
+use crate::base::text::printable;
 use crate::fault::Kind;
-use crate::manifest::text::printable;
 use crate::manifest::{Language, Manifest};
 use crate::policy::verdict::{Decision, LimitVerdict, Verdict, wall};
 use crate::policy::{Access, Program, Runtime, base_view};

@@ -4,9 +4,9 @@
 //! Never: calls a change harmless: a power that OLD did not cover is listed, and facts without an order (a schema, an
 //! entry point, the bytes of a script) are listed as different. Every field but those in `MEANT` is compared.
 
+use crate::base::json::escape_segment;
+use crate::base::text::{head, json as visible, printable};
 use crate::manifest::StderrRule;
-use crate::manifest::json::escape_segment;
-use crate::manifest::text::{head, json as visible, printable};
 use crate::policy::Area;
 use crate::policy::file::{Capability, HOST_FILE, Mode, NamedRuntime, Policy, Selector};
 use crate::policy::judge::covers;

@@ -3,7 +3,7 @@
 //! For: `audit --suggest-policy`. In: a manifest, its site, its decision. Out: TOML.
 //! Never: a text that loads as it is: somebody must read it and say why.
 
-use crate::manifest::text::{is_printable, printable};
+use crate::base::text::{is_printable, printable};
 use crate::manifest::{Manifest, Pattern, PatternShape, Site};
 use crate::policy::published;
 use crate::policy::verdict::{Decision, Narrower, Verdict, What};

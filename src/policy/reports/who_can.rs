@@ -3,7 +3,7 @@
 //! For: `audit --who-can`. In: decisions, a question. Out: the tools, each with the rule that lets it.
 //! Never: leaves out a tool for which it depends on the call: that is listed as such.
 
-use crate::manifest::text::printable;
+use crate::base::text::printable;
 use crate::policy::area::{self, Area};
 use crate::policy::verdict::Decision;
 use crate::policy::{Access, Grant, SCRIPT_FOLDER};

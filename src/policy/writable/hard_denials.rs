@@ -4,7 +4,8 @@
 //! or `None` where a policy may grant it. Never: looks at the file system, or at a policy.
 
 use super::names;
-use crate::manifest::{Language, Site, text};
+use crate::base::text;
+use crate::manifest::{Language, Site};
 use crate::policy::base_view::{KERNEL, MADE_ETC, OURS, SCRATCH, SYSTEM_ETC, SYSTEM_FOLDERS};
 use crate::policy::{Access, Area, Machine, Policies, Program, Runtime};
 use std::collections::BTreeSet;

@@ -7,7 +7,8 @@
 
 use super::names;
 use crate::base::links;
-use crate::manifest::{Language, text};
+use crate::base::text;
+use crate::manifest::Language;
 use crate::policy::{Access, Area, Decision, Grant, Notes, Opening, Past, SCRIPT_FOLDER, Shape};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};

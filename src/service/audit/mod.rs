@@ -247,7 +247,7 @@ impl Log {
         let bytes =
             std::fs::read(segments::folder(&self.path).join(CONFINEMENTS).join(format!("{digest}.json"))).ok()?;
         // The digest comes from the append-only log; a text with another digest proves nothing.
-        if crate::manifest::sha256_hex(&bytes) != digest {
+        if crate::base::sha256_hex(&bytes) != digest {
             return None;
         }
         serde_json::from_slice(&bytes).ok()

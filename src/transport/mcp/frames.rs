@@ -6,8 +6,8 @@
 
 use super::open::{Exchange, Open};
 use super::results::Whole;
-use crate::manifest::json;
-use crate::manifest::text::VisibleJson;
+use crate::base::json;
+use crate::base::text::VisibleJson;
 use crate::quantity::LARGE_TEXT_BYTES;
 use rmcp::model::{ClientNotification, ErrorCode, ErrorData, JsonRpcMessage, RequestId};
 use rmcp::service::{RoleServer, RxJsonRpcMessage, TxJsonRpcMessage};

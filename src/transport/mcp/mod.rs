@@ -183,7 +183,7 @@ impl Face {
 
     /// An unknown name is a protocol error, and leaves its record like every refusal.
     async fn unknown(&self, name: &str, offered: &Offered) -> ErrorData {
-        let shown = crate::manifest::text::printable(&name.chars().take(100).collect::<String>());
+        let shown = crate::base::text::printable(&name.chars().take(100).collect::<String>());
         let mut words = format!("Unknown tool: {shown}.");
         let hidden = |near: &&str| !offered.tools.iter().any(|tool| tool.name == *near);
         if let Some(near) = offered.names.nearest(name).filter(|near| !hidden(near)) {
@@ -302,7 +302,7 @@ fn malformed(params: Option<&Value>) -> String {
 
 /// A cursor names the last tool of a page, so that a list that changes meanwhile skips and repeats nothing.
 fn cursor_for(name: &str) -> String {
-    let check: String = crate::manifest::sha256_hex(format!("cursor {name}").as_bytes()).chars().take(8).collect();
+    let check: String = crate::base::sha256_hex(format!("cursor {name}").as_bytes()).chars().take(8).collect();
     format!("{name}.{check}")
 }
 

@@ -3,7 +3,7 @@
 //! For: the MCP face. In: the ids of a snapshot. Out: a name per id and back. Never: two ids under one name: where two
 //! would share one, neither is offered, because a new file must not take over the name of a tool.
 
-use crate::manifest::{self, suggest};
+use crate::base::suggest;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What the strictest of the clients takes: `^[a-zA-Z][a-zA-Z0-9_-]{0,63}$`.
@@ -83,7 +83,7 @@ fn changed(joined: &str, id: &str) -> String {
         safe.insert_str(0, "t-");
     }
     safe.truncate(LONGEST - HASH - 2);
-    let hash: String = manifest::sha256_hex(id.as_bytes()).chars().take(HASH).collect();
+    let hash: String = crate::base::sha256_hex(id.as_bytes()).chars().take(HASH).collect();
     format!("{safe}__{hash}")
 }
 

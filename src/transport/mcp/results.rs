@@ -4,9 +4,9 @@
 //! beside it as an `Answer`, because rmcp would hold it as a tree (P17). Never: a host path.
 
 use super::tools;
+use crate::base::json::Indented;
+use crate::base::text::{self, Visible};
 use crate::executor::Artifact;
-use crate::manifest::json::Indented;
-use crate::manifest::text::{self, Visible};
 use crate::service::{self, Report, format};
 use rmcp::model::{CallToolResult, ContentBlock, MetaObject};
 use serde::ser::{SerializeMap, SerializeSeq};

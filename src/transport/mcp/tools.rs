@@ -3,7 +3,8 @@
 //! For: `tools/list`. In: a manifest and its name. Out: a `Tool` that the strictest client and model API takes.
 //! Never: a rule that the road does not check. (The road also checks the rules that are left out here.)
 
-use crate::manifest::{Handler, Manifest, text};
+use crate::base::text;
+use crate::manifest::{Handler, Manifest};
 use rmcp::model::{JsonObject, MetaObject, Tool, ToolAnnotations};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;

@@ -7,7 +7,7 @@
 //! serde_json judges the grammar and makes the tree. It lets the last of two equal keys win, rounds long numbers and
 //! forgets places: a walk over the tokens finds these. Comments are overwritten with spaces, so that there is one grammar.
 
-use super::{Code, Problem, Severity};
+use super::problem::{Code, Problem, Severity};
 use crate::quantity::MAX_JSON_DEPTH;
 use serde::Deserialize;
 use serde::de::IgnoredAny;

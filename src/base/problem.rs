@@ -1,0 +1,39 @@
+//! Problem: a fault of a file, with its place, as every reader of files tells it.
+//!
+//! For: manifests, policies, JSON; `check` prints them. In: nothing. Out: plain data. Never: words of its own.
+
+use serde::Serialize;
+
+/// A fault of a file, and how to mend it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Problem {
+    pub severity: Severity,
+    pub code: Code,
+    /// JSON pointer (RFC 6901), or the TOML key path written the same way; "" is the whole document.
+    pub pointer: String,
+    /// 1-based; 0 = not known.
+    pub line: usize,
+    pub column: usize,
+    pub message: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// A remark; an error under `check --strict` only for comments and trailing commas.
+    Note,
+    Warning,
+    Error,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Code {
+    Encoding,
+    Syntax,
+    Schema,
+    Security,
+    Conflict,
+    Dependency,
+    Unreadable,
+}

@@ -11,7 +11,7 @@ use nix::fcntl::{
 };
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat, mkdirat};
 use nix::unistd::{Gid, Uid, UnlinkatFlags, geteuid, setfsgid, setfsuid, unlinkat};
-use std::ffi::{CString, OsString};
+use std::ffi::{CStr, CString, OsString};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -138,7 +138,7 @@ impl Folder {
 
     /// The names in this folder, as far as they are text.
     pub fn names(&self) -> io::Result<Vec<String>> {
-        Ok(names_in(&self.at)?.into_iter().filter_map(|name| name.into_string().ok()).collect())
+        Ok(names_in(&self.at)?.flatten().filter_map(|name| name.into_string().ok()).collect())
     }
 
     /// Takes the lock of this name for as long as the result lives; `None` while another holder has it. Its file is
@@ -188,15 +188,12 @@ pub fn handle(path: &Path) -> nix::Result<OwnedFd> {
     openat(AT_FDCWD, path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())
 }
 
-/// The names in an open folder, in order.
-pub fn names_in(folder: impl AsFd) -> nix::Result<Vec<CString>> {
+/// The names in an open folder, one by one: a tool can make as many as it likes.
+pub fn names_in(folder: impl AsFd) -> nix::Result<impl Iterator<Item = nix::Result<CString>>> {
     // Opened anew for a read position of its own.
-    let mut listing = nix::dir::Dir::from_fd(open_at(folder, ".", OFlag::O_DIRECTORY)?)?;
-    let entries = listing.iter().map(|entry| Ok(entry?.file_name().to_owned()));
-    let mut names = entries.collect::<nix::Result<Vec<CString>>>()?;
-    names.retain(|name| !matches!(name.to_bytes(), b"." | b".."));
-    names.sort();
-    Ok(names)
+    let listing = nix::dir::Dir::from_fd(open_at(folder, ".", OFlag::O_DIRECTORY)?)?.into_iter();
+    let names = listing.map(|entry| Ok(entry?.file_name().to_owned()));
+    Ok(names.filter(|name| !matches!(name.as_deref().map(CStr::to_bytes), Ok(b"." | b".."))))
 }
 
 /// Whether a mode is that of a regular file, a folder, a link.

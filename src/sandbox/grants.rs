@@ -372,7 +372,7 @@ fn listed(folder: &Path) -> Result<Vec<String>, Fault> {
         Err(Errno::ENOENT) => return Ok(Vec::new()),
         other => other.map_err(failed)?,
     };
-    let names = files::names_in(opened).map_err(failed)?;
+    let names = files::names_in(opened).and_then(Iterator::collect::<Result<Vec<_>, _>>).map_err(failed)?;
     Ok(names.into_iter().filter_map(|name| name.into_string().ok()).collect())
 }
 

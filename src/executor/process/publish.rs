@@ -64,6 +64,13 @@ fn dropped(path: &Path, bytes: u64, why: &Why) -> Artifact {
     Artifact { path, bytes, published: false, dropped_because: because, failed: why.failed, over: None }
 }
 
+/// The names in a copy, at most one more than is allowed.
+fn names(copy: &OwnedFd) -> Result<Vec<CString>, Errno> {
+    let mut names: Vec<CString> = names_in(copy)?.flatten().take(MOST_FILES + 1).collect();
+    names.sort();
+    Ok(names)
+}
+
 /// The size of a regular file; 0 for anything else.
 fn size(copy: &OwnedFd, name: &CStr) -> u64 {
     let stat = fstatat(copy, name, nix::fcntl::AtFlags::AT_SYMLINK_NOFOLLOW);
@@ -75,7 +82,7 @@ fn size(copy: &OwnedFd, name: &CStr) -> u64 {
 /// would look like a whole one. Holes count, since a published file has none.
 fn too_much(pairs: &[(Stage, OwnedFd)], own: &Path, most: u64) -> Vec<Artifact> {
     let bytes = |copy: &OwnedFd| -> u64 {
-        let sizes = names_in(copy).unwrap_or_default();
+        let sizes = names(copy).unwrap_or_default();
         sizes.iter().fold(0, |sum, name| sum.saturating_add(size(copy, name)))
     };
     let sums: Vec<u64> = pairs.iter().map(|(_, copy)| bytes(copy)).collect();
@@ -108,7 +115,7 @@ fn one(stage: &Stage, copy: &OwnedFd, own: &Path, rules: (u64, bool), out: &mut 
         Ok(())
     });
     let shown = shown(&stage.folder, own);
-    let names = names_in(copy).map_err(wrong)?;
+    let names = names(copy).map_err(wrong)?;
     if names.len() > MOST_FILES {
         // All or nothing, as with too many bytes.
         return Err(format!("it holds more than {MOST_FILES} files").into());
@@ -250,7 +257,7 @@ fn sweep(to: &OwnedFd, owner: u32, age: i64) {
         id.is_some_and(|id| id.get_version_num() == 7 && rest == Some(id.to_string().as_str()))
     };
     let now = std::time::UNIX_EPOCH.elapsed().map_or(0, |since| i64::try_from(since.as_secs()).unwrap_or(0));
-    for name in names_in(to).unwrap_or_default().iter().filter(|name| ours(name)) {
+    for name in names_in(to).into_iter().flatten().flatten().filter(|name| ours(name)) {
         let name = name.as_c_str();
         let Ok(stat) = fstatat(to, name, nix::fcntl::AtFlags::AT_SYMLINK_NOFOLLOW) else { continue };
         let regular = files::is(stat.st_mode, SFlag::S_IFREG);

@@ -523,3 +523,20 @@ fn a_range_of_numbers_alone_is_what_a_version_begins_with() {
         assert_eq!(found, fits, "{range}");
     }
 }
+
+/// A text is held against a pattern once for each reference that leads to the pattern.
+#[test]
+fn a_pattern_counts_for_each_reference() {
+    let fits = |references: usize| {
+        let alternatives = vec![json!({"$ref": "#/$defs/p"}); references];
+        let parameters = json!({"type": "object", "$defs": {"p": {"pattern": "a[ab]{250}[cd]"}},
+            "properties": {"t": {"description": "d", "anyOf": alternatives}}});
+        let schema = toolhost::manifest::schema::Schema::compile(&parameters).expect("a schema");
+        let flaws = schema.flaws(&json!({"t": "ab".repeat(500_000)}));
+        let told = format!("{flaws:?}");
+        assert!(!flaws.is_empty(), "it does not match");
+        !told.contains("would take too long")
+    };
+    assert!(fits(1), "the control");
+    assert!(!fits(400));
+}

@@ -22,7 +22,7 @@ const FLOORS: [(&str, u8); 12] = [
 ];
 
 /// Outside crates with one home.
-const HOMES: [(&str, &[&str]); 8] = [
+const HOMES: [(&str, &[&str]); 10] = [
     ("wasmtime", &["executor/wasm"]),
     ("rmcp", &["transport/mcp"]),
     ("::landlock", &["sandbox/walls/landlock.rs"]),
@@ -32,7 +32,9 @@ const HOMES: [(&str, &[&str]); 8] = [
     // Policies, and the operator's own settings.
     ("toml", &["policy", "cli/settings.rs"]),
     ("jsonschema", &["manifest"]),
-    ("regex_syntax", &["manifest"]),
+    ("jsonschema_regex", &["manifest"]),
+    ("regex_automata", &["manifest"]),
+    ("aho_corasick", &["service/mask"]),
 ];
 
 fn sources() -> Vec<(PathBuf, String)> {

@@ -1,7 +1,9 @@
-//! Files: folders and files of toolhost itself, opened once, checked, and then used by descriptor.
+//! Files: folders and files of toolhost itself, opened once, checked, and then used by descriptor; and the ways in
+//! which every room opens and reads a file.
 //!
-//! For: the audit log, caches, locks. In: a path. Out: a folder in which only this user and root can replace their
-//! files, and files in it by name. Never: follows a link that somebody else could have made; resolves a path twice.
+//! For: the audit log, caches, locks (`Folder`); whoever opens a path (`open`, `open_at`, `without_links`, `whole`).
+//! In: a path. Out: a folder in which only this user and root can replace their files, and files in it by name; an open
+//! file. Never: waits for a pipe; a `Folder` follows no link that somebody else could have made.
 
 use nix::NixPath;
 use nix::errno::Errno;
@@ -138,7 +140,7 @@ impl Folder {
 
     /// The names in this folder, as far as they are text.
     pub fn names(&self) -> io::Result<Vec<String>> {
-        Ok(names_in(&self.at)?.flatten().filter_map(|name| name.into_string().ok()).collect())
+        Ok(names_in(&self.at)?.map_while(Result::ok).filter_map(|name| name.into_string().ok()).collect())
     }
 
     /// Takes the lock of this name for as long as the result lives; `None` while another holder has it. Its file is

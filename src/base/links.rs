@@ -38,8 +38,10 @@ pub fn way(path: &Path) -> (Vec<PathBuf>, PathBuf) {
 
 /// The path itself, the path at its end, and the links between them.
 pub fn steps(path: &Path) -> Vec<PathBuf> {
-    let (links, end) = way(path);
-    [path.to_owned(), end].into_iter().chain(links).collect()
+    // A relative path starts at the current folder.
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let (links, end) = way(&path);
+    [path, end].into_iter().chain(links).collect()
 }
 
 /// The names of a path, last first.

@@ -1,6 +1,7 @@
 //! Base: small pieces that every room may use.
 //!
-//! For: every room. In: nothing of any other room but the limits of `quantity`. Out: small pieces. Never: knows what a tool, a policy or a call is.
+//! For: every room. In: nothing of any other room but the limits of `quantity`. Out: small pieces.
+//! Never: knows what a tool, a policy or a call is.
 
 pub mod files;
 pub mod hidden;

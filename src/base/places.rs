@@ -1,6 +1,6 @@
 //! Places: a fair semaphore. One key holds at most `each` of the places, and keys that wait take turns.
 //!
-//! For: calls that run at once, compilers, readers of modules. In: the key whose work it is. Out: a place, given back
+//! For: calls that run at once, compilers, readers, workers. In: the key whose work it is. Out: a place, given back
 //! when dropped. Never: lets a waiter of a full key hold up another key.
 
 use std::collections::{HashMap, VecDeque};

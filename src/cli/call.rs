@@ -89,25 +89,25 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     });
     runtime.shutdown_timeout(host::FAREWELL);
     match ended? {
-        Ok((report, live)) => Ok(told(&args, &report, live)),
+        Ok((report, live)) => Ok(told(&args, &report, &live)),
         Err(signal) => Ok(interrupted(&args, &Report::of_fault(id, &args.tool, service::format::cancelled()), signal)),
     }
 }
 
-/// One call. `verbose`: lines of the tool's log are shown as they are written; returns how many were.
-async fn shown_live(service: &Service, request: CallRequest, verbose: bool) -> (Report, usize) {
+/// One call. `verbose`: lines of the tool's log are shown as they are written; returns those that were.
+async fn shown_live(service: &Service, request: CallRequest, verbose: bool) -> (Report, Vec<String>) {
     if !verbose {
-        return (service.call(request, Sink::none()).await, 0);
+        return (service.call(request, Sink::none()).await, Vec::new());
     }
     let (sink, mut events) = Sink::new(LINES);
     let lines = async {
-        let mut live = 0;
+        let mut live = Vec::new();
         while let Some(event) = events.recv().await {
             if let Event::Log(line) = event {
-                live += 1;
                 let mut out = String::new();
                 words::line(&mut out, "log", &line);
                 words::complain(out.trim_end());
+                live.push(line);
             }
         }
         live
@@ -206,7 +206,7 @@ fn caller(words: impl Into<String>) -> Refusal {
 }
 
 /// Shows the report: data on standard output, everything for the person on standard error.
-fn told(args: &Args, report: &Report, live: usize) -> ExitCode {
+fn told(args: &Args, report: &Report, live: &[String]) -> ExitCode {
     if args.verbose {
         words::complain(&background(report, live));
     }
@@ -233,11 +233,11 @@ fn told(args: &Args, report: &Report, live: usize) -> ExitCode {
     Exit::of(fault.origin).into()
 }
 
-/// What `--verbose` adds. `live`: how many lines of the log were shown already; the log is repeated where some were not.
-fn background(report: &Report, live: usize) -> String {
+/// What `--verbose` adds. `live`: the lines of the log that were shown already; the log is repeated where these were not all.
+fn background(report: &Report, live: &[String]) -> String {
     let mut out = String::new();
     let known = json!({
-        "log": if live == report.logs.len() { &[] } else { &report.logs[..] },
+        "log": if live == report.logs { &[] } else { &report.logs[..] },
         "walls": &report.walls[..],
         "files": report.artifacts,
         "usage": report.usage,

@@ -11,7 +11,7 @@ use crate::base::{suggest, text};
 use crate::quantity::{MAX_REGEX_BYTES, MAX_SCHEMA_DEPTH, MAX_SCHEMA_NODES, MAX_SCHEMA_REGEXES};
 use regex_automata::nfa::thompson;
 use serde_json::{Map, Value};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Bounds {
@@ -76,7 +76,7 @@ pub(super) fn of(schema: &Value) -> Result<Bounds, Vec<SchemaFault>> {
         bounds: Bounds::default(),
         faults: Vec::new(),
         around: Vec::new(),
-        known: BTreeSet::new(),
+        known: BTreeMap::new(),
         patterns: 0,
         room: MAX_REGEX_BYTES,
     };
@@ -120,8 +120,8 @@ struct Walk<'s> {
     faults: Vec<SchemaFault>,
     /// The schemas around the place that is looked at, each with its level.
     around: Vec<(&'s Value, usize)>,
-    /// The subschemas whose own words were looked at.
-    known: BTreeSet<*const Value>,
+    /// The subschemas whose own words were looked at, with the states of their own patterns.
+    known: BTreeMap<*const Value, usize>,
     patterns: usize,
     /// Bytes that further patterns may take.
     room: usize,
@@ -153,9 +153,16 @@ impl<'s> Walk<'s> {
             Value::Object(map) => {
                 self.identity(map, &at.pointer);
                 if at.role == Role::Schema {
-                    if self.known.insert(at.value) {
-                        self.words(map, &at.pointer);
-                    }
+                    let own = match self.known.get(&std::ptr::from_ref(at.value)) {
+                        Some(own) => *own,
+                        None => {
+                            let own = self.words(map, &at.pointer);
+                            self.known.insert(at.value, own);
+                            own
+                        }
+                    };
+                    // A text is held against a pattern once for each reference that leads to it.
+                    self.bounds.states = self.bounds.states.saturating_add(own.saturating_mul(at.times));
                     self.around.push((at.value, at.level));
                     self.reference(map, &at)?;
                 }
@@ -243,8 +250,8 @@ impl<'s> Walk<'s> {
         }
     }
 
-    /// What one subschema says itself.
-    fn words(&mut self, map: &Map<String, Value>, pointer: &str) {
+    /// What one subschema says itself. Returns the states of its patterns.
+    fn words(&mut self, map: &Map<String, Value>, pointer: &str) -> usize {
         for keyword in ["$dynamicRef", "$recursiveRef"] {
             if map.contains_key(keyword) {
                 self.fault(&format!("{pointer}/{keyword}"), &format!("'{keyword}' is not supported: use $ref"));
@@ -257,29 +264,35 @@ impl<'s> Walk<'s> {
             self.bounds.defaults.push(pointer.to_owned());
         }
         self.types(map, pointer);
+        let mut states = 0;
         if let Some(pattern) = map.get("pattern").and_then(Value::as_str) {
-            self.pattern(pattern, &format!("{pointer}/pattern"));
+            states += self.pattern(pattern, &format!("{pointer}/pattern"));
         }
         for pattern in map.get("patternProperties").and_then(Value::as_object).into_iter().flat_map(Map::keys) {
-            self.pattern(pattern, &format!("{pointer}/patternProperties/{}", escape_segment(pattern)));
+            states += self.pattern(pattern, &format!("{pointer}/patternProperties/{}", escape_segment(pattern)));
         }
+        states
     }
 
-    fn pattern(&mut self, pattern: &str, pointer: &str) {
+    /// Compiles a pattern; returns its states.
+    fn pattern(&mut self, pattern: &str, pointer: &str) -> usize {
         self.patterns += 1;
         if self.patterns > MAX_SCHEMA_REGEXES {
-            return;
+            return 0;
         }
         match compiled(pattern, self.room) {
             Ok((bytes, states)) => {
                 self.room = self.room.saturating_sub(bytes);
-                self.bounds.states += states;
+                states
             }
-            Err(TooCostly) => self.fault(
-                pointer,
-                "the regular expressions of this schema are too costly to compile: repeat less ({1,64}), write [A-Za-z] \
-                 instead of \\p{L} or (?i), or let the script check",
-            ),
+            Err(TooCostly) => {
+                self.fault(
+                    pointer,
+                    "the regular expressions of this schema are too costly to compile: repeat less ({1,64}), write \
+                     [A-Za-z] instead of \\p{L} or (?i), or let the script check",
+                );
+                0
+            }
         }
     }
 

@@ -1,6 +1,6 @@
 //! Language: the languages a script may be written in, and their spellings.
 //!
-//! For: manifest reader, service methods, runtimes, cli. In: a word or a file name. Out: a `Language`.
+//! For: manifest reader, calls that name a script, runtimes, cli. In: a word or a file name. Out: a `Language`.
 //! Never: guesses where two languages are possible.
 
 use super::Language;

@@ -181,7 +181,8 @@ impl<'d> Reader<'d> {
         for key in map.keys().filter(|key| !known.contains(&key.as_str())) {
             let near = suggest::nearest(key, known.iter().copied());
             // Below the top level, blocks such as `metadata` may have any members of their own.
-            let elsewhere = mend(key, pointer).filter(|_| refused || told || pointer.is_empty());
+            let asked = refused || told || pointer.is_empty();
+            let elsewhere = if asked { mend(key, pointer) } else { None };
             let extension = key.starts_with("x-") || key.starts_with('$');
             let nobodys = near.is_none() && elsewhere.is_none();
             if !refused && (extension || (!told && nobodys)) {

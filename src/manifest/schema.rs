@@ -201,8 +201,14 @@ impl Schema {
     /// have no alternatives. Empty where there is none.
     fn flaws_of_a_part(&self, value: &Value) -> Vec<Flaw> {
         let (mut value, mut schema, mut pointer) = (value, String::new(), String::new());
+        let mut spent = 0usize;
         // Each step leads one level down a value whose depth is bounded.
         loop {
+            // Each level holds all that lies below it to the schema once more.
+            spent = spent.saturating_add(self.effort(value).steps);
+            if spent > MAX_CHECK_STEPS {
+                return Vec::new();
+            }
             let Some(here) = self.resolved(&schema) else { return Vec::new() };
             let below: Vec<(String, String, &Value)> = match value {
                 Value::Object(fields) => fields

@@ -1,4 +1,4 @@
-//! Base view: what every tool sees besides its grants and its interpreter. `sandbox::view` makes exactly this; `audit`
+//! Base view: what every tool sees besides its grants and its interpreter. The wall `view` makes exactly this; `audit`
 //! prints it.
 //!
 //! For: the view, audit, who-can. In: nothing. Out: constants. Never: a path that only the view or only audit knows.

@@ -1,6 +1,6 @@
 //! Availability: what a tool still needs before a call can be served.
 //!
-//! For: loader, registry, service, cli. In: a manifest, the other tools, what policy decided. Out: needs in words.
+//! For: the registry, service, cli. In: a manifest, the other tools, what policy decided. Out: needs in words.
 //! Never: starts anything to find out.
 
 use super::Tool;

@@ -1,6 +1,6 @@
 //! Scripts: from a script path as written to one regular file below a script base folder (P20).
 //!
-//! For: the loader and the script service method. In: the bases, the manifest's folder, the path.
+//! For: the loader, and the road where a call names a script. In: the bases, the manifest's folder, the path.
 //! Out: a `Site`. Never: lets a path upwards, outwards or through a link; compares paths as text.
 
 use super::open_beneath::{self, Unopened};

@@ -259,6 +259,21 @@ fn invalid(message: String) -> Fault {
     Fault::new(Kind::ParameterValidationError, message)
 }
 
+/// What a tool of this process says of itself. It has no walls, so it can ask for no grant.
+const OWN: [&str; 11] = [
+    "toolId",
+    "displayName",
+    "description",
+    "version",
+    "parameters",
+    "output",
+    "metadata",
+    "tags",
+    "examples",
+    "presentation",
+    "handler",
+];
+
 /// Checks a document as a manifest file is checked. What a host says for itself is filled in: name to show, version.
 fn in_process(mut document: Value, kind: &str) -> Result<Tool, Fault> {
     let blank = |field: &str| document[field].as_str().is_none_or(|text| text.trim().is_empty());
@@ -273,6 +288,12 @@ fn in_process(mut document: Value, kind: &str) -> Result<Tool, Fault> {
     }
     if !manifest::extension_kind(kind) {
         return Err(invalid("Tool registration needs a handler type that starts with x-.".to_owned()));
+    }
+    let foreign =
+        document.as_object().into_iter().flat_map(serde_json::Map::keys).find(|field| !OWN.contains(&field.as_str()));
+    if let Some(field) = foreign {
+        let field = field.escape_debug();
+        return Err(invalid(format!("Tool registration takes no '{field}': the tool runs in this process.")));
     }
     document["handler"] = json!({ "type": kind });
     for (field, usual) in [("displayName", document["toolId"].clone()), ("version", json!("1.0.0"))] {

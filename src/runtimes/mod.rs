@@ -1,6 +1,6 @@
 //! Runtimes: the interpreters of this machine, and the files that each one needs to run.
 //!
-//! For: service and cli (facts of `policy::Machine`), executor (the built-in shims).
+//! For: cli (facts of `policy::Machine`), executor (the built-in shims).
 //! In: a search path, folders that tools live in, a path a policy names. Out: `policy::Runtime`s and
 //! notes for `doctor` on what was passed over and why.
 //! Never: takes, or runs, a file in a tool folder, where a tool could ever write, or in a place another user can

@@ -14,7 +14,7 @@ pub(super) fn interpreter(shim: &Path) -> Result<Option<PathBuf>, String> {
     };
     // asdf and mise also keep `shims`; only pyenv keeps interpreters right below `versions`.
     let of = |version: &str| root.join("versions").join(version).join("bin").join(name);
-    for version in chosen(root) {
+    for version in chosen(root)? {
         if version == "system" {
             return Err("pyenv hands this on to the system's interpreter".to_owned());
         }
@@ -35,10 +35,15 @@ pub(super) fn interpreter(shim: &Path) -> Result<Option<PathBuf>, String> {
 }
 
 /// The versions that `pyenv global` chose, plain names only.
-fn chosen(root: &Path) -> Vec<String> {
-    let text = small_text(&root.join("version")).unwrap_or_default();
+fn chosen(root: &Path) -> Result<Vec<String>, String> {
+    let file = root.join("version");
+    let text = match small_text(&file) {
+        Some(text) => text,
+        None if file.symlink_metadata().is_err() => String::new(),
+        None => return Err(format!("{} cannot be read", file.display())),
+    };
     let plain = |word: &&str| !word.contains('/') && !word.starts_with('.');
-    text.split_whitespace().filter(plain).map(str::to_owned).collect()
+    Ok(text.split_whitespace().filter(plain).map(str::to_owned).collect())
 }
 
 /// `3.11.7` → 3, 11, 7; `None` for other names (an environment, a pre-release), which are never a default.

@@ -35,6 +35,8 @@ pub struct Sampler {
     mappings: BTreeMap<Key, Mappings>,
     /// Bytes of all pages, and page faults until then, while the processes that were counted are there.
     counted: Option<(u64, u64)>,
+    /// Bytes of all pages at the last count that was whole.
+    last: u64,
     restless: u32,
     held: Held,
     /// Most bytes of file pages that one process was seen to have mapped.
@@ -126,12 +128,13 @@ impl Sampler {
             }
             if !frozen.stands(number + 1 == pids.len())? {
                 self.restless += 1;
-                return Ok(if self.restless < RESTLESS { 0 } else { quick });
+                return Ok(if self.restless < RESTLESS { self.last } else { quick });
             }
         }
         self.restless = 0;
         self.see(frozen.seen.clone());
         self.counted = Some((pages, self.seen.faults()));
+        self.last = pages;
         Ok(pages)
     }
 

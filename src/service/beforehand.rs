@@ -85,7 +85,7 @@ pub fn shipped(handler: &Handler) -> Result<(), Fault> {
     match handler {
         Handler::ServiceMethod { .. } => Methods::new().find(handler).map(drop),
         Handler::Extension { kind, .. } => Err(no_extension(kind)),
-        // The registry marks the first two as not built yet; scripts run in every host.
+        // `policy::needs` tells of the first two that they are not built yet; scripts run in every host.
         Handler::ToolService | Handler::DefinitionOnly | Handler::Script { .. } => Ok(()),
     }
 }

@@ -217,9 +217,9 @@ impl CallRecord {
 
     /// A line of the log of a call whose outcome has no log of its own. Returns the line, secrets hidden.
     pub fn log(&mut self, line: &str) -> String {
-        let line = text::printable(&cut(&self.arguments.mask.text(line)));
+        let line = text::printable(&self.arguments.mask.text(line));
         if self.seen.logs.len() < EVENT_LINES {
-            self.seen.logs.push(line.clone());
+            self.seen.logs.push(cut(&line));
         }
         line
     }

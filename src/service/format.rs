@@ -14,7 +14,7 @@ use serde_json::Value;
 /// How much of stderr a failure carries, bytes.
 const TAIL: usize = 2048;
 
-/// What the ending means: the output, or the error. `printed`: the end of stdout. The trace of the call masks and
+/// What the ending means: the output, or the error. `printed`: the end of stdout. The record of the call masks and
 /// escapes the fault's words.
 pub fn judge(ending: Ending, logs: &[String], printed: &[String]) -> Result<Text, Fault> {
     match ending {

@@ -28,11 +28,12 @@ const LONGEST_PART: usize = 4096;
 const DEEPEST: usize = 128;
 /// Most looks in one walk, each at one value under one schema: a schema can refer to itself in any number of ways.
 const LOOKS: u32 = 20_000;
-/// Most bytes of secrets that are looked for: the searcher that is made of them takes tens of times as much.
-const MOST_BYTES: usize = 2 << 20;
+/// Most bytes of secrets that one searcher is made of, which takes tens of times as much; more of them are looked for
+/// one by one.
+const MOST_BYTES: usize = 256 << 10;
 /// Most secrets that are hidden in one text: they may overlap.
 const MOST_FOUND: usize = 1 << 20;
-/// Most work on the cuts of one call, in steps of some 50 ns.
+/// Most work of one call on secrets one by one, in steps of some 50 ns.
 const MOST_WORK: usize = 2 << 20;
 /// Bytes that are compared in one step.
 const BYTES_A_STEP: usize = 64;
@@ -99,13 +100,18 @@ impl Mask {
             collect(arguments, &mut walk.secrets);
             shown = Value::String(HIDDEN.into());
         }
-        (Mask { secrets: walk.secrets, ..Mask::default() }, shown)
+        let mut mask = Mask::default();
+        mask.add(walk.secrets);
+        (mask, shown)
     }
 
     fn add(&mut self, secrets: impl IntoIterator<Item = String>) {
         let known = self.secrets.len();
         self.secrets.extend(secrets);
         if self.secrets.len() > known {
+            // Longest first: a secret may be a part of another.
+            self.secrets.sort_unstable_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
+            self.secrets.dedup();
             self.searcher.take();
         }
     }
@@ -155,8 +161,9 @@ impl Mask {
             let searcher = || AhoCorasick::builder().kind(Some(AhoCorasickKind::ContiguousNFA)).build(&self.secrets);
             few.then(searcher)?.ok()
         });
+        let Some(searcher) = searcher else { return self.one_by_one(text) };
         let mut found: Vec<Range<usize>> = Vec::new();
-        for (count, secret) in searcher.as_ref()?.find_overlapping_iter(text).enumerate() {
+        for (count, secret) in searcher.find_overlapping_iter(text).enumerate() {
             if count == MOST_FOUND {
                 return None;
             }
@@ -177,13 +184,38 @@ impl Mask {
         Some(shown)
     }
 
+    /// As `whole`, for more secrets than one searcher is made of.
+    fn one_by_one(&self, text: &str) -> Option<String> {
+        let mut shown = text.to_owned();
+        for secret in self.secrets.iter().filter(|secret| secret.len() <= text.len()) {
+            if self.exhausted(1 + shown.len() / BYTES_A_STEP) {
+                return None;
+            }
+            if shown.contains(secret.as_str()) {
+                shown = shown.replace(secret.as_str(), HIDDEN);
+            }
+        }
+        Some(shown)
+    }
+
+    /// Counts work; true once the bound is passed.
+    fn exhausted(&self, steps: usize) -> bool {
+        self.work.set(self.work.get().saturating_add(steps));
+        self.work.get() > MOST_WORK
+    }
+
     /// Hides the start of a secret at the end of a piece, and the end of a secret at its start: there the text was cut.
     fn edges(&self, piece: &str) -> Option<String> {
         let (mut start, mut end) = (0, piece.len());
         for secret in &self.secrets {
             let longest = secret.len().saturating_sub(1).min(piece.len()).min(LONGEST_PART);
-            self.work.set(self.work.get() + 1 + longest * longest / BYTES_A_STEP);
-            if self.work.get() > MOST_WORK {
+            if self.exhausted(1) {
+                return None;
+            }
+            if longest < SHORTEST || !may_be_cut(piece, secret) {
+                continue;
+            }
+            if self.exhausted(longest * longest / BYTES_A_STEP) {
                 return None;
             }
             let lengths = || (SHORTEST..=longest).rev();
@@ -313,6 +345,15 @@ fn collect_text(text: &str, secrets: &mut Vec<String>) {
             }
         }
     }
+}
+
+/// Whether the start of a secret is near the end of a piece, or its end near the start.
+fn may_be_cut(piece: &str, secret: &str) -> bool {
+    let (piece, secret) = (piece.as_bytes(), secret.as_bytes());
+    let near = piece.len().min(LONGEST_PART);
+    let holds = |place: &[u8], part: &[u8]| place.windows(SHORTEST).any(|window| window == part);
+    let (start, end) = (&secret[..SHORTEST.min(secret.len())], &secret[secret.len().saturating_sub(SHORTEST)..]);
+    holds(&piece[piece.len() - near..], start) || holds(&piece[..near], end)
 }
 
 #[cfg(test)]

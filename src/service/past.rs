@@ -1,6 +1,7 @@
 //! Past: what tools could write in earlier calls, kept out of the view of a script that could load it.
 //!
-//! For: the road, scripts that a call names. In: a confinement. Out: the same, without the places of earlier calls.
+//! For: the road. In: a confinement; a script that a call names. Out: the same confinement without the places of
+//! earlier calls; a refusal of a script that lies in one.
 //! Never: costs more than a look at one file where no tool ever wrote above or below the script's folder.
 
 use super::{Service, ledger};

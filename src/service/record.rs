@@ -1,6 +1,6 @@
 //! What a record of a call is made of, and how long each part may be.
 //!
-//! For: the trace of a call. In: words of callers, tools and manifests. Out: the fields of one line of the audit log,
+//! For: a call's record. In: words of callers, tools and manifests. Out: the fields of one line of the audit log,
 //! which together fit into `audit::ROOM` however they are escaped. Never: decides anything.
 
 use super::Digests;

@@ -7,6 +7,7 @@ use super::Arguments;
 use crate::fault::Fault;
 use serde_json::Value;
 use std::collections::VecDeque;
+use std::time::Duration;
 use tokio::sync::mpsc;
 
 /// Who calls.
@@ -72,15 +73,17 @@ impl Sink {
         Sink(None)
     }
 
-    /// A sink and its reader. `room`: events that may wait for the reader.
+    /// A sink and its reader, which must read beside the call. `room`: events that may wait for the reader.
     pub fn new(room: usize) -> (Sink, mpsc::Receiver<Event>) {
-        let (sender, receiver) = mpsc::channel(room);
+        let (sender, receiver) = mpsc::channel(room.max(1));
         (Sink(Some(sender)), receiver)
     }
 }
 
 /// Log lines that wait for a slow reader; further ones are left out (the report holds the log).
 const LINES: usize = 1000;
+/// How long a reader may take none of the events that are left once the call is over; then it gets no more of them.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The events of one call on their way to its sink. A slow reader stops neither the tool nor the clock of the call:
 /// what waits here is bounded by `outputBytes` for parts and by `LINES` for the log.
@@ -117,10 +120,8 @@ impl Stream {
         self.waiting.clear();
     }
 
-    /// Hands on what still waits.
+    /// Hands on what still waits, to a reader that reads.
     pub async fn finish(mut self) {
-        while !self.waiting.is_empty() {
-            self.hand_on().await;
-        }
+        while !self.waiting.is_empty() && tokio::time::timeout(PATIENCE, self.hand_on()).await.is_ok() {}
     }
 }

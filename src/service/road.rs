@@ -58,7 +58,7 @@ impl Service {
         let decisions = self.decisions()?;
         let tool = decisions.snapshot.find(&request.tool)?;
         let decided = decisions.decided(&tool);
-        Ok(Found { decisions, tool, decided, asked_ms: request.timeout_ms, came })
+        Ok(Found { tool, decided, asked_ms: request.timeout_ms, came })
     }
 
     /// Confines the call, and keeps the text of its confinement beside the audit log. `None`: it runs in this process.

@@ -1,6 +1,6 @@
 //! The run log: one tracing record per call, for the person who runs this host.
 //!
-//! For: the trace of a call; `init` for the command line. In: a summary, secrets already hidden.
+//! For: the record of a call; `init` for the command line. In: a summary, secrets already hidden.
 //! Out: one line on standard error. Never: standard output (MCP lives there), a raw control
 //! character, or what other crates log (their debug lines would show arguments unmasked).
 

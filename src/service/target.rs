@@ -6,7 +6,7 @@
 //! parameters and declared variables of all of them hold here too.
 
 use super::call_record::CallRecord;
-use super::decision_cache::{Decided, DecisionCache};
+use super::decision_cache::Decided;
 use super::script_call::{Given, language_of, language_of_source};
 use super::script_digest::Script;
 use super::{Service, apart, beforehand};
@@ -25,7 +25,6 @@ use std::time::{Duration, Instant};
 
 /// A tool that was found, and what of its call every later stage needs.
 pub(super) struct Found {
-    pub decisions: Arc<DecisionCache>,
     pub tool: Arc<registry::Tool>,
     /// What policy decided about the tool itself.
     pub decided: Arc<Decided>,
@@ -105,7 +104,7 @@ impl Service {
         input: Value,
         record: &mut CallRecord,
     ) -> Result<Target, Fault> {
-        let Found { decisions, tool, asked_ms, came, .. } = found;
+        let Found { tool, asked_ms, came, .. } = found;
         let handler = &tool.manifest.handler;
         let fixed = match handler {
             Handler::ServiceMethod { language, .. } => *language,
@@ -120,13 +119,20 @@ impl Service {
             }
             ScriptMethod::RunCode => (nowhere(), language_of_source(fixed, given.language)?, Some(given.code.clone())),
         };
-        let owners = self.owners(&site)?;
+        let owners = owners_of(&self.parts.registry.snapshot(), &site)?;
         // First the secrets of the run, so that whatever is said about it is masked.
         let schemas = owners.iter().filter_map(|(manifest, _)| manifest.parameters.as_ref());
         let schemas = schemas.filter(|schema| schema.may_hide).map(|schema| &schema.raw);
         record.script_found(schemas, &given.input, &given.env.values().map(String::as_str).collect::<Vec<_>>());
         let asked_ms = given.timeout_ms.into_iter().chain(*asked_ms).min();
         let input = fits_owners(&owners, given.input, asked_ms, *came).await?;
+        // The check may have taken long: policy decides by the tools and rules of now.
+        let decisions = self.decisions()?;
+        let same = |now: &[Owner]| now.iter().map(|(own, _)| &own.digest).eq(owners.iter().map(|(own, _)| &own.digest));
+        if !same(&owners_of(&decisions.snapshot, &site)?) {
+            let message = "The tools of this host changed while the arguments were checked.";
+            return Err(Fault::new(Kind::InternalError, message).retryable());
+        }
         let target = policy::RunTarget { site: site.clone(), language };
         let mut decision =
             policy::decide_run(&target, &tool.manifest, &owners, &decisions.policies, &decisions.rules.machine);
@@ -158,7 +164,7 @@ impl Service {
     fn located(&self, script_path: &str) -> Result<Site, Fault> {
         let site = registry::scripts::resolve(&self.parts.scripts, None, script_path)?;
         let Some(script) = site.script.as_deref() else { return Ok(site) };
-        let owners = self.owners(&site)?;
+        let owners = owners_of(&self.parts.registry.snapshot(), &site)?;
         self.is_planted(script)?;
         // A host that runs as root could show the tool any file; a private one must be named in a manifest.
         let private = || script.symlink_metadata().is_ok_and(|facts| facts.mode() & 0o4 == 0);
@@ -170,19 +176,19 @@ impl Service {
         }
         Ok(site)
     }
+}
 
-    /// Every manifest that this script belongs to: its policy, parameters and approval hold here too.
-    fn owners(&self, site: &Site) -> Result<Vec<Owner>, Fault> {
-        let Some(script) = &site.script else { return Ok(Vec::new()) };
-        let owners = self.parts.registry.snapshot().owners(script, &site.base).map_err(|manifest| {
-            let manifest = printable(&manifest.to_string_lossy());
-            let message = "The script may not be run: it belongs to a tool that is not loaded, and what that denies is \
-                           not known.";
-            Fault::new(Kind::SecurityError, message)
-                .person(format!("{manifest} is not loaded (`toolhost check` says why): mend it, or take it away"))
-        })?;
-        Ok(owners.iter().map(|tool| (tool.manifest.clone(), tool.site.clone())).collect())
-    }
+/// Every manifest that this script belongs to: its policy, parameters and approval hold here too.
+fn owners_of(snapshot: &registry::Snapshot, site: &Site) -> Result<Vec<Owner>, Fault> {
+    let Some(script) = &site.script else { return Ok(Vec::new()) };
+    let owners = snapshot.owners(script, &site.base).map_err(|manifest| {
+        let manifest = printable(&manifest.to_string_lossy());
+        let message = "The script may not be run: it belongs to a tool that is not loaded, and what that denies is \
+                       not known.";
+        Fault::new(Kind::SecurityError, message)
+            .person(format!("{manifest} is not loaded (`toolhost check` says why): mend it, or take it away"))
+    })?;
+    Ok(owners.iter().map(|tool| (tool.manifest.clone(), tool.site.clone())).collect())
 }
 
 /// What policy refuses is refused before this host looks at how to run it.

@@ -467,6 +467,17 @@ fn a_place_keeps_its_past_under_another_name() {
         let ended = playground.call("mod:py", "{}");
         fits("ok 1", &ended).unwrap_or_else(|why| panic!("{who:?}: {why}"));
         assert!(notes(&ended).contains("narrowed: lib is not in view: mod:writer@1.0.0"), "{}", ended.out);
+        // Nor does `check` take a policy from there, named by a path that begins at the current folder.
+        let lib = base.join("shared/lib");
+        fs::write(lib.join("x.policy.toml"), "name = \"x\"\nwhy = \"w\"\ntools = [\"mod:*\"]\n").unwrap();
+        for (folder, path) in [(&lib, "x.policy.toml"), (&base.join("shared"), "lib/x.policy.toml")] {
+            let mut command = playground.host();
+            command.current_dir(folder).args(["check", path]);
+            let ended = crate::harness::finish(command, b"");
+            let told = format!("{}{}", ended.text(), ended.stderr);
+            assert!(told.contains("a tool cannot make policies"), "{who:?} {path}: {told}");
+        }
+        fs::remove_file(lib.join("x.policy.toml")).unwrap();
         // Nor are policies read from there.
         let policies = playground.path("sandbox-policies");
         fs::rename(&policies, playground.path("kept")).unwrap();

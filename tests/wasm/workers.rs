@@ -85,6 +85,13 @@ fn answer(id: u64) -> Value {
     json!({"message": {"answer": answer}, "bytes": 5})
 }
 
+/// The head of an answer that names a limit.
+fn over(limit: &str) -> Value {
+    let mut head = answer(1);
+    head["message"]["answer"]["end"] = json!({"overLimit": {"limit": limit}});
+    head
+}
+
 #[tokio::test]
 async fn hostile_workers_are_not_believed() {
     let ready = r#"echo '{"message":"ready","bytes":0}'"#;
@@ -100,6 +107,8 @@ async fn hostile_workers_are_not_believed() {
         format!("{ready}; exit 0"),
         "exit 0".to_owned(),
         format!("{ready}; {ready}; sleep 5"),
+        // A limit that the host holds, which would make the call one that never ran.
+        format!("{ready}; echo '{}'; echo null; sleep 5", over("inputBytes")),
     ];
     for script in scripts {
         let plain = instead(Role::Worker, script.clone());
@@ -108,6 +117,9 @@ async fn hostile_workers_are_not_believed() {
         assert_eq!(fault.kind, Kind::InternalError, "{script}: {fault:?}");
         gone(&tool.plain);
     }
+    let limited =
+        Tool::with(typed_echo(), instead(Role::Worker, format!("{ready}; echo '{}'; echo null", over("cpuMs"))));
+    assert!(matches!(limited.ending(json!({})).await, Ending::OverLimit { limit: Limit::CpuMs, .. }), "the control");
     let control = format!("{ready}; echo '{}'; echo null; sleep 5", answer(1));
     assert_eq!(
         Tool::with(typed_echo(), instead(Role::Worker, control)).ending(json!({})).await,

@@ -66,7 +66,7 @@ fn dropped(path: &Path, bytes: u64, why: &Why) -> Artifact {
 
 /// The names in a copy, at most one more than is allowed.
 fn names(copy: &OwnedFd) -> Result<Vec<CString>, Errno> {
-    let mut names: Vec<CString> = names_in(copy)?.flatten().take(MOST_FILES + 1).collect();
+    let mut names: Vec<CString> = names_in(copy)?.take(MOST_FILES + 1).collect::<Result<_, _>>()?;
     names.sort();
     Ok(names)
 }
@@ -257,7 +257,7 @@ fn sweep(to: &OwnedFd, owner: u32, age: i64) {
         id.is_some_and(|id| id.get_version_num() == 7 && rest == Some(id.to_string().as_str()))
     };
     let now = std::time::UNIX_EPOCH.elapsed().map_or(0, |since| i64::try_from(since.as_secs()).unwrap_or(0));
-    for name in names_in(to).into_iter().flatten().flatten().filter(|name| ours(name)) {
+    for name in names_in(to).into_iter().flatten().map_while(Result::ok).filter(|name| ours(name)) {
         let name = name.as_c_str();
         let Ok(stat) = fstatat(to, name, nix::fcntl::AtFlags::AT_SYMLINK_NOFOLLOW) else { continue };
         let regular = files::is(stat.st_mode, SFlag::S_IFREG);

@@ -231,7 +231,15 @@ fn conclude(
         End::Raised => Ending::Raised { message: frame::short(&String::from_utf8_lossy(&output)) },
         End::Trapped { message } => Ending::Raised { message: format!("the module trapped: {message}") },
         End::TimedOut => Ending::TimedOut { limit_ms },
-        End::OverLimit { limit } => over(limit),
+        // The limits that a worker itself holds its guest to.
+        End::OverLimit {
+            limit:
+                limit @ (Limit::CpuMs | Limit::MemoryBytes | Limit::ScratchBytes | Limit::OpenFiles | Limit::OutputBytes),
+        } => over(limit),
+        End::OverLimit { limit } => {
+            let why = format!("wasm worker: it names the limit {}, which is not its own", limit.name());
+            return Err(fault("the wasm worker sent what is not an answer").person(why));
+        }
     };
     let complaint = if shape.stderr_is_error { answer::judge_stderr(&logs) } else { None };
     let ending = match (ending, complaint) {

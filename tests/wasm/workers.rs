@@ -117,8 +117,10 @@ async fn hostile_workers_are_not_believed() {
         assert_eq!(fault.kind, Kind::InternalError, "{script}: {fault:?}");
         gone(&tool.plain);
     }
-    let limited =
-        Tool::with(typed_echo(), instead(Role::Worker, format!("{ready}; echo '{}'; echo null", over("cpuMs"))));
+    let limited = Tool::with(
+        typed_echo(),
+        instead(Role::Worker, format!("{ready}; echo '{}'; echo null; sleep 5", over("cpuMs"))),
+    );
     assert!(matches!(limited.ending(json!({})).await, Ending::OverLimit { limit: Limit::CpuMs, .. }), "the control");
     let control = format!("{ready}; echo '{}'; echo null; sleep 5", answer(1));
     assert_eq!(

@@ -34,7 +34,7 @@ const HOMES: [(&str, &[&str]); 10] = [
     ("jsonschema", &["manifest"]),
     ("jsonschema_regex", &["manifest"]),
     ("regex_automata", &["manifest"]),
-    ("aho_corasick", &["service/mask"]),
+    ("aho_corasick", &["service/redact"]),
 ];
 
 fn sources() -> Vec<(PathBuf, String)> {

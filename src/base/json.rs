@@ -17,7 +17,9 @@ use std::borrow::Cow;
 mod text;
 mod walk;
 
+use text::tree;
 pub use text::{Indented, Text, TooMuch, weight};
+pub use walk::escape_segment;
 pub use walk::member;
 use walk::{Tokens, Walk, is_comment};
 
@@ -78,13 +80,6 @@ pub fn leading(text: &str) -> Option<(u8, &str)> {
     let (value, rest) = text.split_at_checked(values.byte_offset())?;
     check(value, value, |_| {}).ok()?;
     Some((value.trim_start().bytes().next()?, rest))
-}
-
-/// The tree of a text that was checked, which bounds its depth.
-fn tree(checked: &str) -> Value {
-    let mut reader = serde_json::Deserializer::from_str(checked);
-    reader.disable_recursion_limit();
-    Value::deserialize(&mut reader).unwrap_or_default()
 }
 
 /// UTF-8 without its byte order mark.
@@ -245,11 +240,6 @@ fn line_and_column(text: &str, offset: usize) -> (usize, usize) {
 pub fn whole(value: &Value) -> Option<u64> {
     let written_as_real = |number: &f64| (0.0..=9_007_199_254_740_992.0).contains(number) && number.fract() == 0.0;
     value.as_u64().or_else(|| value.as_f64().filter(written_as_real).map(|number| number as u64))
-}
-
-/// `/` and `~` as a JSON pointer writes them.
-pub fn escape_segment(segment: &str) -> String {
-    segment.replace('~', "~0").replace('/', "~1")
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use crate::executor::wasm;
 use crate::fault::{Fault, Kind};
 use crate::sandbox::{grants, identity, limits};
 use crate::service::runlog::{self, Level};
-use crate::service::{self, Executors, Parts, Service, audit, beforehand};
+use crate::service::{self, Executors, Parts, Service, audit, preflight};
 use crate::{executor, manifest, policy, registry, runtimes};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -201,7 +201,7 @@ impl Tools {
         machine: &policy::Machine,
     ) -> policy::Decision {
         let mut decision = policy::decide(&tool.manifest, &tool.site, policies, machine);
-        if let Some(fault) = beforehand::fault(tool, &decision, beforehand::shipped(&tool.manifest.handler)) {
+        if let Some(fault) = preflight::fault(tool, &decision, preflight::shipped(&tool.manifest.handler)) {
             decision.shape = Err(fault);
         }
         self.looks_back(&mut decision);

@@ -92,16 +92,10 @@ fn again(settings: &Settings) -> String {
         ("policies", settings.policies.as_slice()),
     ] {
         for path in paths.iter().filter(|_| settings.origins.get(name) == Some(&Origin::Flag)) {
-            words.push_str(&format!(" --{name} {}", quoted(&path.to_string_lossy())));
+            words.push_str(&format!(" --{name} {}", words::quoted(&path.to_string_lossy())));
         }
     }
     words
-}
-
-/// A word of a shell command.
-fn quoted(word: &str) -> String {
-    let plain = word.bytes().all(|b| b.is_ascii_alphanumeric() || b"/._-+:@%=".contains(&b));
-    if plain { word.to_owned() } else { format!("'{}'", word.replace('\'', r"'\''")) }
 }
 
 pub fn make(scripts_folder: &Path, args: &Args, again: &str, out: &mut dyn Write) -> anyhow::Result<Made> {

@@ -118,3 +118,9 @@ pub fn say_json(value: &impl Serialize) {
     };
     noted(written.and_then(|()| out.flush()));
 }
+
+/// A word of a shell command.
+pub fn quoted(word: &str) -> String {
+    let plain = word.bytes().all(|b| b.is_ascii_alphanumeric() || b"/._-+:@%=".contains(&b));
+    if plain { word.to_owned() } else { format!("'{}'", word.replace('\'', r"'\''")) }
+}

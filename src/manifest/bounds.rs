@@ -5,7 +5,6 @@
 
 use super::Code;
 use super::applies::SAME_VALUE;
-use super::schema::SchemaFault;
 use crate::base::json::escape_segment;
 use crate::base::{suggest, text};
 use crate::quantity::{MAX_REGEX_BYTES, MAX_SCHEMA_DEPTH, MAX_SCHEMA_NODES, MAX_SCHEMA_REGEXES};
@@ -66,6 +65,20 @@ pub(super) fn role_below(role_here: Role, key: &str, member: &Value) -> Role {
         Role::Schema => role(key, member),
         Role::Map => Role::Schema,
         Role::List | Role::Data => Role::Data,
+    }
+}
+
+/// A fault of a schema; the pointer leads into the schema.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SchemaFault {
+    pub code: Code,
+    pub pointer: String,
+    pub message: String,
+}
+
+impl SchemaFault {
+    pub fn new(pointer: &str, message: impl Into<String>) -> SchemaFault {
+        SchemaFault { code: Code::Schema, pointer: pointer.to_owned(), message: message.into() }
     }
 }
 

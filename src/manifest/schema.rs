@@ -4,7 +4,7 @@
 //! Out: a compiled schema; flaws in plain words. Never: fetches anything, runs a regular expression
 //! that backtracks, fills memory with explanations of a large value.
 
-use super::Code;
+pub use super::bounds::SchemaFault;
 use super::bounds::{self, Bounds};
 use crate::base::json::escape_segment;
 use crate::base::text;
@@ -37,20 +37,6 @@ pub struct Schema {
     bounds: Arc<Bounds>,
     /// Whether anything in it may be marked secret (`writeOnly`, `x-secret`).
     pub may_hide: bool,
-}
-
-/// A fault of a schema; the pointer leads into the schema.
-#[derive(Clone, Debug, PartialEq)]
-pub struct SchemaFault {
-    pub code: Code,
-    pub pointer: String,
-    pub message: String,
-}
-
-impl SchemaFault {
-    pub(super) fn new(pointer: &str, message: impl Into<String>) -> SchemaFault {
-        SchemaFault { code: Code::Schema, pointer: pointer.to_owned(), message: message.into() }
-    }
 }
 
 /// How a value breaks a schema.

@@ -191,7 +191,7 @@ pub struct Notes {
 
 impl Notes {
     /// An ask that a call does not get in full.
-    pub(super) fn narrowed(&mut self, words: String) {
+    pub fn narrowed(&mut self, words: String) {
         self.all.push(words.clone());
         self.told.push(words);
     }

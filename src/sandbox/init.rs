@@ -7,7 +7,8 @@
 //! holds the pipe on which it reports the tool's end, waits for every process of the call and has the same walls.
 
 use super::plan::{Plan, Step};
-use super::{Problem, sys};
+use super::problem::Problem;
+use super::sys;
 use crate::base::files;
 use nix::sys::stat::{Mode, fchmod};
 use std::io::Write;

@@ -15,6 +15,7 @@ mod inspect;
 pub mod launcher;
 mod plan;
 pub mod probe;
+mod problem;
 mod processes;
 pub mod protocol;
 mod sampler;
@@ -26,14 +27,14 @@ mod walls;
 pub mod written;
 
 pub use inspect::Totals;
+use problem::moved;
+pub use problem::{About, Problem, Stood};
 pub use sampler::SESSIONS;
 pub use sys::{children_are_told, fstat, landlock_abi, large_files_are_errors, lstat, output_was_closed};
 pub use walls::view::is_system;
 pub use walls::{cgroup, environment, identity, limits};
 use walls::{descriptors, landlock, namespaces, network, privileges, scratch, seccomp, session, view};
 
-use nix::errno::Errno;
-use serde::{Deserialize, Serialize};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 /// One enforcement mechanism.
@@ -68,70 +69,6 @@ pub const WALLS: [Wall; 13] = [
 
 const fn wall(name: &'static str, stops: &'static str, needs: &'static str) -> Wall {
     Wall { name, stops, needs }
-}
-
-/// A wall that could not be raised.
-#[derive(Clone, Debug)]
-pub struct Problem {
-    pub wall: &'static str,
-    pub what: String,
-    pub errno: Errno,
-}
-
-/// What a refusal is about: a missing wall is only one of the reasons.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum About {
-    Wall,
-    /// The source or the staged files of the call do not fit its scratch.
-    Scratch,
-    /// A granted path is no longer what it was a moment ago.
-    Changed,
-    /// The tool was started, and how it ended cannot be told.
-    Ran,
-}
-
-/// The `wall` of a problem that arose after the tool was started: none is at fault.
-const RAN: &str = "none";
-
-impl Problem {
-    /// For `map_err`: what was tried, and the wall it belongs to.
-    fn of<E: Into<std::io::Error>>(wall: &'static str, what: impl ToString) -> impl FnOnce(E) -> Problem {
-        let what = what.to_string();
-        move |error| Problem { wall, what, errno: sys::errno(&error.into()) }
-    }
-
-    /// This problem, marked as one that arose after the tool was started.
-    fn while_it_ran(self) -> Problem {
-        Problem { wall: RAN, what: format!("{}: {}", self.wall, self.what), ..self }
-    }
-
-    /// `view` and `scratch` use ESTALE only for a changed path; `scratch` uses EDQUOT only for what does not fit.
-    pub fn about(&self) -> About {
-        match (self.wall, self.errno) {
-            (RAN, _) => About::Ran,
-            (_, Errno::ESTALE) => About::Changed,
-            ("scratch", Errno::EDQUOT) => About::Scratch,
-            _ => About::Wall,
-        }
-    }
-}
-
-/// Turns the errors of a path that vanished or became something else since its grant was resolved into ESTALE.
-fn moved(errno: Errno) -> Errno {
-    match errno {
-        Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP => Errno::ESTALE,
-        other => other,
-    }
-}
-
-/// One wall as it stood during a call.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Stood {
-    pub name: String,
-    /// `stood`, or for `cgroup` how it counts: `cgroup` or `sampled`.
-    pub state: String,
-    pub why: String,
 }
 
 /// What the walls of one call are made of.
@@ -203,18 +140,4 @@ fn stood(landlock_abi: i32, counted: bool) -> Vec<Stood> {
             Stood { name: wall.name.to_owned(), state: state.to_owned(), why }
         })
         .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_fails_while_the_tool_runs_is_no_refusal() {
-        for (wall, errno) in [("launcher", Errno::ECHILD), ("scratch", Errno::EDQUOT), ("view", Errno::ESTALE)] {
-            let problem = Problem { wall, what: "wait4(2)".into(), errno };
-            assert_ne!(problem.about(), About::Ran, "before it runs");
-            assert_eq!(problem.while_it_ran().about(), About::Ran, "{wall}");
-        }
-    }
 }

@@ -4,7 +4,7 @@
 //! closes it when the tool is executed.
 
 use super::inspect::Totals;
-use super::{About, Problem, Stood};
+use super::problem::{About, Problem, Stood};
 use crate::base::hidden::Hidden;
 use crate::policy::{Access, Limits, name_matches, writable};
 use crate::quantity::{Limit, MIB};

@@ -4,8 +4,8 @@
 //! Never: ends without its audit record: when the call's future is dropped, `Drop` writes it as cancelled.
 
 use super::guard::Turn;
-use super::mask::{self, Mask, Shown};
 use super::record::{PART, Record, VIOLATIONS, command, cut, cut_to, few, rule};
+use super::redact::{self, Mask, Shown};
 use super::report::{Digests, Report};
 use super::request::{CallRequest, Caller, new_id};
 use super::script_digest::Script;
@@ -37,12 +37,12 @@ pub(super) struct CallRecord {
     pub turn: Option<Arc<Turn>>,
     // find
     pub tool: Option<Arc<registry::Tool>>,
-    arguments: Arguments,
+    arguments: ShownArguments,
     // target
     /// The answer is told as an envelope.
     pub enveloped: bool,
     // decide
-    decided: Option<Decided>,
+    decided: Option<PolicySaid>,
     notes: policy::Notes,
     // confine
     confined: Option<Confined>,
@@ -53,7 +53,7 @@ pub(super) struct CallRecord {
 }
 
 /// The arguments, secrets hidden.
-struct Arguments {
+struct ShownArguments {
     mask: Mask,
     shown: Shown,
     /// The argument with the input of a script that the call names: shown once its secrets are known.
@@ -61,7 +61,7 @@ struct Arguments {
 }
 
 /// What policy said.
-struct Decided {
+struct PolicySaid {
     policy: String,
     digest: String,
 }
@@ -100,7 +100,7 @@ impl CallRecord {
             entry: None,
             turn: None,
             tool: None,
-            arguments: Arguments { mask: Mask::default(), shown: Shown::Tree(Value::Null), withheld: None },
+            arguments: ShownArguments { mask: Mask::default(), shown: Shown::Tree(Value::Null), withheld: None },
             enveloped: false,
             decided: None,
             notes: policy::Notes::default(),
@@ -112,11 +112,12 @@ impl CallRecord {
 
     /// The arguments with their secrets hidden: told before they are checked, and again with defaults filled in.
     /// Hides the environment for a script that the call names, and its input until the script is found.
-    pub fn given(&mut self, (mask, shown): mask::Masked) {
-        self.arguments = Arguments { mask, shown, withheld: None };
+    pub fn given(&mut self, (mask, shown): redact::Masked) {
+        self.arguments = ShownArguments { mask, shown, withheld: None };
         let Some(tool) = &self.tool else { return };
         let Handler::ServiceMethod { service, parameter_map, .. } = &tool.manifest.handler else { return };
-        let Arguments { mask, shown: Shown::Tree(Value::Object(arguments)), withheld } = &mut self.arguments else {
+        let ShownArguments { mask, shown: Shown::Tree(Value::Object(arguments)), withheld } = &mut self.arguments
+        else {
             return;
         };
         if service != policy::SCRIPT_SERVICE {
@@ -126,7 +127,7 @@ impl CallRecord {
             match parameter_map.get(name).unwrap_or(name).as_str() {
                 "env" => mask.hide(value),
                 "inputData" => {
-                    let hidden = Value::String(mask::HIDDEN.to_owned());
+                    let hidden = Value::String(redact::HIDDEN.to_owned());
                     *withheld = Some((name.clone(), std::mem::replace(value, hidden)));
                 }
                 _ => {}
@@ -136,7 +137,7 @@ impl CallRecord {
 
     /// The script that a call names is found: the schemas of all its manifests say what of its input is secret.
     pub fn script_found<'s>(&mut self, schemas: impl Iterator<Item = &'s Value>, input: &Value, env: &[&str]) {
-        let Arguments { mask, shown: arguments, withheld } = &mut self.arguments;
+        let ShownArguments { mask, shown: arguments, withheld } = &mut self.arguments;
         mask.also(env.iter().copied());
         let (name, mut shown) = withheld.take().unwrap_or_else(|| (String::new(), input.clone()));
         for schema in schemas {
@@ -154,7 +155,7 @@ impl CallRecord {
     /// Policy has decided, for or against the call; the last decision counts.
     pub fn decided(&mut self, decision: &policy::Decision, notes: policy::Notes) {
         self.notes = policy::Notes { all: few(notes.all), told: few(notes.told) };
-        self.decided = Some(Decided { policy: decision.policy.clone(), digest: decision.digest.clone() });
+        self.decided = Some(PolicySaid { policy: decision.policy.clone(), digest: decision.digest.clone() });
     }
 
     /// Notes on what this call gets less than was decided for its tool.
@@ -272,8 +273,7 @@ impl CallRecord {
             if let Some(more) = files.len().checked_sub(most).filter(|more| *more > 0) {
                 files.truncate(most);
                 let words = format!("{more} more files {what} published");
-                self.notes.all.push(words.clone());
-                self.notes.told.push(words);
+                self.notes.narrowed(words);
             }
         }
         published.append(&mut dropped);
@@ -283,11 +283,10 @@ impl CallRecord {
     /// An answer with its secrets hidden: a tool may give back the secrets it was given.
     pub fn hidden(&mut self, answer: Text) -> Text {
         let Some(shown) = self.arguments.mask.answer(answer.as_str()) else { return answer };
-        let shown = json::compact(shown.as_bytes()).unwrap_or_else(|_| Text::from(&json!(mask::HIDDEN)));
-        let words = format!("the answer held a secret argument or variable: it is shown as {}", mask::HIDDEN);
+        let shown = json::compact(shown.as_bytes()).unwrap_or_else(|_| Text::from(&json!(redact::HIDDEN)));
+        let words = format!("the answer held a secret argument or variable: it is shown as {}", redact::HIDDEN);
         if !self.notes.told.contains(&words) {
-            self.notes.all.push(words.clone());
-            self.notes.told.push(words);
+            self.notes.narrowed(words);
         }
         shown
     }

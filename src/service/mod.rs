@@ -3,21 +3,21 @@
 //! For: transports and the cli. In: a `CallRequest` and a `Sink`. Out: events while the tool runs, then a `Report`,
 //! always: a call is never lost. Never: another way to a tool than `Service::call`.
 
-mod apart;
 mod arguments;
 pub mod audit;
-pub mod beforehand;
+mod blocking;
 mod call_record;
 mod catch_panic;
 mod contract;
 mod decision_cache;
 pub mod format;
 mod guard;
+mod hints;
 pub mod ledger;
-mod mask;
-mod mends;
 mod past;
+pub mod preflight;
 mod record;
+mod redact;
 mod report;
 mod request;
 mod road;
@@ -31,7 +31,7 @@ pub use arguments::Arguments;
 pub use contract::{ToolServiceError, ToolServiceRequest, ToolServiceResponse};
 pub use decision_cache::Rules;
 pub use guard::{RUNNING, Turn, WAITING};
-pub use mends::strips_types;
+pub use hints::strips_types;
 pub use report::{Digests, Report};
 pub use request::{CallRequest, Caller, Event, Sink, new_id};
 pub use script_digest::of as digest_of_script;

@@ -6,7 +6,7 @@
 use super::call_record::CallRecord;
 use super::request::{CallRequest, Event, Stream};
 use super::target::{Found, Target};
-use super::{Service, apart, arguments, format, mask, mends};
+use super::{Service, arguments, blocking, format, hints, redact};
 use crate::base::hidden::Hidden;
 use crate::base::json::{Text, TooMuch};
 use crate::manifest::Manifest;
@@ -39,13 +39,13 @@ impl Service {
         record.tool = Some(tool.clone());
         self.available(tool, &found.decided.decision)?;
         let limit = policy::time_ms(&found.decided.decision, found.asked_ms)?;
-        let until = apart::Until { began: found.came, limit: Duration::from_millis(limit) };
+        let until = blocking::Until { began: found.came, limit: Duration::from_millis(limit) };
         let input = checked(&tool.manifest, request.arguments, found.asked_ms, until, record).await?;
         let mut target = self.target(&found, input, record).await?;
         let outcome = self.run(&found, &mut target, stream, record).await?;
         // A call that waited for its compiler may be past its limit: its answer is given `OVERDUE` all the same.
         let used_all = Instant::now().checked_sub(until.limit).unwrap_or(until.began);
-        let until = apart::Until { began: until.began.max(used_all), ..until };
+        let until = blocking::Until { began: until.began.max(used_all), ..until };
         let (envelope, output) = judged(outcome, &target, tool, record)?;
         record.published()?;
         let answer = answer_fits(&tool.manifest, envelope, output, until).await?;
@@ -109,7 +109,7 @@ impl Service {
             ledger: Some(Arc::new(self.parts.audit.clone())),
         };
         record.running()?;
-        let mut parts = Parts::of(decision);
+        let mut parts = AnswerParts::of(decision);
         let (events, mut heard) = executor::events();
         let ended = {
             let mut running = target.executor.run(&context, call, &events);
@@ -135,16 +135,16 @@ impl Service {
 }
 
 /// The parts of a streamed answer, which together are at most `outputBytes`.
-struct Parts {
+struct AnswerParts {
     allowed: u64,
     left: u64,
 }
 
-impl Parts {
-    fn of(decision: &policy::Decision) -> Parts {
+impl AnswerParts {
+    fn of(decision: &policy::Decision) -> AnswerParts {
         let limit = quantity::Limit::OutputBytes;
         let allowed = decision.limit(limit).map_or(limit.house_default(), |limit| limit.effective);
-        Parts { allowed, left: allowed }
+        AnswerParts { allowed, left: allowed }
     }
 
     /// An event of the executor as a face may see it.
@@ -164,18 +164,18 @@ async fn checked(
     manifest: &Arc<Manifest>,
     arguments: arguments::Arguments,
     asked_ms: Option<u64>,
-    until: apart::Until,
+    until: blocking::Until,
     record: &mut CallRecord,
 ) -> Result<Value, Fault> {
     let (given, from_text) = arguments.decode()?;
     let given = arguments::with_timeout(manifest, given, asked_ms);
     let long = manifest.parameters.as_ref().is_some_and(|schema| schema.takes_long(&given));
     let (tool, of) = (manifest.clone(), manifest.clone());
-    let (hidden, given) = until.run(long, move || (mask::of_arguments(&tool, &given), given)).await?;
+    let (hidden, given) = until.run(long, move || (redact::of_arguments(&tool, &given), given)).await?;
     record.given(hidden);
-    let check = move || -> Result<(mask::Masked, Value), Fault> {
+    let check = move || -> Result<(redact::Masked, Value), Fault> {
         let input = crate::manifest::arguments::check(&of, given, from_text)?;
-        Ok((mask::of_arguments(&of, &input), input))
+        Ok((redact::of_arguments(&of, &input), input))
     };
     let (hidden, input) = until.run(long, check).await??;
     record.given(hidden);
@@ -191,7 +191,7 @@ fn judged(
 ) -> Result<(Option<Value>, Text), Fault> {
     let decision = &target.decided.decision;
     let (logs, printed_lines) = record.took(&mut outcome);
-    let limit = mends::limit_of(&outcome.ending);
+    let limit = hints::limit_of(&outcome.ending);
     let printed = outcome.usage.output_bytes;
     let envelope = match &outcome.ending {
         Ending::Envelope { told, .. } => Some(told.clone()),
@@ -200,8 +200,8 @@ fn judged(
         _ => Some(json!({"success": true, "logs": logs})),
     };
     let output = format::judge(outcome.ending, logs, &printed_lines).map_err(|fault| {
-        let hints = mends::of_failure(&fault, printed, tool, decision);
-        let set = limit.and_then(|limit| mends::limit(limit, decision, target.asked_ms));
+        let hints = hints::of_failure(&fault, printed, tool, decision);
+        let set = limit.and_then(|limit| hints::limit(limit, decision, target.asked_ms));
         let details =
             [fault.details.clone(), hints.anyone].into_iter().flatten().reduce(|all, more| all + "\n" + &more);
         let person = fault.person.clone().or(set).or(hints.person);
@@ -217,7 +217,7 @@ async fn answer_fits(
     manifest: &Arc<Manifest>,
     envelope: Option<Value>,
     output: Text,
-    until: apart::Until,
+    until: blocking::Until,
 ) -> Result<Text, Fault> {
     let Some(schema) = &manifest.output else { return Ok(output) };
     let any = envelope.is_some() && schema.takes_any(OUTPUT_DATA);
@@ -228,7 +228,7 @@ async fn answer_fits(
         Ok(envelope)
     };
     // The tool may have used all of its time; the check comes after.
-    let until = apart::Until { limit: until.limit + quantity::OVERDUE, ..until };
+    let until = blocking::Until { limit: until.limit + quantity::OVERDUE, ..until };
     let (long, checked) = (output.as_str().len() > quantity::LARGE_TEXT_BYTES, manifest.clone());
     if long {
         let work = move || tree(&output).and_then(|tree| checked.check_output(&tree)).map(|()| output);

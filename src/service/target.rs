@@ -9,7 +9,7 @@ use super::call_record::CallRecord;
 use super::decision_cache::Decided;
 use super::script_call::{Given, language_of, language_of_source};
 use super::script_digest::Script;
-use super::{Service, apart, beforehand};
+use super::{Service, blocking, preflight};
 use crate::base::text::printable;
 use crate::executor::Executor;
 use crate::executor::method::{self, Method, ScriptMethod};
@@ -193,7 +193,7 @@ fn owners_of(snapshot: &registry::Snapshot, site: &Site) -> Result<Vec<Owner>, F
 
 /// What policy refuses is refused before this host looks at how to run it.
 fn not_refused(decision: &policy::Decision) -> Result<(), Fault> {
-    beforehand::refused_shape(decision).map_or(Ok(()), |fault| Err(fault.clone()))
+    preflight::refused_shape(decision).map_or(Ok(()), |fault| Err(fault.clone()))
 }
 
 /// The tools that run scripts ask for a folder (`.cache`) beside each script. Where this host cannot make it, the
@@ -204,8 +204,7 @@ fn leave_out_folders(decision: &mut policy::Decision) {
         shape.grants.iter().filter(|grant| sandbox::grants::cannot_be_made(grant, shape)).cloned().collect();
     for grant in &lost {
         let words = format!("narrowed: write {}: it is not there, and cannot be made beside the script", grant.asked);
-        decision.notes.all.push(words.clone());
-        decision.notes.told.push(words);
+        decision.notes.narrowed(words);
     }
     if !lost.is_empty() {
         Arc::make_mut(shape).grants.retain(|grant| !lost.contains(grant));
@@ -216,7 +215,7 @@ fn leave_out_folders(decision: &mut policy::Decision) {
 async fn fits_owners(owners: &[Owner], given: Value, asked_ms: Option<u64>, came: Instant) -> Result<Value, Fault> {
     let limit = quantity::Limit::TimeoutMs.house_default();
     let limit = Duration::from_millis(asked_ms.unwrap_or(limit).min(limit));
-    let until = apart::Until { began: came, limit };
+    let until = blocking::Until { began: came, limit };
     let mut filled = Vec::new();
     for (manifest, _) in owners {
         let long = manifest.parameters.as_ref().is_some_and(|schema| schema.takes_long(&given));

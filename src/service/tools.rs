@@ -4,7 +4,7 @@
 //! this moment. Never: changes the tool or the rules of a call that runs.
 
 use super::decision_cache::{DecisionCache, Rules};
-use super::{Service, beforehand};
+use super::{Service, preflight};
 use crate::executor::Executor;
 use crate::manifest::{Handler, Language};
 use crate::{fault, policy, registry};
@@ -87,14 +87,14 @@ impl Service {
         if needs.is_empty() {
             return Ok(());
         }
-        Err(beforehand::unavailable(tool, &needs))
+        Err(preflight::unavailable(tool, &needs))
     }
 
     /// Whether a call could get as far as its executor: agents are shown only such tools.
     pub fn can_call(&self, tool: &Arc<registry::Tool>) -> bool {
         let Ok(decisions) = self.decisions() else { return false };
         let decided = decisions.decided(tool);
-        beforehand::obstacles(tool, &decided.decision, self.runs(&tool.manifest.handler)).is_empty()
+        preflight::obstacles(tool, &decided.decision, self.runs(&tool.manifest.handler)).is_empty()
     }
 
     /// Whether this host can run the handler.
@@ -119,9 +119,8 @@ impl Service {
                 .unwrap_or_else(PoisonError::into_inner)
                 .get(kind)
                 .cloned()
-                .ok_or_else(|| beforehand::no_extension(kind)),
-            Handler::ToolService => Err(lacking("remote tool services")),
-            Handler::DefinitionOnly => Err(lacking("definition-only tools: the client runs them")),
+                .ok_or_else(|| preflight::no_extension(kind)),
+            Handler::ToolService | Handler::DefinitionOnly => Err(lacking("tools of this type")),
         }
     }
 

@@ -4,7 +4,7 @@
 //! a model reads it; a tree where its parts are looked at. Never: a tree larger than `tree` was given room for.
 
 use super::walk::Tokens;
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use std::fmt::{self, Write};
@@ -41,7 +41,7 @@ impl Text {
 
     /// As a tree, however large.
     pub fn value(&self) -> Value {
-        super::tree(self.as_str())
+        tree(self.as_str())
     }
 
     /// With line breaks and two spaces for each level.
@@ -153,4 +153,11 @@ pub fn weight(json: &str) -> usize {
         _ => 0,
     });
     json.len() + VALUE + bytes.sum::<usize>()
+}
+
+/// The tree of a text that was checked, which bounds its depth.
+pub(super) fn tree(checked: &str) -> Value {
+    let mut reader = serde_json::Deserializer::from_str(checked);
+    reader.disable_recursion_limit();
+    Value::deserialize(&mut reader).unwrap_or_default()
 }

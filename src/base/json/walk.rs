@@ -3,7 +3,6 @@
 //! For: `check`, which judges what it meets; places; parts of a broken text. In: a text, good or not. Out: tokens, offsets.
 //! Never: builds values, recurses, keeps more than `MAX_JSON_DEPTH` levels.
 
-use super::escape_segment;
 use crate::quantity::MAX_JSON_DEPTH;
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -200,4 +199,9 @@ pub fn member<'t>(text: &'t str, pointer: &str) -> Option<&'t str> {
         }
     }
     None
+}
+
+/// `/` and `~` as a JSON pointer writes them.
+pub fn escape_segment(segment: &str) -> String {
+    segment.replace('~', "~0").replace('/', "~1")
 }

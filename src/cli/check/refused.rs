@@ -7,7 +7,7 @@ use super::remark;
 use crate::base::json::escape_segment;
 use crate::fault::Kind;
 use crate::manifest::{Code, Handler, Language, Manifest, Problem, Severity};
-use crate::service::beforehand::{self, Obstacle};
+use crate::service::preflight::{self, Obstacle};
 use crate::{policy, registry, sandbox, service};
 use policy::{Verdict, What};
 use serde_json::Value;
@@ -25,7 +25,7 @@ pub fn tell(
     snapshot: &registry::Snapshot,
     policies: &policy::Policies,
     machine: &policy::Machine,
-    reports: &mut [super::File],
+    reports: &mut [crate::registry::FileReport],
 ) {
     let policies = snapshot.protect(policies);
     let places: BTreeMap<PathBuf, usize> = reports.iter().enumerate().map(|(at, r)| (r.path.clone(), at)).collect();
@@ -80,7 +80,7 @@ fn asks(tool: &registry::Tool, decision: &policy::Decision) -> Vec<Problem> {
 
 /// What keeps every call from being begun, apart from policy.
 fn lacks(tool: &registry::Tool, decision: &policy::Decision) -> Vec<Problem> {
-    let mut found = beforehand::obstacles(tool, decision, beforehand::shipped(&tool.manifest.handler));
+    let mut found = preflight::obstacles(tool, decision, preflight::shipped(&tool.manifest.handler));
     found.retain(|obstacle| obstacle.kind != Kind::SecurityError);
     let problem = |obstacle: &Obstacle| {
         // A tool that another machine or a later version could run is no fault of its file.

@@ -47,7 +47,7 @@ impl Parameter {
             "object" => "{}",
             _ => "text",
         };
-        super::quoted(&format!("{}={value}", self.name))
+        crate::cli::words::quoted(&format!("{}={value}", self.name))
     }
 }
 

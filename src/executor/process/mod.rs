@@ -20,7 +20,7 @@ pub use workers::WasmWorkers;
 
 use super::clock::Clock;
 use super::log::Log;
-use super::{Call, Context, Denials, Ending, Events, Executor, Outcome, Running, Usage, answer};
+use super::{Call, Context, Denials, Ending, Events, Executor, Outcome, Running, answer};
 use crate::fault::{Fault, Kind};
 use crate::policy::{Confinement, Shape};
 use crate::quantity::Limit;
@@ -59,12 +59,12 @@ impl Executor for Scripts {
             };
             let input = match call.input_within(confinement)? {
                 Ok(input) => input,
-                Err(ending) => return Ok(outcome(ending, &confinement.shape, started)),
+                Err(ending) => return Ok(outcome(ending, started)),
             };
             tokio::select! {
                 biased;
                 // The other branch is dropped, and with it the launcher and the tool.
-                () = context.cancel.cancelled() => Ok(outcome(Ending::Cancelled, &confinement.shape, started)),
+                () = context.cancel.cancelled() => Ok(outcome(Ending::Cancelled, started)),
                 done = self.one(Some(context), confinement, &input, started, events) => done,
             }
         })
@@ -111,7 +111,7 @@ impl Scripts {
             ));
         }
         let ending = judge(&captured, &exited, &shape, per_call.timeout_ms, &logs);
-        let mut outcome = outcome(ending, &shape, started);
+        let mut outcome = outcome(ending, started);
         outcome.logs = logs;
         if !matches!(outcome.ending, Ending::Answered(_) | Ending::BadOutput { .. }) && !captured.flooded {
             outcome.printed = answer::last_lines(&captured.output);
@@ -303,23 +303,13 @@ fn judge(captured: &Captured, exited: &Exited, shape: &Shape, limit_ms: u64, log
     answer::judge_output(&captured.output, false)
 }
 
-fn outcome(ending: Ending, shape: &Shape, started: Instant) -> Outcome {
-    let mut not_observed = vec![
-        "which paths, sockets and system calls the kernel refused: the tool saw the error number, nobody kept it"
-            .to_owned(),
+fn outcome(ending: Ending, started: Instant) -> Outcome {
+    let not_observed = [
+        "which paths, sockets and system calls the kernel refused: the tool saw the error number, nobody kept it",
+        "descriptors and file sizes that were refused (openFiles, fileBytes)",
     ];
-    if shape.limits.get(Limit::Processes) > 0 {
-        not_observed.push("descriptors and file sizes that were refused (openFiles, fileBytes)".to_owned());
-    }
-    Outcome {
-        ending,
-        logs: Vec::new(),
-        printed: Vec::new(),
-        usage: Usage { wall_ms: millis(started), ..Usage::default() },
-        walls: super::Walls::default(),
-        denials: Denials { observed: Vec::new(), not_observed },
-        artifacts: Vec::new(),
-    }
+    let not_observed = not_observed.map(str::to_owned).to_vec();
+    Outcome { denials: Denials { observed: Vec::new(), not_observed }, ..Outcome::of(ending, millis(started)) }
 }
 
 #[cfg(test)]

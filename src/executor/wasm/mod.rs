@@ -34,7 +34,7 @@ pub use starter::{Ended, HANDED, Looking, Publishing, Role, Start, Started, Star
 use super::clock::Clock;
 use super::idle::Idle;
 use super::log::Log;
-use super::{Call, Context, Ending, Events, Executor, Outcome, Running, Walls, answer};
+use super::{Call, Context, Ending, Events, Executor, Outcome, Running, answer};
 use crate::base::places::Places;
 use crate::quantity::Limit;
 use crate::sandbox::grants::Resolved;
@@ -267,18 +267,8 @@ async fn told_of<T>(compiling: impl Future<Output = T>, tell: fn(&str)) -> T {
 }
 
 fn outcome(ending: Ending) -> Outcome {
-    Outcome {
-        ending,
-        logs: Vec::new(),
-        printed: Vec::new(),
-        usage: super::Usage::default(),
-        walls: Walls::default(),
-        denials: super::Denials {
-            observed: Vec::new(),
-            not_observed: vec!["a file outside the grants: the module saw an error number, nobody kept it".to_owned()],
-        },
-        artifacts: Vec::new(),
-    }
+    let not_observed = vec!["a file outside the grants: the module saw an error number, nobody kept it".to_owned()];
+    Outcome { denials: super::Denials { observed: Vec::new(), not_observed }, ..Outcome::of(ending, 0) }
 }
 
 #[cfg(test)]

@@ -3,8 +3,8 @@
 //! Host side: makes a group and opens its files. Launcher side: puts the child into the group, reads the counters.
 //! Where no group can be made the launcher samples instead (`sampler`), and says so.
 
-use crate::sandbox::Problem;
 use crate::sandbox::plan::{Plan, Step};
+use crate::sandbox::problem::Problem;
 use nix::errno::Errno;
 use nix::sys::uio::{pread, pwrite};
 use serde::{Deserialize, Serialize};

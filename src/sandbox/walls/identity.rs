@@ -5,8 +5,8 @@
 //! sees itself as uid 1000 of its own user namespace.
 
 use crate::base::files::{self, Folder};
-use crate::sandbox::Problem;
 use crate::sandbox::plan::{Plan, Step};
+use crate::sandbox::problem::Problem;
 use crate::sandbox::protocol::Identity;
 use nix::fcntl::OFlag;
 use nix::sys::statfs::PROC_SUPER_MAGIC;

@@ -5,9 +5,10 @@
 use crate::base::files;
 use crate::quantity::Limit;
 use crate::sandbox::landlock::Right;
+use crate::sandbox::problem::Problem;
 use crate::sandbox::protocol::{Identity, Mount, Setup, Stage};
+use crate::sandbox::sys;
 use crate::sandbox::view::{self, Late, NODEV, NOEXEC, NOSUID, RDONLY};
-use crate::sandbox::{Problem, sys};
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag};
 use nix::mount::{MntFlags, umount2};

@@ -11,8 +11,9 @@ use crate::policy::base_view::{
 };
 use crate::sandbox::landlock::Right;
 use crate::sandbox::plan::{Plan, Step};
+use crate::sandbox::problem::Problem;
 use crate::sandbox::protocol::{Identity, Mount, Setup};
-use crate::sandbox::{Problem, sys};
+use crate::sandbox::sys;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};

@@ -1,4 +1,4 @@
-//! Mends: what is said beside a tool's failure: who set the limit, that there is no network, what a missing package or
+//! Hints: what is said beside a tool's failure: who set the limit, that there is no network, what a missing package or
 //! file would need.
 //!
 //! For: the road. In: a tool, what was decided about it, how its call ended. Out: words for the person, and for anyone.

@@ -1,4 +1,4 @@
-//! Beforehand: what every call of a tool is refused for, whatever its arguments.
+//! Preflight: what every call of a tool is refused for, whatever its arguments.
 //!
 //! For: the road, `list`, `check`, `audit` and what agents are offered. In: a tool, what policy decided about it,
 //! whether its handler can be run. Out: the obstacles; the fault that a call meets first.

@@ -1,4 +1,4 @@
-//! Mask: hides parameters marked `writeOnly` or `x-secret`, and texts that repeat them.
+//! Redact: hides parameters marked `writeOnly` or `x-secret`, and texts that repeat them.
 //!
 //! For: the audit record, the run log, what of a failure is shown, and the answer. In: a schema, arguments, text.
 //! Out: the same with `***`. Never: changes what the tool is given; makes an answer other than one JSON document.

@@ -1,4 +1,4 @@
-//! Apart: work that may take long runs on threads of its own, within the time limit of its call.
+//! Blocking: work that may take long runs on threads of its own, within the time limit of its call.
 //!
 //! For: the road. In: work, whether it may take long, when the call ends. Out: its result, or a `TimeoutError`.
 //! Never: moves short work to another thread; takes more than half of the cores for long work (or the only one).

@@ -7,6 +7,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// What the tests below try.
@@ -207,9 +208,13 @@ const SPINNERS: &str = "import ctypes, json, os, sys, time\n\
     libc.syscall(314, 0, (ctypes.c_uint64 * 6)(48, 0, 0, 100000000, 0, 0), 0)\n        \
     while time.time() < end:\n            pass\n        os._exit(0)\ntime.sleep(seconds)\nprint(1)\n";
 
+/// Held by the two tests below: the spinners of the control lie in no group, and would keep the other test waiting.
+static SPINNING: Mutex<()> = Mutex::new(());
+
 /// P15: calls end about as soon beside a tool that takes all the CPU it gets as they do without it.
 #[test]
 fn other_calls_are_in_time_beside_spinners() {
+    let _alone = SPINNING.lock().unwrap_or_else(PoisonError::into_inner);
     for who in [Who::Root, Who::User] {
         if !who.possible() {
             skipped(1, "spinners as root need root");
@@ -247,6 +252,7 @@ fn other_calls_are_in_time_beside_spinners() {
 /// The control: what as many spinners outside of any group do to a program beside them.
 #[test]
 fn spinners_outside_keep_everybody_waiting() {
+    let _alone = SPINNING.lock().unwrap_or_else(PoisonError::into_inner);
     let playground = Playground::new(Who::User, "/var/tmp");
     for (name, script) in [
         ("spin", SPINNERS),

@@ -6,6 +6,7 @@
 
 pub mod base; // 0  small pieces that every room may use
 pub mod cli; // 6  the command line, one file per verb
+pub mod egress; // 2  the hosts that a call may reach: DNS stub, relay, dialling
 pub mod executor; // 3  call → outcome
 pub mod fault; // 0  how toolhost refuses or fails
 pub mod manifest; // 1  manifest files

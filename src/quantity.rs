@@ -70,10 +70,13 @@ pub enum Limit {
     InputBytes,
     OutputBytes,
     LogBytes,
+    Connections,
+    SentBytes,
+    ReceivedBytes,
 }
 
 impl Limit {
-    pub const ALL: [Limit; 12] = [
+    pub const ALL: [Limit; 15] = [
         Limit::TimeoutMs,
         Limit::CpuMs,
         Limit::MemoryBytes,
@@ -86,6 +89,9 @@ impl Limit {
         Limit::InputBytes,
         Limit::OutputBytes,
         Limit::LogBytes,
+        Limit::Connections,
+        Limit::SentBytes,
+        Limit::ReceivedBytes,
     ];
 
     /// The name in a manifest and in every report (`memoryBytes`).
@@ -151,6 +157,11 @@ impl Limit {
             Limit::InputBytes => facts("inputBytes", "input_bytes", MIB, 256, "arguments as JSON, bytes"),
             Limit::OutputBytes => facts("outputBytes", "output_bytes", MIB, 256, "what it answers on stdout, bytes"),
             Limit::LogBytes => facts("logBytes", "log_bytes", 64 * KIB, 256, "what is kept of stderr, bytes"),
+            Limit::Connections => facts("connections", "connections", 64, 1, "connections to hosts at one time"),
+            Limit::SentBytes => facts("sentBytes", "sent_bytes", 64 * MIB, 4 * KIB, "what it sends to hosts, bytes"),
+            Limit::ReceivedBytes => {
+                facts("receivedBytes", "received_bytes", 256 * MIB, 4 * KIB, "what hosts send to it, bytes")
+            }
         }
     }
 }

@@ -7,6 +7,7 @@ pub mod files;
 pub mod hidden;
 pub mod json;
 pub mod links;
+pub mod messages;
 pub mod places;
 pub mod problem;
 pub mod shared;

@@ -141,7 +141,7 @@ pub(super) fn asks(reader: &mut Reader<'_>, top: &Value) -> Asks {
     let plain = |found: Vec<(String, Pattern)>| found.into_iter().map(|(_, pattern)| pattern).collect::<Vec<_>>();
     let mut asks = Asks { read: read.map(plain), write: write.map(plain).unwrap_or_default(), ..Asks::default() };
     for (pointer, written) in texts(top, "/securityContext/networkAccess/allowHosts") {
-        match host::canonical(written) {
+        match host::pattern(written) {
             Ok(host) => asks.hosts.push(host),
             // Not `Security`: the text is no host name at all.
             Err(why) => reader.error(Code::Schema, &pointer, why),

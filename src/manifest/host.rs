@@ -1,16 +1,124 @@
-//! Host patterns: the entries of `allowHosts`. Syntax only; whether a host may be reached is for policy to say.
+//! Host patterns: the entries of `allowHosts`, and of a policy's `[network] hosts`. Syntax only; whether a host may be
+//! reached is for policy to say.
 //!
-//! For: the manifest reader. In: one pattern. Out: its canonical spelling. Never: resolves a name.
+//! For: the readers of manifests and policies, and egress, which matches names. In: one pattern. Out: the pattern in its
+//! canonical form. Never: resolves a name.
 
 use crate::base::text;
+use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+/// The ports of a pattern that names none: those of http and https.
+pub const WEB_PORTS: [u16; 2] = [80, 443];
+
+/// Which hosts a pattern stands for. Names are canonical: lower case, A-labels, no final dot.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Host {
+    /// `*`: every name, and no address.
+    Any,
+    Name(String),
+    /// `*.name`: one or more labels before this name, and not the name itself.
+    Below(String),
+    /// An address, which a tool must name as an address.
+    Address(IpAddr),
+}
+
+/// One pattern.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct HostPattern {
+    pub host: Host,
+    /// `None`: `WEB_PORTS`.
+    pub port: Option<u16>,
+}
+
+impl Host {
+    /// Whether it stands for everything that `other` stands for.
+    pub fn covers(&self, other: &Host) -> bool {
+        match (self, other) {
+            (Host::Any, Host::Address(_)) => false,
+            (Host::Any, _) => true,
+            (Host::Below(own), Host::Name(name) | Host::Below(name)) => is_below(name, own) || *other == *self,
+            _ => self == other,
+        }
+    }
+}
+
+/// Whether a canonical name has one or more labels before `parent`.
+fn is_below(name: &str, parent: &str) -> bool {
+    name.strip_suffix(parent).is_some_and(|rest| rest.ends_with('.'))
+}
+
+impl HostPattern {
+    pub fn ports(&self) -> Vec<u16> {
+        self.port.map_or(WEB_PORTS.to_vec(), |port| vec![port])
+    }
+
+    /// What both stand for; `None` where that is nothing.
+    pub fn overlap(&self, other: &HostPattern) -> Option<HostPattern> {
+        let host = match (&self.host, &other.host) {
+            (own, theirs) if own.covers(theirs) => theirs,
+            (own, theirs) if theirs.covers(own) => own,
+            _ => return None,
+        };
+        let port = match (self.port, other.port) {
+            (None, None) => None,
+            (Some(port), Some(other)) if port == other => Some(port),
+            (Some(port), None) | (None, Some(port)) if WEB_PORTS.contains(&port) => Some(port),
+            _ => return None,
+        };
+        Some(HostPattern { host: host.clone(), port })
+    }
+}
+
+impl fmt::Display for HostPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.host {
+            Host::Any => f.write_str("*")?,
+            Host::Name(name) => f.write_str(name)?,
+            Host::Below(name) => write!(f, "*.{name}")?,
+            Host::Address(IpAddr::V6(address)) => write!(f, "[{address}]")?,
+            Host::Address(address) => write!(f, "{address}")?,
+        }
+        self.port.map_or(Ok(()), |port| write!(f, ":{port}"))
+    }
+}
+
 /// `name`, `*.name`, `*`, an IPv4 or IPv6 address, each with an optional `:port` (IPv6 then in brackets).
-pub fn canonical(written: &str) -> Result<String, String> {
+pub fn pattern(written: &str) -> Result<HostPattern, String> {
     parse(written).map_err(|why| format!("'{}' {why}", text::printable(&text::head(written, 120))))
 }
 
-fn parse(written: &str) -> Result<String, String> {
+/// The canonical form of a host name as a program wrote it: labels of letters, digits, `-` and `_`, in lower case, without
+/// final dot. `None` for anything else, addresses in all their spellings included.
+pub fn name(written: &str) -> Option<String> {
+    let name = written.strip_suffix('.').unwrap_or(written).to_ascii_lowercase();
+    (plain(&name, true) && !numeric(&name)).then_some(name)
+}
+
+/// Whether this is a name of 1 to 253 bytes in labels of 1 to 63 (RFC 1035, 2.3.4). `underscore`: as in names that are
+/// looked up, which are not always host names.
+fn plain(name: &str, underscore: bool) -> bool {
+    let good_label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+            && label
+                .bytes()
+                .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || (underscore && b == b'_'))
+    };
+    name.len() <= 253 && name.split('.').all(good_label)
+}
+
+/// `127.1`, `0x7f.1`, `010.0.0.1`: forms that different programs read as different addresses.
+fn numeric(name: &str) -> bool {
+    let last = name.rsplit('.').next().unwrap_or_default();
+    last.bytes().all(|b| b.is_ascii_digit())
+        || last.strip_prefix("0x").is_some_and(|hex| hex.bytes().all(|b| b.is_ascii_hexdigit()))
+}
+
+fn parse(written: &str) -> Result<HostPattern, String> {
     if written.contains("://") || written.contains('/') {
         return Err("is a URL or holds a '/': write only the host name".to_owned());
     }
@@ -21,7 +129,7 @@ fn parse(written: &str) -> Result<String, String> {
         return Err("is not ASCII: write the name in its xn-- form".to_owned());
     }
     if let Ok(address) = written.parse::<Ipv6Addr>() {
-        return Ok(format!("[{address}]"));
+        return Ok(HostPattern { host: address_of(address), port: None });
     }
     let (host, port) = match written.strip_prefix('[') {
         Some(rest) => {
@@ -32,7 +140,7 @@ fn parse(written: &str) -> Result<String, String> {
                 None if after.is_empty() => None,
                 None => return Err("has text after ']'".to_owned()),
             };
-            (format!("[{address}]"), port)
+            (address_of(address), port)
         }
         None => {
             let (name, port) = match written.split_once(':') {
@@ -42,21 +150,22 @@ fn parse(written: &str) -> Result<String, String> {
             (name_or_v4(name)?, port)
         }
     };
-    match port {
-        None => Ok(host),
-        Some(port) => {
-            let good = !port.starts_with(['0', '+']);
-            let number = port.parse::<u16>().ok().filter(|_| good);
-            let number = number.ok_or("has a port that is not a number from 1 to 65535")?;
-            Ok(format!("{host}:{number}"))
-        }
-    }
+    let Some(port) = port else { return Ok(HostPattern { host, port: None }) };
+    let good = !port.starts_with(['0', '+']);
+    let number = port.parse::<u16>().ok().filter(|_| good);
+    let number = number.ok_or("has a port that is not a number from 1 to 65535")?;
+    Ok(HostPattern { host, port: Some(number) })
 }
 
-fn name_or_v4(written: &str) -> Result<String, String> {
+/// An IPv4 address inside an IPv6 one is that IPv4 address.
+fn address_of(address: Ipv6Addr) -> Host {
+    Host::Address(IpAddr::V6(address).to_canonical())
+}
+
+fn name_or_v4(written: &str) -> Result<Host, String> {
     let name = written.to_ascii_lowercase();
     if name == "*" {
-        return Ok(name);
+        return Ok(Host::Any);
     }
     let bare = name.strip_prefix("*.").unwrap_or(&name);
     let bare = bare.strip_suffix('.').unwrap_or(bare);
@@ -66,28 +175,18 @@ fn name_or_v4(written: &str) -> Result<String, String> {
     if bare.contains('*') {
         return Err("has '*' in the middle: only '*.name' is possible".to_owned());
     }
-    let good_label = |label: &str| {
-        (1..=63).contains(&label.len())
-            && !label.starts_with('-')
-            && !label.ends_with('-')
-            && label.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
-    };
-    if !bare.split('.').all(good_label) {
+    if !plain(bare, false) {
         return Err("is not a host name: letters, digits and '-' between dots".to_owned());
     }
-    // `127.1`, `0x7f.1`, `010.0.0.1`: forms that different programs read as different addresses.
-    let last = bare.rsplit('.').next().unwrap_or_default();
-    let numeric = last.bytes().all(|b| b.is_ascii_digit())
-        || last.strip_prefix("0x").is_some_and(|hex| hex.bytes().all(|b| b.is_ascii_hexdigit()));
-    if numeric {
+    if numeric(bare) {
         let address: Ipv4Addr =
             bare.parse().map_err(|_| "is not an IPv4 address of four decimal numbers".to_owned())?;
         if name.starts_with("*.") {
             return Err("has '*' before an address".to_owned());
         }
-        return Ok(IpAddr::V4(address).to_string());
+        return Ok(Host::Address(address.into()));
     }
-    Ok(if name.starts_with("*.") { format!("*.{bare}") } else { bare.to_owned() })
+    Ok(if name.starts_with("*.") { Host::Below(bare.to_owned()) } else { Host::Name(bare.to_owned()) })
 }
 
 #[cfg(test)]
@@ -108,7 +207,7 @@ mod tests {
             ("localhost", "localhost"),
         ];
         for (written, canon) in good {
-            assert_eq!(canonical(written).as_deref(), Ok(canon));
+            assert_eq!(pattern(written).map(|p| p.to_string()).as_deref(), Ok(canon));
         }
         #[rustfmt::skip]
         let bad = [
@@ -117,7 +216,62 @@ mod tests {
             "a b", "a%b", "[::1", "[::1]x", "fe80::1%eth0", "x\0.com", "*.", "*.1.2.3.4", ".",
         ];
         for written in bad {
-            assert!(canonical(written).is_err(), "{written:?}");
+            assert!(pattern(written).is_err(), "{written:?}");
         }
+    }
+
+    #[test]
+    fn a_wildcard_needs_a_label_before_the_dot() {
+        let host = |text: &str| pattern(text).expect("a pattern").host;
+        let below = host("*.example.com");
+        for (name, wanted) in [
+            ("a.example.com", true),
+            ("a.b.example.com", true),
+            ("*.b.example.com", true),
+            ("*.example.com", true),
+            ("example.com", false),
+            ("badexample.com", false),
+            ("example.com.evil.com", false),
+            ("*.com", false),
+        ] {
+            assert_eq!(below.covers(&host(name)), wanted, "{name}");
+        }
+        assert!(host("*").covers(&below) && !host("*").covers(&host("1.2.3.4")) && !below.covers(&host("*")));
+    }
+
+    #[test]
+    fn names_of_programs_become_canonical_or_nothing() {
+        assert_eq!(name("API.Example.com.").as_deref(), Some("api.example.com"));
+        assert_eq!(name("_sip.example.com").as_deref(), Some("_sip.example.com"));
+        for bad in [
+            "",
+            ".",
+            "a..b",
+            "a.com..",
+            "1.2.3.4",
+            "127.1",
+            "0x7f.0x1",
+            "a b",
+            "a\0.com",
+            "a%b",
+            "-a.com",
+            "b\u{fc}cher.de",
+        ] {
+            assert_eq!(name(bad), None, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn the_overlap_of_two_patterns() {
+        let both = |a: &str, b: &str| {
+            let (a, b) = (pattern(a).expect("a pattern"), pattern(b).expect("a pattern"));
+            assert_eq!(a.overlap(&b), b.overlap(&a));
+            a.overlap(&b).map(|p| p.to_string())
+        };
+        assert_eq!(both("*.x.com", "a.x.com:443").as_deref(), Some("a.x.com:443"));
+        assert_eq!(both("a.x.com", "*").as_deref(), Some("a.x.com"));
+        assert_eq!(both("a.x.com", "a.x.com:8080"), None);
+        assert_eq!(both("a.x.com:80", "a.x.com:443"), None);
+        assert_eq!(both("*.x.com", "x.com"), None);
     }
 }

@@ -66,7 +66,7 @@ pub struct Asks {
     /// `None` = not said = the script's own folder (or `self`, where the script lies directly in a base folder).
     pub read: Option<Vec<Pattern>>,
     pub write: Vec<Pattern>,
-    pub hosts: Vec<String>,
+    pub hosts: Vec<host::HostPattern>,
     pub capabilities: Vec<String>,
 }
 
@@ -158,7 +158,7 @@ mod blocks;
 mod bounds;
 pub mod environment;
 mod file;
-mod host;
+pub mod host;
 mod language;
 mod lint;
 pub mod pattern;

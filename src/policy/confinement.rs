@@ -6,9 +6,11 @@
 use super::Variable;
 use crate::base::hidden::Hidden;
 use crate::manifest::Language;
+use crate::manifest::host::{Host, HostPattern};
 use crate::quantity::Limit;
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -83,11 +85,52 @@ pub struct Grant {
     pub why: String,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// What a call reaches over a network.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Network {
-    /// An empty network namespace and no sockets.
+    /// Nothing: an empty network namespace and no sockets.
     None,
+    /// These hosts, through the stub and relay of `egress`, which are all that its network namespace holds. Never empty.
+    Hosts(Vec<HostGrant>),
+}
+
+impl Network {
+    pub fn hosts(&self) -> &[HostGrant] {
+        match self {
+            Network::None => &[],
+            Network::Hosts(hosts) => hosts,
+        }
+    }
+
+    /// All ports at which some host is granted, in order.
+    pub fn ports(&self) -> Vec<u16> {
+        let ports: BTreeSet<u16> = self.hosts().iter().flat_map(|grant| grant.pattern.ports()).collect();
+        ports.into_iter().collect()
+    }
+}
+
+/// Hosts that a call may reach, with where the grant came from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HostGrant {
+    #[serde(flatten)]
+    pub pattern: HostPattern,
+    /// Addresses that are not public, and that these hosts may have all the same.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ranges: Vec<IpNet>,
+    /// The pattern in the manifest.
+    pub asked: String,
+    /// `policy-name: api.example.com`
+    pub rule: String,
+    pub why: String,
+}
+
+impl HostGrant {
+    /// Whether a host of this exact name or address is granted at this port.
+    pub fn reaches(&self, host: &Host, port: u16) -> bool {
+        self.pattern.host.covers(host) && self.pattern.ports().contains(&port)
+    }
 }
 
 /// All limits, filled in.

@@ -138,9 +138,9 @@ fn in_process_fault() -> Fault {
 
 fn hosts(manifest: &Manifest, verdicts: &mut Vec<Verdict>) {
     let walls = [wall::NETWORK, wall::SECCOMP];
-    for host in &manifest.asks.hosts {
+    for host in manifest.asks.hosts.iter().map(ToString::to_string) {
         let reason = "network grants come with a later version; no tool reaches a network";
-        verdicts.push(Verdict::denied(What::Host, host, Narrower::House, reason, &walls));
+        verdicts.push(Verdict::denied(What::Host, &host, Narrower::House, reason, &walls));
     }
 }
 

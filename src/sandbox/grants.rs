@@ -151,7 +151,7 @@ fn script_now(path: &Path) -> Result<FileStat, Fault> {
 }
 
 fn few(stages: usize) -> Result<(), Fault> {
-    let most = super::protocol::MAX_DESCRIPTORS;
+    let most = crate::base::messages::MAX_DESCRIPTORS;
     if stages <= most {
         return Ok(());
     }

@@ -7,7 +7,7 @@
 use super::held::Held;
 use super::inspect::Totals;
 use super::processes::{Seen, signal_all};
-use super::protocol::{Exited, FromLauncher, Killed, Setup, Stage, ToLauncher, receive, send};
+use super::protocol::{Exited, FromLauncher, Killed, Setup, Stage, ToLauncher};
 use super::sampler::{SESSIONS, Sampler};
 use super::scratch::Scratch;
 use super::view::View;
@@ -17,6 +17,7 @@ use super::{
 };
 use crate::base::files;
 use crate::base::hidden::Hidden;
+use crate::base::messages::{self, receive, send};
 use crate::quantity::{KIB, Limit, MIB, SAMPLE_MS};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
@@ -76,7 +77,7 @@ fn start(control: BorrowedFd) -> Result<(), Problem> {
     if files.len() < 2 {
         return Err(io("descriptors of the first message")(invalid()));
     }
-    let text = protocol::read_memory_file(files.remove(0), protocol::MAX_SETUP).map_err(io("the set-up"))?;
+    let text = messages::read_memory_file(files.remove(0), protocol::MAX_SETUP).map_err(io("the set-up"))?;
     let setup: Setup = serde_json::from_slice(&text).map_err(io("the set-up"))?;
     let executable = files.remove(0);
     let lock = if setup.identity.pooled && !files.is_empty() { Some(files.remove(0)) } else { None };
@@ -231,7 +232,7 @@ impl Launcher<'_> {
         let mut next = || files.next().ok_or_else(|| io("descriptors of a call")(invalid()));
         let stdio = [next()?, next()?, next()?];
         let most = self.setup.limits.get(Limit::InputBytes).max(MIB);
-        let read = |file, most| protocol::read_memory_file(file, most).map_err(io("what the call brings"));
+        let read = |file, most| messages::read_memory_file(file, most).map_err(io("what the call brings"));
         let source = match source {
             Some(name) => Some((name, read(next()?, most)?)),
             None => None,

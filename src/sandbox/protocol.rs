@@ -8,20 +8,11 @@ use super::problem::{About, Problem, Stood};
 use crate::base::hidden::Hidden;
 use crate::policy::{Access, Limits, name_matches, writable};
 use crate::quantity::{Limit, MIB};
-use nix::cmsg_space;
-use nix::errno::Errno;
-use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use std::io::{IoSlice, IoSliceMut, Read, Seek, Write};
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 /// Longest `Setup`: bounded by limits on grants and arguments. Also the longest set of variables of a call.
 pub const MAX_SETUP: u64 = 16 * MIB;
-/// Longest message; what may be longer travels in a memory file beside it.
-const MAX_MESSAGE: usize = 64 * 1024;
-/// Most descriptors beside one message, and so the most staged folders: their copies come back beside the last one.
-pub const MAX_DESCRIPTORS: usize = 32;
 
 /// The id that tells the tool from everybody else on this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -101,6 +92,8 @@ pub struct Setup {
     pub keeps_third: bool,
     /// A worker outlives calls and counts their time and CPU itself.
     pub lasting: bool,
+    /// Ports at which the launcher's network namespace listens, beside the stub's; `None`: an empty namespace.
+    pub ports: Option<Vec<u16>>,
 }
 
 impl Setup {
@@ -185,61 +178,10 @@ impl From<Problem> for Refused {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum FromLauncher {
-    Ready {
-        walls: Vec<Stood>,
-    },
+    /// Beside it, where `Setup::ports` is set: the stub's sockets for UDP and TCP, and a listening socket for each port.
+    Ready { walls: Vec<Stood> },
     /// The launcher ends without a result; the tool was started only where `about` is `Ran`.
     Refused(Refused),
     /// Beside it, unless the call was killed: one folder descriptor for each stage.
     Exited(Exited),
-}
-
-/// Sends one message.
-pub fn send<T: Serialize>(socket: BorrowedFd, message: &T, descriptors: &[BorrowedFd]) -> std::io::Result<()> {
-    let text = serde_json::to_vec(message)?;
-    let raw: Vec<RawFd> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
-    let rights = [ControlMessage::ScmRights(&raw)];
-    let control: &[ControlMessage] = if raw.is_empty() { &[] } else { &rights };
-    sendmsg::<()>(socket.as_raw_fd(), &[IoSlice::new(&text)], control, MsgFlags::MSG_NOSIGNAL, None)?;
-    Ok(())
-}
-
-/// Receives one message; `None` when the other end is gone.
-pub fn receive<T: DeserializeOwned>(socket: BorrowedFd) -> std::io::Result<Option<(T, Vec<OwnedFd>)>> {
-    let mut buffer = vec![0u8; MAX_MESSAGE];
-    let mut space = cmsg_space!([RawFd; MAX_DESCRIPTORS]);
-    let (length, descriptors) = {
-        let mut slices = [IoSliceMut::new(&mut buffer)];
-        let got = recvmsg::<()>(socket.as_raw_fd(), &mut slices, Some(&mut space), MsgFlags::MSG_CMSG_CLOEXEC)?;
-        let mut descriptors = Vec::new();
-        for control in got.cmsgs()? {
-            if let ControlMessageOwned::ScmRights(raw) = control {
-                descriptors.extend(raw.into_iter().map(super::sys::adopt));
-            }
-        }
-        if got.flags.intersects(MsgFlags::MSG_TRUNC | MsgFlags::MSG_CTRUNC) {
-            return Err(Errno::EMSGSIZE.into());
-        }
-        (got.bytes, descriptors)
-    };
-    if length == 0 {
-        return Ok(None);
-    }
-    Ok(Some((serde_json::from_slice(&buffer[..length])?, descriptors)))
-}
-
-/// A memory file with this content, to stand beside a message.
-pub fn memory_file(content: &[u8]) -> std::io::Result<OwnedFd> {
-    let fd = nix::sys::memfd::memfd_create(c"toolhost", nix::sys::memfd::MFdFlags::MFD_CLOEXEC)?;
-    let mut file = std::fs::File::from(fd);
-    file.write_all(content)?;
-    file.rewind()?;
-    Ok(file.into())
-}
-
-/// Reads such a file, at most `limit` bytes.
-pub fn read_memory_file(fd: OwnedFd, limit: u64) -> std::io::Result<Vec<u8>> {
-    let mut content = Vec::new();
-    std::fs::File::from(fd).take(limit).read_to_end(&mut content)?;
-    Ok(content)
 }

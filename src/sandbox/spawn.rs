@@ -2,7 +2,8 @@
 #![allow(unsafe_code, reason = "a child that shares our memory; each block says why it is sound")]
 
 use super::plan::{Plan, Program, Step};
-use super::sys::{adopt, check, wait4};
+use super::sys::{check, wait4};
+use crate::base::messages::adopt;
 use nix::errno::Errno;
 use nix::libc;
 use std::ffi::CString;

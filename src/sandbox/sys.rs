@@ -1,10 +1,11 @@
 //! Sys: one small function for each system call that no crate wraps as needed, and the code of the init.
 #![allow(unsafe_code, reason = "raw system calls; each block says why it is sound")]
 
+use crate::base::messages::adopt;
 use nix::errno::Errno;
 use nix::libc;
 use std::ffi::{CStr, CString};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub(super) fn check(result: libc::c_long) -> Result<libc::c_long, Errno> {
@@ -14,12 +15,6 @@ pub(super) fn check(result: libc::c_long) -> Result<libc::c_long, Errno> {
 /// The number of an error; EIO where it has none.
 pub fn errno(error: &std::io::Error) -> Errno {
     Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO))
-}
-
-/// Takes over a descriptor that the kernel just made for us.
-pub fn adopt(fd: RawFd) -> OwnedFd {
-    // SAFETY: callers pass a number fresh from a system call or SCM_RIGHTS; nobody else owns it.
-    unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
 /// fork(2) in a process with one thread.

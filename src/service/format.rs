@@ -72,10 +72,13 @@ fn amount(limit: Limit, value: u64) -> String {
         | Limit::WrittenBytes
         | Limit::InputBytes
         | Limit::OutputBytes
-        | Limit::LogBytes => format!("{value} bytes"),
+        | Limit::LogBytes
+        | Limit::SentBytes
+        | Limit::ReceivedBytes => format!("{value} bytes"),
         Limit::Processes => format!("{value} processes and threads"),
         Limit::OpenFiles => format!("{value} open files"),
         Limit::WrittenFiles => format!("{value} new files and folders"),
+        Limit::Connections => format!("{value} connections at one time"),
     }
 }
 

@@ -1,11 +1,12 @@
 //! Launcher: the host's end of one launcher process: starts it, talks to it, and ends it with everything below it.
 
+use crate::base::messages;
 use crate::base::text::{path, printable};
 use crate::executor::Walls;
 use crate::fault::{Fault, Kind};
 use crate::quantity::Limit;
 use crate::sandbox::Totals;
-use crate::sandbox::protocol::{self, Executable, FromLauncher, Refused, Setup, ToLauncher};
+use crate::sandbox::protocol::{Executable, FromLauncher, Refused, Setup, ToLauncher};
 use crate::sandbox::{About, cgroup, identity, launcher};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -139,7 +140,7 @@ impl Launcher {
 
     async fn set_up(&mut self, own: &OwnedFd, lease: &identity::Lease) -> Result<(), Unready> {
         let text = serde_json::to_vec(&self.setup).map_err(|e| broken("writing its set-up", &e.into()))?;
-        let text = protocol::memory_file(&text).map_err(|e| broken("writing its set-up", &e))?;
+        let text = messages::memory_file(&text).map_err(|e| broken("writing its set-up", &e))?;
         let mut files = vec![text.as_fd(), own.as_fd()];
         files.extend(lease.lock.as_ref().map(|lock| lock.as_fd()));
         files.extend(self.group.iter().flat_map(cgroup::Group::descriptors));
@@ -208,13 +209,13 @@ impl Launcher {
             return Err(broken("it was ended", &io::ErrorKind::NotConnected.into()));
         };
         // The queue of the socket holds far more than the few messages of one call.
-        protocol::send(control.as_fd(), message, files).map_err(|e| broken("telling it", &e))
+        messages::send(control.as_fd(), message, files).map_err(|e| broken("telling it", &e))
     }
 
     /// The next message. Cancel-safe: a message is taken whole or not at all.
     pub async fn hear(&self) -> io::Result<(FromLauncher, Vec<OwnedFd>)> {
         let Some(control) = &self.control else { return Err(io::ErrorKind::NotConnected.into()) };
-        let message = control.async_io(Interest::READABLE, || protocol::receive(control.as_fd())).await?;
+        let message = control.async_io(Interest::READABLE, || messages::receive(control.as_fd())).await?;
         message.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
     }
 }

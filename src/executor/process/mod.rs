@@ -21,12 +21,13 @@ pub use workers::WasmWorkers;
 use super::clock::Clock;
 use super::log::Log;
 use super::{Call, Context, Denials, Ending, Events, Executor, Outcome, Running, answer};
+use crate::base::messages;
 use crate::fault::{Fault, Kind};
 use crate::policy::{Confinement, Shape};
 use crate::quantity::Limit;
 use crate::runtimes::shims;
 use crate::sandbox::SESSIONS;
-use crate::sandbox::protocol::{self, Exited, FromLauncher, Killed, ToLauncher};
+use crate::sandbox::protocol::{Exited, FromLauncher, Killed, ToLauncher};
 use capture::{Captured, Pipes};
 use launcher::Launcher;
 use std::collections::BTreeMap;
@@ -190,7 +191,7 @@ struct Brings<'a> {
 /// Has the launcher start a call.
 fn hand_over(launcher: &Launcher, timeout_ms: u64, brings: &Brings) -> Result<Pipes, Lost> {
     let (pipes, theirs) = capture::pipes().map_err(|e| no_pipe(&e))?;
-    let file = |text: &[u8]| protocol::memory_file(text).map_err(|e| no_pipe(&e));
+    let file = |text: &[u8]| messages::memory_file(text).map_err(|e| no_pipe(&e));
     let source = brings.source.map(|(_, text)| file(text.as_bytes())).transpose()?;
     let environment = brings.environment.filter(|own| !own.is_empty()).map(serde_json::to_vec).transpose();
     let environment = environment.map_err(|e| no_pipe(&e.into()))?.map(|text| file(&text)).transpose()?;

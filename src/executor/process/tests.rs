@@ -3,7 +3,7 @@
 use super::*;
 use crate::manifest::Language;
 use crate::policy::{PerCall, Program, Runtime};
-use crate::sandbox::{grants, identity, protocol};
+use crate::sandbox::{grants, identity};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ async fn a_lost_launcher_is_told_at_once_though_the_pipes_stay_open() {
     let mut kept = Vec::new();
     let dies = async {
         tokio::time::sleep(Duration::from_millis(50)).await;
-        let (start, pipes) = protocol::receive::<ToLauncher>(theirs.as_fd()).expect("a message").expect("one");
+        let (start, pipes) = messages::receive::<ToLauncher>(theirs.as_fd()).expect("a message").expect("one");
         assert!(matches!(start, ToLauncher::Start { timeout_ms: 15_000..=20_000, .. }), "{start:?}");
         kept = pipes;
         drop(theirs);

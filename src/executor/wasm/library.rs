@@ -9,9 +9,9 @@ use super::compile::{self, Failure, MAX_MODULE_BYTES, MAX_TEXT_BYTES, Module, Re
 use super::engine;
 use super::session::unable;
 use super::starter::Workers;
+use crate::base::messages::memory_file;
 use crate::base::places::Places;
 use crate::base::shared::{Missed, Shared};
-use crate::sandbox::protocol::memory_file;
 use crate::{fault, policy};
 use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
 use std::collections::HashMap;

@@ -1,0 +1,126 @@
+//! Protocol: what host and relay tell each other, in messages of `base::messages`.
+//!
+//! The relay parses what strangers send, so the host checks all that it says: a name is matched against the grants again
+//! before it is resolved, and texts are bounded.
+
+use crate::manifest::host::Host;
+use crate::policy::HostGrant;
+use crate::quantity::Limit;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// The role of the relay: argv[0] without the prefix `toolhost-`.
+pub const ROLE: &str = "relay";
+/// Events of one call that are told one by one; later ones are only counted.
+pub const EVENTS: usize = 50;
+/// Longest text in an event, bytes.
+pub const TEXT: usize = 300;
+
+/// What a relay serves, for as long as it lives: the first message's memory file.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Lease {
+    pub grants: Vec<HostGrant>,
+    /// The port of each listening socket, in their order.
+    pub ports: Vec<u16>,
+    /// `connections`, `sentBytes`, `receivedBytes`: of one call.
+    pub limits: BTreeMap<Limit, u64>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum ToRelay {
+    /// The first message. Beside it: a memory file with the `Lease`, the stub's sockets for UDP and TCP, the listening
+    /// sockets.
+    Serve,
+    /// A call begins. Nothing of an earlier one is left.
+    Begin,
+    /// An answer to `Dial`. Beside it: a connected, non-blocking socket.
+    Dialled { id: u64 },
+    /// An answer to `Dial`: the tool's connection is reset.
+    Undialled { id: u64 },
+    /// The call's processes are gone: all connections and names are dropped, and `Ended` is the answer.
+    End,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum FromRelay {
+    /// It serves.
+    Ready,
+    /// A connection of the tool needs its other end.
+    Dial {
+        id: u64,
+        host: Host,
+        port: u16,
+    },
+    /// Something that the call did: one of the first `EVENTS`.
+    Saw(Event),
+    /// The call passed this limit; its connections are reset.
+    Over {
+        limit: Limit,
+    },
+    Ended(Totals),
+}
+
+/// What a tool did with its network.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Event {
+    pub what: What,
+    /// The name as asked for (not yet escaped), `name:port`, or `address:port`.
+    pub target: String,
+    /// Why it was refused; `None`: it was served.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refused: Option<Refusal>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum What {
+    /// A name was asked for.
+    Lookup,
+    /// A connection was made or refused.
+    Connection,
+    /// An HTTP request, on port 80.
+    Request,
+}
+
+/// Why something was refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", tag = "rule")]
+pub enum Refusal {
+    /// No grant reaches the name or address, at this port.
+    NotGranted,
+    /// The address was given to no name, or the name was never asked for.
+    NoName,
+    /// The name does not resolve.
+    Unresolved { why: String },
+    /// All its addresses are refused: each with the reason.
+    Address { why: String },
+    /// The host of that address did not answer, or refused.
+    Unreached { why: String },
+    /// What was said on a port that is read is not what belongs there.
+    Content { why: String },
+    /// A limit of the call.
+    Limit { limit: Limit },
+    /// A bound of the stub, in words.
+    Bound { why: String },
+    /// The relay ended.
+    RelayEnded,
+}
+
+/// Of one call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Totals {
+    pub lookups: u64,
+    pub lookups_refused: u64,
+    pub connections: u64,
+    pub connections_refused: u64,
+    pub requests: u64,
+    pub requests_refused: u64,
+    /// Bytes from the tool to hosts, and from hosts to the tool.
+    pub sent_bytes: u64,
+    pub received_bytes: u64,
+}

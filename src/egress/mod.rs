@@ -9,4 +9,9 @@
 //! again, resolves it once, checks each address, connects to the one that was checked and hands over the socket.
 
 pub mod address;
+mod dial;
+mod lease;
 pub mod protocol;
+
+pub use dial::Dialler;
+pub use lease::{Lease, Stopped, Traffic};

@@ -8,6 +8,7 @@ use crate::policy::HostGrant;
 use crate::quantity::Limit;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::fmt;
 
 /// The role of the relay: argv[0] without the prefix `toolhost-`.
 pub const ROLE: &str = "relay";
@@ -108,6 +109,37 @@ pub enum Refusal {
     Bound { why: String },
     /// The relay ended.
     RelayEnded,
+}
+
+impl Refusal {
+    /// Whether a rule of this host refused, rather than the other end.
+    /// What only the person hears.
+    pub fn detail(&self) -> Option<&str> {
+        match self {
+            Refusal::Unresolved { why } | Refusal::Address { why } | Refusal::Unreached { why } => Some(why),
+            _ => None,
+        }
+    }
+
+    pub fn is_a_rule(&self) -> bool {
+        !matches!(self, Refusal::Unresolved { .. } | Refusal::Unreached { .. } | Refusal::RelayEnded)
+    }
+}
+
+/// In words for anybody: no address of this machine or its network.
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refusal::NotGranted => f.write_str("not granted"),
+            Refusal::NoName => f.write_str("the address belongs to no name that this call asked for"),
+            Refusal::Unresolved { .. } => f.write_str("the name does not resolve"),
+            Refusal::Address { .. } => f.write_str("it has only addresses that are not public"),
+            Refusal::Unreached { .. } => f.write_str("it could not be reached"),
+            Refusal::Content { why } | Refusal::Bound { why } => f.write_str(why),
+            Refusal::Limit { limit } => write!(f, "the limit {} is reached", limit.name()),
+            Refusal::RelayEnded => f.write_str("the relay of this call ended"),
+        }
+    }
 }
 
 /// Of one call.

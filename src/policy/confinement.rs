@@ -29,6 +29,20 @@ pub struct Runtime {
     pub found: String,
 }
 
+impl Runtime {
+    /// This binary, in a role.
+    pub fn ourselves(role: &str) -> Runtime {
+        Runtime {
+            language: Language::Wasm,
+            program: Program::Ourselves { role: role.to_owned() },
+            arguments: Vec::new(),
+            roots: Vec::new(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            found: "this binary".to_owned(),
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Program {
@@ -222,6 +236,24 @@ pub struct Confinement {
 }
 
 impl Shape {
+    /// A confinement that grants nothing, with the house's limits; in `/tmp`.
+    pub fn bare(tool: &str, runtime: Runtime) -> Shape {
+        Shape {
+            tool: tool.to_owned(),
+            runtime,
+            script: None,
+            entry_point: None,
+            folder: PathBuf::from("/tmp"),
+            grants: Vec::new(),
+            network: Network::None,
+            limits: Limits::house(),
+            env: BTreeMap::new(),
+            require_cgroup: false,
+            stderr_is_error: false,
+            past: Past::default(),
+        }
+    }
+
     /// SHA-256 over the canonical text of this shape, hex: the confinement's digest.
     pub fn digest(&self) -> String {
         crate::base::sha256_hex(&serde_json::to_vec(self).expect("a shape is plain data"))

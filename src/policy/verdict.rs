@@ -78,6 +78,18 @@ pub enum Narrower {
     Machine,
 }
 
+impl Narrower {
+    pub fn name(self) -> &'static str {
+        match self {
+            Narrower::Manifest => "manifest",
+            Narrower::Policy => "policy",
+            Narrower::Host => "host",
+            Narrower::House => "house",
+            Narrower::Machine => "machine",
+        }
+    }
+}
+
 /// One ask and its answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]

@@ -4,7 +4,7 @@
 //! Never: ends without its audit record: when the call's future is dropped, `Drop` writes it as cancelled.
 
 use super::guard::Turn;
-use super::record::{PART, Record, VIOLATIONS, command, cut, cut_to, few, rule};
+use super::record::{self, PART, Record, VIOLATIONS, command, cut, cut_to, few, rule};
 use super::redact::{self, Mask, Shown};
 use super::report::{Digests, Report};
 use super::request::{CallRequest, Caller, new_id};
@@ -12,6 +12,7 @@ use super::script_digest::Script;
 use super::{audit, format, runlog};
 use crate::base::json::Text;
 use crate::base::{json, text};
+use crate::egress::Traffic;
 use crate::manifest::{Handler, Language};
 use crate::quantity::Limit;
 use crate::{executor, fault, policy, registry};
@@ -87,6 +88,7 @@ struct Seen {
     walls: executor::Walls,
     denials: executor::Denials,
     artifacts: Vec<executor::Artifact>,
+    traffic: Option<Traffic>,
 }
 
 impl CallRecord {
@@ -255,6 +257,10 @@ impl CallRecord {
         seen.usage = outcome.usage.clone();
         seen.walls = std::mem::take(&mut outcome.walls);
         seen.denials = std::mem::take(&mut outcome.denials);
+        seen.traffic = outcome.traffic.take();
+        for event in seen.traffic.iter_mut().flat_map(|traffic| &mut traffic.events) {
+            event.target = mask.text(&event.target);
+        }
         for denial in &mut seen.denials.observed {
             denial.target = mask.text(&denial.target);
         }
@@ -344,6 +350,7 @@ impl CallRecord {
             walls: seen.walls,
             denials: seen.denials,
             artifacts: seen.artifacts,
+            network: seen.traffic,
             digests: self.digests(),
             notes: std::mem::take(&mut self.notes.told),
             manifest: self.tool.as_ref().map(|tool| tool.manifest.clone()),
@@ -385,6 +392,7 @@ impl CallRecord {
             usage: &self.seen.usage,
             notes: &self.notes.all,
             violations: self.violations(fault),
+            network: self.seen.traffic.as_ref().map(record::network),
         }
     }
 

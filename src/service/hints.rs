@@ -5,7 +5,9 @@
 //! Never: a host path for an agent; a claim that a file was not granted: to the tool such a file is absent, and nothing
 //! here observes that it looked for one, so the words say "if".
 
+use super::denials;
 use crate::base::text::{path, printable};
+use crate::egress::Traffic;
 use crate::manifest::{Handler, Language};
 use crate::quantity::Limit;
 use crate::{executor, fault, policy, registry};
@@ -34,7 +36,16 @@ const NETWORK_WORDS: [&str; 19] = [
     "ould not resolve host",
     "unable to resolve host",
 ];
-const NO_NETWORK: &str = "Tools have no network on this host: no name resolves, and every connection is refused.";
+
+/// What is said of the network where nothing was seen on it.
+fn no_network(decision: &policy::Decision) -> String {
+    let hosts = decision.shape.as_ref().map_or(&[][..], |shape| shape.network.hosts());
+    if hosts.is_empty() {
+        return "This tool has no network: no name resolves, and every connection is refused.".to_owned();
+    }
+    let hosts: Vec<String> = hosts.iter().map(|grant| grant.pattern.to_string()).collect();
+    format!("This tool reaches {} and nothing else (without a port: 80 and 443).", hosts.join(", "))
+}
 
 /// How runtimes say that a file could not be opened, made or written.
 const REFUSED_WORDS: [&str; 10] = [
@@ -110,12 +121,21 @@ pub(super) struct Hints {
 }
 
 /// For a failure of the tool's own. `printed`: bytes of its output.
-pub(super) fn of_failure(fault: &Fault, printed: u64, tool: &registry::Tool, decision: &policy::Decision) -> Hints {
+pub(super) fn of_failure(
+    fault: &Fault,
+    printed: u64,
+    traffic: Option<&Traffic>,
+    tool: &registry::Tool,
+    decision: &policy::Decision,
+) -> Hints {
     let words = format!("{}\n{}", fault.message, fault.details.as_deref().unwrap_or_default());
     let spoken = |known: &[&str]| known.iter().any(|word| words.contains(word));
     match fault.kind {
         Kind::TimeoutError if printed > 0 => Hints { anyone: Some(left_running(printed)), person: None },
-        Kind::ScriptError if spoken(&NETWORK_WORDS) => Hints { anyone: Some(NO_NETWORK.to_owned()), person: None },
+        Kind::ScriptError | Kind::TimeoutError if let Some(said) = traffic.and_then(denials::words) => {
+            Hints { anyone: Some(said), person: traffic.and_then(|traffic| denials::mend(traffic, tool, decision)) }
+        }
+        Kind::ScriptError if spoken(&NETWORK_WORDS) => Hints { anyone: Some(no_network(decision)), person: None },
         Kind::ScriptError if reached(&words).is_some() => {
             let limit = reached(&words).and_then(|name| Limit::ALL.into_iter().find(|limit| limit.name() == name));
             let set = limit.and_then(|limit| self::limit(limit, decision, None));

@@ -10,6 +10,7 @@ mod call_record;
 mod catch_panic;
 mod contract;
 mod decision_cache;
+mod denials;
 pub mod format;
 mod guard;
 mod hints;

@@ -5,10 +5,11 @@
 
 use super::Digests;
 pub(super) use crate::base::text::cut as cut_to;
+use crate::egress::Traffic;
 use crate::fault::Kind;
 use crate::{executor, policy};
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Longest text of a caller or tool in a record, bytes.
 const CUT: usize = 2048;
@@ -18,6 +19,8 @@ pub(super) const PART: usize = 256;
 pub(super) const VIOLATIONS: usize = 10;
 /// Most notes in a record or a report; if there were more, the last says how many more.
 const NOTES: usize = 20;
+/// Longest text in an event of a network, bytes.
+const EVENT: usize = 128;
 
 /// One line of the audit log.
 #[derive(Serialize)]
@@ -37,6 +40,20 @@ pub(super) struct Record<'a> {
     pub usage: &'a executor::Usage,
     pub notes: &'a [String],
     pub violations: Vec<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network: Option<Value>,
+}
+
+/// What a call did with its network: the first events, each cut, and all counts.
+pub(super) fn network(traffic: &Traffic) -> Value {
+    let events = traffic.events.iter().map(|event| {
+        let refused = event.refused.as_ref().map(|refusal| match refusal.detail() {
+            Some(detail) => cut_to(&format!("{refusal}: {detail}"), EVENT),
+            None => cut_to(&refusal.to_string(), EVENT),
+        });
+        json!({"what": event.what, "target": cut_to(&event.target, EVENT), "refused": refused})
+    });
+    json!({"events": events.collect::<Vec<_>>(), "totals": traffic.totals})
 }
 
 /// Which step of the road refused.
@@ -87,9 +104,9 @@ pub(super) fn command(shape: &policy::Shape) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::egress::protocol;
     use crate::quantity::Limit;
     use crate::service::audit;
-    use serde_json::json;
 
     #[test]
     fn the_longest_record_fits_its_room() {
@@ -105,6 +122,8 @@ mod tests {
         let part = cut_to(&worst, PART);
         let violation =
             json!({"kind": "denied", "operation": part, "target": part, "rule": part, "narrower": "policy"});
+        let refused = Some(protocol::Refusal::Content { why: worst.clone() });
+        let event = protocol::Event { what: protocol::What::Connection, target: worst.clone(), refused };
         let record = Record {
             time: "2026-11-21T00:00:00.000000000Z".to_owned(),
             call: &"0".repeat(36),
@@ -121,6 +140,7 @@ mod tests {
             usage: &executor::Usage::default(),
             notes: &many(),
             violations: vec![violation; VIOLATIONS],
+            network: Some(network(&Traffic { events: vec![event; protocol::EVENTS], ..Traffic::default() })),
         };
         let line = audit::ascii(&record).expect("JSON");
         assert!(line.len() as u64 > audit::ROOM / 2 && (line.len() as u64) < audit::ROOM, "{} bytes", line.len());

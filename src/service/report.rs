@@ -5,6 +5,7 @@
 
 use super::{format, guard};
 use crate::base::json::Text;
+use crate::egress::Traffic;
 use crate::{executor, fault, manifest};
 use serde::Serialize;
 use serde_json::Value;
@@ -29,6 +30,9 @@ pub struct Report {
     pub walls: executor::Walls,
     pub denials: executor::Denials,
     pub artifacts: Vec<executor::Artifact>,
+    /// What a call that may reach hosts did with its network.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network: Option<Traffic>,
     pub digests: Digests,
     /// Where the call got less than was asked.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -96,6 +100,7 @@ impl Report {
             walls: executor::Walls::default(),
             denials: executor::Denials::default(),
             artifacts: Vec::new(),
+            network: None,
             digests: Digests::default(),
             notes: Vec::new(),
             manifest: None,

@@ -6,7 +6,7 @@
 use super::call_record::CallRecord;
 use super::request::{CallRequest, Event, Stream};
 use super::target::{Found, Target};
-use super::{Service, arguments, blocking, format, hints, redact};
+use super::{Service, arguments, blocking, denials, format, hints, redact};
 use crate::base::hidden::Hidden;
 use crate::base::json::{Text, TooMuch};
 use crate::manifest::Manifest;
@@ -190,6 +190,10 @@ fn judged(
     record: &mut CallRecord,
 ) -> Result<(Option<Value>, Text), Fault> {
     let decision = &target.decided.decision;
+    let traffic = outcome.traffic.clone();
+    if let Some(traffic) = &traffic {
+        outcome.denials.observed.extend(denials::observed(traffic, decision));
+    }
     let (logs, printed_lines) = record.took(&mut outcome);
     let limit = hints::limit_of(&outcome.ending);
     let printed = outcome.usage.output_bytes;
@@ -200,7 +204,7 @@ fn judged(
         _ => Some(json!({"success": true, "logs": logs})),
     };
     let output = format::judge(outcome.ending, logs, &printed_lines).map_err(|fault| {
-        let hints = hints::of_failure(&fault, printed, tool, decision);
+        let hints = hints::of_failure(&fault, printed, traffic.as_ref(), tool, decision);
         let set = limit.and_then(|limit| hints::limit(limit, decision, target.asked_ms));
         let details =
             [fault.details.clone(), hints.anyone].into_iter().flatten().reduce(|all, more| all + "\n" + &more);

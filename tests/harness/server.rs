@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 use toolhost::sandbox::launcher::NAME as LAUNCHER;
@@ -23,7 +23,16 @@ pub struct Server {
 
 impl Server {
     pub fn start(playground: &Playground) -> Server {
-        let mut server = Server::silent(playground);
+        Server::greeted(Server::silent(playground))
+    }
+
+    /// Of this host, a command without its verb.
+    pub fn of(mut host: Command) -> Server {
+        host.args(["serve", "--stdio"]);
+        Server::greeted(Server::run(host))
+    }
+
+    fn greeted(mut server: Server) -> Server {
         let id = server.hello();
         server.answers(&[id]);
         server
@@ -36,6 +45,10 @@ impl Server {
         if playground.path("state/tmp").is_dir() {
             command.env("TMPDIR", playground.path("state/tmp"));
         }
+        Server::run(command)
+    }
+
+    fn run(mut command: Command) -> Server {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let out = child.stdout.take().unwrap();
         let (send, lines) = channel();

@@ -1,5 +1,6 @@
 //! Launcher: the host's end of one launcher process: starts it, talks to it, and ends it with everything below it.
 
+use super::relay::Relay;
 use crate::base::messages;
 use crate::base::text::{path, printable};
 use crate::executor::Walls;
@@ -26,6 +27,8 @@ pub struct Launcher {
     control: Option<UnixDatagram>,
     keeper: Option<Child>,
     group: Option<cgroup::Group>,
+    /// Of a networked shape.
+    pub relay: Option<Relay>,
     pub walls: Walls,
     pub setup: Setup,
     /// What lay in the folders that its next call may write live.
@@ -135,7 +138,7 @@ impl Launcher {
     /// `keeper`: `None` where a test holds the other end.
     pub fn with(control: UnixDatagram, keeper: Option<Child>, group: Option<cgroup::Group>, setup: Setup) -> Launcher {
         let (walls, before) = (Walls::default(), Totals::default());
-        Launcher { control: Some(control), keeper, group, walls, setup, before }
+        Launcher { control: Some(control), keeper, group, relay: None, walls, setup, before }
     }
 
     async fn set_up(&mut self, own: &OwnedFd, lease: &identity::Lease) -> Result<(), Unready> {
@@ -201,7 +204,8 @@ impl Launcher {
     pub fn waits(&self) -> bool {
         use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
         let Some(control) = &self.control else { return false };
-        poll(&mut [PollFd::new(control.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO) == Ok(0)
+        let quiet = poll(&mut [PollFd::new(control.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO) == Ok(0);
+        quiet && self.relay.as_ref().is_none_or(|relay| relay.lease().serves())
     }
 
     pub fn say(&self, message: &ToLauncher, files: &[BorrowedFd]) -> Result<(), Fault> {

@@ -8,6 +8,7 @@ pub mod examine;
 mod launcher;
 mod pool;
 mod publish;
+mod relay;
 mod setup;
 #[cfg(feature = "wasi")]
 mod workers;
@@ -22,6 +23,7 @@ use super::clock::Clock;
 use super::log::Log;
 use super::{Call, Context, Denials, Ending, Events, Executor, Outcome, Running, answer};
 use crate::base::messages;
+use crate::egress::{Stopped, Traffic};
 use crate::fault::{Fault, Kind};
 use crate::policy::{Confinement, Shape};
 use crate::quantity::Limit;
@@ -104,14 +106,15 @@ impl Scripts {
             launcher = ready().await?;
             followed = follow(&launcher, &brings, input, &shape, clock, events).await;
         }
-        let (mut captured, exited, staged) = followed.map_err(Unready::from)?;
+        let Followed { mut captured, exited, staged, traffic, relayed } = followed.map_err(Unready::from)?;
         let mut logs = std::mem::take(&mut captured.logs);
         if exited.killed == Some(Killed::Sessions) {
             logs.push(format!(
                 "toolhost: more than {SESSIONS} sessions at a time (setsid), which is all a call may hold here"
             ));
         }
-        let ending = judge(&captured, &exited, &shape, per_call.timeout_ms, &logs);
+        let over = traffic.as_ref().and_then(|traffic| traffic.over);
+        let ending = judge(&captured, &exited, over, &shape, per_call.timeout_ms, &logs);
         let mut outcome = outcome(ending, started);
         outcome.logs = logs;
         if !matches!(outcome.ending, Ending::Answered(_) | Ending::BadOutput { .. }) && !captured.flooded {
@@ -121,6 +124,7 @@ impl Scripts {
         outcome.usage.peak_memory_bytes = exited.peak_memory_bytes;
         outcome.usage.output_bytes = captured.output_bytes;
         outcome.walls = launcher.walls.clone();
+        outcome.traffic = traffic;
         // Only after a good answer are staged files and the launcher kept.
         if matches!(outcome.ending, Ending::Answered(_)) {
             if !staged.is_empty() {
@@ -128,7 +132,7 @@ impl Scripts {
                 outcome.published(artifacts, &shape.limits);
             }
             // What is published stays published, even if the launcher is gone by now; it is only not kept then.
-            if staged.is_empty() || launcher.say(&ToLauncher::Done, &[]).is_ok() {
+            if (staged.is_empty() || launcher.say(&ToLauncher::Done, &[]).is_ok()) && relayed {
                 self.launchers.put(launcher);
             }
         }
@@ -220,7 +224,18 @@ async fn ended(launcher: &Launcher) -> Result<(Exited, Vec<OwnedFd>), Lost> {
     }
 }
 
-/// Feeds, reads and waits at once, so that none can hold up another.
+/// What became of a call that ran.
+struct Followed {
+    captured: Captured,
+    exited: Exited,
+    staged: Vec<OwnedFd>,
+    /// Of a networked call.
+    traffic: Option<Traffic>,
+    /// The relay, if the call had one, may serve another.
+    relayed: bool,
+}
+
+/// Feeds, reads, dials and waits at once, so that none can hold up another.
 async fn follow(
     launcher: &Launcher,
     brings: &Brings<'_>,
@@ -228,27 +243,41 @@ async fn follow(
     shape: &Shape,
     clock: Clock,
     events: &Events,
-) -> Result<(Captured, Exited, Vec<OwnedFd>), Lost> {
+) -> Result<Followed, Lost> {
+    if let Some(relay) = &launcher.relay {
+        relay.begin().map_err(|_| Lost::Before)?;
+    }
     let left = u64::try_from(clock.left().as_micros().div_ceil(1000)).unwrap_or(u64::MAX);
     let pipes = hand_over(launcher, left, brings)?;
     let output = shape.limits.get(Limit::OutputBytes);
     let log = Log::new(shape.limits.get(Limit::LogBytes), events);
     let over = tokio::sync::Notify::new();
     let reading = async { Ok(capture::run(pipes, input, output, log, &over).await) };
+    let mut traffic = Traffic::default();
+    let passed_a_limit = async {
+        if let Some(relay) = &launcher.relay
+            && let Stopped::Over(_) = relay.lease().attend(&mut traffic).await
+        {
+            return;
+        }
+        // Without its relay a tool goes on, and every connection of it fails.
+        std::future::pending().await
+    };
     let waiting = async {
-        let mut flooded = false;
+        let mut killed = false;
+        tokio::pin!(passed_a_limit);
         loop {
             tokio::select! {
                 ended = ended(launcher) => return match ended {
                     // The message that was not read can be the second one.
-                    Err(Lost::Before) if flooded => Err(gone("while it ended a call").into()),
+                    Err(Lost::Before) if killed => Err(gone("while it ended a call").into()),
                     ended => ended,
                 },
-                () = over.notified(), if !flooded => {
-                    flooded = true;
-                    launcher.say(&ToLauncher::Kill, &[])?;
-                }
+                () = over.notified(), if !killed => {}
+                () = &mut passed_a_limit, if !killed => {}
             }
+            killed = true;
+            launcher.say(&ToLauncher::Kill, &[])?;
         }
     };
     // A lost launcher ends the wait at once, though the tool's pipes may stay open for a while.
@@ -258,14 +287,25 @@ async fn follow(
         let killed = Exited { status: 9, killed: Some(Killed::Deadline), ..Exited::default() };
         Ok((Captured::default(), (killed, Vec::new())))
     })?;
-    Ok((captured, exited, staged))
+    let Some(relay) = &launcher.relay else {
+        return Ok(Followed { captured, exited, staged, traffic: None, relayed: true });
+    };
+    let relayed = relay.end(&mut traffic).await;
+    Ok(Followed { captured, exited, staged, traffic: Some(traffic), relayed })
 }
 
 /// How the tool ended, from what the walls saw and what it said.
-fn judge(captured: &Captured, exited: &Exited, shape: &Shape, limit_ms: u64, logs: &[String]) -> Ending {
+fn judge(
+    captured: &Captured,
+    exited: &Exited,
+    passed: Option<Limit>,
+    shape: &Shape,
+    limit_ms: u64,
+    logs: &[String],
+) -> Ending {
     let over = |limit| Ending::OverLimit { limit, allowed: shape.limits.get(limit) };
-    if captured.flooded {
-        return over(Limit::OutputBytes);
+    if let Some(limit) = captured.flooded.then_some(Limit::OutputBytes).or(passed) {
+        return over(limit);
     }
     match exited.killed {
         Some(Killed::Deadline) => return Ending::TimedOut { limit_ms },

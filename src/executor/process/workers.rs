@@ -1,7 +1,9 @@
 //! Workers: starts those of `executor::wasm`, our own binary behind the same walls, which outlive a call.
 
 use super::launcher::Launcher;
+use super::relay::Relay;
 use super::{Brings, Extra, Launchers, Unready, capture, pool, publish};
+use crate::egress::Lease;
 use crate::executor::Ending;
 use crate::executor::wasm::{Ended, HANDED, Looking, Publishing, Role, Start, Started, Starting, Worker, Workers};
 use crate::fault::{Fault, Kind};
@@ -81,6 +83,10 @@ impl Behind {
 }
 
 impl Worker for Behind {
+    fn lease(&self) -> Option<&Lease> {
+        self.launcher.relay.as_ref().map(Relay::lease)
+    }
+
     fn ended(&mut self) -> Ended<'_> {
         Box::pin(async move {
             let (exited, _) = self.exited().await?;

@@ -20,12 +20,17 @@ use wasmtime::component::{Component, ComponentExportIndex, InstancePre, Resource
 use wasmtime::{Store, UpdateDeadline, WasmBacktrace};
 use wasmtime_wasi::p2::bindings::CommandPre;
 use wasmtime_wasi::p2::pipe::MemoryInputPipe;
+use wasmtime_wasi::sockets::SocketAddrUse;
 use wasmtime_wasi::{I32Exit, WasiCtxBuilder};
 
 /// Most random bytes of one request.
 const MAX_RANDOM_BYTES: u64 = 8 * MIB;
 /// Handles that every guest holds without asking: standard streams, terminals, pollables.
 const SPARE_HANDLES: u64 = 64;
+/// Threads that look up names, of a guest that may connect.
+pub const LOOKUPS: usize = 2;
+/// Longest wait for them after a call.
+const FAREWELL: Duration = Duration::from_millis(100);
 /// Longest call, whatever the host says: u64 milliseconds could pass the end of the clock.
 const LONGEST_CALL: Duration = Duration::from_secs(7 * 24 * 3600);
 
@@ -111,7 +116,7 @@ impl Loaded {
         });
         self.ticker.running(true);
         let run = async { tokio::time::timeout_at(deadline.into(), self.enter(&mut store, input, &out)).await };
-        let ended = self.runtime.block_on(run);
+        let ended = self.block_on(run)?;
         self.ticker.running(false);
         let guest = store.into_data();
         let end = match ended {
@@ -139,7 +144,7 @@ impl Loaded {
         if let Entry::Command(_) = self.entry {
             wasi.stdin(MemoryInputPipe::new(input.as_bytes().to_vec())).stdout(out.clone());
         }
-        let mut store = Store::new(&self.engine, Guest::new(wasi.build(), None, u64::MAX));
+        let mut store = Store::new(&self.engine, Guest::new(wasi.build(), None, u64::MAX, false));
         store.set_epoch_deadline(u64::MAX / 2);
         self.runtime.block_on(self.enter(&mut store, input.as_bytes().to_vec(), &out)).map(|_| ())
     }
@@ -176,10 +181,13 @@ impl Loaded {
         log: &Shared<impl Sink>,
     ) -> Guest {
         let mut wasi = WasiCtxBuilder::new();
-        wasi.allow_tcp(false)
+        let networked = self.init.networked;
+        wasi.allow_tcp(networked)
             .allow_udp(false)
-            .allow_ip_name_lookup(false)
-            .socket_addr_check(|_, _| Box::pin(async { false }))
+            .allow_ip_name_lookup(networked)
+            .socket_addr_check(move |_, how| {
+                Box::pin(async move { networked && matches!(how, SocketAddrUse::TcpConnect) })
+            })
             .max_random_size(MAX_RANDOM_BYTES)
             // The worker has nothing else to do; should a file block for ever, the host ends the worker.
             .allow_blocking_current_thread(true)
@@ -194,7 +202,20 @@ impl Loaded {
             Entry::Typed(..) => wasi.stdout(log.clone()),
             Entry::Command(_) => wasi.stdin(MemoryInputPipe::new(input.to_vec())).stdout(out.clone()),
         };
-        Guest::new(wasi.build(), Some(self.folders.clone()), self.init.limits.get(Limit::MemoryBytes))
+        let memory = self.init.limits.get(Limit::MemoryBytes);
+        Guest::new(wasi.build(), Some(self.folders.clone()), memory, networked)
+    }
+
+    /// A guest that connects leaves tasks behind, so its call has a runtime of its own, which ends them.
+    fn block_on<T>(&self, run: impl Future<Output = T>) -> wasmtime::Result<T> {
+        if !self.init.networked {
+            return Ok(self.runtime.block_on(run));
+        }
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(LOOKUPS).build()?;
+        let done = runtime.block_on(run);
+        runtime.shutdown_timeout(FAREWELL);
+        Ok(done)
     }
 }
 

@@ -12,10 +12,8 @@ use crate::quantity::{GIB, Limit, MIB};
 use crate::sandbox::grants::Resolved;
 use crate::{fault, policy};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Write};
-use std::path::PathBuf;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
 use wasmtime::component::Component;
@@ -223,18 +221,6 @@ fn confinement(tool: &policy::Shape, allowed: Allowed) -> policy::Shape {
     limits.set(Limit::OutputBytes, cache::MAX_CODE_BYTES);
     let mut runtime = tool.runtime.clone();
     runtime.program = policy::Program::Ourselves { role: Role::Compile.name().to_owned() };
-    policy::Shape {
-        tool: tool.tool.clone(),
-        runtime,
-        script: None,
-        entry_point: None,
-        folder: PathBuf::from("/tmp"),
-        grants: Vec::new(),
-        network: policy::Network::None,
-        limits,
-        env: BTreeMap::new(),
-        require_cgroup: tool.require_cgroup,
-        stderr_is_error: false,
-        past: Default::default(),
-    }
+    let require_cgroup = tool.require_cgroup;
+    policy::Shape { limits, require_cgroup, ..policy::Shape::bare(&tool.tool, runtime) }
 }

@@ -78,6 +78,8 @@ pub struct Init {
     pub program: String,
     /// The folder of this worker that is the guest's `/tmp`.
     pub scratch: PathBuf,
+    /// The guest may connect: the worker's network namespace holds the stub and the relay of its hosts, and nothing else.
+    pub networked: bool,
 }
 
 /// A folder the guest finds opened.

@@ -1,7 +1,7 @@
 //! Guest: the state of one store, and what its guest may import.
 //!
 //! For: calls, and the compiler, which links a module once. In: the folders, limits and WASI context of one call.
-//! Out: the state; the linker. Never: keeps anything from one call for the next; gives a socket.
+//! Out: the state; the linker. Never: keeps anything from one call for the next.
 //!
 //! Metadata hashes, by which a guest tells files apart, are salted for each call: they are made of inode numbers, which
 //! a tmpfs counts up with every file, and so would tell of earlier calls.
@@ -33,10 +33,11 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// `memory`: most bytes of all its linear memories together.
-    pub fn new(wasi: WasiCtx, folders: Option<Folders>, memory: u64) -> Guest {
+    /// `memory`: most bytes of all its linear memories together. `networked`: it may send HTTP requests.
+    pub fn new(wasi: WasiCtx, folders: Option<Folders>, memory: u64, networked: bool) -> Guest {
         let meter = Meter { allowed: memory, total: 0, peak: 0, asked: 0, refused: false };
-        Guest { table: ResourceTable::new(), meter, wasi, http: Http::default(), folders, salt: RandomState::new() }
+        let http = Http::new(networked);
+        Guest { table: ResourceTable::new(), meter, wasi, http, folders, salt: RandomState::new() }
     }
 
     fn salted(&self, hash: FsResult<MetadataHashValue>) -> wasmtime::Result<Result<MetadataHashValue, ErrorCode>> {

@@ -1,39 +1,106 @@
-//! HTTP: `wasi:http`, which a component of JavaScript imports whether needed or not. Every request is refused.
+//! HTTP: `wasi:http`, for components that may reach hosts: a request goes through the worker's own network namespace, where
+//! the relay of `egress` decides. Without hosts every request is refused. (Components of JavaScript import it
+//! whether needed or not.)
 //!
-//! For: the guest. In: a request that a guest made. Out: `HTTP-request-denied`. Never: connects.
+//! For: the guest. In: a request that a guest made. Out: its response, or an error code of `wasi:http`. Never: decides
+//! whether a host may be reached.
 
+use http::{Request, Response, Uri, uri::Scheme};
 use http_body_util::BodyExt;
+use hyper_util::rt::TokioIo;
+use std::io;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 use wasmtime::component::ResourceTable;
 use wasmtime_wasi_http::{Error, RequestOptions, Result, WasiBody, WasiHttpCtx, WasiHttpCtxView, WasiHttpHooks};
+
+/// Longest wait for a connection or for the first byte of an answer, where the guest names none. The call's own time
+/// limit is usually shorter.
+const LONGEST: Duration = Duration::from_secs(600);
 
 /// What `wasi:http` keeps for a call: headers are values of the guest's own, so they work.
 #[derive(Default)]
 pub struct Http {
     context: WasiHttpCtx,
-    refused: Refused,
+    hooks: Hooks,
 }
 
 #[derive(Default)]
-struct Refused;
+struct Hooks {
+    /// The tool may reach hosts.
+    networked: bool,
+}
 
 impl Http {
+    pub fn new(networked: bool) -> Http {
+        Http { context: WasiHttpCtx::default(), hooks: Hooks { networked } }
+    }
+
     pub fn view<'a>(&'a mut self, table: &'a mut ResourceTable) -> WasiHttpCtxView<'a> {
-        WasiHttpCtxView { hooks: &mut self.refused, table, ctx: &mut self.context }
+        WasiHttpCtxView { hooks: &mut self.hooks, table, ctx: &mut self.context }
     }
 }
 
 type Later<T> = Box<dyn Future<Output = Result<T>> + Send>;
 
-impl WasiHttpHooks for Refused {
+impl WasiHttpHooks for Hooks {
     fn send_request(
         &mut self,
-        request: http::Request<WasiBody>,
-        _: Option<RequestOptions>,
+        request: Request<WasiBody>,
+        options: Option<RequestOptions>,
         _: Later<()>,
-    ) -> Later<(http::Response<WasiBody>, Later<()>)> {
+    ) -> Later<(Response<WasiBody>, Later<()>)> {
+        if self.networked {
+            return Box::new(send(request, options.unwrap_or_default()));
+        }
         // Reads the body: a JavaScript component's runtime ends if its body is closed before it reads the answer.
         let mut body = request.into_body();
         tokio::spawn(async move { while let Some(Ok(_)) = body.frame().await {} });
         Box::new(std::future::ready(Err(Error::HttpRequestDenied)))
     }
+}
+
+/// One request on a connection of its own. The connection's task ends with the runtime of the call.
+async fn send(mut request: Request<WasiBody>, options: RequestOptions) -> Result<(Response<WasiBody>, Later<()>)> {
+    let https = request.uri().scheme() == Some(&Scheme::HTTPS);
+    let authority = request.uri().authority().ok_or(Error::HttpRequestUriInvalid)?;
+    let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
+    let port = authority.port_u16().unwrap_or(if https { 443 } else { 80 });
+    let connecting = async {
+        let stream = TcpStream::connect((host.as_str(), port)).await.map_err(Error::Connect)?;
+        stream.set_nodelay(true).map_err(Error::Connect)?;
+        Ok::<Box<dyn Stream>, Error>(if https { Box::new(encrypted(&host, stream).await?) } else { Box::new(stream) })
+    };
+    let patience = options.connect_timeout.unwrap_or(LONGEST);
+    let stream = timeout(patience, connecting).await.map_err(|_| Error::ConnectionTimeout)??;
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    tokio::spawn(connection);
+    // A request to a server names only the path (RFC 9112, section 3.2.1).
+    let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
+    *request.uri_mut() = path.parse::<Uri>().map_err(|_| Error::HttpRequestUriInvalid)?;
+    let patience = options.first_byte_timeout.unwrap_or(LONGEST);
+    let answered = timeout(patience, sender.send_request(request)).await.map_err(|_| Error::HttpResponseTimeout)?;
+    let response = answered?.map(|body| body.map_err(Error::from).boxed_unsync());
+    Ok((response, Box::new(std::future::ready(Ok(())))))
+}
+
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+/// TLS to a host whose certificate the machine's roots vouch for.
+async fn encrypted(host: &str, stream: TcpStream) -> Result<impl Stream + use<>> {
+    static CONFIG: OnceLock<Arc<ClientConfig>> = OnceLock::new();
+    let config = CONFIG.get_or_init(|| {
+        let mut roots = RootCertStore::empty();
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        Arc::new(ClientConfig::builder().with_root_certificates(roots).with_no_client_auth())
+    });
+    let name = ServerName::try_from(host.to_owned()).map_err(|e| Error::Tls(io::Error::other(e)))?;
+    TlsConnector::from(config.clone()).connect(name, stream).await.map_err(Error::Tls)
 }

@@ -36,6 +36,7 @@ use super::idle::Idle;
 use super::log::Log;
 use super::{Call, Context, Ending, Events, Executor, Outcome, Running, answer};
 use crate::base::places::Places;
+use crate::egress::Traffic;
 use crate::quantity::Limit;
 use crate::sandbox::grants::Resolved;
 use crate::{fault, policy};
@@ -153,6 +154,7 @@ impl Wasm {
         let staged = !wanted.grants.stages.is_empty();
         let mut idle = if staged { None } else { self.idle.take(|kept| *kept == wanted) };
         let mut log = Log::new(shape.limits.get(Limit::LogBytes), events);
+        let mut traffic = Traffic::default();
         let (mut session, answered, started) = loop {
             let from_pool = idle.is_some();
             let mut session = match idle.take() {
@@ -165,17 +167,19 @@ impl Wasm {
             context.opens(shape)?;
             let started = Instant::now();
             let live = (wanted.grants.mounts.as_slice(), before);
-            match watch::held(live, &shape.limits, session.call(&input, &per_call.env, clock.left(), &mut log)).await? {
+            let calling = session.call(&input, &per_call.env, clock.left(), &mut log, &mut traffic);
+            match watch::held(live, &shape.limits, calling).await? {
                 // It died while idle and the call never began: start a fresh one.
                 Err(Lost::Before) if from_pool => {}
                 end => break (session, end, started),
             }
         };
         let wall_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
-        let fit = answered.as_ref().is_ok_and(|(answer, _)| answer.is_fit());
+        let fit = session.fit() && answered.as_ref().is_ok_and(|(answer, _)| answer.is_fit());
         let mut outcome = conclude(answered, log.finish(), shape, per_call.timeout_ms)?;
         outcome.usage.wall_ms = wall_ms;
         outcome.walls = session.walls();
+        outcome.traffic = (!shape.network.hosts().is_empty()).then_some(traffic);
         if !staged && fit {
             self.idle.put(wanted, session);
         } else if staged && matches!(outcome.ending, Ending::Answered(_)) {
@@ -273,30 +277,11 @@ fn outcome(ending: Ending) -> Outcome {
 
 #[cfg(test)]
 mod tests {
-    use crate::{manifest, policy};
+    use crate::policy;
 
     /// A wasm tool in `folder`, without grants.
     pub fn shape(folder: &str) -> policy::Shape {
-        policy::Shape {
-            tool: "t:t@1.0.0".into(),
-            runtime: policy::Runtime {
-                language: manifest::Language::Wasm,
-                program: policy::Program::Ourselves { role: super::Role::Worker.name().into() },
-                arguments: Vec::new(),
-                roots: Vec::new(),
-                version: String::new(),
-                found: String::new(),
-            },
-            script: None,
-            entry_point: None,
-            folder: folder.into(),
-            grants: Vec::new(),
-            network: policy::Network::None,
-            limits: policy::Limits::house(),
-            env: Default::default(),
-            require_cgroup: false,
-            stderr_is_error: false,
-            past: Default::default(),
-        }
+        let runtime = policy::Runtime::ourselves(super::Role::Worker.name());
+        policy::Shape { folder: folder.into(), ..policy::Shape::bare("t:t@1.0.0", runtime) }
     }
 }

@@ -40,6 +40,7 @@ impl Rig {
             env: Default::default(),
             program: "bench".into(),
             scratch,
+            networked: false,
         };
         Ok(Rig { loaded: Loaded::new(&component, init)?, compiled_in, loaded_in })
     }

@@ -4,9 +4,11 @@
 //! Never: waits without limit, believes a length, or lets a worker outlive it.
 
 use super::cache::Code;
+use super::call::LOOKUPS;
 use super::frame::{self, Answer, Handed, Init, MAX_LOG_PIECE, Most, Opening, Order, Report, invalid};
 use super::starter::{Role, Start, Started, Worker, Workers, how_it_ended};
 use crate::base::hidden::Hidden;
+use crate::egress::{Stopped, Traffic};
 use crate::executor::log::Log;
 use crate::executor::{Artifact, Ending, Stood, Walls};
 use crate::quantity::{KIB, Limit, MIB};
@@ -41,6 +43,7 @@ pub struct Session {
     calls: u64,
     most: Most,
     walls: Walls,
+    fit: bool,
 }
 
 /// Why there is no answer.
@@ -67,18 +70,20 @@ impl Session {
         let handed = OwnedFd::from(code.file.try_clone().map_err(|e| broken("no descriptor left", &e))?);
         // Compiled code is read and then copied once while loading.
         let own_memory = WORKER_MEMORY.saturating_add(code.bytes.saturating_mul(2));
-        let start = Start { shape, grants, role: Role::Worker, handed, own_memory, own_threads: WORKER_THREADS };
+        let lookups = if shape.network.hosts().is_empty() { 0 } else { LOOKUPS as u64 };
+        let own_threads = WORKER_THREADS + lookups;
+        let start = Start { shape, grants, role: Role::Worker, handed, own_memory, own_threads };
         let Started { worker, to, from, handed, scratch, walls } = workers.start(start).await?;
         let mut walls = walls.to_vec();
         walls.push(Stood {
             name: "wasm".to_owned(),
             state: "stood".to_owned(),
-            why: "the module sees only its own memory, the granted folders and no sockets".to_owned(),
+            why: "the module sees only its own memory, the granted folders and the granted hosts".to_owned(),
         });
         let payload = shape.limits.get(Limit::OutputBytes).saturating_add(KIB).max(MAX_LOG_PIECE);
         let most = Most { head: frame::MAX_REPLY_HEAD_BYTES, payload };
         let from = BufReader::new(from);
-        let mut session = Session { worker, to, from, calls: 0, most, walls: walls.into() };
+        let mut session = Session { worker, to, from, calls: 0, most, walls: walls.into(), fit: true };
         let handed = Handed { descriptor: handed, offset: code.offset, bytes: code.bytes };
         let ready = async {
             session.say(&Order::Init(init(shape, handed, scratch)), &[]).await?;
@@ -116,8 +121,12 @@ impl Session {
         env: &Hidden<BTreeMap<String, String>>,
         limit: Duration,
         log: &mut Log<'_>,
+        traffic: &mut Traffic,
     ) -> Result<(Answer, Vec<u8>), Lost> {
         self.calls += 1;
+        if self.worker.lease().is_some_and(|lease| lease.begin().is_err()) {
+            return Err(Lost::Before);
+        }
         let timeout_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
         let order = Order::Call { id: self.calls, timeout_ms, env: env.clone() };
         let now = Instant::now();
@@ -127,7 +136,23 @@ impl Session {
             Ok(Err(_)) => return Err(Lost::Before),
             Err(_) => return Err(Lost::Late),
         }
-        match timeout_at(deadline, self.answer(log)).await {
+        let answering = answer(&mut self.from, self.calls, self.most, log);
+        let attending = async {
+            match self.worker.lease() {
+                Some(lease) => lease.attend(traffic).await,
+                None => std::future::pending().await,
+            }
+        };
+        let answered = timeout_at(deadline, answered_within(answering, attending)).await;
+        let ended = match self.worker.lease() {
+            Some(lease) => lease.end(traffic).await,
+            None => Ok(()),
+        };
+        self.fit &= ended.is_ok();
+        if let Some(limit) = traffic.over {
+            return Err(Lost::Died(Some(Ending::OverLimit { limit, allowed: 0 })));
+        }
+        match answered {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(e)) if e.kind() == io::ErrorKind::UnexpectedEof => {
                 Err(Lost::Died(how_it_ended(&mut *self.worker).await))
@@ -137,16 +162,9 @@ impl Session {
         }
     }
 
-    async fn answer(&mut self, log: &mut Log<'_>) -> io::Result<(Answer, Vec<u8>)> {
-        loop {
-            match frame::read_async(&mut self.from, self.most).await? {
-                None => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Some((Report::Log, piece)) => log.push(&piece),
-                Some((Report::Answer(answer), output)) if answer.id == self.calls => return Ok((answer, output)),
-                Some((Report::Answer(_), _)) => return Err(invalid("an answer to another call")),
-                Some(_) => return Err(invalid("a report that answers nothing")),
-            }
-        }
+    /// Whether it may serve another call, as far as its network says.
+    pub fn fit(&self) -> bool {
+        self.fit
     }
 
     pub fn walls(&self) -> Walls {
@@ -158,6 +176,38 @@ impl Session {
         // Closes the worker's input: a worker that may serve another call would wait for its next order.
         self.to = Box::new(tokio::io::sink());
         self.worker.publish().await
+    }
+}
+
+async fn answer(
+    from: &mut (impl tokio::io::AsyncBufRead + Unpin),
+    id: u64,
+    most: Most,
+    log: &mut Log<'_>,
+) -> io::Result<(Answer, Vec<u8>)> {
+    loop {
+        match frame::read_async(from, most).await? {
+            None => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Some((Report::Log, piece)) => log.push(&piece),
+            Some((Report::Answer(answer), output)) if answer.id == id => return Ok((answer, output)),
+            Some((Report::Answer(_), _)) => return Err(invalid("an answer to another call")),
+            Some(_) => return Err(invalid("a report that answers nothing")),
+        }
+    }
+}
+
+/// The answer; or, where the call passed a limit of its network first, no answer. Without its relay a guest goes on.
+async fn answered_within<T>(
+    answering: impl Future<Output = io::Result<T>>,
+    attending: impl Future<Output = Stopped>,
+) -> io::Result<T> {
+    tokio::pin!(answering);
+    tokio::select! {
+        answered = &mut answering => answered,
+        stopped = attending => match stopped {
+            Stopped::Over(_) => Err(io::ErrorKind::QuotaExceeded.into()),
+            Stopped::Lost(_) => answering.await,
+        },
     }
 }
 
@@ -174,6 +224,7 @@ fn init(shape: &policy::Shape, code: Handed, scratch: PathBuf) -> Init {
         env: Hidden(env),
         program: program.map_or_else(|| "main.wasm".to_owned(), |name| name.into_owned()),
         scratch,
+        networked: !shape.network.hosts().is_empty(),
     }
 }
 

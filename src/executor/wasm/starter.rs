@@ -3,6 +3,7 @@
 //! For: the sessions and the compiler, which ask for a process; `process::WasmWorkers`, which starts it. In: a shape, a
 //! role and a file. Out: a started process with its two pipes. Never: knows what is said on those pipes.
 
+use crate::egress::Lease;
 use crate::executor::{Artifact, Ending, Walls};
 use crate::sandbox::grants::Resolved;
 use crate::{fault, policy};
@@ -77,7 +78,11 @@ pub struct Started {
 }
 
 /// Dropping it ends and reaps it.
-pub trait Worker: Send {
+pub trait Worker: Send + Sync {
+    /// Of a tool that may reach hosts.
+    fn lease(&self) -> Option<&Lease> {
+        None
+    }
     /// After its pipes closed: what the walls saw, such as a memory limit.
     fn ended(&mut self) -> Ended<'_>;
     /// Ends the worker and publishes its staged files. Called only after a good answer.

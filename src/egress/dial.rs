@@ -1,0 +1,203 @@
+//! Dial: from a granted name to a connected socket, on the host's side.
+//!
+//! For: `lease`. In: a name or address and a port, as the relay asks. Out: a socket that is connected to an address that was
+//! checked, or why there is none. Never: resolves a name that is not granted; connects to an address that it did not check.
+
+use super::address;
+use super::protocol::Refusal;
+use crate::manifest::host::{self, Host};
+use crate::policy::HostGrant;
+use hickory_resolver::TokioResolver;
+use hickory_resolver::config::{LookupIpStrategy, ResolverConfig};
+use hickory_resolver::net::runtime::TokioRuntimeProvider;
+use std::collections::BTreeSet;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+/// Longest lookup of one name, and longest attempt to reach one address.
+const LOOKUP: Duration = Duration::from_secs(5);
+const CONNECT: Duration = Duration::from_secs(5);
+/// Most addresses of one name that are tried.
+const ADDRESSES: usize = 4;
+/// Longest answer of the operator's proxy to CONNECT, bytes.
+const PROXY_HEAD: usize = 8 * 1024;
+
+/// What one lease may reach, and how.
+#[derive(Clone, Debug)]
+pub struct Dialler {
+    pub grants: Vec<HostGrant>,
+    /// `host:port` of the operator's proxy, which then resolves names and connects (RFC 9110, section 9.3.6).
+    pub proxy: Option<String>,
+}
+
+impl Dialler {
+    /// A socket connected to this host.
+    pub async fn dial(&self, host: &Host, port: u16) -> Result<TcpStream, Refusal> {
+        let canonical = match host {
+            Host::Name(name) => host::name(name).as_ref() == Some(name),
+            Host::Address(_) => true,
+            Host::Any | Host::Below(_) => false,
+        };
+        let granted: Vec<&HostGrant> = self.grants.iter().filter(|grant| grant.reaches(host, port)).collect();
+        if granted.is_empty() || !canonical {
+            return Err(Refusal::NotGranted);
+        }
+        if let (Some(proxy), Host::Name(name)) = (&self.proxy, host) {
+            return through(proxy, &format!("{name}:{port}")).await;
+        }
+        let addresses = match host {
+            Host::Name(name) => resolve(name).await.map_err(|why| Refusal::Unresolved { why })?,
+            Host::Address(address) => vec![*address],
+            Host::Any | Host::Below(_) => Vec::new(),
+        };
+        let own = own_addresses();
+        let (mut checked, mut refused) = (Vec::new(), BTreeSet::new());
+        for address in addresses.iter().map(IpAddr::to_canonical) {
+            match forbidden(address, &own, &granted) {
+                None => checked.push(address),
+                Some(why) => _ = refused.insert(format!("{address} is {why}")),
+            }
+        }
+        if checked.is_empty() {
+            let refused: Vec<String> = refused.into_iter().take(ADDRESSES).collect();
+            return Err(Refusal::Address { why: refused.join("; ") });
+        }
+        if let Some(proxy) = &self.proxy {
+            let at = SocketAddr::new(checked[0], port);
+            return through(proxy, &at.to_string()).await;
+        }
+        connect(checked, port).await
+    }
+}
+
+/// Why an address is refused; `None`: it is public and not this machine's, or a grant lists its range.
+fn forbidden(address: IpAddr, own: &BTreeSet<IpAddr>, granted: &[&HostGrant]) -> Option<&'static str> {
+    let listed = || granted.iter().flat_map(|grant| &grant.ranges).any(|range| range.contains(&address));
+    let own = || own.contains(&address).then_some("an address of this machine");
+    address::special(address).or_else(own).filter(|_| !listed())
+}
+
+/// The addresses of this machine's interfaces.
+fn own_addresses() -> BTreeSet<IpAddr> {
+    let all = nix::ifaddrs::getifaddrs().into_iter().flatten();
+    let ip = |address: nix::sys::socket::SockaddrStorage| {
+        let v4 = address.as_sockaddr_in().map(|a| IpAddr::V4(a.ip()));
+        v4.or_else(|| address.as_sockaddr_in6().map(|a| IpAddr::V6(a.ip())))
+    };
+    all.filter_map(|interface| interface.address.and_then(ip)).collect()
+}
+
+/// All addresses of a name, IPv4 first, by the machine's hosts file and name servers; no search list is applied. The
+/// configuration is read anew, so that a change of it counts at once.
+async fn resolve(name: &str) -> Result<Vec<IpAddr>, String> {
+    let mut builder = TokioResolver::builder_tokio().unwrap_or_else(|_| {
+        TokioResolver::builder_with_config(ResolverConfig::default(), TokioRuntimeProvider::default())
+    });
+    let options = builder.options_mut();
+    options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
+    options.cache_size = 0;
+    let resolver = builder.build().map_err(|e| e.to_string())?;
+    // The final dot: this name and no other.
+    let found = timeout(LOOKUP, resolver.lookup_ip(format!("{name}."))).await;
+    match found {
+        Ok(Ok(found)) => Ok(found.iter().collect()),
+        Ok(Err(e)) if e.is_nx_domain() => Err("there is no such name".to_owned()),
+        Ok(Err(e)) if e.is_no_records_found() => Err("it has no address".to_owned()),
+        Ok(Err(e)) => Err(e.to_string()),
+        Err(_) => Err(format!("no answer in {} s", LOOKUP.as_secs())),
+    }
+}
+
+/// The first of these addresses that answers.
+async fn connect(addresses: Vec<IpAddr>, port: u16) -> Result<TcpStream, Refusal> {
+    let mut last = String::new();
+    for address in addresses.into_iter().take(ADDRESSES) {
+        let at = SocketAddr::new(address, port);
+        match timeout(CONNECT, TcpStream::connect(at)).await {
+            Ok(Ok(stream)) => return ready(stream),
+            Ok(Err(e)) => last = format!("{at}: {e}"),
+            Err(_) => last = format!("{at}: no answer in {} s", CONNECT.as_secs()),
+        }
+    }
+    Err(Refusal::Unreached { why: last })
+}
+
+fn ready(stream: TcpStream) -> Result<TcpStream, Refusal> {
+    stream.set_nodelay(true).map_err(|e| Refusal::Unreached { why: e.to_string() })?;
+    Ok(stream)
+}
+
+/// A tunnel to `target` through the operator's proxy.
+async fn through(proxy: &str, target: &str) -> Result<TcpStream, Refusal> {
+    let tunnel = async {
+        let mut stream = TcpStream::connect(proxy).await?;
+        stream.write_all(format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n").as_bytes()).await?;
+        let mut head = Vec::new();
+        // One byte at a time: what follows the head belongs to the tunnel.
+        while !head.ends_with(b"\r\n\r\n") {
+            if head.len() >= PROXY_HEAD {
+                return Err(io::Error::other("its answer is too long"));
+            }
+            head.push(stream.read_u8().await?);
+        }
+        let status = head.split(|b| *b == b' ').nth(1).unwrap_or_default();
+        if status.len() == 3 && status[0] == b'2' {
+            return Ok(stream);
+        }
+        let line = head.split(|b| *b == b'\r').next().unwrap_or_default();
+        Err(io::Error::other(format!("it answered: {}", String::from_utf8_lossy(line))))
+    };
+    match timeout(2 * CONNECT, tunnel).await {
+        Ok(Ok(stream)) => ready(stream),
+        Ok(Err(e)) => Err(Refusal::Unreached { why: format!("the proxy {proxy}: {e}") }),
+        Err(_) => Err(Refusal::Unreached { why: format!("the proxy {proxy}: no answer") }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::manifest::host::pattern;
+
+    fn grant(written: &str, ranges: &[&str]) -> HostGrant {
+        let ranges = ranges.iter().map(|range| range.parse().expect("a range")).collect();
+        let pattern = pattern(written).expect("a pattern");
+        HostGrant { pattern, ranges, asked: String::new(), rule: String::new(), why: String::new() }
+    }
+
+    #[test]
+    fn an_entrys_ranges_are_for_that_entry_alone() {
+        let (plain, inside) = (grant("*.example.com", &[]), grant("db.example.com:5432", &["10.1.0.0/16"]));
+        let own = BTreeSet::from(["93.184.216.34".parse().expect("an address")]);
+        let check = |address: &str, grants: &[&HostGrant]| {
+            forbidden(address.parse().expect("an address"), &own, grants).is_none()
+        };
+        assert!(check("8.8.8.8", &[&plain]) && check("10.1.2.3", &[&plain, &inside]));
+        for refused in ["10.1.2.3", "127.0.0.1", "169.254.169.254", "93.184.216.34"] {
+            assert!(!check(refused, &[&plain]), "{refused}");
+        }
+        assert!(!check("10.2.0.1", &[&inside]) && !check("93.184.216.34", &[&inside]));
+        assert!(check("93.184.216.34", &[&grant("a.b", &["93.184.216.34/32"])]));
+    }
+
+    #[tokio::test]
+    async fn only_granted_hosts_are_dialled() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a listener");
+        let port = listener.local_addr().expect("an address").port();
+        let dialler = |grants: Vec<HostGrant>| Dialler { grants, proxy: None };
+        let here = Host::Address("127.0.0.1".parse().expect("an address"));
+        let listed = dialler(vec![grant(&format!("127.0.0.1:{port}"), &["127.0.0.0/8"])]);
+        assert!(listed.dial(&here, port).await.is_ok());
+        assert_eq!(listed.dial(&here, port + 1).await.err(), Some(Refusal::NotGranted));
+        let bare = dialler(vec![grant(&format!("127.0.0.1:{port}"), &[])]);
+        assert!(matches!(bare.dial(&here, port).await, Err(Refusal::Address { .. })));
+        let named = dialler(vec![grant("*", &[])]);
+        assert_eq!(named.dial(&Host::Name("LOCALHOST".into()), 80).await.err(), Some(Refusal::NotGranted));
+        let localhost = named.dial(&Host::Name("localhost".into()), 80).await.err();
+        assert!(matches!(&localhost, Some(Refusal::Address { why }) if why.contains("loopback")), "{localhost:?}");
+    }
+}

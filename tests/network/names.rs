@@ -1,0 +1,133 @@
+//! Which names lead where: patterns, spellings, addresses that are not public, answers that change.
+
+use super::{World, allow, allow_inside, in_both_worlds};
+use crate::harness::{Ended, fits};
+use serde_json::{Value, json};
+
+/// Connects to each target (host, port) in turn; answers with "ok", or with how it failed.
+const CONNECT: &str = "import json,socket,sys\nout=[]\n\
+    for host,port in json.load(sys.stdin)['targets']:\n \
+    try:\n  s=socket.create_connection((host,port),8)\n  s.sendall(f'GET / HTTP/1.1\\r\\nHost: {host}\\r\\n\\r\\n'.encode() if port==80 else b'x')\n  \
+    s.settimeout(8)\n  out.append('ok' if s.recv(1) else 'closed')\n \
+    except socket.gaierror as e: out.append('no name')\n \
+    except UnicodeError: out.append('no name')\n \
+    except ValueError: out.append('no name')\n \
+    except ConnectionResetError: out.append('reset')\n \
+    except OSError as e: out.append('refused' if e.errno in (111,101,113,13) else str(e))\n\
+    print(json.dumps(out))\n";
+
+fn connect(world: &World, asked: &[&str], allowed: &str, targets: &[(&str, u16)]) -> (Vec<String>, Ended, Vec<String>) {
+    world.tool("connect", "python", CONNECT, asked, allowed);
+    let mut ended = None;
+    let heard = world.heard(|| ended = Some(world.call("esc:connect", &json!({"targets": targets}))));
+    let ended = ended.unwrap();
+    fits("ok", &ended).unwrap_or_else(|e| panic!("{asked:?}: {e}"));
+    let out: Vec<String> = serde_json::from_value(ended.out["outputData"].clone()).unwrap();
+    (out, ended, heard)
+}
+
+fn refused<'a>(ended: &'a Ended, target: &str) -> Vec<&'a Value> {
+    let events = ended.out["network"]["events"].as_array().unwrap();
+    events.iter().filter(|event| event["target"] == target && !event["refused"].is_null()).collect()
+}
+
+#[test]
+fn a_pattern_stands_for_its_names_and_no_others() {
+    in_both_worlds("patterns", |world| {
+        let targets = [
+            ("a.wild.example", 80, "ok"),
+            ("a.b.wild.example", 80, "ok"),
+            ("A.WILD.Example", 80, "ok"),
+            ("a.wild.example.", 80, "ok"),
+            ("wild.example", 80, "no name"),
+            ("awild.example", 80, "no name"),
+            ("a.wild.example.evil.example.net", 80, "no name"),
+            ("a.wild.example\0.evil.example.net", 80, "no name"),
+            ("a.wild.example evil", 80, "no name"),
+            ("user@a.wild.example", 80, "no name"),
+            ("a.wild.example%00", 80, "no name"),
+            ("api.example.com", 80, "no name"),
+            ("a.wild.example", 7000, "refused"),
+            ("45.20.0.1", 80, "reset"),
+            ("0x2d140001", 80, "reset"),
+            ("757334017", 80, "reset"),
+            ("055.024.0.1", 80, "reset"),
+            ("::ffff:45.20.0.1", 80, "reset"),
+            ("2a0b::1", 80, "reset"),
+            ("127.0.0.1", 80, "reset"),
+            ("127.0.0.1", 22, "refused"),
+            ("45.10.0.2", 80, "reset"),
+            ("169.254.169.254", 80, "reset"),
+        ];
+        let asked = targets.map(|(host, port, _)| (host, port));
+        let (out, ended, heard) = connect(world, &["*.wild.example"], &allow("*.wild.example"), &asked);
+        for ((host, port, wanted), got) in targets.iter().zip(&out) {
+            assert_eq!(got, wanted, "{host:?}:{port}");
+        }
+        let came: Vec<_> = heard.iter().filter(|line| !line.starts_with("dns")).collect();
+        assert_eq!(came.len(), 4, "{heard:?}");
+        assert!(heard.iter().all(|line| !line.contains("evil") && !line.contains("corp")), "{heard:?}");
+        assert_eq!(refused(&ended, "45.20.0.1:80")[0]["refused"]["rule"], "notGranted");
+        world.control("http://45.20.0.1/");
+    });
+}
+
+#[test]
+fn only_public_addresses_are_dialled_unless_that_entry_lists_the_range() {
+    in_both_worlds("addresses", |world| {
+        let targets = [
+            ("api.example.com", 80, "ok"),
+            ("alias.example.com", 80, "ok"),
+            ("both.example.com", 80, "ok"),
+            ("six.example.com", 80, "ok"),
+            ("filed.example.com", 80, "ok"),
+            ("mixed.example.com", 80, "ok"),
+            ("inside.example.com", 80, "reset"),
+            ("inner-alias.example.com", 80, "reset"),
+            ("metadata.example.com", 80, "reset"),
+            ("loopback.example.com", 80, "reset"),
+            ("mapped.example.com", 80, "reset"),
+            ("own.example.com", 80, "reset"),
+            ("empty.example.com", 80, "reset"),
+            ("missing.example.com", 80, "reset"),
+            ("turns.example.com", 80, "ok"),
+            ("turns.example.com", 80, "reset"),
+        ];
+        let asked = targets.map(|(host, port, _)| (host, port));
+        let (out, ended, heard) = connect(world, &["*.example.com"], &allow("*.example.com"), &asked);
+        for ((host, port, wanted), got) in targets.iter().zip(&out) {
+            // Without a route to the address the connection is reset as well; the event tells the cause.
+            assert_eq!(got, wanted, "{host}:{port}");
+        }
+        assert!(heard.iter().all(|line| !line.contains("10.1.0.5") && !line.contains("169.254")), "{heard:?}");
+        assert!(heard.iter().all(|line| !line.contains("corp.example")), "no search list: {heard:?}");
+        let rule = |target: &str| refused(&ended, target)[0]["refused"]["rule"].clone();
+        for host in ["inside", "inner-alias", "metadata", "loopback", "mapped", "own", "turns"] {
+            assert_eq!(rule(&format!("{host}.example.com:80")), "address", "{host}");
+        }
+        assert_eq!(rule("missing.example.com:80"), "unresolved");
+        assert_eq!(rule("empty.example.com:80"), "unresolved");
+        world.control("http://inside.example.com/");
+        world.control("http://metadata.example.com/");
+
+        let entries = format!("{}, {}", allow("api.example.com"), allow_inside("inside.example.com:7000", "10.1.0.0/16"));
+        let targets = [("inside.example.com", 7000), ("inside.example.com", 80), ("api.example.com", 80)];
+        let (out, _, _) = connect(world, &["inside.example.com:7000", "api.example.com"], &entries, &targets);
+        assert_eq!(out, ["ok", "reset", "ok"]);
+        let entries = format!("{}, {}", allow("*.example.com"), allow_inside("db.example.com:80", "10.1.0.0/16"));
+        let (out, _, _) = connect(world, &["*.example.com"], &entries, &[("inside.example.com", 80)]);
+        assert_eq!(out, ["reset"], "a range is for its own entry alone");
+    });
+}
+
+#[test]
+fn literal_addresses_are_reached_where_they_are_named_as_such() {
+    in_both_worlds("literals", |world| {
+        let entries = format!("{}, {}", allow("45.20.0.1:7000"), allow("[2a0b::1]:7000"));
+        let asked = ["45.20.0.1:7000", "[2a0b::1]:7000"];
+        let targets = [("45.20.0.1", 7000), ("2a0b::1", 7000), ("45.20.0.2", 7000), ("api.example.com", 7000)];
+        let (out, _, heard) = connect(world, &asked, &entries, &targets);
+        assert_eq!(out, ["ok", "ok", "reset", "no name"]);
+        assert_eq!(heard.len(), 2, "{heard:?}");
+    });
+}

@@ -5,7 +5,7 @@
 //! Never: a config file from the current folder, or one that others can write.
 
 use super::refusal::{Exit, Refusal};
-use crate::base::text;
+use crate::base::{files, text};
 use crate::sandbox::identity;
 use crate::service::audit::Keeping;
 use crate::service::runlog::{Level, Style};
@@ -14,9 +14,9 @@ use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fmt;
-use std::fs::{File, Metadata};
-use std::io::{IsTerminal, Read};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::fs::Metadata;
+use std::io::IsTerminal;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// The usual folder of policies, under the root.
@@ -353,7 +353,7 @@ fn usual_configs(variable: Variables<'_>) -> Vec<PathBuf> {
 /// Reads a file that only its owner (us, or root) can have written.
 pub(super) fn guarded_text(file: &Path) -> Result<String, String> {
     let (bytes, facts) = regular_file(file, LARGEST)?;
-    if !crate::base::files::owners().contains(&facts.uid()) {
+    if !files::owners().contains(&facts.uid()) {
         return Err("it belongs to another user, who could change what this host does".into());
     }
     if facts.mode() & 0o022 != 0 {
@@ -364,18 +364,10 @@ pub(super) fn guarded_text(file: &Path) -> Result<String, String> {
 
 /// Reads a regular file of at most so many bytes; never waits on a pipe.
 pub(super) fn regular_file(path: &Path, most: u64) -> Result<(Vec<u8>, Metadata), String> {
-    let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
-    let file = File::options().read(true).custom_flags(flags.bits()).open(path).map_err(|e| e.to_string())?;
+    let file = files::open(path, OFlag::empty()).map_err(|e| e.to_string())?;
     let facts = file.metadata().map_err(|e| e.to_string())?;
-    if !facts.is_file() {
-        return Err("it is not a regular file".into());
-    }
-    let mut bytes = Vec::new();
-    file.take(most + 1).read_to_end(&mut bytes).map_err(|e| e.to_string())?;
-    if bytes.len() as u64 > most {
-        return Err(format!("it is larger than {most} bytes"));
-    }
-    Ok((bytes, facts))
+    let bytes = files::whole(file, most).map_err(|e| e.to_string())?;
+    Ok((bytes.ok_or_else(|| format!("it is larger than {most} bytes"))?, facts))
 }
 
 /// `$XDG_…`, else the folder below the home folder.

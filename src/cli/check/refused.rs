@@ -4,16 +4,17 @@
 //! files. Never: judges by itself: the decision is the one that a call is held to.
 
 use super::remark;
+use crate::base::files;
 use crate::base::json::escape_segment;
 use crate::fault::Kind;
 use crate::manifest::{Code, Handler, Language, Manifest, Problem, Severity};
 use crate::service::preflight::{self, Obstacle};
 use crate::{policy, registry, sandbox, service};
+use nix::fcntl::OFlag;
 use policy::{Verdict, What};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::Read;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
 const READ: &str = "/securityContext/fileAccess/allowRead";
@@ -115,8 +116,7 @@ fn files(tool: &registry::Tool, decision: &policy::Decision) -> Option<Problem> 
 /// A `.wasm` or `.wat` that begins like neither a module nor its text: no call could run it.
 fn no_module(tool: &registry::Tool) -> Option<Problem> {
     let Handler::Script { language: Language::Wasm, .. } = &tool.manifest.handler else { return None };
-    let flags = (nix::fcntl::OFlag::O_NOFOLLOW | nix::fcntl::OFlag::O_NONBLOCK).bits();
-    let file = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(tool.site.script.as_deref()?).ok()?;
+    let file = files::open(tool.site.script.as_deref()?, OFlag::O_NOFOLLOW).ok()?;
     let mut head = Vec::new();
     file.take(64).read_to_end(&mut head).ok()?;
     let first = head.iter().find(|byte| !byte.is_ascii_whitespace());

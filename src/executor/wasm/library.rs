@@ -10,14 +10,14 @@ use super::engine;
 use super::session::unable;
 use super::starter::Workers;
 use crate::base::messages::memory_file;
+use crate::base::files::{self, Stamp};
 use crate::base::places::Places;
 use crate::base::shared::{Missed, Shared};
 use crate::{fault, policy};
-use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
+use nix::fcntl::OFlag;
 use std::collections::HashMap;
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::io::{self, Read, Seek};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -57,16 +57,6 @@ pub struct Library {
     reading: Arc<Shared<Result<String, fault::Fault>>>,
     compilers: Arc<Places>,
     readers: Arc<Places>,
-}
-
-/// Tells whether a file is the one that was read before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Stamp {
-    device: u64,
-    inode: u64,
-    size: u64,
-    changed: (i64, i64),
-    modified: (i64, i64),
 }
 
 /// A module to be compiled: what it is, and its text if that came with the call.
@@ -204,7 +194,7 @@ impl Library {
             Some(text) => memory_file(text).map(File::from),
             None => open(shape.script.as_deref().unwrap_or(Path::new(""))),
         };
-        let module = file.and_then(|file| Ok(Module { bytes: Stamp::of(&file.metadata()?)?.size, file, digest }));
+        let module = file.and_then(|file| Ok(Module { bytes: Stamp::of(&file)?.size, file, digest }));
         let into = self.cache.begin(&key).map_err(|e| not_stored(&e))?;
         let new = compile::ask(workers, shape, module.map_err(Failure::Unreadable)?, into).await?;
         let (this, name) = (Arc::clone(self), key.clone());
@@ -228,7 +218,7 @@ impl Library {
 
     async fn digest(self: &Arc<Self>, shape: &policy::Shape, script: &Path) -> Result<String, fault::Fault> {
         // Looked at, not opened: the stamp identifies the file that was read before, whatever the path leads through.
-        let now = script.symlink_metadata().and_then(|facts| Stamp::of(&facts)).map_err(|e| unreadable(script, &e))?;
+        let now = Stamp::at(script).map_err(|e| unreadable(script, &e))?;
         if let Some((_, digest)) = lock(&self.files).get(script).filter(|(stamp, _)| *stamp == now) {
             return Ok(digest.clone());
         }
@@ -272,33 +262,15 @@ fn missing(missed: Missed, what: &str) -> fault::Fault {
     }
 }
 
-impl Stamp {
-    fn of(data: &Metadata) -> io::Result<Stamp> {
-        if !data.is_file() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
-        }
-        Ok(Stamp {
-            device: data.dev(),
-            inode: data.ino(),
-            size: data.len(),
-            changed: (data.ctime(), data.ctime_nsec()),
-            modified: (data.mtime(), data.mtime_nsec()),
-        })
-    }
-}
-
 /// Opens a module; no component of the path may be a link.
 fn open(path: &Path) -> io::Result<File> {
-    let how = OpenHow::new()
-        .flags(OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOCTTY)
-        .resolve(ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-    Ok(File::from(openat2(AT_FDCWD, path, how)?))
+    Ok(files::without_links(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY)?.into())
 }
 
 /// Reads a module for its digest, a piece at a time.
 fn read(path: &Path) -> io::Result<(Stamp, String)> {
     let mut file = open(path)?;
-    let stamp = Stamp::of(&file.metadata()?)?;
+    let stamp = Stamp::of(&file)?;
     let mut magic = [0; 4];
     let is_text = (&file).take(4).read(&mut magic)? < 4 || magic != *b"\0asm";
     let (most, what) = if is_text { (MAX_TEXT_BYTES, " as text") } else { (MAX_MODULE_BYTES, "") };
@@ -308,7 +280,7 @@ fn read(path: &Path) -> io::Result<(Stamp, String)> {
     }
     file.rewind()?;
     let (digest, bytes) = sum((&file).take(stamp.size))?;
-    if bytes != stamp.size || Stamp::of(&file.metadata()?)? != stamp {
+    if bytes != stamp.size || Stamp::of(&file)? != stamp {
         return Err(io::Error::other("it changed while it was read"));
     }
     Ok((stamp, crate::base::hex(&digest)))

@@ -17,6 +17,13 @@ pub struct Problem {
     pub message: String,
 }
 
+impl Problem {
+    /// One whose line and column are not known (yet).
+    pub fn new(severity: Severity, code: Code, pointer: impl Into<String>, message: impl Into<String>) -> Problem {
+        Problem { severity, code, pointer: pointer.into(), line: 0, column: 0, message: message.into() }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {

@@ -104,14 +104,8 @@ fn look(
     (files, tools_found)
 }
 
-/// A problem of which the place is not known (yet).
-pub(super) fn remark(severity: Severity, code: Code, pointer: &str, message: String) -> Problem {
-    Problem { severity, code, pointer: pointer.to_owned(), line: 0, column: 0, message }
-}
-
 fn unreadable(path: PathBuf, why: String) -> File {
-    let problem = remark(Severity::Error, Code::Unreadable, "", why);
-    File { path, status: registry::Status::Skipped, tool: None, problems: vec![problem] }
+    File::skipped(path, Problem::new(Severity::Error, Code::Unreadable, "", why))
 }
 
 pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {

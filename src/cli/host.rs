@@ -140,8 +140,7 @@ pub fn look_at_policies(settings: &Settings, path: &Path) -> (policy::Policies, 
         Ok(Some((_, who))) => format!("lies where {who}, and a tool cannot make policies: move it elsewhere"),
         Err(why) => why,
     };
-    let (severity, code, pointer) = (manifest::Severity::Error, manifest::Code::Security, String::new());
-    let problem = manifest::Problem { severity, code, pointer, line: 0, column: 0, message };
+    let problem = manifest::Problem::new(manifest::Severity::Error, manifest::Code::Security, "", message);
     (policy::Policies::built_in(), vec![policy::FileProblem { path: path.to_path_buf(), problem }])
 }
 

@@ -44,7 +44,8 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     let descriptors = host.snapshot.descriptors();
     if descriptors > 0 {
         words::complain(&format!(
-            "{descriptors} tool service descriptor(s) are not read: unavailable, needs tool services, which are not built yet"
+            "{descriptors} tool service descriptor(s) are not read: unavailable, {}",
+            registry::DESCRIPTOR_NEEDS
         ));
     }
     let skipped = host.snapshot.skipped();

@@ -3,7 +3,7 @@
 //! For: the registry. In: candidates of all sources, and what was loaded before. Out: which tools stay, which go, why.
 //! Never: lets the order of files decide; lets a newcomer take down or take over a loaded tool.
 
-use super::{CORE, Places, Tool, builtin};
+use super::{CORE, Tool, builtin, position};
 use crate::manifest::Code;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -121,7 +121,7 @@ fn versions(group: Vec<Tool>, held: &Held, kept: &mut Vec<Tool>, refused: &mut V
 
 /// Where a tool's file claims its name.
 fn claims_at(tool: &Tool) -> (usize, usize) {
-    Places::of(&tool.site.manifest).one("/toolId")
+    position(&tool.site.manifest, "/toolId")
 }
 
 fn refuse(go: Vec<Tool>, stay: &[Tool], what: &str, refused: &mut Vec<Refused>) {

@@ -5,7 +5,7 @@
 //! Never: follows a link, waits on a pipe, reads more than a definition may be, stops at a bad file.
 
 use super::{Claim, Claimed, Discovery, FileReport, Source, Status, Tool};
-use super::{open_beneath, problem, scan, scripts, shared, skipped};
+use super::{open_beneath, position, scan, scripts, shared};
 use crate::base::text;
 use crate::fault::Kind;
 use crate::manifest::{self, Code, Handler, Problem, Severity, Site, schema};
@@ -15,6 +15,7 @@ use scan::Candidate;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+const SCRIPT: &str = "/handler/scriptPath";
 /// From so many files on, reading them in several threads is faster.
 const WORTH_A_THREAD: usize = 64;
 
@@ -82,7 +83,10 @@ impl DirectToolLoader {
             let message = "this file made the reader fail: a fault in toolhost; please report it";
             let path = candidate.base.path.join(&candidate.relative);
             let claim = claim(&path, b"", bases);
-            Read { report: skipped(path, problem(Severity::Error, Code::Unreadable, message)), found: Err(claim) }
+            Read {
+                report: FileReport::skipped(path, Problem::new(Severity::Error, Code::Unreadable, "", message)),
+                found: Err(claim),
+            }
         })
     }
 
@@ -96,7 +100,7 @@ impl DirectToolLoader {
         };
         let skipped = |problems| unloaded(None, problems);
         if let Err(refusal) = &read {
-            return skipped(vec![problem(Severity::Error, Code::Unreadable, refusal.why())]);
+            return skipped(vec![Problem::new(Severity::Error, Code::Unreadable, "", refusal.why())]);
         }
         let (manifest, mut warnings) = match manifest::read(bytes) {
             Ok(read) => read,
@@ -105,7 +109,7 @@ impl DirectToolLoader {
         if let Some(stricter) = &self.stricter {
             let mut broken: Vec<_> = stricter.flaws(&manifest.raw).iter().map(house_rule).collect();
             if !broken.is_empty() {
-                place(&mut broken, bytes);
+                position::locate_in(&mut broken, bytes);
                 return skipped(broken);
             }
         }
@@ -115,11 +119,11 @@ impl DirectToolLoader {
             Err(broken) => {
                 let mut problems = vec![broken];
                 problems.append(&mut warnings);
-                place(&mut problems, bytes);
+                position::locate_in(&mut problems, bytes);
                 return unloaded(Some(reference), problems);
             }
         };
-        place(&mut warnings, bytes);
+        position::locate_in(&mut warnings, bytes);
         warnings.extend(shared::tool(&site));
         let problems = warnings.clone();
         let report = FileReport { path: path.clone(), status: Status::Loaded, tool: Some(reference), problems };
@@ -144,30 +148,15 @@ impl DirectToolLoader {
             Ok(found) => {
                 if let Some(note) = found.note {
                     let severity = if note.doubtful { Severity::Warning } else { Severity::Note };
-                    let mut note = problem(severity, Code::Dependency, note.words);
-                    note.pointer = "/handler/scriptPath".to_owned();
-                    warnings.push(note);
+                    warnings.push(Problem::new(severity, Code::Dependency, SCRIPT, note.words));
                 }
                 Ok(Site { manifest: path.to_path_buf(), ..found.site })
             }
             Err(fault) => {
                 let code = if fault.kind == Kind::SecurityError { Code::Security } else { Code::Dependency };
-                let mut problem = problem(Severity::Error, code, fault.person.unwrap_or(fault.message));
-                problem.pointer = "/handler/scriptPath".to_owned();
-                Err(problem)
+                Err(Problem::new(Severity::Error, code, SCRIPT, fault.person.unwrap_or(fault.message)))
             }
         }
-    }
-}
-
-/// Looks up line and column of the problems that have only a pointer.
-fn place(problems: &mut [Problem], bytes: &[u8]) {
-    let mut lost = problems.iter_mut().filter(|problem| problem.line == 0 && !problem.pointer.is_empty()).peekable();
-    if lost.peek().is_none() {
-        return;
-    }
-    if let Ok(document) = crate::base::json::parse(bytes, crate::base::json::Dialect::Commented) {
-        lost.for_each(|problem| (problem.line, problem.column) = document.place(&problem.pointer));
     }
 }
 
@@ -177,10 +166,8 @@ fn house_rule(flaw: &schema::Flaw) -> Problem {
         schema::What::Unknown(names) => format!("not allowed here: {}", names.join(", ")),
         schema::What::Must(must) => must.clone(),
     };
-    let mut problem =
-        problem(Severity::Error, Code::Schema, format!("{} (this host's own manifest rules)", text::printable(&what)));
-    problem.pointer = flaw.pointer.clone();
-    problem
+    let message = format!("{} (this host's own manifest rules)", text::printable(&what));
+    Problem::new(Severity::Error, Code::Schema, &*flaw.pointer, message)
 }
 
 impl Source for DirectToolLoader {

@@ -9,7 +9,7 @@ mod conflicts;
 mod load;
 mod open_beneath;
 mod ownership;
-mod place;
+mod position;
 mod scan;
 pub mod scripts;
 mod shared;
@@ -20,11 +20,11 @@ mod writable_tools;
 pub use availability::{needs_of, refused, unsatisfied};
 pub use builtin::{BUILTIN_FILES, Builtin};
 pub use load::DirectToolLoader;
-pub use place::Places;
+pub use position::{locate, position};
 pub use snapshot::{Filter, Snapshot};
 pub use store::Registry;
 
-use crate::manifest::{Code, Manifest, Problem, Severity, Site};
+use crate::manifest::{Manifest, Problem, Site};
 use crate::policy;
 use serde::Serialize;
 use std::path::PathBuf;
@@ -37,6 +37,8 @@ pub const CORE: &str = "core";
 pub const ENDING: &str = ".tool.json";
 /// The ending of a tool service's descriptor; known, and not read yet.
 const DESCRIPTOR: &str = ".tool-service.json";
+/// Why not.
+pub const DESCRIPTOR_NEEDS: &str = "needs tool services over a broker, which are not built yet";
 
 /// One tool that was loaded.
 #[derive(Clone, Debug)]
@@ -90,6 +92,12 @@ pub struct FileReport {
     pub problems: Vec<Problem>,
 }
 
+impl FileReport {
+    pub fn skipped(path: PathBuf, problem: Problem) -> FileReport {
+        FileReport { path, status: Status::Skipped, tool: None, problems: vec![problem] }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
@@ -135,12 +143,4 @@ pub trait Source: Send + Sync {
 fn nowhere() -> Site {
     let nowhere = PathBuf::new();
     Site { manifest: nowhere.clone(), base: nowhere.clone(), script: None, folder: nowhere }
-}
-
-fn problem(severity: Severity, code: Code, message: impl Into<String>) -> Problem {
-    Problem { severity, code, pointer: String::new(), line: 0, column: 0, message: message.into() }
-}
-
-fn skipped(path: PathBuf, problem: Problem) -> FileReport {
-    FileReport { path, status: Status::Skipped, tool: None, problems: vec![problem] }
 }

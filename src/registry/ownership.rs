@@ -7,7 +7,7 @@
 //! Never: lets a manifest elsewhere take, block or disable a tool that lies with its script.
 
 use super::conflicts::{Held, Refused};
-use super::{Claim, Claimed, Places, Tool};
+use super::{Claim, Claimed, Tool, position};
 use crate::base::text;
 use crate::manifest::{Code, Site};
 use std::collections::{BTreeMap, BTreeSet};
@@ -222,7 +222,7 @@ pub(super) fn linked(file: &Path) -> Option<(u64, u64)> {
 }
 
 fn stranger(tool: &Tool, message: String) -> Refused {
-    let at = Places::of(&tool.site.manifest).one(POINTER);
+    let at = position(&tool.site.manifest, POINTER);
     let told = format!("{}: {message}", shown(&tool.site.manifest));
     Refused { at, told, pointer: POINTER, ..Refused::new(tool.clone(), Code::Security, message) }
 }

@@ -4,9 +4,9 @@
 //! at. Never: follows a link below a base; lists files of a depth that it could not look at as a whole, since a tool
 //! that fills its folder must not hide the manifest which says that it may write there.
 
-use super::{DESCRIPTOR, Discovery, ENDING, FileReport, Status, open_beneath, problem, shared, skipped};
+use super::{DESCRIPTOR, DESCRIPTOR_NEEDS, Discovery, ENDING, FileReport, Status, open_beneath, shared};
 use crate::base::text;
-use crate::manifest::{Code, Severity};
+use crate::manifest::{Code, Problem, Severity};
 use crate::policy;
 use crate::quantity::{MAX_SCAN_DEPTH, MAX_SCAN_ENTRIES};
 use std::collections::BTreeSet;
@@ -82,7 +82,7 @@ impl Scan<'_> {
                 if let Some(warning) = shared::base(&path) {
                     self.discovery
                         .reports
-                        .push(FileReport { status: Status::Loaded, ..skipped(path.clone(), warning) });
+                        .push(FileReport { status: Status::Loaded, ..FileReport::skipped(path.clone(), warning) });
                 }
                 Some(Arc::new(Base { path, folder }))
             }
@@ -183,10 +183,9 @@ impl Scan<'_> {
                 self.candidates.push(Candidate { base: Arc::clone(base), relative: relative.to_path_buf() });
             }
         } else if name.ends_with(DESCRIPTOR) && self.seen.insert(path.clone()) {
-            let needs =
-                "unavailable: needs tool services over a broker, which are not built yet; this descriptor is not read";
-            let told = problem(Severity::Note, Code::Dependency, needs);
-            self.discovery.reports.push(skipped(path.clone(), told));
+            let message = format!("unavailable: {DESCRIPTOR_NEEDS}; this descriptor is not read");
+            let told = Problem::new(Severity::Note, Code::Dependency, "", message);
+            self.discovery.reports.push(FileReport::skipped(path.clone(), told));
         } else if kind.is_symlink() && path.is_dir() && self.seen.insert(path.clone()) {
             // Users are often surprised that nothing below a linked folder is found.
             let message =
@@ -199,7 +198,8 @@ impl Scan<'_> {
     }
 
     fn told(&mut self, path: &Path, severity: Severity, message: String) {
-        self.discovery.reports.push(skipped(path.to_path_buf(), problem(severity, Code::Unreadable, message)));
+        let problem = Problem::new(severity, Code::Unreadable, "", message);
+        self.discovery.reports.push(FileReport::skipped(path.to_path_buf(), problem));
     }
 
     fn incomplete(&mut self, path: &Path, why: &str) {

@@ -3,7 +3,6 @@
 //!
 //! For: the loader. In: where a tool lies. Out: a warning with the mend. Never: follows a link.
 
-use super::problem;
 use crate::base::text;
 use crate::manifest::{Code, Problem, Severity, Site};
 use std::os::unix::fs::MetadataExt;
@@ -44,5 +43,5 @@ fn warning(place: &Path, take: &[&str; 2]) -> Option<Problem> {
     } else {
         return None;
     };
-    Some(problem(Severity::Warning, Code::Security, message))
+    Some(Problem::new(Severity::Warning, Code::Security, "", message))
 }

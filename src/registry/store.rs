@@ -5,10 +5,10 @@
 
 use super::ownership::Ownership;
 use super::{Claim, Claimed, Discovery, ENDING, FileReport, Snapshot, Source, Status, Tool};
-use super::{availability, conflicts, nowhere, problem, writable_tools};
+use super::{availability, conflicts, nowhere, writable_tools};
 use crate::base::text;
 use crate::fault::{Fault, Kind};
-use crate::manifest::{self, Severity};
+use crate::manifest::{self, Problem, Severity};
 use crate::policy;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -206,8 +206,7 @@ impl Registry {
             if let Some(report) = report {
                 report.status = Status::Skipped;
                 let severity = if refused.harmless { Severity::Note } else { Severity::Error };
-                let mut why = problem(severity, refused.code, refused.message.clone());
-                why.pointer = refused.pointer.to_owned();
+                let mut why = Problem::new(severity, refused.code, refused.pointer, &*refused.message);
                 (why.line, why.column) = refused.at;
                 report.problems.insert(0, why);
             }

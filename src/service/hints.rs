@@ -234,7 +234,7 @@ fn files(tool: &registry::Tool, decision: &policy::Decision) -> Option<String> {
         return None;
     }
     let pointer = "/securityContext/fileAccess";
-    let (line, column) = registry::Places::of(manifest).one(pointer);
+    let (line, column) = registry::position(manifest, pointer);
     let file = printable(&manifest.display().to_string());
     let place = match (tool.manifest.raw.pointer(pointer), line) {
         (Some(_), 1..) => format!("in securityContext.fileAccess ({file}:{line}:{column})"),

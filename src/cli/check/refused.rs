@@ -3,7 +3,6 @@
 //! For: `check`. In: the tools that are loaded, what policy decides about each. Out: problems in the reports of their
 //! files. Never: judges by itself: the decision is the one that a call is held to.
 
-use super::remark;
 use crate::base::files;
 use crate::base::json::escape_segment;
 use crate::fault::Kind;
@@ -39,22 +38,8 @@ pub fn tell(
         found.extend(no_folder(&tool));
         found.extend(no_module(&tool));
         found.extend(not_here(&tool, &decision));
-        place(&tool, &mut found);
+        registry::locate(&mut found, &tool.site.manifest);
         report.problems.append(&mut found);
-    }
-}
-
-/// Line and column of what the problems point at.
-fn place(tool: &registry::Tool, found: &mut [Problem]) {
-    let mut pointing: Vec<&mut Problem> = found.iter_mut().filter(|problem| !problem.pointer.is_empty()).collect();
-    if pointing.is_empty() {
-        return;
-    }
-    let pointers: Vec<String> = pointing.iter().map(|problem| problem.pointer.clone()).collect();
-    let pointers: Vec<&str> = pointers.iter().map(String::as_str).collect();
-    let places = registry::Places::of(&tool.site.manifest).find(&pointers);
-    for (problem, place) in pointing.iter_mut().zip(places) {
-        (problem.line, problem.column) = place;
     }
 }
 
@@ -65,7 +50,7 @@ fn asks(tool: &registry::Tool, decision: &policy::Decision) -> Vec<Problem> {
     let told = |verdict: &&Verdict| verdict.refuses() && (refused || verdict.never());
     let problem = |verdict: &Verdict| {
         let (severity, message) = verdict_in_words(verdict, decision, refused);
-        remark(severity, Code::Security, &pointer(verdict, &tool.manifest), message)
+        Problem::new(severity, Code::Security, pointer(verdict, &tool.manifest), message)
     };
     let mut problems: Vec<Problem> = decision.verdicts.iter().filter(told).map(problem).collect();
     if let Err(fault) = &decision.shape
@@ -74,7 +59,7 @@ fn asks(tool: &registry::Tool, decision: &policy::Decision) -> Vec<Problem> {
     {
         let why = fault.person.as_deref().unwrap_or(&fault.message).replace('\n', " ");
         let message = format!("every call is refused by policy '{}': {why}", decision.policy);
-        problems.push(remark(Severity::Warning, Code::Security, "", message));
+        problems.push(Problem::new(Severity::Warning, Code::Security, "", message));
     }
     problems
 }
@@ -87,7 +72,7 @@ fn lacks(tool: &registry::Tool, decision: &policy::Decision) -> Vec<Problem> {
         // A tool that another machine or a later version could run is no fault of its file.
         let severity = if obstacle.need.mistake { Severity::Warning } else { Severity::Note };
         let message = format!("unavailable here: {}", obstacle.said());
-        remark(severity, Code::Dependency, &obstacle.need.pointer, message)
+        Problem::new(severity, Code::Dependency, &*obstacle.need.pointer, message)
     };
     found.iter().map(problem).collect()
 }
@@ -101,7 +86,7 @@ fn no_folder(tool: &registry::Tool) -> Option<Problem> {
         site.base.display()
     );
     let shared = site.script.is_some() && site.folder == site.base;
-    shared.then(|| remark(Severity::Note, Code::Security, SCRIPT, message))
+    shared.then(|| Problem::new(Severity::Note, Code::Security, SCRIPT, message))
 }
 
 /// A grant that every call is refused for, as the files lie now.
@@ -110,7 +95,7 @@ fn files(tool: &registry::Tool, decision: &policy::Decision) -> Option<Problem> 
     let list = if grant.access == policy::Access::Write { WRITE } else { READ };
     let why = fault.person.as_deref().unwrap_or_default();
     let message = format!("every call is refused as the files lie now: {}: {why}", fault.message);
-    Some(remark(Severity::Warning, Code::Security, &item(&tool.manifest, list, &grant.asked), message))
+    Some(Problem::new(Severity::Warning, Code::Security, item(&tool.manifest, list, &grant.asked), message))
 }
 
 /// A `.wasm` or `.wat` that begins like neither a module nor its text: no call could run it.
@@ -124,7 +109,7 @@ fn no_module(tool: &registry::Tool) -> Option<Problem> {
     let begins = head.starts_with(b"\0asm") || matches!(first, Some(b'(' | b';'));
     let message = "this file is no WebAssembly module: it begins neither with \\0asm nor like the text form (a download \
                    that went wrong, or a Git LFS pointer?), so every call fails";
-    (!begins).then(|| remark(Severity::Error, Code::Dependency, SCRIPT, message.to_owned()))
+    (!begins).then(|| Problem::new(Severity::Error, Code::Dependency, SCRIPT, message))
 }
 
 /// What the script seems to rely on and this machine does not provide.
@@ -136,7 +121,7 @@ fn not_here(tool: &registry::Tool, decision: &policy::Decision) -> Option<Proble
         let message = format!(
             "Node {version} does not run TypeScript (22.18 and 23.6 do), so calls fail here: \"language\": \"bun\" runs it"
         );
-        return Some(remark(Severity::Warning, Code::Dependency, "/handler/language", message));
+        return Some(Problem::new(Severity::Warning, Code::Dependency, "/handler/language", message));
     }
     let has = |name: &str| tool.site.folder.join(name).exists();
     let own = tool.site.folder != tool.site.base;
@@ -150,7 +135,7 @@ fn not_here(tool: &registry::Tool, decision: &policy::Decision) -> Option<Proble
         }
         _ => return None,
     };
-    Some(remark(Severity::Note, Code::Dependency, SCRIPT, mend.to_owned()))
+    Some(Problem::new(Severity::Note, Code::Dependency, SCRIPT, mend))
 }
 
 fn verdict_in_words(verdict: &Verdict, decision: &policy::Decision, refused: bool) -> (Severity, String) {

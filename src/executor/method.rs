@@ -60,11 +60,6 @@ pub struct Methods {
 }
 
 impl Methods {
-    /// No services at all.
-    pub fn empty() -> Methods {
-        Methods::default()
-    }
-
     /// The services this host ships: `ExternalScriptExecutionService`.
     pub fn new() -> Methods {
         let methods = Methods::default();
@@ -134,7 +129,7 @@ impl executor::Executor for Methods {
             } else {
                 executor::Ending::answer(&value)
             };
-            let wall_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+            let wall_ms = crate::base::millis(started.elapsed());
             Ok(executor::Outcome::of(ending, wall_ms))
         })
     }

@@ -45,7 +45,7 @@ impl Until {
                 Err(_) => Err(Fault::new(Kind::InternalError, "This host is shutting down.").retryable()),
             },
             Err(_) => {
-                let limit_ms = u64::try_from(self.limit.as_millis()).unwrap_or(u64::MAX);
+                let limit_ms = crate::base::millis(self.limit);
                 Err(format::judge(Ending::TimedOut { limit_ms }, &[], &[]).err().unwrap_or_else(format::cancelled))
             }
         }

@@ -43,11 +43,6 @@ impl Text {
     pub fn value(&self) -> Value {
         tree(self.as_str())
     }
-
-    /// With line breaks and two spaces for each level.
-    pub fn indented(&self) -> Indented<'_> {
-        Indented(self.as_str())
-    }
 }
 
 impl From<&Value> for Text {

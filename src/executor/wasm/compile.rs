@@ -212,7 +212,7 @@ fn cpus() -> u64 {
 /// What a compiler may touch: two pipes, time and memory.
 fn confinement(tool: &policy::Shape, allowed: Allowed) -> policy::Shape {
     let mut limits = policy::Limits::house();
-    let time = u64::try_from(allowed.time.as_millis()).unwrap_or(u64::MAX);
+    let time = crate::base::millis(allowed.time);
     limits.set(Limit::TimeoutMs, time);
     limits.set(Limit::CpuMs, time.saturating_mul(cpus()));
     limits.set(Limit::MemoryBytes, allowed.memory);

@@ -174,7 +174,7 @@ impl Wasm {
                 end => break (session, end, started),
             }
         };
-        let wall_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let wall_ms = crate::base::millis(started.elapsed());
         let fit = session.fit() && answered.as_ref().is_ok_and(|(answer, _)| answer.is_fit());
         let mut outcome = conclude(answered, log.finish(), shape, per_call.timeout_ms)?;
         outcome.usage.wall_ms = wall_ms;

@@ -250,11 +250,11 @@ fn homes() -> BTreeSet<PathBuf> {
 }
 
 /// The interpreters on PATH; none if the ledger of what tools could write cannot be read.
-pub fn discovered(settings: &Settings) -> runtimes::Found {
+pub fn discovered(settings: &Settings) -> runtimes::Discovered {
     let search = std::env::var_os("PATH").unwrap_or_default();
     match off_limits(settings) {
         Ok(off_limits) => runtimes::discover(&search, &off_limits),
-        Err(why) => runtimes::Found { notes: vec![why], ..runtimes::Found::default() },
+        Err(why) => runtimes::Discovered { notes: vec![why], ..runtimes::Discovered::default() },
     }
 }
 

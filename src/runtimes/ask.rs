@@ -4,7 +4,8 @@
 //! Never: runs it with the host's environment, in the current folder, through a shell, or for more than 5 seconds; asks
 //! a launcher that may read files which a tool could write.
 
-use super::{OffLimits, trust};
+use super::off_limits::OffLimits;
+use super::trust;
 use crate::base::files::{self, Folder};
 use crate::manifest::Language;
 use nix::fcntl::OFlag;

@@ -3,8 +3,10 @@
 //! For: this room. In: the interpreter's file. Out: a `policy::Runtime`.
 //! Never: starts the interpreter where a file beside it tells its version.
 
+use super::ask;
+use super::binary::{Binary, small_text};
+use super::off_limits::{OffLimits, outside};
 use super::roots::{Roots, always_in_view};
-use super::{Binary, OffLimits, ask, outside, small_text};
 use crate::manifest::Language;
 use crate::policy;
 use std::path::Path;

@@ -7,6 +7,7 @@
 //! change; starts an interpreter whose files tell enough; uses a shell; sees a manifest or a call.
 
 mod ask;
+mod binary;
 mod javascript;
 mod off_limits;
 mod pyenv;
@@ -15,19 +16,19 @@ mod roots;
 pub mod shims;
 mod trust;
 
-pub use off_limits::OffLimits;
+pub use off_limits::{OffLimits, outside};
 
-use crate::base::{files, links};
+use crate::base::links;
 use crate::manifest::Language;
 use crate::policy;
-use nix::fcntl::OFlag;
+use binary::{Binary, LANGUAGES, followed, instead};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 /// The result of a search. `notes` are for the person: they hold host paths.
 #[derive(Clone, Debug, Default)]
-pub struct Found {
+pub struct Discovered {
     pub runtimes: BTreeMap<Language, policy::Runtime>,
     /// Candidates that were passed over, and why; one sentence each.
     pub notes: Vec<String>,
@@ -35,24 +36,9 @@ pub struct Found {
     pub relied_on: BTreeMap<PathBuf, String>,
 }
 
-/// An interpreter's file: where it was found, and the file that this leads to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Binary {
-    /// As found, its folder without symlinks. In a virtual environment this path must be started.
-    path: PathBuf,
-    /// The ELF file itself.
-    real: PathBuf,
-}
-
-/// Largest `pyvenv.cfg`, header or `package.json` that is read for a version, bytes.
-const MOST_TEXT_BYTES: u64 = 256 * 1024;
-
-const LANGUAGES: [(Language, &[&str]); 3] =
-    [(Language::Python, &["python3", "python"]), (Language::Nodejs, &["node", "nodejs"]), (Language::Bun, &["bun"])];
-
 /// Finds one interpreter per language: the first on `search_path` that may be trusted.
-pub fn discover(search_path: &OsStr, off_limits: &OffLimits) -> Found {
-    let mut found = Found { relied_on: search_relies_on(search_path), ..Found::default() };
+pub fn discover(search_path: &OsStr, off_limits: &OffLimits) -> Discovered {
+    let mut found = Discovered { relied_on: search_relies_on(search_path), ..Discovered::default() };
     let folders = search_folders(search_path, off_limits, &mut found.notes);
     let asker = ask::Asker::new(&folders, off_limits);
     for (language, names) in LANGUAGES {
@@ -112,29 +98,6 @@ pub fn named(language: Language, path: &Path, off_limits: &OffLimits) -> Result<
     Ok(runtime)
 }
 
-/// Refuses a runtime whose files lie in a place that is off limits, or whose view would open such a place, a home or a
-/// whole system folder.
-pub fn outside(runtime: &policy::Runtime, off_limits: &OffLimits) -> Result<(), String> {
-    let program = match &runtime.program {
-        policy::Program::Path(path) => Some(path),
-        policy::Program::Ourselves { .. } => None,
-    };
-    for root in runtime.roots.iter().chain(program) {
-        let real = root.canonicalize().map_err(|e| format!("{}: {e}", root.display()))?;
-        off_limits.passes(root)?;
-        if Some(root) == program {
-            continue;
-        }
-        for path in [root, &real] {
-            trust::narrow(path)?;
-            if let Some(place) = off_limits.below(path) {
-                return Err(format!("it needs {}, which holds {place}", path.display()));
-            }
-        }
-    }
-    Ok(())
-}
-
 /// The folders of a search path that may hold an interpreter, without symlinks, each once.
 fn search_folders(search_path: &OsStr, off_limits: &OffLimits, notes: &mut Vec<String>) -> Vec<PathBuf> {
     let mut folders: Vec<PathBuf> = Vec::new();
@@ -183,22 +146,6 @@ fn binary(
     Err(format!("it leads to {}, which is not a {} interpreter", found.real.display(), language.name()))
 }
 
-/// Where a path leads, if no tool and no other user could change what lies on the way.
-fn followed(path: &Path, off_limits: &OffLimits) -> Result<Binary, String> {
-    off_limits.passes(path)?;
-    let path = in_real_folder(path)?;
-    let real = path.canonicalize().map_err(|e| format!("{} leads nowhere ({e})", path.display()))?;
-    trust::path(&path)?;
-    trust::path(&real)?;
-    Ok(Binary { path, real })
-}
-
-impl Binary {
-    fn runs(&self, language: Language) -> Result<bool, String> {
-        Ok(trust::starts_with(&self.real, b"\x7fELF")? && fits(language, &self.real))
-    }
-}
-
 fn describe(
     language: Language,
     binary: &Binary,
@@ -213,47 +160,6 @@ fn describe(
     };
     runtime.roots.iter().try_for_each(|root| trust::readable_by_tools(root))?;
     Ok(runtime)
-}
-
-/// The same file with its folder's symlinks resolved, and its own name kept.
-fn in_real_folder(path: &Path) -> Result<PathBuf, String> {
-    match (path.parent(), path.file_name()) {
-        (Some(folder), Some(name)) => {
-            folder.canonicalize().map(|f| f.join(name)).map_err(|e| format!("{}: {e}", folder.display()))
-        }
-        _ => Err(format!("{} is not a file", path.display())),
-    }
-}
-
-/// Whether a real file is named like the interpreter, and not like one program for many names (`snap`, `mise`).
-fn fits(language: Language, real: &Path) -> bool {
-    let name = real.file_name().unwrap_or_default().to_string_lossy();
-    match language {
-        Language::Python => name.starts_with("python"),
-        Language::Nodejs => name.starts_with("node"),
-        Language::Bun => name.starts_with("bun"),
-        Language::Wasm => false,
-    }
-}
-
-/// The kind of a file that a policy names as an interpreter and that is none, in words.
-fn instead(language: Language, real: &Path) -> Result<String, String> {
-    let name = language.name();
-    let other = LANGUAGES.iter().map(|(other, _)| *other).find(|other| fits(*other, real));
-    Ok(match (trust::starts_with(real, b"\x7fELF")?, other) {
-        (true, Some(other)) => format!("a {} interpreter, not a {name} one", other.name()),
-        (true, None) => format!("another program, not a {name} interpreter by its name"),
-        (false, _) if trust::starts_with(real, b"#!")? => "a launcher script, not the interpreter".to_owned(),
-        (false, _) => "not a program".to_owned(),
-    })
-}
-
-/// The text of a small regular file; `None` for anything else.
-fn small_text(path: &Path) -> Option<String> {
-    // Opening a device can have effects.
-    path.metadata().ok().filter(std::fs::Metadata::is_file)?;
-    let file = files::open(path, OFlag::empty()).ok()?;
-    String::from_utf8(files::whole(file, MOST_TEXT_BYTES).ok()??).ok()
 }
 
 fn note(notes: &mut Vec<String>, text: String) {

@@ -4,8 +4,9 @@
 //! For: this room; the cli fills it, from the settings and from the ledger of written trees. In: paths.
 //! Out: why a path is not taken, before anything of it is run. Never: opens or runs a path that it judges.
 
+use super::trust;
 use crate::base::links;
-use crate::policy::{Place, WritablePaths};
+use crate::policy::{self, Place, WritablePaths};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -68,6 +69,29 @@ impl OffLimits {
             Some((tree, who)) => Err(format!("a launcher may read what lies in {}, where {who}", tree.display())),
         }
     }
+}
+
+/// Refuses a runtime whose files lie in a place that is off limits, or whose view would open such a place, a home or a
+/// whole system folder.
+pub fn outside(runtime: &policy::Runtime, off_limits: &OffLimits) -> Result<(), String> {
+    let program = match &runtime.program {
+        policy::Program::Path(path) => Some(path),
+        policy::Program::Ourselves { .. } => None,
+    };
+    for root in runtime.roots.iter().chain(program) {
+        let real = root.canonicalize().map_err(|e| format!("{}: {e}", root.display()))?;
+        off_limits.passes(root)?;
+        if Some(root) == program {
+            continue;
+        }
+        for path in [root, &real] {
+            trust::narrow(path)?;
+            if let Some(place) = off_limits.below(path) {
+                return Err(format!("it needs {}, which holds {place}", path.display()));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// A path in a home below a name that starts with a dot: settings of programs.

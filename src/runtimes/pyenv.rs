@@ -3,7 +3,7 @@
 //! For: this room. In: a candidate path. Out: the interpreter the shim would start.
 //! Never: looks at the current folder (`.python-version`), which anybody may have written.
 
-use super::small_text;
+use super::binary::small_text;
 use std::path::{Path, PathBuf};
 
 /// `<root>/shims/python3` → `<root>/versions/<version>/bin/python3`; `None` if this is no pyenv shim.

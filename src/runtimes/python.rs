@@ -3,8 +3,9 @@
 //! For: this room. In: the interpreter's file. Out: a `policy::Runtime`.
 //! Never: starts the interpreter.
 
+use super::binary::{Binary, small_text};
 use super::roots::Roots;
-use super::{Binary, small_text, trust};
+use super::trust;
 use crate::manifest::Language;
 use crate::policy;
 use std::path::{Path, PathBuf};

@@ -3,8 +3,6 @@
 //! For: this room. In: a path. Out: yes, or one sentence with the reason or the mend. Never: changes anything.
 
 use crate::base::files::{self, every_id_is_mapped};
-use nix::fcntl::OFlag;
-use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -73,16 +71,4 @@ pub(super) fn readable_by_tools(path: &Path) -> Result<(), String> {
         return Ok(());
     }
     Err(format!("tools never run as root and could not read {0}; `chmod -R o+rX {0}` mends it", path.display()))
-}
-
-/// Whether a regular file starts with these bytes. A pipe or device is refused before it is opened for reading.
-pub(super) fn starts_with(path: &Path, magic: &[u8]) -> Result<bool, String> {
-    let say = |e: std::io::Error| format!("{}: {e}", path.display());
-    if !path.metadata().map_err(say)?.is_file() {
-        return Err(format!("{} is not a regular file", path.display()));
-    }
-    let mut head = Vec::new();
-    let file = files::open(path, OFlag::empty()).map_err(say)?;
-    file.take(magic.len() as u64).read_to_end(&mut head).map_err(say)?;
-    Ok(head == magic)
 }

@@ -6,7 +6,7 @@
 
 mod facts;
 mod hints;
-mod print;
+mod report;
 
 use super::refusal::Exit;
 use super::settings::Settings;
@@ -14,11 +14,9 @@ use super::{host, words};
 use crate::executor::process::{Launchers, Unready, examine, settle};
 #[cfg(feature = "wasi")]
 use crate::executor::wasm;
-use crate::manifest::Language;
 use crate::{policy, sandbox};
 use facts::Facts;
-use hints::Hint;
-use serde::Serialize;
+use report::{AuditLog, Interpreter, RefusedWall, Report, Setting, Wasm};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -28,78 +26,6 @@ pub struct Args {
     /// For a program
     #[arg(long)]
     pub json: bool,
-}
-
-/// Everything that was found out.
-#[derive(Clone, Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Report {
-    /// `A`: every wall stands. `None`: nothing is run here until a mend is made.
-    tier: Option<char>,
-    version: &'static str,
-    walls: Vec<sandbox::Stood>,
-    refused: Option<RefusedWall>,
-    tried: Vec<sandbox::probe::Tried>,
-    /// What would raise the tier, or make limits exact.
-    mends: Vec<Hint>,
-    facts: Facts,
-    runtimes: Vec<Interpreter>,
-    /// Interpreters that were passed over, and why.
-    passed_over: Vec<String>,
-    wasm: Wasm,
-    settings: Vec<Setting>,
-    audit_log: AuditLog,
-    #[serde(serialize_with = "told")]
-    policies: Result<String, String>,
-}
-
-#[derive(Clone, Debug, Serialize)]
-struct RefusedWall {
-    wall: String,
-    what: String,
-    errno: String,
-}
-
-#[derive(Clone, Debug, Serialize)]
-struct Interpreter {
-    language: Language,
-    program: String,
-    version: String,
-    found: String,
-    /// The version that it told from inside the walls, or why it did not start.
-    #[serde(serialize_with = "told")]
-    ran: Result<String, String>,
-}
-
-#[derive(Clone, Debug, Serialize)]
-struct Wasm {
-    /// Its version; `None` in a build without WASI.
-    wasmtime: Option<&'static str>,
-    /// Where compiled code is kept, or why it is not.
-    #[serde(serialize_with = "told")]
-    cache: Result<String, String>,
-}
-
-#[derive(Clone, Debug, Serialize)]
-struct Setting {
-    name: &'static str,
-    value: String,
-    from: String,
-}
-
-#[derive(Clone, Debug, Serialize)]
-struct AuditLog {
-    path: Option<String>,
-    #[serde(serialize_with = "told")]
-    opens: Result<String, String>,
-}
-
-/// `{"ok": true, "is": …}` or `{"ok": false, "why": …}`.
-fn told<S: serde::Serializer>(result: &Result<String, String>, to: S) -> Result<S::Ok, S::Error> {
-    match result {
-        Ok(is) => serde_json::json!({ "ok": true, "is": is }).serialize(to),
-        Err(why) => serde_json::json!({ "ok": false, "why": why }).serialize(to),
-    }
 }
 
 pub fn run(settings: &Settings, args: &Args) -> anyhow::Result<ExitCode> {
@@ -112,7 +38,7 @@ pub fn run(settings: &Settings, args: &Args) -> anyhow::Result<ExitCode> {
     settle(host::FAREWELL);
     match args.json {
         true => words::show_json(&serde_json::to_value(&report)?),
-        false => words::show(print::text(&report).as_bytes()),
+        false => words::show(report::text(&report).as_bytes()),
     }
     let exit = match (report.tier, &report.policies) {
         (None, _) => Exit::Host,
@@ -217,13 +143,8 @@ fn wasm_state() -> Wasm {
 #[cfg(feature = "wasi")]
 fn wasm_state() -> Wasm {
     let variable = |name: &str| std::env::var_os(name);
-    let cache = match wasm::Cache::usual(variable) {
-        Ok((_, Some(note))) => Err(note),
-        Ok((_, None)) => {
-            Ok(wasm::Cache::usual_folder(variable).map_or_else(String::new, |folder| folder.display().to_string()))
-        }
-        Err(why) => Err(why),
-    };
+    let folder = wasm::Cache::usual_folder(variable).unwrap_or_default().display().to_string();
+    let cache = wasm::Cache::usual(variable).and_then(|(_, note)| note.map_or(Ok(folder), Err));
     Wasm { wasmtime: Some(wasmtime_version()), cache }
 }
 
@@ -260,11 +181,7 @@ fn where_from(settings: &Settings) -> Vec<Setting> {
 
 fn audit_log(settings: &Settings) -> AuditLog {
     let path = settings.audit_log.as_ref().map(|path| path.display().to_string());
-    let opens = match host::audit_log(settings) {
-        Err(why) => Err(why.to_string()),
-        Ok(log) => {
-            log.open().map(|_| "it can be opened".to_owned()).map_err(|fault| fault.person.unwrap_or(fault.message))
-        }
-    };
-    AuditLog { path, opens }
+    let opened = host::audit_log(settings).map_err(|why| why.to_string());
+    let opened = opened.and_then(|log| log.open().map_err(|fault| fault.person.unwrap_or(fault.message)));
+    AuditLog { path, opens: opened.map(|_| "it can be opened".to_owned()) }
 }

@@ -1,10 +1,86 @@
-//! The doctor's report as text.
+//! The doctor's report: the data that a program gets, and the same as text.
 //!
-//! For: `doctor`. In: a `Report`. Out: lines. Never: a fact that the JSON has not; outside text unescaped.
+//! For: `doctor`. In: what was found out. Out: lines. Never: a fact that the JSON has not; outside text unescaped.
 
-use super::Report;
+use super::facts::Facts;
+use super::hints::Hint;
 use crate::cli::probe;
 use crate::cli::words::line;
+use crate::manifest::Language;
+use crate::sandbox;
+use serde::Serialize;
+
+/// Everything that was found out.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Report {
+    /// `A`: every wall stands. `None`: nothing is run here until a mend is made.
+    pub tier: Option<char>,
+    pub version: &'static str,
+    pub walls: Vec<sandbox::Stood>,
+    pub refused: Option<RefusedWall>,
+    pub tried: Vec<sandbox::probe::Tried>,
+    /// What would raise the tier, or make limits exact.
+    pub mends: Vec<Hint>,
+    pub facts: Facts,
+    pub runtimes: Vec<Interpreter>,
+    /// Interpreters that were passed over, and why.
+    pub passed_over: Vec<String>,
+    pub wasm: Wasm,
+    pub settings: Vec<Setting>,
+    pub audit_log: AuditLog,
+    #[serde(serialize_with = "told")]
+    pub policies: Result<String, String>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct RefusedWall {
+    pub wall: String,
+    pub what: String,
+    pub errno: String,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Interpreter {
+    pub language: Language,
+    pub program: String,
+    pub version: String,
+    pub found: String,
+    /// The version that it told from inside the walls, or why it did not start.
+    #[serde(serialize_with = "told")]
+    pub ran: Result<String, String>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Wasm {
+    /// Its version; `None` in a build without WASI.
+    pub wasmtime: Option<&'static str>,
+    /// Where compiled code is kept, or why it is not.
+    #[serde(serialize_with = "told")]
+    pub cache: Result<String, String>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Setting {
+    pub name: &'static str,
+    pub value: String,
+    pub from: String,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct AuditLog {
+    pub path: Option<String>,
+    #[serde(serialize_with = "told")]
+    pub opens: Result<String, String>,
+}
+
+/// `{"ok": true, "is": …}` or `{"ok": false, "why": …}`.
+fn told<S: serde::Serializer>(result: &Result<String, String>, to: S) -> Result<S::Ok, S::Error> {
+    match result {
+        Ok(is) => serde_json::json!({ "ok": true, "is": is }).serialize(to),
+        Err(why) => serde_json::json!({ "ok": false, "why": why }).serialize(to),
+    }
+}
 
 pub fn text(report: &Report) -> String {
     let mut out = format!("toolhost {}\n", report.version);

@@ -202,11 +202,7 @@ pub fn strict(files: &mut [File]) {
 
 /// True if nothing is an error.
 pub fn good(files: &[File]) -> bool {
-    !files.iter().any(has_errors)
-}
-
-fn has_errors(file: &File) -> bool {
-    file.problems.iter().any(|problem| problem.severity == Severity::Error)
+    !files.iter().any(File::has_errors)
 }
 
 pub fn print(files: &[File], json: bool, out: &mut dyn Write) -> io::Result<()> {
@@ -216,7 +212,7 @@ pub fn print(files: &[File], json: bool, out: &mut dyn Write) -> io::Result<()> 
     let (mut good, mut skipped, mut refused) = (0, 0, 0);
     for file in files {
         let tool = file.tool.as_ref().map_or_else(String::new, |tool| format!(", {}", printable(tool)));
-        let status = match (file.status, has_errors(file)) {
+        let status = match (file.status, file.has_errors()) {
             (registry::Status::Skipped, _) => {
                 skipped += 1;
                 "skipped".to_owned()

@@ -6,6 +6,7 @@
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
 use super::{audit, host, words};
+use crate::base::text;
 use crate::{fault, manifest, policy, registry};
 use manifest::Site;
 use policy::diff::Powers;
@@ -83,7 +84,7 @@ impl Host<'_> {
         if path.is_dir() && !holds_policies(&path) {
             return Err(wrong("a folder without policies").person(format!(
                 "{}: holds no *.policy.toml; name manifests one by one, or save `toolhost audit --all --json` of both sides",
-                crate::base::text::printable(text)
+                text::printable(text)
             )));
         }
         if path.is_dir() || policy::is_policy_file(text) {
@@ -107,13 +108,13 @@ impl Host<'_> {
     /// A manifest that may lie anywhere. If its tool is loaded it is judged in the place of the loaded manifest, with
     /// the script and the policy from there.
     fn read(&self, path: &Path) -> Result<registry::Tool> {
-        let shown = crate::base::text::printable(&path.display().to_string());
+        let shown = text::path(path);
         let bad = |why: String| wrong("a manifest cannot be read").person(format!("{shown}: {why}"));
         let (bytes, _) = super::settings::regular_file(path, crate::quantity::MAX_DEFINITION_BYTES).map_err(bad)?;
         let (manifest, _) = manifest::read(&bytes).map_err(|problems| {
             let lines: Vec<String> =
                 problems.iter().map(|p| format!("{}:{}: {}: {}", p.line, p.column, p.pointer, p.message)).collect();
-            let lines: Vec<String> = lines.iter().map(|line| crate::base::text::printable(line)).collect();
+            let lines: Vec<String> = lines.iter().map(|line| text::printable(line)).collect();
             bad(lines.join("\n"))
         })?;
         let path = path.canonicalize().map_err(|e| bad(e.to_string()))?;
@@ -147,7 +148,7 @@ fn powers(
 
 /// The fault of a path that cannot be compared.
 fn no_side(path: &Path) -> fault::Fault {
-    let shown = crate::base::text::printable(&path.display().to_string());
+    let shown = text::path(path);
     let why = match path.symlink_metadata() {
         Ok(_) => {
             "is neither a manifest (*.tool.json), a policy (*.policy.toml, or a folder of them) nor a saved audit (*.json)"
@@ -173,7 +174,7 @@ struct All<'a> {
 fn saved(path: &Path) -> Result<Side> {
     let bad = |why: &dyn fmt::Display| {
         let words = format!("{}: {why}", path.display());
-        wrong("a saved audit cannot be read").person(crate::base::text::printable(&words))
+        wrong("a saved audit cannot be read").person(text::printable(&words))
     };
     let bytes = super::settings::regular_file(path, MAX_AUDIT_BYTES).map_err(|why| bad(&why))?;
     let powers = |entry: &RawValue| {

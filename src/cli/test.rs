@@ -7,7 +7,7 @@ use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
 use super::{host, words};
 use crate::base::text;
-use crate::manifest::{self, Example};
+use crate::manifest::Example;
 use crate::registry;
 use crate::service::runlog::Level;
 use crate::service::{Arguments, CallRequest, Caller, Report, Service, Sink};
@@ -30,8 +30,6 @@ struct Count {
     passed: usize,
     failed: usize,
     skipped: usize,
-    /// Manifest files that could not be loaded.
-    unread: usize,
 }
 
 pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
@@ -41,17 +39,18 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     let ended = runtime.block_on(async {
         let service = host::service(settings)?;
         let tools = chosen(&service, &args)?;
+        // Manifest files that could not be loaded.
+        let unread = if args.all { service.registry().snapshot().skipped() } else { 0 };
         tokio::select! {
-            count = examples(&service, &tools, args.all) => Ok(Ok(count)),
+            count = examples(&service, &tools, args.all) => Ok(Ok((count, unread))),
             signal = host::stopped() => anyhow::Ok(Err(signal)),
         }
     });
     runtime.shutdown_timeout(host::FAREWELL);
-    let count = match ended? {
-        Ok(count) => count,
+    let (count, unread) = match ended? {
+        Ok(counted) => counted,
         Err(signal) => return Ok(signal),
     };
-    let unread = if args.all { count.unread } else { 0 };
     if unread > 0 {
         words::complain(&format!("{unread} file(s) are no tool because of their faults: `toolhost check` says why"));
     }
@@ -72,12 +71,7 @@ fn chosen(service: &Service, args: &Args) -> anyhow::Result<Vec<Arc<registry::To
 }
 
 async fn examples(service: &Arc<Service>, tools: &[Arc<registry::Tool>], all: bool) -> Count {
-    let reports = &service.registry().snapshot().reports;
-    let unread = |report: &&registry::FileReport| {
-        let wrong = |problem: &manifest::Problem| problem.severity == manifest::Severity::Error;
-        report.status == registry::Status::Skipped && report.problems.iter().any(wrong)
-    };
-    let mut count = Count { unread: reports.iter().filter(unread).count(), ..Count::default() };
+    let mut count = Count::default();
     for tool in tools {
         let needs = service.needs_of(tool);
         if all && !needs.is_empty() {

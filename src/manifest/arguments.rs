@@ -163,16 +163,21 @@ fn convert(root: &Value, given: &mut Map<String, Value>, flaws: &mut Vec<Flaw>) 
     }
 }
 
+/// The schemas that a parameter of this name may be held to.
+fn schemas_of<'s>(root: &'s Value, name: &str) -> impl Iterator<Item = &'s Value> {
+    let holders = alternatives(root, root).into_iter();
+    let properties = holders.filter_map(move |holder| holder.get("properties")?.get(name));
+    properties.flat_map(move |property| alternatives(root, property))
+}
+
+/// The values that an `enum` or `const` lists.
+fn listed_in(schema: &Value) -> impl Iterator<Item = &Value> {
+    schema.get("enum").and_then(Value::as_array).into_iter().flatten().chain(schema.get("const"))
+}
+
 /// The value of an `enum` (or `const`) that a text spells, unless the text is one itself: for "3" the 3 of `[3, "a"]`.
 fn listed(root: &Value, name: &str, written: &str) -> Option<Value> {
-    let mut values: Vec<&Value> = Vec::new();
-    for holder in alternatives(root, root) {
-        let Some(property) = holder.get("properties").and_then(|names| names.get(name)) else { continue };
-        for schema in alternatives(root, property) {
-            let one_of = schema.get("enum").and_then(Value::as_array).into_iter().flatten();
-            values.extend(one_of.chain(schema.get("const")));
-        }
-    }
+    let values: Vec<&Value> = schemas_of(root, name).flat_map(listed_in).collect();
     if values.is_empty() || values.iter().any(|value| value.as_str() == Some(written)) {
         return None;
     }
@@ -186,19 +191,13 @@ fn listed(root: &Value, name: &str, written: &str) -> Option<Value> {
 /// The types a parameter may have; empty = anything.
 fn types<'s>(root: &'s Value, name: &str) -> BTreeSet<&'s str> {
     let mut types = BTreeSet::new();
-    for holder in alternatives(root, root) {
-        let Some(property) = holder.get("properties").and_then(|names| names.get(name)) else { continue };
-        for schema in alternatives(root, property) {
-            match schema.get("type") {
-                Some(Value::String(one)) => {
-                    types.insert(one.as_str());
-                }
-                Some(Value::Array(several)) => types.extend(several.iter().filter_map(Value::as_str)),
-                _ => {
-                    let listed = schema.get("enum").and_then(Value::as_array).into_iter().flatten();
-                    for value in listed.chain(schema.get("const")) {
-                        types.insert(type_of(value));
-                    }
+    for schema in schemas_of(root, name) {
+        match schema.get("type") {
+            Some(Value::String(one)) => types.extend([one.as_str()]),
+            Some(Value::Array(several)) => types.extend(several.iter().filter_map(Value::as_str)),
+            _ => {
+                for value in listed_in(schema) {
+                    types.insert(type_of(value));
                 }
             }
         }
@@ -300,12 +299,7 @@ fn top(pointer: &str) -> String {
 
 /// All flaws of one call in one fault.
 fn fault(root: &Value, flaws: &[Flaw]) -> Fault {
-    let mut known = Vec::new();
-    for schema in alternatives(root, root) {
-        known.extend(
-            schema.get("properties").and_then(Value::as_object).into_iter().flat_map(|p| p.keys().map(String::as_str)),
-        );
-    }
+    let known: Vec<&str> = names(root).known.into_iter().map(String::as_str).collect();
     let one = |flaw: &Flaw| match &flaw.what {
         // No argument could mend that; `check` tells the tool's author the same.
         What::Missing(name) if flaw.pointer.is_empty() && undeclared(root, name).is_some() => {

@@ -24,7 +24,7 @@ pub use position::{locate, position};
 pub use snapshot::{Filter, Snapshot};
 pub use store::Registry;
 
-use crate::manifest::{Manifest, Problem, Site};
+use crate::manifest::{Manifest, Problem, Severity, Site};
 use crate::policy;
 use serde::Serialize;
 use std::path::PathBuf;
@@ -78,7 +78,7 @@ impl Tool {
         if self.site.manifest.as_os_str().is_empty() {
             return format!("source '{}'", self.source);
         }
-        crate::base::text::printable(&self.site.manifest.to_string_lossy())
+        crate::base::text::path(&self.site.manifest)
     }
 }
 
@@ -95,6 +95,10 @@ pub struct FileReport {
 impl FileReport {
     pub fn skipped(path: PathBuf, problem: Problem) -> FileReport {
         FileReport { path, status: Status::Skipped, tool: None, problems: vec![problem] }
+    }
+
+    pub fn has_errors(&self) -> bool {
+        self.problems.iter().any(|problem| problem.severity == Severity::Error)
     }
 }
 

@@ -147,7 +147,7 @@ impl Ownership {
                 let message = format!(
                     "it names {}, which belongs to {}: a folder that holds a manifest is its tools' own; put this manifest \
                      there, or give it a script of its own",
-                    shown(script),
+                    text::path(script),
                     list(&owners)
                 );
                 refused.push(stranger(tool, message));
@@ -204,9 +204,9 @@ fn links(tools: &[Tool], held: &Held) -> BTreeMap<usize, String> {
                 let (script, own) = (site.script.as_deref(), owner.site.script.as_deref());
                 let message = format!(
                     "{} is a hard link of {}, which belongs to {}: copy the file instead",
-                    shown(script.unwrap_or(Path::new(""))),
-                    shown(own.unwrap_or(Path::new(""))),
-                    shown(&owner.site.manifest)
+                    text::path(script.unwrap_or(Path::new(""))),
+                    text::path(own.unwrap_or(Path::new(""))),
+                    text::path(&owner.site.manifest)
                 );
                 found.insert(*index, message);
             }
@@ -223,16 +223,12 @@ pub(super) fn linked(file: &Path) -> Option<(u64, u64)> {
 
 fn stranger(tool: &Tool, message: String) -> Refused {
     let at = position(&tool.site.manifest, POINTER);
-    let told = format!("{}: {message}", shown(&tool.site.manifest));
+    let told = format!("{}: {message}", text::path(&tool.site.manifest));
     Refused { at, told, pointer: POINTER, ..Refused::new(tool.clone(), Code::Security, message) }
 }
 
 fn list(manifests: &BTreeSet<&Path>) -> String {
-    let named: Vec<String> = manifests.iter().take(3).map(|path| shown(path)).collect();
+    let named: Vec<String> = manifests.iter().take(3).map(|path| text::path(path)).collect();
     let more = manifests.len().saturating_sub(named.len());
     if more > 0 { format!("{} and {more} more", named.join(", ")) } else { named.join(", ") }
-}
-
-fn shown(path: &Path) -> String {
-    text::printable(&path.to_string_lossy())
 }

@@ -113,7 +113,7 @@ impl Scan<'_> {
                     for left in self.candidates.split_off(before) {
                         self.seen.remove(&left.base.path.join(left.relative));
                     }
-                    let shown = text::printable(&folder.to_string_lossy());
+                    let shown = text::path(&folder);
                     let message = format!(
                         "more than {} files and folders: nothing {depth} folders down, or deeper, was loaded; take away \
                          what fills {shown}, or name a smaller folder",
@@ -203,7 +203,7 @@ impl Scan<'_> {
     }
 
     fn incomplete(&mut self, path: &Path, why: &str) {
-        self.discovery.incomplete.push(format!("{}: {why}", text::printable(&path.to_string_lossy())));
+        self.discovery.incomplete.push(format!("{}: {why}", text::path(path)));
     }
 }
 

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 /// A script that was found, and a note for a person on how.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct FoundScript {
     pub site: Site,
     pub note: Option<Note>,
 }
@@ -32,7 +32,7 @@ pub fn resolve(bases: &[PathBuf], manifest_folder: Option<&Path>, script_path: &
 }
 
 /// As `resolve`, with the note.
-pub fn find(bases: &[PathBuf], manifest_folder: Option<&Path>, script_path: &str) -> Result<Found, Fault> {
+pub fn find(bases: &[PathBuf], manifest_folder: Option<&Path>, script_path: &str) -> Result<FoundScript, Fault> {
     let folder = manifest_folder.and_then(|folder| folder.canonicalize().ok());
     Bases::open(bases).find(folder.as_deref(), script_path)
 }
@@ -61,14 +61,14 @@ impl Bases {
     }
 
     /// `manifest_folder`: without symbolic links.
-    pub(super) fn find(&self, manifest_folder: Option<&Path>, script_path: &str) -> Result<Found, Fault> {
+    pub(super) fn find(&self, manifest_folder: Option<&Path>, script_path: &str) -> Result<FoundScript, Fault> {
         let relative = plain(script_path)?;
         let beside = manifest_folder.and_then(|folder| self.beside(folder, &relative));
         let mut tried = Vec::new();
         for base in &self.0 {
             if let Some(site) = look(base, &relative, script_path, &mut tried)? {
                 let note = also_beside(&site, beside.as_ref());
-                return Ok(Found { site, note });
+                return Ok(FoundScript { site, note });
             }
         }
         for base in &self.0 {
@@ -78,15 +78,15 @@ impl Bases {
             }
             if let Some(site) = look(base, rest, script_path, &mut tried)? {
                 let words = "the path starts with the base folder's own name, which was left out: it is relative to the base folder";
-                return Ok(Found { site, note: Some(Note { doubtful: false, words: words.to_owned() }) });
+                return Ok(FoundScript { site, note: Some(Note { doubtful: false, words: words.to_owned() }) });
             }
         }
         if let Some((base, relative)) = &beside
             && let Some(site) = look(base, relative, script_path, &mut tried)?
         {
-            let written = text::printable(&relative.to_string_lossy());
+            let written = text::path(relative);
             let words = format!("found beside its manifest; written from the base folder the path is '{written}'");
-            return Ok(Found { site, note: Some(Note { doubtful: false, words }) });
+            return Ok(FoundScript { site, note: Some(Note { doubtful: false, words }) });
         }
         Err(not_found(script_path, &tried))
     }
@@ -113,7 +113,7 @@ impl Bases {
 }
 
 fn not_found(script_path: &str, tried: &[PathBuf]) -> Fault {
-    let tried: Vec<_> = tried.iter().map(|path| text::printable(&path.to_string_lossy())).collect();
+    let tried: Vec<_> = tried.iter().map(|path| text::path(path)).collect();
     let place = if tried.is_empty() {
         "there is no script base folder".to_owned()
     } else {
@@ -132,7 +132,7 @@ fn also_beside(site: &Site, beside: Option<&(&Base, PathBuf)>) -> Option<Note> {
         return None;
     }
     open_beneath::file(&base.folder, relative).ok()?;
-    let taken = text::printable(&site.script.as_deref().unwrap_or(Path::new("")).to_string_lossy());
+    let taken = text::path(site.script.as_deref().unwrap_or(Path::new("")));
     let words = format!(
         "a file of this name also lies beside the manifest, but {taken} is run: write the path from the base folder to choose"
     );
@@ -151,19 +151,18 @@ fn look(base: &Base, relative: &Path, written: &str, tried: &mut Vec<PathBuf>) -
             let folder = path.parent().unwrap_or(&base.path).to_path_buf();
             Ok(Some(Site { manifest: PathBuf::new(), base: base.path.clone(), script: Some(path), folder }))
         }
-        Err(Unopened::Missing) => Ok(None),
-        Err(refusal @ (Unopened::Link | Unopened::Outside | Unopened::NotAFile(_) | Unopened::TooLarge)) => {
-            let person = format!("{} {}", text::printable(&path.to_string_lossy()), refusal.why());
-            Err(Fault::new(
-                Kind::SecurityError,
-                format!("The script '{shown}' may not be run: it is not a plain file in a script base folder."),
-            )
-            .person(person))
-        }
-        Err(refusal @ Unopened::System(_)) => {
-            let person = format!("{} {}", text::printable(&path.to_string_lossy()), refusal.why());
-            Err(Fault::new(Kind::DependencyError, format!("The script '{shown}' cannot be read by the host."))
-                .person(person))
+        Err(refusal) => {
+            let (kind, message) = match refusal {
+                Unopened::Missing => return Ok(None),
+                Unopened::Link | Unopened::Outside | Unopened::NotAFile(_) | Unopened::TooLarge => {
+                    let why = "it is not a plain file in a script base folder";
+                    (Kind::SecurityError, format!("The script '{shown}' may not be run: {why}."))
+                }
+                Unopened::System(_) => {
+                    (Kind::DependencyError, format!("The script '{shown}' cannot be read by the host."))
+                }
+            };
+            Err(Fault::new(kind, message).person(format!("{} {}", text::path(&path), refusal.why())))
         }
     }
 }

@@ -26,7 +26,7 @@ pub(super) fn base(folder: &Path) -> Option<Problem> {
 /// `take`: the commands that take over a file and a folder.
 fn warning(place: &Path, take: &[&str; 2]) -> Option<Problem> {
     let facts = place.symlink_metadata().ok().filter(|facts| !facts.is_symlink())?;
-    let shown = text::printable(&place.to_string_lossy());
+    let shown = text::path(place);
     // In a sticky folder (/tmp) others can add names, not replace those that are there.
     let sticky = facts.is_dir() && facts.mode() & STICKY != 0;
     let message = if !sticky && facts.mode() & WORLD_WRITABLE != 0 {

@@ -65,8 +65,7 @@ impl Snapshot {
     }
 
     fn faulty(&self) -> impl Iterator<Item = &FileReport> {
-        let wrong = |report: &&FileReport| report.problems.iter().any(|problem| problem.severity == Severity::Error);
-        self.reports.iter().filter(|report| report.status == Status::Skipped).filter(wrong)
+        self.reports.iter().filter(|report| report.status == Status::Skipped && report.has_errors())
     }
 
     /// How many descriptors of tool services there are, which nobody reads yet.
@@ -211,7 +210,7 @@ impl Snapshot {
         });
         let first = skipped.first()?;
         let problem = first.problems.iter().find(|problem| problem.severity == Severity::Error)?;
-        let place = text::printable(&first.path.to_string_lossy());
+        let place = text::path(&first.path);
         let rest = match skipped.len() {
             1 => String::new(),
             n => format!("\nand {} more: `toolhost check`", n - 1),

@@ -231,7 +231,7 @@ fn paths(found: &Discovery) -> BTreeSet<PathBuf> {
 /// Logs one line per file that was just read, as it was settled: one that a conflict or a writer disabled is not loaded.
 fn log(reports: &[FileReport], files: &BTreeSet<PathBuf>) {
     for report in reports.iter().filter(|report| files.contains(&report.path)) {
-        let path = text::printable(&report.path.to_string_lossy());
+        let path = text::path(&report.path);
         // No warning for notes alone: a copy of a builtin's file, a folder that need not be there.
         let first = report.problems.iter().find(|problem| problem.severity != Severity::Note);
         match (report.status, first) {

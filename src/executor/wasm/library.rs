@@ -61,7 +61,7 @@ pub struct Library {
 
 /// A module to be compiled: what it is, and its text if that came with the call.
 #[derive(Clone)]
-pub struct Found {
+pub struct Uncompiled {
     /// SHA-256 in hex.
     pub digest: String,
     /// The name of its compiled code.
@@ -107,7 +107,7 @@ impl Library {
         self: &Arc<Self>,
         workers: &Arc<dyn Workers>,
         shape: &policy::Shape,
-        found: Found,
+        found: Uncompiled,
     ) -> Result<Prepared, fault::Fault> {
         if let Some(code) = lock(&self.opened).get(&found.key).cloned() {
             return Ok(Prepared { key: found.key, code });
@@ -130,7 +130,7 @@ impl Library {
         self: &Arc<Self>,
         workers: &dyn Workers,
         shape: &policy::Shape,
-        found: Found,
+        found: Uncompiled,
         name: &str,
     ) -> Result<Prepared, fault::Fault> {
         if let Some(kept) = self.kept(&found.key, name).await {
@@ -187,9 +187,9 @@ impl Library {
         self: &Arc<Self>,
         workers: &dyn Workers,
         shape: &policy::Shape,
-        found: Found,
+        found: Uncompiled,
     ) -> Result<Code, Failure> {
-        let Found { digest, key, text } = found;
+        let Uncompiled { digest, key, text } = found;
         let file = match &text {
             Some(text) => memory_file(text).map(File::from),
             None => open(shape.script.as_deref().unwrap_or(Path::new(""))),
@@ -205,7 +205,11 @@ impl Library {
     }
 
     /// The tool's module: source that came with the call, or what its file holds now, read only if it changed.
-    pub async fn find(self: &Arc<Self>, shape: &policy::Shape, source: Option<&str>) -> Result<Found, fault::Fault> {
+    pub async fn find(
+        self: &Arc<Self>,
+        shape: &policy::Shape,
+        source: Option<&str>,
+    ) -> Result<Uncompiled, fault::Fault> {
         let (digest, text) = match (source, &shape.script) {
             (Some(source), _) => (crate::base::sha256_hex(source.as_bytes()), Some(source.as_bytes().to_vec())),
             (None, Some(script)) => (self.digest(shape, script).await?, None),
@@ -213,7 +217,7 @@ impl Library {
                 return Err(fault::Fault::new(fault::Kind::InternalError, "a wasm tool without a module"));
             }
         };
-        Ok(Found { key: self.key(&digest)?, digest, text })
+        Ok(Uncompiled { key: self.key(&digest)?, digest, text })
     }
 
     async fn digest(self: &Arc<Self>, shape: &policy::Shape, script: &Path) -> Result<String, fault::Fault> {

@@ -124,30 +124,24 @@ impl Display for Twin<'_> {
 }
 
 /// One block of text.
-struct Block<T>(T);
+#[derive(Serialize)]
+#[serde(tag = "type", rename = "text")]
+struct Block<T: Display> {
+    #[serde(serialize_with = "shown")]
+    text: T,
+}
 
-impl<T: Display> Serialize for Block<T> {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        struct Shown<'a, T>(&'a T);
-        impl<T: Display> Serialize for Shown<'_, T> {
-            fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-                to.collect_str(self.0)
-            }
-        }
-        let mut block = to.serialize_map(Some(2))?;
-        block.serialize_entry("type", "text")?;
-        block.serialize_entry("text", &Shown(&self.0))?;
-        block.end()
-    }
+fn shown<S: Serializer>(text: &impl Display, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(text)
 }
 
 impl Serialize for Answer {
     /// Its content blocks.
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let mut blocks = to.serialize_seq(None)?;
-        blocks.serialize_element(&Block(Twin(self)))?;
+        blocks.serialize_element(&Block { text: Twin(self) })?;
         if let Some(missing) = &self.missing {
-            blocks.serialize_element(&Block(missing))?;
+            blocks.serialize_element(&Block { text: missing })?;
         }
         blocks.end()
     }

@@ -97,7 +97,8 @@ fn both_ways_of_dropping_in_work() {
     let tool = snapshot.find("custom:sum").expect("found");
     assert_eq!(tool.site.script, Some(world.path("user_scripts/sum/sum.py")));
     assert_eq!((&tool.site.base, &tool.site.folder), (&world.path("user_scripts"), &world.path("user_scripts/sum")));
-    assert!(tool.warnings.iter().any(|w| w.severity == Severity::Note && w.message.contains("sum/sum.py")));
+    let report = snapshot.reports.iter().find(|report| report.path == tool.site.manifest).expect("a report");
+    assert!(report.problems.iter().any(|p| p.severity == Severity::Note && p.message.contains("sum/sum.py")));
     assert_eq!(snapshot.files().len(), 4);
     // A folder given twice, or inside another, gives each file once.
     let loader = DirectToolLoader::new(
@@ -309,9 +310,14 @@ fn a_script_of_the_same_name_in_the_base_is_told() {
     world.file("user_scripts/own/own.tool.json", manifest("custom:own", "1.0.0", handler));
     world.file("user_scripts/own/main.py", "1");
     world.file("user_scripts/main.py", "2");
-    let tool = world.registry().snapshot().find("custom:own").expect("loaded");
+    let snapshot = world.registry().snapshot();
+    let tool = snapshot.find("custom:own").expect("loaded");
     assert_eq!(tool.site.script, Some(world.path("user_scripts/main.py")), "base folder first");
-    assert!(tool.warnings.iter().any(|w| w.severity == Severity::Warning && w.message.contains("beside the manifest")));
+    let told = &snapshot.reports[0].problems;
+    assert!(
+        told.iter().any(|p| p.severity == Severity::Warning && p.message.contains("beside the manifest")),
+        "{told:?}"
+    );
 }
 
 #[test]

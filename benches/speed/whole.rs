@@ -76,7 +76,7 @@ pub fn load(house: &House, _plan: &Plan, board: &mut Board) -> anyhow::Result<()
         let loader = registry::DirectToolLoader::new(Vec::new(), vec![base.clone()]);
         registry.add_source(Arc::new(loader)).map_err(anyhow::Error::msg)?;
         series.push(started.elapsed());
-        let found = registry.snapshot().len();
+        let found = registry.snapshot().list(&registry::Filter::default()).len();
         ensure!(found == MANIFESTS, "{found} of {MANIFESTS} were loaded");
     }
     board.base(&series);

@@ -163,17 +163,15 @@ fn given(args: &Args) -> anyhow::Result<Given> {
 /// Standard input, if somebody gave us one: not a terminal, and not an open pipe that stays silent.
 fn piped() -> anyhow::Result<Given> {
     let stdin = io::stdin();
-    let empty = || Arguments::Text(String::new());
+    let nothing = |silent| Ok(Given { arguments: Arguments::Text(String::new()), silent });
     if stdin.is_terminal() {
-        return Ok(Given { arguments: empty(), silent: false });
+        return nothing(false);
     }
     let mut watched = [PollFd::new(stdin.as_fd(), PollFlags::POLLIN)];
     let ready = poll(&mut watched, PollTimeout::from(SILENCE_MS));
     match (ready, watched[0].revents()) {
-        (Ok(0), _) => Ok(Given { arguments: empty(), silent: true }),
-        (Ok(_), Some(events)) if events.intersects(PollFlags::POLLNVAL | PollFlags::POLLERR) => {
-            Ok(Given { arguments: empty(), silent: false })
-        }
+        (Ok(0), _) => nothing(true),
+        (Ok(_), Some(events)) if events.intersects(PollFlags::POLLNVAL | PollFlags::POLLERR) => nothing(false),
         _ => Ok(Given { arguments: Arguments::Text(text(stdin.lock(), "standard input")?), silent: false }),
     }
 }

@@ -131,7 +131,7 @@ impl Host<'_> {
             }
             _ => Site { manifest: home, base: PathBuf::new(), script: None, folder },
         };
-        Ok(registry::Tool::new(Arc::new(manifest), site, "file", Vec::new()))
+        Ok(registry::Tool::new(Arc::new(manifest), site, "file"))
     }
 }
 

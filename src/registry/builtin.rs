@@ -29,9 +29,7 @@ impl Source for Builtin {
         let mut discovery = Discovery::default();
         for (name, text) in BUILTIN_FILES {
             match manifest::read(text.as_bytes()) {
-                Ok((manifest, warnings)) => {
-                    discovery.tools.push(Tool::new(Arc::new(manifest), nowhere(), self.id(), warnings));
-                }
+                Ok((manifest, _)) => discovery.tools.push(Tool::new(Arc::new(manifest), nowhere(), self.id())),
                 Err(problems) => discovery.reports.push(FileReport {
                     path: PathBuf::from(format!("(builtin)/{name}")),
                     status: Status::Skipped,

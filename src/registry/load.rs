@@ -125,9 +125,8 @@ impl DirectToolLoader {
         };
         position::locate_in(&mut warnings, bytes);
         warnings.extend(shared::tool(&site));
-        let problems = warnings.clone();
-        let report = FileReport { path: path.clone(), status: Status::Loaded, tool: Some(reference), problems };
-        let tool = Tool::new(Arc::new(manifest), site, self.id(), warnings);
+        let report = FileReport { path, status: Status::Loaded, tool: Some(reference), problems: warnings };
+        let tool = Tool::new(Arc::new(manifest), site, self.id());
         Read { report, found: Ok(Box::new(tool)) }
     }
 

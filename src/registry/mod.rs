@@ -24,6 +24,7 @@ pub use position::{locate, position};
 pub use snapshot::{Filter, Snapshot};
 pub use store::Registry;
 
+use crate::base::text;
 use crate::manifest::{Manifest, Problem, Severity, Site};
 use crate::policy;
 use serde::Serialize;
@@ -49,15 +50,13 @@ pub struct Tool {
     pub source: String,
     /// What it needs and lacks, as far as manifests tell (`needs_of` adds what this machine lacks).
     pub needs: Vec<policy::Need>,
-    /// Warnings and notes of its manifest.
-    pub warnings: Vec<Problem>,
 }
 
 impl Tool {
     /// A manifest on its own: its `requires` is not looked at.
-    pub fn new(manifest: Arc<Manifest>, site: Site, source: &str, warnings: Vec<Problem>) -> Tool {
+    pub fn new(manifest: Arc<Manifest>, site: Site, source: &str) -> Tool {
         let needs = policy::needs::of_manifest(&manifest);
-        Tool { manifest, site, source: source.to_owned(), needs, warnings }
+        Tool { manifest, site, source: source.to_owned(), needs }
     }
 
     /// `id@version`
@@ -78,7 +77,7 @@ impl Tool {
         if self.site.manifest.as_os_str().is_empty() {
             return format!("source '{}'", self.source);
         }
-        crate::base::text::path(&self.site.manifest)
+        text::path(&self.site.manifest)
     }
 }
 

@@ -132,14 +132,6 @@ impl Snapshot {
         self.tools.values().flatten().filter(|tool| filter.takes(tool)).cloned().collect()
     }
 
-    pub fn len(&self) -> usize {
-        self.tools.values().map(Vec::len).sum()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.tools.is_empty()
-    }
-
     /// The policies with every file of this snapshot protected: calls and audits decide by these.
     pub fn protect(&self, policies: &policy::Policies) -> policy::Policies {
         let mut policies = policies.clone();

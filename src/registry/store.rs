@@ -300,9 +300,9 @@ fn in_process(mut document: Value, kind: &str) -> Result<Tool, Fault> {
             document[field] = usual;
         }
     }
-    let (manifest, warnings) = manifest::read(document.to_string().as_bytes()).map_err(|problems| {
+    let (manifest, _) = manifest::read(document.to_string().as_bytes()).map_err(|problems| {
         let told: Vec<_> = problems.iter().map(|p| format!("{} {}", p.pointer, p.message)).collect();
         invalid(format!("Tool registration failed: {}", told.join("; ")))
     })?;
-    Ok(Tool::new(Arc::new(manifest), nowhere(), IN_PROCESS, warnings))
+    Ok(Tool::new(Arc::new(manifest), nowhere(), IN_PROCESS))
 }

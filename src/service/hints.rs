@@ -235,7 +235,7 @@ fn files(tool: &registry::Tool, decision: &policy::Decision) -> Option<String> {
     }
     let pointer = "/securityContext/fileAccess";
     let (line, column) = registry::position(manifest, pointer);
-    let file = crate::base::text::path(manifest);
+    let file = path(manifest);
     let place = match (tool.manifest.raw.pointer(pointer), line) {
         (Some(_), 1..) => format!("in securityContext.fileAccess ({file}:{line}:{column})"),
         _ => format!("by a securityContext.fileAccess in {file}"),

@@ -168,7 +168,7 @@ impl Face {
             // The others keep their names all the same: a call is told why it is refused, and a hidden tool runs.
             .filter(|tool| !tool.manifest.hidden && snapshot.find(&tool.manifest.id).is_ok())
             .filter(|tool| self.service.can_call(tool))
-            .filter_map(|tool| Some(tools::tool(&tool.manifest, names.name(&tool.manifest.id)?)))
+            .filter_map(|tool| Some(tools::tool(&tool.manifest, &names.name(&tool.manifest.id)?)))
             .collect();
         tools.sort_by(|a, b| a.name.cmp(&b.name));
         let offered = Arc::new(Offered { snapshot, names, tools });

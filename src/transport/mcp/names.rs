@@ -11,48 +11,41 @@ const LONGEST: usize = 64;
 /// Characters of the hash that keeps changed names apart.
 const HASH: usize = 6;
 
-/// Both directions, for one snapshot.
+/// Both directions, for one snapshot: the id of each name.
 #[derive(Debug, Default)]
-pub struct Names {
-    ids: BTreeMap<String, String>,
-    names: BTreeMap<String, String>,
-}
+pub struct Names(BTreeMap<String, String>);
 
 impl Names {
     pub fn of<'a>(ids: impl Iterator<Item = &'a str>) -> Names {
-        let mut names = Names::default();
+        let mut named: BTreeMap<String, String> = BTreeMap::new();
         let mut shared = BTreeSet::new();
         for id in ids {
             let name = name_of(id);
-            match names.ids.get(&name) {
+            match named.get(&name) {
                 Some(other) if other != id => {
                     tracing::warn!(target: "toolhost::mcp", name, "two tools share this name; neither is offered");
                     shared.insert(name);
                 }
-                _ => {
-                    names.ids.insert(name.clone(), id.to_owned());
-                    names.names.insert(id.to_owned(), name);
-                }
+                _ => drop(named.insert(name, id.to_owned())),
             }
         }
-        names.ids.retain(|name, _| !shared.contains(name));
-        names.names.retain(|_, name| !shared.contains(name));
-        names
+        named.retain(|name, _| !shared.contains(name));
+        Names(named)
     }
 
     /// The id behind a name.
     pub fn id(&self, name: &str) -> Option<&str> {
-        self.ids.get(name).map(String::as_str)
+        self.0.get(name).map(String::as_str)
     }
 
     /// The name of an id.
-    pub fn name(&self, id: &str) -> Option<&str> {
-        self.names.get(id).map(String::as_str)
+    pub fn name(&self, id: &str) -> Option<String> {
+        Some(name_of(id)).filter(|name| self.id(name) == Some(id))
     }
 
     /// The offered name that is most like this one, where one is.
     pub fn nearest(&self, name: &str) -> Option<&str> {
-        suggest::alike(name, self.ids.keys().map(String::as_str), 0.85)
+        suggest::alike(name, self.0.keys().map(String::as_str), 0.85)
     }
 }
 
@@ -127,8 +120,8 @@ mod tests {
         let names = Names::of(ids.iter().copied());
         for id in ids {
             let name = names.name(id).unwrap_or_else(|| panic!("{id} has no name"));
-            assert!(allowed(name), "{id} → {name}");
-            assert_eq!(names.id(name), Some(id));
+            assert!(allowed(&name), "{id} → {name}");
+            assert_eq!(names.id(&name), Some(id));
         }
         assert_eq!(names.nearest("core__run_code"), Some("core__run-code"));
         assert_eq!(names.nearest("zzz"), None);

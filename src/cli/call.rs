@@ -81,7 +81,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         ..CallRequest::new(caller, &args.tool, given.arguments)
     };
     let ended = runtime.block_on(async {
-        let service = host::service_of_one_call(settings)?;
+        let service = host::service(settings, Some(words::complain))?;
         tokio::select! {
             ended = shown_live(&service, request, args.verbose) => Ok(Ok(ended)),
             signal = host::stopped() => anyhow::Ok(Err(signal)),

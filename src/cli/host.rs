@@ -340,17 +340,8 @@ pub fn audit_log(settings: &Settings) -> anyhow::Result<audit::Log> {
     Ok(audit::Log::keeping(path, settings.audit_keeping))
 }
 
-/// Everything, ready for calls.
-pub fn service(settings: &Settings) -> anyhow::Result<Arc<Service>> {
-    service_that(settings, None)
-}
-
-/// The same for a single call, which says on standard error that it waits for a compiler.
-pub fn service_of_one_call(settings: &Settings) -> anyhow::Result<Arc<Service>> {
-    service_that(settings, Some(words::complain))
-}
-
-fn service_that(settings: &Settings, waits: Option<fn(&str)>) -> anyhow::Result<Arc<Service>> {
+/// Everything, ready for calls. `waits` hears that a call waits for a compiler.
+pub fn service(settings: &Settings, waits: Option<fn(&str)>) -> anyhow::Result<Arc<Service>> {
     let (least, now) = limits::open_files();
     if now < least {
         let words =

@@ -9,6 +9,7 @@ mod parameter;
 use super::refusal::{Exit, Refusal};
 use super::settings::{self, Origin, Settings};
 use super::{host, words};
+use crate::base::text;
 use crate::manifest::{self, Language};
 use crate::{policy, registry};
 use anyhow::{Context, anyhow, bail};
@@ -75,7 +76,7 @@ fn unclaimed(settings: &Settings, id: &str) -> anyhow::Result<()> {
     match found.tools.iter().find(|tool| tool.manifest.id.eq_ignore_ascii_case(id)) {
         None => Ok(()),
         Some(tool) => {
-            let place = crate::base::text::path(&tool.site.manifest);
+            let place = text::path(&tool.site.manifest);
             let message = format!("{place} has the id {} already: choose another name", tool.manifest.id);
             Err(Refusal::new(Exit::Caller, message).into())
         }
@@ -101,7 +102,7 @@ fn again(settings: &Settings) -> String {
 pub fn make(scripts_folder: &Path, args: &Args, again: &str, out: &mut dyn Write) -> anyhow::Result<Made> {
     let id = id(args)?;
     let (namespace, name) = id.split_once(':').unwrap_or(("custom", &id));
-    if namespace.eq_ignore_ascii_case(crate::registry::CORE) {
+    if namespace.eq_ignore_ascii_case(registry::CORE) {
         bail!("the namespace 'core' is compiled into toolhost: choose another, for example custom:{name}");
     }
     let parameters = Parameter::read(&args.parameters)?;
@@ -109,7 +110,7 @@ pub fn make(scripts_folder: &Path, args: &Args, again: &str, out: &mut dyn Write
         Some(script) => from_script(scripts_folder, &id, name, script, args.entry.as_deref(), &parameters)?,
         None => from_template(scripts_folder, &id, name, args.language.as_deref().unwrap_or("python"))?,
     };
-    let (script, file) = (crate::base::text::path(&made.script), crate::base::text::path(&made.manifest));
+    let (script, file) = (text::path(&made.script), text::path(&made.manifest));
     writeln!(out, "Made {script} and {file}.")?;
     let example = match &args.script {
         Some(_) => parameter::example(&parameters),
@@ -127,7 +128,7 @@ pub fn make(scripts_folder: &Path, args: &Args, again: &str, out: &mut dyn Write
             "{untyped}: `--parameter NAME:integer` (string, number, boolean, array, object) says what one is."
         )?;
     }
-    let again = crate::base::text::printable(again);
+    let again = text::printable(again);
     writeln!(out, "Next: {again} call {id} {example}")?;
     writeln!(out, "What it may touch: {again} audit {id}")?;
     Ok(made)
@@ -149,7 +150,7 @@ fn how_it_is_run(entry: Option<&str>) -> String {
 fn from_template(scripts_folder: &Path, id: &str, name: &str, word: &str) -> anyhow::Result<Made> {
     let Some(language) = Language::from_word(word) else {
         let known: Vec<_> = Language::ALL.into_iter().map(Language::name).collect();
-        bail!("'{}' is not a language: choose one of {}", crate::base::text::printable(word), known.join(", "));
+        bail!("'{}' is not a language: choose one of {}", text::printable(word), known.join(", "));
     };
     let (ending, source) = match language {
         Language::Python => ("py", include_str!("new/hello.py")),
@@ -198,7 +199,7 @@ fn from_script(
     entry: Option<&str>,
     parameters: &[Parameter],
 ) -> anyhow::Result<Made> {
-    let shown = crate::base::text::path(script);
+    let shown = text::path(script);
     let file = script
         .file_name()
         .and_then(|file| file.to_str())
@@ -247,9 +248,9 @@ fn write(
         bail!("no manifest for {id} can be written: {}", problems.first().map_or("", |problem| &problem.message));
     }
     let folder = scripts_folder.join(name);
-    let shown = crate::base::text::path(&folder);
+    let shown = text::path(&folder);
     std::fs::create_dir_all(scripts_folder)
-        .with_context(|| format!("{} cannot be made", crate::base::text::path(scripts_folder)))?;
+        .with_context(|| format!("{} cannot be made", text::path(scripts_folder)))?;
     match std::fs::create_dir(&folder) {
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
             bail!("{shown} is already there, and nothing is overwritten: choose another name or move it away")
@@ -257,7 +258,7 @@ fn write(
         made => made.with_context(|| format!("{shown} cannot be made"))?,
     }
     let script = folder.join(file);
-    let manifest = folder.join(format!("{name}{}", crate::registry::ENDING));
+    let manifest = folder.join(format!("{name}{}", registry::ENDING));
     let written = put(&script, source).and_then(|()| put(&manifest, text.as_bytes()));
     if let Err(error) = written {
         // Half a tool would keep its name taken. A folder with other files in it stays.
@@ -270,7 +271,6 @@ fn write(
 }
 
 fn put(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
-    let mut file =
-        std::fs::File::create_new(path).with_context(|| format!("{} cannot be made", crate::base::text::path(path)))?;
-    file.write_all(bytes).with_context(|| format!("{} cannot be written", crate::base::text::path(path)))
+    let mut file = std::fs::File::create_new(path).with_context(|| format!("{} cannot be made", text::path(path)))?;
+    file.write_all(bytes).with_context(|| format!("{} cannot be written", text::path(path)))
 }

@@ -176,8 +176,7 @@ fn patterns(reader: &mut Reader<'_>, top: &Value, pointer: &str) -> Option<Vec<(
 
 pub(super) fn execution(reader: &mut Reader<'_>, top: &Value) -> Execution {
     let block = &top["execution"];
-    let warm = block["warm"] == true;
-    if warm {
+    if block["warm"] == true {
         let message = "warm starts are not built yet: every call starts cold, which is only slower";
         reader.warn(Code::Schema, "/execution/warm", message);
     }
@@ -199,7 +198,6 @@ pub(super) fn execution(reader: &mut Reader<'_>, top: &Value) -> Execution {
         stderr: if block["stderr"] == "error" { StderrRule::Error } else { StderrRule::Log },
         asynchronous: block["mode"] == "async",
         env,
-        warm,
     }
 }
 

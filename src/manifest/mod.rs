@@ -86,8 +86,6 @@ pub struct Execution {
     /// `mode: async`, known but not built yet: the tool is listed as unavailable.
     pub asynchronous: bool,
     pub env: BTreeMap<String, String>,
-    /// `warm: true`, known but not built yet: ignored with a warning, since a cold start is only slower.
-    pub warm: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -14,6 +14,13 @@ pub mod shared;
 pub mod suggest;
 pub mod text;
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Locks, also where another holder panicked.
+pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// SHA-256, lower-case hex.
 pub fn sha256_hex(bytes: &[u8]) -> String {
     use sha2::Digest;

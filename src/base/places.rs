@@ -3,8 +3,9 @@
 //! For: calls that run at once, compilers, readers, workers. In: the key whose work it is. Out: a place, given back
 //! when dropped. Never: lets a waiter of a full key hold up another key.
 
+use super::lock;
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use tokio::sync::oneshot;
 
 #[derive(Debug)]
@@ -38,7 +39,7 @@ impl Places {
     /// Waits for a place. Dropping the future ends the wait and takes no place.
     pub async fn enter(self: &Arc<Self>, key: &str) -> Place {
         let waiting = {
-            let mut state = self.lock();
+            let mut state = lock(&self.state);
             if state.has_room(key, self.each) && !state.waiting.iter().any(|(other, _)| other == key) {
                 return self.take(&mut state, key);
             }
@@ -58,7 +59,7 @@ impl Places {
 
     /// A place that is free now, without waiting.
     pub fn try_enter(self: &Arc<Self>, key: &str) -> Option<Place> {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         state.has_room(key, self.each).then(|| self.take(&mut state, key))
     }
 
@@ -87,10 +88,6 @@ impl Places {
         }
         given
     }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl State {
@@ -102,7 +99,7 @@ impl State {
 impl Drop for Place {
     fn drop(&mut self) {
         let given = {
-            let mut state = self.places.lock();
+            let mut state = lock(&self.places.state);
             state.free += 1;
             if let Some(held) = state.held.get_mut(&self.key) {
                 *held -= 1;

@@ -6,9 +6,10 @@
 //!
 //! The work itself stores its result where the next caller looks first. (Between processes: `files::Folder::lock`.)
 
+use super::lock;
 use std::collections::HashMap;
 use std::future::Future;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use tokio::sync::watch;
 
 pub struct Shared<T> {
@@ -44,7 +45,7 @@ impl<T: Clone + Send + Sync + 'static> Shared<T> {
     where
         F: Future<Output = T> + Send + 'static,
     {
-        let mut under_way = self.lock();
+        let mut under_way = lock(&self.under_way);
         if let Some(result) = under_way.get(key) {
             return Ok(result.clone());
         }
@@ -62,10 +63,6 @@ impl<T: Clone + Send + Sync + 'static> Shared<T> {
         });
         Ok(result)
     }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, watch::Receiver<Option<T>>>> {
-        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// Takes the work off the list, also when it panicked.
@@ -76,7 +73,7 @@ struct Over<T: Clone + Send + Sync + 'static> {
 
 impl<T: Clone + Send + Sync + 'static> Drop for Over<T> {
     fn drop(&mut self) {
-        self.shared.lock().remove(&self.key);
+        lock(&self.shared.under_way).remove(&self.key);
     }
 }
 

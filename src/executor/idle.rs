@@ -3,8 +3,9 @@
 //! For: process and wasm executors. In: a thing fit for another call, and the key that it was made for. Out: the thing,
 //! for an equal key only. Never: keeps more than `most`, or one unused for much longer than a minute.
 
+use crate::base::lock;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 /// How long an idle one is kept.
@@ -35,14 +36,14 @@ impl<K: Send + 'static, T: Send + 'static> Idle<K, T> {
 
     /// The last used one that fits, so that the others age.
     pub fn take(&self, fits: impl Fn(&K) -> bool) -> Option<T> {
-        let mut kept = self.lock();
+        let mut kept = lock(&self.kept);
         let at = kept.entries.iter().rposition(|(key, ..)| fits(key))?;
         Some(kept.entries.remove(at).1)
     }
 
     /// Keeps a thing; where there are too many, the oldest is dropped.
     pub fn put(self: &Arc<Self>, key: K, thing: T) {
-        let mut kept = self.lock();
+        let mut kept = lock(&self.kept);
         let oldest = (kept.entries.len() >= self.most).then(|| kept.entries.remove(0));
         kept.entries.push((key, thing, Instant::now()));
         if !std::mem::replace(&mut kept.sweeping, true) {
@@ -54,17 +55,13 @@ impl<K: Send + 'static, T: Send + 'static> Idle<K, T> {
 
     #[cfg(any(test, feature = "wasi"))]
     pub fn len(&self) -> usize {
-        self.lock().entries.len()
+        lock(&self.kept).entries.len()
     }
 
     /// Ends them all.
     pub fn clear(&self) {
-        let entries = std::mem::take(&mut self.lock().entries);
+        let entries = std::mem::take(&mut lock(&self.kept).entries);
         drop(entries);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Kept<K, T>> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -79,7 +76,7 @@ async fn sweep<K: Send + 'static, T: Send + 'static>(idle: Weak<Idle<K, T>>, kee
     loop {
         tokio::time::sleep(keep_for / LOOKS).await;
         let Some(idle) = idle.upgrade() else { return };
-        let mut kept = idle.lock();
+        let mut kept = lock(&idle.kept);
         let (old, young): (Vec<_>, Vec<_>) =
             std::mem::take(&mut kept.entries).into_iter().partition(|(_, _, since)| since.elapsed() >= keep_for);
         kept.entries = young;

@@ -6,6 +6,7 @@
 use super::ownership::Ownership;
 use super::{Claim, Claimed, Discovery, ENDING, FileReport, Snapshot, Source, Status, Tool};
 use super::{availability, conflicts, nowhere, writable_tools};
+use crate::base::lock;
 use crate::base::text;
 use crate::fault::{Fault, Kind};
 use crate::manifest::{self, Problem, Severity};
@@ -13,7 +14,7 @@ use crate::policy;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 /// The id under which in-process tools are listed.
 const IN_PROCESS: &str = "in-process";
@@ -53,7 +54,7 @@ impl Registry {
 
     /// Tells the policies, so that nothing which a tool may write is loaded: a tool cannot make tools.
     pub fn answers_to(&self, policies: Arc<policy::Policies>, machine: Arc<policy::Machine>) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         state.rules = Some((policies, machine));
         // Tools loaded under other rules, or none, count as newcomers under these.
         self.publish_beside(&mut state, &conflicts::Held::default());
@@ -61,14 +62,14 @@ impl Registry {
 
     /// Tells where tools could write in earlier calls: nothing there is loaded either.
     pub fn wrote_before<'p>(&self, places: impl IntoIterator<Item = &'p policy::Place>) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         places.into_iter().for_each(|place| state.earlier.before(place));
         self.publish_beside(&mut state, &conflicts::Held::default());
     }
 
     /// Adds a source and loads it.
     pub fn add_source(&self, source: Arc<dyn Source>) -> Result<(), String> {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         let id = source.id().to_owned();
         if id == IN_PROCESS || state.sources.iter().any(|entry| entry.source.id() == id) {
             return Err(format!("there already is a source '{id}'"));
@@ -84,7 +85,7 @@ impl Registry {
     /// Asks a source again and replaces its tools. An unknown id is a no-op. When the source, or a whole folder of it,
     /// cannot be read, the old tools stay and the error is returned and kept in `warnings`.
     pub fn refresh_source(&self, id: &str) -> Result<(), String> {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         let State { sources, earlier, .. } = &mut *state;
         let Some(entry) = sources.iter_mut().find(|entry| entry.source.id() == id) else { return Ok(()) };
         let known = entry.found.incomplete.clone();
@@ -116,14 +117,14 @@ impl Registry {
 
     /// Asks every source again. Returns what failed; each failure keeps that source's old tools.
     pub fn refresh(&self) -> Vec<String> {
-        let ids: Vec<String> = self.state().sources.iter().map(|entry| entry.source.id().to_owned()).collect();
+        let ids: Vec<String> = lock(&self.state).sources.iter().map(|entry| entry.source.id().to_owned()).collect();
         ids.iter().filter_map(|id| self.refresh_source(id).err()).collect()
     }
 
     /// Registers a tool of this process. `document`: a manifest without a handler, version and display name if it
     /// likes. `kind` is the `x-…` type its executor is registered for.
     pub fn register(&self, document: Value, kind: &str) -> Result<Arc<Tool>, Fault> {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         let tool = in_process(document, kind)?;
         let (id, version) = (tool.manifest.id.clone(), tool.manifest.version.clone());
         let same = |t: &Tool| t.manifest.id == id && t.manifest.version == version;
@@ -143,7 +144,7 @@ impl Registry {
 
     /// Removes every version of an in-process tool; false if there was none.
     pub fn unregister(&self, id: &str) -> bool {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         let before = state.in_process.len();
         state.in_process.retain(|tool| tool.manifest.id != id);
         let removed = state.in_process.len() < before;
@@ -151,10 +152,6 @@ impl Registry {
             self.publish(&mut state);
         }
         removed
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn candidates<'s>(&self, state: &'s State) -> impl Iterator<Item = Tool> + 's {

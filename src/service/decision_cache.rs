@@ -4,9 +4,10 @@
 //! For: the road. In: a snapshot, the rules. Out: a `Decided` per tool, found once.
 //! Never: is used after a change of either; holds anything that a call brings.
 
+use crate::base::lock;
 use crate::{policy, registry};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// What the operator allows, and what this machine has.
 #[derive(Clone, Debug)]
@@ -47,7 +48,7 @@ impl DecisionCache {
         if !ours {
             return decide();
         }
-        let mut decided = self.decided.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut decided = lock(&self.decided);
         decided.entry(Arc::as_ptr(tool) as usize).or_insert_with(decide).clone()
     }
 }

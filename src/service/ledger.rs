@@ -7,6 +7,7 @@
 
 use super::audit::segments::{self, ascii};
 use crate::base::files::{self, Folder, trustworthy};
+use crate::base::lock;
 use crate::base::text::printable;
 use crate::fault::{Fault, Kind};
 use crate::policy::{self, FolderId, Place};
@@ -16,7 +17,7 @@ use std::fs::{File, Metadata};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// The file beside the audit log.
 pub const LEDGER: &str = "written.jsonl";
@@ -90,7 +91,7 @@ impl Ledger {
     }
 
     fn read<T>(&self, take: impl FnOnce(&Known) -> T) -> Result<T, String> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = lock(&self.known);
         known.refresh(&self.path).map_err(|e| format!("{}: {e}", self.path.display()))?;
         Ok(take(&known))
     }
@@ -105,7 +106,7 @@ impl Ledger {
             let folder = files::without_links(&place.tree, OFlag::O_PATH | OFlag::O_DIRECTORY)?;
             place.folder = Some(FolderId::of(&File::from(folder).metadata()?));
         }
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = lock(&self.known);
         known.refresh(&self.path)?;
         let same = |place: &Place, known: &Place| {
             (&known.names, &known.folder) == (&place.names, &place.folder) && known.is_of(&place.tool)

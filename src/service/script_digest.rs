@@ -4,11 +4,12 @@
 //! Never: decides anything; what runs is what the executor opens.
 
 use crate::base::files::{self, Stamp};
+use crate::base::lock;
 use crate::{manifest, policy};
 use nix::fcntl::OFlag;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 /// Larger scripts have no digest in reports.
 const LARGEST: u64 = 64 * 1024 * 1024;
@@ -42,20 +43,16 @@ impl Cache {
         let script = shape.script.as_deref().filter(|_| shape.runtime.language != manifest::Language::Wasm)?;
         let found = |stamp, digest| Some(Script { path: script.to_owned(), stamp, digest });
         let seen = Stamp::at(script).ok()?;
-        if let Some((_, digest)) = self.known().get(script).filter(|(was, _)| *was == seen) {
+        if let Some((_, digest)) = lock(&self.known).get(script).filter(|(was, _)| *was == seen) {
             return found(seen, digest.clone());
         }
         let (stamp, digest) = read(script)?;
-        let mut known = self.known();
+        let mut known = lock(&self.known);
         if known.len() >= REMEMBERED {
             known.clear();
         }
         known.insert(script.to_owned(), (stamp, digest.clone()));
         found(stamp, digest)
-    }
-
-    fn known(&self) -> MutexGuard<'_, HashMap<PathBuf, (Stamp, String)>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

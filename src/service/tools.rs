@@ -5,6 +5,7 @@
 
 use super::decision_cache::{DecisionCache, Rules};
 use super::{Service, preflight};
+use crate::base::lock;
 use crate::executor::Executor;
 use crate::manifest::{Handler, Language};
 use crate::{fault, policy, registry};
@@ -48,7 +49,7 @@ impl Service {
     pub fn reload(&self, rules: Result<Rules, Fault>) -> Vec<String> {
         let rules = rules.map(Arc::new);
         // First the rules: nothing new may run under old ones.
-        *self.rules.lock().unwrap_or_else(PoisonError::into_inner) = rules.clone();
+        *lock(&self.rules) = rules.clone();
         if let Ok(rules) = rules {
             self.parts.registry.answers_to(rules.policies.clone(), rules.machine.clone());
         }
@@ -57,9 +58,9 @@ impl Service {
 
     /// The present tools and rules, under which no tool may write a manifest or script of these tools.
     pub(super) fn decisions(&self) -> Result<Arc<DecisionCache>, Fault> {
-        let rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
+        let rules = lock(&self.rules).clone()?;
         let snapshot = self.parts.registry.snapshot();
-        let mut kept = self.decisions.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = lock(&self.decisions);
         let same =
             |kept: &&Arc<DecisionCache>| Arc::ptr_eq(&kept.snapshot, &snapshot) && Arc::ptr_eq(&kept.rules, &rules);
         if let Some(decisions) = kept.as_ref().filter(same) {

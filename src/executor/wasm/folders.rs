@@ -4,13 +4,14 @@
 //! one. Never: looks at anything for a guest that does not ask for a folder.
 
 use super::frame::Init;
+use crate::base::lock;
 use crate::sandbox;
 use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
 use std::fs::{File, FileTimes};
 use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 use wasmtime::component::{Resource, ResourceTable};
 use wasmtime_wasi::filesystem::{Descriptor, WasiFilesystemView};
@@ -45,10 +46,6 @@ impl Folders {
         Ok(Folders(Arc::new(Mutex::new(Opened { wasi: wasi.build(), scratch, asked: false }))))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Opened> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Handles of the folders, in the guest's own table.
     pub fn give(&self, table: &mut ResourceTable) -> wasmtime::Result<Vec<(Resource<Descriptor>, String)>> {
         struct View<'a>(WasiCtxView<'a>);
@@ -57,7 +54,7 @@ impl Folders {
                 WasiCtxView { ctx: self.0.ctx, table: self.0.table }
             }
         }
-        let opened = &mut *self.lock();
+        let opened = &mut *lock(&self.0);
         if !std::mem::replace(&mut opened.asked, true) {
             opened.scratch.begin()?;
         }
@@ -66,12 +63,12 @@ impl Folders {
     }
 
     pub fn were_asked_for(&self) -> bool {
-        self.lock().asked
+        lock(&self.0).asked
     }
 
     /// After a call, when its handles are closed: whether nothing is left that the next call could read; no, in doubt.
     pub fn are_clean(&self) -> bool {
-        let mut opened = self.lock();
+        let mut opened = lock(&self.0);
         !std::mem::take(&mut opened.asked) || opened.scratch.is_empty()
     }
 }

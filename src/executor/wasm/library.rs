@@ -11,6 +11,7 @@ use super::session::unable;
 use super::starter::Workers;
 use crate::base::messages::memory_file;
 use crate::base::files::{self, Stamp};
+use crate::base::lock;
 use crate::base::places::Places;
 use crate::base::shared::{Missed, Shared};
 use crate::{fault, policy};
@@ -19,7 +20,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 /// Most entries of each map; a full map is emptied, since all can be found again. Keeps the
@@ -306,8 +307,4 @@ fn put<K: Eq + std::hash::Hash, V>(map: &Mutex<HashMap<K, V>>, key: K, value: V)
         map.clear();
     }
     map.insert(key, value);
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

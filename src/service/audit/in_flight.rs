@@ -8,13 +8,14 @@
 //! process, though not the machine.
 
 use crate::base::files::Folder;
+use crate::base::lock;
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, Flock, FlockArg, OFlag, fallocate};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 /// The folder beside the log.
 pub const BEGUN: &str = "begun";
@@ -57,7 +58,7 @@ impl InFlight {
 
     /// A slot for one call, with room for its record: on a full disk the call is refused and no record lost.
     pub fn slot(&self) -> io::Result<u64> {
-        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slots = lock(&self.slots);
         if let Some(free) = slots.free.pop() {
             return Ok(free);
         }
@@ -91,7 +92,7 @@ impl InFlight {
     pub fn over(&self, slot: u64) {
         // If this write fails, the next host finds the record in the log and does not add it again.
         let _ = self.file.write_all_at(b"\n", slot * ROOM);
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner).free.push(slot);
+        lock(&self.slots).free.push(slot);
     }
 }
 

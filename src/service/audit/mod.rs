@@ -10,6 +10,7 @@ pub mod segments;
 
 pub use super::ledger::LEDGER;
 use super::ledger::Ledger;
+use crate::base::lock;
 use in_flight::InFlight;
 pub use in_flight::{BEGUN, ROOM};
 use segments::Segment;
@@ -25,7 +26,7 @@ use serde_json::Value;
 use std::collections::{HashMap, HashSet};
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 /// The folder beside the log for the texts of confinements.
@@ -101,7 +102,7 @@ impl Log {
     }
 
     fn opened(&self) -> Result<Arc<Kept>, String> {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = lock(&self.kept);
         if let Some(open) = kept.as_ref() {
             // Asked for every call: the log may have been moved away, or opened to others.
             match open.segment.still(&self.path)? {
@@ -205,8 +206,8 @@ impl Log {
 
     /// Keeps the text of a confinement's shape, once per digest.
     pub fn keep(&self, shape: &policy::Shape, digest: &str) -> Result<(), Fault> {
-        let Some(log) = self.kept.lock().unwrap_or_else(PoisonError::into_inner).clone() else { return Ok(()) };
-        let mut described = log.described.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(log) = lock(&self.kept).clone() else { return Ok(()) };
+        let mut described = lock(&log.described);
         if !described.contains(digest) {
             describe(&log.segment.folder, shape, digest).map_err(|e| self.unkept(&e))?;
             described.insert(digest.to_owned());
@@ -301,7 +302,7 @@ impl Entry {
         };
         // Where the log has no room, the call's slot still has. The next call opens the log anew and adds the record.
         let slot = self.slot.take().ok_or(why)?;
-        *self.log.kept.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *lock(&self.log.kept) = None;
         self.kept.in_flight.owe(slot, record)
     }
 }

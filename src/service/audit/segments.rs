@@ -8,6 +8,7 @@
 //! every line in its place. Who appends holds a lock (flock(2)) on the file itself; so does who renames or removes it.
 
 use crate::base::files::Folder;
+use crate::base::lock;
 use crate::quantity::MIB;
 use crate::sandbox;
 use nix::fcntl::OFlag;
@@ -20,7 +21,7 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant, SystemTime};
 
 /// Longest wait for the lock of another writer, who needs it for one write and may be stopped. The line is then added
@@ -97,7 +98,7 @@ impl Segment {
 
     /// Adds a line. `false`: the file was removed meanwhile, and nothing was written.
     pub fn add(&self, record: &str) -> io::Result<bool> {
-        let mut end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut end = lock(&self.end);
         let locked = self.locked();
         let added = self.add_here(record, &mut end);
         if locked {
@@ -150,7 +151,7 @@ impl Segment {
     /// Closes this file under the next number, unless another process did, and removes the oldest. Gives the last
     /// change of the newest that was removed. What fails here is tried again by the next call: no line depends on it.
     pub fn close(&self, keeping: Keeping) -> io::Result<Option<SystemTime>> {
-        let _end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
+        let _end = lock(&self.end);
         if self.file.try_lock().is_err() {
             return Ok(None);
         }

@@ -9,6 +9,7 @@ mod open;
 mod results;
 mod tools;
 
+use crate::base::lock;
 use crate::{fault, registry, service};
 use names::Names;
 use rmcp::model::{
@@ -20,7 +21,7 @@ use rmcp::{ServerHandler, ServiceExt};
 use serde_json::Value;
 use service::{Arguments, CallRequest, Caller, Service, Sink};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
@@ -148,7 +149,7 @@ impl Face {
     /// The tools that can be called here: one version of each id, worked out once per snapshot.
     fn offered(&self) -> Arc<Offered> {
         let snapshot = self.service.registry().snapshot();
-        let mut kept = self.offered.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = lock(&self.offered);
         if let Some(offered) = kept.as_ref().filter(|offered| Arc::ptr_eq(&offered.snapshot, &snapshot)) {
             return offered.clone();
         }

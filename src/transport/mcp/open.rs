@@ -5,10 +5,11 @@
 //! Never: two requests under one id; the answer of one for another; more open requests than the bounds below.
 
 use super::results::Answer;
+use crate::base::lock;
 use crate::service;
 use rmcp::model::RequestId;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Most open calls: those that run or wait, and some that are being refused. Beyond, nothing is read until one of them
@@ -53,10 +54,6 @@ impl Default for Open {
 }
 
 impl Open {
-    fn requests(&self) -> MutexGuard<'_, Requests> {
-        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Waits until there is a place for one more.
     pub async fn place(&self, call: bool) -> Option<OwnedSemaphorePermit> {
         let places = if call { &self.calls } else { &self.others };
@@ -70,7 +67,7 @@ impl Open {
         arguments: Option<String>,
         place: OwnedSemaphorePermit,
     ) -> Option<RequestId> {
-        let mut requests = self.requests();
+        let mut requests = lock(&self.requests);
         if requests.ours.contains_key(client) {
             return None;
         }
@@ -86,7 +83,7 @@ impl Open {
 
     /// Takes the arguments of a call, also of one that was cancelled before its handler ran: its record shows them.
     pub fn arguments(&self, ours: &RequestId) -> Option<String> {
-        let mut requests = self.requests();
+        let mut requests = lock(&self.requests);
         let exchange = requests.open.get_mut(ours)?;
         let arguments = exchange.arguments.take();
         if exchange.cancelled {
@@ -97,14 +94,14 @@ impl Open {
 
     /// Keeps the content of an answer until the answer is sent; one that was cancelled meanwhile is not sent.
     pub fn answered(&self, ours: &RequestId, answer: Answer) {
-        if let Some(exchange) = self.requests().open.get_mut(ours).filter(|exchange| !exchange.cancelled) {
+        if let Some(exchange) = lock(&self.requests).open.get_mut(ours).filter(|exchange| !exchange.cancelled) {
             exchange.answer = Some(answer);
         }
     }
 
     /// Closes a request that is about to be answered. `None`: it was cancelled, and gets no answer.
     pub fn end(&self, ours: &RequestId) -> Option<Exchange> {
-        let mut requests = self.requests();
+        let mut requests = lock(&self.requests);
         let exchange = requests.open.remove(ours).filter(|exchange| !exchange.cancelled)?;
         requests.ours.remove(&exchange.client);
         Some(exchange)
@@ -112,7 +109,7 @@ impl Open {
 
     /// Closes a request that the client cancelled, and gives our id for it. The client's id is free again.
     pub fn cancel(&self, client: &RequestId) -> Option<RequestId> {
-        let mut requests = self.requests();
+        let mut requests = lock(&self.requests);
         let ours = requests.ours.remove(client)?;
         match requests.open.get_mut(&ours) {
             // Its handler has yet to take the arguments.

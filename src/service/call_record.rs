@@ -11,7 +11,7 @@ use super::request::{CallRequest, Caller, new_id};
 use super::script_digest::Script;
 use super::{audit, format, runlog};
 use crate::base::json::Text;
-use crate::base::{json, text};
+use crate::base::{json, millis, text};
 use crate::egress::Traffic;
 use crate::manifest::{Handler, Language};
 use crate::quantity::Limit;
@@ -326,7 +326,7 @@ impl CallRecord {
             *line = text::printable(line);
         }
         if !self.ran || self.seen.usage == executor::Usage::default() {
-            self.seen.usage.wall_ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+            self.seen.usage.wall_ms = millis(self.started.elapsed());
         }
         if let Err(fault) = self.record(result.as_ref().err()) {
             // A call that left no record must not count as a success.
@@ -413,13 +413,7 @@ impl CallRecord {
                 || matches!(fault.kind, Kind::TimeoutError | Kind::ResourceLimitError)
         });
         let own = broken.map(|fault| json!({"kind": fault.kind, "what": cut_to(&fault.message, PART)}));
-        let seen = self.seen.denials.observed.iter().map(|denial| {
-            json!({
-                "kind": "denied", "operation": cut_to(&denial.operation, PART),
-                "target": cut_to(&denial.target, PART),
-                "rule": cut_to(&denial.rule, PART), "narrower": denial.narrower,
-            })
-        });
+        let seen = self.seen.denials.observed.iter().map(record::denied);
         own.into_iter().chain(seen).take(VIOLATIONS).collect()
     }
 
@@ -450,7 +444,7 @@ impl CallRecord {
             command: self.command(),
             stdout,
             stderr: self.seen.logs.join("\n"),
-            duration_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
+            duration_ms: millis(self.started.elapsed()),
             result,
             details: words(fault.and_then(|fault| fault.details.as_ref())),
             person: words(fault.and_then(|fault| fault.person.as_ref())),
@@ -494,7 +488,7 @@ impl Drop for CallRecord {
     fn drop(&mut self) {
         if self.entry.is_some() {
             let fault = format::cancelled();
-            self.seen.usage.wall_ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+            self.seen.usage.wall_ms = millis(self.started.elapsed());
             // Nobody waits for an answer any more; the record is all that can be saved.
             let written = self.record(Some(&fault));
             self.log_run(&Err(written.err().unwrap_or(fault)));

@@ -102,7 +102,7 @@ fn grant(traffic: &Traffic, tool: &registry::Tool, decision: &policy::Decision) 
         return Some(format!("{target} is asked for and not allowed: {allow}"));
     }
     let pointer = "/securityContext/networkAccess/allowHosts";
-    let (line, column) = registry::Places::of(&tool.site.manifest).one(pointer);
+    let (line, column) = registry::position(&tool.site.manifest, pointer);
     let manifest = path(&tool.site.manifest);
     let place = if line > 0 { format!("{manifest}:{line}:{column}") } else { manifest };
     Some(format!(

@@ -44,6 +44,13 @@ pub(super) struct Record<'a> {
     pub network: Option<Value>,
 }
 
+/// One denial, each part cut.
+pub(super) fn denied(denial: &executor::Denial) -> Value {
+    let part = |text: &str| cut_to(text, PART);
+    let (operation, target, rule) = (part(&denial.operation), part(&denial.target), part(&denial.rule));
+    json!({"kind": "denied", "operation": operation, "target": target, "rule": rule, "narrower": denial.narrower})
+}
+
 /// What a call did with its network: the first events, each cut, and all counts.
 pub(super) fn network(traffic: &Traffic) -> Value {
     let events = traffic.events.iter().map(|event| {

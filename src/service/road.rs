@@ -249,6 +249,6 @@ fn too_many(_: TooMuch) -> Fault {
 }
 
 fn timed_out(limit: Duration) -> Outcome {
-    let limit_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
+    let limit_ms = crate::base::millis(limit);
     Outcome::of(Ending::TimedOut { limit_ms }, limit_ms)
 }

@@ -178,7 +178,7 @@ fn no_pipe(error: &std::io::Error) -> Fault {
 }
 
 fn millis(started: Instant) -> u64 {
-    u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    crate::base::millis(started.elapsed())
 }
 
 /// What a call gives its launcher beside the pipes.

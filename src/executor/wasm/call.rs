@@ -128,7 +128,7 @@ impl Loaded {
         let over = out.lock().over;
         let end =
             settle(end, over, guest.meter.refused, || self.folders.were_asked_for() && is_full(&self.init.scratch));
-        let cpu_ms = u64::try_from(cpu_used().saturating_sub(cpu_before).as_millis()).unwrap_or(u64::MAX);
+        let cpu_ms = crate::base::millis(cpu_used().saturating_sub(cpu_before));
         let peak_memory = guest.meter.peak;
         // Closes the handles, before scratch is checked.
         drop(guest);

@@ -9,9 +9,9 @@ use super::compile::{self, Failure, MAX_MODULE_BYTES, MAX_TEXT_BYTES, Module, Re
 use super::engine;
 use super::session::unable;
 use super::starter::Workers;
-use crate::base::messages::memory_file;
 use crate::base::files::{self, Stamp};
 use crate::base::lock;
+use crate::base::messages::memory_file;
 use crate::base::places::Places;
 use crate::base::shared::{Missed, Shared};
 use crate::{fault, policy};

@@ -127,7 +127,7 @@ impl Session {
         if self.worker.lease().is_some_and(|lease| lease.begin().is_err()) {
             return Err(Lost::Before);
         }
-        let timeout_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
+        let timeout_ms = crate::base::millis(limit);
         let order = Order::Call { id: self.calls, timeout_ms, env: env.clone() };
         let now = Instant::now();
         let deadline = now.checked_add(limit.saturating_add(GRACE)).unwrap_or(now + Duration::from_secs(7 * 24 * 3600));

@@ -327,8 +327,9 @@ fn wasm_executor(launchers: &Arc<Launchers>, waits: Option<fn(&str)>) -> Option<
 
 /// What starts launchers, from this very binary.
 pub fn launchers(settings: &Settings) -> anyhow::Result<Arc<Launchers>> {
-    let launchers = Launchers::of_this_binary(settings.tool_ids.clone())
+    let mut launchers = Launchers::of_this_binary(settings.tool_ids.clone())
         .map_err(|e| Refusal::new(Exit::Host, format!("this binary cannot be opened to start launchers: {e}")))?;
+    launchers.proxy.clone_from(&settings.proxy);
     Ok(Arc::new(launchers))
 }
 

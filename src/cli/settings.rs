@@ -6,6 +6,7 @@
 
 use super::refusal::{Exit, Refusal};
 use crate::base::{files, text};
+use crate::manifest::host::{self, Host};
 use crate::sandbox::identity;
 use crate::service::audit::Keeping;
 use crate::service::runlog::{Level, Style};
@@ -96,6 +97,8 @@ pub struct Settings {
     pub running_calls: Option<usize>,
     /// Ids that tools get where this process is real root.
     pub tool_ids: std::ops::Range<u32>,
+    /// `host:port` of the proxy by which this machine reaches the world: the hosts of tools are then reached by CONNECT.
+    pub proxy: Option<String>,
     /// Colour on standard output.
     pub colour: bool,
     /// Setting → who said it.
@@ -118,6 +121,7 @@ struct Config {
     manifest_schema: Option<PathBuf>,
     running_calls: Option<usize>,
     tool_ids: Option<ToolIds>,
+    proxy: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -129,6 +133,16 @@ struct ToolIds {
 
 /// The environment, as a function so that tests need not change this process's own.
 pub type Variables<'a> = &'a dyn Fn(&str) -> Option<OsString>;
+
+/// `http://host:port` as `host:port`.
+fn proxy_address(written: &str) -> Result<String, String> {
+    let address = written.strip_prefix("http://").unwrap_or(written).trim_end_matches('/');
+    let pattern = host::pattern(address)?;
+    match (&pattern.host, pattern.port) {
+        (Host::Name(_) | Host::Address(_), Some(_)) => Ok(pattern.to_string()),
+        _ => Err("write \"http://host:port\"".to_owned()),
+    }
+}
 
 impl Settings {
     /// Settings from the real environment.
@@ -177,6 +191,8 @@ impl Settings {
         let audit_keeping = Keeping::of(config.audit_segment_bytes, config.audit_segments).map_err(in_config)?;
         let manifest_schema = config.manifest_schema.map(|path| sources.beside_config(&path));
         let capabilities = config.capabilities.unwrap_or_default();
+        let proxy = config.proxy.as_deref().map(proxy_address).transpose();
+        let proxy = proxy.map_err(|why| in_config(format!("proxy: {why}")))?;
         for word in &capabilities {
             crate::policy::grantable(word).map_err(|why| in_config(format!("capabilities: {why}")))?;
         }
@@ -193,6 +209,7 @@ impl Settings {
             manifest_schema,
             running_calls: config.running_calls,
             tool_ids,
+            proxy,
             colour: std::io::stdout().is_terminal()
                 && variable("NO_COLOR").is_none()
                 && variable("TERM").is_none_or(|term| term != "dumb"),

@@ -3,7 +3,10 @@
 //! For: the audit record, the run log, what of a failure is shown, and the answer. In: a schema, arguments, text.
 //! Out: the same with `***`. Never: changes what the tool is given; makes an answer other than one JSON document.
 //!
-//! A secret is found as it is and as JSON escapes it; in base64, a URL or any other encoding it is not found.
+//! A secret is found as it is and as JSON escapes it; a secret of this host also in base64 and in a URL. In any other
+//! encoding it is not found.
+
+mod encodings;
 
 use crate::manifest::applies::{SAME_VALUE, of_field, of_item, parts};
 use crate::manifest::arguments::declares;
@@ -133,10 +136,13 @@ impl Mask {
         self.add(other.secrets);
     }
 
-    /// Hides these texts too.
+    /// Hides these texts too, in base64 and as parts of a URL as well.
     pub fn also<'t>(&mut self, texts: impl Iterator<Item = &'t str>) {
         let mut secrets = Vec::new();
-        texts.for_each(|text| collect_text(text, &mut secrets));
+        for text in texts {
+            collect_text(text, &mut secrets);
+            secrets.extend(encodings::of(text).into_iter().filter(|form| form.len() >= SHORTEST));
+        }
         self.add(secrets);
     }
 

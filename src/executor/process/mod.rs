@@ -225,6 +225,7 @@ async fn ended(launcher: &Launcher) -> Result<(Exited, Vec<OwnedFd>), Lost> {
 }
 
 /// What became of a call that ran.
+#[derive(Debug)]
 struct Followed {
     captured: Captured,
     exited: Exited,

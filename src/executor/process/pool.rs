@@ -23,11 +23,13 @@ pub struct Launchers {
     pool: std::ops::Range<u32>,
     groups: Option<cgroup::Cgroups>,
     idle: Arc<Idle<Setup, Launcher>>,
+    /// `host:port` of the operator's proxy, by which the hosts of tools are reached.
+    pub proxy: Option<String>,
 }
 
 impl Launchers {
     pub fn new(own: OwnedFd, pool: std::ops::Range<u32>) -> Launchers {
-        Launchers { own, pool, groups: cgroup::Cgroups::find(), idle: Idle::new(MOST_IDLE) }
+        Launchers { own, pool, groups: cgroup::Cgroups::find(), idle: Idle::new(MOST_IDLE), proxy: None }
     }
 
     /// Opens the running binary. `pool`: the ids that tools get where the host is real root.

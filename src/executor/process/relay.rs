@@ -68,12 +68,17 @@ pub async fn start(launchers: &Arc<Launchers>, shape: &Shape) -> Result<Started,
 
 impl Relay {
     /// Has it serve these sockets: the stub's two, and one for each port of the shape.
-    pub async fn serve(started: Started, shape: &Shape, sockets: Vec<OwnedFd>) -> Result<Relay, Fault> {
+    pub async fn serve(
+        started: Started,
+        shape: &Shape,
+        sockets: Vec<OwnedFd>,
+        proxy: Option<String>,
+    ) -> Result<Relay, Fault> {
         let Started { process, control } = started;
         let grants = shape.network.hosts().to_vec();
         let limits = LIMITS.map(|limit| (limit, shape.limits.get(limit))).into();
         let served = protocol::Lease { grants: grants.clone(), ports: shape.network.ports(), limits };
-        let dialler = Dialler { grants, proxy: None };
+        let dialler = Dialler { grants, proxy };
         let lease = Lease::serve(control, &served, &sockets, dialler).await.map_err(broken)?;
         Ok(Relay { lease, _process: Box::new(process) })
     }

@@ -104,7 +104,7 @@ async fn a_launcher_that_does_not_come_up_is_killed() {
 fn a_failed_entry_point_and_a_file_too_large_have_their_own_words() {
     let exited = |status| Exited { status, ..Exited::default() };
     let logs = ["Traceback".to_owned(), "toolhost: no function 'f'; set handler.entryPoint".to_owned()];
-    let ending = |shape: &Shape, status| judge(&Captured::default(), &exited(status), shape, 100, &logs);
+    let ending = |shape: &Shape, status| judge(&Captured::default(), &exited(status), None, shape, 100, &logs);
     let plain = shape();
     let entered = Shape { entry_point: Some("f".to_owned()), ..shape() };
     assert_eq!(ending(&plain, 1 << 8), Ending::Exited { code: 1 });

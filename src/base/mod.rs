@@ -3,6 +3,7 @@
 //! For: every room. In: nothing of any other room but the limits of `quantity`. Out: small pieces.
 //! Never: knows what a tool, a policy or a call is.
 
+pub mod address;
 pub mod files;
 pub mod hidden;
 pub mod json;

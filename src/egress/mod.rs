@@ -8,10 +8,10 @@
 //! reads what the tool sends (names, TLS hellos, HTTP) and copies bytes. The host *dials* for it: it matches the name
 //! again, resolves it once, checks each address, connects to the one that was checked and hands over the socket.
 
-pub mod address;
 mod dial;
 mod lease;
 pub mod protocol;
 
+pub use crate::base::address;
 pub use dial::Dialler;
 pub use lease::{Lease, Stopped, Traffic};

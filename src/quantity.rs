@@ -48,6 +48,11 @@ pub const MAX_SCAN_ENTRIES: usize = 500_000;
 pub const MAX_SNAPSHOT_FILES: usize = 200;
 /// Most entries of a writable tree that are inspected before a call; more refuses the call.
 pub const MAX_WRITABLE_ENTRIES: usize = 100_000;
+/// Most hosts that a manifest may ask for, or a policy name; ports among those asked for, each of which is a listening
+/// socket; ranges of one entry of a policy.
+pub const MAX_HOSTS: usize = 200;
+pub const MAX_PORTS: usize = 25;
+pub const MAX_RANGES: usize = 32;
 /// Longest interval between two looks at memory and CPU where no cgroup counts, milliseconds.
 pub const SAMPLE_MS: u64 = 20;
 /// Longest text of one environment literal, bytes.

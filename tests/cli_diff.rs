@@ -58,6 +58,7 @@ fn changed_manifests() -> (Value, Value, Vec<(&'static str, Value)>) {
         "limits": {
             "cpuMs": 5000, "memoryBytes": 50_000_000, "processes": 5, "openFiles": 50, "scratchBytes": 500_000,
             "fileBytes": 500_000, "writtenBytes": 500_000, "writtenFiles": 500, "inputBytes": 5000, "outputBytes": 5000, "logBytes": 5000,
+            "connections": 5, "sentBytes": 5000, "receivedBytes": 5000,
         },
         "presentation": { "final": false, "hidden": false },
         "metadata": { "category": "c", "author": "a", "permissions": ["p"] },
@@ -104,6 +105,9 @@ fn changed_manifests() -> (Value, Value, Vec<(&'static str, Value)>) {
         ("/limits/inputBytes", json!(4000)),
         ("/limits/outputBytes", json!(4000)),
         ("/limits/logBytes", json!(4000)),
+        ("/limits/connections", json!(4)),
+        ("/limits/sentBytes", json!(4096)),
+        ("/limits/receivedBytes", json!(4096)),
         ("/presentation/final", json!(true)),
         ("/presentation/hidden", json!(true)),
         ("/metadata/category", json!("o")),
@@ -191,16 +195,21 @@ written_files = 702
 input_bytes = 5003
 output_bytes = 5004
 log_bytes = 5005
+connections = 57
+sent_bytes = 5006
+received_bytes = 5007
 [runtimes]
 python = { path = "/opt/p", why = "python why" }
 nodejs = { path = "/opt/n", why = "node why" }
 bun = { path = "/opt/b", why = "bun why" }
 [capabilities]
 grant = [{ name = "env:TOKEN", why = "token why" }]
+[network]
+hosts = [{ host = "x.com", ranges = ["10.0.0.0/8"], why = "host why" }]
 "#;
 
 /// (field, what is written, what is written then)
-const CHANGES: [(&str, &str, &str); 35] = [
+const CHANGES: [(&str, &str, &str); 42] = [
     ("/name", "\"p\"", "\"q\""),
     ("/why", "its why", "other"),
     ("/tools", "\"t:one\"", "\"t:two\""),
@@ -224,6 +233,9 @@ const CHANGES: [(&str, &str, &str); 35] = [
     ("/limits/input_bytes", "5003", "6003"),
     ("/limits/output_bytes", "5004", "6004"),
     ("/limits/log_bytes", "5005", "6005"),
+    ("/limits/connections", "57", "58"),
+    ("/limits/sent_bytes", "5006", "6006"),
+    ("/limits/received_bytes", "5007", "6007"),
     ("/runtimes/python/path", "/opt/p", "/opt/q"),
     ("/runtimes/python/why", "python why", "other"),
     ("/runtimes/nodejs/path", "/opt/n", "/opt/q"),
@@ -232,6 +244,10 @@ const CHANGES: [(&str, &str, &str); 35] = [
     ("/runtimes/bun/why", "bun why", "other"),
     ("/capabilities/grant/*/name", "env:TOKEN", "env:OTHER"),
     ("/capabilities/grant/*/why", "token why", "other"),
+    ("/network/hosts/*/host", "x.com", "y.com"),
+    ("/network/hosts/*/ranges", "10.0.0.0/8", "10.1.0.0/16"),
+    ("/network/hosts/*/why", "host why", "other"),
+    ("/network", "[network]\nhosts = [{ host = \"x.com\", ranges = [\"10.0.0.0/8\"], why = \"host why\" }]\n", ""),
     // Tools that lie elsewhere are governed differently then.
     ("/folders", "[\"user_scripts\"]", "[\"elsewhere\"]"),
     ("/folders", "folders = [\"user_scripts\"]\n", ""),

@@ -18,7 +18,6 @@ const SERVICE: &str = "ExternalScriptExecutionService";
 /// (manifest, what a call ends with, words that all of them say, where the manifest says it, severity)
 fn refused() -> Vec<(Value, &'static str, &'static str, &'static str, &'static str)> {
     let typed = |kind: &str| json!({ "handler": { "type": kind } });
-    let hosts = json!({ "securityContext": { "networkAccess": { "allowHosts": ["example.com"] } } });
     let not_set = "may not be set: it changes how the interpreter starts";
     vec![
         (
@@ -61,13 +60,6 @@ fn refused() -> Vec<(Value, &'static str, &'static str, &'static str, &'static s
             "t:fine ^2 (requires); loaded: 1.0.0",
             "/requires/t:fine",
             "warning",
-        ),
-        (
-            hosts,
-            "CapabilityError",
-            "network grants (securityContext.networkAccess.allowHosts)",
-            "/securityContext/networkAccess/allowHosts",
-            "note",
         ),
         (typed("tool-service"), "CapabilityError", "tool services over a broker", "/handler/type", "note"),
         (typed("definition-only"), "CapabilityError", "a client that runs the tool", "/handler/type", "note"),

@@ -158,6 +158,25 @@ fn every_bad_manifest_says_what_where_and_the_mend() {
 }
 
 #[test]
+fn hosts_and_their_ports_are_bounded() {
+    let list = "/securityContext/networkAccess/allowHosts";
+    let asking = |hosts: Vec<String>| {
+        let text = with("\"allowHosts\": []", &format!("\"allowHosts\": {}", json!(hosts)));
+        manifest::read(text.as_bytes()).map(|(manifest, _)| manifest.asks.hosts.len())
+    };
+    let named = |n: u16| (0..n).map(|n| format!("h{n}.com")).collect::<Vec<_>>();
+    let ports = |n: u16| (1..=n).map(|n| format!("x.com:{n}")).collect::<Vec<_>>();
+    assert_eq!((asking(named(200)), asking(ports(25))), (Ok(200), Ok(25)));
+    for (hosts, message) in
+        [(named(201), "more than 200 hosts"), (ports(26), "names 26 ports, and a call has at most 25")]
+    {
+        let found = asking(hosts).expect_err("too many");
+        assert!(found.len() == 1 && found[0].pointer == list && found[0].message.contains(message), "{found:?}");
+    }
+    assert!(asking([ports(24), named(1)].concat()).is_err(), "without a port: 80 and 443");
+}
+
+#[test]
 fn warnings_leave_the_tool_loaded() {
     let cases = [
         ("\"securityContext\"", "\"securtyContext\"", "/securtyContext", "did you mean 'securityContext'"),

@@ -9,7 +9,8 @@ use super::{
     pattern,
 };
 use crate::base::{json, suggest, text};
-use crate::quantity::MAX_ENV_BYTES;
+use crate::manifest::host::HostPattern;
+use crate::quantity::{MAX_ENV_BYTES, MAX_HOSTS, MAX_PORTS};
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -140,13 +141,7 @@ pub(super) fn asks(reader: &mut Reader<'_>, top: &Value) -> Asks {
     }
     let plain = |found: Vec<(String, Pattern)>| found.into_iter().map(|(_, pattern)| pattern).collect::<Vec<_>>();
     let mut asks = Asks { read: read.map(plain), write: write.map(plain).unwrap_or_default(), ..Asks::default() };
-    for (pointer, written) in texts(top, "/securityContext/networkAccess/allowHosts") {
-        match host::pattern(written) {
-            Ok(host) => asks.hosts.push(host),
-            // Not `Security`: the text is no host name at all.
-            Err(why) => reader.error(Code::Schema, &pointer, why),
-        }
-    }
+    asks.hosts = hosts(reader, top);
     for (pointer, word) in texts(top, "/securityContext/requiredCapabilities") {
         if word.trim().is_empty() {
             reader.error(Code::Security, &pointer, "an empty capability asks for nothing: take it away");
@@ -154,6 +149,29 @@ pub(super) fn asks(reader: &mut Reader<'_>, top: &Value) -> Asks {
         asks.capabilities.push(word.to_owned());
     }
     asks
+}
+
+fn hosts(reader: &mut Reader<'_>, top: &Value) -> Vec<HostPattern> {
+    let list = "/securityContext/networkAccess/allowHosts";
+    let written = texts(top, list);
+    if written.len() > MAX_HOSTS {
+        let message = format!("more than {MAX_HOSTS} hosts: name what they have in common (*.example.com)");
+        reader.error(Code::Security, list, message);
+    }
+    let mut found = Vec::new();
+    for (pointer, written) in written.into_iter().take(MAX_HOSTS) {
+        match host::pattern(written) {
+            Ok(host) => found.push(host),
+            // Not `Security`: the text is no host name at all.
+            Err(why) => reader.error(Code::Schema, &pointer, why),
+        }
+    }
+    let ports: BTreeSet<u16> = found.iter().flat_map(HostPattern::ports).collect();
+    if ports.len() > MAX_PORTS {
+        let message = format!("names {} ports, and a call has at most {MAX_PORTS}: name fewer", ports.len());
+        reader.error(Code::Security, list, message);
+    }
+    found
 }
 
 /// `None` where the list is not there.

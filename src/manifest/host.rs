@@ -46,7 +46,7 @@ impl Host {
 }
 
 /// Whether a canonical name has one or more labels before `parent`.
-fn is_below(name: &str, parent: &str) -> bool {
+pub fn is_below(name: &str, parent: &str) -> bool {
     name.strip_suffix(parent).is_some_and(|rest| rest.ends_with('.'))
 }
 

@@ -5,7 +5,7 @@
 
 use super::Language;
 use super::environment::{FORBIDDEN, FORBIDDEN_PREFIXES};
-use crate::quantity::{Limit, MIN_TIMEOUT_MS};
+use crate::quantity::{Limit, MAX_HOSTS, MIN_TIMEOUT_MS};
 use serde_json::{Map, Value, json};
 use std::sync::LazyLock;
 
@@ -15,7 +15,7 @@ const ID: &str = "^[A-Za-z0-9]([A-Za-z0-9.-]|_[A-Za-z0-9.-])*_?:[A-Za-z0-9]([A-Z
 /// What no file pattern may hold: `..`, a wildcard before the last part or beside `**`, `~ ! [ ] { } \`, a URL.
 const NO_PATTERN: &str = r"(^|/)\.\.(/|$)|[*?][^/]*/|[^/]\*\*|\*\*[^/]|^[~!]|[\[\]{}\\\u0000-\u001f\u007f]|^file:|://";
 /// `name`, `*.name`, `*`, an address; each with an optional port.
-const HOST: &str = r"^((\*\.)?[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*\.?(:[1-9][0-9]{0,4})?|\*(:[1-9][0-9]{0,4})?|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*|\[[0-9A-Fa-f:.]+\](:[1-9][0-9]{0,4})?)$";
+pub const HOST: &str = r"^((\*\.)?[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*\.?(:[1-9][0-9]{0,4})?|\*(:[1-9][0-9]{0,4})?|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*|\[[0-9A-Fa-f:.]+\](:[1-9][0-9]{0,4})?)$";
 /// Comparators between commas: `^1.2`, `>=1, <2`, `*`.
 const RANGE: &str = r"^ *([~^=]|[<>]=?)? *[0-9*xX]+(\.[0-9*xX]+){0,2}([-+][0-9A-Za-z.+-]+)?( *, *([~^=]|[<>]=?)? *[0-9*xX]+(\.[0-9*xX]+){0,2}([-+][0-9A-Za-z.+-]+)?)* *$";
 
@@ -157,8 +157,8 @@ fn security_context() -> Value {
             "networkAccess": {
                 "type": "object", "additionalProperties": false,
                 "properties": { "allowHosts": {
-                    "type": "array", "items": { "type": "string", "maxLength": 300, "pattern": HOST }, "default": [],
-                    "description": "name, *.name, IPv4, IPv6, each with an optional :port. Not built yet: a tool that lists one is unavailable."
+                    "type": "array", "items": { "type": "string", "maxLength": 300, "pattern": HOST }, "default": [], "maxItems": MAX_HOSTS,
+                    "description": "Hosts to reach: name, *.name (one or more labels before it, not the name itself), * (every name), IPv4, IPv6, each with an optional :port. Without one: 80 and 443."
                 } }
             },
             "requiredCapabilities": {

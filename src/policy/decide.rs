@@ -10,9 +10,10 @@ use super::judge::Judge;
 use super::limits;
 use super::load::Policies;
 use super::needs::{self, Need};
+use super::reach;
 use super::verdict::{Decision, LimitVerdict, Narrower, Notes, Verdict, What, wall};
 use super::writable::hard_denials::HardDenials;
-use super::{Access, Grant, Limits, Machine, Network, Opening, Past, Program, Runtime, SCRIPT_FOLDER, Shape, Variable};
+use super::{Access, Grant, Limits, Machine, Opening, Past, Program, Runtime, SCRIPT_FOLDER, Shape, Variable};
 use crate::base::text;
 use crate::fault::{Fault, Kind};
 use crate::manifest::{Handler, Language, Manifest, Site, StderrRule, environment};
@@ -74,7 +75,8 @@ pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machin
         Judge { site, guest, policy, host, denials }.files(manifest.asks.read.as_deref(), &manifest.asks.write);
     let mut verdicts = judged.verdicts;
     let mut lacks = Vec::new();
-    hosts(manifest, &mut verdicts);
+    let (of_hosts, hosts) = reach::judge(&manifest.asks.hosts, policy, host);
+    verdicts.extend(of_hosts);
     capabilities(manifest, policy, host, machine, &mut verdicts, &mut lacks);
     let env = env(manifest, machine, &mut verdicts);
     let runtime = runs.as_ref().and_then(|(l, _)| runtime(*l, policy, machine, &mut verdicts, &mut lacks));
@@ -102,6 +104,7 @@ pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machin
         verdicts,
         limits,
         grants: judged.grants,
+        hosts,
         runtime,
         script: site.script.clone(),
         folder: site.folder.clone(),
@@ -134,14 +137,6 @@ fn opens_the_base(grants: &[Grant], site: &Site) -> Option<String> {
 
 fn in_process_fault() -> Fault {
     Fault::new(Kind::InternalError, "this tool runs inside the host and has no confinement of its own")
-}
-
-fn hosts(manifest: &Manifest, verdicts: &mut Vec<Verdict>) {
-    let walls = [wall::NETWORK, wall::SECCOMP];
-    for host in manifest.asks.hosts.iter().map(ToString::to_string) {
-        let reason = "network grants come with a later version; no tool reaches a network";
-        verdicts.push(Verdict::denied(What::Host, &host, Narrower::House, reason, &walls));
-    }
 }
 
 fn capabilities(
@@ -360,7 +355,7 @@ fn shape(
         entry_point: entry_point.clone(),
         folder: decision.folder.clone(),
         grants: decision.grants.clone(),
-        network: Network::None,
+        network: decision.network(),
         limits: shape_limits(&decision.limits),
         env,
         require_cgroup: decision.require_cgroup,

@@ -3,6 +3,7 @@
 //! For: `policy/load.rs`. In: the text of one file. Out: a `Policy`. Never: fills a gap with a
 //! permission: what is not written is not allowed, and what cannot be enforced is not accepted.
 
+use super::hosts::{self, HostRule};
 use super::rules::{self, Grants, Rule};
 use super::source::{At, Reader, Table, did_you_mean};
 use crate::base::text;
@@ -138,6 +139,7 @@ pub struct Policy {
     pub limits: BTreeMap<Limit, Ceiling>,
     pub runtimes: BTreeMap<Language, NamedRuntime>,
     pub capabilities: Vec<Capability>,
+    pub hosts: Vec<HostRule>,
     /// SHA-256 of the file's text, hex.
     pub digest: String,
 }
@@ -159,11 +161,18 @@ impl Policy {
         if at.line == 0 { file } else { format!("{file}:{}", at.line) }
     }
 
+    /// The policy's name, with its file if it has one.
+    pub fn called(&self) -> String {
+        let place = self.place(At::default());
+        if place == self.name { format!("`{place}`") } else { format!("`{}` ({place})", self.name) }
+    }
+
     /// True if it allows more than the built-in default does.
     pub fn is_wider_than_default(&self) -> bool {
         !self.write.is_empty()
             || self.read.iter().any(|rule| !rule.relative)
             || !self.capabilities.is_empty()
+            || !self.hosts.is_empty()
             || !self.runtimes.is_empty()
             || self.limits.iter().any(|(limit, ceiling)| ceiling.value > limit.house_default())
     }
@@ -191,14 +200,7 @@ pub fn parse(source: &str, file: &Path, host: bool, root: &Path) -> Result<Polic
     let limits = limits(&mut reader, &top);
     let runtimes = runtimes(&mut reader, &top);
     let capabilities = capabilities(&mut reader, &top);
-    if let Some(value) = top.get("network") {
-        let at = reader.at(value.span().start);
-        reader.schema(
-            "/network",
-            at,
-            "network grants come with a later version; remove [network] (no tool reaches a network now)",
-        );
-    }
+    let hosts = hosts::read(&mut reader, &top);
     if !reader.problems.is_empty() {
         reader.problems.sort_by_key(|p| (p.line, p.column));
         return Err(reader.problems);
@@ -217,6 +219,7 @@ pub fn parse(source: &str, file: &Path, host: bool, root: &Path) -> Result<Polic
         limits,
         runtimes,
         capabilities,
+        hosts,
         digest: crate::base::sha256_hex(source.as_bytes()),
     })
 }

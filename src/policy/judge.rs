@@ -227,8 +227,7 @@ impl<'a> Judge<'a> {
             (Narrower::Host, Some(host)) => host,
             _ => self.policy,
         };
-        let place = policy.place(super::At::default());
-        let name = if place == policy.name { format!("`{place}`") } else { format!("`{}` ({place})", policy.name) };
+        let name = policy.called();
         let near = rules(policy, access)
             .find(|r| matches!((r.area_at(folder), ask), (Area::File(f), Area::Tree(t)) if f == *t));
         let readable = access == Access::Write && rules(policy, Access::Read).any(|r| ask.within(&r.area_at(folder)));
@@ -261,7 +260,7 @@ pub(super) fn rules(policy: &Policy, access: Access) -> impl Iterator<Item = &Ru
     read.iter().chain(&policy.write)
 }
 
-fn what(access: Access) -> What {
+pub(super) fn what(access: Access) -> What {
     match access {
         Access::Read => What::Read,
         Access::Write => What::Write,

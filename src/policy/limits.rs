@@ -56,6 +56,7 @@ pub(super) fn enforced_by(limit: Limit, cgroup: bool) -> &'static str {
     match limit {
         Limit::CpuMs | Limit::MemoryBytes | Limit::Processes if cgroup => wall::CGROUP,
         Limit::ScratchBytes => wall::SCRATCH,
+        Limit::Connections | Limit::SentBytes | Limit::ReceivedBytes => wall::NETWORK,
         _ => wall::LIMITS,
     }
 }

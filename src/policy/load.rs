@@ -5,6 +5,7 @@
 
 use super::disk;
 use super::file::{self, Folder, HOST_FILE, Policy, Selector};
+use super::hosts;
 use super::source::{At, FileProblem};
 use crate::base::text;
 use crate::manifest::{Code, Language, Severity};
@@ -166,6 +167,12 @@ impl Policies {
                     tool.selector.text()
                 );
                 notes.push(warning(policy, "/tools", tool.at, message));
+            }
+            for (index, rule) in policy.hosts.iter().enumerate() {
+                for risk in hosts::risks(&rule.pattern, &rule.ranges) {
+                    let message = format!("high risk: `{}`: {risk}", rule.pattern);
+                    notes.push(warning(policy, &format!("/network/hosts/{index}/host"), rule.at, message));
+                }
             }
         }
         if let Some(host) = self.host.as_ref().filter(|h| h.read.is_empty() && h.write.is_empty()) {

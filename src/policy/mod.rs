@@ -3,7 +3,7 @@
 //! For: service and cli. In: policy files, a manifest, its site, facts of the machine.
 //! Out: a `Confinement`, or the reasons why not. Never: widens anything; opens a granted path.
 //!
-//! The road: `load` (disk → `file` → `Policies`) → `decide` (`judge` for files, `limits`, capabilities)
+//! The road: `load` (disk → `file` → `Policies`) → `decide` (`judge` for files, `reach` for hosts, `limits`, capabilities)
 //! → `Decision` → `confine` → `Confinement`. `reports` read decisions.
 
 mod area;
@@ -13,11 +13,13 @@ mod confinement;
 mod decide;
 mod disk;
 mod file;
+mod hosts;
 mod judge;
 mod limits;
 mod load;
 pub mod needs;
 pub mod published;
+mod reach;
 pub mod reports;
 mod rules;
 mod run;
@@ -35,6 +37,7 @@ pub use file::{
     Capability, Ceiling, DEFAULT_POLICY, Folder, HOST_FILE, Mode, NamedRuntime, Policy, SUFFIX, Selector, Tools,
     is_policy_file, parse,
 };
+pub use hosts::HostRule;
 pub use load::{PassedOver, Policies};
 pub use needs::Need;
 pub use reports::{audit, diff, suggest, who_can};

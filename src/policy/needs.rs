@@ -48,10 +48,6 @@ pub fn of_manifest(manifest: &Manifest) -> Vec<Need> {
     if manifest.execution.asynchronous {
         needs.push(Need::new("/execution/mode", "asynchronous calls (execution.mode async): not built yet"));
     }
-    if !manifest.asks.hosts.is_empty() {
-        let words = "network grants (securityContext.networkAccess.allowHosts): not built yet";
-        needs.push(Need::new("/securityContext/networkAccess/allowHosts", words));
-    }
     for (index, word) in manifest.asks.capabilities.iter().enumerate() {
         let Some(why) = capability::unknown(word) else { continue };
         let word = text::printable(&text::head(word, 60));

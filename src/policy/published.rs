@@ -3,8 +3,8 @@
 //! For: `schema policy`, docs. In: nothing. Out: JSON. Never: a key that `file.rs` does not read.
 
 use super::file::MAX_LIMIT;
-use crate::manifest::published::forbidden_names;
-use crate::quantity::Limit;
+use crate::manifest::published::{HOST, forbidden_names};
+use crate::quantity::{Limit, MAX_HOSTS, MAX_RANGES};
 use serde_json::{Map, Value, json};
 
 pub(super) const SELECTOR_HELP: &str = "`tools` takes exact ids, \"ns:*\", or \"*\"";
@@ -53,6 +53,7 @@ pub fn schema() -> Value {
             "files": table(json!({ "read": rules("Files that may be read."), "write": rules("Files that may be written, and read.") })),
             "limits": table(limits()),
             "runtimes": table(json!({ "python": runtime(), "nodejs": runtime(), "bun": runtime() })),
+            "network": table(json!({ "hosts": hosts() })),
             "capabilities": table(json!({ "grant": {
                 "type": "array",
                 "items": {
@@ -86,6 +87,24 @@ fn rules(description: &str) -> Value {
             "properties": {
                 "path": { "type": "string", "pattern": PATH, "not": { "pattern": format!("{NO_PATH}|{NO_GRANT}") }, "description": "An exact file or dir/**; relative = below the tool's own folder." },
                 "why": said("Why it is granted; blank refuses to load."),
+            },
+        },
+    })
+}
+
+fn hosts() -> Value {
+    json!({
+        "type": "array", "default": [], "maxItems": MAX_HOSTS,
+        "description": "Hosts that may be reached, through toolhost: their names are resolved, and their addresses checked, outside of the tool.",
+        "items": {
+            "type": "object", "additionalProperties": false, "required": ["host", "why"],
+            "properties": {
+                "host": { "type": "string", "maxLength": 300, "pattern": HOST, "description": "name, *.name (one or more labels before it), * (every name) or an address, each with an optional :port. Without one: 80 and 443." },
+                "ranges": {
+                    "type": "array", "default": [], "maxItems": MAX_RANGES, "items": { "type": "string", "pattern": "^[0-9A-Fa-f:.]+/[0-9]{1,3}$" },
+                    "description": "Addresses that are not public (10.1.0.0/16) and that hosts of this entry may have all the same. In host.policy.toml: the most of them.",
+                },
+                "why": said("Why it is reached."),
             },
         },
     })

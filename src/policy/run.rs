@@ -5,10 +5,11 @@
 
 use super::area::Area;
 use super::decide::{self, Subject, judge, shape_limits};
-use super::judge::{covers, least};
+use super::judge::{covers, least, what};
 use super::load::Policies;
+use super::reach;
 use super::verdict::{Decision, LimitVerdict, Narrower, Notes, Verdict, What};
-use super::{Access, Confinement, Grant, Machine, Opening, PerCall, Variable};
+use super::{Access, Confinement, Grant, HostGrant, Machine, Opening, PerCall, Variable};
 use crate::fault::{Fault, Kind};
 use crate::manifest::{Language, Manifest, Site};
 use crate::quantity::{Limit, MIN_TIMEOUT_MS};
@@ -51,6 +52,7 @@ fn run_code(target: &RunTarget, tool: &Manifest, policies: &Policies, machine: &
     let mut bare = tool.clone();
     bare.asks.read = Some(Vec::new());
     bare.asks.write = Vec::new();
+    bare.asks.hosts = Vec::new();
     let site = Site { manifest: PathBuf::new(), folder: PathBuf::from("/tmp"), script: None, base: PathBuf::new() };
     let runs = Some((target.language, None));
     judge(&Subject { manifest: &bare, site: &site, runs, narrow: true, namers: &[] }, policies, machine)
@@ -75,23 +77,11 @@ fn meet(decision: &mut Decision, other: &Decision) {
     let before = std::mem::take(&mut decision.grants);
     let after = overlap(&before, &other.grants, decision.script.as_ref().map(|s| Area::File(s.clone())));
     for grant in before.iter().filter(|g| !after.iter().any(|a| covers(a, g))) {
-        decision.notes.narrowed(format!(
-            "narrowed: {} {}: {} names this script and is granted less",
-            if grant.access == Access::Write { "write" } else { "read" },
-            grant.asked,
-            other.tool
-        ));
-        for verdict in decision.verdicts.iter_mut().filter(|v| v.asked == grant.asked && is_file(v.what, grant.access))
-        {
-            verdict.allowed = false;
-            verdict.narrower = Some(Narrower::Manifest);
-            verdict.reason = Some(format!("{} names this script and is granted less", other.tool));
-            let left: Vec<String> =
-                after.iter().filter(|a| a.asked == grant.asked).map(|a| Area::of(&a.opening).text()).collect();
-            verdict.effective = Some(left.join(", ")).filter(|l| !l.is_empty());
-        }
+        let left = after.iter().filter(|a| a.asked == grant.asked).map(|a| Area::of(&a.opening).text()).collect();
+        less(decision, what(grant.access), &grant.asked, left, &other.tool);
     }
     decision.grants = after;
+    meet_hosts(decision, other);
     for limit in &mut decision.limits {
         if let Some(theirs) = other.limit(limit.limit) {
             narrow_limit(limit, theirs, &other.tool, &mut decision.notes);
@@ -100,9 +90,11 @@ fn meet(decision: &mut Decision, other: &Decision) {
     decision.digest = crate::base::sha256_hex(format!("{}{}", decision.digest, other.digest).as_bytes());
     decision.require_cgroup |= other.require_cgroup;
     decision.stderr_is_error |= other.stderr_is_error;
+    let network = decision.network();
     if let Ok(shape) = &mut decision.shape {
         let shape = Arc::make_mut(shape);
         shape.grants = decision.grants.clone();
+        shape.network = network;
         shape.limits = shape_limits(&decision.limits);
         shape.require_cgroup = decision.require_cgroup;
         shape.stderr_is_error = decision.stderr_is_error;
@@ -129,8 +121,34 @@ fn withheld(name: &str, tool: &str, verdicts: &mut [Verdict], notes: &mut Notes)
     }
 }
 
-fn is_file(what: What, access: Access) -> bool {
-    what == if access == Access::Write { What::Write } else { What::Read }
+/// Narrows the hosts of `decision` by those of `other`.
+fn meet_hosts(decision: &mut Decision, other: &Decision) {
+    let parts = |our: &HostGrant| -> Vec<HostGrant> {
+        other.hosts.iter().filter_map(|their| reach::part(our, &their.pattern, Some(&their.ranges))).collect()
+    };
+    let before = std::mem::take(&mut decision.hosts);
+    let after = reach::least(before.iter().flat_map(parts).collect());
+    for grant in before.iter().filter(|grant| !reach::reached(&after, grant)) {
+        let left = after.iter().filter(|a| a.asked == grant.asked).map(reach::text).collect();
+        less(decision, What::Host, &grant.asked, left, &other.tool);
+    }
+    decision.hosts = after;
+}
+
+/// Records that less is granted of an ask, because a tool that names the script has less; `left`: what it still is.
+fn less(decision: &mut Decision, what: What, asked: &str, left: Vec<String>, tool: &str) {
+    let reason = format!("{tool} names this script and is granted less");
+    let words = format!("narrowed: {} {asked}: {reason}", what.name());
+    if !decision.notes.told.contains(&words) {
+        decision.notes.narrowed(words);
+    }
+    let left = Some(left.join(", ")).filter(|left| !left.is_empty());
+    for verdict in decision.verdicts.iter_mut().filter(|v| v.what == what && v.asked == asked) {
+        verdict.allowed = false;
+        verdict.narrower = Some(Narrower::Manifest);
+        verdict.reason = Some(reason.clone());
+        verdict.effective = left.clone();
+    }
 }
 
 fn narrow_limit(limit: &mut LimitVerdict, theirs: &LimitVerdict, tool: &str, notes: &mut Notes) {

@@ -186,7 +186,18 @@ impl<'t> Reader<'t> {
 
     /// The one key of a grant, and the reason for it; `mends`: what to do where one of them is missing.
     pub fn reasoned(&mut self, of: &Table<'_, '_>, key: &str, mends: [&str; 2]) -> Option<(Placed<String>, String)> {
-        self.only(of, &[key, "why"]);
+        self.reasoned_with(of, key, &[], mends)
+    }
+
+    /// The same, of a grant that may have more keys.
+    pub fn reasoned_with(
+        &mut self,
+        of: &Table<'_, '_>,
+        key: &str,
+        more: &[&str],
+        mends: [&str; 2],
+    ) -> Option<(Placed<String>, String)> {
+        self.only(of, &[&[key], more, &["why"]].concat());
         let named = self.said(of, key, mends[0]);
         let why = self.said(of, "why", mends[1]);
         Some((named?, why?.value))

@@ -5,7 +5,7 @@
 
 use super::load::PassedOver;
 use super::needs::Need;
-use super::{Grant, Runtime, Shape};
+use super::{Grant, HostGrant, Network, Runtime, Shape, hosts};
 use crate::fault::Fault;
 use crate::quantity::Limit;
 use serde::Serialize;
@@ -144,13 +144,10 @@ impl Verdict {
         verdict
     }
 
-    /// Not granted in full, so a call is refused (or narrowed). An ask for a network host, a missing runtime or another
-    /// lack of this machine makes the tool unavailable instead.
+    /// Not granted in full, so a call is refused (or narrowed). A missing runtime or another lack of this machine makes
+    /// the tool unavailable instead.
     pub fn refuses(&self) -> bool {
-        !self.allowed
-            && self.what != What::Host
-            && self.what != What::Runtime
-            && self.narrower != Some(Narrower::Machine)
+        !self.allowed && self.what != What::Runtime && self.narrower != Some(Narrower::Machine)
     }
 
     /// Refused by a built-in rule, which no policy can lift.
@@ -238,6 +235,8 @@ pub struct Decision {
     pub limits: Vec<LimitVerdict>,
     /// The files that a call gets, also where the shape is refused for another reason.
     pub grants: Vec<Grant>,
+    /// The hosts, likewise.
+    pub hosts: Vec<HostGrant>,
     pub runtime: Option<Runtime>,
     pub script: Option<PathBuf>,
     pub folder: PathBuf,
@@ -266,6 +265,19 @@ pub struct Decision {
 impl Decision {
     pub fn limit(&self, limit: Limit) -> Option<&LimitVerdict> {
         self.limits.iter().find(|l| l.limit == limit)
+    }
+
+    pub fn network(&self) -> Network {
+        if self.hosts.is_empty() { Network::None } else { Network::Hosts(self.hosts.clone()) }
+    }
+
+    /// What is risky about the hosts that a call may reach: pattern and sentence.
+    pub fn high_risks(&self) -> impl Iterator<Item = (String, String)> {
+        let of = |grant: &HostGrant| {
+            let pattern = grant.pattern.to_string();
+            hosts::risks(&grant.pattern, &grant.ranges).into_iter().map(move |risk| (pattern.clone(), risk))
+        };
+        self.hosts.iter().flat_map(of)
     }
 
     /// Asks that were not met in full.

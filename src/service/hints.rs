@@ -39,11 +39,10 @@ const NETWORK_WORDS: [&str; 19] = [
 
 /// What is said of the network where nothing was seen on it.
 fn no_network(decision: &policy::Decision) -> String {
-    let hosts = decision.shape.as_ref().map_or(&[][..], |shape| shape.network.hosts());
-    if hosts.is_empty() {
+    if decision.hosts.is_empty() {
         return "This tool has no network: no name resolves, and every connection is refused.".to_owned();
     }
-    let hosts: Vec<String> = hosts.iter().map(|grant| grant.pattern.to_string()).collect();
+    let hosts: Vec<String> = decision.hosts.iter().map(|grant| grant.pattern.to_string()).collect();
     format!("This tool reaches {} and nothing else (without a port: 80 and 443).", hosts.join(", "))
 }
 

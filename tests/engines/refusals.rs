@@ -169,8 +169,8 @@ pub const REFUSALS: &[Case] = &[
         wall: "network",
         promises: "P6 P7 P8",
         manifest: r#"{"securityContext":{"networkAccess":{"allowHosts":["example.org"]}}}"#,
-        held: Refused("CapabilityError", 4, "network grants (securityContext.networkAccess.allowHosts): not built yet"),
-        ..MISSING
+        held: Refused("SecurityError", 3, "reach example.org: no entry of [network] hosts in policy"),
+        ..TOO_MUCH
     },
     Case {
         name: "a capability this host does not have",

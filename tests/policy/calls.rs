@@ -263,6 +263,7 @@ fn every_policy_field_is_read_by_what_enforces_it() {
         limits: _,       // limits
         runtimes: _,     // decide: runtime
         capabilities: _, // decide: capabilities
+        hosts: _,        // reach: Shape::network, which egress serves
         digest,          // decide: Decision::digest
     } = Policy::built_in();
     assert_eq!((mode, stderr, require_cgroup), (policy::Mode::Reject, StderrRule::Log, false));

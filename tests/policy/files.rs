@@ -56,7 +56,27 @@ const REFUSED: &[(&str, usize, &str, &str)] = &[
     ("require = [\"landlock\"]\n", 4, "/require/0", "only \"cgroup\""),
     ("folders = []\n", 4, "/folders", "empty"),
     ("folders = [\"../x\"]\n", 4, "/folders/0", "`..`"),
-    ("[network]\nallow = [\"example.com\"]\n", 4, "/network", "later version"),
+    ("[network]\nhost = []\n", 5, "/network/host", "did you mean `hosts`"),
+    ("[network]\nhosts = [\"example.com\"]\n", 5, "/network/hosts/0", "is written {"),
+    ("[network]\nhosts = [{ host = \"example.com\" }]\n", 5, "/network/hosts/0", "`why` is missing"),
+    ("[network]\nhosts = [{ why = \"w\" }]\n", 5, "/network/hosts/0", "`host` is missing"),
+    ("[network]\nhosts = [{ host = \"x.com\", why = \"w\", port = 1 }]\n", 5, "/network/hosts/0/port", "unknown key"),
+    ("[network]\nhosts = [{ host = \"http://x.com\", why = \"w\" }]\n", 5, "/network/hosts/0/host", "is a URL"),
+    ("[network]\nhosts = [{ host = \"bücher.de\", why = \"w\" }]\n", 5, "/network/hosts/0/host", "xn--"),
+    ("[network]\nhosts = [{ host = \"a.*.com\", why = \"w\" }]\n", 5, "/network/hosts/0/host", "in the middle"),
+    ("[network]\nhosts = [{ host = \"x.com:0\", why = \"w\" }]\n", 5, "/network/hosts/0/host", "port"),
+    (
+        "[network]\nhosts = [{ host = \"x.com\", ranges = [\"10.1.2.3\"], why = \"w\" }]\n",
+        5,
+        "/network/hosts/0/ranges/0",
+        "write `10.1.2.3/32`",
+    ),
+    (
+        "[network]\nhosts = [{ host = \"x.com\", ranges = [\"private\"], why = \"w\" }]\n",
+        5,
+        "/network/hosts/0/ranges/0",
+        "no range of addresses",
+    ),
     ("[runtimes]\npython = { path = \"python3\", why = \"w\" }\n", 5, "/runtimes/python/path", "absolute"),
     ("[runtimes]\npython = { path = \"/usr/bin/python3\" }\n", 5, "/runtimes/python", "`why` is missing"),
     ("[runtimes]\nnode = { path = \"/usr/bin/node\", why = \"w\" }\n", 5, "/runtimes/node", "did you mean `nodejs`"),
@@ -122,7 +142,15 @@ fn the_published_schema_takes_what_the_reader_takes() {
     let folders = ["a", "a/", "./a/b", "/a/b/", "/proc", "self"].map(|folder| format!("folders = [\"{folder}\"]\n"));
     let words = ["subprocess", "env:TOKEN", "env:MY_PATH"];
     let words = words.map(|word| format!("[capabilities]\ngrant = [{{ name = \"{word}\", why = \"w\" }}]\n"));
-    for text in paths.into_iter().chain(folders).chain(words) {
+    let hosts = [
+        "host = \"Example.COM.\"",
+        "host = \"*.x.com:8443\"",
+        "host = \"*\"",
+        "host = \"[2001:4860:4860::8888]:53\"",
+        "host = \"x.com\", ranges = [\"10.0.0.0/8\", \"fd00::/8\", \"0.0.0.0/0\"]",
+    ];
+    let hosts = hosts.map(|host| format!("[network]\nhosts = [{{ {host}, why = \"w\" }}]\n"));
+    for text in paths.into_iter().chain(folders).chain(words).chain(hosts) {
         let whole = format!("{HEAD}{text}");
         if let Err(problems) = policy::parse(&whole, Path::new("x"), false, Path::new("/r")) {
             panic!("{text}: {problems:?}");

@@ -3,6 +3,7 @@
 pub mod calls;
 mod files;
 mod grants;
+mod hosts;
 mod properties;
 mod reports;
 

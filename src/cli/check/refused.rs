@@ -6,7 +6,7 @@
 use crate::base::files;
 use crate::base::json::escape_segment;
 use crate::fault::Kind;
-use crate::manifest::{Code, Handler, Language, Manifest, Problem, Severity};
+use crate::manifest::{Code, Handler, Language, Manifest, Problem, Severity, host};
 use crate::service::preflight::{self, Obstacle};
 use crate::{policy, registry, sandbox, service};
 use nix::fcntl::OFlag;
@@ -18,6 +18,7 @@ use std::path::PathBuf;
 
 const READ: &str = "/securityContext/fileAccess/allowRead";
 const WRITE: &str = "/securityContext/fileAccess/allowWrite";
+const HOSTS: &str = "/securityContext/networkAccess/allowHosts";
 const SCRIPT: &str = "/handler/scriptPath";
 
 /// Adds to the report of each file what calls of its tool would be refused for.
@@ -158,7 +159,7 @@ fn pointer(verdict: &Verdict, manifest: &Manifest) -> String {
     let list = match verdict.what {
         What::Read => READ,
         What::Write => WRITE,
-        What::Host => "/securityContext/networkAccess/allowHosts",
+        What::Host => HOSTS,
         What::Capability => "/securityContext/requiredCapabilities",
         What::Env => return format!("/execution/env/{}", escape_segment(&verdict.asked)),
         What::Runtime => return "/handler/language".to_owned(),
@@ -169,6 +170,9 @@ fn pointer(verdict: &Verdict, manifest: &Manifest) -> String {
 /// Where in a list of the manifest a text stands.
 fn item(manifest: &Manifest, list: &str, text: &str) -> String {
     let items = manifest.raw.pointer(list).and_then(Value::as_array);
-    let index = items.and_then(|items| items.iter().position(|item| item.as_str() == Some(text)));
+    // A host is shown in its canonical form.
+    let canonical = |item: &str| host::pattern(item).is_ok_and(|pattern| list == HOSTS && pattern.to_string() == text);
+    let is = |item: &Value| item.as_str().is_some_and(|item| item == text || canonical(item));
+    let index = items.and_then(|items| items.iter().position(is));
     index.map_or_else(String::new, |index| format!("{list}/{index}"))
 }

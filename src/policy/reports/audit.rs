@@ -7,19 +7,20 @@ use crate::base::text::printable;
 use crate::fault::Kind;
 use crate::manifest::{Language, Manifest};
 use crate::policy::verdict::{Decision, LimitVerdict, Verdict, wall};
-use crate::policy::{Access, Program, Runtime, base_view};
+use crate::policy::{Access, Program, Runtime, base_view, reach};
 use crate::quantity::Limit;
 use serde_json::{Value, json};
 use std::fmt::Write;
 
 /// What no wall of this version stops. Said in every report, so that nobody counts on it.
-pub const NOT_DEFENDED: [&str; 8] = [
+pub const NOT_DEFENDED: [&str; 9] = [
     "a hole in the kernel: every wall here is the kernel's",
     "side channels of the CPU and of shared caches",
     "for an ordinary user: tools have that user's id, so past the walls they are that account",
     "advisory locks on a live read grant: a tool can hold one and make others wait",
     "the truth of what a tool answers: its output is data, never an instruction",
     "what the operator grants: a tool may do anything to the files of a write grant",
+    "granted hosts: what they do with what they are sent, other sites asked for inside their TLS (fronting), whoever has a name below a wildcard",
     "the names of mount sources, which a tool can see in its own mount table",
     "the machine's root, and whoever may change the policies, the manifests or this binary",
 ];
@@ -31,7 +32,7 @@ pub fn text(decision: &Decision) -> String {
     let mut out = String::new();
     head(decision, &mut out);
     asks(decision, &mut out);
-    limits(&decision.limits, &mut out);
+    limits(decision, &mut out);
     if !decision.notes.all.is_empty() {
         out.push_str("\n  notes\n");
         decision.notes.all.iter().for_each(|n| line(&mut out, "    - ", n));
@@ -82,7 +83,7 @@ fn head(decision: &Decision, out: &mut String) {
         line(out, "  runtime  ", &runtime_text(runtime));
     }
     everywhere(decision, out);
-    line(out, "  network  ", &format!("none (enforced by {}, {})", wall::NETWORK, wall::SECCOMP));
+    network(decision, out);
     line(out, "  scratch  ", &format!("{}: its own, gone after the call", base_view::SCRATCH.join(" ")));
     if !decision.labels.is_empty() {
         line(out, "  labels   ", &format!("{} (metadata.permissions: not enforced)", decision.labels.join(", ")));
@@ -96,6 +97,21 @@ fn head(decision: &Decision, out: &mut String) {
     }
     if !strict.is_empty() {
         line(out, "  strict   ", &strict.join("; "));
+    }
+}
+
+fn network(decision: &Decision, out: &mut String) {
+    let walls = reach::WALLS.join(", ");
+    if decision.hosts.is_empty() {
+        return line(out, "  network  ", &format!("none (enforced by {}, {})", wall::NETWORK, wall::SECCOMP));
+    }
+    let what = "these hosts, through the stub and relay of toolhost, which are all that its namespace holds";
+    line(out, "  network  ", &format!("{what} (enforced by {walls})"));
+    for grant in &decision.hosts {
+        line(out, "    ", &format!("{} (rule {}: {})", reach::text(grant), grant.rule, grant.why));
+    }
+    for (pattern, risk) in decision.high_risks() {
+        line(out, "    ", &format!("high risk: `{pattern}`: {risk}"));
     }
 }
 
@@ -166,9 +182,13 @@ fn remarks(verdict: &Verdict) -> Vec<String> {
     lines
 }
 
-fn limits(limits: &[LimitVerdict], out: &mut String) {
-    let rows: Vec<[String; 5]> = limits
+fn limits(decision: &Decision, out: &mut String) {
+    // Those of connections stand for nothing where there are none.
+    let told = |l: &&LimitVerdict| l.enforced_by != wall::NETWORK || l.asked.is_some() || !decision.hosts.is_empty();
+    let rows: Vec<[String; 5]> = decision
+        .limits
         .iter()
+        .filter(told)
         .map(|l| {
             let clamped = if l.clamped { " (clamped)" } else { "" };
             [
@@ -228,7 +248,8 @@ pub fn json(decision: &Decision, manifest: &Manifest) -> Value {
             "madeUp": base_view::MADE_ETC, "devices": devices(decision), "proc": base_view::PROC, "scratch": base_view::SCRATCH,
             "empty": base_view::EMPTY_FOLDERS, "toolhost": base_view::OURS,
         },
-        "network": "none",
+        "network": decision.network(),
+        "highRisks": decision.high_risks().map(|(host, why)| json!({ "host": host, "why": why })).collect::<Vec<_>>(),
         "asks": decision.verdicts,
         "grants": decision.grants.iter().map(grant_json).collect::<Vec<_>>(),
         "limits": decision.limits,

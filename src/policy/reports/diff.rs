@@ -9,11 +9,12 @@ use crate::base::text::{head, json as visible, printable};
 use crate::manifest::StderrRule;
 use crate::policy::Area;
 use crate::policy::file::{Capability, HOST_FILE, Mode, NamedRuntime, Policy, Selector};
-use crate::policy::judge::covers;
+use crate::policy::hosts::HostRule;
+use crate::policy::judge::{covers, what};
 use crate::policy::load::Policies;
+use crate::policy::reach;
 use crate::policy::rules::Rule;
-use crate::policy::verdict::What;
-use crate::policy::{Access, Grant};
+use crate::policy::{Access, Grant, HostGrant, Network};
 use crate::quantity::Limit;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -23,11 +24,15 @@ use std::path::{Path, PathBuf};
 /// Placeholder for the folder of the tool that a policy governs.
 const TOOL_FOLDER: &str = "/<folder of the tool>";
 /// Fields of an entry that are compared by their meaning (`Powers`), or only describe the decision in words.
-const MEANT: [&str; 10] =
-    ["tool", "policyFile", "asks", "grants", "limits", "requireCgroup", "stderrIsError", "notes", "refused", "digests"];
-/// Parts of a manifest that are compared by their meaning, and the kinds of change that report them.
-const TOLD: [(&str, &[&str]); 3] = [
+#[rustfmt::skip]
+const MEANT: [&str; 11] = [
+    "tool", "policyFile", "asks", "grants", "network", "limits", "requireCgroup", "stderrIsError", "notes", "refused", "digests",
+];
+/// Parts of an entry that are compared by their meaning, and the kinds of change that report them.
+const TOLD: [(&str, &[&str]); 5] = [
     ("/manifest/securityContext/fileAccess", &["read", "write"]),
+    ("/manifest/securityContext/networkAccess", &["reach"]),
+    ("/highRisks", &["reach"]),
     ("/manifest/securityContext/requiredCapabilities", &["capability"]),
     ("/manifest/limits", &["limit"]),
 ];
@@ -43,6 +48,7 @@ pub struct Powers {
     /// A call is not refused.
     pub runs: bool,
     pub grants: Vec<Grant>,
+    pub hosts: Vec<HostGrant>,
     pub limits: BTreeMap<Limit, u64>,
     pub capabilities: BTreeSet<String>,
     /// What must hold: fewer of them, more power.
@@ -108,6 +114,10 @@ impl Powers {
             subject: meant["tool"].as_str().ok_or("not an audit: `tool` is not text")?.to_string(),
             runs: meant["refused"].is_null(),
             grants: serde_json::from_value(meant["grants"].take()).map_err(|e| format!("not an audit: grants: {e}"))?,
+            hosts: serde_json::from_value::<Network>(meant["network"].take())
+                .map_err(|e| format!("not an audit: network: {e}"))?
+                .hosts()
+                .to_vec(),
             digest: meant["digests"]["confinement"].as_str().map(str::to_owned),
             ..Powers::default()
         };
@@ -154,6 +164,7 @@ impl Powers {
         let grants = |access: Access| rule_grants(policy, host, access);
         powers.grants =
             crate::policy::judge::least(grants(Access::Write).into_iter().chain(grants(Access::Read)).collect());
+        powers.hosts = reach::least(reach::allowed(policy, host));
         let ceiling = |p: &Policy, l: Limit| p.limits.get(&l).map_or(l.house_default(), |c| c.value);
         powers.limits = Limit::ALL
             .into_iter()
@@ -186,6 +197,7 @@ fn written(policy: &Policy) -> Value {
         write,
         runtimes,
         capabilities,
+        hosts,
         mode: _,
         stderr: _,
         require_cgroup: _,
@@ -196,6 +208,7 @@ fn written(policy: &Policy) -> Value {
     } = policy;
     let rules = |rules: &[Rule]| rules.iter().map(|r| (r.text.clone(), json!(r.why))).collect::<Map<_, _>>();
     let capability = |c: &Capability| (c.name.clone(), json!(c.why));
+    let host = |rule: &HostRule| (rule.pattern.to_string(), json!({ "ranges": rule.ranges, "why": rule.why }));
     let runtime = |(language, named): (&crate::manifest::Language, &NamedRuntime)| {
         (language.name().to_owned(), json!({ "path": named.path.to_string_lossy(), "why": named.why }))
     };
@@ -206,6 +219,7 @@ fn written(policy: &Policy) -> Value {
         "files": { "read": rules(read), "write": rules(write) },
         "runtimes": runtimes.iter().map(runtime).collect::<Map<_, _>>(),
         "capabilities": capabilities.iter().map(capability).collect::<Map<_, _>>(),
+        "hosts": hosts.iter().map(host).collect::<Map<_, _>>(),
     })
 }
 
@@ -314,8 +328,12 @@ fn compare(old: &Powers, new: &Powers, changes: &mut Vec<Change>) {
         let area = Area::of(&grant.opening);
         let near =
             old.grants.iter().filter(|o| Area::of(&o.opening).overlap(&area).is_some()).map(opened).collect::<Vec<_>>();
-        let kind = if grant.access == Access::Write { "write" } else { "read" };
-        push(changes, new, kind, opened(grant), Some(near.join(", ")).filter(|n| !n.is_empty()));
+        push(changes, new, what(grant.access).name(), opened(grant), Some(near.join(", ")).filter(|n| !n.is_empty()));
+    }
+    for grant in new.hosts.iter().filter(|grant| !reach::reached(&old.hosts, grant)) {
+        let near = old.hosts.iter().filter(|o| o.pattern.overlap(&grant.pattern).is_some());
+        let near = near.map(reach::text).collect::<Vec<_>>().join("; ");
+        push(changes, new, "reach", reach::text(grant), Some(near).filter(|near| !near.is_empty()));
     }
     for (limit, value) in &new.limits {
         let before = old.limits.get(limit).copied().unwrap_or_default();
@@ -339,8 +357,7 @@ fn compare(old: &Powers, new: &Powers, changes: &mut Vec<Change>) {
 
 fn opened(grant: &Grant) -> String {
     let staged = if matches!(grant.opening, crate::policy::Opening::Staged { .. }) { " (staged)" } else { "" };
-    let access = if grant.access == Access::Write { What::Write } else { What::Read };
-    format!("{} {}{staged}", access.name(), Area::of(&grant.opening).text())
+    format!("{} {}{staged}", what(grant.access).name(), Area::of(&grant.opening).text())
 }
 
 /// Every fact that differs, without those that a change reported already; where there is neither and the digests of the

@@ -3,16 +3,21 @@
 //! For: `audit --suggest-policy`. In: a manifest, its site, its decision. Out: TOML.
 //! Never: a text that loads as it is: somebody must read it and say why.
 
+use crate::base::address::special;
 use crate::base::text::{is_printable, printable};
+use crate::manifest::host::Host;
 use crate::manifest::{Manifest, Pattern, PatternShape, Site};
+use crate::policy::hosts::risks;
 use crate::policy::published;
 use crate::policy::verdict::{Decision, Narrower, Verdict, What};
+use ipnet::IpNet;
 use std::path::Path;
 
 pub fn policy(manifest: &Manifest, site: &Site, decision: &Decision) -> String {
     let mut out = refusals(manifest, decision);
     let mut body = String::new();
     files(manifest, site, decision, &mut body);
+    hosts(manifest, &mut body);
     limits(manifest, &mut body);
     capabilities(manifest, &mut body);
     if let Some(policy) = decision.passed_over.iter().find(|policy| policy.exact) {
@@ -146,6 +151,26 @@ fn path(pattern: &Pattern) -> Result<String, &'static str> {
         text => format!("./{text}"),
     };
     Ok(if tree { format!("{text}/**") } else { text })
+}
+
+fn hosts(manifest: &Manifest, out: &mut String) {
+    let mut lines: Vec<String> = Vec::new();
+    for ask in &manifest.asks.hosts {
+        let range = match ask.host {
+            Host::Address(address) => special(address).map(|_| IpNet::from(address)),
+            _ => None,
+        };
+        let risks = risks(ask, range.as_slice()).into_iter().map(|risk| format!("  # high risk: {risk}\n"));
+        let ranges = range.map_or_else(String::new, |range| format!("ranges = [\"{range}\"], "));
+        let line =
+            format!("{}  {{ host = {}, {ranges}why = \"\" }},\n", risks.collect::<String>(), quoted(&ask.to_string()));
+        if !lines.contains(&line) {
+            lines.push(line);
+        }
+    }
+    if !lines.is_empty() {
+        out.push_str(&format!("\n[network]\nhosts = [\n{}]\n", lines.concat()));
+    }
 }
 
 fn limits(manifest: &Manifest, out: &mut String) {

@@ -3,10 +3,13 @@
 //! For: `audit --who-can`. In: decisions, a question. Out: the tools, each with the rule that lets it.
 //! Never: leaves out a tool for which it depends on the call: that is listed as such.
 
+use crate::base::address::special;
 use crate::base::text::printable;
+use crate::manifest::host::{self, Host, HostPattern};
 use crate::policy::area::{self, Area};
+use crate::policy::reach;
 use crate::policy::verdict::Decision;
-use crate::policy::{Access, Grant, SCRIPT_FOLDER};
+use crate::policy::{Access, Grant, HostGrant, SCRIPT_FOLDER};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -14,7 +17,8 @@ use std::path::{Path, PathBuf};
 pub enum Question {
     Read(PathBuf),
     Write(PathBuf),
-    Reach(String),
+    /// Without a port: at any.
+    Reach(HostPattern),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -29,9 +33,9 @@ pub struct Answer {
     pub why: String,
 }
 
-/// `read:PATH`, `write:PATH` (absolute, plain) or `reach:HOST`.
+/// `read:PATH`, `write:PATH` (absolute, plain) or `reach:HOST`, with or without a port.
 pub fn question(text: &str) -> Result<Question, String> {
-    let help = "ask read:PATH, write:PATH or reach:HOST";
+    let help = "ask read:PATH, write:PATH or reach:HOST[:PORT]";
     let (verb, target) = text.split_once(':').ok_or_else(|| help.to_string())?;
     if target.is_empty() {
         return Err(help.to_string());
@@ -45,21 +49,50 @@ pub fn question(text: &str) -> Result<Question, String> {
     match verb {
         "read" => Ok(Question::Read(path()?)),
         "write" => Ok(Question::Write(path()?)),
-        "reach" => Ok(Question::Reach(target.to_string())),
+        "reach" => Ok(Question::Reach(host::pattern(target)?)),
         _ => Err(help.to_string()),
     }
 }
 
 /// `bases`: the folders scripts are found under; a builtin tool can be told to run any of those.
 pub fn answer(decisions: &[Decision], question: &Question, bases: &[PathBuf]) -> Vec<Answer> {
-    let (path, access) = match question {
-        // No tool has a network in this version.
-        Question::Reach(_) => return Vec::new(),
-        Question::Read(path) => (path, Access::Read),
-        Question::Write(path) => (path, Access::Write),
-    };
     let runnable = decisions.iter().filter(|d| d.in_process || d.shape.is_ok());
-    runnable.flat_map(|decision| about(decision, path, access, bases)).collect()
+    let about = |decision| match question {
+        Question::Read(path) => about(decision, path, Access::Read, bases),
+        Question::Write(path) => about(decision, path, Access::Write, bases),
+        Question::Reach(asked) => reaching(decision, asked),
+    };
+    runnable.flat_map(about).collect()
+}
+
+fn reaching(decision: &Decision, asked: &HostPattern) -> Vec<Answer> {
+    let answer = |grant: &HostGrant| {
+        Some(Answer {
+            tool: decision.tool.clone(),
+            how: reaches(grant, asked)?.to_owned(),
+            grant: reach::text(grant),
+            rule: grant.rule.clone(),
+            why: grant.why.clone(),
+        })
+    };
+    decision.hosts.iter().filter_map(answer).collect()
+}
+
+/// How much of what is asked about the grant reaches; an address is also reached by a name that leads to it.
+fn reaches(grant: &HostGrant, asked: &HostPattern) -> Option<&'static str> {
+    let (own, host) = (&grant.pattern.host, &asked.host);
+    if asked.port.is_some_and(|port| !grant.pattern.ports().contains(&port)) {
+        return None;
+    }
+    if own.covers(host) {
+        return Some("all of it");
+    }
+    let leads = |address| special(address).is_none() || grant.ranges.iter().any(|range| range.contains(&address));
+    match (own, host) {
+        (Host::Address(_), Host::Address(_)) => None,
+        (_, Host::Address(address)) if leads(*address) => Some("if a name that it reaches has this address"),
+        _ => host.covers(own).then_some("a part of it"),
+    }
 }
 
 fn about(decision: &Decision, path: &Path, access: Access, bases: &[PathBuf]) -> Vec<Answer> {
@@ -127,8 +160,7 @@ pub fn text(question: &Question, answers: &[Answer]) -> String {
     };
     let asked = printable(&asked);
     if answers.is_empty() {
-        let more = if matches!(question, Question::Reach(_)) { ": tools have no network" } else { "" };
-        return format!("No tool can {asked}{more}.\n");
+        return format!("No tool can {asked}.\n");
     }
     let mut out = format!("These can {asked}:\n");
     for a in answers {

@@ -1,0 +1,503 @@
+//! Hosts: what is asked ∩ what policy and cap name, ranges, risks, and the reports of them.
+
+use super::*;
+use proptest::prelude::*;
+use std::net::IpAddr;
+use toolhost::manifest::Code;
+use toolhost::manifest::host::{self, Host, HostPattern};
+use toolhost::policy::Network;
+
+/// Entries as `host` or `host in range range`.
+fn network(hosts: &[impl AsRef<str>]) -> String {
+    let entry = |text: &str| {
+        let (host, ranges) = text.split_once(" in ").unwrap_or((text, ""));
+        let ranges: Vec<String> = ranges.split_whitespace().map(|range| format!("\"{range}\"")).collect();
+        format!("  {{ host = \"{host}\", ranges = [{}], why = \"for {host}\" }},\n", ranges.join(", "))
+    };
+    format!("[network]\nhosts = [\n{}]\n", hosts.iter().map(|h| entry(h.as_ref())).collect::<String>())
+}
+
+fn allowing(hosts: &[impl AsRef<str>], mode: &str) -> Policy {
+    let head = format!("name = \"p\"\nwhy = \"w\"\ntools = [\"demo:one\"]\nmode = \"{mode}\"\n");
+    parsed(&(head + &network(hosts)))
+}
+
+fn capping(hosts: &[impl AsRef<str>]) -> Policy {
+    parsed_host(&format!("name = \"h\"\nwhy = \"w\"\n{}", network(hosts)))
+}
+
+fn asks(hosts: &[impl AsRef<str>]) -> Manifest {
+    let mut tool = tool("demo:one");
+    tool.asks.hosts = hosts.iter().map(|h| host::pattern(h.as_ref()).expect("a pattern")).collect();
+    tool
+}
+
+/// What is granted, as `pattern` or `pattern in range range`.
+fn granted(decision: &Decision) -> Vec<String> {
+    let text = |grant: &policy::HostGrant| {
+        let ranges: String = grant.ranges.iter().map(|range| format!(" {range}")).collect();
+        if ranges.is_empty() { grant.pattern.to_string() } else { format!("{} in{ranges}", grant.pattern) }
+    };
+    decision.hosts.iter().map(text).collect()
+}
+
+type Texts = &'static [&'static str];
+
+/// asked, allowed, cap ("-": none), what is left, and whether that is all.
+#[rustfmt::skip]
+const OVERLAPS: &[(&str, Texts, Texts, Texts, bool)] = &[
+    ("api.x.com", &["api.x.com"], &["-"], &["api.x.com"], true),
+    ("API.X.com.", &["api.X.COM"], &["-"], &["api.x.com"], true),
+    ("api.x.com", &[], &["-"], &[], false),
+    ("api.x.com", &["x.com", "xapi.x.com"], &["-"], &[], false),
+    ("a.x.com", &["*.x.com"], &["-"], &["a.x.com"], true),
+    ("a.b.x.com", &["*.x.com"], &["-"], &["a.b.x.com"], true),
+    ("x.com", &["*.x.com"], &["-"], &[], false),
+    ("evilx.com", &["*.x.com"], &["-"], &[], false),
+    ("x.com.evil.com", &["*.x.com", "x.com"], &["-"], &[], false),
+    ("*.x.com", &["*.x.com"], &["-"], &["*.x.com"], true),
+    ("*.x.com", &["*.com"], &["-"], &["*.x.com"], true),
+    ("*.x.com", &["a.x.com", "b.x.com:443", "c.y.com"], &["-"], &["a.x.com", "b.x.com:443"], false),
+    ("*.x.com", &["*.b.x.com"], &["-"], &["*.b.x.com"], false),
+    ("*", &["*"], &["-"], &["*"], true),
+    ("*", &["*.com"], &["-"], &["*.com"], false),
+    ("a.x.com", &["*"], &["-"], &["a.x.com"], true),
+    ("8.8.8.8", &["*"], &["-"], &[], false),
+    ("*", &["8.8.8.8"], &["-"], &[], false),
+    ("8.8.8.8", &["8.8.8.8"], &["-"], &["8.8.8.8"], true),
+    ("::ffff:8.8.8.8", &["8.8.8.8"], &["-"], &["8.8.8.8"], true),
+    ("127.0.0.1:8080", &["127.0.0.1:8080 in 127.0.0.0/8 10.0.0.0/8"], &["-"], &["127.0.0.1:8080 in 127.0.0.0/8"], true),
+    ("[fd00::1]:53", &["[fd00::1]:53 in fd00::/8"], &["-"], &["[fd00::1]:53 in fd00::/8"], true),
+    // Ports: none stands for 80 and 443.
+    ("x.com", &["x.com:443"], &["-"], &["x.com:443"], false),
+    ("x.com", &["x.com:443", "x.com:80"], &["-"], &["x.com:443", "x.com:80"], true),
+    ("x.com:443", &["x.com"], &["-"], &["x.com:443"], true),
+    ("x.com:8443", &["x.com"], &["-"], &[], false),
+    ("x.com", &["x.com:8443"], &["-"], &[], false),
+    ("x.com:8443", &["*.com:8443"], &["-"], &["x.com:8443"], true),
+    // Ranges belong to their own entry.
+    ("db.x.com", &["db.x.com in 10.1.0.0/16", "*.x.com"], &["-"], &["db.x.com in 10.1.0.0/16"], true),
+    ("*.x.com", &["db.x.com in 10.1.0.0/16", "*.x.com"], &["-"], &["db.x.com in 10.1.0.0/16", "*.x.com"], true),
+    ("a.x.com", &["*.x.com in 10.1.0.0/16"], &["-"], &["a.x.com in 10.1.0.0/16"], true),
+    // The cap takes away hosts, ports, ranges.
+    ("api.x.com", &["api.x.com"], &[], &[], false),
+    ("api.x.com", &["*"], &["*.x.com"], &["api.x.com"], true),
+    ("api.x.com", &["api.x.com"], &["api.x.com:443"], &["api.x.com:443"], false),
+    ("a.x.com", &["a.x.com"], &["*.x.com:80", "*:443"], &["a.x.com:80", "a.x.com:443"], true),
+    ("a.x.com", &["a.x.com in 10.0.0.0/8"], &["*"], &["a.x.com"], true),
+    ("a.x.com", &["a.x.com in 10.0.0.0/8"], &["* in 10.1.0.0/16 192.168.0.0/16"], &["a.x.com in 10.1.0.0/16"], true),
+    ("a.x.com", &["a.x.com"], &["* in 10.1.0.0/16"], &["a.x.com"], true),
+    ("10.1.2.3:5432", &["10.1.2.3:5432 in 10.0.0.0/8"], &["*"], &[], false),
+    ("10.1.2.3:5432", &["10.1.2.3:5432 in 10.0.0.0/8"], &["10.1.2.3:5432 in 10.1.0.0/16"], &["10.1.2.3:5432 in 10.1.0.0/16"], true),
+];
+
+#[test]
+fn the_hosts_of_a_call_are_what_is_asked_and_allowed() {
+    for (asked, allowed, cap, left, whole) in OVERLAPS {
+        let cap = (*cap != ["-"]).then(|| capping(cap));
+        let capped = cap.is_some();
+        let by_policy = {
+            let decision = decide(&asks(&[asked]), &under(vec![allowing(allowed, "narrow")], None));
+            decision.denied().next().is_none()
+        };
+        let narrowed = decide(&asks(&[asked]), &under(vec![allowing(allowed, "narrow")], cap.clone()));
+        assert_eq!(granted(&narrowed), *left, "{asked} in {allowed:?}");
+        let network = &shape(&narrowed).network;
+        assert_eq!(network.hosts(), narrowed.hosts, "{asked}");
+        assert_eq!(*network == Network::None, left.is_empty(), "{asked}");
+        let verdict = narrowed.verdicts.iter().find(|v| v.what == policy::What::Host).expect("a verdict");
+        assert_eq!(
+            (verdict.allowed, verdict.effective.is_some()),
+            (*whole, !left.is_empty()),
+            "{asked} in {allowed:?}"
+        );
+        assert_eq!(narrowed.notes.told.is_empty(), *whole, "{asked}: {:?}", narrowed.notes);
+        if !whole {
+            let narrower = if capped && by_policy { policy::Narrower::Host } else { policy::Narrower::Policy };
+            assert_eq!(verdict.narrower, Some(narrower), "{asked} in {allowed:?}");
+        }
+        let rejecting = decide(&asks(&[asked]), &under(vec![allowing(allowed, "reject")], cap));
+        if *whole {
+            assert_eq!(granted(&rejecting), *left);
+            assert_eq!(shape(&rejecting).network, *network);
+        } else {
+            let (kind, person) = refused(&rejecting);
+            assert_eq!(kind, Kind::SecurityError, "{asked}");
+            assert!(person.contains("no entry of [network] hosts in policy"), "{person}");
+        }
+    }
+    // Nobody asks.
+    assert_eq!(shape(&decide(&asks(&[""; 0]), &under(vec![allowing(&["*"], "reject")], None))).network, Network::None);
+}
+
+#[test]
+fn a_refusal_names_the_entry_that_comes_near() {
+    for (asked, allowed, words) in [
+        ("x.com:8443", "x.com", "at port 8443; its `x.com` is for ports 80, 443"),
+        ("x.com", "*.x.com", "its `*.x.com` is for names below it"),
+        ("8.8.8.8", "*", "an address needs an entry of its own"),
+        ("*", "*.com", "only an entry `*` does"),
+    ] {
+        let person = refused(&decide(&asks(&[asked]), &under(vec![allowing(&[allowed], "reject")], None))).1;
+        assert!(person.contains(words) && person.contains("x.policy.toml"), "{person}");
+    }
+}
+
+/// entries, the place that is complained of, code, a word.
+#[test]
+fn entries_that_open_nothing_or_stand_twice_are_refused_with_the_mend() {
+    let table: &[(&[&str], &str, Code, &str)] = &[
+        (&["x.com", "X.com."], "/network/hosts/1/host", Code::Conflict, "named twice"),
+        (&["x.com in 10.0.0.0/8 10.0.0.0/8"], "/network/hosts/0/ranges/1", Code::Conflict, "named twice"),
+        (&["x.com in 8.8.8.0/24"], "/network/hosts/0/ranges/0", Code::Schema, "8.8.8.0 is public already"),
+        (&["x.com in 2606:4700::/32"], "/network/hosts/0/ranges/0", Code::Schema, "is public already"),
+        (&["x.com in 10.1.2.3/16"], "/network/hosts/0/ranges/0", Code::Schema, "write `10.1.0.0/16`"),
+        (&["x.com in 010.0.0.0/8"], "/network/hosts/0/ranges/0", Code::Schema, ""),
+        (&["x.com in ::ffff:10.0.0.0/104"], "/network/hosts/0/ranges/0", Code::Schema, "write `10.0.0.0/8`"),
+        (&["127.0.0.1:8080"], "/network/hosts/0/host", Code::Schema, "add ranges = [\"127.0.0.1/32\"]"),
+        (&["[::1]:8080"], "/network/hosts/0/host", Code::Schema, "add ranges = [\"::1/128\"]"),
+        (&["10.1.2.3 in 10.2.0.0/16"], "/network/hosts/0/host", Code::Schema, "is not public (private"),
+    ];
+    for (entries, pointer, code, word) in table {
+        let text = format!("name = \"p\"\nwhy = \"w\"\ntools = [\"a:b\"]\n{}", network(entries));
+        let problems = policy::parse(&text, Path::new("x"), false, Path::new("/")).expect_err(&text);
+        let first = &problems[0];
+        assert_eq!((first.pointer.as_str(), first.code, problems.len()), (*pointer, *code, 1), "{problems:?}");
+        assert!(first.message.contains(word) && first.line > 4, "{first:?}");
+    }
+    let many = |n: usize| {
+        let hosts: Vec<String> = (0..n).map(|n| format!("h{n}.com")).collect();
+        let text = format!("name = \"p\"\nwhy = \"w\"\ntools = [\"a:b\"]\n{}", network(&hosts));
+        policy::parse(&text, Path::new("x"), false, Path::new("/"))
+    };
+    assert!(many(200).is_ok());
+    assert!(many(201).unwrap_err()[0].message.contains("more than 200 hosts"));
+}
+
+#[test]
+fn high_risks_are_named_by_check_and_audit() {
+    for (entry, words) in [
+        ("*", "every public name"),
+        ("*:443", "every public name"),
+        ("*.com", "a whole top-level domain"),
+        ("*.github.io", "anybody can have a name below `github.io`"),
+        ("*.s3.eu-west-1.amazonaws.com", "anybody can have a name below `amazonaws.com`"),
+        ("*.x.com in 10.1.0.0/16", "whoever answers for a name below it"),
+        ("x.com in 0.0.0.0/0", "holds this host itself, the metadata service of a cloud"),
+        ("x.com in 127.0.0.0/30", "holds this host itself"),
+        ("x.com in ::/0", "holds this host itself"),
+        ("169.254.169.254 in 169.254.169.254/32", "the metadata service of a cloud"),
+        ("x.com in fd00::/8", "the metadata service of a cloud"),
+        ("x.com", ""),
+        ("*.x.com", ""),
+        ("me.github.io", ""),
+        ("*.notgithub.io", ""),
+        ("x.com in 10.1.0.0/16 fc00::/8", ""),
+    ] {
+        let policies = under(
+            vec![allowing(&[entry], "reject")],
+            Some(capping(&["* in 0.0.0.0/0 ::/0", "169.254.169.254 in 0.0.0.0/0"])),
+        );
+        let told: Vec<String> = policies.notes().iter().map(|n| n.problem.message.clone()).collect();
+        let told: Vec<&String> = told.iter().filter(|message| message.starts_with("high risk")).collect();
+        let tool = asks(&[entry.split(' ').next().unwrap()]);
+        let decision = decide(&tool, &policies);
+        let (text, json) = (policy::audit::text(&decision), policy::audit::json(&decision, &tool));
+        if words.is_empty() {
+            assert!(
+                told.is_empty() && !text.contains("high risk") && json["highRisks"] == json!([]),
+                "{told:?} {text}"
+            );
+        } else {
+            assert!(told.len() == 1 && told[0].contains(words), "{entry}: {told:?}");
+            assert!(text.contains("high risk: `") && text.contains(words), "{text}");
+            assert!(json["highRisks"].to_string().contains(words), "{json}");
+        }
+    }
+}
+
+#[test]
+fn audit_names_hosts_ports_ranges_rules_and_walls() {
+    let policies = under(vec![allowing(&["*.x.com", "db.x.com:5432 in 10.1.0.0/16"], "reject")], None);
+    let tool = asks(&["api.x.com", "db.x.com:5432"]);
+    let decision = decide(&tool, &policies);
+    let text = policy::audit::text(&decision);
+    for words in [
+        "  network  these hosts, through the stub and relay of toolhost, which are all that its namespace holds (enforced by network, landlock, seccomp)",
+        "    api.x.com at ports 80, 443 (rule p: *.x.com: for *.x.com)",
+        "    db.x.com at port 5432, also where its address lies in 10.1.0.0/16 (rule p: db.x.com:5432: for db.x.com:5432)",
+        "reach api.x.com",
+        "/t/p/x.policy.toml:7",
+        "receivedBytes",
+        "(fronting)",
+    ] {
+        assert!(text.contains(words), "{words}\n{text}");
+    }
+    let json = policy::audit::json(&decision, &tool);
+    let expected = json!({ "hosts": [
+        { "host": { "name": "api.x.com" }, "port": null, "asked": "api.x.com", "rule": "p: *.x.com", "why": "for *.x.com" },
+        { "host": { "name": "db.x.com" }, "port": 5432, "ranges": ["10.1.0.0/16"], "asked": "db.x.com:5432",
+          "rule": "p: db.x.com:5432", "why": "for db.x.com:5432" },
+    ] });
+    assert_eq!(json["network"], expected);
+    assert_eq!(serde_json::to_value(shape(&decision)).unwrap()["network"], expected, "the same value");
+    let none = decide(&asks(&[""; 0]), &policies);
+    let text = policy::audit::text(&none);
+    assert!(text.contains("network  none (enforced by network, seccomp)") && !text.contains("receivedBytes"), "{text}");
+    assert_eq!(policy::audit::json(&none, &tool)["network"], "none");
+}
+
+#[test]
+fn who_can_reach_a_name_an_address_a_port() {
+    let entries = ["*.x.com", "db.y.com:5432 in 10.1.0.0/16", "10.9.9.9:22 in 10.0.0.0/8", "8.8.8.8:53"];
+    let decisions = [decide(
+        &asks(&entries.map(|e| e.split(' ').next().unwrap())),
+        &under(vec![allowing(&entries, "reject")], None),
+    )];
+    let who = |question: &str| {
+        let question = policy::who_can::question(question).unwrap();
+        let found = policy::who_can::answer(&decisions, &question, &[]);
+        found.iter().map(|a| format!("{}: {}", a.rule, a.how)).collect::<Vec<_>>()
+    };
+    let leads = "if a name that it reaches has this address";
+    for (question, answers) in [
+        ("reach:a.x.com", vec!["p: *.x.com: all of it".to_owned()]),
+        ("reach:A.X.com.:443", vec!["p: *.x.com: all of it".to_owned()]),
+        ("reach:a.x.com:8443", vec![]),
+        ("reach:x.com", vec![]),
+        ("reach:*.x.com", vec!["p: *.x.com: all of it".to_owned()]),
+        ("reach:*.com", vec!["p: *.x.com: a part of it".to_owned(), "p: db.y.com:5432: a part of it".to_owned()]),
+        ("reach:db.y.com", vec!["p: db.y.com:5432: all of it".to_owned()]),
+        ("reach:db.y.com:80", vec![]),
+        ("reach:10.1.2.3", vec![format!("p: db.y.com:5432: {leads}")]),
+        ("reach:10.1.2.3:80", vec![]),
+        ("reach:::ffff:10.1.2.3", vec![format!("p: db.y.com:5432: {leads}")]),
+        ("reach:10.9.9.9", vec!["p: 10.9.9.9:22: all of it".to_owned()]),
+        ("reach:10.9.9.8", vec![]),
+        ("reach:127.0.0.1", vec![]),
+        (
+            "reach:8.8.8.8",
+            vec![
+                format!("p: *.x.com: {leads}"),
+                format!("p: db.y.com:5432: {leads}"),
+                "p: 8.8.8.8:53: all of it".to_owned(),
+            ],
+        ),
+    ] {
+        assert_eq!(who(question), answers, "{question}");
+    }
+    for bad in ["reach:", "reach:https://x.com", "reach:bücher.de", "reach:127.1", "reach:x.com:0"] {
+        assert!(policy::who_can::question(bad).is_err(), "{bad}");
+    }
+    let nobody = policy::who_can::question("reach:z.com").unwrap();
+    assert_eq!(policy::who_can::text(&nobody, &[]), "No tool can reach z.com.\n");
+}
+
+#[test]
+fn a_suggested_policy_grants_the_hosts_once_each_why_is_filled_in() {
+    let tool = asks(&["*.x.com", "db.y.com:5432", "127.0.0.1:8080", "[fd00::1]:53", "8.8.8.8", "db.y.com:5432"]);
+    let decision = decide(&tool, &Policies::built_in());
+    let text = policy::suggest::policy(&tool, &site(), &decision);
+    let risky = "  # high risk: its range 127.0.0.1/32 holds this host itself\n  { host = \"127.0.0.1:8080\", ranges = [\"127.0.0.1/32\"], why = \"\" },\n";
+    assert!(text.contains(risky) && text.matches("db.y.com").count() == 1, "{text}");
+    let file = Path::new("/t/p/demo.policy.toml");
+    assert!(policy::parse(&text, file, false, Path::new("/t")).is_err(), "{text}");
+    let filled = text.replace("why = \"\"", "why = \"because\"");
+    let loaded = policy::parse(&filled, file, false, Path::new("/t")).unwrap_or_else(|p| panic!("{p:?}\n{filled}"));
+    let decision = decide(&tool, &under(vec![loaded], None));
+    assert!(decision.denied().next().is_none() && shape(&decision).network.hosts().len() == 5, "{:?}", decision.hosts);
+}
+
+#[test]
+fn a_diff_reads_hosts_ports_and_ranges() {
+    use policy::diff::{Change, Powers, between, of_policies};
+    let lines = |changes: &[Change]| changes.iter().map(|c| format!("{} {}", c.kind, c.now)).collect::<Vec<_>>();
+    let wide = "reach x.com at ports 80, 443, also where its address lies in 10.0.0.0/8";
+    for (old, new, more, fewer) in [
+        (vec!["x.com"], vec!["x.com"], vec![], vec![]),
+        (vec!["x.com"], vec!["x.com:80", "x.com:443"], vec![], vec![]),
+        (vec![], vec!["x.com"], vec!["reach x.com at ports 80, 443"], vec![]),
+        (vec!["x.com:80"], vec!["x.com"], vec!["reach x.com at ports 80, 443"], vec![]),
+        (vec!["a.x.com"], vec!["*.x.com"], vec!["reach *.x.com at ports 80, 443"], vec![]),
+        (vec!["x.com in 10.1.0.0/16"], vec!["x.com in 10.0.0.0/8"], vec![wide], vec![]),
+        (vec!["x.com in 10.0.0.0/8"], vec!["x.com in 10.1.0.0/16"], vec![], vec![wide]),
+        (vec!["x.com"], vec!["y.com"], vec!["reach y.com at ports 80, 443"], vec!["reach x.com at ports 80, 443"]),
+    ] {
+        let set = |hosts: &[&str]| under(vec![allowing(hosts, "reject")], None);
+        let (before, after) = of_policies(&set(&old), &set(&new));
+        let there = between(&before, &after);
+        let lost: Vec<String> = there.no_longer.iter().map(|l| format!("{} {}", l.kind, l.before)).collect();
+        assert_eq!(
+            (lines(&there.newly), lost),
+            (more.iter().map(|m| m.to_string()).collect(), fewer.iter().map(|f| f.to_string()).collect())
+        );
+        // Tools by themselves, as audits that were saved.
+        let powers = |hosts: &[&str]| {
+            let tool = asks(&hosts.iter().map(|h| h.split(' ').next().unwrap()).collect::<Vec<_>>());
+            Powers::from_json(policy::audit::json(&decide(&tool, &set(hosts)), &tool)).unwrap()
+        };
+        assert_eq!(lines(&between(&[powers(&old)], &[powers(&new)]).newly), more, "{old:?} {new:?}");
+    }
+    // A cap that takes hosts away takes them from every tool.
+    let capped = |cap: Option<Policy>| under(vec![allowing(&["x.com"], "reject")], cap);
+    let (before, after) = of_policies(&capped(Some(capping(&["y.com"]))), &capped(None));
+    assert!(lines(&between(&before, &after).newly).contains(&"reach x.com at ports 80, 443".to_owned()));
+}
+
+#[test]
+fn a_script_run_by_core_reaches_what_both_may() {
+    let mut core = execute();
+    core.asks.hosts = asks(&["*.x.com", "y.com"]).asks.hosts;
+    let policies = |hosts: &[&str]| {
+        let core = parsed(&format!("{CORE}{}", network(&["*.x.com in 10.0.0.0/8", "y.com"])));
+        under(vec![core, allowing(hosts, "reject")], None)
+    };
+    let namer = vec![(Arc::new(asks(&["a.x.com", "z.com"])), site())];
+    let alone = policy::decide_run(&target(), &core, &[], &policies(&["z.com"]), &machine());
+    assert_eq!(granted(&alone), ["*.x.com in 10.0.0.0/8", "y.com"]);
+    let both = policies(&["*.x.com in 10.1.0.0/16 192.168.0.0/16", "z.com"]);
+    let met = policy::decide_run(&target(), &core, &namer, &both, &machine());
+    assert_eq!(granted(&met), ["a.x.com in 10.1.0.0/16"]);
+    assert_eq!(shape(&met).network.hosts(), met.hosts);
+    assert!(met.notes.told.iter().any(|n| n.starts_with("narrowed: reach y.com: demo:one@1.0.0 names this script")));
+    let verdict = met.verdicts.iter().find(|v| v.asked == "y.com").unwrap();
+    assert_eq!(
+        (verdict.allowed, verdict.effective.as_ref(), verdict.narrower),
+        (false, None, Some(policy::Narrower::Manifest))
+    );
+    // Source text has none.
+    core.id = policy::RUN_CODE.into();
+    let source = RunTarget { site: Site { script: None, ..target().site }, ..target() };
+    let code = policy::decide_run(&source, &core, &[], &both, &machine());
+    assert_eq!(shape(&code).network, Network::None);
+}
+
+#[test]
+fn a_policy_with_hosts_is_wider_than_the_default() {
+    assert!(
+        allowing(&["x.com"], "reject").is_wider_than_default() && !allowing(&[""; 0], "reject").is_wider_than_default()
+    );
+}
+
+const HOSTS: [&str; 9] = ["*", "*.com", "*.x.com", "x.com", "a.x.com", "a.b.x.com", "8.8.8.8", "10.1.2.3", "[fd00::1]"];
+const RANGES: [&str; 5] = ["10.0.0.0/8", "10.1.0.0/16", "10.1.2.3/32", "fd00::/8", "0.0.0.0/0"];
+
+fn ask() -> impl Strategy<Value = String> {
+    (prop::sample::select(HOSTS.to_vec()), prop::sample::select(vec!["", "", ":80", ":443", ":5432"]))
+        .prop_map(|(host, port)| format!("{host}{port}"))
+}
+
+fn entries() -> impl Strategy<Value = Vec<String>> {
+    let entry = (ask(), prop::collection::btree_set(prop::sample::select(RANGES.to_vec()), 0..3)).prop_map(
+        |(host, mut ranges)| {
+            // An address that is not public does not load without a range.
+            ranges.extend(host.starts_with("10.").then_some("10.1.2.3/32"));
+            ranges.extend(host.starts_with("[fd").then_some("fd00::/8"));
+            (host, ranges.into_iter().collect::<Vec<_>>().join(" "))
+        },
+    );
+    prop::collection::btree_map(ask(), entry, 0..5).prop_map(|found| {
+        let distinct: BTreeMap<String, String> = found.into_values().collect();
+        distinct
+            .into_iter()
+            .map(|(host, ranges)| if ranges.is_empty() { host } else { format!("{host} in {ranges}") })
+            .collect()
+    })
+}
+
+/// A host, a port, and the address it has.
+type Point = (Host, u16, IpAddr);
+
+fn world() -> Vec<Point> {
+    let host = |text: &str| host::pattern(text).unwrap().host;
+    let addresses: Vec<IpAddr> =
+        ["1.1.1.1", "10.1.2.3", "10.9.9.9", "127.0.0.1", "fd00::1"].map(|a| a.parse().unwrap()).to_vec();
+    let names = ["x.com", "a.x.com", "b.x.com", "a.b.x.com", "y.com", "x.org", "ax.com"].map(host);
+    let named = names.into_iter().flat_map(|name| addresses.iter().map(move |address| (name.clone(), *address)));
+    let literal = ["8.8.8.8", "10.1.2.3", "10.9.9.9", "[fd00::1]"].map(host).into_iter().map(|host| match host {
+        Host::Address(address) => (host, address),
+        _ => unreachable!(),
+    });
+    let all: Vec<(Host, IpAddr)> = named.chain(literal).collect();
+    let ports = [80, 443, 5432, 8080];
+    all.into_iter().flat_map(|(host, address)| ports.map(|port| (host.clone(), port, address))).collect()
+}
+
+fn private(address: &IpAddr) -> bool {
+    !["1.1.1.1", "8.8.8.8"].contains(&address.to_string().as_str())
+}
+
+/// What stands in a file, read anew: does one of these entries allow the point?
+fn allows(entries: &[String], (name, port, address): &Point, ranges_count: bool) -> bool {
+    entries.iter().any(|entry| {
+        let (host, ranges) = entry.split_once(" in ").unwrap_or((entry, ""));
+        let pattern: HostPattern = host::pattern(host).unwrap();
+        let listed = ranges.split_whitespace().any(|r| r.parse::<ipnet::IpNet>().unwrap().contains(address));
+        pattern.host.covers(name) && pattern.ports().contains(port) && (!ranges_count || !private(address) || listed)
+    })
+}
+
+fn reach(decision: &Decision) -> BTreeSet<String> {
+    let reaches = |(host, port, address): &Point| {
+        let grants = shape(decision).network.hosts();
+        let near = grants.iter().filter(|grant| grant.reaches(host, *port));
+        near.into_iter().any(|grant| !private(address) || grant.ranges.iter().any(|range| range.contains(address)))
+    };
+    world().iter().filter(|point| reaches(point)).map(|point| format!("{point:?}")).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn reached_is_exactly_what_manifest_policy_and_cap_allow(
+        asked in prop::collection::vec(ask(), 0..4), allowed in entries(), most in entries(), capped: bool,
+    ) {
+        let cap = capped.then(|| capping(&most));
+        let decision = decide(&asks(&asked), &under(vec![allowing(&allowed, "narrow")], cap));
+        let reached = reach(&decision);
+        for point in world() {
+            let within = allows(&asked, &point, false)
+                && allows(&allowed, &point, true)
+                && (!capped || allows(&most, &point, true));
+            prop_assert_eq!(reached.contains(&format!("{point:?}")), within, "{:?}", point);
+        }
+        let asked: BTreeSet<u16> = asks(&asked).asks.hosts.iter().flat_map(HostPattern::ports).collect();
+        prop_assert!(decision.network().ports().iter().all(|port| asked.contains(port)));
+    }
+
+    #[test]
+    fn more_entries_never_take_away_and_a_cap_never_adds(
+        asked in prop::collection::vec(ask(), 0..4), more_asked in prop::collection::vec(ask(), 0..2),
+        allowed in entries(), most in entries(), few in 0usize..4, kept in 0usize..4,
+    ) {
+        let run = |asked: &[String], allowed: &[String], cap: Option<&[String]>| {
+            reach(&decide(&asks(asked), &under(vec![allowing(allowed, "narrow")], cap.map(capping))))
+        };
+        let all = run(&asked, &allowed, None);
+        prop_assert!(run(&asked, &allowed[..few.min(allowed.len())], None).is_subset(&all));
+        prop_assert!(all.is_subset(&run(&[asked.clone(), more_asked].concat(), &allowed, None)));
+        let capped = run(&asked, &allowed, Some(&most));
+        prop_assert!(capped.is_subset(&all));
+        prop_assert!(run(&asked, &allowed, Some(&most[..kept.min(most.len())])).is_subset(&capped));
+    }
+
+    #[test]
+    fn a_script_run_by_core_reaches_no_more_than_either(ours in entries(), asked in prop::collection::vec(ask(), 1..4), theirs in entries()) {
+        let mut core = execute();
+        core.asks.hosts = asks(&["*", "*:5432", "8.8.8.8", "10.1.2.3"]).asks.hosts;
+        let policies = under(vec![parsed(&format!("{CORE}{}", network(&ours))), allowing(&theirs, "narrow")], None);
+        let tool = asks(&asked);
+        let (own, alone) = (decide(&tool, &policies), policy::decide_run(&target(), &core, &[], &policies, &machine()));
+        let both = policy::decide_run(&target(), &core, &[(Arc::new(tool), site())], &policies, &machine());
+        let wanted: BTreeSet<String> = reach(&own).intersection(&reach(&alone)).cloned().collect();
+        prop_assert_eq!(reach(&both), wanted);
+    }
+
+    #[test]
+    fn no_host_or_range_makes_the_reader_panic(host in "\\PC{0,60}", range in "[0-9a-f:./]{0,30}|\\PC{0,30}") {
+        let (host, range) = (toml::Value::String(host), toml::Value::String(range));
+        let text = format!("name=\"n\"\nwhy=\"w\"\ntools=[\"a:b\"]\n[network]\nhosts=[{{host={host}, ranges=[{range}], why=\"w\"}}]");
+        let _ = policy::parse(&text, Path::new("x"), false, Path::new("/"));
+    }
+}

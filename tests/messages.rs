@@ -6,17 +6,17 @@ use std::fs;
 
 /// (language, script, what everybody is told, what only the person is told)
 const FAILURES: [(&str, &str, &str, &str); 13] = [
-    ("python", "import urllib.request\nurllib.request.urlopen('http://example.com')\n", "Tools have no network", ""),
-    ("python", "import socket\nsocket.gethostbyname('example.com')\n", "Tools have no network", ""),
-    ("python", "import socket\nsocket.socket()\n", "Tools have no network", ""),
-    ("nodejs", "fetch('http://example.com').then(() => console.log(1));\n", "Tools have no network", ""),
-    ("nodejs", "require('net').connect(80, '127.0.0.1');\n", "Tools have no network", ""),
-    ("nodejs", "require('dns').promises.lookup('example.com');\n", "Tools have no network", ""),
-    ("bun", "await fetch('http://example.com');\n", "Tools have no network", ""),
+    ("python", "import urllib.request\nurllib.request.urlopen('http://example.com')\n", "This tool has no network", ""),
+    ("python", "import socket\nsocket.gethostbyname('example.com')\n", "This tool has no network", ""),
+    ("python", "import socket\nsocket.socket()\n", "This tool has no network", ""),
+    ("nodejs", "fetch('http://example.com').then(() => console.log(1));\n", "This tool has no network", ""),
+    ("nodejs", "require('net').connect(80, '127.0.0.1');\n", "This tool has no network", ""),
+    ("nodejs", "require('dns').promises.lookup('example.com');\n", "This tool has no network", ""),
+    ("bun", "await fetch('http://example.com');\n", "This tool has no network", ""),
     (
         "bun",
         "await Bun.connect({ hostname: '127.0.0.1', port: 80, socket: { data() {} } });\n",
-        "Tools have no network",
+        "This tool has no network",
         "",
     ),
     ("python", "import pandas_is_not_here\n", "package 'pandas_is_not_here' is not there", "[runtimes] python"),
@@ -54,7 +54,7 @@ fn a_failed_script_is_told_what_it_lacks() {
         let details = outcome["error"]["details"].as_str().unwrap_or_default();
         assert_eq!(outcome["error"]["type"], "ScriptError", "{script}: {outcome}");
         let said = String::from_utf8(output.stderr).unwrap();
-        for hint in ["Tools have no network", "this host installs none"] {
+        for hint in ["This tool has no network", "this host installs none"] {
             assert_eq!(
                 details.contains(hint),
                 anybody.contains(hint) || (hint.ends_with("none") && anybody.starts_with("package")),

@@ -11,6 +11,7 @@ use crate::manifest::host::HostPattern;
 use crate::quantity::Limit;
 use nix::errno::Errno;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -77,9 +78,14 @@ impl Lease {
         }
     }
 
-    /// A call begins.
-    pub fn begin(&self) -> io::Result<()> {
-        self.say(&ToRelay::Begin, &[])
+    /// A call begins. `secrets`: the values of the lease's headers, by name.
+    pub fn begin(&self, secrets: &BTreeMap<String, String>) -> io::Result<()> {
+        let values = match secrets.is_empty() {
+            true => None,
+            false => Some(messages::memory_file(&serde_json::to_vec(secrets)?)?),
+        };
+        let beside: Vec<BorrowedFd> = values.iter().map(AsFd::as_fd).collect();
+        self.say(&ToRelay::Begin, &beside)
     }
 
     /// Dials for the relay for as long as it is polled; returns only where the call cannot go on. Cancel-safe.

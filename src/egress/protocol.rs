@@ -4,7 +4,7 @@
 //! before it is resolved, and texts are bounded.
 
 use crate::manifest::host::Host;
-use crate::policy::HostGrant;
+use crate::policy::{HeaderRule, HostGrant};
 use crate::quantity::Limit;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -24,6 +24,8 @@ pub struct Lease {
     pub grants: Vec<HostGrant>,
     /// The port of each listening socket, in their order.
     pub ports: Vec<u16>,
+    /// The headers that the relay adds, each with the name of its secret.
+    pub headers: Vec<(String, HeaderRule)>,
     /// `connections`, `sentBytes`, `receivedBytes`: of one call.
     pub limits: BTreeMap<Limit, u64>,
 }
@@ -34,7 +36,8 @@ pub enum ToRelay {
     /// The first message. Beside it: a memory file with the `Lease`, the stub's sockets for UDP and TCP, the listening
     /// sockets.
     Serve,
-    /// A call begins. Nothing of an earlier one is left.
+    /// A call begins. Nothing of an earlier one is left. Beside it, where the lease has headers: a memory file with the
+    /// values of their secrets, a JSON object by name.
     Begin,
     /// An answer to `Dial`. Beside it: a connected, non-blocking socket.
     Dialled { id: u64 },

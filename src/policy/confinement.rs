@@ -147,6 +147,50 @@ impl HostGrant {
     }
 }
 
+/// A secret that a call may use, without its value.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SecretGrant {
+    pub name: String,
+    pub from: SecretSource,
+    /// Added by the relay; `None`: a variable of the tool, by the secret's name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub header: Option<HeaderRule>,
+    /// `policy-name: WEATHER_KEY`
+    pub rule: String,
+    pub why: String,
+}
+
+/// Where the value of a secret lies.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SecretSource {
+    /// A variable of the host.
+    Env(String),
+    /// A file, absolute.
+    File(PathBuf),
+    /// What this program prints, started with these words and without a shell.
+    Command(Vec<String>),
+}
+
+/// A header that the relay adds to the requests for one host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HeaderRule {
+    /// A canonical name.
+    pub host: String,
+    /// Where that host speaks TLS.
+    pub port: u16,
+    /// In lower case.
+    pub name: String,
+    /// With `{}` where the secret stands.
+    pub value: String,
+    /// Empty: all.
+    pub methods: Vec<String>,
+    /// `/exact` or `/below/**`. Empty: all.
+    pub paths: Vec<String>,
+}
+
 /// All limits, filled in.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -179,6 +223,9 @@ pub struct Shape {
     pub folder: PathBuf,
     pub grants: Vec<Grant>,
     pub network: Network,
+    /// Secrets that the call may use, by name and source.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<SecretGrant>,
     pub limits: Limits,
     /// Added to the from-scratch environment. Only literals stand in the kept text and in the digest.
     pub env: BTreeMap<String, Variable>,
@@ -227,6 +274,8 @@ pub struct PerCall {
     pub source: Option<String>,
     /// Set instead of the shape's variables of the same names.
     pub env: Hidden<BTreeMap<String, String>>,
+    /// The values of the secrets that the relay adds to requests, by name.
+    pub secrets: Hidden<BTreeMap<String, String>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -246,6 +295,7 @@ impl Shape {
             folder: PathBuf::from("/tmp"),
             grants: Vec::new(),
             network: Network::None,
+            secrets: Vec::new(),
             limits: Limits::house(),
             env: BTreeMap::new(),
             require_cgroup: false,

@@ -221,7 +221,7 @@ fn runtime(
     let named = policy.runtimes.get(&language);
     let walls = [wall::VIEW, wall::LANDLOCK];
     let found = match (language, named) {
-        (Language::Wasm, _) if cfg!(feature = "wasi") => Ok(ourselves()),
+        (Language::Wasm, _) if cfg!(feature = "wasi") => Ok(Runtime::ourselves("wasm-worker")),
         (Language::Wasm, _) => Err(format!("{WITHOUT_WASI} (its cargo feature `wasi`)")),
         (_, Some(named)) => named_runtime(language, &named.path, machine).map_err(|why| {
             format!("{} ({}) cannot be used here: {why}", named.path.display(), policy.place(named.at))
@@ -269,17 +269,6 @@ fn named_runtime(language: Language, path: &Path, machine: &Machine) -> Result<R
         return Err(format!("it runs {}", runtime.language.name()));
     }
     Ok(runtime.clone())
-}
-
-fn ourselves() -> Runtime {
-    Runtime {
-        language: Language::Wasm,
-        program: Program::Ourselves { role: "wasm-worker".into() },
-        arguments: Vec::new(),
-        roots: Vec::new(),
-        version: env!("CARGO_PKG_VERSION").into(),
-        found: "this binary".into(),
-    }
 }
 
 /// The fault of a tool that asks for more than it may have. The operator must act.
@@ -356,6 +345,7 @@ fn shape(
         folder: decision.folder.clone(),
         grants: decision.grants.clone(),
         network: decision.network(),
+        secrets: Vec::new(),
         limits: shape_limits(&decision.limits),
         env,
         require_cgroup: decision.require_cgroup,

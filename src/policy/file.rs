@@ -5,6 +5,7 @@
 
 use super::hosts::{self, HostRule};
 use super::rules::{self, Grants, Rule};
+use super::secrets::{self, SecretRule};
 use super::source::{At, Reader, Table, did_you_mean};
 use crate::base::text;
 use crate::manifest::{Code, Language, Problem, StderrRule};
@@ -33,7 +34,7 @@ read = [{ path = "./**", why = "its own folder" }]
 /// The largest limit that can be written: the largest integer that every JSON reader keeps exactly.
 pub const MAX_LIMIT: u64 = (1 << 53) - 1;
 
-pub(super) const TOP_KEYS: [&str; 12] = [
+pub(super) const TOP_KEYS: [&str; 13] = [
     "name",
     "why",
     "tools",
@@ -46,6 +47,7 @@ pub(super) const TOP_KEYS: [&str; 12] = [
     "runtimes",
     "capabilities",
     "network",
+    "secrets",
 ];
 
 /// Which tools a policy is for; narrower wins.
@@ -140,6 +142,7 @@ pub struct Policy {
     pub runtimes: BTreeMap<Language, NamedRuntime>,
     pub capabilities: Vec<Capability>,
     pub hosts: Vec<HostRule>,
+    pub secrets: Vec<SecretRule>,
     /// SHA-256 of the file's text, hex.
     pub digest: String,
 }
@@ -201,6 +204,7 @@ pub fn parse(source: &str, file: &Path, host: bool, root: &Path) -> Result<Polic
     let runtimes = runtimes(&mut reader, &top);
     let capabilities = capabilities(&mut reader, &top);
     let hosts = hosts::read(&mut reader, &top);
+    let secrets = secrets::read(&mut reader, &top, file.parent().unwrap_or(Path::new("")));
     if !reader.problems.is_empty() {
         reader.problems.sort_by_key(|p| (p.line, p.column));
         return Err(reader.problems);
@@ -220,6 +224,7 @@ pub fn parse(source: &str, file: &Path, host: bool, root: &Path) -> Result<Polic
         runtimes,
         capabilities,
         hosts,
+        secrets,
         digest: crate::base::sha256_hex(source.as_bytes()),
     })
 }

@@ -23,6 +23,7 @@ mod reach;
 pub mod reports;
 mod rules;
 mod run;
+mod secrets;
 mod source;
 mod variable;
 mod verdict;

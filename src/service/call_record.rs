@@ -4,7 +4,7 @@
 //! Never: ends without its audit record: when the call's future is dropped, `Drop` writes it as cancelled.
 
 use super::guard::Turn;
-use super::record::{self, PART, Record, VIOLATIONS, command, cut, cut_to, few, rule};
+use super::record::{self, PART, Record, VIOLATIONS, command, cut, cut_to, executor_of, few, rule};
 use super::redact::{self, Mask, Shown};
 use super::report::{Digests, Report};
 use super::request::{CallRequest, Caller, new_id};
@@ -13,7 +13,7 @@ use super::{audit, format, runlog};
 use crate::base::json::Text;
 use crate::base::{json, millis, text};
 use crate::egress::Traffic;
-use crate::manifest::{Handler, Language};
+use crate::manifest::Handler;
 use crate::quantity::Limit;
 use crate::{executor, fault, policy, registry};
 use fault::{Fault, Kind, Origin};
@@ -158,6 +158,11 @@ impl CallRecord {
     pub fn decided(&mut self, decision: &policy::Decision, notes: policy::Notes) {
         self.notes = policy::Notes { all: few(notes.all), told: few(notes.told) };
         self.decided = Some(PolicySaid { policy: decision.policy.clone(), digest: decision.digest.clone() });
+    }
+
+    /// Texts that no log, record or answer may show.
+    pub fn hide<'t>(&mut self, secrets: impl Iterator<Item = &'t String>) {
+        self.arguments.mask.also(secrets.map(String::as_str));
     }
 
     /// Notes on what this call gets less than was decided for its tool.
@@ -473,14 +478,6 @@ impl CallRecord {
             Some(Handler::Extension { kind, .. }) => kind.clone(),
             Some(Handler::Script { .. } | Handler::ToolService | Handler::DefinitionOnly) | None => String::new(),
         }
-    }
-}
-
-/// The name of the executor for scripts of this language.
-fn executor_of(language: Language) -> &'static str {
-    match language {
-        Language::Wasm => "wasm",
-        Language::Python | Language::Nodejs | Language::Bun => "process",
     }
 }
 

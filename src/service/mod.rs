@@ -25,6 +25,7 @@ mod road;
 pub mod runlog;
 mod script_call;
 mod script_digest;
+mod secrets;
 mod target;
 mod tools;
 

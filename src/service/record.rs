@@ -7,6 +7,7 @@ use super::Digests;
 pub(super) use crate::base::text::cut as cut_to;
 use crate::egress::Traffic;
 use crate::fault::Kind;
+use crate::manifest::Language;
 use crate::{executor, policy};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -93,6 +94,14 @@ pub(super) fn few(notes: Vec<String>) -> Vec<String> {
 
 pub(super) fn cut(words: &str) -> String {
     cut_to(words, CUT)
+}
+
+/// The name of the executor for scripts of this language.
+pub(super) fn executor_of(language: Language) -> &'static str {
+    match language {
+        Language::Wasm => "wasm",
+        Language::Python | Language::Nodejs | Language::Bun => "process",
+    }
 }
 
 /// What was started, as a person would type it.

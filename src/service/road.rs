@@ -6,7 +6,7 @@
 use super::call_record::CallRecord;
 use super::request::{CallRequest, Event, Stream};
 use super::target::{Found, Target};
-use super::{Service, arguments, blocking, denials, format, hints, redact};
+use super::{Service, arguments, blocking, denials, format, hints, redact, secrets};
 use crate::base::hidden::Hidden;
 use crate::base::json::{Text, TooMuch};
 use crate::manifest::Manifest;
@@ -62,14 +62,26 @@ impl Service {
     }
 
     /// Confines the call, and keeps the text of its confinement beside the audit log. `None`: it runs in this process.
-    fn confined(&self, target: &mut Target, record: &mut CallRecord) -> Result<Option<policy::Confinement>, Fault> {
+    async fn confined(
+        &self,
+        target: &mut Target,
+        record: &mut CallRecord,
+    ) -> Result<Option<policy::Confinement>, Fault> {
         let decision = &target.decided.decision;
         if decision.in_process {
             return Ok(None);
         }
         let mut confinement = policy::confine(decision, target.asked_ms, target.source.take())?;
         record.narrowed(self.looks_back(&mut confinement)?);
+        let values = secrets::values(&confinement.shape.secrets).await?;
+        record.hide(values.values());
         confinement.per_call.env = Hidden(std::mem::take(&mut target.env));
+        for grant in &confinement.shape.secrets {
+            let values = values.get(&grant.name).map(|value| (grant.name.clone(), value.clone()));
+            let to =
+                if grant.header.is_some() { &mut confinement.per_call.secrets } else { &mut confinement.per_call.env };
+            to.0.extend(values);
+        }
         let same = decision.shape.as_ref().is_ok_and(|shape| Arc::ptr_eq(&confinement.shape, shape));
         let digest = if same { target.decided.shape_digest.clone() } else { confinement.shape.digest() };
         self.parts.audit.keep(&confinement.shape, &digest)?;
@@ -85,7 +97,7 @@ impl Service {
         stream: &mut Stream,
         record: &mut CallRecord,
     ) -> Result<Outcome, Fault> {
-        let (confinement, came) = (self.confined(target, record)?, found.came);
+        let (confinement, came) = (self.confined(target, record).await?, found.came);
         let decision = &target.decided.decision;
         // A script's time limit is its executor's; the methods of this process have none of their own.
         let limit = match confinement {

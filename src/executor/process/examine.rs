@@ -7,14 +7,11 @@ use super::launcher::Unready;
 use super::{Brings, Extra, Launchers, Scripts, capture};
 use crate::fault::{Fault, Kind};
 use crate::manifest::Language;
-use crate::policy::{
-    Access, Confinement, Grant, Network, Opening, PerCall, Program, Runtime, Shape, base_view, name_matches,
-};
+use crate::policy::{Access, Confinement, Grant, Opening, PerCall, Runtime, Shape, base_view, name_matches};
 use crate::quantity::MIB;
 use crate::sandbox::{Stood, grants, identity, probe};
 use probe::{Tried, Try};
 use serde::Serialize;
-use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -53,32 +50,12 @@ pub struct Surroundings {
 
 /// A confinement for this runtime that belongs to no tool: no grants, default limits.
 pub fn bare(runtime: Runtime) -> Shape {
-    Shape {
-        tool: "toolhost:doctor@1.0.0".to_owned(),
-        runtime,
-        script: None,
-        entry_point: None,
-        folder: PathBuf::from("/tmp"),
-        grants: Vec::new(),
-        network: Network::None,
-        limits: crate::policy::Limits::house(),
-        env: BTreeMap::new(),
-        require_cgroup: false,
-        stderr_is_error: false,
-        past: Default::default(),
-    }
+    Shape::bare("toolhost:doctor@1.0.0", runtime)
 }
 
 /// A runtime that is this binary.
 pub fn ourselves() -> Runtime {
-    Runtime {
-        language: Language::Wasm,
-        program: Program::Ourselves { role: probe::ROLE.to_owned() },
-        arguments: Vec::new(),
-        roots: Vec::new(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        found: "this binary".to_owned(),
-    }
+    Runtime::ourselves(probe::ROLE)
 }
 
 /// Runs the probe inside exactly this confinement.

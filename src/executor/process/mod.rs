@@ -98,7 +98,7 @@ impl Scripts {
         let ready = || clock.prepare(RAISING, self.launchers.ready(&shape, &extra));
         let mut launcher = ready().await?;
         context.map_or(Ok(()), |context| context.opens(&shape))?;
-        let brings = Brings { source, environment: Some(&per_call.env), third: None };
+        let brings = Brings { source, environment: Some(&per_call.env), secrets: Some(&per_call.secrets), third: None };
         let mut followed = follow(&launcher, &brings, input, &shape, clock, events).await;
         if let Err(Lost::Before) = followed {
             // It was killed while it was idle, and most likely all idle ones were: start again with a new one.
@@ -188,6 +188,8 @@ struct Brings<'a> {
     source: Option<(&'a str, &'a str)>,
     /// Variables that the call sets.
     environment: Option<&'a BTreeMap<String, String>>,
+    /// Values of secrets, for the relay.
+    secrets: Option<&'a BTreeMap<String, String>>,
     /// Descriptor 3 of the tool.
     third: Option<&'a OwnedFd>,
 }
@@ -246,7 +248,7 @@ async fn follow(
     events: &Events,
 ) -> Result<Followed, Lost> {
     if let Some(relay) = &launcher.relay {
-        relay.begin().map_err(|_| Lost::Before)?;
+        relay.begin(brings.secrets.unwrap_or(&BTreeMap::new())).map_err(|_| Lost::Before)?;
     }
     let left = u64::try_from(clock.left().as_micros().div_ceil(1000)).unwrap_or(u64::MAX);
     let pipes = hand_over(launcher, left, brings)?;

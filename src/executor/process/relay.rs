@@ -11,6 +11,7 @@ use crate::policy::{Runtime, Shape};
 use crate::quantity::{Limit, MIB};
 use crate::sandbox::grants::Resolved;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -77,7 +78,9 @@ impl Relay {
         let Started { process, control } = started;
         let grants = shape.network.hosts().to_vec();
         let limits = LIMITS.map(|limit| (limit, shape.limits.get(limit))).into();
-        let served = protocol::Lease { grants: grants.clone(), ports: shape.network.ports(), limits };
+        let headers = shape.secrets.iter().filter_map(|secret| Some((secret.name.clone(), secret.header.clone()?)));
+        let headers = headers.collect();
+        let served = protocol::Lease { grants: grants.clone(), ports: shape.network.ports(), headers, limits };
         let dialler = Dialler { grants, proxy };
         let lease = Lease::serve(control, &served, &sockets, dialler).await.map_err(broken)?;
         Ok(Relay { lease, _process: Box::new(process) })
@@ -88,8 +91,8 @@ impl Relay {
     }
 
     /// A call begins.
-    pub fn begin(&self) -> Result<(), Fault> {
-        self.lease.begin().map_err(broken)
+    pub fn begin(&self, secrets: &BTreeMap<String, String>) -> Result<(), Fault> {
+        self.lease.begin(secrets).map_err(broken)
     }
 
     /// The call's processes are gone. False: the relay must not serve another call.

@@ -167,7 +167,7 @@ impl Wasm {
             context.opens(shape)?;
             let started = Instant::now();
             let live = (wanted.grants.mounts.as_slice(), before);
-            let calling = session.call(&input, &per_call.env, clock.left(), &mut log, &mut traffic);
+            let calling = session.call(&input, per_call, clock.left(), &mut log, &mut traffic);
             match watch::held(live, &shape.limits, calling).await? {
                 // It died while idle and the call never began: start a fresh one.
                 Err(Lost::Before) if from_pool => {}

@@ -118,17 +118,17 @@ impl Session {
     pub async fn call(
         &mut self,
         input: &[u8],
-        env: &Hidden<BTreeMap<String, String>>,
+        per_call: &policy::PerCall,
         limit: Duration,
         log: &mut Log<'_>,
         traffic: &mut Traffic,
     ) -> Result<(Answer, Vec<u8>), Lost> {
         self.calls += 1;
-        if self.worker.lease().is_some_and(|lease| lease.begin().is_err()) {
+        if self.worker.lease().is_some_and(|lease| lease.begin(&per_call.secrets).is_err()) {
             return Err(Lost::Before);
         }
         let timeout_ms = crate::base::millis(limit);
-        let order = Order::Call { id: self.calls, timeout_ms, env: env.clone() };
+        let order = Order::Call { id: self.calls, timeout_ms, env: per_call.env.clone() };
         let now = Instant::now();
         let deadline = now.checked_add(limit.saturating_add(GRACE)).unwrap_or(now + Duration::from_secs(7 * 24 * 3600));
         match timeout_at(deadline, self.say(&order, input)).await {

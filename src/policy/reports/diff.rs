@@ -204,6 +204,7 @@ fn written(policy: &Policy) -> Value {
         limits: _,
         tools: _,
         file: _,
+        secrets: _,
         digest: _,
     } = policy;
     let rules = |rules: &[Rule]| rules.iter().map(|r| (r.text.clone(), json!(r.why))).collect::<Map<_, _>>();

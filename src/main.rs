@@ -4,7 +4,7 @@
 use std::process::ExitCode;
 #[cfg(feature = "wasi")]
 use toolhost::executor::wasm;
-use toolhost::{cli, sandbox};
+use toolhost::{cli, egress, sandbox};
 
 fn main() -> ExitCode {
     let name = std::env::args_os().next().unwrap_or_default();
@@ -18,6 +18,7 @@ fn main() -> ExitCode {
         #[cfg(feature = "wasi")]
         Some("toolhost-wasm-compile") => wasm::Role::Compile.enter(),
         Some("toolhost-probe") => sandbox::probe::main(),
+        Some("toolhost-relay") => egress::relay::main(),
         _ => {
             sandbox::children_are_told();
             sandbox::large_files_are_errors();

@@ -153,7 +153,6 @@ impl Lease {
                 self.say(&ToRelay::Dialled { id }, &[socket.as_fd()])
             }
             Err(refusal) => {
-                traffic.totals.connections_refused += 1;
                 traffic.saw(Event { what: What::Connection, target: target.to_string(), refused: Some(refusal) });
                 self.say(&ToRelay::Undialled { id }, &[])
             }
@@ -163,7 +162,6 @@ impl Lease {
     /// The call's processes are gone: takes what the relay still tells of it. After an error the relay is of no more use.
     pub async fn end(&self, traffic: &mut Traffic) -> io::Result<()> {
         self.say(&ToRelay::End, &[])?;
-        let refused = traffic.totals.connections_refused;
         let ended = async {
             loop {
                 match self.hear().await? {
@@ -177,7 +175,6 @@ impl Lease {
         };
         let totals: io::Result<Totals> = timeout(ANSWER, ended).await?;
         traffic.totals = totals?;
-        traffic.totals.connections_refused += refused;
         Ok(())
     }
 

@@ -11,6 +11,7 @@
 mod dial;
 mod lease;
 pub mod protocol;
+pub mod relay;
 
 pub use crate::base::address;
 pub use dial::Dialler;

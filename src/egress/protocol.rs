@@ -58,7 +58,8 @@ pub enum FromRelay {
         host: Host,
         port: u16,
     },
-    /// Something that the call did: one of the first `EVENTS`.
+    /// Something that the call did: one of the first `EVENTS`. Of `Undialled` the host knows more, and of requests only
+    /// refused ones are told.
     Saw(Event),
     /// The call passed this limit; its connections are reset.
     Over {
@@ -115,7 +116,6 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// Whether a rule of this host refused, rather than the other end.
     /// What only the person hears.
     pub fn detail(&self) -> Option<&str> {
         match self {
@@ -124,6 +124,7 @@ impl Refusal {
         }
     }
 
+    /// Whether a rule of this host refused, rather than the other end.
     pub fn is_a_rule(&self) -> bool {
         !matches!(self, Refusal::Unresolved { .. } | Refusal::Unreached { .. } | Refusal::RelayEnded)
     }
@@ -145,13 +146,14 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Of one call.
+/// Of one call: all that was asked for, and how much of it was refused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Totals {
     pub lookups: u64,
     pub lookups_refused: u64,
     pub connections: u64,
+    /// Also those that the host did not dial.
     pub connections_refused: u64,
     pub requests: u64,
     pub requests_refused: u64,

@@ -1,0 +1,204 @@
+//! Call: what a relay knows of one call: names, totals, limits, events told, sockets asked for, tasks.
+//!
+//! For: every other part of the relay. In: what they saw. Out: messages to the host, each bounded in number and length.
+//! Never: outlives its call.
+
+use super::Control;
+use super::names::Names;
+use super::stream::Stream;
+use crate::base::text;
+use crate::egress::protocol::{EVENTS, Event, FromRelay, Lease, Refusal, TEXT, Totals, What};
+use crate::manifest::host::Host;
+use crate::quantity::Limit;
+use std::collections::HashMap;
+use std::future::Future;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use tokio::net::TcpStream;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::task::JoinSet;
+
+/// A place among the connections that a call has at one time.
+pub type Slot = Arc<OwnedSemaphorePermit>;
+
+pub struct Call {
+    pub lease: Arc<Lease>,
+    control: Arc<Control>,
+    state: Mutex<State>,
+    /// Its connections, each on its own.
+    tasks: Mutex<JoinSet<()>>,
+    slots: Arc<Semaphore>,
+    sent_limit: u64,
+    received_limit: u64,
+    passed: OnceLock<Limit>,
+    passing: Notify,
+}
+
+#[derive(Default)]
+pub struct State {
+    pub totals: Totals,
+    pub names: Names,
+    told: Vec<Event>,
+    /// Sockets that were asked for. The slot is held until the answer, also when the tool went away before.
+    dials: HashMap<u64, (oneshot::Sender<TcpStream>, Slot)>,
+}
+
+/// A lock whose holder cannot leave it half done.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Call {
+    pub(super) fn new(lease: Arc<Lease>, control: Arc<Control>) -> Arc<Call> {
+        let limit = |limit: Limit| lease.limits.get(&limit).copied().unwrap_or_else(|| limit.house_default());
+        let slots = usize::try_from(limit(Limit::Connections)).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
+        Arc::new(Call {
+            sent_limit: limit(Limit::SentBytes),
+            received_limit: limit(Limit::ReceivedBytes),
+            lease,
+            control,
+            state: Mutex::default(),
+            tasks: Mutex::default(),
+            slots: Arc::new(Semaphore::new(slots)),
+            passed: OnceLock::new(),
+            passing: Notify::new(),
+        })
+    }
+
+    /// Never held across a wait.
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// Whether any grant has this host, at this port or at some port.
+    pub fn granted(&self, host: &Host, port: Option<u16>) -> bool {
+        self.lease.grants.iter().any(|grant| match port {
+            Some(port) => grant.reaches(host, port),
+            None => grant.pattern.host.covers(host),
+        })
+    }
+
+    /// A place for one connection more, or the limit that is in the way.
+    pub fn slot(&self) -> Result<Slot, Limit> {
+        match self.passed.get() {
+            Some(limit) => Err(*limit),
+            None => Arc::clone(&self.slots).try_acquire_owned().map(Arc::new).map_err(|_| Limit::Connections),
+        }
+    }
+
+    /// Runs something that ends with the call.
+    pub fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let mut tasks = lock(&self.tasks);
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn(work);
+    }
+
+    /// Counts an event, and tells it if it is one of the first. The same lookup is told once.
+    pub async fn saw(&self, what: What, target: &str, refused: Option<Refusal>) {
+        let refused = refused.map(|refusal| match refusal {
+            Refusal::Content { why } => Refusal::Content { why: bounded(&why) },
+            other => other,
+        });
+        let event = Event { what, target: bounded(target), refused };
+        {
+            let state = &mut *self.state();
+            let count = match what {
+                What::Lookup => &mut state.totals.lookups_refused,
+                What::Connection => &mut state.totals.connections_refused,
+                What::Request => &mut state.totals.requests_refused,
+            };
+            *count += u64::from(event.refused.is_some());
+            let again = what == What::Lookup && state.told.contains(&event);
+            if again || state.told.len() >= EVENTS {
+                return;
+            }
+            state.told.push(event.clone());
+        }
+        // Without a host there is nobody to tell, and the relay ends.
+        let _ = self.control.say(&FromRelay::Saw(event)).await;
+    }
+
+    /// Has the host connect. `None`: it did not, and says why itself.
+    pub async fn dial(self: &Arc<Call>, host: &Host, port: u16, slot: &Slot) -> Option<Stream> {
+        let (answer, answered) = oneshot::channel();
+        let id = self.control.number();
+        self.state().dials.insert(id, (answer, Arc::clone(slot)));
+        let _ = self.control.say(&FromRelay::Dial { id, host: host.clone(), port }).await;
+        Stream::of_upstream(answered.await.ok()?, Arc::clone(self)).ok()
+    }
+
+    /// The answer to `Dial`.
+    pub fn dialled(&self, id: u64, socket: Option<TcpStream>) {
+        let Some((answer, _slot)) = self.state().dials.remove(&id) else { return };
+        match socket {
+            Some(socket) => drop(answer.send(socket)),
+            None => self.state().totals.connections_refused += 1,
+        }
+    }
+
+    /// How many of these bytes may still be sent. Asking for more than the call has passes its limit.
+    pub fn may_send(&self, bytes: usize) -> usize {
+        let left = self.sent_limit.saturating_sub(self.state().totals.sent_bytes);
+        if left == 0 && bytes > 0 {
+            self.pass(Limit::SentBytes);
+        }
+        bytes.min(usize::try_from(left).unwrap_or(usize::MAX))
+    }
+
+    pub fn sent(&self, bytes: usize) {
+        self.state().totals.sent_bytes += bytes as u64;
+    }
+
+    /// Counts bytes that came; false: they pass the limit.
+    pub fn received(&self, bytes: usize) -> bool {
+        let total = &mut self.state().totals.received_bytes;
+        *total += bytes as u64;
+        let good = *total <= self.received_limit;
+        if !good {
+            self.pass(Limit::ReceivedBytes);
+        }
+        good
+    }
+
+    fn pass(&self, limit: Limit) {
+        if self.passed.set(limit).is_ok() {
+            self.passing.notify_one();
+        }
+    }
+
+    /// Returns once for a call, when it passes a limit.
+    pub async fn limit_passed(&self) {
+        self.passing.notified().await;
+    }
+
+    /// Resets all connections, and says which limit was passed.
+    pub async fn over(&self) -> io::Result<()> {
+        self.stop().await;
+        match self.passed.get() {
+            Some(limit) => self.control.say(&FromRelay::Over { limit: *limit }).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Resets all connections.
+    pub async fn end(&self) -> Totals {
+        self.stop().await;
+        self.state().dials.clear();
+        self.state().totals
+    }
+
+    async fn stop(&self) {
+        let mut tasks = std::mem::take(&mut *lock(&self.tasks));
+        tasks.shutdown().await;
+    }
+}
+
+/// The first `TEXT` bytes.
+fn bounded(text: &str) -> String {
+    text[..text.floor_char_boundary(TEXT)].to_owned()
+}
+
+/// Text of a tool for a reason: printable and short.
+pub fn quoted(bytes: &[u8]) -> String {
+    text::printable(&text::head(&String::from_utf8_lossy(bytes), 80))
+}

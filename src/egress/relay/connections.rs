@@ -1,0 +1,111 @@
+//! Connections: each connection of a tool, from its acceptance to its end.
+//!
+//! For: the relay. In: a listening socket. Out: a connection to the granted host that the tool named, or a reset.
+//! Never: asks for a host that no grant reaches at that port; passes on TLS for another name.
+
+use super::call::{Call, Slot};
+use super::stream::{self, Stream};
+use super::{BACK_OFF, hello, http, names};
+use crate::egress::protocol::{Refusal, What};
+use crate::manifest::host::{Host, HostPattern};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpListener, TcpStream};
+
+/// How long a tool may take for its ClientHello.
+const HELLO: Duration = Duration::from_secs(10);
+
+/// A connection that is granted.
+pub struct Connection {
+    pub call: Arc<Call>,
+    pub host: Host,
+    pub port: u16,
+    slot: Slot,
+}
+
+/// Accepts all connections at one port.
+pub async fn accept(call: Arc<Call>, listener: Arc<TcpListener>, port: u16) {
+    loop {
+        match listener.accept().await {
+            Ok((socket, _)) => accepted(&call, socket, port).await,
+            Err(_) => tokio::time::sleep(BACK_OFF).await,
+        }
+    }
+}
+
+async fn accepted(call: &Arc<Call>, socket: TcpStream, port: u16) {
+    call.state().totals.connections += 1;
+    let Ok(tool) = Stream::of_tool(socket) else { return };
+    let Ok(address) = tool.local_address() else { return };
+    match admit(call, address, port) {
+        Ok(connection) => call.spawn(serve(connection, tool)),
+        Err((target, refusal)) => {
+            drop(tool);
+            call.saw(What::Connection, &target, Some(refusal)).await;
+        }
+    }
+}
+
+/// The host that stands behind an address, or the target as told and why it is refused.
+fn admit(call: &Arc<Call>, address: IpAddr, port: u16) -> Result<Connection, (String, Refusal)> {
+    let host = match call.state().names.name(address) {
+        Some(name) => Host::Name(name.to_owned()),
+        None if names::synthetic(address) => {
+            return Err((SocketAddr::new(address, port).to_string(), Refusal::NoName));
+        }
+        None => Host::Address(address),
+    };
+    if !call.granted(&host, Some(port)) {
+        return Err((target(&host, port), Refusal::NotGranted));
+    }
+    match call.slot() {
+        Ok(slot) => Ok(Connection { call: Arc::clone(call), host, port, slot }),
+        Err(limit) => Err((target(&host, port), Refusal::Limit { limit })),
+    }
+}
+
+/// `name:port`, `address:port`.
+pub fn target(host: &Host, port: u16) -> String {
+    HostPattern { host: host.clone(), port: Some(port) }.to_string()
+}
+
+async fn serve(connection: Connection, tool: Stream) {
+    match connection.port {
+        80 => http::serve(connection, tool).await,
+        443 => tls(connection, tool).await,
+        _ => pass_through(&connection, tool, &[]).await,
+    }
+}
+
+/// TLS of the tool itself, whose first message names the host.
+async fn tls(connection: Connection, mut tool: Stream) {
+    let read = tokio::time::timeout(HELLO, hello::read(&mut tool, &connection.host)).await;
+    match read.unwrap_or_else(|_| Err("its ClientHello did not come in time".to_owned())) {
+        Ok(hello) => pass_through(&connection, tool, &hello).await,
+        Err(why) => {
+            drop(tool);
+            connection.refuse(What::Connection, Refusal::Content { why }).await;
+        }
+    }
+}
+
+async fn pass_through(connection: &Connection, mut tool: Stream, first: &[u8]) {
+    let Some(mut upstream) = connection.dial().await else { return };
+    if upstream.write_all(first).await.is_ok() {
+        let _ = stream::copy(&mut tool, &mut upstream).await;
+    }
+}
+
+impl Connection {
+    pub async fn dial(&self) -> Option<Stream> {
+        let stream = self.call.dial(&self.host, self.port, &self.slot).await?;
+        self.call.saw(What::Connection, &target(&self.host, self.port), None).await;
+        Some(stream)
+    }
+
+    pub async fn refuse(&self, what: What, refusal: Refusal) {
+        self.call.saw(what, &target(&self.host, self.port), Some(refusal)).await;
+    }
+}

@@ -1,0 +1,268 @@
+//! HTTP: the requests of a tool at port 80, each parsed, judged and written anew.
+//!
+//! For: connections. In: HTTP/1 of a tool. Out: requests for exactly the host of the connection to that host, its
+//! responses to the tool. Never: passes on bytes that it did not parse, except after the switch to WebSocket.
+//!
+//! hyper parses and writes on both sides. It drops Content-Length where Transfer-Encoding stands beside it, and one of
+//! two equal ones, and closes the connection after such a request (RFC 9112, 6.3): the host never sees two lengths.
+
+use super::call::{lock, quoted};
+use super::connections::{Connection, target};
+use super::stream::{self, Stream};
+use crate::egress::protocol::{Refusal, What};
+use crate::manifest::host::{self, Host};
+use bytes::Bytes;
+use http_body_util::{Either, Full};
+use hyper::body::{Body, Incoming};
+use hyper::client::conn::http1::SendRequest;
+use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
+use hyper::upgrade::{OnUpgrade, Upgraded};
+use hyper::{Method, Request, Response, StatusCode, Uri, Version};
+use hyper_util::rt::TokioIo;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::pin::pin;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+/// Longest head of a request or response, bytes. hyper takes at most 100 headers.
+const HEAD: usize = 64 * 1024;
+/// How long the end of a connection to the host may take.
+const FAREWELL: Duration = Duration::from_secs(1);
+/// Headers about one connection, which end with it (RFC 9110, 7.6.1).
+const OF_ONE_CONNECTION: [&str; 6] =
+    ["connection", "keep-alive", "proxy-connection", "te", "upgrade", "http2-settings"];
+/// Headers that stay whatever `Connection` says.
+const OF_THE_MESSAGE: [HeaderName; 3] = [header::HOST, header::CONTENT_LENGTH, header::TRANSFER_ENCODING];
+
+type Reply = Response<Either<Incoming, Full<Bytes>>>;
+
+/// The connection cannot go on, and is reset.
+#[derive(Debug, thiserror::Error)]
+enum Broken {
+    #[error("the host was not reached")]
+    Undialled,
+    #[error("the host switched protocols unasked")]
+    Unasked,
+    #[error(transparent)]
+    Upstream(#[from] hyper::Error),
+}
+
+/// One connection of a tool, and the one to the host that its first good request opens.
+struct Exchange {
+    connection: Connection,
+    upstream: tokio::sync::Mutex<Option<SendRequest<Incoming>>>,
+    /// Drives the connection to the host.
+    driver: Mutex<JoinSet<()>>,
+    /// The connection to the host ended.
+    gone: CancellationToken,
+    /// Both ends, after the switch to another protocol.
+    switched: Mutex<Option<(OnUpgrade, OnUpgrade)>>,
+}
+
+pub async fn serve(connection: Connection, tool: Stream) {
+    let exchange = Arc::new(Exchange {
+        connection,
+        upstream: Default::default(),
+        driver: Default::default(),
+        gone: CancellationToken::new(),
+        switched: Default::default(),
+    });
+    let own = Arc::clone(&exchange);
+    let service = hyper::service::service_fn(move |request| {
+        let own = Arc::clone(&own);
+        async move { own.answer(request).await }
+    });
+    let server = hyper::server::conn::http1::Builder::new()
+        .preserve_header_case(true)
+        .auto_date_header(false)
+        .header_read_timeout(None)
+        .half_close(true)
+        .max_buf_size(HEAD)
+        .max_header_size(HEAD)
+        .serve_connection(TokioIo::new(tool), service)
+        .with_upgrades();
+    let mut server = pin!(server);
+    let ended = tokio::select! {
+        ended = server.as_mut() => ended,
+        () = exchange.gone.cancelled() => {
+            server.as_mut().graceful_shutdown();
+            server.await
+        }
+    };
+    match ended {
+        Ok(()) => exchange.finish().await,
+        Err(error) if error.is_parse() => {
+            exchange.connection.call.state().totals.requests += 1;
+            let why = format!("it is not HTTP/1 as it should be: {error}");
+            exchange.connection.refuse(What::Request, Refusal::Content { why }).await;
+        }
+        Err(_) => {}
+    }
+}
+
+impl Exchange {
+    async fn answer(&self, mut request: Request<Incoming>) -> Result<Reply, Broken> {
+        let Connection { call, host, .. } = &self.connection;
+        call.state().totals.requests += 1;
+        let switch = match judge(&request, host) {
+            Ok(switch) => switch,
+            Err(wrong) => return Ok(self.refuse(wrong).await),
+        };
+        let tool = switch.then(|| hyper::upgrade::on(&mut request));
+        rewrite(&mut request, switch);
+        let mut upstream = self.upstream.lock().await;
+        let sender = match &mut *upstream {
+            Some(sender) => sender,
+            none => none.insert(self.open(self.connection.dial().await.ok_or(Broken::Undialled)?).await?),
+        };
+        sender.ready().await?;
+        let mut response = sender.send_request(request).await?;
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            let tool = tool.filter(|_| is_websocket(response.headers())).ok_or(Broken::Unasked)?;
+            let host = hyper::upgrade::on(&mut response);
+            *lock(&self.switched) = Some((tool, host));
+        }
+        Ok(response.map(Either::Left))
+    }
+
+    /// Speaks HTTP over a stream to the host.
+    async fn open<S>(&self, stream: S) -> Result<SendRequest<Incoming>, Broken>
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let (sender, driver) = hyper::client::conn::http1::Builder::new()
+            .preserve_header_case(true)
+            .max_buf_size(HEAD)
+            .max_header_size(HEAD)
+            .handshake(TokioIo::new(stream))
+            .await?;
+        let gone = self.gone.clone();
+        lock(&self.driver).spawn(async move {
+            let _ = driver.with_upgrades().await;
+            gone.cancel();
+        });
+        Ok(sender)
+    }
+
+    async fn refuse(&self, wrong: Wrong) -> Reply {
+        let Connection { call, port, .. } = &self.connection;
+        let body = format!("toolhost: {}\n", wrong.why);
+        match wrong.asked {
+            Some(asked) if !call.granted(&asked, Some(*port)) => {
+                call.saw(What::Request, &target(&asked, *port), Some(Refusal::NotGranted)).await;
+            }
+            _ => self.connection.refuse(What::Request, Refusal::Content { why: wrong.why }).await,
+        }
+        let mut response = Response::new(Either::Right(Full::from(body)));
+        *response.status_mut() = wrong.status;
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+        headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+        response
+    }
+
+    /// After the last response: the copy of another protocol, or the end of the connection to the host.
+    async fn finish(&self) {
+        let switched = lock(&self.switched).take();
+        if let Some((tool, host)) = switched {
+            if let (Ok(tool), Ok(host)) = tokio::join!(tool, host) {
+                let (mut tool, mut host): (TokioIo<Upgraded>, _) = (TokioIo::new(tool), TokioIo::new(host));
+                let _ = stream::copy(&mut tool, &mut host).await;
+            }
+            return;
+        }
+        self.upstream.lock().await.take();
+        let mut driver = std::mem::take(&mut *lock(&self.driver));
+        let _ = tokio::time::timeout(FAREWELL, driver.join_next()).await;
+    }
+}
+
+/// Why a request is refused.
+#[derive(Debug)]
+struct Wrong {
+    status: StatusCode,
+    why: String,
+    /// The other host that it is for.
+    asked: Option<Host>,
+}
+
+fn wrong(status: StatusCode, why: impl Into<String>) -> Wrong {
+    Wrong { status, why: why.into(), asked: None }
+}
+
+/// Whether a request is one for this host alone; true: it asks to switch to WebSocket.
+fn judge<B: Body>(request: &Request<B>, host: &Host) -> Result<bool, Wrong> {
+    let headers = request.headers();
+    if [Method::CONNECT, Method::TRACE].contains(request.method()) {
+        return Err(wrong(StatusCode::FORBIDDEN, format!("{} is refused", request.method())));
+    }
+    let mut hosts = headers.get_all(header::HOST).iter();
+    let (Some(named), None) = (hosts.next(), hosts.next()) else {
+        return Err(wrong(StatusCode::BAD_REQUEST, "a request needs exactly one Host header"));
+    };
+    is_for(named.as_bytes(), "the Host header", host)?;
+    let uri = request.uri();
+    match (uri.scheme_str(), uri.authority()) {
+        (None, None) => {}
+        (Some("http"), Some(authority)) => is_for(authority.as_str().as_bytes(), "the request line", host)?,
+        _ => return Err(wrong(StatusCode::BAD_REQUEST, "the request line is neither a path nor a URL of http")),
+    }
+    let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
+    let coding = codings.next().is_none_or(|coding| coding.as_bytes().eq_ignore_ascii_case(b"chunked"));
+    if !coding || codings.next().is_some() {
+        return Err(wrong(StatusCode::BAD_REQUEST, "the only Transfer-Encoding is chunked"));
+    }
+    let switch = is_websocket(headers) && request.version() == Version::HTTP_11;
+    if switch && (request.method() != Method::GET || !request.body().is_end_stream()) {
+        return Err(wrong(StatusCode::BAD_REQUEST, "a switch to WebSocket is a GET without a body"));
+    }
+    Ok(switch)
+}
+
+/// Whether this authority is the host, with no port or port 80.
+fn is_for(authority: &[u8], place: &str, host: &Host) -> Result<(), Wrong> {
+    let asked = std::str::from_utf8(authority).ok().and_then(host_of);
+    if asked.as_ref() == Some(host) {
+        return Ok(());
+    }
+    let why = format!("{place} names {}, and the connection is to {}", quoted(authority), target(host, 80));
+    Err(Wrong { status: StatusCode::MISDIRECTED_REQUEST, why, asked })
+}
+
+fn host_of(authority: &str) -> Option<Host> {
+    let bare = authority.strip_suffix(":80").unwrap_or(authority);
+    let address = match bare.strip_prefix('[') {
+        Some(inside) => Some(IpAddr::V6(inside.strip_suffix(']')?.parse::<Ipv6Addr>().ok()?).to_canonical()),
+        None => bare.parse::<Ipv4Addr>().ok().map(IpAddr::V4),
+    };
+    address.map(Host::Address).or_else(|| host::name(bare).map(Host::Name))
+}
+
+fn is_websocket(headers: &HeaderMap) -> bool {
+    let mut protocols = headers.get_all(header::UPGRADE).iter();
+    let first = protocols.next().is_some_and(|protocol| protocol.as_bytes().eq_ignore_ascii_case(b"websocket"));
+    first && protocols.next().is_none() && in_connection(headers).any(|name| name == header::UPGRADE)
+}
+
+/// The headers that `Connection` names.
+fn in_connection(headers: &HeaderMap) -> impl Iterator<Item = HeaderName> {
+    let values = headers.get_all(header::CONNECTION).iter().flat_map(|value| value.as_bytes().split(|b| *b == b','));
+    values.filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok())
+}
+
+/// The request as it goes to the host: with a path, and without headers about the tool's own connection.
+fn rewrite(request: &mut Request<Incoming>, switch: bool) {
+    *request.uri_mut() = request.uri().path_and_query().cloned().map_or_else(Uri::default, Uri::from);
+    *request.version_mut() = Version::HTTP_11;
+    let headers = request.headers_mut();
+    let named: Vec<HeaderName> = in_connection(headers).filter(|name| !OF_THE_MESSAGE.contains(name)).collect();
+    named.iter().for_each(|name| drop(headers.remove(name)));
+    OF_ONE_CONNECTION.iter().for_each(|name| drop(headers.remove(*name)));
+    if switch {
+        headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
+        headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+    }
+}

@@ -1,0 +1,202 @@
+//! Relay: this binary behind the walls of a tool, serving the network namespace of one tool, one call at a time.
+//!
+//! For: the front door, which enters it under the role `relay`. In: orders of the host and sockets, on descriptor 3; what
+//! a tool says to the stub and to the listening sockets. Out: answers to names, requests to dial, bytes between two
+//! sockets, events. Never: makes a socket or a connection itself; keeps anything of one call for the next.
+//!
+//! A panic in one connection resets that connection; anywhere else it ends the process.
+
+mod call;
+mod connections;
+mod hello;
+mod http;
+mod names;
+mod stream;
+mod stub;
+
+use super::protocol::{FromRelay, Lease, ToRelay};
+use crate::base::messages::{self, adopt};
+use call::Call;
+use nix::sys::socket::{MsgFlags, SockFlag, accept4, recv};
+use std::io;
+use std::net;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::io::Interest;
+use tokio::net::{TcpListener, TcpStream, UdpSocket, UnixDatagram};
+use tokio::task::JoinSet;
+
+/// The descriptor of the control socket.
+const CONTROL: i32 = 3;
+/// Largest lease that is read, bytes.
+const LEASE: u64 = 1024 * 1024;
+/// How long a loop waits after an error that may pass, such as too few descriptors.
+const BACK_OFF: Duration = Duration::from_millis(50);
+
+/// The whole life of a relay.
+pub fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("toolhost-relay: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> io::Result<()> {
+    let control = std::os::unix::net::UnixDatagram::from(adopt(CONTROL));
+    control.set_nonblocking(true)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
+    runtime.block_on(async { serve(UnixDatagram::from_std(control)?).await })
+}
+
+/// The socket to the host, and the number of the next `Dial`.
+struct Control {
+    socket: UnixDatagram,
+    next: AtomicU64,
+}
+
+impl Control {
+    async fn say(&self, message: &FromRelay) -> io::Result<()> {
+        self.socket.async_io(Interest::WRITABLE, || messages::send(self.socket.as_fd(), message, &[])).await
+    }
+
+    /// The next message. Cancel-safe: a message is taken whole or not at all.
+    async fn hear(&self) -> io::Result<Option<(ToRelay, Vec<OwnedFd>)>> {
+        self.socket.async_io(Interest::READABLE, || messages::receive(self.socket.as_fd())).await
+    }
+
+    fn number(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+/// What a relay serves for as long as it lives.
+struct Relay {
+    control: Arc<Control>,
+    lease: Arc<Lease>,
+    udp: Arc<UdpSocket>,
+    tcp: Arc<TcpListener>,
+    listeners: Vec<(u16, Arc<TcpListener>)>,
+}
+
+/// A call, and the loops that accept for it.
+struct Running {
+    call: Arc<Call>,
+    loops: JoinSet<()>,
+}
+
+/// Something that happens to a call by itself.
+enum Turn {
+    LimitPassed,
+    LoopEnded,
+}
+
+/// Serves until the host closes its end.
+async fn serve(socket: UnixDatagram) -> io::Result<()> {
+    let control = Arc::new(Control { socket, next: AtomicU64::new(0) });
+    let relay = match control.hear().await? {
+        None => return Ok(()),
+        Some((ToRelay::Serve, descriptors)) => Relay::new(Arc::clone(&control), descriptors)?,
+        Some(_) => return Err(io::Error::other("the first order was not serve")),
+    };
+    control.say(&FromRelay::Ready).await?;
+    let mut running = None;
+    loop {
+        tokio::select! {
+            heard = control.hear() => match heard? {
+                Some((order, descriptors)) => relay.obey(&mut running, order, descriptors).await?,
+                None => return Ok(()),
+            },
+            turn = turn(&mut running) => match (turn, &running) {
+                (Turn::LimitPassed, Some(Running { call, .. })) => call.over().await?,
+                _ => return Err(io::Error::other("a loop that accepts ended")),
+            },
+        }
+    }
+}
+
+async fn turn(running: &mut Option<Running>) -> Turn {
+    let Some(Running { call, loops }) = running else { return std::future::pending().await };
+    tokio::select! {
+        () = call.limit_passed() => Turn::LimitPassed,
+        _ = loops.join_next() => Turn::LoopEnded,
+    }
+}
+
+impl Relay {
+    fn new(control: Arc<Control>, descriptors: Vec<OwnedFd>) -> io::Result<Relay> {
+        let mut descriptors = descriptors.into_iter();
+        let mut next = || descriptors.next().ok_or_else(|| io::Error::other("the lease lacks a descriptor"));
+        let lease = messages::read_memory_file(next()?, LEASE)?;
+        let lease: Lease = serde_json::from_slice(&lease)?;
+        let udp = net::UdpSocket::from(next()?);
+        udp.set_nonblocking(true)?;
+        let mut listener = || {
+            let listener = net::TcpListener::from(next()?);
+            listener.set_nonblocking(true)?;
+            TcpListener::from_std(listener).map(Arc::new)
+        };
+        let tcp = listener()?;
+        let listeners = lease.ports.iter().map(|port| Ok((*port, listener()?))).collect::<io::Result<_>>()?;
+        Ok(Relay { control, lease: Arc::new(lease), udp: Arc::new(UdpSocket::from_std(udp)?), tcp, listeners })
+    }
+
+    async fn obey(&self, running: &mut Option<Running>, order: ToRelay, fds: Vec<OwnedFd>) -> io::Result<()> {
+        match (order, running.as_ref()) {
+            (ToRelay::Begin, None) => *running = Some(self.begin()),
+            (ToRelay::Dialled { id }, Some(Running { call, .. })) => {
+                let socket = fds.into_iter().next().ok_or_else(|| io::Error::other("no socket was handed over"))?;
+                let socket = net::TcpStream::from(socket);
+                socket.set_nonblocking(true)?;
+                call.dialled(id, Some(TcpStream::from_std(socket)?));
+            }
+            (ToRelay::Undialled { id }, Some(Running { call, .. })) => call.dialled(id, None),
+            // Of a call that ended since.
+            (ToRelay::Dialled { .. } | ToRelay::Undialled { .. }, None) => {}
+            (ToRelay::End, _) => {
+                let totals = match running.take() {
+                    Some(Running { call, mut loops }) => {
+                        loops.shutdown().await;
+                        call.end().await
+                    }
+                    None => Default::default(),
+                };
+                self.drain();
+                self.control.say(&FromRelay::Ended(totals)).await?;
+            }
+            _ => return Err(io::Error::other("an order that was not expected")),
+        }
+        Ok(())
+    }
+
+    fn begin(&self) -> Running {
+        let call = Call::new(Arc::clone(&self.lease), Arc::clone(&self.control));
+        let mut loops = JoinSet::new();
+        loops.spawn(stub::over_udp(Arc::clone(&call), Arc::clone(&self.udp)));
+        loops.spawn(stub::over_tcp(Arc::clone(&call), Arc::clone(&self.tcp)));
+        for (port, listener) in &self.listeners {
+            loops.spawn(connections::accept(Arc::clone(&call), Arc::clone(listener), *port));
+        }
+        Running { call, loops }
+    }
+
+    /// Drops what waits in the sockets. Not through tokio, which asks the kernel only after an event.
+    fn drain(&self) {
+        let mut byte = [0];
+        while recv(self.udp.as_raw_fd(), &mut byte, MsgFlags::MSG_DONTWAIT).is_ok() {}
+        for listener in self.listeners.iter().map(|(_, listener)| listener).chain([&self.tcp]) {
+            while let Ok(socket) = accept4(listener.as_raw_fd(), SockFlag::SOCK_CLOEXEC) {
+                let socket = adopt(socket);
+                let _ = stream::reset_on_close(&socket, true);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,157 @@
+//! Stub: the name server of a call, which knows the granted names and no others.
+//!
+//! For: the relay. In: DNS queries over UDP and TCP (RFC 1035). Out: for a granted name its synthetic address, or nothing
+//! of the type that was asked for; for any other name that there is none. Never: asks anybody; answers longer than 512
+//! bytes.
+
+use super::BACK_OFF;
+use super::call::Call;
+use super::names::NAMES;
+use super::stream::Stream;
+use crate::egress::protocol::{Refusal, What};
+use crate::manifest::host::{self, Host};
+use hickory_proto::op::{Edns, Message, MessageType, Metadata, OpCode, ResponseCode};
+use hickory_proto::rr::rdata::A;
+use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType};
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, UdpSocket};
+use tokio::sync::Semaphore;
+
+/// Longest query, bytes.
+const QUERY: usize = 512;
+/// Most lookups of one call.
+const LOOKUPS: u64 = 10_000;
+/// Most connections over TCP at one time, and how long one may wait for its next query.
+const CONNECTIONS: usize = 8;
+const IDLE: Duration = Duration::from_secs(5);
+/// How long an answer stays good, seconds.
+const TTL: u32 = 30;
+
+pub async fn over_udp(call: Arc<Call>, socket: Arc<UdpSocket>) {
+    let mut buffer = [0; QUERY + 1];
+    loop {
+        match socket.recv_from(&mut buffer).await {
+            Ok((length, from)) if length <= QUERY => {
+                if let Some(answer) = answer(&call, &buffer[..length]).await {
+                    let _ = socket.send_to(&answer, from).await;
+                }
+            }
+            Ok(_) => {}
+            Err(_) => tokio::time::sleep(BACK_OFF).await,
+        }
+    }
+}
+
+pub async fn over_tcp(call: Arc<Call>, listener: Arc<TcpListener>) {
+    let slots = Arc::new(Semaphore::new(CONNECTIONS));
+    loop {
+        let Ok((socket, _)) = listener.accept().await else {
+            tokio::time::sleep(BACK_OFF).await;
+            continue;
+        };
+        let Ok(tool) = Stream::of_tool(socket) else { continue };
+        if let Ok(slot) = Arc::clone(&slots).try_acquire_owned() {
+            let own = Arc::clone(&call);
+            call.spawn(async move {
+                queries(&own, tool).await;
+                drop(slot);
+            });
+        }
+    }
+}
+
+/// Queries and answers with their lengths before them, until one does not come in time.
+async fn queries(call: &Call, mut tool: Stream) {
+    while let Ok(Some(query)) = tokio::time::timeout(IDLE, query(&mut tool)).await {
+        let Some(answer) = answer(call, &query).await else { return };
+        let Ok(length) = u16::try_from(answer.len()) else { return };
+        let answer = [&length.to_be_bytes()[..], &answer].concat();
+        if !matches!(tokio::time::timeout(IDLE, tool.write_all(&answer)).await, Ok(Ok(()))) {
+            return;
+        }
+    }
+    let _ = tool.shutdown().await;
+}
+
+async fn query(tool: &mut Stream) -> Option<Vec<u8>> {
+    let length = usize::from(tool.read_u16().await.ok()?);
+    let mut query = vec![0; length.min(QUERY)];
+    tool.read_exact(&mut query).await.ok()?;
+    (length <= QUERY).then_some(query)
+}
+
+/// The answer to one message; `None`: it deserves none.
+async fn answer(call: &Call, bytes: &[u8]) -> Option<Vec<u8>> {
+    let (id, flags) = (u16::from_be_bytes([*bytes.first()?, *bytes.get(1)?]), *bytes.get(2)?);
+    let is_response = flags & 0x80 != 0;
+    let query = match Message::from_vec(bytes) {
+        _ if is_response => return None,
+        Ok(query) => query,
+        Err(_) => return Message::error_msg(id, OpCode::Query, ResponseCode::FormErr).to_vec().ok(),
+    };
+    let mut response = Message::new(id, MessageType::Response, query.op_code);
+    response.metadata = Metadata::response_from_request(&query.metadata);
+    response.metadata.recursion_available = true;
+    response.edns = query.edns.as_ref().map(|_| Edns::new());
+    let (code, address) = match &query.queries[..] {
+        _ if query.op_code != OpCode::Query => (ResponseCode::NotImp, None),
+        [question] => {
+            response.add_query(question.clone());
+            match question.query_class() {
+                DNSClass::IN => lookup(call, question.name(), question.query_type()).await,
+                _ => (ResponseCode::Refused, None),
+            }
+        }
+        _ => (ResponseCode::FormErr, None),
+    };
+    response.metadata.response_code = code;
+    if let (Some(address), Some(question)) = (address, query.queries.first()) {
+        response.add_answer(Record::from_rdata(question.name().clone(), TTL, RData::A(A(address))));
+    }
+    response.to_vec().ok().filter(|answer| answer.len() <= QUERY)
+}
+
+async fn lookup(call: &Call, name: &Name, kind: RecordType) -> (ResponseCode, Option<Ipv4Addr>) {
+    let lookups = {
+        let totals = &mut call.state().totals;
+        totals.lookups += 1;
+        totals.lookups
+    };
+    let (code, address, refused) = match canonical(name) {
+        _ if lookups > LOOKUPS => {
+            let why = format!("a call may look up {LOOKUPS} names");
+            (ResponseCode::Refused, None, Some(Refusal::Bound { why }))
+        }
+        Some(name) if call.granted(&Host::Name(name.clone()), None) => match kind {
+            RecordType::A => match call.state().names.address(&name) {
+                Some(address) => (ResponseCode::NoError, Some(address), None),
+                None => {
+                    let why = format!("a call may reach {NAMES} names");
+                    (ResponseCode::Refused, None, Some(Refusal::Bound { why }))
+                }
+            },
+            _ => (ResponseCode::NoError, None, None),
+        },
+        _ => (ResponseCode::NXDomain, None, Some(Refusal::NotGranted)),
+    };
+    match lookups.cmp(&(LOOKUPS + 1)) {
+        // Of all that come too late, the first is told.
+        std::cmp::Ordering::Greater => call.state().totals.lookups_refused += 1,
+        _ => call.saw(What::Lookup, &shown(name), refused).await,
+    }
+    (code, address)
+}
+
+/// The name as policies write it. Decided on the bytes of each label: one with a dot inside is no host name.
+fn canonical(name: &Name) -> Option<String> {
+    let good = |label: &[u8]| label.iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'));
+    name.iter().all(good).then(|| host::name(&shown(name))).flatten()
+}
+
+/// The name as it was asked for, not escaped.
+fn shown(name: &Name) -> String {
+    name.iter().map(String::from_utf8_lossy).collect::<Vec<_>>().join(".")
+}

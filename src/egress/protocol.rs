@@ -18,7 +18,7 @@ pub const EVENTS: usize = 50;
 pub const TEXT: usize = 300;
 
 /// What a relay serves, for as long as it lives: the first message's memory file.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Lease {
     pub grants: Vec<HostGrant>,

@@ -5,6 +5,7 @@
 //! share it. Kinds, watches and locks are read from /proc/PID/fd and /proc/PID/fdinfo (proc_pid_fdinfo(5)), again when
 //! the number of descriptors changed or CPU was used.
 
+use super::network::CONNECTION;
 use super::processes::{has_memory, lines, text, threads};
 use nix::errno::Errno;
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,7 +36,7 @@ const LONGEST: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
 pub struct Held {
-    /// Most bytes of one end of a socket pair: what its peer can have sent, and one message more.
+    /// Most bytes of a socket. Of one end of a pair: what its peer can have sent, and one message more.
     socket: u64,
     count: u64,
     descriptors: u64,
@@ -51,7 +52,8 @@ pub struct Held {
 impl Default for Held {
     fn default() -> Held {
         let buffer = fs::read_to_string("/proc/sys/net/core/wmem_default").ok().and_then(|t| t.trim().parse().ok());
-        let socket = 2 * FILE + buffer.unwrap_or(212_992_u64) / 2 * 3;
+        // The same holds for a UDP socket; of a connection both ends count.
+        let socket = (2 * FILE + buffer.unwrap_or(212_992_u64) / 2 * 3).max(CONNECTION);
         let now = Instant::now();
         Held {
             socket,

@@ -141,11 +141,12 @@ fn serve(control: BorrowedFd, setup: Setup, executable: OwnedFd, files: Vec<Owne
         // A page fault then adds one small page, as `sampler` assumes. The tool inherits this.
         nix::sys::prctl::set_thp_disable(true).map_err(Problem::of("cgroup", "prctl(PR_SET_THP_DISABLE)"))?;
     }
-    let filter = seccomp::program(sampled, setup.writes_live());
+    let sockets = setup.ports.as_deref().map(network::open).transpose()?.unwrap_or_default();
+    let filter = seccomp::program(sampled, setup.writes_live(), setup.ports.is_some());
     let init = super::init::image()?;
     let mut launcher =
         Launcher { control, setup, executable, counters, view, sources, abi, filter, last_capability, init };
-    launcher.calls()
+    launcher.calls(sockets)
 }
 
 fn source_folder(stage: &Stage) -> Result<OwnedFd, Problem> {
@@ -189,10 +190,13 @@ struct Spawned {
 }
 
 impl Launcher<'_> {
-    fn calls(&mut self) -> Result<(), Problem> {
+    /// `sockets`: the host's, once it was told.
+    fn calls(&mut self, sockets: Vec<OwnedFd>) -> Result<(), Problem> {
         let mut prepared = self.prepare()?;
-        let walls = super::stood(self.abi, self.counters.is_some());
-        send(self.control, &FromLauncher::Ready { walls }, &[]).map_err(io("telling the host"))?;
+        let walls = super::stood(self.abi, self.counters.is_some(), self.setup.ports.as_deref());
+        let descriptors: Vec<BorrowedFd> = sockets.iter().map(AsFd::as_fd).collect();
+        send(self.control, &FromLauncher::Ready { walls }, &descriptors).map_err(io("telling the host"))?;
+        drop(sockets);
         loop {
             let Some((message, files)) = receive(self.control).map_err(io("the next message"))? else { return Ok(()) };
             match message {
@@ -219,6 +223,9 @@ impl Launcher<'_> {
         let mut rules = landlock::Rules::new(self.abi).map_err(unruled)?;
         for (file, folder, right) in self.view.allowed.iter().chain(&scratch.allowed) {
             rules = rules.allow(file, *folder, *right).map_err(unruled)?;
+        }
+        if let Some(ports) = &self.setup.ports {
+            rules = rules.connect(ports).map_err(unruled)?;
         }
         // Our own binary lies outside the view; this rule allows executing it from a descriptor.
         if self.setup.program == protocol::Executable::Ourselves {

@@ -48,7 +48,11 @@ pub struct Wall {
 
 /// All walls; `raise` has their exact order. Every one is required; `cgroup` may stand as `sampled`.
 pub const WALLS: [Wall; 13] = [
-    wall("network", "packets, datagrams and DNS, in and out", "network namespaces"),
+    wall(
+        "network",
+        "packets, datagrams and DNS, in and out, but to the relay at granted ports",
+        "network namespaces; for named hosts policy routing (Linux 4.17)",
+    ),
     wall("view", "seeing or changing any file that was not granted", "mount namespaces, Linux 5.13"),
     wall("scratch", "temporary files that outlive a call or fill the disk", "tmpfs"),
     wall("cgroup", "more memory, CPU or processes than allowed, as a whole", "a writable cgroup; else sampled"),
@@ -119,12 +123,16 @@ fn raise(r: &Raising) -> plan::Plan {
 }
 
 /// The walls as they stand on this machine once a launcher is ready.
-fn stood(landlock_abi: i32, counted: bool) -> Vec<Stood> {
+fn stood(landlock_abi: i32, counted: bool, ports: Option<&[u16]>) -> Vec<Stood> {
     let state = |wall: &Wall| match wall.name {
         "cgroup" if counted => ("cgroup", "counted by a control group".to_owned()),
         "cgroup" => (
             "sampled",
             format!("no writable cgroup: memory and CPU are summed every {} ms", crate::quantity::SAMPLE_MS),
+        ),
+        "network" if ports.is_some() => (
+            "stood",
+            format!("only the name server and the relay can be reached, at ports {:?}", ports.unwrap_or_default()),
         ),
         "landlock" => {
             let lacks = landlock::lacks(landlock_abi);

@@ -6,6 +6,7 @@
 use super::inspect::Totals;
 use super::problem::{About, Problem, Stood};
 use crate::base::hidden::Hidden;
+use crate::base::messages::MAX_DESCRIPTORS;
 use crate::policy::{Access, Limits, name_matches, writable};
 use crate::quantity::{Limit, MIB};
 use serde::{Deserialize, Serialize};
@@ -13,6 +14,9 @@ use std::path::PathBuf;
 
 /// Longest `Setup`: bounded by limits on grants and arguments. Also the longest set of variables of a call.
 pub const MAX_SETUP: u64 = 16 * MIB;
+
+/// Most ports at which a namespace listens: the sockets travel beside one message.
+pub const MAX_PORTS: usize = MAX_DESCRIPTORS - 4;
 
 /// The id that tells the tool from everybody else on this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -47,7 +47,7 @@ except OSError as e: print(e.errno)'";
     assert_eq!(attack(script, &[PATH], |_| {}).1, "socket", "control");
     let alone = |plan: &mut Plan| {
         privileges::no_new(plan);
-        seccomp::raise(plan, &seccomp::program(false, false));
+        seccomp::raise(plan, &seccomp::program(false, false, false));
     };
     assert_eq!(attack(script, &[PATH], alone).1, "1", "EPERM");
 }
@@ -184,4 +184,47 @@ except OSError as e: print(e.errno)'"
         attack(&script, &[PATH], |_| {}).1
     });
     assert_eq!(alone.join().expect("no panic"), nix::libc::ENETUNREACH.to_string());
+}
+
+/// The wall of a call with granted hosts, without Landlock and seccomp behind it.
+#[test]
+fn network_of_granted_hosts() {
+    if !identity::real_root() {
+        println!("SKIPPED network of granted hosts: a thread needs root to leave the network");
+        return;
+    }
+    use std::net::{TcpListener, TcpStream, UdpSocket};
+    let alone = std::thread::spawn(|| {
+        const KEPT: &str = "/proc/sys/net/ipv4/ip_local_reserved_ports";
+        let unreachable = |result: std::io::Result<()>| {
+            assert_eq!(result.expect_err("no route").raw_os_error(), Some(nix::libc::ENETUNREACH));
+        };
+        super::network::raise().expect("a network namespace");
+        let sockets = super::network::open(&[80, 40_000]).expect("the wall");
+        assert_eq!(sockets.len(), 4);
+        assert!(super::network::open(&[53]).is_err() && super::network::open(&[0]).is_err());
+        let reached = TcpStream::connect("192.0.2.1:80").expect("control: a granted port, at any address");
+        assert_eq!(reached.peer_addr().expect("its address").to_string(), "192.0.2.1:80");
+        TcpStream::connect("198.18.0.1:53").expect("control: the stub");
+        // Listeners of its own, which a tool cannot have, cannot be reached.
+        for own in ["127.0.0.1:81", "[::1]:81", "198.18.0.1:54"] {
+            let _listener = TcpListener::bind(own).expect("a listener");
+            unreachable(TcpStream::connect(own).map(drop));
+        }
+        unreachable(TcpStream::connect("192.0.2.1:53").map(drop));
+        for own in ["127.0.0.1:0", "[::1]:0", "198.18.0.1:0"] {
+            let (one, other) = (UdpSocket::bind(own).expect("a socket"), UdpSocket::bind(own).expect("a socket"));
+            unreachable(other.send_to(b"x", one.local_addr().expect("its address")).map(drop));
+        }
+        // Without its listener, a connection to a port can be one to itself (RFC 9293, 3.5), unless no socket gets it.
+        drop(sockets);
+        let own = || {
+            std::fs::write("/proc/sys/net/ipv4/ip_local_port_range", "40000 40000").expect("one port");
+            TcpStream::connect("127.0.0.1:40000").map(|met| met.local_addr().expect("its address").port())
+        };
+        assert_eq!(own().expect_err("no port").raw_os_error(), Some(nix::libc::EADDRNOTAVAIL));
+        std::fs::write(KEPT, "\n").expect("control: every port may be given");
+        assert_eq!(own().expect("it meets itself"), 40_000);
+    });
+    alone.join().expect("no panic");
 }

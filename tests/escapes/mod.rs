@@ -8,6 +8,7 @@ mod calls;
 mod held;
 mod init;
 mod judged;
+mod networked;
 mod places;
 mod probe;
 mod sampled;
@@ -62,6 +63,7 @@ fn everything() -> Vec<Attack> {
     let cases = crate::engines::cases().map(|c| Attack { name: c.name, wall: c.wall, promises: c.promises });
     let tests = [
         judged::ATTACKS,
+        networked::ATTACKS,
         staggered::ATTACKS,
         places::ATTACKS,
         warm::ATTACKS,

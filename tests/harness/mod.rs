@@ -12,6 +12,7 @@ mod service;
 mod who;
 
 pub use host::{Host, host};
+pub use listeners::Listeners;
 pub use manifest::{made_of, manifest, script};
 pub use playground::Playground;
 pub use program::{Ended, binary, copy_program, finish, fits, processes_of, until, wait_for, within};

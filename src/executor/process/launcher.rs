@@ -33,6 +33,8 @@ pub struct Launcher {
     pub setup: Setup,
     /// What lay in the folders that its next call may write live.
     pub before: Totals,
+    /// Where hosts are granted: the listening sockets of its network namespace, as `FromLauncher::Ready` lists them.
+    pub sockets: Vec<OwnedFd>,
 }
 
 fn broken(what: &str, error: &io::Error) -> Fault {
@@ -137,8 +139,8 @@ impl Launcher {
 
     /// `keeper`: `None` where a test holds the other end.
     pub fn with(control: UnixDatagram, keeper: Option<Child>, group: Option<cgroup::Group>, setup: Setup) -> Launcher {
-        let (walls, before) = (Walls::default(), Totals::default());
-        Launcher { control: Some(control), keeper, group, relay: None, walls, setup, before }
+        let (walls, before, sockets) = (Walls::default(), Totals::default(), Vec::new());
+        Launcher { control: Some(control), keeper, group, relay: None, walls, setup, before, sockets }
     }
 
     async fn set_up(&mut self, own: &OwnedFd, lease: &identity::Lease) -> Result<(), Unready> {
@@ -149,8 +151,11 @@ impl Launcher {
         files.extend(self.group.iter().flat_map(cgroup::Group::descriptors));
         self.say(&ToLauncher::Setup, &files)?;
         match tokio::time::timeout(START, self.hear()).await {
-            Ok(Ok((FromLauncher::Ready { walls }, _))) => {
-                self.walls = walls.into();
+            Ok(Ok((FromLauncher::Ready { walls }, sockets))) => {
+                if sockets.len() != self.setup.ports.as_ref().map_or(0, |ports| ports.len() + 2) {
+                    return Err(broken("the sockets of its network", &io::ErrorKind::InvalidData.into()).into());
+                }
+                (self.walls, self.sockets) = (walls.into(), sockets);
                 Ok(())
             }
             Ok(Ok((FromLauncher::Refused(refused), _))) => Err(self.refusal(refused)),

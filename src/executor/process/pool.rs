@@ -1,7 +1,9 @@
 //! Pool: launchers, kept while they are idle. A launcher runs one call at a time, so simultaneous calls use several.
 
 use super::launcher::{Launcher, Unready};
+use super::relay::{self, Relay};
 use super::setup::{self, Extra};
+use crate::egress::protocol::Lease;
 use crate::executor::idle::Idle;
 use crate::fault::{Fault, Kind};
 use crate::policy::{self, Access, Grant, Opening, Shape};
@@ -22,7 +24,7 @@ pub struct Launchers {
     own: OwnedFd,
     pool: std::ops::Range<u32>,
     groups: Option<cgroup::Cgroups>,
-    idle: Arc<Idle<Setup, Launcher>>,
+    idle: Arc<Idle<(Setup, Option<Lease>), Launcher>>,
     /// `host:port` of the operator's proxy, by which the hosts of tools are reached.
     pub proxy: Option<String>,
 }
@@ -72,7 +74,8 @@ impl Launchers {
         }
         let before = resolved.before;
         let mut wanted = setup::of(shape, resolved, extra, self.groups.as_ref().map(cgroup::Cgroups::version));
-        while let Some(mut launcher) = self.idle.take(|setup| *setup == wanted) {
+        let served = relay::served(shape);
+        while let Some(mut launcher) = self.idle.take(|(setup, lease)| *setup == wanted && *lease == served) {
             // A launcher that somebody killed is passed over.
             if launcher.waits() {
                 launcher.before = before;
@@ -84,7 +87,19 @@ impl Launchers {
         let memory = wanted.limits.get(Limit::MemoryBytes);
         let group = self.groups.as_ref().map(|groups| groups.make(memory, wanted.limits.get(Limit::Processes)));
         let group = group.transpose().map_err(|e| super::launcher::no_group(&e))?;
-        let mut launcher = Launcher::start(&self.own, wanted, lease, group).await?;
+        if let (Some(group), Some(_)) = (&group, &wanted.ports) {
+            group.charge_sockets(memory).map_err(|e| super::launcher::no_group(&e))?;
+        }
+        let starting = Launcher::start(&self.own, wanted, lease, group);
+        let mut launcher = match served {
+            None => starting.await?,
+            Some(served) => {
+                let (mut launcher, relay) = tokio::try_join!(starting, relay::start(self, shape))?;
+                let sockets = std::mem::take(&mut launcher.sockets);
+                launcher.relay = Some(Relay::serve(relay, served, sockets, self.proxy.clone()).await?);
+                launcher
+            }
+        };
         launcher.before = before;
         Ok(launcher)
     }
@@ -116,7 +131,8 @@ impl Launchers {
     pub fn put(&self, launcher: Launcher) {
         let mut key = launcher.setup.clone();
         key.identity = setup::ANY;
-        self.idle.put(key, launcher);
+        let served = launcher.relay.as_ref().map(|relay| relay.served().clone());
+        self.idle.put((key, served), launcher);
     }
 
     /// Ends all idle launchers.

@@ -7,7 +7,7 @@ use super::launcher::{Launcher, Unready};
 use super::{Brings, Extra, Launchers, capture};
 use crate::egress::{Dialler, Lease, Traffic, protocol};
 use crate::fault::{Fault, Kind};
-use crate::policy::{Runtime, Shape};
+use crate::policy::{Runtime, SecretGrant, Shape};
 use crate::quantity::{Limit, MIB};
 use crate::sandbox::grants::Resolved;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
@@ -27,6 +27,7 @@ const CONNECTION_FILES: u64 = 4;
 #[derive(Debug)]
 pub struct Relay {
     lease: Lease,
+    served: protocol::Lease,
     _process: Box<Launcher>,
 }
 
@@ -67,23 +68,32 @@ pub async fn start(launchers: &Arc<Launchers>, shape: &Shape) -> Result<Started,
     Ok(Started { process, control })
 }
 
+/// What the relay of this shape serves; `None`: the shape names no hosts.
+pub fn served(shape: &Shape) -> Option<protocol::Lease> {
+    let grants = shape.network.hosts().to_vec();
+    let header = |secret: &SecretGrant| Some((secret.name.clone(), secret.header.clone()?));
+    let headers = shape.secrets.iter().filter_map(header).collect();
+    let limits = LIMITS.map(|limit| (limit, shape.limits.get(limit))).into();
+    let ports = shape.network.ports();
+    (!grants.is_empty()).then_some(protocol::Lease { grants, ports, headers, limits })
+}
+
 impl Relay {
-    /// Has it serve these sockets: the stub's two, and one for each port of the shape.
+    /// Has it serve these sockets: the stub's two, and one for each port.
     pub async fn serve(
         started: Started,
-        shape: &Shape,
+        served: protocol::Lease,
         sockets: Vec<OwnedFd>,
         proxy: Option<String>,
     ) -> Result<Relay, Fault> {
         let Started { process, control } = started;
-        let grants = shape.network.hosts().to_vec();
-        let limits = LIMITS.map(|limit| (limit, shape.limits.get(limit))).into();
-        let headers = shape.secrets.iter().filter_map(|secret| Some((secret.name.clone(), secret.header.clone()?)));
-        let headers = headers.collect();
-        let served = protocol::Lease { grants: grants.clone(), ports: shape.network.ports(), headers, limits };
-        let dialler = Dialler { grants, proxy };
+        let dialler = Dialler { grants: served.grants.clone(), proxy };
         let lease = Lease::serve(control, &served, &sockets, dialler).await.map_err(broken)?;
-        Ok(Relay { lease, _process: Box::new(process) })
+        Ok(Relay { lease, served, _process: Box::new(process) })
+    }
+
+    pub fn served(&self) -> &protocol::Lease {
+        &self.served
     }
 
     pub fn lease(&self) -> &Lease {

@@ -40,10 +40,11 @@ const CONTROLLERS: [&str; 2] = ["memory", "pids"];
 impl Cgroups {
     /// Finds the hierarchies this process may make groups in; removes what dead hosts left there.
     pub fn find() -> Option<Cgroups> {
-        // With `cgroup.memory=nokmem` the kernel charges its own memory to no group; sampling does count descriptors.
+        // With `cgroup.memory=nokmem` the kernel charges its own memory to no group, with `nosocket` no buffers of
+        // connections; sampling does count descriptors.
         let options = std::fs::read_to_string("/proc/cmdline").ok()?;
         let memory = options.split_whitespace().filter_map(|option| option.strip_prefix("cgroup.memory="));
-        if memory.flat_map(|flags| flags.split(',')).any(|flag| flag == "nokmem") {
+        if memory.flat_map(|flags| flags.split(',')).any(|flag| flag == "nokmem" || flag == "nosocket") {
             return None;
         }
         let found = Cgroups::v1().or_else(Cgroups::v2)?;
@@ -118,7 +119,8 @@ impl Cgroups {
     pub fn make(&self, memory: u64, processes: u64) -> std::io::Result<Group> {
         // Hosts of several pid namespaces may share the hierarchy, so no name holds a pid.
         let name = uuid::Uuid::now_v7().to_string();
-        let mut group = Group { folders: Vec::new(), files: Vec::new(), locks: Vec::new(), share: None };
+        let mut group =
+            Group { version: self.version, folders: Vec::new(), files: Vec::new(), locks: Vec::new(), share: None };
         for parent in self.folders() {
             let folder = parent.join(&name);
             let _made_and_locked = while_nobody_sweeps(parent)?;
@@ -266,6 +268,7 @@ fn while_nobody_sweeps(parent: &Path) -> std::io::Result<File> {
 /// One group on the host's side; dropped after its launcher is gone.
 #[derive(Debug)]
 pub struct Group {
+    version: Version,
     folders: Vec<PathBuf>,
     files: Vec<OwnedFd>,
     /// Held as long as the group; the kernel releases them when the host dies.
@@ -279,6 +282,16 @@ impl Group {
     /// such a host starts has no share, but keeps its priority.
     pub fn share(&self, launcher: u32) {
         let _ = self.share.as_ref().map(|tasks| pwrite(tasks, launcher.to_string().as_bytes(), 0));
+    }
+
+    /// Has the buffers of TCP connections charged. v2 charges them as memory. v1 has a limit for them alone, at which
+    /// sending waits, but for a page of each socket; without that limit it charges nothing.
+    pub fn charge_sockets(&self, memory: u64) -> std::io::Result<()> {
+        let limit = self.folders[0].join("memory.kmem.tcp.limit_in_bytes");
+        match self.version {
+            Version::V1 => std::fs::write(limit, (memory / 4).to_string()),
+            Version::V2 => Ok(()),
+        }
     }
 
     /// The files for the launcher, in the order that `Counters::from` takes.

@@ -5,7 +5,7 @@
 
 use crate::sandbox::plan::{Plan, Step};
 use ::landlock::{
-    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, Ruleset, RulesetAttr,
+    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, NetPort, PathBeneath, Ruleset, RulesetAttr,
     RulesetCreated, RulesetCreatedAttr, Scope,
 };
 use nix::errno::Errno;
@@ -95,6 +95,15 @@ impl Rules {
         let rule = PathBeneath::new(file.as_fd(), access);
         let created = self.created.add_rule(rule).map_err(|e| e.to_string())?;
         Ok(Rules { abi: self.abi, created })
+    }
+
+    /// TCP connections to these ports and the stub's. Nothing is allowed to bind.
+    pub fn connect(self, ports: &[u16]) -> Result<Rules, String> {
+        let Rules { abi, mut created } = self;
+        for port in ports.iter().chain(&[super::network::DNS]).filter(|_| abi >= ABI::V4) {
+            created = created.add_rule(NetPort::new(*port, AccessNet::ConnectTcp)).map_err(|e| e.to_string())?;
+        }
+        Ok(Rules { abi, created })
     }
 
     pub fn done(self) -> Result<OwnedFd, String> {

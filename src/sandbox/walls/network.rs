@@ -2,10 +2,114 @@
 //!
 //! One empty network namespace for each launcher, made once because making one is the most expensive step of all; its
 //! loopback stays down. A launcher's calls run one after another, and seccomp allows only connected unix socket pairs.
+//!
+//! Where hosts are granted, the namespace still has nothing but loopback. There every address is local, so whatever
+//! address the tool connects to, it reaches our listening socket of that port. Those sockets go to the host, which gives
+//! them to a relay. `routes` leaves everything else without a route.
 
+mod routes;
+
+use crate::quantity::KIB;
+use crate::sandbox::problem::Problem;
+use crate::sandbox::protocol::MAX_PORTS;
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, unshare};
+use nix::sys::socket::{
+    AddressFamily, Backlog, SockFlag, SockType, SockaddrIn, SockaddrIn6, SockaddrLike, bind, listen, setsockopt,
+    socket, sockopt,
+};
+use std::fs;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4, SocketAddrV6};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
+
+/// Where the tool finds its name server: the stub.
+pub const STUB: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
+/// The stub's port, for UDP and TCP.
+pub const DNS: u16 = 53;
+/// Most bytes of either buffer of a TCP socket here.
+const BUFFER: u64 = 64 * KIB;
+/// Most bytes of a connection, both ends: four buffers, one message more, the sockets themselves.
+pub const CONNECTION: u64 = 4 * BUFFER + BUFFER / 2;
+/// Most connections that nobody accepted yet, of all ports together. What they received is charged to nobody.
+const WAITING: usize = 256;
 
 pub fn raise() -> Result<(), Errno> {
     unshare(CloneFlags::CLONE_NEWNET)
+}
+
+fn problem<E: Into<std::io::Error>>(what: impl ToString) -> impl FnOnce(E) -> Problem {
+    Problem::of("network", what)
+}
+
+/// Opens the namespace towards the relay: the stub's sockets for UDP and TCP, then a listening one for each port.
+pub fn open(ports: &[u16]) -> Result<Vec<OwnedFd>, Problem> {
+    // Port 53 is the stub's, and a socket of port 0 would have any.
+    if ports.len() > MAX_PORTS || ports.contains(&DNS) || ports.contains(&0) {
+        return Err(problem(format!("ports {ports:?}: at most {MAX_PORTS}, and neither 0 nor {DNS}"))(Errno::EINVAL));
+    }
+    let six = match socket(AddressFamily::Inet6, SockType::Stream, SockFlag::SOCK_CLOEXEC, None) {
+        Ok(_) => true,
+        Err(Errno::EAFNOSUPPORT) => false,
+        Err(errno) => return Err(problem("an IPv6 socket")(errno)),
+    };
+    settings(ports, six)?;
+    routes::set(ports, six)?;
+    let stub = SockaddrIn::from(SocketAddrV4::new(STUB, DNS));
+    let mut sockets = vec![
+        bound(AddressFamily::Inet, SockType::Datagram, &stub).map_err(problem("the stub's UDP socket"))?,
+        listening(AddressFamily::Inet, &stub, 8).map_err(problem("the stub's TCP socket"))?,
+    ];
+    let waiting = (WAITING / ports.len().max(2)) as i32;
+    for port in ports {
+        let four = SockaddrIn::from(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, *port));
+        let both = SockaddrIn6::from(SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, *port, 0, 0));
+        let made = if six {
+            listening(AddressFamily::Inet6, &both, waiting)
+        } else {
+            listening(AddressFamily::Inet, &four, waiting)
+        };
+        sockets.push(made.map_err(problem(format!("listening at port {port}")))?);
+    }
+    Ok(sockets)
+}
+
+/// What the namespace's own settings hold small: buffers, and what stays of closed connections. No connection brings
+/// data with its first packet, which Landlock would not see. No socket gets the port of a listener as its own.
+fn settings(ports: &[u16], six: bool) -> Result<(), Problem> {
+    let buffer = format!("4096 {BUFFER} {BUFFER}");
+    let listed = ports.iter().map(u16::to_string).collect::<Vec<_>>().join(",");
+    let mut all = vec![
+        ("ipv4/tcp_rmem", buffer.as_str()),
+        ("ipv4/tcp_wmem", &buffer),
+        ("ipv4/tcp_fin_timeout", "5"),
+        ("ipv4/tcp_max_tw_buckets", "1024"),
+        ("ipv4/tcp_fastopen", "0"),
+        ("ipv4/ip_local_reserved_ports", &listed),
+    ];
+    if six {
+        // A kernel that was started with IPv6 disabled gives it no addresses otherwise.
+        all.push(("ipv6/conf/all/disable_ipv6", "0"));
+    }
+    for (name, value) in all {
+        fs::write(Path::new("/proc/sys/net").join(name), value).map_err(problem(format!("setting net/{name}")))?;
+    }
+    Ok(())
+}
+
+fn bound(family: AddressFamily, kind: SockType, address: &dyn SockaddrLike) -> Result<OwnedFd, Errno> {
+    let made = socket(family, kind, SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK, None)?;
+    if family == AddressFamily::Inet6 {
+        setsockopt(&made, sockopt::Ipv6V6Only, &false)?;
+    }
+    bind(made.as_raw_fd(), address)?;
+    Ok(made)
+}
+
+/// Accepted sockets inherit that they do not wait for more to send.
+fn listening(family: AddressFamily, address: &dyn SockaddrLike, waiting: i32) -> Result<OwnedFd, Errno> {
+    let made = bound(family, SockType::Stream, address)?;
+    setsockopt(&made, sockopt::TcpNoDelay, &true)?;
+    listen(&made, Backlog::new(waiting)?)?;
+    Ok(made)
 }

@@ -8,6 +8,7 @@
 //! The program is a binary search tree, which the kernel loads three times faster than a linear list.
 
 mod bpf;
+mod networked;
 #[cfg(test)]
 mod tests;
 
@@ -113,7 +114,7 @@ const ALLOWED: &[i64] = &[
     libc::SYS_timerfd_create,
     libc::SYS_timerfd_settime,
     libc::SYS_timerfd_gettime,
-    // Connected pairs of sockets; there are no others.
+    // Connected pairs of sockets; there are no others, but in the variant `networked`.
     libc::SYS_sendto,
     libc::SYS_recvfrom,
     libc::SYS_sendmsg,
@@ -345,13 +346,10 @@ const DEVICE: &[Test] = &[
 /// Characters pushed into somebody's input: TIOCSTI, TIOCLINUX, TIOCSETD.
 const TERMINALS: &[Test] = &[In(&[libc::TIOCSTI as u32, 0x541C, 0x5423])];
 /// Not in the list: filters (SO_ATTACH_FILTER and its like), which are memory of the kernel that nobody counts.
-const SOCKET: Rule = Case(
-    2,
-    // SO_REUSEADDR, SO_TYPE, SO_ERROR; SO_SNDBUF … SO_KEEPALIVE; SO_LINGER; SO_PASSCRED and SO_PEERCRED; SO_RCVTIMEO
-    // and SO_SNDTIMEO; SO_ACCEPTCONN; SO_PROTOCOL and SO_DOMAIN.
-    &[(&[Between(2, 4), Between(7, 9), In(&[13, 16, 17, 20, 21, 30, 38, 39])], Allow)],
-    &NO_OPTION,
-);
+const SOCKET: Rule = Case(2, &[(SOCKET_OPTIONS, Allow)], &NO_OPTION);
+/// SO_REUSEADDR, SO_TYPE, SO_ERROR; SO_SNDBUF … SO_KEEPALIVE; SO_LINGER; SO_PASSCRED and SO_PEERCRED; SO_RCVTIMEO and
+/// SO_SNDTIMEO; SO_ACCEPTCONN; SO_PROTOCOL and SO_DOMAIN.
+const SOCKET_OPTIONS: &[Test] = &[Between(2, 4), Between(7, 9), In(&[13, 16, 17, 20, 21, 30, 38, 39])];
 /// The same without SO_SNDBUF.
 const USUAL_SOCKET: Rule =
     Case(2, &[(&[Between(2, 4), Between(8, 9), In(&[13, 16, 17, 20, 21, 30, 38, 39])], Allow)], &NO_OPTION);
@@ -461,12 +459,14 @@ const NOTHING_LIVE: &[(i64, Rule)] = &[(libc::SYS_link, Allow), (libc::SYS_linka
 const LIVE: &[(i64, Rule)] = &[(libc::SYS_fallocate, Errno(libc::EOPNOTSUPP as u32))];
 
 /// The rules of all numbers as runs of equal ones, each with its first number. The last run holds all unknown numbers.
-fn runs(sampled: bool, live: bool) -> Vec<(u32, Rule)> {
+fn runs(sampled: bool, live: bool, networked: bool) -> Vec<(u32, Rule)> {
     let plain = [(ALLOWED, Allow), (FORBIDDEN, Errno(EPERM)), (MISSING, Errno(ENOSYS))];
     let plain = plain.into_iter().flat_map(|(numbers, rule)| numbers.iter().map(move |number| (*number, rule)));
     let (more, writing) = (if sampled { SAMPLED } else { &[] }, if live { LIVE } else { NOTHING_LIVE });
+    let sockets = if networked { networked::RULES } else { &[] };
     // Later ones win.
-    let rules: BTreeMap<i64, Rule> = plain.chain(RULES.iter().chain(more).chain(writing).copied()).collect();
+    let rules: BTreeMap<i64, Rule> =
+        plain.chain(RULES.iter().chain(more).chain(writing).chain(sockets).copied()).collect();
     let mut out: Vec<(u32, Rule)> = Vec::new();
     for number in 0..=rules.keys().last().map_or(0, |last| *last as u32 + 1) {
         let other = Errno(if number < LATE { EPERM } else { ENOSYS });
@@ -478,9 +478,10 @@ fn runs(sampled: bool, live: bool) -> Vec<(u32, Rule)> {
     out
 }
 
-/// The whole filter; `sampled`: no cgroup counts memory; `live`: some folder is written live.
-pub fn program(sampled: bool, live: bool) -> Vec<Insn> {
-    bpf::compile(&runs(sampled, live))
+/// The whole filter; `sampled`: no cgroup counts memory; `live`: some folder is written live; `networked`: hosts are
+/// granted.
+pub fn program(sampled: bool, live: bool, networked: bool) -> Vec<Insn> {
+    bpf::compile(&runs(sampled, live, networked))
 }
 
 /// Last before execve: nothing after it needs a refused call.

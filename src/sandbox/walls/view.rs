@@ -263,7 +263,7 @@ fn write_files(setup: &Setup, inside: &dyn Fn(&Path) -> PathBuf) -> Result<(), P
         format!("tool:x:{id}:\nnogroup:x:65534:\n"),
         "passwd: files\ngroup: files\nhosts: files dns\n".to_owned(),
         "127.0.0.1 localhost\n::1 localhost\n".to_owned(),
-        String::new(),
+        name_server(setup),
     ];
     for (path, text) in MADE_ETC.into_iter().zip(&texts) {
         fs::write(inside(Path::new(path)), text).map_err(problem(path))?;
@@ -277,6 +277,15 @@ fn write_files(setup: &Setup, inside: &dyn Fn(&Path) -> PathBuf) -> Result<(), P
         symlink(target, inside(Path::new(path))).map_err(problem(path))?;
     }
     Ok(())
+}
+
+/// The stub, without a search list: the tool asks for the names it was given, and no others.
+fn name_server(setup: &Setup) -> String {
+    let stub = crate::sandbox::network::STUB;
+    setup
+        .ports
+        .as_ref()
+        .map_or_else(String::new, |_| format!("nameserver {stub}\noptions ndots:1 timeout:2 attempts:2\n"))
 }
 
 pub fn make_folder(path: &Path) -> Result<(), Problem> {

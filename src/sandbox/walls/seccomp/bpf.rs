@@ -36,6 +36,7 @@ pub const LOAD: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS
 pub const IF_EQUAL: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
 pub const IF_AT_LEAST: u16 = 0x35; // BPF_JMP | BPF_JGE | BPF_K
 pub const IF_ANY_BIT: u16 = 0x45; // BPF_JMP | BPF_JSET | BPF_K
+pub const JUMP: u16 = 0x05; // BPF_JMP | BPF_JA
 pub const RETURN: u16 = 0x06; // BPF_RET | BPF_K
 pub const OFFSET_NR: u32 = 0;
 pub const OFFSET_ARCH: u32 = 4;
@@ -131,10 +132,26 @@ pub fn compile(runs: &[(u32, Rule)]) -> Vec<Insn> {
     let (mut comparisons, mut blocks) = (Vec::new(), Vec::new());
     tree(runs, &mut comparisons, &mut blocks);
     let mut places = Vec::with_capacity(blocks.len());
-    let mut code = Vec::new();
-    for rule in &blocks {
-        places.push(comparisons.len() + code.len());
-        code.extend(block(rule));
+    // Comparisons jump over at most 255 instructions, so the first one that leads to a block says how far off it begins.
+    // A block that would push the beginning of another too far is put behind all, and a jump of any length in its place.
+    let leads = |to: &To, number: usize| matches!(to, To::Block(at) if *at == number);
+    let first = |number: usize| comparisons.iter().position(|(_, yes, no)| leads(yes, number) || leads(no, number));
+    let farthest: Vec<usize> = (0..blocks.len()).map(|number| first(number).unwrap_or(0) + 256).collect();
+    let (mut code, mut far) = (Vec::new(), Vec::new());
+    for (number, rule) in blocks.iter().enumerate() {
+        let (place, whole) = (comparisons.len() + code.len(), block(rule));
+        let next = place + whole.len();
+        places.push(place);
+        if farthest[number + 1..].iter().enumerate().all(|(more, farthest)| next + more <= *farthest) {
+            code.extend(whole);
+        } else {
+            far.push((code.len(), whole));
+            code.push(insn(JUMP, 0, 0, 0));
+        }
+    }
+    for (at, whole) in far {
+        code[at].k = (code.len() - at - 1) as u32;
+        code.extend(whole);
     }
     for (own, (number, at_least, less)) in comparisons.iter().enumerate() {
         let jump = |to: &To| match to {

@@ -1,0 +1,91 @@
+//! Networked: what the filter lets through besides where hosts are granted (part of the wall `seccomp`).
+//!
+//! Sockets for TCP and UDP that connect. None gets an address of its choice (bind), listens, or sends with its first
+//! packet, before Landlock sees where to. Of options those that clients set; the walls `network` and `landlock` decide
+//! what a socket reaches.
+
+use super::bpf::{Rule, Test};
+use super::{EPERM, NO_OPTION};
+use Rule::{Allow, Case, Errno};
+use Test::{AnyOf, Between, In};
+use nix::libc;
+
+const INTERNET: &[Test] = &[In(&[libc::AF_INET as u32, libc::AF_INET6 as u32])];
+const USUAL: u32 = (libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) as u32;
+/// A type of sockets, with or without flags.
+macro_rules! kind {
+    ($kind:expr) => {
+        &[In(&[
+            $kind as u32,
+            ($kind | libc::SOCK_NONBLOCK) as u32,
+            ($kind | libc::SOCK_CLOEXEC) as u32,
+            $kind as u32 | USUAL,
+        ])]
+    };
+}
+/// Not MPTCP, SCTP, ICMP, UDP-Lite. A program that would have liked MPTCP goes on with TCP.
+const NO_PROTOCOL: Rule = Errno(libc::EPROTONOSUPPORT as u32);
+const STREAM: Rule = Case(2, &[(&[In(&[0, libc::IPPROTO_TCP as u32])], Allow)], &NO_PROTOCOL);
+const DATAGRAM: Rule = Case(2, &[(&[In(&[0, libc::IPPROTO_UDP as u32])], Allow)], &NO_PROTOCOL);
+const KINDS: Rule = Case(1, &[(kind!(libc::SOCK_STREAM), STREAM), (kind!(libc::SOCK_DGRAM), DATAGRAM)], &Errno(EPERM));
+
+/// EOPNOTSUPP with MSG_FASTOPEN, which connects and sends at once, and with MSG_ZEROCOPY.
+macro_rules! later {
+    ($flags:expr) => {
+        Case(
+            $flags,
+            &[(&[AnyOf((libc::MSG_FASTOPEN | libc::MSG_ZEROCOPY) as u32)], Errno(libc::EOPNOTSUPP as u32))],
+            &Allow,
+        )
+    };
+}
+
+const SOCKET_LEVEL: &[Test] = &[In(&[libc::SOL_SOCKET as u32])];
+/// Buffers stay as they are, so that a socket can be counted at what they hold; setting them answers success.
+const BUFFERS: (&[Test], Rule) = (&[In(&[libc::SO_SNDBUF as u32, libc::SO_RCVBUF as u32])], Errno(0));
+const SOCKET: &[Test] = super::SOCKET_OPTIONS;
+/// TCP_NODELAY; TCP_CORK … TCP_KEEPCNT; TCP_QUICKACK; TCP_USER_TIMEOUT; TCP_NOTSENT_LOWAT. Not in the list: other code
+/// of the kernel for a socket (TCP_ULP, TCP_CONGESTION), keys, repair, data with the first packet.
+const TCP: &[Test] = &[Between(3, 6), In(&[1, 12, 18, 25])];
+/// IP_TOS; IP_MTU_DISCOVER and IP_RECVERR, which the C library's resolver needs. Not in the list: options in packets,
+/// multicast, interfaces, ranges of own ports.
+const IP: &[Test] = &[In(&[1, 10, 11])];
+/// IPV6_MTU_DISCOVER, IPV6_RECVERR and IPV6_V6ONLY, IPV6_TCLASS.
+const IPV6: &[Test] = &[In(&[23, 25, 26, 67])];
+/// To ask only: TCP_MAXSEG, TCP_INFO; the path's MTU.
+const TCP_FACTS: &[Test] = &[In(&[2, 11])];
+const IP_MTU: &[Test] = &[In(&[14])];
+const IPV6_MTU: &[Test] = &[In(&[24])];
+
+const SET: Rule = Case(
+    1,
+    &[
+        (SOCKET_LEVEL, Case(2, &[BUFFERS, (SOCKET, Allow)], &NO_OPTION)),
+        (&[In(&[libc::IPPROTO_TCP as u32])], Case(2, &[(TCP, Allow)], &NO_OPTION)),
+        (&[In(&[libc::IPPROTO_IP as u32])], Case(2, &[(IP, Allow)], &NO_OPTION)),
+        (&[In(&[libc::IPPROTO_IPV6 as u32])], Case(2, &[(IPV6, Allow)], &NO_OPTION)),
+    ],
+    &NO_OPTION,
+);
+const GET: Rule = Case(
+    1,
+    &[
+        (SOCKET_LEVEL, Case(2, &[(SOCKET, Allow)], &NO_OPTION)),
+        (&[In(&[libc::IPPROTO_TCP as u32])], Case(2, &[(TCP, Allow), (TCP_FACTS, Allow)], &NO_OPTION)),
+        (&[In(&[libc::IPPROTO_IP as u32])], Case(2, &[(IP, Allow), (IP_MTU, Allow)], &NO_OPTION)),
+        (&[In(&[libc::IPPROTO_IPV6 as u32])], Case(2, &[(IPV6, Allow), (IPV6_MTU, Allow)], &NO_OPTION)),
+    ],
+    &NO_OPTION,
+);
+
+/// Replace the rules of the other lists.
+pub const RULES: &[(i64, Rule)] = &[
+    (libc::SYS_socket, Case(0, &[(INTERNET, KINDS)], &Errno(EPERM))),
+    (libc::SYS_connect, Allow),
+    (libc::SYS_sendto, later!(3)),
+    (libc::SYS_sendmsg, later!(2)),
+    (libc::SYS_sendmmsg, later!(3)),
+    (libc::SYS_recvmmsg, Allow),
+    (libc::SYS_setsockopt, SET),
+    (libc::SYS_getsockopt, GET),
+];

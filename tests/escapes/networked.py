@@ -1,0 +1,135 @@
+# What a tool with granted hosts tries. Outside the walls (`outside` in the input) most of it succeeds.
+import ctypes, errno, json, socket, struct, sys
+
+given = json.load(sys.stdin)
+said = {}
+IPV4, IPV6, STREAM, DATAGRAM = socket.AF_INET, socket.AF_INET6, socket.SOCK_STREAM, socket.SOCK_DGRAM
+STUB = "127.0.0.1" if given["outside"] else "198.18.0.1"
+
+
+def attempt(name, run):
+    try:
+        said[name] = run() or "done"
+    except OSError as e:
+        said[name] = errno.errorcode.get(e.errno, str(e))
+
+
+def made(*what):
+    def run():
+        socket.socket(*what).close()
+    return run
+
+
+def connected(address, port, family=IPV4):
+    s = socket.socket(family, STREAM)
+    s.settimeout(5)
+    s.connect((address, port))
+    return s
+
+
+def lands(address, port, family=IPV4):
+    return lambda: connected(address, port, family).recv(200).decode()
+
+
+def option(level, name, value, kind=STREAM):
+    def run():
+        with socket.socket(IPV4, kind) as s:
+            s.setsockopt(level, name, value)
+    return run
+
+
+def listen():
+    with socket.socket() as s:
+        s.listen()
+
+
+def bind(kind):
+    def run():
+        with socket.socket(IPV4, kind) as s:
+            s.bind(("127.0.0.1", 0))
+    return run
+
+
+def pair(path):
+    a, b = socket.socketpair()
+    a.connect(path)
+
+
+def buffer():
+    with socket.socket() as s:
+        before = s.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8 << 20)
+        if s.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == before:
+            return f"{before} stays"
+
+
+def early():
+    with socket.socket() as s:
+        s.sendto(b"x", 0x20000000, (STUB, given["tcp"]))
+
+
+def many_early():
+    # sendmmsg(2) of one empty message.
+    with socket.socket() as s:
+        message = ctypes.create_string_buffer(64)
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.sendmmsg(s.fileno(), message, 1, 0x20000000) < 0:
+            raise OSError(ctypes.get_errno(), "")
+
+
+def own_datagrams(to, control=()):
+    one, other = socket.socket(IPV4, DATAGRAM), socket.socket(IPV4, DATAGRAM)
+    one.settimeout(0.2)
+    one.sendto(b"", (STUB, given["udp"] if given["outside"] else 53))
+    other.sendmsg([b"x"], control, 0, (to, one.getsockname()[1]))
+    one.recv(9)
+
+
+def datagram(address, port):
+    def run():
+        with socket.socket(IPV4, DATAGRAM) as s:
+            s.sendto(b"x", (address, port))
+    return run
+
+
+def ask():
+    # An address of a granted name, by the stub.
+    with socket.socket(IPV4, DATAGRAM) as s:
+        s.settimeout(5)
+        s.sendto(b"\0\1\1\0\0\1\0\0\0\0\0\0\4name\4test\0\0\1\0\1", (STUB, 53))
+        return socket.inet_ntoa(s.recv(512)[-4:])
+
+
+for address in given["addresses"]:
+    family = IPV6 if ":" in address else IPV4
+    for port in given["ports"]:
+        attempt(f"{address} {port}", lands(address, port, family))
+given["outside"] or attempt("asks the stub", ask)
+attempt("host tcp", lambda: connected("127.0.0.1", given["tcp"]) and None)
+attempt("host tcp mapped", lambda: connected("::ffff:127.0.0.1", given["tcp"], IPV6) and None)
+attempt("host udp", datagram("127.0.0.1", given["udp"]))
+attempt("udp elsewhere", datagram("127.0.0.1", 9))
+attempt("own datagrams", lambda: own_datagrams("127.0.0.1"))
+attempt("icmp datagram", made(IPV4, DATAGRAM, socket.IPPROTO_ICMP))
+attempt("raw", made(IPV4, socket.SOCK_RAW, socket.IPPROTO_ICMP))
+attempt("packet", made(socket.AF_PACKET, socket.SOCK_RAW, 3))
+attempt("netlink", made(socket.AF_NETLINK, socket.SOCK_RAW, 0))
+attempt("vsock", made(getattr(socket, "AF_VSOCK", 40), STREAM, 0))
+attempt("unix", made(socket.AF_UNIX, STREAM))
+attempt("mptcp", made(IPV4, STREAM, 262))
+attempt("pair to abstract", lambda: pair("\0" + given["abstract"]))
+attempt("bind tcp", bind(STREAM))
+attempt("bind udp", bind(DATAGRAM))
+attempt("listen", listen)
+attempt("data with the first packet", early)
+attempt("many with the first packet", many_early)
+attempt("to a device", option(socket.SOL_SOCKET, 25, b"lo\0"))
+attempt("filter", option(socket.SOL_SOCKET, 26, struct.pack("HxxxxxxQ", 1, 0)))
+attempt("congestion", option(socket.IPPROTO_TCP, 13, b"reno"))
+attempt("options of packets", option(socket.IPPROTO_IP, 4, b"\x01\x01\x01\x00"))
+attempt("multicast", option(socket.IPPROTO_IP, 35, socket.inet_aton("224.0.0.251") + socket.inet_aton("127.0.0.1"), DATAGRAM))
+attempt("receive buffer", buffer)
+for name in given["settings"]:
+    said[name] = open(f"/proc/sys/net/ipv4/{name}").read().split()
+said["resolv"] = open("/etc/resolv.conf").read()
+json.dump(said, sys.stdout)

@@ -20,20 +20,9 @@ const SCRIPT: &str = "import os, sys, time\nprint('started', file=sys.stderr)\ns
 fn shape(folder: &Path, runtime: Runtime) -> Shape {
     let opening = Opening::Live { path: folder.to_owned() };
     let (asked, rule, why) = (String::new(), String::new(), String::new());
-    Shape {
-        tool: "t:live@1.0.0".into(),
-        runtime,
-        script: Some(folder.join("main.py")),
-        entry_point: None,
-        folder: folder.to_owned(),
-        grants: vec![Grant { access: Access::Read, opening, asked, rule, why }],
-        network: Network::None,
-        limits: Limits::house(),
-        env: Default::default(),
-        require_cgroup: false,
-        stderr_is_error: false,
-        past: Default::default(),
-    }
+    let grants = vec![Grant { access: Access::Read, opening, asked, rule, why }];
+    let script = Some(folder.join("main.py"));
+    Shape { script, folder: folder.to_owned(), grants, ..Shape::bare("t:live@1.0.0", runtime) }
 }
 
 #[tokio::test]

@@ -23,6 +23,7 @@ mod mcp;
 mod messages;
 #[cfg(feature = "wasi")]
 mod modules;
+mod network;
 mod outputs;
 mod policy;
 mod readme;

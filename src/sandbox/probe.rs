@@ -1,16 +1,17 @@
 //! Probe: our own program, run inside a tool's confinement to find out what it can and cannot do there.
 //!
-//! The front door enters `main` behind all walls, like any tool. The probe reads one JSON list of paths on stdin, tries
-//! these and everything in `fixed`, and prints one JSON document. It changes nothing that stays.
+//! The front door enters `main` behind all walls, like any tool. The probe reads one JSON document on stdin, tries
+//! its paths and everything in `fixed`, and prints one JSON document. It changes nothing that stays.
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::mount::MsFlags;
 use nix::sched::CloneFlags;
 use nix::sys::signal::Signal;
-use nix::sys::socket::{AddressFamily, SockFlag, SockType};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn};
 use nix::sys::stat::Mode;
 use serde::{Deserialize, Serialize};
+use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -26,6 +27,14 @@ pub struct Try {
     pub granted: bool,
     /// The file's owner and mode, where they close a granted path to the tool all the same.
     pub closed: Option<String>,
+}
+
+/// Everything to try.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Tries {
+    pub paths: Vec<Try>,
+    /// The confinement grants hosts, and with them sockets.
+    pub hosts: bool,
 }
 
 /// What came of one attempt.
@@ -54,9 +63,9 @@ impl Tried {
 }
 
 pub fn main() -> ExitCode {
-    let tries: Vec<Try> = serde_json::from_reader(std::io::stdin().lock()).unwrap_or_default();
-    let mut out: Vec<Tried> = tries.iter().map(path).collect();
-    out.extend(fixed());
+    let tries: Tries = serde_json::from_reader(std::io::stdin().lock()).unwrap_or_default();
+    let mut out: Vec<Tried> = tries.paths.iter().map(path).collect();
+    out.extend(fixed(tries.hosts));
     match serde_json::to_writer(std::io::stdout().lock(), &out) {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,
@@ -86,9 +95,11 @@ fn path(wanted: &Try) -> Tried {
     Tried { closed: wanted.closed.clone(), ..tried(what, wanted.granted, result) }
 }
 
-/// Attempts that no confinement grants, and one in the call's own scratch.
-fn fixed() -> Vec<Tried> {
+/// Attempts that no confinement grants, one in the call's own scratch, and sockets, which granted `hosts` bring.
+fn fixed(hosts: bool) -> Vec<Tried> {
     let socket = |family| nix::sys::socket::socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).map(drop);
+    let bound = nix::sys::socket::socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)
+        .and_then(|made| nix::sys::socket::bind(made.as_raw_fd(), &SockaddrIn::new(127, 0, 0, 1, 0)));
     let memory = nix::fcntl::open("/proc/1/mem", OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty()).map(drop);
     let temporary = OFlag::O_TMPFILE | OFlag::O_WRONLY | OFlag::O_CLOEXEC;
     let scratch = nix::fcntl::open("/tmp", temporary, Mode::from_bits_truncate(0o600)).map(drop);
@@ -107,8 +118,9 @@ fn fixed() -> Vec<Tried> {
     let yes = |could: bool| if could { Ok(()) } else { Err(Errno::EPERM) };
     vec![
         tried("make a file in /tmp (scratch)", true, scratch),
-        tried("make an IPv4 socket", false, socket(AddressFamily::Inet)),
-        tried("make an IPv6 socket", false, socket(AddressFamily::Inet6)),
+        tried("make an IPv4 socket", hosts, socket(AddressFamily::Inet)),
+        tried("make an IPv6 socket", hosts, socket(AddressFamily::Inet6)),
+        tried("bind a socket to an address", false, bound),
         tried("make a unix socket", false, socket(AddressFamily::Unix)),
         tried("make a netlink socket", false, socket(AddressFamily::Netlink)),
         tried("make a user namespace", false, nix::sched::unshare(CloneFlags::CLONE_NEWUSER)),

@@ -346,9 +346,9 @@ async fn clients() {
 
 /// Connections that nobody reads, each filled until it takes no more. Answers how many bytes wait to be sent.
 const FILLS: &str = r#"
-import array, fcntl, json, socket, termios
+import array, fcntl, json, socket, sys, termios, time
 kept, waiting = [], array.array("i", [0])
-for n in range(json.load(__import__("sys").stdin)):
+for n in range(json.load(sys.stdin)):
     s = socket.create_connection(("192.0.2.1", 80))
     s.setblocking(False)
     kept.append(s)
@@ -361,6 +361,7 @@ total = 0
 for s in kept:
     fcntl.ioctl(s, termios.TIOCOUTQ, waiting)
     total += waiting[0]
+time.sleep(0.2)
 print(total)
 "#;
 

@@ -264,6 +264,7 @@ fn every_policy_field_is_read_by_what_enforces_it() {
         runtimes: _,     // decide: runtime
         capabilities: _, // decide: capabilities
         hosts: _,        // reach: Shape::network, which egress serves
+        secrets: _,      // decide: Shape::secrets, whose values a call gets
         digest,          // decide: Decision::digest
     } = Policy::built_in();
     assert_eq!((mode, stderr, require_cgroup), (policy::Mode::Reject, StderrRule::Log, false));

@@ -25,7 +25,7 @@ use toolhost::{manifest, policy};
 mod endings;
 mod files;
 mod limits;
-mod network;
+pub mod network;
 mod shapes;
 mod workers;
 
@@ -208,28 +208,8 @@ fn context() -> Context {
 }
 
 fn shape(folder: PathBuf, script: PathBuf) -> Shape {
-    let runtime = policy::Runtime {
-        language: manifest::Language::Wasm,
-        program: policy::Program::Ourselves { role: Role::Worker.name().into() },
-        arguments: Vec::new(),
-        roots: Vec::new(),
-        version: "48".into(),
-        found: "built in".into(),
-    };
-    Shape {
-        tool: "t:wasm@1.0.0".into(),
-        runtime,
-        script: Some(script),
-        entry_point: None,
-        folder,
-        grants: Vec::new(),
-        network: policy::Network::None,
-        limits: policy::Limits::house(),
-        env: BTreeMap::new(),
-        require_cgroup: false,
-        stderr_is_error: false,
-        past: Default::default(),
-    }
+    let runtime = policy::Runtime::ourselves(Role::Worker.name());
+    Shape { script: Some(script), folder, ..Shape::bare("t:wasm@1.0.0", runtime) }
 }
 
 // ---- modules ----

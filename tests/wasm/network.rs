@@ -56,7 +56,7 @@ async fn no_socket_is_ever_made() {
 }
 
 /// Makes a request, sends it, waits for the response and says what came: some (1), in time (0), an error (1), which.
-const REQUEST: &str = r#"(component
+pub const REQUEST: &str = r#"(component
   (import "wasi:io/poll@0.2.0" (instance $poll
     (export "pollable" (type $p (sub resource)))
     (export "[method]pollable.block" (func (param "self" (borrow $p))))))

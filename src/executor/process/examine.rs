@@ -10,7 +10,7 @@ use crate::manifest::Language;
 use crate::policy::{Access, Confinement, Grant, Opening, PerCall, Runtime, Shape, base_view, name_matches};
 use crate::quantity::MIB;
 use crate::sandbox::{Stood, grants, identity, probe};
-use probe::{Tried, Try};
+use probe::{Tried, Tries, Try};
 use serde::Serialize;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -63,7 +63,8 @@ pub async fn run(launchers: &Arc<Launchers>, shape: &Shape, around: &Surrounding
     let extra = Extra { role: Some(probe::ROLE.to_owned()), ..Extra::default() };
     // First, because this makes the folders that a call would find.
     let launcher = launchers.ready(shape, &extra).await?;
-    let tries = serde_json::to_vec(&tries(shape, around)).map_err(|e| lost(&e.to_string()))?;
+    let tries = Tries { paths: tries(shape, around), hosts: !shape.network.hosts().is_empty() };
+    let tries = serde_json::to_vec(&tries).map_err(|e| lost(&e.to_string()))?;
     let pipes = super::hand_over(&launcher, LONGEST_MS, &Brings::default())?;
     let over = tokio::sync::Notify::new();
     let events = super::Events::unheard();

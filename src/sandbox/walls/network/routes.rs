@@ -3,9 +3,8 @@
 //! Messages of rtnetlink(7), made by hand: loopback up, every address local, and rules by which only TCP to and from the
 //! granted ports, and DNS to and from the stub, have a route (`ip rule`, ipproto, sport and dport).
 //!
-//! A packet socket-to-socket without a route remains possible for UDP: the kernel asks no rules for a destination of
-//! 0.0.0.0, nor for a datagram that names its interface (IP_PKTINFO). So a call's own UDP sockets can reach one another
-//! as its pipes can, within their receive buffers. They reach nothing else, because nothing else is there.
+//! For a datagram to 0.0.0.0, and for one that names its interface (IP_PKTINFO), the kernel asks no rules. So a call's own
+//! UDP sockets can reach one another, as its pipes can. They reach nothing else, because nothing else is there.
 
 use super::{DNS, Problem, STUB, problem};
 use nix::errno::Errno;
@@ -64,7 +63,7 @@ pub fn set(ports: &[u16], six: bool) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Which packets have a route: those of this protocol to a port, and the answers from it.
+/// Packets that have a route: of this protocol to a port, and from it.
 struct Routed {
     family: u8,
     protocol: u8,

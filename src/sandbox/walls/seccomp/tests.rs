@@ -153,6 +153,18 @@ fn only_the_operations_on_the_lists() {
     }
 }
 
+/// Levels and options of sockets that reach other code of the kernel, or other ways out.
+const FOREIGN: &[(i32, &[i32])] = &[
+    (libc::SOL_SOCKET, &[libc::SO_ATTACH_FILTER, libc::SO_ATTACH_BPF, libc::SO_BINDTODEVICE, 62, libc::SO_ZEROCOPY]),
+    (libc::SOL_SOCKET, &[libc::SO_TXTIME, libc::SO_TIMESTAMPING, libc::SO_BROADCAST, libc::SO_RCVBUFFORCE]),
+    (libc::IPPROTO_TCP, &[libc::TCP_ULP, libc::TCP_FASTOPEN, libc::TCP_FASTOPEN_CONNECT, libc::TCP_REPAIR]),
+    (libc::IPPROTO_TCP, &[libc::TCP_MD5SIG, libc::TCP_CONGESTION, libc::TCP_INFO, 35]),
+    (libc::IPPROTO_IP, &[libc::IP_OPTIONS, libc::IP_PKTINFO, libc::IP_ADD_MEMBERSHIP, libc::IP_UNICAST_IF, 51]),
+    (libc::IPPROTO_IPV6, &[1, libc::IPV6_ADD_MEMBERSHIP, libc::IPV6_RECVPKTINFO, libc::IPV6_UNICAST_IF]),
+    (libc::IPPROTO_UDP, &[libc::UDP_CORK, libc::UDP_SEGMENT, libc::UDP_GRO]),
+    (libc::SOL_NETLINK, &[1]),
+];
+
 #[test]
 fn granted_hosts_add_sockets_that_connect_and_no_others() {
     let errno = |errno: i32| RET_ERRNO | errno as u32;
@@ -198,20 +210,7 @@ fn granted_hosts_add_sockets_that_connect_and_no_others() {
     ];
     let others = [libc::AF_UNIX, libc::AF_NETLINK, libc::AF_PACKET, libc::AF_VSOCK, libc::AF_ALG, libc::AF_BLUETOOTH];
     cases.extend(others.map(|family| socket(family, stream, 0, errno(libc::EPERM))));
-    let refused = [
-        (
-            libc::SOL_SOCKET,
-            vec![libc::SO_ATTACH_FILTER, libc::SO_ATTACH_BPF, libc::SO_BINDTODEVICE, 62, libc::SO_ZEROCOPY],
-        ),
-        (libc::SOL_SOCKET, vec![libc::SO_TXTIME, libc::SO_TIMESTAMPING, libc::SO_BROADCAST, libc::SO_RCVBUFFORCE]),
-        (libc::IPPROTO_TCP, vec![libc::TCP_ULP, libc::TCP_FASTOPEN, libc::TCP_FASTOPEN_CONNECT, libc::TCP_REPAIR]),
-        (libc::IPPROTO_TCP, vec![libc::TCP_MD5SIG, libc::TCP_CONGESTION, libc::TCP_INFO, 35]),
-        (libc::IPPROTO_IP, vec![libc::IP_OPTIONS, libc::IP_PKTINFO, libc::IP_ADD_MEMBERSHIP, libc::IP_UNICAST_IF, 51]),
-        (libc::IPPROTO_IPV6, vec![1, libc::IPV6_ADD_MEMBERSHIP, libc::IPV6_RECVPKTINFO, libc::IPV6_UNICAST_IF]),
-        (libc::IPPROTO_UDP, vec![libc::UDP_CORK, libc::UDP_SEGMENT, libc::UDP_GRO]),
-        (libc::SOL_NETLINK, vec![1]),
-    ];
-    let each = refused.iter().flat_map(|(level, names)| names.iter().map(|name| option(set, *level, *name, none)));
+    let each = FOREIGN.iter().flat_map(|(level, names)| names.iter().map(|name| option(set, *level, *name, none)));
     cases.extend(each);
     for (sampled, live, _) in variants() {
         let (with, without) = (program(sampled, live, true), program(sampled, live, false));

@@ -27,7 +27,7 @@ const ANSWER: Duration = Duration::from_secs(2);
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Traffic {
-    /// The first `EVENTS`.
+    /// The first `EVENTS` that were served, and as many that were refused.
     pub events: Vec<Event>,
     pub totals: Totals,
     /// The limit that it passed.
@@ -37,7 +37,8 @@ pub struct Traffic {
 
 impl Traffic {
     fn saw(&mut self, mut event: Event) {
-        if self.events.len() < EVENTS {
+        let alike = self.events.iter().filter(|other| other.refused.is_some() == event.refused.is_some()).count();
+        if alike < EVENTS {
             event.target = text::printable(&text::head(&event.target, TEXT));
             self.events.push(event);
         }

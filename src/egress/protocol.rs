@@ -12,7 +12,7 @@ use std::fmt;
 
 /// The role of the relay: argv[0] without the prefix `toolhost-`.
 pub const ROLE: &str = "relay";
-/// Events of one call that are told one by one; later ones are only counted.
+/// Events of one call that are told one by one, of those served and of those refused; later ones are only counted.
 pub const EVENTS: usize = 50;
 /// Longest text in an event, bytes.
 pub const TEXT: usize = 300;

@@ -16,7 +16,7 @@ fn send(world: &World, cases: &[(u16, Vec<Vec<u8>>)]) -> (Vec<String>, Ended, Ve
     let hex = |bytes: &Vec<u8>| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
     let cases: Vec<Value> =
         cases.iter().map(|(port, pieces)| json!([port, pieces.iter().map(hex).collect::<Vec<_>>()])).collect();
-    world.tool("send", "python", SEND, &["api.example.com", "api.example.com:7000"], &format!("{}, {}", allow("api.example.com"), allow("api.example.com:7000")));
+    world.tool("send", "python", SEND, &["api.example.com"], &allow("api.example.com"));
     let mut ended = None;
     let heard = world.heard(|| ended = Some(world.call("esc:send", &json!({"cases": cases}))));
     let ended = ended.unwrap();
@@ -48,24 +48,23 @@ fn every_request_on_port_80_is_for_the_host_of_its_connection() {
             ("TRACE", "TRACE / HTTP/1.1\r\nHost: api.example.com\r\n\r\n".into(), false, 0),
             ("HTTP/2", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".into(), false, 0),
             ("not HTTP", "\x16\x03\x01\x02\x00\x01\x00".into(), false, 0),
-            ("both lengths", format!("POST / HTTP/1.1\r\nHost: api.example.com\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n{}", get("evil.example.net")), false, 0),
+            ("both lengths", format!("POST / HTTP/1.1\r\nHost: api.example.com\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n{}", get("evil.example.net")), true, 1),
             ("two lengths", "POST / HTTP/1.1\r\nHost: api.example.com\r\nContent-Length: 4\r\nContent-Length: 5\r\n\r\nxxxxx".into(), false, 0),
             ("odd encoding", "POST / HTTP/1.1\r\nHost: api.example.com\r\nTransfer-Encoding: xchunked\r\n\r\n0\r\n\r\n".into(), false, 0),
             ("folded header", "GET / HTTP/1.1\r\nHost: api.example.com\r\nX: a\r\n b\r\n\r\n".into(), false, 0),
             ("space before colon", "GET / HTTP/1.1\r\nHost : evil.example.net\r\nHost: api.example.com\r\n\r\n".into(), false, 0),
             ("a request in a body", format!("POST / HTTP/1.1\r\nHost: api.example.com\r\nContent-Length: {}\r\n\r\n{}", get("evil.example.net").len(), get("evil.example.net")), true, 1),
-            ("h2c upgrade", "GET / HTTP/1.1\r\nHost: api.example.com\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQCAAAAAAIAAAAA\r\n\r\n".into(), false, 0),
+            ("h2c upgrade", "GET / HTTP/1.1\r\nHost: api.example.com\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQCAAAAAAIAAAAA\r\n\r\n".into(), true, 1),
         ];
         for (what, bytes, answered, requests) in &cases {
             let (out, ended, heard) = send(world, &[(80, vec![bytes.clone().into_bytes()])]);
             let first = out[0].starts_with("HTTP/1.1 200") && out[0].contains("45.20.0.1");
-            let upgrade_removed = *what == "h2c upgrade" && heard.len() == 1 && first;
-            if upgrade_removed {
-                continue;
-            }
-            assert_eq!(first, *answered, "{what}: {out:?}");
+            assert_eq!(first, *answered, "{what}: {out:?}, {heard:?}");
             assert_eq!(heard.len(), *requests, "{what}: {heard:?}");
-            assert!(heard.iter().all(|line| line.to_ascii_lowercase().contains("host: api.example.com")), "{what}: {heard:?}");
+            assert!(
+                heard.iter().all(|line| line.to_ascii_lowercase().contains("host: api.example.com")),
+                "{what}: {heard:?}"
+            );
             if *requests == 0 {
                 let events = ended.out["network"]["events"].as_array().unwrap();
                 assert!(events.iter().any(|event| !event["refused"].is_null()), "{what}: {events:?}");
@@ -218,7 +217,10 @@ fn a_redirect_leads_to_no_other_host() {
         let mut ended = None;
         let heard = world.heard(|| ended = Some(call("http://evil.example.net/")));
         fits("ScriptError: evil.example.net", &ended.unwrap()).unwrap();
-        assert!(heard.iter().all(|line| !line.contains("evil.example.net HTTP") && !line.contains("45.20.0.2")), "{heard:?}");
+        assert!(
+            heard.iter().all(|line| !line.contains("evil.example.net HTTP") && !line.contains("45.20.0.2")),
+            "{heard:?}"
+        );
     });
 }
 
@@ -230,15 +232,12 @@ fn nothing_of_a_lease_is_left_for_the_next_call() {
     in_both_worlds("leases", |world| {
         // The first call learns an address; the second uses it without asking for the name.
         let script = "import json,socket,sys\ninput=json.load(sys.stdin)\n\
-            if 'ask' in input: print(json.dumps(socket.gethostbyname(input['ask'])))\n\
-            else:\n try:\n  s=socket.create_connection((input['use'],80),5); s.sendall(b'GET / HTTP/1.1\\r\\nHost: b.wild.example\\r\\n\\r\\n'); s.settimeout(5)\n  print(json.dumps(s.recv(9).decode() or 'closed'))\n \
-            except OSError: print('\"reset\"')\n";
+            if 'ask' in input: print(json.dumps({'got': socket.gethostbyname(input['ask'])}))\n\
+            else:\n try:\n  s=socket.create_connection((input['use'],80),5); s.sendall(b'GET / HTTP/1.1\\r\\nHost: b.wild.example\\r\\n\\r\\n'); s.settimeout(5)\n  print(json.dumps({'got': s.recv(9).decode() or 'closed'}))\n \
+            except OSError: print(json.dumps({'got': 'reset'}))\n";
         world.tool("two", "python", script, &["*.wild.example"], &allow("*.wild.example"));
         let mut server = Server::of(world.host());
-        let mut call = |input: Value| {
-            let answer = server.called("esc:two", input);
-            serde_json::from_str::<Value>(answer["result"]["content"][0]["text"].as_str().unwrap()).unwrap()
-        };
+        let mut call = |input: Value| server.called("esc:two", input)["result"]["structuredContent"]["got"].clone();
         let address = call(json!({"ask": "a.wild.example"}));
         let answer = call(json!({"use": address}));
         assert_eq!(answer, "reset", "{address}");

@@ -98,7 +98,8 @@ fn unmodified_programs_reach_what_was_granted_and_nothing_else() {
             for scheme in schemes {
                 let url = format!("{scheme}://api.example.com/x");
                 let ended = world.call(&tool, &json!({"url": url}));
-                fits("ok \"45.20.0.1\"", &ended).unwrap_or_else(|e| panic!("{name} {url} {:?}: {e}", world.playground.who));
+                fits("ok \"45.20.0.1\"", &ended)
+                    .unwrap_or_else(|e| panic!("{name} {url} {:?}: {e}", world.playground.who));
                 assert_eq!(ended.out["network"]["totals"]["connections"].as_u64().map(|n| n > 0), Some(true), "{name}");
                 let refused = format!("{scheme}://other.example.com/x");
                 let mut ended = None;

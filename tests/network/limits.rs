@@ -59,7 +59,8 @@ fn connections_at_one_time_are_bounded() {
             try:\n  s=socket.create_connection(('api.example.com',7000),20); s.sendall(b'x'); s.settimeout(20); r=bool(s.recv(1)); s.close(); return r\n \
             except OSError: return False\nwith f.ThreadPoolExecutor(100) as p: print(json.dumps(sum(p.map(one,range(n)))))\n";
         let limits = "[limits]\nconnections = 1000\nprocesses = 300\n";
-        fits("ok 1000", &run(world, all, &json!({"n": 1000}), limits)).unwrap();
+        fits("ok 1000", &run(world, all, &json!({"n": 1000}), limits))
+            .unwrap_or_else(|e| panic!("{:?} {e}", world.playground.who));
     });
 }
 
@@ -95,7 +96,9 @@ fn a_relay_that_dies_ends_its_connections_and_is_named() {
         let child = host.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::null()).spawn().unwrap();
         let relays = || processes_of("toolhost-relay");
         let own = || relays().into_iter().map(|(pid, _)| pid).collect::<Vec<_>>();
-        within(Duration::from_secs(10), "the tool is connected", || world.log().iter().any(|line| line.starts_with("tcp")));
+        within(Duration::from_secs(10), "the tool is connected", || {
+            world.log().iter().any(|line| line.starts_with("tcp"))
+        });
         own().into_iter().for_each(|pid| {
             let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid as i32), nix::sys::signal::Signal::SIGKILL);
         });

@@ -143,7 +143,9 @@ impl World {
     pub fn tool_with(&self, name: &str, language: &str, script: &str, asked: &[&str], allowed: &str, rest: &str) {
         let more = json!({"securityContext": {"networkAccess": {"allowHosts": asked}}});
         self.playground.tool(name, language, script, more);
-        let rest = format!("{rest}\n[files]\nread = [{{ path = \"./**\", why = \"a test\" }}]\n[network]\nhosts = [{allowed}]\n");
+        let rest = format!(
+            "{rest}\n[files]\nread = [{{ path = \"./**\", why = \"a test\" }}]\n[network]\nhosts = [{allowed}]\n"
+        );
         self.playground.policy(name, &format!("esc:{name}"), &rest);
         self.playground.settle();
     }
@@ -158,6 +160,8 @@ impl World {
     pub fn heard(&self, what: impl FnOnce()) -> Vec<String> {
         let before = self.log().len();
         what();
+        // Whoever came last is written down a little later.
+        std::thread::sleep(Duration::from_millis(50));
         self.log().split_off(before)
     }
 
@@ -182,9 +186,10 @@ pub fn allow_inside(host: &str, ranges: &str) -> String {
 
 /// A root that the world trusts, and a certificate of all its hosts.
 fn certificates(folder: &std::path::Path) {
-    use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+    use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
     let key = KeyPair::generate().unwrap();
     let mut root = CertificateParams::new(Vec::new()).unwrap();
+    root.distinguished_name.push(DnType::CommonName, "a root of the tests");
     root.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let certificate = root.self_signed(&key).unwrap();
     fs::write(folder.join("ca.pem"), certificate.pem()).unwrap();

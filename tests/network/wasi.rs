@@ -123,7 +123,7 @@ fn wasi_http_reaches_the_granted_host_and_no_other() {
         let api = allow("api.example.com");
         let (out, heard) = answered(world, &request("api.example.com"), &["api.example.com"], &api);
         assert!(out.starts_with("100"), "a response: {out}, {heard:?}");
-        assert!(heard.iter().any(|line| line.starts_with("http 45.20.0.1")), "{heard:?}");
+        assert!(heard.iter().any(|line| line.starts_with("https 45.20.0.1")), "{heard:?}");
         for refused in ["other.example.com", "45.20.0.2", "127.0.0.1:22"] {
             let (out, heard) = answered(world, &request(refused), &["api.example.com"], &api);
             assert!(out.starts_with("101"), "{refused}: an error: {out}");

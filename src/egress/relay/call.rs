@@ -109,7 +109,8 @@ impl Call {
             };
             *count += u64::from(event.refused.is_some());
             let again = what == What::Lookup && state.told.contains(&event);
-            if again || state.told.len() >= EVENTS {
+            let alike = state.told.iter().filter(|told| told.refused.is_some() == event.refused.is_some()).count();
+            if again || alike >= EVENTS {
                 return;
             }
             state.told.push(event.clone());
@@ -201,4 +202,32 @@ fn bounded(text: &str) -> String {
 /// Text of a tool for a reason: printable and short.
 pub fn quoted(bytes: &[u8]) -> String {
     text::printable(&text::head(&String::from_utf8_lossy(bytes), 80))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::net::UnixDatagram;
+
+    #[tokio::test]
+    async fn a_panic_of_one_connection_ends_no_other() {
+        let (socket, _host) = UnixDatagram::pair().expect("a pair");
+        let control = Arc::new(Control { socket, next: Default::default() });
+        let lease = Lease { grants: Vec::new(), ports: Vec::new(), limits: Default::default() };
+        let call = Call::new(Arc::new(lease), control);
+        let (say, said) = oneshot::channel();
+        let own = Arc::clone(&call);
+        call.spawn(async move {
+            let _held = own.state();
+            panic!("of a test");
+        });
+        let own = Arc::clone(&call);
+        call.spawn(async move {
+            tokio::task::yield_now().await;
+            own.sent(1);
+            let _ = say.send(());
+        });
+        said.await.expect("the other goes on");
+        assert_eq!(call.end().await.sent_bytes, 1);
+    }
 }

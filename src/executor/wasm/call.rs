@@ -185,8 +185,15 @@ impl Loaded {
         wasi.allow_tcp(networked)
             .allow_udp(false)
             .allow_ip_name_lookup(networked)
-            .socket_addr_check(move |_, how| {
-                Box::pin(async move { networked && matches!(how, SocketAddrUse::TcpConnect) })
+            .socket_addr_check(move |address, how| {
+                // Where nothing is bound, the address that the kernel chooses is asked about too.
+                let chosen = address.ip().is_unspecified() && address.port() == 0;
+                let connects = match how {
+                    SocketAddrUse::TcpConnect => true,
+                    SocketAddrUse::TcpBind => chosen,
+                    _ => false,
+                };
+                Box::pin(async move { networked && connects })
             })
             .max_random_size(MAX_RANDOM_BYTES)
             // The worker has nothing else to do; should a file block for ever, the host ends the worker.

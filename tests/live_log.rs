@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use toolhost::executor::process::{Launchers, Scripts};
 use toolhost::executor::{Call, Context, Ending, Event, Executor};
 use toolhost::manifest::Language;
-use toolhost::policy::{Access, Confinement, Grant, Limits, Network, Opening, PerCall, Runtime, Shape};
+use toolhost::policy::{Access, Confinement, Grant, Opening, PerCall, Runtime, Shape};
 use toolhost::sandbox::identity;
 use toolhost::{registry, runtimes};
 

@@ -3,7 +3,6 @@
 
 use crate::harness::made_of;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;

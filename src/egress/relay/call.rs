@@ -213,7 +213,7 @@ mod tests {
     async fn a_panic_of_one_connection_ends_no_other() {
         let (socket, _host) = UnixDatagram::pair().expect("a pair");
         let control = Arc::new(Control { socket, next: Default::default() });
-        let lease = Lease { grants: Vec::new(), ports: Vec::new(), limits: Default::default() };
+        let lease = Lease { grants: Vec::new(), ports: Vec::new(), headers: Vec::new(), limits: Default::default() };
         let call = Call::new(Arc::new(lease), control);
         let (say, said) = oneshot::channel();
         let own = Arc::clone(&call);

@@ -67,7 +67,7 @@ async fn rig(grants: &[&str], limits: &[(Limit, u64)]) -> Rig {
     let address = |listener: &std::net::TcpListener| listener.local_addr().expect("an address");
     let (stub, stub_tcp) = (udp.local_addr().expect("an address"), address(&tcp));
     let real = ports.iter().copied().zip(listeners.iter().map(|listener| address(listener).port())).collect();
-    let lease = Lease { grants, ports, limits: limits.iter().copied().collect() };
+    let lease = Lease { grants, ports, headers: Vec::new(), limits: limits.iter().copied().collect() };
     let lease = messages::memory_file(&serde_json::to_vec(&lease).expect("a lease")).expect("a file");
     let mut fds = vec![lease.as_fd(), udp.as_fd(), tcp.as_fd()];
     fds.extend(listeners.iter().map(AsFd::as_fd));

@@ -8,7 +8,6 @@ mod calls;
 mod held;
 mod init;
 mod judged;
-mod networked;
 mod places;
 mod probe;
 mod sampled;
@@ -63,7 +62,7 @@ fn everything() -> Vec<Attack> {
     let cases = crate::engines::cases().map(|c| Attack { name: c.name, wall: c.wall, promises: c.promises });
     let tests = [
         judged::ATTACKS,
-        networked::ATTACKS,
+        crate::network::roads::ATTACKS,
         staggered::ATTACKS,
         places::ATTACKS,
         warm::ATTACKS,

@@ -57,7 +57,7 @@ fn connections_at_one_time_are_bounded() {
         assert!(denied.iter().any(|d| d["rule"].as_str().unwrap().contains("connections")), "{denied:?}");
         let all = "import concurrent.futures as f,json,socket,sys\nn=json.load(sys.stdin)['n']\ndef one(i):\n \
             try:\n  s=socket.create_connection(('api.example.com',7000),20); s.sendall(b'x'); s.settimeout(20); r=bool(s.recv(1)); s.close(); return r\n \
-            except OSError: return False\nwith f.ThreadPoolExecutor(100) as p: print(json.dumps(sum(p.map(one,range(n)))))\n";
+            except OSError: return False\nwith f.ThreadPoolExecutor(60) as p: print(json.dumps(sum(p.map(one,range(n)))))\n";
         let limits = "[limits]\nconnections = 1000\nprocesses = 300\n";
         fits("ok 1000", &run(world, all, &json!({"n": 1000}), limits))
             .unwrap_or_else(|e| panic!("{:?} {e}", world.playground.who));

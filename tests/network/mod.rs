@@ -4,6 +4,7 @@ mod attacks;
 mod clients;
 mod limits;
 mod names;
+pub mod roads;
 #[cfg(feature = "wasi")]
 mod wasi;
 

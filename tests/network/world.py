@@ -180,6 +180,11 @@ async def echo(reader, writer):
         writer.close()
 
 
+# Reads nothing.
+async def deaf(_, writer):
+    await asyncio.sleep(1000)
+
+
 async def serve(inside):
     loop = asyncio.get_running_loop()
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -192,6 +197,7 @@ async def serve(inside):
     await asyncio.start_server(lambda r, w: http(r, w, "https"), ["0.0.0.0", "::"], 8443, ssl=tls, backlog=2000)
     for port in (22, 5432, 7000, 8080):
         await asyncio.start_server(echo, ["0.0.0.0", "::"], port, backlog=2000)
+    await asyncio.start_server(deaf, ["0.0.0.0", "::"], 9001, limit=1, backlog=2000)
     print(inside.pid, flush=True)
     await loop.run_in_executor(None, sys.stdin.read)
 

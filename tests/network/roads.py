@@ -5,6 +5,7 @@ given = json.load(sys.stdin)
 said = {}
 IPV4, IPV6, STREAM, DATAGRAM = socket.AF_INET, socket.AF_INET6, socket.SOCK_STREAM, socket.SOCK_DGRAM
 STUB = "127.0.0.1" if given["outside"] else "198.18.0.1"
+API = b"\3api\7example\3com\0"
 
 
 def attempt(name, run):
@@ -25,10 +26,6 @@ def connected(address, port, family=IPV4):
     s.settimeout(5)
     s.connect((address, port))
     return s
-
-
-def lands(address, port, family=IPV4):
-    return lambda: connected(address, port, family).recv(200).decode()
 
 
 def option(level, name, value, kind=STREAM):
@@ -92,23 +89,34 @@ def datagram(address, port):
     return run
 
 
-def ask():
-    # An address of a granted name, by the stub.
-    with socket.socket(IPV4, DATAGRAM) as s:
-        s.settimeout(5)
-        s.sendto(b"\0\1\1\0\0\1\0\0\0\0\0\0\4name\4test\0\0\1\0\1", (STUB, 53))
-        return socket.inet_ntoa(s.recv(512)[-4:])
+def ask(name, kind):
+    # Response code and number of answers of the stub, which says the same by UDP and by TCP.
+    def run():
+        question = b"\0\1\1\0\0\1\0\0\0\0\0\0" + name + struct.pack(">HH", kind, 1)
+        with socket.socket(IPV4, DATAGRAM) as s, connected(STUB, 53) as t:
+            s.settimeout(5)
+            s.sendto(question, (STUB, 53))
+            one = s.recv(512)
+            t.sendall(struct.pack(">H", len(question)) + question)
+            other = t.recv(512)[2:]
+        said = [f"{answer[3] & 15} {struct.unpack('>H', answer[6:8])[0]}" for answer in (one, other)]
+        return said[0] if said[0] == said[1] else str(said)
+    return run
 
 
-for address in given["addresses"]:
-    family = IPV6 if ":" in address else IPV4
-    for port in given["ports"]:
-        attempt(f"{address} {port}", lands(address, port, family))
-given["outside"] or attempt("asks the stub", ask)
+if not given["outside"]:
+    for kind in (1, 28, 16, 65, 33, 255):
+        attempt(f"dns granted {kind}", ask(API, kind))
+    attempt("dns refused", ask(b"\4evil\7example\3net\0", 1))
+    attempt("dns longer", ask(b"\3api\7example\3com\4corp\7example\0", 1))
+    attempt("dns data", ask(b"\6secret\4evil\7example\3net\0", 16))
 attempt("host tcp", lambda: connected("127.0.0.1", given["tcp"]) and None)
 attempt("host tcp mapped", lambda: connected("::ffff:127.0.0.1", given["tcp"], IPV6) and None)
 attempt("host udp", datagram("127.0.0.1", given["udp"]))
 attempt("udp elsewhere", datagram("127.0.0.1", 9))
+attempt("udp out", datagram("45.20.0.1", 9999))
+attempt("udp to another resolver", datagram("45.20.0.2", 53))
+attempt("udp out by IPv6", lambda: socket.socket(IPV6, DATAGRAM).sendto(b"x", ("2a0b::1", 9999)) and None)
 attempt("own datagrams", lambda: own_datagrams("127.0.0.1"))
 attempt("icmp datagram", made(IPV4, DATAGRAM, socket.IPPROTO_ICMP))
 attempt("raw", made(IPV4, socket.SOCK_RAW, socket.IPPROTO_ICMP))

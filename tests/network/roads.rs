@@ -1,0 +1,153 @@
+//! Every road but the stub and the listening sockets: what the walls of a networked call refuse, with the answer outside.
+
+use super::{allow, in_both_worlds};
+use crate::escapes::Attack;
+use crate::harness::{Listeners, PYTHON, Who, finish, fits};
+use serde_json::{Value, json};
+
+/// What the tests below try.
+pub const ATTACKS: &[Attack] = &[
+    Attack { name: "a networked call knocks where nothing was granted", wall: "network", promises: "P6 P7" },
+    Attack { name: "a networked call fills connections that nobody reads", wall: "cgroup", promises: "P16" },
+    Attack { name: "a networked call makes sockets of other kinds", wall: "seccomp", promises: "P6 P18" },
+];
+
+const SCRIPT: &str = include_str!("roads.py");
+const SETTINGS: [&str; 4] = ["tcp_rmem", "tcp_wmem", "tcp_fastopen", "ip_local_reserved_ports"];
+
+/// What is tried, the answer inside, and the answer outside where it can be had there: by everybody, or by root.
+const REFUSED: [(&str, &[&str], Option<bool>); 36] = [
+    ("host tcp", &["EACCES", "ENETUNREACH"], Some(true)),
+    ("host tcp mapped", &["EACCES", "ENETUNREACH"], Some(true)),
+    ("host udp", &["ENETUNREACH"], Some(true)),
+    ("udp elsewhere", &["ENETUNREACH"], Some(true)),
+    ("udp out", &["ENETUNREACH"], Some(true)),
+    ("udp to another resolver", &["ENETUNREACH"], Some(true)),
+    ("udp out by IPv6", &["ENETUNREACH", "EACCES"], Some(true)),
+    ("own datagrams", &["ENETUNREACH"], Some(true)),
+    ("icmp datagram", &["EPROTONOSUPPORT"], None),
+    ("raw", &["EPERM"], Some(false)),
+    ("packet", &["EPERM"], Some(false)),
+    ("netlink", &["EPERM"], Some(true)),
+    ("vsock", &["EPERM"], None),
+    ("unix", &["EPERM"], Some(true)),
+    ("mptcp", &["EPROTONOSUPPORT"], None),
+    // A pair is connected for good.
+    ("pair to abstract", &["ECONNREFUSED", "EISCONN"], None),
+    ("bind tcp", &["EPERM"], Some(true)),
+    ("bind udp", &["EPERM"], Some(true)),
+    ("listen", &["EPERM"], Some(true)),
+    ("data with the first packet", &["ENOTSUP", "EOPNOTSUPP"], None),
+    ("many with the first packet", &["ENOTSUP", "EOPNOTSUPP"], None),
+    ("to a device", &["ENOPROTOOPT"], None),
+    ("filter", &["ENOPROTOOPT"], None),
+    ("congestion", &["ENOPROTOOPT"], Some(true)),
+    ("options of packets", &["ENOPROTOOPT"], Some(true)),
+    ("multicast", &["ENOPROTOOPT"], Some(true)),
+    ("receive buffer", &["65536 stays"], Some(true)),
+    // Response code and number of answers: an address, nothing, and no such name.
+    ("dns granted 1", &["0 1"], None),
+    ("dns granted 28", &["0 0"], None),
+    ("dns granted 16", &["0 0"], None),
+    ("dns granted 65", &["0 0"], None),
+    ("dns granted 33", &["0 0"], None),
+    ("dns granted 255", &["0 0", "0 1"], None),
+    ("dns refused", &["3 0"], None),
+    ("dns longer", &["3 0"], None),
+    ("dns data", &["3 0"], None),
+];
+
+#[test]
+fn there_is_no_other_road_out() {
+    in_both_worlds("roads", |world| {
+        let ports = [80, 40_000].map(|port| format!("api.example.com:{port}"));
+        let asked: Vec<&str> = ports.iter().map(String::as_str).collect();
+        world.tool("roads", "python", SCRIPT, &asked, &ports.each_ref().map(|port| allow(port)).join(", "));
+        let listeners = Listeners::open(&world.playground.path("world"));
+        let (tcp, udp) = listeners.ports();
+        let mut input = json!({"outside": false, "tcp": tcp, "udp": udp, "abstract": listeners.abstract_name,
+            "settings": SETTINGS});
+        let mut ended = None;
+        let heard = world.heard(|| ended = Some(world.call("esc:roads", &input)));
+        let ended = ended.unwrap();
+        fits("ok", &ended).unwrap();
+        let said = &ended.out["outputData"];
+        for (what, inside, _) in REFUSED {
+            assert!(inside.iter().any(|answer| said[what] == *answer), "{what}: {}", said[what]);
+        }
+        assert_eq!(said["tcp_rmem"], json!(["4096", "65536", "65536"]));
+        assert_eq!(said["tcp_wmem"], json!(["4096", "65536", "65536"]));
+        assert_eq!((&said["tcp_fastopen"], &said["ip_local_reserved_ports"]), (&json!(["0"]), &json!(["80,40000"])));
+        assert_eq!(said["resolv"], "nameserver 198.18.0.1\noptions ndots:1 timeout:2 attempts:2\n");
+        assert_eq!((heard, listeners.heard()), (Vec::<String>::new(), 0), "nobody outside hears anything");
+
+        // The control: outside, by the same user. The listeners are those of the machine itself, so the rest is tried there.
+        (input["outside"], input["settings"]) = (json!(true), json!([]));
+        let mut python = world.playground.outside(PYTHON);
+        python.args(["-c", SCRIPT]);
+        let ended = finish(python, input.to_string().as_bytes());
+        for (what, _, outside) in REFUSED.into_iter().filter(|(what, ..)| !what.contains("out")) {
+            if outside.is_some_and(|everybody| everybody || world.playground.who == Who::Root) {
+                assert_eq!(ended.out[what], "done", "outside, {what}: {}", ended.stderr);
+            }
+        }
+        assert!(listeners.heard() >= 3, "the listeners hear");
+    });
+}
+
+/// Connections to a host that reads nothing, each filled until it takes no more. Answers how many bytes wait to be sent.
+const FILLS: &str = r#"
+import array, fcntl, json, socket, sys, termios, time
+kept, waiting = [], array.array("i", [0])
+json.load(sys.stdin)
+for n in range(900):
+    s = socket.create_connection(("api.example.com", 9001))
+    s.setblocking(False)
+    kept.append(s)
+    try:
+        while True:
+            s.send(bytes(65536))
+    except (BlockingIOError, ConnectionError):
+        pass
+total = 0
+for s in kept:
+    fcntl.ioctl(s, termios.TIOCOUTQ, waiting)
+    total += waiting[0]
+time.sleep(0.2)
+print(total)
+"#;
+
+#[test]
+fn full_buffers_of_connections_are_held() {
+    const MEMORY: u64 = 32 << 20;
+    in_both_worlds("full buffers", |world| {
+        let fill = |memory: u64| {
+            let limits = format!(
+                "[limits]\nmemory_bytes = {memory}\nopen_files = 1200\nconnections = 1000\nsent_bytes = 2_000_000_000\n"
+            );
+            world.tool_with(
+                "fills",
+                "python",
+                FILLS,
+                &["api.example.com:9001"],
+                &allow("api.example.com:9001"),
+                &limits,
+            );
+            world.call("esc:fills", &json!({}))
+        };
+        let control = fill(1 << 30);
+        let waits = |value: &Value| value.as_u64().unwrap_or_default();
+        let much = waits(&control.out["outputData"]);
+        assert!(much > MEMORY / 4, "control: {much} {control:?}");
+        let ended = fill(MEMORY);
+        match (ended.kind(), ended.counted()) {
+            ("ResourceLimitError", _) => fits("ResourceLimitError: memoryBytes", &ended).unwrap(),
+            // Each socket may always hold a little (tcp_wmem).
+            ("none", "cgroup") => {
+                let waiting = waits(&ended.out["outputData"]);
+                assert!(waiting < MEMORY / 4 + 900 * 8192, "{waiting} of {much}");
+            }
+            other => panic!("{other:?}: {ended:?}"),
+        }
+    });
+}

@@ -16,6 +16,8 @@ mod cases;
 mod house;
 #[path = "speed/modules.rs"]
 mod modules;
+#[path = "speed/network.rs"]
+mod network;
 #[path = "speed/parallel.rs"]
 mod parallel;
 #[path = "speed/whole.rs"]
@@ -61,12 +63,13 @@ impl Plan {
 /// A section of the table.
 type Case = fn(&House, &Plan, &mut Board) -> anyhow::Result<()>;
 
-const CASES: [(&str, Case); 11] = [
+const CASES: [(&str, Case); 12] = [
     ("static", cases::static_binary),
     ("python", cases::python),
     ("node", cases::node),
     ("bun", cases::bun),
     ("wasi", cases::wasi),
+    ("hosts", network::hosts),
     ("timeout", cases::timeout),
     ("parallel-static", parallel::static_binary),
     ("parallel-python", parallel::python),

@@ -60,6 +60,7 @@ fn write_tools(base: &Path) -> anyhow::Result<()> {
     write_tool(base, "python", "python", "main.py", modules::PYTHON.as_bytes())?;
     write_tool(base, "python-spins", "python", "main.py", modules::PYTHON_SPINS.as_bytes())?;
     write_tool(base, "python-sleeps", "python", "main.py", modules::PYTHON_SLEEPS.as_bytes())?;
+    write_tool(base, "connects", "python", "main.py", super::network::CONNECTS.as_bytes())?;
     write_tool(base, "node", "nodejs", "main.js", modules::NODE.as_bytes())?;
     write_tool(base, "bun", "bun", "main.js", modules::BUN.as_bytes())?;
     write_tool(base, "typed", "wasm", "main.wat", modules::TYPED.as_bytes())?;
@@ -141,27 +142,14 @@ impl House {
             compile(&folder, &program, source)?;
         }
         let like = self.snapshot.find("bench:preview1")?;
-        let shape = policy::Shape {
-            tool: format!("bench:{name}@1.0.0"),
-            runtime: policy::Runtime {
-                language: Language::Python,
-                program: policy::Program::Path(program),
-                arguments: Vec::new(),
-                roots: vec![folder],
-                version: String::new(),
-                found: "bench".to_owned(),
-            },
-            script: None,
-            entry_point: None,
-            folder: "/tmp".into(),
-            grants: Vec::new(),
-            network: policy::Network::None,
-            limits: policy::Limits::house(),
-            env: Default::default(),
-            require_cgroup: false,
-            stderr_is_error: false,
-            past: Default::default(),
+        let runtime = policy::Runtime {
+            language: Language::Python,
+            program: policy::Program::Path(program),
+            roots: vec![folder],
+            found: "bench".to_owned(),
+            ..policy::Runtime::ourselves("")
         };
+        let shape = policy::Shape::bare(&format!("bench:{name}@1.0.0"), runtime);
         let per_call = policy::PerCall { timeout_ms: 30_000, ..Default::default() };
         let confinement = policy::Confinement { shape: Arc::new(shape), per_call };
         Ok(Tool { manifest: like.manifest.clone(), site: like.site.clone(), confinement })

@@ -6,16 +6,21 @@
 
 use super::{Claim, Claimed, Discovery, FileReport, Source, Status, Tool};
 use super::{open_beneath, position, scan, scripts, shared};
-use crate::base::text;
+use crate::base::{files, text};
 use crate::fault::Kind;
-use crate::manifest::{self, Code, Handler, Problem, Severity, Site, schema};
+use crate::manifest::{self, Code, Handler, Language, Problem, Severity, Site, schema};
 use crate::policy;
 use crate::quantity::MAX_DEFINITION_BYTES;
+use nix::fcntl::OFlag;
 use scan::Candidate;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const SCRIPT: &str = "/handler/scriptPath";
+const HOSTS: &str = "/securityContext/networkAccess/allowHosts";
+/// How much of a module is looked at, bytes.
+const HEAD: u64 = 512;
 /// From so many files on, reading them in several threads is faster.
 const WORTH_A_THREAD: usize = 64;
 
@@ -123,6 +128,7 @@ impl DirectToolLoader {
                 return unloaded(Some(reference), problems);
             }
         };
+        warnings.extend(without_connect(&manifest, &site));
         position::locate_in(&mut warnings, bytes);
         warnings.extend(shared::tool(&site));
         let report = FileReport { path, status: Status::Loaded, tool: Some(reference), problems: warnings };
@@ -157,6 +163,21 @@ impl DirectToolLoader {
             }
         }
     }
+}
+
+/// WASI preview 1 has no call that connects: a module of it never reaches the hosts that its manifest asks for.
+fn without_connect(manifest: &manifest::Manifest, site: &Site) -> Option<Problem> {
+    let Handler::Script { language: Language::Wasm, .. } = manifest.handler else { return None };
+    let script = site.script.as_ref().filter(|_| !manifest.asks.hosts.is_empty())?;
+    let file = files::open(script, OFlag::O_NOFOLLOW).ok()?;
+    let mut beginning = Vec::new();
+    file.take(HEAD).read_to_end(&mut beginning).ok()?;
+    let text = String::from_utf8_lossy(&beginning);
+    // The first bytes of a module and of a component differ in the layer (Component Model, Binary.md).
+    let module = beginning.starts_with(b"\0asm\x01\0\0\0") || text.trim_start().starts_with("(module");
+    let message =
+        "a WASI preview 1 module cannot connect, so it reaches none of these hosts: build a component (WASI 0.2)";
+    module.then(|| Problem::new(Severity::Warning, Code::Dependency, HOSTS, message))
 }
 
 fn house_rule(flaw: &schema::Flaw) -> Problem {

@@ -1,7 +1,7 @@
 //! WASI guests reach what scripts reach: the same relay decides.
 
 use super::{World, allow, in_both_worlds};
-use crate::harness::fits;
+use crate::harness::{Playground, Who, fits};
 use crate::wasm::network::REQUEST;
 use serde_json::json;
 
@@ -149,4 +149,18 @@ fn wasi_sockets_reach_the_granted_host_and_no_other() {
             assert_eq!(heard, Vec::<String>::new(), "{address:?}:{port}");
         }
     });
+}
+
+#[test]
+fn a_preview_1_module_that_asks_for_hosts_is_told_that_it_cannot_connect() {
+    let world = Playground::new(Who::ours(), "/var/tmp");
+    let asks = json!({"securityContext": {"networkAccess": {"allowHosts": ["api.example.com"]}}});
+    let module = r#"(module (memory (export "memory") 1) (func (export "_start")))"#;
+    world.tool("old", "wasm", module, asks.clone());
+    world.tool("new", "wasm", &request("api.example.com"), asks);
+    world.settle();
+    let said = world.cli(&["check"]);
+    let lines: Vec<&str> = said.stderr.lines().chain(std::str::from_utf8(&said.stdout).unwrap().lines()).collect();
+    let told: Vec<&&str> = lines.iter().filter(|line| line.contains("preview 1 module cannot connect")).collect();
+    assert!(told.len() == 1 && told[0].contains("old.tool.json:"), "{lines:?}");
 }

@@ -3,6 +3,7 @@
 use crate::harness::{Host, host, manifest, script};
 use serde_json::{Value, json};
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 
 impl Host {
     /// A Python tool in a folder of its own.
@@ -398,4 +399,52 @@ fn hosts_that_are_refused_or_risky_are_told_at_their_place() {
         (0, 1, &json!("/network/hosts/1/host"), &json!(9)),
         "{problems:?}"
     );
+}
+
+#[test]
+fn a_secret_that_no_call_could_have_is_told_at_its_place() {
+    let host = host();
+    host.tool("t:one", json!({ "securityContext": { "requiredCapabilities": ["secret:FINE"] } }));
+    host.tool("t:two", json!({ "securityContext": { "requiredCapabilities": ["secret:OTHER"] } }));
+    let secret = |name: &str, from: &str| format!("{{ name = \"{name}\", from = \"{from}\", why = \"w\" }},\n");
+    let sources = [
+        "env:X",
+        "file:fine.key",
+        "file:open.key",
+        "file:fine.keys",
+        "file:folder",
+        "command:/bin/sh",
+        "command:/no/sh",
+    ];
+    let names = ["VARIABLE", "FINE", "OPEN", "MISSING", "FOLDER", "COMMAND", "GONE"];
+    let entries: String = names.iter().zip(sources).map(|(name, from)| secret(name, from)).collect();
+    host.policy(&format!(
+        "name = \"x\"\nwhy = \"w\"\ntools = [\"t:one\", \"t:two\"]\n[files]\nread = [{{ path = \"./**\", why = \"w\" }}]\n\
+         [secrets]\ngrant = [\n{entries}]\n",
+    ));
+    let folder = host.folder.path().join("sandbox-policies");
+    fs::create_dir(folder.join("folder")).unwrap();
+    for (name, mode) in [("fine.key", 0o600), ("open.key", 0o640)] {
+        fs::write(folder.join(name), "hunter2-hunter2").unwrap();
+        fs::set_permissions(folder.join(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    assert_eq!(host.problems("one.tool.json").1, Vec::<Value>::new(), "the control");
+    let (_, problems) = host.problems("two.tool.json");
+    assert!(
+        problems[0]["message"].as_str().unwrap().contains("no entry of [secrets] grant in policy `x`"),
+        "{problems:?}"
+    );
+    let (code, problems) = host.problems("x.policy.toml");
+    let told: Vec<(&str, &str)> =
+        problems.iter().map(|p| (p["pointer"].as_str().unwrap(), p["message"].as_str().unwrap())).collect();
+    let wanted = [
+        (2, "(mode 0640): chmod 600"),
+        (3, "fine.keys is not there: did you mean"),
+        (4, "no regular file"),
+        (6, "/no/sh is not there"),
+    ];
+    assert_eq!((code, told.len()), (0, wanted.len()), "{told:?}");
+    for ((pointer, message), (index, words)) in told.iter().zip(wanted) {
+        assert!(*pointer == format!("/secrets/grant/{index}/from") && message.contains(words), "{pointer} {message}");
+    }
 }

@@ -206,10 +206,14 @@ bun = { path = "/opt/b", why = "bun why" }
 grant = [{ name = "env:TOKEN", why = "token why" }]
 [network]
 hosts = [{ host = "x.com", ranges = ["10.0.0.0/8"], why = "host why" }]
+[secrets]
+grant = [
+  { name = "A_KEY", from = "env:A_SOURCE", why = "key why", header = { host = "key.x", name = "X-Key", value = "Bearer {}", methods = ["GET"], paths = ["/v1/**"] } },
+]
 "#;
 
 /// (field, what is written, what is written then)
-const CHANGES: [(&str, &str, &str); 42] = [
+const CHANGES: [(&str, &str, &str); 50] = [
     ("/name", "\"p\"", "\"q\""),
     ("/why", "its why", "other"),
     ("/tools", "\"t:one\"", "\"t:two\""),
@@ -248,6 +252,14 @@ const CHANGES: [(&str, &str, &str); 42] = [
     ("/network/hosts/*/ranges", "10.0.0.0/8", "10.1.0.0/16"),
     ("/network/hosts/*/why", "host why", "other"),
     ("/network", "[network]\nhosts = [{ host = \"x.com\", ranges = [\"10.0.0.0/8\"], why = \"host why\" }]\n", ""),
+    ("/secrets/grant/*/name", "A_KEY", "B_KEY"),
+    ("/secrets/grant/*/from", "env:A_SOURCE", "file:/a.key"),
+    ("/secrets/grant/*/why", "key why", "other"),
+    ("/secrets/grant/*/header/host", "key.x", "key.x:8443"),
+    ("/secrets/grant/*/header/name", "X-Key", "X-Other"),
+    ("/secrets/grant/*/header/value", "Bearer {}", "Basic {}"),
+    ("/secrets/grant/*/header/methods", "[\"GET\"]", "[\"GET\", \"POST\"]"),
+    ("/secrets/grant/*/header/paths", "/v1/**", "/v1/a"),
     // Tools that lie elsewhere are governed differently then.
     ("/folders", "[\"user_scripts\"]", "[\"elsewhere\"]"),
     ("/folders", "folders = [\"user_scripts\"]\n", ""),

@@ -163,7 +163,7 @@ fn security_context() -> Value {
             },
             "requiredCapabilities": {
                 "type": "array", "items": { "type": "string", "pattern": "\\S" }, "default": [],
-                "description": "subprocess; env:NAME (a variable of the host, where its config offers it and a policy grants it); gpu, long-running, files:input, secret:NAME are not built yet. What this host cannot give makes the tool unavailable."
+                "description": "subprocess; env:NAME (a variable of the host, where its config offers it and a policy grants it); secret:NAME (what a policy's [secrets] lists: a variable, or a header that toolhost adds to requests); gpu, long-running, files:input are not built yet. What this host cannot give makes the tool unavailable."
             }
         }
     })
@@ -184,15 +184,17 @@ fn execution() -> Value {
     })
 }
 
-/// The names that nobody may set, in upper and lower case: regular expressions of editors have no flag for that.
-pub fn forbidden_names() -> String {
-    let any_case = |name: &str| -> String {
-        let letter = |c: char| match c.is_ascii_alphabetic() {
-            true => format!("[{}{}]", c.to_ascii_uppercase(), c.to_ascii_lowercase()),
-            false => c.to_string(),
-        };
-        name.chars().map(letter).collect()
+/// Matches a word in upper and lower case: regular expressions of editors have no flag for that.
+pub fn any_case(word: &str) -> String {
+    let letter = |c: char| match c.is_ascii_alphabetic() {
+        true => format!("[{}{}]", c.to_ascii_uppercase(), c.to_ascii_lowercase()),
+        false => c.to_string(),
     };
+    word.chars().map(letter).collect()
+}
+
+/// The names that nobody may set.
+pub fn forbidden_names() -> String {
     let whole = FORBIDDEN.iter().map(|name| format!("{}$", any_case(name)));
     let parts: Vec<String> = whole.chain(FORBIDDEN_PREFIXES.iter().map(|prefix| any_case(prefix))).collect();
     format!("^({})", parts.join("|"))

@@ -13,6 +13,8 @@ pub enum Kind<'a> {
     Free,
     /// `env:NAME`: this host must offer that variable, and a policy must grant it.
     Env(&'a str),
+    /// `secret:NAME`: a policy must say in `[secrets]` where it lies and how it is used.
+    Secret(&'a str),
     /// Known, not built yet.
     Later,
     Unknown,
@@ -27,7 +29,7 @@ pub fn kind(word: &str) -> Kind<'_> {
         "gpu" | "long-running" | "files:input" => Kind::Later,
         _ => match word.split_once(':') {
             Some(("env", name)) if environment::refused(name, "").is_none() => Kind::Env(name),
-            Some(("secret", name)) if !name.is_empty() => Kind::Later,
+            Some(("secret", name)) if environment::refused(name, "").is_none() => Kind::Secret(name),
             _ => Kind::Unknown,
         },
     }
@@ -35,7 +37,10 @@ pub fn kind(word: &str) -> Kind<'_> {
 
 /// Why no host could ever meet this word: the text after "which nobody knows"; `None` = some host may.
 pub fn unknown(word: &str) -> Option<String> {
-    let variable = || word.strip_prefix("env:").and_then(|name| environment::refused(name, ""));
+    let variable = || {
+        let name = word.strip_prefix("env:").or_else(|| word.strip_prefix("secret:"))?;
+        environment::refused(name, "")
+    };
     let why = || match variable() {
         Some(why) => format!(": {why}"),
         None => format!("{}; known: {}", did_you_mean(word, &KNOWN), KNOWN.join(", ")),
@@ -48,6 +53,9 @@ pub fn grantable(word: &str) -> Result<(), String> {
     let shown = crate::base::text::printable(word);
     match kind(word) {
         Kind::Free | Kind::Env(_) => Ok(()),
+        Kind::Secret(_) => Err(format!(
+            "`{shown}` is granted by an entry of [secrets] grant in the tool's policy, which says where it lies: write it there"
+        )),
         Kind::Later => Err(format!("`{shown}` is not built yet; remove it")),
         Kind::Unknown => Err(format!("unknown capability `{shown}`{}", unknown(word).unwrap_or_default())),
     }

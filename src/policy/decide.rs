@@ -11,6 +11,7 @@ use super::limits;
 use super::load::Policies;
 use super::needs::{self, Need};
 use super::reach;
+use super::uses;
 use super::verdict::{Decision, LimitVerdict, Narrower, Notes, Verdict, What, wall};
 use super::writable::hard_denials::HardDenials;
 use super::{Access, Grant, Limits, Machine, Opening, Past, Program, Runtime, SCRIPT_FOLDER, Shape, Variable};
@@ -78,6 +79,7 @@ pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machin
     let (of_hosts, hosts) = reach::judge(&manifest.asks.hosts, policy, host);
     verdicts.extend(of_hosts);
     capabilities(manifest, policy, host, machine, &mut verdicts, &mut lacks);
+    let secrets = uses::judge(manifest, policy, host, &hosts, &judged.grants, &mut verdicts);
     let env = env(manifest, machine, &mut verdicts);
     let runtime = runs.as_ref().and_then(|(l, _)| runtime(*l, policy, machine, &mut verdicts, &mut lacks));
     let require_cgroup = policy.require_cgroup || host.is_some_and(|h| h.require_cgroup);
@@ -105,6 +107,7 @@ pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machin
         limits,
         grants: judged.grants,
         hosts,
+        secrets,
         runtime,
         script: site.script.clone(),
         folder: site.folder.clone(),
@@ -149,6 +152,9 @@ fn capabilities(
 ) {
     for (index, word) in manifest.asks.capabilities.iter().enumerate() {
         let kind = capability::kind(word);
+        if let capability::Kind::Secret(_) = kind {
+            continue; // `uses` answers.
+        }
         let granted = policy.capabilities.iter().find(|c| c.name == *word);
         let capped = host.is_some_and(|h| !h.capabilities.iter().any(|c| c.name == *word));
         let verdict =
@@ -345,7 +351,7 @@ fn shape(
         folder: decision.folder.clone(),
         grants: decision.grants.clone(),
         network: decision.network(),
-        secrets: Vec::new(),
+        secrets: decision.secrets.clone(),
         limits: shape_limits(&decision.limits),
         env,
         require_cgroup: decision.require_cgroup,

@@ -3,6 +3,7 @@
 //! For: `policy/load.rs`. In: the text of one file. Out: a `Policy`. Never: fills a gap with a
 //! permission: what is not written is not allowed, and what cannot be enforced is not accepted.
 
+use super::capability;
 use super::hosts::{self, HostRule};
 use super::rules::{self, Grants, Rule};
 use super::secrets::{self, SecretRule};
@@ -176,6 +177,7 @@ impl Policy {
             || self.read.iter().any(|rule| !rule.relative)
             || !self.capabilities.is_empty()
             || !self.hosts.is_empty()
+            || !self.secrets.is_empty()
             || !self.runtimes.is_empty()
             || self.limits.iter().any(|(limit, ceiling)| ceiling.value > limit.house_default())
     }
@@ -202,9 +204,13 @@ pub fn parse(source: &str, file: &Path, host: bool, root: &Path) -> Result<Polic
     let Grants { read, write } = rules::files(&mut reader, &top);
     let limits = limits(&mut reader, &top);
     let runtimes = runtimes(&mut reader, &top);
-    let capabilities = capabilities(&mut reader, &top);
+    let capabilities = capabilities(&mut reader, &top, host);
     let hosts = hosts::read(&mut reader, &top);
-    let secrets = secrets::read(&mut reader, &top, file.parent().unwrap_or(Path::new("")));
+    // The complaint about `[secrets]` in a cap is that it stands there.
+    let secrets = match host {
+        true => Vec::new(),
+        false => secrets::read(&mut reader, &top, file.parent().unwrap_or(Path::new(""))),
+    };
     if !reader.problems.is_empty() {
         reader.problems.sort_by_key(|p| (p.line, p.column));
         return Err(reader.problems);
@@ -250,11 +256,17 @@ fn host_only(reader: &mut Reader<'_>, top: &Table<'_, '_>) -> Vec<Tools> {
             reader.schema(pointer, tool.at, "host.policy.toml caps every tool: leave `tools` out, or write [\"*\"]");
         }
     }
-    for key in ["folders", "mode", "runtimes"] {
+    for key in ["folders", "mode", "runtimes", "secrets"] {
         if let Some(value) = top.get(key) {
             let at = reader.at(value.span().start);
-            let message =
-                format!("host.policy.toml is a cap and has no `{key}`; write it in the policy that names the tool");
+            let more = if key == "secrets" {
+                "; here, [capabilities] grant = [{ name = \"secret:NAME\", why = \"…\" }] lets policies grant that one"
+            } else {
+                ""
+            };
+            let message = format!(
+                "host.policy.toml is a cap and has no `{key}`; write it in the policy that names the tool{more}"
+            );
             reader.schema(top.pointer_to(key), at, message);
         }
     }
@@ -391,14 +403,17 @@ fn runtimes(reader: &mut Reader<'_>, top: &Table<'_, '_>) -> BTreeMap<Language, 
     found
 }
 
-fn capabilities(reader: &mut Reader<'_>, top: &Table<'_, '_>) -> Vec<Capability> {
+/// `host`: the file is a cap, which names the secrets that policies may grant.
+fn capabilities(reader: &mut Reader<'_>, top: &Table<'_, '_>, host: bool) -> Vec<Capability> {
     let mut found = Vec::new();
     let Some(table) = reader.table(top, "capabilities") else { return found };
     reader.only(&table, &["grant"]);
     for entry in reader.tables(&table, "grant", "{ name = \"env:NAME\", why = \"…\" }") {
         let mends = ["name the capability", "say why it is granted"];
         let Some((name, why)) = reader.reasoned(&entry, "name", mends) else { continue };
-        match super::capability::grantable(&name.value) {
+        let secret = host && matches!(capability::kind(&name.value), capability::Kind::Secret(_));
+        match capability::grantable(&name.value) {
+            _ if secret => found.push(Capability { name: name.value, why, at: name.at }),
             Ok(()) => found.push(Capability { name: name.value, why, at: name.at }),
             Err(message) => reader.schema(entry.pointer_to("name"), name.at, message),
         }

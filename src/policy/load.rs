@@ -111,13 +111,18 @@ impl Policies {
         if problems.is_empty() { Ok(policies) } else { Err(problems) }
     }
 
-    /// Adds the built-in default where no file is for `*`, and warnings. Returns what is wrong.
+    /// Adds the built-in default where no file is for `*`, warnings, and the files of secrets to what no tool may write. Returns what is wrong.
     fn finished(&mut self) -> Vec<FileProblem> {
         let problems = self.conflicts();
         if !self.list.iter().any(|p| p.tools.iter().any(|t| t.selector == Selector::Any)) {
             self.list.push(Policy::built_in());
         }
         self.warn();
+        let rules = self.list.iter().flat_map(|policy| &policy.secrets);
+        let files: Vec<PathBuf> = rules.filter_map(|rule| rule.from.file().map(Path::to_path_buf)).collect();
+        let resolved: Vec<PathBuf> = files.iter().filter_map(|file| file.canonicalize().ok()).collect();
+        // Whoever writes there says what the secret is, and what runs to tell it.
+        self.protect(files.into_iter().chain(resolved));
         problems
     }
 

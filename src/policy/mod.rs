@@ -3,7 +3,7 @@
 //! For: service and cli. In: policy files, a manifest, its site, facts of the machine.
 //! Out: a `Confinement`, or the reasons why not. Never: widens anything; opens a granted path.
 //!
-//! The road: `load` (disk → `file` → `Policies`) → `decide` (`judge` for files, `reach` for hosts, `limits`, capabilities)
+//! The road: `load` (disk → `file` → `Policies`) → `decide` (`judge` for files, `reach` for hosts, `uses` for secrets, `limits`, capabilities)
 //! → `Decision` → `confine` → `Confinement`. `reports` read decisions.
 
 mod area;
@@ -25,6 +25,7 @@ mod rules;
 mod run;
 mod secrets;
 mod source;
+mod uses;
 mod variable;
 mod verdict;
 pub mod writable;
@@ -44,6 +45,7 @@ pub use needs::Need;
 pub use reports::{audit, diff, suggest, who_can};
 pub use rules::Rule;
 pub use run::{RunTarget, call_notes, confine, decide_run, time_ms};
+pub use secrets::SecretRule;
 pub use source::{At, FileProblem};
 pub use variable::Variable;
 pub use verdict::{Decision, LimitVerdict, Narrower, Notes, Verdict, What, wall};

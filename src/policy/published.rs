@@ -3,7 +3,8 @@
 //! For: `schema policy`, docs. In: nothing. Out: JSON. Never: a key that `file.rs` does not read.
 
 use super::file::MAX_LIMIT;
-use crate::manifest::published::{HOST, forbidden_names};
+use super::secrets;
+use crate::manifest::published::{HOST, any_case, forbidden_names};
 use crate::quantity::{Limit, MAX_HOSTS, MAX_RANGES};
 use serde_json::{Map, Value, json};
 
@@ -17,15 +18,29 @@ const NO_PATH: &str = r"(^|/)\.\.(/|$)|/\.(/|$)|^\.$|^~|[\u0000-\u001f\u007f]";
 /// What no rule grants: `self` needs none, and a tool has kernel trees of its own.
 const NO_GRANT: &str = r"^self$|^/(proc|sys|dev)(/|$)";
 
+/// Where a secret lies, and what no such path holds.
+const SOURCE: &str = r"^(file:(\./|/)?[^/*?\[\]{}]+(/[^/*?\[\]{}]+)*|env:[!-<>-~]+|command:\s*/[^\s*?\[\]{}]+(\s.*)?)$";
+const NO_SOURCE: &str = r"^file:~|^file:(.*/)?\.\.(/|$)|^file:.*/\.(/|$)|^file:\.$|^command:\s*\S*/\.\.?(/|\s|$)|^command:\s*\S*//|^command:\s*\S+/(\s|$)|[\u0000-\u001f\u007f]";
+/// A wildcard or an address, which no secret goes to.
+const NO_NAME: &str = r"^\*|^\[|^[0-9.]+(:[0-9]+)?$|:.*:";
+/// ASCII with one `{}`; a path or the start of some.
+const VALUE: &str = r"^(?! )(?!.*\{\}.*\{\})[ -~]*\{\}([ -~]*[!-~])?$";
+const REQUESTS: &str = r#"^(?!.*//)(?!.*/\.\.?(/|$))(/[!-"$&-)+->@-\[\]-~]*|(/[!-"$&-)+->@-\[\]-~]*)?/\*\*)$"#;
+
 /// JSON Schema (2020-12) of a policy file, read as TOML.
 pub fn schema() -> Value {
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "toolhost policy (*.policy.toml)",
-        "description": "A tool asks; a policy allows at most; a call gets the overlap. What is not written is not allowed. In host.policy.toml, which caps every tool, `tools` is left out and `folders`, `mode` and `runtimes` are refused.",
+        "description": "A tool asks; a policy allows at most; a call gets the overlap. What is not written is not allowed. In host.policy.toml, which caps every tool, `tools` is left out and `folders`, `mode`, `runtimes` and `secrets` are refused.",
         "type": "object",
         "additionalProperties": false,
         "required": ["name", "why"],
+        // A policy that names tools is no cap.
+        "if": { "required": ["tools"], "properties": { "tools": { "not": { "const": ["*"] } } } },
+        "then": { "properties": { "capabilities": { "properties": { "grant": { "items": {
+            "properties": { "name": { "not": { "pattern": "^secret:" } } },
+        } } } } } },
         "properties": {
             "name": { "type": "string", "pattern": "\\S", "maxLength": 100, "description": "Short, and used once." },
             "why": said("What the policy is for."),
@@ -54,14 +69,16 @@ pub fn schema() -> Value {
             "limits": table(limits()),
             "runtimes": table(json!({ "python": runtime(), "nodejs": runtime(), "bun": runtime() })),
             "network": table(json!({ "hosts": hosts() })),
+            "secrets": table(json!({ "grant": secrets() })),
             "capabilities": table(json!({ "grant": {
                 "type": "array",
                 "items": {
                     "type": "object", "additionalProperties": false, "required": ["name", "why"],
                     "properties": {
                         "name": {
-                            "type": "string", "pattern": "^(subprocess|env:[A-Za-z_][A-Za-z0-9_]*)$",
-                            "not": { "pattern": forbidden_names().replacen('^', "^env:", 1) },
+                            "type": "string", "pattern": "^(subprocess|(env|secret):[A-Za-z_][A-Za-z0-9_]*)$",
+                            "not": { "pattern": forbidden_names().replacen('^', "^(env|secret):", 1) },
+                            "description": "secret:NAME only in host.policy.toml, which so lets policies grant that secret.",
                         },
                         "why": said("Why it is granted."),
                     },
@@ -107,6 +124,46 @@ fn hosts() -> Value {
                 "why": said("Why it is reached."),
             },
         },
+    })
+}
+
+fn secrets() -> Value {
+    let framing = format!("^({})$", secrets::FRAMING.map(any_case).join("|"));
+    json!({
+        "type": "array", "default": [], "maxItems": secrets::MOST,
+        "description": "Secrets that tools may use, read anew for each call and shown nowhere.",
+        "items": {
+            "type": "object", "additionalProperties": false, "required": ["name", "from", "why"],
+            "properties": {
+                "name": {
+                    "type": "string", "pattern": "^[A-Za-z_][A-Za-z0-9_]*$", "not": { "pattern": forbidden_names() },
+                    "description": "What a manifest asks for as secret:NAME; without a header, also the tool's variable.",
+                },
+                "from": {
+                    "type": "string", "pattern": SOURCE, "not": { "pattern": NO_SOURCE },
+                    "description": "file:PATH (from this policy's folder; of mode 600), env:NAME (of the host) or command:/PROGRAM WORDS (no shell).",
+                },
+                "why": said("Why it is granted."),
+                "header": {
+                    "type": "object", "additionalProperties": false, "required": ["host", "name"],
+                    "description": "Added by the relay to the requests for http://HOST; the tool never has the secret.",
+                    "properties": {
+                        "host": { "type": "string", "maxLength": 300, "pattern": HOST, "not": { "pattern": NO_NAME }, "description": "One exact name, with an optional :port at which it speaks TLS (443)." },
+                        "name": { "type": "string", "pattern": "^[!#$%&'*+.^_`|~0-9A-Za-z-]{1,1000}$", "not": { "pattern": framing } },
+                        "value": { "type": "string", "default": "{}", "maxLength": secrets::LONGEST, "pattern": VALUE, "description": "ASCII with one {}, where the secret stands." },
+                        "methods": words("^(?!(TRACE|CONNECT)$)[A-Z]+$", "Left out: all but TRACE and CONNECT."),
+                        "paths": words(REQUESTS, "/exact or /below/**. Left out: all."),
+                    },
+                },
+            },
+        },
+    })
+}
+
+fn words(pattern: &str, description: &str) -> Value {
+    json!({
+        "type": "array", "minItems": 1, "maxItems": secrets::MOST, "items": { "type": "string", "pattern": pattern },
+        "description": description,
     })
 }
 

@@ -9,7 +9,7 @@ use super::judge::{covers, least, what};
 use super::load::Policies;
 use super::reach;
 use super::verdict::{Decision, LimitVerdict, Narrower, Notes, Verdict, What};
-use super::{Access, Confinement, Grant, HostGrant, Machine, Opening, PerCall, Variable};
+use super::{Access, Confinement, Grant, HostGrant, Machine, Opening, PerCall, SecretGrant, Variable};
 use crate::fault::{Fault, Kind};
 use crate::manifest::{Language, Manifest, Site};
 use crate::quantity::{Limit, MIN_TIMEOUT_MS};
@@ -82,6 +82,7 @@ fn meet(decision: &mut Decision, other: &Decision) {
     }
     decision.grants = after;
     meet_hosts(decision, other);
+    meet_secrets(decision, other);
     for limit in &mut decision.limits {
         if let Some(theirs) = other.limit(limit.limit) {
             narrow_limit(limit, theirs, &other.tool, &mut decision.notes);
@@ -95,6 +96,7 @@ fn meet(decision: &mut Decision, other: &Decision) {
         let shape = Arc::make_mut(shape);
         shape.grants = decision.grants.clone();
         shape.network = network;
+        shape.secrets = decision.secrets.clone();
         shape.limits = shape_limits(&decision.limits);
         shape.require_cgroup = decision.require_cgroup;
         shape.stderr_is_error = decision.stderr_is_error;
@@ -102,18 +104,32 @@ fn meet(decision: &mut Decision, other: &Decision) {
         shape.env.retain(|name, value| {
             let kept = !matches!(value, Variable::Host(_)) || theirs.is_some_and(|t| t.env.get(name) == Some(value));
             if !kept {
-                withheld(name, &other.tool, &mut decision.verdicts, &mut decision.notes);
+                let asked = format!("env:{name}");
+                withheld(asked, &other.tool, &mut decision.verdicts, &mut decision.notes);
             }
             kept
         });
     }
 }
 
-/// Records that a variable of the host is withheld, because a tool that names the script is not granted it.
-fn withheld(name: &str, tool: &str, verdicts: &mut [Verdict], notes: &mut Notes) {
+/// Leaves the secrets that `other` may use in the same way.
+fn meet_secrets(decision: &mut Decision, other: &Decision) {
+    let same = |our: &SecretGrant, their: &SecretGrant| {
+        (&our.name, &our.from, &our.header) == (&their.name, &their.from, &their.header)
+    };
+    let (kept, lost) = std::mem::take(&mut decision.secrets)
+        .into_iter()
+        .partition(|our| other.secrets.iter().any(|their| same(our, their)));
+    decision.secrets = kept;
+    for SecretGrant { name, .. } in lost {
+        withheld(format!("secret:{name}"), &other.tool, &mut decision.verdicts, &mut decision.notes);
+    }
+}
+
+/// Records that a variable of the host, or a secret, is withheld, because a tool that names the script is not granted it.
+fn withheld(asked: String, tool: &str, verdicts: &mut [Verdict], notes: &mut Notes) {
     let reason = format!("{tool} names this script and is not granted it");
-    notes.narrowed(format!("narrowed: env:{name}: {reason}"));
-    let asked = format!("env:{name}");
+    notes.narrowed(format!("narrowed: {asked}: {reason}"));
     for verdict in verdicts.iter_mut().filter(|v| v.what == What::Capability && v.asked == asked) {
         (verdict.allowed, verdict.effective) = (false, None);
         verdict.narrower = Some(Narrower::Manifest);

@@ -5,7 +5,7 @@
 
 use super::load::PassedOver;
 use super::needs::Need;
-use super::{Grant, HostGrant, Network, Runtime, Shape, hosts};
+use super::{Grant, HostGrant, Network, Runtime, SecretGrant, Shape, hosts};
 use crate::fault::Fault;
 use crate::quantity::Limit;
 use serde::Serialize;
@@ -237,6 +237,8 @@ pub struct Decision {
     pub grants: Vec<Grant>,
     /// The hosts, likewise.
     pub hosts: Vec<HostGrant>,
+    /// The secrets, likewise, in order of name.
+    pub secrets: Vec<SecretGrant>,
     pub runtime: Option<Runtime>,
     pub script: Option<PathBuf>,
     pub folder: PathBuf,
@@ -278,6 +280,11 @@ impl Decision {
             hosts::risks(&grant.pattern, &grant.ranges).into_iter().map(move |risk| (pattern.clone(), risk))
         };
         self.hosts.iter().flat_map(of)
+    }
+
+    /// The secrets that the relay adds to requests, each with its host.
+    pub fn added(&self) -> impl Iterator<Item = (&SecretGrant, &str)> {
+        self.secrets.iter().filter_map(|grant| Some((grant, grant.header.as_ref()?.host.as_str())))
     }
 
     /// Asks that were not met in full.

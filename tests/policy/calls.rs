@@ -114,7 +114,7 @@ fn capabilities_need_the_policy_and_the_machine() {
         ("env:LD_PRELOAD", granted(), &has_it, Some(Kind::CapabilityError)),
         ("gpu", granted(), &has_it, Some(Kind::CapabilityError)),
         ("long-running", granted(), &has_it, Some(Kind::CapabilityError)),
-        ("secret:KEY", granted(), &has_it, Some(Kind::CapabilityError)),
+        ("secret:KEY", granted(), &has_it, Some(Kind::SecurityError)),
         ("telepathy", granted(), &has_it, Some(Kind::CapabilityError)),
     ];
     for (word, policies, machine, expected) in table {
@@ -264,7 +264,7 @@ fn every_policy_field_is_read_by_what_enforces_it() {
         runtimes: _,     // decide: runtime
         capabilities: _, // decide: capabilities
         hosts: _,        // reach: Shape::network, which egress serves
-        secrets: _,      // decide: Shape::secrets, whose values a call gets
+        secrets: _,      // uses: Shape::secrets, whose values the road reads
         digest,          // decide: Decision::digest
     } = Policy::built_in();
     assert_eq!((mode, stderr, require_cgroup), (policy::Mode::Reject, StderrRule::Log, false));

@@ -91,7 +91,7 @@ const REFUSED: &[(&str, usize, &str, &str)] = &[
         "[capabilities]\ngrant = [{ name = \"secret:X\", why = \"w\" }]\n",
         5,
         "/capabilities/grant/0/name",
-        "not built yet",
+        "an entry of [secrets] grant",
     ),
     ("[capabilities]\ngrant = [{ name = \"gpu\", why = \"w\" }]\n", 5, "/capabilities/grant/0/name", "not built yet"),
     (

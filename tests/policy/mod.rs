@@ -6,6 +6,8 @@ mod grants;
 mod hosts;
 mod properties;
 mod reports;
+mod secret_reports;
+mod secrets;
 
 use crate::harness::made_of;
 use serde_json::{Value, json};

@@ -1,14 +1,16 @@
-//! Typos: what a policy names and is not there: a tool, a folder, a file, an interpreter. Such a policy still loads.
+//! Typos: what a policy names and is not there: a tool, a folder, a file, an interpreter, a secret. Such a policy still loads.
 //!
 //! For: `check`. In: policies, the tools that are loaded, a machine. Out: warnings with place and "did you mean".
 //! Never: opens what it looks for; warns of a missing path below a tool's own folder that is granted for writing.
 
+use crate::base::files;
 use crate::base::suggest;
 use crate::base::text::{self, printable};
 use crate::manifest::{Code, Problem, Severity};
 use crate::{policy, registry};
-use policy::{At, Policies, Policy, Selector};
+use policy::{At, Policies, Policy, SecretSource, Selector};
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -59,6 +61,7 @@ pub fn of(
             found.extend(folders(policy));
             found.extend(paths(policy, &tools));
             found.extend(interpreters(policy, machine));
+            found.extend(secrets(policy));
             (policy.file.clone(), found)
         })
         .collect()
@@ -144,6 +147,31 @@ fn interpreters(policy: &Policy, machine: &policy::Machine) -> Vec<Problem> {
         let why = machine.named_runtimes.get(&named.path)?.as_ref().err()?;
         let message = format!("{} cannot be used here: {}", text::path(&named.path), printable(why));
         Some(warning(Code::Dependency, format!("/runtimes/{}/path", language.name()), named.at, message))
+    });
+    unusable.collect()
+}
+
+/// `[secrets]`: files that a call would not read the secret from, and programs that are not there.
+fn secrets(policy: &Policy) -> Vec<Problem> {
+    let unusable = policy.secrets.iter().enumerate().filter_map(|(index, rule)| {
+        let path = rule.from.file()?;
+        let shown = text::path(path);
+        let (code, why) = match (std::fs::symlink_metadata(path), &rule.from) {
+            (Err(_), _) => (Code::Dependency, format!("{shown} is not there{}", near(path))),
+            (Ok(_), SecretSource::Command(_)) => return None,
+            (Ok(facts), _) if !facts.is_file() => {
+                (Code::Dependency, format!("{shown} is no regular file: name the file itself"))
+            }
+            (Ok(facts), _) if facts.mode() & 0o077 != 0 => {
+                (Code::Security, format!("others may read {shown} (mode {:04o}): chmod 600", facts.mode() & 0o7777))
+            }
+            (Ok(facts), _) if !files::owners().contains(&facts.uid()) => {
+                (Code::Security, format!("{shown} belongs to another user (uid {}): chown it", facts.uid()))
+            }
+            _ => return None,
+        };
+        let message = format!("the secret {} cannot be had, so every call that uses it is refused: {why}", rule.name);
+        Some(warning(code, format!("/secrets/grant/{index}/from"), rule.at, message))
     });
     unusable.collect()
 }

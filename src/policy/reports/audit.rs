@@ -6,10 +6,12 @@
 use crate::base::text::printable;
 use crate::fault::Kind;
 use crate::manifest::{Language, Manifest};
+use crate::policy::secrets::{Secret, used};
 use crate::policy::verdict::{Decision, LimitVerdict, Verdict, wall};
-use crate::policy::{Access, Program, Runtime, base_view, reach};
+use crate::policy::{Access, Program, Runtime, SecretGrant, base_view, reach};
 use crate::quantity::Limit;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 /// What no wall of this version stops. Said in every report, so that nobody counts on it.
@@ -24,6 +26,13 @@ pub const NOT_DEFENDED: [&str; 9] = [
     "the names of mount sources, which a tool can see in its own mount table",
     "the machine's root, and whoever may change the policies, the manifests or this binary",
 ];
+
+/// The same, of a tool for which the relay adds a secret.
+const RETURNED: &str = "a secret that the relay adds: a host that returns it transformed (other than in base64 or URL-encoded) tells it to the tool";
+
+fn not_defended(decision: &Decision) -> impl Iterator<Item = &'static str> {
+    NOT_DEFENDED.into_iter().chain(decision.added().next().map(|_| RETURNED))
+}
 
 /// Longer cells do not widen their column: the rest of their row is pushed to the right.
 const WIDEST: usize = 56;
@@ -45,7 +54,7 @@ pub fn text(decision: &Decision) -> String {
         }
     }
     out.push_str("\n  not defended\n");
-    NOT_DEFENDED.iter().for_each(|n| line(&mut out, "    - ", n));
+    not_defended(decision).for_each(|n| line(&mut out, "    - ", n));
     out
 }
 
@@ -84,6 +93,7 @@ fn head(decision: &Decision, out: &mut String) {
     }
     everywhere(decision, out);
     network(decision, out);
+    secrets(decision, out);
     line(out, "  scratch  ", &format!("{}: its own, gone after the call", base_view::SCRATCH.join(" ")));
     if !decision.labels.is_empty() {
         line(out, "  labels   ", &format!("{} (metadata.permissions: not enforced)", decision.labels.join(", ")));
@@ -112,6 +122,21 @@ fn network(decision: &Decision, out: &mut String) {
     }
     for (pattern, risk) in decision.high_risks() {
         line(out, "    ", &format!("high risk: `{pattern}`: {risk}"));
+    }
+}
+
+fn secrets(decision: &Decision, out: &mut String) {
+    if decision.secrets.is_empty() {
+        return;
+    }
+    line(out, "  secrets  ", "read anew for each call, and hidden in what is printed and kept");
+    for grant in &decision.secrets {
+        line(out, "    ", &format!("{} (rule {}: {})", Secret::of(grant).text(), grant.rule, grant.why));
+    }
+    let hosts: BTreeSet<&str> = decision.added().map(|(_, host)| host).collect();
+    for host in hosts {
+        let words = "its own TLS to port 443 there is refused, since nothing can be added inside of it";
+        line(out, "    ", &format!("the tool speaks http://{host}, and the relay speaks TLS to it: {words}"));
     }
 }
 
@@ -249,6 +274,7 @@ pub fn json(decision: &Decision, manifest: &Manifest) -> Value {
             "empty": base_view::EMPTY_FOLDERS, "toolhost": base_view::OURS,
         },
         "network": decision.network(),
+        "secrets": decision.secrets.iter().map(secret_json).collect::<Vec<_>>(),
         "highRisks": decision.high_risks().map(|(host, why)| json!({ "host": host, "why": why })).collect::<Vec<_>>(),
         "asks": decision.verdicts,
         "grants": decision.grants.iter().map(grant_json).collect::<Vec<_>>(),
@@ -264,7 +290,14 @@ pub fn json(decision: &Decision, manifest: &Manifest) -> Value {
             "policy": decision.digest,
             "confinement": decision.shape.as_ref().ok().map(|shape| shape.digest()),
         },
-        "notDefended": NOT_DEFENDED,
+        "notDefended": not_defended(decision).collect::<Vec<_>>(),
+    })
+}
+
+fn secret_json(grant: &SecretGrant) -> Value {
+    json!({
+        "name": grant.name, "use": used(&grant.name, grant.header.as_ref()), "from": grant.from.to_string(),
+        "header": grant.header, "rule": grant.rule, "why": grant.why,
     })
 }
 

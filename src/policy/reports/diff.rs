@@ -14,7 +14,9 @@ use crate::policy::judge::{covers, what};
 use crate::policy::load::Policies;
 use crate::policy::reach;
 use crate::policy::rules::Rule;
-use crate::policy::{Access, Grant, HostGrant, Network};
+use crate::policy::secrets::Secret;
+use crate::policy::uses;
+use crate::policy::{Access, Grant, HostGrant, Network, SecretRule};
 use crate::quantity::Limit;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -25,15 +27,15 @@ use std::path::{Path, PathBuf};
 const TOOL_FOLDER: &str = "/<folder of the tool>";
 /// Fields of an entry that are compared by their meaning (`Powers`), or only describe the decision in words.
 #[rustfmt::skip]
-const MEANT: [&str; 11] = [
-    "tool", "policyFile", "asks", "grants", "network", "limits", "requireCgroup", "stderrIsError", "notes", "refused", "digests",
+const MEANT: [&str; 12] = [
+    "tool", "policyFile", "asks", "grants", "network", "secrets", "limits", "requireCgroup", "stderrIsError", "notes", "refused", "digests",
 ];
 /// Parts of an entry that are compared by their meaning, and the kinds of change that report them.
 const TOLD: [(&str, &[&str]); 5] = [
     ("/manifest/securityContext/fileAccess", &["read", "write"]),
     ("/manifest/securityContext/networkAccess", &["reach"]),
     ("/highRisks", &["reach"]),
-    ("/manifest/securityContext/requiredCapabilities", &["capability"]),
+    ("/manifest/securityContext/requiredCapabilities", &["capability", "secret"]),
     ("/manifest/limits", &["limit"]),
 ];
 /// Most differences of one tool in a text, and the longest value in one.
@@ -49,6 +51,7 @@ pub struct Powers {
     pub runs: bool,
     pub grants: Vec<Grant>,
     pub hosts: Vec<HostGrant>,
+    pub secrets: Vec<Secret>,
     pub limits: BTreeMap<Limit, u64>,
     pub capabilities: BTreeSet<String>,
     /// What must hold: fewer of them, more power.
@@ -107,7 +110,9 @@ impl Powers {
         let fields = entry.as_object_mut().ok_or("not an audit: an entry is no object")?;
         let mut meant = Map::new();
         for name in MEANT {
-            let value = fields.shift_remove(name).ok_or_else(|| format!("not an audit: `{name}` is missing"))?;
+            // Audits were kept before there were secrets.
+            let value = fields.shift_remove(name).or((name == "secrets").then(|| json!([])));
+            let value = value.ok_or_else(|| format!("not an audit: `{name}` is missing"))?;
             meant.insert(name.to_owned(), value);
         }
         let mut powers = Powers {
@@ -118,13 +123,16 @@ impl Powers {
                 .map_err(|e| format!("not an audit: network: {e}"))?
                 .hosts()
                 .to_vec(),
+            secrets: serde_json::from_value(meant["secrets"].take())
+                .map_err(|e| format!("not an audit: secrets: {e}"))?,
             digest: meant["digests"]["confinement"].as_str().map(str::to_owned),
             ..Powers::default()
         };
         fields.insert("limits".to_owned(), powers.limits(&meant["limits"])?);
         fields.insert("scriptBytes".to_owned(), meant["digests"]["script"].take());
         for ask in meant["asks"].as_array().into_iter().flatten() {
-            if ask["allowed"] == true && ask["what"] == "capability" {
+            let secret = ask["asked"].as_str().is_some_and(|word| word.starts_with("secret:"));
+            if ask["allowed"] == true && ask["what"] == "capability" && !secret {
                 powers.capabilities.extend(ask["effective"].as_str().map(str::to_owned));
             }
         }
@@ -165,6 +173,7 @@ impl Powers {
         powers.grants =
             crate::policy::judge::least(grants(Access::Write).into_iter().chain(grants(Access::Read)).collect());
         powers.hosts = reach::least(reach::allowed(policy, host));
+        powers.secrets = uses::allowed(policy, host).iter().map(Secret::of).collect();
         let ceiling = |p: &Policy, l: Limit| p.limits.get(&l).map_or(l.house_default(), |c| c.value);
         powers.limits = Limit::ALL
             .into_iter()
@@ -198,18 +207,22 @@ fn written(policy: &Policy) -> Value {
         runtimes,
         capabilities,
         hosts,
+        secrets,
         mode: _,
         stderr: _,
         require_cgroup: _,
         limits: _,
         tools: _,
         file: _,
-        secrets: _,
         digest: _,
     } = policy;
     let rules = |rules: &[Rule]| rules.iter().map(|r| (r.text.clone(), json!(r.why))).collect::<Map<_, _>>();
     let capability = |c: &Capability| (c.name.clone(), json!(c.why));
     let host = |rule: &HostRule| (rule.pattern.to_string(), json!({ "ranges": rule.ranges, "why": rule.why }));
+    let secret = |rule: &SecretRule| {
+        let about = json!({ "from": rule.from.to_string(), "header": rule.header, "why": rule.why });
+        (rule.name.clone(), about)
+    };
     let runtime = |(language, named): (&crate::manifest::Language, &NamedRuntime)| {
         (language.name().to_owned(), json!({ "path": named.path.to_string_lossy(), "why": named.why }))
     };
@@ -221,6 +234,7 @@ fn written(policy: &Policy) -> Value {
         "runtimes": runtimes.iter().map(runtime).collect::<Map<_, _>>(),
         "capabilities": capabilities.iter().map(capability).collect::<Map<_, _>>(),
         "hosts": hosts.iter().map(host).collect::<Map<_, _>>(),
+        "secrets": secrets.iter().map(secret).collect::<Map<_, _>>(),
     })
 }
 
@@ -335,6 +349,10 @@ fn compare(old: &Powers, new: &Powers, changes: &mut Vec<Change>) {
         let near = old.hosts.iter().filter(|o| o.pattern.overlap(&grant.pattern).is_some());
         let near = near.map(reach::text).collect::<Vec<_>>().join("; ");
         push(changes, new, "reach", reach::text(grant), Some(near).filter(|near| !near.is_empty()));
+    }
+    for secret in new.secrets.iter().filter(|secret| !old.secrets.iter().any(|o| o.covers(secret))) {
+        let near = old.secrets.iter().find(|o| o.name == secret.name).map(Secret::text);
+        push(changes, new, "secret", secret.text(), near);
     }
     for (limit, value) in &new.limits {
         let before = old.limits.get(limit).copied().unwrap_or_default();

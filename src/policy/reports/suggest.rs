@@ -7,10 +7,12 @@ use crate::base::address::special;
 use crate::base::text::{is_printable, printable};
 use crate::manifest::host::Host;
 use crate::manifest::{Manifest, Pattern, PatternShape, Site};
+use crate::policy::capability::{Kind, kind};
 use crate::policy::hosts::risks;
 use crate::policy::published;
 use crate::policy::verdict::{Decision, Narrower, Verdict, What};
 use ipnet::IpNet;
+use std::collections::BTreeSet;
 use std::path::Path;
 
 pub fn policy(manifest: &Manifest, site: &Site, decision: &Decision) -> String {
@@ -20,6 +22,7 @@ pub fn policy(manifest: &Manifest, site: &Site, decision: &Decision) -> String {
     hosts(manifest, &mut body);
     limits(manifest, &mut body);
     capabilities(manifest, &mut body);
+    secrets(manifest, decision, &mut body);
     if let Some(policy) = decision.passed_over.iter().find(|policy| policy.exact) {
         out.push_str(&format!(
             "# {}.\n# A second policy that names its exact id would not load beside that one, and then nothing runs: so none is\n\
@@ -196,6 +199,27 @@ fn capabilities(manifest: &Manifest, out: &mut String) {
         let lines: String = wanted.iter().map(|c| format!("  {{ name = {}, why = \"\" }},\n", quoted(c))).collect();
         out.push_str(&format!("\n[capabilities]\ngrant = [\n{lines}]\n"));
     }
+}
+
+fn secrets(manifest: &Manifest, decision: &Decision, out: &mut String) {
+    let never: BTreeSet<&str> = decision.denied().filter(|v| v.never()).map(|v| v.asked.as_str()).collect();
+    let asked = manifest.asks.capabilities.iter().filter(|word| !never.contains(word.as_str()));
+    let names: BTreeSet<&str> = asked
+        .filter_map(|word| match kind(word) {
+            Kind::Secret(name) => Some(name),
+            _ => None,
+        })
+        .collect();
+    if names.is_empty() {
+        return;
+    }
+    out.push_str(
+        "\n# `from`: \"file:PATH\", \"env:NAME\" or \"command:/PROGRAM WORDS\". As written here the tool gets each as a variable;\n\
+         # for toolhost to add it to requests, without the tool having it, write beside `from`:\n\
+         #   header = { host = \"api.example.com\", name = \"Authorization\", value = \"Bearer {}\" }\n",
+    );
+    let line = |name: &&str| format!("  {{ name = {}, from = \"\", why = \"\" }},\n", quoted(name));
+    out.push_str(&format!("[secrets]\ngrant = [\n{}]\n", names.iter().map(line).collect::<String>()));
 }
 
 /// First what no policy can grant, so that nobody looks for its line; then what this machine lacks.

@@ -7,9 +7,11 @@ use crate::base::address::special;
 use crate::base::text::printable;
 use crate::manifest::host::{self, Host, HostPattern};
 use crate::policy::area::{self, Area};
+use crate::policy::capability;
 use crate::policy::reach;
+use crate::policy::secrets::Secret;
 use crate::policy::verdict::Decision;
-use crate::policy::{Access, Grant, HostGrant, SCRIPT_FOLDER};
+use crate::policy::{Access, Grant, HostGrant, SCRIPT_FOLDER, SecretGrant};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -19,6 +21,8 @@ pub enum Question {
     Write(PathBuf),
     /// Without a port: at any.
     Reach(HostPattern),
+    /// By its name.
+    Secret(String),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -33,9 +37,9 @@ pub struct Answer {
     pub why: String,
 }
 
-/// `read:PATH`, `write:PATH` (absolute, plain) or `reach:HOST`, with or without a port.
+/// `read:PATH`, `write:PATH` (absolute, plain), `reach:HOST`, with or without a port, or `secret:NAME`.
 pub fn question(text: &str) -> Result<Question, String> {
-    let help = "ask read:PATH, write:PATH or reach:HOST[:PORT]";
+    let help = "ask read:PATH, write:PATH, reach:HOST[:PORT] or secret:NAME";
     let (verb, target) = text.split_once(':').ok_or_else(|| help.to_string())?;
     if target.is_empty() {
         return Err(help.to_string());
@@ -50,6 +54,10 @@ pub fn question(text: &str) -> Result<Question, String> {
         "read" => Ok(Question::Read(path()?)),
         "write" => Ok(Question::Write(path()?)),
         "reach" => Ok(Question::Reach(host::pattern(target)?)),
+        "secret" => match capability::unknown(text) {
+            None => Ok(Question::Secret(target.to_owned())),
+            Some(why) => Err(format!("no secret has this name{why}")),
+        },
         _ => Err(help.to_string()),
     }
 }
@@ -61,8 +69,20 @@ pub fn answer(decisions: &[Decision], question: &Question, bases: &[PathBuf]) ->
         Question::Read(path) => about(decision, path, Access::Read, bases),
         Question::Write(path) => about(decision, path, Access::Write, bases),
         Question::Reach(asked) => reaching(decision, asked),
+        Question::Secret(name) => using(decision, name),
     };
     runnable.flat_map(about).collect()
+}
+
+fn using(decision: &Decision, name: &str) -> Vec<Answer> {
+    let answer = |grant: &SecretGrant| Answer {
+        tool: decision.tool.clone(),
+        how: if grant.header.is_some() { "without having it" } else { "and has it" }.to_owned(),
+        grant: Secret::of(grant).text(),
+        rule: grant.rule.clone(),
+        why: grant.why.clone(),
+    };
+    decision.secrets.iter().filter(|grant| grant.name == name).map(answer).collect()
 }
 
 fn reaching(decision: &Decision, asked: &HostPattern) -> Vec<Answer> {
@@ -157,6 +177,7 @@ pub fn text(question: &Question, answers: &[Answer]) -> String {
         Question::Read(path) => format!("read {}", path.display()),
         Question::Write(path) => format!("write {}", path.display()),
         Question::Reach(host) => format!("reach {host}"),
+        Question::Secret(name) => format!("use the secret {name}"),
     };
     let asked = printable(&asked);
     if answers.is_empty() {

@@ -1,0 +1,109 @@
+//! Secrets in reports: audit, who-can, suggested policies, differences.
+
+use super::secrets::{HEAD, allowing, asks, capping, granted};
+use super::*;
+
+#[test]
+fn every_report_speaks_of_secrets() {
+    let policies = under(vec![allowing(&["A+", "B"], "reject")], None);
+    let tool = asks(&["A", "B"], &["api.x.com"]);
+    let decision = decide(&tool, &policies);
+    let (text, json) = (policy::audit::text(&decision), policy::audit::json(&decision, &tool));
+    let header = "A: header x-a (`Bearer {}`) of api.x.com, added by the relay (never shown), from file:/t/p/keys/A";
+    for words in [
+        &format!("    {header} (rule p: A: for A)"),
+        "    B: the variable B (never shown), from file:/t/p/keys/B (rule p: B: for B)",
+        "the tool speaks http://api.x.com, and the relay speaks TLS to it: its own TLS to port 443 there is refused",
+        "    - a secret that the relay adds: a host that returns it transformed",
+        "capability secret:A",
+    ] {
+        assert!(text.contains(words), "{words}\n{text}");
+    }
+    assert_eq!(
+        json["secrets"][1],
+        json!({ "name": "B", "use": "the variable B (never shown)", "from": "file:/t/p/keys/B",
+        "header": null, "rule": "p: B", "why": "for B" })
+    );
+    assert_eq!(json["secrets"][0]["header"]["host"], "api.x.com");
+    assert!(json["notDefended"].to_string().contains("returns it transformed"));
+    let variable = decide(&asks(&["B"], &[]), &policies);
+    assert!(!policy::audit::text(&variable).contains("returns it transformed"));
+    assert!(!policy::audit::text(&decide(&asks(&[""; 0], &[]), &policies)).contains("  secrets  "));
+    let who = |question: &str| {
+        let question = policy::who_can::question(question).expect("a question");
+        policy::who_can::text(&question, &policy::who_can::answer(std::slice::from_ref(&decision), &question, &[]))
+    };
+    assert_eq!(
+        who("secret:A"),
+        format!("These can use the secret A:\n  demo:one@1.0.0: without having it ({header}), rule p: A: for A\n")
+    );
+    assert!(who("secret:B").contains("and has it (B: the variable B"));
+    assert_eq!(who("secret:C"), "No tool can use the secret C.\n");
+    assert!(["secret:", "secret:A-B", "secret:PATH"].iter().all(|bad| policy::who_can::question(bad).is_err()));
+    let bare = decide(&tool, &Policies::built_in());
+    let suggested = policy::suggest::policy(&tool, &site(), &bare);
+    assert!(suggested.contains("  { name = \"A\", from = \"\", why = \"\" },\n  { name = \"B\""), "{suggested}");
+    let parse = |text: &str| policy::parse(text, Path::new("/t/p/demo.policy.toml"), false, Path::new("/t"));
+    assert!(
+        parse(&suggested.replace("why = \"\"", "why = \"w\"")).is_err()
+            && parse(&suggested.replace("from = \"\"", "from = \"env:A\"")).is_err()
+    );
+    let filled = suggested.replace("why = \"\"", "why = \"w\"").replace("from = \"\"", "from = \"env:A\"");
+    let loaded = parse(&filled).unwrap_or_else(|p| panic!("{p:?}\n{filled}"));
+    assert_eq!(granted(&decide(&tool, &under(vec![loaded], None))), ["A", "B"]);
+}
+
+#[test]
+fn a_diff_reads_where_a_secret_lies_and_how_it_is_used() {
+    use policy::diff::{Change, Powers, between, of_policies};
+    let entry = |from: &str, header: &str| {
+        let header = if header.is_empty() { String::new() } else { format!("header = {{ {header} }}, ") };
+        format!("[secrets]\ngrant = [{{ name = \"A\", from = \"{from}\", {header}why = \"w\" }}]\n")
+    };
+    let header = |more: &str| entry("env:A", &format!("host = \"api.x.com\", name = \"k\"{more}"));
+    let of = |secrets: &str| {
+        let hosts = "[network]\nhosts = [{ host = \"api.x.com\", why = \"w\" }, { host = \"b.x.com\", why = \"w\" }]\n";
+        under(vec![parsed(&format!("{HEAD}mode = \"narrow\"\n{hosts}{secrets}"))], None)
+    };
+    let tool = asks(&["A"], &["api.x.com", "b.x.com"]);
+    let lines =
+        |changes: &[Change]| changes.iter().filter(|c| c.kind == "secret").map(|c| c.now.clone()).collect::<Vec<_>>();
+    let (get, v1) = (header(", methods = [\"GET\"]"), header(", paths = [\"/v1/**\"]"));
+    let (two, deep) = (header(", methods = [\"PUT\", \"GET\"]"), header(", paths = [\"/v1/a/**\", \"/v1/b\"]"));
+    let with = |more: &str| format!("A: header k of api.x.com{more}, added by the relay (never shown), from env:A");
+    let variable = |from: &str| format!("A: the variable A (never shown), from {from}");
+    let nothing = || String::new();
+    for (old, new, more, less) in [
+        (nothing(), header(""), vec![with("")], vec![]),
+        (nothing(), entry("env:A", ""), vec![variable("env:A")], vec![]),
+        (entry("env:A", ""), entry("file:a", ""), vec![variable("file:/t/p/a")], vec![variable("env:A")]),
+        (entry("env:A", ""), header(""), vec![with("")], vec![variable("env:A")]),
+        (header(""), get.clone(), vec![], vec![with("")]),
+        (get.clone(), two, vec![with(", only PUT GET")], vec![]),
+        (get, v1.clone(), vec![with(", at /v1/**")], vec![with(", only GET")]),
+        (v1, deep, vec![], vec![with(", at /v1/**")]),
+        (
+            header(""),
+            header(", value = \"Bearer {}\""),
+            vec![with("").replace("r k ", "r k (`Bearer {}`) ")],
+            vec![with("")],
+        ),
+    ] {
+        let (before, after) = of_policies(&of(&old), &of(&new));
+        let powers = |secrets: &str| {
+            Powers::from_json(policy::audit::json(&decide(&tool, &of(secrets)), &tool)).expect("an audit")
+        };
+        for (before, after) in [(before, after), (vec![powers(&old)], vec![powers(&new)])] {
+            let (there, back) = (between(&before, &after), between(&after, &before));
+            assert_eq!((lines(&there.newly), lines(&back.newly)), (more.clone(), less.clone()), "{old} {new}");
+        }
+    }
+    // An audit that was saved before there were secrets has none.
+    let mut saved = policy::audit::json(&decide(&tool, &of(&header(""))), &tool);
+    saved.as_object_mut().expect("an object").shift_remove("secrets");
+    assert_eq!(Powers::from_json(saved).expect("an audit").secrets, []);
+    // A cap that takes a secret away takes it from every tool.
+    let capped = |names: &[&str]| under(vec![allowing(&["A"], "reject")], Some(capping(names)));
+    let (before, after) = of_policies(&capped(&[]), &capped(&["A"]));
+    assert_eq!(lines(&between(&before, &after).newly), [variable("file:/t/p/keys/A")]);
+}

@@ -1,0 +1,503 @@
+//! Secrets: what is asked ∩ what policy and cap list, how each is used, what is refused, and the reports of them.
+
+use super::*;
+use proptest::prelude::*;
+use std::os::unix::fs::PermissionsExt;
+use toolhost::manifest::{Code, host};
+use toolhost::policy::{Narrower, SecretSource};
+
+const HEADER: &str = "header = { host = \"api.x.com\", name = \"Authorization\", value = \"Bearer {}\" }, ";
+pub const HEAD: &str = "name = \"p\"\nwhy = \"w\"\ntools = [\"demo:one\"]\n";
+
+/// Entries as `NAME`, a variable, or `NAME+`, a header.
+pub fn listing(names: &[impl AsRef<str>]) -> String {
+    let entry = |text: &str| {
+        let name = text.trim_end_matches('+');
+        let header =
+            if text.ends_with('+') { HEADER.replace("Authorization", &format!("X-{name}")) } else { String::new() };
+        format!("  {{ name = \"{name}\", from = \"file:keys/{name}\", {header}why = \"for {name}\" }},\n")
+    };
+    format!("[secrets]\ngrant = [\n{}]\n", names.iter().map(|name| entry(name.as_ref())).collect::<String>())
+}
+
+pub fn allowing(names: &[impl AsRef<str>], mode: &str) -> Policy {
+    let hosts = "[network]\nhosts = [{ host = \"api.x.com\", why = \"w\" }]\n";
+    let files = "[files]\nread = [{ path = \"./**\", why = \"w\" }]\n";
+    parsed(&format!("{HEAD}mode = \"{mode}\"\n{hosts}{files}{}", listing(names)))
+}
+
+pub fn capping(names: &[impl AsRef<str>]) -> Policy {
+    let entry = |name: &str| format!("{{ name = \"secret:{}\", why = \"w\" }}, ", name.trim_end_matches('+'));
+    let names: String = names.iter().map(|name| entry(name.as_ref())).collect();
+    let hosts = "[network]\nhosts = [{ host = \"*\", why = \"w\" }]\n";
+    parsed_host(&format!("name = \"h\"\nwhy = \"w\"\n{hosts}[capabilities]\ngrant = [{names}]\n"))
+}
+
+pub fn asks(names: &[impl AsRef<str>], hosts: &[&str]) -> Manifest {
+    let mut tool = tool("demo:one");
+    tool.asks.capabilities =
+        names.iter().map(|name| format!("secret:{}", name.as_ref().trim_end_matches('+'))).collect();
+    tool.asks.hosts = hosts.iter().map(|host| host::pattern(host).expect("a pattern")).collect();
+    tool
+}
+
+/// `NAME` or `NAME+`, as in `listing`.
+pub fn granted(decision: &Decision) -> Vec<String> {
+    let text = |grant: &policy::SecretGrant| format!("{}{}", grant.name, if grant.header.is_some() { "+" } else { "" });
+    decision.secrets.iter().map(text).collect()
+}
+
+type Texts = &'static [&'static str];
+const NONE: Texts = &["-"];
+type Overlap = (Texts, Texts, Texts, Texts, Texts, Option<Narrower>, &'static str);
+
+/// asked, hosts asked, listed, in the cap ("-": none), what is left, who refuses the rest, a word of the reason.
+#[rustfmt::skip]
+const OVERLAPS: &[Overlap] = &[
+    (&[], &[], &["A", "B+"], NONE, &[], None, ""),
+    (&["A"], &[], &["A", "B"], NONE, &["A"], None, ""),
+    (&["B", "A", "B"], &[], &["A", "B"], NONE, &["A", "B"], None, ""),
+    (&["A", "B"], &[], &["B"], NONE, &["B"], Some(Narrower::Policy), "no entry of [secrets] grant in policy `p` (/t/p/x.policy.toml)"),
+    (&["a"], &[], &["A"], NONE, &[], Some(Narrower::Policy), "no entry of [secrets] grant"),
+    (&["A"], &[], &["A"], &["A"], &["A"], None, ""),
+    (&["A"], &[], &["A"], &[], &[], Some(Narrower::Host), "no entry of [capabilities] grant in policy `h`"),
+    (&["A"], &[], &[], &["A"], &[], Some(Narrower::Policy), "no entry of [secrets] grant"),
+    (&["A+"], &["api.x.com"], &["A+"], NONE, &["A+"], None, ""),
+    (&["A+"], &["api.x.com:80"], &["A+"], &["A"], &["A+"], None, ""),
+    (&["A+"], &[], &["A+"], NONE, &[], Some(Narrower::Manifest), "must ask for `api.x.com:80` (allowHosts)"),
+    (&["A+"], &["api.x.com:443"], &["A+"], NONE, &[], Some(Narrower::Manifest), "must ask for `api.x.com:80` (allowHosts)"),
+    (&["A+", "B"], &["api.x.com"], &["A+", "B"], &["A"], &["A+"], Some(Narrower::Host), "names secret:B"),
+];
+
+#[test]
+fn the_secrets_of_a_call_are_what_is_asked_and_listed() {
+    for (asked, hosts, listed, cap, left, narrower, words) in OVERLAPS {
+        let cap = || (*cap != NONE).then(|| capping(cap));
+        let tool = asks(asked, hosts);
+        let narrowed = decide(&tool, &under(vec![allowing(listed, "narrow")], cap()));
+        assert_eq!(granted(&narrowed), *left, "{asked:?} of {listed:?}");
+        assert_eq!(shape(&narrowed).secrets, narrowed.secrets);
+        let denied: Vec<_> = narrowed.denied().collect();
+        assert_eq!(denied.first().and_then(|v| v.narrower), *narrower, "{asked:?} of {listed:?}: {denied:?}");
+        let rejecting = decide(&tool, &under(vec![allowing(listed, "reject")], cap()));
+        match denied.first() {
+            None => assert_eq!(shape(&rejecting).secrets, narrowed.secrets),
+            Some(verdict) => {
+                let (kind, person) = refused(&rejecting);
+                assert!(kind == Kind::SecurityError && person.contains(words), "{asked:?}: {person}");
+                let said = format!("narrowed: capability {} is not granted", verdict.asked);
+                assert!(narrowed.notes.told.iter().any(|n| n.starts_with(&said)), "{:?}", narrowed.notes);
+            }
+        }
+    }
+    // A host that the policy does not grant takes its header with it.
+    let only = parsed(&format!("{HEAD}{}", listing(&["A+"])));
+    let person = refused(&decide(&asks(&["A"], &["api.x.com"]), &under(vec![only], None))).1;
+    assert!(person.contains("the policy grant it ([network] hosts)"), "{person}");
+}
+
+#[test]
+fn a_verdict_says_how_a_secret_is_used_and_by_which_line() {
+    let decision = decide(&asks(&["A", "B"], &["api.x.com"]), &under(vec![allowing(&["A+", "B"], "reject")], None));
+    let of = |asked: &str| decision.verdicts.iter().find(|v| v.asked == asked).expect("a verdict");
+    let (header, variable) = (of("secret:A"), of("secret:B"));
+    let effective = "header x-a (`Bearer {}`) of api.x.com, added by the relay (never shown)";
+    assert_eq!(
+        (header.effective.as_deref(), header.enforced_by.as_slice()),
+        (Some(effective), &["network".to_owned()][..])
+    );
+    assert_eq!(
+        (header.rule.as_str(), header.why.as_str(), header.place.as_str()),
+        ("p: A", "for A", "/t/p/x.policy.toml:11")
+    );
+    assert_eq!(variable.effective.as_deref(), Some("the variable B (never shown)"));
+    assert_eq!(variable.enforced_by, ["environment"]);
+    let text = serde_json::to_value(shape(&decision)).expect("JSON");
+    assert_eq!(
+        text["secrets"],
+        json!([
+            { "name": "A", "from": { "file": "/t/p/keys/A" }, "rule": "p: A", "why": "for A", "header": {
+                "host": "api.x.com", "port": 443, "name": "x-a", "value": "Bearer {}", "methods": [], "paths": [] } },
+            { "name": "B", "from": { "file": "/t/p/keys/B" }, "rule": "p: B", "why": "for B" },
+        ])
+    );
+}
+
+/// No value is in anything that is decided: the same file with another value is the same decision, to the byte.
+#[test]
+fn no_value_stands_in_a_shape_or_a_report() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("key");
+    let listed =
+        format!("{HEAD}[secrets]\ngrant = [{{ name = \"A\", from = \"file:{}\", why = \"w\" }}]\n", file.display());
+    let tool = asks(&["A"], &[]);
+    let seen = |value: &str| {
+        std::fs::write(&file, value).expect("written");
+        let decision = decide(&tool, &under(vec![parsed(&listed)], None));
+        let (text, json) = (policy::audit::text(&decision), policy::audit::json(&decision, &tool));
+        format!("{decision:?} {text} {json} {}", shape(&decision).digest())
+    };
+    let first = seen("hunter2-hunter2");
+    assert!(first == seen("swordfish-swordfish") && !first.contains("hunter2") && first.contains("file:/"), "{first}");
+}
+
+#[test]
+fn a_secret_is_used_in_one_way_only() {
+    let policies = || under(vec![allowing(&["A", "B+"], "reject")], None);
+    let mut literal = asks(&["A"], &[]);
+    literal.execution.env.insert("A".into(), "x".into());
+    let mut both = asks(&["A"], &[]);
+    both.asks.capabilities.push("env:A".into());
+    let offers =
+        Machine { environment: BTreeMap::from([("A".to_owned(), policy::Variable::Host("v".into()))]), ..machine() };
+    for (tool, words) in
+        [(literal, "sets a variable of that name itself (execution.env)"), (both, "asks for `env:A`, too")]
+    {
+        let decision = policy::decide(&tool, &site(), &policies(), &offers);
+        let person = refused(&decision).1;
+        assert!(person.contains(words) && person.contains("change"), "{person}");
+        assert!(!policy::suggest::policy(&tool, &site(), &decision).contains("[secrets]"));
+    }
+    // What the relay adds is no variable.
+    let mut header = asks(&["B"], &["api.x.com"]);
+    header.execution.env.insert("B".into(), "x".into());
+    assert_eq!(granted(&decide(&header, &policies())), ["B+"]);
+}
+
+#[test]
+fn a_tool_neither_reads_nor_writes_the_file_of_a_secret() {
+    let with = |files: &str, names: &[&str]| {
+        let hosts = "[network]\nhosts = [{ host = \"api.x.com\", why = \"w\" }]\n";
+        under(vec![parsed(&format!("{HEAD}[files]\n{files}\n{hosts}{}", listing(names)))], None)
+    };
+    let mut tool = asks(&["A"], &["api.x.com"]);
+    tool.asks.read = Some(vec![pattern("/t/p/**")]);
+    let reads = "read = [{ path = \"/t/p/**\", why = \"w\" }]";
+    let person = refused(&decide(&tool, &with(reads, &["A+"]))).1;
+    assert!(person.contains("the tool could read the file where it lies (p: /t/p/**)"), "{person}");
+    assert!(decide(&tool, &with(reads, &["A"])).shape.is_ok(), "a variable is the tool's own");
+    tool.asks = asking(Some(&[]), &["/t/p/keys/**"]).asks;
+    let person = refused(&decide(&tool, &with("write = [{ path = \"/t/p/keys/**\", why = \"w\" }]", &["A"]))).1;
+    assert!(person.contains("a file of this host could be written: /t/p/keys/A"), "{person}");
+}
+
+#[test]
+fn entries_are_read_with_their_sources_and_rules() {
+    let read = |entry: &str| {
+        let text = format!("{HEAD}[secrets]\ngrant = [{{ name = \"A\", why = \"w\", {entry} }}]\n");
+        parsed(&text).secrets.into_iter().next().expect("one")
+    };
+    for (from, source) in [
+        ("file:a.key", SecretSource::File("/t/p/a.key".into())),
+        ("file:./keys/a b.key", SecretSource::File("/t/p/keys/a b.key".into())),
+        ("file:/etc/a.key", SecretSource::File("/etc/a.key".into())),
+        ("env:A_KEY", SecretSource::Env("A_KEY".into())),
+        (
+            "command:/usr/bin/pass  show a",
+            SecretSource::Command(["/usr/bin/pass", "show", "a"].map(str::to_owned).to_vec()),
+        ),
+    ] {
+        assert_eq!(read(&format!("from = \"{from}\"")).from, source);
+    }
+    let with = |more: &str| read(&format!("from = \"env:A\", header = {{ {more} }}")).header.expect("a header");
+    let header = with("host = \"API.X.com.\", name = \"X-Key\"");
+    assert_eq!(
+        (header.host.as_str(), header.port, header.name.as_str(), header.value.as_str()),
+        ("api.x.com", 443, "x-key", "{}")
+    );
+    assert!(header.methods.is_empty() && header.paths.is_empty());
+    let header = with(
+        "host = \"x.com:8443\", name = \"k\", methods = [\"GET\", \"PUT\"], paths = [\"/v1/**\", \"/a;b\", \"/**\", \"/\", \"/...\"]",
+    );
+    assert_eq!((header.port, header.methods.len(), header.paths.len()), (8443, 2, 5));
+}
+
+/// what is wrong in an entry, the place that is complained of, the complaint.
+#[rustfmt::skip]
+const BAD: &[(&str, &str, &str)] = &[
+    ("from = \"\"", "from", "`from` is blank: say where it lies: \"file:PATH\", \"env:NAME\" or \"command:PROGRAM WORDS\""),
+    ("from = \"a.key\"", "from", "`a.key` is no source: \"file:PATH\", \"env:NAME\" or \"command:/PROGRAM WORDS\""),
+    ("from = \"fil:a\"", "from", "`fil:a` is no source: \"file:PATH\", \"env:NAME\" or \"command:/PROGRAM WORDS\"; did you mean `file`?"),
+    ("from = \"file:\"", "from", "a path is missing"),
+    ("from = \"file:../a\"", "from", "`../a`: `..` is not allowed; write the path it leads to"),
+    ("from = \"file:~/a\"", "from", "`~/a`: `~` is not read; write the absolute path"),
+    ("from = \"file:a\\u0000\"", "from", "`a\\u{0}` holds a control character"),
+    ("from = \"env:\"", "from", "`env:` is followed by the name of a variable of the host"),
+    ("from = \"env:A=B\"", "from", "`env:` is followed by the name of a variable of the host"),
+    ("from = \"env:A B\"", "from", "`env:` is followed by the name of a variable of the host"),
+    ("from = \"command:\"", "from", COMMAND),
+    ("from = \"command:pass show\"", "from", COMMAND),
+    ("from = \"command:./pass\"", "from", COMMAND),
+    ("from = \"command:/usr/../pass\"", "from", COMMAND),
+    ("from = \"command:/bin/x \\u001b\"", "from", COMMAND),
+    ("header = { host = \"*.x.com\", name = \"k\" }", "header/host", EXACT),
+    ("header = { host = \"*\", name = \"k\" }", "header/host", EXACT),
+    ("header = { host = \"8.8.8.8\", name = \"k\" }", "header/host", EXACT),
+    ("header = { host = \"[::1]:443\", name = \"k\" }", "header/host", EXACT),
+    ("header = { name = \"k\" }", "header", "`host` is missing: name the one host that gets it"),
+    ("header = { host = \"x.com\" }", "header", "`name` is missing: name the header, such as \"Authorization\""),
+    ("header = { host = \"x.com\", name = \"a b\" }", "header/name", "`a b` is not the name of a header"),
+    ("header = { host = \"x.com\", name = \":path\" }", "header/name", "`:path` is not the name of a header"),
+    ("header = { host = \"x.com\", name = \"k\\r\\nx\" }", "header/name", "`k\\r\\nx` is not the name of a header"),
+    ("header = { host = \"x.com\", name = \"k\", value = \"Bearer\" }", "header/value", VALUE),
+    ("header = { host = \"x.com\", name = \"k\", value = \"{} {}\" }", "header/value", VALUE),
+    ("header = { host = \"x.com\", name = \"k\", value = \"{}\\r\\nHost: y\" }", "header/value", VALUE),
+    ("header = { host = \"x.com\", name = \"k\", value = \"{}\\t\" }", "header/value", VALUE),
+    ("header = { host = \"x.com\", name = \"k\", value = \"ü{}\" }", "header/value", VALUE),
+    ("header = { host = \"x.com\", name = \"k\", value = \"{} \" }", "header/value", VALUE),
+    ("header = { host = \"x.com\", name = \"k\", methods = [\"TRACE\"] }", "header/methods/0", METHOD),
+    ("header = { host = \"x.com\", name = \"k\", methods = [\"GET\", \"CONNECT\"] }", "header/methods/1", METHOD),
+    ("header = { host = \"x.com\", name = \"k\", methods = [\"get\"] }", "header/methods/0", METHOD),
+    ("header = { host = \"x.com\", name = \"k\", methods = [\"\"] }", "header/methods/0", METHOD),
+    ("header = { host = \"x.com\", name = \"k\", methods = [] }", "header/methods", "`methods` is empty: leave it out where all are meant"),
+    ("header = { host = \"x.com\", name = \"k\", paths = [] }", "header/paths", "`paths` is empty: leave it out where all are meant"),
+    ("header = { host = \"x.com\", name = \"k\", port = 1 }", "header/port", "unknown key `port`; known here: host, name, value, methods, paths"),
+    ("header = \"Authorization\"", "header", "`header` must be a table, not a string"),
+];
+const COMMAND: &str = "`command:` is followed by an absolute program and its words; no shell reads them";
+const EXACT: &str = "a secret goes to one exact name: no wildcard, no address";
+const VALUE: &str = "`value` is ASCII with one `{}`, where the secret stands, and no space at its ends";
+const METHOD: &str = "a method is written in capitals, and is neither TRACE nor CONNECT";
+const PATH: &str = "a path is \"/exact\" or \"/below/**\", without `//`, `.` and `..` as parts, `%`, `?`, `#`, `\\`";
+const PATHS: [&str; 19] = [
+    "", "v1", "*", "**", "/*", "/a*", "/a/**/b", "/a/**/**", "//", "//**", "/a//b", "/a//**", "/..", "/../**", "/./**",
+    "/a%2e", "/a?b", "/a b", "/a\\\\b",
+];
+const FRAMING: [&str; 8] = [
+    "Host",
+    "Connection",
+    "content-length",
+    "Transfer-Encoding",
+    "TE",
+    "Upgrade",
+    "Proxy-Authorization",
+    "Accept-Encoding",
+];
+
+fn problems(entries: &str) -> Vec<(String, Code, String)> {
+    let text = format!("{HEAD}[secrets]\ngrant = [{entries}]\n");
+    let found = policy::parse(&text, Path::new("/t/x"), false, Path::new("/")).expect_err(&text);
+    found.into_iter().map(|p| (p.pointer, p.code, p.message)).collect()
+}
+
+#[test]
+fn an_entry_that_is_wrong_is_refused_with_its_place_and_the_mend() {
+    let mut table: Vec<(String, String, String)> =
+        BAD.iter().map(|(a, b, c)| (a.to_string(), b.to_string(), c.to_string())).collect();
+    let header = |more: String| format!("header = {{ host = \"x.com\", {more} }}");
+    table.extend(
+        PATHS.map(|path| (header(format!("name = \"k\", paths = [\"{path}\"]")), "header/paths/0".into(), PATH.into())),
+    );
+    table.extend(FRAMING.map(|name| {
+        let words =
+            format!("`{}` says how a message is read or where it goes: no secret stands there", name.to_lowercase());
+        (header(format!("name = \"{name}\"")), "header/name".into(), words)
+    }));
+    for (wrong, place, complaint) in table {
+        let from = if wrong.starts_with("from") { "" } else { "from = \"env:A\", " };
+        let found = problems(&format!("{{ name = \"A\", why = \"w\", {from}{wrong} }}"));
+        assert_eq!(found, [(format!("/secrets/grant/0/{place}"), Code::Schema, complaint)], "{wrong}");
+    }
+    for name in ["LD_PRELOAD", "path", "A-B", "1A", "A B", "TOOLHOST_X"] {
+        let (pointer, _, message) =
+            problems(&format!("{{ name = \"{name}\", from = \"env:A\", why = \"w\" }}")).remove(0);
+        assert!(
+            pointer.ends_with("/0/name") && message.starts_with(&format!("`{name}` is no name of a secret: it ")),
+            "{message}"
+        );
+    }
+}
+
+#[test]
+fn two_entries_never_meet_in_one_request_or_name() {
+    let entry = |name: &str, host: &str, header: &str| {
+        format!(
+            "{{ name = \"{name}\", from = \"env:A\", why = \"w\", header = {{ host = \"{host}\", name = \"{header}\" }} }}, "
+        )
+    };
+    for (first, second, place, words) in [
+        (("A", "x.com", "k"), ("A", "y.com", "k"), "name", "`A` is named twice"),
+        (("A", "x.com", "k"), ("B", "X.com.", "K"), "header", "`A` is already the header `k` of x.com: keep one"),
+        (("A", "x.com", "k"), ("B", "x.com:8443", "l"), "header", "write one port"),
+    ] {
+        let text = [first, second].map(|(name, host, header)| entry(name, host, header)).concat();
+        let (pointer, code, message) = problems(&text).remove(0);
+        assert_eq!((pointer, code), (format!("/secrets/grant/1/{place}"), Code::Conflict));
+        assert!(message.contains(words), "{message}");
+    }
+    let fine = [entry("A", "x.com", "k"), entry("B", "x.com", "l"), entry("C", "y.com:8443", "k")].concat();
+    assert_eq!(parsed(&format!("{HEAD}[secrets]\ngrant = [{fine}]\n")).secrets.len(), 3);
+    assert!(parsed(&format!("{HEAD}[secrets]\ngrant = [{fine}]\n")).is_wider_than_default());
+    let many: String = (0..65).map(|n| format!("{{ name = \"A{n}\", from = \"env:A\", why = \"w\" }}, ")).collect();
+    assert_eq!(problems(&many)[0].2, "more than 64 entries");
+}
+
+#[test]
+fn each_file_lists_secrets_in_its_own_way() {
+    let granting = format!("{HEAD}[capabilities]\ngrant = [{{ name = \"secret:A\", why = \"w\" }}]\n");
+    let words = &policy::parse(&granting, Path::new("/t/x"), false, Path::new("/")).unwrap_err()[0].message;
+    assert!(words.contains("granted by an entry of [secrets] grant in the tool's policy"), "{words}");
+    let cap = format!("name = \"h\"\nwhy = \"w\"\n{}", listing(&["A"]));
+    let found = policy::parse(&cap, Path::new("/t/host.policy.toml"), true, Path::new("/")).unwrap_err();
+    assert!(
+        found.len() == 1
+            && found[0].message.contains("[capabilities] grant = [{ name = \"secret:NAME\", why = \"…\" }]"),
+        "{found:?}"
+    );
+    assert!(policy::grantable("secret:A").is_err(), "a config offers none");
+    for word in ["secret:", "secret:LD_PRELOAD", "secret:A-B"] {
+        let mut tool = tool("demo:one");
+        tool.asks.capabilities = vec![word.into()];
+        assert_eq!(refused(&decide(&tool, &Policies::built_in())).0, Kind::CapabilityError, "{word}");
+    }
+}
+
+/// As `the_published_schema_…` of `files`: it refuses what the reader refuses, and is never stricter.
+#[test]
+fn the_published_schema_reads_secrets_as_we_do() {
+    let schema = jsonschema::validator_for(&policy::published::schema()).expect("the schema is a schema");
+    let valid = |text: &str| {
+        schema.is_valid(&serde_json::to_value(toml::from_str::<toml::Value>(text).expect(text)).expect("JSON"))
+    };
+    let of = |entry: &str| format!("{HEAD}[secrets]\ngrant = [{{ name = \"A\", why = \"w\", {entry} }}]\n");
+    let header = |more: String| format!("header = {{ host = \"x.com\", {more} }}");
+    let bad = BAD.iter().map(|(wrong, ..)| (*wrong).to_owned());
+    let bad = bad.chain(PATHS.map(|path| header(format!("name = \"k\", paths = [\"{path}\"]"))));
+    for wrong in bad.chain(FRAMING.map(|name| header(format!("name = \"{name}\"")))) {
+        let from = if wrong.starts_with("from") { "" } else { "from = \"env:A\", " };
+        assert!(!valid(&of(&format!("{from}{wrong}"))), "the published schema lets pass: {wrong}");
+    }
+    for from in [
+        "file:a.key",
+        "file:./keys/a b.key",
+        "file:/etc/..a",
+        "env:A",
+        "command:/usr/bin/pass  show ../a",
+        "command: /bin/x //",
+    ] {
+        let text = of(&format!("from = \"{from}\""));
+        assert!(valid(&text) && parsed(&text).secrets.len() == 1, "{from}");
+    }
+    for more in [
+        "methods = [\"TRACES\"]",
+        "paths = [\"/**\", \"/\", \"/a/...\", \"/a.b/**\", \"/a;b!~\"]",
+        "value = \"{}x\"",
+        "value = \"a b {} c\"",
+    ] {
+        let text = of(&format!("from = \"env:A\", {}", header(format!("name = \"X-Key\", {more}"))));
+        assert!(valid(&text) && parsed(&text).secrets.len() == 1, "{more}");
+    }
+    let cap = "[capabilities]\ngrant = [{ name = \"secret:A\", why = \"w\" }]\n";
+    assert!(
+        valid(&format!("name = \"h\"\nwhy = \"w\"\n{cap}"))
+            && valid(&format!("name = \"h\"\nwhy = \"w\"\ntools = [\"*\"]\n{cap}"))
+    );
+}
+
+#[test]
+fn a_script_run_by_core_uses_what_all_who_name_it_may() {
+    let core_policy =
+        |listed: &str| parsed(&format!("{CORE}[network]\nhosts = [{{ host = \"*\", why = \"w\" }}]\n{listed}"));
+    let mut core = execute();
+    (core.asks.hosts, core.asks.capabilities) = {
+        let asks = asks(&["A", "B", "C"], &["*"]).asks;
+        (asks.hosts, asks.capabilities)
+    };
+    let namer = |names: &[&str]| vec![(Arc::new(asks(names, &["api.x.com"])), site())];
+    let run = |ours: &[&str], theirs: &[&str], asked: &[&str]| {
+        let policies = under(vec![core_policy(&listing(ours)), allowing(theirs, "narrow")], None);
+        policy::decide_run(&target(), &core, &namer(asked), &policies, &machine())
+    };
+    for (ours, theirs, asked, left) in [
+        (&["A", "B+", "C"][..], &["A", "B+", "C"][..], &["A", "B"][..], &["A", "B+"][..]),
+        (&["A"], &["A", "B"], &["A", "B"], &["A"]),
+        (&["A"], &["B"], &["A", "B"], &[]),
+        // One adds it, the other gives it to the tool: neither is what both allow.
+        (&["A"], &["A+"], &["A"], &[]),
+        (&["A+"], &["A"], &["A"], &[]),
+    ] {
+        let met = run(ours, theirs, asked);
+        assert_eq!((granted(&met), &shape(&met).secrets), (left.iter().map(|l| l.to_string()).collect(), &met.secrets));
+    }
+    let met = run(&["A", "B"], &["A", "B"], &["A"]);
+    let verdict = met.verdicts.iter().find(|v| v.asked == "secret:B").expect("a verdict");
+    assert_eq!((verdict.allowed, verdict.narrower), (false, Some(Narrower::Manifest)));
+    assert!(met.notes.told.iter().any(|n| n.starts_with("narrowed: secret:B: demo:one@1.0.0 names this script")));
+    // Source text reaches no host, so no header is added for it.
+    core.id = policy::RUN_CODE.into();
+    let source = RunTarget { site: Site { script: None, ..target().site }, ..target() };
+    let code =
+        policy::decide_run(&source, &core, &[], &under(vec![core_policy(&listing(&["A", "B+"]))], None), &machine());
+    assert_eq!(granted(&code), ["A"]);
+}
+
+fn names() -> impl Strategy<Value = Vec<String>> {
+    prop::collection::btree_map(prop::sample::select(vec!["A", "B", "C", "D"]), any::<bool>(), 0..4).prop_map(|found| {
+        found.into_iter().map(|(name, header)| format!("{name}{}", if header { "+" } else { "" })).collect()
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn used_is_exactly_what_manifest_policy_and_cap_allow(asked in names(), listed in names(), most in names(), capped: bool, reaches: bool) {
+        let hosts: &[&str] = if reaches { &["api.x.com"] } else { &[] };
+        let decision = decide(&asks(&asked, hosts), &under(vec![allowing(&listed, "narrow")], capped.then(|| capping(&most))));
+        let has = |list: &[String], entry: &str| list.iter().any(|other| other.trim_end_matches('+') == entry.trim_end_matches('+'));
+        let within = |entry: &&String| has(&asked, entry) && (!capped || has(&most, entry)) && (reaches || !entry.ends_with('+'));
+        prop_assert_eq!(granted(&decision), listed.iter().filter(within).cloned().collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn no_entry_makes_the_reader_panic(from in "(file|env|command)?:?\\PC{0,40}", name in "\\PC{0,20}", value in "\\PC{0,20}", path in "[/.*%?a]{0,20}|\\PC{0,20}") {
+        let text = |text: &str| toml::Value::String(text.to_owned());
+        let header = format!("{{ host = \"x.com\", name = {}, value = {}, paths = [{}] }}", text(&name), text(&value), text(&path));
+        let text = format!("{HEAD}[secrets]\ngrant = [{{ name = {}, from = {}, header = {header}, why = \"w\" }}]", text(&name), text(&from));
+        let _ = policy::parse(&text, Path::new("x"), false, Path::new("/"));
+    }
+}
+
+const TELLS: &str = "import json, os\nkey = os.environ['KEY']\nprint('log', key, flush=True, file=__import__('sys').stderr)\n\
+    print(json.dumps({'plain': key, 'backwards': key[::-1]}))\n";
+
+/// By the command line: a variable is read anew for each call, reaches the tool, and is hidden in what is printed and kept.
+#[test]
+fn a_granted_variable_reaches_the_tool_and_is_hidden() {
+    let host = crate::harness::host();
+    let put = |name: &str, text: &str, mode: u32| {
+        let path = host.path(name);
+        std::fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+        std::fs::write(&path, text).expect("written");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).expect("set");
+    };
+    let tool = json!({
+        "toolId": "t:tells", "displayName": "t", "description": "d", "version": "1.0.0",
+        "handler": { "type": "external-script", "scriptPath": "tells/main.py", "language": "python" },
+        "securityContext": { "requiredCapabilities": ["secret:KEY"] },
+    });
+    put("user_scripts/tells/main.py", TELLS, 0o644);
+    put("user_scripts/tells/tells.tool.json", &tool.to_string(), 0o644);
+    let call = || host.run(&["call", "t:tells", "--input", "{}"]);
+    let (code, _, err) = call();
+    assert!(code == 3 && err.contains("capability secret:KEY: no entry of [secrets] grant"), "{err}");
+    let listed = listing(&["KEY"]).replace("keys/KEY", "the.key");
+    put("sandbox-policies/x.policy.toml", &format!("{}{listed}", HEAD.replace("demo:one", "t:tells")), 0o644);
+    let (code, _, err) = call();
+    assert!(code == 4 && err.contains("the secret KEY cannot be had on this host"), "{err}");
+    for value in ["hunter2-hunter2", "swordfish-swordfish"] {
+        put("sandbox-policies/the.key", &format!("{value}\n"), 0o600);
+        let (code, out, err) = call();
+        let backwards: String = value.chars().rev().collect();
+        assert!(code == 0 && out.contains(&backwards) && !format!("{out}{err}").contains(value), "{out}{err}");
+        let kept =
+            std::process::Command::new("grep").arg("-rF").arg(value).arg(host.path("state")).output().expect("grep");
+        assert!(kept.stdout.is_empty(), "{:?}", String::from_utf8_lossy(&kept.stdout));
+    }
+    put("sandbox-policies/the.key", "hunter2-hunter2", 0o640);
+    let (code, _, err) = call();
+    assert!(
+        code == 4 && err.contains("others may read it (mode 0640): chmod 600") && !err.contains("hunter2"),
+        "{err}"
+    );
+}

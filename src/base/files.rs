@@ -52,6 +52,18 @@ pub fn open(path: &Path, flags: OFlag) -> io::Result<File> {
     Ok(File::from(openat(AT_FDCWD, path, flags | always, Mode::empty())?))
 }
 
+/// Why a file is not one that only this user or root may read: nothing of `facts` is secret otherwise.
+pub fn not_private(facts: &Metadata) -> Option<String> {
+    if !facts.is_file() {
+        return Some("it is no regular file: name the file itself".to_owned());
+    }
+    if facts.mode() & 0o077 != 0 {
+        return Some(format!("others may read it (mode {:04o}): chmod 600", facts.mode() & 0o7777));
+    }
+    let foreign = !owners().contains(&facts.uid());
+    foreign.then(|| format!("it belongs to another user (uid {}): chown it", facts.uid()))
+}
+
 /// What tells a regular file from every other, and from itself before a write or a new name: both move its times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {

@@ -10,7 +10,6 @@ use crate::policy::{SecretGrant, SecretSource};
 use nix::fcntl::OFlag;
 use std::collections::BTreeMap;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
@@ -74,12 +73,8 @@ async fn value(secret: &SecretGrant) -> Result<String, String> {
 fn file(path: &Path) -> Result<Vec<u8>, String> {
     let failed = |e: io::Error| e.to_string();
     let file = files::open(path, OFlag::O_NOFOLLOW).map_err(failed)?;
-    let facts = file.metadata().map_err(failed)?;
-    if !files::owners().contains(&facts.uid()) {
-        return Err(format!("it belongs to another user (uid {})", facts.uid()));
-    }
-    if facts.mode() & 0o077 != 0 {
-        return Err(format!("others may read it (mode {:04o}): chmod 600", facts.mode() & 0o7777));
+    if let Some(why) = files::not_private(&file.metadata().map_err(failed)?) {
+        return Err(why);
     }
     files::whole(file, LONGEST).map_err(failed)?.ok_or_else(|| format!("it is longer than {LONGEST} bytes"))
 }

@@ -130,12 +130,6 @@ impl World {
         finish(command, input.to_string().as_bytes())
     }
 
-    pub fn cli(&self, arguments: &[&str]) -> Ended {
-        let mut command = self.host();
-        command.args(arguments);
-        finish(command, b"")
-    }
-
     /// A tool that asks for these hosts, under a policy that allows `allowed`, entries of TOML.
     pub fn tool(&self, name: &str, language: &str, script: &str, asked: &[&str], allowed: &str) {
         self.tool_with(name, language, script, asked, allowed, "");

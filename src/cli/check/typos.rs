@@ -10,7 +10,6 @@ use crate::manifest::{Code, Problem, Severity};
 use crate::{policy, registry};
 use policy::{At, Policies, Policy, SecretSource, Selector};
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -159,16 +158,7 @@ fn secrets(policy: &Policy) -> Vec<Problem> {
         let (code, why) = match (std::fs::symlink_metadata(path), &rule.from) {
             (Err(_), _) => (Code::Dependency, format!("{shown} is not there{}", near(path))),
             (Ok(_), SecretSource::Command(_)) => return None,
-            (Ok(facts), _) if !facts.is_file() => {
-                (Code::Dependency, format!("{shown} is no regular file: name the file itself"))
-            }
-            (Ok(facts), _) if facts.mode() & 0o077 != 0 => {
-                (Code::Security, format!("others may read {shown} (mode {:04o}): chmod 600", facts.mode() & 0o7777))
-            }
-            (Ok(facts), _) if !files::owners().contains(&facts.uid()) => {
-                (Code::Security, format!("{shown} belongs to another user (uid {}): chown it", facts.uid()))
-            }
-            _ => return None,
+            (Ok(facts), _) => (Code::Security, format!("{shown}: {}", files::not_private(&facts)?)),
         };
         let message = format!("the secret {} cannot be had, so every call that uses it is refused: {why}", rule.name);
         Some(warning(code, format!("/secrets/grant/{index}/from"), rule.at, message))

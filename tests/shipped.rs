@@ -4,10 +4,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Every file below `tool-defs`, `user_scripts` and `sandbox-policies` that is ours.
-const FILES: [&str; 23] = [
+const FILES: [&str; 29] = [
     "sandbox-policies/core.policy.toml",
     "sandbox-policies/default.policy.toml",
+    "sandbox-policies/github.policy.toml",
     "sandbox-policies/reports.policy.toml",
+    "sandbox-policies/weather.policy.toml",
     "tool-defs/core/execute-nodejs-script.tool.json",
     "tool-defs/core/execute-python-script.tool.json",
     "tool-defs/core/execute-script.tool.json",
@@ -19,6 +21,8 @@ const FILES: [&str; 23] = [
     "user_scripts/csv-summary/data/sales.csv",
     "user_scripts/examples/echo.py",
     "user_scripts/examples/long_running.py",
+    "user_scripts/github-issues/github-issues.tool.json",
+    "user_scripts/github-issues/github_issues.py",
     "user_scripts/report-writer/out/.gitignore",
     "user_scripts/report-writer/report-writer.tool.json",
     "user_scripts/report-writer/report_writer.py",
@@ -28,6 +32,8 @@ const FILES: [&str; 23] = [
     "user_scripts/text-stats-wasi/text-stats-wasi.tool.json",
     "user_scripts/text-stats-wasi/text_stats.c",
     "user_scripts/text-stats-wasi/text_stats.wat",
+    "user_scripts/weather/weather.py",
+    "user_scripts/weather/weather.tool.json",
 ];
 
 pub fn repository() -> PathBuf {

@@ -55,6 +55,7 @@ async fn a_line_is_heard_while_the_script_runs() {
         cancel: tokio_util::sync::CancellationToken::new(),
         came: Instant::now(),
         ran: Arc::default(),
+        traffic: Arc::default(),
         ledger: None,
     };
     let (events, mut heard) = toolhost::executor::events();

@@ -4,46 +4,27 @@
 //! traffic of a call. Never: believes a count without a bound, or waits for a relay that does not answer.
 
 use super::dial::Dialler;
-use super::protocol::{EVENTS, Event, FromRelay, Lease as Served, Refusal, TEXT, ToRelay, Totals, What};
-use crate::base::messages;
-use crate::base::text;
+use super::protocol::{Event, FromRelay, LIMITS, Lease as Served, Refusal, ToRelay, Totals, What};
+use super::traffic::Traffic;
+use crate::base::{lock, messages};
 use crate::manifest::host::HostPattern;
 use crate::quantity::Limit;
 use nix::errno::Errno;
-use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Mutex;
 use std::time::Duration;
 use tokio::io::Interest;
 use tokio::net::{TcpStream, UnixDatagram};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-/// Longest wait for an answer of the relay, which needs microseconds.
-const ANSWER: Duration = Duration::from_secs(2);
-
-/// What one call did with its network.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Traffic {
-    /// The first `EVENTS` that were served, and as many that were refused.
-    pub events: Vec<Event>,
-    pub totals: Totals,
-    /// The limit that it passed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub over: Option<Limit>,
-}
-
-impl Traffic {
-    fn saw(&mut self, mut event: Event) {
-        let alike = self.events.iter().filter(|other| other.refused.is_some() == event.refused.is_some()).count();
-        if alike < EVENTS {
-            event.target = text::printable(&text::head(&event.target, TEXT));
-            self.events.push(event);
-        }
-    }
-}
+/// Longest start of a relay, and longest wait for what it tells at the end of a call, which takes it microseconds.
+const START: Duration = Duration::from_secs(10);
+const ENDED: Duration = Duration::from_millis(500);
+/// Most connections of one call that are dialled.
+const DIALS: u64 = 10_000;
 
 /// Why a call cannot go on with its network.
 #[derive(Debug)]
@@ -52,6 +33,13 @@ pub enum Stopped {
     Over(Limit),
     /// The relay is gone, or says what makes no sense.
     Lost(io::Error),
+}
+
+/// How one dial went.
+struct Dialled {
+    id: u64,
+    target: HostPattern,
+    socket: Result<TcpStream, Refusal>,
 }
 
 /// The host's end of a relay that serves.
@@ -73,7 +61,7 @@ impl Lease {
         let text = messages::memory_file(&serde_json::to_vec(served)?)?;
         let beside: Vec<BorrowedFd> = std::iter::once(&text).chain(sockets).map(AsFd::as_fd).collect();
         lease.say(&ToRelay::Serve, &beside)?;
-        match timeout(ANSWER, lease.hear()).await?? {
+        match timeout(START, lease.hear()).await?? {
             FromRelay::Ready => Ok(lease),
             _ => Err(io::ErrorKind::InvalidData.into()),
         }
@@ -89,14 +77,17 @@ impl Lease {
         self.say(&ToRelay::Begin, &beside)
     }
 
-    /// Dials for the relay for as long as it is polled; returns only where the call cannot go on. Cancel-safe.
-    pub async fn attend(&self, traffic: &mut Traffic) -> Stopped {
-        let mut dials: JoinSet<(u64, HostPattern, Result<TcpStream, Refusal>)> = JoinSet::new();
+    /// Dials for the relay for as long as it is polled; returns only where the call cannot go on.
+    pub async fn attend(&self, traffic: &Mutex<Traffic>) -> Stopped {
+        let mut dials = JoinSet::new();
         loop {
             let done = tokio::select! {
-                message = self.hear() => message.and_then(|message| self.take(message, &mut dials, traffic)),
+                message = self.hear() => match message {
+                    Ok(message) => self.take(message, &mut dials, traffic).await,
+                    Err(error) => Err(error),
+                },
                 Some(done) = dials.join_next() => match done {
-                    Ok((id, target, dialled)) => self.dialled(id, &target, dialled, traffic).map(|()| None),
+                    Ok(Dialled { id, target, socket }) => self.answer(id, &target, socket, traffic).await.map(|()| None),
                     Err(failed) => Err(io::Error::other(failed)),
                 },
             };
@@ -104,78 +95,93 @@ impl Lease {
                 Ok(None) => {}
                 Ok(Some(limit)) => return Stopped::Over(limit),
                 Err(error) => {
+                    // Its connections fail from here on, instead of waiting for nobody.
+                    let _ = self.control.shutdown(std::net::Shutdown::Both);
                     let target = String::new();
-                    traffic.saw(Event { what: What::Connection, target, refused: Some(Refusal::RelayEnded) });
+                    lock(traffic).saw(Event { what: What::Connection, target, refused: Some(Refusal::RelayEnded) });
                     return Stopped::Lost(error);
                 }
             }
         }
     }
 
-    fn take(
+    async fn take(
         &self,
         message: FromRelay,
-        dials: &mut JoinSet<(u64, HostPattern, Result<TcpStream, Refusal>)>,
-        traffic: &mut Traffic,
+        dials: &mut JoinSet<Dialled>,
+        traffic: &Mutex<Traffic>,
     ) -> io::Result<Option<Limit>> {
         match message {
             FromRelay::Dial { id, host, port } => {
                 let target = HostPattern { host: host.clone(), port: Some(port) };
-                if dials.len() >= self.most {
-                    let refusal = Refusal::Limit { limit: Limit::Connections };
-                    return self.dialled(id, &target, Err(refusal), traffic).map(|()| None);
-                }
-                let dialler = self.dialler.clone();
-                dials.spawn(async move { (id, target, dialler.dial(&host, port).await) });
-                Ok(None)
+                let dialled = {
+                    let totals = &mut lock(traffic).totals;
+                    totals.connections += 1;
+                    totals.connections
+                };
+                let refusal = match () {
+                    () if dials.len() >= self.most => Refusal::Limit { limit: Limit::Connections },
+                    () if dialled > DIALS => {
+                        Refusal::Bound { why: format!("more than {DIALS} connections in one call") }
+                    }
+                    () => {
+                        let dialler = self.dialler.clone();
+                        dials.spawn(async move { Dialled { id, target, socket: dialler.dial(&host, port).await } });
+                        return Ok(None);
+                    }
+                };
+                self.answer(id, &target, Err(refusal), traffic).await.map(|()| None)
             }
             FromRelay::Saw(event) => {
-                traffic.saw(event);
+                lock(traffic).told(event);
                 Ok(None)
             }
-            FromRelay::Over { limit } => {
-                traffic.over = Some(limit);
+            FromRelay::Over { limit } if LIMITS.contains(&limit) => {
+                lock(traffic).over = Some(limit);
                 Ok(Some(limit))
             }
-            FromRelay::Ready | FromRelay::Ended(_) => Err(io::ErrorKind::InvalidData.into()),
+            FromRelay::Ready | FromRelay::Ended(_) | FromRelay::Over { .. } => Err(io::ErrorKind::InvalidData.into()),
         }
     }
 
-    fn dialled(
+    /// Answers to `Dial`, as soon as there is room.
+    async fn answer(
         &self,
         id: u64,
         target: &HostPattern,
         dialled: Result<TcpStream, Refusal>,
-        traffic: &mut Traffic,
+        traffic: &Mutex<Traffic>,
     ) -> io::Result<()> {
-        match dialled {
-            Ok(stream) => {
-                let socket = OwnedFd::from(stream.into_std()?);
-                self.say(&ToRelay::Dialled { id }, &[socket.as_fd()])
-            }
+        let (message, socket) = match dialled {
+            Ok(stream) => (ToRelay::Dialled { id }, Some(OwnedFd::from(stream.into_std()?))),
             Err(refusal) => {
+                let traffic = &mut *lock(traffic);
+                traffic.totals.connections_refused += 1;
                 traffic.saw(Event { what: What::Connection, target: target.to_string(), refused: Some(refusal) });
-                self.say(&ToRelay::Undialled { id }, &[])
+                (ToRelay::Undialled { id }, None)
             }
-        }
+        };
+        let beside: Vec<BorrowedFd> = socket.iter().map(AsFd::as_fd).collect();
+        self.control.async_io(Interest::WRITABLE, || self.say(&message, &beside)).await
     }
 
     /// The call's processes are gone: takes what the relay still tells of it. After an error the relay is of no more use.
-    pub async fn end(&self, traffic: &mut Traffic) -> io::Result<()> {
+    pub async fn end(&self, traffic: &Mutex<Traffic>) -> io::Result<()> {
         self.say(&ToRelay::End, &[])?;
         let ended = async {
             loop {
                 match self.hear().await? {
                     FromRelay::Ended(totals) => return Ok(totals),
-                    FromRelay::Saw(event) => traffic.saw(event),
-                    FromRelay::Over { limit } => traffic.over = Some(limit),
+                    FromRelay::Saw(event) => lock(traffic).told(event),
+                    FromRelay::Over { limit } if LIMITS.contains(&limit) => lock(traffic).over = Some(limit),
                     FromRelay::Dial { .. } => {}
-                    FromRelay::Ready => return Err(io::ErrorKind::InvalidData.into()),
+                    FromRelay::Ready | FromRelay::Over { .. } => return Err(io::ErrorKind::InvalidData.into()),
                 }
             }
         };
-        let totals: io::Result<Totals> = timeout(ANSWER, ended).await?;
-        traffic.totals = totals?;
+        let totals: io::Result<Totals> = timeout(ENDED, ended).await?;
+        let traffic = &mut *lock(traffic);
+        (traffic.totals, traffic.counted) = (totals?, true);
         Ok(())
     }
 

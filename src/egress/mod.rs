@@ -12,7 +12,9 @@ mod dial;
 mod lease;
 pub mod protocol;
 pub mod relay;
+mod traffic;
 
 pub use crate::base::address;
 pub use dial::Dialler;
-pub use lease::{Lease, Stopped, Traffic};
+pub use lease::{Lease, Stopped};
+pub use traffic::Traffic;

@@ -13,7 +13,9 @@ use std::fmt;
 /// The role of the relay: argv[0] without the prefix `toolhost-`.
 pub const ROLE: &str = "relay";
 /// Events of one call that are told one by one, of those served and of those refused; later ones are only counted.
-pub const EVENTS: usize = 50;
+pub const EVENTS: usize = 25;
+/// The limits of a call's network.
+pub const LIMITS: [Limit; 3] = [Limit::Connections, Limit::SentBytes, Limit::ReceivedBytes];
 /// Longest text in an event, bytes.
 pub const TEXT: usize = 300;
 
@@ -116,11 +118,34 @@ pub enum Refusal {
 }
 
 impl Refusal {
+    /// The same, with its text changed.
+    pub fn with_text(self, change: impl FnOnce(&str) -> String) -> Refusal {
+        match self {
+            Refusal::Unresolved { why } => Refusal::Unresolved { why: change(&why) },
+            Refusal::Address { why } => Refusal::Address { why: change(&why) },
+            Refusal::Unreached { why } => Refusal::Unreached { why: change(&why) },
+            Refusal::Content { why } => Refusal::Content { why: change(&why) },
+            Refusal::Bound { why } => Refusal::Bound { why: change(&why) },
+            Refusal::NotGranted | Refusal::NoName | Refusal::Limit { .. } | Refusal::RelayEnded => self,
+        }
+    }
+
     /// What only the person hears.
     pub fn detail(&self) -> Option<&str> {
         match self {
             Refusal::Unresolved { why } | Refusal::Address { why } | Refusal::Unreached { why } => Some(why),
             _ => None,
+        }
+    }
+
+    /// Whether a relay can know of it.
+    pub fn is_of_the_relay(&self) -> bool {
+        match self {
+            Refusal::NotGranted | Refusal::NoName | Refusal::Content { .. } => true,
+            Refusal::Bound { .. } => true,
+            Refusal::Limit { limit } => LIMITS.contains(limit),
+            Refusal::Unresolved { .. } | Refusal::Address { .. } | Refusal::Unreached { .. } => false,
+            Refusal::RelayEnded => false,
         }
     }
 

@@ -16,12 +16,13 @@ pub mod wasm;
 pub use events::{Event, Events, Heard, events};
 pub use outcome::*;
 
+use crate::egress::Traffic;
 use crate::quantity::Limit;
 use crate::{fault, manifest, policy};
 use serde_json::Value;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -37,6 +38,8 @@ pub struct Context {
     pub came: Instant,
     /// SHA-256 in hex of the script that really ran, where the executor knows it.
     pub ran: Arc<OnceLock<String>>,
+    /// What a call that may reach hosts does with its network, as it becomes known.
+    pub traffic: Arc<Mutex<Traffic>>,
     /// Told before anything runs under a shape; `None` where no ledger is kept.
     pub ledger: Option<Arc<dyn Ledger>>,
 }

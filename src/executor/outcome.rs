@@ -1,7 +1,6 @@
 //! Outcome: how a tool ended.
 
 use crate::base::json::Text;
-use crate::egress::Traffic;
 use crate::quantity::Limit;
 pub use crate::sandbox::Stood;
 use serde::{Deserialize, Serialize};
@@ -112,8 +111,6 @@ pub struct Outcome {
     pub walls: Walls,
     pub denials: Denials,
     pub artifacts: Vec<Artifact>,
-    /// Of a call that may reach hosts: what it did with its network.
-    pub traffic: Option<Traffic>,
 }
 
 impl Outcome {
@@ -127,7 +124,6 @@ impl Outcome {
             walls: Walls::default(),
             denials: Denials::default(),
             artifacts: Vec::new(),
-            traffic: None,
         }
     }
 

@@ -3,22 +3,24 @@
 //! For: the road. In: each thing as it becomes known. Out: a `Report`, one audit record and one run log record.
 //! Never: ends without its audit record: when the call's future is dropped, `Drop` writes it as cancelled.
 
+mod summary;
+
 use super::guard::Turn;
-use super::record::{self, PART, Record, VIOLATIONS, command, cut, cut_to, executor_of, few, rule};
+use super::record::{self, PART, Record, VIOLATIONS, cut, cut_to, few, rule};
 use super::redact::{self, Mask, Shown};
 use super::report::{Digests, Report};
 use super::request::{CallRequest, Caller, new_id};
 use super::script_digest::Script;
-use super::{audit, format, runlog};
+use super::{audit, format};
 use crate::base::json::Text;
-use crate::base::{json, millis, text};
+use crate::base::{json, lock, millis, text};
 use crate::egress::Traffic;
 use crate::manifest::Handler;
 use crate::quantity::Limit;
 use crate::{executor, fault, policy, registry};
 use fault::{Fault, Kind, Origin};
 use serde_json::{Value, json};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 /// Most files in a report: published, and not published.
@@ -88,7 +90,8 @@ struct Seen {
     walls: executor::Walls,
     denials: executor::Denials,
     artifacts: Vec<executor::Artifact>,
-    traffic: Option<Traffic>,
+    /// Of a call that may reach hosts: filled while it runs, and read however it ends.
+    traffic: Option<Arc<Mutex<Traffic>>>,
 }
 
 impl CallRecord {
@@ -175,10 +178,17 @@ impl CallRecord {
         let shape = &confinement.shape;
         // No log may show the host's own variables. Those that the call brings are masked already.
         self.arguments.mask.also(shape.env.values().filter_map(policy::Variable::host));
+        let networked = !shape.network.hosts().is_empty();
+        self.seen.traffic = networked.then(Arc::default);
         let mut limits = shape.limits.clone();
         limits.set(Limit::TimeoutMs, confinement.per_call.timeout_ms);
         let script_digest = script.as_ref().map(|script| script.digest.clone());
         self.confined = Some(Confined { shape: shape.clone(), limits, digest, script_digest, script });
+    }
+
+    /// Where the executor tells what the call does with its network.
+    pub fn traffic(&self) -> Arc<Mutex<Traffic>> {
+        self.seen.traffic.clone().unwrap_or_default()
     }
 
     /// The executor starts. Keeps the record that this call leaves if this host is killed while it runs.
@@ -262,12 +272,9 @@ impl CallRecord {
         seen.usage = outcome.usage.clone();
         seen.walls = std::mem::take(&mut outcome.walls);
         seen.denials = std::mem::take(&mut outcome.denials);
-        seen.traffic = outcome.traffic.take();
-        for event in seen.traffic.iter_mut().flat_map(|traffic| &mut traffic.events) {
-            event.target = mask.text(&event.target);
-        }
         for denial in &mut seen.denials.observed {
             denial.target = mask.text(&denial.target);
+            denial.rule = mask.text(&denial.rule);
         }
         let printed = outcome.printed.drain(..).map(|line| mask.text(&line)).collect();
         self.wrote(std::mem::take(&mut outcome.artifacts));
@@ -300,6 +307,17 @@ impl CallRecord {
             self.notes.narrowed(words);
         }
         shown
+    }
+
+    /// What the call did with its network until now, secrets hidden.
+    fn network(&self) -> Option<Traffic> {
+        let mut traffic = lock(self.seen.traffic.as_ref()?).clone();
+        for event in &mut traffic.events {
+            event.target = self.arguments.mask.text(&event.target);
+            event.refused =
+                event.refused.take().map(|refusal| refusal.with_text(|text| self.arguments.mask.text(text)));
+        }
+        Some(traffic)
     }
 
     /// Files that were not published: noted, or, where this host failed to write one, a failure of the call.
@@ -338,6 +356,7 @@ impl CallRecord {
             result = Err(fault);
         }
         self.log_run(&result);
+        let network = self.network();
         let seen = std::mem::take(&mut self.seen);
         let (output_data, error) = match result {
             Ok(value) => (Some(value), None),
@@ -355,7 +374,7 @@ impl CallRecord {
             walls: seen.walls,
             denials: seen.denials,
             artifacts: seen.artifacts,
-            network: seen.traffic,
+            network,
             digests: self.digests(),
             notes: std::mem::take(&mut self.notes.told),
             manifest: self.tool.as_ref().map(|tool| tool.manifest.clone()),
@@ -397,7 +416,7 @@ impl CallRecord {
             usage: &self.seen.usage,
             notes: &self.notes.all,
             violations: self.violations(fault),
-            network: self.seen.traffic.as_ref().map(record::network),
+            network: self.network().as_ref().map(record::network),
         }
     }
 
@@ -420,64 +439,6 @@ impl CallRecord {
         let own = broken.map(|fault| json!({"kind": fault.kind, "what": cut_to(&fault.message, PART)}));
         let seen = self.seen.denials.observed.iter().map(record::denied);
         own.into_iter().chain(seen).take(VIOLATIONS).collect()
-    }
-
-    fn log_run(&self, result: &Result<Text, Fault>) {
-        let grade = match result.as_ref().map_err(|fault| fault.kind.origin()) {
-            Ok(_) => runlog::Grade::Fine,
-            Err(Origin::Policy | Origin::Host) => runlog::Grade::Grave,
-            Err(Origin::Caller | Origin::Tool) => runlog::Grade::Failed,
-        };
-        runlog::record(grade, || self.summary(result));
-    }
-
-    fn summary(&self, result: &Result<Text, Fault>) -> runlog::Summary {
-        let fault = result.as_ref().err();
-        let words = |words: Option<&String>| words.cloned().unwrap_or_default();
-        let (stdout, result) = match result {
-            Ok(answer) => (self.arguments.mask.text(answer.as_str()), "success".to_owned()),
-            Err(fault) => {
-                (self.arguments.mask.text(&self.seen.bad_output), format!("{}: {}", fault.kind, fault.message))
-            }
-        };
-        runlog::Summary {
-            call: self.id.clone(),
-            user: self.caller.user.clone(),
-            tool: self.tool.as_ref().map_or_else(|| self.asked.clone(), |tool| tool.reference()),
-            parameters: self.arguments.mask.text(&self.arguments.shown.to_string()),
-            executor: self.executor(),
-            command: self.command(),
-            stdout,
-            stderr: self.seen.logs.join("\n"),
-            duration_ms: millis(self.started.elapsed()),
-            result,
-            details: words(fault.and_then(|fault| fault.details.as_ref())),
-            person: words(fault.and_then(|fault| fault.person.as_ref())),
-            notes: self.notes.all.join("; "),
-        }
-    }
-
-    /// Which executors the call leads to; empty: none.
-    fn executor(&self) -> String {
-        let script = self.confined.as_ref().map(|confined| executor_of(confined.shape.runtime.language));
-        match (self.tool.as_ref().map(|tool| &tool.manifest.handler), script) {
-            (Some(Handler::ServiceMethod { .. }), Some(script)) => format!("method, {script}"),
-            (Some(Handler::ServiceMethod { .. }), None) => "method".to_owned(),
-            (Some(Handler::Extension { kind, .. }), _) => kind.clone(),
-            (_, script) => script.unwrap_or_default().to_owned(),
-        }
-    }
-
-    /// What was called: a command line, `service.method`, or an `x-…` type.
-    fn command(&self) -> String {
-        if let Some(confined) = &self.confined {
-            return command(&confined.shape);
-        }
-        match self.tool.as_ref().map(|tool| &tool.manifest.handler) {
-            Some(Handler::ServiceMethod { service, method, .. }) => format!("{service}.{method}"),
-            Some(Handler::Extension { kind, .. }) => kind.clone(),
-            Some(Handler::Script { .. } | Handler::ToolService | Handler::DefinitionOnly) | None => String::new(),
-        }
     }
 }
 

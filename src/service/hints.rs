@@ -123,7 +123,7 @@ pub(super) struct Hints {
 pub(super) fn of_failure(
     fault: &Fault,
     printed: u64,
-    traffic: Option<&Traffic>,
+    traffic: &Traffic,
     tool: &registry::Tool,
     decision: &policy::Decision,
 ) -> Hints {
@@ -131,8 +131,8 @@ pub(super) fn of_failure(
     let spoken = |known: &[&str]| known.iter().any(|word| words.contains(word));
     match fault.kind {
         Kind::TimeoutError if printed > 0 => Hints { anyone: Some(left_running(printed)), person: None },
-        Kind::ScriptError | Kind::TimeoutError if let Some(said) = traffic.and_then(denials::words) => {
-            Hints { anyone: Some(said), person: traffic.and_then(|traffic| denials::mend(traffic, tool, decision)) }
+        Kind::ScriptError | Kind::TimeoutError if let Some(said) = denials::words(traffic) => {
+            Hints { anyone: Some(said), person: denials::mend(traffic, tool, decision) }
         }
         Kind::ScriptError if spoken(&NETWORK_WORDS) => Hints { anyone: Some(no_network(decision)), person: None },
         Kind::ScriptError if reached(&words).is_some() => {

@@ -21,7 +21,7 @@ pub(super) const VIOLATIONS: usize = 10;
 /// Most notes in a record or a report; if there were more, the last says how many more.
 const NOTES: usize = 20;
 /// Longest text in an event of a network, bytes.
-const EVENT: usize = 128;
+const EVENT: usize = 80;
 
 /// One line of the audit log.
 #[derive(Serialize)]
@@ -61,7 +61,7 @@ pub(super) fn network(traffic: &Traffic) -> Value {
         });
         json!({"what": event.what, "target": cut_to(&event.target, EVENT), "refused": refused})
     });
-    json!({"events": events.collect::<Vec<_>>(), "totals": traffic.totals})
+    json!({"events": events.collect::<Vec<_>>(), "totals": traffic.totals, "counted": traffic.counted})
 }
 
 /// Which step of the road refused.
@@ -138,8 +138,10 @@ mod tests {
         let part = cut_to(&worst, PART);
         let violation =
             json!({"kind": "denied", "operation": part, "target": part, "rule": part, "narrower": "policy"});
-        let refused = Some(protocol::Refusal::Content { why: worst.clone() });
-        let event = protocol::Event { what: protocol::What::Connection, target: worst.clone(), refused };
+        // Texts of events are printable: at worst two bytes are written as six.
+        let long = "é".repeat(1000);
+        let refused = Some(protocol::Refusal::Content { why: long.clone() });
+        let event = protocol::Event { what: protocol::What::Connection, target: long, refused };
         let record = Record {
             time: "2026-11-21T00:00:00.000000000Z".to_owned(),
             call: &"0".repeat(36),
@@ -156,7 +158,7 @@ mod tests {
             usage: &executor::Usage::default(),
             notes: &many(),
             violations: vec![violation; VIOLATIONS],
-            network: Some(network(&Traffic { events: vec![event; protocol::EVENTS], ..Traffic::default() })),
+            network: Some(network(&Traffic { events: vec![event; 2 * protocol::EVENTS + 1], ..Traffic::default() })),
         };
         let line = audit::ascii(&record).expect("JSON");
         assert!(line.len() as u64 > audit::ROOM / 2 && (line.len() as u64) < audit::ROOM, "{} bytes", line.len());

@@ -141,6 +141,8 @@ impl Mask {
         let mut secrets = Vec::new();
         for text in texts {
             collect_text(text, &mut secrets);
+            // Names of hosts are told in lower case.
+            collect_text(&text.to_ascii_lowercase(), &mut secrets);
             secrets.extend(encodings::of(text).into_iter().filter(|form| form.len() >= SHORTEST));
         }
         self.add(secrets);

@@ -9,6 +9,7 @@ use super::target::{Found, Target};
 use super::{Service, arguments, blocking, denials, format, hints, redact, secrets};
 use crate::base::hidden::Hidden;
 use crate::base::json::{Text, TooMuch};
+use crate::base::lock;
 use crate::manifest::Manifest;
 use crate::{executor, fault, policy, quantity, registry};
 use executor::{Call, Ending, Outcome};
@@ -118,6 +119,7 @@ impl Service {
             cancel,
             came,
             ran: Arc::default(),
+            traffic: record.traffic(),
             ledger: Some(Arc::new(self.parts.audit.clone())),
         };
         record.running()?;
@@ -202,10 +204,8 @@ fn judged(
     record: &mut CallRecord,
 ) -> Result<(Option<Value>, Text), Fault> {
     let decision = &target.decided.decision;
-    let traffic = outcome.traffic.clone();
-    if let Some(traffic) = &traffic {
-        outcome.denials.observed.extend(denials::observed(traffic, decision));
-    }
+    let traffic = lock(&record.traffic()).clone();
+    outcome.denials.observed.extend(denials::observed(&traffic, decision));
     let (logs, printed_lines) = record.took(&mut outcome);
     let limit = hints::limit_of(&outcome.ending);
     let printed = outcome.usage.output_bytes;
@@ -216,7 +216,7 @@ fn judged(
         _ => Some(json!({"success": true, "logs": logs})),
     };
     let output = format::judge(outcome.ending, logs, &printed_lines).map_err(|fault| {
-        let hints = hints::of_failure(&fault, printed, traffic.as_ref(), tool, decision);
+        let hints = hints::of_failure(&fault, printed, &traffic, tool, decision);
         let set = limit.and_then(|limit| hints::limit(limit, decision, target.asked_ms));
         let details =
             [fault.details.clone(), hints.anyone].into_iter().flatten().reduce(|all, more| all + "\n" + &more);

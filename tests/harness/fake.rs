@@ -86,7 +86,6 @@ pub fn outcome(ending: Ending, logs: Vec<String>) -> Outcome {
         walls: [executor::Stood { name: "fake".into(), state: "stood".into(), why: "a test".into() }].into(),
         denials: Denials::default(),
         artifacts: Vec::new(),
-        traffic: None,
     }
 }
 

@@ -202,6 +202,7 @@ fn context() -> Context {
         cancel: tokio_util::sync::CancellationToken::new(),
         came: Instant::now(),
         ran: Arc::default(),
+        traffic: Arc::default(),
         ledger: None,
     }
 }

@@ -22,7 +22,7 @@ pub use workers::WasmWorkers;
 use super::clock::Clock;
 use super::log::Log;
 use super::{Call, Context, Denials, Ending, Events, Executor, Outcome, Running, answer};
-use crate::base::messages;
+use crate::base::{lock, messages};
 use crate::egress::{Stopped, Traffic};
 use crate::fault::{Fault, Kind};
 use crate::policy::{Confinement, Shape};
@@ -34,7 +34,7 @@ use capture::{Captured, Pipes};
 use launcher::Launcher;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 /// The message for a caller whose launcher is not ready in time.
@@ -94,26 +94,27 @@ impl Scripts {
         });
         let came = context.map_or(started, |context| context.came);
         let clock = Clock::new(came, per_call.timeout_ms);
+        let traffic = &context.map(|context| Arc::clone(&context.traffic)).unwrap_or_default();
         let extra = Extra { own_source: source.is_some(), ..Extra::default() };
         let ready = || clock.prepare(RAISING, self.launchers.ready(&shape, &extra));
         let mut launcher = ready().await?;
         context.map_or(Ok(()), |context| context.opens(&shape))?;
         let brings = Brings { source, environment: Some(&per_call.env), secrets: Some(&per_call.secrets), third: None };
-        let mut followed = follow(&launcher, &brings, input, &shape, clock, events).await;
+        let mut followed = follow(&launcher, &brings, input, &shape, clock, events, traffic).await;
         if let Err(Lost::Before) = followed {
             // It was killed while it was idle, and most likely all idle ones were: start again with a new one.
             self.launchers.close();
             launcher = ready().await?;
-            followed = follow(&launcher, &brings, input, &shape, clock, events).await;
+            followed = follow(&launcher, &brings, input, &shape, clock, events, traffic).await;
         }
-        let Followed { mut captured, exited, staged, traffic, relayed } = followed.map_err(Unready::from)?;
+        let Followed { mut captured, exited, staged, relayed } = followed.map_err(Unready::from)?;
         let mut logs = std::mem::take(&mut captured.logs);
         if exited.killed == Some(Killed::Sessions) {
             logs.push(format!(
                 "toolhost: more than {SESSIONS} sessions at a time (setsid), which is all a call may hold here"
             ));
         }
-        let over = traffic.as_ref().and_then(|traffic| traffic.over);
+        let over = lock(traffic).over;
         let ending = judge(&captured, &exited, over, &shape, per_call.timeout_ms, &logs);
         let mut outcome = outcome(ending, started);
         outcome.logs = logs;
@@ -124,7 +125,6 @@ impl Scripts {
         outcome.usage.peak_memory_bytes = exited.peak_memory_bytes;
         outcome.usage.output_bytes = captured.output_bytes;
         outcome.walls = launcher.walls.clone();
-        outcome.traffic = traffic;
         // Only after a good answer are staged files and the launcher kept.
         if matches!(outcome.ending, Ending::Answered(_)) {
             if !staged.is_empty() {
@@ -232,8 +232,6 @@ struct Followed {
     captured: Captured,
     exited: Exited,
     staged: Vec<OwnedFd>,
-    /// Of a networked call.
-    traffic: Option<Traffic>,
     /// The relay, if the call had one, may serve another.
     relayed: bool,
 }
@@ -246,6 +244,7 @@ async fn follow(
     shape: &Shape,
     clock: Clock,
     events: &Events,
+    traffic: &Mutex<Traffic>,
 ) -> Result<Followed, Lost> {
     if let Some(relay) = &launcher.relay {
         relay.begin(brings.secrets.unwrap_or(&BTreeMap::new())).map_err(|_| Lost::Before)?;
@@ -256,10 +255,9 @@ async fn follow(
     let log = Log::new(shape.limits.get(Limit::LogBytes), events);
     let over = tokio::sync::Notify::new();
     let reading = async { Ok(capture::run(pipes, input, output, log, &over).await) };
-    let mut traffic = Traffic::default();
     let passed_a_limit = async {
         if let Some(relay) = &launcher.relay
-            && let Stopped::Over(_) = relay.lease().attend(&mut traffic).await
+            && let Stopped::Over(_) = relay.lease().attend(traffic).await
         {
             return;
         }
@@ -291,10 +289,10 @@ async fn follow(
         Ok((Captured::default(), (killed, Vec::new())))
     })?;
     let Some(relay) = &launcher.relay else {
-        return Ok(Followed { captured, exited, staged, traffic: None, relayed: true });
+        return Ok(Followed { captured, exited, staged, relayed: true });
     };
-    let relayed = relay.end(&mut traffic).await;
-    Ok(Followed { captured, exited, staged, traffic: Some(traffic), relayed })
+    let relayed = relay.end(traffic).await;
+    Ok(Followed { captured, exited, staged, relayed })
 }
 
 /// How the tool ended, from what the walls saw and what it said.

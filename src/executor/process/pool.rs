@@ -87,7 +87,9 @@ impl Launchers {
         let memory = wanted.limits.get(Limit::MemoryBytes);
         let group = self.groups.as_ref().map(|groups| groups.make(memory, wanted.limits.get(Limit::Processes)));
         let group = group.transpose().map_err(|e| super::launcher::no_group(&e))?;
-        if let (Some(group), Some(_)) = (&group, &wanted.ports) {
+        // A relay has the other ends of a networked call's sockets.
+        let relay = extra.role.as_deref() == Some(crate::egress::protocol::ROLE);
+        if let (Some(group), true) = (&group, relay || wanted.ports.is_some()) {
             group.charge_sockets(memory).map_err(|e| super::launcher::no_group(&e))?;
         }
         let starting = Launcher::start(&self.own, wanted, lease, group);

@@ -14,7 +14,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// What a relay needs for itself, and for each connection: two buffers and what the kernel holds for two sockets.
 const OWN_MEMORY: u64 = 96 * MIB;
@@ -30,9 +30,6 @@ pub struct Relay {
     served: protocol::Lease,
     _process: Box<Launcher>,
 }
-
-/// The limits of a call's network, as the relay is told them.
-const LIMITS: [Limit; 3] = [Limit::Connections, Limit::SentBytes, Limit::ReceivedBytes];
 
 fn broken(error: io::Error) -> Fault {
     Fault::new(Kind::InternalError, "the network relay of this tool failed, so nothing was run")
@@ -73,7 +70,7 @@ pub fn served(shape: &Shape) -> Option<protocol::Lease> {
     let grants = shape.network.hosts().to_vec();
     let header = |secret: &SecretGrant| Some((secret.name.clone(), secret.header.clone()?));
     let headers = shape.secrets.iter().filter_map(header).collect();
-    let limits = LIMITS.map(|limit| (limit, shape.limits.get(limit))).into();
+    let limits = protocol::LIMITS.map(|limit| (limit, shape.limits.get(limit))).into();
     let ports = shape.network.ports();
     (!grants.is_empty()).then_some(protocol::Lease { grants, ports, headers, limits })
 }
@@ -106,7 +103,7 @@ impl Relay {
     }
 
     /// The call's processes are gone. False: the relay must not serve another call.
-    pub async fn end(&self, traffic: &mut Traffic) -> bool {
+    pub async fn end(&self, traffic: &Mutex<Traffic>) -> bool {
         self.lease.end(traffic).await.is_ok()
     }
 }

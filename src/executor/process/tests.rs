@@ -32,7 +32,8 @@ async fn lost(launcher: &Launcher, meanwhile: impl Future<Output = ()>) -> Lost 
     let (shape, started) = (shape(), Instant::now());
     let clock = Clock::new(started, 20_000);
     let (brings, events) = (Brings::default(), Events::unheard());
-    let (followed, ()) = tokio::join!(follow(launcher, &brings, b"{}", &shape, clock, &events), meanwhile);
+    let traffic = Mutex::default();
+    let (followed, ()) = tokio::join!(follow(launcher, &brings, b"{}", &shape, clock, &events, &traffic), meanwhile);
     assert!(started.elapsed() < Duration::from_secs(10), "it waited for the call's limit");
     followed.expect_err("lost")
 }

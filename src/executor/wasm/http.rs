@@ -15,6 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::client::Resumption;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 use wasmtime::component::ResourceTable;
@@ -99,7 +100,10 @@ async fn encrypted(host: &str, stream: TcpStream) -> Result<impl Stream + use<>>
     let config = CONFIG.get_or_init(|| {
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        Arc::new(ClientConfig::builder().with_root_certificates(roots).with_no_client_auth())
+        let mut config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+        // A host would know by its ticket which calls are one worker's.
+        config.resumption = Resumption::disabled();
+        Arc::new(config)
     });
     let name = ServerName::try_from(host.to_owned()).map_err(|e| Error::Tls(io::Error::other(e)))?;
     TlsConnector::from(config.clone()).connect(name, stream).await.map_err(Error::Tls)

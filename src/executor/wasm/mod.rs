@@ -36,7 +36,6 @@ use super::idle::Idle;
 use super::log::Log;
 use super::{Call, Context, Ending, Events, Executor, Outcome, Running, answer};
 use crate::base::places::Places;
-use crate::egress::Traffic;
 use crate::quantity::Limit;
 use crate::sandbox::grants::Resolved;
 use crate::{fault, policy};
@@ -154,7 +153,6 @@ impl Wasm {
         let staged = !wanted.grants.stages.is_empty();
         let mut idle = if staged { None } else { self.idle.take(|kept| *kept == wanted) };
         let mut log = Log::new(shape.limits.get(Limit::LogBytes), events);
-        let mut traffic = Traffic::default();
         let (mut session, answered, started) = loop {
             let from_pool = idle.is_some();
             let mut session = match idle.take() {
@@ -167,7 +165,7 @@ impl Wasm {
             context.opens(shape)?;
             let started = Instant::now();
             let live = (wanted.grants.mounts.as_slice(), before);
-            let calling = session.call(&input, per_call, clock.left(), &mut log, &mut traffic);
+            let calling = session.call(&input, per_call, clock.left(), &mut log, &context.traffic);
             match watch::held(live, &shape.limits, calling).await? {
                 // It died while idle and the call never began: start a fresh one.
                 Err(Lost::Before) if from_pool => {}
@@ -179,7 +177,6 @@ impl Wasm {
         let mut outcome = conclude(answered, log.finish(), shape, per_call.timeout_ms)?;
         outcome.usage.wall_ms = wall_ms;
         outcome.walls = session.walls();
-        outcome.traffic = (!shape.network.hosts().is_empty()).then_some(traffic);
         if !staged && fit {
             self.idle.put(wanted, session);
         } else if staged && matches!(outcome.ending, Ending::Answered(_)) {

@@ -8,6 +8,7 @@ use super::call::LOOKUPS;
 use super::frame::{self, Answer, Handed, Init, MAX_LOG_PIECE, Most, Opening, Order, Report, invalid};
 use super::starter::{Role, Start, Started, Worker, Workers, how_it_ended};
 use crate::base::hidden::Hidden;
+use crate::base::lock;
 use crate::egress::{Stopped, Traffic};
 use crate::executor::log::Log;
 use crate::executor::{Artifact, Ending, Stood, Walls};
@@ -19,6 +20,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Mutex;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::time::{Instant, timeout, timeout_at};
@@ -121,7 +123,7 @@ impl Session {
         per_call: &policy::PerCall,
         limit: Duration,
         log: &mut Log<'_>,
-        traffic: &mut Traffic,
+        traffic: &Mutex<Traffic>,
     ) -> Result<(Answer, Vec<u8>), Lost> {
         self.calls += 1;
         if self.worker.lease().is_some_and(|lease| lease.begin(&per_call.secrets).is_err()) {
@@ -149,7 +151,7 @@ impl Session {
             None => Ok(()),
         };
         self.fit &= ended.is_ok();
-        if let Some(limit) = traffic.over {
+        if let Some(limit) = lock(traffic).over {
             return Err(Lost::Died(Some(Ending::OverLimit { limit, allowed: 0 })));
         }
         match answered {

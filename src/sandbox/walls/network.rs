@@ -85,6 +85,8 @@ fn settings(ports: &[u16], six: bool) -> Result<(), Problem> {
         ("ipv4/tcp_fin_timeout", "5"),
         ("ipv4/tcp_max_tw_buckets", "1024"),
         ("ipv4/tcp_fastopen", "0"),
+        // Else a connection for which there was no room is finished later, maybe when another call runs.
+        ("ipv4/tcp_abort_on_overflow", "1"),
         ("ipv4/ip_local_reserved_ports", &listed),
     ];
     if six {

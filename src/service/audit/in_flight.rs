@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// The folder beside the log.
 pub const BEGUN: &str = "begun";
 /// Room that is set aside for a record before the call runs, bytes. No record is longer.
-pub const ROOM: u64 = 128 * 1024;
+pub const ROOM: u64 = 160 * 1024;
 
 /// The calls of this host that are under way.
 #[derive(Debug)]

@@ -131,11 +131,13 @@ async fn a_request_for_anything_else_is_refused() {
             assert!(answer[8..].starts_with(&format!(" {status} ")), "{request}\n{answer}");
         }
         assert!(answer.matches("HTTP/1.").count() <= 1, "{request}\n{answer}");
-        let refused = rig.until(|heard| {
-            let count_now = heard.events.iter().filter(|event| event.what == What::Request).count();
-            (count_now > count).then_some(count_now)
-        });
-        assert_eq!(refused.await, count + 1, "{request}");
+        if count < EVENTS {
+            let refused = rig.until(|heard| {
+                let count_now = heard.events.iter().filter(|event| event.what == What::Request).count();
+                (count_now > count).then_some(count_now)
+            });
+            assert_eq!(refused.await, count + 1, "{request}");
+        }
     }
     assert_eq!(*kept.lock().expect("kept"), "");
     assert!(rig.heard.lock().expect("heard").dialled.is_empty());

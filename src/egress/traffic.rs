@@ -1,0 +1,44 @@
+//! Traffic: what one call did with its network, as its relay and its dials tell it.
+//!
+//! For: `lease`, which writes it while the call runs; the record of the call, which reads it however the call ends. In: events,
+//! counts. Out: the same, bounded. Never: takes a text of the relay unbounded, or a cause that only the host can know.
+
+use super::protocol::{EVENTS, Event, Refusal, TEXT, Totals};
+use crate::base::text;
+use crate::quantity::Limit;
+use serde::Serialize;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Traffic {
+    /// The first `EVENTS` that were served, and as many that were refused.
+    pub events: Vec<Event>,
+    /// Where `counted` is false, what the host saw until then: at least so much.
+    pub totals: Totals,
+    /// The relay told its counts when the call ended.
+    pub counted: bool,
+    /// The limit that it passed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub over: Option<Limit>,
+}
+
+impl Traffic {
+    /// An event that the relay tells.
+    pub(super) fn told(&mut self, event: Event) {
+        let known = event.refused.as_ref().is_none_or(|refusal| refusal.is_of_the_relay());
+        if known {
+            self.saw(event);
+        }
+    }
+
+    /// An event that the host itself knows of.
+    pub(super) fn saw(&mut self, mut event: Event) {
+        let alike = self.events.iter().filter(|other| other.refused.is_some() == event.refused.is_some()).count();
+        if alike < EVENTS || event.refused == Some(Refusal::RelayEnded) {
+            let bounded = |text: &str| text::printable(&text[..text.floor_char_boundary(TEXT)]);
+            event.target = bounded(&event.target);
+            event.refused = event.refused.map(|refusal| refusal.with_text(bounded));
+            self.events.push(event);
+        }
+    }
+}

@@ -4,6 +4,7 @@
 //! Never: knows what a tool, a policy or a call is.
 
 pub mod address;
+pub mod encodings;
 pub mod files;
 pub mod hidden;
 pub mod json;

@@ -13,6 +13,7 @@ mod lease;
 pub mod protocol;
 pub mod relay;
 mod traffic;
+pub mod tls;
 
 pub use crate::base::address;
 pub use dial::Dialler;

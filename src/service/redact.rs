@@ -6,8 +6,7 @@
 //! A secret is found as it is and as JSON escapes it; a secret of this host also in base64 and in a URL. In any other
 //! encoding it is not found.
 
-mod encodings;
-
+use crate::base::encodings;
 use crate::manifest::applies::{SAME_VALUE, of_field, of_item, parts};
 use crate::manifest::arguments::declares;
 use crate::manifest::{Handler, Manifest};

@@ -5,19 +5,14 @@
 //! For: the guest. In: a request that a guest made. Out: its response, or an error code of `wasi:http`. Never: decides
 //! whether a host may be reached.
 
+use crate::egress::tls;
 use http::{Request, Response, Uri, uri::Scheme};
 use http_body_util::BodyExt;
 use hyper_util::rt::TokioIo;
-use std::io;
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
-use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::client::Resumption;
-use tokio_rustls::rustls::pki_types::ServerName;
-use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 use wasmtime::component::ResourceTable;
 use wasmtime_wasi_http::{Error, RequestOptions, Result, WasiBody, WasiHttpCtx, WasiHttpCtxView, WasiHttpHooks};
 
@@ -76,7 +71,11 @@ async fn send(mut request: Request<WasiBody>, options: RequestOptions) -> Result
     let connecting = async {
         let stream = TcpStream::connect((host.as_str(), port)).await.map_err(Error::Connect)?;
         stream.set_nodelay(true).map_err(Error::Connect)?;
-        Ok::<Box<dyn Stream>, Error>(if https { Box::new(encrypted(&host, stream).await?) } else { Box::new(stream) })
+        if !https {
+            return Ok::<Box<dyn Stream>, Error>(Box::new(stream));
+        }
+        let encrypted = tls::connect(&tls::of_machine(), &host, stream).await.map_err(Error::Tls)?;
+        Ok(Box::new(encrypted))
     };
     let patience = options.connect_timeout.unwrap_or(LONGEST);
     let stream = timeout(patience, connecting).await.map_err(|_| Error::ConnectionTimeout)??;
@@ -93,18 +92,3 @@ async fn send(mut request: Request<WasiBody>, options: RequestOptions) -> Result
 
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
-
-/// TLS to a host whose certificate the machine's roots vouch for.
-async fn encrypted(host: &str, stream: TcpStream) -> Result<impl Stream + use<>> {
-    static CONFIG: OnceLock<Arc<ClientConfig>> = OnceLock::new();
-    let config = CONFIG.get_or_init(|| {
-        let mut roots = RootCertStore::empty();
-        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        let mut config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
-        // A host would know by its ticket which calls are one worker's.
-        config.resumption = Resumption::disabled();
-        Arc::new(config)
-    });
-    let name = ServerName::try_from(host.to_owned()).map_err(|e| Error::Tls(io::Error::other(e)))?;
-    TlsConnector::from(config.clone()).connect(name, stream).await.map_err(Error::Tls)
-}

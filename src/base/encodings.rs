@@ -1,6 +1,6 @@
 //! Encodings: how a secret stands in base64 and in a URL, so that it is found there too.
 //!
-//! For: the mask. In: a text. Out: its other forms. Never: a form that could hold less than the text.
+//! For: the masks of records and of the relay. In: a text. Out: its other forms. Never: a form that could hold less than the text.
 
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};

@@ -35,7 +35,7 @@ const HOMES: [(&str, &[&str]); 10] = [
     ("jsonschema", &["manifest"]),
     ("jsonschema_regex", &["manifest"]),
     ("regex_automata", &["manifest"]),
-    ("aho_corasick", &["service/redact"]),
+    ("aho_corasick", &["service/redact", "egress/relay/masking.rs"]),
 ];
 
 fn sources() -> Vec<(PathBuf, String)> {

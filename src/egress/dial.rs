@@ -6,7 +6,7 @@
 use super::address;
 use super::protocol::Refusal;
 use crate::manifest::host::{self, Host};
-use crate::policy::HostGrant;
+use crate::policy::{HeaderRule, HostGrant};
 use hickory_resolver::TokioResolver;
 use hickory_resolver::config::{LookupIpStrategy, ResolverConfig};
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
@@ -30,6 +30,8 @@ const PROXY_HEAD: usize = 8 * 1024;
 #[derive(Clone, Debug)]
 pub struct Dialler {
     pub grants: Vec<HostGrant>,
+    /// What the relay adds to requests: it reaches these hosts at the port of the rule.
+    pub headers: Vec<(String, HeaderRule)>,
     /// `host:port` of the operator's proxy, which then resolves names and connects (RFC 9110, section 9.3.6).
     pub proxy: Option<String>,
 }
@@ -42,7 +44,7 @@ impl Dialler {
             Host::Address(_) => true,
             Host::Any | Host::Below(_) => false,
         };
-        let granted: Vec<&HostGrant> = self.grants.iter().filter(|grant| grant.reaches(host, port)).collect();
+        let granted = self.granted(host, port);
         if granted.is_empty() || !canonical {
             return Err(Refusal::NotGranted);
         }
@@ -71,6 +73,14 @@ impl Dialler {
             return through(proxy, &at.to_string()).await;
         }
         connect(checked, port).await
+    }
+
+    /// The grants that reach this host at this port. Those for port 80 also reach it where a header is to go.
+    fn granted(&self, host: &Host, port: u16) -> Vec<&HostGrant> {
+        let named = |rule: &HeaderRule| rule.port == port && matches!(host, Host::Name(name) if *name == rule.host);
+        let by_header = self.headers.iter().any(|(_, rule)| named(rule));
+        let reaches = |grant: &&HostGrant| grant.reaches(host, port) || (by_header && grant.reaches(host, 80));
+        self.grants.iter().filter(reaches).collect()
     }
 }
 
@@ -188,7 +198,7 @@ mod tests {
     async fn only_granted_hosts_are_dialled() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a listener");
         let port = listener.local_addr().expect("an address").port();
-        let dialler = |grants: Vec<HostGrant>| Dialler { grants, proxy: None };
+        let dialler = |grants: Vec<HostGrant>| Dialler { grants, headers: Vec::new(), proxy: None };
         let here = Host::Address("127.0.0.1".parse().expect("an address"));
         let listed = dialler(vec![grant(&format!("127.0.0.1:{port}"), &["127.0.0.0/8"])]);
         assert!(listed.dial(&here, port).await.is_ok());
@@ -199,5 +209,31 @@ mod tests {
         assert_eq!(named.dial(&Host::Name("LOCALHOST".into()), 80).await.err(), Some(Refusal::NotGranted));
         let localhost = named.dial(&Host::Name("localhost".into()), 80).await.err();
         assert!(matches!(&localhost, Some(Refusal::Address { why }) if why.contains("loopback")), "{localhost:?}");
+    }
+
+    #[tokio::test]
+    async fn a_header_opens_its_port_of_its_host_where_port_80_is_granted() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a listener");
+        let port = listener.local_addr().expect("an address").port();
+        let (methods, paths) = (Vec::new(), Vec::new());
+        let (name, value) = ("authorization".to_owned(), "{}".to_owned());
+        let rule = HeaderRule { host: "localhost".to_owned(), port, name, value, methods, paths };
+        let headers = vec![("KEY".to_owned(), rule)];
+        let dialler = |granted: &str, ranges: &[&str]| Dialler {
+            grants: vec![grant(granted, ranges)],
+            headers: headers.clone(),
+            proxy: None,
+        };
+        let (localhost, all) = (Host::Name("localhost".into()), ["127.0.0.0/8", "::1/128"]);
+        assert!(dialler("localhost:80", &all).dial(&localhost, port).await.is_ok());
+        assert!(dialler("localhost", &all).dial(&localhost, port).await.is_ok());
+        let bare = dialler("localhost", &[]).dial(&localhost, port).await.err();
+        assert!(matches!(bare, Some(Refusal::Address { .. })), "{bare:?}");
+        let refused = Some(Refusal::NotGranted);
+        assert_eq!(dialler("localhost:443", &all).dial(&localhost, port).await.err(), refused);
+        assert_eq!(dialler("localhost:80", &all).dial(&localhost, port ^ 1).await.err(), refused);
+        let (other, address) = (Host::Name("a.localhost".into()), Host::Address([127, 0, 0, 1].into()));
+        assert_eq!(dialler("*:80", &all).dial(&other, port).await.err(), refused);
+        assert_eq!(dialler("127.0.0.1:80", &all).dial(&address, port).await.err(), refused);
     }
 }

@@ -35,6 +35,7 @@ fn operation(what: What) -> &'static str {
         What::Lookup => "resolve",
         What::Connection => "connect",
         What::Request => "request",
+        What::Replaced => "replace",
     }
 }
 

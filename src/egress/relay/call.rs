@@ -5,9 +5,11 @@
 
 use super::Control;
 use super::names::Names;
+use super::secrets::Secrets;
 use super::stream::Stream;
 use crate::base::text;
 use crate::egress::protocol::{EVENTS, Event, FromRelay, Lease, Refusal, TEXT, Totals, What};
+use crate::egress::tls::Trust;
 use crate::manifest::host::Host;
 use crate::quantity::Limit;
 use std::collections::HashMap;
@@ -23,6 +25,8 @@ pub type Slot = Arc<OwnedSemaphorePermit>;
 
 pub struct Call {
     pub lease: Arc<Lease>,
+    pub secrets: Secrets,
+    pub trust: Option<Trust>,
     control: Arc<Control>,
     state: Mutex<State>,
     /// Its connections, each on its own.
@@ -49,13 +53,15 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Call {
-    pub(super) fn new(lease: Arc<Lease>, control: Arc<Control>) -> Arc<Call> {
+    pub(super) fn new(lease: Arc<Lease>, control: Arc<Control>, secrets: Secrets, trust: Option<Trust>) -> Arc<Call> {
         let limit = |limit: Limit| lease.limits.get(&limit).copied().unwrap_or_else(|| limit.house_default());
         let slots = usize::try_from(limit(Limit::Connections)).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
         Arc::new(Call {
             sent_limit: limit(Limit::SentBytes),
             received_limit: limit(Limit::ReceivedBytes),
             lease,
+            secrets,
+            trust,
             control,
             state: Mutex::default(),
             tasks: Mutex::default(),
@@ -93,10 +99,11 @@ impl Call {
         tasks.spawn(work);
     }
 
-    /// Counts an event, and tells it if it is one of the first. The same lookup is told once.
+    /// Counts an event, and tells it if it is one of the first. The same lookup or header is told once.
     pub async fn saw(&self, what: What, target: &str, refused: Option<Refusal>) {
         let refused = refused.map(|refusal| match refusal {
             Refusal::Content { why } => Refusal::Content { why: bounded(&why) },
+            Refusal::Unreached { why } => Refusal::Unreached { why: bounded(&why) },
             other => other,
         });
         let event = Event { what, target: bounded(target), refused };
@@ -105,10 +112,10 @@ impl Call {
             let count = match what {
                 What::Lookup => &mut state.totals.lookups_refused,
                 What::Connection => &mut state.totals.connections_refused,
-                What::Request => &mut state.totals.requests_refused,
+                What::Request | What::Replaced => &mut state.totals.requests_refused,
             };
             *count += u64::from(event.refused.is_some());
-            let again = what == What::Lookup && state.told.contains(&event);
+            let again = matches!(what, What::Lookup | What::Replaced) && state.told.contains(&event);
             let alike = state.told.iter().filter(|told| told.refused.is_some() == event.refused.is_some()).count();
             if again || alike >= EVENTS {
                 return;
@@ -214,7 +221,7 @@ mod tests {
         let (socket, _host) = UnixDatagram::pair().expect("a pair");
         let control = Arc::new(Control { socket, next: Default::default() });
         let lease = Lease { grants: Vec::new(), ports: Vec::new(), headers: Vec::new(), limits: Default::default() };
-        let call = Call::new(Arc::new(lease), control);
+        let call = Call::new(Arc::new(lease), control, Secrets::default(), None);
         let (say, said) = oneshot::channel();
         let own = Arc::clone(&call);
         call.spawn(async move {

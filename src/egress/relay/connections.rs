@@ -1,11 +1,11 @@
 //! Connections: each connection of a tool, from its acceptance to its end.
 //!
 //! For: the relay. In: a listening socket. Out: a connection to the granted host that the tool named, or a reset.
-//! Never: asks for a host that no grant reaches at that port; passes on TLS for another name.
+//! Never: asks for a host that no grant reaches at that port; passes on TLS for another name, or for one that gets a secret.
 
 use super::call::{Call, Slot};
 use super::stream::{self, Stream};
-use super::{BACK_OFF, hello, http, names};
+use super::{BACK_OFF, hello, http, names, secrets};
 use crate::egress::protocol::{Refusal, What};
 use crate::manifest::host::{Host, HostPattern};
 use std::net::{IpAddr, SocketAddr};
@@ -74,6 +74,7 @@ pub fn target(host: &Host, port: u16) -> String {
 async fn serve(connection: Connection, tool: Stream) {
     match connection.port {
         80 => http::serve(connection, tool).await,
+        port if secrets::keeps(&connection.call.lease, &connection.host, port) => refuse_tls(&connection, tool).await,
         443 => tls(connection, tool).await,
         _ => pass_through(&connection, tool, &[]).await,
     }
@@ -91,6 +92,14 @@ async fn tls(connection: Connection, mut tool: Stream) {
     }
 }
 
+/// TLS of the tool to a host that gets a secret: nothing could be added to what is in it.
+async fn refuse_tls(connection: &Connection, tool: Stream) {
+    drop(tool);
+    let name = HostPattern { host: connection.host.clone(), port: None };
+    let why = format!("use http://{name}: a secret is added to its requests");
+    connection.refuse(What::Connection, Refusal::Content { why }).await;
+}
+
 async fn pass_through(connection: &Connection, mut tool: Stream, first: &[u8]) {
     let Some(mut upstream) = connection.dial().await else { return };
     if upstream.write_all(first).await.is_ok() {
@@ -100,9 +109,14 @@ async fn pass_through(connection: &Connection, mut tool: Stream, first: &[u8]) {
 
 impl Connection {
     pub async fn dial(&self) -> Option<Stream> {
-        let stream = self.call.dial(&self.host, self.port, &self.slot).await?;
+        let stream = self.dial_at(self.port).await?;
         self.call.saw(What::Connection, &target(&self.host, self.port), None).await;
         Some(stream)
+    }
+
+    /// At another port, and not told.
+    pub async fn dial_at(&self, port: u16) -> Option<Stream> {
+        self.call.dial(&self.host, port, &self.slot).await
     }
 
     pub async fn refuse(&self, what: What, refusal: Refusal) {

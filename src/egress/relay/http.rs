@@ -1,15 +1,21 @@
 //! HTTP: the requests of a tool at port 80, each parsed, judged and written anew.
 //!
 //! For: connections. In: HTTP/1 of a tool. Out: requests for exactly the host of the connection to that host, its
-//! responses to the tool. Never: passes on bytes that it did not parse, except after the switch to WebSocket.
+//! responses to the tool; to a host that gets a secret, over TLS. Never: passes on bytes that it did not parse, except
+//! after the switch to WebSocket.
 //!
 //! hyper parses and writes on both sides. It drops Content-Length where Transfer-Encoding stands beside it, and one of
 //! two equal ones, and closes the connection after such a request (RFC 9112, 6.3): the host never sees two lengths.
 
+use super::answers;
 use super::call::{lock, quoted};
 use super::connections::{Connection, target};
+use super::masking::Masked;
+use super::secrets::{Admitted, Guard};
 use super::stream::{self, Stream};
+use crate::base::text;
 use crate::egress::protocol::{Refusal, What};
+use crate::egress::tls;
 use crate::manifest::host::{self, Host};
 use bytes::Bytes;
 use http_body_util::{Either, Full};
@@ -31,13 +37,15 @@ use tokio_util::sync::CancellationToken;
 const HEAD: usize = 64 * 1024;
 /// How long the end of a connection to the host may take.
 const FAREWELL: Duration = Duration::from_secs(1);
+/// How long a host may take to agree on TLS.
+const TLS: Duration = Duration::from_secs(10);
 /// Headers about one connection, which end with it (RFC 9110, 7.6.1).
-const OF_ONE_CONNECTION: [&str; 6] =
+pub const OF_ONE_CONNECTION: [&str; 6] =
     ["connection", "keep-alive", "proxy-connection", "te", "upgrade", "http2-settings"];
 /// Headers that stay whatever `Connection` says.
-const OF_THE_MESSAGE: [HeaderName; 3] = [header::HOST, header::CONTENT_LENGTH, header::TRANSFER_ENCODING];
+pub const OF_THE_MESSAGE: [HeaderName; 3] = [header::HOST, header::CONTENT_LENGTH, header::TRANSFER_ENCODING];
 
-type Reply = Response<Either<Incoming, Full<Bytes>>>;
+type Reply = Response<Either<Either<Incoming, Masked<Incoming>>, Full<Bytes>>>;
 
 /// The connection cannot go on, and is reset.
 #[derive(Debug, thiserror::Error)]
@@ -53,7 +61,10 @@ enum Broken {
 /// One connection of a tool, and the one to the host that its first good request opens.
 struct Exchange {
     connection: Connection,
-    upstream: tokio::sync::Mutex<Option<SendRequest<Incoming>>>,
+    /// The host gets a secret.
+    guard: Option<Guard>,
+    /// And its port.
+    upstream: tokio::sync::Mutex<Option<(u16, SendRequest<Incoming>)>>,
     /// Drives the connection to the host.
     driver: Mutex<JoinSet<()>>,
     /// The connection to the host ended.
@@ -64,6 +75,7 @@ struct Exchange {
 
 pub async fn serve(connection: Connection, tool: Stream) {
     let exchange = Arc::new(Exchange {
+        guard: Guard::of(&connection.call.lease, &connection.host),
         connection,
         upstream: Default::default(),
         driver: Default::default(),
@@ -105,18 +117,24 @@ pub async fn serve(connection: Connection, tool: Stream) {
 
 impl Exchange {
     async fn answer(&self, mut request: Request<Incoming>) -> Result<Reply, Broken> {
-        let Connection { call, host, .. } = &self.connection;
+        let Connection { call, host, port, .. } = &self.connection;
         call.state().totals.requests += 1;
         let switch = match judge(&request, host) {
             Ok(switch) => switch,
             Err(wrong) => return Ok(self.refuse(wrong).await),
         };
+        if let Some(guard) = &self.guard {
+            return self.guarded(guard, request).await;
+        }
         let tool = switch.then(|| hyper::upgrade::on(&mut request));
         rewrite(&mut request, switch);
         let mut upstream = self.upstream.lock().await;
         let sender = match &mut *upstream {
-            Some(sender) => sender,
-            none => none.insert(self.open(self.connection.dial().await.ok_or(Broken::Undialled)?).await?),
+            Some((_, sender)) => sender,
+            none => {
+                let stream = self.connection.dial().await.ok_or(Broken::Undialled)?;
+                &mut none.insert((*port, self.open(stream).await?)).1
+            }
         };
         sender.ready().await?;
         let mut response = sender.send_request(request).await?;
@@ -125,7 +143,57 @@ impl Exchange {
             let host = hyper::upgrade::on(&mut response);
             *lock(&self.switched) = Some((tool, host));
         }
-        Ok(response.map(Either::Left))
+        Ok(response.map(|body| Either::Left(Either::Left(body))))
+    }
+
+    /// A request for a host that gets a secret.
+    async fn guarded(&self, guard: &Guard, mut request: Request<Incoming>) -> Result<Reply, Broken> {
+        let Connection { call, host, port, .. } = &self.connection;
+        let Admitted { port: tls_port, mask, replaced } = match guard.admit(&mut request, &call.secrets) {
+            Ok(admitted) => admitted,
+            Err(wrong) => return Ok(self.refuse(wrong).await),
+        };
+        for header in replaced {
+            call.saw(What::Replaced, &format!("{} {header}", target(host, *port)), None).await;
+        }
+        let mut upstream = self.upstream.lock().await;
+        if upstream.as_ref().is_none_or(|(port, _)| *port != tls_port) {
+            *upstream = None;
+            match self.open_tls(&guard.name, tls_port).await? {
+                Ok(sender) => *upstream = Some((tls_port, sender)),
+                Err(why) => return Ok(self.failed(tls_port, format!("no TLS with {}: {why}", guard.name)).await),
+            }
+        }
+        let (_, sender) = upstream.as_mut().ok_or(Broken::Undialled)?;
+        sender.ready().await?;
+        let response = sender.send_request(request).await?;
+        match answers::of_host(response, &guard.name, &guard.ports().collect::<Vec<_>>(), mask) {
+            Ok(response) => Ok(response.map(|body| Either::Left(Either::Right(body)))),
+            Err(why) => Ok(self.refuse(wrong(StatusCode::BAD_GATEWAY, why)).await),
+        }
+    }
+
+    /// Speaks HTTP over TLS with exactly this name, or says why it does not trust who answers.
+    async fn open_tls(&self, name: &str, port: u16) -> Result<Result<SendRequest<Incoming>, String>, Broken> {
+        let Connection { call, host, .. } = &self.connection;
+        let stream = self.connection.dial_at(port).await.ok_or(Broken::Undialled)?;
+        let Some(trust) = &call.trust else { return Err(Broken::Undialled) };
+        match tokio::time::timeout(TLS, tls::connect(trust, name, stream)).await {
+            Ok(Ok(stream)) => {
+                call.saw(What::Connection, &target(host, port), None).await;
+                Ok(Ok(self.open(stream).await?))
+            }
+            Ok(Err(error)) => Ok(Err(text::printable(&error.to_string()))),
+            Err(_) => Ok(Err(format!("no answer in {} s", TLS.as_secs()))),
+        }
+    }
+
+    /// The host cannot be trusted, or not be reached by TLS.
+    async fn failed(&self, port: u16, why: String) -> Reply {
+        let body = format!("toolhost: {why}\n");
+        let refusal = Refusal::Unreached { why };
+        self.connection.call.saw(What::Connection, &target(&self.connection.host, port), Some(refusal)).await;
+        plain(StatusCode::BAD_GATEWAY, body)
     }
 
     /// Speaks HTTP over a stream to the host.
@@ -156,12 +224,7 @@ impl Exchange {
             }
             _ => self.connection.refuse(What::Request, Refusal::Content { why: wrong.why }).await,
         }
-        let mut response = Response::new(Either::Right(Full::from(body)));
-        *response.status_mut() = wrong.status;
-        let headers = response.headers_mut();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
-        headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
-        response
+        plain(wrong.status, body)
     }
 
     /// After the last response: the copy of another protocol, or the end of the connection to the host.
@@ -180,16 +243,26 @@ impl Exchange {
     }
 }
 
+/// A response of our own, the last of its connection.
+fn plain(status: StatusCode, body: String) -> Reply {
+    let mut response = Response::new(Either::Right(Full::from(body)));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+    response
+}
+
 /// Why a request is refused.
 #[derive(Debug)]
-struct Wrong {
+pub struct Wrong {
     status: StatusCode,
     why: String,
     /// The other host that it is for.
     asked: Option<Host>,
 }
 
-fn wrong(status: StatusCode, why: impl Into<String>) -> Wrong {
+pub fn wrong(status: StatusCode, why: impl Into<String>) -> Wrong {
     Wrong { status, why: why.into(), asked: None }
 }
 
@@ -248,13 +321,13 @@ fn is_websocket(headers: &HeaderMap) -> bool {
 }
 
 /// The headers that `Connection` names.
-fn in_connection(headers: &HeaderMap) -> impl Iterator<Item = HeaderName> {
+pub fn in_connection(headers: &HeaderMap) -> impl Iterator<Item = HeaderName> {
     let values = headers.get_all(header::CONNECTION).iter().flat_map(|value| value.as_bytes().split(|b| *b == b','));
     values.filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok())
 }
 
 /// The request as it goes to the host: with a path, and without headers about the tool's own connection.
-fn rewrite(request: &mut Request<Incoming>, switch: bool) {
+pub fn rewrite<B>(request: &mut Request<B>, switch: bool) {
     *request.uri_mut() = request.uri().path_and_query().cloned().map_or_else(Uri::default, Uri::from);
     *request.version_mut() = Version::HTTP_11;
     let headers = request.headers_mut();

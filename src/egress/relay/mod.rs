@@ -6,18 +6,23 @@
 //!
 //! A panic in one connection resets that connection; anywhere else it ends the process.
 
+mod answers;
 mod call;
 mod connections;
 mod hello;
 mod http;
+mod masking;
 mod names;
+mod secrets;
 mod stream;
 mod stub;
 
 use super::protocol::{FromRelay, Lease, ToRelay};
+use super::tls;
 use crate::base::messages::{self, adopt};
 use call::Call;
 use nix::sys::socket::{MsgFlags, SockFlag, accept4, recv};
+use secrets::Secrets;
 use std::io;
 use std::net;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -51,7 +56,7 @@ fn run() -> io::Result<()> {
     let control = std::os::unix::net::UnixDatagram::from(adopt(CONTROL));
     control.set_nonblocking(true)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
-    runtime.block_on(async { serve(UnixDatagram::from_std(control)?).await })
+    runtime.block_on(async { serve(UnixDatagram::from_std(control)?, None).await })
 }
 
 /// The socket to the host, and the number of the next `Dial`.
@@ -82,6 +87,8 @@ struct Relay {
     udp: Arc<UdpSocket>,
     tcp: Arc<TcpListener>,
     listeners: Vec<(u16, Arc<TcpListener>)>,
+    /// Whom it trusts to be a host that gets a secret; `None`: no host gets one.
+    trust: Option<tls::Trust>,
 }
 
 /// A call, and the loops that accept for it.
@@ -96,12 +103,12 @@ enum Turn {
     LoopEnded,
 }
 
-/// Serves until the host closes its end.
-async fn serve(socket: UnixDatagram) -> io::Result<()> {
+/// Serves until the host closes its end. `trust`: instead of the machine's roots.
+async fn serve(socket: UnixDatagram, trust: Option<tls::Trust>) -> io::Result<()> {
     let control = Arc::new(Control { socket, next: AtomicU64::new(0) });
     let relay = match control.hear().await? {
         None => return Ok(()),
-        Some((ToRelay::Serve, descriptors)) => Relay::new(Arc::clone(&control), descriptors)?,
+        Some((ToRelay::Serve, descriptors)) => Relay::new(Arc::clone(&control), descriptors, trust)?,
         Some(_) => return Err(io::Error::other("the first order was not serve")),
     };
     control.say(&FromRelay::Ready).await?;
@@ -129,7 +136,7 @@ async fn turn(running: &mut Option<Running>) -> Turn {
 }
 
 impl Relay {
-    fn new(control: Arc<Control>, descriptors: Vec<OwnedFd>) -> io::Result<Relay> {
+    fn new(control: Arc<Control>, descriptors: Vec<OwnedFd>, trust: Option<tls::Trust>) -> io::Result<Relay> {
         let mut descriptors = descriptors.into_iter();
         let mut next = || descriptors.next().ok_or_else(|| io::Error::other("the lease lacks a descriptor"));
         let lease = messages::read_memory_file(next()?, LEASE)?;
@@ -143,12 +150,14 @@ impl Relay {
         };
         let tcp = listener()?;
         let listeners = lease.ports.iter().map(|port| Ok((*port, listener()?))).collect::<io::Result<_>>()?;
-        Ok(Relay { control, lease: Arc::new(lease), udp: Arc::new(UdpSocket::from_std(udp)?), tcp, listeners })
+        let trust = (!lease.headers.is_empty()).then(|| trust.unwrap_or_else(tls::of_machine));
+        let (lease, udp) = (Arc::new(lease), Arc::new(UdpSocket::from_std(udp)?));
+        Ok(Relay { control, lease, udp, tcp, listeners, trust })
     }
 
     async fn obey(&self, running: &mut Option<Running>, order: ToRelay, fds: Vec<OwnedFd>) -> io::Result<()> {
         match (order, running.as_ref()) {
-            (ToRelay::Begin, None) => *running = Some(self.begin()),
+            (ToRelay::Begin, None) => *running = Some(self.begin(Secrets::read(fds.into_iter().next())?)),
             (ToRelay::Dialled { id }, Some(Running { call, .. })) => {
                 let socket = fds.into_iter().next().ok_or_else(|| io::Error::other("no socket was handed over"))?;
                 let socket = net::TcpStream::from(socket);
@@ -174,8 +183,8 @@ impl Relay {
         Ok(())
     }
 
-    fn begin(&self) -> Running {
-        let call = Call::new(Arc::clone(&self.lease), Arc::clone(&self.control));
+    fn begin(&self, secrets: Secrets) -> Running {
+        let call = Call::new(Arc::clone(&self.lease), Arc::clone(&self.control), secrets, self.trust.clone());
         let mut loops = JoinSet::new();
         loops.spawn(stub::over_udp(Arc::clone(&call), Arc::clone(&self.udp)));
         loops.spawn(stub::over_tcp(Arc::clone(&call), Arc::clone(&self.tcp)));

@@ -3,8 +3,9 @@
 use super::serve;
 use crate::base::messages;
 use crate::egress::protocol::{EVENTS, Event, FromRelay, Lease, Refusal, ToRelay, Totals, What};
+use crate::egress::tls;
 use crate::manifest::host::pattern;
-use crate::policy::HostGrant;
+use crate::policy::{HeaderRule, HostGrant};
 use crate::quantity::Limit;
 use hickory_proto::op::{Message, Query, ResponseCode};
 use hickory_proto::rr::{Name, RData, RecordType};
@@ -50,6 +51,16 @@ fn grant(asked: &str) -> HostGrant {
 }
 
 async fn rig(grants: &[&str], limits: &[(Limit, u64)]) -> Rig {
+    rig_with(grants, limits, Vec::new(), None)
+}
+
+/// `headers`: what the relay adds; the call has not begun if there are any.
+fn rig_with(
+    grants: &[&str],
+    limits: &[(Limit, u64)],
+    headers: Vec<(String, HeaderRule)>,
+    trust: Option<tls::Trust>,
+) -> Rig {
     let grants: Vec<HostGrant> = grants.iter().map(|asked| grant(asked)).collect();
     let mut ports: Vec<u16> = grants.iter().flat_map(|grant| grant.pattern.ports()).collect();
     ports.sort_unstable();
@@ -59,7 +70,7 @@ async fn rig(grants: &[&str], limits: &[(Limit, u64)]) -> Rig {
         .expect("a pair");
     ours.set_nonblocking(true).expect("non-blocking");
     theirs.set_nonblocking(true).expect("non-blocking");
-    let relay = tokio::spawn(serve(UnixDatagram::from_std(theirs).expect("a socket")));
+    let relay = tokio::spawn(serve(UnixDatagram::from_std(theirs).expect("a socket"), trust));
     let udp = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
     let tcp = std::net::TcpListener::bind("127.0.0.1:0").expect("a listener");
     let listeners: Vec<_> =
@@ -67,12 +78,15 @@ async fn rig(grants: &[&str], limits: &[(Limit, u64)]) -> Rig {
     let address = |listener: &std::net::TcpListener| listener.local_addr().expect("an address");
     let (stub, stub_tcp) = (udp.local_addr().expect("an address"), address(&tcp));
     let real = ports.iter().copied().zip(listeners.iter().map(|listener| address(listener).port())).collect();
-    let lease = Lease { grants, ports, headers: Vec::new(), limits: limits.iter().copied().collect() };
+    let begins = headers.is_empty();
+    let lease = Lease { grants, ports, headers, limits: limits.iter().copied().collect() };
     let lease = messages::memory_file(&serde_json::to_vec(&lease).expect("a lease")).expect("a file");
     let mut fds = vec![lease.as_fd(), udp.as_fd(), tcp.as_fd()];
     fds.extend(listeners.iter().map(AsFd::as_fd));
     messages::send(ours.as_fd(), &ToRelay::Serve, &fds).expect("sent");
-    messages::send(ours.as_fd(), &ToRelay::Begin, &[]).expect("sent");
+    if begins {
+        messages::send(ours.as_fd(), &ToRelay::Begin, &[]).expect("sent");
+    }
     let socket = Arc::new(UnixDatagram::from_std(ours).expect("a socket"));
     let rig = Rig { socket, heard: Arc::default(), world: Arc::default(), relay, stub, stub_tcp, ports: real };
     tokio::spawn(host(Arc::clone(&rig.socket), Arc::clone(&rig.heard), Arc::clone(&rig.world)));
@@ -244,5 +258,6 @@ fn raw_query(labels: &[&[u8]]) -> Vec<u8> {
 }
 
 mod connections;
+mod secrets;
 mod stub;
 mod web;

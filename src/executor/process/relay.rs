@@ -84,7 +84,7 @@ impl Relay {
         proxy: Option<String>,
     ) -> Result<Relay, Fault> {
         let Started { process, control } = started;
-        let dialler = Dialler { grants: served.grants.clone(), proxy };
+        let dialler = Dialler { grants: served.grants.clone(), headers: served.headers.clone(), proxy };
         let lease = Lease::serve(control, &served, &sockets, dialler).await.map_err(broken)?;
         Ok(Relay { lease, served, _process: Box::new(process) })
     }

@@ -1,0 +1,139 @@
+//! Answers: what a host that gets a secret answers, as the tool sees it.
+//!
+//! For: http. In: a response. Out: the same with the secrets hidden, and with links to that host that lead back through the
+//! relay; or why it is refused. Never: passes on what cannot be searched.
+
+use super::http::{OF_ONE_CONNECTION, OF_THE_MESSAGE, in_connection};
+use super::masking::{Mask, Masked};
+use hyper::body::{Body, Incoming};
+use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
+use hyper::{Response, StatusCode};
+use std::sync::Arc;
+
+/// Headers that lead to other hosts or back to this one.
+const LINKS: [HeaderName; 4] = [header::LOCATION, header::CONTENT_LOCATION, header::LINK, header::REFRESH];
+/// Headers that lead away from plain HTTP.
+const AWAY: [HeaderName; 2] = [header::STRICT_TRANSPORT_SECURITY, header::ALT_SVC];
+
+/// `ports`: those at which this host speaks TLS.
+pub fn of_host(
+    mut response: Response<Incoming>,
+    name: &str,
+    ports: &[u16],
+    mask: Arc<Mask>,
+) -> Result<Response<Masked<Incoming>>, &'static str> {
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        return Err("it switched protocols unasked");
+    }
+    if !response.body().is_end_stream() && !is_as_it_is(response.headers()) {
+        return Err("its answer is compressed, though that was not asked for, and cannot be searched for the secret");
+    }
+    // The reason phrase and the case of names are the host's words too.
+    response.extensions_mut().clear();
+    let headers = response.headers_mut();
+    let closes = in_connection(headers).any(|name| name == "close");
+    let of_connection: Vec<HeaderName> = in_connection(headers).filter(|name| !OF_THE_MESSAGE.contains(name)).collect();
+    of_connection.iter().chain(&AWAY).for_each(|name| drop(headers.remove(name)));
+    OF_ONE_CONNECTION.iter().for_each(|name| drop(headers.remove(*name)));
+    for link in LINKS {
+        if let header::Entry::Occupied(mut values) = headers.entry(link) {
+            values.iter_mut().for_each(|value| lead_back(value, name, ports));
+        }
+    }
+    mask.headers(headers);
+    if closes {
+        headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
+    Ok(response.map(|body| Masked::new(body, mask)))
+}
+
+/// Whether the bytes of the body are those of the content.
+fn is_as_it_is(headers: &HeaderMap) -> bool {
+    let all = |name, good: &str| {
+        let values = headers.get_all(name).iter().flat_map(|value| value.as_bytes().split(|b| *b == b','));
+        values.map(<[u8]>::trim_ascii).all(|coding| coding.is_empty() || coding.eq_ignore_ascii_case(good.as_bytes()))
+    };
+    all(header::CONTENT_ENCODING, "identity") && all(header::TRANSFER_ENCODING, "chunked")
+}
+
+/// `https://NAME` becomes `http://NAME`.
+fn lead_back(value: &mut HeaderValue, name: &str, ports: &[u16]) {
+    const HTTPS: &[u8] = b"https://";
+    let (bytes, mut written, mut at) = (value.as_bytes(), Vec::new(), 0);
+    while at < bytes.len() {
+        let rest = &bytes[at..];
+        let after = rest.get(..HTTPS.len()).filter(|scheme| scheme.eq_ignore_ascii_case(HTTPS));
+        let after = after.filter(|_| begins_url(&bytes[..at]));
+        match after.and_then(|scheme| authority(&rest[scheme.len()..], name, ports)) {
+            Some(length) => {
+                written.extend_from_slice(b"http://");
+                written.extend_from_slice(name.as_bytes());
+                at += HTTPS.len() + length;
+            }
+            None => {
+                written.push(rest[0]);
+                at += 1;
+            }
+        }
+    }
+    if let Ok(changed) = HeaderValue::from_bytes(&written) {
+        *value = changed;
+    }
+}
+
+/// Whether a URL of its own follows these bytes, rather than a part of another one.
+fn begins_url(before: &[u8]) -> bool {
+    let named = before.to_ascii_lowercase().ends_with(b"url=") && !before.contains(&b'?');
+    named || before.last().is_none_or(|last| b"<\"'".contains(last))
+}
+
+/// The length of this name, with one of these ports, where the text begins with it.
+fn authority(text: &[u8], name: &str, ports: &[u16]) -> Option<usize> {
+    let inside = |b: &u8| !b"/?#<>\"' ,;\t".contains(b);
+    let length = text.iter().take_while(|b| inside(b)).count();
+    let (host, port) = match text[..length].iter().position(|b| *b == b':') {
+        Some(colon) => (&text[..colon], std::str::from_utf8(&text[colon + 1..length]).ok()?.parse().ok()?),
+        None => (&text[..length], 443),
+    };
+    (host.eq_ignore_ascii_case(name.as_bytes()) && ports.contains(&port)).then_some(length)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_to_the_host_lead_back_through_the_relay() {
+        for (given, expected) in [
+            ("https://a.test/x?y#z", "http://a.test/x?y#z"),
+            ("HTTPS://A.test:443", "http://a.test"),
+            ("https://a.test:8443/", "http://a.test/"),
+            ("https://a.test:9/", "https://a.test:9/"),
+            ("https://a.test.evil.test/", "https://a.test.evil.test/"),
+            ("https://a.test@evil.test/", "https://a.test@evil.test/"),
+            ("https://b.test/?to=https://a.test/", "https://b.test/?to=https://a.test/"),
+            ("/x", "/x"),
+            ("<https://a.test/2>; rel=\"next\", <https://a.test>", "<http://a.test/2>; rel=\"next\", <http://a.test>"),
+            ("5; url=https://a.test/x", "5; url=http://a.test/x"),
+        ] {
+            let mut value = HeaderValue::from_static(given);
+            lead_back(&mut value, "a.test", &[443, 8443]);
+            assert_eq!(value, expected);
+        }
+    }
+
+    #[test]
+    fn an_answer_in_another_coding_is_known() {
+        for (name, value, good) in [
+            ("content-encoding", "identity", true),
+            ("content-encoding", "", true),
+            ("content-encoding", "Identity, gzip", false),
+            ("content-encoding", "br", false),
+            ("transfer-encoding", "chunked", true),
+            ("transfer-encoding", "gzip, chunked", false),
+        ] {
+            let name: HeaderName = name.parse().expect("a name");
+            assert_eq!(is_as_it_is(&HeaderMap::from_iter([(name, HeaderValue::from_static(value))])), good, "{value}");
+        }
+    }
+}

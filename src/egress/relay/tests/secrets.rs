@@ -1,0 +1,477 @@
+//! Requests to a host that gets a secret in a header.
+
+use super::*;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use std::convert::Infallible;
+use std::sync::OnceLock;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use tokio_rustls::rustls::{RootCertStore, ServerConfig};
+use tokio_rustls::server::TlsStream;
+
+const SECRET: &str = "s3cret/Value+1";
+/// Where `a.test` speaks TLS.
+const PORT: u16 = 8443;
+const GOOD: &str = "GET /v1/x HTTP/1.1\r\nHost: a.test\r\n\r\n";
+const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+
+/// A root that the relay trusts, with the certificates of `a.test` and of `b.test`.
+struct World {
+    trust: tls::Trust,
+    a: TlsAcceptor,
+    b: TlsAcceptor,
+}
+
+fn world() -> &'static World {
+    use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+    static WORLD: OnceLock<World> = OnceLock::new();
+    WORLD.get_or_init(|| {
+        let key = KeyPair::generate().expect("a key");
+        let mut root = CertificateParams::new(Vec::new()).expect("a root");
+        root.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let mut roots = RootCertStore::empty();
+        roots.add(root.self_signed(&key).expect("a root").der().clone()).expect("a root");
+        let issuer = Issuer::new(root, key);
+        let acceptor = |name: &str| {
+            let key = KeyPair::generate().expect("a key");
+            let params = CertificateParams::new(vec![name.to_owned()]).expect("a host");
+            let certificate = params.signed_by(&key, &issuer).expect("a certificate").der().clone();
+            let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
+            let config = ServerConfig::builder().with_no_client_auth().with_single_cert(vec![certificate], key);
+            let mut config = config.expect("a configuration");
+            config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+            TlsAcceptor::from(Arc::new(config))
+        };
+        World { trust: tls::trust(roots), a: acceptor("a.test"), b: acceptor("b.test") }
+    })
+}
+
+fn rule(name: &str, value: &str, methods: &[&str], paths: &[&str]) -> (String, HeaderRule) {
+    let texts = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
+    let (methods, paths, name, value) = (texts(methods), texts(paths), name.to_owned(), value.to_owned());
+    ("KEY".to_owned(), HeaderRule { host: "a.test".to_owned(), port: PORT, name, value, methods, paths })
+}
+
+fn begin(rig: &Rig, values: &str) {
+    let file = messages::memory_file(values.as_bytes()).expect("a file");
+    messages::send(rig.socket.as_fd(), &ToRelay::Begin, &[file.as_fd()]).expect("sent");
+}
+
+/// A relay that adds these headers, in a call with the secret.
+fn guarded(rules: Vec<(String, HeaderRule)>) -> Rig {
+    let rig = rig_with(&["a.test", "b.test", "a.test:8443"], &[], rules, Some(Arc::clone(&world().trust)));
+    begin(&rig, &format!("{{\"KEY\": \"{SECRET}\"}}"));
+    rig
+}
+
+fn bearer() -> Vec<(String, HeaderRule)> {
+    vec![rule("authorization", "Bearer {}", &[], &[])]
+}
+
+/// The number of headers with the secret.
+fn added(got: &str) -> usize {
+    let line = format!("\r\nauthorization: bearer {SECRET}\r\n").to_ascii_lowercase();
+    assert_eq!(got.matches(SECRET).count(), got.to_ascii_lowercase().matches(&line).count(), "{got}");
+    got.matches(SECRET).count()
+}
+
+impl Rig {
+    async fn encrypted<F: Future<Output = ()> + Send + 'static>(
+        &self,
+        acceptor: &TlsAcceptor,
+        serve: impl Fn(TlsStream<TcpStream>) -> F + Clone + Send + Sync + 'static,
+    ) {
+        let acceptor = acceptor.clone();
+        let serve = move |stream| {
+            let (acceptor, serve) = (acceptor.clone(), serve.clone());
+            async move {
+                if let Ok(stream) = acceptor.accept(stream).await {
+                    assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"http/1.1"[..]));
+                    serve(stream).await;
+                }
+            }
+        };
+        self.upstream(PORT, serve).await;
+    }
+
+    /// A host that keeps what it gets, and answers each head with this.
+    async fn secure(&self, acceptor: &TlsAcceptor, answer: &str) -> Arc<Mutex<String>> {
+        let kept: Arc<Mutex<String>> = Arc::default();
+        let (own, answer) = (Arc::clone(&kept), answer.to_owned());
+        let serve = move |mut stream: TlsStream<TcpStream>| {
+            let (own, answer) = (Arc::clone(&own), answer.clone());
+            async move {
+                let mut buffer = vec![0; 64 * 1024];
+                while let Ok(length @ 1..) = stream.read(&mut buffer).await {
+                    let text = String::from_utf8_lossy(&buffer[..length]).into_owned();
+                    own.lock().expect("kept").push_str(&text);
+                    for _ in text.to_ascii_lowercase().matches("\r\nhost: ") {
+                        let _ = stream.write_all(answer.as_bytes()).await;
+                    }
+                }
+            }
+        };
+        self.encrypted(acceptor, serve).await;
+        kept
+    }
+}
+
+fn last(request: &str) -> String {
+    request.replacen("\r\n", "\r\nConnection: close\r\n", 1)
+}
+
+fn take(kept: &Mutex<String>) -> String {
+    std::mem::take(&mut *kept.lock().expect("kept"))
+}
+
+#[tokio::test]
+async fn the_header_arrives_once_over_tls_and_the_tools_own_is_replaced() {
+    let rig = guarded(bearer());
+    let kept = rig.secure(&world().a, OK).await;
+    assert!(rig.http(&last(GOOD)).await.ends_with("\r\n\r\nok"));
+    let got = take(&kept);
+    assert_eq!(added(&got), 1);
+    assert!(
+        got.starts_with("GET /v1/x HTTP/1.1\r\n") && got.to_ascii_lowercase().contains("\r\nhost: a.test:8443\r\n"),
+        "{got}"
+    );
+    assert!(!rig.heard.lock().expect("heard").events.iter().any(|event| event.what == What::Replaced));
+    let own = "Authorization: Bearer mine\r\nAUTHORIZATION: also mine\r\nRange: bytes=0-3\r\nIf-Range: x\r\nTE: trailers\r\n\
+               Accept-Encoding: gzip\r\nX-HTTP-Method-Override: DELETE\r\nExpect: 100-continue\r\nKeep-Alive: 1\r\nX-Other: 1\r\n\r\n";
+    let request = last(GOOD).replacen("\r\n\r\n", &format!("\r\n{own}"), 1).replace("GET /", "GET http://A.test:80/");
+    assert!(rig.http(&request).await.ends_with("\r\n\r\nok"));
+    let got = take(&kept);
+    assert_eq!(added(&got), 1);
+    let lower = got.to_ascii_lowercase();
+    let mut lines: Vec<&str> = lower.split("\r\n").filter(|line| !line.is_empty()).collect();
+    lines.sort_unstable();
+    let header = format!("authorization: bearer {}", SECRET.to_ascii_lowercase());
+    assert_eq!(lines, ["accept-encoding: identity", &header, "get /v1/x http/1.1", "host: a.test:8443", "x-other: 1"]);
+    let said = rig.until(|heard| heard.events.iter().find(|event| event.what == What::Replaced).cloned()).await;
+    assert_eq!((said.target.as_str(), said.refused), ("a.test:80 authorization", None));
+    let totals = rig.end().await;
+    assert_eq!((totals.requests, totals.requests_refused, totals.connections_refused), (2, 0, 0));
+    assert_eq!(format!("{:?}", rig.heard.lock().expect("heard").events).find(SECRET), None);
+}
+
+#[tokio::test]
+async fn trailers_of_a_tool_are_no_headers() {
+    let rig = guarded(vec![rule("x-key", "{}", &[], &[])]);
+    let kept = rig.secure(&world().a, OK).await;
+    let body = "3\r\nabc\r\n0\r\nX-Key: mine\r\n\r\n";
+    let request = "POST / HTTP/1.1\r\nHost: a.test\r\nTrailer: X-Key\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let _ = rig.http(&last(&format!("{request}{body}"))).await;
+    let got = take(&kept);
+    assert!(got.contains(SECRET) && got.contains("3\r\nabc\r\n0\r\n") && !got.contains("mine"), "{got}");
+}
+
+#[tokio::test]
+async fn what_could_be_another_request_is_refused() {
+    let rules = vec![rule("authorization", "Bearer {}", &["GET", "POST"], &["/v1/**", "/exact"])];
+    let rig = guarded(rules);
+    let kept = rig.secure(&world().a, OK).await;
+    let line = |line: &str| format!("{line} HTTP/1.1\r\nHost: a.test\r\n\r\n");
+    let with = |header: &str| GOOD.replace("\r\n\r\n", &format!("\r\n{header}\r\n\r\n"));
+    let mut bad: Vec<String> = [
+        "TRACE /v1/x",
+        "CONNECT a.test:80",
+        "OPTIONS *",
+        "PUT /v1/x",
+        "get /v1/x",
+        "GET /",
+        "GET /v1",
+        "GET /v2/x",
+        "GET /exact/",
+        "GET /exact/x",
+        "GET /v1/../admin",
+        "GET /v1/%2e%2E/admin",
+        "GET /v1/..%2fadmin",
+        "GET /v1/..%5cadmin",
+        "GET /v1/..\\admin",
+        "GET /v1//admin",
+        "GET /v1/%252e%252e/admin",
+        "GET /v1/..;/admin",
+        "GET http://a.test/v2",
+    ]
+    .map(line)
+    .into();
+    bad.extend(
+        [
+            "Connection: Authorization",
+            "Connection: close, authorization",
+            "Connection: Upgrade\r\nUpgrade: websocket",
+            "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: x",
+            "HTTP2-Settings: x",
+            "Expect: secrets",
+        ]
+        .map(with),
+    );
+    bad.push(GOOD.replace("HTTP/1.1", "HTTP/1.0"));
+    for request in &bad {
+        let answer = rig.http(&format!("{request}{GOOD}")).await;
+        let code: Vec<&str> = answer.split(' ').take(2).collect();
+        assert!(["400", "403", "417", "505"].contains(&code[1]), "{request}{answer}");
+        assert_eq!(answer.matches("\r\n\r\n").count(), 1, "{request}{answer}");
+        assert_eq!(take(&kept), "", "{request}");
+    }
+    let totals = rig.end().await;
+    assert_eq!((totals.requests, totals.requests_refused), (bad.len() as u64, bad.len() as u64));
+    assert!(rig.heard.lock().expect("heard").dialled.is_empty());
+    begin(&rig, &format!("{{\"KEY\": \"{SECRET}\"}}"));
+    for good in ["GET /v1/x/..a?q=../..//%2f", "POST /v1/", "GET /exact?x"].map(line) {
+        assert!(rig.http(&last(&good)).await.ends_with("ok"), "{good}");
+        assert_eq!(added(&take(&kept)), 1);
+    }
+}
+
+#[tokio::test]
+async fn each_request_of_a_connection_is_judged_and_gets_its_header() {
+    let key = rule("x-key", "{}", &["POST"], &["/v1/x"]);
+    let rig = guarded(vec![rule("authorization", "Bearer {}", &["GET"], &["/v1/**"]), key]);
+    let kept = rig.secure(&world().a, OK).await;
+    let mut stream = rig.connect("a.test.", 80).await;
+    for _ in 0..2 {
+        stream.write_all(GOOD.as_bytes()).await.expect("sent");
+        stream.read_exact(&mut [0; 40]).await.expect("an answer");
+        assert_eq!(added(&take(&kept)), 1);
+    }
+    let own = "\r\nAuthorization: Bearer mine\r\nX_Key: mine\r\n\r\n";
+    stream.write_all(GOOD.replace("GET", "POST").replace("\r\n\r\n", own).as_bytes()).await.expect("sent");
+    stream.read_exact(&mut [0; 40]).await.expect("an answer");
+    let got = take(&kept);
+    assert!(got.contains(&format!("x-key: {SECRET}\r\n")) && !got.contains("mine"), "{got}");
+    stream.write_all(GOOD.replace("/v1", "/v2").as_bytes()).await.expect("sent");
+    let answer = String::from_utf8(read_all(&mut stream).await.0).expect("text");
+    assert!(answer.starts_with("HTTP/1.1 403 ") && answer.contains("toolhost: GET /v2/x is not among"), "{answer}");
+    assert_eq!((take(&kept).as_str(), rig.heard.lock().expect("heard").dialled.len()), ("", 1));
+    assert!(matches!(rig.refusal(What::Request).await.1, Refusal::Content { .. }));
+}
+
+#[tokio::test]
+async fn a_rule_with_another_port_goes_there() {
+    let (secret, mut other) = rule("x-key", "{}", &["POST"], &[]);
+    other.port = 443;
+    let rig = guarded(vec![rule("authorization", "Bearer {}", &["GET"], &[]), (secret, other)]);
+    let first = rig.secure(&world().a, OK).await;
+    let mut stream = rig.connect("a.test.", 80).await;
+    stream.write_all(GOOD.as_bytes()).await.expect("sent");
+    stream.read_exact(&mut [0; 40]).await.expect("an answer");
+    assert_eq!(added(&take(&first)), 1);
+    let address = rig.world.lock().expect("the world")[&PORT];
+    let second = rig.secure(&world().a, OK).await;
+    {
+        let world = &mut *rig.world.lock().expect("the world");
+        let moved = world.insert(PORT, address).expect("an address");
+        world.insert(443, moved);
+    }
+    stream.write_all(GOOD.replace("GET", "POST").as_bytes()).await.expect("sent");
+    let answer = String::from_utf8(read_all(&mut stream).await.0).expect("text");
+    assert!(answer.ends_with("\r\n\r\nok"), "{answer}");
+    let got = take(&second).to_ascii_lowercase();
+    assert!(got.contains("host: a.test\r\n") && got.contains("\r\nx-key: s3cret") && !got.contains("bearer"), "{got}");
+    assert_eq!(take(&first), "");
+}
+
+#[tokio::test]
+async fn nothing_is_sent_to_a_host_with_another_certificate() {
+    let rig = guarded(bearer());
+    let kept = rig.secure(&world().b, OK).await;
+    let answer = rig.http(GOOD).await;
+    assert!(
+        answer.starts_with("HTTP/1.1 502 ") && answer.contains("\r\n\r\ntoolhost: no TLS with a.test: "),
+        "{answer}"
+    );
+    let (target, refusal) = rig.refusal(What::Connection).await;
+    assert!(target == "a.test:8443" && matches!(refusal, Refusal::Unreached { .. }), "{target} {refusal:?}");
+    // And to one that speaks no TLS.
+    let plain: Arc<Mutex<Vec<u8>>> = Arc::default();
+    let own = Arc::clone(&plain);
+    rig.upstream(PORT, move |mut stream| {
+        let own = Arc::clone(&own);
+        async move {
+            let _ = stream.write_all(OK.as_bytes()).await;
+            let mut got = Vec::new();
+            let _ = stream.read_to_end(&mut got).await;
+            own.lock().expect("plain").extend(got);
+        }
+    })
+    .await;
+    assert!(rig.http(GOOD).await.starts_with("HTTP/1.1 502 "));
+    assert_eq!(take(&kept), "");
+    assert!(!String::from_utf8_lossy(&plain.lock().expect("plain")).contains(SECRET));
+}
+
+#[tokio::test]
+async fn an_answer_shows_no_secret() {
+    let rig = guarded(bearer());
+    let encoded = STANDARD.encode(format!("xy{SECRET}"));
+    let header =
+        format!("X-Echo: Bearer {SECRET}\r\nX-{}: 1\r\nx-s3cret%2Fvalue%2b1: 2", encoded.replace(['=', '/', '+'], "-"));
+    let body = format!("<{SECRET}> {encoded} s3cret%2FValue%2B1 s3cret\\/Value+1.");
+    let chunks: String = body.chars().map(|c| format!("1\r\n{c}\r\n")).collect();
+    let chunked = format!("HTTP/1.1 200 {SECRET}\r\n{header}\r\nTransfer-Encoding: chunked\r\n\r\n{chunks}0\r\n\r\n");
+    let whole = format!("HTTP/1.1 200 OK\r\n{header}\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+    for answer in [chunked, whole] {
+        let _kept = rig.secure(&world().a, &answer).await;
+        let got = rig.http(&last(GOOD)).await;
+        let (head, body) = got.split_once("\r\n\r\n").expect("a head");
+        let text = match head.contains("chunked") {
+            false => got.clone(),
+            true => head.lines().chain(body.split("\r\n").skip(1).step_by(2)).collect(),
+        };
+        let stars = "*".repeat(SECRET.len());
+        assert!(text.contains(&format!("<{stars}> eH")) && text.ends_with('.'), "{got}");
+        assert!(got.to_ascii_lowercase().contains(&format!("x-echo: bearer {stars}\r\n")), "{got}");
+        for form in [SECRET, "s3cret", "S3CRET", &encoded[6..16], "Value"] {
+            assert!(!text.to_ascii_lowercase().contains(&form.to_ascii_lowercase()), "{form}: {got}");
+        }
+    }
+    for (answer, why) in [
+        ("HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\nok", "compressed"),
+        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n", "compressed"),
+        ("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\nx", "switched"),
+    ] {
+        let _kept = rig.secure(&world().a, answer).await;
+        let got = rig.http(GOOD).await;
+        assert!(got.starts_with("HTTP/1.1 502 ") && got.contains(why), "{got}");
+    }
+}
+
+#[tokio::test]
+async fn a_long_answer_passes_whole_and_ends_with_its_host() {
+    let rig = guarded(bearer());
+    let body = "0123456789".repeat(200_000);
+    let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+    let _kept = rig.secure(&world().a, &answer).await;
+    assert!(rig.http(&last(GOOD)).await.ends_with(&format!("\r\n\r\n{body}")));
+    let broken = format!("HTTP/1.1 200 OK\r\nContent-Length: 100\r\nConnection: close\r\n\r\n{SECRET}");
+    rig.encrypted(&world().a, move |mut stream| {
+        let broken = broken.clone();
+        async move {
+            let _ = stream.read(&mut [0; 4096]).await;
+            let _ = stream.write_all(broken.as_bytes()).await;
+            let _ = stream.shutdown().await;
+        }
+    })
+    .await;
+    let (got, end) = rig.exchange("a.test.", 80, GOOD.as_bytes()).await;
+    assert!(end.is_err() && !String::from_utf8_lossy(&got).contains("s3"), "{got:?}");
+}
+
+#[tokio::test]
+async fn redirects_lead_back_and_nothing_leads_to_tls() {
+    let rig = guarded(bearer());
+    let answer = "HTTP/1.1 302 Found\r\nLocation: https://a.test:8443/next\r\nLink: <https://A.TEST:8443/2>; rel=next\r\n\
+                  Strict-Transport-Security: max-age=1\r\nAlt-Svc: h3=\":443\"\r\nUpgrade: h2\r\nContent-Length: 0\r\n\r\n";
+    let _kept = rig.secure(&world().a, answer).await;
+    let got = rig.http(&last(GOOD)).await.to_ascii_lowercase();
+    assert!(got.contains("\r\nlocation: http://a.test/next\r\nlink: <http://a.test/2>; rel=next\r\n"), "{got}");
+    assert!(!["strict-", "alt-svc", "upgrade"].iter().any(|gone| got.contains(gone)), "{got}");
+    let (back, end) = rig.exchange("a.test.", 443, b"\x16\x03\x01\x00\x05hello").await;
+    assert!(back.is_empty() && end.is_err());
+    let at_its_port = rig.exchange("a.test.", PORT, b"x").await;
+    assert!(at_its_port.0.is_empty() && at_its_port.1.is_err());
+    let (target, refusal) = rig.refusal(What::Connection).await;
+    let why = "use http://a.test: a secret is added to its requests".to_owned();
+    assert_eq!((target.as_str(), refusal), ("a.test:443", Refusal::Content { why }));
+    // Another host keeps its TLS, and gets no header.
+    rig.echo(443).await;
+    rig.web().await;
+    let request = last(&GOOD.replace("a.test", "b.test"));
+    assert!(rig.exchange("b.test.", 80, request.as_bytes()).await.0.ends_with(b"ok"));
+}
+
+#[tokio::test]
+async fn values_end_with_their_call() {
+    let rig = guarded(bearer());
+    let kept = rig.secure(&world().a, OK).await;
+    let mut open = rig.connect("a.test.", 80).await;
+    open.write_all(GOOD.as_bytes()).await.expect("sent");
+    open.read_exact(&mut [0; 40]).await.expect("an answer");
+    assert_eq!(added(&take(&kept)), 1);
+    rig.end().await;
+    rig.say(&ToRelay::Begin);
+    let _ = open.write_all(GOOD.as_bytes()).await;
+    assert!(read_all(&mut open).await.0.is_empty());
+    let answer = rig.http(GOOD).await;
+    assert!(answer.starts_with("HTTP/1.1 403 ") && answer.contains("the secret KEY is not there"), "{answer}");
+    assert_eq!(take(&kept), "");
+    rig.end().await;
+    begin(&rig, "{\"KEY\": \"another-value\"}");
+    assert!(rig.http(&last(GOOD)).await.ends_with("ok"));
+    let got = take(&kept);
+    assert!(got.contains("Bearer another-value\r\n") && !got.contains(SECRET), "{got}");
+    rig.end().await;
+    begin(&rig, "{\"KEY\": \"abc\"}");
+    assert!(rig.http(GOOD).await.starts_with("HTTP/1.1 502 "));
+    assert_eq!(take(&kept), "");
+}
+
+#[test]
+fn whatever_a_tool_sends_each_request_has_one_header() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let seen: Arc<Mutex<Vec<String>>> = Arc::default();
+    let own = Arc::clone(&seen);
+    let rules = vec![rule("authorization", "Bearer {}", &["GET", "POST"], &["/v1/**"])];
+    let rig = runtime.block_on(async move {
+        let rig = guarded(rules);
+        let serve = move |stream| {
+            let seen = Arc::clone(&own);
+            let service = hyper::service::service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
+                let values = request.headers().get_all("authorization").iter();
+                let values: Vec<_> = values.map(|value| value.to_str().expect("text").to_owned()).collect();
+                let hosts = request.headers().get_all("host").iter().count();
+                let line =
+                    format!("{} {} {hosts} {}", request.method(), &request.uri().path()[..4], values.join(" and "));
+                seen.lock().expect("seen").push(line);
+                async { Ok::<_, Infallible>(hyper::Response::new(String::new())) }
+            });
+            async move {
+                let stream = hyper_util::rt::TokioIo::new(stream);
+                let _ = hyper::server::conn::http1::Builder::new().serve_connection(stream, service).await;
+            }
+        };
+        rig.encrypted(&world().a, serve).await;
+        rig
+    });
+    let address = runtime.block_on(rig.resolve("a.test."));
+    let lines = ["GET /v1/x", "POST /v1/x", "GET http://a.test/v1/", "GET /v1/../x", "GET /v2/x", "PUT /v1/x"];
+    let headers = [
+        "Host: a.test\r\n",
+        "Authorization: mine\r\n",
+        "authorization:\r\n",
+        "Connection: authorization\r\n",
+        "Connection: keep-alive, X\r\n",
+        "Content-Length: 5\r\n",
+        "Transfer-Encoding: chunked\r\n",
+        "Trailer: authorization\r\n",
+        "Expect: 100-continue\r\n",
+        "Upgrade: h2c\r\n",
+        " folded\r\n",
+        "\r\n",
+    ];
+    let bodies = ["", "", "abcde", "0\r\n\r\n", "5\r\nabcde\r\n0\r\nAuthorization: mine\r\n\r\n"];
+    let headers = prop::collection::vec(prop::sample::select(headers.to_vec()), 0..3).prop_map(|list| list.concat());
+    let request = (prop::sample::select(lines.to_vec()), headers, prop::sample::select(bodies.to_vec()))
+        .prop_map(|(line, headers, body)| format!("{line} HTTP/1.1\r\nHost: a.test\r\n{headers}\r\n{body}"));
+    let requests = prop::collection::vec(request, 1..5).prop_map(|requests| requests.concat());
+    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig::with_cases(200));
+    let passing = std::cell::Cell::new(0);
+    let outcome = runner.run(&requests, |requests| {
+        runtime.block_on(async {
+            let mut stream = rig.connect_to(address, 80).await;
+            let _ = stream.write_all(requests.as_bytes()).await;
+            let _ = stream.shutdown().await;
+            let _ = read_all(&mut stream).await;
+        });
+        let seen = std::mem::take(&mut *seen.lock().expect("seen"));
+        passing.set(passing.get() + seen.len());
+        let good = ["GET", "POST"].map(|method| format!("{method} /v1/ 1 Bearer {SECRET}"));
+        prop_assert!(seen.iter().all(|line| good.contains(line)), "{seen:?}");
+        Ok(())
+    });
+    outcome.expect("one header, no panic");
+    let passed = passing.get();
+    assert!(!rig.relay.is_finished() && passed > 20, "{passed} requests passed");
+}

@@ -14,6 +14,19 @@ pub fn special(address: IpAddr) -> Option<&'static str> {
     }
 }
 
+/// The IPv4 address inside an IPv6 one: mapped, translated (RFC 6052), or of 6to4 (RFC 3056).
+pub fn inner_v4(address: IpAddr) -> Option<Ipv4Addr> {
+    let IpAddr::V6(v6) = address else { return None };
+    let pair = match v6.segments() {
+        [0, 0, 0, 0, 0, 0xFFFF, high, low] | [0x64, 0xFF9B, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => {
+            [high, low]
+        }
+        _ => return None,
+    };
+    let [[a, b], [c, d]] = pair.map(u16::to_be_bytes);
+    Some(Ipv4Addr::new(a, b, c, d))
+}
+
 fn special_v4(address: Ipv4Addr) -> Option<&'static str> {
     let [a, b, c, _] = address.octets();
     match (a, b, c) {
@@ -33,18 +46,14 @@ fn special_v4(address: Ipv4Addr) -> Option<&'static str> {
 }
 
 fn special_v6(address: Ipv6Addr) -> Option<&'static str> {
-    let part = address.segments();
-    let v4 = |high: u16, low: u16| {
-        let ([a, b], [c, d]) = (high.to_be_bytes(), low.to_be_bytes());
-        special_v4(Ipv4Addr::new(a, b, c, d))
-    };
-    match part {
+    if let Some(inner) = inner_v4(address.into()) {
+        return special_v4(inner);
+    }
+    match address.segments() {
         [0, 0, 0, 0, 0, 0, 0, 0] => Some("unspecified"),
         [0, 0, 0, 0, 0, 0, 0, 1] => Some("loopback"),
         [0, 0, 0, 0, 0, 0, ..] => Some("an IPv4 address in an old form (::/96)"),
-        [0x64, 0xFF9B, 0, 0, 0, 0, high, low] => v4(high, low),
         [0x64, 0xFF9B, 1, ..] => Some("local translation (64:ff9b:1::/48)"),
-        [0x2002, high, low, ..] => v4(high, low),
         [0x2001, 0, ..] => Some("Teredo"),
         [0x2001, 0xDB8, ..] | [0x3FFF, 0..=0xFFF, ..] => Some("documentation"),
         [0x2001, 0..=0x1FF, ..] => Some("reserved for protocols (2001::/23)"),

@@ -15,12 +15,16 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 
 /// Longest lookup of one name, and longest attempt to reach one address.
 const LOOKUP: Duration = Duration::from_secs(5);
 const CONNECT: Duration = Duration::from_secs(5);
+/// Longest wait for one answer of a name server.
+const ONE_ANSWER: Duration = Duration::from_millis(1500);
+/// Buffer of a socket to a host, bytes; the kernel doubles it (socket(7)).
+const BUFFER: u32 = 256 * 1024;
 /// Most addresses of one name that are tried.
 const ADDRESSES: usize = 4;
 /// Longest answer of the operator's proxy to CONNECT, bytes.
@@ -56,7 +60,8 @@ impl Dialler {
             Host::Address(address) => vec![*address],
             Host::Any | Host::Below(_) => Vec::new(),
         };
-        let own = own_addresses();
+        let own =
+            own_addresses().map_err(|e| Refusal::Address { why: format!("this machine's own are not known: {e}") })?;
         let (mut checked, mut refused) = (Vec::new(), BTreeSet::new());
         for address in addresses.iter().map(IpAddr::to_canonical) {
             match forbidden(address, &own, &granted) {
@@ -87,29 +92,39 @@ impl Dialler {
 /// Why an address is refused; `None`: it is public and not this machine's, or a grant lists its range.
 fn forbidden(address: IpAddr, own: &BTreeSet<IpAddr>, granted: &[&HostGrant]) -> Option<&'static str> {
     let listed = || granted.iter().flat_map(|grant| &grant.ranges).any(|range| range.contains(&address));
-    let own = || own.contains(&address).then_some("an address of this machine");
+    let inner = address::inner_v4(address).map(IpAddr::V4);
+    let is_own = own.contains(&address) || inner.is_some_and(|inner| own.contains(&inner));
+    let own = || is_own.then_some("an address of this machine");
     address::special(address).or_else(own).filter(|_| !listed())
 }
 
 /// The addresses of this machine's interfaces.
-fn own_addresses() -> BTreeSet<IpAddr> {
-    let all = nix::ifaddrs::getifaddrs().into_iter().flatten();
+fn own_addresses() -> nix::Result<BTreeSet<IpAddr>> {
+    let all = nix::ifaddrs::getifaddrs()?;
     let ip = |address: nix::sys::socket::SockaddrStorage| {
         let v4 = address.as_sockaddr_in().map(|a| IpAddr::V4(a.ip()));
         v4.or_else(|| address.as_sockaddr_in6().map(|a| IpAddr::V6(a.ip())))
     };
-    all.filter_map(|interface| interface.address.and_then(ip)).collect()
+    Ok(all.filter_map(|interface| interface.address.and_then(ip)).collect())
 }
 
 /// All addresses of a name, IPv4 first, by the machine's hosts file and name servers; no search list is applied. The
 /// configuration is read anew, so that a change of it counts at once.
 async fn resolve(name: &str) -> Result<Vec<IpAddr>, String> {
-    let mut builder = TokioResolver::builder_tokio().unwrap_or_else(|_| {
-        TokioResolver::builder_with_config(ResolverConfig::default(), TokioRuntimeProvider::default())
-    });
+    let (mut builder, unread) = match TokioResolver::builder_tokio() {
+        Ok(builder) => (builder, None),
+        // The hosts file may still know the name.
+        Err(e) => {
+            let builder =
+                TokioResolver::builder_with_config(ResolverConfig::default(), TokioRuntimeProvider::default());
+            (builder, Some(format!("this machine names no name server: {e}")))
+        }
+    };
     let options = builder.options_mut();
     options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
     options.cache_size = 0;
+    // A server that does not answer to one of the two types of address must not take the time of the other.
+    (options.timeout, options.attempts) = (ONE_ANSWER, 2);
     let resolver = builder.build().map_err(|e| e.to_string())?;
     // The final dot: this name and no other.
     let found = timeout(LOOKUP, resolver.lookup_ip(format!("{name}."))).await;
@@ -117,7 +132,7 @@ async fn resolve(name: &str) -> Result<Vec<IpAddr>, String> {
         Ok(Ok(found)) => Ok(found.iter().collect()),
         Ok(Err(e)) if e.is_nx_domain() => Err("there is no such name".to_owned()),
         Ok(Err(e)) if e.is_no_records_found() => Err("it has no address".to_owned()),
-        Ok(Err(e)) => Err(e.to_string()),
+        Ok(Err(e)) => Err(unread.unwrap_or_else(|| e.to_string())),
         Err(_) => Err(format!("no answer in {} s", LOOKUP.as_secs())),
     }
 }
@@ -127,13 +142,21 @@ async fn connect(addresses: Vec<IpAddr>, port: u16) -> Result<TcpStream, Refusal
     let mut last = String::new();
     for address in addresses.into_iter().take(ADDRESSES) {
         let at = SocketAddr::new(address, port);
-        match timeout(CONNECT, TcpStream::connect(at)).await {
+        match timeout(CONNECT, socket(at)).await {
             Ok(Ok(stream)) => return ready(stream),
             Ok(Err(e)) => last = format!("{at}: {e}"),
             Err(_) => last = format!("{at}: no answer in {} s", CONNECT.as_secs()),
         }
     }
     Err(Refusal::Unreached { why: last })
+}
+
+/// The buffers of this machine's own sockets are bounded too: what a relay holds is reckoned with them.
+async fn socket(at: SocketAddr) -> io::Result<TcpStream> {
+    let socket = if at.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    socket.set_recv_buffer_size(BUFFER)?;
+    socket.set_send_buffer_size(BUFFER)?;
+    socket.connect(at).await
 }
 
 fn ready(stream: TcpStream) -> Result<TcpStream, Refusal> {

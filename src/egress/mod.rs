@@ -12,8 +12,8 @@ mod dial;
 mod lease;
 pub mod protocol;
 pub mod relay;
-mod traffic;
 pub mod tls;
+mod traffic;
 
 pub use crate::base::address;
 pub use dial::Dialler;

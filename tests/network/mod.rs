@@ -5,6 +5,7 @@ mod clients;
 mod limits;
 mod names;
 pub mod roads;
+mod secrets;
 #[cfg(feature = "wasi")]
 mod wasi;
 

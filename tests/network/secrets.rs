@@ -1,7 +1,7 @@
 //! A header that the relay adds: the host gets it, and the tool never does.
 
 use super::{World, allow, in_both_worlds};
-use crate::harness::{Ended, fits};
+use crate::harness::{Ended, finish, fits, repository};
 use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -121,5 +121,41 @@ fn a_secret_that_cannot_be_had_refuses_the_call() {
         fits("CapabilityError: chmod 600", &ended).unwrap();
         fs::remove_file(&key).unwrap();
         fits("CapabilityError: API_KEY", &world.call("esc:keyed", &json!({"path": "/v1/now"}))).unwrap();
+    });
+}
+
+/// The blocks of a document, each with its kind.
+fn blocks(text: &str) -> Vec<(&str, &str)> {
+    text.split("```").skip(1).step_by(2).filter_map(|block| block.split_once('\n')).collect()
+}
+
+#[test]
+fn the_page_about_keys_can_be_followed() {
+    in_both_worlds("docs/API-KEY.md", |world| {
+        let page = fs::read_to_string(repository("docs/API-KEY.md")).unwrap();
+        let mut shell = world.playground.outside("/bin/sh");
+        let commands = blocks(&page).into_iter().find(|(kind, _)| *kind == "sh").unwrap().1;
+        shell.args(["-euc", commands]);
+        let ended = finish(shell, b"");
+        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+        let files = [("python", "rates.py"), ("json", "rates.tool.json"), ("toml", "rates.policy.toml")];
+        for (kind, name) in files {
+            let text = blocks(&page).into_iter().find(|block| block.0 == kind).unwrap().1;
+            let folder = if kind == "toml" { "sandbox-policies" } else { "user_scripts/rates" };
+            fs::write(world.playground.path(folder).join(name), text).unwrap();
+        }
+        world.playground.settle();
+        let key = world.playground.path("sandbox-policies/rates.key");
+        fs::set_permissions(key, fs::Permissions::from_mode(0o600)).unwrap();
+        let check = world.playground.cli(&["check"]);
+        assert!(check.text().contains("0 error(s)") && !check.text().contains("warning["), "{}", check.text());
+        let audit = world.playground.cli(&["audit", "shop:rates"]);
+        assert!(audit.text().contains("RATES_KEY: header authorization"), "{}", audit.text());
+        let who = world.playground.cli(&["audit", "--who-can", "secret:RATES_KEY"]);
+        assert!(who.text().contains("shop:rates"), "{}", who.text());
+        let ended = world.call("shop:rates", &json!({"currency": "NOK"}));
+        fits("ok", &ended).unwrap();
+        let came = &ended.out["outputData"]["headers"]["authorization"];
+        assert_eq!(*came, format!("Bearer {}", "*".repeat("paste-the-key-here".len())), "{}", ended.out["outputData"]);
     });
 }

@@ -20,6 +20,18 @@ pub fn of(text: &str) -> Vec<String> {
     for before in 0..3 {
         forms.extend([base64(&STANDARD_NO_PAD, text, before), base64(&URL_SAFE_NO_PAD, text, before)]);
     }
+    let escaped = |write: fn(u32) -> String| -> String {
+        text.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_string() } else { write(c.into()) }).collect()
+    };
+    // JSON as some write it; HTML by numbers, and by names where there are any.
+    forms.push(escaped(|c| format!("\\u{c:04x}")));
+    forms.push(escaped(|c| format!("\\u{c:04X}")));
+    forms.push(escaped(|c| format!("&#{c};")));
+    forms.push(escaped(|c| format!("&#x{c:x};")));
+    forms.push(escaped(|c| format!("&#x{c:X};")));
+    let named = [('&', "&amp;"), ('<', "&lt;"), ('>', "&gt;"), ('"', "&quot;"), ('\'', "&#39;")];
+    forms.push(text.chars().map(|c| named.iter().find(|(other, _)| *other == c).map_or(c.to_string(), |(_, name)| (*name).to_owned())).collect());
+    forms.push(text.replace('&', "\\u0026").replace('<', "\\u003c").replace('>', "\\u003e").replace('+', "\\u002B"));
     forms.sort_unstable();
     forms.dedup();
     forms.retain(|form| form != text);

@@ -109,6 +109,10 @@ pub enum Refusal {
     Address { why: String },
     /// The host of that address did not answer, or refused.
     Unreached { why: String },
+    /// The host of that name cannot be trusted: its TLS is not that of the name, or does not come about.
+    Tls { why: String },
+    /// A request, or TLS of the tool's own, outside of what a secret's rule allows.
+    Secret { why: String },
     /// What was said on a port that is read is not what belongs there.
     Content { why: String },
     /// A limit of the call.
@@ -128,6 +132,8 @@ impl Refusal {
             Refusal::Unreached { why } => Refusal::Unreached { why: change(&why) },
             Refusal::Content { why } => Refusal::Content { why: change(&why) },
             Refusal::Bound { why } => Refusal::Bound { why: change(&why) },
+            Refusal::Tls { why } => Refusal::Tls { why: change(&why) },
+            Refusal::Secret { why } => Refusal::Secret { why: change(&why) },
             Refusal::NotGranted | Refusal::NoName | Refusal::Limit { .. } | Refusal::RelayEnded => self,
         }
     }
@@ -136,6 +142,7 @@ impl Refusal {
     pub fn detail(&self) -> Option<&str> {
         match self {
             Refusal::Unresolved { why } | Refusal::Address { why } | Refusal::Unreached { why } => Some(why),
+            Refusal::Tls { why } => Some(why),
             _ => None,
         }
     }
@@ -144,7 +151,7 @@ impl Refusal {
     pub fn is_of_the_relay(&self) -> bool {
         match self {
             Refusal::NotGranted | Refusal::NoName | Refusal::Content { .. } => true,
-            Refusal::Bound { .. } => true,
+            Refusal::Bound { .. } | Refusal::Tls { .. } | Refusal::Secret { .. } => true,
             Refusal::Limit { limit } => LIMITS.contains(limit),
             Refusal::Unresolved { .. } | Refusal::Address { .. } | Refusal::Unreached { .. } => false,
             Refusal::RelayEnded => false,
@@ -153,7 +160,8 @@ impl Refusal {
 
     /// Whether a rule of this host refused, rather than the other end.
     pub fn is_a_rule(&self) -> bool {
-        !matches!(self, Refusal::Unresolved { .. } | Refusal::Unreached { .. } | Refusal::RelayEnded)
+        let other_end = matches!(self, Refusal::Unresolved { .. } | Refusal::Unreached { .. } | Refusal::Tls { .. });
+        !other_end && *self != Refusal::RelayEnded
     }
 }
 
@@ -166,7 +174,8 @@ impl fmt::Display for Refusal {
             Refusal::Unresolved { .. } => f.write_str("the name does not resolve"),
             Refusal::Address { .. } => f.write_str("it has only addresses that are not public"),
             Refusal::Unreached { .. } => f.write_str("it could not be reached"),
-            Refusal::Content { why } | Refusal::Bound { why } => f.write_str(why),
+            Refusal::Tls { .. } => f.write_str("no trusted TLS with it"),
+            Refusal::Content { why } | Refusal::Bound { why } | Refusal::Secret { why } => f.write_str(why),
             Refusal::Limit { limit } => write!(f, "the limit {} is reached", limit.name()),
             Refusal::RelayEnded => f.write_str("the relay of this call ended"),
         }

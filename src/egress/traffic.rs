@@ -35,10 +35,14 @@ impl Traffic {
     pub(super) fn saw(&mut self, mut event: Event) {
         let alike = self.events.iter().filter(|other| other.refused.is_some() == event.refused.is_some()).count();
         if alike < EVENTS || event.refused == Some(Refusal::RelayEnded) {
-            let bounded = |text: &str| text::printable(&text[..text.floor_char_boundary(TEXT)]);
             event.target = bounded(&event.target);
             event.refused = event.refused.map(|refusal| refusal.with_text(bounded));
             self.events.push(event);
         }
     }
+}
+
+/// The first `TEXT` bytes, on one line.
+fn bounded(text: &str) -> String {
+    text::printable(&text[..text.floor_char_boundary(TEXT)])
 }

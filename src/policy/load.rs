@@ -119,7 +119,7 @@ impl Policies {
         }
         self.warn();
         let rules = self.list.iter().flat_map(|policy| &policy.secrets);
-        let files: Vec<PathBuf> = rules.filter_map(|rule| rule.from.file().map(Path::to_path_buf)).collect();
+        let files: Vec<PathBuf> = rules.flat_map(|rule| rule.from.named_files()).map(Path::to_path_buf).collect();
         let resolved: Vec<PathBuf> = files.iter().filter_map(|file| file.canonicalize().ok()).collect();
         // Whoever writes there says what the secret is, and what runs to tell it.
         self.protect(files.into_iter().chain(resolved));

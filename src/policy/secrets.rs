@@ -232,6 +232,16 @@ impl SecretSource {
     }
 }
 
+impl SecretSource {
+    /// All files that its text names: who may change one of them says what the secret is.
+    pub(super) fn named_files(&self) -> Vec<&Path> {
+        match self {
+            SecretSource::Command(words) => words.iter().map(Path::new).filter(|word| word.is_absolute()).collect(),
+            other => other.file().into_iter().collect(),
+        }
+    }
+}
+
 /// How a secret is used, for people.
 pub(super) fn used(name: &str, header: Option<&HeaderRule>) -> String {
     let Some(HeaderRule { host, port, name, value, methods, paths }) = header else {

@@ -95,13 +95,24 @@ fn conflict(
         return Some((Narrower::House, reason));
     };
     if let SecretSource::File(file) = &rule.from
-        && let Some(open) = files.iter().find(|grant| Area::of(&grant.opening).holds(file))
+        && let spellings = [Some(file.clone()), file.canonicalize().ok()]
+        && let Some(open) = files.iter().find(|grant| {
+            spellings.iter().flatten().any(|file| Area::of(&grant.opening).holds(file))
+        })
     {
         let reason = format!(
             "the relay adds it so that the tool never has it, and the tool could read the file where it lies ({}): put that file elsewhere",
             open.rule
         );
         return Some((Narrower::Policy, reason));
+    }
+    if let SecretSource::Env(variable) = &rule.from
+        && manifest.asks.capabilities.contains(&format!("env:{variable}"))
+    {
+        let reason = format!(
+            "the relay adds it so that the tool never has it, and the manifest asks for the same text as `env:{variable}`: take that out"
+        );
+        return Some((Narrower::House, reason));
     }
     let host = Host::Name(header.host.clone());
     if hosts.iter().any(|grant| grant.reaches(&host, HTTP)) {

@@ -163,9 +163,12 @@ impl CallRecord {
         self.decided = Some(PolicySaid { policy: decision.policy.clone(), digest: decision.digest.clone() });
     }
 
-    /// Texts that no log, record or answer may show.
-    pub fn hide<'t>(&mut self, secrets: impl Iterator<Item = &'t String>) {
-        self.arguments.mask.also(secrets.map(String::as_str));
+    /// Texts that no log, record or answer may show. `known`: the tool has them.
+    pub fn hide(&mut self, secret: &str, known: bool) {
+        match known {
+            true => self.arguments.mask.also(std::iter::once(secret)),
+            false => self.arguments.mask.also_unknown(std::iter::once(secret)),
+        }
     }
 
     /// Notes on what this call gets less than was decided for its tool.

@@ -43,7 +43,7 @@ fn narrower(event: &Event, refusal: &Refusal, decision: &policy::Decision) -> St
     let narrower = match refusal {
         Refusal::NotGranted if asked(&event.target, decision) => Narrower::Policy,
         Refusal::NotGranted => Narrower::Manifest,
-        Refusal::Address { .. } => Narrower::Policy,
+        Refusal::Address { .. } | Refusal::Secret { .. } => Narrower::Policy,
         _ => Narrower::House,
     };
     narrower.name().to_owned()

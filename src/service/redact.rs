@@ -14,6 +14,7 @@ use crate::policy;
 use aho_corasick::{AhoCorasick, AhoCorasickKind};
 use serde_json::Value;
 use std::cell::{Cell, OnceCell};
+use std::collections::BTreeSet;
 use std::fmt::{self, Display};
 use std::ops::Range;
 
@@ -83,6 +84,9 @@ pub fn of_arguments(manifest: &Manifest, arguments: &Value) -> Masked {
 #[derive(Clone, Default)]
 pub struct Mask {
     secrets: Vec<String>,
+    /// Those of which neither the caller nor the tool may know a part: a part that is hidden would tell who guesses that the
+    /// guess is right so far. They are hidden as a whole.
+    unknown: BTreeSet<String>,
     /// Made when a text is first looked at. `None`: there are more secrets than can be looked for.
     searcher: OnceCell<Option<AhoCorasick>>,
     /// Spent so far on what cuts left.
@@ -132,6 +136,7 @@ impl Mask {
 
     /// Hides what another mask hides, too.
     pub fn join(&mut self, other: Mask) {
+        self.unknown.extend(other.unknown);
         self.add(other.secrets);
     }
 
@@ -145,6 +150,13 @@ impl Mask {
             secrets.extend(encodings::of(text).into_iter().filter(|form| form.len() >= SHORTEST));
         }
         self.add(secrets);
+    }
+
+    /// Hides these texts too, as a whole: whoever reads may only guess them.
+    pub fn also_unknown<'t>(&mut self, texts: impl Iterator<Item = &'t str>) {
+        let known: BTreeSet<String> = self.secrets.iter().cloned().collect();
+        self.also(texts);
+        self.unknown.extend(self.secrets.iter().filter(|secret| !known.contains(*secret)).cloned());
     }
 
     /// The text with every secret hidden, also what a cut left of one. Where looking for all of them would take too
@@ -219,7 +231,7 @@ impl Mask {
             if self.exhausted(1) {
                 return None;
             }
-            if longest < SHORTEST || !may_be_cut(piece, secret) {
+            if longest < SHORTEST || self.unknown.contains(secret) || !may_be_cut(piece, secret) {
                 continue;
             }
             if self.exhausted(longest * longest / BYTES_A_STEP) {

@@ -66,6 +66,7 @@ impl Service {
     async fn confined(
         &self,
         target: &mut Target,
+        came: Instant,
         record: &mut CallRecord,
     ) -> Result<Option<policy::Confinement>, Fault> {
         let decision = &target.decided.decision;
@@ -74,14 +75,14 @@ impl Service {
         }
         let mut confinement = policy::confine(decision, target.asked_ms, target.source.take())?;
         record.narrowed(self.looks_back(&mut confinement)?);
-        let values = secrets::values(&confinement.shape.secrets).await?;
-        record.hide(values.values());
+        let left = Duration::from_millis(confinement.per_call.timeout_ms).saturating_sub(came.elapsed());
+        let values = secrets::values(&confinement.shape.secrets, left).await?;
         confinement.per_call.env = Hidden(std::mem::take(&mut target.env));
-        for grant in &confinement.shape.secrets {
-            let values = values.get(&grant.name).map(|value| (grant.name.clone(), value.clone()));
-            let to =
-                if grant.header.is_some() { &mut confinement.per_call.secrets } else { &mut confinement.per_call.env };
-            to.0.extend(values);
+        for (grant, value) in confinement.shape.secrets.iter().zip(values) {
+            let added = grant.header.is_some();
+            record.hide(&value, !added);
+            let to = if added { &mut confinement.per_call.secrets } else { &mut confinement.per_call.env };
+            to.0.insert(grant.name.clone(), value);
         }
         let same = decision.shape.as_ref().is_ok_and(|shape| Arc::ptr_eq(&confinement.shape, shape));
         let digest = if same { target.decided.shape_digest.clone() } else { confinement.shape.digest() };
@@ -98,7 +99,7 @@ impl Service {
         stream: &mut Stream,
         record: &mut CallRecord,
     ) -> Result<Outcome, Fault> {
-        let (confinement, came) = (self.confined(target, record).await?, found.came);
+        let (confinement, came) = (self.confined(target, found.came, record).await?, found.came);
         let decision = &target.decided.decision;
         // A script's time limit is its executor's; the methods of this process have none of their own.
         let limit = match confinement {

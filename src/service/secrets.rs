@@ -8,34 +8,49 @@ use crate::base::text;
 use crate::fault::{Fault, Kind};
 use crate::policy::{SecretGrant, SecretSource};
 use nix::fcntl::OFlag;
-use std::collections::BTreeMap;
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
+use tokio::task::JoinSet;
 
 /// Longest value, bytes, and shortest: a shorter one could not be hidden in what a tool says.
 const LONGEST: u64 = 32 * 1024;
 const SHORTEST: usize = 4;
+/// Longest value that is added to requests, bytes.
+const LONGEST_HEADER: usize = 4 * 1024;
 /// Longest run of a command.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The values of these secrets.
-pub(super) async fn values(secrets: &[SecretGrant]) -> Result<BTreeMap<String, String>, Fault> {
-    let mut values = BTreeMap::new();
-    for secret in secrets {
-        let value = value(secret).await.map_err(|why| {
-            let message = format!("the secret {} cannot be had on this host, so nothing was run", secret.name);
-            Fault::new(Kind::CapabilityError, message).person(format!(
-                "{}: {}",
-                described(&secret.from),
-                text::printable(&why)
-            ))
-        })?;
-        values.insert(secret.name.clone(), value);
+/// Variables that a command may need to find what is its user's; it gets no others of this host.
+const VARIABLES: [&str; 7] = ["PATH", "HOME", "USER", "LOGNAME", "LANG", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS"];
+
+/// The values of these secrets, in their order. `left`: of the call's time.
+pub(super) async fn values(secrets: &[SecretGrant], left: Duration) -> Result<Vec<String>, Fault> {
+    let mut reading = JoinSet::new();
+    for (index, secret) in secrets.iter().cloned().enumerate() {
+        reading.spawn(async move {
+            let value = tokio::time::timeout(left.min(PATIENCE), value(&secret)).await;
+            let late = || Err(format!("it was not there within {:.1} s", left.min(PATIENCE).as_secs_f64()));
+            (index, value.unwrap_or_else(|_| late()).map_err(|why| fault(&secret, &why)))
+        });
+    }
+    let mut values = vec![String::new(); secrets.len()];
+    while let Some(read) = reading.join_next().await {
+        let (index, value) = read.map_err(|e| Fault::new(Kind::InternalError, "a secret was not read").person(e.to_string()))?;
+        values[index] = value?;
     }
     Ok(values)
+}
+
+fn fault(secret: &SecretGrant, why: &str) -> Fault {
+    let message = format!("the secret {} cannot be had on this host, so nothing was run", secret.name);
+    let person = format!("{}: {}", described(&secret.from), text::printable(why));
+    Fault::new(Kind::CapabilityError, message).person(person)
 }
 
 fn described(source: &SecretSource) -> String {
@@ -51,13 +66,21 @@ async fn value(secret: &SecretGrant) -> Result<String, String> {
         SecretSource::Env(name) => {
             std::env::var(name).map_err(|_| "it is not set, or is not UTF-8".to_owned())?.into_bytes()
         }
-        SecretSource::File(path) => file(path)?,
+        SecretSource::File(path) => {
+            let path = path.clone();
+            tokio::task::spawn_blocking(move || file(&path)).await.map_err(|e| e.to_string())??
+        }
         SecretSource::Command(words) => command(words).await?,
     };
     let value = String::from_utf8(bytes).map_err(|_| "it is not UTF-8".to_owned())?;
     let value = value.strip_suffix('\n').map_or(value.as_str(), |value| value.strip_suffix('\r').unwrap_or(value));
+    // A header's value begins and ends without blanks (RFC 9110, section 5.5).
+    let value = if secret.header.is_some() { value.trim() } else { value };
     if value.len() < SHORTEST {
         return Err(format!("it has fewer than {SHORTEST} characters, which could not be hidden"));
+    }
+    if secret.header.is_some() && value.len() > LONGEST_HEADER {
+        return Err(format!("it is longer than {LONGEST_HEADER} bytes, too long for a header"));
     }
     let good = |c: char| match secret.header {
         Some(_) => (' '..='\u{7e}').contains(&c),
@@ -79,23 +102,43 @@ fn file(path: &Path) -> Result<Vec<u8>, String> {
     files::whole(file, LONGEST).map_err(failed)?.ok_or_else(|| format!("it is longer than {LONGEST} bytes"))
 }
 
-/// What a program prints.
+/// What a program prints. It and the files that its words name are no other user's to change.
 async fn command(words: &[String]) -> Result<Vec<u8>, String> {
     let (program, rest) = words.split_first().ok_or("it names no program")?;
+    for path in words.iter().filter(|word| word.starts_with('/')) {
+        let facts = std::fs::metadata(path).map(|facts| (facts.mode(), facts.uid()));
+        match facts {
+            Ok((mode, owner)) => files::trustworthy(mode, owner).map_err(|why| format!("{path}: {why}"))?,
+            Err(e) if path == program => return Err(format!("{path}: {e}")),
+            Err(_) => {}
+        }
+    }
     let mut command = tokio::process::Command::new(program);
-    command.args(rest).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
+    let variables = VARIABLES.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
+    command.env_clear().envs(variables).current_dir("/").process_group(0).kill_on_drop(true);
+    command.args(rest).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn().map_err(|e| e.to_string())?;
+    let _group = Group(child.id());
     let mut printed = Vec::new();
     let stdout = child.stdout.take().ok_or("it has no output")?;
-    let run = async {
-        stdout.take(LONGEST + 1).read_to_end(&mut printed).await?;
-        child.wait().await
-    };
-    match tokio::time::timeout(PATIENCE, run).await {
-        Ok(Ok(status)) if status.success() && printed.len() as u64 <= LONGEST => Ok(printed),
-        Ok(Ok(status)) if status.success() => Err(format!("it prints more than {LONGEST} bytes")),
-        Ok(Ok(status)) => Err(format!("it ended with {status}")),
-        Ok(Err(e)) => Err(e.to_string()),
-        Err(_) => Err(format!("it did not end within {} s", PATIENCE.as_secs())),
+    stdout.take(LONGEST + 1).read_to_end(&mut printed).await.map_err(|e| e.to_string())?;
+    if printed.len() as u64 > LONGEST {
+        return Err(format!("it prints more than {LONGEST} bytes"));
+    }
+    match child.wait().await.map_err(|e| e.to_string())? {
+        status if status.success() => Ok(printed),
+        status => Err(format!("it ended with {status}")),
+    }
+}
+
+/// The processes of a command: dropping it ends them.
+struct Group(Option<u32>);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let leader = self.0.and_then(|id| i32::try_from(id).ok());
+        if let Some(leader) = leader {
+            let _ = killpg(Pid::from_raw(leader), Signal::SIGKILL);
+        }
     }
 }

@@ -94,12 +94,13 @@ fn a_relay_that_dies_ends_its_connections_and_is_named() {
         let mut host = world.host();
         host.args(["call", "esc:dying", "--json", "--input", "{}"]);
         let child = host.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::null()).spawn().unwrap();
-        let relays = || processes_of("toolhost-relay");
-        let own = || relays().into_iter().map(|(pid, _)| pid).collect::<Vec<_>>();
         within(Duration::from_secs(10), "the tool is connected", || {
             world.log().iter().any(|line| line.starts_with("tcp"))
         });
-        own().into_iter().for_each(|pid| {
+        let relays = processes_of("toolhost-relay").into_iter().map(|(pid, _)| pid);
+        let own: Vec<u32> = relays.filter(|pid| is_below(*pid, child.id())).collect();
+        assert!(!own.is_empty(), "the relay of this host");
+        own.into_iter().for_each(|pid| {
             let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid as i32), nix::sys::signal::Signal::SIGKILL);
         });
         let out = child.wait_with_output().unwrap();
@@ -108,4 +109,13 @@ fn a_relay_that_dies_ends_its_connections_and_is_named() {
         let events = out["network"]["events"].as_array().unwrap();
         assert!(events.iter().any(|event| event["refused"]["rule"] == "relayEnded"), "{events:?}");
     });
+}
+
+/// Whether a process descends from another one.
+fn is_below(pid: u32, ancestor: u32) -> bool {
+    let parent = |pid: u32| -> Option<u32> {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        status.lines().find_map(|line| line.strip_prefix("PPid:")?.trim().parse().ok())
+    };
+    std::iter::successors(Some(pid), |pid| parent(*pid)).take_while(|pid| *pid > 1).any(|pid| pid == ancestor)
 }

@@ -25,8 +25,11 @@ pub fn of_host(
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         return Err("it switched protocols unasked");
     }
+    if [StatusCode::PARTIAL_CONTENT, StatusCode::IM_USED].contains(&response.status()) {
+        return Err("it answers with a part, though that was not asked for, and cannot be searched for the secret");
+    }
     if !response.body().is_end_stream() && !is_as_it_is(response.headers()) {
-        return Err("its answer is compressed, though that was not asked for, and cannot be searched for the secret");
+        return Err("its answer is compressed or in an encoding without ASCII, and cannot be searched for the secret");
     }
     // The reason phrase and the case of names are the host's words too.
     response.extensions_mut().clear();
@@ -53,7 +56,11 @@ fn is_as_it_is(headers: &HeaderMap) -> bool {
         let values = headers.get_all(name).iter().flat_map(|value| value.as_bytes().split(|b| *b == b','));
         values.map(<[u8]>::trim_ascii).all(|coding| coding.is_empty() || coding.eq_ignore_ascii_case(good.as_bytes()))
     };
-    all(header::CONTENT_ENCODING, "identity") && all(header::TRANSFER_ENCODING, "chunked")
+    let kind = headers.get(header::CONTENT_TYPE).map(|value| value.as_bytes().to_ascii_lowercase()).unwrap_or_default();
+    let holds = |part: &[u8]| kind.windows(part.len()).any(|window| window == part);
+    // Parts of the content, and letters that are not those of ASCII.
+    let other = [&b"byteranges"[..], b"utf-16", b"utf-32", b"utf-7", b"ucs-2", b"ebcdic"].into_iter().any(holds);
+    all(header::CONTENT_ENCODING, "identity") && all(header::TRANSFER_ENCODING, "chunked") && !other
 }
 
 /// `https://NAME` becomes `http://NAME`.

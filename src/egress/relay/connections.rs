@@ -97,7 +97,7 @@ async fn refuse_tls(connection: &Connection, tool: Stream) {
     drop(tool);
     let name = HostPattern { host: connection.host.clone(), port: None };
     let why = format!("use http://{name}: a secret is added to its requests");
-    connection.refuse(What::Connection, Refusal::Content { why }).await;
+    connection.refuse(What::Connection, Refusal::Secret { why }).await;
 }
 
 async fn pass_through(connection: &Connection, mut tool: Stream, first: &[u8]) {

@@ -191,7 +191,7 @@ impl Exchange {
     /// The host cannot be trusted, or not be reached by TLS.
     async fn failed(&self, port: u16, why: String) -> Reply {
         let body = format!("toolhost: {why}\n");
-        let refusal = Refusal::Unreached { why };
+        let refusal = Refusal::Tls { why };
         self.connection.call.saw(What::Connection, &target(&self.connection.host, port), Some(refusal)).await;
         plain(StatusCode::BAD_GATEWAY, body)
     }
@@ -222,6 +222,7 @@ impl Exchange {
             Some(asked) if !call.granted(&asked, Some(*port)) => {
                 call.saw(What::Request, &target(&asked, *port), Some(Refusal::NotGranted)).await;
             }
+            _ if wrong.by_rule => self.connection.refuse(What::Request, Refusal::Secret { why: wrong.why }).await,
             _ => self.connection.refuse(What::Request, Refusal::Content { why: wrong.why }).await,
         }
         plain(wrong.status, body)
@@ -260,10 +261,17 @@ pub struct Wrong {
     why: String,
     /// The other host that it is for.
     asked: Option<Host>,
+    /// The rule of a secret refuses it.
+    by_rule: bool,
 }
 
 pub fn wrong(status: StatusCode, why: impl Into<String>) -> Wrong {
-    Wrong { status, why: why.into(), asked: None }
+    Wrong { status, why: why.into(), asked: None, by_rule: false }
+}
+
+/// A request that the rule of a secret does not allow.
+pub fn not_by_rule(why: String) -> Wrong {
+    Wrong { by_rule: true, ..wrong(StatusCode::FORBIDDEN, why) }
 }
 
 /// Whether a request is one for this host alone; true: it asks to switch to WebSocket.

@@ -7,7 +7,7 @@
 //! ways, another protocol. Headers by which some servers take another method or path go (`OVERRIDES`).
 
 use super::call::quoted;
-use super::http::{Wrong, in_connection, rewrite, wrong};
+use super::http::{Wrong, in_connection, not_by_rule, rewrite, wrong};
 use super::masking::Mask;
 use crate::base::hidden::Hidden;
 use crate::base::messages;
@@ -25,10 +25,21 @@ use std::sync::{Arc, OnceLock};
 /// Longest text of all values, bytes.
 const VALUES: u64 = 4 * 1024 * 1024;
 /// Other spellings of a method or a path.
-const OVERRIDES: [&str; 5] =
-    ["x-http-method-override", "x-http-method", "x-method-override", "x-original-url", "x-rewrite-url"];
-/// A part of an answer could hold a part of a secret; what follows the body is no place for headers.
-const UNWANTED: [HeaderName; 4] = [header::RANGE, header::IF_RANGE, header::TRAILER, header::EXPECT];
+const OVERRIDES: [&str; 8] = [
+    "x-http-method-override",
+    "x-http-method",
+    "x-method-override",
+    "x-original-method",
+    "x-original-url",
+    "x-original-uri",
+    "x-rewrite-url",
+    "x-forwarded-uri",
+];
+/// The same as a field of the query.
+const METHOD_FIELD: &str = "_method";
+/// A part of an answer, or an answer in another encoding, could hold a secret unseen; what follows the body is no place
+/// for headers.
+const UNWANTED: [&str; 7] = ["range", "if-range", "request-range", "accept-charset", "a-im", "trailer", "expect"];
 /// How often a path is decoded to see what a server could take it for.
 const DECODED: usize = 2;
 
@@ -142,7 +153,11 @@ impl Guard {
         if rules.is_empty() {
             let (method, path) = (quoted(method.as_bytes()), quoted(path.as_bytes()));
             let why = format!("{method} {path} is not among the requests that get the secret of {}", self.name);
-            return Err(wrong(StatusCode::FORBIDDEN, why));
+            return Err(not_by_rule(why));
+        }
+        let limited = self.rules.iter().any(|(_, rule)| !rule.methods.is_empty());
+        if limited && request.uri().query().is_some_and(|query| query.to_ascii_lowercase().contains(METHOD_FIELD)) {
+            return Err(not_by_rule(format!("a query of a host with limited methods has no `{METHOD_FIELD}`")));
         }
         Ok(rules)
     }
@@ -154,8 +169,9 @@ impl Guard {
         let headers = request.headers_mut();
         let own = |name: &&HeaderName| self.rules.iter().any(|(_, rule)| alike(name, &rule.name));
         let replaced: Vec<HeaderName> = headers.keys().filter(own).cloned().collect();
-        replaced.iter().chain(&UNWANTED).for_each(|name| drop(headers.remove(name)));
-        OVERRIDES.iter().for_each(|name| drop(headers.remove(*name)));
+        let gone = |name: &&HeaderName| OVERRIDES.iter().chain(&UNWANTED).any(|other| alike(name, other));
+        let gone: Vec<HeaderName> = headers.keys().filter(gone).cloned().collect();
+        replaced.iter().chain(&gone).for_each(|name| drop(headers.remove(name)));
         headers.insert(header::HOST, host);
         headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         headers.extend(added);
@@ -195,12 +211,12 @@ fn is_plain(path: &str) -> bool {
         text = percent_decode(&text).collect::<Vec<u8>>().to_ascii_lowercase();
         clear
     });
-    clear && is_clear(&text) && path.is_ascii()
+    clear && is_clear(&text) && path.is_ascii() && std::str::from_utf8(&text).is_ok()
 }
 
 fn is_clear(path: &[u8]) -> bool {
     let holds = |part: &[u8]| path.windows(part.len()).any(|window| window == part);
-    let ambiguous = [&b"//"[..], b"\\", b"%2f", b"%5c"].into_iter().any(holds);
+    let ambiguous = [&b"//"[..], b"\\", b"%2f", b"%5c", b"%u"].into_iter().any(holds);
     // Some servers leave out what follows `;`.
     let name = |part: &[u8]| part.split(|b| *b == b';').next().is_some_and(|name| name == b"." || name == b"..");
     let dots = path.split(|b| *b == b'/').any(name);
@@ -237,7 +253,7 @@ mod tests {
         let bad = [
             "*", "", "/v1/../a", "/v1/..", "/.", "/v1/%2e%2E/a", "/v1/.%2e", "/v1/%252e%252e/a", "/v1/a%2fb", "/v1/a%2Fb",
             "/v1/a%5Cb", "/v1/a%255cb", "/v1/a\\b", "//v1", "/v1//a", "/v1/..;/a", "/v1/%2e.;x=y/a", "/v1/%00", "/v1/.%09./a",
-            "/v1/é",
+            "/v1/é", "/v1/%c0%ae%c0%ae/a", "/v1/%u002e%u002e/a",
         ];
         for bad in bad {
             assert!(!is_plain(bad), "{bad}");

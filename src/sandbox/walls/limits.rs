@@ -18,6 +18,10 @@ pub fn of_the_host() {
             let _ = setrlimit(resource, hard, hard);
         }
     }
+    // A host that crashes holds secrets: its memory goes to no file, and to no handler behind a pipe (core(5)).
+    if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_CORE) {
+        let _ = setrlimit(Resource::RLIMIT_CORE, hard.min(1), hard);
+    }
     // The owner must be able to open what this host makes; umask(2) can take those rights too.
     let mask = umask(Mode::empty());
     umask(mask.difference(Mode::S_IRWXU));

@@ -283,7 +283,7 @@ async fn nothing_is_sent_to_a_host_with_another_certificate() {
         "{answer}"
     );
     let (target, refusal) = rig.refusal(What::Connection).await;
-    assert!(target == "a.test:8443" && matches!(refusal, Refusal::Unreached { .. }), "{target} {refusal:?}");
+    assert!(target == "a.test:8443" && matches!(refusal, Refusal::Tls { .. }), "{target} {refusal:?}");
     // And to one that speaks no TLS.
     let plain: Arc<Mutex<Vec<u8>>> = Arc::default();
     let own = Arc::clone(&plain);
@@ -374,7 +374,7 @@ async fn redirects_lead_back_and_nothing_leads_to_tls() {
     assert!(at_its_port.0.is_empty() && at_its_port.1.is_err());
     let (target, refusal) = rig.refusal(What::Connection).await;
     let why = "use http://a.test: a secret is added to its requests".to_owned();
-    assert_eq!((target.as_str(), refusal), ("a.test:443", Refusal::Content { why }));
+    assert_eq!((target.as_str(), refusal), ("a.test:443", Refusal::Secret { why }));
     // Another host keeps its TLS, and gets no header.
     rig.echo(443).await;
     rig.web().await;

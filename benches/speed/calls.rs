@@ -114,6 +114,7 @@ pub async fn run(executor: &dyn Executor, tool: &Tool, input: &Value) -> (Durati
         cancel: CancellationToken::new(),
         came: started,
         ran: Default::default(),
+        traffic: Default::default(),
         ledger: None,
     };
     let ended = executor.run(&context, call, &events).await;

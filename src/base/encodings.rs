@@ -30,7 +30,11 @@ pub fn of(text: &str) -> Vec<String> {
     forms.push(escaped(|c| format!("&#x{c:x};")));
     forms.push(escaped(|c| format!("&#x{c:X};")));
     let named = [('&', "&amp;"), ('<', "&lt;"), ('>', "&gt;"), ('"', "&quot;"), ('\'', "&#39;")];
-    forms.push(text.chars().map(|c| named.iter().find(|(other, _)| *other == c).map_or(c.to_string(), |(_, name)| (*name).to_owned())).collect());
+    forms.push(
+        text.chars()
+            .map(|c| named.iter().find(|(other, _)| *other == c).map_or(c.to_string(), |(_, name)| (*name).to_owned()))
+            .collect(),
+    );
     forms.push(text.replace('&', "\\u0026").replace('<', "\\u003c").replace('>', "\\u003e").replace('+', "\\u002B"));
     forms.sort_unstable();
     forms.dedup();

@@ -97,8 +97,7 @@ impl Lease {
                 Err(error) => {
                     // Its connections fail from here on, instead of waiting for nobody.
                     let _ = self.control.shutdown(std::net::Shutdown::Both);
-                    let target = String::new();
-                    lock(traffic).saw(Event { what: What::Connection, target, refused: Some(Refusal::RelayEnded) });
+                    lost(traffic);
                     return Stopped::Lost(error);
                 }
             }
@@ -167,6 +166,14 @@ impl Lease {
 
     /// The call's processes are gone: takes what the relay still tells of it. After an error the relay is of no more use.
     pub async fn end(&self, traffic: &Mutex<Traffic>) -> io::Result<()> {
+        let ended = self.ended(traffic).await;
+        if ended.is_err() {
+            lost(traffic);
+        }
+        ended
+    }
+
+    async fn ended(&self, traffic: &Mutex<Traffic>) -> io::Result<()> {
         self.say(&ToRelay::End, &[])?;
         let ended = async {
             loop {
@@ -201,5 +208,13 @@ impl Lease {
         let message: Option<(FromRelay, Vec<OwnedFd>)> = self.control.async_io(Interest::READABLE, receive).await?;
         // What comes beside it is closed: a relay sends no descriptors.
         message.map(|(message, _)| message).ok_or_else(|| Errno::EPIPE.into())
+    }
+}
+
+/// Tells of the relay's end, once.
+fn lost(traffic: &Mutex<Traffic>) {
+    let traffic = &mut *lock(traffic);
+    if !traffic.events.iter().any(|event| event.refused == Some(Refusal::RelayEnded)) {
+        traffic.saw(Event { what: What::Connection, target: String::new(), refused: Some(Refusal::RelayEnded) });
     }
 }

@@ -96,9 +96,8 @@ fn conflict(
     };
     if let SecretSource::File(file) = &rule.from
         && let spellings = [Some(file.clone()), file.canonicalize().ok()]
-        && let Some(open) = files.iter().find(|grant| {
-            spellings.iter().flatten().any(|file| Area::of(&grant.opening).holds(file))
-        })
+        && let Some(open) =
+            files.iter().find(|grant| spellings.iter().flatten().any(|file| Area::of(&grant.opening).holds(file)))
     {
         let reason = format!(
             "the relay adds it so that the tool never has it, and the tool could read the file where it lies ({}): put that file elsewhere",

@@ -41,7 +41,8 @@ pub(super) async fn values(secrets: &[SecretGrant], left: Duration) -> Result<Ve
     }
     let mut values = vec![String::new(); secrets.len()];
     while let Some(read) = reading.join_next().await {
-        let (index, value) = read.map_err(|e| Fault::new(Kind::InternalError, "a secret was not read").person(e.to_string()))?;
+        let (index, value) =
+            read.map_err(|e| Fault::new(Kind::InternalError, "a secret was not read").person(e.to_string()))?;
         values[index] = value?;
     }
     Ok(values)

@@ -310,7 +310,7 @@ fn is_for(authority: &[u8], place: &str, host: &Host) -> Result<(), Wrong> {
         return Ok(());
     }
     let why = format!("{place} names {}, and the connection is to {}", quoted(authority), target(host, 80));
-    Err(Wrong { status: StatusCode::MISDIRECTED_REQUEST, why, asked })
+    Err(Wrong { asked, ..wrong(StatusCode::MISDIRECTED_REQUEST, why) })
 }
 
 fn host_of(authority: &str) -> Option<Host> {

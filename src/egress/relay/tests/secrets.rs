@@ -245,7 +245,7 @@ async fn each_request_of_a_connection_is_judged_and_gets_its_header() {
     let answer = String::from_utf8(read_all(&mut stream).await.0).expect("text");
     assert!(answer.starts_with("HTTP/1.1 403 ") && answer.contains("toolhost: GET /v2/x is not among"), "{answer}");
     assert_eq!((take(&kept).as_str(), rig.heard.lock().expect("heard").dialled.len()), ("", 1));
-    assert!(matches!(rig.refusal(What::Request).await.1, Refusal::Content { .. }));
+    assert!(matches!(rig.refusal(What::Request).await.1, Refusal::Secret { .. }));
 }
 
 #[tokio::test]

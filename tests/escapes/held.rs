@@ -142,7 +142,7 @@ fn what_no_process_shows_ends_the_call_at_its_limit() {
 const WAITER: &str = "import ctypes, mmap, sys\n\
     f = open(sys.argv[1], 'r+b')\npage = mmap.mmap(f.fileno(), 4096)\nlibc = ctypes.CDLL(None, use_errno=True)\n\
     word = ctypes.c_uint32.from_buffer(page)\nprint('waits', flush=True)\n\
-    timeout = (ctypes.c_long * 2)(8, 0)\nanswer = libc.syscall(202, ctypes.byref(word), 0, word.value, timeout, 0, 0)\n\
+    timeout = (ctypes.c_long * 2)(int(sys.argv[2]), 0)\nanswer = libc.syscall(202, ctypes.byref(word), 0, word.value, timeout, 0, 0)\n\
     print('woken' if answer == 0 else 'left', flush=True)\n";
 /// Wakes one of them.
 const WAKER: &str = "import ctypes, mmap, sys\n\
@@ -180,7 +180,9 @@ fn waiters_on_a_granted_file_stay_where_they_are() {
             command
         };
         for (inside, woken) in [(false, "left"), (true, "woken")] {
-            let mut waiter = run("waiter").stdout(Stdio::piped()).spawn().unwrap();
+            // Only the control is not woken, and waits to the end.
+            let patience = if inside { "60" } else { "8" };
+            let mut waiter = run("waiter").arg(patience).stdout(Stdio::piped()).spawn().unwrap();
             let mut out = waiter.stdout.take().unwrap();
             out.read_exact(&mut [0; 6]).unwrap();
             std::thread::sleep(Duration::from_millis(300));

@@ -1,4 +1,4 @@
-//! Encodings: how a secret stands in base64 and in a URL, so that it is found there too.
+//! Encodings: how a secret stands in base64, in a URL, in JSON and in HTML, so that it is found there too.
 //!
 //! For: the masks of records and of the relay. In: a text. Out: its other forms. Never: a form that could hold less than the text.
 

@@ -3,8 +3,8 @@
 //! For: `lease`. In: a name or address and a port, as the relay asks. Out: a socket that is connected to an address that was
 //! checked, or why there is none. Never: resolves a name that is not granted; connects to an address that it did not check.
 
-use super::address;
 use super::protocol::Refusal;
+use crate::base::address;
 use crate::manifest::host::{self, Host};
 use crate::policy::{HeaderRule, HostGrant};
 use hickory_resolver::TokioResolver;
@@ -71,7 +71,8 @@ impl Dialler {
         }
         if checked.is_empty() {
             let refused: Vec<String> = refused.into_iter().take(ADDRESSES).collect();
-            return Err(Refusal::Address { why: refused.join("; ") });
+            let mend = "if it is meant: ranges = [\"…\"] in its entry of [network] hosts";
+            return Err(Refusal::Address { why: format!("{}; {mend}", refused.join("; ")) });
         }
         if let Some(proxy) = &self.proxy {
             let at = SocketAddr::new(checked[0], port);
@@ -167,7 +168,8 @@ fn ready(stream: TcpStream) -> Result<TcpStream, Refusal> {
 /// A tunnel to `target` through the operator's proxy.
 async fn through(proxy: &str, target: &str) -> Result<TcpStream, Refusal> {
     let tunnel = async {
-        let mut stream = TcpStream::connect(proxy).await?;
+        let at = tokio::net::lookup_host(proxy).await?.next();
+        let mut stream = socket(at.ok_or_else(|| io::Error::other("its name has no address"))?).await?;
         stream.write_all(format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n").as_bytes()).await?;
         let mut head = Vec::new();
         // One byte at a time: what follows the head belongs to the tunnel.

@@ -1,7 +1,7 @@
 //! Lease: the host's end of one relay: dials for it, and keeps what it tells of each call.
 //!
 //! For: executor, beside a running tool. In: a control socket, the messages of a relay. Out: sockets for the relay; the
-//! traffic of a call. Never: believes a count without a bound, or waits for a relay that does not answer.
+//! traffic of a call. Never: hands over a socket that `dial` did not check; waits long for a relay that does not answer.
 
 use super::dial::Dialler;
 use super::protocol::{Event, FromRelay, LIMITS, Lease as Served, Refusal, ToRelay, Totals, What};

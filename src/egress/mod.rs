@@ -15,7 +15,6 @@ pub mod relay;
 pub mod tls;
 mod traffic;
 
-pub use crate::base::address;
 pub use dial::Dialler;
 pub use lease::{Lease, Stopped};
 pub use traffic::Traffic;

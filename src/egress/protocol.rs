@@ -117,7 +117,7 @@ pub enum Refusal {
     Content { why: String },
     /// A limit of the call.
     Limit { limit: Limit },
-    /// A bound of the stub, in words.
+    /// A bound of ours, in words.
     Bound { why: String },
     /// The relay ended.
     RelayEnded,
@@ -172,7 +172,7 @@ impl fmt::Display for Refusal {
             Refusal::NotGranted => f.write_str("not granted"),
             Refusal::NoName => f.write_str("the address belongs to no name that this call asked for"),
             Refusal::Unresolved { .. } => f.write_str("the name does not resolve"),
-            Refusal::Address { .. } => f.write_str("it has only addresses that are not public"),
+            Refusal::Address { .. } => f.write_str("it has only addresses that no tool reaches unasked"),
             Refusal::Unreached { .. } => f.write_str("it could not be reached"),
             Refusal::Tls { .. } => f.write_str("no trusted TLS with it"),
             Refusal::Content { why } | Refusal::Bound { why } | Refusal::Secret { why } => f.write_str(why),

@@ -1,7 +1,7 @@
 //! TLS: connections to hosts that the machine's roots vouch for.
 //!
 //! For: the relay, which adds headers; `wasi:http`. In: a name, a connected stream. Out: the stream, encrypted. Never:
-//! speaks to a host whose certificate does not carry exactly that name; keeps a session for another connection.
+//! speaks to a host whose certificate is not valid for exactly that name; keeps a session for another connection.
 
 use std::io;
 use std::sync::{Arc, OnceLock};

@@ -12,6 +12,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// The ports of a pattern that names none: those of http and https.
 pub const WEB_PORTS: [u16; 2] = [80, 443];
 
+/// The port of name servers (RFC 1035, section 4.2).
+const DNS: u16 = 53;
+
 /// Which hosts a pattern stands for. Names are canonical: lower case, A-labels, no final dot.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -154,6 +157,9 @@ fn parse(written: &str) -> Result<HostPattern, String> {
     let good = !port.starts_with(['0', '+']);
     let number = port.parse::<u16>().ok().filter(|_| good);
     let number = number.ok_or("has a port that is not a number from 1 to 65535")?;
+    if number == DNS {
+        return Err("has port 53, which is that of the call's own name server: no tool reaches another".to_owned());
+    }
     Ok(HostPattern { host, port: Some(number) })
 }
 

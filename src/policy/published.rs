@@ -146,7 +146,7 @@ fn secrets() -> Value {
                 "why": said("Why it is granted."),
                 "header": {
                     "type": "object", "additionalProperties": false, "required": ["host", "name"],
-                    "description": "Added by the relay to the requests for http://HOST; the tool never has the secret.",
+                    "description": "Added by toolhost to the requests for http://HOST; the tool never has the secret.",
                     "properties": {
                         "host": { "type": "string", "maxLength": 300, "pattern": HOST, "not": { "pattern": NO_NAME }, "description": "One exact name, with an optional :port at which it speaks TLS (443)." },
                         "name": { "type": "string", "pattern": "^[!#$%&'*+.^_`|~0-9A-Za-z-]{1,1000}$", "not": { "pattern": framing } },

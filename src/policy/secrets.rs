@@ -48,7 +48,7 @@ pub(super) fn read(reader: &mut Reader<'_>, top: &Table<'_, '_>, folder: &Path) 
         let mends = ["name the secret, as the tool asks for it (`secret:NAME`)", "say why the tool may use it"];
         let named = reader.reasoned_with(&entry, "name", &["from", "header"], mends);
         let from =
-            reader.said(&entry, "from", "say where it lies: \"file:PATH\", \"env:NAME\" or \"command:PROGRAM WORDS\"");
+            reader.said(&entry, "from", "say where it lies: \"file:PATH\", \"env:NAME\" or \"command:/PROGRAM WORDS\"");
         let from = from.and_then(|from| placed(reader, &entry, "from", &from, |text| source(text, folder)));
         let header = entry.get("header").map(|_| header(reader, &entry));
         let (Some((name, why)), Some(from)) = (named, from) else { continue };
@@ -176,6 +176,9 @@ fn header(reader: &mut Reader<'_>, entry: &Table<'_, '_>) -> Option<HeaderRule> 
 fn exact(written: &str) -> Result<(String, u16), String> {
     let pattern = host::pattern(written)?;
     match pattern.host {
+        Host::Name(_) if pattern.port == Some(80) => {
+            Err("the port is where the host speaks TLS (443), not where the tool asks: leave `:80` out".to_owned())
+        }
         Host::Name(name) => Ok((name, pattern.port.unwrap_or(HTTPS))),
         _ => Err("a secret goes to one exact name: no wildcard, no address".to_owned()),
     }
@@ -254,7 +257,7 @@ pub(super) fn used(name: &str, header: Option<&HeaderRule>) -> String {
         false => format!(", {words} {}", list.join(" ")),
     };
     let only = list("only", methods) + &list("at", paths);
-    format!("header {name}{what} of {host}{port}{only}, added by the relay (never shown)")
+    format!("header {name}{what} of {host}{port}{only}, added by toolhost (never shown)")
 }
 
 /// What a tool can do with a secret, and where that comes from, as reports say it.

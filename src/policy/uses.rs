@@ -100,7 +100,7 @@ fn conflict(
             files.iter().find(|grant| spellings.iter().flatten().any(|file| Area::of(&grant.opening).holds(file)))
     {
         let reason = format!(
-            "the relay adds it so that the tool never has it, and the tool could read the file where it lies ({}): put that file elsewhere",
+            "toolhost adds it so that the tool never has it, and the tool could read the file where it lies ({}): put that file elsewhere",
             open.rule
         );
         return Some((Narrower::Policy, reason));
@@ -109,7 +109,7 @@ fn conflict(
         && manifest.asks.capabilities.contains(&format!("env:{variable}"))
     {
         let reason = format!(
-            "the relay adds it so that the tool never has it, and the manifest asks for the same text as `env:{variable}`: take that out"
+            "toolhost adds it so that the tool never has it, and the manifest asks for the same text as `env:{variable}`: take that out"
         );
         return Some((Narrower::House, reason));
     }
@@ -121,7 +121,7 @@ fn conflict(
     let narrower = if asks { Narrower::Policy } else { Narrower::Manifest };
     let at = format!("{}:{HTTP}", header.host);
     let reason = format!(
-        "its header goes to http://{0}, which this tool does not reach: the manifest must ask for `{at}` (allowHosts) and the policy grant it ([network] hosts); the tool speaks http://{0}, and the relay speaks TLS to the host",
+        "its header goes to http://{0}, which this tool does not reach: the manifest must ask for `{at}` (allowHosts) and the policy grant it ([network] hosts); the tool speaks http://{0}, and toolhost speaks TLS to the host",
         header.host
     );
     Some((narrower, reason))

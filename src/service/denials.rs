@@ -41,19 +41,21 @@ fn operation(what: What) -> &'static str {
 
 fn narrower(event: &Event, refusal: &Refusal, decision: &policy::Decision) -> String {
     let narrower = match refusal {
-        Refusal::NotGranted if asked(&event.target, decision) => Narrower::Policy,
-        Refusal::NotGranted => Narrower::Manifest,
+        Refusal::NotGranted => match asked(&event.target, decision) {
+            Some(verdict) => verdict.narrower.unwrap_or(Narrower::Policy),
+            None => Narrower::Manifest,
+        },
         Refusal::Address { .. } | Refusal::Secret { .. } => Narrower::Policy,
         _ => Narrower::House,
     };
     narrower.name().to_owned()
 }
 
-/// Whether the manifest asks for this target.
-fn asked(target: &str, decision: &policy::Decision) -> bool {
-    let Ok(target) = host::pattern(target) else { return false };
-    let hosts = decision.verdicts.iter().filter(|verdict| verdict.what == policy::What::Host);
-    hosts.filter_map(|verdict| host::pattern(&verdict.asked).ok()).any(|ask| reaches(&ask, &target))
+/// What was decided about this target, where the manifest asks for it.
+fn asked<'d>(target: &str, decision: &'d policy::Decision) -> Option<&'d policy::Verdict> {
+    let target = host::pattern(target).ok()?;
+    let mut hosts = decision.verdicts.iter().filter(|verdict| verdict.what == policy::What::Host);
+    hosts.find(|verdict| host::pattern(&verdict.asked).is_ok_and(|ask| reaches(&ask, &target)))
 }
 
 fn reaches(ask: &HostPattern, target: &HostPattern) -> bool {
@@ -99,8 +101,11 @@ fn grant(traffic: &Traffic, tool: &registry::Tool, decision: &policy::Decision) 
         false => path(&decision.policy_file),
     };
     let allow = format!("[network] hosts = [{{ host = \"{target}\", why = \"…\" }}] in {policy}");
-    if asked(&refused.target, decision) {
-        return Some(format!("{target} is asked for and not allowed: {allow}"));
+    if let Some(verdict) = asked(&refused.target, decision) {
+        return Some(match (verdict.narrower, &verdict.reason) {
+            (Some(Narrower::Host), Some(reason)) => printable(&format!("{target}: {reason}")),
+            _ => format!("{target} is asked for and not allowed: {allow}"),
+        });
     }
     let pointer = "/securityContext/networkAccess/allowHosts";
     let (line, column) = registry::position(&tool.site.manifest, pointer);

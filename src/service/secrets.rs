@@ -50,7 +50,7 @@ pub(super) async fn values(secrets: &[SecretGrant], left: Duration) -> Result<Ve
 
 fn fault(secret: &SecretGrant, why: &str) -> Fault {
     let message = format!("the secret {} cannot be had on this host, so nothing was run", secret.name);
-    let person = format!("{}: {}", described(&secret.from), text::printable(why));
+    let person = format!("{}: {} (policy {})", described(&secret.from), text::printable(why), text::printable(&secret.rule));
     Fault::new(Kind::CapabilityError, message).person(person)
 }
 
@@ -65,7 +65,7 @@ fn described(source: &SecretSource) -> String {
 async fn value(secret: &SecretGrant) -> Result<String, String> {
     let bytes = match &secret.from {
         SecretSource::Env(name) => {
-            std::env::var(name).map_err(|_| "it is not set, or is not UTF-8".to_owned())?.into_bytes()
+            std::env::var(name).map_err(|_| "it is not set where toolhost was started, or is not UTF-8: set it there (an MCP client passes it in `env`)".to_owned())?.into_bytes()
         }
         SecretSource::File(path) => {
             let path = path.clone();
@@ -128,7 +128,7 @@ async fn command(words: &[String]) -> Result<Vec<u8>, String> {
     }
     match child.wait().await.map_err(|e| e.to_string())? {
         status if status.success() => Ok(printed),
-        status => Err(format!("it ended with {status}")),
+        status => Err(format!("it ended with {status}: run it yourself to see why")),
     }
 }
 

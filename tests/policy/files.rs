@@ -146,7 +146,7 @@ fn the_published_schema_takes_what_the_reader_takes() {
         "host = \"Example.COM.\"",
         "host = \"*.x.com:8443\"",
         "host = \"*\"",
-        "host = \"[2001:4860:4860::8888]:53\"",
+        "host = \"[2001:4860:4860::8888]:54\"",
         "host = \"x.com\", ranges = [\"10.0.0.0/8\", \"fd00::/8\", \"0.0.0.0/0\"]",
     ];
     let hosts = hosts.map(|host| format!("[network]\nhosts = [{{ {host}, why = \"w\" }}]\n"));

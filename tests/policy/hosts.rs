@@ -67,7 +67,7 @@ const OVERLAPS: &[(&str, Texts, Texts, Texts, bool)] = &[
     ("8.8.8.8", &["8.8.8.8"], &["-"], &["8.8.8.8"], true),
     ("::ffff:8.8.8.8", &["8.8.8.8"], &["-"], &["8.8.8.8"], true),
     ("127.0.0.1:8080", &["127.0.0.1:8080 in 127.0.0.0/8 10.0.0.0/8"], &["-"], &["127.0.0.1:8080 in 127.0.0.0/8"], true),
-    ("[fd00::1]:53", &["[fd00::1]:53 in fd00::/8"], &["-"], &["[fd00::1]:53 in fd00::/8"], true),
+    ("[fd00::1]:54", &["[fd00::1]:54 in fd00::/8"], &["-"], &["[fd00::1]:54 in fd00::/8"], true),
     // Ports: none stands for 80 and 443.
     ("x.com", &["x.com:443"], &["-"], &["x.com:443"], false),
     ("x.com", &["x.com:443", "x.com:80"], &["-"], &["x.com:443", "x.com:80"], true),
@@ -249,7 +249,7 @@ fn audit_names_hosts_ports_ranges_rules_and_walls() {
 
 #[test]
 fn who_can_reach_a_name_an_address_a_port() {
-    let entries = ["*.x.com", "db.y.com:5432 in 10.1.0.0/16", "10.9.9.9:22 in 10.0.0.0/8", "8.8.8.8:53"];
+    let entries = ["*.x.com", "db.y.com:5432 in 10.1.0.0/16", "10.9.9.9:22 in 10.0.0.0/8", "8.8.8.8:54"];
     let decisions = [decide(
         &asks(&entries.map(|e| e.split(' ').next().unwrap())),
         &under(vec![allowing(&entries, "reject")], None),
@@ -280,7 +280,7 @@ fn who_can_reach_a_name_an_address_a_port() {
             vec![
                 format!("p: *.x.com: {leads}"),
                 format!("p: db.y.com:5432: {leads}"),
-                "p: 8.8.8.8:53: all of it".to_owned(),
+                "p: 8.8.8.8:54: all of it".to_owned(),
             ],
         ),
     ] {
@@ -295,7 +295,7 @@ fn who_can_reach_a_name_an_address_a_port() {
 
 #[test]
 fn a_suggested_policy_grants_the_hosts_once_each_why_is_filled_in() {
-    let tool = asks(&["*.x.com", "db.y.com:5432", "127.0.0.1:8080", "[fd00::1]:53", "8.8.8.8", "db.y.com:5432"]);
+    let tool = asks(&["*.x.com", "db.y.com:5432", "127.0.0.1:8080", "[fd00::1]:54", "8.8.8.8", "db.y.com:5432"]);
     let decision = decide(&tool, &Policies::built_in());
     let text = policy::suggest::policy(&tool, &site(), &decision);
     let risky = "  # high risk: its range 127.0.0.1/32 holds this host itself\n  { host = \"127.0.0.1:8080\", ranges = [\"127.0.0.1/32\"], why = \"\" },\n";

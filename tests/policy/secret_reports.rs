@@ -9,12 +9,12 @@ fn every_report_speaks_of_secrets() {
     let tool = asks(&["A", "B"], &["api.x.com"]);
     let decision = decide(&tool, &policies);
     let (text, json) = (policy::audit::text(&decision), policy::audit::json(&decision, &tool));
-    let header = "A: header x-a (`Bearer {}`) of api.x.com, added by the relay (never shown), from file:/t/p/keys/A";
+    let header = "A: header x-a (`Bearer {}`) of api.x.com, added by toolhost (never shown), from file:/t/p/keys/A";
     for words in [
         &format!("    {header} (rule p: A: for A)"),
         "    B: the variable B (never shown), from file:/t/p/keys/B (rule p: B: for B)",
-        "the tool speaks http://api.x.com, and the relay speaks TLS to it: its own TLS to port 443 there is refused",
-        "    - a secret that the relay adds: a host that returns it transformed",
+        "the tool speaks http://api.x.com, and toolhost speaks TLS to it: its own TLS to port 443 there is refused",
+        "    - a secret that toolhost adds: a host that returns it transformed",
         "capability secret:A",
     ] {
         assert!(text.contains(words), "{words}\n{text}");
@@ -70,7 +70,7 @@ fn a_diff_reads_where_a_secret_lies_and_how_it_is_used() {
         |changes: &[Change]| changes.iter().filter(|c| c.kind == "secret").map(|c| c.now.clone()).collect::<Vec<_>>();
     let (get, v1) = (header(", methods = [\"GET\"]"), header(", paths = [\"/v1/**\"]"));
     let (two, deep) = (header(", methods = [\"PUT\", \"GET\"]"), header(", paths = [\"/v1/a/**\", \"/v1/b\"]"));
-    let with = |more: &str| format!("A: header k of api.x.com{more}, added by the relay (never shown), from env:A");
+    let with = |more: &str| format!("A: header k of api.x.com{more}, added by toolhost (never shown), from env:A");
     let variable = |from: &str| format!("A: the variable A (never shown), from {from}");
     let nothing = || String::new();
     for (old, new, more, less) in [

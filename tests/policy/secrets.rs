@@ -101,7 +101,7 @@ fn a_verdict_says_how_a_secret_is_used_and_by_which_line() {
     let decision = decide(&asks(&["A", "B"], &["api.x.com"]), &under(vec![allowing(&["A+", "B"], "reject")], None));
     let of = |asked: &str| decision.verdicts.iter().find(|v| v.asked == asked).expect("a verdict");
     let (header, variable) = (of("secret:A"), of("secret:B"));
-    let effective = "header x-a (`Bearer {}`) of api.x.com, added by the relay (never shown)";
+    let effective = "header x-a (`Bearer {}`) of api.x.com, added by toolhost (never shown)";
     assert_eq!(
         (header.effective.as_deref(), header.enforced_by.as_slice()),
         (Some(effective), &["network".to_owned()][..])

@@ -101,11 +101,7 @@ impl Call {
 
     /// Counts an event, and tells it if it is one of the first. The same lookup or header is told once.
     pub async fn saw(&self, what: What, target: &str, refused: Option<Refusal>) {
-        let refused = refused.map(|refusal| match refusal {
-            Refusal::Content { why } => Refusal::Content { why: bounded(&why) },
-            Refusal::Unreached { why } => Refusal::Unreached { why: bounded(&why) },
-            other => other,
-        });
+        let refused = refused.map(|refusal| refusal.with_text(bounded));
         let event = Event { what, target: bounded(target), refused };
         {
             let state = &mut *self.state();

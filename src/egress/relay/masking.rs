@@ -1,4 +1,4 @@
-//! Masking: hides the secrets of a call in what a host answers, also where they stand in base64, in a URL or in JSON.
+//! Masking: hides the secrets of a call in what a host answers, also where they stand in base64, in a URL, in JSON or in HTML.
 //!
 //! For: answers. In: the values of secrets; bytes, in pieces. Out: as many bytes, `*` where a secret stood. Never: lets a
 //! part of a secret out before what follows is known; any other form of a secret is not found.

@@ -4,7 +4,7 @@
 //! serves them. Never: gives the relay a file, a network or a secret of another tool.
 
 use super::launcher::{Launcher, Unready};
-use super::{Brings, Extra, Launchers, capture};
+use super::{Brings, Extra, Launchers};
 use crate::egress::{Dialler, Lease, Traffic, protocol};
 use crate::fault::{Fault, Kind};
 use crate::policy::{Runtime, SecretGrant, Shape};
@@ -60,8 +60,8 @@ pub async fn start(launchers: &Arc<Launchers>, shape: &Shape) -> Result<Started,
         socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK)
             .map_err(|e| broken(e.into()))?;
     let brings = Brings { third: Some(&theirs), ..Brings::default() };
-    let pipes = super::hand_over(&process, bare.limits.get(Limit::TimeoutMs), &brings).map_err(Unready::from)?;
-    let capture::Pipes { .. } = pipes;
+    // It reads and prints nothing.
+    drop(super::hand_over(&process, bare.limits.get(Limit::TimeoutMs), &brings).map_err(Unready::from)?);
     Ok(Started { process, control })
 }
 

@@ -28,7 +28,7 @@ pub const NOT_DEFENDED: [&str; 9] = [
 ];
 
 /// The same, of a tool for which the relay adds a secret.
-const RETURNED: &str = "a secret that the relay adds: a host that returns it transformed (other than in base64 or URL-encoded) tells it to the tool";
+const RETURNED: &str = "a secret that toolhost adds: a host that returns it transformed (other than in base64 or as URLs, JSON and HTML write it) tells it to the tool";
 
 fn not_defended(decision: &Decision) -> impl Iterator<Item = &'static str> {
     NOT_DEFENDED.into_iter().chain(decision.added().next().map(|_| RETURNED))
@@ -136,7 +136,7 @@ fn secrets(decision: &Decision, out: &mut String) {
     let hosts: BTreeSet<&str> = decision.added().map(|(_, host)| host).collect();
     for host in hosts {
         let words = "its own TLS to port 443 there is refused, since nothing can be added inside of it";
-        line(out, "    ", &format!("the tool speaks http://{host}, and the relay speaks TLS to it: {words}"));
+        line(out, "    ", &format!("the tool speaks http://{host}, and toolhost speaks TLS to it: {words}"));
     }
 }
 

@@ -50,7 +50,8 @@ pub(super) async fn values(secrets: &[SecretGrant], left: Duration) -> Result<Ve
 
 fn fault(secret: &SecretGrant, why: &str) -> Fault {
     let message = format!("the secret {} cannot be had on this host, so nothing was run", secret.name);
-    let person = format!("{}: {} (policy {})", described(&secret.from), text::printable(why), text::printable(&secret.rule));
+    let person =
+        format!("{}: {} (policy {})", described(&secret.from), text::printable(why), text::printable(&secret.rule));
     Fault::new(Kind::CapabilityError, message).person(person)
 }
 

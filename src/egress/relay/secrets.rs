@@ -109,8 +109,12 @@ impl Guard {
             let (name, value) = header_of(secret, rule, secrets)?;
             added.entry(name).or_insert(value);
         }
-        let mask =
-            secrets.mask().ok_or_else(|| wrong(StatusCode::BAD_GATEWAY, "the secrets of this call are together too long to be hidden in an answer: fewer or shorter ones"))?;
+        let mask = secrets.mask().ok_or_else(|| {
+            wrong(
+                StatusCode::BAD_GATEWAY,
+                "the secrets of this call are together too long to be hidden in an answer: fewer or shorter ones",
+            )
+        })?;
         let replaced = self.write(request, port, added)?;
         Ok(Admitted { port, mask, replaced })
     }

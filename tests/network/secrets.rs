@@ -107,10 +107,10 @@ fn the_header_goes_where_its_rule_says_and_nowhere_else() {
         assert_eq!(status(&own), 0, "its own TLS to that name: {}", own.out["outputData"]);
         assert!(own.out["network"].to_string().contains("http://api.example.com"), "{}", own.out["network"]);
         let away = ask(world, &json!({"path": "/redirect?https://other.example.com/"}));
-        let to = &away.out["outputData"]["headers"]["Location"];
+        let to = &away.out["outputData"]["headers"]["location"];
         assert_eq!((status(&away), to), (302, &json!("https://other.example.com/")), "{}", away.out["outputData"]);
         let back = ask(world, &json!({"path": "/redirect?https://api.example.com/v1/now"}));
-        assert_eq!(back.out["outputData"]["headers"]["Location"], "http://api.example.com/v1/now");
+        assert_eq!(back.out["outputData"]["headers"]["location"], "http://api.example.com/v1/now");
     });
 }
 

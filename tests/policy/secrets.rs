@@ -215,7 +215,7 @@ fn entries_are_read_with_their_sources_and_rules() {
 /// what is wrong in an entry, the place that is complained of, the complaint.
 #[rustfmt::skip]
 const BAD: &[(&str, &str, &str)] = &[
-    ("from = \"\"", "from", "`from` is blank: say where it lies: \"file:PATH\", \"env:NAME\" or \"command:PROGRAM WORDS\""),
+    ("from = \"\"", "from", "`from` is blank: say where it lies: \"file:PATH\", \"env:NAME\" or \"command:/PROGRAM WORDS\""),
     ("from = \"a.key\"", "from", "`a.key` is no source: \"file:PATH\", \"env:NAME\" or \"command:/PROGRAM WORDS\""),
     ("from = \"fil:a\"", "from", "`fil:a` is no source: \"file:PATH\", \"env:NAME\" or \"command:/PROGRAM WORDS\"; did you mean `file`?"),
     ("from = \"file:\"", "from", "a path is missing"),

@@ -261,4 +261,38 @@ mod tests {
         assert_eq!(dialler("*:80", &all).dial(&other, port).await.err(), refused);
         assert_eq!(dialler("127.0.0.1:80", &all).dial(&address, port).await.err(), refused);
     }
+
+    /// Answers one CONNECT with this, and gives what it was asked.
+    async fn proxy(answer: &'static str) -> (String, tokio::task::JoinHandle<String>) {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a listener");
+        let at = listener.local_addr().expect("an address").to_string();
+        let asked = tokio::spawn(async move {
+            let (mut peer, _) = listener.accept().await.expect("a connection");
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                head.push(peer.read_u8().await.expect("a byte"));
+            }
+            peer.write_all(answer.as_bytes()).await.expect("sent");
+            String::from_utf8(head).expect("text")
+        });
+        (at, asked)
+    }
+
+    #[tokio::test]
+    async fn a_proxy_is_asked_for_granted_names_alone_and_its_tunnel_is_whole() {
+        let (at, asked) = proxy("HTTP/1.1 200 Connection established\r\nX: y\r\n\r\nhello").await;
+        let dialler = |at: String| Dialler { grants: vec![grant("a.test", &[])], headers: Vec::new(), proxy: Some(at) };
+        let name = |name: &str| Host::Name(name.to_owned());
+        assert_eq!(dialler(at.clone()).dial(&name("b.test"), 443).await.err(), Some(Refusal::NotGranted));
+        let mut tunnel = dialler(at).dial(&name("a.test"), 443).await.expect("a tunnel");
+        let mut said = String::new();
+        tunnel.read_to_string(&mut said).await.expect("text");
+        assert_eq!(
+            (said.as_str(), asked.await.expect("asked").lines().next()),
+            ("hello", Some("CONNECT a.test:443 HTTP/1.1"))
+        );
+        let (at, _) = proxy("HTTP/1.1 403 Forbidden\r\n\r\n").await;
+        let refused = dialler(at).dial(&name("a.test"), 443).await.err();
+        assert!(matches!(&refused, Some(Refusal::Unreached { why }) if why.contains("403 Forbidden")), "{refused:?}");
+    }
 }

@@ -174,8 +174,8 @@ impl Lease {
     }
 
     async fn ended(&self, traffic: &Mutex<Traffic>) -> io::Result<()> {
-        self.say(&ToRelay::End, &[])?;
         let ended = async {
+            self.control.async_io(Interest::WRITABLE, || self.say(&ToRelay::End, &[])).await?;
             loop {
                 match self.hear().await? {
                     FromRelay::Ended(totals) => return Ok(totals),

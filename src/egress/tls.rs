@@ -4,7 +4,7 @@
 //! speaks to a host whose certificate is not valid for exactly that name; keeps a session for another connection.
 
 use std::io;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -15,15 +15,11 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 /// Who is trusted, and what is spoken.
 pub type Trust = Arc<ClientConfig>;
 
-/// The machine's roots, read once, in the view of this process.
+/// The machine's roots as they are now, in the view of this process.
 pub fn of_machine() -> Trust {
-    static TRUST: OnceLock<Trust> = OnceLock::new();
-    let read = || {
-        let mut roots = RootCertStore::empty();
-        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        trust(roots)
-    };
-    Arc::clone(TRUST.get_or_init(read))
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    trust(roots)
 }
 
 /// These roots, for HTTP/1.1.

@@ -21,11 +21,15 @@ use tokio::task::JoinSet;
 /// Longest value, bytes, and shortest: a shorter one could not be hidden in what a tool says.
 const LONGEST: u64 = 32 * 1024;
 const SHORTEST: usize = 4;
+const NOT_SET: &str = "it is not set where toolhost was started, or is not UTF-8: set it there (an MCP client passes \
+                       it in `env`)";
 /// Longest value that is added to requests, bytes.
 const LONGEST_HEADER: usize = 4 * 1024;
 /// Longest run of a command.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Longest wait for more of its output after it ended.
+const LAST_WORDS: Duration = Duration::from_millis(200);
 /// Variables that a command may need to find what is its user's; it gets no others of this host.
 const VARIABLES: [&str; 7] = ["PATH", "HOME", "USER", "LOGNAME", "LANG", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS"];
 
@@ -65,9 +69,7 @@ fn described(source: &SecretSource) -> String {
 
 async fn value(secret: &SecretGrant) -> Result<String, String> {
     let bytes = match &secret.from {
-        SecretSource::Env(name) => {
-            std::env::var(name).map_err(|_| "it is not set where toolhost was started, or is not UTF-8: set it there (an MCP client passes it in `env`)".to_owned())?.into_bytes()
-        }
+        SecretSource::Env(name) => std::env::var(name).map_err(|_| NOT_SET.to_owned())?.into_bytes(),
         SecretSource::File(path) => {
             let path = path.clone();
             tokio::task::spawn_blocking(move || file(&path)).await.map_err(|e| e.to_string())??
@@ -120,20 +122,42 @@ async fn command(words: &[String]) -> Result<Vec<u8>, String> {
     command.env_clear().envs(variables).current_dir("/").process_group(0).kill_on_drop(true);
     command.args(rest).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn().map_err(|e| e.to_string())?;
-    let _group = Group(child.id());
+    let mut group = Group(child.id());
     let mut printed = Vec::new();
     let stdout = child.stdout.take().ok_or("it has no output")?;
-    stdout.take(LONGEST + 1).read_to_end(&mut printed).await.map_err(|e| e.to_string())?;
+    let status = {
+        let mut limited = stdout.take(LONGEST + 1);
+        let reading = limited.read_to_end(&mut printed);
+        tokio::pin!(reading);
+        tokio::select! {
+            read = &mut reading => read.map(|_| None),
+            // What it started may hold its output open.
+            ended = child.wait() => match ended {
+                Ok(status) => tokio::time::timeout(LAST_WORDS, reading).await.unwrap_or(Ok(0)).map(|_| Some(status)),
+                Err(e) => Err(e),
+            },
+        }
+    };
+    let status = status.map_err(|e| e.to_string())?;
+    if status.is_some() {
+        // Its number may be another's from here on.
+        group.0 = None;
+    }
     if printed.len() as u64 > LONGEST {
         return Err(format!("it prints more than {LONGEST} bytes"));
     }
-    match child.wait().await.map_err(|e| e.to_string())? {
-        status if status.success() => Ok(printed),
-        status => Err(format!("it ended with {status}: run it yourself to see why")),
+    let status = match status {
+        Some(status) => status,
+        None => child.wait().await.map_err(|e| e.to_string())?,
+    };
+    group.0 = None;
+    match status.success() {
+        true => Ok(printed),
+        false => Err(format!("it ended with {status}: run it yourself to see why")),
     }
 }
 
-/// The processes of a command: dropping it ends them.
+/// The processes of a command that has not ended: dropping it ends them.
 struct Group(Option<u32>);
 
 impl Drop for Group {

@@ -12,6 +12,8 @@ use std::sync::Arc;
 
 /// Headers that lead to other hosts or back to this one.
 const LINKS: [HeaderName; 4] = [header::LOCATION, header::CONTENT_LOCATION, header::LINK, header::REFRESH];
+/// Encodings in which the letters of ASCII are those of ASCII, by how their names begin.
+const CHARSETS: [&str; 6] = ["utf-8", "utf8", "us-ascii", "ascii", "iso-8859-", "windows-125"];
 /// Headers that lead away from plain HTTP.
 const AWAY: [HeaderName; 2] = [header::STRICT_TRANSPORT_SECURITY, header::ALT_SVC];
 
@@ -57,10 +59,13 @@ fn is_as_it_is(headers: &HeaderMap) -> bool {
         values.map(<[u8]>::trim_ascii).all(|coding| coding.is_empty() || coding.eq_ignore_ascii_case(good.as_bytes()))
     };
     let kind = headers.get(header::CONTENT_TYPE).map(|value| value.as_bytes().to_ascii_lowercase()).unwrap_or_default();
-    let holds = |part: &[u8]| kind.windows(part.len()).any(|window| window == part);
-    // Parts of the content, and letters that are not those of ASCII.
-    let other = [&b"byteranges"[..], b"utf-16", b"utf-32", b"utf-7", b"ucs-2", b"ebcdic"].into_iter().any(holds);
-    all(header::CONTENT_ENCODING, "identity") && all(header::TRANSFER_ENCODING, "chunked") && !other
+    let kind = String::from_utf8_lossy(&kind);
+    let charset = kind.split("charset").skip(1).all(|rest| {
+        let charset = rest.trim_start_matches([' ', '\t', '=', '"', '\'']);
+        CHARSETS.iter().any(|known| charset.starts_with(known))
+    });
+    let whole = !kind.contains("byteranges") && charset;
+    all(header::CONTENT_ENCODING, "identity") && all(header::TRANSFER_ENCODING, "chunked") && whole
 }
 
 /// `https://NAME` becomes `http://NAME`.
@@ -138,6 +143,13 @@ mod tests {
             ("content-encoding", "br", false),
             ("transfer-encoding", "chunked", true),
             ("transfer-encoding", "gzip, chunked", false),
+            ("content-type", "text/plain", true),
+            ("content-type", "text/html; charset=UTF-8", true),
+            ("content-type", "text/html;charset=\"iso-8859-1\"", true),
+            ("content-type", "text/html; charset=utf-16le", false),
+            ("content-type", "text/html; charset = utf-16", false),
+            ("content-type", "text/html; charset=x-other", false),
+            ("content-type", "multipart/byteranges; boundary=x", false),
         ] {
             let name: HeaderName = name.parse().expect("a name");
             assert_eq!(is_as_it_is(&HeaderMap::from_iter([(name, HeaderValue::from_static(value))])), good, "{value}");

@@ -7,7 +7,7 @@ use super::Control;
 use super::names::Names;
 use super::secrets::Secrets;
 use super::stream::Stream;
-use crate::base::text;
+use crate::base::{lock, text};
 use crate::egress::protocol::{EVENTS, Event, FromRelay, Lease, Refusal, TEXT, Totals, What};
 use crate::egress::tls::Trust;
 use crate::manifest::host::Host;
@@ -15,7 +15,7 @@ use crate::quantity::Limit;
 use std::collections::HashMap;
 use std::future::Future;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::JoinSet;
@@ -45,11 +45,6 @@ pub struct State {
     told: Vec<Event>,
     /// Sockets that were asked for. The slot is held until the answer, also when the tool went away before.
     dials: HashMap<u64, (oneshot::Sender<TcpStream>, Slot)>,
-}
-
-/// A lock whose holder cannot leave it half done.
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Call {

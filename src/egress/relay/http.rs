@@ -8,12 +8,12 @@
 //! two equal ones, and closes the connection after such a request (RFC 9112, 6.3): the host never sees two lengths.
 
 use super::answers;
-use super::call::{lock, quoted};
+use super::call::quoted;
 use super::connections::{Connection, target};
 use super::masking::Masked;
 use super::secrets::{Admitted, Guard};
 use super::stream::{self, Stream};
-use crate::base::text;
+use crate::base::{lock, text};
 use crate::egress::protocol::{Refusal, What};
 use crate::egress::tls;
 use crate::manifest::host::{self, Host};

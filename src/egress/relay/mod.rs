@@ -87,7 +87,7 @@ struct Relay {
     udp: Arc<UdpSocket>,
     tcp: Arc<TcpListener>,
     listeners: Vec<(u16, Arc<TcpListener>)>,
-    /// Whom it trusts to be a host that gets a secret; `None`: no host gets one.
+    /// Whom it trusts instead of the machine's roots.
     trust: Option<tls::Trust>,
 }
 
@@ -120,7 +120,11 @@ async fn serve(socket: UnixDatagram, trust: Option<tls::Trust>) -> io::Result<()
                 None => return Ok(()),
             },
             turn = turn(&mut running) => match (turn, &running) {
-                (Turn::LimitPassed, Some(Running { call, .. })) => call.over().await?,
+                // Beside the orders, which must be heard whether or not the host takes this.
+                (Turn::LimitPassed, Some(Running { call, .. })) => {
+                    let call = Arc::clone(call);
+                    tokio::spawn(async move { call.over().await });
+                }
                 _ => return Err(io::Error::other("a loop that accepts ended")),
             },
         }
@@ -150,7 +154,6 @@ impl Relay {
         };
         let tcp = listener()?;
         let listeners = lease.ports.iter().map(|port| Ok((*port, listener()?))).collect::<io::Result<_>>()?;
-        let trust = (!lease.headers.is_empty()).then(|| trust.unwrap_or_else(tls::of_machine));
         let (lease, udp) = (Arc::new(lease), Arc::new(UdpSocket::from_std(udp)?));
         Ok(Relay { control, lease, udp, tcp, listeners, trust })
     }
@@ -184,7 +187,10 @@ impl Relay {
     }
 
     fn begin(&self, secrets: Secrets) -> Running {
-        let call = Call::new(Arc::clone(&self.lease), Arc::clone(&self.control), secrets, self.trust.clone());
+        // The roots are read for each call that may need them: one that is not trusted any more counts no longer.
+        let trust = || self.trust.clone().unwrap_or_else(tls::of_machine);
+        let trust = (!self.lease.headers.is_empty()).then(trust);
+        let call = Call::new(Arc::clone(&self.lease), Arc::clone(&self.control), secrets, trust);
         let mut loops = JoinSet::new();
         loops.spawn(stub::over_udp(Arc::clone(&call), Arc::clone(&self.udp)));
         loops.spawn(stub::over_tcp(Arc::clone(&call), Arc::clone(&self.tcp)));

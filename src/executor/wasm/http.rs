@@ -5,10 +5,11 @@
 //! For: the guest. In: a request that a guest made. Out: its response, or an error code of `wasi:http`. Never: decides
 //! whether a host may be reached.
 
-use crate::egress::tls;
+use crate::egress::tls::{self, Trust};
 use http::{Request, Response, Uri, uri::Scheme};
 use http_body_util::BodyExt;
 use hyper_util::rt::TokioIo;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -31,11 +32,13 @@ pub struct Http {
 struct Hooks {
     /// The tool may reach hosts.
     networked: bool,
+    /// The machine's roots, read when the call first needs them.
+    trust: Arc<OnceLock<Trust>>,
 }
 
 impl Http {
     pub fn new(networked: bool) -> Http {
-        Http { context: WasiHttpCtx::default(), hooks: Hooks { networked } }
+        Http { context: WasiHttpCtx::default(), hooks: Hooks { networked, trust: Arc::default() } }
     }
 
     pub fn view<'a>(&'a mut self, table: &'a mut ResourceTable) -> WasiHttpCtxView<'a> {
@@ -53,7 +56,7 @@ impl WasiHttpHooks for Hooks {
         _: Later<()>,
     ) -> Later<(Response<WasiBody>, Later<()>)> {
         if self.networked {
-            return Box::new(send(request, options.unwrap_or_default()));
+            return Box::new(send(request, options.unwrap_or_default(), Arc::clone(&self.trust)));
         }
         // Reads the body: a JavaScript component's runtime ends if its body is closed before it reads the answer.
         let mut body = request.into_body();
@@ -63,7 +66,11 @@ impl WasiHttpHooks for Hooks {
 }
 
 /// One request on a connection of its own. The connection's task ends with the runtime of the call.
-async fn send(mut request: Request<WasiBody>, options: RequestOptions) -> Result<(Response<WasiBody>, Later<()>)> {
+async fn send(
+    mut request: Request<WasiBody>,
+    options: RequestOptions,
+    trust: Arc<OnceLock<Trust>>,
+) -> Result<(Response<WasiBody>, Later<()>)> {
     let https = request.uri().scheme() == Some(&Scheme::HTTPS);
     let authority = request.uri().authority().ok_or(Error::HttpRequestUriInvalid)?;
     let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
@@ -74,7 +81,7 @@ async fn send(mut request: Request<WasiBody>, options: RequestOptions) -> Result
         if !https {
             return Ok::<Box<dyn Stream>, Error>(Box::new(stream));
         }
-        let encrypted = tls::connect(&tls::of_machine(), &host, stream).await.map_err(Error::Tls)?;
+        let encrypted = tls::connect(trust.get_or_init(tls::of_machine), &host, stream).await.map_err(Error::Tls)?;
         Ok(Box::new(encrypted))
     };
     let patience = options.connect_timeout.unwrap_or(LONGEST);

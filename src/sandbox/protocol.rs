@@ -96,6 +96,8 @@ pub struct Setup {
     pub keeps_third: bool,
     /// A worker outlives calls and counts their time and CPU itself.
     pub lasting: bool,
+    /// What the call asks for and is refused is kept.
+    pub recorded: bool,
     /// Ports at which the launcher's network namespace listens, beside the stub's; `None`: an empty namespace.
     pub ports: Option<Vec<u16>>,
 }
@@ -147,6 +149,29 @@ pub enum Killed {
     Written(Limit),
 }
 
+/// What a refused call would have done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Operation {
+    Read,
+    Write,
+    Run,
+    /// A system call that no tool needs.
+    Call,
+}
+
+/// One thing that a recorded call asked for and was refused.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Attempt {
+    pub operation: Operation,
+    /// The path as it was asked for, or the name of the system call.
+    pub target: String,
+    /// The path from the root, links followed, where that is another.
+    pub path: Option<String>,
+    pub rule: String,
+}
+
 /// How the tool ended, as the walls saw it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -160,6 +185,8 @@ pub struct Exited {
     pub scratch_full: bool,
     /// The kernel refused it a process or thread.
     pub processes_refused: bool,
+    /// What a recorded call was refused.
+    pub attempts: Vec<Attempt>,
 }
 
 /// `what` and `errno` are for the person, `about` and `wall` for anybody.

@@ -5,7 +5,7 @@
 
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
-use super::{host, words};
+use super::{audit_denials, host, words};
 use crate::base::links;
 use crate::{fault, manifest, policy, service};
 use manifest::Manifest;
@@ -61,7 +61,18 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         }
         match args.suggest_policy {
             true => policy::suggest::policy(&tool.manifest, &tool.site, &known.decide(&tool)),
-            false => one(&known.foreseen(&tool, &known.policies, &known.machine), &tool.manifest, args.json),
+            false => {
+                let decision = known.foreseen(&tool, &known.policies, &known.machine);
+                let last = audit_denials::of(settings, &tool, &decision);
+                match args.json {
+                    true => {
+                        let mut entry = entry(&decision, &tool.manifest);
+                        entry[policy::audit::LAST_DENIALS] = audit_denials::value(&last);
+                        pretty(&entry)
+                    }
+                    false => policy::audit::text(&decision) + &audit_denials::text(&last),
+                }
+            }
         }
     } else {
         words::stream(|out| all(&known, args.json, out));

@@ -5,6 +5,7 @@
 
 pub mod audit;
 mod audit_call;
+mod audit_denials;
 pub mod call;
 pub mod check;
 pub mod diff;

@@ -6,7 +6,7 @@
 mod summary;
 
 use super::guard::Turn;
-use super::record::{self, PART, Record, VIOLATIONS, cut, cut_to, few, rule};
+use super::record::{self, PART, Record, cut, cut_to, few, rule};
 use super::redact::{self, Mask, Shown};
 use super::report::{Digests, Report};
 use super::request::{CallRequest, Caller, new_id};
@@ -414,6 +414,7 @@ impl CallRecord {
             user: cut_to(&self.caller.user, PART),
             tool: self.tool.as_ref().map_or(&self.asked, |tool| &tool.manifest.id),
             version: self.tool.as_ref().map(|tool| tool.manifest.version.to_string()),
+            manifest: self.tool.as_ref().and_then(|tool| record::manifest(&tool.site)),
             digests,
             decision: if refused { "refused" } else { "allowed" },
             rule: fault.filter(|_| refused).map_or_else(|| self.ran_under(), |fault| self.refused_by(fault.kind)),
@@ -446,7 +447,7 @@ impl CallRecord {
         });
         let own = broken.map(|fault| json!({"kind": fault.kind, "what": cut_to(&fault.message, PART)}));
         let seen = self.seen.denials.observed.iter().map(record::denied);
-        own.into_iter().chain(seen).take(VIOLATIONS).collect()
+        record::first(own.into_iter().chain(seen).collect())
     }
 }
 

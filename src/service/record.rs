@@ -7,7 +7,7 @@ use super::Digests;
 pub(super) use crate::base::text::cut as cut_to;
 use crate::egress::Traffic;
 use crate::fault::Kind;
-use crate::manifest::Language;
+use crate::manifest::{Language, Site};
 use crate::{executor, policy};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -16,8 +16,10 @@ use serde_json::{Value, json};
 const CUT: usize = 2048;
 /// Longest part where a record has several, bytes. Even with each byte as `\u00XX` all fit into `audit::ROOM`.
 pub(super) const PART: usize = 256;
-/// Most violations in a record.
-pub(super) const VIOLATIONS: usize = 10;
+/// Most violations in a record; if there were more, the last says how many more.
+const VIOLATIONS: usize = 10;
+/// The kind of that last one.
+pub(super) const MORE: &str = "more";
 /// Most notes in a record or a report; if there were more, the last says how many more.
 const NOTES: usize = 20;
 /// Longest text in an event of a network, bytes.
@@ -31,6 +33,9 @@ pub(super) struct Record<'a> {
     pub user: String,
     pub tool: &'a str,
     pub version: Option<String>,
+    /// The file of the tool's manifest: the same id and version may be loaded from elsewhere another time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub manifest: Option<String>,
     pub digests: &'a Digests,
     pub decision: &'a str,
     pub rule: String,
@@ -50,6 +55,21 @@ pub(super) fn denied(denial: &executor::Denial) -> Value {
     let part = |text: &str| cut_to(text, PART);
     let (operation, target, rule) = (part(&denial.operation), part(&denial.target), part(&denial.rule));
     json!({"kind": "denied", "operation": operation, "target": target, "rule": rule, "narrower": denial.narrower})
+}
+
+/// The first of these violations, and how many more there are.
+pub(super) fn first(mut violations: Vec<Value>) -> Vec<Value> {
+    let more = violations.len().saturating_sub(VIOLATIONS);
+    if more > 0 {
+        violations.truncate(VIOLATIONS - 1);
+        violations.push(json!({"kind": MORE, "count": more + 1}));
+    }
+    violations
+}
+
+/// The file of a manifest; `None`: it is compiled in.
+pub(super) fn manifest(site: &Site) -> Option<String> {
+    (!site.manifest.as_os_str().is_empty()).then(|| cut(&site.manifest.to_string_lossy()))
 }
 
 /// What a call did with its network: the first events, each cut, and all counts.
@@ -148,6 +168,7 @@ mod tests {
             user: part.clone(),
             tool: &part,
             version: Some("1.0.0".to_owned()),
+            manifest: Some(cut(&worst)),
             digests: &digests,
             decision: "allowed",
             rule: part.clone(),

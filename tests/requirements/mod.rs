@@ -11,6 +11,7 @@ mod inherited_signals;
 mod interpreters;
 mod killed_host;
 mod languages;
+mod last_denials;
 mod listing;
 mod no_shell;
 mod one_road;

@@ -30,6 +30,9 @@ pub const NOT_DEFENDED: [&str; 9] = [
 /// The same, of a tool for which the relay adds a secret.
 const RETURNED: &str = "a secret that toolhost adds: a host that returns it transformed (other than in base64 or as URLs, JSON and HTML write it) tells it to the tool";
 
+/// The field of an entry that the audit log fills: what past calls were refused.
+pub const LAST_DENIALS: &str = "lastDenials";
+
 fn not_defended(decision: &Decision) -> impl Iterator<Item = &'static str> {
     NOT_DEFENDED.into_iter().chain(decision.added().next().map(|_| RETURNED))
 }

@@ -1,11 +1,12 @@
 //! The audit log: one line per call or refusal, opened before the call runs.
 //!
-//! For: the road of a call, and `audit --call`. In: one record as JSON. Out: one line of plain ASCII, appended to the
+//! For: the road of a call, and `audit`. In: one record as JSON. Out: one line of plain ASCII, appended to the
 //! log (`segments`); the text of each confinement once, in `confinements/<digest>.json`. For a call whose host was
 //! killed, or whose record the disk had no room for, the next host that opens the log writes the line (`in_flight`).
 //! Never: follows a link, truncates, or lets a call run that it could not record.
 
 mod in_flight;
+pub mod last;
 pub mod segments;
 
 pub use super::ledger::LEDGER;
@@ -181,10 +182,10 @@ impl Log {
         Ok(())
     }
 
-    /// Shows `last` each record, newest file first, until it says that no more are wanted. Gives the number of files.
-    /// The id of a call stands near the start of its line.
-    fn find(&self, mut last: impl FnMut(&str, &[u8]) -> bool) -> io::Result<usize> {
-        let files = segments::all(&self.path)?;
+    /// Shows `last` each record, newest file first, until it says that no more are wanted. Gives the number of files,
+    /// and what was passed over. The id of a call stands near the start of its line.
+    fn find(&self, mut last: impl FnMut(&str, &[u8]) -> bool) -> io::Result<(usize, Vec<String>)> {
+        let (files, strange) = segments::all(&self.path)?;
         let count = files.len();
         for file in files {
             let mut lines = BufReader::with_capacity(1 << 20, file);
@@ -197,11 +198,11 @@ impl Log {
                 let head = String::from_utf8_lossy(&line[..line.len().min(HEAD)]);
                 let id = head.split_once("\"call\":\"").and_then(|(_, rest)| rest.split_once('"'));
                 if id.is_some_and(|(id, _)| last(id, &line)) {
-                    return Ok(count);
+                    return Ok((count, strange));
                 }
             }
         }
-        Ok(count)
+        Ok((count, strange))
     }
 
     /// Keeps the text of a confinement's shape, once per digest.
@@ -228,12 +229,15 @@ impl Log {
             found = (id == call).then(|| serde_json::from_slice::<Value>(line).ok()).flatten();
             found.is_some()
         });
-        let files = files.map_err(|e| format!("{shown}: {e}"))?;
+        let (files, strange) = files.map_err(|e| format!("{shown}: {e}"))?;
         let Some(record) = found else {
-            let older = match files.saturating_sub(1) {
+            let mut older = match files.saturating_sub(1) {
                 0 => String::new(),
                 closed => format!(" there or in its {closed} closed files (older ones are removed)"),
             };
+            if !strange.is_empty() {
+                older += &format!("; not looked at: {}", strange.join(", "));
+            }
             return Err(format!("{shown}: no call '{}' is recorded{older}", call.escape_default()));
         };
         let confinement = record["digests"]["confinement"].as_str().and_then(|digest| self.confinement(digest));

@@ -183,34 +183,50 @@ impl Segment {
     }
 }
 
-/// The closed files of a log, oldest first.
-fn closed(folder: &Folder, log: &str) -> io::Result<Vec<(u64, String)>> {
-    let number = |name: &str| {
-        let digits = name.strip_prefix(log)?.strip_prefix('.')?;
-        let ours = digits.len() >= 6 && digits.bytes().all(|b| b.is_ascii_digit());
-        // A file that others may write is not the log's.
-        let file = folder.stat(name).filter(|_| ours)?;
-        crate::base::files::trustworthy(file.st_mode, file.st_uid).ok()?;
-        digits.parse().ok()
-    };
-    let names = folder.names()?.into_iter();
-    let mut found: Vec<(u64, String)> = names.filter_map(|name| Some((number(&name)?, name))).collect();
-    found.sort();
-    Ok(found)
-}
+/// Closed files, by number.
+type Closed = Vec<(u64, String)>;
 
-/// Every file of a log for reading, newest first. The current one is opened before the others are listed, so that one
-/// that is closed meanwhile is read twice rather than not at all.
-pub(super) fn all(log: &Path) -> io::Result<Vec<File>> {
-    let (folder, name) = (Folder::open(folder_of(log))?, name_of(log)?);
-    let mut files: Vec<File> = folder.trusted(&name, OFlag::O_RDONLY).into_iter().collect();
-    for (_, name) in closed(&folder, &name)?.iter().rev() {
-        match folder.trusted(name, OFlag::O_RDONLY) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-            file => files.push(file?),
+/// The closed files of a log, oldest first, and those of their names that others may write: they are not the log's.
+fn closed_and_strange(folder: &Folder, log: &str) -> io::Result<(Closed, Vec<String>)> {
+    let (mut found, mut strange) = (Vec::new(), Vec::new());
+    for name in folder.names()? {
+        let digits = name.strip_prefix(log).and_then(|rest| rest.strip_prefix('.')).unwrap_or_default();
+        let ours = digits.len() >= 6 && digits.bytes().all(|b| b.is_ascii_digit());
+        let (true, Ok(number)) = (ours, digits.parse()) else { continue };
+        let Some(file) = folder.stat(&name) else { continue };
+        match crate::base::files::trustworthy(file.st_mode, file.st_uid) {
+            Ok(()) => found.push((number, name)),
+            Err(why) => strange.push(format!("{name}: {why}")),
         }
     }
-    Ok(files)
+    found.sort();
+    Ok((found, strange))
+}
+
+fn closed(folder: &Folder, log: &str) -> io::Result<Closed> {
+    Ok(closed_and_strange(folder, log)?.0)
+}
+
+/// Every file of a log for reading, newest first, and what was passed over. The current one is opened before the others
+/// are listed, so that one that is closed meanwhile is not missed.
+pub(super) fn all(log: &Path) -> io::Result<(Vec<File>, Vec<String>)> {
+    let (folder, name) = (Folder::open(folder_of(log))?, name_of(log)?);
+    let there = |name: &str| match folder.trusted(name, OFlag::O_RDONLY) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        opened => opened.map(Some),
+    };
+    let mut files: Vec<File> = there(&name)?.into_iter().collect();
+    let same = |file: &File| file.metadata().map(|facts| (facts.dev(), facts.ino()));
+    let current = files.first().map(same).transpose()?;
+    let (closed, strange) = closed_and_strange(&folder, &name)?;
+    for (_, name) in closed.iter().rev() {
+        if let Some(file) = there(name)?
+            && Some(same(&file)?) != current
+        {
+            files.push(file);
+        }
+    }
+    Ok((files, strange))
 }
 
 /// Where the closed files of a log will lie: no tool may write there.
@@ -294,7 +310,8 @@ mod tests {
                 });
             }
         });
-        let files = all(&log).expect("readable");
+        let (files, strange) = all(&log).expect("readable");
+        assert!(strange.is_empty(), "{strange:?}");
         assert!(files.len() > 3, "{} files", files.len());
         let mut found = 0;
         let mut seen = std::collections::BTreeSet::new();

@@ -13,13 +13,19 @@ use tokio::sync::mpsc;
 /// Who calls.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Caller {
-    /// The name that records show.
+    /// The name by which the caller authenticated; records show it.
     pub user: String,
+    /// The caller runs this host: sees audit records, metrics and the calls of others.
+    pub operator: bool,
 }
 
 impl Caller {
     pub fn named(user: impl Into<String>) -> Caller {
-        Caller { user: user.into() }
+        Caller { user: user.into(), operator: false }
+    }
+
+    pub fn operator(user: impl Into<String>) -> Caller {
+        Caller { operator: true, ..Caller::named(user) }
     }
 }
 

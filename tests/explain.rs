@@ -223,7 +223,18 @@ fn a_call_that_runs_out_of_time_tells_what_it_was_refused() {
     playground.settle();
     let ended = playground.call_with("esc:late", "{}", &["--explain"]);
     assert_eq!(ended.kind(), "TimeoutError", "{}", ended.stderr);
-    assert!(rows(&observed(&ended)).iter().any(|row| row[1] == "/srv/none.txt"), "{:?}", observed(&ended));
+    let found = rows(&observed(&ended));
+    let wanted = [
+        ["limit", "timeoutMs", "at most 1500", "manifest"],
+        ["read", "/srv/none.txt", "view: not granted", "manifest"],
+    ];
+    assert!(wanted.iter().all(|row| found.contains(&row.map(str::to_owned))), "{found:?}");
+    // The limit is told without a recording too, and by what it could be raised.
+    let plain = observed(&playground.call("esc:late", "{}"));
+    assert_eq!((plain.len(), plain[0]["target"].as_str()), (1, Some("timeoutMs")), "{plain:?}");
+    assert_eq!(plain[0]["ask"], Value::Null, "files of this host are for who asked for an explanation");
+    let asked = observed(&ended)[0]["ask"].to_string();
+    assert!(asked.contains("execution.timeoutMs"), "{asked}");
 }
 
 /// Pid of the parent and of the session's leader.

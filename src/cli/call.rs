@@ -11,7 +11,7 @@ use crate::base::text::printable;
 use crate::executor::Denial;
 use crate::fault::{Fault, Kind};
 use crate::service::runlog::Level;
-use crate::service::{self, Arguments, CallRequest, Caller, Event, Report, Service, Sink};
+use crate::service::{self, Arguments, CallRequest, Caller, Event, LIMIT, Report, Service, Sink};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -94,7 +94,10 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     });
     runtime.shutdown_timeout(host::FAREWELL);
     match ended? {
-        Ok((report, live)) => Ok(told(&args, &report, &live)),
+        Ok((report, live)) => {
+            let report = if args.explain { report } else { report.for_agents() };
+            Ok(told(&args, &report, &live))
+        }
         Err(signal) => Ok(interrupted(&args, &Report::of_fault(id, &args.tool, service::format::cancelled()), signal)),
     }
 }
@@ -233,7 +236,9 @@ fn told(args: &Args, report: &Report, live: &[String]) -> ExitCode {
     let Some(fault) = &report.error else { return Exit::Ok.into() };
     let mut lines = vec![format!("{}: {}: {}", report.tool, fault.kind, Refusal::of(fault))];
     if !args.explain {
-        lines.extend(report.denials.observed.iter().map(|denial| format!("  denied: {}", denied(denial))));
+        // The error itself tells of a limit.
+        let denials = report.denials.observed.iter().filter(|denial| denial.operation != LIMIT);
+        lines.extend(denials.map(|denial| format!("  denied: {}", denied(denial))));
     }
     lines.push(format!("  call {}", report.id));
     words::complain(&lines.join("\n"));

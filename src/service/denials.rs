@@ -7,13 +7,16 @@
 use crate::base::text::{path, printable};
 use crate::egress::Traffic;
 use crate::egress::protocol::{Event, Refusal, What};
-use crate::executor::{Attempt, Denial, Operation};
+use crate::executor::{Attempt, Denial, Ending, Operation};
 use crate::manifest::host::{self, HostPattern};
 use crate::policy::base_view::KERNEL;
 use crate::policy::{self, Narrower, Verdict};
+use crate::quantity::Limit;
 use crate::{registry, sandbox};
 use std::path::{Path, PathBuf};
 
+/// The operation of a limit that was reached.
+pub const LIMIT: &str = "limit";
 /// Most events of which an error speaks.
 const TOLD: usize = 3;
 
@@ -70,6 +73,25 @@ fn asked<'d>(target: &str, decision: &'d policy::Decision) -> Option<&'d Verdict
 
 fn reaches(ask: &HostPattern, target: &HostPattern) -> bool {
     ask.host.covers(&target.host) && target.ports().iter().any(|port| ask.ports().contains(port))
+}
+
+/// The limit that ended a call. `set`: who set it, and who may set a larger one.
+pub(super) fn limit(ending: &Ending, decision: &policy::Decision, set: Option<String>) -> Option<Denial> {
+    let (limit, allowed) = match ending {
+        Ending::OverLimit { limit, allowed } => (*limit, *allowed),
+        Ending::TimedOut { limit_ms } => (Limit::TimeoutMs, *limit_ms),
+        _ => return None,
+    };
+    let verdict = decision.limit(limit)?;
+    // More than the ceiling is the policy's to allow; up to it the manifest asks.
+    let narrower = if verdict.effective < verdict.ceiling { Narrower::Manifest } else { Narrower::Policy };
+    Some(Denial {
+        operation: LIMIT.to_owned(),
+        target: limit.name().to_owned(),
+        rule: format!("at most {allowed}"),
+        narrower: narrower.name().to_owned(),
+        ask: set,
+    })
 }
 
 /// What the walls refused a recorded call.

@@ -217,9 +217,11 @@ fn judged(
         network: traffic.events.iter().any(|event| event.refused.is_some()),
         recorded: record.recorded(),
     };
+    let limit = hints::limit_of(&outcome.ending);
+    let set = limit.and_then(|limit| hints::limit(limit, decision, target.asked_ms));
+    outcome.denials.observed.extend(denials::limit(&outcome.ending, decision, set.clone()));
     outcome.denials.observed.extend(observed);
     let (logs, printed_lines) = record.took(&mut outcome);
-    let limit = hints::limit_of(&outcome.ending);
     let printed = outcome.usage.output_bytes;
     let envelope = match &outcome.ending {
         Ending::Envelope { told, .. } => Some(told.clone()),
@@ -229,7 +231,6 @@ fn judged(
     };
     let output = format::judge(outcome.ending, logs, &printed_lines).map_err(|fault| {
         let hints = hints::of_failure(&fault, printed, &refused, tool, decision);
-        let set = limit.and_then(|limit| hints::limit(limit, decision, target.asked_ms));
         let details =
             [fault.details.clone(), hints.anyone].into_iter().flatten().reduce(|all, more| all + "\n" + &more);
         let person = fault.person.clone().or(set).or(hints.person);

@@ -172,6 +172,17 @@ pub struct Attempt {
     pub rule: String,
 }
 
+/// A line of what a recorder kept.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Note {
+    Attempt(Attempt),
+    /// There was no room for more.
+    Full,
+    /// Some paths lay in memory that could not be read.
+    Unread,
+}
+
 /// How the tool ended, as the walls saw it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -185,8 +196,8 @@ pub struct Exited {
     pub scratch_full: bool,
     /// The kernel refused it a process or thread.
     pub processes_refused: bool,
-    /// What a recorded call was refused.
-    pub attempts: Vec<Attempt>,
+    /// Of a recorded call: whether its recorder was lost.
+    pub recorder_lost: Option<bool>,
 }
 
 /// `what` and `errno` are for the person, `about` and `wall` for anybody.
@@ -213,6 +224,7 @@ pub enum FromLauncher {
     Ready { walls: Vec<Stood> },
     /// The launcher ends without a result; the tool was started only where `about` is `Ran`.
     Refused(Refused),
-    /// Beside it, unless the call was killed: one folder descriptor for each stage.
+    /// Beside it, unless the call was killed: one folder descriptor for each stage; then, of a recorded call, a memory
+    /// file with lines of JSON, each a `Note`.
     Exited(Exited),
 }

@@ -1,7 +1,7 @@
 //! Pool: launchers, kept while they are idle. A launcher runs one call at a time, so simultaneous calls use several.
 
+use super::attempts::Noise;
 use super::launcher::{Launcher, Unready};
-use super::noise::Noise;
 use super::relay::{self, Relay};
 use super::setup::{self, Extra};
 use crate::egress::protocol::Lease;

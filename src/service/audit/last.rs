@@ -179,7 +179,7 @@ impl LastDenials {
         }
         for violation in line.violations {
             if violation.kind == MORE {
-                self.more += violation.count;
+                self.more = self.more.saturating_add(violation.count);
                 continue;
             }
             let Violation { kind, operation, target, rule, narrower, what, .. } = violation;

@@ -3,6 +3,7 @@
 use crate::base::json::Text;
 use crate::quantity::Limit;
 pub use crate::sandbox::Stood;
+pub use crate::sandbox::protocol::{Attempt, Operation};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -80,7 +81,17 @@ pub struct Denial {
     pub rule: String,
     /// `manifest` or `policy`: which was the narrower.
     pub narrower: String,
+    /// The line that would ask for it, with its file: for the person, never for an agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ask: Option<String>,
 }
+
+/// Rules of attempts that no manifest and no policy lifts.
+pub const NEVER: [&str; 3] = [LINK_LEADS_OUT, MAKES_LINKS, ROUNDABOUT];
+pub const LINK_LEADS_OUT: &str =
+    "wasm: a link in it leads out of the opened folder, or the file's own rights forbid it";
+pub const MAKES_LINKS: &str = "landlock, seccomp: no tool makes links";
+pub const ROUNDABOUT: &str = "wasm: a path that leaves the folder it starts from, though its end is granted";
 
 /// A staged file that was published, or dropped and why.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -110,6 +121,8 @@ pub struct Outcome {
     pub usage: Usage,
     pub walls: Walls,
     pub denials: Denials,
+    /// What a recorded call was refused, less what every script of its runtime asks for.
+    pub attempts: Vec<Attempt>,
     pub artifacts: Vec<Artifact>,
 }
 
@@ -123,6 +136,7 @@ impl Outcome {
             usage: Usage { wall_ms, ..Usage::default() },
             walls: Walls::default(),
             denials: Denials::default(),
+            attempts: Vec::new(),
             artifacts: Vec::new(),
         }
     }

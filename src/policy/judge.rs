@@ -153,6 +153,7 @@ impl<'a> Judge<'a> {
             verdict.narrower = Some(narrower);
             verdict.reason = Some(format!("only a part is allowed: {reason}"));
         }
+        verdict.area = Some(ask.clone());
         judged.verdicts.push(verdict);
         judged.grants.extend(pieces.into_iter().map(|piece| Grant {
             access,

@@ -3,13 +3,14 @@
 //! For: service (`shape`), the reports. In: from `decide`. Out: plain data.
 //! Never: an answer that differs from what the shape holds: both come from one judgement.
 
+use super::area::Area;
 use super::load::PassedOver;
 use super::needs::Need;
 use super::{Grant, HostGrant, Network, Runtime, SecretGrant, Shape, hosts};
 use crate::fault::Fault;
 use crate::quantity::Limit;
 use serde::Serialize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// The walls, by the names they have in `sandbox`'s table.
@@ -111,6 +112,9 @@ pub struct Verdict {
     pub narrower: Option<Narrower>,
     /// Walls; empty for what is checked before a call starts.
     pub enforced_by: Vec<String>,
+    /// The files that are asked for.
+    #[serde(skip)]
+    pub area: Option<Area>,
 }
 
 impl Verdict {
@@ -126,6 +130,7 @@ impl Verdict {
             reason: None,
             narrower: None,
             enforced_by: walls.iter().map(|w| w.to_string()).collect(),
+            area: None,
         }
     }
 
@@ -285,6 +290,12 @@ impl Decision {
     /// The secrets that the relay adds to requests, each with its host.
     pub fn added(&self) -> impl Iterator<Item = (&SecretGrant, &str)> {
         self.secrets.iter().filter_map(|grant| Some((grant, grant.header.as_ref()?.host.as_str())))
+    }
+
+    /// What was decided about an ask that holds this path.
+    pub fn asked_for(&self, what: What, path: &Path) -> Option<&Verdict> {
+        let of = |v: &&Verdict| v.what == what && v.area.as_ref().is_some_and(|area| area.holds(path));
+        self.verdicts.iter().find(of)
     }
 
     /// Asks that were not met in full.

@@ -147,6 +147,29 @@ pub enum Killed {
     Written(Limit),
 }
 
+/// What a refused call would have done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Operation {
+    Read,
+    Write,
+    Run,
+    /// A system call that no tool needs.
+    Call,
+}
+
+/// One thing that a recorded call asked for and was refused.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Attempt {
+    pub operation: Operation,
+    /// The path as it was asked for, or the name of the system call.
+    pub target: String,
+    /// The path from the root, links followed, where that is another.
+    pub path: Option<String>,
+    pub rule: String,
+}
+
 /// How the tool ended, as the walls saw it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -90,8 +90,8 @@ struct Seen {
     walls: executor::Walls,
     denials: executor::Denials,
     artifacts: Vec<executor::Artifact>,
-    /// Of a call that may reach hosts: filled while it runs, and read however it ends.
-    traffic: Option<Arc<Mutex<Traffic>>>,
+    /// Filled while the call runs, and read however it ends.
+    traffic: Arc<Mutex<Traffic>>,
 }
 
 impl CallRecord {
@@ -181,8 +181,6 @@ impl CallRecord {
         let shape = &confinement.shape;
         // No log may show the host's own variables. Those that the call brings are masked already.
         self.arguments.mask.also(shape.env.values().filter_map(policy::Variable::host));
-        let networked = !shape.network.hosts().is_empty();
-        self.seen.traffic = networked.then(Arc::default);
         let mut limits = shape.limits.clone();
         limits.set(Limit::TimeoutMs, confinement.per_call.timeout_ms);
         let script_digest = script.as_ref().map(|script| script.digest.clone());
@@ -191,7 +189,7 @@ impl CallRecord {
 
     /// Where the executor tells what the call does with its network.
     pub fn traffic(&self) -> Arc<Mutex<Traffic>> {
-        self.seen.traffic.clone().unwrap_or_default()
+        self.seen.traffic.clone()
     }
 
     /// The executor starts. Keeps the record that this call leaves if this host is killed while it runs.
@@ -312,9 +310,13 @@ impl CallRecord {
         shown
     }
 
-    /// What the call did with its network until now, secrets hidden.
+    /// What the call did with its network until now, secrets hidden: of one that may reach hosts, or was seen to try.
     fn network(&self) -> Option<Traffic> {
-        let mut traffic = lock(self.seen.traffic.as_ref()?).clone();
+        let networked = self.confined.as_ref().is_some_and(|confined| !confined.shape.network.hosts().is_empty());
+        let mut traffic = lock(&self.seen.traffic).clone();
+        if !networked && traffic.events.is_empty() {
+            return None;
+        }
         for event in &mut traffic.events {
             event.target = self.arguments.mask.text(&event.target);
             event.refused =

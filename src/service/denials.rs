@@ -1,32 +1,42 @@
-//! Denials: what a networked call was refused, and what failed on its way to a host, as data and in words.
+//! Denials: what a call was refused, and what failed on its way to a host, as data and in words.
 //!
-//! For: the road. In: the traffic of a call, what was decided about its tool. Out: denials for the outcome; words for
-//! whoever called, and for the person. Never: says anything of a host that the tool did not name itself.
+//! For: the road. In: the traffic of a call, what a recorded call attempted, what was decided about its tool. Out:
+//! denials for the outcome; words for whoever called, and for the person. Never: says anything of a host or a file that
+//! the tool did not name itself.
 
 use crate::base::text::{path, printable};
 use crate::egress::Traffic;
 use crate::egress::protocol::{Event, Refusal, What};
-use crate::executor::Denial;
+use crate::executor::{Attempt, Denial, NEVER, Operation};
 use crate::manifest::host::{self, HostPattern};
-use crate::policy::{self, Narrower};
+use crate::policy::base_view::KERNEL;
+use crate::policy::{self, Narrower, Verdict};
 use crate::registry;
+use std::path::{Path, PathBuf};
 
 /// Most events of which an error speaks.
 const TOLD: usize = 3;
 
-/// The refusals among these events, each once.
-pub(super) fn observed(traffic: &Traffic, decision: &policy::Decision) -> Vec<Denial> {
+/// What was refused, each once.
+pub(super) fn observed(
+    traffic: &Traffic,
+    attempts: &[Attempt],
+    tool: &registry::Tool,
+    decision: &policy::Decision,
+) -> Vec<Denial> {
     let mut found: Vec<Denial> = Vec::new();
     for event in &traffic.events {
         let Some(refusal) = event.refused.as_ref().filter(|refusal| refusal.is_a_rule()) else { continue };
         let narrower = narrower(event, refusal, decision);
         let rule = printable(&refusal.to_string());
-        let denial =
-            Denial { operation: operation(event.what).to_owned(), target: event.target.clone(), rule, narrower };
+        let ask = (*refusal == Refusal::NotGranted).then(|| grant(&event.target, tool, decision)).flatten();
+        let (operation, target) = (operation(event.what).to_owned(), event.target.clone());
+        let denial = Denial { operation, target, rule, narrower, ask };
         if !found.contains(&denial) {
             found.push(denial);
         }
     }
+    found.extend(attempts.iter().map(|attempt| attempted(attempt, tool, decision)));
     found
 }
 
@@ -35,6 +45,7 @@ fn operation(what: What) -> &'static str {
         What::Lookup => "resolve",
         What::Connection => "connect",
         What::Request => "request",
+        What::Listener => "listen",
         What::Replaced => "replace",
     }
 }
@@ -52,7 +63,7 @@ fn narrower(event: &Event, refusal: &Refusal, decision: &policy::Decision) -> St
 }
 
 /// What was decided about this target, where the manifest asks for it.
-fn asked<'d>(target: &str, decision: &'d policy::Decision) -> Option<&'d policy::Verdict> {
+fn asked<'d>(target: &str, decision: &'d policy::Decision) -> Option<&'d Verdict> {
     let target = host::pattern(target).ok()?;
     let mut hosts = decision.verdicts.iter().filter(|verdict| verdict.what == policy::What::Host);
     hosts.find(|verdict| host::pattern(&verdict.asked).is_ok_and(|ask| reaches(&ask, &target)))
@@ -62,8 +73,43 @@ fn reaches(ask: &HostPattern, target: &HostPattern) -> bool {
     ask.host.covers(&target.host) && target.ports().iter().any(|port| ask.ports().contains(port))
 }
 
-/// What went wrong with hosts, for whoever called: the first few of what was refused or failed.
-pub(super) fn words(traffic: &Traffic) -> Option<String> {
+/// What a mechanism that sees files refused the call.
+fn attempted(attempt: &Attempt, tool: &registry::Tool, decision: &policy::Decision) -> Denial {
+    let what = match attempt.operation {
+        Operation::Read | Operation::Run => policy::What::Read,
+        Operation::Write => policy::What::Write,
+        Operation::Call => {
+            let (target, rule) = (printable(&attempt.target), format!("seccomp: {}", attempt.rule));
+            let narrower = Narrower::House.name().to_owned();
+            return Denial { operation: "call".to_owned(), target, rule, narrower, ask: None };
+        }
+    };
+    let path = Path::new(attempt.path.as_deref().unwrap_or(&attempt.target));
+    let decided = decision.asked_for(what, path).filter(|verdict| !verdict.allowed);
+    let narrower = decided.and_then(|verdict| verdict.narrower).unwrap_or(Narrower::Manifest);
+    let own = [Some(&tool.site.manifest), tool.site.script.as_ref()];
+    let own = attempt.operation == Operation::Write && own.contains(&Some(&path.to_owned()));
+    let never = own || NEVER.contains(&attempt.rule.as_str());
+    Denial {
+        operation: verb(attempt.operation).to_owned(),
+        target: printable(&attempt.target),
+        rule: attempt.rule.clone(),
+        narrower: if never { Narrower::House } else { narrower }.name().to_owned(),
+        ask: (!never).then(|| file_grant(path, what, decided, tool, decision)).flatten(),
+    }
+}
+
+fn verb(operation: Operation) -> &'static str {
+    match operation {
+        Operation::Read => "read",
+        Operation::Write => "write",
+        Operation::Run => "run",
+        Operation::Call => "call",
+    }
+}
+
+/// What went wrong with hosts, and what a recorded call was refused, for whoever called: the first few.
+pub(super) fn words(traffic: &Traffic, attempts: &[Attempt]) -> Option<String> {
     let mut lines: Vec<String> = Vec::new();
     for event in &traffic.events {
         let Some(refusal) = &event.refused else { continue };
@@ -73,45 +119,93 @@ pub(super) fn words(traffic: &Traffic) -> Option<String> {
         }
     }
     lines.sort_by_key(|line| line.starts_with("resolve"));
+    // A refused file says more than a system call, which libraries often only try.
+    let mut attempts: Vec<&Attempt> = attempts.iter().collect();
+    attempts.sort_by_key(|attempt| attempt.operation == Operation::Call);
+    let of = |attempt: &&Attempt| format!("{} {} ({})", verb(attempt.operation), attempt.target, attempt.rule);
+    let attempted: Vec<String> = attempts.iter().map(of).collect();
+    let said = [("The network said", "; ", few(lines)), ("Refused", ", ", few(attempted))];
+    let said = said.into_iter().filter(|(.., lines)| !lines.is_empty());
+    let said: Vec<String> = said.map(|(who, between, lines)| format!("{who}: {}.", lines.join(between))).collect();
+    (!said.is_empty()).then(|| said.join("\n"))
+}
+
+fn few(mut lines: Vec<String>) -> Vec<String> {
     let more = lines.len().saturating_sub(TOLD);
     lines.truncate(TOLD);
     let more = (more > 0).then(|| format!("and {more} more of the kind"));
-    let lines: Vec<String> = lines.into_iter().map(|line| printable(&line)).chain(more).collect();
-    (!lines.is_empty()).then(|| format!("The network said: {}.", lines.join("; ")))
+    lines.into_iter().map(|line| printable(&line)).chain(more).collect()
 }
 
 /// What failed in detail, and the lines that would ask for what was not granted, for the person.
-pub(super) fn mend(traffic: &Traffic, tool: &registry::Tool, decision: &policy::Decision) -> Option<String> {
+pub(super) fn mend(traffic: &Traffic, denials: &[Denial]) -> Option<String> {
     let details = traffic.events.iter().filter_map(|event| {
         let detail = event.refused.as_ref()?.detail()?;
         Some(format!("{}: {}", event.target, printable(detail)))
     });
-    let mut details: Vec<String> = details.collect();
-    details.dedup();
-    details.truncate(TOLD);
-    details.extend(grant(traffic, tool, decision));
-    (!details.is_empty()).then(|| details.join("\n"))
+    let mut lines: Vec<String> = details.collect();
+    lines.dedup();
+    lines.truncate(TOLD);
+    lines.extend(denials.iter().filter_map(|denial| denial.ask.clone()).take(TOLD));
+    (!lines.is_empty()).then(|| lines.join("\n"))
 }
 
-fn grant(traffic: &Traffic, tool: &registry::Tool, decision: &policy::Decision) -> Option<String> {
-    let refused = traffic.events.iter().find(|event| event.refused == Some(Refusal::NotGranted))?;
-    let target = printable(&host::pattern(&refused.target).ok()?.to_string());
-    let policy = match decision.policy_file.as_os_str().is_empty() {
+/// The file of the policy that decided, or of one that would have to be made.
+fn policy_file(tool: &registry::Tool, decision: &policy::Decision) -> String {
+    match decision.policy_file.as_os_str().is_empty() {
         true => format!("a policy that names {}", tool.manifest.id),
         false => path(&decision.policy_file),
-    };
-    let allow = format!("[network] hosts = [{{ host = \"{target}\", why = \"…\" }}] in {policy}");
-    if let Some(verdict) = asked(&refused.target, decision) {
-        return Some(match (verdict.narrower, &verdict.reason) {
-            (Some(Narrower::Host), Some(reason)) => printable(&format!("{target}: {reason}")),
-            _ => format!("{target} is asked for and not allowed: {allow}"),
-        });
     }
-    let pointer = "/securityContext/networkAccess/allowHosts";
+}
+
+/// `file:line:column` of a part of the manifest; the file where it has no such part.
+fn place(tool: &registry::Tool, pointer: &str) -> String {
     let (line, column) = registry::position(&tool.site.manifest, pointer);
     let manifest = path(&tool.site.manifest);
-    let place = if line > 0 { format!("{manifest}:{line}:{column}") } else { manifest };
+    if line > 0 { format!("{manifest}:{line}:{column}") } else { manifest }
+}
+
+/// What would ask for this host.
+fn grant(target: &str, tool: &registry::Tool, decision: &policy::Decision) -> Option<String> {
+    let shown = printable(&host::pattern(target).ok()?.to_string());
+    let allow = format!("[network] hosts = [{{ host = \"{shown}\", why = \"…\" }}] in {}", policy_file(tool, decision));
+    if let Some(verdict) = asked(target, decision) {
+        return Some(match (verdict.narrower, &verdict.reason) {
+            (Some(Narrower::Host), Some(reason)) => printable(&format!("{shown}: {reason}")),
+            _ => format!("{shown} is asked for and not allowed: {allow}"),
+        });
+    }
+    let place = place(tool, "/securityContext/networkAccess/allowHosts");
     Some(format!(
-        "if the tool should reach {target}: \"{target}\" in securityContext.networkAccess.allowHosts ({place}), and {allow}"
+        "if the tool should reach {shown}: \"{shown}\" in securityContext.networkAccess.allowHosts ({place}), and {allow}"
+    ))
+}
+
+/// What would ask for this file. Nothing for what no policy opens.
+fn file_grant(
+    file: &Path,
+    what: policy::What,
+    decided: Option<&Verdict>,
+    tool: &registry::Tool,
+    decision: &policy::Decision,
+) -> Option<String> {
+    if tool.site.manifest.as_os_str().is_empty() || KERNEL.iter().any(|tree| file.starts_with(tree)) {
+        return None;
+    }
+    let own = file.strip_prefix(&tool.site.folder).ok().filter(|rest| !rest.as_os_str().is_empty());
+    let manifest = path(own.unwrap_or(file));
+    let rule = path(&own.map_or_else(|| file.to_owned(), |own| PathBuf::from(".").join(own)));
+    let (field, key) = if what == policy::What::Write { ("allowWrite", "write") } else { ("allowRead", "read") };
+    let allow = format!("[files] {key} = [{{ path = \"{rule}\", why = \"…\" }}] in {}", policy_file(tool, decision));
+    if let Some(verdict) = decided {
+        let reason = verdict.reason.as_deref().unwrap_or_default();
+        return Some(match verdict.narrower {
+            Some(Narrower::Policy) => format!("{manifest} is asked for and not allowed: {allow}"),
+            _ => printable(&format!("{manifest} is asked for: {reason}")),
+        });
+    }
+    let place = place(tool, &format!("/securityContext/fileAccess/{field}"));
+    Some(format!(
+        "if the tool should {key} {manifest}: \"{manifest}\" in securityContext.fileAccess.{field} ({place}), and {allow}"
     ))
 }

@@ -5,9 +5,7 @@
 //! Never: a host path for an agent; a claim that a file was not granted: to the tool such a file is absent, and nothing
 //! here observes that it looked for one, so the words say "if".
 
-use super::denials;
 use crate::base::text::{path, printable};
-use crate::egress::Traffic;
 use crate::manifest::{Handler, Language};
 use crate::quantity::Limit;
 use crate::{executor, fault, policy, registry};
@@ -119,38 +117,58 @@ pub(super) struct Hints {
     pub person: Option<String>,
 }
 
+/// What a call was refused, or failed on its way to a host: for whoever called, and for the person.
+#[derive(Debug, Default)]
+pub(super) struct Refused {
+    pub words: Option<String>,
+    pub mend: Option<String>,
+    /// Some of it on the network.
+    pub network: bool,
+    /// What the walls refused was kept.
+    pub recorded: bool,
+}
+
 /// For a failure of the tool's own. `printed`: bytes of its output.
 pub(super) fn of_failure(
     fault: &Fault,
     printed: u64,
-    traffic: &Traffic,
+    refused: &Refused,
     tool: &registry::Tool,
     decision: &policy::Decision,
 ) -> Hints {
-    let words = format!("{}\n{}", fault.message, fault.details.as_deref().unwrap_or_default());
-    let spoken = |known: &[&str]| known.iter().any(|word| words.contains(word));
+    let seen = || Hints { anyone: refused.words.clone(), person: refused.mend.clone() };
     match fault.kind {
         Kind::TimeoutError if printed > 0 => Hints { anyone: Some(left_running(printed)), person: None },
-        Kind::ScriptError | Kind::TimeoutError if let Some(said) = denials::words(traffic) => {
-            Hints { anyone: Some(said), person: denials::mend(traffic, tool, decision) }
+        Kind::TimeoutError => seen(),
+        Kind::ScriptError if refused.network => seen(),
+        Kind::ScriptError => {
+            let (seen, guessed) = (seen(), guessed(fault, refused, tool, decision));
+            let anyone = [seen.anyone, guessed.anyone].into_iter().flatten().reduce(|all, more| all + "\n" + &more);
+            Hints { anyone, person: seen.person.or(guessed.person) }
         }
-        Kind::ScriptError if spoken(&NETWORK_WORDS) => Hints { anyone: Some(no_network(decision)), person: None },
-        Kind::ScriptError if reached(&words).is_some() => {
-            let limit = reached(&words).and_then(|name| Limit::ALL.into_iter().find(|limit| limit.name() == name));
-            let set = limit.and_then(|limit| self::limit(limit, decision, None));
-            Hints { anyone: reached(&words).map(|name| format!("That is how the limit {name} shows.")), person: set }
-        }
-        Kind::ScriptError => match missing_package(&words) {
-            Some(package) => no_package(&package, tool),
-            None => Hints {
-                anyone: None,
-                person: typescript(&words, tool, decision)
-                    .or_else(|| semaphore(&words, decision))
-                    .or_else(|| spoken(&REFUSED_WORDS).then(|| files(tool, decision)).flatten()),
-            },
-        },
         _ => Hints::default(),
     }
+}
+
+/// From the script's own words.
+fn guessed(fault: &Fault, refused: &Refused, tool: &registry::Tool, decision: &policy::Decision) -> Hints {
+    let words = format!("{}\n{}", fault.message, fault.details.as_deref().unwrap_or_default());
+    let spoken = |known: &[&str]| known.iter().any(|word| words.contains(word));
+    if spoken(&NETWORK_WORDS) {
+        return Hints { anyone: Some(no_network(decision)), person: None };
+    }
+    if let Some(name) = reached(&words) {
+        let limit = Limit::ALL.into_iter().find(|limit| limit.name() == name);
+        let set = limit.and_then(|limit| self::limit(limit, decision, None));
+        return Hints { anyone: Some(format!("That is how the limit {name} shows.")), person: set };
+    }
+    if let Some(package) = missing_package(&words) {
+        return no_package(&package, tool);
+    }
+    // Of a recorded call it is known which files were refused.
+    let files = || (!refused.recorded && spoken(&REFUSED_WORDS)).then(|| files(tool, decision)).flatten();
+    let person = typescript(&words, tool, decision).or_else(|| semaphore(&words, decision)).or_else(files);
+    Hints { anyone: None, person }
 }
 
 fn reached(words: &str) -> Option<&'static str> {

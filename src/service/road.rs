@@ -206,7 +206,15 @@ fn judged(
 ) -> Result<(Option<Value>, Text), Fault> {
     let decision = &target.decided.decision;
     let traffic = lock(&record.traffic()).clone();
-    outcome.denials.observed.extend(denials::observed(&traffic, decision));
+    let attempts = std::mem::take(&mut outcome.attempts);
+    let observed = denials::observed(&traffic, &attempts, tool, decision);
+    let refused = hints::Refused {
+        words: denials::words(&traffic, &attempts),
+        mend: denials::mend(&traffic, &observed),
+        network: traffic.events.iter().any(|event| event.refused.is_some()),
+        recorded: !attempts.is_empty(),
+    };
+    outcome.denials.observed.extend(observed);
     let (logs, printed_lines) = record.took(&mut outcome);
     let limit = hints::limit_of(&outcome.ending);
     let printed = outcome.usage.output_bytes;
@@ -217,7 +225,7 @@ fn judged(
         _ => Some(json!({"success": true, "logs": logs})),
     };
     let output = format::judge(outcome.ending, logs, &printed_lines).map_err(|fault| {
-        let hints = hints::of_failure(&fault, printed, &traffic, tool, decision);
+        let hints = hints::of_failure(&fault, printed, &refused, tool, decision);
         let set = limit.and_then(|limit| hints::limit(limit, decision, target.asked_ms));
         let details =
             [fault.details.clone(), hints.anyone].into_iter().flatten().reduce(|all, more| all + "\n" + &more);

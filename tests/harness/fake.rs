@@ -85,6 +85,7 @@ pub fn outcome(ending: Ending, logs: Vec<String>) -> Outcome {
         usage: Usage { wall_ms: 1, ..Usage::default() },
         walls: [executor::Stood { name: "fake".into(), state: "stood".into(), why: "a test".into() }].into(),
         denials: Denials::default(),
+        attempts: Vec::new(),
         artifacts: Vec::new(),
     }
 }

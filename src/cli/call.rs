@@ -229,7 +229,8 @@ fn told(args: &Args, report: &Report, live: &[String]) -> ExitCode {
     {
         words::complain(&format!("{}: version {version} ran", printable(&args.tool)));
     }
-    if args.explain && !args.json {
+    // Of a call that was refused before it ran there is nothing to tell.
+    if args.explain && !args.json && report.digests.confinement.is_some() {
         let said = report.error.as_ref().and_then(|fault| fault.person.as_deref()).unwrap_or_default();
         words::complain(&explained(report, said));
     }

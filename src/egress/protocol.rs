@@ -91,6 +91,8 @@ pub enum What {
     Connection,
     /// An HTTP request, on port 80.
     Request,
+    /// A socket was to be bound, for others to connect to.
+    Listener,
     /// A header of the tool's request gave way to the one that the relay adds: `name:port header`. Never refused.
     Replaced,
 }

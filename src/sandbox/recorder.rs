@@ -9,7 +9,7 @@
 
 mod shown;
 
-pub use shown::NOT_SHOWN;
+pub use shown::WRITABLE;
 
 use super::Problem;
 use super::processes;
@@ -125,8 +125,7 @@ fn record(socket: OwnedFd, found: &File, shown: &Shown, rules: &Recorded) -> Res
     nix::unistd::dup2_stdout(found)?;
     // All that the launcher holds, its control socket too, whose end the host waits for.
     sys::close_range(2, false)?;
-    // To read paths it needs no other right.
-    sys::keep_ptrace_alone()?;
+    sys::keep_rights_to_read()?;
     let (socket, found) = (messages::adopt(0), File::from(messages::adopt(1)));
     let listener = listener(&socket)?;
     drop(socket);

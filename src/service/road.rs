@@ -209,18 +209,18 @@ fn judged(
 ) -> Result<(Option<Value>, Text), Fault> {
     let decision = &target.decided.decision;
     let traffic = lock(&record.traffic()).clone();
-    let attempts = std::mem::take(&mut outcome.attempts);
-    let observed = denials::observed(&traffic, &attempts, tool, decision);
-    let refused = hints::Refused {
-        words: denials::words(&traffic, &attempts),
-        mend: denials::mend(&traffic, &observed),
-        network: traffic.events.iter().any(|event| event.refused.is_some()),
-        recorded: record.recorded(),
-    };
+    let about = denials::About { site: &target.site, decision };
     let limit = hints::limit_of(&outcome.ending);
     let set = limit.and_then(|limit| hints::limit(limit, decision, target.asked_ms));
-    outcome.denials.observed.extend(denials::limit(&outcome.ending, decision, set.clone()));
-    outcome.denials.observed.extend(observed);
+    let mut observed: Vec<_> = denials::limit(&outcome.ending, decision, set.clone()).into_iter().collect();
+    observed.extend(denials::observed(&traffic, &outcome.attempts, &about));
+    record.decent_denials(&mut observed);
+    let refused = hints::Refused {
+        network: denials::words(&traffic),
+        network_mend: denials::mend(&traffic, &observed),
+        denials: observed,
+    };
+    outcome.denials.observed.extend(refused.denials.iter().cloned());
     let (logs, printed_lines) = record.took(&mut outcome);
     let printed = outcome.usage.output_bytes;
     let envelope = match &outcome.ending {

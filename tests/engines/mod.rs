@@ -43,6 +43,9 @@ pub struct Case {
     /// What is new, changed or gone outside, below the tool's folder.
     changes: &'static [&'static str],
     artifacts: &'static str,
+    /// What the outcome says was refused, of the script and of the module: `operation target: rule; narrower`. Of a
+    /// script's files nobody keeps it unless that is asked for.
+    denials: (&'static str, &'static str),
     control: Control,
 }
 
@@ -91,6 +94,7 @@ const CASE: Case = Case {
     wasi: None,
     changes: &[],
     artifacts: "",
+    denials: ("", ""),
     control: Control::Quiet,
 };
 
@@ -237,6 +241,16 @@ impl Row<'_> {
         said.lines().filter(|line| line.contains(&manifest)).collect::<Vec<_>>().join("\n")
     }
 
+    /// The denials that are wanted. What the host has below its /tmp is no file of anybody's in the module's own /tmp.
+    fn denials(&self) -> String {
+        let in_scratch = matches!(self.case.held, Verdict::Denied(_, "{outside}"));
+        match self.engine {
+            0 => self.fill(self.case.denials.0),
+            _ if in_scratch && self.playground.base.starts_with("/tmp") => String::new(),
+            _ => self.fill(self.case.denials.1),
+        }
+    }
+
     /// Control and case; what went wrong.
     fn run(&self) -> Vec<String> {
         let case = self.case;
@@ -263,6 +277,10 @@ impl Row<'_> {
             if published != case.artifacts {
                 note("", Err(format!("artifacts: wanted {:?}, got {published:?}", case.artifacts)));
             }
+            let (wanted, told) = (self.denials(), denials(&called.0.out));
+            if told != wanted {
+                note("", Err(format!("denials: wanted {wanted:?}, got {told:?}")));
+            }
         } else {
             skipped(1, case.name);
         }
@@ -276,6 +294,16 @@ fn artifacts(list: &Value) -> String {
     let word = |artifact: &Value| if artifact["published"] == true { "published" } else { "dropped" };
     let all = list.as_array().map(Vec::as_slice).unwrap_or_default();
     all.iter().map(|a| format!("{} {}", a["path"].as_str().unwrap_or("?"), word(a))).collect::<Vec<_>>().join(", ")
+}
+
+fn denials(outcome: &Value) -> String {
+    let all = outcome["denials"]["observed"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let text = |denial: &Value| {
+        let [operation, target, rule, narrower] =
+            ["operation", "target", "rule", "narrower"].map(|name| denial[name].as_str().unwrap_or("?").to_owned());
+        format!("{operation} {target}: {rule}; {narrower}")
+    };
+    all.iter().map(text).collect::<Vec<_>>().join(", ")
 }
 
 impl std::fmt::Display for Verdict {

@@ -21,6 +21,7 @@ use toolhost::quantity::{Limit, MIB};
 use toolhost::sandbox::grants;
 use toolhost::{manifest, policy};
 
+mod denials;
 mod endings;
 mod files;
 mod limits;

@@ -3,7 +3,7 @@
 use super::*;
 
 /// Asks for a socket and answers with two digits: whether it is an error, and which.
-const ASK: &str = r#"(component
+pub const ASK: &str = r#"(component
   (import "wasi:sockets/network@0.2.0" (instance $net
     (export "network" (type (sub resource)))
     (type $codes (enum "unknown" "access-denied" "not-supported" "invalid-argument" "out-of-memory" "timeout"

@@ -102,7 +102,7 @@ impl Call {
             let state = &mut *self.state();
             let count = match what {
                 What::Lookup => &mut state.totals.lookups_refused,
-                What::Connection => &mut state.totals.connections_refused,
+                What::Connection | What::Listener => &mut state.totals.connections_refused,
                 What::Request | What::Replaced => &mut state.totals.requests_refused,
             };
             *count += u64::from(event.refused.is_some());

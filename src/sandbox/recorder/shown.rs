@@ -11,7 +11,10 @@ use std::fs;
 use std::path::{Component, Path, PathBuf};
 
 /// The rule of a file that is not granted.
-pub const NOT_SHOWN: &str = "not granted";
+const NOT_SHOWN: &str = "view: not granted";
+const READ_ONLY: &str = "view: read-only";
+/// The rule of a program that the tool can write, which no policy lifts.
+pub const WRITABLE: &str = "view: what the tool can write is not run";
 const DEV: &str = "/dev";
 /// Most links that are followed in one path, as by the kernel (path_resolution(7)), and most parts.
 const LINKS: usize = 40;
@@ -58,8 +61,8 @@ impl Shown<'_> {
             _ if !self.shows(&path) => NOT_SHOWN,
             // It fails for what is there already.
             Operation::Write if last == Last::New && path.symlink_metadata().is_ok() => return None,
-            Operation::Write if !writable => "read-only",
-            Operation::Run if writable => "what the tool can write is not run",
+            Operation::Write if !writable => READ_ONLY,
+            Operation::Run if writable => WRITABLE,
             _ => return None,
         };
         Some((path, rule))

@@ -179,6 +179,7 @@ folders = ["user_scripts"]
 mode = "reject"
 stderr = "log"
 require = []
+observe = false
 [files]
 read = [{ path = "./**", why = "reads why" }]
 write = [{ path = "./out/**", why = "writes why" }]
@@ -213,7 +214,7 @@ grant = [
 "#;
 
 /// (field, what is written, what is written then)
-const CHANGES: [(&str, &str, &str); 50] = [
+const CHANGES: [(&str, &str, &str); 51] = [
     ("/name", "\"p\"", "\"q\""),
     ("/why", "its why", "other"),
     ("/tools", "\"t:one\"", "\"t:two\""),
@@ -221,6 +222,7 @@ const CHANGES: [(&str, &str, &str); 50] = [
     ("/mode", "reject", "narrow"),
     ("/stderr", "\"log\"", "\"error\""),
     ("/require", "[]", "[\"cgroup\"]"),
+    ("/observe", "observe = false", "observe = true"),
     ("/files/read/*/path", "path = \"./**\"", "path = \"./a/**\""),
     ("/files/read/*/why", "reads why", "other"),
     ("/files/write/*/path", "./out/**", "./else/**"),

@@ -13,6 +13,7 @@ mod cli_suggest;
 mod doctor;
 mod engines;
 mod escapes;
+mod explain;
 mod failures;
 mod golden;
 mod harness;

@@ -8,9 +8,10 @@ use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
 use super::{host, words};
 use crate::base::text::printable;
+use crate::executor::Denial;
 use crate::fault::{Fault, Kind};
 use crate::service::runlog::Level;
-use crate::service::{self, Arguments, CallRequest, Caller, Event, Report, Service, Sink};
+use crate::service::{self, Arguments, CallRequest, Caller, Event, LIMIT, Report, Service, Sink};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -44,6 +45,9 @@ pub struct Args {
     /// Print the whole outcome as JSON
     #[arg(long)]
     pub json: bool,
+    /// Say what the tool was refused (files, system calls, hosts), and what would ask for each
+    #[arg(long)]
+    pub explain: bool,
     /// Also show log, walls, usage and digests on standard error
     #[arg(long)]
     pub verbose: bool,
@@ -78,6 +82,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     let request = CallRequest {
         id: Some(id.clone()),
         timeout_ms: args.timeout_ms,
+        explain: args.explain,
         ..CallRequest::new(caller, &args.tool, given.arguments)
     };
     let ended = runtime.block_on(async {
@@ -89,7 +94,10 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     });
     runtime.shutdown_timeout(host::FAREWELL);
     match ended? {
-        Ok((report, live)) => Ok(told(&args, &report, &live)),
+        Ok((report, live)) => {
+            let report = if args.explain { report } else { report.for_agents() };
+            Ok(told(&args, &report, &live))
+        }
         Err(signal) => Ok(interrupted(&args, &Report::of_fault(id, &args.tool, service::format::cancelled()), signal)),
     }
 }
@@ -221,14 +229,41 @@ fn told(args: &Args, report: &Report, live: &[String]) -> ExitCode {
     {
         words::complain(&format!("{}: version {version} ran", printable(&args.tool)));
     }
+    if args.explain && !args.json {
+        let said = report.error.as_ref().and_then(|fault| fault.person.as_deref()).unwrap_or_default();
+        words::complain(&explained(report, said));
+    }
     let Some(fault) = &report.error else { return Exit::Ok.into() };
     let mut lines = vec![format!("{}: {}: {}", report.tool, fault.kind, Refusal::of(fault))];
-    for denial in &report.denials.observed {
-        lines.push(format!("  denied: {} {} ({}; {})", denial.operation, denial.target, denial.rule, denial.narrower));
+    if !args.explain {
+        // The error itself tells of a limit.
+        let denials = report.denials.observed.iter().filter(|denial| denial.operation != LIMIT);
+        lines.extend(denials.map(|denial| format!("  denied: {}", denied(denial))));
     }
     lines.push(format!("  call {}", report.id));
     words::complain(&lines.join("\n"));
     Exit::of(fault.origin).into()
+}
+
+fn denied(denial: &Denial) -> String {
+    format!("{} {} ({}; {})", denial.operation, denial.target, denial.rule, denial.narrower)
+}
+
+/// What `--explain` adds: everything that was refused, with the line that would ask for it, and what nobody saw. `said`:
+/// what the failure says already.
+fn explained(report: &Report, said: &str) -> String {
+    let mut lines = vec![match report.denials.observed.len() {
+        0 => format!("{}: nothing that it asked for was refused, as far as was seen", report.tool),
+        1 => format!("{}: one thing that it asked for was refused", report.tool),
+        all => format!("{}: {all} things that it asked for were refused", report.tool),
+    }];
+    for denial in &report.denials.observed {
+        lines.push(format!("  {}", denied(denial)));
+        let ask = denial.ask.iter().filter(|ask| !said.contains(ask.as_str()));
+        lines.extend(ask.map(|ask| format!("    {ask}")));
+    }
+    lines.extend(report.denials.not_observed.iter().map(|what| format!("  not seen: {what}")));
+    lines.join("\n")
 }
 
 /// What `--verbose` adds. `live`: the lines of the log that were shown already; the log is repeated where these were not all.

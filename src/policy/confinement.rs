@@ -231,6 +231,9 @@ pub struct Shape {
     pub env: BTreeMap<String, Variable>,
     /// The policy demands exact accounting; without a cgroup the call is refused.
     pub require_cgroup: bool,
+    /// What the call asks for and is refused is kept.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub observe: bool,
     /// Any text on stderr fails the call (manifest or policy).
     pub stderr_is_error: bool,
     /// The parts of the view in which tools could write.
@@ -299,6 +302,7 @@ impl Shape {
             limits: Limits::house(),
             env: BTreeMap::new(),
             require_cgroup: false,
+            observe: false,
             stderr_is_error: false,
             past: Past::default(),
         }

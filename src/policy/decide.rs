@@ -112,6 +112,7 @@ pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machin
         script: site.script.clone(),
         folder: site.folder.clone(),
         require_cgroup,
+        observe: policy.observe || host.is_some_and(|h| h.observe),
         stderr_is_error: stderr.contains(&Some(StderrRule::Error)),
         notes,
         passed_over,
@@ -355,6 +356,7 @@ fn shape(
         limits: shape_limits(&decision.limits),
         env,
         require_cgroup: decision.require_cgroup,
+        observe: decision.observe,
         stderr_is_error: decision.stderr_is_error,
         past: beside_scripts(decision, policies),
     };

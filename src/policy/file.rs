@@ -35,7 +35,7 @@ read = [{ path = "./**", why = "its own folder" }]
 /// The largest limit that can be written: the largest integer that every JSON reader keeps exactly.
 pub const MAX_LIMIT: u64 = (1 << 53) - 1;
 
-pub(super) const TOP_KEYS: [&str; 13] = [
+pub(super) const TOP_KEYS: [&str; 14] = [
     "name",
     "why",
     "tools",
@@ -43,6 +43,7 @@ pub(super) const TOP_KEYS: [&str; 13] = [
     "mode",
     "stderr",
     "require",
+    "observe",
     "files",
     "limits",
     "runtimes",
@@ -137,6 +138,8 @@ pub struct Policy {
     pub mode: Mode,
     pub stderr: StderrRule,
     pub require_cgroup: bool,
+    /// What calls ask for and are refused is kept, at a cost.
+    pub observe: bool,
     pub read: Vec<Rule>,
     pub write: Vec<Rule>,
     pub limits: BTreeMap<Limit, Ceiling>,
@@ -201,6 +204,7 @@ pub fn parse(source: &str, file: &Path, host: bool, root: &Path) -> Result<Polic
     let narrow = choice(&mut reader, &top, "mode", ["reject", "narrow"]);
     let strict = choice(&mut reader, &top, "stderr", ["log", "error"]);
     let require_cgroup = require(&mut reader, &top);
+    let observe = reader.truth(&top, "observe");
     let Grants { read, write } = rules::files(&mut reader, &top);
     let limits = limits(&mut reader, &top);
     let runtimes = runtimes(&mut reader, &top);
@@ -224,6 +228,7 @@ pub fn parse(source: &str, file: &Path, host: bool, root: &Path) -> Result<Polic
         mode: if narrow { Mode::Narrow } else { Mode::Reject },
         stderr: if strict { StderrRule::Error } else { StderrRule::Log },
         require_cgroup,
+        observe,
         read,
         write,
         limits,

@@ -65,6 +65,10 @@ pub fn schema() -> Value {
                 "type": "array", "items": { "enum": ["cgroup"] }, "default": [],
                 "description": "`cgroup`: refuse where memory, CPU and processes cannot be counted exactly.",
             },
+            "observe": {
+                "type": "boolean", "default": false,
+                "description": "Keep which files and system calls the tool was refused. Each such call costs some 40 µs; a call also starts a process more.",
+            },
             "files": table(json!({ "read": rules("Files that may be read."), "write": rules("Files that may be written, and read.") })),
             "limits": table(limits()),
             "runtimes": table(json!({ "python": runtime(), "nodejs": runtime(), "bun": runtime() })),

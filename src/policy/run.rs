@@ -90,6 +90,7 @@ fn meet(decision: &mut Decision, other: &Decision) {
     }
     decision.digest = crate::base::sha256_hex(format!("{}{}", decision.digest, other.digest).as_bytes());
     decision.require_cgroup |= other.require_cgroup;
+    decision.observe |= other.observe;
     decision.stderr_is_error |= other.stderr_is_error;
     let network = decision.network();
     if let Ok(shape) = &mut decision.shape {
@@ -99,6 +100,7 @@ fn meet(decision: &mut Decision, other: &Decision) {
         shape.secrets = decision.secrets.clone();
         shape.limits = shape_limits(&decision.limits);
         shape.require_cgroup = decision.require_cgroup;
+        shape.observe = decision.observe;
         shape.stderr_is_error = decision.stderr_is_error;
         let theirs = other.shape.as_ref().ok();
         shape.env.retain(|name, value| {

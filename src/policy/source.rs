@@ -233,6 +233,17 @@ impl<'t> Reader<'t> {
         found
     }
 
+    /// True or false; false where it is not written.
+    pub fn truth(&mut self, of: &Table<'_, '_>, key: &str) -> bool {
+        let Some(value) = of.get(key) else { return false };
+        let Some(truth) = value.get_ref().as_bool() else {
+            let (at, is) = (self.span(&value.span()), value.get_ref().type_str());
+            self.schema(of.pointer_to(key), at, format!("`{key}` must be true or false, not {}", article(is)));
+            return false;
+        };
+        truth
+    }
+
     /// A whole number; the complaint says what is wrong with anything else.
     pub fn number(&mut self, of: &Table<'_, '_>, key: &str) -> Option<Placed<i128>> {
         let value = of.get(key)?;

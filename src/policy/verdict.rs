@@ -260,6 +260,8 @@ pub struct Decision {
     pub lacks_below: Vec<Need>,
     /// A policy demands exact accounting.
     pub require_cgroup: bool,
+    /// A policy wants refusals kept.
+    pub observe: bool,
     /// Any text on stderr fails the call.
     pub stderr_is_error: bool,
     /// Runs inside the host: a service method or an extension. It has no shape of its own.

@@ -8,8 +8,10 @@ use super::held::Held;
 use super::inspect::Totals;
 use super::processes::{Seen, signal_all};
 use super::protocol::{Exited, FromLauncher, Killed, Setup, Stage, ToLauncher};
+use super::recorder::Recorder;
 use super::sampler::{SESSIONS, Sampler};
 use super::scratch::Scratch;
+use super::seccomp::recorded::Recorded;
 use super::view::View;
 use super::written::Written;
 use super::{
@@ -118,6 +120,8 @@ struct Launcher<'a> {
     sources: Vec<OwnedFd>,
     abi: i32,
     filter: Vec<nix::libc::sock_filter>,
+    /// The rules of that filter, where its refusals are kept.
+    rules: Option<Recorded>,
     last_capability: u32,
     init: OwnedFd,
 }
@@ -142,10 +146,12 @@ fn serve(control: BorrowedFd, setup: Setup, executable: OwnedFd, files: Vec<Owne
         nix::sys::prctl::set_thp_disable(true).map_err(Problem::of("cgroup", "prctl(PR_SET_THP_DISABLE)"))?;
     }
     let sockets = setup.ports.as_deref().map(network::open).transpose()?.unwrap_or_default();
-    let filter = seccomp::program(sampled, setup.writes_live(), setup.ports.is_some());
+    let (live, networked) = (setup.writes_live(), setup.ports.is_some());
+    let rules = setup.recorded.then(|| Recorded::new(sampled, live, networked));
+    let filter = rules.as_ref().map_or_else(|| seccomp::program(sampled, live, networked), Recorded::program);
     let init = super::init::image()?;
     let mut launcher =
-        Launcher { control, setup, executable, counters, view, sources, abi, filter, last_capability, init };
+        Launcher { control, setup, executable, counters, view, sources, abi, filter, rules, last_capability, init };
     launcher.calls(sockets)
 }
 
@@ -187,6 +193,7 @@ struct Spawned {
     status: OwnedFd,
     /// Set where the call writes folders live.
     written: Option<Written>,
+    recorder: Option<Recorder>,
 }
 
 impl Launcher<'_> {
@@ -288,6 +295,7 @@ impl Launcher<'_> {
         if let Some(counters) = &mut self.counters {
             counters.begin()?;
         }
+        let recorder = self.rules.as_ref().map(|rules| Recorder::start(&self.setup, rules)).transpose()?;
         let (status, told) =
             nix::unistd::pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK).map_err(Problem::of("namespaces", "pipe2(2)"))?;
         let plan = super::raise(&super::Raising {
@@ -296,6 +304,7 @@ impl Launcher<'_> {
             counters: self.counters.as_ref(),
             ruleset: &ruleset,
             filter: &self.filter,
+            recorder: recorder.as_ref().map(Recorder::socket),
             last_capability: self.last_capability,
             executable: &self.executable,
             stdio: given.stdio.each_ref().map(AsRawFd::as_raw_fd),
@@ -310,7 +319,7 @@ impl Launcher<'_> {
             if failed.late { problem.while_it_ran() } else { problem }
         })?;
         // What was given ends here: only the tool holds its ends of the pipes now, so that the host sees them close.
-        Ok(Spawned { pid, pidfd, status, written })
+        Ok(Spawned { pid, pidfd, status, written, recorder })
     }
 
     /// Runs the tool to its end and reports it. From here on it runs or has run: a failure is no refusal.
@@ -333,7 +342,7 @@ impl Launcher<'_> {
 
     /// Waits until the call ends, by itself or by a limit.
     fn watch(&self, spawned: &mut Spawned, deadline: Option<Instant>, scratch: &Scratch) -> Result<Exited, Problem> {
-        let Spawned { pid, pidfd, status, written } = spawned;
+        let Spawned { pid, pidfd, status, written, recorder } = spawned;
         let mut seen = Sampled::default();
         let mut killed = None;
         let mut last_look = Instant::now();
@@ -382,6 +391,7 @@ impl Launcher<'_> {
         if let (None, Some(written)) = (exited.killed, written) {
             exited.killed = written.at_last(&self.setup.limits).map_err(counting)?.map(Killed::Written);
         }
+        exited.attempts = recorder.take().map(Recorder::end).unwrap_or_default();
         Ok(exited)
     }
 
@@ -443,6 +453,7 @@ impl Launcher<'_> {
             peak_memory_bytes: Some(peak),
             scratch_full,
             processes_refused: false,
+            attempts: Vec::new(),
         };
         if let Some(counters) = &self.counters {
             let seen = counters.seen()?;

@@ -18,6 +18,7 @@ pub mod probe;
 mod problem;
 mod processes;
 pub mod protocol;
+mod recorder;
 mod sampler;
 mod spawn;
 mod sys;
@@ -29,6 +30,7 @@ pub mod written;
 pub use inspect::Totals;
 use problem::moved;
 pub use problem::{About, Problem, Stood};
+pub use recorder::NOT_SHOWN;
 pub use sampler::SESSIONS;
 pub use sys::{children_are_told, fstat, landlock_abi, large_files_are_errors, lstat, output_was_closed};
 pub use walls::view::is_system;
@@ -81,6 +83,8 @@ struct Raising<'a> {
     counters: Option<&'a cgroup::Counters>,
     ruleset: &'a OwnedFd,
     filter: &'a [nix::libc::sock_filter],
+    /// Where the recorder of the call waits for the filter's listener.
+    recorder: Option<RawFd>,
     last_capability: u32,
     executable: &'a OwnedFd,
     stdio: [RawFd; 3],
@@ -112,7 +116,7 @@ fn raise(r: &Raising) -> plan::Plan {
     limits::raise(&mut plan, &setup.limits, r.file_bytes, r.counters.is_some(), setup.lasting); // after opening files
     privileges::drop_all(&mut plan, r.last_capability); // after the last step that needs one
     init::hide(&mut plan); // before the filter, which ignores PR_SET_DUMPABLE
-    seccomp::raise(&mut plan, r.filter); // last: nothing after it needs a refused call
+    seccomp::raise(&mut plan, r.filter, r.recorder); // last: nothing after it needs a refused call
     init::raise(&mut plan, r.init, r.status); // the tool is a child of pid 1, behind the same walls
     let program = match &setup.program {
         protocol::Executable::Path(path) => plan::Program::Path(view::text(path)),

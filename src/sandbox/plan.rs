@@ -64,7 +64,11 @@ pub enum Step {
         access: u64,
     },
     LandlockRestrict(RawFd),
-    Seccomp(Vec<libc::sock_filter>),
+    /// `recorder`: where the filter's listener is sent, if it has one.
+    Seccomp {
+        program: Vec<libc::sock_filter>,
+        recorder: Option<RawFd>,
+    },
     /// Closes memory and descriptors to other processes of the same uid: prctl(PR_SET_DUMPABLE).
     Undumpable,
     /// A child performs the plan's `tool`; this process waits until the child executed.
@@ -123,7 +127,7 @@ impl Step {
             Step::DropCapabilities => "capset(2)",
             Step::LandlockPath { .. } => "landlock_add_rule(2)",
             Step::LandlockRestrict(_) => "landlock_restrict_self(2)",
-            Step::Seccomp(_) => "seccomp(2)",
+            Step::Seccomp { .. } => "seccomp(2)",
             Step::Undumpable => "prctl(PR_SET_DUMPABLE)",
             Step::Start => "vfork(2) of the tool",
             Step::Execute(_) => "execve(2)",

@@ -1,7 +1,9 @@
 //! Processes: what /proc tells the launcher about the processes of a call.
 //!
-//! The launcher is pid 1 of its own pid namespace, and all other processes in its /proc belong to the call.
+//! The launcher is pid 1 of its own pid namespace. All other processes in its /proc belong to the call, but the recorder
+//! of a recorded call.
 
+use super::recorder;
 use super::sys::errno;
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
@@ -62,9 +64,9 @@ impl Seen {
         let mut processes = Processes::new();
         for entry in std::fs::read_dir("/proc").map_err(|e| errno(&e))? {
             let name = entry.map_err(|e| errno(&e))?.file_name();
-            // All but the launcher itself.
+            // All but the launcher itself and its recorder.
             if let Some(pid) = name.to_str().and_then(|name| name.parse().ok()).filter(|pid| *pid != 1) {
-                processes.extend(process(pid)?);
+                processes.extend(process(pid)?.filter(|((pid, _), process)| !recorder::is_one(*pid, process)));
             }
         }
         Ok(Seen { newest, processes })

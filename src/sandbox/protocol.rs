@@ -96,6 +96,8 @@ pub struct Setup {
     pub keeps_third: bool,
     /// A worker outlives calls and counts their time and CPU itself.
     pub lasting: bool,
+    /// What the call asks for and is refused is kept.
+    pub recorded: bool,
     /// Ports at which the launcher's network namespace listens, beside the stub's; `None`: an empty namespace.
     pub ports: Option<Vec<u16>>,
 }
@@ -183,6 +185,8 @@ pub struct Exited {
     pub scratch_full: bool,
     /// The kernel refused it a process or thread.
     pub processes_refused: bool,
+    /// What a recorded call was refused.
+    pub attempts: Vec<Attempt>,
 }
 
 /// `what` and `errno` are for the person, `about` and `wall` for anybody.

@@ -172,9 +172,15 @@ fn perform(child: &Child, step: &Step) -> libc::c_long {
                 libc::syscall(libc::SYS_landlock_add_rule, *ruleset, 1, &raw const rule, 0)
             }
             Step::LandlockRestrict(ruleset) => libc::syscall(libc::SYS_landlock_restrict_self, *ruleset, 0),
-            Step::Seccomp(program) => {
+            Step::Seccomp { program, recorder } => {
                 let fprog = libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
-                libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const fprog)
+                let listened = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
+                let flags = if recorder.is_some() { listened } else { 0 };
+                let made = libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const fprog);
+                match recorder {
+                    Some(recorder) if made >= 0 => hand_over(*recorder, made as RawFd),
+                    _ => made,
+                }
             }
             Step::Undumpable => libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0).into(),
             Step::Start => {
@@ -206,3 +212,29 @@ fn perform(child: &Child, step: &Step) -> libc::c_long {
         }
     }
 }
+
+/// Sends a descriptor beside one byte (SCM_RIGHTS, unix(7)), on data of this stack alone.
+fn hand_over(socket: RawFd, descriptor: RawFd) -> libc::c_long {
+    #[repr(C)]
+    struct Rights {
+        header: libc::cmsghdr,
+        descriptor: RawFd,
+    }
+    // SAFETY: both are plain numbers and pointers, for which all zeroes is a value; what they point to are locals.
+    unsafe {
+        let mut rights: Rights = std::mem::zeroed();
+        let mut message: libc::msghdr = std::mem::zeroed();
+        rights.header.cmsg_len = libc::CMSG_LEN(size_of::<RawFd>() as libc::c_uint) as usize;
+        rights.header.cmsg_level = libc::SOL_SOCKET;
+        rights.header.cmsg_type = libc::SCM_RIGHTS;
+        rights.descriptor = descriptor;
+        let mut bytes = libc::iovec { iov_base: (&raw const BYTE).cast_mut().cast(), iov_len: 1 };
+        message.msg_iov = &raw mut bytes;
+        message.msg_iovlen = 1;
+        message.msg_control = (&raw mut rights).cast();
+        message.msg_controllen = size_of::<Rights>();
+        libc::sendmsg(socket, &raw const message, libc::MSG_NOSIGNAL) as libc::c_long
+    }
+}
+
+static BYTE: u8 = 0;

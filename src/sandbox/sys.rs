@@ -212,6 +212,36 @@ pub fn landlock_abi() -> i32 {
     i32::try_from(abi).unwrap_or(0)
 }
 
+/// A system call that waits for an answer (seccomp_unotify(2)).
+#[derive(Clone, Copy, Debug)]
+pub struct Heard {
+    pub id: u64,
+    /// The thread, in our pid namespace.
+    pub thread: u32,
+    pub number: u32,
+    pub args: [u64; 6],
+}
+
+/// Takes the next notification of a seccomp listener.
+pub fn hear(listener: BorrowedFd) -> Result<Heard, Errno> {
+    // SAFETY: plain numbers, for which all zeroes is a value, as the call asks for; its size is part of the request.
+    let heard = unsafe {
+        let mut heard: libc::seccomp_notif = std::mem::zeroed();
+        check(libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut heard).into())?;
+        heard
+    };
+    Ok(Heard { id: heard.id, thread: heard.pid, number: heard.data.nr as u32, args: heard.data.args })
+}
+
+/// Answers a notification: the call fails with this error, or (`None`) goes on to the kernel and the other walls.
+pub fn answer(listener: BorrowedFd, id: u64, errno: Option<i32>) -> Result<(), Errno> {
+    let flags = if errno.is_none() { libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32 } else { 0 };
+    let answer = libc::seccomp_notif_resp { id, val: 0, error: -errno.unwrap_or(0), flags };
+    // SAFETY: a live descriptor and a local of the size that is part of the request.
+    check(unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SEND, &raw const answer) }.into())
+        .map(drop)
+}
+
 /// What a path names, without its times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lstat {

@@ -47,7 +47,7 @@ except OSError as e: print(e.errno)'";
     assert_eq!(attack(script, &[PATH], |_| {}).1, "socket", "control");
     let alone = |plan: &mut Plan| {
         privileges::no_new(plan);
-        seccomp::raise(plan, &seccomp::program(false, false, false));
+        seccomp::raise(plan, &seccomp::program(false, false, false), None);
     };
     assert_eq!(attack(script, &[PATH], alone).1, "1", "EPERM");
 }

@@ -187,6 +187,11 @@ impl CallRecord {
         self.confined = Some(Confined { shape: shape.clone(), limits, digest, script_digest, script });
     }
 
+    /// Whether what the walls refuse is kept.
+    pub fn recorded(&self) -> bool {
+        self.confined.as_ref().is_some_and(|confined| confined.shape.observe)
+    }
+
     /// Where the executor tells what the call does with its network.
     pub fn traffic(&self) -> Arc<Mutex<Traffic>> {
         self.seen.traffic.clone()

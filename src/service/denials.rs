@@ -7,13 +7,16 @@
 use crate::base::text::{path, printable};
 use crate::egress::Traffic;
 use crate::egress::protocol::{Event, Refusal, What};
-use crate::executor::{Attempt, Denial, NEVER, Operation};
+use crate::executor::{Attempt, Denial, Ending, NEVER, Operation};
 use crate::manifest::host::{self, HostPattern};
 use crate::policy::base_view::KERNEL;
 use crate::policy::{self, Narrower, Verdict};
-use crate::registry;
+use crate::quantity::Limit;
+use crate::{registry, sandbox};
 use std::path::{Path, PathBuf};
 
+/// The operation of a limit that was reached.
+pub const LIMIT: &str = "limit";
 /// Most events of which an error speaks.
 const TOLD: usize = 3;
 
@@ -73,7 +76,26 @@ fn reaches(ask: &HostPattern, target: &HostPattern) -> bool {
     ask.host.covers(&target.host) && target.ports().iter().any(|port| ask.ports().contains(port))
 }
 
-/// What a mechanism that sees files refused the call.
+/// The limit that ended a call. `set`: who set it, and who may set a larger one.
+pub(super) fn limit(ending: &Ending, decision: &policy::Decision, set: Option<String>) -> Option<Denial> {
+    let (limit, allowed) = match ending {
+        Ending::OverLimit { limit, allowed } => (*limit, *allowed),
+        Ending::TimedOut { limit_ms } => (Limit::TimeoutMs, *limit_ms),
+        _ => return None,
+    };
+    let verdict = decision.limit(limit)?;
+    // More than the ceiling is the policy's to allow; up to it the manifest asks.
+    let narrower = if verdict.effective < verdict.ceiling { Narrower::Manifest } else { Narrower::Policy };
+    Some(Denial {
+        operation: LIMIT.to_owned(),
+        target: limit.name().to_owned(),
+        rule: format!("at most {allowed}"),
+        narrower: narrower.name().to_owned(),
+        ask: set,
+    })
+}
+
+/// What the walls refused a recorded call, or the host functions a module.
 fn attempted(attempt: &Attempt, tool: &registry::Tool, decision: &policy::Decision) -> Denial {
     let what = match attempt.operation {
         Operation::Read | Operation::Run => policy::What::Read,
@@ -87,13 +109,15 @@ fn attempted(attempt: &Attempt, tool: &registry::Tool, decision: &policy::Decisi
     let path = Path::new(attempt.path.as_deref().unwrap_or(&attempt.target));
     let decided = decision.asked_for(what, path).filter(|verdict| !verdict.allowed);
     let narrower = decided.and_then(|verdict| verdict.narrower).unwrap_or(Narrower::Manifest);
-    let own = [Some(&tool.site.manifest), tool.site.script.as_ref()];
-    let own = attempt.operation == Operation::Write && own.contains(&Some(&path.to_owned()));
-    let never = own || NEVER.contains(&attempt.rule.as_str());
+    let run_what_is_written = attempt.operation == Operation::Run && attempt.rule != sandbox::NOT_SHOWN;
+    let own = [Some(tool.site.manifest.as_path()), tool.site.script.as_deref()].contains(&Some(path));
+    let own = own && attempt.operation == Operation::Write;
+    let never = run_what_is_written || own || NEVER.contains(&attempt.rule.as_str());
     Denial {
         operation: verb(attempt.operation).to_owned(),
         target: printable(&attempt.target),
-        rule: attempt.rule.clone(),
+        // The host functions name themselves.
+        rule: if attempt.rule.contains(": ") { attempt.rule.clone() } else { format!("view: {}", attempt.rule) },
         narrower: if never { Narrower::House } else { narrower }.name().to_owned(),
         ask: (!never).then(|| file_grant(path, what, decided, tool, decision)).flatten(),
     }

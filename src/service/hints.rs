@@ -263,7 +263,8 @@ fn files(tool: &registry::Tool, decision: &policy::Decision) -> Option<String> {
     };
     Some(format!(
         "if it needs a file or folder that it was not granted (to a tool such a one is not there, or cannot be changed):\n\
-         ask for it {place}; {policy} must allow it too. `toolhost audit {}` shows what it has now",
-        tool.manifest.id
+         ask for it {place}; {policy} must allow it too. `toolhost audit {}` shows what it has now, \
+         `toolhost call {} --explain` which files it was refused",
+        tool.manifest.id, tool.manifest.id
     ))
 }

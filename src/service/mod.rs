@@ -32,6 +32,7 @@ mod tools;
 pub use arguments::Arguments;
 pub use contract::{ToolServiceError, ToolServiceRequest, ToolServiceResponse};
 pub use decision_cache::Rules;
+pub use denials::LIMIT;
 pub use guard::{RUNNING, Turn, WAITING};
 pub use hints::strips_types;
 pub use report::{Digests, Report};

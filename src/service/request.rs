@@ -13,13 +13,19 @@ use tokio::sync::mpsc;
 /// Who calls.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Caller {
-    /// The name that records show.
+    /// The name by which the caller authenticated; records show it.
     pub user: String,
+    /// The caller runs this host: sees audit records, metrics and the calls of others.
+    pub operator: bool,
 }
 
 impl Caller {
     pub fn named(user: impl Into<String>) -> Caller {
-        Caller { user: user.into() }
+        Caller { user: user.into(), operator: false }
+    }
+
+    pub fn operator(user: impl Into<String>) -> Caller {
+        Caller { operator: true, ..Caller::named(user) }
     }
 }
 
@@ -33,6 +39,8 @@ pub struct CallRequest {
     pub tool: String,
     pub arguments: Arguments,
     pub timeout_ms: Option<u64>,
+    /// What the tool asks for and is refused is kept and told, at a cost.
+    pub explain: bool,
     /// Why the transport refuses the request (unknown tool, malformed parameters). The call is recorded and ends so.
     pub refused: Option<Fault>,
 }
@@ -40,7 +48,7 @@ pub struct CallRequest {
 impl CallRequest {
     /// `tool`: `id` or `id@range`.
     pub fn new(caller: Caller, tool: impl Into<String>, arguments: Arguments) -> CallRequest {
-        CallRequest { id: None, caller, tool: tool.into(), arguments, timeout_ms: None, refused: None }
+        CallRequest { id: None, caller, tool: tool.into(), arguments, timeout_ms: None, explain: false, refused: None }
     }
 
     /// A request that its transport cannot accept. `asked`: what stood where the tool's id belongs.

@@ -59,14 +59,14 @@ impl Service {
         let decisions = self.decisions()?;
         let tool = decisions.snapshot.find(&request.tool)?;
         let decided = decisions.decided(&tool);
-        Ok(Found { tool, decided, asked_ms: request.timeout_ms, came })
+        Ok(Found { tool, decided, asked_ms: request.timeout_ms, explain: request.explain, came })
     }
 
     /// Confines the call, and keeps the text of its confinement beside the audit log. `None`: it runs in this process.
     async fn confined(
         &self,
+        found: &Found,
         target: &mut Target,
-        came: Instant,
         record: &mut CallRecord,
     ) -> Result<Option<policy::Confinement>, Fault> {
         let decision = &target.decided.decision;
@@ -74,8 +74,11 @@ impl Service {
             return Ok(None);
         }
         let mut confinement = policy::confine(decision, target.asked_ms, target.source.take())?;
+        if found.explain && !confinement.shape.observe {
+            Arc::make_mut(&mut confinement.shape).observe = true;
+        }
         record.narrowed(self.looks_back(&mut confinement)?);
-        let left = Duration::from_millis(confinement.per_call.timeout_ms).saturating_sub(came.elapsed());
+        let left = Duration::from_millis(confinement.per_call.timeout_ms).saturating_sub(found.came.elapsed());
         let values = secrets::values(&confinement.shape.secrets, left).await?;
         confinement.per_call.env = Hidden(std::mem::take(&mut target.env));
         for (grant, value) in confinement.shape.secrets.iter().zip(values) {
@@ -99,7 +102,7 @@ impl Service {
         stream: &mut Stream,
         record: &mut CallRecord,
     ) -> Result<Outcome, Fault> {
-        let (confinement, came) = (self.confined(target, found.came, record).await?, found.came);
+        let (confinement, came) = (self.confined(found, target, record).await?, found.came);
         let decision = &target.decided.decision;
         // A script's time limit is its executor's; the methods of this process have none of their own.
         let limit = match confinement {
@@ -212,11 +215,13 @@ fn judged(
         words: denials::words(&traffic, &attempts),
         mend: denials::mend(&traffic, &observed),
         network: traffic.events.iter().any(|event| event.refused.is_some()),
-        recorded: !attempts.is_empty(),
+        recorded: record.recorded() || !attempts.is_empty(),
     };
+    let limit = hints::limit_of(&outcome.ending);
+    let set = limit.and_then(|limit| hints::limit(limit, decision, target.asked_ms));
+    outcome.denials.observed.extend(denials::limit(&outcome.ending, decision, set.clone()));
     outcome.denials.observed.extend(observed);
     let (logs, printed_lines) = record.took(&mut outcome);
-    let limit = hints::limit_of(&outcome.ending);
     let printed = outcome.usage.output_bytes;
     let envelope = match &outcome.ending {
         Ending::Envelope { told, .. } => Some(told.clone()),
@@ -226,7 +231,6 @@ fn judged(
     };
     let output = format::judge(outcome.ending, logs, &printed_lines).map_err(|fault| {
         let hints = hints::of_failure(&fault, printed, &refused, tool, decision);
-        let set = limit.and_then(|limit| hints::limit(limit, decision, target.asked_ms));
         let details =
             [fault.details.clone(), hints.anyone].into_iter().flatten().reduce(|all, more| all + "\n" + &more);
         let person = fault.person.clone().or(set).or(hints.person);

@@ -30,6 +30,8 @@ pub(super) struct Found {
     pub decided: Arc<Decided>,
     /// The time limit that the call asks for.
     pub asked_ms: Option<u64>,
+    /// What the tool is refused is kept.
+    pub explain: bool,
     /// When it was the call's turn: the one clock of the call runs from there.
     pub came: Instant,
 }

@@ -296,14 +296,16 @@ fn artifacts(list: &Value) -> String {
     all.iter().map(|a| format!("{} {}", a["path"].as_str().unwrap_or("?"), word(a))).collect::<Vec<_>>().join(", ")
 }
 
+/// What was refused. A limit that ended the call is left out: the verdict names it.
 fn denials(outcome: &Value) -> String {
-    let all = outcome["denials"]["observed"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let all = outcome["denials"]["observed"].as_array().into_iter().flatten();
+    let all = all.filter(|denial| denial["operation"] != "limit");
     let text = |denial: &Value| {
         let [operation, target, rule, narrower] =
             ["operation", "target", "rule", "narrower"].map(|name| denial[name].as_str().unwrap_or("?").to_owned());
         format!("{operation} {target}: {rule}; {narrower}")
     };
-    all.iter().map(text).collect::<Vec<_>>().join(", ")
+    all.map(text).collect::<Vec<_>>().join(", ")
 }
 
 impl std::fmt::Display for Verdict {

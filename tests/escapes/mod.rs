@@ -94,8 +94,8 @@ fn every_wall_and_every_promise_is_attacked_by_a_case_of_its_own_name() {
     }
 }
 
-/// One playground with both tools of the probes.
-fn world(who: Who, below: &str) -> Playground {
+/// One playground with both tools of the probes. `recorded`: what they are refused is kept.
+fn world(who: Who, below: &str, recorded: bool) -> Playground {
     let playground = Playground::new(who, below);
     let base = playground.base.display().to_string();
     for (name, language, script) in [("files", "python", PROBES_PY), ("nodes", "nodejs", PROBES_JS)] {
@@ -108,7 +108,11 @@ fn world(who: Who, below: &str) -> Playground {
         }
     }
     playground.tool("kernel", "python", PROBES_PY, json!({"securityContext": {"fileAccess": {"allowRead": ["self"]}}}));
-    playground.allow("escapes", "esc:*", &["./**", &format!("{base}/granted/ro/**")], &["./out/**"]);
+    let rest = format!(
+        "observe = {recorded}\n[files]\nread = [{{ path = \"./**\", why = \"a test\" }}, \
+         {{ path = \"{base}/granted/ro/**\", why = \"a test\" }}]\nwrite = [{{ path = \"./out/**\", why = \"a test\" }}]\n"
+    );
+    playground.policy("escapes", "esc:*", &rest);
     fs::write(format!("{base}-tmp"), "host\n").unwrap();
     fs::write(playground.path("state/audit.jsonl"), "").unwrap();
     playground.settle();
@@ -163,11 +167,11 @@ fn attack(playground: &mut Playground, tool: &str, rows: &[Row]) -> Vec<String> 
     wrong
 }
 
-fn probes(who: Who, below: &str) {
+fn probes(who: Who, below: &str, recorded: bool) {
     if !who.possible() {
         return skipped(every_row().count(), "the suite as root needs root");
     }
-    let mut playground = world(who, below);
+    let mut playground = world(who, below, recorded);
     let _beside = Beside(PathBuf::from(format!("{}-tmp", playground.base.display())));
     let mut wrong = attack(&mut playground, "files", &PROBES.files);
     wrong.extend(attack(&mut playground, "files", &PROBES.granted_sockets));
@@ -196,7 +200,7 @@ fn controls(who: Who) {
             continue;
         }
         // Each gets a new playground: without walls the probes spoil it.
-        let playground = world(who, "/var/tmp");
+        let playground = world(who, "/var/tmp", false);
         let _beside = Beside(PathBuf::from(format!("{}-tmp", playground.base.display())));
         let writable = playground.path(&format!("user_scripts/{tool}/out"));
         let before = playground.state(&[&writable]);
@@ -221,12 +225,23 @@ fn controls(who: Who) {
 
 #[test]
 fn probes_as_root() {
-    probes(Who::Root, "/var/tmp");
+    probes(Who::Root, "/var/tmp", false);
 }
 
 #[test]
 fn probes_as_an_ordinary_user() {
-    probes(Who::User, "/tmp");
+    probes(Who::User, "/tmp", false);
+}
+
+/// A recorder that answers refused calls, and lets the others go on to the walls, opens nothing.
+#[test]
+fn probes_of_recorded_calls_as_root() {
+    probes(Who::Root, "/var/tmp", true);
+}
+
+#[test]
+fn probes_of_recorded_calls_as_an_ordinary_user() {
+    probes(Who::User, "/var/tmp", true);
 }
 
 #[test]
@@ -234,7 +249,7 @@ fn probes_as_root_of_a_user_namespace() {
     if !is_root() {
         return skipped(every_row().count(), "the suite as mapped root needs root to become an ordinary user first");
     }
-    probes(Who::MappedRoot, "/var/tmp");
+    probes(Who::MappedRoot, "/var/tmp", false);
 }
 
 #[test]

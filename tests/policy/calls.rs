@@ -258,6 +258,7 @@ fn every_policy_field_is_read_by_what_enforces_it() {
         mode,            // decide: refused or dropped
         stderr,          // decide: Shape::stderr_is_error
         require_cgroup,  // decide: Shape::require_cgroup
+        observe,         // decide: Shape::observe
         read: _,         // judge
         write: _,        // judge
         limits: _,       // limits
@@ -267,7 +268,7 @@ fn every_policy_field_is_read_by_what_enforces_it() {
         secrets: _,      // uses: Shape::secrets, whose values the road reads
         digest,          // decide: Decision::digest
     } = Policy::built_in();
-    assert_eq!((mode, stderr, require_cgroup), (policy::Mode::Reject, StderrRule::Log, false));
+    assert_eq!((mode, stderr, require_cgroup, observe), (policy::Mode::Reject, StderrRule::Log, false, false));
     assert_eq!(digest.len(), 64);
 }
 

@@ -62,11 +62,11 @@ fn a_failed_call_says_what_it_was_refused_and_the_person_what_would_ask() {
         let playground = probe(who);
         let input = json!({"do": "write", "path": "data/new.csv", "exit": 3});
         let ended = playground.call("esc:probe", &input.to_string());
-        fits("ScriptError: Refused: write data/new.csv (wasm: granted for reading alone).", &ended).unwrap();
+        fits("ScriptError: Refused: write data/new.csv (wasm: read-only).", &ended).unwrap();
         let ask = "\"data/new.csv\" in securityContext.fileAccess.allowWrite (";
         assert!(ended.stderr.contains(ask) && ended.stderr.contains("probe.tool.json"), "{who:?}: {}", ended.stderr);
         let kept = playground.cli(&["audit", "esc:probe"]).text();
-        let line = "    - write data/new.csv: wasm: granted for reading alone; manifest\n";
+        let line = "    - write data/new.csv: wasm: read-only; manifest\n";
         assert!(kept.contains(line), "{who:?}: {kept}");
 
         // An agent hears what it asked for itself: no host path, and nothing to copy into a manifest.
@@ -121,7 +121,7 @@ fn refusals_are_bounded_and_the_rest_is_counted() {
         fits("ok 1", &ended).unwrap();
         let seen = told(&ended.out);
         assert_eq!(seen.len(), 50, "{who:?}: {seen:?}");
-        assert!(seen[49] == "write 049: wasm: granted for reading alone; manifest", "{who:?}: {}", seen[49]);
+        assert!(seen[49] == "write 049: wasm: read-only; manifest", "{who:?}: {}", seen[49]);
         let unseen = ended.out["denials"]["notObserved"].to_string();
         assert!(unseen.contains("950 more refusals of the host functions, past the first 50"), "{who:?}: {unseen}");
         let ended = playground.call("esc:grow", "{}");
@@ -147,7 +147,7 @@ fn a_module_without_hosts_is_told_of_its_sockets_and_requests() {
             ("udp", "ok 11", "connect by a UDP socket: no tool has UDP, but for names; house"),
             ("request", "ok 10115", "request api.example.com: not granted; manifest"),
         ] {
-            let ended = playground.call(&format!("esc:{tool}"), "{}");
+            let ended = playground.call_with(&format!("esc:{tool}"), "{}", &["--explain"]);
             fits(answer, &ended).unwrap();
             assert_eq!(told(&ended.out), [denial], "{who:?}");
             let ask = ended.out["denials"]["observed"][0]["ask"].as_str().unwrap_or_default();

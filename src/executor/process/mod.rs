@@ -6,6 +6,7 @@
 mod capture;
 pub mod examine;
 mod launcher;
+mod noise;
 mod pool;
 mod publish;
 mod relay;
@@ -68,13 +69,31 @@ impl Executor for Scripts {
                 biased;
                 // The other branch is dropped, and with it the launcher and the tool.
                 () = context.cancel.cancelled() => Ok(outcome(Ending::Cancelled, started)),
-                done = self.one(Some(context), confinement, &input, started, events) => done,
+                done = self.heard(context, confinement, &input, started, events) => done,
             }
         })
     }
 }
 
 impl Scripts {
+    /// One call, without the attempts that every script of its runtime makes.
+    async fn heard(
+        &self,
+        context: &Context,
+        confinement: &Confinement,
+        input: &[u8],
+        started: Instant,
+        events: &Events,
+    ) -> Result<Outcome, Fault> {
+        let mut outcome = self.one(Some(context), confinement, input, started, events).await?;
+        if !outcome.attempts.is_empty() {
+            let Shape { runtime, folder, .. } = &*confinement.shape;
+            let noise = self.launchers.noise(runtime).await;
+            outcome.attempts.retain(|attempt| !noise::asks(&noise, attempt, folder));
+        }
+        Ok(outcome)
+    }
+
     /// `context`: `None` for what `examine` runs.
     async fn one(
         &self,
@@ -116,7 +135,8 @@ impl Scripts {
         }
         let over = lock(traffic).over;
         let ending = judge(&captured, &exited, over, &shape, per_call.timeout_ms, &logs);
-        let mut outcome = outcome(ending, started);
+        let mut outcome = Outcome { attempts: exited.attempts, ..outcome(ending, started) };
+        outcome.denials.not_observed = not_observed(shape.observe);
         outcome.logs = logs;
         if !matches!(outcome.ending, Ending::Answered(_) | Ending::BadOutput { .. }) && !captured.flooded {
             outcome.printed = answer::last_lines(&captured.output);
@@ -345,13 +365,22 @@ fn judge(
     answer::judge_output(&captured.output, false)
 }
 
+/// What nobody saw of a call.
+fn not_observed(recorded: bool) -> Vec<String> {
+    let files = match recorded {
+        true => "questions about files that open none (stat, access)",
+        false => {
+            "which files and system calls the kernel refused: the tool saw the error number, nobody kept it (`toolhost call \
+             TOOL --explain`, or `observe = true` in the policy, keeps them)"
+        }
+    };
+    let limits = "descriptors and file sizes that were refused (openFiles, fileBytes)";
+    vec![files.to_owned(), limits.to_owned()]
+}
+
 fn outcome(ending: Ending, started: Instant) -> Outcome {
-    let not_observed = [
-        "which paths, sockets and system calls the kernel refused: the tool saw the error number, nobody kept it",
-        "descriptors and file sizes that were refused (openFiles, fileBytes)",
-    ];
-    let not_observed = not_observed.map(str::to_owned).to_vec();
-    Outcome { denials: Denials { observed: Vec::new(), not_observed }, ..Outcome::of(ending, millis(started)) }
+    let denials = Denials { observed: Vec::new(), not_observed: not_observed(false) };
+    Outcome { denials, ..Outcome::of(ending, millis(started)) }
 }
 
 #[cfg(test)]

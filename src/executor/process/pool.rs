@@ -1,6 +1,7 @@
 //! Pool: launchers, kept while they are idle. A launcher runs one call at a time, so simultaneous calls use several.
 
 use super::launcher::{Launcher, Unready};
+use super::noise::Noise;
 use super::relay::{self, Relay};
 use super::setup::{self, Extra};
 use crate::egress::protocol::Lease;
@@ -25,13 +26,21 @@ pub struct Launchers {
     pool: std::ops::Range<u32>,
     groups: Option<cgroup::Cgroups>,
     idle: Arc<Idle<(Setup, Option<Lease>), Launcher>>,
+    pub(super) noise: Noise,
     /// `host:port` of the operator's proxy, by which the hosts of tools are reached.
     pub proxy: Option<String>,
 }
 
 impl Launchers {
     pub fn new(own: OwnedFd, pool: std::ops::Range<u32>) -> Launchers {
-        Launchers { own, pool, groups: cgroup::Cgroups::find(), idle: Idle::new(MOST_IDLE), proxy: None }
+        Launchers {
+            own,
+            pool,
+            groups: cgroup::Cgroups::find(),
+            idle: Idle::new(MOST_IDLE),
+            noise: Noise::default(),
+            proxy: None,
+        }
     }
 
     /// Opens the running binary. `pool`: the ids that tools get where the host is real root.

@@ -73,6 +73,7 @@ pub fn of(shape: &Shape, resolved: grants::Resolved, extra: &Extra, cgroup: Opti
         cgroup,
         keeps_third: extra.keeps_third,
         lasting: extra.lasting,
+        recorded: shape.observe && extra.role.is_none(),
         ports: (!shape.network.hosts().is_empty()).then(|| shape.network.ports()),
     }
 }

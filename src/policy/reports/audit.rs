@@ -108,6 +108,9 @@ fn head(decision: &Decision, out: &mut String) {
     if decision.stderr_is_error {
         strict.push("any text on stderr fails the call");
     }
+    if decision.observe {
+        line(out, "  observe  ", "what calls ask for and are refused is kept (files, system calls): slower");
+    }
     if !strict.is_empty() {
         line(out, "  strict   ", &strict.join("; "));
     }
@@ -283,6 +286,7 @@ pub fn json(decision: &Decision, manifest: &Manifest) -> Value {
         "grants": decision.grants.iter().map(grant_json).collect::<Vec<_>>(),
         "limits": decision.limits,
         "requireCgroup": decision.require_cgroup,
+        "observe": decision.observe,
         "stderrIsError": decision.stderr_is_error,
         "labels": { "permissions": decision.labels, "enforced": false },
         "notes": decision.notes.all,

@@ -213,6 +213,7 @@ fn written(policy: &Policy) -> Value {
         mode: _,
         stderr: _,
         require_cgroup: _,
+        observe,
         limits: _,
         tools: _,
         file: _,
@@ -231,6 +232,7 @@ fn written(policy: &Policy) -> Value {
     json!({
         "policy": name,
         "why": why,
+        "observe": observe,
         "folders": folders.iter().map(|f| f.path.to_string_lossy()).collect::<Vec<_>>(),
         "files": { "read": rules(read), "write": rules(write) },
         "runtimes": runtimes.iter().map(runtime).collect::<Map<_, _>>(),

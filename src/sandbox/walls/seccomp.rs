@@ -9,13 +9,15 @@
 
 mod bpf;
 mod networked;
+pub mod recorded;
 #[cfg(test)]
 mod tests;
 
 use crate::sandbox::plan::{Plan, Step};
-use bpf::{HIGH, Insn, Rule, Test};
+use bpf::{HIGH, Insn, Refusal, Rule, Test};
 use nix::libc;
 use std::collections::BTreeMap;
+use std::os::fd::RawFd;
 
 #[cfg(not(target_arch = "x86_64"))]
 compile_error!("the seccomp list is written for x86_64 only; see docs/SECURITY.md");
@@ -458,19 +460,27 @@ const NOTHING_LIVE: &[(i64, Rule)] = &[(libc::SYS_link, Allow), (libc::SYS_linka
 /// It answers as on a file system without it, and programs write instead (posix_fallocate(3)).
 const LIVE: &[(i64, Rule)] = &[(libc::SYS_fallocate, Errno(libc::EOPNOTSUPP as u32))];
 
-/// The rules of all numbers as runs of equal ones, each with its first number. The last run holds all unknown numbers.
-fn runs(sampled: bool, live: bool, networked: bool) -> Vec<(u32, Rule)> {
+/// The rule of each number that has one. `sampled`: no cgroup counts memory; `live`: some folder is written live;
+/// `networked`: hosts are granted.
+fn rules(sampled: bool, live: bool, networked: bool) -> BTreeMap<i64, Rule> {
     let plain = [(ALLOWED, Allow), (FORBIDDEN, Errno(EPERM)), (MISSING, Errno(ENOSYS))];
     let plain = plain.into_iter().flat_map(|(numbers, rule)| numbers.iter().map(move |number| (*number, rule)));
     let (more, writing) = (if sampled { SAMPLED } else { &[] }, if live { LIVE } else { NOTHING_LIVE });
     let sockets = if networked { networked::RULES } else { &[] };
     // Later ones win.
-    let rules: BTreeMap<i64, Rule> =
-        plain.chain(RULES.iter().chain(more).chain(writing).chain(sockets).copied()).collect();
+    plain.chain(RULES.iter().chain(more).chain(writing).chain(sockets).copied()).collect()
+}
+
+fn rule_of(rules: &BTreeMap<i64, Rule>, number: u32) -> Rule {
+    let other = Errno(if number < LATE { EPERM } else { ENOSYS });
+    rules.get(&i64::from(number)).copied().unwrap_or(other)
+}
+
+/// The rules of all numbers as runs of equal ones, each with its first number. The last run holds all unknown numbers.
+fn runs(rules: &BTreeMap<i64, Rule>) -> Vec<(u32, Rule)> {
     let mut out: Vec<(u32, Rule)> = Vec::new();
     for number in 0..=rules.keys().last().map_or(0, |last| *last as u32 + 1) {
-        let other = Errno(if number < LATE { EPERM } else { ENOSYS });
-        let rule = rules.get(&i64::from(number)).copied().unwrap_or(other);
+        let rule = rule_of(rules, number);
         if out.last().is_none_or(|(_, last)| *last != rule) {
             out.push((number, rule));
         }
@@ -478,13 +488,13 @@ fn runs(sampled: bool, live: bool, networked: bool) -> Vec<(u32, Rule)> {
     out
 }
 
-/// The whole filter; `sampled`: no cgroup counts memory; `live`: some folder is written live; `networked`: hosts are
-/// granted.
+/// The whole filter.
 pub fn program(sampled: bool, live: bool, networked: bool) -> Vec<Insn> {
-    bpf::compile(&runs(sampled, live, networked))
+    bpf::compile(&runs(&rules(sampled, live, networked)), Refusal::Errno)
 }
 
 /// Last before execve: nothing after it needs a refused call.
-pub fn raise(plan: &mut Plan, program: &[Insn]) {
-    plan.add("seccomp", Step::Seccomp(program.to_vec()));
+/// `recorder`: the socket on which the recorder of the call waits for the filter's listener.
+pub fn raise(plan: &mut Plan, program: &[Insn], recorder: Option<RawFd>) {
+    plan.add("seccomp", Step::Seccomp { program: program.to_vec(), recorder });
 }

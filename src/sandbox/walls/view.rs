@@ -47,7 +47,12 @@ const SITE: &str = "/tmp";
 
 /// Whether a path is in every view, whatever was granted: system libraries and programs, CA bundle, local time.
 pub fn is_system(path: &Path) -> bool {
-    SYSTEM_FOLDERS.iter().chain(&SYSTEM_ETC).any(|shown| path.starts_with(shown))
+    system().any(|shown| path.starts_with(shown))
+}
+
+/// System libraries and programs, CA bundle, local time.
+pub fn system() -> impl Iterator<Item = &'static str> {
+    SYSTEM_FOLDERS.into_iter().chain(SYSTEM_ETC)
 }
 
 /// One thing to show.

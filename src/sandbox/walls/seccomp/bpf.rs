@@ -13,6 +13,8 @@ pub const HIGH: u32 = 1 << 8;
 pub enum Rule {
     Allow,
     Errno(u32),
+    /// Whoever listens decides, for all arguments (`recorded`).
+    Told,
     /// The first group with a test that the argument's low word (`| HIGH`: high word) passes decides, else the last.
     Case(u32, &'static [(&'static [Test], Rule)], &'static Rule),
 }
@@ -24,6 +26,35 @@ pub enum Test {
     AnyOf(u32),
 }
 
+/// How the program refuses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// By the error of the rule.
+    Errno,
+    /// By a notification, which is answered with that error, or with ENOSYS by the kernel where nobody listens.
+    Told,
+}
+
+impl Rule {
+    /// The error with which a call of these arguments is refused; `None`: the rule lets it through.
+    pub fn refuses(&self, args: &[u64; 6]) -> Option<u32> {
+        let (argument, groups, otherwise) = match self {
+            Allow | Rule::Told => return None,
+            Errno(errno) => return Some(*errno),
+            Case(argument, groups, otherwise) => (*argument, *groups, *otherwise),
+        };
+        let whole = args[(argument & !HIGH) as usize];
+        let value = (if argument & HIGH == 0 { whole } else { whole >> 32 }) as u32;
+        let passes = |test: &Test| match test {
+            In(values) => values.contains(&value),
+            Between(first, last) => (*first..=*last).contains(&value),
+            AnyOf(bits) => value & bits != 0,
+        };
+        let passed = groups.iter().find(|(tests, _)| tests.iter().any(passes));
+        passed.map_or(otherwise, |(_, then)| then).refuses(args)
+    }
+}
+
 use Rule::{Allow, Case, Errno};
 use Test::{AnyOf, Between, In};
 
@@ -32,6 +63,7 @@ pub type Insn = libc::sock_filter;
 pub const RET_ALLOW: u32 = 0x7FFF_0000;
 pub const RET_KILL_PROCESS: u32 = 0x8000_0000;
 pub const RET_ERRNO: u32 = 0x0005_0000;
+pub const RET_USER_NOTIF: u32 = 0x7FC0_0000;
 pub const LOAD: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS
 pub const IF_EQUAL: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
 pub const IF_AT_LEAST: u16 = 0x35; // BPF_JMP | BPF_JGE | BPF_K
@@ -50,15 +82,18 @@ fn offset(argument: u32) -> u32 {
 }
 
 /// The instructions for a number that matched. Jumps have 8 bits; the tests would see one that is cut off.
-fn block(rule: &Rule) -> Vec<Insn> {
+fn block(rule: &Rule, refusal: Refusal) -> Vec<Insn> {
     let (argument, groups, otherwise) = match rule {
         Allow => return vec![insn(RETURN, 0, 0, RET_ALLOW)],
+        // Error 0 is no refusal: the call is said to have succeeded.
+        Errno(1..) if refusal == Refusal::Told => return vec![insn(RETURN, 0, 0, RET_USER_NOTIF)],
+        Rule::Told => return vec![insn(RETURN, 0, 0, RET_USER_NOTIF)],
         Errno(errno) => return vec![insn(RETURN, 0, 0, RET_ERRNO | errno)],
         Case(argument, groups, otherwise) => (*argument, *groups, *otherwise),
     };
     let mut out = vec![insn(LOAD, 0, 0, offset(argument))];
     for (tests, then) in groups {
-        let then = block(then);
+        let then = block(then, refusal);
         let compared = |test: &Test| match test {
             In(values) => values.len(),
             Between(..) => 2,
@@ -85,7 +120,7 @@ fn block(rule: &Rule) -> Vec<Insn> {
         }
         out.extend(then);
     }
-    out.extend(block(otherwise));
+    out.extend(block(otherwise, refusal));
     out
 }
 
@@ -120,7 +155,7 @@ fn tree(runs: &[(u32, Rule)], comparisons: &mut Vec<(u32, To, To)>, blocks: &mut
 }
 
 /// The whole filter. A call of another architecture kills the process.
-pub fn compile(runs: &[(u32, Rule)]) -> Vec<Insn> {
+pub fn compile(runs: &[(u32, Rule)], refusal: Refusal) -> Vec<Insn> {
     let mut out = vec![
         insn(LOAD, 0, 0, OFFSET_ARCH),
         insn(IF_EQUAL, 1, 0, AUDIT_ARCH_X86_64),
@@ -139,7 +174,7 @@ pub fn compile(runs: &[(u32, Rule)]) -> Vec<Insn> {
     let farthest: Vec<usize> = (0..blocks.len()).map(|number| first(number).unwrap_or(0) + 256).collect();
     let (mut code, mut far) = (Vec::new(), Vec::new());
     for (number, rule) in blocks.iter().enumerate() {
-        let (place, whole) = (comparisons.len() + code.len(), block(rule));
+        let (place, whole) = (comparisons.len() + code.len(), block(rule, refusal));
         let next = place + whole.len();
         places.push(place);
         if farthest[number + 1..].iter().enumerate().all(|(more, farthest)| next + more <= *farthest) {

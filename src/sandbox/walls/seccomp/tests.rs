@@ -36,20 +36,7 @@ fn verdict(program: &[Insn], arch: u32, nr: u32, args: [u64; 6]) -> u32 {
 
 /// What a rule answers, without a program.
 fn said(rule: &Rule, args: [u64; 6]) -> u32 {
-    let (argument, tests, otherwise) = match rule {
-        Allow => return RET_ALLOW,
-        Errno(errno) => return RET_ERRNO | errno,
-        Case(argument, tests, otherwise) => (argument, tests, otherwise),
-    };
-    let whole = args[(argument & !HIGH) as usize];
-    let value = (if argument & HIGH == 0 { whole } else { whole >> 32 }) as u32;
-    let passes = |test: &Test| match test {
-        In(values) => values.contains(&value),
-        Between(first, last) => (*first..=*last).contains(&value),
-        AnyOf(bits) => value & bits != 0,
-    };
-    let passed = tests.iter().find(|(group, _)| group.iter().any(passes));
-    said(passed.map_or(otherwise, |(_, then)| then), args)
+    rule.refuses(&args).map_or(RET_ALLOW, |errno| RET_ERRNO | errno)
 }
 
 /// Every value at which the answer of a rule could change.
@@ -72,9 +59,11 @@ fn edges(rule: &Rule, into: &mut Vec<u64>) {
 fn the_program_says_what_the_lists_say_for_every_number() {
     for (sampled, live, networked) in variants() {
         // (A jump that is cut off leads elsewhere.)
-        let (program, runs) = (program(sampled, live, networked), runs(sampled, live, networked));
+        let (program, rules) = (program(sampled, live, networked), rules(sampled, live, networked));
+        let recorded = recorded::Recorded::new(sampled, live, networked);
+        let listened = recorded.program();
         for nr in 0..=NEWEST {
-            let rule = &runs.iter().rfind(|(from, _)| *from <= nr).expect("a run").1;
+            let rule = &rule_of(&rules, nr);
             let mut values = vec![0, 1, u64::from(u32::MAX), 1 << 32, u64::MAX];
             edges(rule, &mut values);
             for first in &values {
@@ -83,6 +72,12 @@ fn the_program_says_what_the_lists_say_for_every_number() {
                     for args in [[*first, *first, second, second, 0, 0], [second, second, *first, *first, 9, 9]] {
                         let got = verdict(&program, AUDIT_ARCH_X86_64, nr, args);
                         assert_eq!(got, said(rule, args), "{nr} {args:?} sampled {sampled}");
+                        // The listener hears all that is refused and all that names a file, and nothing else.
+                        let told = verdict(&listened, AUDIT_ARCH_X86_64, nr, args);
+                        let refused = recorded.refuses(nr, &args).is_some_and(|errno| errno > 0);
+                        let heard = refused || !recorded::named(nr).is_empty();
+                        assert_eq!(told, if heard { RET_USER_NOTIF } else { got }, "{nr} {args:?}");
+                        assert_eq!(refused, got != RET_ALLOW && got != RET_ERRNO, "{nr} {args:?}");
                     }
                 }
             }

@@ -1,0 +1,94 @@
+//! Recorded: the filter of a call whose refusals are kept (part of the wall `seccomp`).
+//!
+//! The same rules, told to a listener: each call that they refuse, and each call that names a file. The listener answers
+//! the first with the rule's error, always, and lets the second go on to the other walls. Where nobody listens any more,
+//! the kernel refuses both with ENOSYS (seccomp_unotify(2)).
+
+use super::bpf::{self, Insn, Refusal, Rule};
+use nix::libc;
+use std::collections::BTreeMap;
+
+/// What a system call would do with a file that it names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
+    Read,
+    Write,
+    Run,
+    /// As the flags of open(2) in this argument say.
+    Flags(usize),
+}
+
+/// One path of a system call: the argument with the folder that it starts in, if there is one, and its own.
+#[derive(Clone, Copy, Debug)]
+pub struct Named {
+    pub folder: Option<usize>,
+    pub path: usize,
+    pub usage: Use,
+}
+
+const fn at(path: usize, usage: Use) -> Named {
+    Named { folder: None, path, usage }
+}
+
+const fn below(folder: usize, usage: Use) -> Named {
+    Named { folder: Some(folder), path: folder + 1, usage }
+}
+
+/// System calls that name files. Not in the list: those that only ask about a file (stat(2), access(2)), which are most
+/// of all and change and read nothing.
+const FILES: &[(i64, &[Named])] = &[
+    (libc::SYS_open, &[at(0, Use::Flags(1))]),
+    (libc::SYS_openat, &[below(0, Use::Flags(2))]),
+    (libc::SYS_creat, &[at(0, Use::Write)]),
+    (libc::SYS_execve, &[at(0, Use::Run)]),
+    (libc::SYS_execveat, &[below(0, Use::Run)]),
+    (libc::SYS_mkdir, &[at(0, Use::Write)]),
+    (libc::SYS_mkdirat, &[below(0, Use::Write)]),
+    (libc::SYS_mknod, &[at(0, Use::Write)]),
+    (libc::SYS_mknodat, &[below(0, Use::Write)]),
+    (libc::SYS_rmdir, &[at(0, Use::Write)]),
+    (libc::SYS_unlink, &[at(0, Use::Write)]),
+    (libc::SYS_unlinkat, &[below(0, Use::Write)]),
+    (libc::SYS_rename, &[at(0, Use::Write), at(1, Use::Write)]),
+    (libc::SYS_renameat, &[below(0, Use::Write), below(2, Use::Write)]),
+    (libc::SYS_renameat2, &[below(0, Use::Write), below(2, Use::Write)]),
+    (libc::SYS_link, &[at(0, Use::Write), at(1, Use::Write)]),
+    (libc::SYS_linkat, &[below(0, Use::Write), below(2, Use::Write)]),
+    (libc::SYS_symlink, &[at(1, Use::Write)]),
+    (libc::SYS_symlinkat, &[below(1, Use::Write)]),
+    (libc::SYS_truncate, &[at(0, Use::Write)]),
+    (libc::SYS_chmod, &[at(0, Use::Write)]),
+    (libc::SYS_fchmodat, &[below(0, Use::Write)]),
+    (libc::SYS_chdir, &[at(0, Use::Read)]),
+];
+
+/// The paths that a system call names.
+pub fn named(number: u32) -> &'static [Named] {
+    FILES.iter().find(|(file, _)| *file == i64::from(number)).map_or(&[], |(_, named)| named)
+}
+
+/// The name of a system call.
+pub fn name(number: u32) -> String {
+    let known = syscalls::Sysno::new(number as usize);
+    known.map_or_else(|| format!("number {number}"), |known| known.name().to_owned())
+}
+
+/// The rules of one shape, for the kernel and for whoever listens.
+pub struct Recorded(BTreeMap<i64, Rule>);
+
+impl Recorded {
+    pub fn new(sampled: bool, live: bool, networked: bool) -> Recorded {
+        Recorded(super::rules(sampled, live, networked))
+    }
+
+    pub fn program(&self) -> Vec<Insn> {
+        let mut rules = self.0.clone();
+        rules.extend(FILES.iter().map(|(number, _)| (*number, Rule::Told)));
+        bpf::compile(&super::runs(&rules), Refusal::Told)
+    }
+
+    /// The error with which a call is refused; `None`: the rules let it through.
+    pub fn refuses(&self, number: u32, args: &[u64; 6]) -> Option<u32> {
+        super::rule_of(&self.0, number).refuses(args)
+    }
+}

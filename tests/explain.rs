@@ -1,0 +1,294 @@
+//! What a recorded call tells of refusals: `toolhost call TOOL --explain`, and `observe = true` in a policy.
+
+use crate::harness::{Ended, Playground, Server, Who, found, missing, within};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::fs;
+use std::time::Duration;
+
+/// Asks for files, programs and a system call, each in turn, and says how each ended.
+const ASKS: &str = r#"
+import ctypes, errno, json, os, socket, subprocess, sys, threading
+beside = json.load(sys.stdin)["beside"]
+out = {}
+def tried(name, what):
+    try:
+        what()
+        out[name] = "done"
+    except OSError as e:
+        out[name] = errno.errorcode[e.errno]
+tried("own", lambda: open("main.py").close())
+tried("scratch", lambda: open("/tmp/mine", "w").close())
+tried("there", lambda: open(beside + "/secret.txt").close())
+tried("not there", lambda: open(beside + "/none.txt").close())
+tried("above", lambda: open("../../secret/secret.txt").close())
+tried("list", lambda: os.listdir(beside))
+tried("write own", lambda: open("main.py", "a").close())
+tried("make", lambda: os.mkdir(beside + "/made"))
+tried("move", lambda: os.rename("/tmp/mine", beside + "/moved"))
+tried("run", lambda: subprocess.run([beside + "/program"]))
+os.chmod("/tmp/mine", 0o755)
+tried("run own", lambda: subprocess.run(["/tmp/mine"]))
+tried("socket", lambda: socket.socket())
+folder = os.open("/", os.O_PATH)
+tried("below", lambda: os.open("srv/none", os.O_RDONLY, dir_fd=folder))
+thread = threading.Thread(target=lambda: tried("thread", lambda: open(beside + "/thread.txt").close()))
+thread.start()
+thread.join()
+libc = ctypes.CDLL(None, use_errno=True)
+out["ptrace"] = errno.errorcode[ctypes.get_errno()] if libc.ptrace(0, 0, 0, 0) < 0 else "done"
+print(json.dumps(out))
+"#;
+
+/// Operation, target, rule and narrower of what was refused; `%` is the folder beside.
+const REFUSED: &[[&str; 4]] = &[
+    ["read", "%/secret.txt", "view: not granted", "manifest"],
+    ["read", "%/none.txt", "view: not granted", "manifest"],
+    ["read", "../../secret/secret.txt", "view: not granted", "manifest"],
+    ["read", "%", "view: not granted", "manifest"],
+    ["write", "main.py", "view: read-only", "house"],
+    ["write", "%/made", "view: not granted", "manifest"],
+    ["write", "%/moved", "view: not granted", "manifest"],
+    ["run", "%/program", "view: not granted", "manifest"],
+    ["run", "/tmp/mine", "view: what the tool can write is not run", "house"],
+    ["call", "socket", "seccomp: EPERM", "house"],
+    ["read", "srv/none", "view: not granted", "manifest"],
+    ["read", "%/thread.txt", "view: not granted", "manifest"],
+    ["call", "ptrace", "seccomp: EPERM", "house"],
+];
+
+fn observed(ended: &Ended) -> Vec<Value> {
+    ended.out["denials"]["observed"].as_array().unwrap_or_else(|| panic!("no outcome: {}", ended.stderr)).clone()
+}
+
+fn rows(observed: &[Value]) -> BTreeSet<[String; 4]> {
+    let text = |denial: &Value, name: &str| denial[name].as_str().unwrap_or_default().to_owned();
+    // The loader of libraries looks for some beside the interpreter.
+    let own = |denial: &&Value| !text(denial, "target").contains(".so");
+    let row = |denial: &Value| ["operation", "target", "rule", "narrower"].map(|name| text(denial, name));
+    observed.iter().filter(own).map(row).collect()
+}
+
+#[test]
+fn a_recorded_call_tells_all_that_it_was_refused() {
+    for who in Who::both() {
+        let playground = Playground::new(who, "/var/tmp");
+        playground.tool("asks", "python", ASKS, json!({}));
+        playground.settle();
+        let beside = playground.path("secret").display().to_string();
+        let input = json!({"beside": beside}).to_string();
+        // The control: the same is refused in the same way, and nobody keeps it.
+        let plain = playground.call("esc:asks", &input);
+        assert_eq!(plain.out["success"], true, "{who:?}: {}", plain.stderr);
+        assert_eq!(observed(&plain), Vec::<Value>::new(), "{who:?}");
+        let said = plain.out["denials"]["notObserved"][0].to_string();
+        assert!(said.contains("nobody kept it") && said.contains("--explain"), "{said}");
+
+        let recorded = playground.call_with("esc:asks", &input, &["--explain"]);
+        assert_eq!(recorded.out["outputData"], plain.out["outputData"], "{who:?}: the verdicts are the same");
+        let wanted = REFUSED.iter().map(|row| row.map(|part| part.replace('%', &beside))).collect::<BTreeSet<_>>();
+        assert_eq!(rows(&observed(&recorded)), wanted, "{who:?}");
+        let said = recorded.out["denials"]["notObserved"].to_string();
+        assert!(!said.contains("nobody kept it") && said.contains("stat, access"), "{said}");
+        assert_ne!(recorded.out["digests"]["confinement"], plain.out["digests"]["confinement"]);
+
+        // What lies outside of the view makes no difference.
+        let of = |name: &str| {
+            let target = json!(format!("{beside}/{name}"));
+            let mut denial = observed(&recorded).into_iter().find(|denial| denial["target"] == target).unwrap();
+            denial["target"] = json!("");
+            denial.to_string().replace(name, "")
+        };
+        assert_eq!(of("secret.txt"), of("none.txt"), "{who:?}");
+
+        // The person reads the list; the record has it.
+        let shown = playground.cli(&["call", "esc:asks", "--explain", "--input", &input]);
+        assert!(
+            shown.stderr.contains("  read ../../secret/secret.txt (view: not granted; manifest)"),
+            "{}",
+            shown.stderr
+        );
+        let record = playground.records().pop().unwrap();
+        let kept = record["violations"].to_string();
+        assert!(kept.contains("secret.txt") && kept.contains("\"kind\":\"more\",\"count\":"), "{kept}");
+    }
+}
+
+#[test]
+fn the_line_that_would_ask_is_one_that_does() {
+    let playground = Playground::new(Who::User, "/var/tmp");
+    let file = playground.path("granted/figures.csv");
+    fs::create_dir_all(file.parent().unwrap()).unwrap();
+    fs::write(&file, "1;2\n").unwrap();
+    let script = "import json, sys\nprint(json.dumps(open(json.load(sys.stdin)['file']).read()))\n";
+    playground.tool("reads", "python", script, json!({}));
+    let shown = file.display().to_string();
+    let input = json!({"file": shown}).to_string();
+    let own = "[files]\nread = [{ path = \"./**\", why = \"a test\" }";
+    playground.policy("reads", "esc:reads", &format!("{own}]\n"));
+    playground.settle();
+    let call = || playground.call_with("esc:reads", &input, &["--explain"]);
+    let ended = call();
+    assert_eq!(ended.kind(), "ScriptError");
+    let details = ended.out["error"]["details"].as_str().unwrap();
+    assert!(details.contains(&format!("Refused: read {shown} (not granted).")), "{details}");
+    let ask = observed(&ended)[0]["ask"].as_str().unwrap().to_owned();
+    let (field, rule) = ("securityContext.fileAccess.allowRead", format!("[{{ path = \"{shown}\", why = \"…\" }}]"));
+    assert!(
+        ask.contains(&format!("\"{shown}\" in {field}")) && ask.contains(&format!("[files] read = {rule}")),
+        "{ask}"
+    );
+    for named in ["user_scripts/reads/reads.tool.json", "sandbox-policies/reads.policy.toml"] {
+        assert!(ask.contains(named), "{ask}");
+    }
+
+    // Asked for, and not allowed: a policy that narrows is the narrower now.
+    let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["./**", shown]}}});
+    playground.tool("reads", "python", script, asks);
+    playground.policy("reads", "esc:reads", &format!("mode = \"narrow\"\n{own}]\n"));
+    playground.settle();
+    let denial = observed(&call())[0].clone();
+    assert_eq!(denial["narrower"], "policy");
+    assert!(denial["ask"].as_str().unwrap().starts_with(&format!("{shown} is asked for and not allowed")), "{denial}");
+
+    // Both lines are written.
+    playground.policy("reads", "esc:reads", &format!("{own}, {{ path = \"{shown}\", why = \"…\" }}]\n"));
+    playground.settle();
+    let ended = call();
+    assert_eq!((ended.out["outputData"].as_str(), observed(&ended).len()), (Some("1;2\n"), 0), "{}", ended.stderr);
+}
+
+#[test]
+fn every_interpreter_is_recorded_without_its_own_noise() {
+    let javascript = "const fs = require('fs');\nfor (const file of ['/srv/none.txt', '../x/y']) {\n  \
+        try { fs.readFileSync(file); } catch {}\n}\ntry { fs.writeFileSync('made.txt', 'x'); } catch {}\nconsole.log('1');\n";
+    let wanted: BTreeSet<[String; 4]> = [
+        ["read", "/srv/none.txt", "view: not granted", "manifest"],
+        ["read", "../x/y", "view: not granted", "manifest"],
+        ["write", "made.txt", "view: read-only", "manifest"],
+    ]
+    .map(|row| row.map(str::to_owned))
+    .into();
+    let playground = Playground::new(Who::User, "/var/tmp");
+    playground.tool("quiet", "python", "import asyncio, ssl, subprocess\nprint(1)\n", json!({}));
+    for (name, language) in [("nodes", "nodejs"), ("buns", "bun")] {
+        playground.tool(name, language, javascript, json!({}));
+    }
+    playground.settle();
+    let quiet = rows(&observed(&playground.call_with("esc:quiet", "{}", &["--explain"])));
+    let asked: Vec<_> = quiet.iter().filter(|row| !row[1].contains("/ssl/")).collect();
+    assert!(asked.is_empty(), "{asked:?}");
+    for (program, name) in [("node", "nodes"), ("bun", "buns")] {
+        match found(program) {
+            Some(_) => {
+                let ended = playground.call_with(&format!("esc:{name}"), "{}", &["--explain"]);
+                assert_eq!(rows(&observed(&ended)), wanted, "{name}: {}", ended.stderr);
+            }
+            None => missing(1, program),
+        }
+    }
+}
+
+#[test]
+fn a_policy_observes_every_call_and_an_agent_reads_what_was_refused() {
+    for who in Who::both() {
+        let playground = Playground::new(who, "/var/tmp");
+        let script = "import sys\nsys.stdin.read()\nopen('../other/data.csv')\n";
+        playground.tool("agent", "python", script, json!({}));
+        let own = "[files]\nread = [{ path = \"./**\", why = \"a test\" }]\n";
+        playground.policy("agent", "esc:agent", &format!("observe = true\n{own}"));
+        playground.settle();
+        let audit = playground.cli(&["audit", "esc:agent"]);
+        assert!(audit.text().contains("observe  what calls ask for and are refused is kept"), "{}", audit.text());
+        let mut server = Server::start(&playground);
+        let answer = server.called("esc:agent", json!({})).to_string();
+        assert!(answer.contains("Refused: read ../other/data.csv (not granted)."), "{answer}");
+        assert!(
+            !answer.contains("allowRead") && !answer.contains("sandbox-policies"),
+            "for the person alone: {answer}"
+        );
+        // The control: without that line nobody keeps it.
+        playground.policy("agent", "esc:agent", own);
+        playground.settle();
+        let plain = playground.call("esc:agent", "{}");
+        assert!(!plain.out["error"]["details"].to_string().contains("Refused"), "{}", plain.out["error"]);
+    }
+}
+
+#[test]
+fn a_call_that_runs_out_of_time_tells_what_it_was_refused() {
+    let playground = Playground::new(Who::User, "/var/tmp");
+    let script = "import time\ntry:\n    open('/srv/none.txt')\nexcept OSError:\n    pass\ntime.sleep(60)\n";
+    playground.tool("late", "python", script, json!({"execution": {"timeoutMs": 1500}}));
+    playground.settle();
+    let ended = playground.call_with("esc:late", "{}", &["--explain"]);
+    assert_eq!(ended.kind(), "TimeoutError", "{}", ended.stderr);
+    let found = rows(&observed(&ended));
+    let wanted = [
+        ["limit", "timeoutMs", "at most 1500", "manifest"],
+        ["read", "/srv/none.txt", "view: not granted", "manifest"],
+    ];
+    assert!(wanted.iter().all(|row| found.contains(&row.map(str::to_owned))), "{found:?}");
+    // The limit is told without a recording too, and by what it could be raised.
+    let plain = observed(&playground.call("esc:late", "{}"));
+    assert_eq!((plain.len(), plain[0]["target"].as_str()), (1, Some("timeoutMs")), "{plain:?}");
+    assert_eq!(plain[0]["ask"], Value::Null, "files of this host are for who asked for an explanation");
+    let asked = observed(&ended)[0]["ask"].to_string();
+    assert!(asked.contains("execution.timeoutMs"), "{asked}");
+}
+
+/// Pid of the parent and of the session's leader.
+fn parent_and_session(pid: u32) -> Option<(u32, u32)> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let mut fields = text.rsplit_once(')')?.1.split_whitespace();
+    Some((fields.nth(1)?.parse().ok()?, fields.nth(1)?.parse().ok()?))
+}
+
+fn named(pid: u32, word: &str) -> bool {
+    fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| String::from_utf8_lossy(&line).contains(word))
+}
+
+/// The recorder of a call of this playground: host → keeper → launcher → recorder, which leads a session.
+fn recorder(playground: &Playground) -> Option<u32> {
+    let all = fs::read_dir("/proc").unwrap().flatten();
+    let mut pids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.find(|pid| {
+        let launcher = |pid: u32| named(pid, "toolhost-launcher");
+        let Some((parent, session)) = parent_and_session(*pid) else { return false };
+        let Some((keeper, _)) = parent_and_session(parent) else { return false };
+        let Some((host, _)) = parent_and_session(keeper) else { return false };
+        session == *pid
+            && launcher(*pid)
+            && launcher(parent)
+            && launcher(keeper)
+            && named(host, &playground.base.display().to_string())
+    })
+}
+
+#[test]
+fn where_nobody_listens_any_more_everything_is_refused() {
+    for who in Who::both() {
+        let playground = Playground::new(who, "/var/tmp");
+        // Opens its own script again and again, until that fails or three seconds are over.
+        let script = "import errno, json, os, time\nsaid = 'opened'\nuntil = time.monotonic() + 3\nwhile time.monotonic() < until:\n    \
+            try:\n        os.close(os.open(__file__, os.O_RDONLY))\n    except OSError as e:\n        \
+            said = errno.errorcode[e.errno]\n        break\n    time.sleep(0.01)\nprint(json.dumps(said))\n";
+        playground.tool("loops", "python", script, json!({}));
+        playground.settle();
+        let call = || playground.call_with("esc:loops", "{}", &["--explain"]);
+        assert_eq!(call().out["outputData"], "opened", "{who:?}: the control");
+        std::thread::scope(|scope| {
+            let ended = scope.spawn(call);
+            let mut found = None;
+            within(Duration::from_secs(3), "a recorder", || {
+                found = recorder(&playground);
+                found.is_some()
+            });
+            std::thread::sleep(Duration::from_millis(300));
+            let pid = nix::unistd::Pid::from_raw(found.unwrap() as i32);
+            nix::sys::signal::kill(pid, nix::sys::signal::SIGKILL).unwrap();
+            assert_eq!(ended.join().unwrap().out["outputData"], "ENOSYS", "{who:?}");
+        });
+        playground.assert_quiet("a recorder that was killed");
+    }
+}

@@ -1,7 +1,6 @@
 //! Denials: what the host functions refuse a module is in the outcome, as data, by the whole binary.
 
-use super::network::{ASK, REQUEST};
-use crate::harness::{Playground, Server, Who, as_everyone, fits};
+use crate::harness::{Playground, Server, Who, as_everyone, components, fits};
 use serde_json::{Value, json};
 use std::fs;
 
@@ -135,23 +134,32 @@ fn refusals_are_bounded_and_the_rest_is_counted() {
 fn a_module_without_hosts_is_told_of_its_sockets_and_requests() {
     as_everyone("sockets of a module", |who| {
         let playground = Playground::new(who, "/var/tmp");
-        for kind in ["tcp", "udp"] {
-            playground.tool(kind, "wasm", &ASK.replace("KIND", kind), json!({}));
-        }
         let host = "api.example.com";
-        let request = REQUEST.replace("127.0.0.1:PORT", host).replace("LENGTH", &host.len().to_string());
-        playground.tool("request", "wasm", &request, json!({}));
+        let deeds = [
+            ("tcp", json!({"do": "connect", "path": "45.20.0.1", "n": 80})),
+            ("udp", json!({"do": "datagram"})),
+            ("name", json!({"do": "connect", "path": host, "n": 80})),
+        ];
+        for (name, deed) in deeds {
+            playground.tool(name, "wasm", &components::sockets(&deed).unwrap(), json!({}));
+        }
+        playground.tool("request", "wasm", &components::request(host), json!({}));
         playground.settle();
         for (tool, answer, denial) in [
-            ("tcp", "ok 11", "connect by a TCP socket: not granted; manifest"),
-            ("udp", "ok 11", "connect by a UDP socket: no tool has UDP, but for names; house"),
+            ("tcp", "ok {\"did\":\"access-denied\"}", "connect by a TCP socket: not granted; manifest"),
+            ("udp", "ok {\"did\":\"access-denied\"}", "connect by a UDP socket: no tool has UDP, but for names; house"),
+            ("name", "ok {\"did\":\"permanent-resolver-failure\"}", "resolve api.example.com: not granted; manifest"),
             ("request", "ok 10115", "request api.example.com: not granted; manifest"),
         ] {
             let ended = playground.call_with(&format!("esc:{tool}"), "{}", &["--explain"]);
             fits(answer, &ended).unwrap();
             assert_eq!(told(&ended.out), [denial], "{who:?}");
             let ask = ended.out["denials"]["observed"][0]["ask"].as_str().unwrap_or_default();
-            assert_eq!(ask.contains("\"api.example.com\" in securityContext"), tool == "request", "{who:?}: {ask}");
+            assert_eq!(
+                ask.contains("\"api.example.com\" in securityContext"),
+                ["name", "request"].contains(&tool),
+                "{who:?}: {ask}"
+            );
         }
     });
 }

@@ -180,42 +180,42 @@ pub const FILES: &[Case] = &[
     Case {
         name: "a file of a read grant rewritten",
         probe: r#"{"do":"write","path":"out/kept.txt"}"#,
-        denials: ("", "write out/kept.txt: wasm: granted for reading alone; manifest"),
+        denials: ("", "write out/kept.txt: wasm: read-only; manifest"),
         control: if_granted(WRITE_OUT, &["out/kept.txt"]),
         ..WRITE_HELD
     },
     Case {
         name: "a file made in a read grant",
         probe: r#"{"do":"write","path":"out/new.txt"}"#,
-        denials: ("", "write out/new.txt: wasm: granted for reading alone; manifest"),
+        denials: ("", "write out/new.txt: wasm: read-only; manifest"),
         control: if_granted(WRITE_OUT, &["out", "out/new.txt"]),
         ..WRITE_HELD
     },
     Case {
         name: "a file of a read grant removed",
         probe: r#"{"do":"unlink","path":"out/kept.txt"}"#,
-        denials: ("", "write out/kept.txt: wasm: granted for reading alone; manifest"),
+        denials: ("", "write out/kept.txt: wasm: read-only; manifest"),
         control: if_granted(WRITE_OUT, &["out", "out/kept.txt"]),
         ..WRITE_HELD
     },
     Case {
         name: "a file of a read grant renamed",
         probe: r#"{"do":"rename","path":"out/kept.txt","to":"out/moved.txt"}"#,
-        denials: ("", "write out/kept.txt: wasm: granted for reading alone; manifest"),
+        denials: ("", "write out/kept.txt: wasm: read-only; manifest"),
         control: if_granted(WRITE_OUT, &["out", "out/kept.txt", "out/moved.txt"]),
         ..WRITE_HELD
     },
     Case {
         name: "a file of a read grant re-timed",
         probe: r#"{"do":"touch","path":"out/kept.txt"}"#,
-        denials: ("", "write out/kept.txt: wasm: granted for reading alone; manifest"),
+        denials: ("", "write out/kept.txt: wasm: read-only; manifest"),
         control: if_granted(WRITE_OUT, &["out/kept.txt"]),
         ..WRITE_HELD
     },
     Case {
         name: "a folder made in a read grant",
         probe: r#"{"do":"mkdir","path":"out/folder"}"#,
-        denials: ("", "write out/folder: wasm: granted for reading alone; manifest"),
+        denials: ("", "write out/folder: wasm: read-only; manifest"),
         control: if_granted(WRITE_OUT, &["out", "out/folder"]),
         ..WRITE_HELD
     },
@@ -235,7 +235,7 @@ pub const FILES: &[Case] = &[
         manifest: WRITE_OUT,
         probe: r#"{"do":"write","path":"{file}"}"#,
         held: Denied("EROFS", "EPERM"),
-        denials: ("", "write main.wat: wasm: granted for reading alone; house"),
+        denials: ("", "write main.wat: wasm: read-only; house"),
         control: Control::None("no policy can grant it"),
         ..CASE
     },
@@ -255,7 +255,7 @@ pub const FILES: &[Case] = &[
         manifest: WRITE_OUT,
         probe: r#"{"do":"symlink","path":"out/link","to":"kept.txt"}"#,
         held: Denied("EACCES", "EACCES"),
-        denials: ("", "write out/link: landlock, seccomp: no tool makes links; house"),
+        denials: ("", "write out/link: wasm: no tool makes links; house"),
         control: Control::None("no policy can grant it; escapes::files has the control"),
         ..CASE
     },
@@ -266,7 +266,7 @@ pub const FILES: &[Case] = &[
         manifest: WRITE_OUT,
         probe: r#"{"do":"link","path":"out/kept.txt","to":"out/second.txt"}"#,
         held: Denied("EPERM", "EPERM"),
-        denials: ("", "write out/second.txt: landlock, seccomp: no tool makes links; house"),
+        denials: ("", "write out/second.txt: wasm: no tool makes links; house"),
         control: Control::None("no policy can grant it; escapes::files has the control"),
         ..CASE
     },

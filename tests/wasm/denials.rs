@@ -1,7 +1,6 @@
 //! Denials: what the host functions refuse a module is in the outcome, as data, by the whole binary.
 
-use super::network::{ASK, REQUEST};
-use crate::harness::{Playground, Server, Who, as_everyone, fits};
+use crate::harness::{Playground, Server, Who, as_everyone, components, fits};
 use serde_json::{Value, json};
 use std::fs;
 
@@ -62,11 +61,11 @@ fn a_failed_call_says_what_it_was_refused_and_the_person_what_would_ask() {
         let playground = probe(who);
         let input = json!({"do": "write", "path": "data/new.csv", "exit": 3});
         let ended = playground.call("esc:probe", &input.to_string());
-        fits("ScriptError: Refused: write data/new.csv (wasm: granted for reading alone).", &ended).unwrap();
+        fits("ScriptError: Refused: write data/new.csv (wasm: read-only).", &ended).unwrap();
         let ask = "\"data/new.csv\" in securityContext.fileAccess.allowWrite (";
         assert!(ended.stderr.contains(ask) && ended.stderr.contains("probe.tool.json"), "{who:?}: {}", ended.stderr);
         let kept = playground.cli(&["audit", "esc:probe"]).text();
-        let line = "    - write data/new.csv: wasm: granted for reading alone; manifest\n";
+        let line = "    - write data/new.csv: wasm: read-only; manifest\n";
         assert!(kept.contains(line), "{who:?}: {kept}");
 
         // An agent hears what it asked for itself: no host path, and nothing to copy into a manifest.
@@ -121,7 +120,7 @@ fn refusals_are_bounded_and_the_rest_is_counted() {
         fits("ok 1", &ended).unwrap();
         let seen = told(&ended.out);
         assert_eq!(seen.len(), 50, "{who:?}: {seen:?}");
-        assert!(seen[49] == "write 049: wasm: granted for reading alone; manifest", "{who:?}: {}", seen[49]);
+        assert!(seen[49] == "write 049: wasm: read-only; manifest", "{who:?}: {}", seen[49]);
         let unseen = ended.out["denials"]["notObserved"].to_string();
         assert!(unseen.contains("950 more refusals of the host functions, past the first 50"), "{who:?}: {unseen}");
         let ended = playground.call("esc:grow", "{}");
@@ -135,23 +134,32 @@ fn refusals_are_bounded_and_the_rest_is_counted() {
 fn a_module_without_hosts_is_told_of_its_sockets_and_requests() {
     as_everyone("sockets of a module", |who| {
         let playground = Playground::new(who, "/var/tmp");
-        for kind in ["tcp", "udp"] {
-            playground.tool(kind, "wasm", &ASK.replace("KIND", kind), json!({}));
-        }
         let host = "api.example.com";
-        let request = REQUEST.replace("127.0.0.1:PORT", host).replace("LENGTH", &host.len().to_string());
-        playground.tool("request", "wasm", &request, json!({}));
+        let deeds = [
+            ("tcp", json!({"do": "connect", "path": "45.20.0.1", "n": 80})),
+            ("udp", json!({"do": "datagram"})),
+            ("name", json!({"do": "connect", "path": host, "n": 80})),
+        ];
+        for (name, deed) in deeds {
+            playground.tool(name, "wasm", &components::sockets(&deed).unwrap(), json!({}));
+        }
+        playground.tool("request", "wasm", &components::request(host), json!({}));
         playground.settle();
         for (tool, answer, denial) in [
-            ("tcp", "ok 11", "connect by a TCP socket: not granted; manifest"),
-            ("udp", "ok 11", "connect by a UDP socket: no tool has UDP, but for names; house"),
+            ("tcp", "ok {\"did\":\"access-denied\"}", "connect by a TCP socket: not granted; manifest"),
+            ("udp", "ok {\"did\":\"access-denied\"}", "connect by a UDP socket: no tool has UDP, but for names; house"),
+            ("name", "ok {\"did\":\"permanent-resolver-failure\"}", "resolve api.example.com: not granted; manifest"),
             ("request", "ok 10115", "request api.example.com: not granted; manifest"),
         ] {
             let ended = playground.call_with(&format!("esc:{tool}"), "{}", &["--explain"]);
             fits(answer, &ended).unwrap();
             assert_eq!(told(&ended.out), [denial], "{who:?}");
             let ask = ended.out["denials"]["observed"][0]["ask"].as_str().unwrap_or_default();
-            assert_eq!(ask.contains("\"api.example.com\" in securityContext"), tool == "request", "{who:?}: {ask}");
+            assert_eq!(
+                ask.contains("\"api.example.com\" in securityContext"),
+                ["name", "request"].contains(&tool),
+                "{who:?}: {ask}"
+            );
         }
     });
 }

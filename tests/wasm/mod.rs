@@ -25,7 +25,7 @@ mod denials;
 mod endings;
 mod files;
 mod limits;
-pub mod network;
+mod network;
 mod shapes;
 mod workers;
 

@@ -169,7 +169,7 @@ impl Seen {
 impl Why {
     fn rule(self) -> &'static str {
         match self {
-            Why::ReadOnly => "wasm: granted for reading alone",
+            Why::ReadOnly => "wasm: read-only",
             Why::NotGranted => "wasm: not granted",
             Why::Roundabout => ROUNDABOUT,
             Why::Link => LINK_LEADS_OUT,

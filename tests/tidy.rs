@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 use toolhost::{policy, sandbox};
 
 /// Floor of each room, upstairs first (docs/ARCHITECTURE.md).
-const FLOORS: [(&str, u8); 13] = [
+const FLOORS: [(&str, u8); 14] = [
     ("cli", 6),
     ("transport", 5),
     ("service", 4),
     ("executor", 3),
     ("egress", 2),
+    ("packages", 2),
     ("registry", 2),
     ("runtimes", 2),
     ("sandbox", 2),

@@ -18,6 +18,7 @@ mod judge;
 mod limits;
 mod load;
 pub mod needs;
+pub mod packages;
 pub mod published;
 mod reach;
 pub mod reports;

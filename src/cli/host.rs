@@ -223,6 +223,7 @@ pub fn machine(settings: &Settings, policies: &policy::Policies, cgroup: bool) -
         relied_on: found.relied_on,
         homes: homes(),
         environment: offered(&settings.capabilities),
+        indexes: BTreeMap::new(),
         cgroup,
     }
 }

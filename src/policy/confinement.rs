@@ -4,6 +4,7 @@
 //! because it is this value in both places.
 
 use super::Variable;
+use super::packages::PackageGrant;
 use crate::base::hidden::Hidden;
 use crate::manifest::Language;
 use crate::manifest::host::{Host, HostPattern};
@@ -226,6 +227,9 @@ pub struct Shape {
     /// Secrets that the call may use, by name and source.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<SecretGrant>,
+    /// Packages that are installed for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub packages: Option<PackageGrant>,
     pub limits: Limits,
     /// Added to the from-scratch environment. Only literals stand in the kept text and in the digest.
     pub env: BTreeMap<String, Variable>,
@@ -296,6 +300,7 @@ impl Shape {
             grants: Vec::new(),
             network: Network::None,
             secrets: Vec::new(),
+            packages: None,
             limits: Limits::house(),
             env: BTreeMap::new(),
             require_cgroup: false,

@@ -163,6 +163,7 @@ fn pointer(verdict: &Verdict, manifest: &Manifest) -> String {
         What::Capability => "/securityContext/requiredCapabilities",
         What::Env => return format!("/execution/env/{}", escape_segment(&verdict.asked)),
         What::Runtime => return "/handler/language".to_owned(),
+        What::Package => return String::new(),
     };
     item(manifest, list, &verdict.asked)
 }

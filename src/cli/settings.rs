@@ -22,6 +22,8 @@ use std::path::{Path, PathBuf};
 
 /// The usual folder of policies, under the root.
 pub const POLICIES: &str = "sandbox-policies";
+/// The folder of built packages, beside the audit log.
+const PACKAGES: &str = "packages";
 /// Largest config file, bytes.
 const LARGEST: u64 = 1024 * 1024;
 
@@ -85,6 +87,8 @@ pub struct Settings {
     pub policies: Option<PathBuf>,
     /// `None`: this user has no folder for it, and calls are refused until one is named.
     pub audit_log: Option<PathBuf>,
+    /// Where built packages are kept; `None`: this user has no folder for it.
+    pub packages: Option<PathBuf>,
     /// When a file of that log is closed, and how many closed ones are kept.
     pub audit_keeping: Keeping,
     pub log: Option<(Level, bool)>,
@@ -174,14 +178,17 @@ impl Settings {
             sources.origins.insert("policies", if found { Origin::Root } else { Origin::BuiltIn });
             found.then_some(usual)
         });
-        let audit_log = match sources.said("audit-log", flags.audit_log.as_slice(), config.audit_log).pop() {
+        let (audit_log, packages) = match sources.said("audit-log", flags.audit_log.as_slice(), config.audit_log).pop()
+        {
             Some(path) => {
                 // The file may be new. Its folder must exist, so that a slip in the name makes no new folder.
                 let path = std::path::absolute(path)?;
                 sources.existing("audit-log", path.parent().unwrap_or(&path))?;
-                Some(path)
+                // Another log is another host, with a store of its own.
+                let beside = path.parent().map(|folder| folder.join(PACKAGES));
+                (Some(path), beside)
             }
-            None => usual_audit_log(&variable),
+            None => (usual_audit_log(&variable), usual_packages(&variable)),
         };
         let words: Vec<PathBuf> = flags.log.iter().map(PathBuf::from).collect();
         let words = sources.said("log", &words, config.log.map(PathBuf::from)).pop();
@@ -202,6 +209,7 @@ impl Settings {
             scripts,
             policies,
             audit_log,
+            packages,
             audit_keeping,
             log,
             capabilities,
@@ -407,6 +415,14 @@ fn usual_audit_log(variable: Variables<'_>) -> Option<PathBuf> {
         return Some(PathBuf::from("/var/log/toolhost/audit.jsonl"));
     }
     Some(folder(variable, "XDG_STATE_HOME", ".local/state")?.join("toolhost/audit.jsonl"))
+}
+
+/// Logs are often kept where nothing may be run, and native code of packages is.
+fn usual_packages(variable: Variables<'_>) -> Option<PathBuf> {
+    if identity::real_root() && variable("XDG_STATE_HOME").is_none() {
+        return Some(PathBuf::from("/var/lib/toolhost").join(PACKAGES));
+    }
+    Some(folder(variable, "XDG_STATE_HOME", ".local/state")?.join("toolhost").join(PACKAGES))
 }
 
 /// `debug`, `json`, `debug,json`.

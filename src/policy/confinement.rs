@@ -210,6 +210,16 @@ impl Limits {
     }
 }
 
+/// A built environment, shown read-only at its own path.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Built {
+    pub path: PathBuf,
+    /// A link in the view: where it lies, and where it leads.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub link: Option<(PathBuf, PathBuf)>,
+}
+
 /// The part that is the same for every call: a launcher is made for one shape, and audit prints it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -230,6 +240,9 @@ pub struct Shape {
     /// Packages that are installed for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub packages: Option<PackageGrant>,
+    /// Where those lie that were built for this call.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub built: Option<Built>,
     pub limits: Limits,
     /// Added to the from-scratch environment. Only literals stand in the kept text and in the digest.
     pub env: BTreeMap<String, Variable>,
@@ -301,6 +314,7 @@ impl Shape {
             network: Network::None,
             secrets: Vec::new(),
             packages: None,
+            built: None,
             limits: Limits::house(),
             env: BTreeMap::new(),
             require_cgroup: false,

@@ -373,6 +373,7 @@ fn shape(
         network: decision.network(),
         secrets: decision.secrets.clone(),
         packages: None,
+        built: None,
         limits: shape_limits(&decision.limits),
         env,
         require_cgroup: decision.require_cgroup,

@@ -94,7 +94,7 @@ pub struct PackageGrant {
 }
 
 /// One package that a lock holds.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Package {
     /// As its index spells it when it compares names.
     pub name: String,

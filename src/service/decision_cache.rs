@@ -40,7 +40,15 @@ impl DecisionCache {
     /// What policy decides about a tool of this snapshot.
     pub fn decided(&self, tool: &Arc<registry::Tool>) -> Arc<Decided> {
         let decide = || {
-            let decision = policy::decide(&tool.manifest, &tool.site, &self.policies, &self.rules.machine);
+            let mut decision = policy::decide(&tool.manifest, &tool.site, &self.policies, &self.rules.machine);
+            // STAND-IN
+            if let crate::manifest::Handler::Script { language, .. } = &tool.manifest.handler {
+                let mut machine = (*self.rules.machine).clone();
+                for e in crate::policy::packages::Ecosystem::ALL {
+                    machine.indexes.insert((e, "default".into()), "x".into());
+                }
+                decision.wants(Ok(crate::packages::stand_in(&tool.site.folder, *language)), None, &machine);
+            }
             let shape_digest = decision.shape.as_ref().map(|shape| shape.digest()).unwrap_or_default();
             Arc::new(Decided { decision, shape_digest })
         };

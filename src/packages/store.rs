@@ -325,6 +325,13 @@ impl Store {
         self.folder.put(&format!("{key}.resolved"), text.as_bytes())
     }
 
+    pub fn forget(&self, key: &str) -> io::Result<()> {
+        match self.folder.remove(&format!("{key}.resolved")) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+            _ => Ok(()),
+        }
+    }
+
     pub fn forget_resolved(&self) -> io::Result<()> {
         let names = self.folder.names()?;
         names.iter().filter(|name| name.ends_with(".resolved")).try_for_each(|name| self.folder.remove(name))

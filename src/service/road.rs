@@ -90,7 +90,7 @@ impl Service {
             tokio::select! {
                 biased;
                 ready = &mut ready => break ready?,
-                Some(line) = lines.recv() => stream.push(Event::Log(format!("packages: {line}"))),
+                Some(line) = lines.recv() => stream.push(Event::Progress(format!("packages: {line}"))),
                 () = stream.hand_on() => {}
             }
         };

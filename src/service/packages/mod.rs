@@ -4,6 +4,7 @@
 //! while the call runs. Never: builds outside the walls, twice at once, or for a call alone: a build goes on when its
 //! callers leave, under limits of its own.
 
+mod deps;
 mod installer;
 mod locks;
 mod runs;

@@ -3,11 +3,13 @@
 //! For: service (decides, builds), cli (audit, check, deps). In: a script's folder. Out: `Wanted`; entries of the store.
 //! Never: believes where a file of a tool says that packages come from. Only names, versions and hashes count.
 
+mod found;
 mod index;
 mod standin;
-pub use standin::*;
 pub mod store;
 pub mod tree;
 
 pub use crate::policy::packages::{Required, Source, Wanted};
+pub use found::{Place, find};
 pub use index::Index;
+pub use standin::*;

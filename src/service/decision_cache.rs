@@ -47,7 +47,9 @@ impl DecisionCache {
                 for e in crate::policy::packages::Ecosystem::ALL {
                     machine.indexes.insert((e, "default".into()), "x".into());
                 }
-                decision.wants(Ok(crate::packages::stand_in(&tool.site.folder, *language)), None, &machine);
+                if let Some(script) = &tool.site.script {
+                    decision.wants(crate::packages::stand_in(script, *language), None, &machine);
+                }
             }
             let shape_digest = decision.shape.as_ref().map(|shape| shape.digest()).unwrap_or_default();
             Arc::new(Decided { decision, shape_digest })

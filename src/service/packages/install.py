@@ -8,6 +8,7 @@ import os
 import re
 import runpy
 import sys
+import urllib.parse
 import urllib.request
 
 PATIENCE = 60
@@ -193,15 +194,27 @@ def resolve(order):
     packages = []
     for package in chosen:
         name, version = package["metadata"]["name"], package["metadata"]["version"]
-        digest = package["download_info"]["archive_info"]["hashes"]["sha256"]
-        hashes = {"sha256:" + digest}
-        # Those of the other files of that version, so that the lock holds on other machines too.
-        for file in files_of(order, name)[1] or []:
-            part = re.split(r"[-_]", file.get("filename", "")[len(name) :].lstrip("-_"))[0]
-            if part == version or part.startswith(version + ".tar") or part.startswith(version + ".zip"):
-                hashes.add("sha256:" + file.get("hashes", {}).get("sha256", digest))
-        packages.append({"name": re.sub(r"[-_.]+", "-", name).lower(), "version": version, "hashes": sorted(hashes)})
+        got = package["download_info"]
+        digest = got["archive_info"]["hashes"]["sha256"]
+        files = {digest: {"name": got["url"].split("/")[-1], "url": got["url"], "sha256": digest}}
+        # And the other files of that version, so that the lock holds on other machines too.
+        base, offered = files_of(order, name)
+        for file in offered or []:
+            digest = file.get("hashes", {}).get("sha256")
+            if digest and version_of(file.get("filename", ""), name) == version:
+                url = urllib.parse.urljoin(base, file["url"])
+                files[digest] = {"name": file["filename"], "url": url, "sha256": digest}
+        files = sorted(files.values(), key=lambda file: file["name"])
+        packages.append({"name": re.sub(r"[-_.]+", "-", name).lower(), "version": version, "files": files})
     return {"packages": sorted(packages, key=lambda package: package["name"])}
+
+
+def version_of(file, name):
+    """The version in the name of a wheel or source archive."""
+    rest = file[len(name) :].lstrip("-_")
+    if file.endswith(".whl"):
+        return rest.split("-")[0]
+    return next((rest[: -len(end)] for end in (".tar.gz", ".zip") if rest.endswith(end)), None)
 
 
 def main():

@@ -7,10 +7,12 @@ use super::installer::Installer;
 use super::{Need, Packages, Resolved, broken};
 use crate::base::text;
 use crate::fault::{Fault, Kind};
+use crate::manifest::Language;
 use crate::packages;
 use crate::policy;
 use crate::policy::packages::{Ecosystem, Package};
 use jiff::Timestamp;
+use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -27,7 +29,7 @@ impl Packages {
     ) -> Result<Resolved, Fault> {
         let (store, key) = (self.store()?, Packages::resolved_key(need));
         if let Some(text) = store.resolved(&key) {
-            return read(need, text);
+            return read(need, text, work);
         }
         let resolved = self.resolve(need, work, tell).await?;
         store.keep_resolved(&key, &resolved.text).map_err(|e| broken(&e))?;
@@ -44,10 +46,10 @@ impl Packages {
         let installer = Installer { need, index: self.index(need)?, runtime: self.installs(need)?, npm: self.npm() };
         let answer = installer.resolve(&self.recorder, work, tell).await?;
         let text = match need.wanted.ecosystem {
-            Ecosystem::Python => requirements(&answer),
+            Ecosystem::Python => pylock(&answer),
             Ecosystem::Node => answer["lock"].as_str().map(str::to_owned),
         };
-        read(need, text.ok_or_else(|| strange("the installer told no lock"))?)
+        read(need, text.ok_or_else(|| strange("the installer told no lock"))?, work)
     }
 }
 
@@ -88,23 +90,65 @@ pub(super) fn latest(need: &Need) -> Option<String> {
     Timestamp::from_second(second).ok().map(|time| time.to_string())
 }
 
-/// A lock as text, from what pip told of its choice.
-fn requirements(answer: &Value) -> Option<String> {
-    let packages: Vec<Package> = serde_json::from_value(answer["packages"].clone()).ok()?;
-    let line = |package: &Package| {
-        let hashes = package.hashes.iter().map(|hash| format!(" \\\n    --hash={hash}"));
-        format!("{}=={}{}\n", package.name, package.version, hashes.collect::<String>())
-    };
-    Some(packages.iter().map(line).collect())
+/// The lock of one ecosystem: the name of its file.
+fn file(ecosystem: Ecosystem) -> &'static str {
+    match ecosystem {
+        Ecosystem::Python => "pylock.toml",
+        Ecosystem::Node => "package-lock.json",
+    }
 }
 
-/// A lock that was resolved, read like one that somebody wrote.
-fn read(need: &Need, text: String) -> Result<Resolved, Fault> {
-    let wanted = packages::of_lock(&need.wanted, &text).map_err(|why| strange(&why))?;
-    let file = match need.wanted.ecosystem {
-        Ecosystem::Python => "requirements.lock",
-        Ecosystem::Node => "package-lock.json",
+/// One package of pip's choice, and all files that the index has of it.
+#[derive(Deserialize)]
+struct Chosen {
+    name: String,
+    version: String,
+    files: Vec<Offered>,
+}
+
+#[derive(Deserialize)]
+struct Offered {
+    name: String,
+    url: String,
+    sha256: String,
+}
+
+/// A lock as text (PEP 751), from what pip told of its choice.
+fn pylock(answer: &Value) -> Option<String> {
+    let packages: Vec<Chosen> = serde_json::from_value(answer["packages"].clone()).ok()?;
+    let mut text = "lock-version = \"1.0\"\ncreated-by = \"toolhost\"\n".to_owned();
+    let quoted = |text: &str| toml::Value::String(text.to_owned()).to_string();
+    let file = |file: &Offered| {
+        let (name, url, sha256) = (quoted(&file.name), quoted(&file.url), quoted(&file.sha256));
+        format!("{{ name = {name}, url = {url}, hashes = {{ sha256 = {sha256} }} }}")
     };
+    for Chosen { name, version, files } in packages {
+        text.push_str(&format!("\n[[packages]]\nname = {}\nversion = {}\n", quoted(&name), quoted(&version)));
+        let (wheels, sources): (Vec<_>, Vec<_>) = files.iter().partition(|file| file.name.ends_with(".whl"));
+        if let Some(source) = sources.first() {
+            text.push_str(&format!("sdist = {}\n", file(source)));
+        }
+        let wheels: String = wheels.into_iter().map(|wheel| format!("    {},\n", file(wheel))).collect();
+        text.push_str(&format!("wheels = [\n{wheels}]\n"));
+    }
+    Some(text)
+}
+
+/// A lock that was resolved, read like one that lies beside a script.
+fn read(need: &Need, text: String, work: &Path) -> Result<Resolved, Fault> {
+    let (folder, file) = (work.join("locked"), file(need.wanted.ecosystem));
+    // The lock of Node counts for what is required beside it.
+    let beside = need.wanted.inputs.iter().filter(|(name, _)| name == "package.json");
+    let made = std::fs::create_dir_all(&folder).and_then(|()| std::fs::write(folder.join(file), &text));
+    let made = beside.fold(made, |made, (name, text)| made.and_then(|()| std::fs::write(folder.join(name), text)));
+    made.map_err(|e| broken(&e))?;
+    let (language, script) = match need.wanted.ecosystem {
+        Ecosystem::Python => (Language::Python, folder.join("main.py")),
+        Ecosystem::Node => (Language::Nodejs, folder.join("main.js")),
+    };
+    let found = packages::find(&packages::Place { script: &script, language, alone: false, writer: &|_| None });
+    let wanted = found.map_err(|problem| strange(&problem.problem.message))?;
+    let wanted = wanted.filter(|wanted| wanted.locked).ok_or_else(|| strange("it holds no package"))?;
     Ok(Resolved { wanted, file: file.to_owned(), text })
 }
 

@@ -276,3 +276,86 @@ pub fn starts(items: &[Item], site: &str) -> Vec<PathBuf> {
     };
     items.iter().filter(first).map(|item| PathBuf::from(&item.path)).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    const MOST: Most = Most { files: 100, bytes: 1000 };
+
+    fn looked(folder: &Path) -> Result<Vec<Item>, Wrong> {
+        let root = files::without_links(folder, OFlag::O_RDONLY | OFlag::O_DIRECTORY).expect("a folder");
+        taken(root.as_fd(), MOST)
+    }
+
+    fn refused(make: impl Fn(&Path), words: &str) {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::create_dir(folder.path().join("a")).expect("made");
+        std::fs::write(folder.path().join("a/good.py"), "1").expect("made");
+        assert!(looked(folder.path()).is_ok(), "the control of {words}");
+        make(&folder.path().join("a"));
+        match looked(folder.path()) {
+            Err(Wrong::Hostile(why)) => assert!(why.contains(words), "{why} instead of {words}"),
+            other => panic!("{other:?} instead of {words}"),
+        }
+    }
+
+    #[test]
+    fn only_plain_files_and_folders_are_taken() {
+        let file = |path: std::path::PathBuf| std::fs::write(path, "1").expect("made");
+        refused(|at| symlink("good.py", at.join("link")).expect("made"), "is a link");
+        refused(|at| std::fs::hard_link(at.join("good.py"), at.join("more")).expect("made"), "has more than one name");
+        let pipe = |at: &Path| nix::unistd::mkfifo(&at.join("pipe"), Mode::S_IRUSR).expect("made");
+        refused(pipe, "is neither a file nor a folder");
+        refused(|at| drop(std::os::unix::net::UnixListener::bind(at.join("socket"))), "is neither a file nor a folder");
+        let special = std::fs::Permissions::from_mode(0o4755);
+        refused(|at| std::fs::set_permissions(at.join("good.py"), special.clone()).expect("set"), "has a set-id mode");
+        refused(|at| file(at.join("GOOD.py")), "differ in case alone");
+        refused(|at| file(at.join("a\u{202e}b")), "characters that no package needs");
+        refused(|at| file(at.join("a\nb")), "characters that no package needs");
+        refused(|at| (0..100).for_each(|n| file(at.join(n.to_string()))), "more than 100 files");
+        refused(|at| std::fs::write(at.join("big"), [0; 1001]).expect("made"), "more than 1000 bytes");
+        let deep = |at: &Path| std::fs::create_dir_all(at.join("d/".repeat(70))).expect("made");
+        refused(deep, "deeper than 64");
+    }
+
+    #[test]
+    fn every_change_is_seen_and_everything_is_removed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let top = folder.path().join("top");
+        std::fs::create_dir_all(top.join("a/b")).expect("made");
+        std::fs::write(top.join("a/b/file"), "one").expect("made");
+        std::fs::set_permissions(top.join("a/b/file"), std::fs::Permissions::from_mode(0o777)).expect("set");
+        let root = files::without_links(&top, OFlag::O_RDONLY | OFlag::O_DIRECTORY).expect("a folder");
+        let now = || stamped(root.as_fd(), looked(&top).expect("taken")).expect("stamped");
+        let items = now();
+        assert_eq!((changed(root.as_fd(), &items), altered(root.as_fd(), &items)), (None, None), "the control");
+        let mode = std::fs::metadata(top.join("a/b/file")).expect("there").permissions().mode();
+        assert_eq!(mode & 0o7777, 0o755, "others may not write what is kept");
+        std::fs::write(top.join("a/b/file"), "two").expect("written");
+        assert_eq!(changed(root.as_fd(), &items), Some("a/b/file"));
+        assert_eq!(altered(root.as_fd(), &items), Some("a/b/file"));
+        let items = now();
+        std::fs::write(top.join("a/b/more"), "").expect("written");
+        assert_eq!(changed(root.as_fd(), &items), Some("a/b"), "a folder tells what came");
+        // Deeper than any path may be long, and closed.
+        let mut at = top.clone();
+        for _ in 0..40 {
+            at = at.join("d".repeat(90));
+            std::fs::create_dir(&at).expect("made");
+        }
+        std::fs::set_permissions(&at, std::fs::Permissions::from_mode(0)).expect("set");
+        let parent = files::without_links(folder.path(), OFlag::O_RDONLY | OFlag::O_DIRECTORY).expect("a folder");
+        remove(parent.as_fd(), "top").expect("removed");
+        assert!(!top.exists());
+    }
+
+    #[test]
+    fn what_starts_early_is_named() {
+        let item = |path: &str| Item { path: path.to_owned(), bytes: 0, sha256: None, stamp: Stamp::default() };
+        let items = ["s/a.pth", "s/sitecustomize.py", "s/usercustomize", "s/a.py", "s/b/c.pth", "a.pth"].map(item);
+        let named: Vec<_> = starts(&items, "s").iter().map(|path| path.display().to_string()).collect();
+        assert_eq!(named, ["s/a.pth", "s/sitecustomize.py", "s/usercustomize"]);
+    }
+}

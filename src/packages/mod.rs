@@ -4,6 +4,8 @@
 //! Never: believes where a file of a tool says that packages come from. Only names, versions and hashes count.
 
 mod found;
+mod index;
 
 pub use crate::policy::packages::{Required, Source, Wanted};
-pub use found::{Place, find};
+pub use found::{Place, Seen, find, of_lock};
+pub use index::{Credential, DEFAULT, Index};

@@ -21,6 +21,7 @@ mod record;
 mod redact;
 mod report;
 mod request;
+pub mod requirements;
 mod road;
 pub mod runlog;
 mod script_call;

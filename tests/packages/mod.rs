@@ -1,0 +1,3 @@
+//! Packages: what a script requires, from outside.
+
+mod found;

@@ -115,6 +115,7 @@ fn obeyed(settings: &Settings) -> impl Iterator<Item = PathBuf> {
         .chain(log.clone())
         .chain(caches)
         .chain(settings.packages.clone())
+        .chain(settings.indexes.iter().flat_map(|index| index.files()))
         .chain(policies)
         .chain([PathBuf::from(identity::LOCKS)]);
     found.chain(std::env::current_exe()).flat_map(|path| {
@@ -190,7 +191,7 @@ impl Tools {
 
     /// What policy decides about a tool.
     pub fn decide(&self, tool: &registry::Tool) -> policy::Decision {
-        policy::decide(&tool.manifest, &tool.site, &self.policies, &self.machine)
+        service::requirements::decide(tool, &self.snapshot, &self.policies, &self.machine)
     }
 
     /// The decision, with the fault that every call would end with in place of its shape: also a fault that is not
@@ -201,7 +202,7 @@ impl Tools {
         policies: &policy::Policies,
         machine: &policy::Machine,
     ) -> policy::Decision {
-        let mut decision = policy::decide(&tool.manifest, &tool.site, policies, machine);
+        let mut decision = service::requirements::decide(tool, &self.snapshot, policies, machine);
         if let Some(fault) = preflight::fault(tool, &decision, preflight::shipped(&tool.manifest.handler)) {
             decision.shape = Err(fault);
         }
@@ -225,7 +226,7 @@ pub fn machine(settings: &Settings, policies: &policy::Policies, cgroup: bool) -
         relied_on: found.relied_on,
         homes: homes(),
         environment: offered(&settings.capabilities),
-        indexes: BTreeMap::new(),
+        indexes: settings.indexes.iter().map(|i| ((i.ecosystem, i.name.clone()), i.words())).collect(),
         cgroup,
     }
 }
@@ -361,7 +362,7 @@ pub fn packages(settings: &Settings, machine: &policy::Machine, waits: bool) -> 
             .and_then(|off_limits| runtimes::npm(node, &search, &off_limits))
             .map(|npm| (node.clone(), npm)),
     };
-    service::packages::Parts { store, indexes: crate::packages::stand_in_indexes(), npm, waits }
+    service::packages::Parts { store, indexes: settings.indexes.clone(), npm, waits }
 }
 
 /// Everything, ready for calls. `waits` hears that a call waits for a compiler.

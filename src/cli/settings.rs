@@ -7,6 +7,7 @@
 use super::refusal::{Exit, Refusal};
 use crate::base::{files, text};
 use crate::manifest::host::{self, Host};
+use crate::packages::Index;
 use crate::sandbox::identity;
 use crate::service::audit::Keeping;
 use crate::service::runlog::{Level, Style};
@@ -103,6 +104,8 @@ pub struct Settings {
     pub tool_ids: std::ops::Range<u32>,
     /// `host:port` of the proxy by which this machine reaches the world: the hosts of tools are then reached by CONNECT.
     pub proxy: Option<String>,
+    /// What the indexes that policies name mean here.
+    pub indexes: Vec<Index>,
     /// Colour on standard output.
     pub colour: bool,
     /// Setting → who said it.
@@ -126,6 +129,7 @@ struct Config {
     running_calls: Option<usize>,
     tool_ids: Option<ToolIds>,
     proxy: Option<String>,
+    indexes: Option<indexes::Written>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -200,6 +204,8 @@ impl Settings {
         let capabilities = config.capabilities.unwrap_or_default();
         let proxy = config.proxy.as_deref().map(proxy_address).transpose();
         let proxy = proxy.map_err(|why| in_config(format!("proxy: {why}")))?;
+        let folder = config_file.as_deref().and_then(Path::parent).unwrap_or(Path::new("/"));
+        let indexes = indexes::all(config.indexes.unwrap_or_default(), folder, &variable).map_err(in_config)?;
         for word in &capabilities {
             crate::policy::grantable(word).map_err(|why| in_config(format!("capabilities: {why}")))?;
         }
@@ -218,6 +224,7 @@ impl Settings {
             running_calls: config.running_calls,
             tool_ids,
             proxy,
+            indexes,
             colour: std::io::stdout().is_terminal()
                 && variable("NO_COLOR").is_none()
                 && variable("TERM").is_none_or(|term| term != "dumb"),
@@ -445,5 +452,6 @@ fn log_words(words: &str) -> anyhow::Result<(Level, bool)> {
     Ok((level, json))
 }
 
+mod indexes;
 #[cfg(test)]
 mod tests;

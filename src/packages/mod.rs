@@ -5,11 +5,9 @@
 
 mod found;
 mod index;
-mod standin;
 pub mod store;
 pub mod tree;
 
 pub use crate::policy::packages::{Required, Source, Wanted};
-pub use found::{Place, find};
-pub use index::Index;
-pub use standin::*;
+pub use found::{Place, Seen, find, of_lock};
+pub use index::{Credential, DEFAULT, Index};

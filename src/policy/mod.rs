@@ -43,7 +43,7 @@ pub use file::{
     Capability, Ceiling, DEFAULT_POLICY, Folder, HOST_FILE, Mode, NamedRuntime, Policy, SUFFIX, Selector, Tools,
     is_policy_file, parse,
 };
-pub use hosts::HostRule;
+pub use hosts::{HostRule, range as host_range};
 pub use load::{PassedOver, Policies};
 pub use needs::Need;
 pub use package_table::{PackageEntry, PackageTable, index_name};
@@ -51,7 +51,7 @@ pub use package_use::{Ages, Allowance, PackagesAllowed, refused as refused_packa
 pub use reports::{audit, diff, suggest, who_can};
 pub use rules::Rule;
 pub use run::{RunTarget, call_notes, confine, decide_run, time_ms};
-pub use secrets::SecretRule;
+pub use secrets::{SecretRule, header_name, header_value, source as secret_source};
 pub use source::{At, FileProblem};
 pub use variable::Variable;
 pub use verdict::{Decision, LimitVerdict, Narrower, Notes, Verdict, What, wall};

@@ -22,6 +22,7 @@ mod record;
 mod redact;
 mod report;
 mod request;
+pub mod requirements;
 mod road;
 pub mod runlog;
 mod script_call;

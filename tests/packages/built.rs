@@ -69,7 +69,11 @@ fn a_lock_is_asked_for_made_and_kept() {
     assert!(shop.log().is_empty(), "nothing is asked of an index before");
     let locked = shop.deps(&["lock", "esc:loose"]);
     assert_eq!(locked.code, Some(0), "{}", locked.stderr);
-    assert!(locked.text().contains("1 packages, written to") && locked.text().contains("plain 1.0"), "{}", locked.text());
+    assert!(
+        locked.text().contains("1 packages, written to") && locked.text().contains("plain 1.0"),
+        "{}",
+        locked.text()
+    );
     assert_eq!(fits("ok \"1.0\"", &shop.call("esc:loose")), Ok(()));
     let again = shop.deps(&["lock", "esc:loose"]);
     assert!(again.code == Some(2) && again.stderr.contains("is locked already"), "{}", again.stderr);

@@ -56,22 +56,34 @@ fn a_build_step_runs_without_network_and_sees_nothing() {
 #[test]
 fn a_package_reaches_no_place_outside_its_tree() {
     let shop = Shop::new(Who::ours());
-    let script = |module: &str| format!("import {module}, os, json\nprint(json.dumps(os.path.islink({module}.__path__[0] + '/out')))\n");
+    let script = |module: &str| {
+        format!("import {module}, os, json\nprint(json.dumps(os.path.islink({module}.__path__[0] + '/out')))\n")
+    };
     for (package, wanted) in [
         ("climbs", "DependencyError: outside target directory"),
         ("absolute", "DependencyError: outside target directory"),
         // pip writes the text of a link as a file.
         ("links", "ok false"),
-        ("folds", "DependencyError: folds/ONE.py: two names differ in case alone|folds/one.py: two names differ in case alone"),
+        (
+            "folds",
+            "DependencyError: folds/ONE.py: two names differ in case alone|folds/one.py: two names differ in case alone",
+        ),
         ("controls", "DependencyError: is a name with characters that no package needs"),
     ] {
         shop.python(package, &[&format!("{package}==1.0")], &script(package));
         let ended = shop.call(&format!("esc:{package}"));
         let (kind, either) = wanted.split_once(": ").unwrap_or((wanted, ""));
-        let fit = either.split('|').any(|part| fits(&format!("{kind}: {part}"), &ended).is_ok() || fits(wanted, &ended).is_ok());
+        let fit = either
+            .split('|')
+            .any(|part| fits(&format!("{kind}: {part}"), &ended).is_ok() || fits(wanted, &ended).is_ok());
         assert!(fit, "{package}: {:?}", fits(wanted, &ended));
     }
-    shop.node("climber", "nodejs", &["climber@1.0.0"], "console.log(JSON.stringify(require('fs').readdirSync('/node_modules/climber')))");
+    shop.node(
+        "climber",
+        "nodejs",
+        &["climber@1.0.0"],
+        "console.log(JSON.stringify(require('fs').readdirSync('/node_modules/climber')))",
+    );
     let ended = shop.call("esc:climber");
     // npm leaves out what climbs, and links.
     assert_eq!(fits("ok [\"index.js\",\"package.json\"]", &ended), Ok(()));

@@ -1,6 +1,7 @@
 //! Packages, seen from outside: an index of our own on loopback, through the real binary.
 
 mod built;
+mod found;
 mod hostile;
 mod store;
 

@@ -21,7 +21,13 @@ fn what_somebody_changed_is_built_anew() {
         assert!(verified().contains("as it was built"), "the control");
         let python = format!("lib/{}/site-packages", "python3.11");
         let first = shop.trees();
-        let site = fs::read_dir(shop.store().join(&first[0]).join("lib")).unwrap().next().unwrap().unwrap().path().join("site-packages");
+        let site = fs::read_dir(shop.store().join(&first[0]).join("lib"))
+            .unwrap()
+            .next()
+            .unwrap()
+            .unwrap()
+            .path()
+            .join("site-packages");
         assert!(site.ends_with(&python) || site.is_dir());
         let module = site.join("plain/__init__.py");
         let changes: [(&str, &dyn Fn()); 3] = [
@@ -40,7 +46,13 @@ fn what_somebody_changed_is_built_anew() {
         let second = shop.trees();
         assert!(second.len() == 1 && second != first, "{first:?} {second:?}");
         // A module that was added.
-        let site = fs::read_dir(shop.store().join(&second[0]).join("lib")).unwrap().next().unwrap().unwrap().path().join("site-packages");
+        let site = fs::read_dir(shop.store().join(&second[0]).join("lib"))
+            .unwrap()
+            .next()
+            .unwrap()
+            .unwrap()
+            .path()
+            .join("site-packages");
         fs::write(site.join("json.py"), "raise SystemExit('planted')").unwrap();
         assert_eq!(fits("ok \"1.0\"", &shop.call("esc:one")), Ok(()));
         assert!(shop.trees().len() == 1 && shop.trees() != second);
@@ -108,10 +120,16 @@ fn nothing_in_the_store_is_taken_for_a_tool_or_may_be_written_by_one() {
     let inside = shop.store().join(&shop.trees()[0]).join("lib/**");
     let more = serde_json::json!({"securityContext": {"fileAccess": {"allowWrite": [inside]}}});
     shop.playground.tool("writer", "python", "print(1)\n", more);
-    let write = format!("[files]\nread = [{{ path = \"./**\", why = \"a test\" }}]\nwrite = [{{ path = \"{}\", why = \"a test\" }}]\n", inside.display());
+    let write = format!(
+        "[files]\nread = [{{ path = \"./**\", why = \"a test\" }}]\nwrite = [{{ path = \"{}\", why = \"a test\" }}]\n",
+        inside.display()
+    );
     shop.playground.policy("writer", "esc:writer", &write);
     shop.playground.settle();
-    assert_eq!(fits("SecurityError: a policy, a manifest, a script or a file of this host", &shop.call("esc:writer")), Ok(()));
+    assert_eq!(
+        fits("SecurityError: a policy, a manifest, a script or a file of this host", &shop.call("esc:writer")),
+        Ok(())
+    );
     // A store in a folder of tools is none.
     let state = shop.playground.path("tool-defs/state");
     fs::create_dir_all(&state).unwrap();

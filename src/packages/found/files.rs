@@ -28,6 +28,7 @@ pub(super) struct Folder<'a> {
 }
 
 /// A file that was read whole.
+#[derive(Clone)]
 pub(super) struct Text {
     pub path: PathBuf,
     pub text: String,
@@ -77,6 +78,14 @@ impl<'a> Folder<'a> {
         Ok(Some(Text { path, text, sha256 }))
     }
 
+    /// The script. `None` also where it is larger than a file that is read here: then no block in it counts.
+    pub fn script(&self, name: &str) -> Option<Text> {
+        let file = files::open_at(&self.at, name, OFlag::O_RDONLY).ok()?;
+        let bytes = files::whole(File::from(file), LARGEST).ok()??;
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        Some(Text { path: self.path.join(name), text, sha256: crate::base::sha256_hex(&bytes) })
+    }
+
     /// Refuses the settings of an installer: an index is named by the policy, and what it means by this host.
     pub fn without(&self, settings: &[&str]) -> Result<(), FileProblem> {
         match settings.iter().find(|name| self.has(name)) {
@@ -92,6 +101,11 @@ impl<'a> Folder<'a> {
 }
 
 impl Text {
+    /// A text that lies nowhere yet.
+    pub fn new(name: &str, text: &str) -> Text {
+        Text { path: PathBuf::from(name), text: text.to_owned(), sha256: crate::base::sha256_hex(text.as_bytes()) }
+    }
+
     pub fn source(&self) -> Source {
         Source { path: self.path.clone(), sha256: self.sha256.clone() }
     }

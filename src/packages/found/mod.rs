@@ -16,8 +16,11 @@ mod pyproject;
 mod python;
 mod requirement;
 mod requirements;
+mod seen;
 mod tree;
 mod uv_lock;
+
+pub use seen::Seen;
 
 use crate::manifest::Language;
 use crate::policy::FileProblem;
@@ -50,6 +53,19 @@ pub fn find(place: &Place<'_>) -> Result<Option<Wanted>, FileProblem> {
         },
     };
     wanted.map(|wanted| wanted.filter(|wanted| !wanted.requires.is_empty()))
+}
+
+/// What was wanted, with a lock that an installer made of it: a requirements.txt with hashes, or a lock of npm.
+pub fn of_lock(wanted: &Wanted, lock: &str) -> Result<Wanted, FileProblem> {
+    let locked = match wanted.ecosystem {
+        Ecosystem::Python => python::of_lock(&files::Text::new("requirements.txt", lock))?,
+        Ecosystem::Node => {
+            let asked = wanted.inputs.iter().find(|(name, _)| name == "package.json").map_or("", |(_, text)| text);
+            node::of_lock(&files::Text::new("package.json", asked), files::Text::new("package-lock.json", lock))?
+        }
+    };
+    let (sources, requires) = (wanted.sources.clone(), wanted.requires.clone());
+    Ok(Wanted { sources, requires, ..locked })
 }
 
 #[cfg(test)]

@@ -10,6 +10,19 @@ use crate::policy::FileProblem;
 use crate::policy::packages::{Ecosystem, Required, Source, Wanted};
 use crate::policy::versions;
 
+/// All names that say something, beside the folder that `npm install` fills.
+pub(super) const NAMES: [&str; 10] = [
+    "package.json",
+    "npm-shrinkwrap.json",
+    "package-lock.json",
+    "bun.lock",
+    "bun.lockb",
+    ".npmrc",
+    ".yarnrc",
+    ".yarnrc.yml",
+    "bunfig.toml",
+    "node_modules",
+];
 const SETTINGS: [&str; 4] = [".npmrc", ".yarnrc", ".yarnrc.yml", "bunfig.toml"];
 /// The first that is there wins, as npm has it; bun's comes last.
 type Reader = fn(&Text) -> Result<Tree, FileProblem>;
@@ -41,6 +54,12 @@ pub(super) fn find(folder: &Folder<'_>) -> Result<Option<Wanted>, FileProblem> {
     let pins: Vec<(&Text, agree::Pins)> = locks.iter().map(|(file, tree)| (file, top(tree))).collect();
     agree::same_pins(&pins)?;
     wanted(&file, &asked, &locks).map(Some)
+}
+
+/// `asked`: a package.json. Every requirement is held to the lock.
+pub(super) fn of_lock(asked: &Text, lock: Text) -> Result<Wanted, FileProblem> {
+    let tree = npm_lock::read(&lock)?;
+    wanted(asked, &package_json::read(asked)?, &[(lock, tree)])
 }
 
 fn wanted(file: &Text, asked: &[package_json::Required], locks: &[(Text, Tree)]) -> Result<Wanted, FileProblem> {

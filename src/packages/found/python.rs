@@ -33,12 +33,15 @@ pub(super) struct Lock {
     pub pins: Vec<Pin>,
 }
 
+/// All names that say something, beside the script's own.
+pub(super) const NAMES: [&str; 6] =
+    ["requirements.txt", "pyproject.toml", "uv.lock", "pylock.toml", "pip.conf", "uv.toml"];
 const SETTINGS: [&str; 2] = ["pip.conf", "uv.toml"];
 
 pub(super) fn find(folder: &Folder<'_>, place: &Place<'_>) -> Result<Option<Wanted>, FileProblem> {
     let (mut asks, mut locks): (Vec<Asks>, Vec<Lock>) = Default::default();
     let name = place.script.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let script = if place.language == Language::Python { folder.read(name)? } else { None };
+    let script = if place.language == Language::Python { folder.script(name) } else { None };
     let block = script.map(|script| Ok(pyproject::block(&script)?.map(|asked| (script, asked.requirements))));
     match block.transpose()?.flatten() {
         // The script says it itself: what the folder's project requires is for others.
@@ -84,6 +87,12 @@ fn project(folder: &Folder<'_>, asks: &mut Vec<Asks>, locks: &mut Vec<Lock>) -> 
     Ok(())
 }
 
+/// A requirements.txt of which every entry is pinned and has a hash.
+pub(super) fn of_lock(file: &Text) -> Result<Wanted, FileProblem> {
+    let pins = pinned(file, requirements::read(file)?)?;
+    Ok(wanted(&[], &[Lock { file: file.clone(), pins }]))
+}
+
 /// A lock where every entry has a hash; half of one is refused.
 fn entries(folder: &Folder<'_>, asks: &mut Vec<Asks>, locks: &mut Vec<Lock>) -> Result<(), FileProblem> {
     let Some(file) = folder.read("requirements.txt")? else { return Ok(()) };
@@ -96,6 +105,12 @@ fn entries(folder: &Folder<'_>, asks: &mut Vec<Asks>, locks: &mut Vec<Lock>) -> 
         }
         return Ok(());
     }
+    let pins = pinned(&file, entries)?;
+    locks.push(Lock { file, pins });
+    Ok(())
+}
+
+fn pinned(file: &Text, entries: Vec<requirements::Entry>) -> Result<Vec<Pin>, FileProblem> {
     let mut pins = Vec::new();
     for requirements::Entry { requirement, hashes } in entries {
         let line = requirement.line;
@@ -110,8 +125,7 @@ fn entries(folder: &Folder<'_>, asks: &mut Vec<Asks>, locks: &mut Vec<Lock>) -> 
         }
         pins.push(Pin { name: requirement.name, version, hashes, marker: requirement.marker, line });
     }
-    locks.push(Lock { file, pins });
-    Ok(())
+    Ok(pins)
 }
 
 /// The first lock wins; without one, all that is asked for.

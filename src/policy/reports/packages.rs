@@ -110,8 +110,9 @@ pub(super) fn has(decision: &Decision, name: &str, version: Option<&str>) -> Opt
     let fits = |held: &str| match version {
         None => true,
         Some(asked) => {
-            versions::version(ecosystem, asked).as_deref() == Some(held)
-                || versions::holds(ecosystem, asked, held) == Some(true)
+            let exact = format!("=={asked}");
+            let ranges = [asked, if ecosystem == Ecosystem::Python { &exact } else { asked }];
+            ranges.iter().any(|range| versions::holds(ecosystem, range, held) == Some(true))
         }
     };
     if wanted.locked {

@@ -60,23 +60,17 @@ fn a_package_reaches_no_place_outside_its_tree() {
         format!("import {module}, os, json\nprint(json.dumps(os.path.islink({module}.__path__[0] + '/out')))\n")
     };
     for (package, wanted) in [
-        ("climbs", "DependencyError: outside target directory"),
-        ("absolute", "DependencyError: outside target directory"),
+        ("climbs", "DependencyError: trying to install outside the target directory"),
+        ("absolute", "DependencyError: trying to install outside the target directory"),
         // pip writes the text of a link as a file.
         ("links", "ok false"),
-        (
-            "folds",
-            "DependencyError: folds/ONE.py: two names differ in case alone|folds/one.py: two names differ in case alone",
-        ),
+        ("folds", "DependencyError: two names differ in case alone"),
         ("controls", "DependencyError: is a name with characters that no package needs"),
     ] {
         shop.python(package, &[&format!("{package}==1.0")], &script(package));
         let ended = shop.call(&format!("esc:{package}"));
-        let (kind, either) = wanted.split_once(": ").unwrap_or((wanted, ""));
-        let fit = either
-            .split('|')
-            .any(|part| fits(&format!("{kind}: {part}"), &ended).is_ok() || fits(wanted, &ended).is_ok());
-        assert!(fit, "{package}: {:?}", fits(wanted, &ended));
+        let fit = wanted.split('|').any(|wanted| fits(wanted, &ended).is_ok());
+        assert!(fit, "{package}: {:?}", fits(wanted.split('|').next().unwrap(), &ended));
     }
     shop.node(
         "climber",
@@ -104,7 +98,6 @@ fn what_a_build_leaves_beside_its_package_is_refused() {
         ("symbolic", "Permission denied"),
         ("setid", "Operation not permitted|Permission denied|has a set-id mode"),
         ("deep", "lies deeper than 64 folders"),
-        ("many", "more than 100000 files and folders"),
     ] {
         shop.python(package, &[&format!("{package}==1.0")], "print(1)\n");
         let ended = shop.call(&format!("esc:{package}"));
@@ -124,7 +117,8 @@ fn an_index_gives_what_the_lock_says_or_nothing() {
     for (index, wanted) in [
         ("other", "DependencyError: THESE PACKAGES DO NOT MATCH THE HASHES"),
         ("far", "DependencyError: could not be fetched"),
-        ("lies", "DependencyError: could not be fetched"),
+        // What came has the hash of the lock: how long the index said that it is does not matter.
+        ("lies", "ok \"ours\""),
         ("default", "ok \"ours\""),
     ] {
         shop.policy(index, "required", false, "");

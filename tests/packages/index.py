@@ -165,7 +165,6 @@ def packages(port):
         "symbolic": "os.symlink('/etc/passwd', site + '/passwd')",
         "setid": "open(site + '/a', 'w').close(); os.chmod(site + '/a', 0o4755)",
         "deep": "[(os.mkdir('d'), os.chdir('d')) for _ in [os.chdir(site)] + [0] * 80]",
-        "many": "[os.mkdir(site + f'/{i}') for i in range(100_100)]",
     }.items():
         source(name, "1.0", LEAVES.replace("NAME", name).replace("WORK", work).replace("PORT", str(port)))
     hook = HOOK.replace("MARKS", json.dumps(PLACE)).replace("PORT", str(port))
@@ -208,9 +207,7 @@ class Answers(http.server.BaseHTTPRequestHandler):
             return
         if way[0] == "npm":
             return self.npm(way[1:], origin)
-        base = "" if way[0] == "simple" else way[0]
-        if way[0] != "simple":
-            way = way[1:]
+        base = "" if way[0] in ("simple", "files") else way.pop(0)
         if way[0] == "simple" and len(way) == 2:
             return self.project(way[1], base)
         if way[0] == "files":

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
@@ -58,6 +59,19 @@ impl Shop {
         shop
     }
 
+    /// What was written anew belongs to who runs the host. (The store keeps the modes that the host gave it.)
+    pub fn settle(&self) {
+        for folder in ["user_scripts", "sandbox-policies"] {
+            for entry in walkdir::WalkDir::new(self.playground.path(folder)).into_iter().map(Result::unwrap) {
+                if let Some(uid) = self.playground.who.uid() {
+                    std::os::unix::fs::lchown(entry.path(), Some(uid), Some(uid)).unwrap();
+                }
+                let mode = if entry.file_type().is_dir() { 0o755 } else { 0o644 };
+                fs::set_permissions(entry.path(), fs::Permissions::from_mode(mode)).unwrap();
+            }
+        }
+    }
+
     /// The one policy, of all tools.
     pub fn policy(&self, index: &str, lock: &str, builds: bool, more: &str) {
         let entry = |name: &str, index: &str| {
@@ -69,7 +83,7 @@ impl Shop {
             entry("node", "default"),
         );
         self.playground.policy("default", "*", &rest);
-        self.playground.settle();
+        self.settle();
     }
 
     /// A tool of Python with these packages, `NAME==VERSION`, locked; returns its folder.
@@ -77,7 +91,7 @@ impl Shop {
         let folder = self.playground.tool(name, "python", script, json!({}));
         let lines: Vec<String> = packages.iter().map(|package| self.locked(package)).collect();
         fs::write(folder.join("requirements.txt"), lines.concat()).unwrap();
-        self.playground.settle();
+        self.settle();
         folder
     }
 
@@ -105,7 +119,7 @@ impl Shop {
         let lock = json!({"name": "x", "version": "1.0.0", "lockfileVersion": 3, "requires": true, "packages": places});
         fs::write(folder.join("package.json"), manifest.to_string()).unwrap();
         fs::write(folder.join("package-lock.json"), lock.to_string()).unwrap();
-        self.playground.settle();
+        self.settle();
         folder
     }
 

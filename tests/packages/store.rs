@@ -125,7 +125,7 @@ fn nothing_in_the_store_is_taken_for_a_tool_or_may_be_written_by_one() {
         inside.display()
     );
     shop.playground.policy("writer", "esc:writer", &write);
-    shop.playground.settle();
+    shop.settle();
     assert_eq!(
         fits("SecurityError: a policy, a manifest, a script or a file of this host", &shop.call("esc:writer")),
         Ok(())
@@ -133,7 +133,7 @@ fn nothing_in_the_store_is_taken_for_a_tool_or_may_be_written_by_one() {
     // A store in a folder of tools is none.
     let state = shop.playground.path("tool-defs/state");
     fs::create_dir_all(&state).unwrap();
-    shop.playground.settle();
+    shop.settle();
     let mut inside = shop.host(&[]);
     inside.arg("--audit-log").arg(state.join("audit.jsonl"));
     inside.args(["call", "esc:one", "--json"]);

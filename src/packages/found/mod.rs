@@ -55,10 +55,10 @@ pub fn find(place: &Place<'_>) -> Result<Option<Wanted>, FileProblem> {
     wanted.map(|wanted| wanted.filter(|wanted| !wanted.requires.is_empty()))
 }
 
-/// What was wanted, with a lock that an installer made of it: a requirements.txt with hashes, or a lock of npm.
+/// What was wanted, with a lock that an installer made of it: a pylock.toml, or a lock of npm.
 pub fn of_lock(wanted: &Wanted, lock: &str) -> Result<Wanted, FileProblem> {
     let locked = match wanted.ecosystem {
-        Ecosystem::Python => python::of_lock(&files::Text::new("requirements.txt", lock))?,
+        Ecosystem::Python => python::of_lock(&files::Text::new("pylock.toml", lock))?,
         Ecosystem::Node => {
             let asked = wanted.inputs.iter().find(|(name, _)| name == "package.json").map_or("", |(_, text)| text);
             node::of_lock(&files::Text::new("package.json", asked), files::Text::new("package-lock.json", lock))?

@@ -87,9 +87,9 @@ fn project(folder: &Folder<'_>, asks: &mut Vec<Asks>, locks: &mut Vec<Lock>) -> 
     Ok(())
 }
 
-/// A requirements.txt of which every entry is pinned and has a hash.
+/// A pylock.toml.
 pub(super) fn of_lock(file: &Text) -> Result<Wanted, FileProblem> {
-    let pins = pinned(file, requirements::read(file)?)?;
+    let pins = pylock::read(file)?;
     Ok(wanted(&[], &[Lock { file: file.clone(), pins }]))
 }
 

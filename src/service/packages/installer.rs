@@ -87,7 +87,8 @@ impl Installer<'_> {
             Ecosystem::Node => NODE,
         };
         let shape = self.shape(into, from, network);
-        let run = Run { what, tool: &self.need.tool, shape, source, order, timeout_ms: LONGEST_MS };
+        let hidden = into.parent().unwrap_or(into);
+        let run = Run { hidden, what, tool: &self.need.tool, shape, source, order, timeout_ms: LONGEST_MS };
         runs.run(run, tell).await
     }
 

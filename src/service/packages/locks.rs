@@ -7,7 +7,6 @@ use super::installer::Installer;
 use super::{Need, Packages, Resolved, broken};
 use crate::base::text;
 use crate::fault::{Fault, Kind};
-use crate::manifest::Language;
 use crate::packages;
 use crate::policy;
 use crate::policy::packages::{Ecosystem, Package};
@@ -29,7 +28,7 @@ impl Packages {
     ) -> Result<Resolved, Fault> {
         let (store, key) = (self.store()?, Packages::resolved_key(need));
         if let Some(text) = store.resolved(&key) {
-            return read(need, text, work);
+            return read(need, text);
         }
         let resolved = self.resolve(need, work, tell).await?;
         store.keep_resolved(&key, &resolved.text).map_err(|e| broken(&e))?;
@@ -49,7 +48,7 @@ impl Packages {
             Ecosystem::Python => pylock(&answer),
             Ecosystem::Node => answer["lock"].as_str().map(str::to_owned),
         };
-        read(need, text.ok_or_else(|| strange("the installer told no lock"))?, work)
+        read(need, text.ok_or_else(|| strange("the installer told no lock"))?)
     }
 }
 
@@ -135,21 +134,9 @@ fn pylock(answer: &Value) -> Option<String> {
 }
 
 /// A lock that was resolved, read like one that lies beside a script.
-fn read(need: &Need, text: String, work: &Path) -> Result<Resolved, Fault> {
-    let (folder, file) = (work.join("locked"), file(need.wanted.ecosystem));
-    // The lock of Node counts for what is required beside it.
-    let beside = need.wanted.inputs.iter().filter(|(name, _)| name == "package.json");
-    let made = std::fs::create_dir_all(&folder).and_then(|()| std::fs::write(folder.join(file), &text));
-    let made = beside.fold(made, |made, (name, text)| made.and_then(|()| std::fs::write(folder.join(name), text)));
-    made.map_err(|e| broken(&e))?;
-    let (language, script) = match need.wanted.ecosystem {
-        Ecosystem::Python => (Language::Python, folder.join("main.py")),
-        Ecosystem::Node => (Language::Nodejs, folder.join("main.js")),
-    };
-    let found = packages::find(&packages::Place { script: &script, language, alone: false, writer: &|_| None });
-    let wanted = found.map_err(|problem| strange(&problem.problem.message))?;
-    let wanted = wanted.filter(|wanted| wanted.locked).ok_or_else(|| strange("it holds no package"))?;
-    Ok(Resolved { wanted, file: file.to_owned(), text })
+fn read(need: &Need, text: String) -> Result<Resolved, Fault> {
+    let wanted = packages::of_lock(&need.wanted, &text).map_err(|problem| strange(&problem.problem.message))?;
+    Ok(Resolved { wanted, file: file(need.wanted.ecosystem).to_owned(), text })
 }
 
 fn strange(why: &str) -> Fault {

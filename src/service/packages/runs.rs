@@ -13,7 +13,7 @@ use crate::service::call_record::CallRecord;
 use crate::service::redact::{Mask, Shown};
 use crate::service::{Arguments, CallRequest, Caller, audit, format, secrets};
 use serde_json::{Value, json};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
@@ -40,6 +40,8 @@ pub struct Run<'a> {
     pub source: &'a str,
     pub order: Value,
     pub timeout_ms: u64,
+    /// A folder of this host that no word of the installer tells.
+    pub hidden: &'a Path,
 }
 
 impl Recorder {
@@ -74,6 +76,7 @@ impl Recorder {
             per_call.secrets.0.insert(grant.name.clone(), value);
         }
         per_call.env = Hidden::default();
+        let hidden = run.hidden.display().to_string();
         let shape = Arc::new(run.shape);
         let digest = shape.digest();
         self.audit.keep(&shape, &digest)?;
@@ -99,13 +102,14 @@ impl Recorder {
             let mut running = process.run(&context, call, &events);
             loop {
                 tokio::select! {
-                    Some(event) = heard.next() => if let Event::Log(line) = event { tell(&record.log(&line)) },
+                    Some(event) = heard.next() => if let Event::Log(line) = event { tell(&record.log(&line.replace(&hidden, ""))) },
                     ended = &mut running => break ended,
                 }
             }
         };
         record.ended(&ended, heard.lost(), None);
         let mut outcome = ended?;
+        outcome.logs.iter_mut().for_each(|line| *line = line.replace(&hidden, ""));
         let (logs, _) = record.took(&mut outcome);
         match outcome.ending {
             Ending::Answered(answer) => {

@@ -32,7 +32,7 @@ const HOMES: [(&str, &[&str]); 11] = [
     // wit-component speaks anyhow.
     ("anyhow", &["cli", "executor/wasm/adapt.rs"]),
     // Policies, the operator's own settings, and what scripts require.
-    ("toml", &["policy", "cli/settings.rs", "packages"]),
+    ("toml", &["policy", "cli/settings", "packages"]),
     ("pep440_rs", &["policy/versions.rs"]),
     ("jsonschema", &["manifest"]),
     ("jsonschema_regex", &["manifest"]),

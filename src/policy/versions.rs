@@ -128,7 +128,7 @@ fn comparator(operator: &str, version: &str) -> Option<String> {
     let mut parts: Vec<&str> = version.splitn(3, '.').collect();
     let wild = |part: &&str| matches!(*part, "*" | "x" | "X");
     if let Some(at) = parts.iter().position(wild) {
-        if !parts[at..].iter().all(|part| wild(&part)) {
+        if !parts[at..].iter().all(wild) {
             return None;
         }
         parts.truncate(at);

@@ -65,7 +65,7 @@ fn met(asks: &Asks, lock: &Lock) -> Result<(), FileProblem> {
         let held: Vec<&str> =
             lock.pins.iter().filter(|pin| pin.name == required.name).map(|pin| pin.version.as_str()).collect();
         let fits = |version: &&str| versions::holds(Ecosystem::Python, &required.versions, version) == Some(true);
-        if held.iter().any(|version| fits(&version)) {
+        if held.iter().any(fits) {
             continue;
         }
         let has = match held.is_empty() {

@@ -182,18 +182,7 @@ impl Settings {
             sources.origins.insert("policies", if found { Origin::Root } else { Origin::BuiltIn });
             found.then_some(usual)
         });
-        let (audit_log, packages) = match sources.said("audit-log", flags.audit_log.as_slice(), config.audit_log).pop()
-        {
-            Some(path) => {
-                // The file may be new. Its folder must exist, so that a slip in the name makes no new folder.
-                let path = std::path::absolute(path)?;
-                sources.existing("audit-log", path.parent().unwrap_or(&path))?;
-                // Another log is another host, with a store of its own.
-                let beside = path.parent().map(|folder| folder.join(PACKAGES));
-                (Some(path), beside)
-            }
-            None => (usual_audit_log(&variable), usual_packages(&variable)),
-        };
+        let (audit_log, packages) = kept(&mut sources, flags, config.audit_log)?;
         let words: Vec<PathBuf> = flags.log.iter().map(PathBuf::from).collect();
         let words = sources.said("log", &words, config.log.map(PathBuf::from)).pop();
         let log = words.map(|words| log_words(&words.to_string_lossy())).transpose()?;
@@ -422,6 +411,23 @@ fn usual_audit_log(variable: Variables<'_>) -> Option<PathBuf> {
         return Some(PathBuf::from("/var/log/toolhost/audit.jsonl"));
     }
     Some(folder(variable, "XDG_STATE_HOME", ".local/state")?.join("toolhost/audit.jsonl"))
+}
+
+/// Where calls are recorded, and where built packages are kept.
+fn kept(
+    sources: &mut Sources<'_>,
+    flags: &Flags,
+    config: Option<PathBuf>,
+) -> anyhow::Result<(Option<PathBuf>, Option<PathBuf>)> {
+    let Some(path) = sources.said("audit-log", flags.audit_log.as_slice(), config).pop() else {
+        return Ok((usual_audit_log(sources.variables), usual_packages(sources.variables)));
+    };
+    // The file may be new. Its folder must exist, so that a slip in the name makes no new folder.
+    let path = std::path::absolute(path)?;
+    sources.existing("audit-log", path.parent().unwrap_or(&path))?;
+    // Another log is another host, with a store of its own.
+    let beside = path.parent().map(|folder| folder.join(PACKAGES));
+    Ok((Some(path), beside))
 }
 
 /// Logs are often kept where nothing may be run, and native code of packages is.

@@ -9,5 +9,5 @@ pub mod store;
 pub mod tree;
 
 pub use crate::policy::packages::{Required, Source, Wanted};
-pub use found::{Place, Seen, find, of_lock};
+pub use found::{Place, Seen, find, of_lock, pylock_of};
 pub use index::{Credential, DEFAULT, Index};

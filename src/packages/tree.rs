@@ -345,7 +345,7 @@ mod tests {
             at = at.join("d".repeat(90));
             std::fs::create_dir(&at).expect("made");
         }
-        std::fs::set_permissions(&at, std::fs::Permissions::from_mode(0)).expect("set");
+        std::fs::set_permissions(&at, std::fs::Permissions::from_mode(0o000)).expect("set");
         let parent = files::without_links(folder.path(), OFlag::O_RDONLY | OFlag::O_DIRECTORY).expect("a folder");
         remove(parent.as_fd(), "top").expect("removed");
         assert!(!top.exists());

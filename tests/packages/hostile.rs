@@ -76,11 +76,11 @@ fn a_package_reaches_no_place_outside_its_tree() {
         "climber",
         "nodejs",
         &["climber@1.0.0"],
-        "console.log(JSON.stringify(require('fs').readdirSync('/node_modules/climber')))",
+        "console.log(JSON.stringify(require('fs').existsSync('/node_modules/climber/out')))",
     );
     let ended = shop.call("esc:climber");
-    // npm leaves out what climbs, and links.
-    assert_eq!(fits("ok [\"index.js\",\"package.json\"]", &ended), Ok(()));
+    // npm leaves out what climbs, and links, and puts what is absolute below the package.
+    assert_eq!(fits("ok false", &ended), Ok(()));
     shop.node("folded", "nodejs", &["folded@1.0.0"], "");
     assert_eq!(fits("DependencyError: two names differ in case alone", &shop.call("esc:folded")), Ok(()));
     assert_eq!(shop.marks(), Vec::<String>::new());

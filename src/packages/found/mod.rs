@@ -22,6 +22,8 @@ mod uv_lock;
 
 pub use seen::Seen;
 
+pub use pylock::of_choice as pylock_of;
+
 use crate::manifest::Language;
 use crate::policy::FileProblem;
 use crate::policy::packages::{Ecosystem, Wanted};

@@ -1,6 +1,6 @@
 //! pylock.toml: the lock that every installer of Python can write (PEP 751).
 //!
-//! For: `python`. In: its text. Out: pins with hashes. Never: an address or a path in it; a package without an index.
+//! For: `python`; who resolves. In: its text, or what pip chose. Out: pins with hashes; the text. Never: an address or a path in it; a package without an index.
 
 use super::files::{MOST, Text, shown};
 use super::markers;
@@ -73,4 +73,40 @@ fn pin(file: &Text, package: &Spanned<Locked>) -> Result<Pin, FileProblem> {
         return Err(bad("it has no hash (sha256, sha384 or sha512)"));
     }
     Ok(Pin { name: read, version, hashes, marker, line })
+}
+
+/// One package of pip's choice, and all files that the index has of it.
+#[derive(Deserialize)]
+struct Chosen {
+    name: String,
+    version: String,
+    files: Vec<Offered>,
+}
+
+#[derive(Deserialize)]
+struct Offered {
+    name: String,
+    url: String,
+    sha256: String,
+}
+
+/// A lock as text (PEP 751), from what pip told of its choice.
+pub fn of_choice(packages: &serde_json::Value) -> Option<String> {
+    let packages: Vec<Chosen> = serde_json::from_value(packages.clone()).ok()?;
+    let mut text = "lock-version = \"1.0\"\ncreated-by = \"toolhost\"\n".to_owned();
+    let quoted = |text: &str| Value::String(text.to_owned()).to_string();
+    let file = |file: &Offered| {
+        let (name, url, sha256) = (quoted(&file.name), quoted(&file.url), quoted(&file.sha256));
+        format!("{{ name = {name}, url = {url}, hashes = {{ sha256 = {sha256} }} }}")
+    };
+    for Chosen { name, version, files } in packages {
+        text.push_str(&format!("\n[[packages]]\nname = {}\nversion = {}\n", quoted(&name), quoted(&version)));
+        let (wheels, sources): (Vec<_>, Vec<_>) = files.iter().partition(|file| file.name.ends_with(".whl"));
+        if let Some(source) = sources.first() {
+            text.push_str(&format!("sdist = {}\n", file(source)));
+        }
+        let wheels: String = wheels.into_iter().map(|wheel| format!("    {},\n", file(wheel))).collect();
+        text.push_str(&format!("wheels = [\n{wheels}]\n"));
+    }
+    Some(text)
 }

@@ -11,8 +11,6 @@ use crate::packages;
 use crate::policy;
 use crate::policy::packages::{Ecosystem, Package};
 use jiff::Timestamp;
-use serde::Deserialize;
-use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -45,7 +43,7 @@ impl Packages {
         let installer = Installer { need, index: self.index(need)?, runtime: self.installs(need)?, npm: self.npm() };
         let answer = installer.resolve(&self.recorder, work, tell).await?;
         let text = match need.wanted.ecosystem {
-            Ecosystem::Python => pylock(&answer),
+            Ecosystem::Python => packages::pylock_of(&answer["packages"]),
             Ecosystem::Node => answer["lock"].as_str().map(str::to_owned),
         };
         read(need, text.ok_or_else(|| strange("the installer told no lock"))?)
@@ -95,42 +93,6 @@ fn file(ecosystem: Ecosystem) -> &'static str {
         Ecosystem::Python => "pylock.toml",
         Ecosystem::Node => "package-lock.json",
     }
-}
-
-/// One package of pip's choice, and all files that the index has of it.
-#[derive(Deserialize)]
-struct Chosen {
-    name: String,
-    version: String,
-    files: Vec<Offered>,
-}
-
-#[derive(Deserialize)]
-struct Offered {
-    name: String,
-    url: String,
-    sha256: String,
-}
-
-/// A lock as text (PEP 751), from what pip told of its choice.
-fn pylock(answer: &Value) -> Option<String> {
-    let packages: Vec<Chosen> = serde_json::from_value(answer["packages"].clone()).ok()?;
-    let mut text = "lock-version = \"1.0\"\ncreated-by = \"toolhost\"\n".to_owned();
-    let quoted = |text: &str| toml::Value::String(text.to_owned()).to_string();
-    let file = |file: &Offered| {
-        let (name, url, sha256) = (quoted(&file.name), quoted(&file.url), quoted(&file.sha256));
-        format!("{{ name = {name}, url = {url}, hashes = {{ sha256 = {sha256} }} }}")
-    };
-    for Chosen { name, version, files } in packages {
-        text.push_str(&format!("\n[[packages]]\nname = {}\nversion = {}\n", quoted(&name), quoted(&version)));
-        let (wheels, sources): (Vec<_>, Vec<_>) = files.iter().partition(|file| file.name.ends_with(".whl"));
-        if let Some(source) = sources.first() {
-            text.push_str(&format!("sdist = {}\n", file(source)));
-        }
-        let wheels: String = wheels.into_iter().map(|wheel| format!("    {},\n", file(wheel))).collect();
-        text.push_str(&format!("wheels = [\n{wheels}]\n"));
-    }
-    Some(text)
 }
 
 /// A lock that was resolved, read like one that lies beside a script.

@@ -57,7 +57,7 @@ fn a_failed_script_is_told_what_it_lacks() {
         for hint in ["This tool has no network", "this host installs what a file beside the script asks for"] {
             assert_eq!(
                 details.contains(hint),
-                anybody.contains(hint) || (hint.ends_with("none") && anybody.starts_with("package")),
+                anybody.contains(hint) || (hint.ends_with("asks for") && anybody.starts_with("package")),
                 "{language} {script}: {details}"
             );
         }

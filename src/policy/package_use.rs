@@ -15,6 +15,7 @@ use super::{Machine, versions};
 use crate::base::text::{self, printable};
 use crate::fault::{Fault, Kind};
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 
 /// What a policy and its cap allow for one ecosystem.
@@ -122,40 +123,37 @@ impl Decision {
     /// Takes over what the script's files ask for: into the shape, or as what keeps every call from starting. `by_hand`:
     /// where somebody installed the packages already, which then need no policy.
     pub fn wants(&mut self, asked: Result<Option<Wanted>, FileProblem>, by_hand: Option<&str>, machine: &Machine) {
-        match asked {
-            Ok(None) => {}
-            Ok(Some(wanted)) => self.judge_packages(wanted, by_hand, machine),
-            Err(problem) => self.unreadable(&problem),
+        let no_entry = |allowance: &Allowance| matches!(allowance, Err((Narrower::Policy, _)));
+        let by_hand = by_hand.filter(|_| self.package_rules.values().all(no_entry));
+        let note = |files: &str, how: &str| format!("{files}: nothing is installed; {how}");
+        match (asked, by_hand) {
+            (Ok(None), _) => {}
+            (Ok(Some(wanted)), Some(how)) => self.notes.all.push(note(&names(&wanted.sources), how)),
+            (Err(problem), Some(how)) => self.notes.all.push(note(&name(&problem.path), how)),
+            (Ok(Some(wanted)), None) => self.judge_packages(wanted, machine),
+            (Err(problem), None) => self.unreadable(&problem),
         }
     }
 
     /// Nothing is installed by half of what the files say.
     fn unreadable(&mut self, FileProblem { path, problem }: &FileProblem) {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let name = name(path);
         let line = if problem.line > 0 { format!(":{}", problem.line) } else { String::new() };
         let words = format!("{name}{line}: {}", problem.message);
-        self.verdicts.push(Verdict::denied(What::Package, &*name, Narrower::Manifest, &*words, &[]));
+        self.verdicts.push(Verdict::denied(What::Package, &name, Narrower::Manifest, &*words, &[]));
         let fault =
             Fault::new(Kind::DependencyError, "this tool's packages cannot be installed, so it was not started");
         let place = format!("{}{line}: {}", text::path(path), printable(&problem.message));
         self.stop(fault.details(printable(&words)).person(place));
     }
 
-    fn judge_packages(&mut self, wanted: Wanted, by_hand: Option<&str>, machine: &Machine) {
+    fn judge_packages(&mut self, wanted: Wanted, machine: &Machine) {
         let (ecosystem, files) = (wanted.ecosystem, names(&wanted.sources));
         let name = ecosystem.name();
         let wanted = Arc::new(wanted);
+        self.wanted = Some(wanted.clone());
+        self.notes.all.extend(unpinned(&wanted));
         let allowed = match self.package_rules.get(&ecosystem).cloned() {
-            Some(Err((Narrower::Policy, _))) if by_hand.is_some() => {
-                self.notes.all.push(format!("{files}: nothing is installed; {}", by_hand.unwrap_or_default()));
-                return;
-            }
-            allowance => {
-                self.wanted = Some(wanted.clone());
-                allowance
-            }
-        };
-        let allowed = match allowed {
             Some(Ok(allowed)) => allowed,
             Some(Err((narrower, reason))) => {
                 let also = if narrower == Narrower::Host { ", and into host.policy.toml" } else { "" };
@@ -195,7 +193,6 @@ impl Decision {
         let effective = effective(&wanted, &allowed.rules, leads_to);
         let verdict = Verdict::met(What::Package, asked, effective, &[wall::VIEW]);
         self.verdicts.push(verdict.because(&allowed.rule, &allowed.rules.why, &allowed.place));
-        self.notes.all.extend(unpinned(&wanted));
         let (locked, sources) = (wanted.locked, wanted.sources.clone());
         let PackagesAllowed { rules, rule, place: _ } = allowed;
         let grant = PackageGrant { ecosystem, rules, rule, locked, sources };
@@ -221,9 +218,12 @@ impl Decision {
     }
 }
 
+fn name(path: &Path) -> String {
+    printable(&path.file_name().unwrap_or_default().to_string_lossy())
+}
+
 fn names(sources: &[Source]) -> String {
-    let name = |source: &Source| source.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    printable(&sources.iter().map(name).collect::<Vec<_>>().join(", "))
+    sources.iter().map(|source| name(&source.path)).collect::<Vec<_>>().join(", ")
 }
 
 /// The rules in words.

@@ -51,9 +51,12 @@ fn row(decision: &Decision) -> &policy::Verdict {
 const PLAIN: &str = "python = { index = \"default\", why = \"w\" }";
 const OPEN: &str = "python = { index = \"default\", lock = \"relaxed\", builds = true, why = \"w\" }";
 
-/// policy, cap ("-": none), and what is left: index, lock required, builds, names denied, age; or who allows none.
+/// index, lock required, builds, names denied, age
+type Left = (&'static str, bool, bool, &'static [&'static str], Option<u32>);
+
+/// policy, cap ("-": none), and what is left, or who allows none.
 #[rustfmt::skip]
-const OVERLAPS: &[(&str, &str, Result<(&str, bool, bool, &[&str], Option<u32>), Narrower>)] = &[
+const OVERLAPS: &[(&str, &str, Result<Left, Narrower>)] = &[
     (PLAIN, "-", Ok(("default", true, false, &[], None))),
     (OPEN, "-", Ok(("default", false, true, &[], None))),
     ("", "-", Err(Narrower::Policy)),

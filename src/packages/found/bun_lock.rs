@@ -14,8 +14,8 @@ use serde_json::Value;
 pub(super) fn read(file: &Text) -> Result<Tree, FileProblem> {
     let document = package_json::parse(file, Dialect::Commented)?;
     let version = document.value["lockfileVersion"].as_u64();
-    if !matches!(version, Some(0 | 1)) {
-        return Err(file.problem(0, "a lock of this version is not read: lockfileVersion 1 is"));
+    if !matches!(version, Some(0..=2)) {
+        return Err(file.problem(0, "a lock of this version is not read: lockfileVersion 1 and 2 are"));
     }
     for field in ["overrides", "patchedDependencies", "catalog", "catalogs", "trustedDependencies"] {
         if document.value.get(field).is_some_and(|value| !package_json::empty(value)) {

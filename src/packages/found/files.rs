@@ -14,9 +14,13 @@ use nix::sys::stat::{SFlag, fstatat};
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 /// The largest file that is read, bytes: ten times the lock of a large application.
 const LARGEST: u64 = 8 * 1024 * 1024;
+/// The same, of what a person writes.
+const LARGEST_WRITTEN: u64 = 1024 * 1024;
+const WRITTEN: [&str; 2] = ["package.json", "pyproject.toml"];
 /// The most packages of one lock, and the most requirements of one file.
 pub(super) const MOST: usize = 5000;
 
@@ -33,6 +37,8 @@ pub(super) struct Text {
     pub path: PathBuf,
     pub text: String,
     sha256: String,
+    /// Where each line starts: a long file is not counted through for every entry.
+    lines: OnceLock<Vec<usize>>,
 }
 
 impl<'a> Folder<'a> {
@@ -70,12 +76,12 @@ impl<'a> Folder<'a> {
         }
         let file = files::open_at(&self.at, name, OFlag::O_RDONLY)
             .map_err(|errno| bad(format!("it cannot be read: {}", errno.desc())))?;
-        let bytes =
-            files::whole(File::from(file), LARGEST).map_err(|error| bad(format!("it cannot be read: {error}")))?;
-        let bytes = bytes.ok_or_else(|| bad(format!("it is larger than {LARGEST} bytes")))?;
+        let most = if WRITTEN.contains(&name) { LARGEST_WRITTEN } else { LARGEST };
+        let bytes = files::whole(File::from(file), most).map_err(|error| bad(format!("it cannot be read: {error}")))?;
+        let bytes = bytes.ok_or_else(|| bad(format!("it is larger than {most} bytes")))?;
         let sha256 = crate::base::sha256_hex(&bytes);
         let text = String::from_utf8(bytes).map_err(|_| bad("it is not UTF-8 text".to_owned()))?;
-        Ok(Some(Text { path, text, sha256 }))
+        Ok(Some(Text { path, text, sha256, lines: OnceLock::new() }))
     }
 
     /// The script. `None` also where it is larger than a file that is read here: then no block in it counts.
@@ -83,7 +89,7 @@ impl<'a> Folder<'a> {
         let file = files::open_at(&self.at, name, OFlag::O_RDONLY).ok()?;
         let bytes = files::whole(File::from(file), LARGEST).ok()??;
         let text = String::from_utf8_lossy(&bytes).into_owned();
-        Some(Text { path: self.path.join(name), text, sha256: crate::base::sha256_hex(&bytes) })
+        Some(Text { path: self.path.join(name), text, sha256: crate::base::sha256_hex(&bytes), lines: OnceLock::new() })
     }
 
     /// Refuses the settings of an installer: an index is named by the policy, and what it means by this host.
@@ -103,7 +109,12 @@ impl<'a> Folder<'a> {
 impl Text {
     /// A text that lies nowhere yet.
     pub fn new(name: &str, text: &str) -> Text {
-        Text { path: PathBuf::from(name), text: text.to_owned(), sha256: crate::base::sha256_hex(text.as_bytes()) }
+        Text {
+            path: PathBuf::from(name),
+            text: text.to_owned(),
+            sha256: crate::base::sha256_hex(text.as_bytes()),
+            lines: OnceLock::new(),
+        }
     }
 
     pub fn source(&self) -> Source {
@@ -121,8 +132,8 @@ impl Text {
 
     /// The line of a byte.
     pub fn line(&self, offset: usize) -> usize {
-        let before = &self.text.as_bytes()[..offset.min(self.text.len())];
-        before.iter().filter(|b| **b == b'\n').count() + 1
+        let starts = || std::iter::once(0).chain(self.text.match_indices('\n').map(|(at, _)| at + 1)).collect();
+        self.lines.get_or_init(starts).partition_point(|start: &usize| *start <= offset)
     }
 
     pub fn problem(&self, line: usize, message: impl AsRef<str>) -> FileProblem {

@@ -30,6 +30,8 @@ const REFUSED: [(&str, &str); 10] = [
     ("patchedDependencies", "changes packages: take it out"),
     ("trustedDependencies", "says which packages may build: the policy says that (`builds`); take it out"),
 ];
+/// Requirements of which each is told with its line.
+const MOST_PLACES: usize = 200;
 /// Scripts that an installer would run for the folder itself.
 const HOOKS: [&str; 7] = ["preinstall", "install", "postinstall", "preprepare", "prepare", "postprepare", "prepublish"];
 
@@ -43,8 +45,14 @@ pub(super) fn read(file: &Text) -> Result<Vec<Required>, FileProblem> {
     let document = parse(file, Dialect::Strict)?;
     let mut found: Vec<Required> = Vec::new();
     for (field, optional) in [("optionalDependencies", true), ("dependencies", false)] {
-        let line = |name: &str| document.place_of_key(&format!("/{field}/{}", escape_segment(name))).0;
-        for (name, range) in table(file, &document, field)? {
+        let listed = table(file, &document, field)?;
+        // Each look for a place goes through the text: none for a list that nobody reads.
+        let few = listed.len() <= MOST_PLACES;
+        let line = |name: &str| match few {
+            true => document.place_of_key(&format!("/{field}/{}", escape_segment(name))).0,
+            false => 0,
+        };
+        for (name, range) in listed {
             let bad = |why: String| Err(file.problem(line(name), format!("`{}`: {why}", shown(name))));
             let Some(read) = versions::name(Ecosystem::Node, name) else {
                 return bad("this is no name of a package".to_owned());

@@ -11,6 +11,9 @@ use crate::policy::versions;
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// Most packages below each other.
+const DEEPEST: usize = 32;
+
 /// One place of a lock.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Entry {
@@ -36,7 +39,8 @@ pub(super) type Tree = BTreeMap<String, Entry>;
 pub(super) fn names(place: &str) -> Option<Vec<&str>> {
     let rest = place.strip_prefix("node_modules/")?;
     let names: Vec<&str> = rest.split("/node_modules/").collect();
-    names.iter().all(|name| versions::name(Ecosystem::Node, name).is_some()).then_some(names)
+    let good = names.len() <= DEEPEST && names.iter().all(|name| versions::name(Ecosystem::Node, name).is_some());
+    good.then_some(names)
 }
 
 /// What one place of a lock says, as both formats write it.
@@ -246,9 +250,9 @@ pub(super) fn inputs(required: &[Required], locked: Option<(&Tree, &BTreeMap<Str
     if let Some((tree, needed)) = locked {
         let mut places = Map::from_iter([(String::new(), Value::Object(root))]);
         places.extend(
-            needed
-                .iter()
-                .filter_map(|(place, optional)| Some((place.clone(), written(tree.get(place)?, place, *optional)))),
+            needed.iter().filter_map(|(place, optional)| {
+                Some((place.clone(), written(tree, tree.get(place)?, place, *optional)))
+            }),
         );
         let lock = json!({ "name": "packages", "version": "0.0.0", "lockfileVersion": 3, "requires": true, "packages": places });
         inputs.push(("package-lock.json".to_owned(), format!("{lock:#}\n")));
@@ -256,7 +260,15 @@ pub(super) fn inputs(required: &[Required], locked: Option<(&Tree, &BTreeMap<Str
     inputs
 }
 
-fn written(entry: &Entry, place: &str, optional: bool) -> Value {
+/// Of what a package can do without, only what lies there and fits: an installer would miss the rest in the lock.
+fn written(tree: &Tree, entry: &Entry, place: &str, optional: bool) -> Value {
+    let there = |edges: &BTreeMap<String, String>| -> BTreeMap<String, String> {
+        let fits = |name: &str, range: &str| {
+            let found = resolved(tree, place, name).and_then(|place| tree.get(&place));
+            found.is_some_and(|to| versions::holds(Ecosystem::Node, range, &to.version) != Some(false))
+        };
+        edges.iter().filter(|(name, range)| fits(name, range)).map(|(n, r)| (n.clone(), r.clone())).collect()
+    };
     let mut out = Map::new();
     let mut put = |key: &str, value: Value| {
         if !super::package_json::empty(&value) {
@@ -274,8 +286,8 @@ fn written(entry: &Entry, place: &str, optional: bool) -> Value {
     put("optional", json!(optional));
     put("hasInstallScript", json!(entry.has_install_script));
     put("dependencies", json!(entry.dependencies));
-    put("optionalDependencies", json!(entry.optional));
-    put("peerDependencies", json!(entry.peers));
+    put("optionalDependencies", json!(there(&entry.optional)));
+    put("peerDependencies", json!(there(&entry.peers)));
     for (field, words) in &entry.only {
         put(field, json!(words));
     }

@@ -64,8 +64,10 @@ struct File {
 type Conditions = BTreeSet<BTreeSet<String>>;
 /// A package of the lock, or one of its extras.
 type Node = (usize, Option<String>);
-/// Most ways to need one package, each under other markers.
+/// Most ways to need one package, each under other markers; most markers of one; most steps of a walk.
 const MOST_WAYS: usize = 64;
+const MOST_MARKERS: usize = 16;
+const MOST_STEPS: usize = 10 * MOST;
 
 /// `project`: the name of the project that the lock is for; `None`: of one script.
 pub(super) fn read(file: &Text, project: Option<&str>) -> Result<Vec<Pin>, FileProblem> {
@@ -108,7 +110,11 @@ pub(super) fn read(file: &Text, project: Option<&str>) -> Result<Vec<Pin>, FileP
             return Err(file.problem(0, why));
         }
     };
-    let graph = Graph { file, packages: &lock.package };
+    let mut by_name: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    for (index, package) in lock.package.iter().enumerate() {
+        by_name.entry(&package.get_ref().name).or_default().push(index);
+    }
+    let graph = Graph { file, packages: &lock.package, by_name };
     let needed = graph.needed(edges)?;
     needed
         .iter()
@@ -120,6 +126,7 @@ pub(super) fn read(file: &Text, project: Option<&str>) -> Result<Vec<Pin>, FileP
 struct Graph<'a> {
     file: &'a Text,
     packages: &'a [Spanned<Locked>],
+    by_name: BTreeMap<&'a str, Vec<usize>>,
 }
 
 impl Graph<'_> {
@@ -131,7 +138,12 @@ impl Graph<'_> {
         for edge in edges {
             self.follow(edge, &always, &mut needed, &mut changed)?;
         }
+        let mut steps = 0;
         while let Some(node) = changed.pop() {
+            steps += 1;
+            if steps > MOST_STEPS {
+                return Err(self.file.problem(0, "its markers are too intricate: lock for fewer environments"));
+            }
             let (Some(when), Some(package)) = (needed.get(&node).cloned(), self.packages.get(node.0)) else { continue };
             let package = package.get_ref();
             let edges = match &node.1 {
@@ -152,9 +164,9 @@ impl Graph<'_> {
         needed: &mut BTreeMap<Node, Conditions>,
         changed: &mut Vec<Node>,
     ) -> Result<(), FileProblem> {
-        let fits =
-            |package: &Locked| package.name == edge.name && (edge.version.is_none() || package.version == edge.version);
-        let found: Vec<usize> = (0..self.packages.len()).filter(|at| fits(self.packages[*at].get_ref())).collect();
+        let named = self.by_name.get(edge.name.as_str()).into_iter().flatten().copied();
+        let fits = |at: &usize| edge.version.is_none() || self.packages[*at].get_ref().version == edge.version;
+        let found: Vec<usize> = named.filter(fits).collect();
         if found.is_empty() {
             return Err(self.file.problem(0, format!("it requires `{}` and does not hold it", shown(&edge.name))));
         }
@@ -169,7 +181,7 @@ impl Graph<'_> {
             for node in std::iter::once((at, None)).chain(extras) {
                 let known = needed.entry(node.clone()).or_default();
                 if add(known, &when) {
-                    if known.len() > MOST_WAYS {
+                    if known.len() > MOST_WAYS || known.iter().any(|way| way.len() > MOST_MARKERS) {
                         let why = format!(
                             "`{}` is needed in more than {MOST_WAYS} ways: lock for fewer environments",
                             shown(&edge.name)

@@ -1,7 +1,7 @@
 //! What a call has of its packages: the versions of its own lock, found where interpreters look.
 
 use super::Shop;
-use crate::harness::{Who, as_everyone, fits, has, skipped};
+use crate::harness::{Server, Who, as_everyone, fits, has, skipped, wait_for};
 use serde_json::json;
 use std::fs;
 
@@ -102,7 +102,7 @@ fn many_callers_wait_for_one_build() {
     let calls = std::thread::scope(|scope| {
         let calls: Vec<_> = (0..4).map(|_| scope.spawn(|| shop.call("esc:one"))).collect();
         // A lock that is edited while it is built is another build.
-        crate::harness::wait_for("a build", || shop.log().iter().any(|line| line.contains("/files/")));
+        wait_for("a build", || shop.log().iter().any(|line| line.contains("/files/")));
         fs::write(folder.join("requirements.txt"), shop.locked("plain==2.0")).unwrap();
         calls.into_iter().map(|call| call.join().unwrap()).collect::<Vec<_>>()
     });
@@ -112,6 +112,25 @@ fn many_callers_wait_for_one_build() {
     let fetched = shop.log().iter().filter(|line| line.contains("plain-1.0-py3")).count();
     assert_eq!(fetched, 1, "{:?}", shop.log());
     assert_eq!(fits("ok \"2.0\"", &shop.call("esc:one")), Ok(()));
+}
+
+#[test]
+fn a_server_says_that_packages_are_being_built_and_its_build_goes_on() {
+    let shop = Shop::new(Who::ours());
+    shop.policy("slow", "required", false, "");
+    let folder = shop.playground.tool("one", "python", PLAIN, json!({"execution": {"timeoutMs": 500}}));
+    fs::write(folder.join("requirements.txt"), shop.locked("plain==1.0")).unwrap();
+    shop.settle();
+    let mut server = Server::of(shop.host(&[]));
+    let told = server.called("esc:one", json!({})).to_string();
+    assert!(told.contains("this tool's packages are still being built; try again"), "{told}");
+    let mut last = String::new();
+    wait_for("the packages are built", || {
+        last = server.called("esc:one", json!({})).to_string();
+        last.contains("\\\"1.0\\\"") || last.contains("\"1.0\"")
+    });
+    let fetched = shop.log().iter().filter(|line| line.contains("plain-1.0-py3")).count();
+    assert_eq!(fetched, 1, "one build for all of them: {last}");
 }
 
 #[test]

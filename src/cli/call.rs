@@ -104,18 +104,23 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
 
 /// One call. `verbose`: lines of the tool's log are shown as they are written; returns those that were.
 async fn shown_live(service: &Service, request: CallRequest, verbose: bool) -> (Report, Vec<String>) {
-    if !verbose {
+    let terminal = io::stderr().is_terminal();
+    if !verbose && !terminal {
         return (service.call(request, Sink::none()).await, Vec::new());
     }
     let (sink, mut events) = Sink::new(LINES);
     let lines = async {
         let mut live = Vec::new();
         while let Some(event) = events.recv().await {
-            if let Event::Log(line) = event {
-                let mut out = String::new();
-                words::line(&mut out, "log", &line);
-                words::complain(out.trim_end());
-                live.push(line);
+            match event {
+                Event::Log(line) if verbose => {
+                    let mut out = String::new();
+                    words::line(&mut out, "log", &line);
+                    words::complain(out.trim_end());
+                    live.push(line);
+                }
+                Event::Progress(line) => words::complain(&format!("toolhost: {line}")),
+                Event::Log(_) | Event::Part(_) => {}
             }
         }
         live

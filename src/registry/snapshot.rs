@@ -170,6 +170,11 @@ impl Snapshot {
         loaded.collect()
     }
 
+    /// Whether this manifest gets its script and nothing else of the folder that it lies in.
+    pub fn is_guest(&self, manifest: &Path) -> bool {
+        self.guests.contains(manifest)
+    }
+
     fn not_found(&self, id: &str) -> Fault {
         let shown = text::printable(&text::head(id, 120));
         if let Some(why) = self.disabled.get(&conflicts::folded(id)) {

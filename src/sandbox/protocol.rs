@@ -83,6 +83,8 @@ pub struct Setup {
     pub stages: Vec<Stage>,
     /// Files and folders that an empty one covers in each call.
     pub masks: Vec<PathBuf>,
+    /// Links of the view: where each lies, and where it leads.
+    pub links: Vec<(PathBuf, PathBuf)>,
     /// Files of our own, shown below /.toolhost: name and text.
     pub files: Vec<(String, String)>,
     pub folder: PathBuf,

@@ -218,7 +218,9 @@ fn missing_package(words: &str) -> Option<String> {
 }
 
 fn no_package(package: &str, tool: &registry::Tool) -> Hints {
-    let anyone = Some(format!("The package '{package}' is not there, and this host installs none."));
+    let anyone = Some(format!(
+        "The package '{package}' is not there: this host installs what a file beside the script asks for."
+    ));
     let Handler::Script { language, .. } = &tool.manifest.handler else { return Hints { anyone, person: None } };
     let top = package.split(['.', '/']).next().unwrap_or(package);
     let beside = [format!("{top}.py"), top.to_owned()].into_iter().map(|name| tool.site.folder.join(name));
@@ -228,11 +230,13 @@ fn no_package(package: &str, tool: &registry::Tool) -> Hints {
              securityContext.fileAccess.allowRead"
         ),
         Language::Python => format!(
-            "packages are not installed by this host yet: make a virtual environment that has '{top}', outside the tool folders,\n\
-             and name its interpreter in the tool's policy: [runtimes] python = {{ path = \"/…/bin/python\", why = \"…\" }}"
+            "write its package into requirements.txt beside the script, and [packages] python into the tool's policy (docs/PACKAGES.md);\n\
+             or make a virtual environment that has '{top}', outside the tool folders, and name its interpreter there:\n\
+             [runtimes] python = {{ path = \"/…/bin/python\", why = \"…\" }}"
         ),
         Language::Nodejs | Language::Bun => format!(
-            "packages are not installed by this host yet: put a node_modules with '{top}' into the tool's own folder, {}",
+            "write '{top}' into the dependencies of a package.json beside the script, and [packages] node into the tool's policy\n\
+             (docs/PACKAGES.md); or put a node_modules with it into the tool's own folder, {}",
             path(&tool.site.folder)
         ),
         Language::Wasm => return Hints { anyone, person: None },

@@ -15,12 +15,14 @@ pub mod format;
 mod guard;
 mod hints;
 pub mod ledger;
+pub mod packages;
 mod past;
 pub mod preflight;
 mod record;
 mod redact;
 mod report;
 mod request;
+pub mod requirements;
 mod road;
 pub mod runlog;
 mod script_call;
@@ -64,6 +66,7 @@ pub struct Parts {
     pub rules: Rules,
     pub executors: Executors,
     pub audit: audit::Log,
+    pub packages: packages::Parts,
     /// The script base folders, for scripts that a call names.
     pub scripts: Vec<PathBuf>,
     pub settings: Settings,
@@ -88,6 +91,7 @@ pub struct Service {
     parts: Parts,
     guard: guard::Guard,
     scripts: script_digest::Cache,
+    packages: Arc<packages::Packages>,
     /// `Err`: the last reload could not read them, and every call is refused.
     rules: Mutex<Result<Arc<Rules>, Fault>>,
     /// The extensions of `parts`, and those registered since.
@@ -100,7 +104,9 @@ impl Service {
     pub fn new(parts: Parts) -> Arc<Service> {
         let Rules { policies, machine } = &parts.rules;
         parts.registry.answers_to(policies.clone(), machine.clone());
+        let process = parts.executors.process.clone();
         Arc::new(Service {
+            packages: packages::Packages::new(parts.packages.clone(), process, parts.audit.clone()),
             guard: guard::Guard::new(parts.settings.running, parts.settings.waiting),
             scripts: script_digest::Cache::default(),
             extensions: RwLock::new(parts.executors.extensions.clone()),

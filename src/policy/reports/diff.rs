@@ -4,14 +4,17 @@
 //! Never: calls a change harmless: a power that OLD did not cover is listed, and facts without an order (a schema, an
 //! entry point, the bytes of a script) are listed as different. Every field but those in `MEANT` is compared.
 
+pub use super::diff_text::text;
+use super::packages;
 use crate::base::json::escape_segment;
-use crate::base::text::{head, json as visible, printable};
 use crate::manifest::StderrRule;
 use crate::policy::Area;
 use crate::policy::file::{Capability, HOST_FILE, Mode, NamedRuntime, Policy, Selector};
 use crate::policy::hosts::HostRule;
 use crate::policy::judge::{covers, what};
 use crate::policy::load::Policies;
+use crate::policy::package_use;
+use crate::policy::packages::{Ecosystem, PackageGrant};
 use crate::policy::reach;
 use crate::policy::rules::Rule;
 use crate::policy::secrets::Secret;
@@ -27,8 +30,8 @@ use std::path::{Path, PathBuf};
 const TOOL_FOLDER: &str = "/<folder of the tool>";
 /// Fields of an entry that are compared by their meaning (`Powers`), or only describe the decision in words.
 #[rustfmt::skip]
-const MEANT: [&str; 12] = [
-    "tool", "policyFile", "asks", "grants", "network", "secrets", "limits", "requireCgroup", "stderrIsError", "notes", "refused", "digests",
+const MEANT: [&str; 13] = [
+    "tool", "policyFile", "asks", "grants", "network", "secrets", "packages", "limits", "requireCgroup", "stderrIsError", "notes", "refused", "digests",
 ];
 /// Parts of an entry that are compared by their meaning, and the kinds of change that report them.
 const TOLD: [(&str, &[&str]); 5] = [
@@ -38,9 +41,6 @@ const TOLD: [(&str, &[&str]); 5] = [
     ("/manifest/securityContext/requiredCapabilities", &["capability", "secret"]),
     ("/manifest/limits", &["limit"]),
 ];
-/// Most differences of one tool in a text, and the longest value in one.
-const MOST_SHOWN: usize = 50;
-const WIDEST: usize = 120;
 
 /// Everything one tool (or what a policy is for) could do, as plain data.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -52,6 +52,8 @@ pub struct Powers {
     pub grants: Vec<Grant>,
     pub hosts: Vec<HostGrant>,
     pub secrets: Vec<Secret>,
+    /// At most one for each ecosystem.
+    pub packages: Vec<PackageGrant>,
     pub limits: BTreeMap<Limit, u64>,
     pub capabilities: BTreeSet<String>,
     /// What must hold: fewer of them, more power.
@@ -112,8 +114,13 @@ impl Powers {
         fields.shift_remove(super::audit::LAST_DENIALS);
         let mut meant = Map::new();
         for name in MEANT {
-            // Audits were kept before there were secrets.
-            let value = fields.shift_remove(name).or((name == "secrets").then(|| json!([])));
+            // Audits were kept before there were secrets and packages.
+            let usual = match name {
+                "secrets" => Some(json!([])),
+                "packages" => Some(json!({})),
+                _ => None,
+            };
+            let value = fields.shift_remove(name).or(usual);
             let value = value.ok_or_else(|| format!("not an audit: `{name}` is missing"))?;
             meant.insert(name.to_owned(), value);
         }
@@ -127,11 +134,16 @@ impl Powers {
                 .to_vec(),
             secrets: serde_json::from_value(meant["secrets"].take())
                 .map_err(|e| format!("not an audit: secrets: {e}"))?,
+            packages: serde_json::from_value::<Option<PackageGrant>>(meant["packages"]["granted"].take())
+                .map_err(|e| format!("not an audit: packages: {e}"))?
+                .into_iter()
+                .collect(),
             digest: meant["digests"]["confinement"].as_str().map(str::to_owned),
             ..Powers::default()
         };
         fields.insert("limits".to_owned(), powers.limits(&meant["limits"])?);
         fields.insert("scriptBytes".to_owned(), meant["digests"]["script"].take());
+        fields.insert("packages".to_owned(), meant["packages"].take());
         for ask in meant["asks"].as_array().into_iter().flatten() {
             let secret = ask["asked"].as_str().is_some_and(|word| word.starts_with("secret:"));
             if ask["allowed"] == true && ask["what"] == "capability" && !secret {
@@ -176,6 +188,12 @@ impl Powers {
             crate::policy::judge::least(grants(Access::Write).into_iter().chain(grants(Access::Read)).collect());
         powers.hosts = reach::least(reach::allowed(policy, host));
         powers.secrets = uses::allowed(policy, host).iter().map(Secret::of).collect();
+        let packages = Ecosystem::ALL.into_iter().filter_map(|ecosystem| {
+            let allowed = package_use::allowed(ecosystem, policy, host).ok()?;
+            let (rules, rule) = (allowed.rules, allowed.rule);
+            Some(PackageGrant { ecosystem, rules, rule, locked: false, sources: Vec::new() })
+        });
+        powers.packages = packages.collect();
         let ceiling = |p: &Policy, l: Limit| p.limits.get(&l).map_or(l.house_default(), |c| c.value);
         powers.limits = Limit::ALL
             .into_iter()
@@ -210,6 +228,7 @@ fn written(policy: &Policy) -> Value {
         capabilities,
         hosts,
         secrets,
+        packages,
         mode: _,
         stderr: _,
         require_cgroup: _,
@@ -226,6 +245,7 @@ fn written(policy: &Policy) -> Value {
         let about = json!({ "from": rule.from.to_string(), "header": rule.header, "why": rule.why });
         (rule.name.clone(), about)
     };
+    let allowed = |ecosystem: &Ecosystem| Some((ecosystem.name().to_owned(), json!(packages.rules(*ecosystem)?)));
     let runtime = |(language, named): (&crate::manifest::Language, &NamedRuntime)| {
         (language.name().to_owned(), json!({ "path": named.path.to_string_lossy(), "why": named.why }))
     };
@@ -239,6 +259,10 @@ fn written(policy: &Policy) -> Value {
         "capabilities": capabilities.iter().map(capability).collect::<Map<_, _>>(),
         "hosts": hosts.iter().map(host).collect::<Map<_, _>>(),
         "secrets": secrets.iter().map(secret).collect::<Map<_, _>>(),
+        "packages": {
+            "allowed": Ecosystem::ALL.iter().filter_map(allowed).collect::<Map<_, _>>(),
+            "deny": packages.deny, "minAgeDays": packages.min_age_days,
+        },
     })
 }
 
@@ -358,6 +382,10 @@ fn compare(old: &Powers, new: &Powers, changes: &mut Vec<Change>) {
         let near = old.secrets.iter().find(|o| o.name == secret.name).map(Secret::text);
         push(changes, new, "secret", secret.text(), near);
     }
+    for grant in new.packages.iter().filter(|grant| !old.packages.iter().any(|o| packages::covered(o, grant))) {
+        let near = old.packages.iter().find(|o| o.ecosystem == grant.ecosystem).map(packages::text);
+        push(changes, new, "packages", packages::text(grant), near);
+    }
     for (limit, value) in &new.limits {
         let before = old.limits.get(limit).copied().unwrap_or_default();
         if *value > before {
@@ -433,57 +461,4 @@ fn walk(
         }
         (old, new) => tell(place, old, new),
     }
-}
-
-pub fn text(diff: &Diff) -> String {
-    let newly = diff.newly.iter().map(|c| (c.subject.as_str(), c.kind, c.now.clone(), c.before.clone()));
-    let mut out = part("What could newly be done:", ('+', "before"), newly);
-    let lost = diff.no_longer.iter().map(|l| (l.subject.as_str(), l.kind, l.before.clone(), l.now.clone()));
-    let lost = part("What can no longer be done:", ('-', "now"), lost);
-    let shown =
-        |value: &Option<Value>| value.as_ref().map_or("nothing".to_owned(), |v| head(&visible(v, false), WIDEST));
-    let mut count = BTreeMap::<&str, usize>::new();
-    let different = diff.different.iter().filter_map(|d| {
-        let count = count.entry(&d.subject).or_default();
-        *count += 1;
-        match *count {
-            ..=MOST_SHOWN => {
-                Some((d.subject.as_str(), "", format!("{} {}", d.place, shown(&d.now)), Some(shown(&d.before))))
-            }
-            n if n == MOST_SHOWN + 1 => {
-                Some((d.subject.as_str(), "", "and more: --json has all of it".to_owned(), None))
-            }
-            _ => None,
-        }
-    });
-    let different = part("What else is different, and may allow more or less:", ('~', "before"), different);
-    if out.is_empty() {
-        out.push_str(if different.is_empty() {
-            "Nothing new can be done.\n"
-        } else {
-            "No grant, limit or capability is new.\n"
-        });
-    }
-    out + &lost + &different
-}
-
-type Line<'a> = (&'a str, &'a str, String, Option<String>);
-
-/// One part of the report; empty if there is nothing in it.
-fn part<'a>(head: &str, (sign, other): (char, &str), lines: impl Iterator<Item = Line<'a>>) -> String {
-    let mut out = String::new();
-    let mut last = "";
-    for (subject, kind, what, else_what) in lines {
-        if out.is_empty() {
-            out.push_str(&format!("{head}\n"));
-        }
-        if subject != last {
-            last = subject;
-            out.push_str(&format!("  {}\n", printable(subject)));
-        }
-        let beside = else_what.map(|words| format!("   ({other}: {})", printable(&words))).unwrap_or_default();
-        let kind = if kind.is_empty() { String::new() } else { format!("{kind:<10} ") };
-        out.push_str(&format!("    {sign} {kind}{}{beside}\n", printable(&what)));
-    }
-    out
 }

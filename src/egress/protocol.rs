@@ -22,7 +22,7 @@ pub const TEXT: usize = 300;
 /// What a relay serves, for as long as it lives: the first message's memory file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Lease {
+pub struct Served {
     pub grants: Vec<HostGrant>,
     /// The port of each listening socket, in their order.
     pub ports: Vec<u16>,
@@ -35,7 +35,7 @@ pub struct Lease {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ToRelay {
-    /// The first message. Beside it: a memory file with the `Lease`, the stub's sockets for UDP and TCP, the listening
+    /// The first message. Beside it: a memory file with the `Served`, the stub's sockets for UDP and TCP, the listening
     /// sockets.
     Serve,
     /// A call begins. Nothing of an earlier one is left. Beside it, where the lease has headers: a memory file with the

@@ -8,15 +8,15 @@ use super::problem::{About, Problem, Stood};
 use crate::base::hidden::Hidden;
 use crate::base::messages::MAX_DESCRIPTORS;
 use crate::policy::{Access, Limits, name_matches, writable};
-use crate::quantity::{Limit, MIB};
+use crate::quantity::{Limit, MAX_PORTS, MIB};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 /// Longest `Setup`: bounded by limits on grants and arguments. Also the longest set of variables of a call.
 pub const MAX_SETUP: u64 = 16 * MIB;
 
-/// Most ports at which a namespace listens: the sockets travel beside one message.
-pub const MAX_PORTS: usize = MAX_DESCRIPTORS - 4;
+// The listening sockets of all ports travel beside one message, with the stub's and a file.
+const _: () = assert!(MAX_PORTS + 4 <= MAX_DESCRIPTORS);
 
 /// The id that tells the tool from everybody else on this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -74,8 +74,10 @@ fn asked<'d>(target: &str, decision: &'d policy::Decision) -> Option<&'d Verdict
     hosts.find(|verdict| host::pattern(&verdict.asked).is_ok_and(|ask| reaches(&ask, &target)))
 }
 
+/// A name that is looked up has no port yet.
 fn reaches(ask: &HostPattern, target: &HostPattern) -> bool {
-    ask.host.covers(&target.host) && target.ports().iter().any(|port| ask.ports().contains(port))
+    let port = target.port.is_none_or(|port| ask.ports().contains(&port));
+    ask.host.covers(&target.host) && port
 }
 
 /// The limit that ended a call. `set`: who set it, and who may set a larger one.

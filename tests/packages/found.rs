@@ -1,6 +1,6 @@
 //! What a script's files ask for, by the real binary: who may have it, what is refused, and what every report says.
 
-use crate::harness::{Ended, Playground, Server, as_everyone, fits};
+use crate::harness::{Ended, Playground, Server, as_everyone, fits, manifest, script};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::PathBuf;
@@ -152,14 +152,28 @@ fn nobody_else_speaks_for_a_script() {
         // A folder above says nothing of a script below.
         playground.tool_at("esc:deep", "python", "top/below/main.py", SCRIPT, json!({}));
         fs::write(playground.path("user_scripts/top/requirements.txt"), "six\n").unwrap();
+        // Nor do files among the scripts of tools that lie elsewhere: each of these is a guest there.
+        for name in ["guest", "second"] {
+            let file = format!("shared/{name}.py");
+            fs::create_dir_all(playground.path("user_scripts/shared")).unwrap();
+            fs::write(playground.path("user_scripts").join(&file), SCRIPT).unwrap();
+            let folder = playground.path("tool-defs").join(name);
+            fs::create_dir_all(&folder).unwrap();
+            let text = manifest(format!("esc:{name}"), script(file, "python"), json!({})).to_string();
+            fs::write(folder.join(format!("{name}.tool.json")), text).unwrap();
+        }
+        fs::write(playground.path("user_scripts/shared/requirements.txt"), "six\n").unwrap();
         // The files of another language neither.
         put(&playground, "mixed", "python", &[("package.json", PACKAGE)], None);
         playground.settle();
-        for name in ["flat", "deep", "mixed"] {
+        for name in ["flat", "deep", "guest", "second", "mixed"] {
             assert_eq!(playground.call(&format!("esc:{name}"), "{}").out["outputData"], "ran", "{name}");
         }
         fs::write(playground.path("user_scripts/top/below/requirements.txt"), "six\n").unwrap();
         unavailable(&playground, "deep", "CapabilityError: its python packages");
+        // Control: alone in the folder it is no guest, and the file is its own.
+        fs::remove_dir_all(playground.path("tool-defs/second")).unwrap();
+        unavailable(&playground, "guest", "CapabilityError: its python packages");
         // A script that a builtin tool runs answers to its own policy and to the builtin tool's.
         put(&playground, "both", "python", &[("requirements.txt", "six\n")], Some(PYTHON));
         playground.policy("core", "core:execute-python-script", OWN);
@@ -167,6 +181,13 @@ fn nobody_else_speaks_for_a_script() {
         let input = json!({"scriptPath": "both/main.py", "inputData": {}}).to_string();
         let ended = playground.call("core:execute-python-script", &input);
         fits("CapabilityError: its python packages (requirements.txt), which no policy allows it", &ended).unwrap();
+        playground.policy("core", "core:execute-python-script", &allowing(PYTHON));
+        playground.settle();
+        let audit = playground.cli(&["audit", "core:execute-python-script"]).text();
+        assert!(
+            audit.contains("packages python, for a script that requires some: from the index `default`"),
+            "{audit}"
+        );
     });
 }
 

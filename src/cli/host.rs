@@ -14,7 +14,6 @@ use crate::executor::process::{Launchers, Scripts};
 #[cfg(feature = "wasi")]
 use crate::executor::wasm;
 use crate::fault::{Fault, Kind};
-use crate::packages::store::Store;
 use crate::sandbox::{grants, identity, limits};
 use crate::service::runlog::{self, Level};
 use crate::service::{self, Executors, Parts, Service, audit, preflight};
@@ -352,17 +351,17 @@ pub fn packages(settings: &Settings, machine: &policy::Machine, waits: bool) -> 
         let inside = |folder: &PathBuf| path.starts_with(folder) || path.starts_with(links::resolved(folder));
         match settings.scanned().iter().find(|folder| inside(folder)) {
             Some(folder) => Err(format!("{} lies in the tool folder {}", path.display(), folder.display())),
-            None => Store::open(&path),
+            None => Ok(path),
         }
     });
-    let search = std::env::var_os("PATH").unwrap_or_default();
-    let npm = match machine.runtimes.get(&manifest::Language::Nodejs) {
-        None => Err("no Node on PATH".to_owned()),
-        Some(node) => off_limits(settings)
-            .and_then(|off_limits| runtimes::npm(node, &search, &off_limits))
-            .map(|npm| (node.clone(), npm)),
+    let (node, own) = (machine.runtimes.get(&manifest::Language::Nodejs).cloned(), settings.clone());
+    let npm = move || {
+        let node = node.clone().ok_or_else(|| "no Node on PATH".to_owned())?;
+        let search = std::env::var_os("PATH").unwrap_or_default();
+        let npm = runtimes::npm(&node, &search, &off_limits(&own)?)?;
+        Ok((node, npm))
     };
-    service::packages::Parts { store, indexes: settings.indexes.clone(), npm, waits }
+    service::packages::Parts { store, indexes: settings.indexes.clone(), npm: Arc::new(npm), waits }
 }
 
 /// Everything, ready for calls. `waits` hears that a call waits for a compiler.

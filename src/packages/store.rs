@@ -113,10 +113,7 @@ impl Store {
     pub fn open(path: &Path) -> Result<Arc<Store>, String> {
         let folder = Folder::make(path).map_err(|e| format!("{} cannot be used: {e}", path.display()))?;
         if !folder.is_private() {
-            return Err(format!(
-                "{} must belong to the user who runs toolhost and be closed to others: chmod 700 it, or remove it",
-                path.display()
-            ));
+            return Err(open_to_others(path));
         }
         let path = path.canonicalize().map_err(|e| format!("{}: {e}", path.display()))?;
         Ok(Arc::new(Store { folder, path, known: Mutex::default() }))
@@ -128,6 +125,9 @@ impl Store {
 
     /// The entry of a key, if it is there and nobody changed it. What was changed is removed, and `tell` hears of it.
     pub fn hold(&self, key: &str, tell: impl FnOnce(&str)) -> io::Result<Option<Held>> {
+        if !self.folder.is_private() {
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, open_to_others(&self.path)));
+        }
         loop {
             let name = format!("{key}.use");
             if self.folder.stat(&format!("{key}.json")).is_none() {
@@ -346,6 +346,11 @@ pub struct Layout {
     pub site: String,
     pub files: Vec<(String, String)>,
     pub links: Vec<(String, PathBuf)>,
+}
+
+fn open_to_others(path: &Path) -> String {
+    let path = path.display();
+    format!("{path} must belong to the user who runs toolhost and be closed to others: chmod 700 it, or remove it")
 }
 
 /// The key for a text: the first half of its SHA-256, in hex.

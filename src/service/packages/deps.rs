@@ -35,7 +35,7 @@ impl Service {
 impl Packages {
     /// Resolves what is required, whatever was resolved before.
     pub async fn lock(self: &Arc<Self>, need: &Need, tell: &(dyn Fn(&str) + Sync)) -> Result<Resolved, Fault> {
-        let (store, key) = (Arc::clone(self.store()?), Packages::resolved_key(need));
+        let (store, key) = (self.store()?, Packages::resolved_key(need));
         let _lock = store.lock(&key).map_err(|e| broken(&e))?.ok_or_else(under_way)?;
         let work = store.begin(&key).map_err(|e| broken(&e))?;
         let resolved = self.resolve(need, &work.path, tell).await?;

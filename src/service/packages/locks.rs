@@ -3,7 +3,6 @@
 //! For: a build, and `deps lock`. In: the answers of installers, read as hostile. Out: a lock, and what it holds. Never:
 //! takes over where something is said to come from.
 
-use super::installer::Installer;
 use super::{Need, Packages, Resolved, broken};
 use crate::base::text;
 use crate::fault::{Fault, Kind};
@@ -40,7 +39,7 @@ impl Packages {
         work: &Path,
         tell: &(dyn Fn(&str) + Sync),
     ) -> Result<Resolved, Fault> {
-        let installer = Installer { need, index: self.index(need)?, runtime: self.installs(need)?, npm: self.npm() };
+        let installer = self.installer(need)?;
         let answer = installer.resolve(&self.recorder, work, tell).await?;
         let text = match need.wanted.ecosystem {
             Ecosystem::Python => packages::pylock_of(&answer["packages"]),

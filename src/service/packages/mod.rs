@@ -23,8 +23,8 @@ use crate::policy::packages::{Ecosystem, PackageRules};
 use crate::policy::{Built, Program, Runtime, Shape};
 use serde_json::json;
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
@@ -50,26 +50,32 @@ pub struct Need {
     pub runtime: Runtime,
 }
 
-/// What a host needs to build packages. `Err`: why it cannot, for the person.
+/// Finds what runs npm, and where that lies; or why there is none.
+pub type FindNpm = Arc<dyn Fn() -> Result<(Runtime, PathBuf), String> + Send + Sync>;
+
+/// What a host needs to build packages. Nothing of it is looked for or made before a tool requires some.
 #[derive(Clone)]
 pub struct Parts {
-    pub store: Result<Arc<Store>, String>,
+    /// The folder of the store; `Err`: why there is none, for the person.
+    pub store: Result<PathBuf, String>,
     pub indexes: Vec<Index>,
-    /// What runs npm, and where that lies.
-    pub npm: Result<(Runtime, PathBuf), String>,
+    pub npm: FindNpm,
     /// A call waits for its build however long that takes.
     pub waits: bool,
 }
 
 impl Parts {
     /// For a host without packages.
-    pub fn none(why: &str) -> Parts {
-        Parts { store: Err(why.to_owned()), indexes: Vec::new(), npm: Err(why.to_owned()), waits: false }
+    pub fn none(why: &'static str) -> Parts {
+        let npm: FindNpm = Arc::new(|| Err("a host without packages".to_owned()));
+        Parts { store: Err(why.to_owned()), indexes: Vec::new(), npm, waits: false }
     }
 }
 
 pub struct Packages {
     parts: Parts,
+    store: Mutex<Option<Arc<Store>>>,
+    npm: OnceLock<Result<(Runtime, PathBuf), String>>,
     recorder: Recorder,
     building: Arc<Shared<Result<(), Fault>>>,
     builders: Arc<Places>,
@@ -96,6 +102,8 @@ impl Packages {
     pub fn new(parts: Parts, process: Option<Arc<dyn Executor>>, audit: super::audit::Log) -> Arc<Packages> {
         Arc::new(Packages {
             parts,
+            store: Mutex::default(),
+            npm: OnceLock::new(),
             recorder: Recorder { process, audit },
             building: Shared::new(UNDER_WAY),
             builders: Places::new(BUILDERS, 1),
@@ -103,11 +111,26 @@ impl Packages {
         })
     }
 
-    pub fn store(&self) -> Result<&Arc<Store>, Fault> {
-        self.parts.store.as_ref().map_err(|why| {
+    /// The store, opened when it is first needed.
+    pub fn store(&self) -> Result<Arc<Store>, Fault> {
+        let mut opened = lock(&self.store);
+        if let Some(store) = opened.as_ref() {
+            return Ok(Arc::clone(store));
+        }
+        let store = self.parts.store.as_ref().map_err(String::clone).and_then(|path| Store::open(path));
+        let store = store.map_err(|why| {
             let message = "this host has no place for packages, so nothing was run";
             Fault::new(Kind::CapabilityError, message)
-                .person(format!("the store of packages: {}", text::printable(why)))
+                .person(format!("the store of packages: {}", text::printable(&why)))
+        })?;
+        *opened = Some(Arc::clone(&store));
+        Ok(store)
+    }
+
+    fn npm(&self) -> Result<&(Runtime, PathBuf), Fault> {
+        self.npm.get_or_init(|| (self.parts.npm)()).as_ref().map_err(|why| {
+            let message = "this host has no npm, by which this tool's packages are installed";
+            Fault::new(Kind::CapabilityError, message).person(text::printable(why))
         })
     }
 
@@ -130,15 +153,13 @@ impl Packages {
         }
         let mut progress = self.hears(&key);
         let work = || {
-            let (this, key) = (Arc::clone(self), key.clone());
-            async move {
-                let built = this.build(&need, &key).await;
-                lock(&this.progress).remove(&key);
-                built
-            }
+            let (this, key, need) = (Arc::clone(self), key.clone(), need.clone());
+            async move { this.build(&need, &key).await }
         };
+        // Tools with other rules for the same packages do not share what those rules refuse.
+        let name = format!("{key} {:?}", need.rules);
         let within = if self.parts.waits { Duration::MAX } else { within };
-        let building = tokio::time::timeout(within, self.building.join(&key, work));
+        let building = tokio::time::timeout(within, self.building.join(&name, work));
         tokio::pin!(building);
         let built = loop {
             tokio::select! {
@@ -146,6 +167,8 @@ impl Packages {
                 Ok(()) = progress.changed() => tell(progress.borrow_and_update().clone()),
             }
         };
+        drop(progress);
+        lock(&self.progress).retain(|_, told| told.receiver_count() > 0);
         match built {
             Err(_) => Err(under_way()),
             Ok(Err(missed)) => Err(missing(missed)),
@@ -155,6 +178,7 @@ impl Packages {
                     let message = "this tool's packages were built, and are gone already; try again";
                     Fault::new(Kind::ServiceError, message).retryable()
                 })?;
+                locks::allowed(&need, &held.entry.about.packages, Some(&held.entry.about.published))?;
                 Ok(Ready { held, built: true })
             }
         }
@@ -173,7 +197,7 @@ impl Packages {
     }
 
     async fn held(&self, key: &str) -> Result<Option<Held>, Fault> {
-        let (store, key) = (Arc::clone(self.store()?), key.to_owned());
+        let (store, key) = (self.store()?, key.to_owned());
         let look = move || {
             store.hold(&key, |what| {
                 let what = text::printable(what);
@@ -216,10 +240,7 @@ impl Packages {
     fn installs(&self, need: &Need) -> Result<Runtime, Fault> {
         match need.wanted.ecosystem {
             Ecosystem::Python => Ok(need.runtime.clone()),
-            Ecosystem::Node => self.parts.npm.as_ref().map(|(runtime, _)| runtime.clone()).map_err(|why| {
-                let message = "this host has no npm, by which this tool's packages are installed";
-                Fault::new(Kind::CapabilityError, message).person(text::printable(why))
-            }),
+            Ecosystem::Node => Ok(self.npm()?.0.clone()),
         }
     }
 
@@ -236,7 +257,7 @@ impl Packages {
 
     /// One build, from the lock between processes to the entry.
     async fn build(self: &Arc<Self>, need: &Need, key: &str) -> Result<(), Fault> {
-        let store = Arc::clone(self.store()?);
+        let store = self.store()?;
         let until = Instant::now() + LONGEST_WAIT;
         let _lock = loop {
             match store.lock(key).map_err(|e| broken(&e))? {
@@ -265,8 +286,7 @@ impl Packages {
         };
         let need = Need { wanted, ..need.clone() };
         locks::allowed(&need, &need.wanted.packages, None)?;
-        let index = self.index(&need)?;
-        let installer = installer::Installer { need: &need, index, runtime: self.installs(&need)?, npm: self.npm() };
+        let installer = self.installer(&need)?;
         let published = installer.fetch(&self.recorder, &work.path, &tell).await?;
         locks::allowed(&need, &need.wanted.packages, Some(&published))?;
         let place = store.place(&work);
@@ -295,8 +315,12 @@ impl Packages {
         Ok(())
     }
 
-    fn npm(&self) -> Option<&Path> {
-        self.parts.npm.as_ref().ok().map(|(_, npm)| npm.as_path())
+    fn installer<'a>(&'a self, need: &'a Need) -> Result<installer::Installer<'a>, Fault> {
+        let npm = match need.wanted.ecosystem {
+            Ecosystem::Python => None,
+            Ecosystem::Node => Some(self.npm()?.1.as_path()),
+        };
+        Ok(installer::Installer { need, index: self.index(need)?, runtime: self.installs(need)?, npm })
     }
 }
 

@@ -95,9 +95,8 @@ pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machin
     }
     notes.all.extend(runs.as_ref().and_then(|_| opens_the_base(&judged.grants, site)));
     let limits = limits::limits(manifest, policy, host, machine.cgroup);
-    for clamped in limits.iter().filter(|l| l.clamped) {
-        notes.clamped(clamped.limit, clamped.asked.unwrap_or(clamped.effective), clamped.effective, &clamped.from);
-    }
+    let asked = |l: &LimitVerdict| l.asked.unwrap_or(l.effective);
+    limits.iter().filter(|l| l.clamped).for_each(|l| notes.clamped(l.limit, asked(l), l.effective, &l.from));
     let stderr = [Some(manifest.execution.stderr), Some(policy.stderr), host.map(|h| h.stderr)];
     let mut decision = Decision {
         tool: format!("{}@{}", manifest.id, manifest.version),

@@ -102,7 +102,11 @@ fn refuse(fault: &Fault) -> Refusal {
 /// What one tool requires, which must be something.
 fn need(service: &Service, tool: &str) -> Result<Need, Refusal> {
     let need = service.need(tool).map_err(|fault| refuse(&fault))?;
-    need.ok_or_else(|| Refusal::new(Exit::Caller, format!("{} requires no packages", printable(tool))))
+    need.ok_or_else(|| nothing(tool))
+}
+
+fn nothing(tool: &str) -> Refusal {
+    Refusal::new(Exit::Caller, format!("{} requires no packages", printable(tool)))
 }
 
 /// What one tool requires, or every tool that can be served; the others are told.
@@ -147,7 +151,9 @@ async fn lock(
     replace: bool,
     json: bool,
 ) -> Result<ExitCode, Refusal> {
-    let need = need(service, tool)?;
+    // The lock that is written is not what is locked: requirements may have changed since.
+    let need = service.need_anew(tool).map_err(|fault| refuse(&fault))?;
+    let need = need.ok_or_else(|| nothing(tool))?;
     if need.wanted.locked {
         let files: Vec<String> = need.wanted.sources.iter().map(|source| text::path(&source.path)).collect();
         let why = format!(
@@ -180,6 +186,11 @@ async fn lock(
 /// Writes the lock whole or not at all, as a file of the person who asked for it.
 fn written(path: &Path, resolved: &Resolved, replace: bool) -> Result<(), Refusal> {
     let failed = |e: io::Error| Refusal::new(Exit::Host, format!("{}: {e}", text::path(path)));
+    // A pipe would never end.
+    if path.symlink_metadata().is_ok_and(|facts| !facts.is_file()) {
+        let why = format!("{} is no regular file", text::path(path));
+        return Err(Refusal::new(Exit::Caller, why));
+    }
     match std::fs::read_to_string(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {}
         Ok(there) if replace || there.contains(MARK) => {}

@@ -109,6 +109,13 @@ struct Address {
 }
 
 fn address(written: &str) -> Result<Address, String> {
+    // First, so that no password is shown: an address has no other use for the sign.
+    if written.contains('@') {
+        return Err(
+            "url: a user or password stands in it, where everybody reads it: write credential = { from = \"file:…\" }"
+                .to_owned(),
+        );
+    }
     let shown = text::printable(&text::head(written, 100));
     let bad = |why: &str| format!("url `{shown}`: {why}");
     let uri: http::Uri = written.parse().map_err(|_| bad("it is no URL"))?;
@@ -118,12 +125,6 @@ fn address(written: &str) -> Result<Address, String> {
         _ => return Err(bad("it begins with https:// or http://")),
     };
     let authority = uri.authority().ok_or_else(|| bad("it names no host"))?;
-    if authority.as_str().contains('@') {
-        return Err(
-            "url: a user or password stands in it, where everybody reads it: write credential = { from = \"file:…\" }"
-                .to_owned(),
-        );
-    }
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._~/%+".contains(&b);
     if uri.query().is_some() || written.contains('#') || !uri.path().bytes().all(plain) {
         return Err(bad("a path of plain characters follows the host, and nothing else"));

@@ -294,12 +294,16 @@ impl Store {
             let key = match name.strip_prefix(WORK) {
                 Some(rest) => rest.split('.').next(),
                 // The tree of an entry that was never finished, or is half removed.
-                None => name.split_once('-').map(|(key, _)| key).filter(|_| is_tree(&name) && !named.contains(&*name)),
+                None => Some(key_of_tree(&name)).filter(|_| is_tree(&name) && !named.contains(&*name)),
             };
             // Whoever builds holds the lock of the key.
             let Some(_lock) = key.filter(|key| is_key(key)).and_then(|key| self.lock(key).ok().flatten()) else {
                 continue;
             };
+            // It may have become an entry's since the list was made, and be in use.
+            if is_tree(&name) && self.entry(key_of_tree(&name))?.is_some_and(|entry| entry.name == name) {
+                continue;
+            }
             tree::remove(self.folder.as_fd(), &name)?;
         }
         for (entry, _) in &all {
@@ -364,6 +368,11 @@ fn is_key(name: &str) -> bool {
 
 fn is_hex(text: &str) -> bool {
     text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
+}
+
+/// The key that the name of a tree begins with.
+fn key_of_tree(name: &str) -> &str {
+    name.split_once('-').map_or(name, |(key, _)| key)
 }
 
 /// The name of a tree, as `begin` makes it.

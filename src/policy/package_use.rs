@@ -116,7 +116,7 @@ fn denies(denied: &Denied, ecosystem: Ecosystem, package: &Package) -> bool {
         None => false,
     };
     let range = denied.versions.as_deref();
-    same && range.is_none_or(|range| versions::holds(ecosystem, range, &package.version).unwrap_or(true))
+    same && range.is_none_or(|range| versions::may_hold(ecosystem, range, &package.version))
 }
 
 impl Decision {

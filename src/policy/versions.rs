@@ -77,6 +77,29 @@ pub fn holds(ecosystem: Ecosystem, range: &str, version: &str) -> Option<bool> {
     }
 }
 
+/// Whether a version lies in the range or, as a pre-release, right before or at a version that does. True for what
+/// cannot be read.
+pub fn may_hold(ecosystem: Ecosystem, range: &str, version: &str) -> bool {
+    if holds(ecosystem, range, version).unwrap_or(true) {
+        return true;
+    }
+    let Ok(read) = semver::Version::parse(version) else { return false };
+    if ecosystem != Ecosystem::Node || read.pre.is_empty() {
+        return false;
+    }
+    let (major, minor, patch) = (read.major, read.minor, read.patch);
+    let before = match (major, minor, patch) {
+        (_, _, 1..) => Some((major, minor, patch - 1)),
+        (_, 1.., 0) => Some((major, minor - 1, u64::MAX)),
+        (1.., 0, 0) => Some((major - 1, u64::MAX, u64::MAX)),
+        (0, 0, 0) => None,
+    };
+    let near = [Some((major, minor, patch)), before].into_iter().flatten();
+    let near = near.map(|(major, minor, patch)| semver::Version::new(major, minor, patch));
+    let ranges = node_range(range).unwrap_or_default();
+    near.into_iter().any(|version| ranges.iter().any(|range| range.matches(&version)))
+}
+
 /// Whether one version at most lies in the range.
 pub fn pins(ecosystem: Ecosystem, range: &str) -> bool {
     match ecosystem {
@@ -154,6 +177,20 @@ fn requirement(comparators: &[String]) -> Option<VersionReq> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_range_that_is_denied_has_its_pre_releases() {
+        let denied = |range, version| may_hold(Ecosystem::Node, range, version);
+        for (range, version) in
+            [("<2", "1.9.0-beta.1"), ("<2", "2.0.0-rc.1"), ("1.2.3", "1.2.3-a"), ("^1", "1.0.1-a"), ("*", "3.0.0-a")]
+        {
+            assert!(denied(range, version), "{range} {version}");
+        }
+        for (range, version) in [("<2", "2.0.1-a"), ("<2", "3.0.0-a"), ("<2", "2.0.0"), (">=2", "1.9.0-a")] {
+            assert!(!denied(range, version), "{range} {version}");
+        }
+    }
+
     use Ecosystem::{Node, Python};
 
     #[test]

@@ -25,6 +25,18 @@ pub fn of_tool(decision: &mut Decision, tool: &Tool, snapshot: &Snapshot, machin
     }
 }
 
+/// What policy decides about a tool, as if the lock that toolhost writes were not there.
+pub(super) fn anew(tool: &Tool, snapshot: &Snapshot, policies: &Policies, machine: &Machine) -> Decision {
+    let mut decision = crate::policy::decide(&tool.manifest, &tool.site, policies, machine);
+    let Handler::Script { language, .. } = tool.manifest.handler else { return decision };
+    let Some(script) = tool.site.script.as_deref() else { return decision };
+    let writer = |path: &Path| snapshot.written.over(path);
+    let alone = snapshot.is_guest(&tool.site.manifest) || tool.site.folder == tool.site.base;
+    let place = Place { script, language, alone, anew: true, writer: &writer };
+    decision.wants(packages::find(&place), None, machine);
+    decision
+}
+
 /// The same, for a script that a call names. `guest`: it lies in a folder of other tools than those that name it.
 pub(super) fn add(
     decision: &mut Decision,
@@ -36,7 +48,7 @@ pub(super) fn add(
 ) {
     let Some(script) = site.script.as_deref() else { return };
     let writer = |path: &Path| snapshot.written.over(path);
-    let place = Place { script, language, alone: guest || site.folder == site.base, writer: &writer };
+    let place = Place { script, language, alone: guest || site.folder == site.base, anew: false, writer: &writer };
     let by_hand = by_hand(decision, site, language);
     decision.wants(packages::find(&place), by_hand, machine);
 }

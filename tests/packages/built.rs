@@ -75,8 +75,17 @@ fn a_lock_is_asked_for_made_and_kept() {
         locked.text()
     );
     assert_eq!(fits("ok \"1.0\"", &shop.call("esc:loose")), Ok(()));
+    // A requirement that changed is told, and the same command locks it anew.
+    fs::write(folder.join("requirements.txt"), "plain>=2\n").unwrap();
+    let stale = "DependencyError: requirements.txt:1: `plain>=2` is required, and pylock.toml holds 1.0: lock anew";
+    assert_eq!(fits(stale, &shop.call("esc:loose")), Ok(()));
     let again = shop.deps(&["lock", "esc:loose"]);
-    assert!(again.code == Some(2) && again.stderr.contains("is locked already"), "{}", again.stderr);
+    assert_eq!(again.code, Some(0), "{}", again.stderr);
+    assert_eq!(fits("ok \"2.0\"", &shop.call("esc:loose")), Ok(()));
+    let pinned = shop.python("pinned", &["plain==1.0"], PLAIN);
+    let locked = shop.deps(&["lock", "esc:pinned"]);
+    assert!(locked.code == Some(2) && locked.stderr.contains("is locked already"), "{}", locked.stderr);
+    assert!(!pinned.join("pylock.toml").exists());
     // Relaxed: what the first call resolved stays, whatever the index offers later.
     fs::remove_file(folder.join("pylock.toml")).unwrap();
     fs::write(folder.join("requirements.txt"), "plain\n").unwrap();

@@ -3,11 +3,16 @@
 //! For: `python`, `node`. In: what each file says. Out: the first two that disagree, and about which package. Never:
 //! chooses between them.
 
-use super::files::Text;
+use super::files::{MOST, Text};
 use super::python::{Asks, Lock};
+use super::requirement::Requirement;
 use crate::policy::packages::Ecosystem;
 use crate::policy::{FileProblem, versions};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// Most comparisons of a version with a range: many entries of one package can ask for very many.
+const MOST_COMPARED: usize = 4 * MOST;
+const TOO_MANY: &str = "too many entries for one package: write one";
 
 pub(super) fn python(asks: &[Asks], locks: &[Lock]) -> Result<(), FileProblem> {
     let pins = |lock: &Lock| lock.pins.iter().map(|pin| (pin.name.clone(), pin.version.clone())).collect();
@@ -61,9 +66,17 @@ pub(super) fn same_pins(locks: &[(&Text, Pins)]) -> Result<(), FileProblem> {
 
 /// Everything that is asked for stands in the lock, at a version that fits.
 fn met(asks: &Asks, lock: &Lock) -> Result<(), FileProblem> {
+    let mut pins: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for pin in &lock.pins {
+        pins.entry(&pin.name).or_default().push(&pin.version);
+    }
+    let mut steps = 0;
     for required in asks.requirements.iter().filter(|r| r.marker.as_ref().is_none_or(|marker| marker.may_hold())) {
-        let held: Vec<&str> =
-            lock.pins.iter().filter(|pin| pin.name == required.name).map(|pin| pin.version.as_str()).collect();
+        let held = pins.get(required.name.as_str()).cloned().unwrap_or_default();
+        steps += held.len();
+        if steps > MOST_COMPARED {
+            return Err(asks.file.problem(required.line, TOO_MANY));
+        }
         let fits = |version: &&str| versions::holds(Ecosystem::Python, &required.versions, version) == Some(true);
         if held.iter().any(fits) {
             continue;
@@ -81,9 +94,19 @@ fn met(asks: &Asks, lock: &Lock) -> Result<(), FileProblem> {
 /// A version that one file pins lies in the range that the other asks for.
 fn fitting(first: &Asks, other: &Asks) -> Result<(), FileProblem> {
     for (ours, theirs) in [(first, other), (other, first)] {
+        let mut by_name: BTreeMap<&str, Vec<&Requirement>> = BTreeMap::new();
+        for required in &theirs.requirements {
+            by_name.entry(&required.name).or_default().push(required);
+        }
+        let mut steps = 0;
         for pinned in &ours.requirements {
             let Some(version) = pinned.pin() else { continue };
-            let misfit = theirs.requirements.iter().find(|required| {
+            let named = by_name.get(pinned.name.as_str()).cloned().unwrap_or_default();
+            steps += named.len();
+            if steps > MOST_COMPARED {
+                return Err(ours.file.problem(pinned.line, TOO_MANY));
+            }
+            let misfit = named.into_iter().find(|required| {
                 required.name == pinned.name
                     && versions::holds(Ecosystem::Python, &required.versions, &version) == Some(false)
             });

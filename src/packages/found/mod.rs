@@ -36,6 +36,8 @@ pub struct Place<'a> {
     pub language: Language,
     /// Only the script itself speaks for it: it lies directly in a base folder, or in a folder of other tools.
     pub alone: bool,
+    /// As if the lock that toolhost writes were not there.
+    pub anew: bool,
     /// Who may write a file, or could in an earlier call: what lies there says nothing.
     pub writer: &'a dyn Fn(&Path) -> Option<String>,
 }
@@ -46,12 +48,12 @@ pub fn find(place: &Place<'_>) -> Result<Option<Wanted>, FileProblem> {
     let wanted = match Ecosystem::of(place.language) {
         Some(Ecosystem::Python) => python::find(&folder, place),
         Some(Ecosystem::Node) if place.alone => Ok(None),
-        Some(Ecosystem::Node) => node::find(&folder),
+        Some(Ecosystem::Node) => node::find(&folder, place.anew),
         // A module has no packages; that files beside it name some is told.
         None if place.alone => Ok(None),
         None => match python::find(&folder, place)? {
             Some(wanted) => Ok(Some(wanted)),
-            None => node::find(&folder),
+            None => node::find(&folder, place.anew),
         },
     };
     wanted.map(|wanted| wanted.filter(|wanted| !wanted.requires.is_empty()))

@@ -29,7 +29,8 @@ type Reader = fn(&Text) -> Result<Tree, FileProblem>;
 const LOCKS: [(&str, Reader); 3] =
     [("npm-shrinkwrap.json", npm_lock::read), ("package-lock.json", npm_lock::read), ("bun.lock", bun_lock::read)];
 
-pub(super) fn find(folder: &Folder<'_>) -> Result<Option<Wanted>, FileProblem> {
+/// `anew`: as if there were no package-lock.json.
+pub(super) fn find(folder: &Folder<'_>, anew: bool) -> Result<Option<Wanted>, FileProblem> {
     let Some(file) = folder.read("package.json")? else { return Ok(None) };
     let asked = package_json::read(&file)?;
     if asked.is_empty() {
@@ -37,7 +38,7 @@ pub(super) fn find(folder: &Folder<'_>) -> Result<Option<Wanted>, FileProblem> {
     }
     folder.without(&SETTINGS)?;
     let mut locks: Vec<(Text, Tree)> = Vec::new();
-    for (name, read) in LOCKS {
+    for (name, read) in LOCKS.into_iter().filter(|(name, _)| !(anew && *name == "package-lock.json")) {
         if let Some(file) = folder.read(name)? {
             let tree = read(&file)?;
             locks.push((file, tree));

@@ -8,6 +8,7 @@ use crate::policy::FileProblem;
 use crate::policy::packages::Ecosystem;
 use crate::policy::versions;
 use serde_json::Value;
+use std::collections::BTreeSet;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Required {
@@ -43,9 +44,12 @@ pub(super) fn parse(file: &Text, dialect: Dialect) -> Result<Document<'_>, FileP
 
 pub(super) fn read(file: &Text) -> Result<Vec<Required>, FileProblem> {
     let document = parse(file, Dialect::Strict)?;
-    let mut found: Vec<Required> = Vec::new();
+    let (mut found, mut names): (Vec<Required>, BTreeSet<String>) = Default::default();
     for (field, optional) in [("optionalDependencies", true), ("dependencies", false)] {
         let listed = table(file, &document, field)?;
+        if listed.len() > MOST {
+            return Err(file.problem(0, format!("more than {MOST} packages")));
+        }
         // Each look for a place goes through the text: none for a list that nobody reads.
         let few = listed.len() <= MOST_PLACES;
         let line = |name: &str| match few {
@@ -62,7 +66,7 @@ pub(super) fn read(file: &Text) -> Result<Vec<Required>, FileProblem> {
                 return bad(no_range(range));
             }
             // What stands in both is optional, as npm has it.
-            if !found.iter().any(|known| known.name == read) {
+            if names.insert(read.clone()) {
                 found.push(Required { name: read, versions: range.to_owned(), optional, line: line(name) });
             }
         }

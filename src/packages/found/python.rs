@@ -51,13 +51,15 @@ pub(super) fn find(folder: &Folder<'_>, place: &Place<'_>) -> Result<Option<Want
                 let pins = uv_lock::read(&file, None)?;
                 locks.push(Lock { file, pins });
             }
-            if !place.alone {
+            if !place.alone && !place.anew {
                 locks.extend(pylock(folder)?);
             }
         }
         None if place.alone => return Ok(None),
         None => {
-            locks.extend(pylock(folder)?);
+            if !place.anew {
+                locks.extend(pylock(folder)?);
+            }
             project(folder, &mut asks, &mut locks)?;
             entries(folder, &mut asks, &mut locks)?;
         }

@@ -18,7 +18,7 @@ fn found(script: &str, alone: bool, files: &[(&str, &str)]) -> Result<Option<Wan
         fs::write(&script, "").expect("a script");
     }
     let language = Language::of_file_name(&script.to_string_lossy())[0];
-    find(&Place { script: &script, language, alone, writer: &|_| None })
+    find(&Place { script: &script, language, alone, anew: false, writer: &|_| None })
 }
 
 fn python(files: &[(&str, &str)]) -> Result<Option<Wanted>, FileProblem> {
@@ -296,7 +296,7 @@ fn only_plain_files_are_read() {
     let (script, file) = (root.join("run.py"), root.join("requirements.txt"));
     fs::write(&script, "").expect("a script");
     let look = |writer: &dyn Fn(&Path) -> Option<String>| {
-        find(&Place { script: &script, language: Language::Python, alone: false, writer })
+        find(&Place { script: &script, language: Language::Python, alone: false, anew: false, writer })
     };
     let nobody = |_: &Path| None;
     symlink("/etc/hostname", &file).expect("a link");
@@ -588,4 +588,16 @@ proptest! {
             prop_assert!(crate::base::text::is_printable(&problem.problem.message), "{}", problem.problem.message);
         }
     }
+}
+
+#[test]
+fn many_entries_are_refused_before_they_are_compared() {
+    let same = "a==1\n".repeat(5000);
+    let asked = "\"a>=1\",".repeat(5000);
+    let project = format!("[project]\nname = \"x\"\nversion = \"1\"\ndependencies = [{asked}]\n");
+    let said = refused(python(&[("requirements.txt", &same), ("pyproject.toml", &project)]));
+    assert!(said.contains("too many entries for one package"), "{said}");
+    let crowd: Vec<String> = (0..6000).map(|n| format!("\"p{n}\": \"1\"")).collect();
+    let said = refused(node(&[("package.json", &format!("{{\"dependencies\": {{{}}}}}", crowd.join(",")))]));
+    assert!(said.contains("more than 5000 packages"), "{said}");
 }

@@ -151,6 +151,7 @@ impl Graph<'_> {
                 Some(extra) => package.optional.get(extra),
             };
             for edge in edges.into_iter().flatten() {
+                steps += 1;
                 self.follow(edge, &when, &mut needed, &mut changed)?;
             }
         }

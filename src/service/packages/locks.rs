@@ -23,7 +23,7 @@ impl Packages {
         work: &Path,
         tell: &(dyn Fn(&str) + Sync),
     ) -> Result<Resolved, Fault> {
-        let (store, key) = (self.store()?, Packages::resolved_key(need));
+        let (store, key) = (self.store()?, self.resolved_key(need)?);
         if let Some(text) = store.resolved(&key) {
             return read(need, text);
         }

@@ -220,6 +220,7 @@ impl Packages {
             need.wanted.ecosystem,
             need.wanted.inputs,
             need.rules.index,
+            self.index(need)?.url,
             need.rules.builds,
             need.rules.min_age_days.is_some(),
             file,
@@ -231,9 +232,11 @@ impl Packages {
     }
 
     /// The key of what is resolved for requirements without a lock: another interpreter gets the same versions.
-    fn resolved_key(need: &Need) -> String {
-        let parts = json!([FORMAT, need.wanted.ecosystem, need.wanted.inputs, need.rules.index]);
-        store::key_of(parts.to_string().as_bytes())
+    fn resolved_key(&self, need: &Need) -> Result<String, Fault> {
+        let Need { wanted, rules, .. } = need;
+        let index = (&rules.index, &self.index(need)?.url);
+        let parts = json!([FORMAT, wanted.ecosystem, wanted.inputs, index, rules.min_age_days]);
+        Ok(store::key_of(parts.to_string().as_bytes()))
     }
 
     /// The interpreter that runs the installer.

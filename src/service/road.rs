@@ -143,6 +143,12 @@ impl Service {
         record: &mut CallRecord,
     ) -> Result<Outcome, Fault> {
         let (environment, came) = self.furnished(target, found.came, stream).await?;
+        if came > found.came && self.decisions()?.decided(&found.tool).decision.digest != found.decided.decision.digest
+        {
+            let message =
+                "the policy of this tool changed while its packages were built, so nothing was run; try again";
+            return Err(Fault::new(Kind::ServiceError, message).retryable());
+        }
         let confinement = self.confined(found, target, came, environment.as_ref(), record).await?;
         let decision = &target.decided.decision;
         // A script's time limit is its executor's; the methods of this process have none of their own.

@@ -139,6 +139,10 @@ fn machine(ecosystem: Ecosystem, variable: Variables<'_>) -> Result<Option<Strin
         Ecosystem::Python => (&["PIP_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX_URL"], python_files(variable)),
         Ecosystem::Node => (&["NPM_CONFIG_REGISTRY", "npm_config_registry"], node_files(variable)),
     };
+    let set = |name: &&&str| variable(name).is_some_and(|value| !value.is_empty() && value != "/dev/null");
+    if let Some(name) = OTHERS.iter().find(set) {
+        return Err(format!("{name} is set, which is not read here: write the address into [indexes]"));
+    }
     let said = variables.iter().find_map(|name| variable(name)?.into_string().ok().filter(|text| !text.is_empty()));
     if said.is_some() {
         return Ok(said);
@@ -147,7 +151,7 @@ fn machine(ecosystem: Ecosystem, variable: Variables<'_>) -> Result<Option<Strin
         let text = guarded_text(&file).map_err(|why| format!("{}: {why}", file.display()))?;
         let found = match file.extension().is_some_and(|ending| ending == "toml") {
             true => of_uv(&text),
-            false => of_lines(&text, if ecosystem == Ecosystem::Python { "index-url" } else { "registry" }),
+            false => of_lines(&text, ecosystem),
         };
         let found = found.map_err(|why| format!("{}: {why}", file.display()))?;
         if found.is_some() {
@@ -171,17 +175,46 @@ fn node_files(variable: Variables<'_>) -> Vec<PathBuf> {
     own.into_iter().chain(machine).collect()
 }
 
-/// `key = value`, in sections or without, as pip and npm write it.
-fn of_lines(text: &str, wanted: &str) -> Result<Option<String>, String> {
+/// Settings that name an index beside the one, or other files of settings.
+const OTHERS: [&str; 9] = [
+    "PIP_EXTRA_INDEX_URL",
+    "PIP_CONFIG_FILE",
+    "UV_INDEX",
+    "UV_EXTRA_INDEX_URL",
+    "UV_CONFIG_FILE",
+    "NPM_CONFIG_USERCONFIG",
+    "npm_config_userconfig",
+    "NPM_CONFIG_GLOBALCONFIG",
+    "npm_config_globalconfig",
+];
+
+/// What `wanted` is set to: in pip.conf as Python's configparser reads it (`=` or `:`, `-` or `_`, values on further
+/// lines), in .npmrc as `key=value`. What names another index is refused: a package could come from either.
+fn of_lines(text: &str, ecosystem: Ecosystem) -> Result<Option<String>, String> {
+    let python = ecosystem == Ecosystem::Python;
+    let wanted = if python { "index-url" } else { "registry" };
+    let mut settings: Vec<(String, String)> = Vec::new();
+    for line in text.lines().filter(|line| !line.trim_start().starts_with(['#', ';'])) {
+        if python && line.starts_with([' ', '\t']) {
+            if let Some((_, value)) = settings.last_mut() {
+                *value = format!("{value} {}", line.trim());
+            }
+            continue;
+        }
+        let split = if python { line.split_once(['=', ':']) } else { line.split_once('=') };
+        if let Some((key, value)) = split {
+            let key = key.trim().to_lowercase();
+            let key = if python { key.replace('_', "-") } else { key };
+            settings.push((key, value.to_owned()));
+        }
+    }
     let mut found = None;
-    for line in text.lines().map(str::trim).filter(|line| !line.starts_with(['#', ';'])) {
-        let Some((key, value)) = line.split_once('=') else { continue };
-        let (key, value) = (key.trim(), value.trim().trim_matches('"'));
-        if key == "extra-index-url" && !value.is_empty() {
-            return Err(
-                "it names more than one index (extra-index-url), and a package could come from either: write out one"
-                    .to_owned(),
-            );
+    for (key, value) in settings {
+        let value = value.trim().trim_matches('"');
+        if !value.is_empty() && (key == "extra-index-url" || key.ends_with(":registry")) {
+            return Err(format!(
+                "it names more than one index ({key}), and a package could come from either: write out one in [indexes]"
+            ));
         }
         if key == wanted {
             if value.contains("${") {
@@ -199,6 +232,9 @@ struct Uv {
     index_url: Option<String>,
     #[serde(default)]
     index: Vec<UvIndex>,
+    #[serde(rename = "extra-index-url")]
+    extra: Option<serde::de::IgnoredAny>,
+    pip: Option<serde::de::IgnoredAny>,
 }
 
 #[derive(Deserialize)]
@@ -210,8 +246,33 @@ struct UvIndex {
 
 fn of_uv(text: &str) -> Result<Option<String>, String> {
     let uv: Uv = toml::from_str(text).map_err(|error| error.message().to_owned())?;
-    if uv.index.iter().any(|index| !index.default) {
+    if uv.extra.is_some() || uv.pip.is_some() || uv.index.iter().any(|index| !index.default) {
         return Err("it names more than one index, and a package could come from either: write out one".to_owned());
     }
     Ok(uv.index.into_iter().next().map(|index| index.url).or(uv.index_url))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_machines_own_settings_are_read_as_its_installers_read_them() {
+        let python = |text: &str| of_lines(text, Ecosystem::Python);
+        let own = Ok(Some("https://own/simple".to_owned()));
+        for text in [
+            "index-url = https://own/simple",
+            "[global]\nindex_url: https://own/simple",
+            "Index-URL =\n  https://own/simple\n",
+        ] {
+            assert_eq!(python(text), own, "{text}");
+        }
+        for text in ["extra-index-url = http://b", "extra_index_url: http://b", "extra-index-url =\n  http://b\n"] {
+            assert!(python(text).is_err_and(|why| why.contains("more than one index")), "{text}");
+        }
+        let node = |text: &str| of_lines(text, Ecosystem::Node);
+        assert_eq!(node("registry=https://own/"), Ok(Some("https://own/".to_owned())));
+        assert!(node("@acme:registry=https://b/").is_err_and(|why| why.contains("@acme:registry")));
+        assert!(of_uv("extra-index-url = [\"http://b\"]").is_err());
+    }
 }

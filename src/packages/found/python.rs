@@ -157,6 +157,8 @@ fn wanted(asks: &[Asks], locks: &[Lock]) -> Wanted {
         format!("{}=={}{marker}{hashes}\n", pin.name, pin.version)
     };
     let inputs = vec![("requirements.txt".to_owned(), lock.pins.iter().map(line).collect())];
+    // What is for other machines is not fetched here: nothing is asked of it.
+    let here = |pin: &&Pin| pin.marker.as_ref().is_none_or(|marker| marker.may_hold());
     let package =
         |pin: &Pin| Package { name: pin.name.clone(), version: pin.version.clone(), hashes: pin.hashes.clone() };
     if requires.is_empty() {
@@ -167,5 +169,12 @@ fn wanted(asks: &[Asks], locks: &[Lock]) -> Wanted {
             place: lock.file.place(pin.line),
         }));
     }
-    Wanted { ecosystem, sources, packages: lock.pins.iter().map(package).collect(), locked: true, inputs, requires }
+    Wanted {
+        ecosystem,
+        sources,
+        packages: lock.pins.iter().filter(here).map(package).collect(),
+        locked: true,
+        inputs,
+        requires,
+    }
 }

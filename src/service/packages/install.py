@@ -152,6 +152,10 @@ def published(order, into):
     return times
 
 
+def normal(name):
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
 def install(order):
     site = os.path.join(order["into"], "site")
     listed = requirements(order)
@@ -160,9 +164,17 @@ def install(order):
     if order["builds"]:
         # What a package is built with stands in the lock like everything else.
         os.environ["PYTHONPATH"] = site
-        status = pip(*arguments, "--only-binary", ":all:", "-r", listed)
-        if status:
-            status = pip(*arguments, "--no-build-isolation", "-r", listed)
+        names = os.listdir(os.path.join(order["from"], "files"))
+        wheels = {normal(name.split("-")[0]) for name in names if name.endswith(".whl")}
+        with open(listed, encoding="utf-8") as file:
+            lines = file.readlines()
+        status = 0
+        for how, wanted in [(["--only-binary", ":all:"], True), (["--no-build-isolation"], False)]:
+            part = [line for line in lines if (normal(line.split("==")[0]) in wheels) == wanted]
+            if part and not status:
+                with open(listed + ".part", "w", encoding="utf-8") as file:
+                    file.writelines(part)
+                status = pip(*arguments, *how, "-r", listed + ".part")
     else:
         status = pip(*arguments, "--only-binary", ":all:", "-r", listed)
     if status:

@@ -90,6 +90,7 @@ fn a_recorded_call_tells_all_that_it_was_refused() {
         assert_eq!(rows(&observed(&recorded)), wanted, "{who:?}");
         let said = recorded.out["denials"]["notObserved"].to_string();
         assert!(!said.contains("nobody kept it") && said.contains("stat, access"), "{said}");
+        assert!(!said.contains("the recorder was lost"), "it ended by itself: {said}");
         assert_ne!(recorded.out["digests"]["confinement"], plain.out["digests"]["confinement"]);
 
         // What lies outside of the view makes no difference.
@@ -415,7 +416,10 @@ fn where_nobody_listens_any_more_everything_is_refused() {
             std::thread::sleep(Duration::from_millis(300));
             let pid = nix::unistd::Pid::from_raw(found.unwrap() as i32);
             nix::sys::signal::kill(pid, nix::sys::signal::SIGKILL).unwrap();
-            assert_eq!(ended.join().unwrap().out["outputData"], "ENOSYS", "{who:?}");
+            let ended = ended.join().unwrap();
+            assert_eq!(ended.out["outputData"], "ENOSYS", "{who:?}");
+            let unseen = ended.out["denials"]["notObserved"].to_string();
+            assert!(unseen.contains("the recorder was lost"), "{who:?}: {unseen}");
         });
         playground.assert_quiet("a recorder that was killed");
     }

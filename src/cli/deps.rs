@@ -109,24 +109,26 @@ fn nothing(tool: &str) -> Refusal {
     Refusal::new(Exit::Caller, format!("{} requires no packages", printable(tool)))
 }
 
-/// What one tool requires, or every tool that can be served; the others are told.
-fn needs(service: &Service, tool: Option<&str>) -> Result<Vec<Need>, Refusal> {
+/// What one tool requires, or every tool that can be served; of the others it is told, and how this then ends.
+fn needs(service: &Service, tool: Option<&str>) -> Result<(Vec<Need>, Exit), Refusal> {
     if let Some(tool) = tool {
-        return Ok(vec![need(service, tool)?]);
+        return Ok((vec![need(service, tool)?], Exit::Ok));
     }
-    let mut needs = Vec::new();
+    let (mut needs, mut worst) = (Vec::new(), Exit::Ok);
     for tool in service.registry().snapshot().list(&crate::registry::Filter::default()) {
         let id = format!("{}@{}", tool.manifest.id, tool.manifest.version);
         match service.need(&id) {
             Ok(need) => needs.extend(need),
             Err(fault) if fault.kind == Kind::DependencyError => {
-                words::complain(&format!("{id}: {}", Refusal::of(&fault)));
+                let refusal = refuse(&fault);
+                worst = refusal.exit;
+                words::complain(&format!("{id}: {}: {refusal}", fault.kind));
             }
             // What keeps it from being called otherwise is for `list` and `check` to say.
             Err(_) => {}
         }
     }
-    Ok(needs)
+    Ok((needs, worst))
 }
 
 /// A line of progress on a terminal, written over by the next one.
@@ -215,8 +217,9 @@ fn mode() -> std::fs::Permissions {
 }
 
 async fn build(service: &Service, tool: Option<&str>, json: bool) -> Result<ExitCode, Refusal> {
-    let (mut built, mut worst) = (Vec::new(), Exit::Ok);
-    for need in needs(service, tool)? {
+    let (needs, mut worst) = needs(service, tool)?;
+    let mut built = Vec::new();
+    for need in needs {
         let name = need.tool.clone();
         let ready = service.packages().ready(need, Duration::MAX, |line| progress(&line)).await;
         progress_ends();

@@ -29,7 +29,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{IoSliceMut, Seek, Write};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -123,7 +123,8 @@ fn record(socket: OwnedFd, found: &File, shown: &Shown, rules: &Recorded) -> Res
     nix::unistd::setsid()?;
     nix::unistd::dup2_stdin(&socket)?;
     nix::unistd::dup2_stdout(found)?;
-    // All that the launcher holds, its control socket too, whose end the host waits for.
+    // All that the launcher holds, its control socket too, whose end the host waits for, and this socket's other number.
+    let _ = socket.into_raw_fd();
     sys::close_range(2, false)?;
     sys::keep_rights_to_read()?;
     let (socket, found) = (messages::adopt(0), File::from(messages::adopt(1)));

@@ -7,8 +7,7 @@ use super::{Need, Packages, Resolved, broken, under_way};
 use crate::fault::{Fault, Kind};
 use crate::packages::store::Entry;
 use crate::policy::Decision;
-use crate::service::Service;
-use crate::service::{Rules, requirements};
+use crate::service::{Service, requirements};
 use std::sync::Arc;
 
 impl Service {
@@ -26,8 +25,7 @@ impl Service {
     pub fn need_anew(&self, reference: &str) -> Result<Option<Need>, Fault> {
         let decisions = self.decisions()?;
         let tool = decisions.snapshot.find(reference)?;
-        let Rules { policies, machine } = &*decisions.rules;
-        need(&requirements::anew(&tool, &decisions.snapshot, policies, machine))
+        need(&requirements::anew(&tool, &decisions.snapshot, &decisions.policies, &decisions.rules.machine))
     }
 }
 

@@ -5,7 +5,7 @@
 
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
-use super::{audit_denials, host, words};
+use super::{audit_denials, audit_packages, host, words};
 use crate::base::links;
 use crate::{fault, manifest, policy, service};
 use manifest::Manifest;
@@ -64,13 +64,17 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
             false => {
                 let decision = known.foreseen(&tool, &known.policies, &known.machine);
                 let last = audit_denials::of(settings, &tool, &decision);
+                let kept = audit_packages::of(settings, &known.machine, &decision);
                 match args.json {
                     true => {
                         let mut entry = entry(&decision, &tool.manifest);
                         entry[policy::audit::LAST_DENIALS] = audit_denials::value(&last);
+                        entry[policy::audit::KEPT_PACKAGES] = audit_packages::value(&kept);
                         pretty(&entry)
                     }
-                    false => policy::audit::text(&decision) + &audit_denials::text(&last),
+                    false => {
+                        policy::audit::text(&decision) + &audit_packages::text(&kept) + &audit_denials::text(&last)
+                    }
                 }
             }
         }

@@ -50,8 +50,9 @@ enum What {
         #[arg(long)]
         json: bool,
     },
-    /// Show what was built
+    /// Show what was built, for a tool or at all
     List {
+        tool: Option<String>,
         #[arg(long)]
         json: bool,
     },
@@ -88,7 +89,7 @@ async fn verb(service: &Service, what: What) -> anyhow::Result<ExitCode> {
     match what {
         What::Lock { tool, out, replace, json } => lock(service, &tool, out, replace, json).await,
         What::Build { tool, json } => build(service, tool.as_deref(), json).await,
-        What::List { json } => list(service, json),
+        What::List { tool, json } => list(service, tool.as_deref(), json),
         What::Verify { tool, json } => verify(service, tool.as_deref(), json),
         What::Clean { tool, json } => clean(service, tool.as_deref(), json),
     }
@@ -168,8 +169,12 @@ async fn lock(
     let resolved = service.packages().lock(&need, &progress).await;
     progress_ends();
     let resolved = resolved.map_err(|fault| refuse(&fault))?;
-    let beside =
-        need.wanted.sources.first().and_then(|source| source.path.parent()).map(|folder| folder.join(&resolved.file));
+    let beside = need
+        .wanted
+        .sources
+        .first()
+        .and_then(|source| source.path.parent())
+        .map(|folder| folder.join(&need.wanted.lock_file));
     let path = out.or(beside).ok_or_else(|| Refusal::new(Exit::Caller, "name a file with --out"))?;
     written(&path, &resolved, replace)?;
     if json {
@@ -249,13 +254,8 @@ async fn build(service: &Service, tool: Option<&str>, json: bool) -> Result<Exit
     Ok(worst.into())
 }
 
-fn entries(service: &Service) -> Result<Vec<(Arc<Entry>, SystemTime)>, Refusal> {
-    let store = service.packages().store().map_err(|fault| refuse(&fault))?;
-    store.list().map_err(|e| Refusal::new(Exit::Host, format!("{}: {e}", text::path(store.path()))))
-}
-
-fn list(service: &Service, json: bool) -> Result<ExitCode, Refusal> {
-    let entries = entries(service)?;
+fn list(service: &Service, tool: Option<&str>, json: bool) -> Result<ExitCode, Refusal> {
+    let entries = of_tool(service, tool)?;
     if json {
         let shown: Vec<Value> = entries.iter().map(|(entry, used)| entry_json(entry, *used)).collect();
         words::show_json(&json!({"entries": shown}));
@@ -291,22 +291,27 @@ fn stamp(time: SystemTime) -> String {
     jiff::Timestamp::try_from(time).map_or_else(|_| "never".to_owned(), |time| time.to_string())
 }
 
-/// Entries that serve this tool now, or were built for it; all, where none is named.
-fn of_tool(service: &Service, tool: Option<&str>) -> Result<Vec<Arc<Entry>>, Refusal> {
-    let all = entries(service)?.into_iter().map(|(entry, _)| entry);
-    let Some(tool) = tool else { return Ok(all.collect()) };
+/// Entries that serve this tool now, or were built for it; all, where none is named. Each with its last use.
+fn of_tool(service: &Service, tool: Option<&str>) -> Result<Vec<(Arc<Entry>, SystemTime)>, Refusal> {
+    let store = service.packages().store().map_err(|fault| refuse(&fault))?;
+    let all = store.list().map_err(|e| Refusal::new(Exit::Host, format!("{}: {e}", text::path(store.path()))))?;
+    let Some(tool) = tool else { return Ok(all) };
     let id = tool.split('@').next().unwrap_or(tool);
-    // A tool that is gone, or is refused, may have left entries all the same.
-    let serving = service.need(tool).ok().flatten().and_then(|need| service.packages().key(&need).ok());
-    let own =
-        |entry: &Arc<Entry>| entry.about.tool.split('@').next() == Some(id) || serving.as_ref() == Some(&entry.key);
-    Ok(all.filter(own).collect())
+    let need = service.need(tool);
+    let serving = need.as_ref().ok().and_then(|need| service.packages().key(need.as_ref()?).ok());
+    let own = |entry: &Entry| entry.about.tool.split('@').next() == Some(id) || serving.as_ref() == Some(&entry.key);
+    let own: Vec<_> = all.into_iter().filter(|(entry, _)| own(entry)).collect();
+    match need {
+        // A tool that is gone, or is refused, may have left entries all the same.
+        Err(fault) if own.is_empty() && fault.kind == Kind::ToolNotFoundError => Err(refuse(&fault)),
+        _ => Ok(own),
+    }
 }
 
 fn verify(service: &Service, tool: Option<&str>, json: bool) -> Result<ExitCode, Refusal> {
     let store = service.packages().store().map_err(|fault| refuse(&fault))?;
     let (mut shown, mut worst) = (Vec::new(), Exit::Ok);
-    for entry in of_tool(service, tool)? {
+    for (entry, _) in of_tool(service, tool)? {
         let altered = store.altered(&entry);
         if altered.is_some() {
             worst = Exit::Host;
@@ -333,7 +338,7 @@ fn clean(service: &Service, tool: Option<&str>, json: bool) -> Result<ExitCode, 
     let store = packages.store().map_err(|fault| refuse(&fault))?;
     let broken = |e: io::Error| Refusal::new(Exit::Host, format!("{}: {e}", text::path(store.path())));
     let (mut shown, mut bytes) = (Vec::new(), 0);
-    for entry in of_tool(service, tool)? {
+    for (entry, _) in of_tool(service, tool)? {
         let removed = store.remove(&entry.key).map_err(broken)?;
         bytes += if removed { entry.bytes } else { 0 };
         if !removed && !json {
@@ -360,6 +365,6 @@ fn clean(service: &Service, tool: Option<&str>, json: bool) -> Result<ExitCode, 
     Ok(Exit::Ok.into())
 }
 
-fn size(bytes: u64) -> String {
+pub(super) fn size(bytes: u64) -> String {
     format!("{:.1} MB", bytes as f64 / 1e6)
 }

@@ -6,6 +6,7 @@
 pub mod audit;
 mod audit_call;
 mod audit_denials;
+mod audit_packages;
 pub mod call;
 pub mod check;
 pub mod deps;

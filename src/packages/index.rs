@@ -90,6 +90,30 @@ impl Index {
         format!("{}{added}", text::printable(&self.url))
     }
 
+    /// The address that an installer is given: it speaks plainly to the relay where that adds the credential, over TLS.
+    pub fn spoken(&self) -> String {
+        match self.origins() {
+            Some((ours, theirs)) => self.url.replacen(&ours, &theirs, 1),
+            None => self.url.clone(),
+        }
+    }
+
+    /// A lock as an installer wrote it, with the addresses that it was not given: another installer, which reads them and
+    /// knows a credential of its own, would send that in clear text.
+    pub fn told(&self, lock: &str) -> String {
+        match self.origins() {
+            Some((ours, theirs)) => lock.replace(&format!("\"{theirs}"), &format!("\"{ours}")),
+            None => lock.to_owned(),
+        }
+    }
+
+    /// Where the index lies, and where its installers are told that it lies.
+    fn origins(&self) -> Option<(String, String)> {
+        let header = self.credential.as_ref()?.header.as_ref()?;
+        let end = self.url["https://".len()..].find('/').map_or(self.url.len(), |end| end + "https://".len());
+        Some((format!("{}/", &self.url[..end]), format!("http://{}/", header.host)))
+    }
+
     /// The file that its credential is read from.
     pub fn files(&self) -> Option<PathBuf> {
         self.credential.as_ref().and_then(|credential| credential.from.file()).map(Path::to_path_buf)
@@ -189,6 +213,10 @@ mod tests {
         assert_eq!(inner.url, "https://pypi.example:8443/simple/");
         assert_eq!(patterns(&inner), ["pypi.example:8443", "files.example:443", "pypi.example:80"]);
         assert!(inner.hosts.iter().all(|grant| grant.ranges.len() == 1));
+        assert_eq!(inner.spoken(), "http://pypi.example/simple/");
+        let lock = "url = \"http://pypi.example/files/a.whl\"; url = \"http://pypi.example.org/a.whl\"";
+        let told = "url = \"https://pypi.example:8443/files/a.whl\"; url = \"http://pypi.example.org/a.whl\"";
+        assert_eq!((inner.told(lock), of.told(lock)), (told.to_owned(), lock.to_owned()));
         let header = inner.credential.and_then(|credential| credential.header).expect("a header");
         assert_eq!((header.name.as_str(), header.port, header.host.as_str()), ("authorization", 8443, "pypi.example"));
         assert_eq!(

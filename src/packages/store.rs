@@ -151,8 +151,8 @@ impl Store {
         }
     }
 
-    /// What an entry says of itself.
-    fn entry(&self, key: &str) -> io::Result<Option<Arc<Entry>>> {
+    /// The entry of a key, as it says of itself.
+    pub fn entry(&self, key: &str) -> io::Result<Option<Arc<Entry>>> {
         let name = format!("{key}.json");
         let file = match self.folder.trusted(&name, OFlag::O_RDONLY) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),

@@ -46,6 +46,8 @@ pub struct Wanted {
     pub packages: Vec<Package>,
     /// The lock has a hash for every package.
     pub locked: bool,
+    /// The name of the lock that toolhost writes beside the script.
+    pub lock_file: String,
     /// What the installer is given, name and text: written by us from names, versions and hashes alone. Where nothing is
     /// locked: the requirements, to be resolved.
     pub inputs: Vec<(String, String)>,

@@ -6,6 +6,7 @@
 use super::format;
 use crate::executor::Ending;
 use crate::fault::{Fault, Kind};
+use crate::quantity::Limit;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
@@ -24,6 +25,12 @@ pub(super) struct Until {
 }
 
 impl Until {
+    /// Of a call whose own limit is not known yet.
+    pub fn usual(began: Instant, asked_ms: Option<u64>) -> Until {
+        let usual = Limit::TimeoutMs.house_default();
+        Until { began, limit: Duration::from_millis(asked_ms.unwrap_or(usual).min(usual)) }
+    }
+
     /// Does the work. At the time limit the call stops waiting; long work goes on until its own bound ends it.
     pub async fn run<T: Send + 'static>(
         self,

@@ -4,8 +4,10 @@
 //! For: the road. In: a snapshot, the rules. Out: a `Decided` per tool, found once.
 //! Never: is used after a change of either; holds anything that a call brings.
 
+use super::blocking::Until;
 use super::requirements;
 use crate::base::lock;
+use crate::fault::Fault;
 use crate::packages::Seen;
 use crate::{policy, registry};
 use std::collections::HashMap;
@@ -41,18 +43,33 @@ impl DecisionCache {
 
     /// What policy decides about a tool of this snapshot, found anew where the files beside its script changed.
     pub fn decided(&self, tool: &Arc<registry::Tool>) -> Arc<Decided> {
-        let ours = self.snapshot.versions(&tool.manifest.id).iter().any(|known| Arc::ptr_eq(known, tool));
-        if !ours {
-            return self.decide(tool);
+        self.kept(tool).unwrap_or_else(|| self.found(tool, seen(tool)))
+    }
+
+    /// The same for a call: files that take long to read hold up no other one.
+    pub async fn decided_for(
+        self: &Arc<Self>,
+        tool: &Arc<registry::Tool>,
+        until: Until,
+    ) -> Result<Arc<Decided>, Fault> {
+        if let Some(decided) = self.kept(tool) {
+            return Ok(decided);
         }
-        let key = Arc::as_ptr(tool) as usize;
-        let known = lock(&self.decided).get(&key).cloned();
-        if let Some((_, decided)) = known.filter(|(seen, _)| seen.still()) {
-            return decided;
-        }
-        let seen = tool.site.script.as_deref().map_or_else(Seen::nothing, Seen::of);
+        let (this, tool, seen) = (Arc::clone(self), Arc::clone(tool), seen(tool));
+        until.run(seen.is_long(), move || this.found(&tool, seen)).await
+    }
+
+    fn kept(&self, tool: &Arc<registry::Tool>) -> Option<Arc<Decided>> {
+        let known = lock(&self.decided).get(&(Arc::as_ptr(tool) as usize)).cloned();
+        known.filter(|(seen, _)| seen.still()).map(|(_, decided)| decided)
+    }
+
+    fn found(&self, tool: &Arc<registry::Tool>, seen: Seen) -> Arc<Decided> {
         let decided = self.decide(tool);
-        lock(&self.decided).insert(key, (seen, decided.clone()));
+        // Another tool may get the address of one that no snapshot keeps alive.
+        if self.snapshot.versions(&tool.manifest.id).iter().any(|known| Arc::ptr_eq(known, tool)) {
+            lock(&self.decided).insert(Arc::as_ptr(tool) as usize, (seen, decided.clone()));
+        }
         decided
     }
 
@@ -61,4 +78,9 @@ impl DecisionCache {
         let shape_digest = decision.shape.as_ref().map(|shape| shape.digest()).unwrap_or_default();
         Arc::new(Decided { decision, shape_digest })
     }
+}
+
+/// Taken before the files are read.
+fn seen(tool: &registry::Tool) -> Seen {
+    tool.site.script.as_deref().map_or_else(Seen::nothing, Seen::of)
 }

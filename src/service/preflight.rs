@@ -26,7 +26,9 @@ impl Obstacle {
     }
 
     fn says(fault: &Fault, pointer: &str, mistake: bool) -> Obstacle {
-        let words = fault.details.iter().fold(fault.message.clone(), |words, more| format!("{words} {more}"));
+        let mark = if fault.message.ends_with('.') { " " } else { ": " };
+        let causes = fault.details.iter().map(|more| mark.to_owned() + &more.lines().collect::<Vec<_>>().join("; "));
+        let words = fault.message.clone() + &causes.collect::<String>();
         Obstacle { need: Need { mistake, ..Need::new(pointer, words) }, kind: fault.kind, sentence: true }
     }
 

@@ -36,7 +36,7 @@ impl Service {
             return Err(fault);
         }
         record.turn = Some(Arc::new(self.guard.enter(&request).await?));
-        let found = self.found(&request)?;
+        let found = self.found(&request).await?;
         let tool = &found.tool;
         record.tool = Some(tool.clone());
         self.available(tool, &found.decided.decision)?;
@@ -55,11 +55,11 @@ impl Service {
     }
 
     /// The tool that is asked for, under the tools and rules of this moment.
-    fn found(&self, request: &CallRequest) -> Result<Found, Fault> {
+    async fn found(&self, request: &CallRequest) -> Result<Found, Fault> {
         let came = Instant::now();
         let decisions = self.decisions()?;
         let tool = decisions.snapshot.find(&request.tool)?;
-        let decided = decisions.decided(&tool);
+        let decided = decisions.decided_for(&tool, blocking::Until::usual(came, request.timeout_ms)).await?;
         Ok(Found { tool, decided, asked_ms: request.timeout_ms, explain: request.explain, came })
     }
 
@@ -143,11 +143,13 @@ impl Service {
         record: &mut CallRecord,
     ) -> Result<Outcome, Fault> {
         let (environment, came) = self.furnished(target, found.came, stream).await?;
-        if came > found.came && self.decisions()?.decided(&found.tool).decision.digest != found.decided.decision.digest
-        {
-            let message =
-                "the policy of this tool changed while its packages were built, so nothing was run; try again";
-            return Err(Fault::new(Kind::ServiceError, message).retryable());
+        if came > found.came {
+            let now = self.decisions()?.decided_for(&found.tool, blocking::Until::usual(came, found.asked_ms)).await?;
+            if now.decision.digest != found.decided.decision.digest {
+                let message =
+                    "the policy of this tool changed while its packages were built, so nothing was run; try again";
+                return Err(Fault::new(Kind::ServiceError, message).retryable());
+            }
         }
         let confinement = self.confined(found, target, came, environment.as_ref(), record).await?;
         let decision = &target.decided.decision;

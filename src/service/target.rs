@@ -6,7 +6,7 @@
 //! parameters and declared variables of all of them hold here too.
 
 use super::call_record::CallRecord;
-use super::decision_cache::Decided;
+use super::decision_cache::{Decided, DecisionCache};
 use super::script_call::{Given, language_of, language_of_source};
 use super::script_digest::Script;
 use super::{Service, blocking, preflight, requirements};
@@ -14,6 +14,7 @@ use crate::base::text::printable;
 use crate::executor::Executor;
 use crate::executor::method::{self, Method, ScriptMethod};
 use crate::manifest::{Handler, Manifest, Site, arguments, environment};
+use crate::packages::Seen;
 use crate::{fault, policy, quantity, registry, sandbox};
 use fault::{Fault, Kind};
 use serde_json::Value;
@@ -21,7 +22,7 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// A tool that was found, and what of its call every later stage needs.
 pub(super) struct Found {
@@ -136,11 +137,11 @@ impl Service {
             return Err(Fault::new(Kind::InternalError, message).retryable());
         }
         let target = policy::RunTarget { site: site.clone(), language };
-        let mut decision =
+        let decision =
             policy::decide_run(&target, &tool.manifest, &owners, &decisions.policies, &decisions.rules.machine);
         let guest = owners.iter().any(|(_, own)| decisions.snapshot.is_guest(&own.manifest));
-        let machine = &decisions.rules.machine;
-        requirements::add(&mut decision, &site, language, guest, &decisions.snapshot, machine);
+        let until = blocking::Until::usual(*came, asked_ms);
+        let mut decision = with_packages(decision, target, guest, decisions, until).await?;
         leave_out_folders(&mut decision);
         let mut notes = policy::call_notes(&decision, asked_ms);
         if !given.env.is_empty() {
@@ -218,9 +219,7 @@ fn leave_out_folders(decision: &mut policy::Decision) {
 
 /// The input, held to the parameters of every owner. If there is one owner, its defaults are filled in.
 async fn fits_owners(owners: &[Owner], given: Value, asked_ms: Option<u64>, came: Instant) -> Result<Value, Fault> {
-    let limit = quantity::Limit::TimeoutMs.house_default();
-    let limit = Duration::from_millis(asked_ms.unwrap_or(limit).min(limit));
-    let until = blocking::Until { began: came, limit };
+    let until = blocking::Until::usual(came, asked_ms);
     let mut filled = Vec::new();
     for (manifest, _) in owners {
         let long = manifest.parameters.as_ref().is_some_and(|schema| schema.takes_long(&given));
@@ -233,6 +232,22 @@ async fn fits_owners(owners: &[Owner], given: Value, asked_ms: Option<u64>, came
         })?);
     }
     Ok(if filled.len() == 1 { filled.remove(0) } else { given })
+}
+
+/// The decision with what the files beside the script ask for; long ones hold up no other call.
+async fn with_packages(
+    mut decision: policy::Decision,
+    policy::RunTarget { site, language }: policy::RunTarget,
+    guest: bool,
+    decisions: Arc<DecisionCache>,
+    until: blocking::Until,
+) -> Result<policy::Decision, Fault> {
+    let long = site.script.as_deref().is_some_and(|script| Seen::of(script).is_long());
+    let added = move || {
+        requirements::add(&mut decision, &site, language, guest, &decisions.snapshot, &decisions.rules.machine);
+        decision
+    };
+    until.run(long, added).await
 }
 
 /// Source text lies nowhere: it is placed in scratch.

@@ -1,7 +1,7 @@
 //! What a call has of its packages: the versions of its own lock, found where interpreters look.
 
 use super::Shop;
-use crate::harness::{Server, Who, as_everyone, fits, has, skipped, wait_for};
+use crate::harness::{Server, Who, as_everyone, finish, fits, has, skipped, wait_for};
 use serde_json::json;
 use std::fs;
 
@@ -90,10 +90,20 @@ fn a_lock_is_asked_for_made_and_kept() {
     fs::remove_file(folder.join("pylock.toml")).unwrap();
     fs::write(folder.join("requirements.txt"), "plain\n").unwrap();
     shop.policy("default", "relaxed", false, "");
+    let audit = || finish(shop.host(&["audit", "esc:loose"]), b"").text();
+    assert!(audit().contains("not built yet") && !audit().contains("plain 2.0"), "{}", audit());
     assert_eq!(fits("ok \"2.0\"", &shop.call("esc:loose")), Ok(()));
+    assert!(audit().contains("kept until `toolhost deps clean`: plain 2.0"), "{}", audit());
     let asked = shop.log().len();
     assert_eq!(fits("ok \"2.0\"", &shop.call("esc:loose")), Ok(()));
     assert_eq!(shop.log().len(), asked);
+    for verb in ["lock", "build", "list", "verify", "clean"] {
+        let unknown = shop.deps(&[verb, "esc:lose"]);
+        let told = unknown.stderr.contains("There is no tool 'esc:lose'");
+        assert!(unknown.code == Some(2) && told, "{verb}: {:?} {}", unknown.code, unknown.stderr);
+        assert!(verb == "lock" || shop.deps(&[verb, "esc:loose"]).code == Some(0), "{verb}, the control");
+    }
+    assert_eq!(fits("ok \"2.0\"", &shop.call("esc:loose")), Ok(()), "cleaned, and built anew");
     // A policy that denies it later counts for what was resolved before.
     shop.policy("default", "relaxed", false, "deny = [{ name = \"plain\", versions = \">=2\", why = \"too new\" }]\n");
     assert_eq!(fits("DependencyError: plain 2.0 is denied: too new", &shop.call("esc:loose")), Ok(()));
@@ -101,6 +111,51 @@ fn a_lock_is_asked_for_made_and_kept() {
     assert_eq!(fits("DependencyError: must be at least 3650", &shop.call("esc:loose")), Ok(()));
     shop.policy("default", "relaxed", false, "min_age_days = 30\n");
     assert_eq!(fits("ok \"2.0\"", &shop.call("esc:loose")), Ok(()));
+}
+
+#[test]
+fn scripts_of_one_folder_have_locks_of_their_own() {
+    let shop = Shop::new(Who::ours());
+    let block = |asks: &str| format!("# /// script\n# dependencies = [\"{asks}\"]\n# ///\n{PLAIN}");
+    let folder = shop.playground.path("user_scripts/pair");
+    for (name, path, asks) in
+        [("one", "pair/one.py", "plain==1.0"), ("two", "pair/two.v2.py", "plain==2.0"), ("flat", "flat.py", "plain<2")]
+    {
+        shop.playground.tool_at(&format!("esc:{name}"), "python", path, &block(asks), json!({}));
+    }
+    // What the folder requires and has locked is for those that say nothing themselves.
+    shop.playground.tool_at("esc:both", "python", "pair/both.py", PLAIN, json!({}));
+    shop.playground.tool_at("esc:also", "python", "pair/also.py", PLAIN, json!({}));
+    fs::write(folder.join("requirements.txt"), "plain>1\n").unwrap();
+    shop.settle();
+    for (name, file, version) in [
+        ("one", "pylock.one.toml", "1.0"),
+        ("two", "pylock.two-v2.toml", "2.0"),
+        ("both", "pylock.toml", "2.0"),
+        ("flat", "../pylock.flat.toml", "1.0"),
+    ] {
+        let tool = format!("esc:{name}");
+        assert_eq!(fits("DependencyError: `toolhost deps lock", &shop.call(&tool)), Ok(()), "{name}");
+        let locked = shop.deps(&["lock", &tool]);
+        assert!(locked.code == Some(0) && folder.join(file).is_file(), "{name}: {} {}", locked.text(), locked.stderr);
+        assert_eq!(fits(&format!("ok \"{version}\""), &shop.call(&tool)), Ok(()), "{name}");
+    }
+    assert_eq!(fits("ok \"2.0\"", &shop.call("esc:also")), Ok(()), "one lock for what both of them require");
+    // A lock of its own that does not hold what the script asks for is no lock of the other's.
+    fs::copy(folder.join("pylock.two-v2.toml"), folder.join("pylock.one.toml")).unwrap();
+    let stale = "DependencyError: one.py:1: `plain==1.0` is required, and pylock.one.toml holds 2.0: lock anew";
+    assert_eq!(fits(stale, &shop.call("esc:one")), Ok(()));
+    assert_eq!(fits("ok \"2.0\"", &shop.call("esc:two")), Ok(()));
+    // Two tools of Node in one folder have its one package.json.
+    if has("nodejs", 1) {
+        let script = "console.log(JSON.stringify(require('flat')))";
+        shop.node("first", "nodejs", &["flat@1.0.0"], script);
+        shop.playground.tool_at("esc:second", "nodejs", "first/second.js", script, json!({}));
+        shop.settle();
+        for name in ["esc:first", "esc:second"] {
+            assert_eq!(fits("ok \"1.0.0\"", &shop.call(name)), Ok(()), "{name}");
+        }
+    }
 }
 
 #[test]

@@ -123,7 +123,10 @@ fn what_cannot_be_installed_stops_the_call_and_says_why() {
             assert!(!message.contains(playground.base.to_str().unwrap()), "an agent reads no host path: {message}");
         }
         let check = playground.cli(&["check"]).text();
-        for words in ["requirements.txt:2: `x @ git+https://h/x` is a git reference", "no [indexes.inner] python"] {
+        for words in [
+            "so it was not started: requirements.txt:2: `x @ git+https://h/x` is a git reference",
+            "no [indexes.inner] python",
+        ] {
             assert!(check.contains(words), "{words}:\n{check}");
         }
     });

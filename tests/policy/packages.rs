@@ -31,6 +31,7 @@ fn wanted(packages: &[(&str, &str)]) -> Wanted {
         ecosystem: Ecosystem::Python,
         sources: vec![Source { path: PathBuf::from("/t/user_scripts/demo/requirements.txt"), sha256: "ab".into() }],
         packages: packages.iter().map(|(name, version)| package(name, version)).collect(),
+        lock_file: "requirements.lock".to_owned(),
         locked: !packages.is_empty(),
         inputs: Vec::new(),
         requires: vec![required],

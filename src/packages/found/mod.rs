@@ -59,17 +59,17 @@ pub fn find(place: &Place<'_>) -> Result<Option<Wanted>, FileProblem> {
     wanted.map(|wanted| wanted.filter(|wanted| !wanted.requires.is_empty()))
 }
 
-/// What was wanted, with a lock that an installer made of it: a pylock.toml, or a lock of npm.
+/// What was wanted, with a lock that an installer made of it: a lock of PEP 751, or of npm.
 pub fn of_lock(wanted: &Wanted, lock: &str) -> Result<Wanted, FileProblem> {
     let locked = match wanted.ecosystem {
-        Ecosystem::Python => python::of_lock(&files::Text::new("pylock.toml", lock))?,
+        Ecosystem::Python => python::of_lock(&files::Text::new(&wanted.lock_file, lock))?,
         Ecosystem::Node => {
             let asked = wanted.inputs.iter().find(|(name, _)| name == "package.json").map_or("", |(_, text)| text);
-            node::of_lock(&files::Text::new("package.json", asked), files::Text::new("package-lock.json", lock))?
+            node::of_lock(&files::Text::new("package.json", asked), files::Text::new(&wanted.lock_file, lock))?
         }
     };
-    let (sources, requires) = (wanted.sources.clone(), wanted.requires.clone());
-    Ok(Wanted { sources, requires, ..locked })
+    let Wanted { sources, requires, lock_file, .. } = wanted.clone();
+    Ok(Wanted { sources, requires, lock_file, ..locked })
 }
 
 #[cfg(test)]

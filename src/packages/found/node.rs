@@ -23,11 +23,12 @@ pub(super) const NAMES: [&str; 10] = [
     "bunfig.toml",
     "node_modules",
 ];
+const LOCK: &str = "package-lock.json";
 const SETTINGS: [&str; 4] = [".npmrc", ".yarnrc", ".yarnrc.yml", "bunfig.toml"];
 /// The first that is there wins, as npm has it; bun's comes last.
 type Reader = fn(&Text) -> Result<Tree, FileProblem>;
 const LOCKS: [(&str, Reader); 3] =
-    [("npm-shrinkwrap.json", npm_lock::read), ("package-lock.json", npm_lock::read), ("bun.lock", bun_lock::read)];
+    [("npm-shrinkwrap.json", npm_lock::read), (LOCK, npm_lock::read), ("bun.lock", bun_lock::read)];
 
 /// `anew`: as if there were no package-lock.json.
 pub(super) fn find(folder: &Folder<'_>, anew: bool) -> Result<Option<Wanted>, FileProblem> {
@@ -38,7 +39,7 @@ pub(super) fn find(folder: &Folder<'_>, anew: bool) -> Result<Option<Wanted>, Fi
     }
     folder.without(&SETTINGS)?;
     let mut locks: Vec<(Text, Tree)> = Vec::new();
-    for (name, read) in LOCKS.into_iter().filter(|(name, _)| !(anew && *name == "package-lock.json")) {
+    for (name, read) in LOCKS.into_iter().filter(|(name, _)| !(anew && *name == LOCK)) {
         if let Some(file) = folder.read(name)? {
             let tree = read(&file)?;
             locks.push((file, tree));
@@ -64,7 +65,7 @@ pub(super) fn of_lock(asked: &Text, lock: Text) -> Result<Wanted, FileProblem> {
 }
 
 fn wanted(file: &Text, asked: &[package_json::Required], locks: &[(Text, Tree)]) -> Result<Wanted, FileProblem> {
-    let ecosystem = Ecosystem::Node;
+    let (ecosystem, lock_file) = (Ecosystem::Node, LOCK.to_owned());
     let sources: Vec<Source> =
         std::iter::once(file).chain(locks.iter().map(|(file, _)| file)).map(Text::source).collect();
     let requires = asked.iter().map(|required| Required {
@@ -76,7 +77,7 @@ fn wanted(file: &Text, asked: &[package_json::Required], locks: &[(Text, Tree)])
     let requires: Vec<Required> = requires.collect();
     let Some((lock, tree)) = locks.first() else {
         let inputs = tree::inputs(asked, None);
-        return Ok(Wanted { ecosystem, sources, packages: Vec::new(), locked: false, inputs, requires });
+        return Ok(Wanted { ecosystem, sources, packages: Vec::new(), locked: false, lock_file, inputs, requires });
     };
     for required in asked {
         met(file, required, lock, tree)?;
@@ -84,7 +85,7 @@ fn wanted(file: &Text, asked: &[package_json::Required], locks: &[(Text, Tree)])
     let needed = tree::needed(tree, asked, lock)?;
     let packages = tree::packages(tree, &needed);
     let inputs = tree::inputs(asked, Some((tree, &needed)));
-    Ok(Wanted { ecosystem, sources, packages, locked: true, inputs, requires })
+    Ok(Wanted { ecosystem, sources, packages, locked: true, lock_file, inputs, requires })
 }
 
 /// The lock holds it under its own name, at a version that fits.

@@ -1,4 +1,4 @@
-//! pylock.toml: the lock that every installer of Python can write (PEP 751).
+//! pylock.toml, and pylock.NAME.toml: the lock that every installer of Python can write (PEP 751).
 //!
 //! For: `python`; who resolves. In: its text, or what pip chose. Out: pins with hashes; the text. Never: an address or a path in it; a package without an index.
 

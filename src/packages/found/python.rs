@@ -34,31 +34,37 @@ pub(super) struct Lock {
 }
 
 /// All names that say something, beside the script's own.
-pub(super) const NAMES: [&str; 6] =
-    ["requirements.txt", "pyproject.toml", "uv.lock", "pylock.toml", "pip.conf", "uv.toml"];
+pub(super) const NAMES: [&str; 6] = ["requirements.txt", "pyproject.toml", "uv.lock", LOCK, "pip.conf", "uv.toml"];
+/// The lock of a folder.
+const LOCK: &str = "pylock.toml";
 const SETTINGS: [&str; 2] = ["pip.conf", "uv.toml"];
 
 pub(super) fn find(folder: &Folder<'_>, place: &Place<'_>) -> Result<Option<Wanted>, FileProblem> {
     let (mut asks, mut locks): (Vec<Asks>, Vec<Lock>) = Default::default();
     let name = place.script.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let (own, mut writes) = (own_lock(name), LOCK.to_owned());
     let script = if place.language == Language::Python { folder.script(name) } else { None };
     let block = script.map(|script| Ok(pyproject::block(&script)?.map(|asked| (script, asked.requirements))));
     match block.transpose()?.flatten() {
         // The script says it itself: what the folder's project requires is for others.
         Some((file, requirements)) => {
             asks.push(Asks { file, requirements });
+            if !place.anew {
+                locks.extend(pylock(folder, &own)?);
+            }
             if let Some(file) = folder.read(&format!("{name}.lock"))? {
                 let pins = uv_lock::read(&file, None)?;
                 locks.push(Lock { file, pins });
             }
-            if !place.alone && !place.anew {
-                locks.extend(pylock(folder)?);
-            }
+            writes = own;
         }
         None if place.alone => return Ok(None),
         None => {
+            if place.language == Language::Python {
+                locks.extend(pylock(folder, &own)?);
+            }
             if !place.anew {
-                locks.extend(pylock(folder)?);
+                locks.extend(pylock(folder, LOCK)?);
             }
             project(folder, &mut asks, &mut locks)?;
             entries(folder, &mut asks, &mut locks)?;
@@ -69,11 +75,17 @@ pub(super) fn find(folder: &Folder<'_>, place: &Place<'_>) -> Result<Option<Want
     }
     folder.without(&SETTINGS)?;
     agree::python(&asks, &locks)?;
-    Ok(Some(wanted(&asks, &locks)))
+    Ok(Some(wanted(&asks, &locks, writes)))
 }
 
-fn pylock(folder: &Folder<'_>) -> Result<Option<Lock>, FileProblem> {
-    let Some(file) = folder.read("pylock.toml")? else { return Ok(None) };
+/// The lock of one script, by the name that PEP 751 gives to a lock for one of many: a dot in it would be no name there.
+pub(super) fn own_lock(script: &str) -> String {
+    let name = script.rsplit_once('.').map_or(script, |(name, _)| name);
+    format!("pylock.{}.toml", name.replace('.', "-"))
+}
+
+fn pylock(folder: &Folder<'_>, name: &str) -> Result<Option<Lock>, FileProblem> {
+    let Some(file) = folder.read(name)? else { return Ok(None) };
     let pins = pylock::read(&file)?;
     Ok(Some(Lock { file, pins }))
 }
@@ -89,10 +101,10 @@ fn project(folder: &Folder<'_>, asks: &mut Vec<Asks>, locks: &mut Vec<Lock>) -> 
     Ok(())
 }
 
-/// A pylock.toml.
+/// A lock of PEP 751.
 pub(super) fn of_lock(file: &Text) -> Result<Wanted, FileProblem> {
     let pins = pylock::read(file)?;
-    Ok(wanted(&[], &[Lock { file: file.clone(), pins }]))
+    Ok(wanted(&[], &[Lock { file: file.clone(), pins }], file.name()))
 }
 
 /// A lock where every entry has a hash; half of one is refused.
@@ -131,7 +143,7 @@ fn pinned(file: &Text, entries: Vec<requirements::Entry>) -> Result<Vec<Pin>, Fi
 }
 
 /// The first lock wins; without one, all that is asked for.
-fn wanted(asks: &[Asks], locks: &[Lock]) -> Wanted {
+fn wanted(asks: &[Asks], locks: &[Lock], lock_file: String) -> Wanted {
     let ecosystem = Ecosystem::Python;
     let files = asks.iter().map(|asks| &asks.file).chain(locks.iter().map(|lock| &lock.file));
     let sources: Vec<Source> = files.map(Text::source).collect();
@@ -149,7 +161,7 @@ fn wanted(asks: &[Asks], locks: &[Lock]) -> Wanted {
         let mut lines: Vec<String> = asked.map(|(_, required)| required.text() + "\n").collect();
         lines.dedup();
         let inputs = vec![("requirements.txt".to_owned(), lines.concat())];
-        return Wanted { ecosystem, sources, packages: Vec::new(), locked: false, inputs, requires };
+        return Wanted { ecosystem, sources, packages: Vec::new(), locked: false, lock_file, inputs, requires };
     };
     let line = |pin: &Pin| {
         let marker = pin.marker.as_ref().map_or_else(String::new, |marker| format!(" ; {marker}"));
@@ -174,6 +186,7 @@ fn wanted(asks: &[Asks], locks: &[Lock]) -> Wanted {
         sources,
         packages: lock.pins.iter().filter(here).map(package).collect(),
         locked: true,
+        lock_file,
         inputs,
         requires,
     }

@@ -13,6 +13,9 @@ use std::time::{Duration, SystemTime};
 /// Two writes within so short a time may leave the same times behind.
 const EXACT: Duration = Duration::from_secs(1);
 
+/// Files that are longer, all together, take some milliseconds to read.
+const LONG: u64 = 128 * 1024;
+
 /// Device, inode, size, and when it was written and changed.
 type Fact = (u64, u64, u64, (i64, i64), (i64, i64));
 
@@ -26,9 +29,10 @@ impl Seen {
     /// Taken before the files are read.
     pub fn of(script: &Path) -> Seen {
         let folder = script.parent().unwrap_or(Path::new("/"));
-        let lock = script.file_name().map(|name| format!("{}.lock", name.to_string_lossy()));
+        let name = script.file_name().unwrap_or_default().to_string_lossy();
+        let locks = [format!("{name}.lock"), python::own_lock(&name)];
         let names = python::NAMES.iter().chain(&node::NAMES).map(|name| folder.join(name));
-        let named = names.chain(lock.map(|name| folder.join(name))).filter(|path| path.symlink_metadata().is_ok());
+        let named = names.chain(locks.map(|name| folder.join(name))).filter(|path| path.symlink_metadata().is_ok());
         // A file that comes or goes is a change of the folder.
         let all = [folder.to_owned(), script.to_owned()].into_iter().chain(named);
         let facts: Vec<_> = all.map(|path| (fact(&path), path)).map(|(fact, path)| (path, fact)).collect();
@@ -40,6 +44,11 @@ impl Seen {
     /// Of what has no script, and so no files beside one.
     pub fn nothing() -> Seen {
         Seen { facts: Vec::new(), settled: true }
+    }
+
+    /// Whether what was seen takes long to read.
+    pub fn is_long(&self) -> bool {
+        self.facts.iter().filter_map(|(_, fact)| fact.map(|(_, _, size, ..)| size)).sum::<u64>() > LONG
     }
 
     pub fn still(&self) -> bool {

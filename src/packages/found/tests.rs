@@ -212,6 +212,19 @@ fn a_block_in_the_script_speaks_for_the_script_alone() {
     let wanted = found("run.py", true, &[("run.py", BLOCK), ("run.py.lock", &lock)]).expect("good").expect("some");
     // Of what is for other machines the installer sees the marker; nothing is fetched of it.
     assert!(wanted.locked && wanted.packages.len() == 1 && input(&wanted, "requirements.txt").lines().count() == 2);
+    // A lock of the script's own name is its own; one of the folder is for the folder's project.
+    let (ours, theirs) = (pylock("1.16.0"), pylock("1.17.0"));
+    let files = [("run.py", BLOCK), ("pylock.run.toml", &*ours), ("pylock.toml", &*theirs), ("pylock.other.toml", "x")];
+    for alone in [true, false] {
+        let wanted = found("run.py", alone, &files).expect("good").expect("some");
+        assert!(wanted.locked && wanted.lock_file == "pylock.run.toml");
+        assert_eq!(wanted.packages[0].version, "1.16.0", "{alone}");
+    }
+    let said =
+        refused(found("run.py", true, &[("run.py", BLOCK), ("pylock.run.toml", &theirs), ("run.py.lock", &lock)]));
+    assert!(said.contains("pylock.run.toml:0: it and run.py.lock disagree about `six`"), "{said}");
+    let said = refused(found("a.b.py", true, &[("a.b.py", BLOCK), ("pylock.a-b.toml", "lock-version = \"9\"")]));
+    assert!(said.starts_with("pylock.a-b.toml:0: lock-version `9`"), "{said}");
     for (change, words) in [
         (("# ///\n", "# //\n"), "run.py:2: the block `# /// script` has no end"),
         (("import six", "\n# /// script\n# dependencies = []\n# ///"), "run.py:9: a second block"),
@@ -257,6 +270,10 @@ fn files_that_disagree_are_refused_and_named() {
         (
             vec![("requirements.txt", hashed("1.15.0")), ("pylock.toml", pylock("1.16.0"))],
             "pylock.toml:0: it and requirements.txt disagree about `six`: 1.16.0 here, 1.15.0 there",
+        ),
+        (
+            vec![("pylock.run.toml", pylock("1.15.0")), ("pylock.toml", pylock("1.16.0"))],
+            "pylock.run.toml:0: it and pylock.toml disagree about `six`: 1.15.0 here, 1.16.0 there",
         ),
         (
             vec![("requirements.txt", "six<1.16\n".to_owned()), ("pylock.toml", pylock("1.16.0"))],

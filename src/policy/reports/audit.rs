@@ -33,6 +33,8 @@ const RETURNED: &str = "a secret that toolhost adds: a host that returns it tran
 
 /// The field of an entry that the audit log fills: what past calls were refused.
 pub const LAST_DENIALS: &str = "lastDenials";
+/// The member of an entry that says what is kept of a tool's packages: no part of the decision either.
+pub const KEPT_PACKAGES: &str = "keptPackages";
 
 fn not_defended(decision: &Decision) -> impl Iterator<Item = &'static str> {
     NOT_DEFENDED.into_iter().chain(decision.added().next().map(|_| RETURNED))

@@ -110,8 +110,9 @@ impl Powers {
     /// From one entry of `audit --json`.
     pub fn from_json(mut entry: Value) -> Result<Powers, String> {
         let fields = entry.as_object_mut().ok_or("not an audit: an entry is no object")?;
-        // What past calls were refused is no part of what the next may do.
+        // What past calls were refused, and left, is no part of what the next may do.
         fields.shift_remove(super::audit::LAST_DENIALS);
+        fields.shift_remove(super::audit::KEPT_PACKAGES);
         let mut meant = Map::new();
         for name in MEANT {
             // Audits were kept before there were secrets and packages.

@@ -46,8 +46,9 @@ const REQUIREMENTS: [&str; 7] = [
     "npm-shrinkwrap.json",
     "bun.lock",
 ];
-/// The end of the name of a lock for one script.
+/// The end of the name of a lock for one script, as uv calls it; begin and end of one as PEP 751 does.
 const SCRIPT_LOCK: &str = ".py.lock";
+const NAMED_LOCK: [&str; 2] = ["pylock.", ".toml"];
 /// Endings of data files. Node runs a file of any other ending, or of none, as a script when it is named in full
 /// (Node.js API, Modules: CommonJS modules, File modules).
 const DATA: [&str; 76] = [
@@ -142,7 +143,10 @@ pub(super) fn spelled_code(names: &str) -> Option<&'static str> {
 pub(super) fn requirement(names: &str) -> Option<&'static str> {
     let names = names.to_lowercase();
     let named = REQUIREMENTS.into_iter().find(|name| name_matches(&names, name));
-    named.or_else(|| could_end(&names, SCRIPT_LOCK).then_some("SCRIPT.py.lock"))
+    let named_lock = || could_begin(&names, NAMED_LOCK[0]) && could_end(&names, NAMED_LOCK[1]);
+    named
+        .or_else(|| could_end(&names, SCRIPT_LOCK).then_some("SCRIPT.py.lock"))
+        .or_else(|| named_lock().then_some("pylock.SCRIPT.toml"))
 }
 
 /// The ending of a definition that a pattern spells.
@@ -157,8 +161,15 @@ pub(super) fn possible_code(names: &str) -> Option<&'static str> {
 }
 
 fn could_end(names: &str, ending: &str) -> bool {
-    let mut glob = names.chars().rev();
-    for wanted in ending.chars().rev() {
+    could_be(names.chars().rev(), ending.chars().rev())
+}
+
+fn could_begin(names: &str, begin: &str) -> bool {
+    could_be(names.chars(), begin.chars())
+}
+
+fn could_be(mut glob: impl Iterator<Item = char>, text: impl Iterator<Item = char>) -> bool {
+    for wanted in text {
         match glob.next() {
             Some('*') => return true,
             Some(c) if c == '?' || c == wanted => {}
@@ -203,6 +214,11 @@ mod tests {
             ("*.lock", true),
             ("run.py.lock", true),
             ("*.toml", true),
+            ("pylock.run.toml", true),
+            ("py*.r?n.toml", true),
+            ("pylock.*", true),
+            ("pylocks.run.toml", false),
+            ("pylock.run.csv", false),
             ("report*.txt", false),
             ("*.csv", false),
             ("my-requirements.txt", false),

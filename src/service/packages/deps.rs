@@ -3,10 +3,11 @@
 //! For: `toolhost deps`. In: a tool. Out: what it requires, a lock, entries of the store. Never: another way to build than
 //! that of a call.
 
-use super::{Need, Packages, Resolved, broken, under_way};
+use super::{Need, Packages, Resolved, broken, locks, under_way};
 use crate::fault::{Fault, Kind};
 use crate::packages::store::Entry;
 use crate::policy::Decision;
+use crate::policy::packages::Package;
 use crate::service::{Service, requirements};
 use std::sync::Arc;
 
@@ -18,31 +19,41 @@ impl Service {
     /// What a tool requires; `None`: nothing.
     pub fn need(&self, reference: &str) -> Result<Option<Need>, Fault> {
         let decisions = self.decisions()?;
-        need(&decisions.decided(&decisions.snapshot.find(reference)?).decision)
+        Need::of(&decisions.decided(&decisions.snapshot.find(reference)?).decision)
     }
 
     /// The same, as if the lock that would be written were not there.
     pub fn need_anew(&self, reference: &str) -> Result<Option<Need>, Fault> {
         let decisions = self.decisions()?;
         let tool = decisions.snapshot.find(reference)?;
-        need(&requirements::anew(&tool, &decisions.snapshot, &decisions.policies, &decisions.rules.machine))
+        Need::of(&requirements::anew(&tool, &decisions.snapshot, &decisions.policies, &decisions.rules.machine))
     }
 }
 
-fn need(decision: &Decision) -> Result<Option<Need>, Fault> {
-    match (&decision.wanted, &decision.packages, &decision.shape) {
-        // The files cannot be read, or disagree.
-        (None, _, Err(fault)) if fault.kind == Kind::DependencyError => Err(fault.clone()),
-        (None, ..) => Ok(None),
-        (Some(wanted), Some(grant), Ok(shape)) => Ok(Some(Need {
-            tool: decision.tool.clone(),
-            wanted: Arc::clone(wanted),
-            rules: grant.rules.clone(),
-            runtime: shape.runtime.clone(),
-        })),
-        (.., Err(fault)) => Err(fault.clone()),
-        (.., Ok(_)) => Err(Fault::new(Kind::SecurityError, "no policy lets this tool have packages")),
+impl Need {
+    /// What a decided tool requires; `None`: nothing.
+    pub fn of(decision: &Decision) -> Result<Option<Need>, Fault> {
+        match (&decision.wanted, &decision.packages, &decision.shape) {
+            // The files cannot be read, or disagree.
+            (None, _, Err(fault)) if fault.kind == Kind::DependencyError => Err(fault.clone()),
+            (None, ..) => Ok(None),
+            (Some(wanted), Some(grant), Ok(shape)) => Ok(Some(Need {
+                tool: decision.tool.clone(),
+                wanted: Arc::clone(wanted),
+                rules: grant.rules.clone(),
+                runtime: shape.runtime.clone(),
+            })),
+            (.., Err(fault)) => Err(fault.clone()),
+            (.., Ok(_)) => Err(Fault::new(Kind::SecurityError, "no policy lets this tool have packages")),
+        }
     }
+}
+
+/// What there is for a tool by now.
+pub struct Kept {
+    /// What its requirements were resolved to, where it has no lock.
+    pub resolved: Option<Vec<Package>>,
+    pub built: Option<Arc<Entry>>,
 }
 
 impl Packages {
@@ -52,15 +63,20 @@ impl Packages {
         let _lock = store.lock(&key).map_err(|e| broken(&e))?.ok_or_else(under_way)?;
         let work = store.begin(&key).map_err(|e| broken(&e))?;
         let resolved = self.resolve(need, &work.path, tell).await?;
-        super::locks::allowed(need, &resolved.wanted.packages, None)?;
+        locks::allowed(need, &resolved.wanted.packages, None)?;
         Ok(resolved)
     }
 
-    /// The entry that serves a need, if it was built.
-    pub fn entry(&self, need: &Need) -> Result<Option<Arc<Entry>>, Fault> {
-        let key = self.key(need)?;
-        let all = self.store()?.list().map_err(|e| broken(&e))?;
-        Ok(all.into_iter().map(|(entry, _)| entry).find(|entry| entry.key == key))
+    /// What is kept for a need. Nothing is resolved, built or made, not even the store.
+    pub fn kept(&self, need: &Need) -> Result<Kept, Fault> {
+        if self.parts.store.as_ref().is_ok_and(|path| !path.exists()) {
+            return Ok(Kept { resolved: None, built: None });
+        }
+        let store = self.store()?;
+        let resolved = if need.wanted.locked { None } else { store.resolved(&self.resolved_key(need)?) };
+        let resolved = resolved.map(|text| locks::read(need, text)).transpose()?;
+        let built = store.entry(&self.key(need)?).map_err(|e| broken(&e))?;
+        Ok(Kept { resolved: resolved.map(|resolved| resolved.wanted.packages), built })
     }
 
     /// Forgets what was resolved for requirements without a lock.

@@ -74,7 +74,7 @@ impl Installer<'_> {
             "packages": wanted.packages,
             "builds": self.need.rules.builds,
             "ages": self.need.rules.min_age_days.is_some(),
-            "index": spoken(self.index),
+            "index": self.index.spoken(),
             "into": into,
             "from": from,
             "npm": self.npm,
@@ -155,17 +155,6 @@ impl Installer<'_> {
                 Ok(Layout { from, site, files: Vec::new(), links: Vec::new() })
             }
         }
-    }
-}
-
-/// The address that an installer is given: it speaks plainly to the relay where that adds the credential, over TLS.
-fn spoken(index: &Index) -> String {
-    match (&index.credential, index.url.strip_prefix("https://")) {
-        (Some(_), Some(rest)) => {
-            let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
-            format!("http://{}/{path}", host.split(':').next().unwrap_or(host))
-        }
-        _ => index.url.clone(),
     }
 }
 

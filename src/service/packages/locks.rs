@@ -45,7 +45,8 @@ impl Packages {
             Ecosystem::Python => packages::pylock_of(&answer["packages"]),
             Ecosystem::Node => answer["lock"].as_str().map(str::to_owned),
         };
-        read(need, text.ok_or_else(|| strange("the installer told no lock"))?)
+        let text = text.ok_or_else(|| strange("the installer told no lock"))?;
+        read(need, installer.index.told(&text))
     }
 }
 
@@ -86,18 +87,10 @@ pub(super) fn latest(need: &Need) -> Option<String> {
     Timestamp::from_second(second).ok().map(|time| time.to_string())
 }
 
-/// The lock of one ecosystem: the name of its file.
-fn file(ecosystem: Ecosystem) -> &'static str {
-    match ecosystem {
-        Ecosystem::Python => "pylock.toml",
-        Ecosystem::Node => "package-lock.json",
-    }
-}
-
 /// A lock that was resolved, read like one that lies beside a script.
-fn read(need: &Need, text: String) -> Result<Resolved, Fault> {
+pub(super) fn read(need: &Need, text: String) -> Result<Resolved, Fault> {
     let wanted = packages::of_lock(&need.wanted, &text).map_err(|problem| strange(&problem.problem.message))?;
-    Ok(Resolved { wanted, file: file(need.wanted.ecosystem).to_owned(), text })
+    Ok(Resolved { wanted, text })
 }
 
 fn strange(why: &str) -> Fault {

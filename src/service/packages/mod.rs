@@ -9,11 +9,12 @@ mod installer;
 mod locks;
 mod runs;
 
+pub use deps::Kept;
 pub use runs::Recorder;
 
 use crate::base::places::Places;
 use crate::base::shared::{Missed, Shared};
-use crate::base::{lock, text};
+use crate::base::{files, lock, text};
 use crate::executor::Executor;
 use crate::fault::{Fault, Kind};
 use crate::packages::store::{self, About, Held, Store};
@@ -23,13 +24,13 @@ use crate::policy::packages::{Ecosystem, PackageRules};
 use crate::policy::{Built, Program, Runtime, Shape};
 use serde_json::json;
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 /// The layout of entries, and how they are made: another number builds all of them anew.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 /// Builds at once, each for another tool; each may use all cores for a while.
 const BUILDERS: usize = 2;
 /// Most builds under way or waiting.
@@ -93,8 +94,7 @@ pub struct Ready {
 /// What was resolved.
 pub struct Resolved {
     pub wanted: Wanted,
-    /// The lock, by the name of its file.
-    pub file: String,
+    /// The lock.
     pub text: String,
 }
 
@@ -211,10 +211,12 @@ impl Packages {
     pub fn key(&self, need: &Need) -> Result<String, Fault> {
         let runtime = self.installs(need)?;
         let file = program(&runtime)?;
-        let facts = crate::base::files::Stamp::at(&file).map_err(|e| broken(&e))?;
+        let stamp = |file: &Path| files::Stamp::at(file).map(|stamp| format!("{stamp:?}")).map_err(|e| broken(&e));
         let platform = (std::env::consts::OS, std::env::consts::ARCH);
-        let own = (need.wanted.ecosystem == Ecosystem::Python).then_some((&runtime.version, format!("{facts:?}")));
-        let node = (need.wanted.ecosystem == Ecosystem::Node).then_some(&runtime.version);
+        let installer = match need.wanted.ecosystem {
+            Ecosystem::Python => stamp(&file)?,
+            Ecosystem::Node => stamp(&self.npm()?.1)?,
+        };
         let parts = json!([
             FORMAT,
             need.wanted.ecosystem,
@@ -223,9 +225,9 @@ impl Packages {
             self.index(need)?.url,
             need.rules.builds,
             need.rules.min_age_days.is_some(),
-            file,
-            own,
-            node,
+            (file, &runtime.version, installer),
+            // What is built for one version of Node, or by one, may not run in another.
+            (need.runtime.language, &need.runtime.version),
             platform
         ]);
         Ok(store::key_of(parts.to_string().as_bytes()))

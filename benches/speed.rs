@@ -18,6 +18,8 @@ mod house;
 mod modules;
 #[path = "speed/network.rs"]
 mod network;
+#[path = "speed/packages.rs"]
+mod packages;
 #[path = "speed/parallel.rs"]
 mod parallel;
 #[path = "speed/whole.rs"]
@@ -63,11 +65,12 @@ impl Plan {
 /// A section of the table.
 type Case = fn(&House, &Plan, &mut Board) -> anyhow::Result<()>;
 
-const CASES: [(&str, Case); 12] = [
+const CASES: [(&str, Case); 13] = [
     ("static", cases::static_binary),
     ("python", cases::python),
     ("node", cases::node),
     ("bun", cases::bun),
+    ("packages", packages::python),
     ("wasi", cases::wasi),
     ("hosts", network::hosts),
     ("timeout", cases::timeout),

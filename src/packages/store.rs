@@ -269,9 +269,7 @@ impl Store {
 
     /// Removes an entry; false: it is in use.
     pub fn remove(&self, key: &str) -> io::Result<bool> {
-        let name = format!("{key}.use");
-        let file = self.folder.trusted(&name, OFlag::O_RDWR | OFlag::O_CREAT)?;
-        let Ok(_alone) = Flock::lock(file, FlockArg::LockExclusiveNonblock) else { return Ok(false) };
+        let Some(_alone) = self.unused(key)? else { return Ok(false) };
         let entry = self.entry(key)?;
         // First what makes it an entry: what is left if this process ends now is no entry.
         let _ = self.folder.remove(&format!("{key}.json"));
@@ -281,8 +279,14 @@ impl Store {
                 _ => {}
             }
         }
-        let _ = self.folder.remove(&name);
+        let _ = self.folder.remove(&format!("{key}.use"));
         Ok(true)
+    }
+
+    /// Keeps calls from a key; `None`: one uses it.
+    fn unused(&self, key: &str) -> io::Result<Option<Flock<File>>> {
+        let file = self.folder.trusted(&format!("{key}.use"), OFlag::O_RDWR | OFlag::O_CREAT)?;
+        Ok(Flock::lock(file, FlockArg::LockExclusiveNonblock).ok())
     }
 
     /// Removes what hosts left that were killed, and the entries not used for longest beyond `MOST_BYTES`.
@@ -297,14 +301,22 @@ impl Store {
                 None => Some(key_of_tree(&name)).filter(|_| is_tree(&name) && !named.contains(&*name)),
             };
             // Whoever builds holds the lock of the key.
-            let Some(_lock) = key.filter(|key| is_key(key)).and_then(|key| self.lock(key).ok().flatten()) else {
-                continue;
-            };
-            // It may have become an entry's since the list was made, and be in use.
-            if is_tree(&name) && self.entry(key_of_tree(&name))?.is_some_and(|entry| entry.name == name) {
+            let Some(key) = key.filter(|key| is_key(key)) else { continue };
+            let Some(_lock) = self.lock(key)? else { continue };
+            if !is_tree(&name) {
+                tree::remove(self.folder.as_fd(), &name)?;
                 continue;
             }
-            tree::remove(self.folder.as_fd(), &name)?;
+            // A call that began before somebody changed it uses it still.
+            let Some(_alone) = self.unused(key)? else { continue };
+            let entry = self.entry(key)?;
+            // It may have become an entry's since the list was made.
+            if entry.as_ref().is_none_or(|entry| entry.name != name) {
+                tree::remove(self.folder.as_fd(), &name)?;
+            }
+            if entry.is_none() {
+                let _ = self.folder.remove(&format!("{key}.use"));
+            }
         }
         for (entry, _) in &all {
             if bytes <= MOST_BYTES {

@@ -110,7 +110,10 @@ impl Taking {
                 return hostile(&path, "two names differ in case alone");
             }
             if self.items.len() as u64 >= self.most.files {
-                return hostile(at, &format!("more than {} files and folders", self.most.files));
+                return hostile(
+                    at,
+                    &format!("more than {} files and folders: require fewer packages", self.most.files),
+                );
             }
             let stat = fstatat(folder, name.as_c_str(), AtFlags::AT_SYMLINK_NOFOLLOW)?;
             if is(stat.st_mode, SFlag::S_IFDIR) {
@@ -135,7 +138,10 @@ impl Taking {
         let (sha256, bytes) = digest(&mut file, self.most.bytes.saturating_sub(self.bytes))?;
         self.bytes += bytes;
         if self.bytes > self.most.bytes {
-            return hostile(&path, &format!("all files together have more than {} bytes", self.most.bytes));
+            return hostile(
+                &path,
+                &format!("all files together have more than {} bytes: require fewer packages", self.most.bytes),
+            );
         }
         self.items.push(Item { path, bytes, sha256: Some(sha256), stamp: Stamp::default() });
         Ok(())

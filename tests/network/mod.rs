@@ -100,6 +100,17 @@ impl World {
         World { playground, who, folder, outside, inside }
     }
 
+    /// A program outside, where the hosts are.
+    pub fn outside(&self, program: &str) -> Command {
+        let mut command = self.playground.outside("/usr/bin/nsenter");
+        command.args(["-t", &self.outside.id().to_string(), "-n", "-m"]);
+        if self.who != Who::Root {
+            command.args(["-U", "--preserve-credentials"]);
+        }
+        command.arg("--").arg(program);
+        command
+    }
+
     /// A program inside, as who runs the host.
     pub fn inside(&self, program: &str) -> Command {
         let mut command = self.playground.outside("/usr/bin/nsenter");

@@ -198,6 +198,52 @@ fn a_server_says_that_packages_are_being_built_and_its_build_goes_on() {
 }
 
 #[test]
+fn a_policy_that_changes_while_packages_are_built_counts_for_the_call_that_waits() {
+    let shop = Shop::new(Who::ours());
+    shop.policy("slow", "required", false, "");
+    shop.python("one", &["plain==1.0"], PLAIN);
+    let mut server = Server::of(shop.host(&[]));
+    let waiting = server.call("esc:one", json!({}));
+    wait_for("a build", || shop.log().iter().any(|line| line.contains("/files/")));
+    shop.policy("slow", "required", false, "deny = [{ name = \"plain\", why = \"a hole\" }]\n");
+    server.hang_up();
+    let told = server.answers(&[waiting])[&waiting].to_string();
+    assert!(told.contains("the policy of this tool changed while its packages were built"), "{told}");
+    wait_for("the new policy", || server.called("esc:one", json!({})).to_string().contains("is denied: a hole"));
+    // The control: the build was good, and is used by whoever may.
+    shop.policy("slow", "required", false, "");
+    let asked = shop.log().len();
+    server.hang_up();
+    wait_for("the old policy", || server.called("esc:one", json!({})).to_string().contains("1.0"));
+    assert_eq!(shop.log().len(), asked);
+}
+
+#[test]
+fn what_is_for_other_machines_stands_in_the_lock_and_is_not_fetched() {
+    let shop = Shop::new(Who::ours());
+    let folder = shop.python("one", &["plain==1.0", "elsewhere==1.0"], PLAIN);
+    // The control: without a marker it is required here, too, and there is no file for this machine.
+    assert_eq!(fits("DependencyError: No matching distribution found for elsewhere", &shop.call("esc:one")), Ok(()));
+    let lock = fs::read_to_string(folder.join("requirements.txt")).unwrap();
+    let marked = lock.replace("elsewhere==1.0", "elsewhere==1.0 ; sys_platform == 'win32'");
+    fs::write(folder.join("requirements.txt"), marked).unwrap();
+    shop.settle();
+    assert_eq!(fits("ok \"1.0\"", &shop.call("esc:one")), Ok(()));
+    assert!(!shop.log().iter().any(|line| line.contains("/files/elsewhere")), "{:?}", shop.log());
+    // A lock that is written here has the files of all machines.
+    let folder = shop.playground.tool("two", "python", &PLAIN.replace("plain", "many"), json!({}));
+    fs::write(folder.join("requirements.txt"), "many\n").unwrap();
+    shop.settle();
+    assert_eq!(shop.deps(&["lock", "esc:two"]).code, Some(0));
+    let lock = fs::read_to_string(folder.join("pylock.toml")).unwrap();
+    for name in ["many-1.0-py3-none-any.whl", "many-1.0-py3-none-win_amd64.whl"] {
+        assert!(lock.contains(name) && lock.contains(&shop.hash(name)["sha256:".len()..]), "{name}: {lock}");
+    }
+    assert_eq!(fits("ok \"1.0\"", &shop.call("esc:two")), Ok(()));
+    assert!(!shop.log().iter().any(|line| line.contains("win_amd64")), "{:?}", shop.log());
+}
+
+#[test]
 fn small_packages_of_the_public_indexes_work() {
     // Their addresses are public where the tests reach them, or the machine says otherwise.
     let shop = Shop::new(Who::ours());

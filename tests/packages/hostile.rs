@@ -55,6 +55,41 @@ fn a_build_step_runs_without_network_and_sees_nothing() {
     });
 }
 
+/// Unpacks an archive as its names say; prints what came out of the folder, what is a link, and names that fold.
+const CARELESS: &str = r#"
+import io, os, stat, sys, tarfile, urllib.request, zipfile
+text = urllib.request.urlopen(sys.argv[1]).read()
+into = os.path.join(sys.argv[2], os.path.basename(sys.argv[1]), "a", "b", "c")
+entries = []
+if sys.argv[1].endswith(".whl"):
+    archive = zipfile.ZipFile(io.BytesIO(text))
+    for entry in archive.infolist():
+        link = stat.S_ISLNK(entry.external_attr >> 16)
+        entries.append((entry.filename, link, archive.read(entry)))
+else:
+    archive = tarfile.open(fileobj=io.BytesIO(text))
+    for entry in archive:
+        link = entry.issym()
+        # As npm has it, without the first folder.
+        name = entry.name.split("/", 1)[1]
+        entries.append((name, link, entry.linkname.encode() if link else archive.extractfile(entry).read()))
+said = []
+for name, link, content in entries:
+    place = os.path.join(into, name)
+    os.makedirs(os.path.dirname(place), exist_ok=True)
+    if link:
+        os.symlink(content.decode(), place)
+        said.append(name + " ->")
+        continue
+    with open(place, "wb") as file:
+        file.write(content)
+    if not os.path.realpath(place).startswith(into + "/"):
+        said.append(os.path.basename(name))
+    if sum(other.lower() == name.lower() for other, _, _ in entries) > 1 and os.path.basename(name) in os.listdir(os.path.dirname(place)):
+        said.append(name)
+print(" ".join(sorted(said)))
+"#;
+
 #[test]
 fn a_package_reaches_no_place_outside_its_tree() {
     let shop = Shop::new(Who::ours());
@@ -85,7 +120,25 @@ fn a_package_reaches_no_place_outside_its_tree() {
     assert_eq!(fits("ok false", &ended), Ok(()));
     shop.node("folded", "nodejs", &["folded@1.0.0"], "");
     assert_eq!(fits("DependencyError: two names differ in case alone", &shop.call("esc:folded")), Ok(()));
+    let careless = |file: &str| {
+        let mut outside = shop.playground.outside("/usr/bin/python3");
+        outside.args(["-c", CARELESS, &shop.url(&format!("files/{file}"))]).arg(shop.playground.path("home/careless"));
+        finish(outside, b"")
+    };
     assert_eq!(shop.marks(), Vec::<String>::new());
+    // The control: the same archives in the hands of who believes their names.
+    for (file, out) in [
+        ("climbs-1.0-py3-none-any.whl", "climbed.txt"),
+        ("absolute-1.0-py3-none-any.whl", "absolute.txt"),
+        ("links-1.0-py3-none-any.whl", "links/out ->"),
+        ("folds-1.0-py3-none-any.whl", "folds/ONE.py folds/one.py"),
+        ("climber-1.0.0.tgz", "absolute.js climbed.js out ->"),
+        ("folded-1.0.0.tgz", "ONE.js one.js"),
+    ] {
+        let done = careless(file);
+        assert_eq!(done.text().trim(), out, "{file}: {}", done.stderr);
+    }
+    assert_eq!(shop.marks().len(), 2);
     assert!(!shop.store().join("climbed.txt").exists() && !shop.playground.path("state/climbed.txt").exists());
     assert_eq!(shop.trees().len(), 2, "nothing is left of what was refused: {:?}", shop.trees());
 }

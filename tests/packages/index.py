@@ -1,7 +1,8 @@
 """A package index of hostile and harmless packages on loopback, in the ways in which pip and npm ask for one.
 
-Prints a line of JSON: its port, and the hashes of its files. Serves until stdin ends. Argument: a folder, where log.txt
-gets each request, and where packages try to leave marks.
+Prints a line of JSON: its port, and the hashes of its files. Serves until stdin ends. Arguments: a folder, where log.txt
+gets each request, and where packages try to leave marks; perhaps options in JSON: `stock` (names of packages that take long
+to make), `address`, `port`, `certificate` (then it speaks TLS).
 
 /simple/…: the index. /other/simple/…: another one, where `twin` is something else. /slow/simple/…: waits a second before
 a file. /far/simple/…: sends everybody to a port that nobody granted. /hang/simple/…: never answers. /lies/simple/…: says
@@ -13,14 +14,17 @@ import hashlib
 import http.server
 import io
 import json
+import ssl
 import stat
 import sys
 import tarfile
 import threading
 import time
 import zipfile
+import zlib
 
 FOLDER = sys.argv[1]
+OPTIONS = json.loads(sys.argv[2]) if len(sys.argv) > 2 else {}
 LOG = open(f"{FOLDER}/log.txt", "a", buffering=1)
 PLACE = f"{FOLDER}/marks"
 FILES, PACKUMENTS = {}, {}
@@ -45,14 +49,14 @@ def tries():
 """
 
 
-def wheel(name, version, files, key="", links=()):
-    """`files`: path → text. `key`: `other` for another file of the same name on the other index."""
+def wheel(name, version, files, key="", links=(), tag="py3-none-any", zeros=0):
+    """`files`: path → text. `key`: `other` for another file of the same name on the other index. `zeros`: MiB of one more file."""
     out = io.BytesIO()
     info = f"{name}-{version}.dist-info"
     files = {
         **files,
         f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/WHEEL": f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: {tag}\n",
     }
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
         for path, text in files.items():
@@ -61,9 +65,30 @@ def wheel(name, version, files, key="", links=()):
             entry = zipfile.ZipInfo(path, (2024, 1, 1, 0, 0, 0))
             entry.external_attr = (stat.S_IFLNK | 0o777) << 16
             archive.writestr(entry, target)
+        if zeros:
+            bomb(archive, f"{name}/zeros.bin", zeros)
         record = "".join(f"{path},,\n" for path in [*files, *(path for path, _ in links), f"{info}/RECORD"])
         archive.writestr(f"{info}/RECORD", record)
-    FILES[key + f"{name}-{version}-py3-none-any.whl"] = out.getvalue()
+    FILES[key + f"{name}-{version}-{tag}.whl"] = out.getvalue()
+
+
+def bomb(archive, path, mebibytes):
+    """A file of zeros, of which one MiB is compressed once."""
+    piece, packer = bytes(1 << 20), zlib.compressobj(9, zlib.DEFLATED, -15)
+    packer.compress(b"")
+    packed = packer.compress(piece) + packer.flush(zlib.Z_FULL_FLUSH)
+    content = packed * mebibytes + packer.flush(zlib.Z_FINISH)
+    entry = zipfile.ZipInfo(path, (2024, 1, 1, 0, 0, 0))
+    with archive.open(entry, "w", force_zip64=True) as file:
+        file.write(content)
+    # It was stored, and is said to be deflated.
+    entry.compress_type, entry.file_size, entry.CRC = zipfile.ZIP_DEFLATED, mebibytes << 20, 0
+    for _ in range(mebibytes):
+        entry.CRC = zlib.crc32(piece, entry.CRC)
+    end = archive.fp.tell()
+    archive.fp.seek(entry.header_offset)
+    archive.fp.write(entry.FileHeader(zip64=True))
+    archive.fp.seek(end)
 
 
 def source(name, version, backend):
@@ -157,6 +182,13 @@ def packages(port):
     wheel("absolute", "1.0", {"absolute/__init__.py": "", f"{PLACE}/absolute.txt": "out"})
     wheel("links", "1.0", {"links/__init__.py": ""}, links=[("links/out", f"{FOLDER}/log.txt")])
     wheel("folds", "1.0", {"folds/__init__.py": "", "folds/one.py": "1", "folds/ONE.py": "2"})
+    wheel("elsewhere", "1.0", {"elsewhere/__init__.py": ""}, tag="py3-none-win_amd64")
+    wheel("many", "1.0", {"many/__init__.py": "version = '1.0'\n"})
+    wheel("many", "1.0", {"many/__init__.py": "version = '1.0'\n"}, tag="py3-none-win_amd64")
+    if "bomb" in OPTIONS.get("stock", []):
+        wheel("bomb", "1.0", {"bomb/__init__.py": ""}, zeros=2100)
+    if "crowd" in OPTIONS.get("stock", []):
+        wheel("crowd", "1.0", {"crowd/__init__.py": "", **{f"crowd/{n // 1000}/{n}.txt": "" for n in range(100_000)}})
     wheel("controls", "1.0", {"controls/__init__.py": "", "controls/a\x1b[2Jb.py": ""})
     source("builds", "1.0", BACKEND.replace("NAME", "builds").replace("PORT", str(port)))
     for name, work in {
@@ -194,7 +226,8 @@ class Answers(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self):
         print(self.path, self.headers.get("Authorization", ""), file=LOG)
-        origin = f"http://{self.headers['Host']}"
+        scheme = "https" if "certificate" in OPTIONS else "http"
+        origin = f"{scheme}://{self.headers['Host']}"
         way = self.path.strip("/").split("/")
         if way[0] == "hang":
             time.sleep(60)
@@ -240,7 +273,11 @@ class Answers(http.server.BaseHTTPRequestHandler):
         self.send(json.dumps(known).replace("ORIGIN", origin).encode(), "application/json")
 
 
-server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+server = http.server.ThreadingHTTPServer((OPTIONS.get("address", "127.0.0.1"), OPTIONS.get("port", 0)), Answers)
+if "certificate" in OPTIONS:
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(OPTIONS["certificate"])
+    server.socket = tls.wrap_socket(server.socket, server_side=True)
 server.daemon_threads = True
 packages(server.server_port)
 hashes = {name: integrity(content) if name.endswith(".tgz") else "sha256:" + sha256(content) for name, content in FILES.items()}

@@ -1,8 +1,10 @@
 //! Packages, seen from outside: an index of our own on loopback, through the real binary.
 
 mod built;
+mod credential;
 mod found;
 mod hostile;
+mod large;
 mod store;
 
 use crate::harness::{Ended, Playground, Who, finish};
@@ -13,6 +15,27 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+
+fn settle(playground: &Playground) {
+    for folder in ["user_scripts", "sandbox-policies"] {
+        for entry in walkdir::WalkDir::new(playground.path(folder)).into_iter().map(Result::unwrap) {
+            if let Some(uid) = playground.who.uid() {
+                std::os::unix::fs::lchown(entry.path(), Some(uid), Some(uid)).unwrap();
+            }
+            let mode = if entry.file_type().is_dir() { 0o755 } else { 0o644 };
+            fs::set_permissions(entry.path(), fs::Permissions::from_mode(mode)).unwrap();
+        }
+    }
+}
+
+/// A line of a lock. `hashes`: of the files of an index.
+fn locked(hashes: &BTreeMap<String, String>, package: &str) -> String {
+    let (name, version) = package.split_once("==").unwrap();
+    let start = format!("{name}-{version}");
+    let ends = ["-py3-none-any.whl", ".tar.gz", "-py3-none-win_amd64.whl"];
+    let hash = ends.iter().find_map(|end| hashes.get(&format!("{start}{end}"))).unwrap();
+    format!("{package} --hash={hash}\n")
+}
 
 /// A host, and an index that it knows.
 pub struct Shop {
@@ -32,13 +55,19 @@ impl Drop for Shop {
 
 impl Shop {
     pub fn new(who: Who) -> Shop {
+        Shop::stocked(who, &[])
+    }
+
+    /// With packages that take long to make.
+    pub fn stocked(who: Who, stock: &[&str]) -> Shop {
         let playground = Playground::new(who, "/var/tmp");
         let folder = playground.path("shop");
         fs::create_dir_all(folder.join("marks")).unwrap();
         fs::write(folder.join("index.py"), include_str!("index.py")).unwrap();
         playground.settle();
         let mut index = playground.outside("/usr/bin/python3");
-        index.arg(folder.join("index.py")).arg(&folder).stdin(Stdio::piped()).stdout(Stdio::piped());
+        index.arg(folder.join("index.py")).arg(&folder).arg(json!({"stock": stock}).to_string());
+        index.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut index = index.spawn().unwrap();
         let mut said = String::new();
         BufReader::new(index.stdout.take().unwrap()).read_line(&mut said).unwrap();
@@ -46,12 +75,12 @@ impl Shop {
         let hashes = serde_json::from_value(said["hashes"].clone()).unwrap();
         let shop = Shop { playground, folder, index, port: said["port"].as_u64().unwrap(), hashes };
         let way = |name: &str, path: &str| {
-            let url = format!("http://127.0.0.1:{}/{path}", shop.port);
+            let url = shop.url(path);
             format!("[indexes.{name}]\npython = {{ url = \"{url}\", ranges = [\"127.0.0.0/8\"] }}\n")
         };
         let ways = ["other", "slow", "far", "hang", "lies"];
         let mut config = way("default", "simple/");
-        let npm = format!("http://127.0.0.1:{}/npm/", shop.port);
+        let npm = shop.url("npm/");
         config += &format!("node = {{ url = \"{npm}\", ranges = [\"127.0.0.0/8\"] }}\n");
         config.extend(ways.iter().map(|name| way(name, &format!("{name}/simple/"))));
         fs::write(shop.playground.path("config.toml"), config).unwrap();
@@ -61,15 +90,7 @@ impl Shop {
 
     /// What was written anew belongs to who runs the host. (The store keeps the modes that the host gave it.)
     pub fn settle(&self) {
-        for folder in ["user_scripts", "sandbox-policies"] {
-            for entry in walkdir::WalkDir::new(self.playground.path(folder)).into_iter().map(Result::unwrap) {
-                if let Some(uid) = self.playground.who.uid() {
-                    std::os::unix::fs::lchown(entry.path(), Some(uid), Some(uid)).unwrap();
-                }
-                let mode = if entry.file_type().is_dir() { 0o755 } else { 0o644 };
-                fs::set_permissions(entry.path(), fs::Permissions::from_mode(mode)).unwrap();
-            }
-        }
+        settle(&self.playground);
     }
 
     /// The one policy, of all tools.
@@ -97,10 +118,17 @@ impl Shop {
 
     /// A line of a lock.
     pub fn locked(&self, package: &str) -> String {
-        let (name, version) = package.split_once("==").unwrap();
-        let files = [format!("{name}-{version}-py3-none-any.whl"), format!("{name}-{version}.tar.gz")];
-        let hash = files.iter().find_map(|file| self.hashes.get(file)).unwrap();
-        format!("{package} --hash={hash}\n")
+        locked(&self.hashes, package)
+    }
+
+    /// The hash of a file of the index.
+    pub fn hash(&self, file: &str) -> &str {
+        &self.hashes[file]
+    }
+
+    /// The address of a file of the index.
+    pub fn url(&self, path: &str) -> String {
+        format!("http://127.0.0.1:{}/{path}", self.port)
     }
 
     /// A tool of Node or Bun with these packages, `NAME@VERSION`, locked.

@@ -4,6 +4,7 @@ use super::Shop;
 use crate::harness::{Who, as_everyone, finish, fits, skipped, wait_for, within};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use serde_json::json;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
@@ -64,6 +65,43 @@ fn what_somebody_changed_is_built_anew() {
         let cleaned = shop.deps(&["clean"]);
         assert_eq!((cleaned.code, shop.trees()), (Some(0), Vec::new()), "{}", cleaned.stderr);
     });
+}
+
+#[test]
+fn a_tree_stays_as_long_as_a_call_uses_it() {
+    let shop = Shop::new(Who::ours());
+    // Imports late: what a call uses must be there to its end.
+    let late = "import json, os, time\nopen('out/began', 'w').close()\n\
+                while not os.path.exists('go'): time.sleep(0.01)\n\
+                import plain\nprint(json.dumps(plain.version))\n";
+    let writes = json!({"securityContext": {"fileAccess": {"allowRead": ["./**"], "allowWrite": ["out/**"]}}});
+    let folder = shop.playground.tool("late", "python", late, writes);
+    fs::create_dir_all(folder.join("out")).unwrap();
+    fs::write(folder.join("requirements.txt"), shop.locked("plain==1.0")).unwrap();
+    let write = "[files]\nread = [{ path = \"./**\", why = \"a test\" }]\nwrite = [{ path = \"out/**\", why = \"a test\" }]\n\
+                 [packages]\npython = { index = \"default\", why = \"a test\" }\n";
+    shop.playground.policy("late", "esc:late", write);
+    shop.python("other", &["plain==1.0"], PLAIN);
+    shop.python("third", &["plain==2.0"], PLAIN);
+    assert_eq!(fits("ok \"1.0\"", &shop.call("esc:other")), Ok(()));
+    let first = shop.trees().remove(0);
+    std::thread::scope(|scope| {
+        let call = scope.spawn(|| shop.call("esc:late"));
+        wait_for("the call", || folder.join("out/began").exists());
+        let cleaned = shop.deps(&["clean"]);
+        assert!(cleaned.text().contains("a call uses it"), "{} {}", cleaned.text(), cleaned.stderr);
+        // Somebody changes it: others get a new one, and what tidies up leaves the old one to the call.
+        let file = shop.store().join(&first).join("bin/more");
+        fs::write(&file, "").unwrap();
+        assert_eq!(fits("ok \"1.0\"", &shop.call("esc:other")), Ok(()));
+        assert_eq!(fits("ok \"2.0\"", &shop.call("esc:third")), Ok(()));
+        let during = shop.trees();
+        assert!(during.contains(&first) && during.len() == 3, "{first}: {during:?}");
+        fs::write(folder.join("go"), "").unwrap();
+        assert_eq!(fits("ok \"1.0\"", &call.join().unwrap()), Ok(()));
+    });
+    // The control: nobody uses it any more.
+    assert_eq!((shop.deps(&["clean"]).code, shop.trees()), (Some(0), Vec::new()));
 }
 
 #[test]

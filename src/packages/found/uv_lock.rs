@@ -67,7 +67,7 @@ type Node = (usize, Option<String>);
 /// Most ways to need one package, each under other markers; most markers of one; most steps of a walk.
 const MOST_WAYS: usize = 64;
 const MOST_MARKERS: usize = 16;
-const MOST_STEPS: usize = 10 * MOST;
+const MOST_STEPS: usize = 20 * MOST;
 
 /// `project`: the name of the project that the lock is for; `None`: of one script.
 pub(super) fn read(file: &Text, project: Option<&str>) -> Result<Vec<Pin>, FileProblem> {
@@ -123,6 +123,15 @@ pub(super) fn read(file: &Text, project: Option<&str>) -> Result<Vec<Pin>, FileP
         .collect()
 }
 
+/// What is known by now.
+#[derive(Default)]
+struct Walk {
+    needed: BTreeMap<Node, Conditions>,
+    /// Found to be needed, or in more ways than before.
+    changed: Vec<Node>,
+    steps: usize,
+}
+
 struct Graph<'a> {
     file: &'a Text,
     packages: &'a [Spanned<Locked>],
@@ -133,39 +142,33 @@ impl Graph<'_> {
     /// Each package that is needed, and when.
     fn needed(&self, edges: &[Edge]) -> Result<BTreeMap<Node, Conditions>, FileProblem> {
         let always: Conditions = BTreeSet::from([BTreeSet::new()]);
-        let mut needed: BTreeMap<Node, Conditions> = BTreeMap::new();
-        let mut changed: Vec<Node> = Vec::new();
+        let mut walk = Walk::default();
         for edge in edges {
-            self.follow(edge, &always, &mut needed, &mut changed)?;
+            self.follow(edge, &always, &mut walk)?;
         }
-        let mut steps = 0;
-        while let Some(node) = changed.pop() {
-            steps += 1;
-            if steps > MOST_STEPS {
-                return Err(self.file.problem(0, "its markers are too intricate: lock for fewer environments"));
-            }
-            let (Some(when), Some(package)) = (needed.get(&node).cloned(), self.packages.get(node.0)) else { continue };
+        while let Some(node) = walk.changed.pop() {
+            let (Some(when), Some(package)) = (walk.needed.get(&node).cloned(), self.packages.get(node.0)) else {
+                continue;
+            };
             let package = package.get_ref();
             let edges = match &node.1 {
                 None => Some(&package.dependencies),
                 Some(extra) => package.optional.get(extra),
             };
             for edge in edges.into_iter().flatten() {
-                steps += 1;
-                self.follow(edge, &when, &mut needed, &mut changed)?;
+                self.follow(edge, &when, &mut walk)?;
             }
         }
-        Ok(needed)
+        Ok(walk.needed)
     }
 
-    fn follow(
-        &self,
-        edge: &Edge,
-        when: &Conditions,
-        needed: &mut BTreeMap<Node, Conditions>,
-        changed: &mut Vec<Node>,
-    ) -> Result<(), FileProblem> {
+    fn follow(&self, edge: &Edge, when: &Conditions, walk: &mut Walk) -> Result<(), FileProblem> {
         let named = self.by_name.get(edge.name.as_str()).into_iter().flatten().copied();
+        // Many packages may have one name.
+        walk.steps += 1 + named.clone().count() * (1 + edge.extra.len());
+        if walk.steps > MOST_STEPS {
+            return Err(self.file.problem(0, "its markers are too intricate: lock for fewer environments"));
+        }
         let fits = |at: &usize| edge.version.is_none() || self.packages[*at].get_ref().version == edge.version;
         let found: Vec<usize> = named.filter(fits).collect();
         if found.is_empty() {
@@ -180,7 +183,7 @@ impl Graph<'_> {
         for at in found {
             let extras = edge.extra.iter().map(|extra| (at, Some(extra.clone())));
             for node in std::iter::once((at, None)).chain(extras) {
-                let known = needed.entry(node.clone()).or_default();
+                let known = walk.needed.entry(node.clone()).or_default();
                 if add(known, &when) {
                     if known.len() > MOST_WAYS || known.iter().any(|way| way.len() > MOST_MARKERS) {
                         let why = format!(
@@ -189,7 +192,7 @@ impl Graph<'_> {
                         );
                         return Err(self.file.problem(0, why));
                     }
-                    changed.push(node);
+                    walk.changed.push(node);
                 }
             }
         }

@@ -1,0 +1,163 @@
+//! An index that asks for a credential, over TLS: it gets it with each request, and nobody else ever does.
+
+use crate::harness::{Ended, finish, fits, has};
+use crate::network::{World, in_both_worlds};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+
+const KEY: &str = "s3cret/Key+with=signs-0123456789";
+/// The host of the world that serves the index, and where.
+const HOST: &str = "api.example.com:8444";
+
+/// The index, in the world outside.
+struct Index {
+    process: Child,
+    folder: PathBuf,
+    hashes: BTreeMap<String, String>,
+}
+
+impl Drop for Index {
+    fn drop(&mut self) {
+        drop(self.process.stdin.take());
+        let _ = self.process.wait();
+    }
+}
+
+impl Index {
+    fn of(world: &World) -> Index {
+        let folder = world.playground.path("shop");
+        fs::create_dir_all(folder.join("marks")).unwrap();
+        fs::write(folder.join("index.py"), include_str!("index.py")).unwrap();
+        world.playground.settle();
+        let certificate = world.playground.path("world/host.pem");
+        let options = json!({"address": "45.20.0.1", "port": 8444, "certificate": certificate});
+        let mut process = world.outside("/usr/bin/python3");
+        process.arg(folder.join("index.py")).arg(&folder).arg(options.to_string());
+        let mut process = process.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut said = String::new();
+        BufReader::new(process.stdout.take().unwrap()).read_line(&mut said).unwrap();
+        let said: Value = serde_json::from_str(&said).expect("the index did not start");
+        Index { process, folder, hashes: serde_json::from_value(said["hashes"].clone()).unwrap() }
+    }
+
+    /// Each request with the credential that came with it.
+    fn log(&self) -> Vec<String> {
+        let text = fs::read_to_string(self.folder.join("log.txt")).unwrap_or_default();
+        text.lines().map(|line| line.trim_end().to_owned()).collect()
+    }
+}
+
+/// Looks for the key in everything that a process can read, and asks the index by itself.
+const SEARCHES: &str = r#"
+import json, os, plain, urllib.request
+found = []
+if "s3cret" in json.dumps(dict(os.environ)): found.append("environment")
+files = ["/proc/%s/%s" % (process, name) for process in ["self", 1] for name in ["environ", "cmdline"]]
+for base in [os.path.dirname(plain.__file__), "/tmp", HOME]:
+    files += [os.path.join(folder, name) for folder, _, names in os.walk(base) for name in names]
+for file in files:
+    try:
+        if b"Key+with" in open(file, "rb").read(1 << 20): found.append(file)
+    except OSError: pass
+try:
+    urllib.request.urlopen("http://api.example.com/simple/plain/", timeout=5)
+    found.append("the index")
+except OSError: pass
+print(json.dumps([plain.version, found]))
+"#;
+
+fn host(world: &World, arguments: &[&str]) -> Ended {
+    let mut command = world.host();
+    command.arg("--config").arg(world.playground.path("config.toml")).args(arguments);
+    finish(command, b"")
+}
+
+fn policy(world: &World, lock: &str, builds: bool) {
+    let entry = |name: &str| {
+        format!("{name} = {{ index = \"default\", lock = \"{lock}\", builds = {builds}, why = \"a test\" }}\n")
+    };
+    let rest = format!(
+        "[files]\nread = [{{ path = \"./**\", why = \"a test\" }}]\n[packages]\n{}{}",
+        entry("python"),
+        entry("node")
+    );
+    world.playground.policy("default", "*", &rest);
+}
+
+#[test]
+fn an_index_gets_its_credential_over_tls_and_nobody_else_does() {
+    in_both_worlds("an index with a credential", |world| {
+        let index = Index::of(world);
+        let key = world.playground.path("home/index.key");
+        fs::write(&key, format!("{KEY}\n")).unwrap();
+        let entry = |name: &str, path: &str| {
+            let from = format!("credential = {{ from = \"file:{}\" }}", key.display());
+            format!("{name} = {{ url = \"https://{HOST}/{path}\", {from} }}\n")
+        };
+        let config = format!("[indexes.default]\n{}{}", entry("python", "simple/"), entry("node", "npm/"));
+        fs::write(world.playground.path("config.toml"), config).unwrap();
+        world.playground.settle();
+        fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
+        policy(world, "required", false);
+        let home = json!(world.playground.path("home")).to_string();
+        let folder = world.playground.tool("keyed", "python", &SEARCHES.replace("HOME", &home), json!({}));
+        fs::write(folder.join("requirements.txt"), "plain<2\n").unwrap();
+        super::settle(&world.playground);
+        let call = |tool: &str| host(world, &["call", tool, "--json", "--input", "{}"]);
+
+        let before = world.log().len();
+        let locked = host(world, &["deps", "lock", "esc:keyed"]);
+        assert_eq!(locked.code, Some(0), "{} {}", locked.text(), locked.stderr);
+        let lock = fs::read_to_string(folder.join("pylock.toml")).unwrap();
+        assert!(lock.contains(&format!("\"https://{HOST}/files/plain-1.0")) && !lock.contains("http://"), "{lock}");
+        assert_eq!(fits("ok [\"1.0\", []]", &call("esc:keyed")), Ok(()));
+
+        // A build step, which may run code: nothing is in reach of it.
+        policy(world, "required", true);
+        let built = world.playground.tool(
+            "built",
+            "python",
+            "import builds, json\nprint(json.dumps(builds.could))\n",
+            json!({}),
+        );
+        fs::write(built.join("requirements.txt"), super::locked(&index.hashes, "builds==1.0")).unwrap();
+        super::settle(&world.playground);
+        assert_eq!(fits("ok []", &call("esc:built")), Ok(()));
+        if has("nodejs", 1) {
+            // This index names its files by https:// addresses, and npm asks for them by the host that it was given.
+            let flat =
+                world.playground.tool("flat", "nodejs", "console.log(JSON.stringify(require('flat')))", json!({}));
+            fs::write(flat.join("package.json"), json!({"dependencies": {"flat": "1.0.0"}}).to_string()).unwrap();
+            super::settle(&world.playground);
+            let locked = host(world, &["deps", "lock", "esc:flat"]);
+            assert_eq!(locked.code, Some(0), "{} {}", locked.text(), locked.stderr);
+            let lock = fs::read_to_string(flat.join("package-lock.json")).unwrap();
+            assert!(lock.contains(&format!("\"https://{HOST}/npm/-/flat")) && !lock.contains("http://"), "{lock}");
+            assert_eq!(fits("ok \"1.0.0\"", &call("esc:flat")), Ok(()));
+        }
+
+        let log = index.log();
+        assert!(log.iter().any(|line| line.contains("/files/plain-1.0")), "{log:?}");
+        let without: Vec<_> = log.iter().filter(|line| !line.ends_with(&format!(" Bearer {KEY}"))).collect();
+        assert!(without.is_empty(), "the index was asked without it: {without:?}");
+        // Everything else that the outside heard was a question for the name: no word in clear text.
+        let heard = world.log().split_off(before);
+        assert!(heard.iter().all(|line| line.starts_with("dns api.example.com")), "{heard:?}");
+        let kept = walkdir::WalkDir::new(world.playground.path("state")).into_iter().flatten();
+        for file in kept.filter(|entry| entry.file_type().is_file()) {
+            let text = fs::read(file.path()).unwrap();
+            assert!(!String::from_utf8_lossy(&text).contains("Key+with"), "{}", file.path().display());
+        }
+        // The control: without walls the key is found.
+        let outside = world.playground.outside("/usr/bin/env").arg("cat").arg(&key).output().unwrap();
+        assert!(String::from_utf8_lossy(&outside.stdout).contains("Key+with"));
+        // Without a credential the same index would have been asked without one.
+        world.control(&format!("https://{HOST}/simple/plain/"));
+        assert_eq!(index.log().last().map(String::as_str), Some("/simple/plain/"));
+    });
+}

@@ -21,6 +21,12 @@ fn two_tools_have_their_own_versions_and_an_edited_lock_builds_anew() {
         let asked = shop.log().len();
         assert_eq!(fits("ok \"1.0\"", &shop.call("esc:one")), Ok(()));
         assert_eq!(shop.log().len(), asked, "what is built is not fetched again");
+        // Both at once, each with its own.
+        std::thread::scope(|scope| {
+            let calls = ["esc:one", "esc:two"].map(|tool| (tool, scope.spawn(|| shop.call(tool))));
+            let said = calls.map(|(tool, call)| (tool, call.join().unwrap().out["outputData"].clone()));
+            assert_eq!(said, [("esc:one", json!("1.0")), ("esc:two", json!("2.0"))]);
+        });
         fs::write(folder.join("requirements.txt"), shop.locked("plain==1.0")).unwrap();
         shop.settle();
         assert_eq!(fits("ok \"1.0\"", &shop.call("esc:two")), Ok(()));

@@ -186,6 +186,10 @@ fn nobody_else_speaks_for_a_script() {
         fits("CapabilityError: its python packages (requirements.txt), which no policy allows it", &ended).unwrap();
         playground.policy("core", "core:execute-python-script", &allowing(PYTHON));
         playground.settle();
+        // A path is judged before anything is read beside it.
+        let climbing = json!({"scriptPath": "both/../../both/main.py", "inputData": {}}).to_string();
+        fits("SecurityError", &playground.call("core:execute-python-script", &climbing)).unwrap();
+        fits("DependencyError", &playground.call("core:execute-python-script", &input)).unwrap();
         let audit = playground.cli(&["audit", "core:execute-python-script"]).text();
         assert!(
             audit.contains("packages python, for a script that requires some: from the index `default`"),

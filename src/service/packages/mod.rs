@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 /// The layout of entries, and how they are made: another number builds all of them anew.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 1;
 /// Builds at once, each for another tool; each may use all cores for a while.
 const BUILDERS: usize = 2;
 /// Most builds under way or waiting.

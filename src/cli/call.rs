@@ -36,7 +36,7 @@ pub struct Args {
     /// Arguments as one JSON object: the text itself, @FILE, or - for standard input
     #[arg(long, value_name = "JSON|@FILE|-", allow_hyphen_values = true)]
     pub input: Option<String>,
-    /// On whose behalf (else your login name)
+    /// On whose behalf: a label in the record, and an identity where callers.policy.toml lets you act as that one
     #[arg(long, value_name = "NAME")]
     pub user: Option<String>,
     /// Time limit of this call, within what policy allows
@@ -78,9 +78,10 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         );
     }
     let id = service::new_id();
-    let caller = Caller::named(args.user.clone().unwrap_or_else(host::login));
+    let caller = Caller::operator(host::login());
     let request = CallRequest {
         id: Some(id.clone()),
+        label: args.user.clone(),
         timeout_ms: args.timeout_ms,
         explain: args.explain,
         ..CallRequest::new(caller, &args.tool, given.arguments)

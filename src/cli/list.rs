@@ -28,6 +28,9 @@ pub struct Args {
     /// Only tools of this source (files, builtin, in-process)
     #[arg(long, value_name = "S")]
     pub source: Option<String>,
+    /// As this caller sees it (else your login name): what callers.policy.toml gives it
+    #[arg(long, value_name = "NAME")]
+    pub caller: Option<String>,
     /// JSON: everything a model or a program needs
     #[arg(long)]
     pub json: bool,
@@ -73,7 +76,11 @@ pub fn show(
         let decision = policy::decide(&tool.manifest, &tool.site, &policies, machine);
         preflight::obstacles(tool, &decision, preflight::shipped(&tool.manifest.handler))
     };
-    let tools: Vec<_> = snapshot.list(&filter).into_iter().map(|tool| (needs(&tool), tool)).collect();
+    let caller = args.caller.clone().unwrap_or_else(host::login);
+    let known = |id: &str| policies.callers().is_none_or(|callers| callers.may_call(&caller, id));
+    let mut tools = snapshot.list(&filter);
+    tools.retain(|tool| known(&tool.manifest.id));
+    let tools: Vec<_> = tools.into_iter().map(|tool| (needs(&tool), tool)).collect();
     if args.json {
         let listed: Vec<_> = tools.iter().map(|(needs, tool)| entry(tool, needs)).collect();
         return writeln!(out, "{}", json_text(&Value::Array(listed), true));

@@ -58,7 +58,7 @@ enum Verb {
     Serve(serve::Args),
     /// Show what this machine can enforce, by doing it, and the command that mends what it cannot
     Doctor(doctor::Args),
-    /// Print the JSON Schema of manifests or policies
+    /// Print the JSON Schema of manifests, policies or callers.policy.toml
     Schema(schema::Args),
 }
 

@@ -6,8 +6,8 @@
 use super::host;
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
-use crate::service::Service;
 use crate::service::runlog::Level;
+use crate::service::{Caller, Service};
 use crate::transport::mcp;
 use crate::{registry, sandbox};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -22,7 +22,7 @@ pub struct Args {
     /// Speak MCP on standard input and output
     #[arg(long, required = true)]
     pub stdio: bool,
-    /// On whose behalf (else your login name)
+    /// On whose behalf: a label in the record, and an identity where callers.policy.toml lets you act as that one
     #[arg(long, value_name = "NAME")]
     pub user: Option<String>,
 }
@@ -37,12 +37,12 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         return Err(Refusal::new(Exit::Host, "standard output is closed: no client could hear an answer").into());
     }
     host::start_log(settings, Level::Warn);
-    let user = args.user.unwrap_or_else(host::login);
+    let client = mcp::Client { caller: Caller::operator(host::login()), label: args.user };
     let runtime = host::runtime()?;
     let ended = runtime.block_on(async {
         let service = host::service(settings, None)?;
         let stop = CancellationToken::new();
-        let serving = mcp::serve(service.clone(), user, tokio::io::stdin(), tokio::io::stdout(), stop.clone(), hung_up);
+        let serving = mcp::serve(service.clone(), client, tokio::io::stdin(), tokio::io::stdout(), stop.clone(), hung_up);
         tokio::pin!(serving);
         tokio::select! {
             ended = &mut serving => ended.map(|()| Exit::Ok.into()).map_err(|words| Refusal::new(Exit::Host, words).into()),

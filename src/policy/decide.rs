@@ -111,6 +111,7 @@ pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machin
         runtime,
         script: site.script.clone(),
         folder: site.folder.clone(),
+        callers: policies.callers().map(|callers| callers.grants(&manifest.id)),
         require_cgroup,
         observe: policy.observe || host.is_some_and(|h| h.observe),
         stderr_is_error: stderr.contains(&Some(StderrRule::Error)),

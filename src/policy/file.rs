@@ -297,7 +297,7 @@ fn tools(reader: &mut Reader<'_>, top: &Table<'_, '_>) -> Vec<Tools> {
     found
 }
 
-fn selector(text: &str) -> Result<Selector, String> {
+pub(super) fn selector(text: &str) -> Result<Selector, String> {
     if text == "*" {
         return Ok(Selector::Any);
     }

@@ -8,6 +8,7 @@
 
 mod area;
 pub mod base_view;
+pub mod callers;
 mod capability;
 mod confinement;
 mod decide;
@@ -32,6 +33,9 @@ pub mod writable;
 
 pub use area::{Area, literal, name_matches};
 pub use base_view::{SYSTEM_ETC, SYSTEM_FOLDERS};
+pub use callers::{
+    Breaker, CALLERS_FILE, CallerGrant, CallerRule, Callers, EVERYBODY, ParameterRule, Takes, ToolLimit,
+};
 pub use capability::grantable;
 pub use confinement::*;
 pub use decide::{RUN_CODE, SCRIPT_SERVICE, decide};

@@ -4,6 +4,7 @@
 //! Never: an answer that differs from what the shape holds: both come from one judgement.
 
 use super::area::Area;
+use super::callers::CallerGrant;
 use super::load::PassedOver;
 use super::needs::Need;
 use super::{Grant, HostGrant, Network, Runtime, SecretGrant, Shape, hosts};
@@ -258,6 +259,8 @@ pub struct Decision {
     pub lacks: Vec<Need>,
     /// What this machine lacks for the scripts that the tool is asked to run. A call looks at the script's path first.
     pub lacks_below: Vec<Need>,
+    /// Who may call it; `None`: whoever this host serves.
+    pub callers: Option<Vec<CallerGrant>>,
     /// A policy demands exact accounting.
     pub require_cgroup: bool,
     /// A policy wants refusals kept.

@@ -31,7 +31,14 @@ const EVENT_LINES: usize = 1000;
 pub(super) struct CallRecord {
     // The request.
     pub id: String,
+    /// Who the call counts as.
     pub caller: Caller,
+    /// Who authenticated, where that is another.
+    through: Option<String>,
+    /// On whose behalf the request says it comes.
+    label: Option<String>,
+    /// What of the file of callers refused it.
+    pub denied_by: Option<String>,
     asked: String,
     began: jiff::Timestamp,
     started: Instant,
@@ -99,6 +106,9 @@ impl CallRecord {
         CallRecord {
             id: request.id.clone().unwrap_or_else(new_id),
             caller: request.caller.clone(),
+            through: None,
+            label: request.label.as_deref().map(|label| cut_to(label, PART)),
+            denied_by: None,
             asked: cut_to(&request.tool, PART),
             began: jiff::Timestamp::now(),
             started: Instant::now(),
@@ -112,6 +122,13 @@ impl CallRecord {
             confined: None,
             ran: false,
             seen: Seen::default(),
+        }
+    }
+
+    /// Who the request counts as, by the rules.
+    pub fn calls_as(&mut self, caller: &Caller) {
+        if caller.user != self.caller.user {
+            self.through = Some(std::mem::replace(&mut self.caller, caller.clone()).user);
         }
     }
 
@@ -412,6 +429,8 @@ impl CallRecord {
             time: self.began.to_string(),
             call: &self.id,
             user: cut_to(&self.caller.user, PART),
+            through: self.through.as_deref().map(|user| cut_to(user, PART)),
+            label: self.label.as_deref(),
             tool: self.tool.as_ref().map_or(&self.asked, |tool| &tool.manifest.id),
             version: self.tool.as_ref().map(|tool| tool.manifest.version.to_string()),
             manifest: self.tool.as_ref().and_then(|tool| record::manifest(&tool.site)),
@@ -434,6 +453,9 @@ impl CallRecord {
     }
 
     fn refused_by(&self, kind: Kind) -> String {
+        if let Some(rule) = &self.denied_by {
+            return cut_to(rule, PART);
+        }
         match (rule(kind), &self.decided) {
             ("policy", Some(decided)) => format!("policy {}", decided.policy),
             (rule, _) => rule.to_owned(),

@@ -60,16 +60,22 @@ impl ToolServiceResponse {
 
 impl Service {
     /// Takes one request and answers on a channel: the parts of a tool that streams as they come, then how the call
-    /// ended, with `end_of_stream`. Dropping the receiver cancels the call.
-    pub fn handle(self: &Arc<Self>, request: ToolServiceRequest) -> mpsc::Receiver<ToolServiceResponse> {
+    /// ended, with `end_of_stream`. `caller`: who authenticated; the request's `user` is a label. Dropping the receiver cancels the call.
+    pub fn handle(
+        self: &Arc<Self>,
+        caller: Caller,
+        request: ToolServiceRequest,
+    ) -> mpsc::Receiver<ToolServiceResponse> {
         let (replies, receiver) = mpsc::channel(BUFFER);
         let service = self.clone();
         tokio::spawn(async move {
             let (sink, mut events) = Sink::new(BUFFER);
             let call = match decoded(&request) {
-                Ok(call) => call,
-                Err(fault) => CallRequest::refused(Caller::named(&request.user), &request.config, fault),
+                Ok(call) => CallRequest { caller, ..call },
+                Err(fault) => CallRequest::refused(caller, &request.config, fault),
             };
+            let label = Some(request.user.clone()).filter(|user| !user.is_empty());
+            let call = CallRequest { label, ..call };
             let answer = service.call(call, sink);
             let forward = async {
                 while let Some(event) = events.recv().await {
@@ -109,5 +115,5 @@ fn decoded(request: &ToolServiceRequest) -> Result<CallRequest, Fault> {
         })?),
     };
     let arguments = Arguments::Text(request.arguments.clone());
-    Ok(CallRequest { timeout_ms, ..CallRequest::new(Caller::named(&request.user), tool, arguments) })
+    Ok(CallRequest { timeout_ms, ..CallRequest::new(Caller::default(), tool, arguments) })
 }

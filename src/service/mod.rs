@@ -7,6 +7,7 @@ mod arguments;
 pub mod audit;
 mod blocking;
 mod call_record;
+mod callers;
 mod catch_panic;
 mod contract;
 mod decision_cache;

@@ -35,6 +35,8 @@ pub struct CallRequest {
     /// The call's id, where the transport had to know it beforehand; else one is made.
     pub id: Option<String>,
     pub caller: Caller,
+    /// On whose behalf the request says it comes. A label: an identity only where the caller may act as that one.
+    pub label: Option<String>,
     /// `id` or `id@range`.
     pub tool: String,
     pub arguments: Arguments,
@@ -48,7 +50,16 @@ pub struct CallRequest {
 impl CallRequest {
     /// `tool`: `id` or `id@range`.
     pub fn new(caller: Caller, tool: impl Into<String>, arguments: Arguments) -> CallRequest {
-        CallRequest { id: None, caller, tool: tool.into(), arguments, timeout_ms: None, explain: false, refused: None }
+        CallRequest {
+            id: None,
+            caller,
+            label: None,
+            tool: tool.into(),
+            arguments,
+            timeout_ms: None,
+            explain: false,
+            refused: None,
+        }
     }
 
     /// A request that its transport cannot accept. `asked`: what stood where the tool's id belongs.

@@ -34,14 +34,20 @@ impl Service {
         if let Some(fault) = request.refused.take() {
             return Err(fault);
         }
+        // First what costs nothing: who calls, and whether there is such a tool for that caller.
+        self.found(&request, record)?;
         record.turn = Some(Arc::new(self.guard.enter(&request).await?));
-        let found = self.found(&request)?;
+        let found = self.found(&request, record)?;
         let tool = &found.tool;
         record.tool = Some(tool.clone());
         self.available(tool, &found.decided.decision)?;
         let limit = policy::time_ms(&found.decided.decision, found.asked_ms)?;
         let until = blocking::Until { began: found.came, limit: Duration::from_millis(limit) };
         let input = checked(&tool.manifest, request.arguments, found.asked_ms, until, record).await?;
+        found
+            .rights
+            .accepts(&tool.manifest.id, &input)
+            .inspect_err(|_| record.denied_by = Some(found.rights.name()))?;
         let mut target = self.target(&found, input, record).await?;
         let outcome = self.run(&found, &mut target, stream, record).await?;
         // A call that waited for its compiler may be past its limit: its answer is given `OVERDUE` all the same.
@@ -54,12 +60,17 @@ impl Service {
     }
 
     /// The tool that is asked for, under the tools and rules of this moment.
-    fn found(&self, request: &CallRequest) -> Result<Found, Fault> {
+    fn found(&self, request: &CallRequest, record: &mut CallRecord) -> Result<Found, Fault> {
         let came = Instant::now();
         let decisions = self.decisions()?;
-        let tool = decisions.snapshot.find(&request.tool)?;
+        let rights = decisions.rights(&request.caller, request.label.as_deref());
+        record.calls_as(&rights.caller);
+        let tool = decisions.find(&request.tool, &rights).inspect_err(|_| {
+            let id = request.tool.split('@').next().unwrap_or_default();
+            record.denied_by = (!rights.may_call(id)).then(|| rights.name());
+        })?;
         let decided = decisions.decided(&tool);
-        Ok(Found { tool, decided, asked_ms: request.timeout_ms, explain: request.explain, came })
+        Ok(Found { rights, tool, decided, asked_ms: request.timeout_ms, explain: request.explain, came })
     }
 
     /// Confines the call, and keeps the text of its confinement beside the audit log. `None`: it runs in this process.

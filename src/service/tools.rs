@@ -4,7 +4,7 @@
 //! this moment. Never: changes the tool or the rules of a call that runs.
 
 use super::decision_cache::{DecisionCache, Rules};
-use super::{Service, preflight};
+use super::{Caller, Service, preflight};
 use crate::base::lock;
 use crate::executor::Executor;
 use crate::manifest::{Handler, Language};
@@ -91,9 +91,12 @@ impl Service {
         Err(preflight::unavailable(tool, &needs))
     }
 
-    /// Whether a call could get as far as its executor: agents are shown only such tools.
-    pub fn can_call(&self, tool: &Arc<registry::Tool>) -> bool {
+    /// Whether a call of this caller (`who`) could get as far as its executor: agents are shown only such tools.
+    pub fn can_call(&self, caller: &Caller, tool: &Arc<registry::Tool>) -> bool {
         let Ok(decisions) = self.decisions() else { return false };
+        if !decisions.rights(caller, None).may_call(&tool.manifest.id) {
+            return false;
+        }
         let decided = decisions.decided(tool);
         preflight::obstacles(tool, &decided.decision, self.runs(&tool.manifest.handler)).is_empty()
     }

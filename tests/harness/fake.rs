@@ -206,8 +206,12 @@ impl World {
     }
 }
 
+pub fn caller() -> Caller {
+    Caller::named("alice")
+}
+
 pub fn request(tool: &str, arguments: Value) -> CallRequest {
-    CallRequest::new(Caller::named("alice"), tool, Arguments::Value(arguments))
+    CallRequest::new(caller(), tool, Arguments::Value(arguments))
 }
 
 /// A request of the tool-service contract.

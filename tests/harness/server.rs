@@ -29,7 +29,12 @@ impl Server {
     /// Of this host, a command without its verb.
     pub fn of(mut host: Command) -> Server {
         host.args(["serve", "--stdio"]);
-        Server::greeted(Server::run(host))
+        Server::with(host)
+    }
+
+    /// Of this command.
+    pub fn with(serve: Command) -> Server {
+        Server::greeted(Server::run(serve))
     }
 
     fn greeted(mut server: Server) -> Server {

@@ -8,7 +8,7 @@ use crate::fault::Kind;
 use crate::manifest::{Language, Manifest};
 use crate::policy::secrets::{Secret, used};
 use crate::policy::verdict::{Decision, LimitVerdict, Verdict, wall};
-use crate::policy::{Access, Program, Runtime, SecretGrant, base_view, reach};
+use crate::policy::{Access, CallerGrant, Program, Runtime, SecretGrant, base_view, reach};
 use crate::quantity::Limit;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -101,6 +101,7 @@ fn head(decision: &Decision, out: &mut String) {
     if !decision.labels.is_empty() {
         line(out, "  labels   ", &format!("{} (metadata.permissions: not enforced)", decision.labels.join(", ")));
     }
+    callers(decision, out);
     let mut strict = Vec::new();
     if decision.require_cgroup {
         strict.push("a cgroup is required");
@@ -113,6 +114,18 @@ fn head(decision: &Decision, out: &mut String) {
     }
     if !strict.is_empty() {
         line(out, "  strict   ", &strict.join("; "));
+    }
+}
+
+fn callers(decision: &Decision, out: &mut String) {
+    match &decision.callers {
+        None => line(out, "  callers  ", &CallerGrant::anybody().text()),
+        Some(all) if all.is_empty() => line(out, "  callers  ", "nobody: no entry of callers.policy.toml names it"),
+        Some(all) => {
+            line(out, "  callers  ", "checked before a call, and of every tool that a script belongs to");
+            all.iter()
+                .for_each(|grant| line(out, "    ", &format!("{} (rule {}: {})", grant.text(), grant.rule, grant.why)));
+        }
     }
 }
 
@@ -280,6 +293,7 @@ pub fn json(decision: &Decision, manifest: &Manifest) -> Value {
             "empty": base_view::EMPTY_FOLDERS, "toolhost": base_view::OURS,
         },
         "network": decision.network(),
+        "callers": decision.callers,
         "secrets": decision.secrets.iter().map(secret_json).collect::<Vec<_>>(),
         "highRisks": decision.high_risks().map(|(host, why)| json!({ "host": host, "why": why })).collect::<Vec<_>>(),
         "asks": decision.verdicts,

@@ -4,8 +4,11 @@
 //! Never: calls a change harmless: a power that OLD did not cover is listed, and facts without an order (a schema, an
 //! entry point, the bytes of a script) are listed as different. Every field but those in `MEANT` is compared.
 
+mod text;
+
+pub use text::text;
+
 use crate::base::json::escape_segment;
-use crate::base::text::{head, json as visible, printable};
 use crate::manifest::StderrRule;
 use crate::policy::Area;
 use crate::policy::file::{Capability, HOST_FILE, Mode, NamedRuntime, Policy, Selector};
@@ -16,7 +19,7 @@ use crate::policy::reach;
 use crate::policy::rules::Rule;
 use crate::policy::secrets::Secret;
 use crate::policy::uses;
-use crate::policy::{Access, Grant, HostGrant, Network, SecretRule};
+use crate::policy::{Access, CALLERS_FILE, CallerGrant, Callers, Grant, HostGrant, Network, SecretRule};
 use crate::quantity::Limit;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -27,8 +30,8 @@ use std::path::{Path, PathBuf};
 const TOOL_FOLDER: &str = "/<folder of the tool>";
 /// Fields of an entry that are compared by their meaning (`Powers`), or only describe the decision in words.
 #[rustfmt::skip]
-const MEANT: [&str; 12] = [
-    "tool", "policyFile", "asks", "grants", "network", "secrets", "limits", "requireCgroup", "stderrIsError", "notes", "refused", "digests",
+const MEANT: [&str; 13] = [
+    "tool", "policyFile", "callers", "asks", "grants", "network", "secrets", "limits", "requireCgroup", "stderrIsError", "notes", "refused", "digests",
 ];
 /// Parts of an entry that are compared by their meaning, and the kinds of change that report them.
 const TOLD: [(&str, &[&str]); 5] = [
@@ -38,9 +41,6 @@ const TOLD: [(&str, &[&str]); 5] = [
     ("/manifest/securityContext/requiredCapabilities", &["capability", "secret"]),
     ("/manifest/limits", &["limit"]),
 ];
-/// Most differences of one tool in a text, and the longest value in one.
-const MOST_SHOWN: usize = 50;
-const WIDEST: usize = 120;
 
 /// Everything one tool (or what a policy is for) could do, as plain data.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -52,6 +52,8 @@ pub struct Powers {
     pub grants: Vec<Grant>,
     pub hosts: Vec<HostGrant>,
     pub secrets: Vec<Secret>,
+    /// Who may call it.
+    pub callers: Vec<CallerGrant>,
     pub limits: BTreeMap<Limit, u64>,
     pub capabilities: BTreeSet<String>,
     /// What must hold: fewer of them, more power.
@@ -112,8 +114,13 @@ impl Powers {
         fields.shift_remove(super::audit::LAST_DENIALS);
         let mut meant = Map::new();
         for name in MEANT {
-            // Audits were kept before there were secrets.
-            let value = fields.shift_remove(name).or((name == "secrets").then(|| json!([])));
+            // Audits were kept before there were secrets and callers.
+            let none = match name {
+                "secrets" => Some(json!([])),
+                "callers" => Some(Value::Null),
+                _ => None,
+            };
+            let value = fields.shift_remove(name).or(none);
             let value = value.ok_or_else(|| format!("not an audit: `{name}` is missing"))?;
             meant.insert(name.to_owned(), value);
         }
@@ -127,6 +134,9 @@ impl Powers {
                 .to_vec(),
             secrets: serde_json::from_value(meant["secrets"].take())
                 .map_err(|e| format!("not an audit: secrets: {e}"))?,
+            callers: serde_json::from_value::<Option<Vec<CallerGrant>>>(meant["callers"].take())
+                .map_err(|e| format!("not an audit: callers: {e}"))?
+                .unwrap_or_else(|| vec![CallerGrant::anybody()]),
             digest: meant["digests"]["confinement"].as_str().map(str::to_owned),
             ..Powers::default()
         };
@@ -251,7 +261,15 @@ pub fn of_policies(old: &Policies, new: &Policies) -> (Vec<Powers>, Vec<Powers>)
         let facts = p.host.as_ref().map_or(Value::Null, written);
         Powers { subject: HOST_FILE.to_owned(), runs: true, facts, ..Powers::default() }
     };
-    let powers = |p: &Policies| all.iter().map(|s| Powers::allowed_by(p, s)).chain([cap(p)]).collect();
+    let callers = |p: &Policies| {
+        let facts = p.callers().map_or(Value::Null, |callers| {
+            let Callers { list, limits, breaker, file: _ } = callers.as_ref();
+            let named = list.iter().map(|rule| (rule.name.clone(), json!(rule))).collect::<Map<_, _>>();
+            json!({ "caller": named, "limit": limits, "breaker": breaker })
+        });
+        Powers { subject: CALLERS_FILE.to_owned(), runs: true, facts, ..Powers::default() }
+    };
+    let powers = |p: &Policies| all.iter().map(|s| Powers::allowed_by(p, s)).chain([cap(p), callers(p)]).collect();
     (powers(old), powers(new))
 }
 
@@ -334,7 +352,10 @@ fn id(subject: &str) -> &str {
 
 fn all(powers: &Powers, before: &str, changes: &mut Vec<Change>) {
     push(changes, powers, "run", "can be called".into(), Some(before.into()));
-    let nothing = Powers { limits: powers.limits.clone(), folders: powers.folders.clone(), ..Powers::default() };
+    // That whoever is served may call it says nothing about the tool.
+    let callers = powers.callers.iter().filter(|caller| **caller == CallerGrant::anybody()).cloned().collect();
+    let (limits, folders) = (powers.limits.clone(), powers.folders.clone());
+    let nothing = Powers { limits, folders, callers, ..Powers::default() };
     compare(&nothing, powers, changes);
 }
 
@@ -357,6 +378,10 @@ fn compare(old: &Powers, new: &Powers, changes: &mut Vec<Change>) {
     for secret in new.secrets.iter().filter(|secret| !old.secrets.iter().any(|o| o.covers(secret))) {
         let near = old.secrets.iter().find(|o| o.name == secret.name).map(Secret::text);
         push(changes, new, "secret", secret.text(), near);
+    }
+    for caller in new.callers.iter().filter(|caller| !old.callers.iter().any(|o| o.covers(caller))) {
+        let near = old.callers.iter().find(|o| o.name == caller.name).map(CallerGrant::text);
+        push(changes, new, "caller", caller.text(), near);
     }
     for (limit, value) in &new.limits {
         let before = old.limits.get(limit).copied().unwrap_or_default();
@@ -433,57 +458,4 @@ fn walk(
         }
         (old, new) => tell(place, old, new),
     }
-}
-
-pub fn text(diff: &Diff) -> String {
-    let newly = diff.newly.iter().map(|c| (c.subject.as_str(), c.kind, c.now.clone(), c.before.clone()));
-    let mut out = part("What could newly be done:", ('+', "before"), newly);
-    let lost = diff.no_longer.iter().map(|l| (l.subject.as_str(), l.kind, l.before.clone(), l.now.clone()));
-    let lost = part("What can no longer be done:", ('-', "now"), lost);
-    let shown =
-        |value: &Option<Value>| value.as_ref().map_or("nothing".to_owned(), |v| head(&visible(v, false), WIDEST));
-    let mut count = BTreeMap::<&str, usize>::new();
-    let different = diff.different.iter().filter_map(|d| {
-        let count = count.entry(&d.subject).or_default();
-        *count += 1;
-        match *count {
-            ..=MOST_SHOWN => {
-                Some((d.subject.as_str(), "", format!("{} {}", d.place, shown(&d.now)), Some(shown(&d.before))))
-            }
-            n if n == MOST_SHOWN + 1 => {
-                Some((d.subject.as_str(), "", "and more: --json has all of it".to_owned(), None))
-            }
-            _ => None,
-        }
-    });
-    let different = part("What else is different, and may allow more or less:", ('~', "before"), different);
-    if out.is_empty() {
-        out.push_str(if different.is_empty() {
-            "Nothing new can be done.\n"
-        } else {
-            "No grant, limit or capability is new.\n"
-        });
-    }
-    out + &lost + &different
-}
-
-type Line<'a> = (&'a str, &'a str, String, Option<String>);
-
-/// One part of the report; empty if there is nothing in it.
-fn part<'a>(head: &str, (sign, other): (char, &str), lines: impl Iterator<Item = Line<'a>>) -> String {
-    let mut out = String::new();
-    let mut last = "";
-    for (subject, kind, what, else_what) in lines {
-        if out.is_empty() {
-            out.push_str(&format!("{head}\n"));
-        }
-        if subject != last {
-            last = subject;
-            out.push_str(&format!("  {}\n", printable(subject)));
-        }
-        let beside = else_what.map(|words| format!("   ({other}: {})", printable(&words))).unwrap_or_default();
-        let kind = if kind.is_empty() { String::new() } else { format!("{kind:<10} ") };
-        out.push_str(&format!("    {sign} {kind}{}{beside}\n", printable(&what)));
-    }
-    out
 }

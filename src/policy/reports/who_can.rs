@@ -11,7 +11,7 @@ use crate::policy::capability;
 use crate::policy::reach;
 use crate::policy::secrets::Secret;
 use crate::policy::verdict::Decision;
-use crate::policy::{Access, Grant, HostGrant, SCRIPT_FOLDER, SecretGrant};
+use crate::policy::{Access, CallerGrant, Grant, HostGrant, SCRIPT_FOLDER, SecretGrant};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -23,6 +23,8 @@ pub enum Question {
     Reach(HostPattern),
     /// By its name.
     Secret(String),
+    /// By its id.
+    Call(String),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -39,7 +41,7 @@ pub struct Answer {
 
 /// `read:PATH`, `write:PATH` (absolute, plain), `reach:HOST`, with or without a port, or `secret:NAME`.
 pub fn question(text: &str) -> Result<Question, String> {
-    let help = "ask read:PATH, write:PATH, reach:HOST[:PORT] or secret:NAME";
+    let help = "ask read:PATH, write:PATH, reach:HOST[:PORT], secret:NAME or call:TOOL";
     let (verb, target) = text.split_once(':').ok_or_else(|| help.to_string())?;
     if target.is_empty() {
         return Err(help.to_string());
@@ -58,6 +60,7 @@ pub fn question(text: &str) -> Result<Question, String> {
             None => Ok(Question::Secret(target.to_owned())),
             Some(why) => Err(format!("no secret has this name{why}")),
         },
+        "call" => Ok(Question::Call(target.to_owned())),
         _ => Err(help.to_string()),
     }
 }
@@ -70,8 +73,25 @@ pub fn answer(decisions: &[Decision], question: &Question, bases: &[PathBuf]) ->
         Question::Write(path) => about(decision, path, Access::Write, bases),
         Question::Reach(asked) => reaching(decision, asked),
         Question::Secret(name) => using(decision, name),
+        Question::Call(id) => calling(decision, id),
     };
     runnable.flat_map(about).collect()
+}
+
+/// The callers of a tool, each with what it may bring.
+fn calling(decision: &Decision, id: &str) -> Vec<Answer> {
+    if decision.tool.split('@').next() != Some(id) && decision.tool != id {
+        return Vec::new();
+    }
+    let anybody = || vec![CallerGrant::anybody()];
+    let answer = |grant: CallerGrant| Answer {
+        tool: decision.tool.clone(),
+        how: grant.name.clone(),
+        grant: grant.text(),
+        rule: grant.rule,
+        why: grant.why,
+    };
+    decision.callers.clone().unwrap_or_else(anybody).into_iter().map(answer).collect()
 }
 
 fn using(decision: &Decision, name: &str) -> Vec<Answer> {
@@ -178,8 +198,12 @@ pub fn text(question: &Question, answers: &[Answer]) -> String {
         Question::Write(path) => format!("write {}", path.display()),
         Question::Reach(host) => format!("reach {host}"),
         Question::Secret(name) => format!("use the secret {name}"),
+        Question::Call(id) => format!("call {id}"),
     };
     let asked = printable(&asked);
+    if let (Question::Call(_), true) = (question, answers.is_empty()) {
+        return format!("Nobody can {asked}.\n");
+    }
     if answers.is_empty() {
         return format!("No tool can {asked}.\n");
     }

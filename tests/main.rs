@@ -18,6 +18,7 @@ mod explain;
 mod failures;
 mod golden;
 mod harness;
+mod http;
 mod lifecycle;
 mod live_log;
 mod manifests;

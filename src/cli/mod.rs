@@ -14,11 +14,13 @@ pub mod host;
 pub mod list;
 pub mod new;
 mod probe;
+pub mod prompt;
 pub mod refusal;
 pub mod schema;
 pub mod serve;
 pub mod settings;
 pub mod test;
+pub mod token;
 pub mod words;
 
 use crate::base::text;
@@ -44,6 +46,8 @@ enum Verb {
     Call(call::Args),
     /// List the tools
     List(list::Args),
+    /// Print the tools as text for a model's prompt
+    Prompt(prompt::Args),
     /// Check every manifest and policy: what is wrong, where, and the mend
     Check(check::Args),
     /// Show what a tool may touch, without running it
@@ -54,8 +58,10 @@ enum Verb {
     Test(test::Args),
     /// Make a tool: its own folder, a script and a manifest that work
     New(new::Args),
-    /// Serve the tools to an agent (MCP)
+    /// Serve the tools to agents and programs: MCP, HTTP
     Serve(serve::Args),
+    /// Make a token for a caller of `serve --http`
+    Token(token::Args),
     /// Show what this machine can enforce, by doing it, and the command that mends what it cannot
     Doctor(doctor::Args),
     /// Print the JSON Schema of manifests, policies or callers.policy.toml
@@ -103,6 +109,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.verb {
         Verb::Call(args) => call::run(&settings, args),
         Verb::List(args) => list::run(&settings, args),
+        Verb::Prompt(args) => prompt::run(&settings, args),
         Verb::Check(args) => check::run(&settings, args),
         Verb::Audit(audit::Args { diff: Some(sides), json, .. }) => {
             let mut sides = sides.into_iter();
@@ -113,7 +120,8 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Verb::Diff(args) => diff::run(&settings, args),
         Verb::Test(args) => test::run(&settings, args),
         Verb::New(args) => new::run(&settings, args),
-        Verb::Serve(args) => serve::run(&settings, args),
+        Verb::Serve(args) => serve::run(settings, args),
+        Verb::Token(args) => token::run(&args),
         Verb::Doctor(args) => doctor::run(&settings, &args),
         Verb::Schema(args) => schema::run(args),
     }

@@ -10,7 +10,7 @@ use crate::base::json;
 use crate::fault;
 use fault::{Fault, Kind};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
@@ -100,7 +100,7 @@ impl Service {
 
 /// The request as a call. The arguments stay text: the road parses them, so that a bad one is recorded.
 fn decoded(request: &ToolServiceRequest) -> Result<CallRequest, Fault> {
-    let config = arguments::object("config", &request.config)?;
+    let config = config(&request.config)?;
     let tool = match config.get("tool") {
         Some(Value::String(tool)) if !tool.is_empty() => tool.clone(),
         _ => {
@@ -108,12 +108,22 @@ fn decoded(request: &ToolServiceRequest) -> Result<CallRequest, Fault> {
             return Err(Fault::new(Kind::ToolNotFoundError, message));
         }
     };
-    let timeout_ms = match config.get("timeoutMs") {
-        None | Some(Value::Null) => None,
-        Some(value) => Some(json::whole(value).ok_or_else(|| {
-            Fault::new(Kind::ParameterValidationError, "The config's 'timeoutMs' must be a whole number.")
-        })?),
-    };
+    let timeout_ms = timeout_ms(&config)?;
     let arguments = Arguments::Text(request.arguments.clone());
     Ok(CallRequest { timeout_ms, ..CallRequest::new(Caller::default(), tool, arguments) })
+}
+
+/// A config from its JSON text.
+pub fn config(text: &str) -> Result<Map<String, Value>, Fault> {
+    arguments::object("config", text)
+}
+
+/// The time limit that a config sets.
+pub fn timeout_ms(config: &Map<String, Value>) -> Result<Option<u64>, Fault> {
+    match config.get("timeoutMs") {
+        None | Some(Value::Null) => Ok(None),
+        Some(value) => json::whole(value).map(Some).ok_or_else(|| {
+            Fault::new(Kind::ParameterValidationError, "The config's 'timeoutMs' must be a whole number.")
+        }),
+    }
 }

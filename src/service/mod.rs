@@ -9,7 +9,7 @@ mod blocking;
 mod call_record;
 mod callers;
 mod catch_panic;
-mod contract;
+pub mod contract;
 mod decision_cache;
 mod denials;
 pub mod format;

@@ -4,14 +4,13 @@
 //! results of `Service::call`. Never: anything but MCP on standard output; a call that outlives its client.
 
 mod frames;
-mod names;
 mod open;
 mod results;
 mod tools;
 
 use crate::base::lock;
+use crate::transport::names::Names;
 use crate::{fault, registry, service};
-use names::Names;
 use rmcp::model::{
     CacheScope, CallToolRequestParams, CallToolResponse, CustomRequest, CustomResult, ErrorCode, ErrorData,
     Implementation, ListToolsResult, PaginatedRequestParams, ServerCapabilities, ServerConfig, Tool,

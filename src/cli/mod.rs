@@ -11,14 +11,18 @@ pub mod check;
 pub mod diff;
 pub mod doctor;
 pub mod host;
+pub mod kill;
 pub mod list;
 pub mod new;
 mod probe;
 pub mod prompt;
+pub mod ps;
 pub mod refusal;
+pub mod remote;
 pub mod schema;
 pub mod serve;
 pub mod settings;
+pub mod status;
 pub mod test;
 pub mod token;
 pub mod words;
@@ -60,6 +64,12 @@ enum Verb {
     New(new::Args),
     /// Serve the tools to agents and programs: MCP, HTTP
     Serve(serve::Args),
+    /// Show the calls of a running server
+    Ps(ps::Args),
+    /// End a call of a running server
+    Kill(kill::Args),
+    /// Show how a running server is
+    Status(status::Args),
     /// Make a token for a caller of `serve --http`
     Token(token::Args),
     /// Show what this machine can enforce, by doing it, and the command that mends what it cannot
@@ -121,6 +131,9 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Verb::Test(args) => test::run(&settings, args),
         Verb::New(args) => new::run(&settings, args),
         Verb::Serve(args) => serve::run(settings, args),
+        Verb::Ps(args) => ps::run(&args),
+        Verb::Kill(args) => kill::run(&args),
+        Verb::Status(args) => status::run(&args),
         Verb::Token(args) => token::run(&args),
         Verb::Doctor(args) => doctor::run(&settings, &args),
         Verb::Schema(args) => schema::run(args),

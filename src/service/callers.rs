@@ -5,10 +5,11 @@
 //! tool exists which it may not call.
 
 use super::decision_cache::DecisionCache;
-use super::{Caller, Service};
+use super::guard::Share;
+use super::{BreakerState, Caller, Service};
 use crate::base::text::{head, printable};
 use crate::fault::{Fault, Kind};
-use crate::policy::{CALLERS_FILE, CallerRule, Callers};
+use crate::policy::{Breaker, CALLERS_FILE, CallerRule, Callers};
 use crate::registry::{Filter, Tool};
 use serde_json::Value;
 use std::sync::Arc;
@@ -61,6 +62,28 @@ impl Rights {
         Err(Fault::new(Kind::AuthorizationError, message).details(details).person(printable(&words)))
     }
 
+    /// How many calls a minute the caller may make.
+    pub fn per_minute(&self) -> Option<u32> {
+        self.rule()?.calls_per_minute
+    }
+
+    /// What a call of a tool counts against.
+    pub fn share<'a>(&'a self, id: &'a str) -> Share<'a> {
+        let limit = self.callers.as_ref().and_then(|callers| callers.limit(id));
+        Share {
+            caller: &self.caller.user,
+            tool: id,
+            operator: self.caller.operator,
+            at_once: [self.rule().and_then(|rule| rule.at_once), limit.and_then(|limit| limit.at_once)],
+            per_minute: limit.and_then(|limit| limit.calls_per_minute),
+        }
+    }
+
+    /// When calls of a failing tool are held back.
+    pub fn breaker(&self) -> Breaker {
+        self.callers.as_ref().map_or_else(Breaker::default, |callers| callers.breaker)
+    }
+
     /// Which rule refused, as the record says it.
     pub fn name(&self) -> String {
         format!("{CALLERS_FILE}: {}", self.rule().map_or("no entry", |rule| &rule.name))
@@ -89,6 +112,16 @@ impl Service {
     /// a file of callers, it says who is an operator.
     pub fn who(&self, caller: &Caller, label: Option<&str>) -> Result<Caller, Fault> {
         Ok(self.decisions()?.rights(caller, label).caller)
+    }
+
+    /// The breakers that hold failures: the caller's own (`who`), or everybody's for an operator.
+    pub fn breakers(&self, caller: &Caller) -> Vec<BreakerState> {
+        self.breakers.states((!caller.operator).then_some(&caller.user))
+    }
+
+    /// Calls that wait for their turn.
+    pub fn waiting(&self) -> usize {
+        self.guard.waiting()
     }
 
     /// The tools that a caller (`who`) may call, in order of id and version; others are not there for it.

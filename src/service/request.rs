@@ -41,6 +41,8 @@ pub struct CallRequest {
     pub tool: String,
     pub arguments: Arguments,
     pub timeout_ms: Option<u64>,
+    /// The same request under the same key of this caller runs once.
+    pub idempotency_key: Option<String>,
     /// What the tool asks for and is refused is kept and told, at a cost.
     pub explain: bool,
     /// Why the transport refuses the request (unknown tool, malformed parameters). The call is recorded and ends so.
@@ -57,6 +59,7 @@ impl CallRequest {
             tool: tool.into(),
             arguments,
             timeout_ms: None,
+            idempotency_key: None,
             explain: false,
             refused: None,
         }

@@ -6,7 +6,7 @@
 use super::call_record::CallRecord;
 use super::request::{CallRequest, Event, Stream};
 use super::target::{Found, Target};
-use super::{Service, arguments, blocking, denials, format, hints, redact, secrets};
+use super::{Service, arguments, blocking, denials, format, hints, idempotency, redact, secrets};
 use crate::base::hidden::Hidden;
 use crate::base::json::{Text, TooMuch};
 use crate::base::lock;
@@ -34,12 +34,16 @@ impl Service {
         if let Some(fault) = request.refused.take() {
             return Err(fault);
         }
-        // First what costs nothing: who calls, and whether there is such a tool for that caller.
-        self.found(&request, record)?;
-        record.turn = Some(Arc::new(self.guard.enter(&request).await?));
+        // First what costs nothing: who calls, how often, and whether there is such a tool for that caller.
+        let rights = self.decisions()?.rights(&request.caller, request.label.as_deref());
+        record.calls_as(&rights.caller);
+        self.guard.comes(&rights.caller.user, rights.per_minute())?;
+        let asked = self.found(&request, record)?;
+        record.turn = Some(Arc::new(self.guard.enter(&request, &asked.rights.share(&asked.tool.manifest.id)).await?));
+        drop(asked);
         let found = self.found(&request, record)?;
         let tool = &found.tool;
-        record.tool = Some(tool.clone());
+        record.found(tool.clone());
         self.available(tool, &found.decided.decision)?;
         let limit = policy::time_ms(&found.decided.decision, found.asked_ms)?;
         let until = blocking::Until { began: found.came, limit: Duration::from_millis(limit) };
@@ -48,15 +52,58 @@ impl Service {
             .rights
             .accepts(&tool.manifest.id, &input)
             .inspect_err(|_| record.denied_by = Some(found.rights.name()))?;
+        if let Some(key) = &request.idempotency_key
+            && self.is_kept(key, &found, &input, record).await?
+        {
+            return Ok(Text::from(&Value::Null));
+        }
         let mut target = self.target(&found, input, record).await?;
-        let outcome = self.run(&found, &mut target, stream, record).await?;
+        let attempt = target.attempt(&found, &self.breakers)?;
+        let answer = self.answer(&found, &mut target, stream, record, until).await;
+        attempt.into_iter().for_each(|attempt| attempt.ended(answer.as_ref().err()));
+        Ok(record.hidden(answer?))
+    }
+
+    /// Takes the place of this request under its key. True: the record has the outcome of the first that took it.
+    async fn is_kept(&self, key: &str, found: &Found, input: &Value, record: &mut CallRecord) -> Result<bool, Fault> {
+        let asked = idempotency::digest(&found.tool.reference(), input, found.asked_ms);
+        let find = || self.keys.find(&found.rights.caller.user, key, asked.clone());
+        let first = match find()? {
+            idempotency::Found::Open(mut ends) => {
+                // The first has a turn; whoever waits for it needs none.
+                record.turn = None;
+                let _ = ends.changed().await;
+                find()?
+            }
+            first => first,
+        };
+        match first {
+            idempotency::Found::Kept(report) => record.kept = Some(report),
+            idempotency::Found::First(place) if record.turn.is_some() => record.place = Some(place),
+            _ => {
+                let message = "The first call under this idempotency key did not run. Make the same call again.";
+                return Err(Fault::new(Kind::CancelledError, message).retryable());
+            }
+        }
+        Ok(record.kept.is_some())
+    }
+
+    /// Runs the target; its answer, checked.
+    async fn answer(
+        &self,
+        found: &Found,
+        target: &mut Target,
+        stream: &mut Stream,
+        record: &mut CallRecord,
+        until: blocking::Until,
+    ) -> Result<Text, Fault> {
+        let outcome = self.run(found, target, stream, record).await?;
         // A call that waited for its compiler may be past its limit: its answer is given `OVERDUE` all the same.
         let used_all = Instant::now().checked_sub(until.limit).unwrap_or(until.began);
         let until = blocking::Until { began: until.began.max(used_all), ..until };
-        let (envelope, output) = judged(outcome, &target, tool, record)?;
+        let (envelope, output) = judged(outcome, target, &found.tool, record)?;
         record.published()?;
-        let answer = answer_fits(&tool.manifest, envelope, output, until).await?;
-        Ok(record.hidden(answer))
+        answer_fits(&found.tool.manifest, envelope, output, until).await
     }
 
     /// The tool that is asked for, under the tools and rules of this moment.

@@ -5,6 +5,7 @@
 //! Never: takes a grant from a call's arguments; passes over a manifest that the script belongs to: policies,
 //! parameters and declared variables of all of them hold here too.
 
+use super::breaker::{Attempt, Breakers};
 use super::call_record::CallRecord;
 use super::callers::Rights;
 use super::decision_cache::Decided;
@@ -56,6 +57,21 @@ pub(super) struct Target {
     pub env: BTreeMap<String, String>,
     /// The answer is told as an envelope.
     pub enveloped: bool,
+}
+
+impl Target {
+    /// Whether calls of what runs are held back. Source text is the caller's own, and is never.
+    pub fn attempt(&self, found: &Found, breakers: &Arc<Breakers>) -> Result<Option<Attempt>, Fault> {
+        if self.source.is_some() {
+            return Ok(None);
+        }
+        let own = Arc::ptr_eq(&self.decided, &found.decided);
+        let script = self.site.script.as_ref().filter(|_| !own);
+        let script = script.map(|script| script.strip_prefix(&self.site.base).unwrap_or(script).to_string_lossy());
+        let tool = found.tool.reference();
+        let runs = script.map_or_else(|| tool.clone(), |script| format!("{tool} {}", printable(&script)));
+        breakers.enter(&found.rights.caller.user, &runs, found.rights.breaker()).map(Some)
+    }
 }
 
 /// A manifest that the script belongs to, and where it lies.

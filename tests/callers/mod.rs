@@ -2,6 +2,8 @@
 
 mod door;
 mod file;
+mod keys;
+mod often;
 
 use crate::harness::{Playground, Who};
 use serde_json::json;

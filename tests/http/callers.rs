@@ -1,7 +1,9 @@
 //! Who may call: the user who runs the server, or whoever presents a token, and nobody by what they say.
 
 use super::{Web, adder, bearer, private, request, token};
-use crate::harness::{Playground, Who, as_everyone, as_everyone_with, copy, finish, found, is_root, missing, skipped};
+use crate::harness::{
+    Playground, Who, as_everyone, as_everyone_with, copy, finish, found, is_root, missing, skipped, wait_for,
+};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::signature::{Ed25519KeyPair, KeyPair};
@@ -38,7 +40,7 @@ fn without_tokens_it_is_for_its_own_user_who_is_the_operator() {
             assert!(!text.contains("esc:add"), "{text}");
         }
         assert_eq!(playground.records().len(), before);
-        assert!(web.said().contains("refused: uid 12399"), "{}", web.said());
+        wait_for("the log says who", || web.said().contains("refused: uid 12399"));
     });
 }
 
@@ -136,7 +138,7 @@ fn a_token_is_a_name_and_nothing_else_is() {
         assert_eq!(web.get("/v1/tools", &[&bearer(&ops)]).status, 200);
         fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
         assert_eq!(web.get("/v1/tools", &[&bearer(&ops)]).status, 401);
-        assert!(web.said().contains("nobody is let in") && web.said().contains("chmod 600"), "{}", web.said());
+        wait_for("the log says why", || web.said().contains("nobody is let in") && web.said().contains("chmod 600"));
         let starts = playground.cli(&["serve", "--http", "127.0.0.1:0", "--token-file", &file]);
         assert!(starts.code == Some(4) && starts.stderr.contains("others may read it"), "{starts:?}");
         for secret in [&alice, &ops] {

@@ -3,6 +3,7 @@
 mod callers;
 mod calls;
 mod hostile;
+mod running;
 mod tools;
 
 use crate::harness::{PATIENCE, Playground, within};

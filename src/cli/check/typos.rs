@@ -78,12 +78,12 @@ fn callers_of(callers: &policy::Callers, tools: &Tools) -> Vec<Problem> {
         }
         for (at, parameter) in rule.parameters.iter().enumerate() {
             let Selector::Exact(id) = &parameter.tool else { continue };
-            let versions = tools.by_id.get(id.as_str()).into_iter().flatten();
+            let mut versions = tools.by_id.get(id.as_str()).into_iter().flatten();
             let lacks = |tool: &&&Arc<registry::Tool>| {
                 let schema = tool.manifest.parameters.as_ref().map(|schema| &schema.raw["properties"]);
                 schema.and_then(|known| known.as_object()).is_some_and(|known| !known.contains_key(&parameter.name))
             };
-            if let Some(tool) = versions.filter(lacks).next_back() {
+            if let Some(tool) = versions.rfind(lacks) {
                 let (name, tool) = (printable(&parameter.name), tool.reference());
                 let message = format!("{tool} has no parameter `{name}`, so this caller can never call it");
                 found.push(warning(Code::Dependency, pointer("parameters", at), parameter.at, message));

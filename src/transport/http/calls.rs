@@ -3,7 +3,8 @@
 //! For: `/v1/tools/{tool}/calls` and `/v1/calls`. In: a caller, a body. Out: the report of `Service::call` in the words of
 //! HTTP. Never: a call that outlives its client or the server; the report of another caller's call.
 
-use super::reply::{self, Held, Response};
+use super::gate::once;
+use super::reply::{self, Held, Refused, Response};
 use super::stream::Events;
 use super::{Face, OfFace, body};
 use crate::fault::{Fault, Kind};
@@ -11,12 +12,13 @@ use crate::service::{self, CallRequest, Caller, Report, Sink};
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::{Path, State};
-use http::{HeaderMap, HeaderValue, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
+const KEY: &str = "idempotency-key";
 /// Events that may wait for a slow reader.
 const WAITING: usize = 16;
 /// How long a call that may still be refused keeps the head of its stream back.
@@ -44,7 +46,11 @@ pub async fn call(
     };
     // The service counts the arguments from here.
     drop((text, places));
-    let request = CallRequest { id: Some(service::new_id()), ..request };
+    let idempotency_key = match key(&headers) {
+        Ok(key) => key,
+        Err(refusal) => return *refusal,
+    };
+    let request = CallRequest { id: Some(service::new_id()), idempotency_key, ..request };
     let seen_by = reply::Reader { operator, label: request.label.clone(), unread };
     if !wants_events(&headers) {
         let report = run(face, request, Sink::none()).await;
@@ -80,6 +86,16 @@ async fn run(face: Arc<Face>, request: CallRequest, sink: Sink) -> Report {
         }
         report = face.service.call(request, sink) => report,
     }
+}
+
+/// One that cannot be read is refused: without it the call could run twice.
+fn key(headers: &HeaderMap) -> Result<Option<String>, Refused> {
+    if !headers.contains_key(KEY) {
+        return Ok(None);
+    }
+    let key = once(headers, &HeaderName::from_static(KEY)).map(str::trim).filter(|key| !key.is_empty());
+    let words = "Idempotency-Key must stand once, and hold one key.";
+    key.map(|key| Some(key.to_owned())).ok_or_else(|| reply::refused(StatusCode::BAD_REQUEST, reply::malformed(words)))
 }
 
 fn wants_events(headers: &HeaderMap) -> bool {

@@ -14,6 +14,7 @@ mod listen;
 mod patient;
 mod peer;
 mod reply;
+mod running;
 mod stream;
 mod tokens;
 mod tools;
@@ -22,6 +23,7 @@ pub use callers::Callers;
 pub use gate::Names;
 pub use jwt::{Jwt, Terms};
 pub use listen::{Address, Listener, tls};
+pub use peer::of_unix as other_end;
 pub use tokens::{Tokens, make as make_token};
 
 use crate::base::lock;
@@ -167,6 +169,10 @@ fn router(face: std::sync::Weak<Face>) -> Router {
         .route("/v1/tools/{tool}", get(tools::one))
         .route("/v1/tools/{tool}/audit", get(tools::audit))
         .route("/v1/tools/{tool}/calls", post(calls::call))
+        .route("/v1/calls", get(running::calls))
+        .route("/v1/calls/{call}", get(running::call).delete(running::cancel))
+        .route("/v1/status", get(running::status))
+        .route("/metrics", get(running::metrics))
         .fallback(no_such_path)
         .method_not_allowed_fallback(no_such_method)
         .with_state(face)

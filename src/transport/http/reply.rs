@@ -23,8 +23,10 @@ pub type Response = http::Response<Body>;
 /// One that ends a request early.
 pub type Refused = Box<Response>;
 
-/// What a client waits at least before it tries again, seconds.
-const RETRY_AFTER: HeaderValue = HeaderValue::from_static("1");
+/// When a client may try again, seconds.
+fn retry_after(fault: &Fault) -> HeaderValue {
+    HeaderValue::from(fault.retry_after_ms.map_or(1, |wait| wait.div_ceil(1000)))
+}
 
 /// A request that cannot be read as one of this server's.
 pub fn malformed(words: &str) -> Fault {
@@ -45,7 +47,7 @@ pub fn refused(status: StatusCode, fault: Fault) -> Refused {
 pub fn refusal(status: StatusCode, fault: Fault) -> Response {
     let mut response = json_of(status, words(&fault));
     if fault.retryable {
-        response.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER);
+        response.headers_mut().insert(header::RETRY_AFTER, retry_after(&fault));
     }
     response
 }
@@ -125,13 +127,14 @@ fn status_of(kind: Kind, unread: bool) -> StatusCode {
 /// A report as a whole answer.
 pub fn report(report: Report, seen_by: &Reader, begun: Begun) -> Response {
     let status = status(&report, seen_by.unread);
-    let retryable = report.error.as_ref().is_some_and(|fault| fault.retryable) && status != StatusCode::OK;
+    let retryable = report.error.as_ref().filter(|fault| fault.retryable && status != StatusCode::OK);
+    let retry = retryable.map(retry_after);
     let mut response = Response::new(Body::new(Held::of(report, seen_by, begun, ("", "\n"))));
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    if retryable {
-        headers.insert(header::RETRY_AFTER, RETRY_AFTER);
+    if let Some(retry) = retry {
+        headers.insert(header::RETRY_AFTER, retry);
     }
     response
 }

@@ -52,6 +52,9 @@ pub struct Client {
 /// The member of a request's `_meta` that says on whose behalf it comes.
 const LABEL: &str = "dev.toolhost/user";
 
+/// The member that makes the same request run once.
+const KEY: &str = "dev.toolhost/idempotencyKey";
+
 /// Serves until the client closes its end or `stop` is cancelled. Calls that still run are killed. `hung_up` is asked
 /// now and then, since reading meets the end of the input only after everything before it.
 pub async fn serve<R, W>(
@@ -267,7 +270,9 @@ impl ServerHandler for Face {
             None if self.service.who(&self.client.caller, None).is_err() => &request.name,
             None => return Err(self.unknown(label, &request.name, &offered).await),
         };
-        let request = CallRequest { label, ..CallRequest::new(self.client.caller.clone(), id, arguments) };
+        let idempotency_key = context.meta.get(KEY).and_then(Value::as_str).map(str::to_owned);
+        let request =
+            CallRequest { label, idempotency_key, ..CallRequest::new(self.client.caller.clone(), id, arguments) };
         let call = self.service.call(request, Sink::none());
         // rmcp only sets a token; dropping the future is what cancels, kills, reaps and records.
         tokio::select! {

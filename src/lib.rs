@@ -10,6 +10,7 @@ pub mod egress; // 2  the hosts that a call may reach: DNS stub, relay, dialling
 pub mod executor; // 3  call → outcome
 pub mod fault; // 0  how toolhost refuses or fails
 pub mod manifest; // 1  manifest files
+pub mod packages; // 2  what scripts require of package indexes, and the store of what was built
 pub mod policy; // 1  policy files; manifest ∩ policy = confinement
 pub mod quantity; // 0  limits, with their units
 pub mod registry; // 2  manifests on disk → a snapshot of tools

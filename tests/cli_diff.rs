@@ -211,10 +211,15 @@ hosts = [{ host = "x.com", ranges = ["10.0.0.0/8"], why = "host why" }]
 grant = [
   { name = "A_KEY", from = "env:A_SOURCE", why = "key why", header = { host = "key.x", name = "X-Key", value = "Bearer {}", methods = ["GET"], paths = ["/v1/**"] } },
 ]
+[packages]
+python = { index = "py", lock = "required", builds = false, why = "py why" }
+node = { index = "js", lock = "relaxed", builds = true, why = "js why" }
+deny = [{ name = "bad", versions = "<2", why = "bad why" }]
+min_age_days = 71
 "#;
 
 /// (field, what is written, what is written then)
-const CHANGES: [(&str, &str, &str); 51] = [
+const CHANGES: [(&str, &str, &str); 66] = [
     ("/name", "\"p\"", "\"q\""),
     ("/why", "its why", "other"),
     ("/tools", "\"t:one\"", "\"t:two\""),
@@ -262,6 +267,21 @@ const CHANGES: [(&str, &str, &str); 51] = [
     ("/secrets/grant/*/header/value", "Bearer {}", "Basic {}"),
     ("/secrets/grant/*/header/methods", "[\"GET\"]", "[\"GET\", \"POST\"]"),
     ("/secrets/grant/*/header/paths", "/v1/**", "/v1/a"),
+    ("/packages/python/index", "\"py\"", "\"other\""),
+    ("/packages/python/lock", "\"py\", lock = \"required\"", "\"py\", lock = \"relaxed\""),
+    ("/packages/python/builds", "\"required\", builds = false", "\"required\", builds = true"),
+    ("/packages/python/why", "py why", "other"),
+    ("/packages/node/index", "\"js\"", "\"other\""),
+    ("/packages/node/lock", "\"js\", lock = \"relaxed\"", "\"js\", lock = \"required\""),
+    ("/packages/node/builds", "\"relaxed\", builds = true", "\"relaxed\", builds = false"),
+    ("/packages/node/why", "js why", "other"),
+    ("/packages/node", "node = { index = \"js\", lock = \"relaxed\", builds = true, why = \"js why\" }\n", ""),
+    ("/packages/deny/*/name", "\"bad\"", "\"worse\""),
+    ("/packages/deny/*/versions", "<2", "<3"),
+    ("/packages/deny/*/why", "bad why", "other"),
+    ("/packages/deny", "deny = [{ name = \"bad\", versions = \"<2\", why = \"bad why\" }]\n", ""),
+    ("/packages/min_age_days", "71", "72"),
+    ("/packages/min_age_days", "min_age_days = 71\n", ""),
     // Tools that lie elsewhere are governed differently then.
     ("/folders", "[\"user_scripts\"]", "[\"elsewhere\"]"),
     ("/folders", "folders = [\"user_scripts\"]\n", ""),

@@ -46,7 +46,7 @@ const REFUSED: &[[&str; 4]] = &[
     ["read", "%/none.txt", "view: not granted", "manifest"],
     ["read", "../../secret/secret.txt", "view: not granted", "manifest"],
     ["read", "%", "view: not granted", "manifest"],
-    ["write", "main.py", "view: read-only", "manifest"],
+    ["write", "main.py", "view: read-only", "house"],
     ["write", "%/made", "view: not granted", "manifest"],
     ["write", "%/moved", "view: not granted", "manifest"],
     ["run", "%/program", "view: not granted", "manifest"],
@@ -90,6 +90,7 @@ fn a_recorded_call_tells_all_that_it_was_refused() {
         assert_eq!(rows(&observed(&recorded)), wanted, "{who:?}");
         let said = recorded.out["denials"]["notObserved"].to_string();
         assert!(!said.contains("nobody kept it") && said.contains("stat, access"), "{said}");
+        assert!(!said.contains("the recorder was lost"), "it ended by itself: {said}");
         assert_ne!(recorded.out["digests"]["confinement"], plain.out["digests"]["confinement"]);
 
         // What lies outside of the view makes no difference.
@@ -131,7 +132,7 @@ fn the_line_that_would_ask_is_one_that_does() {
     let ended = call();
     assert_eq!(ended.kind(), "ScriptError");
     let details = ended.out["error"]["details"].as_str().unwrap();
-    assert!(details.contains(&format!("Refused: read {shown} (not granted).")), "{details}");
+    assert!(details.contains(&format!("Refused: read {shown} (view: not granted).")), "{details}");
     let ask = observed(&ended)[0]["ask"].as_str().unwrap().to_owned();
     let (field, rule) = ("securityContext.fileAccess.allowRead", format!("[{{ path = \"{shown}\", why = \"…\" }}]"));
     assert!(
@@ -202,7 +203,7 @@ fn a_policy_observes_every_call_and_an_agent_reads_what_was_refused() {
         assert!(audit.text().contains("observe  what calls ask for and are refused is kept"), "{}", audit.text());
         let mut server = Server::start(&playground);
         let answer = server.called("esc:agent", json!({})).to_string();
-        assert!(answer.contains("Refused: read ../other/data.csv (not granted)."), "{answer}");
+        assert!(answer.contains("Refused: read ../other/data.csv (view: not granted)."), "{answer}");
         assert!(
             !answer.contains("allowRead") && !answer.contains("sandbox-policies"),
             "for the person alone: {answer}"
@@ -223,7 +224,146 @@ fn a_call_that_runs_out_of_time_tells_what_it_was_refused() {
     playground.settle();
     let ended = playground.call_with("esc:late", "{}", &["--explain"]);
     assert_eq!(ended.kind(), "TimeoutError", "{}", ended.stderr);
-    assert!(rows(&observed(&ended)).iter().any(|row| row[1] == "/srv/none.txt"), "{:?}", observed(&ended));
+    let found = rows(&observed(&ended));
+    let wanted = [
+        ["limit", "timeoutMs", "at most 1500", "manifest"],
+        ["read", "/srv/none.txt", "view: not granted", "manifest"],
+    ];
+    assert!(wanted.iter().all(|row| found.contains(&row.map(str::to_owned))), "{found:?}");
+    // The limit is told without a recording too, and by what it could be raised.
+    let plain = observed(&playground.call("esc:late", "{}"));
+    assert_eq!((plain.len(), plain[0]["target"].as_str()), (1, Some("timeoutMs")), "{plain:?}");
+    assert_eq!(plain[0]["ask"], Value::Null, "files of this host are for who asked for an explanation");
+    let asked = observed(&ended)[0]["ask"].to_string();
+    assert!(asked.contains("execution.timeoutMs"), "{asked}");
+}
+
+/// Spellings of paths that are refused, and what is no refusal though it looks like one.
+const SPELT: &str = r#"
+import os, sys
+def tried(what):
+    try:
+        what()
+    except OSError:
+        pass
+for path in ["/proc/../srv/up", "/proc/self/root/srv/root", "/proc/self/cwd/../beside", "/dev/../srv/dev", "/dev/mem", "/tmp/link"]:
+    tried(lambda: os.symlink("/srv/target", "/tmp/link") if path == "/tmp/link" else None)
+    tried(lambda: open(path))
+os.utime  # what follows is refused
+tried(lambda: os.utime("main.py"))
+# Each of these succeeds, or fails for another reason than a rule.
+os.symlink("/etc/shadow", "/tmp/other")
+os.rename("/tmp/other", "/tmp/moved")
+os.unlink("/tmp/moved")
+os.symlink("/proc/self/exe", "/tmp/exe")
+tried(lambda: open("/tmp/exe"))
+os.makedirs(os.path.dirname(os.path.abspath(__file__)), exist_ok=True)
+tried(lambda: os.mkdir("/usr/lib"))
+tried(lambda: open("missing.txt"))
+print(1)
+"#;
+
+#[test]
+fn what_is_listed_was_refused_however_it_is_spelt() {
+    let playground = Playground::new(Who::User, "/var/tmp");
+    playground.tool("spelt", "python", SPELT, json!({}));
+    playground.settle();
+    let ended = playground.call_with("esc:spelt", "{}", &["--explain"]);
+    assert_eq!(ended.out["success"], true, "{}", ended.stderr);
+    let reads = [
+        "/proc/../srv/up",
+        "/proc/self/root/srv/root",
+        "/proc/self/cwd/../beside",
+        "/dev/../srv/dev",
+        "/dev/mem",
+        "/tmp/link",
+    ];
+    let mut wanted: BTreeSet<_> =
+        reads.map(|path| ["read", path, "view: not granted", "manifest"].map(str::to_owned)).into();
+    wanted.insert(["write", "main.py", "view: read-only", "house"].map(str::to_owned));
+    assert_eq!(rows(&observed(&ended)), wanted);
+}
+
+#[test]
+fn no_secret_stands_in_what_is_told() {
+    let playground = Playground::new(Who::User, "/var/tmp");
+    let script = "import json, os, sys\nkey = json.load(sys.stdin)['key']\n\
+        for path in ['/srv/' + key, '/srv/' + 'y' * 185 + '/' + key + '/a', '/srv/' + 'z' * 300]:\n    \
+        try:\n        open(path)\n    except OSError:\n        pass\nos.symlink('/srv/' + key, '/tmp/l')\nopen('/tmp/l')\n";
+    let schema = json!({"type": "object", "properties": {"key": {"type": "string", "writeOnly": true}}});
+    playground.tool("keys", "python", script, json!({"parameters": schema}));
+    playground.settle();
+    let key = "hunter2-SECRET-abcd";
+    let ended = playground.call_with("esc:keys", &json!({"key": key}).to_string(), &["--explain"]);
+    let found = rows(&observed(&ended));
+    assert!(found.iter().any(|row| row[1] == "/srv/***") && found.iter().any(|row| row[1] == "/tmp/l"), "{found:?}");
+    let log = fs::read_to_string(playground.path("state/audit.jsonl")).unwrap();
+    for told in [ended.text(), ended.stderr.clone(), log] {
+        assert!(!told.contains("hunter2"), "{told}");
+    }
+    let lines = observed(&ended);
+    let long = lines.iter().find(|denial| denial["target"].as_str().unwrap().contains("zzz")).unwrap();
+    let (target, ask) = (long["target"].as_str().unwrap(), long["ask"].as_str().unwrap());
+    assert!(target.ends_with('…') && ask.contains(&"z".repeat(300)), "decided on the whole, cut to be shown: {long}");
+}
+
+#[test]
+fn a_tool_that_floods_or_is_frozen_is_still_told_of() {
+    for who in Who::both() {
+        let playground = Playground::new(who, "/var/tmp");
+        let flood = "for n in range(3000):\n    try:\n        open('/srv/none/%d' % n)\n    except OSError:\n        pass\n\
+            import time\nopen('/srv/the/last.csv')\n";
+        playground.tool("floods", "python", flood, json!({}));
+        // Renames keep the count of a live folder busy, which stops the call to look; a stopped child stays stopped.
+        let frozen = "import os, signal, time\nchild = os.fork()\nif child == 0:\n    time.sleep(60)\n    os._exit(0)\n\
+            os.kill(child, signal.SIGSTOP)\nrounds, until = 0, time.monotonic() + 3\nwhile time.monotonic() < until:\n    \
+            for n in range(20):\n        with open('out/x%d' % n, 'wb') as f:\n            f.write(bytes(65536))\n        \
+            os.rename('out/x%d' % n, 'out/y%d' % n)\n    rounds += 1\nos.kill(child, signal.SIGKILL)\nprint(rounds)\n";
+        let asks =
+            json!({"securityContext": {"fileAccess": {"allowWrite": ["out/**"]}}, "execution": {"timeoutMs": 12_000}});
+        let folder = playground.tool("frozen", "python", frozen, asks);
+        fs::create_dir_all(folder.join("out")).unwrap();
+        playground.allow("frozen", "esc:frozen", &["./**"], &["./out/**"]);
+        playground.settle();
+        let ended = playground.call_with("esc:floods", "{}", &["--explain"]);
+        let told = observed(&ended);
+        assert!((90..=100).contains(&told.len()), "{who:?}: {}", told.len());
+        let unseen = ended.out["denials"]["notObserved"].to_string();
+        assert!(unseen.contains("no room for more") && unseen.contains("are listed"), "{who:?}: {unseen}");
+        let ended = playground.call_with("esc:frozen", "{}", &["--explain"]);
+        assert!(ended.out["outputData"].as_u64().is_some_and(|rounds| rounds > 0), "{who:?}: {}", ended.stderr);
+    }
+}
+
+#[test]
+fn work_of_the_recorder_is_the_calls_own() {
+    let playground = Playground::new(Who::User, "/var/tmp");
+    let script = "import os\nos.chdir('/tmp')\nos.mkdir('x')\nfor n in range(30):\n    os.symlink('x/../' * 20 + 'l%d' % (n + 1), 'l%d' % n)\n\
+        while True:\n    try:\n        os.open('/tmp/l0', os.O_RDONLY)\n    except OSError:\n        pass\n";
+    playground.tool("works", "python", script, json!({"limits": {"cpuMs": 1000}}));
+    playground.settle();
+    let ended = playground.call_with("esc:works", "{}", &["--explain"]);
+    assert_eq!(ended.kind(), "ResourceLimitError", "{}", ended.stderr);
+    assert!(ended.stderr.contains("cpuMs") || ended.error().1.contains("cpuMs"), "{:?}", ended.error());
+    assert!(ended.out["usage"]["wallMs"].as_u64().unwrap() < 10_000, "{}", ended.out["usage"]);
+}
+
+#[test]
+fn words_that_speak_of_a_refusal_come_before_what_was_only_tried() {
+    let playground = Playground::new(Who::User, "/var/tmp");
+    let tried = "for path in ['/etc/optional.conf', '/etc/xdg/o', '/opt/o.conf', '/srv/opt.ini']:\n    try:\n        open(path)\n    \
+        except OSError:\n        pass\n";
+    playground.tool("needs", "python", &format!("{tried}open('/srv/needed.csv')\n"), json!({}));
+    playground.tool("wrong", "python", &format!("{tried}raise ValueError('bad input')\n"), json!({}));
+    playground.settle();
+    let details = |tool: &str| {
+        let ended = playground.call_with(tool, "{}", &["--explain"]);
+        ended.out["error"]["details"].as_str().unwrap_or_else(|| panic!("{}", ended.stderr)).to_owned()
+    };
+    let needs = details("esc:needs");
+    assert!(needs.contains("Refused: read /srv/needed.csv (view: not granted)."), "{needs}");
+    let wrong = details("esc:wrong");
+    assert!(wrong.contains("Also refused, perhaps unrelated: ") && wrong.contains("/srv/opt.ini"), "{wrong}");
 }
 
 /// Pid of the parent and of the session's leader.
@@ -276,7 +416,10 @@ fn where_nobody_listens_any_more_everything_is_refused() {
             std::thread::sleep(Duration::from_millis(300));
             let pid = nix::unistd::Pid::from_raw(found.unwrap() as i32);
             nix::sys::signal::kill(pid, nix::sys::signal::SIGKILL).unwrap();
-            assert_eq!(ended.join().unwrap().out["outputData"], "ENOSYS", "{who:?}");
+            let ended = ended.join().unwrap();
+            assert_eq!(ended.out["outputData"], "ENOSYS", "{who:?}");
+            let unseen = ended.out["denials"]["notObserved"].to_string();
+            assert!(unseen.contains("the recorder was lost"), "{who:?}: {unseen}");
         });
         playground.assert_quiet("a recorder that was killed");
     }

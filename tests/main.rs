@@ -28,6 +28,7 @@ mod messages;
 mod modules;
 mod network;
 mod outputs;
+mod packages;
 mod policy;
 mod readme;
 mod registry;

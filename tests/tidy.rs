@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 use toolhost::{policy, sandbox};
 
 /// Floor of each room, upstairs first (docs/ARCHITECTURE.md).
-const FLOORS: [(&str, u8); 13] = [
+const FLOORS: [(&str, u8); 14] = [
     ("cli", 6),
     ("transport", 5),
     ("service", 4),
     ("executor", 3),
     ("egress", 2),
+    ("packages", 2),
     ("registry", 2),
     ("runtimes", 2),
     ("sandbox", 2),
@@ -23,15 +24,16 @@ const FLOORS: [(&str, u8); 13] = [
 ];
 
 /// Outside crates with one home.
-const HOMES: [(&str, &[&str]); 10] = [
+const HOMES: [(&str, &[&str]); 11] = [
     ("wasmtime", &["executor/wasm"]),
     ("rmcp", &["transport/mcp"]),
     ("::landlock", &["sandbox/walls/landlock.rs"]),
     ("clap", &["cli"]),
     // wit-component speaks anyhow.
     ("anyhow", &["cli", "executor/wasm/adapt.rs"]),
-    // Policies, and the operator's own settings.
-    ("toml", &["policy", "cli/settings.rs"]),
+    // Policies, the operator's own settings, and what scripts require.
+    ("toml", &["policy", "cli/settings", "packages"]),
+    ("pep440_rs", &["policy/versions.rs"]),
     ("jsonschema", &["manifest"]),
     ("jsonschema_regex", &["manifest"]),
     ("regex_automata", &["manifest"]),

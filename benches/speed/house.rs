@@ -107,6 +107,7 @@ impl House {
         let wasm = Arc::new(Wasm::new(Arc::new(WasmWorkers::new(launchers.clone())), cache));
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         let service = Service::new(Parts {
+            packages: toolhost::service::packages::Parts::none("a bench without packages"),
             registry: Arc::new(registry),
             rules: service::Rules { policies: policies.clone(), machine: machine.clone() },
             executors: Executors {

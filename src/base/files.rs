@@ -16,7 +16,7 @@ use nix::unistd::{Gid, Uid, UnlinkatFlags, geteuid, setfsgid, setfsuid, unlinkat
 use std::ffi::{CStr, CString, OsString};
 use std::fs::{File, Metadata};
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::OnceLock;
@@ -65,7 +65,7 @@ pub fn not_private(facts: &Metadata) -> Option<String> {
 }
 
 /// What tells a regular file from every other, and from itself before a write or a new name: both move its times.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Stamp {
     device: u64,
     inode: u64,
@@ -102,6 +102,12 @@ impl Stamp {
 #[derive(Debug)]
 pub struct Folder {
     at: OwnedFd,
+}
+
+impl AsFd for Folder {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.at.as_fd()
+    }
 }
 
 impl Folder {

@@ -11,7 +11,7 @@ use crate::base::text::printable;
 use crate::executor::Denial;
 use crate::fault::{Fault, Kind};
 use crate::service::runlog::Level;
-use crate::service::{self, Arguments, CallRequest, Caller, Event, Report, Service, Sink};
+use crate::service::{self, Arguments, CallRequest, Caller, Event, LIMIT, Report, Service, Sink};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -99,25 +99,33 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     });
     runtime.shutdown_timeout(host::FAREWELL);
     match ended? {
-        Ok((report, live)) => Ok(told(&args, &report, &live)),
+        Ok((report, live)) => {
+            let report = if args.explain { report } else { report.for_agents() };
+            Ok(told(&args, &report, &live))
+        }
         Err(signal) => Ok(interrupted(&args, &Report::of_fault(id, &args.tool, service::format::cancelled()), signal)),
     }
 }
 
 /// One call. `verbose`: lines of the tool's log are shown as they are written; returns those that were.
 async fn shown_live(service: &Service, request: CallRequest, verbose: bool) -> (Report, Vec<String>) {
-    if !verbose {
+    let terminal = io::stderr().is_terminal();
+    if !verbose && !terminal {
         return (service.call(request, Sink::none()).await, Vec::new());
     }
     let (sink, mut events) = Sink::new(LINES);
     let lines = async {
         let mut live = Vec::new();
         while let Some(event) = events.recv().await {
-            if let Event::Log(line) = event {
-                let mut out = String::new();
-                words::line(&mut out, "log", &line);
-                words::complain(out.trim_end());
-                live.push(line);
+            match event {
+                Event::Log(line) if verbose => {
+                    let mut out = String::new();
+                    words::line(&mut out, "log", &line);
+                    words::complain(out.trim_end());
+                    live.push(line);
+                }
+                Event::Progress(line) => words::complain(&format!("toolhost: {line}")),
+                Event::Log(_) | Event::Part(_) => {}
             }
         }
         live
@@ -231,14 +239,17 @@ fn told(args: &Args, report: &Report, live: &[String]) -> ExitCode {
     {
         words::complain(&format!("{}: version {version} ran", printable(&args.tool)));
     }
-    if args.explain && !args.json {
+    // Of a call that was refused before it ran there is nothing to tell.
+    if args.explain && !args.json && report.digests.confinement.is_some() {
         let said = report.error.as_ref().and_then(|fault| fault.person.as_deref()).unwrap_or_default();
         words::complain(&explained(report, said));
     }
     let Some(fault) = &report.error else { return Exit::Ok.into() };
     let mut lines = vec![format!("{}: {}: {}", report.tool, fault.kind, Refusal::of(fault))];
     if !args.explain {
-        lines.extend(report.denials.observed.iter().map(|denial| format!("  denied: {}", denied(denial))));
+        // The error itself tells of a limit.
+        let denials = report.denials.observed.iter().filter(|denial| denial.operation != LIMIT);
+        lines.extend(denials.map(|denial| format!("  denied: {}", denied(denial))));
     }
     lines.push(format!("  call {}", report.id));
     words::complain(&lines.join("\n"));

@@ -14,9 +14,11 @@ use super::{host, words};
 use crate::executor::process::{Launchers, Unready, examine, settle};
 #[cfg(feature = "wasi")]
 use crate::executor::wasm;
+use crate::packages::Index;
 use crate::{policy, sandbox};
 use facts::Facts;
-use report::{AuditLog, Interpreter, RefusedWall, Report, Setting, Wasm};
+use report::{AuditLog, IndexTold, Interpreter, RefusedWall, Report, Setting, Wasm};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -80,6 +82,7 @@ async fn report(settings: &Settings, launchers: &Arc<Launchers>) -> Report {
         passed_over,
         wasm: wasm_state(),
         settings: where_from(settings),
+        indexes: indexes(settings, policies.as_deref().ok()),
         audit_log: audit_log(settings),
         policies: match policies {
             Ok(_) if settings.policies.is_none() => Ok("the built-in ones".to_owned()),
@@ -177,6 +180,26 @@ fn where_from(settings: &Settings) -> Vec<Setting> {
         _ => settings.origins.get(name).map_or_else(|| "built in".to_owned(), ToString::to_string),
     };
     values.into_iter().map(|(name, value)| Setting { name, value, from: from(name) }).collect()
+}
+
+/// Those of the configuration, and those that policies name without it.
+fn indexes(settings: &Settings, policies: Option<&policy::Policies>) -> Vec<IndexTold> {
+    let known = settings.indexes.iter().map(|index| IndexTold {
+        name: index.name.clone(),
+        ecosystem: index.ecosystem,
+        leads_to: index.words(),
+        missing: false,
+    });
+    let named = policies.into_iter().flat_map(policy::Policies::all).flat_map(|policy| &policy.packages.entries);
+    let missing = named.filter(|(of, entry)| Index::find(&settings.indexes, **of, &entry.index).is_none());
+    let missing: BTreeSet<_> = missing.map(|(of, entry)| (*of, entry.index.clone())).collect();
+    let missing = missing.into_iter().map(|(ecosystem, name)| IndexTold {
+        leads_to: format!("write [indexes.{name}] {} into the configuration", ecosystem.name()),
+        name,
+        ecosystem,
+        missing: true,
+    });
+    known.chain(missing).collect()
 }
 
 fn audit_log(settings: &Settings) -> AuditLog {

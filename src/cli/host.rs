@@ -113,6 +113,8 @@ fn obeyed(settings: &Settings) -> impl Iterator<Item = PathBuf> {
         .chain(records)
         .chain(log.clone())
         .chain(caches)
+        .chain(settings.packages.clone())
+        .chain(settings.indexes.iter().flat_map(|index| index.files()))
         .chain(policies)
         .chain(settings.http.clone().files().map(|path| path.clone()).collect::<Vec<_>>())
         .chain([PathBuf::from(identity::LOCKS)]);
@@ -189,7 +191,7 @@ impl Tools {
 
     /// What policy decides about a tool.
     pub fn decide(&self, tool: &registry::Tool) -> policy::Decision {
-        policy::decide(&tool.manifest, &tool.site, &self.policies, &self.machine)
+        service::requirements::decide(tool, &self.snapshot, &self.policies, &self.machine)
     }
 
     /// The decision, with the fault that every call would end with in place of its shape: also a fault that is not
@@ -200,7 +202,7 @@ impl Tools {
         policies: &policy::Policies,
         machine: &policy::Machine,
     ) -> policy::Decision {
-        let mut decision = policy::decide(&tool.manifest, &tool.site, policies, machine);
+        let mut decision = service::requirements::decide(tool, &self.snapshot, policies, machine);
         if let Some(fault) = preflight::fault(tool, &decision, preflight::shipped(&tool.manifest.handler)) {
             decision.shape = Err(fault);
         }
@@ -224,6 +226,7 @@ pub fn machine(settings: &Settings, policies: &policy::Policies, cgroup: bool) -
         relied_on: found.relied_on,
         homes: homes(),
         environment: offered(&settings.capabilities),
+        indexes: settings.indexes.iter().map(|i| ((i.ecosystem, i.name.clone()), i.words())).collect(),
         cgroup,
     }
 }
@@ -342,6 +345,26 @@ pub fn audit_log(settings: &Settings) -> anyhow::Result<audit::Log> {
     Ok(audit::Log::keeping(path, settings.audit_keeping))
 }
 
+/// What builds packages. `waits`: a call waits for its build however long that takes.
+pub fn packages(settings: &Settings, machine: &policy::Machine, waits: bool) -> service::packages::Parts {
+    let store = settings.packages.clone().ok_or_else(|| "this user has no home folder for it".to_owned());
+    let store = store.and_then(|path| {
+        let inside = |folder: &PathBuf| path.starts_with(folder) || path.starts_with(links::resolved(folder));
+        match settings.scanned().iter().find(|folder| inside(folder)) {
+            Some(folder) => Err(format!("{} lies in the tool folder {}", path.display(), folder.display())),
+            None => Ok(path),
+        }
+    });
+    let (node, own) = (machine.runtimes.get(&manifest::Language::Nodejs).cloned(), settings.clone());
+    let npm = move || {
+        let node = node.clone().ok_or_else(|| "no Node on PATH".to_owned())?;
+        let search = std::env::var_os("PATH").unwrap_or_default();
+        let npm = runtimes::npm(&node, &search, &off_limits(&own)?)?;
+        Ok((node, npm))
+    };
+    service::packages::Parts { store, indexes: settings.indexes.clone(), npm: Arc::new(npm), waits }
+}
+
 /// Everything, ready for calls. `waits` hears that a call waits for a compiler.
 pub fn service(settings: &Settings, waits: Option<fn(&str)>) -> anyhow::Result<Arc<Service>> {
     let (least, now) = limits::open_files();
@@ -355,7 +378,9 @@ pub fn service(settings: &Settings, waits: Option<fn(&str)>) -> anyhow::Result<A
     let rules = rules(settings, launchers.counted())?;
     let mut calls = service::Settings::default();
     calls.running = settings.running_calls.unwrap_or(calls.running);
+    let packages = packages(settings, &rules.machine, waits.is_some());
     Ok(Service::new(Parts {
+        packages,
         registry: registry(settings, &rules.policies, &rules.machine)?,
         rules,
         executors: executors(&launchers, waits),

@@ -9,7 +9,7 @@ use super::{host, words};
 use crate::base::text::{head, json as json_text, printable};
 use crate::service::preflight::{self, Obstacle};
 use crate::transport::export;
-use crate::{policy, registry};
+use crate::{policy, registry, service};
 use serde_json::{Value, json};
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -77,7 +77,7 @@ pub fn show(
     };
     let policies = snapshot.protect(policies);
     let needs = |tool: &registry::Tool| {
-        let decision = policy::decide(&tool.manifest, &tool.site, &policies, machine);
+        let decision = service::requirements::decide(tool, snapshot, &policies, machine);
         preflight::obstacles(tool, &decision, preflight::shipped(&tool.manifest.handler))
     };
     let caller = args.caller.clone().unwrap_or_else(host::login);

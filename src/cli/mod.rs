@@ -8,6 +8,7 @@ mod audit_call;
 mod audit_denials;
 pub mod call;
 pub mod check;
+pub mod deps;
 pub mod diff;
 pub mod doctor;
 pub mod host;
@@ -58,6 +59,8 @@ enum Verb {
     Audit(audit::Args),
     /// Show what could newly be done, and what no longer can be
     Diff(diff::Args),
+    /// Lock, build and look after the packages that tools require
+    Deps(deps::Args),
     /// Run the examples of a tool's manifest
     Test(test::Args),
     /// Make a tool: its own folder, a script and a manifest that work
@@ -128,6 +131,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         }
         Verb::Audit(args) => audit::run(&settings, args),
         Verb::Diff(args) => diff::run(&settings, args),
+        Verb::Deps(args) => deps::run(&settings, args),
         Verb::Test(args) => test::run(&settings, args),
         Verb::New(args) => new::run(&settings, args),
         Verb::Serve(args) => serve::run(settings, args),

@@ -7,6 +7,7 @@
 use super::refusal::{Exit, Refusal};
 use crate::base::{files, text};
 use crate::manifest::host::{self, Host};
+use crate::packages::Index;
 use crate::sandbox::identity;
 use crate::service::audit::Keeping;
 use crate::service::runlog::{Level, Style};
@@ -23,6 +24,8 @@ use std::path::{Path, PathBuf};
 
 /// The usual folder of policies, under the root.
 pub const POLICIES: &str = "sandbox-policies";
+/// The folder of built packages, beside the audit log.
+const PACKAGES: &str = "packages";
 /// Largest config file, bytes.
 const LARGEST: u64 = 1024 * 1024;
 
@@ -86,6 +89,8 @@ pub struct Settings {
     pub policies: Option<PathBuf>,
     /// `None`: this user has no folder for it, and calls are refused until one is named.
     pub audit_log: Option<PathBuf>,
+    /// Where built packages are kept; `None`: this user has no folder for it.
+    pub packages: Option<PathBuf>,
     /// When a file of that log is closed, and how many closed ones are kept.
     pub audit_keeping: Keeping,
     pub log: Option<(Level, bool)>,
@@ -101,6 +106,8 @@ pub struct Settings {
     /// `host:port` of the proxy by which this machine reaches the world: the hosts of tools are then reached by CONNECT.
     pub proxy: Option<String>,
     pub http: Http,
+    /// What the indexes that policies name mean here.
+    pub indexes: Vec<Index>,
     /// Colour on standard output.
     pub colour: bool,
     /// Setting → who said it.
@@ -124,6 +131,7 @@ struct Config {
     running_calls: Option<usize>,
     tool_ids: Option<ToolIds>,
     proxy: Option<String>,
+    indexes: Option<indexes::Written>,
     #[serde(default)]
     http: Http,
 }
@@ -198,15 +206,7 @@ impl Settings {
             sources.origins.insert("policies", if found { Origin::Root } else { Origin::BuiltIn });
             found.then_some(usual)
         });
-        let audit_log = match sources.said("audit-log", flags.audit_log.as_slice(), config.audit_log).pop() {
-            Some(path) => {
-                // The file may be new. Its folder must exist, so that a slip in the name makes no new folder.
-                let path = std::path::absolute(path)?;
-                sources.existing("audit-log", path.parent().unwrap_or(&path))?;
-                Some(path)
-            }
-            None => usual_audit_log(&variable),
-        };
+        let (audit_log, packages) = kept(&mut sources, flags, config.audit_log)?;
         let words: Vec<PathBuf> = flags.log.iter().map(PathBuf::from).collect();
         let words = sources.said("log", &words, config.log.map(PathBuf::from)).pop();
         let log = words.map(|words| log_words(&words.to_string_lossy())).transpose()?;
@@ -219,6 +219,8 @@ impl Settings {
         let proxy = proxy.map_err(|why| in_config(format!("proxy: {why}")))?;
         let mut http = config.http;
         http.files().for_each(|path| *path = sources.beside_config(path));
+        let folder = config_file.as_deref().and_then(Path::parent).unwrap_or(Path::new("/"));
+        let indexes = indexes::all(config.indexes.unwrap_or_default(), folder, &variable).map_err(in_config)?;
         for word in &capabilities {
             crate::policy::grantable(word).map_err(|why| in_config(format!("capabilities: {why}")))?;
         }
@@ -228,6 +230,7 @@ impl Settings {
             scripts,
             policies,
             audit_log,
+            packages,
             audit_keeping,
             log,
             capabilities,
@@ -237,6 +240,7 @@ impl Settings {
             tool_ids,
             proxy,
             http,
+            indexes,
             colour: std::io::stdout().is_terminal()
                 && variable("NO_COLOR").is_none()
                 && variable("TERM").is_none_or(|term| term != "dumb"),
@@ -436,6 +440,31 @@ fn usual_audit_log(variable: Variables<'_>) -> Option<PathBuf> {
     Some(folder(variable, "XDG_STATE_HOME", ".local/state")?.join("toolhost/audit.jsonl"))
 }
 
+/// Where calls are recorded, and where built packages are kept.
+fn kept(
+    sources: &mut Sources<'_>,
+    flags: &Flags,
+    config: Option<PathBuf>,
+) -> anyhow::Result<(Option<PathBuf>, Option<PathBuf>)> {
+    let Some(path) = sources.said("audit-log", flags.audit_log.as_slice(), config).pop() else {
+        return Ok((usual_audit_log(sources.variables), usual_packages(sources.variables)));
+    };
+    // The file may be new. Its folder must exist, so that a slip in the name makes no new folder.
+    let path = std::path::absolute(path)?;
+    sources.existing("audit-log", path.parent().unwrap_or(&path))?;
+    // Another log is another host, with a store of its own.
+    let beside = path.parent().map(|folder| folder.join(PACKAGES));
+    Ok((Some(path), beside))
+}
+
+/// Logs are often kept where nothing may be run, and native code of packages is.
+fn usual_packages(variable: Variables<'_>) -> Option<PathBuf> {
+    if identity::real_root() && variable("XDG_STATE_HOME").is_none() {
+        return Some(PathBuf::from("/var/lib/toolhost").join(PACKAGES));
+    }
+    Some(folder(variable, "XDG_STATE_HOME", ".local/state")?.join("toolhost").join(PACKAGES))
+}
+
 /// `debug`, `json`, `debug,json`.
 fn log_words(words: &str) -> anyhow::Result<(Level, bool)> {
     let mut level = Level::Info;
@@ -456,5 +485,6 @@ fn log_words(words: &str) -> anyhow::Result<(Level, bool)> {
     Ok((level, json))
 }
 
+mod indexes;
 #[cfg(test)]
 mod tests;

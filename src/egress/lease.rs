@@ -4,7 +4,7 @@
 //! traffic of a call. Never: hands over a socket that `dial` did not check; waits long for a relay that does not answer.
 
 use super::dial::Dialler;
-use super::protocol::{Event, FromRelay, LIMITS, Lease as Served, Refusal, ToRelay, Totals, What};
+use super::protocol::{Event, FromRelay, LIMITS, Refusal, Served, ToRelay, Totals, What};
 use super::traffic::Traffic;
 use crate::base::{lock, messages};
 use crate::manifest::host::HostPattern;

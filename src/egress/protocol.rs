@@ -22,7 +22,7 @@ pub const TEXT: usize = 300;
 /// What a relay serves, for as long as it lives: the first message's memory file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Lease {
+pub struct Served {
     pub grants: Vec<HostGrant>,
     /// The port of each listening socket, in their order.
     pub ports: Vec<u16>,
@@ -35,7 +35,7 @@ pub struct Lease {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ToRelay {
-    /// The first message. Beside it: a memory file with the `Lease`, the stub's sockets for UDP and TCP, the listening
+    /// The first message. Beside it: a memory file with the `Served`, the stub's sockets for UDP and TCP, the listening
     /// sockets.
     Serve,
     /// A call begins. Nothing of an earlier one is left. Beside it, where the lease has headers: a memory file with the
@@ -91,6 +91,8 @@ pub enum What {
     Connection,
     /// An HTTP request, on port 80.
     Request,
+    /// A socket was to be bound, for others to connect to.
+    Listener,
     /// A header of the tool's request gave way to the one that the relay adds: `name:port header`. Never refused.
     Replaced,
 }

@@ -3,7 +3,7 @@
 //! For: `lease`, which writes it while the call runs; the record of the call, which reads it however the call ends. In: events,
 //! counts. Out: the same, bounded. Never: takes a text of the relay unbounded, or a cause that only the host can know.
 
-use super::protocol::{EVENTS, Event, Refusal, TEXT, Totals};
+use super::protocol::{EVENTS, Event, Refusal, TEXT, Totals, What};
 use crate::base::text;
 use crate::quantity::Limit;
 use serde::Serialize;
@@ -29,6 +29,17 @@ impl Traffic {
         if known {
             self.saw(event);
         }
+    }
+
+    /// What was refused before it came to a relay, or where there is none.
+    pub fn refused(&mut self, what: What, target: &str, refusal: Refusal) {
+        let count = match what {
+            What::Lookup => &mut self.totals.lookups_refused,
+            What::Request => &mut self.totals.requests_refused,
+            What::Connection | What::Listener | What::Replaced => &mut self.totals.connections_refused,
+        };
+        *count += 1;
+        self.saw(Event { what, target: target.to_owned(), refused: Some(refusal) });
     }
 
     /// An event that the host itself knows of.

@@ -86,6 +86,13 @@ pub struct Denial {
     pub ask: Option<String>,
 }
 
+/// Rules of attempts that no manifest and no policy lifts.
+pub const NEVER: [&str; 4] = [LINK_LEADS_OUT, MAKES_LINKS, ROUNDABOUT, crate::sandbox::WRITABLE];
+pub const LINK_LEADS_OUT: &str =
+    "wasm: a link in it leads out of the opened folder, or the file's own rights forbid it";
+pub const MAKES_LINKS: &str = "wasm: no tool makes links";
+pub const ROUNDABOUT: &str = "wasm: a path that leaves the folder it starts from, though its end is granted";
+
 /// A staged file that was published, or dropped and why.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

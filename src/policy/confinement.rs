@@ -4,6 +4,7 @@
 //! because it is this value in both places.
 
 use super::Variable;
+use super::packages::PackageGrant;
 use crate::base::hidden::Hidden;
 use crate::manifest::Language;
 use crate::manifest::host::{Host, HostPattern};
@@ -209,6 +210,16 @@ impl Limits {
     }
 }
 
+/// A built environment, shown read-only at its own path.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Built {
+    pub path: PathBuf,
+    /// A link in the view: where it lies, and where it leads.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub link: Option<(PathBuf, PathBuf)>,
+}
+
 /// The part that is the same for every call: a launcher is made for one shape, and audit prints it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -226,6 +237,12 @@ pub struct Shape {
     /// Secrets that the call may use, by name and source.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<SecretGrant>,
+    /// Packages that are installed for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub packages: Option<PackageGrant>,
+    /// Where those lie that were built for this call.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub built: Option<Built>,
     pub limits: Limits,
     /// Added to the from-scratch environment. Only literals stand in the kept text and in the digest.
     pub env: BTreeMap<String, Variable>,
@@ -299,6 +316,8 @@ impl Shape {
             grants: Vec::new(),
             network: Network::None,
             secrets: Vec::new(),
+            packages: None,
+            built: None,
             limits: Limits::house(),
             env: BTreeMap::new(),
             require_cgroup: false,

@@ -10,6 +10,8 @@ use super::judge::Judge;
 use super::limits;
 use super::load::Policies;
 use super::needs::{self, Need};
+use super::package_use;
+use super::packages::Ecosystem;
 use super::reach;
 use super::uses;
 use super::verdict::{Decision, LimitVerdict, Narrower, Notes, Verdict, What, wall};
@@ -93,9 +95,8 @@ pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machin
     }
     notes.all.extend(runs.as_ref().and_then(|_| opens_the_base(&judged.grants, site)));
     let limits = limits::limits(manifest, policy, host, machine.cgroup);
-    for clamped in limits.iter().filter(|l| l.clamped) {
-        notes.clamped(clamped.limit, clamped.asked.unwrap_or(clamped.effective), clamped.effective, &clamped.from);
-    }
+    let asked = |l: &LimitVerdict| l.asked.unwrap_or(l.effective);
+    limits.iter().filter(|l| l.clamped).for_each(|l| notes.clamped(l.limit, asked(l), l.effective, &l.from));
     let stderr = [Some(manifest.execution.stderr), Some(policy.stderr), host.map(|h| h.stderr)];
     let mut decision = Decision {
         tool: format!("{}@{}", manifest.id, manifest.version),
@@ -108,6 +109,9 @@ pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machin
         grants: judged.grants,
         hosts,
         secrets,
+        packages: None,
+        wanted: None,
+        package_rules: packages(subject, policy, host),
         runtime,
         script: site.script.clone(),
         folder: site.folder.clone(),
@@ -131,6 +135,21 @@ pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machin
         None => shape(&decision, subject, env, policies).map(Arc::new),
     };
     decision
+}
+
+/// What may be installed for the script, or for any script that a tool inside the host is asked to run.
+fn packages(
+    subject: &Subject<'_>,
+    policy: &Policy,
+    host: Option<&Policy>,
+) -> BTreeMap<Ecosystem, package_use::Allowance> {
+    let of: Vec<Ecosystem> = match (&subject.runs, &subject.manifest.handler) {
+        (Some((language, _)), _) | (None, Handler::ServiceMethod { language: Some(language), .. }) => {
+            Ecosystem::of(*language).into_iter().collect()
+        }
+        _ => Ecosystem::ALL.to_vec(),
+    };
+    of.into_iter().map(|ecosystem| (ecosystem, package_use::allowed(ecosystem, policy, host))).collect()
 }
 
 fn opens_the_base(grants: &[Grant], site: &Site) -> Option<String> {
@@ -354,6 +373,8 @@ fn shape(
         grants: decision.grants.clone(),
         network: decision.network(),
         secrets: decision.secrets.clone(),
+        packages: None,
+        built: None,
         limits: shape_limits(&decision.limits),
         env,
         require_cgroup: decision.require_cgroup,

@@ -5,6 +5,7 @@
 
 use super::capability;
 use super::hosts::{self, HostRule};
+use super::package_table::{self, PackageTable};
 use super::rules::{self, Grants, Rule};
 use super::secrets::{self, SecretRule};
 use super::source::{At, Reader, Table, did_you_mean};
@@ -35,7 +36,7 @@ read = [{ path = "./**", why = "its own folder" }]
 /// The largest limit that can be written: the largest integer that every JSON reader keeps exactly.
 pub const MAX_LIMIT: u64 = (1 << 53) - 1;
 
-pub(super) const TOP_KEYS: [&str; 14] = [
+pub(super) const TOP_KEYS: [&str; 15] = [
     "name",
     "why",
     "tools",
@@ -50,6 +51,7 @@ pub(super) const TOP_KEYS: [&str; 14] = [
     "capabilities",
     "network",
     "secrets",
+    "packages",
 ];
 
 /// Which tools a policy is for; narrower wins.
@@ -147,6 +149,7 @@ pub struct Policy {
     pub capabilities: Vec<Capability>,
     pub hosts: Vec<HostRule>,
     pub secrets: Vec<SecretRule>,
+    pub packages: PackageTable,
     /// SHA-256 of the file's text, hex.
     pub digest: String,
 }
@@ -181,6 +184,7 @@ impl Policy {
             || !self.capabilities.is_empty()
             || !self.hosts.is_empty()
             || !self.secrets.is_empty()
+            || !self.packages.entries.is_empty()
             || !self.runtimes.is_empty()
             || self.limits.iter().any(|(limit, ceiling)| ceiling.value > limit.house_default())
     }
@@ -204,7 +208,7 @@ pub fn parse(source: &str, file: &Path, host: bool, root: &Path) -> Result<Polic
     let narrow = choice(&mut reader, &top, "mode", ["reject", "narrow"]);
     let strict = choice(&mut reader, &top, "stderr", ["log", "error"]);
     let require_cgroup = require(&mut reader, &top);
-    let observe = reader.truth(&top, "observe");
+    let observe = reader.flag(&top, "observe").unwrap_or_default();
     let Grants { read, write } = rules::files(&mut reader, &top);
     let limits = limits(&mut reader, &top);
     let runtimes = runtimes(&mut reader, &top);
@@ -215,6 +219,7 @@ pub fn parse(source: &str, file: &Path, host: bool, root: &Path) -> Result<Polic
         true => Vec::new(),
         false => secrets::read(&mut reader, &top, file.parent().unwrap_or(Path::new(""))),
     };
+    let packages = package_table::read(&mut reader, &top);
     if !reader.problems.is_empty() {
         reader.problems.sort_by_key(|p| (p.line, p.column));
         return Err(reader.problems);
@@ -236,6 +241,7 @@ pub fn parse(source: &str, file: &Path, host: bool, root: &Path) -> Result<Polic
         capabilities,
         hosts,
         secrets,
+        packages,
         digest: crate::base::sha256_hex(source.as_bytes()),
     })
 }

@@ -72,7 +72,8 @@ fn ranges(reader: &mut Reader<'_>, entry: &Table<'_, '_>) -> Option<Vec<IpNet>> 
     (reader.problems.len() == before).then_some(found)
 }
 
-fn range(written: &str) -> Result<IpNet, String> {
+/// A range of addresses that are not public.
+pub fn range(written: &str) -> Result<IpNet, String> {
     let shown = text::printable(&text::head(written, 60));
     if let Ok(address) = written.parse::<IpAddr>() {
         return Err(format!("`{shown}` is one address: write `{}`", IpNet::from(address)));

@@ -19,6 +19,9 @@ mod judge;
 mod limits;
 mod load;
 pub mod needs;
+mod package_table;
+mod package_use;
+pub mod packages;
 pub mod published;
 mod reach;
 pub mod reports;
@@ -29,6 +32,7 @@ mod source;
 mod uses;
 mod variable;
 mod verdict;
+pub mod versions;
 pub mod writable;
 
 pub use area::{Area, literal, name_matches};
@@ -43,13 +47,15 @@ pub use file::{
     Capability, Ceiling, DEFAULT_POLICY, Folder, HOST_FILE, Mode, NamedRuntime, Policy, SUFFIX, Selector, Tools,
     is_policy_file, parse,
 };
-pub use hosts::HostRule;
+pub use hosts::{HostRule, range as host_range};
 pub use load::{PassedOver, Policies};
 pub use needs::Need;
+pub use package_table::{PackageEntry, PackageTable, index_name};
+pub use package_use::{Ages, Allowance, PackagesAllowed, refused as refused_packages};
 pub use reports::{audit, diff, suggest, who_can};
 pub use rules::Rule;
 pub use run::{RunTarget, call_notes, confine, decide_run, time_ms};
-pub use secrets::SecretRule;
+pub use secrets::{SecretRule, header_name, header_value, source as secret_source};
 pub use source::{At, FileProblem};
 pub use variable::Variable;
 pub use verdict::{Decision, LimitVerdict, Narrower, Notes, Verdict, What, wall};
@@ -71,6 +77,8 @@ pub struct Machine {
     pub homes: BTreeSet<PathBuf>,
     /// The variables that this host offers to tools (`env:NAME`) and has set, by name.
     pub environment: BTreeMap<String, Variable>,
+    /// The indexes that the host's configuration names, and where each leads, in words.
+    pub indexes: BTreeMap<(packages::Ecosystem, String), String>,
     /// True where memory, CPU and processes are counted by a cgroup.
     pub cgroup: bool,
 }

@@ -3,6 +3,7 @@
 //! For: `schema policy`, docs. In: nothing. Out: JSON. Never: a key that `file.rs` does not read.
 
 use super::file::MAX_LIMIT;
+use super::package_table::{MOST_DAYS, MOST_DENIED};
 use super::secrets;
 use crate::manifest::published::{HOST, any_case, forbidden_names};
 use crate::quantity::{Limit, MAX_HOSTS, MAX_RANGES};
@@ -74,6 +75,7 @@ pub fn schema() -> Value {
             "runtimes": table(json!({ "python": runtime(), "nodejs": runtime(), "bun": runtime() })),
             "network": table(json!({ "hosts": hosts() })),
             "secrets": table(json!({ "grant": secrets() })),
+            "packages": packages(),
             "capabilities": table(json!({ "grant": {
                 "type": "array",
                 "items": {
@@ -162,6 +164,49 @@ fn secrets() -> Value {
             },
         },
     })
+}
+
+fn packages() -> Value {
+    let entry = |whose: &str| {
+        json!({
+            "type": "object", "additionalProperties": false, "required": ["index", "why"],
+            "description": format!("Packages of {whose}, installed inside the walls for a script whose files require them."),
+            "properties": {
+                "index": {
+                    "type": "string", "pattern": "^[A-Za-z0-9_][A-Za-z0-9_-]{0,63}$",
+                    "description": "An index of the host's configuration ([indexes.NAME]), or \"default\".",
+                },
+                "lock": {
+                    "enum": ["required", "relaxed"], "default": "required",
+                    "description": "`relaxed`: what the first call resolves is kept.",
+                },
+                "builds": {
+                    "type": "boolean", "default": false,
+                    "description": "Build steps and lifecycle scripts of packages may run, inside the walls and without network.",
+                },
+                "why": said("Why packages may be installed."),
+            },
+        })
+    };
+    table(json!({
+        "python": entry("Python"),
+        "node": entry("Node and Bun"),
+        "deny": {
+            "type": "array", "default": [], "maxItems": MOST_DENIED, "description": "What is never installed.",
+            "items": {
+                "type": "object", "additionalProperties": false, "required": ["name", "why"],
+                "properties": {
+                    "name": { "type": "string", "maxLength": 214, "pattern": "^(@[A-Za-z0-9][A-Za-z0-9._~-]*/)?[A-Za-z0-9][A-Za-z0-9._~-]*$" },
+                    "versions": { "type": "string", "description": "A range, as the ecosystem writes it. Left out: every version." },
+                    "why": said("Why it is never installed."),
+                },
+            },
+        },
+        "min_age_days": {
+            "type": "integer", "minimum": 1, "maximum": MOST_DAYS,
+            "description": "A version must have been published so many days ago; where that is not known, it is refused.",
+        },
+    }))
 }
 
 fn words(pattern: &str, description: &str) -> Value {

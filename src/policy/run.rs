@@ -7,6 +7,7 @@ use super::area::Area;
 use super::decide::{self, Subject, judge, shape_limits};
 use super::judge::{covers, least, what};
 use super::load::Policies;
+use super::package_use;
 use super::reach;
 use super::verdict::{Decision, LimitVerdict, Narrower, Notes, Verdict, What};
 use super::{Access, Confinement, Grant, HostGrant, Machine, Opening, PerCall, SecretGrant, Variable};
@@ -83,6 +84,7 @@ fn meet(decision: &mut Decision, other: &Decision) {
     decision.grants = after;
     meet_hosts(decision, other);
     meet_secrets(decision, other);
+    package_use::meet(&mut decision.package_rules, other);
     for limit in &mut decision.limits {
         if let Some(theirs) = other.limit(limit.limit) {
             narrow_limit(limit, theirs, &other.tool, &mut decision.notes);

@@ -100,7 +100,8 @@ fn placed<T>(
     read(&text.value).map_err(|why| reader.schema(of.pointer_to(key), text.at, why)).ok()
 }
 
-fn source(written: &str, folder: &Path) -> Result<SecretSource, String> {
+/// `folder`: where relative paths start.
+pub fn source(written: &str, folder: &Path) -> Result<SecretSource, String> {
     match written.split_once(':') {
         Some(("env", name)) => {
             let plain = name.bytes().all(|b| b.is_ascii_graphic() && b != b'=');
@@ -136,12 +137,8 @@ fn header(reader: &mut Reader<'_>, entry: &Table<'_, '_>) -> Option<HeaderRule> 
     let (methods, paths) = (reader.texts(&table, "methods"), reader.texts(&table, "paths"));
     let host = host.and_then(|host| placed(reader, &table, "host", &host, exact));
     let name = name.and_then(|name| placed(reader, &table, "name", &name, header_name));
-    let printable = value.value.bytes().all(|b| (b' '..=b'~').contains(&b)) && value.value.len() <= LONGEST;
-    if value.value.matches("{}").count() != 1 || !printable || value.value.trim() != value.value {
-        let message = "`value` is ASCII with one `{}`, where the secret stands, and no space at its ends";
-        reader.schema(table.pointer_to("value"), value.at, message);
-        return None;
-    }
+    let at = value.at;
+    let value = header_value(value.value).map_err(|why| reader.schema(table.pointer_to("value"), at, why)).ok()?;
     few(reader, table.pointer_to("methods"), table.at, methods.len());
     few(reader, table.pointer_to("paths"), table.at, paths.len());
     for key in ["methods", "paths"] {
@@ -169,7 +166,16 @@ fn header(reader: &mut Reader<'_>, entry: &Table<'_, '_>) -> Option<HeaderRule> 
     }
     let texts = |list: Vec<(String, Placed<String>)>| list.into_iter().map(|(_, text)| text.value).collect();
     let (host, port) = host?;
-    Some(HeaderRule { host, port, name: name?, value: value.value, methods: texts(methods), paths: texts(paths) })
+    Some(HeaderRule { host, port, name: name?, value, methods: texts(methods), paths: texts(paths) })
+}
+
+/// The text of a header with `{}` where the secret stands.
+pub fn header_value(written: String) -> Result<String, String> {
+    let printable = written.bytes().all(|b| (b' '..=b'~').contains(&b)) && written.len() <= LONGEST;
+    match written.matches("{}").count() == 1 && printable && written.trim() == written {
+        true => Ok(written),
+        false => Err("`value` is ASCII with one `{}`, where the secret stands, and no space at its ends".to_owned()),
+    }
 }
 
 /// One name, and the port of TLS there.
@@ -185,7 +191,7 @@ fn exact(written: &str) -> Result<(String, u16), String> {
 }
 
 /// A token (RFC 9110, section 5.6.2) that is none of `FRAMING`, in lower case.
-fn header_name(written: &str) -> Result<String, String> {
+pub fn header_name(written: &str) -> Result<String, String> {
     let name = written.to_ascii_lowercase();
     let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
     if name.is_empty() || name.len() > LONGEST || !name.bytes().all(token) {

@@ -233,15 +233,15 @@ impl<'t> Reader<'t> {
         found
     }
 
-    /// True or false; false where it is not written.
-    pub fn truth(&mut self, of: &Table<'_, '_>, key: &str) -> bool {
-        let Some(value) = of.get(key) else { return false };
-        let Some(truth) = value.get_ref().as_bool() else {
-            let (at, is) = (self.span(&value.span()), value.get_ref().type_str());
+    /// True or false, false where it is not written; `None` where it was complained of.
+    pub fn flag(&mut self, of: &Table<'_, '_>, key: &str) -> Option<bool> {
+        let Some(value) = of.get(key) else { return Some(false) };
+        let (at, is) = (self.span(&value.span()), value.get_ref().type_str());
+        let flag = value.get_ref().as_bool();
+        if flag.is_none() {
             self.schema(of.pointer_to(key), at, format!("`{key}` must be true or false, not {}", article(is)));
-            return false;
-        };
-        truth
+        }
+        flag
     }
 
     /// A whole number; the complaint says what is wrong with anything else.

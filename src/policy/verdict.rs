@@ -7,10 +7,13 @@ use super::area::Area;
 use super::callers::CallerGrant;
 use super::load::PassedOver;
 use super::needs::Need;
+use super::package_use::Allowance;
+use super::packages::{Ecosystem, PackageGrant, Wanted};
 use super::{Grant, HostGrant, Network, Runtime, SecretGrant, Shape, hosts};
 use crate::fault::Fault;
 use crate::quantity::Limit;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -52,6 +55,7 @@ pub enum What {
     Capability,
     Env,
     Runtime,
+    Package,
 }
 
 impl What {
@@ -63,6 +67,7 @@ impl What {
             What::Capability => "capability",
             What::Env => "env",
             What::Runtime => "runtime",
+            What::Package => "packages",
         }
     }
 }
@@ -150,10 +155,12 @@ impl Verdict {
         verdict
     }
 
-    /// Not granted in full, so a call is refused (or narrowed). A missing runtime or another lack of this machine makes
-    /// the tool unavailable instead.
+    /// Not granted in full, so a call is refused (or narrowed). A missing runtime, packages that it may not have or another
+    /// lack of this machine makes the tool unavailable instead.
     pub fn refuses(&self) -> bool {
-        !self.allowed && self.what != What::Runtime && self.narrower != Some(Narrower::Machine)
+        !self.allowed
+            && ![What::Runtime, What::Package].contains(&self.what)
+            && self.narrower != Some(Narrower::Machine)
     }
 
     /// Refused by a built-in rule, which no policy can lift.
@@ -245,6 +252,12 @@ pub struct Decision {
     pub hosts: Vec<HostGrant>,
     /// The secrets, likewise, in order of name.
     pub secrets: Vec<SecretGrant>,
+    /// The packages, likewise; `None`: its files require none.
+    pub packages: Option<PackageGrant>,
+    /// What these files say, whether it is granted or not.
+    pub wanted: Option<Arc<Wanted>>,
+    /// What its policies would allow, whether it requires any or not.
+    pub package_rules: BTreeMap<Ecosystem, Allowance>,
     pub runtime: Option<Runtime>,
     pub script: Option<PathBuf>,
     pub folder: PathBuf,

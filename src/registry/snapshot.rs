@@ -175,6 +175,11 @@ impl Snapshot {
         loaded.collect()
     }
 
+    /// Whether this manifest gets its script and nothing else of the folder that it lies in.
+    pub fn is_guest(&self, manifest: &Path) -> bool {
+        self.guests.contains(manifest)
+    }
+
     fn not_found(&self, id: &str, known: &dyn Fn(&str) -> bool) -> Fault {
         let shown = text::printable(&text::head(id, 120));
         if let Some(why) = self.disabled.get(&conflicts::folded(id)).filter(|_| known(id)) {

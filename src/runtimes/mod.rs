@@ -9,6 +9,7 @@
 mod ask;
 mod binary;
 mod javascript;
+mod npm;
 mod off_limits;
 mod pyenv;
 mod python;
@@ -16,6 +17,7 @@ mod roots;
 pub mod shims;
 mod trust;
 
+pub use npm::npm;
 pub use off_limits::{OffLimits, outside};
 
 use crate::base::links;

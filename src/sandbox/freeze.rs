@@ -64,8 +64,10 @@ impl Drop for Frozen {
             return;
         }
         // Processes that the tool had stopped itself stay stopped.
-        for key in Seen::now().unwrap_or_default().processes.keys().filter(|key| !self.stopped_before.contains(key)) {
-            let _ = kill(Pid::from_raw(key.0 as i32), Signal::SIGCONT);
+        let now = Seen::now().unwrap_or_default();
+        let stopped = now.processes.keys().filter(|key| !self.stopped_before.contains(key)).map(|key| key.0);
+        for pid in stopped.chain(now.recorder) {
+            let _ = kill(Pid::from_raw(pid as i32), Signal::SIGCONT);
         }
     }
 }

@@ -126,6 +126,10 @@ fn looked_at(shape: &Shape, script: bool) -> Result<(Resolved, Vec<PathBuf>), Fa
     if let Some(path) = shape.script.as_ref().filter(|_| shown) {
         insert(&mut mounts, mount(path, Access::Read, &script_now(path)?));
     }
+    if let Some(built) = &shape.built {
+        let stat = look(&built.path).map_err(|errno| explain(&built.path, errno))?;
+        insert(&mut mounts, mount(&built.path, Access::Read, &stat));
+    }
     // A missing path needs no cover, and what is not a folder holds no module of another tool.
     let folder = |tree: &&PathBuf| look(tree).is_ok_and(|stat| is(&stat, SFlag::S_IFDIR));
     masks.extend(shape.past.hidden.iter().filter(|tree| shape.opens_tree(tree)).filter(folder).cloned());

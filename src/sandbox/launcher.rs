@@ -170,6 +170,8 @@ struct Sampled {
     sampler: Sampler,
     /// With one.
     held: Held,
+    /// CPU time at the last look.
+    cpu_ms: u64,
 }
 
 fn counting(errno: Errno) -> Problem {
@@ -324,10 +326,18 @@ impl Launcher<'_> {
 
     /// Runs the tool to its end and reports it. From here on it runs or has run: a failure is no refusal.
     fn run(&self, mut spawned: Spawned, deadline: Option<Instant>, scratch: &Scratch) -> Result<(), Problem> {
-        let exited = self.watch(&mut spawned, deadline, scratch).map_err(Problem::while_it_ran)?;
+        let mut exited = self.watch(&mut spawned, deadline, scratch).map_err(Problem::while_it_ran)?;
+        let recorded = spawned.recorder.take().map(Recorder::end).transpose().map_err(Problem::while_it_ran)?;
+        if let Some(left) = &recorded {
+            exited.cpu_ms += left.cpu_ms;
+            // A call that is killed has its recorder killed as well.
+            exited.recorder_lost = Some(left.lost && exited.killed.is_none());
+            exited.killed = exited.killed.or_else(|| self.over_cpu(exited.cpu_ms));
+        }
         let staged =
             if exited.killed.is_none() { scratch.staged().map_err(Problem::while_it_ran)? } else { Vec::new() };
-        let descriptors: Vec<BorrowedFd> = staged.iter().map(AsFd::as_fd).collect();
+        let recorded = recorded.iter().map(|left| left.found.as_fd());
+        let descriptors: Vec<BorrowedFd> = staged.iter().map(AsFd::as_fd).chain(recorded).collect();
         send(self.control, &FromLauncher::Exited(exited), &descriptors).map_err(io("telling the host"))?;
         // The host reads the staged copies; then the scratch may go.
         while !staged.is_empty() {
@@ -373,7 +383,8 @@ impl Launcher<'_> {
                 killed = killed.or(Some(Killed::Deadline));
             }
             if killed.is_none() && last_look.elapsed() >= Duration::from_millis(SAMPLE_MS - 1) {
-                killed = self.over(&mut seen, scratch, deadline)?;
+                let beside = recorder.as_ref().map_or(0, Recorder::cpu_ms);
+                killed = self.over(&mut seen, scratch, deadline)?.or_else(|| self.over_cpu(seen.cpu_ms + beside));
                 if let (None, Some(written)) = (killed, &mut *written) {
                     killed = written.look(&self.setup.limits).map_err(counting)?.map(Killed::Written);
                 }
@@ -391,7 +402,6 @@ impl Launcher<'_> {
         if let (None, Some(written)) = (exited.killed, written) {
             exited.killed = written.at_last(&self.setup.limits).map_err(counting)?.map(Killed::Written);
         }
-        exited.attempts = recorder.take().map(Recorder::end).unwrap_or_default();
         Ok(exited)
     }
 
@@ -418,15 +428,19 @@ impl Launcher<'_> {
                 (look.bytes > allowed, look.cpu_ms, look.sessions)
             }
         };
+        sampled.cpu_ms = cpu;
         Ok(if memory {
             Some(Killed::Memory)
-        } else if !self.setup.lasting && cpu > limits.get(Limit::CpuMs) {
-            Some(Killed::Cpu)
         } else if sessions > SESSIONS {
             Some(Killed::Sessions)
         } else {
             None
         })
+    }
+
+    /// The ending of a call that has used so much CPU time, recorder included, if that is too much.
+    fn over_cpu(&self, cpu_ms: u64) -> Option<Killed> {
+        (!self.setup.lasting && cpu_ms > self.setup.limits.get(Limit::CpuMs)).then_some(Killed::Cpu)
     }
 
     /// A message waits, or the host is gone.
@@ -453,7 +467,7 @@ impl Launcher<'_> {
             peak_memory_bytes: Some(peak),
             scratch_full,
             processes_refused: false,
-            attempts: Vec::new(),
+            recorder_lost: None,
         };
         if let Some(counters) = &self.counters {
             let seen = counters.seen()?;
@@ -468,9 +482,7 @@ impl Launcher<'_> {
             exited.killed = exited.killed.or(Some(Killed::Memory));
         }
         // CPU passed its limit between two looks, where RLIMIT_CPU may have ended a process.
-        if exited.killed.is_none() && exited.cpu_ms > self.setup.limits.get(Limit::CpuMs) && !self.setup.lasting {
-            exited.killed = Some(Killed::Cpu);
-        }
+        exited.killed = exited.killed.or_else(|| self.over_cpu(exited.cpu_ms));
         Ok(exited)
     }
 }

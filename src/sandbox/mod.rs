@@ -30,7 +30,7 @@ pub mod written;
 pub use inspect::Totals;
 use problem::moved;
 pub use problem::{About, Problem, Stood};
-pub use recorder::NOT_SHOWN;
+pub use recorder::{MOST_BYTES as MOST_RECORDED, WRITABLE};
 pub use sampler::SESSIONS;
 pub use sys::{children_are_told, fstat, landlock_abi, large_files_are_errors, lstat, output_was_closed};
 pub use walls::view::is_system;
@@ -70,7 +70,7 @@ pub const WALLS: [Wall; 13] = [
     wall("limits", "too many or too large files, core dumps", "nothing"),
     wall("privileges", "capabilities, set-id programs", "nothing"),
     wall("landlock", "writing, making or running files beyond the grants, a second time", "Landlock, Linux 5.13"),
-    wall("seccomp", "system calls no tool needs", "seccomp filters, x86_64"),
+    wall("seccomp", "system calls no tool needs", "seccomp filters, x86_64; for recorded calls Linux 5.19"),
 ];
 
 const fn wall(name: &'static str, stops: &'static str, needs: &'static str) -> Wall {

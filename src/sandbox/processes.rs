@@ -55,21 +55,26 @@ pub struct Seen {
     /// was made.
     pub newest: Option<u32>,
     pub processes: Processes,
+    /// The recorder of a recorded call, which is none of its processes.
+    pub recorder: Option<u32>,
 }
 
 impl Seen {
     pub fn now() -> Result<Seen, Errno> {
         // In this order, so that a process older than `newest` that is not listed has ended.
         let newest = text("/proc/loadavg")?.split_whitespace().last().and_then(|pid| pid.parse().ok());
-        let mut processes = Processes::new();
+        let (mut processes, mut found) = (Processes::new(), None);
         for entry in std::fs::read_dir("/proc").map_err(|e| errno(&e))? {
             let name = entry.map_err(|e| errno(&e))?.file_name();
             // All but the launcher itself and its recorder.
             if let Some(pid) = name.to_str().and_then(|name| name.parse().ok()).filter(|pid| *pid != 1) {
-                processes.extend(process(pid)?.filter(|((pid, _), process)| !recorder::is_one(*pid, process)));
+                match process(pid)? {
+                    Some((_, process)) if recorder::is_one(pid, &process) => found = Some(pid),
+                    other => processes.extend(other),
+                }
             }
         }
-        Ok(Seen { newest, processes })
+        Ok(Seen { newest, processes, recorder: found })
     }
 
     pub fn faults(&self) -> u64 {
@@ -112,6 +117,11 @@ pub fn lines(path: &str, beginning: &str, most: u64) -> Result<u64, Errno> {
         Err(e) if !gone(&e) => Err(errno(&e)),
         _ => Ok(count),
     }
+}
+
+/// CPU time of a process, ms.
+pub fn cpu_ms(pid: u32) -> Result<u64, Errno> {
+    Ok(process(pid)?.map_or(0, |(_, process)| process.own_ms))
 }
 
 fn process(pid: u32) -> Result<Option<(Key, Process)>, Errno> {

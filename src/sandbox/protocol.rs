@@ -8,15 +8,15 @@ use super::problem::{About, Problem, Stood};
 use crate::base::hidden::Hidden;
 use crate::base::messages::MAX_DESCRIPTORS;
 use crate::policy::{Access, Limits, name_matches, writable};
-use crate::quantity::{Limit, MIB};
+use crate::quantity::{Limit, MAX_PORTS, MIB};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 /// Longest `Setup`: bounded by limits on grants and arguments. Also the longest set of variables of a call.
 pub const MAX_SETUP: u64 = 16 * MIB;
 
-/// Most ports at which a namespace listens: the sockets travel beside one message.
-pub const MAX_PORTS: usize = MAX_DESCRIPTORS - 4;
+// The listening sockets of all ports travel beside one message, with the stub's and a file.
+const _: () = assert!(MAX_PORTS + 4 <= MAX_DESCRIPTORS);
 
 /// The id that tells the tool from everybody else on this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -83,6 +83,8 @@ pub struct Setup {
     pub stages: Vec<Stage>,
     /// Files and folders that an empty one covers in each call.
     pub masks: Vec<PathBuf>,
+    /// Links of the view: where each lies, and where it leads.
+    pub links: Vec<(PathBuf, PathBuf)>,
     /// Files of our own, shown below /.toolhost: name and text.
     pub files: Vec<(String, String)>,
     pub folder: PathBuf,
@@ -172,6 +174,17 @@ pub struct Attempt {
     pub rule: String,
 }
 
+/// A line of what a recorder kept.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Note {
+    Attempt(Attempt),
+    /// There was no room for more.
+    Full,
+    /// Some paths lay in memory that could not be read.
+    Unread,
+}
+
 /// How the tool ended, as the walls saw it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -185,8 +198,8 @@ pub struct Exited {
     pub scratch_full: bool,
     /// The kernel refused it a process or thread.
     pub processes_refused: bool,
-    /// What a recorded call was refused.
-    pub attempts: Vec<Attempt>,
+    /// Of a recorded call: whether its recorder was lost.
+    pub recorder_lost: Option<bool>,
 }
 
 /// `what` and `errno` are for the person, `about` and `wall` for anybody.
@@ -213,6 +226,7 @@ pub enum FromLauncher {
     Ready { walls: Vec<Stood> },
     /// The launcher ends without a result; the tool was started only where `about` is `Ran`.
     Refused(Refused),
-    /// Beside it, unless the call was killed: one folder descriptor for each stage.
+    /// Beside it, unless the call was killed: one folder descriptor for each stage; then, of a recorded call, a memory
+    /// file with lines of JSON, each a `Note`.
     Exited(Exited),
 }

@@ -7,15 +7,16 @@
 //! is kept is for people who write a manifest, and decides nothing. If the recorder dies, the kernel refuses every call
 //! of which it would have been told.
 
+mod shown;
+
+pub use shown::WRITABLE;
+
+use super::Problem;
 use super::processes;
-use super::protocol::{Attempt, Operation, Setup};
+use super::protocol::{Attempt, Note, Operation, Setup};
 use super::seccomp::recorded::{self, Named, Recorded, Use};
-use super::sys::{self, Heard};
-use super::{Problem, view};
+use super::sys::{self, Heard, Waited};
 use crate::base::messages;
-use crate::base::text::printable;
-use crate::policy::Access;
-use crate::policy::base_view::{EMPTY_FOLDERS, MADE_ETC, OURS, PROC, SCRATCH};
 use nix::errno::Errno;
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -23,29 +24,24 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg, socketpair};
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
+use shown::{Last, Shown};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::{IoSliceMut, Read, Seek, Write};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::io::{IoSliceMut, Seek, Write};
+use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 /// Most entries that are kept of one call, and most bytes of them.
-const MOST: usize = 100;
-const MOST_BYTES: u64 = 24 * 1024;
-/// Longest path, as the kernel takes it (PATH_MAX), and the part that is shown.
+const MOST: usize = 1000;
+pub const MOST_BYTES: u64 = 512 * 1024;
+/// Longest path, as the kernel takes it (PATH_MAX).
 const LONGEST: usize = 4096;
-const SHOWN: usize = 200;
 /// A page, to the end of which memory can be read without touching another.
 const PAGE: usize = 4096;
-/// Most links that are followed in one path, as by the kernel (path_resolution(7)).
-const LINKS: usize = 40;
 /// How long the recorder of a call that is over may take to end, ms.
 const PATIENCE_MS: u16 = 1000;
-
-/// The rule of a file that is not granted.
-pub const NOT_SHOWN: &str = "not granted";
 
 /// C libraries try these two and go on without them, in every program.
 const FALLEN_BACK: [libc::c_long; 2] = [libc::SYS_clone3, libc::SYS_openat2];
@@ -57,8 +53,17 @@ pub struct Recorder {
     theirs: OwnedFd,
 }
 
+/// What a recorder leaves.
+pub struct Left {
+    /// Lines of JSON, each a `Note`.
+    pub found: OwnedFd,
+    pub cpu_ms: u64,
+    /// It did not end by itself.
+    pub lost: bool,
+}
+
 fn failed<E: Into<std::io::Error>>() -> impl FnOnce(E) -> Problem {
-    Problem::of("seccomp", "the recorder of refusals")
+    Problem::of("seccomp", "the recorder of refusals (Linux 5.19)")
 }
 
 impl Recorder {
@@ -80,38 +85,52 @@ impl Recorder {
         self.theirs.as_raw_fd()
     }
 
+    /// CPU time that it used so far, which is the call's.
+    pub fn cpu_ms(&self) -> u64 {
+        processes::cpu_ms(self.pid.unsigned_abs()).unwrap_or(0)
+    }
+
     /// What was kept of a call that has ended.
-    pub fn end(mut self) -> Vec<Attempt> {
+    pub fn end(mut self) -> Result<Left, Problem> {
         if let Ok(process) = sys::pidfd_open(self.pid) {
             let _ = poll(&mut [PollFd::new(process.as_fd(), PollFlags::POLLIN)], PollTimeout::from(PATIENCE_MS));
         }
-        let mut text = String::new();
-        let read = self.found.rewind().and_then(|()| (&self.found).take(MOST_BYTES).read_to_string(&mut text));
-        // The last line of a recorder that was killed may be a part of one.
-        let lines = text.lines().filter_map(|line| serde_json::from_str(line).ok());
-        if read.is_ok() { lines.collect() } else { Vec::new() }
+        let Waited { status, cpu_ms, .. } = self.reap();
+        self.found.rewind().map_err(failed())?;
+        let found = self.found.try_clone().map_err(failed())?;
+        Ok(Left { found: found.into(), cpu_ms, lost: status != 0 })
+    }
+
+    fn reap(&mut self) -> Waited {
+        let pid = std::mem::replace(&mut self.pid, 0);
+        if pid <= 0 {
+            return Waited::default();
+        }
+        let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+        sys::wait4(pid, true).ok().flatten().unwrap_or_default()
     }
 }
 
 impl Drop for Recorder {
     fn drop(&mut self) {
-        let _ = kill(Pid::from_raw(self.pid), Signal::SIGKILL);
-        let _ = sys::wait4(self.pid, true);
+        self.reap();
     }
 }
 
 /// The recorder itself. Ends when nothing is left that the filter holds.
 fn record(socket: OwnedFd, found: &File, shown: &Shown, rules: &Recorded) -> Result<(), Errno> {
-    // By this the launcher's look at the processes of the call passes it over (`processes`).
+    // By this the launcher's look at the processes of the call tells it apart (`processes`).
     nix::unistd::setsid()?;
     nix::unistd::dup2_stdin(&socket)?;
     nix::unistd::dup2_stdout(found)?;
-    // All that the launcher holds, its control socket too, whose end the host waits for.
+    // All that the launcher holds, its control socket too, whose end the host waits for, and this socket's other number.
+    let _ = socket.into_raw_fd();
     sys::close_range(2, false)?;
+    sys::keep_rights_to_read()?;
     let (socket, found) = (messages::adopt(0), File::from(messages::adopt(1)));
     let listener = listener(&socket)?;
     drop(socket);
-    let mut kept = Kept { found, bytes: 0, keys: BTreeSet::new() };
+    let mut kept = Kept { found, bytes: 0, keys: BTreeSet::new(), full: false, unread: false };
     loop {
         let mut wait = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
         match poll(&mut wait, PollTimeout::NONE) {
@@ -123,19 +142,19 @@ fn record(socket: OwnedFd, found: &File, shown: &Shown, rules: &Recorded) -> Res
         }
         let heard = match sys::hear(listener.as_fd()) {
             Ok(heard) => heard,
-            // Its process was killed meanwhile.
+            // Its process was killed, or left the call for a signal, meanwhile.
             Err(Errno::ENOENT | Errno::EINTR) => continue,
             Err(errno) => return Err(errno),
         };
-        let refused = rules.refuses(heard.number, &heard.args);
         let named = recorded::named(heard.number);
-        let errno = match refused {
+        let errno = match rules.refuses(heard.number, &heard.args) {
             Some(errno) => Some(errno as i32),
             None if named.is_empty() => Some(libc::EPERM),
             None => None,
         };
         match errno {
             Some(errno) => kept.call(heard.number, errno),
+            None if kept.full => {}
             None => named.iter().for_each(|named| kept.file(&heard, named, shown)),
         }
         // Refused where its process was killed meanwhile.
@@ -161,19 +180,27 @@ struct Kept {
     found: File,
     bytes: u64,
     keys: BTreeSet<Attempt>,
+    full: bool,
+    unread: bool,
 }
 
 impl Kept {
-    fn keep(&mut self, asked: Attempt) {
-        if self.keys.len() >= MOST || self.keys.contains(&asked) {
+    fn keep(&mut self, attempt: Attempt) {
+        if self.full || self.keys.contains(&attempt) {
             return;
         }
-        let Ok(mut line) = serde_json::to_vec(&asked) else { return };
-        line.push(b'\n');
-        if self.bytes + line.len() as u64 <= MOST_BYTES && self.found.write_all(&line).is_ok() {
-            self.bytes += line.len() as u64;
-            self.keys.insert(asked);
+        self.full = self.keys.len() >= MOST || !self.write(&Note::Attempt(attempt.clone()), MOST_BYTES);
+        match self.full {
+            true => _ = self.write(&Note::Full, u64::MAX),
+            false => _ = self.keys.insert(attempt),
         }
+    }
+
+    fn write(&mut self, note: &Note, most: u64) -> bool {
+        let Ok(mut line) = serde_json::to_vec(note) else { return false };
+        line.push(b'\n');
+        self.bytes += line.len() as u64;
+        self.bytes <= most && self.found.write_all(&line).is_ok()
     }
 
     fn call(&mut self, number: u32, errno: i32) {
@@ -184,145 +211,81 @@ impl Kept {
     }
 
     fn file(&mut self, heard: &Heard, named: &Named, shown: &Shown) {
-        let operation = match named.usage {
-            Use::Read => Operation::Read,
-            Use::Write => Operation::Write,
-            Use::Run => Operation::Run,
-            Use::Flags(argument) => writes(heard.args[argument]),
+        let (operation, last) = match named.usage {
+            Use::Read => (Operation::Read, Last::Followed),
+            Use::ReadItself => (Operation::Read, Last::Itself),
+            Use::Write => (Operation::Write, Last::Followed),
+            Use::WriteItself => (Operation::Write, Last::Itself),
+            Use::Make => (Operation::Write, Last::New),
+            Use::Run => (Operation::Run, Last::Followed),
+            Use::Flags(argument) => opens(heard.args[argument]),
         };
-        let Some(asked) = path_at(heard.thread, heard.args[named.path]).filter(|asked| !asked.as_os_str().is_empty())
-        else {
+        let folder = || fs::read_link(format!("/proc/{}/cwd", heard.thread)).ok();
+        let asked = path_at(heard.thread, heard.args[named.path]);
+        let whole = asked.as_ref().ok().and_then(|asked| whole(heard, named, asked, folder));
+        let (Ok(asked), Some(whole)) = (&asked, &whole) else {
+            // No path, which is the tool's own error, or one that this process may not read.
+            if asked == Err(Errno::EPERM) && !self.unread {
+                self.unread = self.write(&Note::Unread, u64::MAX);
+            }
             return;
         };
-        let Some(whole) = whole(heard, named, &asked) else { return };
-        if let Some((path, rule)) = shown.refuses(&whole, operation) {
-            let show = |path: &Path| printable(&path.to_string_lossy()).chars().take(SHOWN).collect::<String>();
-            let (target, path) = (show(&asked), show(&path));
+        if asked.as_os_str().is_empty() {
+            return;
+        }
+        if let Some((path, rule)) = shown.refuses(whole, operation, last, folder) {
+            let (target, path) = (text(asked), text(&path));
             let path = (path != target).then_some(path);
             self.keep(Attempt { operation, target, path, rule: rule.to_owned() });
         }
     }
 }
 
-/// What open(2) with these flags would do.
-fn writes(flags: u64) -> Operation {
-    let changes = (libc::O_WRONLY | libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC) as u64;
-    if flags & changes == 0 { Operation::Read } else { Operation::Write }
+fn text(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
 }
 
-/// The path that lies at this address in the memory of a process; `None` where there is none.
-fn path_at(thread: u32, address: u64) -> Option<PathBuf> {
+/// What open(2) with these flags would do.
+fn opens(flags: u64) -> (Operation, Last) {
+    let any = |bits: i32| flags & bits as u64 != 0;
+    let changes = any(libc::O_WRONLY | libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC);
+    let last = match () {
+        () if any(libc::O_CREAT) && any(libc::O_EXCL) => Last::New,
+        () if any(libc::O_NOFOLLOW) => Last::Itself,
+        () => Last::Followed,
+    };
+    (if changes { Operation::Write } else { Operation::Read }, last)
+}
+
+/// The path that lies at this address in the memory of a process.
+fn path_at(thread: u32, address: u64) -> Result<PathBuf, Errno> {
     let mut bytes: Vec<u8> = Vec::new();
-    let mut address = usize::try_from(address).ok()?;
+    let mut address = usize::try_from(address).map_err(|_| Errno::EFAULT)?;
     while bytes.len() < LONGEST {
         let mut page = vec![0; PAGE - address % PAGE];
         let from = [RemoteIoVec { base: address, len: page.len() }];
-        let read = process_vm_readv(Pid::from_raw(thread as i32), &mut [IoSliceMut::new(&mut page)], &from).ok()?;
+        let read = process_vm_readv(Pid::from_raw(thread as i32), &mut [IoSliceMut::new(&mut page)], &from)?;
         if let Some(end) = page[..read].iter().position(|byte| *byte == 0) {
             bytes.extend(&page[..end]);
-            return Some(PathBuf::from(OsStr::from_bytes(&bytes)));
+            return Ok(PathBuf::from(OsStr::from_bytes(&bytes)));
         }
         bytes.extend(&page[..read]);
-        address = address.checked_add(read.max(1))?;
+        address = address.checked_add(read.max(1)).ok_or(Errno::EFAULT)?;
     }
-    None
+    Err(Errno::ENAMETOOLONG)
 }
 
 /// The path from the root: what is relative starts in the folder that the call names, or in the working folder.
-fn whole(heard: &Heard, named: &Named, asked: &Path) -> Option<PathBuf> {
+fn whole(heard: &Heard, named: &Named, asked: &Path, folder: impl Fn() -> Option<PathBuf>) -> Option<PathBuf> {
     if asked.is_absolute() {
         return Some(asked.to_owned());
     }
-    let folder = named.folder.map(|argument| heard.args[argument] as i32).filter(|number| *number != libc::AT_FDCWD);
-    let link = match folder {
-        Some(number) => format!("/proc/{}/fd/{number}", heard.thread),
-        None => format!("/proc/{}/cwd", heard.thread),
+    let number = named.folder.map(|argument| heard.args[argument] as i32).filter(|number| *number != libc::AT_FDCWD);
+    let start = match number {
+        Some(number) => fs::read_link(format!("/proc/{}/fd/{number}", heard.thread)).ok()?,
+        None => folder()?,
     };
-    let folder = fs::read_link(link).ok()?;
-    folder.is_absolute().then(|| folder.join(asked))
-}
-
-/// What the view of a call shows, and what the call may do there.
-struct Shown<'a> {
-    setup: &'a Setup,
-}
-
-impl Shown<'_> {
-    /// Where a path leads, and the rule by which this operation is refused. `None`: no rule refuses it.
-    fn refuses(&self, path: &Path, operation: Operation) -> Option<(PathBuf, &'static str)> {
-        // Each process's own there, which the recorder cannot follow.
-        let own = |path: &Path| [PROC, "/dev"].iter().any(|own| path.starts_with(own));
-        if own(path) {
-            return None;
-        }
-        let path = followed(path);
-        if own(&path) {
-            return None;
-        }
-        let grants = self.setup.mounts.iter().filter(|mount| path.starts_with(&mount.path));
-        let grant = grants.max_by_key(|mount| mount.path.as_os_str().len());
-        let made = self.setup.stages.iter().map(|stage| stage.folder.as_path()).chain(SCRATCH.map(Path::new));
-        let writable = match grant {
-            Some(grant) if grant.access == Access::Read => {
-                self.setup.stages.iter().any(|stage| path.starts_with(&stage.folder))
-            }
-            Some(_) => true,
-            None => made.into_iter().any(|made| path.starts_with(made)),
-        };
-        let rule = match operation {
-            _ if !self.shows(&path) => NOT_SHOWN,
-            Operation::Write if !writable => "read-only",
-            Operation::Run if writable => "what the tool can write is not run",
-            _ => return None,
-        };
-        Some((path, rule))
-    }
-
-    /// True for what the view shows, and for the folders above.
-    fn shows(&self, path: &Path) -> bool {
-        let setup = self.setup;
-        let made = MADE_ETC.iter().chain(&SCRATCH).chain(&[OURS]).copied().chain(view::system());
-        let granted = setup.mounts.iter().map(|mount| mount.path.as_path());
-        let staged = setup.stages.iter().map(|stage| stage.folder.as_path());
-        let mut given = granted.chain(staged).chain(setup.roots.iter().map(PathBuf::as_path));
-        let covers = |shown: &Path| path.starts_with(shown) || shown.starts_with(path);
-        given.any(covers)
-            || made.map(Path::new).any(covers)
-            || EMPTY_FOLDERS.iter().any(|empty| Path::new(empty).starts_with(path))
-    }
-}
-
-/// The path with its links followed as far as the view has them; what is not there stays as it is written.
-fn followed(path: &Path) -> PathBuf {
-    let mut left: Vec<PathBuf> = parts(path);
-    let (mut at, mut links) = (PathBuf::from("/"), 0);
-    while let Some(part) = left.pop() {
-        match part.components().next() {
-            Some(Component::ParentDir) => {
-                at.pop();
-            }
-            Some(Component::Normal(name)) => {
-                let next = at.join(name);
-                match fs::read_link(&next) {
-                    Ok(target) if links < LINKS => {
-                        links += 1;
-                        if target.is_absolute() {
-                            at = PathBuf::from("/");
-                        }
-                        left.extend(parts(&target));
-                    }
-                    _ => at = next,
-                }
-            }
-            _ => {}
-        }
-    }
-    at
-}
-
-/// The components, last first.
-fn parts(path: &Path) -> Vec<PathBuf> {
-    path.components().rev().map(|part| PathBuf::from(part.as_os_str())).collect()
+    start.is_absolute().then(|| start.join(asked))
 }
 
 /// Whether a process in the launcher's /proc is a recorder: the only child of the launcher that leads a session.

@@ -242,6 +242,17 @@ pub fn answer(listener: BorrowedFd, id: u64, errno: Option<i32>) -> Result<(), E
         .map(drop)
 }
 
+/// Gives up all capabilities but those that reading a process takes: CAP_SYS_PTRACE for its memory, CAP_DAC_READ_SEARCH
+/// for the list of its descriptors; and the chance to get others (capabilities(7)).
+pub fn keep_rights_to_read() -> Result<(), Errno> {
+    nix::sys::prctl::set_no_new_privs()?;
+    const READING: u32 = 1 << 19 | 1 << 2;
+    let header: [u32; 2] = [0x2008_0522, 0]; // _LINUX_CAPABILITY_VERSION_3, ourselves
+    let sets: [u32; 6] = [READING, READING, 0, 0, 0, 0];
+    // SAFETY: both have the layout that this version asks for: two sets of effective, permitted and inheritable bits.
+    check(unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), sets.as_ptr()) }).map(drop)
+}
+
 /// What a path names, without its times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lstat {

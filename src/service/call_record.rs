@@ -29,6 +29,9 @@ use std::time::Instant;
 
 /// Most files in a report: published, and not published.
 const FILES: (usize, usize) = (1000, 50);
+/// Longest target and longest line that would ask for one, characters.
+const TARGET: usize = 200;
+const ASK: usize = 2000;
 /// Most log lines kept from events, where the outcome brings none.
 const EVENT_LINES: usize = 1000;
 
@@ -109,8 +112,8 @@ struct Seen {
     walls: executor::Walls,
     denials: executor::Denials,
     artifacts: Vec<executor::Artifact>,
-    /// Of a call that may reach hosts: filled while it runs, and read however it ends.
-    traffic: Option<Arc<Mutex<Traffic>>>,
+    /// Filled while the call runs, and read however it ends.
+    traffic: Arc<Mutex<Traffic>>,
 }
 
 impl CallRecord {
@@ -215,22 +218,15 @@ impl CallRecord {
         let shape = &confinement.shape;
         // No log may show the host's own variables. Those that the call brings are masked already.
         self.arguments.mask.also(shape.env.values().filter_map(policy::Variable::host));
-        let networked = !shape.network.hosts().is_empty();
-        self.seen.traffic = networked.then(Arc::default);
         let mut limits = shape.limits.clone();
         limits.set(Limit::TimeoutMs, confinement.per_call.timeout_ms);
         let script_digest = script.as_ref().map(|script| script.digest.clone());
         self.confined = Some(Confined { shape: shape.clone(), limits, digest, script_digest, script });
     }
 
-    /// Whether what the walls refuse is kept.
-    pub fn recorded(&self) -> bool {
-        self.confined.as_ref().is_some_and(|confined| confined.shape.observe)
-    }
-
     /// Where the executor tells what the call does with its network.
     pub fn traffic(&self) -> Arc<Mutex<Traffic>> {
-        self.seen.traffic.clone().unwrap_or_default()
+        self.seen.traffic.clone()
     }
 
     /// The executor starts. Keeps the record that this call leaves if this host is killed while it runs.
@@ -319,10 +315,6 @@ impl CallRecord {
         seen.usage = outcome.usage.clone();
         seen.walls = std::mem::take(&mut outcome.walls);
         seen.denials = std::mem::take(&mut outcome.denials);
-        for denial in &mut seen.denials.observed {
-            denial.target = mask.text(&denial.target);
-            denial.rule = mask.text(&denial.rule);
-        }
         let printed = outcome.printed.drain(..).map(|line| mask.text(&line)).collect();
         self.wrote(std::mem::take(&mut outcome.artifacts));
         (&self.seen.logs, printed)
@@ -356,9 +348,13 @@ impl CallRecord {
         shown
     }
 
-    /// What the call did with its network until now, secrets hidden.
+    /// What the call did with its network until now, secrets hidden: of one that may reach hosts, or was seen to try.
     fn network(&self) -> Option<Traffic> {
-        let mut traffic = lock(self.seen.traffic.as_ref()?).clone();
+        let networked = self.confined.as_ref().is_some_and(|confined| !confined.shape.network.hosts().is_empty());
+        let mut traffic = lock(&self.seen.traffic).clone();
+        if !networked && traffic.events.is_empty() {
+            return None;
+        }
         for event in &mut traffic.events {
             event.target = self.arguments.mask.text(&event.target);
             event.refused =
@@ -430,6 +426,16 @@ impl CallRecord {
         };
         self.owes(&report);
         report
+    }
+
+    /// Denials that show no secret and no control character, and are not long.
+    pub fn decent_denials(&self, denials: &mut [executor::Denial]) {
+        let decent = |text: &str, most| text::head(&text::printable(&self.arguments.mask.text(text)), most);
+        for denial in denials {
+            denial.target = decent(&denial.target, TARGET);
+            denial.rule = decent(&denial.rule, TARGET);
+            denial.ask = denial.ask.take().map(|ask| decent(&ask, ASK));
+        }
     }
 
     /// A fault whose words carry no secret and no control character.

@@ -4,7 +4,9 @@
 //! For: the road. In: a snapshot, the rules. Out: a `Decided` per tool, found once.
 //! Never: is used after a change of either; holds anything that a call brings.
 
+use super::requirements;
 use crate::base::lock;
+use crate::packages::Seen;
 use crate::{policy, registry};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -22,7 +24,7 @@ pub(super) struct DecisionCache {
     /// The policies of the rules, with the files of the snapshot protected.
     pub policies: Arc<policy::Policies>,
     /// By the address of the tool, which `snapshot` keeps alive.
-    decided: Mutex<HashMap<usize, Arc<Decided>>>,
+    decided: Mutex<HashMap<usize, (Seen, Arc<Decided>)>>,
 }
 
 /// A decision, and the digest of the shape it leads to.
@@ -37,18 +39,26 @@ impl DecisionCache {
         DecisionCache { snapshot, rules, policies, decided: Mutex::default() }
     }
 
-    /// What policy decides about a tool of this snapshot.
+    /// What policy decides about a tool of this snapshot, found anew where the files beside its script changed.
     pub fn decided(&self, tool: &Arc<registry::Tool>) -> Arc<Decided> {
-        let decide = || {
-            let decision = policy::decide(&tool.manifest, &tool.site, &self.policies, &self.rules.machine);
-            let shape_digest = decision.shape.as_ref().map(|shape| shape.digest()).unwrap_or_default();
-            Arc::new(Decided { decision, shape_digest })
-        };
         let ours = self.snapshot.versions(&tool.manifest.id).iter().any(|known| Arc::ptr_eq(known, tool));
         if !ours {
-            return decide();
+            return self.decide(tool);
         }
-        let mut decided = lock(&self.decided);
-        decided.entry(Arc::as_ptr(tool) as usize).or_insert_with(decide).clone()
+        let key = Arc::as_ptr(tool) as usize;
+        let known = lock(&self.decided).get(&key).cloned();
+        if let Some((_, decided)) = known.filter(|(seen, _)| seen.still()) {
+            return decided;
+        }
+        let seen = tool.site.script.as_deref().map_or_else(Seen::nothing, Seen::of);
+        let decided = self.decide(tool);
+        lock(&self.decided).insert(key, (seen, decided.clone()));
+        decided
+    }
+
+    fn decide(&self, tool: &registry::Tool) -> Arc<Decided> {
+        let decision = requirements::decide(tool, &self.snapshot, &self.policies, &self.rules.machine);
+        let shape_digest = decision.shape.as_ref().map(|shape| shape.digest()).unwrap_or_default();
+        Arc::new(Decided { decision, shape_digest })
     }
 }

@@ -5,11 +5,12 @@
 //! Never: a host path for an agent; a claim that a file was not granted: to the tool such a file is absent, and nothing
 //! here observes that it looked for one, so the words say "if".
 
+use super::denials;
 use crate::base::text::{path, printable};
 use crate::manifest::{Handler, Language};
 use crate::quantity::Limit;
 use crate::{executor, fault, policy, registry};
-use executor::Ending;
+use executor::{Denial, Ending};
 use fault::{Fault, Kind};
 
 /// How runtimes say that a host could not be reached.
@@ -117,15 +118,14 @@ pub(super) struct Hints {
     pub person: Option<String>,
 }
 
-/// What a call was refused, or failed on its way to a host: for whoever called, and for the person.
+/// What a call was refused, or failed on its way to a host.
 #[derive(Debug, Default)]
 pub(super) struct Refused {
-    pub words: Option<String>,
-    pub mend: Option<String>,
-    /// Some of it on the network.
-    pub network: bool,
-    /// What the walls refused was kept.
-    pub recorded: bool,
+    /// What went wrong on the network: for whoever called, and for the person.
+    pub network: Option<String>,
+    pub network_mend: Option<String>,
+    /// Secrets are hidden, and long texts cut.
+    pub denials: Vec<Denial>,
 }
 
 /// For a failure of the tool's own. `printed`: bytes of its output.
@@ -136,38 +136,49 @@ pub(super) fn of_failure(
     tool: &registry::Tool,
     decision: &policy::Decision,
 ) -> Hints {
-    let seen = || Hints { anyone: refused.words.clone(), person: refused.mend.clone() };
-    match fault.kind {
-        Kind::TimeoutError if printed > 0 => Hints { anyone: Some(left_running(printed)), person: None },
-        Kind::TimeoutError => seen(),
-        Kind::ScriptError if refused.network => seen(),
-        Kind::ScriptError => {
-            let (seen, guessed) = (seen(), guessed(fault, refused, tool, decision));
-            let anyone = [seen.anyone, guessed.anyone].into_iter().flatten().reduce(|all, more| all + "\n" + &more);
-            Hints { anyone, person: seen.person.or(guessed.person) }
-        }
-        _ => Hints::default(),
+    if !matches!(fault.kind, Kind::ScriptError | Kind::TimeoutError) {
+        return Hints::default();
     }
+    if fault.kind == Kind::TimeoutError && printed > 0 {
+        return Hints { anyone: Some(left_running(printed)), person: None };
+    }
+    let words = format!("{}\n{}", fault.message, fault.details.as_deref().unwrap_or_default());
+    let (mut spoken_of, mut others) = denials::spoken_of(&refused.denials, &words);
+    // Words may speak of a refusal and not say of what.
+    if spoken_of.is_empty() && REFUSED_WORDS.iter().any(|word| words.contains(word)) {
+        std::mem::swap(&mut spoken_of, &mut others);
+    }
+    let said = match (&spoken_of[..], &others[..]) {
+        ([], []) => None,
+        ([], others) => Some(format!("Also refused, perhaps unrelated: {}.", denials::few(others))),
+        (spoken_of, _) => Some(format!("Refused: {}.", denials::few(spoken_of))),
+    };
+    let guessed = match (fault.kind, &refused.network) {
+        (Kind::ScriptError, None) => guessed(&words, spoken_of.is_empty(), tool, decision),
+        _ => Hints::default(),
+    };
+    let anyone = [refused.network.clone(), said, guessed.anyone].into_iter().flatten();
+    let person = [refused.network_mend.clone(), denials::asks(&spoken_of)].into_iter().flatten();
+    let join = |all: String, more: String| all + "\n" + &more;
+    Hints { anyone: anyone.reduce(join), person: person.reduce(join).or(guessed.person).or(denials::asks(&others)) }
 }
 
-/// From the script's own words.
-fn guessed(fault: &Fault, refused: &Refused, tool: &registry::Tool, decision: &policy::Decision) -> Hints {
-    let words = format!("{}\n{}", fault.message, fault.details.as_deref().unwrap_or_default());
+/// From the script's own words. `files`: the words may speak of a file of which nothing else is known.
+fn guessed(words: &str, files: bool, tool: &registry::Tool, decision: &policy::Decision) -> Hints {
     let spoken = |known: &[&str]| known.iter().any(|word| words.contains(word));
     if spoken(&NETWORK_WORDS) {
         return Hints { anyone: Some(no_network(decision)), person: None };
     }
-    if let Some(name) = reached(&words) {
+    if let Some(name) = reached(words) {
         let limit = Limit::ALL.into_iter().find(|limit| limit.name() == name);
         let set = limit.and_then(|limit| self::limit(limit, decision, None));
         return Hints { anyone: Some(format!("That is how the limit {name} shows.")), person: set };
     }
-    if let Some(package) = missing_package(&words) {
+    if let Some(package) = missing_package(words) {
         return no_package(&package, tool);
     }
-    // Of a recorded call it is known which files were refused.
-    let files = || (!refused.recorded && spoken(&REFUSED_WORDS)).then(|| files(tool, decision)).flatten();
-    let person = typescript(&words, tool, decision).or_else(|| semaphore(&words, decision)).or_else(files);
+    let files = || (files && spoken(&REFUSED_WORDS)).then(|| self::files(tool, decision)).flatten();
+    let person = typescript(words, tool, decision).or_else(|| semaphore(words, decision)).or_else(files);
     Hints { anyone: None, person }
 }
 
@@ -207,7 +218,9 @@ fn missing_package(words: &str) -> Option<String> {
 }
 
 fn no_package(package: &str, tool: &registry::Tool) -> Hints {
-    let anyone = Some(format!("The package '{package}' is not there, and this host installs none."));
+    let anyone = Some(format!(
+        "The package '{package}' is not there: this host installs what a file beside the script asks for."
+    ));
     let Handler::Script { language, .. } = &tool.manifest.handler else { return Hints { anyone, person: None } };
     let top = package.split(['.', '/']).next().unwrap_or(package);
     let beside = [format!("{top}.py"), top.to_owned()].into_iter().map(|name| tool.site.folder.join(name));
@@ -217,11 +230,13 @@ fn no_package(package: &str, tool: &registry::Tool) -> Hints {
              securityContext.fileAccess.allowRead"
         ),
         Language::Python => format!(
-            "packages are not installed by this host yet: make a virtual environment that has '{top}', outside the tool folders,\n\
-             and name its interpreter in the tool's policy: [runtimes] python = {{ path = \"/…/bin/python\", why = \"…\" }}"
+            "write its package into requirements.txt beside the script, and [packages] python into the tool's policy (docs/PACKAGES.md);\n\
+             or make a virtual environment that has '{top}', outside the tool folders, and name its interpreter there:\n\
+             [runtimes] python = {{ path = \"/…/bin/python\", why = \"…\" }}"
         ),
         Language::Nodejs | Language::Bun => format!(
-            "packages are not installed by this host yet: put a node_modules with '{top}' into the tool's own folder, {}",
+            "write '{top}' into the dependencies of a package.json beside the script, and [packages] node into the tool's policy\n\
+             (docs/PACKAGES.md); or put a node_modules with it into the tool's own folder, {}",
             path(&tool.site.folder)
         ),
         Language::Wasm => return Hints { anyone, person: None },

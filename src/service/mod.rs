@@ -20,6 +20,7 @@ mod hints;
 mod idempotency;
 pub mod ledger;
 mod metrics;
+pub mod packages;
 mod past;
 pub mod preflight;
 mod rates;
@@ -27,6 +28,7 @@ mod record;
 mod redact;
 mod report;
 mod request;
+pub mod requirements;
 mod road;
 pub mod runlog;
 mod script_call;
@@ -40,6 +42,7 @@ pub use breaker::BreakerState;
 pub use calls::{CallState, Phase};
 pub use contract::{ToolServiceError, ToolServiceRequest, ToolServiceResponse};
 pub use decision_cache::Rules;
+pub use denials::LIMIT;
 pub use guard::{RUNNING, Turn, WAITING};
 pub use hints::strips_types;
 pub use report::{Digests, Report};
@@ -71,6 +74,7 @@ pub struct Parts {
     pub rules: Rules,
     pub executors: Executors,
     pub audit: audit::Log,
+    pub packages: packages::Parts,
     /// The script base folders, for scripts that a call names.
     pub scripts: Vec<PathBuf>,
     pub settings: Settings,
@@ -99,6 +103,7 @@ pub struct Service {
     keys: Arc<idempotency::Keys>,
     metrics: metrics::Metrics,
     scripts: script_digest::Cache,
+    packages: Arc<packages::Packages>,
     /// `Err`: the last reload could not read them, and every call is refused.
     rules: Mutex<Result<Arc<Rules>, Fault>>,
     /// The extensions of `parts`, and those registered since.
@@ -111,7 +116,9 @@ impl Service {
     pub fn new(parts: Parts) -> Arc<Service> {
         let Rules { policies, machine } = &parts.rules;
         parts.registry.answers_to(policies.clone(), machine.clone());
+        let process = parts.executors.process.clone();
         Arc::new(Service {
+            packages: packages::Packages::new(parts.packages.clone(), process, parts.audit.clone()),
             guard: guard::Guard::new(parts.settings.running, parts.settings.waiting),
             breakers: Arc::default(),
             calls: Arc::default(),

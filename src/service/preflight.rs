@@ -51,7 +51,9 @@ pub fn obstacles(tool: &registry::Tool, decision: &policy::Decision, runs: Resul
     found.extend(runs.err().map(|fault| Obstacle::says(&fault, pointer, mistake)));
     found.extend(registry::unsatisfied(tool, decision).map(|need| Obstacle::needs(Kind::SecurityError, need)));
     if found.is_empty() {
-        found.extend(refused_shape(decision).map(|fault| Obstacle::says(fault, "", false)));
+        found.extend(
+            refused_shape(decision).map(|fault| Obstacle::says(fault, "", fault.kind == Kind::DependencyError)),
+        );
     }
     found
 }

@@ -181,6 +181,12 @@ impl Report {
         self.output_data.as_ref().is_some_and(|output| output.as_str().len() > LARGE_TEXT_BYTES)
     }
 
+    /// Without the lines that would ask for what was refused: they name files of this host, which are for the person.
+    pub fn for_agents(mut self) -> Report {
+        self.denials.observed.iter_mut().for_each(|denial| denial.ask = None);
+        self
+    }
+
     /// The result as an envelope.
     pub fn envelope(&self) -> Envelope<'_> {
         Envelope {

@@ -81,6 +81,8 @@ pub fn new_id() -> String {
 pub enum Event {
     /// A line of the tool's log, as it was written.
     Log(String),
+    /// What this host does for the call before its tool runs.
+    Progress(String),
     /// A part of the answer of a tool that streams, as text. All parts together are at most `outputBytes`.
     Part(String),
 }
@@ -102,7 +104,7 @@ impl Sink {
     }
 }
 
-/// Log lines that wait for a slow reader; further ones are left out (the report holds the log).
+/// Lines that wait for a slow reader; further ones are left out (the report holds the log).
 const LINES: usize = 1000;
 /// How long a reader may take none of the events that are left once the call is over; then it gets no more of them.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -120,8 +122,9 @@ impl Stream {
     }
 
     pub fn push(&mut self, event: Event) {
-        let lines = |waiting: &VecDeque<Event>| waiting.iter().filter(|event| matches!(event, Event::Log(_))).count();
-        let full = matches!(event, Event::Log(_)) && self.waiting.len() >= LINES && lines(&self.waiting) >= LINES;
+        let is_line = |event: &Event| matches!(event, Event::Log(_) | Event::Progress(_));
+        let lines = |waiting: &VecDeque<Event>| waiting.iter().filter(|event| is_line(event)).count();
+        let full = is_line(&event) && self.waiting.len() >= LINES && lines(&self.waiting) >= LINES;
         if self.sink.is_some() && !full {
             self.waiting.push_back(event);
         }

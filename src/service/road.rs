@@ -6,11 +6,12 @@
 use super::call_record::CallRecord;
 use super::request::{CallRequest, Event, Stream};
 use super::target::{Found, Target};
-use super::{Service, arguments, blocking, denials, format, hints, idempotency, redact, secrets};
+use super::{Service, arguments, blocking, denials, format, hints, idempotency, packages, redact, secrets};
 use crate::base::hidden::Hidden;
 use crate::base::json::{Text, TooMuch};
 use crate::base::lock;
 use crate::manifest::Manifest;
+use crate::packages::store::Held;
 use crate::{executor, fault, policy, quantity, registry};
 use executor::{Call, Ending, Outcome};
 use fault::{Fault, Kind};
@@ -120,11 +121,47 @@ impl Service {
         Ok(Found { rights, tool, decided, asked_ms: request.timeout_ms, explain: request.explain, came })
     }
 
+    /// The built environment of a target that requires packages, held for the call. The time that this takes is not the
+    /// call's: its clock starts when the environment is there.
+    async fn furnished(
+        &self,
+        target: &Target,
+        came: Instant,
+        stream: &mut Stream,
+    ) -> Result<(Option<Held>, Instant), Fault> {
+        let decision = &target.decided.decision;
+        let (Some(wanted), Some(grant), Ok(shape)) = (&decision.wanted, &decision.packages, &decision.shape) else {
+            return Ok((None, came));
+        };
+        let need = packages::Need {
+            tool: decision.tool.clone(),
+            wanted: Arc::clone(wanted),
+            rules: grant.rules.clone(),
+            runtime: shape.runtime.clone(),
+        };
+        let within = Duration::from_millis(policy::time_ms(decision, target.asked_ms)?);
+        let (tell, mut lines) = tokio::sync::mpsc::channel(16);
+        // A line that finds no room is one of many.
+        let ready = self.packages.ready(need, within, move |line| _ = tell.try_send(line));
+        tokio::pin!(ready);
+        let ready = loop {
+            tokio::select! {
+                biased;
+                ready = &mut ready => break ready?,
+                Some(line) = lines.recv() => stream.push(Event::Progress(format!("packages: {line}"))),
+                () = stream.hand_on() => {}
+            }
+        };
+        Ok((Some(ready.held), if ready.built { Instant::now() } else { came }))
+    }
+
     /// Confines the call, and keeps the text of its confinement beside the audit log. `None`: it runs in this process.
     async fn confined(
         &self,
         found: &Found,
         target: &mut Target,
+        came: Instant,
+        environment: Option<&Held>,
         record: &mut CallRecord,
     ) -> Result<Option<policy::Confinement>, Fault> {
         let decision = &target.decided.decision;
@@ -136,7 +173,10 @@ impl Service {
             Arc::make_mut(&mut confinement.shape).observe = true;
         }
         record.narrowed(self.looks_back(&mut confinement)?);
-        let left = Duration::from_millis(confinement.per_call.timeout_ms).saturating_sub(found.came.elapsed());
+        if let Some(environment) = environment {
+            packages::furnish(Arc::make_mut(&mut confinement.shape), environment);
+        }
+        let left = Duration::from_millis(confinement.per_call.timeout_ms).saturating_sub(came.elapsed());
         let values = secrets::values(&confinement.shape.secrets, left).await?;
         confinement.per_call.env = Hidden(std::mem::take(&mut target.env));
         for (grant, value) in confinement.shape.secrets.iter().zip(values) {
@@ -160,7 +200,14 @@ impl Service {
         stream: &mut Stream,
         record: &mut CallRecord,
     ) -> Result<Outcome, Fault> {
-        let (confinement, came) = (self.confined(found, target, record).await?, found.came);
+        let (environment, came) = self.furnished(target, found.came, stream).await?;
+        if came > found.came && self.decisions()?.decided(&found.tool).decision.digest != found.decided.decision.digest
+        {
+            let message =
+                "the policy of this tool changed while its packages were built, so nothing was run; try again";
+            return Err(Fault::new(Kind::ServiceError, message).retryable());
+        }
+        let confinement = self.confined(found, target, came, environment.as_ref(), record).await?;
         let decision = &target.decided.decision;
         // A script's time limit is its executor's; the methods of this process have none of their own.
         let limit = match confinement {
@@ -267,17 +314,19 @@ fn judged(
 ) -> Result<(Option<Value>, Text), Fault> {
     let decision = &target.decided.decision;
     let traffic = lock(&record.traffic()).clone();
-    let attempts = std::mem::take(&mut outcome.attempts);
-    let observed = denials::observed(&traffic, &attempts, tool, decision);
-    let refused = hints::Refused {
-        words: denials::words(&traffic, &attempts),
-        mend: denials::mend(&traffic, &observed),
-        network: traffic.events.iter().any(|event| event.refused.is_some()),
-        recorded: record.recorded(),
-    };
-    outcome.denials.observed.extend(observed);
-    let (logs, printed_lines) = record.took(&mut outcome);
+    let about = denials::About { site: &target.site, decision };
     let limit = hints::limit_of(&outcome.ending);
+    let set = limit.and_then(|limit| hints::limit(limit, decision, target.asked_ms));
+    let mut observed: Vec<_> = denials::limit(&outcome.ending, decision, set.clone()).into_iter().collect();
+    observed.extend(denials::observed(&traffic, &outcome.attempts, &about));
+    record.decent_denials(&mut observed);
+    let refused = hints::Refused {
+        network: denials::words(&traffic),
+        network_mend: denials::mend(&traffic, &observed),
+        denials: observed,
+    };
+    outcome.denials.observed.extend(refused.denials.iter().cloned());
+    let (logs, printed_lines) = record.took(&mut outcome);
     let printed = outcome.usage.output_bytes;
     let envelope = match &outcome.ending {
         Ending::Envelope { told, .. } => Some(told.clone()),
@@ -287,7 +336,6 @@ fn judged(
     };
     let output = format::judge(outcome.ending, logs, &printed_lines).map_err(|fault| {
         let hints = hints::of_failure(&fault, printed, &refused, tool, decision);
-        let set = limit.and_then(|limit| hints::limit(limit, decision, target.asked_ms));
         let details =
             [fault.details.clone(), hints.anyone].into_iter().flatten().reduce(|all, more| all + "\n" + &more);
         let person = fault.person.clone().or(set).or(hints.person);

@@ -11,7 +11,7 @@ use super::callers::Rights;
 use super::decision_cache::Decided;
 use super::script_call::{Given, language_of, language_of_source};
 use super::script_digest::Script;
-use super::{Service, blocking, preflight};
+use super::{Service, blocking, preflight, requirements};
 use crate::base::text::printable;
 use crate::executor::Executor;
 use crate::executor::method::{self, Method, ScriptMethod};
@@ -163,6 +163,9 @@ impl Service {
         let target = policy::RunTarget { site: site.clone(), language };
         let mut decision =
             policy::decide_run(&target, &tool.manifest, &owners, &decisions.policies, &decisions.rules.machine);
+        let guest = owners.iter().any(|(_, own)| decisions.snapshot.is_guest(&own.manifest));
+        let machine = &decisions.rules.machine;
+        requirements::add(&mut decision, &site, language, guest, &decisions.snapshot, machine);
         leave_out_folders(&mut decision);
         let mut notes = policy::call_notes(&decision, asked_ms);
         if !given.env.is_empty() {

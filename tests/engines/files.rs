@@ -66,6 +66,7 @@ pub const FILES: &[Case] = &[
         promises: "P1",
         probe: r#"{"do":"read","path":"{base}/secret/secret.txt"}"#,
         held: Denied("ENOENT", "{outside}"),
+        denials: ("", "read {base}/secret/secret.txt: wasm: not granted; manifest"),
         control: Control::Granted { manifest: READ_SECRET, policy: SECRET_TOO, ends: Says("ok"), changes: &[] },
         ..CASE
     },
@@ -74,6 +75,7 @@ pub const FILES: &[Case] = &[
         promises: "P1",
         probe: r#"{"do":"list","path":"{base}/secret"}"#,
         held: Denied("ENOENT", "{outside}"),
+        denials: ("", "read {base}/secret: wasm: not granted; manifest"),
         control: Control::Granted { manifest: READ_SECRET, policy: SECRET_TOO, ends: Says("ok"), changes: &[] },
         ..CASE
     },
@@ -83,7 +85,18 @@ pub const FILES: &[Case] = &[
         manifest: READ_DATA,
         probe: r#"{"do":"read","path":"private.txt"}"#,
         held: Denied("ENOENT", "ENOENT"),
+        denials: ("", "read private.txt: wasm: not granted; manifest"),
         control: if_granted(READ_ALL, &[]),
+        ..CASE
+    },
+    Case {
+        name: "no file at all, beside the granted folder",
+        promises: "P1 P2",
+        manifest: READ_DATA,
+        probe: r#"{"do":"read","path":"nowhere.txt"}"#,
+        held: Denied("ENOENT", "ENOENT"),
+        denials: ("", "read nowhere.txt: wasm: not granted; manifest"),
+        control: Control::None("nothing is there: the answer is that of the row above"),
         ..CASE
     },
     Case {
@@ -92,6 +105,7 @@ pub const FILES: &[Case] = &[
         manifest: READ_DATA,
         probe: r#"{"do":"read","path":"data/../private.txt"}"#,
         held: Denied("ENOENT", "EPERM"),
+        denials: ("", "read data/../private.txt: wasm: not granted; manifest"),
         control: if_granted(READ_ALL, &[]),
         ..CASE
     },
@@ -102,6 +116,10 @@ pub const FILES: &[Case] = &[
         spoil: link_to_folder,
         probe: r#"{"do":"read","path":"data/up/secret.txt"}"#,
         held: Denied("ENOENT", "EPERM"),
+        denials: (
+            "",
+            "read data/up/secret.txt: wasm: a link in it leads out of the opened folder, or the file's own rights forbid it; house",
+        ),
         control: Control::Unspoilt,
         ..CASE
     },
@@ -112,6 +130,10 @@ pub const FILES: &[Case] = &[
         spoil: link_above,
         probe: r#"{"do":"read","path":"data/secret.txt"}"#,
         held: Denied("ENOENT", "EPERM"),
+        denials: (
+            "",
+            "read data/secret.txt: wasm: a link in it leads out of the opened folder, or the file's own rights forbid it; house",
+        ),
         control: Control::Unspoilt,
         ..CASE
     },
@@ -129,6 +151,7 @@ pub const FILES: &[Case] = &[
         manifest: r#"{"securityContext":{"fileAccess":{"allowRead":["self","data/*.csv"]}}}"#,
         probe: r#"{"do":"read","path":"data/other.txt"}"#,
         held: Denied("ENOENT", "ENOENT"),
+        denials: ("", "read data/other.txt: wasm: not granted; manifest"),
         control: if_granted(READ_DATA, &[]),
         ..CASE
     },
@@ -139,6 +162,7 @@ pub const FILES: &[Case] = &[
         policy: LESS,
         probe: r#"{"do":"read","path":"{base}/secret/secret.txt"}"#,
         held: Denied("ENOENT", "{outside}"),
+        denials: ("", "read {base}/secret/secret.txt: wasm: not granted; policy"),
         control: Control::Granted { manifest: READ_SECRET, policy: SECRET_TOO, ends: Says("ok"), changes: &[] },
         ..CASE
     },
@@ -148,6 +172,7 @@ pub const FILES: &[Case] = &[
         policy: NOTHING,
         probe: r#"{"do":"read","path":"private.txt"}"#,
         held: Denied("ENOENT", "ENOENT"),
+        denials: ("", "read private.txt: wasm: not granted; manifest"),
         control: if_granted("{}", &[]),
         ..CASE
     },
@@ -155,36 +180,42 @@ pub const FILES: &[Case] = &[
     Case {
         name: "a file of a read grant rewritten",
         probe: r#"{"do":"write","path":"out/kept.txt"}"#,
+        denials: ("", "write out/kept.txt: wasm: read-only; manifest"),
         control: if_granted(WRITE_OUT, &["out/kept.txt"]),
         ..WRITE_HELD
     },
     Case {
         name: "a file made in a read grant",
         probe: r#"{"do":"write","path":"out/new.txt"}"#,
+        denials: ("", "write out/new.txt: wasm: read-only; manifest"),
         control: if_granted(WRITE_OUT, &["out", "out/new.txt"]),
         ..WRITE_HELD
     },
     Case {
         name: "a file of a read grant removed",
         probe: r#"{"do":"unlink","path":"out/kept.txt"}"#,
+        denials: ("", "write out/kept.txt: wasm: read-only; manifest"),
         control: if_granted(WRITE_OUT, &["out", "out/kept.txt"]),
         ..WRITE_HELD
     },
     Case {
         name: "a file of a read grant renamed",
         probe: r#"{"do":"rename","path":"out/kept.txt","to":"out/moved.txt"}"#,
+        denials: ("", "write out/kept.txt: wasm: read-only; manifest"),
         control: if_granted(WRITE_OUT, &["out", "out/kept.txt", "out/moved.txt"]),
         ..WRITE_HELD
     },
     Case {
         name: "a file of a read grant re-timed",
         probe: r#"{"do":"touch","path":"out/kept.txt"}"#,
+        denials: ("", "write out/kept.txt: wasm: read-only; manifest"),
         control: if_granted(WRITE_OUT, &["out/kept.txt"]),
         ..WRITE_HELD
     },
     Case {
         name: "a folder made in a read grant",
         probe: r#"{"do":"mkdir","path":"out/folder"}"#,
+        denials: ("", "write out/folder: wasm: read-only; manifest"),
         control: if_granted(WRITE_OUT, &["out", "out/folder"]),
         ..WRITE_HELD
     },
@@ -194,6 +225,7 @@ pub const FILES: &[Case] = &[
         manifest: WRITE_OUT,
         probe: r#"{"do":"write","path":"out/../data/new.txt"}"#,
         held: Denied("EROFS", "EPERM"),
+        denials: ("", "write out/../data/new.txt: wasm: not granted; manifest"),
         control: Control::None("no policy here grants data/ to write; the row above writes out/"),
         ..CASE
     },
@@ -203,6 +235,7 @@ pub const FILES: &[Case] = &[
         manifest: WRITE_OUT,
         probe: r#"{"do":"write","path":"{file}"}"#,
         held: Denied("EROFS", "EPERM"),
+        denials: ("", "write main.wat: wasm: read-only; house"),
         control: Control::None("no policy can grant it"),
         ..CASE
     },
@@ -222,6 +255,7 @@ pub const FILES: &[Case] = &[
         manifest: WRITE_OUT,
         probe: r#"{"do":"symlink","path":"out/link","to":"kept.txt"}"#,
         held: Denied("EACCES", "EACCES"),
+        denials: ("", "write out/link: wasm: no tool makes links; house"),
         control: Control::None("no policy can grant it; escapes::files has the control"),
         ..CASE
     },
@@ -232,6 +266,7 @@ pub const FILES: &[Case] = &[
         manifest: WRITE_OUT,
         probe: r#"{"do":"link","path":"out/kept.txt","to":"out/second.txt"}"#,
         held: Denied("EPERM", "EPERM"),
+        denials: ("", "write out/second.txt: wasm: no tool makes links; house"),
         control: Control::None("no policy can grant it; escapes::files has the control"),
         ..CASE
     },

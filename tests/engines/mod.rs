@@ -1,16 +1,18 @@
 //! One table of policy cases, run on both engines, with one verdict.
 //!
 //! Each row is a manifest, a policy and a probe. A Python script (`probe.py`) and a WASI module (`probe.c`, kept as
-//! text in `probe.wat`) try the same thing behind the same walls; the outcome, the files outside and the record must
+//! text in `probe.wat`; for sockets, which preview 1 lacks, a component) try the same thing behind the same walls; the outcome, the files outside and the record must
 //! be the same. The word for "no" is the mechanism's own: a kernel and a WASI library number their errors
 //! differently, so a row names both. Where an engine lacks the mechanism the row says in `wasi` what it does instead,
 //! and docs/SECURITY.md says so too. The control is the same probe where it may succeed.
 
 mod files;
 mod limits;
+mod network;
 mod refusals;
 
 use crate::harness::{Ended, Playground, Who, finish, is_root, skipped};
+use crate::network::World;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
@@ -43,6 +45,9 @@ pub struct Case {
     /// What is new, changed or gone outside, below the tool's folder.
     changes: &'static [&'static str],
     artifacts: &'static str,
+    /// What the outcome says was refused, of the script and of the module: `operation target: rule; narrower`. Of a
+    /// script's files nobody keeps it unless that is asked for.
+    denials: (&'static str, &'static str),
     control: Control,
 }
 
@@ -91,10 +96,16 @@ const CASE: Case = Case {
     wasi: None,
     changes: &[],
     artifacts: "",
+    denials: ("", ""),
     control: Control::Quiet,
 };
 
 pub fn cases() -> impl Iterator<Item = &'static Case> {
+    in_folders().chain(network::NETWORK)
+}
+
+/// Those that need no world outside.
+fn in_folders() -> impl Iterator<Item = &'static Case> {
     files::FILES.iter().chain(limits::LIMITS).chain(refusals::REFUSALS)
 }
 
@@ -102,6 +113,8 @@ pub fn cases() -> impl Iterator<Item = &'static Case> {
 struct Row<'a> {
     case: &'static Case,
     playground: &'a Playground,
+    /// Where its calls are made, if there is more than folders.
+    world: Option<&'a World>,
     engine: usize,
     number: usize,
     /// Whether a cgroup counts here.
@@ -128,7 +141,8 @@ impl Row<'_> {
     fn make(&self, role: &str, manifest: &str, policy: &str) {
         let (language, script) = ENGINES[self.engine];
         let manifest: Value = serde_json::from_str(&self.fill(manifest)).unwrap_or_else(|e| panic!("{manifest}: {e}"));
-        let own = self.playground.tool(&self.tool(role), language, script, manifest);
+        let script = self.sockets().unwrap_or_else(|| script.to_owned());
+        let own = self.playground.tool(&self.tool(role), language, &script, manifest);
         for (name, text) in [
             ("data/in.csv", "in\n"),
             ("data/other.txt", "other\n"),
@@ -149,6 +163,15 @@ impl Row<'_> {
         }
     }
 
+    /// The module of a probe of sockets.
+    fn sockets(&self) -> Option<String> {
+        #[cfg(feature = "wasi")]
+        if self.engine == 1 {
+            return crate::harness::components::sockets(&serde_json::from_str(self.case.probe).unwrap());
+        }
+        None
+    }
+
     fn prepare(&self) {
         self.make("held", self.case.manifest, self.case.policy);
         match self.case.control {
@@ -157,8 +180,14 @@ impl Row<'_> {
         }
     }
 
-    /// One call, and what it changed outside.
+    /// One call, and what it changed outside: files of its folder, or who came to the hosts of the world.
     fn call(&self, role: &str, probe: &str) -> (Ended, Vec<String>) {
+        if let Some(world) = self.world {
+            let input = serde_json::from_str(probe).unwrap();
+            let mut ended = None;
+            let heard = world.heard(|| ended = Some(world.call(&format!("esc:{}", self.tool(role)), &input)));
+            return (ended.unwrap(), heard.into_iter().filter(|line| !line.starts_with("dns")).collect());
+        }
         let own = self.own(role);
         let mut input: Value = serde_json::from_str(&self.fill(probe)).unwrap_or_else(|e| panic!("{probe}: {e}"));
         if self.case.padding > 0 {
@@ -237,6 +266,16 @@ impl Row<'_> {
         said.lines().filter(|line| line.contains(&manifest)).collect::<Vec<_>>().join("\n")
     }
 
+    /// The denials that are wanted. What the host has below its /tmp is no file of anybody's in the module's own /tmp.
+    fn denials(&self) -> String {
+        let in_scratch = matches!(self.case.held, Verdict::Denied(_, "{outside}"));
+        match self.engine {
+            0 => self.fill(self.case.denials.0),
+            _ if in_scratch && self.playground.base.starts_with("/tmp") => String::new(),
+            _ => self.fill(self.case.denials.1),
+        }
+    }
+
     /// Control and case; what went wrong.
     fn run(&self) -> Vec<String> {
         let case = self.case;
@@ -263,6 +302,10 @@ impl Row<'_> {
             if published != case.artifacts {
                 note("", Err(format!("artifacts: wanted {:?}, got {published:?}", case.artifacts)));
             }
+            let (wanted, told) = (self.denials(), denials(&called.0.out));
+            if told != wanted {
+                note("", Err(format!("denials: wanted {wanted:?}, got {told:?}")));
+            }
         } else {
             skipped(1, case.name);
         }
@@ -276,6 +319,18 @@ fn artifacts(list: &Value) -> String {
     let word = |artifact: &Value| if artifact["published"] == true { "published" } else { "dropped" };
     let all = list.as_array().map(Vec::as_slice).unwrap_or_default();
     all.iter().map(|a| format!("{} {}", a["path"].as_str().unwrap_or("?"), word(a))).collect::<Vec<_>>().join(", ")
+}
+
+/// What was refused. A limit that ended the call is left out: the verdict names it.
+fn denials(outcome: &Value) -> String {
+    let all = outcome["denials"]["observed"].as_array().into_iter().flatten();
+    let all = all.filter(|denial| denial["operation"] != "limit");
+    let text = |denial: &Value| {
+        let [operation, target, rule, narrower] =
+            ["operation", "target", "rule", "narrower"].map(|name| denial[name].as_str().unwrap_or("?").to_owned());
+        format!("{operation} {target}: {rule}; {narrower}")
+    };
+    all.map(text).collect::<Vec<_>>().join(", ")
 }
 
 impl std::fmt::Display for Verdict {
@@ -295,11 +350,12 @@ impl std::fmt::Display for Verdict {
 
 fn both_engines(who: Who, below: &str) {
     if !who.possible() {
-        return skipped(cases().count() * 2, "the table as root or mapped root needs root");
+        return skipped(in_folders().count() * 2, "the table as root or mapped root needs root");
     }
     let mut playground = Playground::new(who, below);
     playground.allow("engines", "esc:*", &["./**"], &["./out/**"]);
-    let quiet = |engine: usize| Row { case: &CASE, playground: &playground, engine, number: 0, counted: false };
+    let quiet =
+        |engine: usize| Row { case: &CASE, playground: &playground, world: None, engine, number: 0, counted: false };
     let mut wrong = Vec::new();
     let mut rows = Vec::new();
     for (engine, (name, _)) in ENGINES.iter().enumerate() {
@@ -309,7 +365,9 @@ fn both_engines(who: Who, below: &str) {
         let counted = ended.counted() == "cgroup";
         let control = quiet(engine).judged(Verdict::Says("ok"), &[], &(ended, changed));
         wrong.extend(control.err().map(|why| format!("control of {name}: {why}")));
-        let all = cases().zip(1..).map(|(case, number)| Row { case, playground: &playground, engine, number, counted });
+        let playground = &playground;
+        let row = |(case, number)| Row { case, playground, world: None, engine, number, counted };
+        let all = in_folders().zip(1..).map(row);
         rows.extend(all);
     }
     rows.iter().for_each(Row::prepare);
@@ -349,7 +407,7 @@ fn one_verdict_on_both_engines_as_an_ordinary_user() {
 #[test]
 fn one_verdict_on_both_engines_as_root_of_a_user_namespace() {
     if !is_root() {
-        return skipped(cases().count() * 2, "mapped root needs root to become an ordinary user first");
+        return skipped(in_folders().count() * 2, "mapped root needs root to become an ordinary user first");
     }
     both_engines(Who::MappedRoot, "/var/tmp");
 }

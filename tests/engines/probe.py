@@ -1,10 +1,11 @@
-"""The probe of tests/engines as a script: what probe.c does, with the same words.
+"""The probe of tests/engines as a script: what probe.c does, and a component of sockets, with the same words.
 
 In: {"do": what, "path": ..., "to": ..., "n": number, "exit": code}. Out: {"did": word}, "ok" or an error's name.
 """
 import errno
 import json
 import os
+import socket
 import sys
 import time
 
@@ -33,6 +34,23 @@ def process():
     os.waitpid(pid, 0)
 
 
+def connect(name, port):
+    with socket.create_connection((name, port), 8) as s:
+        s.sendall(b"x")
+        return "ok" if s.recv(1) else "closed"
+
+
+def listen(port):
+    with socket.socket() as s:
+        s.bind(("0.0.0.0", port))
+        s.listen()
+
+
+def datagram(address, port):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        s.sendto(b"x", (address, port))
+
+
 def attempt(what, path, to, n):
     if what == "read":
         with open(path, "rb") as f:
@@ -54,6 +72,12 @@ def attempt(what, path, to, n):
         os.symlink(to, path)
     elif what == "touch":
         os.utime(path, (1, 1))
+    elif what == "connect":
+        return connect(path, n)
+    elif what == "listen":
+        listen(n)
+    elif what == "datagram":
+        datagram(path, n)
     elif what == "process":
         process()
     elif what == "spin":
@@ -87,6 +111,8 @@ if __name__ == "__main__":
     else:
         try:
             did = attempt(what, path, to, n)
+        except socket.gaierror:
+            did = "no name"
         except OSError as e:
             did = errno.errorcode.get(e.errno, "another error")
         print(json.dumps({"did": did}))

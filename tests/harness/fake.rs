@@ -164,6 +164,7 @@ pub fn world_with(more: impl FnOnce(&Path, &mut Executors)) -> World {
     registry.add_source(Arc::new(registry::DirectToolLoader::new(tools.clone(), scripts.clone()))).unwrap();
     let policies = policy::Policies::load_from(&root.join("sandbox-policies"), &root).unwrap();
     let service = Service::new(Parts {
+        packages: toolhost::service::packages::Parts::none("a test without packages"),
         registry: Arc::new(registry),
         rules: Rules { policies: Arc::new(policies), machine: Arc::new(machine()) },
         executors,

@@ -1,6 +1,8 @@
 //! What the tests stand on, once: hosts of their own that are run and judged from outside, a running server, and the
 //! service with a pretended executor.
 
+#[cfg(feature = "wasi")]
+pub mod components;
 pub mod fake;
 mod host;
 mod listeners;

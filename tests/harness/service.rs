@@ -23,6 +23,7 @@ pub fn service(playground: &Playground, methods: Methods) -> Arc<Service> {
     let binary = fs::File::open(env!("CARGO_BIN_EXE_toolhost")).unwrap();
     let launchers = Arc::new(Launchers::new(binary.into(), identity::POOL));
     Service::new(Parts {
+        packages: toolhost::service::packages::Parts::none("a test without packages"),
         registry: Arc::new(registry),
         rules: Rules {
             policies: Arc::new(policies),

@@ -102,7 +102,7 @@ const FILLS: &str = r#"
 import array, fcntl, json, socket, sys, termios, time
 kept, waiting = [], array.array("i", [0])
 json.load(sys.stdin)
-until = time.monotonic() + 5
+until = time.monotonic() + 15
 while len(kept) < 900 and time.monotonic() < until:
     try:
         s = socket.create_connection(("api.example.com", 9001), 1)

@@ -4,6 +4,7 @@ pub mod calls;
 mod files;
 mod grants;
 mod hosts;
+mod packages;
 mod properties;
 mod reports;
 mod secret_reports;

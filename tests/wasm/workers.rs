@@ -81,8 +81,13 @@ fn instead(role: Role, script: String) -> Plain {
 
 /// The head of an answer with five bytes of output.
 fn answer(id: u64) -> Value {
-    let answer = json!({"id": id, "end": "returned", "cpuMs": 0, "peakMemory": 0, "clean": false});
+    let answer = json!({"id": id, "end": "returned", "cpuMs": 0, "peakMemory": 0, "clean": false, "moreDenied": 0});
     json!({"message": {"answer": answer}, "bytes": 5})
+}
+
+/// The head of a report that a file was refused.
+fn denied(path: &str, why: &str) -> Value {
+    json!({"message": {"denied": {"file": {"write": false, "path": path, "why": why}}}, "bytes": 0})
 }
 
 /// The head of an answer that names a limit.
@@ -109,6 +114,15 @@ async fn hostile_workers_are_not_believed() {
         format!("{ready}; {ready}; sleep 5"),
         // A limit that the host holds, which would make the call one that never ran.
         format!("{ready}; echo '{}'; echo null; sleep 5", over("inputBytes")),
+        // More refusals than it may tell, a longer path, a reason of its own; before and instead of its answer.
+        format!(
+            "{ready}; for i in $(seq 51); do echo '{}'; done; echo '{}'; echo null; sleep 5",
+            denied("x", "link"),
+            answer(1)
+        ),
+        format!("{ready}; echo '{}'; sleep 5", denied(&"x".repeat(513), "link")),
+        format!("{ready}; echo '{}'; sleep 5", denied("x", "because")),
+        format!("echo '{}'; sleep 5", denied("x", "link")),
     ];
     for script in scripts {
         let plain = instead(Role::Worker, script.clone());
@@ -122,11 +136,12 @@ async fn hostile_workers_are_not_believed() {
         instead(Role::Worker, format!("{ready}; echo '{}'; echo null; sleep 5", over("cpuMs"))),
     );
     assert!(matches!(limited.ending(json!({})).await, Ending::OverLimit { limit: Limit::CpuMs, .. }), "the control");
-    let control = format!("{ready}; echo '{}'; echo null; sleep 5", answer(1));
-    assert_eq!(
-        Tool::with(typed_echo(), instead(Role::Worker, control)).ending(json!({})).await,
-        Ending::answer(&json!(null))
-    );
+    let told = denied("\u{1b}x", "link");
+    let control =
+        format!("{ready}; for i in $(seq 50); do echo '{told}'; done; echo '{}'; echo null; sleep 5", answer(1));
+    let outcome = Tool::with(typed_echo(), instead(Role::Worker, control)).call(json!({})).await.expect("an outcome");
+    assert_eq!(outcome.ending, Ending::answer(&json!(null)));
+    assert_eq!((outcome.attempts.len(), outcome.attempts[0].target.as_str()), (50, "\\u{1b}x"));
     let tool = Tool::with(typed_echo(), instead(Role::Worker, format!("{ready}; exec sleep 60")));
     let outcome = tool.call_for(json!({}), 200).await.expect("an outcome");
     assert_eq!(outcome.ending, Ending::TimedOut { limit_ms: 200 });

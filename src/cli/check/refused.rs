@@ -32,13 +32,14 @@ pub fn tell(
     let places: BTreeMap<PathBuf, usize> = reports.iter().enumerate().map(|(at, r)| (r.path.clone(), at)).collect();
     for tool in snapshot.list(&registry::Filter::default()) {
         let Some(report) = places.get(&tool.site.manifest).and_then(|at| reports.get_mut(*at)) else { continue };
-        let decision = policy::decide(&tool.manifest, &tool.site, &policies, machine);
+        let decision = service::requirements::decide(&tool, snapshot, &policies, machine);
         let mut found = asks(&tool, &decision);
         found.extend(lacks(&tool, &decision));
         found.extend(files(&tool, &decision));
         found.extend(no_folder(&tool));
         found.extend(no_module(&tool));
         found.extend(not_here(&tool, &decision));
+        found.extend(packages(&decision));
         registry::locate(&mut found, &tool.site.manifest);
         report.problems.append(&mut found);
     }
@@ -124,19 +125,13 @@ fn not_here(tool: &registry::Tool, decision: &policy::Decision) -> Option<Proble
         );
         return Some(Problem::new(Severity::Warning, Code::Dependency, "/handler/language", message));
     }
-    let has = |name: &str| tool.site.folder.join(name).exists();
-    let own = tool.site.folder != tool.site.base;
-    let mend = match runtime.language {
-        Language::Python if own && has("requirements.txt") && runtime.found == "PATH" => {
-            "requirements.txt is not installed by this host: make a virtual environment that has it, and name its \
-             interpreter in the tool's policy ([runtimes] python)"
-        }
-        Language::Nodejs | Language::Bun if own && has("package-lock.json") && !has("node_modules") => {
-            "the packages of package-lock.json are not installed by this host: `npm ci` in the tool's folder does it"
-        }
-        _ => return None,
-    };
-    Some(Problem::new(Severity::Note, Code::Dependency, SCRIPT, mend))
+    None
+}
+
+/// What is not pinned, and what else is remarkable about the packages.
+fn packages(decision: &policy::Decision) -> Vec<Problem> {
+    let told = decision.notes.all.iter().filter_map(|note| note.strip_prefix("warning: "));
+    told.map(|words| Problem::new(Severity::Warning, Code::Dependency, "", words)).collect()
 }
 
 fn verdict_in_words(verdict: &Verdict, decision: &policy::Decision, refused: bool) -> (Severity, String) {
@@ -163,6 +158,7 @@ fn pointer(verdict: &Verdict, manifest: &Manifest) -> String {
         What::Capability => "/securityContext/requiredCapabilities",
         What::Env => return format!("/execution/env/{}", escape_segment(&verdict.asked)),
         What::Runtime => return "/handler/language".to_owned(),
+        What::Package => return String::new(),
     };
     item(manifest, list, &verdict.asked)
 }

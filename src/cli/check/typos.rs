@@ -59,6 +59,7 @@ pub fn of(
             let mut found = names(policy, &tools);
             found.extend(elsewhere(policy, &tools));
             found.extend(folders(policy));
+            found.extend(indexes(policy, machine));
             found.extend(paths(policy, &tools));
             found.extend(interpreters(policy, machine));
             found.extend(secrets(policy));
@@ -175,6 +176,25 @@ fn interpreters(policy: &Policy, machine: &policy::Machine) -> Vec<Problem> {
         Some(warning(Code::Dependency, format!("/runtimes/{}/path", language.name()), named.at, message))
     });
     unusable.collect()
+}
+
+/// `[packages]`: indexes that the host's configuration does not name.
+fn indexes(policy: &Policy, machine: &policy::Machine) -> Vec<Problem> {
+    let unknown = policy.packages.entries.iter().filter_map(|(ecosystem, entry)| {
+        let known = machine.indexes.keys().filter(|(of, _)| of == ecosystem).map(|(_, name)| name.as_str());
+        let known: Vec<&str> = known.collect();
+        if known.contains(&entry.index.as_str()) {
+            return None;
+        }
+        let name = ecosystem.name();
+        let message = format!(
+            "this host's configuration has no [indexes.{}] {name}, so tools that require packages are unavailable; known: {}",
+            entry.index,
+            known.join(", ")
+        );
+        Some(warning(Code::Dependency, format!("/packages/{name}/index"), entry.at, message))
+    });
+    unknown.collect()
 }
 
 /// `[secrets]`: files that a call would not read the secret from, and programs that are not there.

@@ -7,6 +7,7 @@ use super::hints::Hint;
 use crate::cli::probe;
 use crate::cli::words::line;
 use crate::manifest::Language;
+use crate::policy::packages::Ecosystem;
 use crate::sandbox;
 use serde::Serialize;
 
@@ -28,6 +29,8 @@ pub(super) struct Report {
     pub passed_over: Vec<String>,
     pub wasm: Wasm,
     pub settings: Vec<Setting>,
+    /// What the indexes that policies name mean here.
+    pub indexes: Vec<IndexTold>,
     pub audit_log: AuditLog,
     #[serde(serialize_with = "told")]
     pub policies: Result<String, String>,
@@ -65,6 +68,15 @@ pub(super) struct Setting {
     pub name: &'static str,
     pub value: String,
     pub from: String,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct IndexTold {
+    pub name: String,
+    pub ecosystem: Ecosystem,
+    pub leads_to: String,
+    /// A policy names it, and the configuration does not.
+    pub missing: bool,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -154,6 +166,10 @@ fn rest(report: &Report, out: &mut String) {
     out.push_str("\nsettings\n");
     for setting in &report.settings {
         line(out, setting.name, &format!("{} ({})", setting.value, setting.from));
+    }
+    for index in &report.indexes {
+        let missing = if index.missing { "MISSING, and a policy names it: " } else { "" };
+        line(out, "index", &format!("{} {}: {missing}{}", index.ecosystem.name(), index.name, index.leads_to));
     }
     if let Err(why) = &report.policies {
         why.lines().for_each(|words| line(out, "policies", words));

@@ -8,7 +8,7 @@ use super::names::Names;
 use super::secrets::Secrets;
 use super::stream::Stream;
 use crate::base::{lock, text};
-use crate::egress::protocol::{EVENTS, Event, FromRelay, Lease, Refusal, TEXT, Totals, What};
+use crate::egress::protocol::{EVENTS, Event, FromRelay, Refusal, Served, TEXT, Totals, What};
 use crate::egress::tls::Trust;
 use crate::manifest::host::Host;
 use crate::quantity::Limit;
@@ -24,7 +24,7 @@ use tokio::task::JoinSet;
 pub type Slot = Arc<OwnedSemaphorePermit>;
 
 pub struct Call {
-    pub lease: Arc<Lease>,
+    pub lease: Arc<Served>,
     pub secrets: Secrets,
     pub trust: Option<Trust>,
     control: Arc<Control>,
@@ -48,7 +48,7 @@ pub struct State {
 }
 
 impl Call {
-    pub(super) fn new(lease: Arc<Lease>, control: Arc<Control>, secrets: Secrets, trust: Option<Trust>) -> Arc<Call> {
+    pub(super) fn new(lease: Arc<Served>, control: Arc<Control>, secrets: Secrets, trust: Option<Trust>) -> Arc<Call> {
         let limit = |limit: Limit| lease.limits.get(&limit).copied().unwrap_or_else(|| limit.house_default());
         let slots = usize::try_from(limit(Limit::Connections)).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
         Arc::new(Call {
@@ -102,7 +102,7 @@ impl Call {
             let state = &mut *self.state();
             let count = match what {
                 What::Lookup => &mut state.totals.lookups_refused,
-                What::Connection => &mut state.totals.connections_refused,
+                What::Connection | What::Listener => &mut state.totals.connections_refused,
                 What::Request | What::Replaced => &mut state.totals.requests_refused,
             };
             *count += u64::from(event.refused.is_some());
@@ -211,7 +211,7 @@ mod tests {
     async fn a_panic_of_one_connection_ends_no_other() {
         let (socket, _host) = UnixDatagram::pair().expect("a pair");
         let control = Arc::new(Control { socket, next: Default::default() });
-        let lease = Lease { grants: Vec::new(), ports: Vec::new(), headers: Vec::new(), limits: Default::default() };
+        let lease = Served { grants: Vec::new(), ports: Vec::new(), headers: Vec::new(), limits: Default::default() };
         let call = Call::new(Arc::new(lease), control, Secrets::default(), None);
         let (say, said) = oneshot::channel();
         let own = Arc::clone(&call);

@@ -17,7 +17,7 @@ mod secrets;
 mod stream;
 mod stub;
 
-use super::protocol::{FromRelay, Lease, ToRelay};
+use super::protocol::{FromRelay, Served, ToRelay};
 use super::tls;
 use crate::base::messages::{self, adopt};
 use call::Call;
@@ -83,7 +83,7 @@ impl Control {
 /// What a relay serves for as long as it lives.
 struct Relay {
     control: Arc<Control>,
-    lease: Arc<Lease>,
+    lease: Arc<Served>,
     udp: Arc<UdpSocket>,
     tcp: Arc<TcpListener>,
     listeners: Vec<(u16, Arc<TcpListener>)>,
@@ -144,7 +144,7 @@ impl Relay {
         let mut descriptors = descriptors.into_iter();
         let mut next = || descriptors.next().ok_or_else(|| io::Error::other("the lease lacks a descriptor"));
         let lease = messages::read_memory_file(next()?, LEASE)?;
-        let lease: Lease = serde_json::from_slice(&lease)?;
+        let lease: Served = serde_json::from_slice(&lease)?;
         let udp = net::UdpSocket::from(next()?);
         udp.set_nonblocking(true)?;
         let mut listener = || {

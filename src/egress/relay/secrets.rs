@@ -11,7 +11,7 @@ use super::http::{Wrong, in_connection, not_by_rule, rewrite, wrong};
 use super::masking::Mask;
 use crate::base::hidden::Hidden;
 use crate::base::messages;
-use crate::egress::protocol::Lease;
+use crate::egress::protocol::Served;
 use crate::manifest::host::Host;
 use crate::policy::HeaderRule;
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
@@ -68,7 +68,7 @@ impl Secrets {
 }
 
 /// Whether this host speaks TLS at this port with the relay alone, because it gets a secret.
-pub fn keeps(lease: &Lease, host: &Host, port: u16) -> bool {
+pub fn keeps(lease: &Served, host: &Host, port: u16) -> bool {
     lease.headers.iter().any(|(_, rule)| is_for(rule, host) && (port == 443 || port == rule.port))
 }
 
@@ -92,7 +92,7 @@ pub struct Admitted {
 }
 
 impl Guard {
-    pub fn of(lease: &Lease, host: &Host) -> Option<Guard> {
+    pub fn of(lease: &Served, host: &Host) -> Option<Guard> {
         let rules: Vec<_> = lease.headers.iter().filter(|(_, rule)| is_for(rule, host)).cloned().collect();
         Some(Guard { name: rules.first()?.1.host.clone(), rules })
     }

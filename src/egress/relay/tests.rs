@@ -2,7 +2,7 @@
 
 use super::serve;
 use crate::base::messages;
-use crate::egress::protocol::{EVENTS, Event, FromRelay, Lease, Refusal, ToRelay, Totals, What};
+use crate::egress::protocol::{EVENTS, Event, FromRelay, Refusal, Served, ToRelay, Totals, What};
 use crate::egress::tls;
 use crate::manifest::host::pattern;
 use crate::policy::{HeaderRule, HostGrant};
@@ -79,7 +79,7 @@ fn rig_with(
     let (stub, stub_tcp) = (udp.local_addr().expect("an address"), address(&tcp));
     let real = ports.iter().copied().zip(listeners.iter().map(|listener| address(listener).port())).collect();
     let begins = headers.is_empty();
-    let lease = Lease { grants, ports, headers, limits: limits.iter().copied().collect() };
+    let lease = Served { grants, ports, headers, limits: limits.iter().copied().collect() };
     let lease = messages::memory_file(&serde_json::to_vec(&lease).expect("a lease")).expect("a file");
     let mut fds = vec![lease.as_fd(), udp.as_fd(), tcp.as_fd()];
     fds.extend(listeners.iter().map(AsFd::as_fd));

@@ -102,10 +102,10 @@ pub async fn starts(launchers: &Arc<Launchers>, runtime: &Runtime) -> Result<Str
     let scripts = Scripts::new(launchers.clone());
     let outcome = scripts.one(None, &confinement, b"{}", Instant::now(), &events).await;
     match outcome {
-        Ok(super::Outcome { ending: super::Ending::Answered(version), .. }) => {
+        Ok((super::Outcome { ending: super::Ending::Answered(version), .. }, _)) => {
             Ok(version.string().unwrap_or_else(|| version.to_string()))
         }
-        Ok(outcome) => Err(format!("{:?}; {}", outcome.ending, outcome.logs.join(" / "))),
+        Ok((outcome, _)) => Err(format!("{:?}; {}", outcome.ending, outcome.logs.join(" / "))),
         Err(fault) => Err(fault.person.unwrap_or(fault.message)),
     }
 }

@@ -3,10 +3,10 @@
 //! For: service; wasm (whose workers are started here too). In: a call with its confinement. Out: outcome or fault.
 //! Never: runs a script with a wall missing, or keeps more of its output than its limits allow.
 
+mod attempts;
 mod capture;
 pub mod examine;
 mod launcher;
-mod noise;
 mod pool;
 mod publish;
 mod relay;
@@ -31,6 +31,7 @@ use crate::quantity::Limit;
 use crate::runtimes::shims;
 use crate::sandbox::SESSIONS;
 use crate::sandbox::protocol::{Exited, FromLauncher, Killed, ToLauncher};
+use attempts::Kept;
 use capture::{Captured, Pipes};
 use launcher::Launcher;
 use std::collections::BTreeMap;
@@ -76,7 +77,7 @@ impl Executor for Scripts {
 }
 
 impl Scripts {
-    /// One call, without the attempts that every script of its runtime makes.
+    /// One call, and what it was refused, where that is recorded.
     async fn heard(
         &self,
         context: &Context,
@@ -85,11 +86,11 @@ impl Scripts {
         started: Instant,
         events: &Events,
     ) -> Result<Outcome, Fault> {
-        let mut outcome = self.one(Some(context), confinement, input, started, events).await?;
-        if !outcome.attempts.is_empty() {
-            let Shape { runtime, folder, .. } = &*confinement.shape;
-            let noise = self.launchers.noise(runtime).await;
-            outcome.attempts.retain(|attempt| !noise::asks(&noise, attempt, folder));
+        let (mut outcome, kept) = self.one(Some(context), confinement, input, started, events).await?;
+        if let Some(kept) = kept {
+            let Kept { attempts, missing } = kept.told(&self.launchers, &confinement.shape).await;
+            outcome.attempts = attempts;
+            outcome.denials.not_observed.splice(..1, missing.into_iter().chain([UNSEEN.to_owned()]));
         }
         Ok(outcome)
     }
@@ -102,7 +103,7 @@ impl Scripts {
         input: &[u8],
         started: Instant,
         events: &Events,
-    ) -> Result<Outcome, Fault> {
+    ) -> Result<(Outcome, Option<Kept>), Fault> {
         let Confinement { shape, per_call } = confinement;
         let mut shape = Arc::clone(shape);
         let source = per_call.source.as_deref().map(|text| {
@@ -126,7 +127,8 @@ impl Scripts {
             launcher = ready().await?;
             followed = follow(&launcher, &brings, input, &shape, clock, events, traffic).await;
         }
-        let Followed { mut captured, exited, staged, relayed } = followed.map_err(Unready::from)?;
+        let Followed { mut captured, exited, mut staged, relayed } = followed.map_err(Unready::from)?;
+        let kept = exited.recorder_lost.and_then(|lost| Some(Kept::read(staged.pop()?, lost)));
         let mut logs = std::mem::take(&mut captured.logs);
         if exited.killed == Some(Killed::Sessions) {
             logs.push(format!(
@@ -135,8 +137,7 @@ impl Scripts {
         }
         let over = lock(traffic).over;
         let ending = judge(&captured, &exited, over, &shape, per_call.timeout_ms, &logs);
-        let mut outcome = Outcome { attempts: exited.attempts, ..outcome(ending, started) };
-        outcome.denials.not_observed = not_observed(shape.observe);
+        let mut outcome = outcome(ending, started);
         outcome.logs = logs;
         if !matches!(outcome.ending, Ending::Answered(_) | Ending::BadOutput { .. }) && !captured.flooded {
             outcome.printed = answer::last_lines(&captured.output);
@@ -157,7 +158,7 @@ impl Scripts {
             }
         }
         outcome.usage.wall_ms = millis(started);
-        Ok(outcome)
+        Ok((outcome, kept))
     }
 }
 
@@ -365,21 +366,17 @@ fn judge(
     answer::judge_output(&captured.output, false)
 }
 
-/// What nobody saw of a call.
-fn not_observed(recorded: bool) -> Vec<String> {
-    let files = match recorded {
-        true => "questions about files that open none (stat, access)",
-        false => {
-            "which files and system calls the kernel refused: the tool saw the error number, nobody kept it (`toolhost call \
-             TOOL --explain`, or `observe = true` in the policy, keeps them)"
-        }
-    };
-    let limits = "descriptors and file sizes that were refused (openFiles, fileBytes)";
-    vec![files.to_owned(), limits.to_owned()]
-}
+/// What a recorder does not see.
+const UNSEEN: &str = "questions about files that open none (stat, access, readlink), what /proc refused, and what Landlock refused inside a \
+                      granted folder (links, pipes, devices, moves out of it)";
+/// What nobody saw of a call that is not recorded: first this.
+const NOT_RECORDED: &str = "which files and system calls the kernel refused: the tool saw the error number, nobody kept it (`toolhost call TOOL \
+                            --explain`, or `observe = true` in the policy, keeps them)";
+const NEVER_SEEN: &str = "descriptors and file sizes that were refused (openFiles, fileBytes)";
 
 fn outcome(ending: Ending, started: Instant) -> Outcome {
-    let denials = Denials { observed: Vec::new(), not_observed: not_observed(false) };
+    let not_observed = [NOT_RECORDED, NEVER_SEEN].map(str::to_owned).to_vec();
+    let denials = Denials { observed: Vec::new(), not_observed };
     Outcome { denials, ..Outcome::of(ending, millis(started)) }
 }
 

@@ -1,10 +1,10 @@
 //! Pool: launchers, kept while they are idle. A launcher runs one call at a time, so simultaneous calls use several.
 
+use super::attempts::Noise;
 use super::launcher::{Launcher, Unready};
-use super::noise::Noise;
 use super::relay::{self, Relay};
 use super::setup::{self, Extra};
-use crate::egress::protocol::Lease;
+use crate::egress::protocol::Served;
 use crate::executor::idle::Idle;
 use crate::fault::{Fault, Kind};
 use crate::policy::{self, Access, Grant, Opening, Shape};
@@ -25,7 +25,7 @@ pub struct Launchers {
     own: OwnedFd,
     pool: std::ops::Range<u32>,
     groups: Option<cgroup::Cgroups>,
-    idle: Arc<Idle<(Setup, Option<Lease>), Launcher>>,
+    idle: Arc<Idle<(Setup, Option<Served>), Launcher>>,
     pub(super) noise: Noise,
     /// `host:port` of the operator's proxy, by which the hosts of tools are reached.
     pub proxy: Option<String>,

@@ -27,7 +27,7 @@ const CONNECTION_FILES: u64 = 4;
 #[derive(Debug)]
 pub struct Relay {
     lease: Lease,
-    served: protocol::Lease,
+    served: protocol::Served,
     _process: Box<Launcher>,
 }
 
@@ -66,20 +66,20 @@ pub async fn start(launchers: &Arc<Launchers>, shape: &Shape) -> Result<Started,
 }
 
 /// What the relay of this shape serves; `None`: the shape names no hosts.
-pub fn served(shape: &Shape) -> Option<protocol::Lease> {
+pub fn served(shape: &Shape) -> Option<protocol::Served> {
     let grants = shape.network.hosts().to_vec();
     let header = |secret: &SecretGrant| Some((secret.name.clone(), secret.header.clone()?));
     let headers = shape.secrets.iter().filter_map(header).collect();
     let limits = protocol::LIMITS.map(|limit| (limit, shape.limits.get(limit))).into();
     let ports = shape.network.ports();
-    (!grants.is_empty()).then_some(protocol::Lease { grants, ports, headers, limits })
+    (!grants.is_empty()).then_some(protocol::Served { grants, ports, headers, limits })
 }
 
 impl Relay {
     /// Has it serve these sockets: the stub's two, and one for each port.
     pub async fn serve(
         started: Started,
-        served: protocol::Lease,
+        served: protocol::Served,
         sockets: Vec<OwnedFd>,
         proxy: Option<String>,
     ) -> Result<Relay, Fault> {
@@ -89,7 +89,7 @@ impl Relay {
         Ok(Relay { lease, served, _process: Box::new(process) })
     }
 
-    pub fn served(&self) -> &protocol::Lease {
+    pub fn served(&self) -> &protocol::Served {
         &self.served
     }
 

@@ -63,6 +63,7 @@ pub fn of(shape: &Shape, resolved: grants::Resolved, extra: &Extra, cgroup: Opti
         mounts: resolved.mounts,
         stages: resolved.stages,
         masks: resolved.masks,
+        links: shape.built.iter().filter_map(|built| built.link.clone()).collect(),
         files,
         // A module has no working folder: its paths start at the folders opened for it, and it may have no grant.
         folder: if language == Language::Wasm { "/".into() } else { shape.folder.clone() },

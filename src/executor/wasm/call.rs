@@ -7,6 +7,7 @@ use super::adapt::{self, Contract};
 use super::folders::Folders;
 use super::frame::{self, Answer, End, Init};
 use super::guest::{self, Guest};
+use super::refused::{Granted, Refused, Watch};
 use super::sinks::{Lines, Shared, Sink, Whole};
 use super::ticker::Ticker;
 use crate::quantity::{KIB, Limit, MIB};
@@ -14,6 +15,7 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use wasmtime::component::{Component, ComponentExportIndex, InstancePre, ResourceTableError};
@@ -53,6 +55,7 @@ pub struct Loaded {
     entry: Entry,
     init: Init,
     folders: Folders,
+    granted: Arc<Granted>,
     engine: wasmtime::Engine,
     ticker: Ticker,
     runtime: Runtime,
@@ -78,7 +81,8 @@ impl Loaded {
         let folders = Folders::open(&init).map_err(|e| format!("the folders cannot be opened: {e}"))?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
         let runtime = runtime.map_err(|e| format!("no runtime for calls: {e}"))?;
-        Ok(Loaded { entry, init, folders, engine, ticker, runtime })
+        let granted = Arc::new(Granted::of(&init.folder, &init.granted));
+        Ok(Loaded { entry, init, folders, granted, engine, ticker, runtime })
     }
 
     /// Most bytes of an input.
@@ -101,7 +105,10 @@ impl Loaded {
         let cpu_end = cpu_before + Duration::from_millis(limits.get(Limit::CpuMs));
         let out = Shared::new(Whole::new(limits.get(Limit::OutputBytes)));
         let log = Shared::new(Lines::new(to));
-        let mut store = Store::new(&self.engine, self.guest(env, &input, &out, &log));
+        let tell = log.clone();
+        // A host that is gone shows with the next report that matters.
+        let watch = Watch::new(Box::new(move |report| drop(tell.lock().tell(report))));
+        let mut store = Store::new(&self.engine, self.guest(env, &input, &out, &log, watch.clone()));
         store.limiter(|guest| &mut guest.meter);
         let handles = limits.get(Limit::OpenFiles).saturating_add(SPARE_HANDLES);
         store.data_mut().table.set_max_capacity(usize::try_from(handles).unwrap_or(usize::MAX));
@@ -134,7 +141,8 @@ impl Loaded {
         drop(guest);
         let clean = self.folders.are_clean();
         let output = std::mem::take(&mut out.lock().bytes);
-        Ok((Answer { id, end, cpu_ms, peak_memory, clean }, output))
+        let more_denied = watch.more();
+        Ok((Answer { id, end, cpu_ms, peak_memory, clean, more_denied }, output))
     }
 
     /// One call without limits, clock or folders, for the rig.
@@ -144,7 +152,7 @@ impl Loaded {
         if let Entry::Command(_) = self.entry {
             wasi.stdin(MemoryInputPipe::new(input.as_bytes().to_vec())).stdout(out.clone());
         }
-        let mut store = Store::new(&self.engine, Guest::new(wasi.build(), None, u64::MAX, false));
+        let mut store = Store::new(&self.engine, Guest::new(wasi.build(), None, u64::MAX, false, Watch::default()));
         store.set_epoch_deadline(u64::MAX / 2);
         self.runtime.block_on(self.enter(&mut store, input.as_bytes().to_vec(), &out)).map(|_| ())
     }
@@ -179,9 +187,11 @@ impl Loaded {
         input: &[u8],
         out: &Shared<Whole>,
         log: &Shared<impl Sink>,
+        watch: Watch,
     ) -> Guest {
         let mut wasi = WasiCtxBuilder::new();
         let networked = self.init.networked;
+        let binds = watch.clone();
         wasi.allow_tcp(networked)
             .allow_udp(false)
             .allow_ip_name_lookup(networked)
@@ -193,6 +203,9 @@ impl Loaded {
                     SocketAddrUse::TcpBind => chosen,
                     _ => false,
                 };
+                if !connects {
+                    binds.saw(Refused::Bind { at: address.to_string() });
+                }
                 Box::pin(async move { networked && connects })
             })
             .max_random_size(MAX_RANDOM_BYTES)
@@ -210,7 +223,9 @@ impl Loaded {
             Entry::Command(_) => wasi.stdin(MemoryInputPipe::new(input.to_vec())).stdout(out.clone()),
         };
         let memory = self.init.limits.get(Limit::MemoryBytes);
-        Guest::new(wasi.build(), Some(self.folders.clone()), memory, networked)
+        let mut guest = Guest::new(wasi.build(), Some(self.folders.clone()), memory, networked, watch);
+        guest.granted = Some(self.granted.clone());
+        guest
     }
 
     /// A guest that connects leaves tasks behind, so its call has a runtime of its own, which ends them.

@@ -18,6 +18,9 @@ use wasmtime_wasi::filesystem::{Descriptor, WasiFilesystemView};
 use wasmtime_wasi::p2::bindings::filesystem::preopens;
 use wasmtime_wasi::{FsPerms, WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
 
+/// The guest's scratch.
+pub const SCRATCH: &str = "/tmp";
+
 /// One per worker.
 #[derive(Clone)]
 pub struct Folders(Arc<Mutex<Opened>>);
@@ -41,7 +44,7 @@ impl Folders {
             // found: the same that a script sees.
             let _ = wasi.preopened_dir(&opening.at, &opening.name, perms);
         }
-        wasi.preopened_dir(&init.scratch, "/tmp", FsPerms::ReadWrite).map_err(io::Error::other)?;
+        wasi.preopened_dir(&init.scratch, SCRATCH, FsPerms::ReadWrite).map_err(io::Error::other)?;
         let scratch = Scratch::open(&init.scratch)?;
         Ok(Folders(Arc::new(Mutex::new(Opened { wasi: wasi.build(), scratch, asked: false }))))
     }

@@ -5,8 +5,9 @@
 //!
 //! One frame is a line of JSON, which holds the message and the length of a raw payload, and that payload.
 
+use super::refused::Refused;
 use crate::base::hidden::Hidden;
-use crate::policy::Limits;
+use crate::policy::{self, Limits};
 use crate::quantity::{KIB, Limit, MIB};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -78,6 +79,9 @@ pub struct Init {
     pub program: String,
     /// The folder of this worker that is the guest's `/tmp`.
     pub scratch: PathBuf,
+    /// Where the guest's relative paths start, and what it is granted: for words about what it was refused.
+    pub folder: PathBuf,
+    pub granted: Vec<(policy::Access, policy::Opening)>,
     /// The guest may connect: the worker's network namespace holds the stub and the relay of its hosts, and nothing else.
     pub networked: bool,
 }
@@ -108,6 +112,8 @@ pub enum Report {
     },
     /// Payload: what the guest wrote to its log, as it comes.
     Log,
+    /// Something that the call under way was refused.
+    Denied(Refused),
     /// Payload: the output.
     Answer(Answer),
 }
@@ -122,6 +128,8 @@ pub struct Answer {
     pub peak_memory: u64,
     /// Scratch is empty again.
     pub clean: bool,
+    /// How much was refused beside what was told.
+    pub more_denied: u64,
 }
 
 impl Answer {

@@ -2,20 +2,21 @@
 //!
 //! For: calls, and the compiler, which links a module once. In: the folders, limits and WASI context of one call.
 //! Out: the state; the linker. Never: keeps anything from one call for the next.
-//!
-//! Metadata hashes, by which a guest tells files apart, are salted for each call: they are made of inode numbers, which
-//! a tmpfs counts up with every file, and so would tell of earlier calls.
 
 use super::adapt::EXITS;
+use super::files::Names;
 use super::folders::Folders;
 use super::http::Http;
-use std::hash::{BuildHasher, RandomState};
+use super::refused::{Granted, Refused, Watch};
+use std::hash::{BuildHasher, Hash, RandomState};
+use std::sync::Arc;
 use wasmtime::component::{HasData, Linker, Resource, ResourceTable};
 use wasmtime::{Engine, ResourceLimiter, StoreContextMut};
-use wasmtime_wasi::filesystem::{Descriptor, WasiFilesystemView};
-use wasmtime_wasi::p2::FsResult;
-use wasmtime_wasi::p2::bindings::filesystem::preopens;
-use wasmtime_wasi::p2::bindings::filesystem::types::{ErrorCode, HostDescriptor, MetadataHashValue};
+use wasmtime_wasi::p2::bindings::filesystem::{preopens, types};
+use wasmtime_wasi::p2::bindings::sockets::network::{self, ErrorCode, IpAddressFamily, Network};
+use wasmtime_wasi::p2::bindings::sockets::{ip_name_lookup, tcp_create_socket, udp_create_socket};
+use wasmtime_wasi::p2::{SocketError, SocketResult, TcpSocket, UdpSocket};
+use wasmtime_wasi::sockets::WasiSocketsView;
 use wasmtime_wasi::{I32Exit, WasiCtx, WasiCtxView, WasiView};
 use wasmtime_wasi_http::{WasiHttpCtxView, WasiHttpView};
 
@@ -28,26 +29,25 @@ pub struct Guest {
     pub meter: Meter,
     wasi: WasiCtx,
     http: Http,
-    folders: Option<Folders>,
+    pub folders: Option<Folders>,
+    pub names: Names,
+    /// What is granted, and who hears of what is refused.
+    pub granted: Option<Arc<Granted>>,
+    pub watch: Watch,
     salt: RandomState,
 }
 
 impl Guest {
     /// `memory`: most bytes of all its linear memories together. `networked`: it may send HTTP requests.
-    pub fn new(wasi: WasiCtx, folders: Option<Folders>, memory: u64, networked: bool) -> Guest {
-        let meter = Meter { allowed: memory, total: 0, peak: 0, asked: 0, refused: false };
-        let http = Http::new(networked);
-        Guest { table: ResourceTable::new(), meter, wasi, http, folders, salt: RandomState::new() }
+    pub fn new(wasi: WasiCtx, folders: Option<Folders>, memory: u64, networked: bool, watch: Watch) -> Guest {
+        let meter = Meter { allowed: memory, total: 0, peak: 0, asked: 0, refused: false, watch: watch.clone() };
+        let http = Http::new(networked, watch.clone());
+        let (table, names, salt) = (ResourceTable::new(), Names::default(), RandomState::new());
+        Guest { table, meter, wasi, http, folders, names, granted: None, watch, salt }
     }
 
-    fn salted(&self, hash: FsResult<MetadataHashValue>) -> wasmtime::Result<Result<MetadataHashValue, ErrorCode>> {
-        match hash {
-            Ok(MetadataHashValue { lower, upper }) => {
-                let salted = |half: u8| self.salt.hash_one((lower, upper, half));
-                Ok(Ok(MetadataHashValue { lower: salted(0), upper: salted(1) }))
-            }
-            Err(error) => error.downcast().map(Err),
-        }
+    pub fn salt(&self, value: &impl Hash) -> u64 {
+        self.salt.hash_one(value)
     }
 }
 
@@ -63,9 +63,45 @@ impl WasiHttpView for Guest {
     }
 }
 
-impl preopens::Host for Guest {
-    fn get_directories(&mut self) -> wasmtime::Result<Vec<(Resource<Descriptor>, String)>> {
-        self.folders.as_ref().map_or(Ok(Vec::new()), |folders| folders.give(&mut self.table))
+impl network::Host for Guest {
+    fn convert_error_code(&mut self, error: SocketError) -> wasmtime::Result<ErrorCode> {
+        error.downcast()
+    }
+
+    fn network_error_code(&mut self, error: Resource<wasmtime::Error>) -> wasmtime::Result<Option<ErrorCode>> {
+        self.sockets().network_error_code(error)
+    }
+}
+
+impl network::HostNetwork for Guest {
+    fn drop(&mut self, network: Resource<Network>) -> wasmtime::Result<()> {
+        network::HostNetwork::drop(&mut self.sockets(), network)
+    }
+}
+
+/// Sockets are made by wasmtime-wasi, which refuses them as a whole or not at all.
+impl tcp_create_socket::Host for Guest {
+    fn create_tcp_socket(&mut self, family: IpAddressFamily) -> SocketResult<Resource<TcpSocket>> {
+        let made = self.sockets().create_tcp_socket(family);
+        self.made(made, Refused::Tcp)
+    }
+}
+
+impl udp_create_socket::Host for Guest {
+    async fn create_udp_socket(&mut self, family: IpAddressFamily) -> SocketResult<Resource<UdpSocket>> {
+        let made = self.sockets().create_udp_socket(family).await;
+        self.made(made, Refused::Udp)
+    }
+}
+
+impl Guest {
+    fn made<T>(&self, made: SocketResult<T>, refused: Refused) -> SocketResult<T> {
+        if let Err(error) = &made
+            && matches!(error.downcast_ref(), Some(ErrorCode::AccessDenied))
+        {
+            self.watch.saw(refused);
+        }
+        made
     }
 }
 
@@ -77,6 +113,7 @@ pub struct Meter {
     /// What the growth under way asked for, to be taken back if it fails.
     asked: u64,
     pub refused: bool,
+    watch: Watch,
 }
 
 impl ResourceLimiter for Meter {
@@ -99,13 +136,16 @@ impl ResourceLimiter for Meter {
     }
 
     fn table_growing(&mut self, _: usize, desired: usize, _: Option<usize>) -> wasmtime::Result<bool> {
+        if desired > MAX_TABLE_ELEMENTS {
+            self.watch.saw(Refused::Table);
+        }
         Ok(desired <= MAX_TABLE_ELEMENTS)
     }
 }
 
-/// What a guest may import: WASI 0.2 with `wasi:http`, and the exit code of adapted modules (see `adapt`). Three
-/// functions of wasmtime-wasi are replaced: `get-directories`, which knows only the folders of one store, and the two
-/// that give metadata hashes.
+/// What a guest may import: WASI 0.2 with `wasi:http`, and the exit code of adapted modules (see `adapt`). Replaced is
+/// what wasmtime-wasi refuses in silence (files, sockets, names), and `get-directories`, which knows only the folders of
+/// one store.
 pub fn linker(engine: &Engine) -> wasmtime::Result<Linker<Guest>> {
     struct Whole;
     impl HasData for Whole {
@@ -119,22 +159,20 @@ pub fn linker(engine: &Engine) -> wasmtime::Result<Linker<Guest>> {
     })?;
     linker.allow_shadowing(true);
     preopens::add_to_linker::<Guest, Whole>(&mut linker, |guest| guest)?;
-    let mut files = linker.instance("wasi:filesystem/types@0.2.12")?;
-    files.func_wrap_async("[method]descriptor.metadata-hash", |mut store: StoreContextMut<Guest>, (file,)| {
-        Box::new(async move {
+    types::add_to_linker::<Guest, Whole>(&mut linker, |guest| guest)?;
+    tcp_create_socket::add_to_linker::<Guest, Whole>(&mut linker, |guest| guest)?;
+    udp_create_socket::add_to_linker::<Guest, Whole>(&mut linker, |guest| guest)?;
+    linker.instance("wasi:sockets/ip-name-lookup@0.2.12")?.func_wrap(
+        "resolve-addresses",
+        |mut store: StoreContextMut<Guest>, (network, name): (Resource<Network>, String)| {
             let guest = store.data_mut();
-            let hash = guest.filesystem().metadata_hash(file).await;
-            Ok((guest.salted(hash)?,))
-        })
-    })?;
-    files.func_wrap_async(
-        "[method]descriptor.metadata-hash-at",
-        |mut store: StoreContextMut<Guest>, (file, flags, path)| {
-            Box::new(async move {
-                let guest = store.data_mut();
-                let hash = guest.filesystem().metadata_hash_at(file, flags, path).await;
-                Ok((guest.salted(hash)?,))
-            })
+            let asked = name.clone();
+            let found = ip_name_lookup::Host::resolve_addresses(&mut guest.sockets(), network, name);
+            let refused = || found.as_ref().err()?.downcast_ref();
+            if matches!(refused(), Some(ErrorCode::PermanentResolverFailure)) {
+                guest.watch.saw(Refused::Name { name: asked });
+            }
+            Ok((found.map(Ok).or_else(|error| error.downcast().map(Err))?,))
         },
     )?;
     linker.allow_shadowing(false);

@@ -5,6 +5,7 @@
 //! For: the guest. In: a request that a guest made. Out: its response, or an error code of `wasi:http`. Never: decides
 //! whether a host may be reached.
 
+use super::refused::{Refused, Watch};
 use crate::egress::tls::{self, Trust};
 use http::{Request, Response, Uri, uri::Scheme};
 use http_body_util::BodyExt;
@@ -32,13 +33,14 @@ pub struct Http {
 struct Hooks {
     /// The tool may reach hosts.
     networked: bool,
+    watch: Watch,
     /// The machine's roots, read when the call first needs them.
     trust: Arc<OnceLock<Trust>>,
 }
 
 impl Http {
-    pub fn new(networked: bool) -> Http {
-        Http { context: WasiHttpCtx::default(), hooks: Hooks { networked, trust: Arc::default() } }
+    pub fn new(networked: bool, watch: Watch) -> Http {
+        Http { context: WasiHttpCtx::default(), hooks: Hooks { networked, watch, trust: Arc::default() } }
     }
 
     pub fn view<'a>(&'a mut self, table: &'a mut ResourceTable) -> WasiHttpCtxView<'a> {
@@ -58,6 +60,8 @@ impl WasiHttpHooks for Hooks {
         if self.networked {
             return Box::new(send(request, options.unwrap_or_default(), Arc::clone(&self.trust)));
         }
+        let to = request.uri().authority().map(|to| to.host().to_owned());
+        self.watch.saw(Refused::Request { to: to.unwrap_or_default() });
         // Reads the body: a JavaScript component's runtime ends if its body is closed before it reads the answer.
         let mut body = request.into_body();
         tokio::spawn(async move { while let Some(Ok(_)) = body.frame().await {} });

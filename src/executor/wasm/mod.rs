@@ -14,11 +14,13 @@ mod cache;
 mod call;
 mod compile;
 mod engine;
+mod files;
 mod folders;
 mod frame;
 mod guest;
 mod http;
 mod library;
+mod refused;
 pub mod rig;
 mod session;
 mod sinks;
@@ -34,13 +36,14 @@ pub use starter::{Ended, HANDED, Looking, Publishing, Role, Start, Started, Star
 use super::clock::Clock;
 use super::idle::Idle;
 use super::log::Log;
-use super::{Call, Context, Ending, Events, Executor, Outcome, Running, answer};
+use super::{Call, Context, Denials, Ending, Events, Executor, Outcome, Running, answer};
 use crate::base::places::Places;
 use crate::quantity::Limit;
 use crate::sandbox::grants::Resolved;
 use crate::{fault, policy};
 use frame::{Answer, End};
-use session::{Lost, Session};
+use refused::Seen;
+use session::{Heard, Lost, Session};
 use std::future::Future;
 use std::pin::Pin;
 use std::process::ExitCode;
@@ -152,7 +155,9 @@ impl Wasm {
         // Staged copies are made when a worker starts, so such a worker is for one call.
         let staged = !wanted.grants.stages.is_empty();
         let mut idle = if staged { None } else { self.idle.take(|kept| *kept == wanted) };
-        let mut log = Log::new(shape.limits.get(Limit::LogBytes), events);
+        let log = Log::new(shape.limits.get(Limit::LogBytes), events);
+        let (traffic, folder) = (&*context.traffic, shape.folder.as_path());
+        let mut heard = Heard { log, seen: Seen::default(), traffic, folder };
         let (mut session, answered, started) = loop {
             let from_pool = idle.is_some();
             let mut session = match idle.take() {
@@ -165,7 +170,7 @@ impl Wasm {
             context.opens(shape)?;
             let started = Instant::now();
             let live = (wanted.grants.mounts.as_slice(), before);
-            let calling = session.call(&input, per_call, clock.left(), &mut log, &context.traffic);
+            let calling = session.call(&input, per_call, clock.left(), &mut heard);
             match watch::held(live, &shape.limits, calling).await? {
                 // It died while idle and the call never began: start a fresh one.
                 Err(Lost::Before) if from_pool => {}
@@ -174,7 +179,10 @@ impl Wasm {
         };
         let wall_ms = crate::base::millis(started.elapsed());
         let fit = session.fit() && answered.as_ref().is_ok_and(|(answer, _)| answer.is_fit());
-        let mut outcome = conclude(answered, log.finish(), shape, per_call.timeout_ms)?;
+        let more = answered.as_ref().map_or(0, |(answer, _)| answer.more_denied);
+        let mut outcome = conclude(answered, heard.log.finish(), shape, per_call.timeout_ms)?;
+        outcome.attempts = heard.seen.attempts;
+        outcome.denials = Denials { observed: heard.seen.denials, not_observed: refused::not_observed(more) };
         outcome.usage.wall_ms = wall_ms;
         outcome.walls = session.walls();
         if !staged && fit {
@@ -268,8 +276,8 @@ async fn told_of<T>(compiling: impl Future<Output = T>, tell: fn(&str)) -> T {
 }
 
 fn outcome(ending: Ending) -> Outcome {
-    let not_observed = vec!["a file outside the grants: the module saw an error number, nobody kept it".to_owned()];
-    Outcome { denials: super::Denials { observed: Vec::new(), not_observed }, ..Outcome::of(ending, 0) }
+    let denials = Denials { observed: Vec::new(), not_observed: refused::not_observed(0) };
+    Outcome { denials, ..Outcome::of(ending, 0) }
 }
 
 #[cfg(test)]

@@ -40,6 +40,8 @@ impl Rig {
             env: Default::default(),
             program: "bench".into(),
             scratch,
+            folder: PathBuf::new(),
+            granted: Vec::new(),
             networked: false,
         };
         Ok(Rig { loaded: Loaded::new(&component, init)?, compiled_in, loaded_in })

@@ -6,6 +6,7 @@
 use super::cache::Code;
 use super::call::LOOKUPS;
 use super::frame::{self, Answer, Handed, Init, MAX_LOG_PIECE, Most, Opening, Order, Report, invalid};
+use super::refused::Seen;
 use super::starter::{Role, Start, Started, Worker, Workers, how_it_ended};
 use crate::base::hidden::Hidden;
 use crate::base::lock;
@@ -19,7 +20,7 @@ use nix::sys::resource::{Resource, getrlimit};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
@@ -61,6 +62,15 @@ pub enum Lost {
     Garbage(io::Error),
 }
 
+/// What a call tells while it runs.
+pub struct Heard<'a, 'events> {
+    pub log: Log<'events>,
+    pub seen: Seen,
+    pub traffic: &'a Mutex<Traffic>,
+    /// Where the guest's relative paths start.
+    pub folder: &'a Path,
+}
+
 impl Session {
     /// Starts a worker for `shape` and has it load `code`.
     pub async fn open(
@@ -98,7 +108,7 @@ impl Session {
                 Err(fault::Fault::new(fault::Kind::ScriptError, message))
             }
             Ok(Ok(Some((Report::Unable { message }, _)))) => Err(unable(&message)),
-            Ok(Ok(Some((Report::Log | Report::Answer(_), _)))) => {
+            Ok(Ok(Some((Report::Log | Report::Denied(_) | Report::Answer(_), _)))) => {
                 Err(broken("an answer before a call", &io::ErrorKind::InvalidData.into()))
             }
             Ok(Ok(None)) => {
@@ -115,16 +125,16 @@ impl Session {
         self.to.flush().await
     }
 
-    /// One call: its answer and its output; its log goes to `log` as it comes. After `Err`, and whenever the answer
+    /// One call: its answer and its output; what it tells meanwhile goes to `heard` as it comes. After `Err`, and whenever the answer
     /// says so, the session must be dropped.
     pub async fn call(
         &mut self,
         input: &[u8],
         per_call: &policy::PerCall,
         limit: Duration,
-        log: &mut Log<'_>,
-        traffic: &Mutex<Traffic>,
+        heard: &mut Heard<'_, '_>,
     ) -> Result<(Answer, Vec<u8>), Lost> {
+        let traffic = heard.traffic;
         self.calls += 1;
         if self.worker.lease().is_some_and(|lease| lease.begin(&per_call.secrets).is_err()) {
             return Err(Lost::Before);
@@ -138,7 +148,7 @@ impl Session {
             Ok(Err(_)) => return Err(Lost::Before),
             Err(_) => return Err(Lost::Late),
         }
-        let answering = answer(&mut self.from, self.calls, self.most, log);
+        let answering = answer(&mut self.from, self.calls, self.most, heard);
         let attending = async {
             match self.worker.lease() {
                 Some(lease) => lease.attend(traffic).await,
@@ -185,12 +195,13 @@ async fn answer(
     from: &mut (impl tokio::io::AsyncBufRead + Unpin),
     id: u64,
     most: Most,
-    log: &mut Log<'_>,
+    heard: &mut Heard<'_, '_>,
 ) -> io::Result<(Answer, Vec<u8>)> {
     loop {
         match frame::read_async(from, most).await? {
             None => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Some((Report::Log, piece)) => log.push(&piece),
+            Some((Report::Log, piece)) => heard.log.push(&piece),
+            Some((Report::Denied(refused), _)) => heard.seen.take(refused, heard.folder, heard.traffic)?,
             Some((Report::Answer(answer), output)) if answer.id == id => return Ok((answer, output)),
             Some((Report::Answer(_), _)) => return Err(invalid("an answer to another call")),
             Some(_) => return Err(invalid("a report that answers nothing")),
@@ -226,6 +237,8 @@ fn init(shape: &policy::Shape, code: Handed, scratch: PathBuf) -> Init {
         env: Hidden(env),
         program: program.map_or_else(|| "main.wasm".to_owned(), |name| name.into_owned()),
         scratch,
+        folder: shape.folder.clone(),
+        granted: shape.grants.iter().map(|grant| (grant.access, grant.opening.clone())).collect(),
         networked: !shape.network.hosts().is_empty(),
     }
 }

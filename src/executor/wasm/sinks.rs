@@ -54,6 +54,11 @@ impl<W: Write> Lines<W> {
         Lines { to, pending: Vec::new() }
     }
 
+    /// Sends something else at once.
+    pub fn tell(&mut self, report: &Report) -> io::Result<()> {
+        self.to.write_all(&frame::encode(report, &[])?)
+    }
+
     /// Sends what has no line break yet, too.
     pub fn send(&mut self) -> io::Result<()> {
         if !self.pending.is_empty() {

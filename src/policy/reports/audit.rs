@@ -3,6 +3,7 @@
 //! For: `audit`, the run log. In: a `Decision`. Out: text for a person, JSON for a program.
 //! Never: says more or less than the decision holds; prints outside text unescaped.
 
+use super::packages;
 use crate::base::text::printable;
 use crate::fault::Kind;
 use crate::manifest::{Language, Manifest};
@@ -97,6 +98,9 @@ fn head(decision: &Decision, out: &mut String) {
     everywhere(decision, out);
     network(decision, out);
     secrets(decision, out);
+    for (number, words) in packages::lines(decision).iter().enumerate() {
+        line(out, if number == 0 { "  packages " } else { "    " }, words);
+    }
     line(out, "  scratch  ", &format!("{}: its own, gone after the call", base_view::SCRATCH.join(" ")));
     if !decision.labels.is_empty() {
         line(out, "  labels   ", &format!("{} (metadata.permissions: not enforced)", decision.labels.join(", ")));
@@ -295,6 +299,7 @@ pub fn json(decision: &Decision, manifest: &Manifest) -> Value {
         "network": decision.network(),
         "callers": decision.callers,
         "secrets": decision.secrets.iter().map(secret_json).collect::<Vec<_>>(),
+        "packages": packages::json(decision),
         "highRisks": decision.high_risks().map(|(host, why)| json!({ "host": host, "why": why })).collect::<Vec<_>>(),
         "asks": decision.verdicts,
         "grants": decision.grants.iter().map(grant_json).collect::<Vec<_>>(),

@@ -4,10 +4,8 @@
 //! Never: calls a change harmless: a power that OLD did not cover is listed, and facts without an order (a schema, an
 //! entry point, the bytes of a script) are listed as different. Every field but those in `MEANT` is compared.
 
-mod text;
-
-pub use text::text;
-
+pub use super::diff_text::text;
+use super::packages;
 use crate::base::json::escape_segment;
 use crate::manifest::StderrRule;
 use crate::policy::Area;
@@ -15,6 +13,8 @@ use crate::policy::file::{Capability, HOST_FILE, Mode, NamedRuntime, Policy, Sel
 use crate::policy::hosts::HostRule;
 use crate::policy::judge::{covers, what};
 use crate::policy::load::Policies;
+use crate::policy::package_use;
+use crate::policy::packages::{Ecosystem, PackageGrant};
 use crate::policy::reach;
 use crate::policy::rules::Rule;
 use crate::policy::secrets::Secret;
@@ -30,8 +30,8 @@ use std::path::{Path, PathBuf};
 const TOOL_FOLDER: &str = "/<folder of the tool>";
 /// Fields of an entry that are compared by their meaning (`Powers`), or only describe the decision in words.
 #[rustfmt::skip]
-const MEANT: [&str; 13] = [
-    "tool", "policyFile", "callers", "asks", "grants", "network", "secrets", "limits", "requireCgroup", "stderrIsError", "notes", "refused", "digests",
+const MEANT: [&str; 14] = [
+    "tool", "policyFile", "callers", "asks", "grants", "network", "secrets", "packages", "limits", "requireCgroup", "stderrIsError", "notes", "refused", "digests",
 ];
 /// Parts of an entry that are compared by their meaning, and the kinds of change that report them.
 const TOLD: [(&str, &[&str]); 5] = [
@@ -54,6 +54,8 @@ pub struct Powers {
     pub secrets: Vec<Secret>,
     /// Who may call it.
     pub callers: Vec<CallerGrant>,
+    /// At most one for each ecosystem.
+    pub packages: Vec<PackageGrant>,
     pub limits: BTreeMap<Limit, u64>,
     pub capabilities: BTreeSet<String>,
     /// What must hold: fewer of them, more power.
@@ -114,13 +116,14 @@ impl Powers {
         fields.shift_remove(super::audit::LAST_DENIALS);
         let mut meant = Map::new();
         for name in MEANT {
-            // Audits were kept before there were secrets and callers.
-            let none = match name {
+            // Audits were kept before there were secrets, packages and callers.
+            let usual = match name {
                 "secrets" => Some(json!([])),
+                "packages" => Some(json!({})),
                 "callers" => Some(Value::Null),
                 _ => None,
             };
-            let value = fields.shift_remove(name).or(none);
+            let value = fields.shift_remove(name).or(usual);
             let value = value.ok_or_else(|| format!("not an audit: `{name}` is missing"))?;
             meant.insert(name.to_owned(), value);
         }
@@ -137,11 +140,16 @@ impl Powers {
             callers: serde_json::from_value::<Option<Vec<CallerGrant>>>(meant["callers"].take())
                 .map_err(|e| format!("not an audit: callers: {e}"))?
                 .unwrap_or_else(|| vec![CallerGrant::anybody()]),
+            packages: serde_json::from_value::<Option<PackageGrant>>(meant["packages"]["granted"].take())
+                .map_err(|e| format!("not an audit: packages: {e}"))?
+                .into_iter()
+                .collect(),
             digest: meant["digests"]["confinement"].as_str().map(str::to_owned),
             ..Powers::default()
         };
         fields.insert("limits".to_owned(), powers.limits(&meant["limits"])?);
         fields.insert("scriptBytes".to_owned(), meant["digests"]["script"].take());
+        fields.insert("packages".to_owned(), meant["packages"].take());
         for ask in meant["asks"].as_array().into_iter().flatten() {
             let secret = ask["asked"].as_str().is_some_and(|word| word.starts_with("secret:"));
             if ask["allowed"] == true && ask["what"] == "capability" && !secret {
@@ -186,6 +194,12 @@ impl Powers {
             crate::policy::judge::least(grants(Access::Write).into_iter().chain(grants(Access::Read)).collect());
         powers.hosts = reach::least(reach::allowed(policy, host));
         powers.secrets = uses::allowed(policy, host).iter().map(Secret::of).collect();
+        let packages = Ecosystem::ALL.into_iter().filter_map(|ecosystem| {
+            let allowed = package_use::allowed(ecosystem, policy, host).ok()?;
+            let (rules, rule) = (allowed.rules, allowed.rule);
+            Some(PackageGrant { ecosystem, rules, rule, locked: false, sources: Vec::new() })
+        });
+        powers.packages = packages.collect();
         let ceiling = |p: &Policy, l: Limit| p.limits.get(&l).map_or(l.house_default(), |c| c.value);
         powers.limits = Limit::ALL
             .into_iter()
@@ -220,6 +234,7 @@ fn written(policy: &Policy) -> Value {
         capabilities,
         hosts,
         secrets,
+        packages,
         mode: _,
         stderr: _,
         require_cgroup: _,
@@ -236,6 +251,7 @@ fn written(policy: &Policy) -> Value {
         let about = json!({ "from": rule.from.to_string(), "header": rule.header, "why": rule.why });
         (rule.name.clone(), about)
     };
+    let allowed = |ecosystem: &Ecosystem| Some((ecosystem.name().to_owned(), json!(packages.rules(*ecosystem)?)));
     let runtime = |(language, named): (&crate::manifest::Language, &NamedRuntime)| {
         (language.name().to_owned(), json!({ "path": named.path.to_string_lossy(), "why": named.why }))
     };
@@ -249,6 +265,10 @@ fn written(policy: &Policy) -> Value {
         "capabilities": capabilities.iter().map(capability).collect::<Map<_, _>>(),
         "hosts": hosts.iter().map(host).collect::<Map<_, _>>(),
         "secrets": secrets.iter().map(secret).collect::<Map<_, _>>(),
+        "packages": {
+            "allowed": Ecosystem::ALL.iter().filter_map(allowed).collect::<Map<_, _>>(),
+            "deny": packages.deny, "minAgeDays": packages.min_age_days,
+        },
     })
 }
 
@@ -382,6 +402,10 @@ fn compare(old: &Powers, new: &Powers, changes: &mut Vec<Change>) {
     for caller in new.callers.iter().filter(|caller| !old.callers.iter().any(|o| o.covers(caller))) {
         let near = old.callers.iter().find(|o| o.name == caller.name).map(CallerGrant::text);
         push(changes, new, "caller", caller.text(), near);
+    }
+    for grant in new.packages.iter().filter(|grant| !old.packages.iter().any(|o| packages::covered(o, grant))) {
+        let near = old.packages.iter().find(|o| o.ecosystem == grant.ecosystem).map(packages::text);
+        push(changes, new, "packages", packages::text(grant), near);
     }
     for (limit, value) in &new.limits {
         let before = old.limits.get(limit).copied().unwrap_or_default();

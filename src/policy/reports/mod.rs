@@ -4,5 +4,7 @@
 
 pub mod audit;
 pub mod diff;
+mod diff_text;
+mod packages;
 pub mod suggest;
 pub mod who_can;

@@ -3,6 +3,7 @@
 //! For: `audit --suggest-policy`. In: a manifest, its site, its decision. Out: TOML.
 //! Never: a text that loads as it is: somebody must read it and say why.
 
+use super::packages;
 use crate::base::address::special;
 use crate::base::text::{is_printable, printable};
 use crate::manifest::host::Host;
@@ -23,6 +24,7 @@ pub fn policy(manifest: &Manifest, site: &Site, decision: &Decision) -> String {
     limits(manifest, &mut body);
     capabilities(manifest, &mut body);
     secrets(manifest, decision, &mut body);
+    body.extend(packages::suggestion(decision, quoted));
     if let Some(policy) = decision.passed_over.iter().find(|policy| policy.exact) {
         out.push_str(&format!(
             "# {}.\n# A second policy that names its exact id would not load beside that one, and then nothing runs: so none is\n\

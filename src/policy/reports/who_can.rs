@@ -3,14 +3,17 @@
 //! For: `audit --who-can`. In: decisions, a question. Out: the tools, each with the rule that lets it.
 //! Never: leaves out a tool for which it depends on the call: that is listed as such.
 
+use super::packages;
 use crate::base::address::special;
 use crate::base::text::printable;
 use crate::manifest::host::{self, Host, HostPattern};
 use crate::policy::area::{self, Area};
 use crate::policy::capability;
+use crate::policy::packages::Ecosystem;
 use crate::policy::reach;
 use crate::policy::secrets::Secret;
 use crate::policy::verdict::Decision;
+use crate::policy::versions;
 use crate::policy::{Access, CallerGrant, Grant, HostGrant, SCRIPT_FOLDER, SecretGrant};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -25,6 +28,8 @@ pub enum Question {
     Secret(String),
     /// By its id.
     Call(String),
+    /// By its name, and its version or a range of them.
+    Package(String, Option<String>),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -39,9 +44,10 @@ pub struct Answer {
     pub why: String,
 }
 
-/// `read:PATH`, `write:PATH` (absolute, plain), `reach:HOST`, with or without a port, or `secret:NAME`.
+/// `read:PATH`, `write:PATH` (absolute, plain), `reach:HOST`, with or without a port, `secret:NAME`, or `package:NAME`,
+/// with or without `@VERSION`.
 pub fn question(text: &str) -> Result<Question, String> {
-    let help = "ask read:PATH, write:PATH, reach:HOST[:PORT], secret:NAME or call:TOOL";
+    let help = "ask read:PATH, write:PATH, reach:HOST[:PORT], secret:NAME, package:NAME[@VERSION] or call:TOOL";
     let (verb, target) = text.split_once(':').ok_or_else(|| help.to_string())?;
     if target.is_empty() {
         return Err(help.to_string());
@@ -61,8 +67,25 @@ pub fn question(text: &str) -> Result<Question, String> {
             Some(why) => Err(format!("no secret has this name{why}")),
         },
         "call" => Ok(Question::Call(target.to_owned())),
+        "package" => package(target),
         _ => Err(help.to_string()),
     }
+}
+
+/// `@scope/name@1.2.3` is a name with a version, too.
+fn package(target: &str) -> Result<Question, String> {
+    let at = target.rfind('@').filter(|at| *at > 0);
+    let (name, version) = at.map_or((target, None), |at| (&target[..at], Some(&target[at + 1..])));
+    if !Ecosystem::ALL.iter().any(|ecosystem| versions::name(*ecosystem, name).is_some()) {
+        return Err("no package has this name".to_owned());
+    }
+    let known = |text: &str| {
+        Ecosystem::ALL.iter().any(|e| versions::version(*e, text).is_some() || versions::is_range(*e, text))
+    };
+    if version.is_some_and(|text| text.is_empty() || !known(text)) {
+        return Err("after `@` stands a version, or a range of them (`<2`)".to_owned());
+    }
+    Ok(Question::Package(name.to_owned(), version.map(str::to_owned)))
 }
 
 /// `bases`: the folders scripts are found under; a builtin tool can be told to run any of those.
@@ -74,6 +97,7 @@ pub fn answer(decisions: &[Decision], question: &Question, bases: &[PathBuf]) ->
         Question::Reach(asked) => reaching(decision, asked),
         Question::Secret(name) => using(decision, name),
         Question::Call(id) => calling(decision, id),
+        Question::Package(name, version) => having(decision, name, version.as_deref()).into_iter().collect(),
     };
     runnable.flat_map(about).collect()
 }
@@ -92,6 +116,13 @@ fn calling(decision: &Decision, id: &str) -> Vec<Answer> {
         why: grant.why,
     };
     decision.callers.clone().unwrap_or_else(anybody).into_iter().map(answer).collect()
+}
+
+fn having(decision: &Decision, name: &str, version: Option<&str>) -> Option<Answer> {
+    let how = packages::has(decision, name, version)?;
+    let grant = decision.packages.as_ref()?;
+    let (rule, why) = (grant.rule.clone(), grant.rules.why.clone());
+    Some(Answer { tool: decision.tool.clone(), how, grant: packages::text(grant), rule, why })
 }
 
 fn using(decision: &Decision, name: &str) -> Vec<Answer> {
@@ -199,6 +230,8 @@ pub fn text(question: &Question, answers: &[Answer]) -> String {
         Question::Reach(host) => format!("reach {host}"),
         Question::Secret(name) => format!("use the secret {name}"),
         Question::Call(id) => format!("call {id}"),
+        Question::Package(name, None) => format!("have the package {name}"),
+        Question::Package(name, Some(version)) => format!("have the package {name} {version}"),
     };
     let asked = printable(&asked);
     if let (Question::Call(_), true) = (question, answers.is_empty()) {

@@ -154,6 +154,11 @@ impl<'a> HardDenials<'a> {
                 beside.display()
             ));
         }
+        if let Some(name) = names::requirement(&pattern).filter(|_| ask.folder() == beside) {
+            return Some(format!(
+                "`{name}` beside the script could be written, and says which packages are installed for it; write into a folder of its own (`out/*`)"
+            ));
+        }
         let ending = names::possible_code(&pattern).filter(|_| ask.folder() == beside)?;
         Some(format!(
             "a file ending in `{ending}` beside the script could be written, and would be run later; write into a folder of its own (`out/*`)"

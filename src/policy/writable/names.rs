@@ -4,7 +4,7 @@
 //! For: `hard_denials`, `sandbox::grants` (what lies in a writable tree), the publisher of staged files. In: a name, or
 //! a pattern of names. Out: whether it is, or could match, one of them. Never: looks at the file system.
 
-use crate::policy::literal;
+use crate::policy::{literal, name_matches};
 
 /// Endings of files that Python, Node or Bun load from the folder of a script, or that tell them what to load.
 const CODE: [&str; 27] = [
@@ -36,6 +36,18 @@ const CODE: [&str; 27] = [
     ".npmrc",
     ".pnp.data.json",
 ];
+/// Names of files that say which packages are installed for the scripts beside them; `package.json` is code, too.
+const REQUIREMENTS: [&str; 7] = [
+    "requirements.txt",
+    "pyproject.toml",
+    "uv.lock",
+    "pylock.toml",
+    "package-lock.json",
+    "npm-shrinkwrap.json",
+    "bun.lock",
+];
+/// The end of the name of a lock for one script.
+const SCRIPT_LOCK: &str = ".py.lock";
 /// Endings of data files. Node runs a file of any other ending, or of none, as a script when it is named in full
 /// (Node.js API, Modules: CommonJS modules, File modules).
 const DATA: [&str; 76] = [
@@ -126,6 +138,13 @@ pub(super) fn spelled_code(names: &str) -> Option<&'static str> {
     CODE.into_iter().find(|ending| spells(names, ending))
 }
 
+/// A file of requirements whose name matches the pattern.
+pub(super) fn requirement(names: &str) -> Option<&'static str> {
+    let names = names.to_lowercase();
+    let named = REQUIREMENTS.into_iter().find(|name| name_matches(&names, name));
+    named.or_else(|| could_end(&names, SCRIPT_LOCK).then_some("SCRIPT.py.lock"))
+}
+
 /// The ending of a definition that a pattern spells.
 pub(super) fn spelled_definition(names: &str) -> Option<&'static str> {
     DEFINITIONS.into_iter().find(|ending| spells(names, ending))
@@ -134,17 +153,19 @@ pub(super) fn spelled_definition(names: &str) -> Option<&'static str> {
 /// The ending of code that a name matching the pattern could have. (`report*` could end in `.py`, `*.csv` could not.)
 pub(super) fn possible_code(names: &str) -> Option<&'static str> {
     let names = names.to_lowercase();
-    CODE.into_iter().find(|ending| {
-        let mut glob = names.chars().rev();
-        for wanted in ending.chars().rev() {
-            match glob.next() {
-                Some('*') => return true,
-                Some(c) if c == '?' || c == wanted => {}
-                _ => return false,
-            }
+    CODE.into_iter().find(|ending| could_end(&names, ending))
+}
+
+fn could_end(names: &str, ending: &str) -> bool {
+    let mut glob = names.chars().rev();
+    for wanted in ending.chars().rev() {
+        match glob.next() {
+            Some('*') => return true,
+            Some(c) if c == '?' || c == wanted => {}
+            _ => return false,
         }
-        true
-    })
+    }
+    true
 }
 
 #[cfg(test)]
@@ -173,6 +194,20 @@ mod tests {
             ("x.p?", false, true),
         ] {
             assert_eq!((spelled_code(names).is_some(), possible_code(names).is_some()), (spelled, possible), "{names}");
+        }
+        for (names, requires) in [
+            ("requirements.txt", true),
+            ("*.txt", true),
+            ("req*.txt", true),
+            ("Requirements.TXT", true),
+            ("*.lock", true),
+            ("run.py.lock", true),
+            ("*.toml", true),
+            ("report*.txt", false),
+            ("*.csv", false),
+            ("my-requirements.txt", false),
+        ] {
+            assert_eq!(requirement(names).is_some(), requires, "{names}");
         }
         assert!(obeyed(".git") && obeyed("x.code-workspace") && !obeyed(".gitignore") && !obeyed("git"));
     }

@@ -9,9 +9,8 @@
 
 mod routes;
 
-use crate::quantity::KIB;
+use crate::quantity::{KIB, MAX_PORTS};
 use crate::sandbox::problem::Problem;
-use crate::sandbox::protocol::MAX_PORTS;
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::socket::{

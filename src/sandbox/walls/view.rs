@@ -131,6 +131,12 @@ pub fn raise(setup: &Setup) -> Result<View, Problem> {
     for wanted in &setup.mounts {
         planned.push(plan_grant(wanted, setup.identity)?);
     }
+    let link = |(at, target): &(PathBuf, PathBuf)| Planned {
+        at: at.clone(),
+        piece: Piece::Link(target.clone()),
+        right: Right::List,
+    };
+    planned.extend(setup.links.iter().map(link));
     // Parents before what lies below them.
     planned.sort_by(|a, b| a.at.cmp(&b.at));
     let root = sys::tmpfs(&[("size", "1M".into()), ("mode", "0755".into())], NOSUID | NODEV)

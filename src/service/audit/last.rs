@@ -6,6 +6,7 @@
 
 use super::{LONGEST_LINE, Log, segments};
 use crate::quantity::{KIB, MIB};
+use crate::service::LIMIT;
 use crate::service::record::{self, MORE};
 use crate::{policy, registry};
 use serde::{Deserialize, Serialize};
@@ -177,9 +178,14 @@ impl LastDenials {
         if whose.policy_digest.is_some_and(|digest| line.digests.policy.as_deref() != Some(digest)) {
             changed.push("policy");
         }
+        // Told as a denial too.
+        let limit = line.violations.iter().any(|violation| violation.operation == LIMIT);
         for violation in line.violations {
+            if limit && violation.operation.is_empty() && violation.kind != MORE {
+                continue;
+            }
             if violation.kind == MORE {
-                self.more += violation.count;
+                self.more = self.more.saturating_add(violation.count);
                 continue;
             }
             let Violation { kind, operation, target, rule, narrower, what, .. } = violation;

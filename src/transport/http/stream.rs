@@ -1,6 +1,6 @@
 //! Server-Sent Events: what a call tells while it runs, and its report as the last of them.
 //!
-//! For: `POST …/calls` with `Accept: text/event-stream`. In: a running call. Out: `start`, then `log` and `chunk` as they
+//! For: `POST …/calls` with `Accept: text/event-stream`. In: a running call. Out: `start`, then `log`, `chunk` and `progress` as they
 //! come, then exactly one `end`. Never: a line of a tool as a line of the stream; a call that runs on once nobody reads.
 
 use super::calls::Begun;
@@ -74,6 +74,7 @@ fn of_event(told: &Event) -> Vec<u8> {
     match told {
         Event::Log(line) => event("log", &json!({ "line": line })),
         Event::Part(text) => event("chunk", &json!({ "text": text })),
+        Event::Progress(text) => event("progress", &json!({ "text": text })),
     }
 }
 

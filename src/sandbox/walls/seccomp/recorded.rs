@@ -8,11 +8,15 @@ use super::bpf::{self, Insn, Refusal, Rule};
 use nix::libc;
 use std::collections::BTreeMap;
 
-/// What a system call would do with a file that it names.
+/// What a system call would do with a file that it names. `Itself`: a link is not followed, but meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
     Read,
+    ReadItself,
     Write,
+    WriteItself,
+    /// It fails where there is something.
+    Make,
     Run,
     /// As the flags of open(2) in this argument say.
     Flags(usize),
@@ -42,23 +46,30 @@ const FILES: &[(i64, &[Named])] = &[
     (libc::SYS_creat, &[at(0, Use::Write)]),
     (libc::SYS_execve, &[at(0, Use::Run)]),
     (libc::SYS_execveat, &[below(0, Use::Run)]),
-    (libc::SYS_mkdir, &[at(0, Use::Write)]),
-    (libc::SYS_mkdirat, &[below(0, Use::Write)]),
-    (libc::SYS_mknod, &[at(0, Use::Write)]),
-    (libc::SYS_mknodat, &[below(0, Use::Write)]),
-    (libc::SYS_rmdir, &[at(0, Use::Write)]),
-    (libc::SYS_unlink, &[at(0, Use::Write)]),
-    (libc::SYS_unlinkat, &[below(0, Use::Write)]),
-    (libc::SYS_rename, &[at(0, Use::Write), at(1, Use::Write)]),
-    (libc::SYS_renameat, &[below(0, Use::Write), below(2, Use::Write)]),
-    (libc::SYS_renameat2, &[below(0, Use::Write), below(2, Use::Write)]),
-    (libc::SYS_link, &[at(0, Use::Write), at(1, Use::Write)]),
-    (libc::SYS_linkat, &[below(0, Use::Write), below(2, Use::Write)]),
-    (libc::SYS_symlink, &[at(1, Use::Write)]),
-    (libc::SYS_symlinkat, &[below(1, Use::Write)]),
+    (libc::SYS_mkdir, &[at(0, Use::Make)]),
+    (libc::SYS_mkdirat, &[below(0, Use::Make)]),
+    (libc::SYS_mknod, &[at(0, Use::Make)]),
+    (libc::SYS_mknodat, &[below(0, Use::Make)]),
+    (libc::SYS_rmdir, &[at(0, Use::WriteItself)]),
+    (libc::SYS_unlink, &[at(0, Use::WriteItself)]),
+    (libc::SYS_unlinkat, &[below(0, Use::WriteItself)]),
+    (libc::SYS_rename, &[at(0, Use::WriteItself), at(1, Use::WriteItself)]),
+    (libc::SYS_renameat, &[below(0, Use::WriteItself), below(2, Use::WriteItself)]),
+    (libc::SYS_renameat2, &[below(0, Use::WriteItself), below(2, Use::WriteItself)]),
+    (libc::SYS_link, &[at(0, Use::ReadItself), at(1, Use::Make)]),
+    (libc::SYS_linkat, &[below(0, Use::ReadItself), below(2, Use::Make)]),
+    (libc::SYS_symlink, &[at(1, Use::Make)]),
+    (libc::SYS_symlinkat, &[below(1, Use::Make)]),
     (libc::SYS_truncate, &[at(0, Use::Write)]),
     (libc::SYS_chmod, &[at(0, Use::Write)]),
     (libc::SYS_fchmodat, &[below(0, Use::Write)]),
+    (libc::SYS_chown, &[at(0, Use::Write)]),
+    (libc::SYS_lchown, &[at(0, Use::WriteItself)]),
+    (libc::SYS_fchownat, &[below(0, Use::Write)]),
+    (libc::SYS_utime, &[at(0, Use::Write)]),
+    (libc::SYS_utimes, &[at(0, Use::Write)]),
+    (libc::SYS_futimesat, &[below(0, Use::Write)]),
+    (libc::SYS_utimensat, &[below(0, Use::Write)]),
     (libc::SYS_chdir, &[at(0, Use::Read)]),
 ];
 

@@ -1,13 +1,13 @@
-//! A diff as a person reads it.
+//! Diff text: a `Diff` for a person.
 //!
-//! For: the `diff` verb. In: a `Diff`. Out: text. Never: prints outside text unescaped.
+//! For: `diff`. In: what differs. Out: text. Never: outside text unescaped; more of one tool than a person reads.
 
-use super::Diff;
+use super::diff::Diff;
 use crate::base::text::{head, json as visible, printable};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Most differences of one tool, and the longest value in one.
+/// Most differences of one tool in a text, and the longest value in one.
 const MOST_SHOWN: usize = 50;
 const WIDEST: usize = 120;
 

@@ -1,0 +1,160 @@
+//! Files: the files beside a script, opened and read so that none can hold up, fool or flood the host.
+//!
+//! For: `found`. In: where a script lies, a name. Out: a text with its digest; problems with file and line. Never: a link,
+//! a pipe, a folder, a file of another size than its kind has, or one that a tool could have written.
+
+use super::Place;
+use crate::base::{files, text};
+use crate::manifest::{Code, Severity};
+use crate::policy::packages::Source;
+use crate::policy::{At, FileProblem};
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag};
+use nix::sys::stat::{SFlag, fstatat};
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+/// The largest file that is read, bytes: ten times the lock of a large application.
+const LARGEST: u64 = 8 * 1024 * 1024;
+/// The same, of what a person writes.
+const LARGEST_WRITTEN: u64 = 1024 * 1024;
+const WRITTEN: [&str; 2] = ["package.json", "pyproject.toml"];
+/// The most packages of one lock, and the most requirements of one file.
+pub(super) const MOST: usize = 5000;
+
+/// The folder of a script, held open.
+pub(super) struct Folder<'a> {
+    at: OwnedFd,
+    path: &'a Path,
+    writer: &'a dyn Fn(&Path) -> Option<String>,
+}
+
+/// A file that was read whole.
+#[derive(Clone)]
+pub(super) struct Text {
+    pub path: PathBuf,
+    pub text: String,
+    sha256: String,
+    /// Where each line starts: a long file is not counted through for every entry.
+    lines: OnceLock<Vec<usize>>,
+}
+
+impl<'a> Folder<'a> {
+    pub fn of(place: &Place<'a>) -> Result<Folder<'a>, FileProblem> {
+        let path = place.script.parent().unwrap_or(Path::new("/"));
+        let opened = files::without_links(path, OFlag::O_PATH | OFlag::O_DIRECTORY);
+        let at = opened
+            .map_err(|errno| problem(path, 0, format!("the script's folder cannot be opened: {}", errno.desc())))?;
+        Ok(Folder { at, path, writer: place.writer })
+    }
+
+    pub fn has(&self, name: &str) -> bool {
+        fstatat(&self.at, name, AtFlags::AT_SYMLINK_NOFOLLOW).is_ok()
+    }
+
+    /// The file of this name; `None`: there is none.
+    pub fn read(&self, name: &str) -> Result<Option<Text>, FileProblem> {
+        let path = self.path.join(name);
+        let bad = |why: String| problem(&path, 0, why);
+        let facts = match fstatat(&self.at, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
+            Ok(facts) => facts,
+            Err(Errno::ENOENT) => return Ok(None),
+            Err(errno) => return Err(bad(format!("it cannot be looked at: {}", errno.desc()))),
+        };
+        if files::is(facts.st_mode, SFlag::S_IFLNK) {
+            return Err(bad("it is a symbolic link, and links are not followed: put the file itself here".to_owned()));
+        }
+        if !files::is(facts.st_mode, SFlag::S_IFREG) {
+            return Err(bad("it is no regular file".to_owned()));
+        }
+        if let Some(who) = (self.writer)(&path) {
+            return Err(bad(format!(
+                "{who} here, and a tool cannot choose packages: if you know who made it, move it and its script elsewhere"
+            )));
+        }
+        let file = files::open_at(&self.at, name, OFlag::O_RDONLY)
+            .map_err(|errno| bad(format!("it cannot be read: {}", errno.desc())))?;
+        let most = if WRITTEN.contains(&name) { LARGEST_WRITTEN } else { LARGEST };
+        let bytes = files::whole(File::from(file), most).map_err(|error| bad(format!("it cannot be read: {error}")))?;
+        let bytes = bytes.ok_or_else(|| bad(format!("it is larger than {most} bytes")))?;
+        let sha256 = crate::base::sha256_hex(&bytes);
+        let text = String::from_utf8(bytes).map_err(|_| bad("it is not UTF-8 text".to_owned()))?;
+        Ok(Some(Text { path, text, sha256, lines: OnceLock::new() }))
+    }
+
+    /// The script. `None` also where it is larger than a file that is read here: then no block in it counts.
+    pub fn script(&self, name: &str) -> Option<Text> {
+        let file = files::open_at(&self.at, name, OFlag::O_RDONLY).ok()?;
+        let bytes = files::whole(File::from(file), LARGEST).ok()??;
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        Some(Text { path: self.path.join(name), text, sha256: crate::base::sha256_hex(&bytes), lines: OnceLock::new() })
+    }
+
+    /// Refuses the settings of an installer: an index is named by the policy, and what it means by this host.
+    pub fn without(&self, settings: &[&str]) -> Result<(), FileProblem> {
+        match settings.iter().find(|name| self.has(name)) {
+            None => Ok(()),
+            Some(name) => Err(problem(
+                &self.path.join(name),
+                0,
+                "the settings of an installer beside a script are not obeyed: where packages come from is said by the \
+                 policy and this host's configuration; take the file away",
+            )),
+        }
+    }
+}
+
+impl Text {
+    /// A text that lies nowhere yet.
+    pub fn new(name: &str, text: &str) -> Text {
+        Text {
+            path: PathBuf::from(name),
+            text: text.to_owned(),
+            sha256: crate::base::sha256_hex(text.as_bytes()),
+            lines: OnceLock::new(),
+        }
+    }
+
+    pub fn source(&self) -> Source {
+        Source { path: self.path.clone(), sha256: self.sha256.clone() }
+    }
+
+    pub fn name(&self) -> String {
+        text::printable(&self.path.file_name().unwrap_or_default().to_string_lossy())
+    }
+
+    /// Where a line stands, for people: `requirements.txt:3`.
+    pub fn place(&self, line: usize) -> String {
+        format!("{}:{line}", self.name())
+    }
+
+    /// The line of a byte.
+    pub fn line(&self, offset: usize) -> usize {
+        let starts = || std::iter::once(0).chain(self.text.match_indices('\n').map(|(at, _)| at + 1)).collect();
+        self.lines.get_or_init(starts).partition_point(|start: &usize| *start <= offset)
+    }
+
+    pub fn problem(&self, line: usize, message: impl AsRef<str>) -> FileProblem {
+        problem(&self.path, line, message)
+    }
+
+    /// The text as TOML, read into plain data.
+    pub fn toml<T: serde::de::DeserializeOwned>(&self) -> Result<T, FileProblem> {
+        toml::from_str(&self.text).map_err(|error| {
+            let line = error.span().map_or(0, |span| self.line(span.start));
+            self.problem(line, format!("it cannot be read: {}", error.message()))
+        })
+    }
+}
+
+pub(super) fn problem(path: &Path, line: usize, message: impl AsRef<str>) -> FileProblem {
+    let at = At { line, column: usize::from(line > 0) };
+    FileProblem::new(path, Severity::Error, Code::Dependency, "", at, text::printable(message.as_ref()))
+}
+
+/// A part of a file in a message: printable, and not long.
+pub(super) fn shown(part: &str) -> String {
+    text::printable(&text::head(part, 80))
+}

@@ -1,0 +1,61 @@
+//! Seen: whether anything beside a script changed since its files were read, at the price of a look at the folder, the
+//! script and the few files that were there.
+//!
+//! For: who keeps what was found between calls. In: a script. Out: facts that move with every write, new name or removal.
+//! Never: trusts facts that are younger than the clock of a file system is exact.
+
+use super::{node, python};
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+/// Two writes within so short a time may leave the same times behind.
+const EXACT: Duration = Duration::from_secs(1);
+
+/// Device, inode, size, and when it was written and changed.
+type Fact = (u64, u64, u64, (i64, i64), (i64, i64));
+
+#[derive(Clone, Debug)]
+pub struct Seen {
+    facts: Vec<(PathBuf, Option<Fact>)>,
+    settled: bool,
+}
+
+impl Seen {
+    /// Taken before the files are read.
+    pub fn of(script: &Path) -> Seen {
+        let folder = script.parent().unwrap_or(Path::new("/"));
+        let lock = script.file_name().map(|name| format!("{}.lock", name.to_string_lossy()));
+        let names = python::NAMES.iter().chain(&node::NAMES).map(|name| folder.join(name));
+        let named = names.chain(lock.map(|name| folder.join(name))).filter(|path| path.symlink_metadata().is_ok());
+        // A file that comes or goes is a change of the folder.
+        let all = [folder.to_owned(), script.to_owned()].into_iter().chain(named);
+        let facts: Vec<_> = all.map(|path| (fact(&path), path)).map(|(fact, path)| (path, fact)).collect();
+        let young = |(_, fact): &(PathBuf, Option<Fact>)| fact.is_none_or(|(.., changed)| since(changed) < EXACT);
+        let settled = !facts.iter().any(young);
+        Seen { facts, settled }
+    }
+
+    /// Of what has no script, and so no files beside one.
+    pub fn nothing() -> Seen {
+        Seen { facts: Vec::new(), settled: true }
+    }
+
+    pub fn still(&self) -> bool {
+        self.settled && self.facts.iter().all(|(path, was)| fact(path) == *was)
+    }
+}
+
+fn fact(path: &Path) -> Option<Fact> {
+    let facts: Metadata = path.symlink_metadata().ok()?;
+    let times = ((facts.mtime(), facts.mtime_nsec()), (facts.ctime(), facts.ctime_nsec()));
+    Some((facts.dev(), facts.ino(), facts.len(), times.0, times.1))
+}
+
+/// Zero for times that are yet to come.
+fn since((seconds, nanos): (i64, i64)) -> Duration {
+    let (Ok(seconds), Ok(nanos)) = (u64::try_from(seconds), u32::try_from(nanos)) else { return Duration::MAX };
+    let then = SystemTime::UNIX_EPOCH + Duration::new(seconds, nanos);
+    SystemTime::now().duration_since(then).unwrap_or_default()
+}

@@ -1,0 +1,218 @@
+//! Index: where packages come from, as the host's configuration says: an address, the hosts that serve its files, and
+//! what is added to its requests.
+//!
+//! For: who installs, settings. In: parts of a configuration. Out: an `Index`: grants for the relay. Never: an address
+//! from a file of a tool; a secret's value.
+
+use crate::base::text;
+use crate::manifest::host::{self, Host, HostPattern};
+use crate::policy::packages::Ecosystem;
+use crate::policy::{HeaderRule, HostGrant, SecretGrant, SecretSource};
+use ipnet::IpNet;
+use std::path::{Path, PathBuf};
+
+/// The name that stands for the public index, unless the configuration says otherwise.
+pub const DEFAULT: &str = "default";
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Index {
+    pub name: String,
+    pub ecosystem: Ecosystem,
+    /// Ends with a slash; holds no user and no password.
+    pub url: String,
+    /// Its own host, and those that it sends installers to.
+    pub hosts: Vec<HostGrant>,
+    /// Added by the relay to the requests for its own host.
+    pub credential: Option<SecretGrant>,
+}
+
+/// A credential as configured: where it lies, the header, and its value with `{}` where the secret stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Credential {
+    pub from: SecretSource,
+    pub header: String,
+    pub value: String,
+}
+
+impl Index {
+    /// What `default` means where nobody says otherwise.
+    pub fn built_in(ecosystem: Ecosystem) -> Index {
+        let (url, more): (&str, &[&str]) = match ecosystem {
+            Ecosystem::Python => ("https://pypi.org/simple/", &["files.pythonhosted.org"]),
+            Ecosystem::Node => ("https://registry.npmjs.org/", &[]),
+        };
+        let more: Vec<String> = more.iter().map(|name| (*name).to_owned()).collect();
+        Index::new(DEFAULT, ecosystem, url, &more, &[], None).expect("a public index is an index")
+    }
+
+    /// `hosts`: that serve its files, beside its own. `ranges`: addresses that are not public and that they may have.
+    pub fn new(
+        name: &str,
+        ecosystem: Ecosystem,
+        url: &str,
+        hosts: &[String],
+        ranges: &[IpNet],
+        credential: Option<Credential>,
+    ) -> Result<Index, String> {
+        let Address { url, host, port, tls } = address(url)?;
+        let usual = if tls { 443 } else { 80 };
+        let grant = |pattern: HostPattern| HostGrant {
+            ranges: match pattern.host {
+                Host::Address(address) => ranges.iter().filter(|range| range.contains(&address)).copied().collect(),
+                _ => ranges.to_vec(),
+            },
+            asked: pattern.to_string(),
+            pattern,
+            rule: format!("indexes.{name}: {}", ecosystem.name()),
+            why: "packages are fetched from there".to_owned(),
+        };
+        let mut grants = vec![grant(HostPattern { host: host.clone(), port: Some(port.unwrap_or(usual)) })];
+        for written in hosts {
+            let pattern = host::pattern(written).map_err(|why| format!("hosts: {why}"))?;
+            if pattern.host == Host::Any {
+                return Err("hosts: `*` is every host: name those that serve the index's files".to_owned());
+            }
+            // Without a port, as the index itself.
+            grants.push(grant(HostPattern { port: Some(pattern.port.unwrap_or(usual)), ..pattern }));
+        }
+        let credential =
+            credential.map(|credential| added(name, ecosystem, &host, port, tls, credential)).transpose()?;
+        if credential.is_some() {
+            // An installer speaks HTTP to the relay, and the relay TLS to the host.
+            grants.push(grant(HostPattern { host, port: Some(80) }));
+        }
+        Ok(Index { name: name.to_owned(), ecosystem, url, hosts: grants, credential })
+    }
+
+    /// For people: where it leads, and whether something is added.
+    pub fn words(&self) -> String {
+        let added = if self.credential.is_some() { ", with a credential that toolhost adds" } else { "" };
+        format!("{}{added}", text::printable(&self.url))
+    }
+
+    /// The file that its credential is read from.
+    pub fn files(&self) -> Option<PathBuf> {
+        self.credential.as_ref().and_then(|credential| credential.from.file()).map(Path::to_path_buf)
+    }
+
+    /// The index of this name.
+    pub fn find<'i>(indexes: &'i [Index], ecosystem: Ecosystem, name: &str) -> Option<&'i Index> {
+        indexes.iter().find(|index| index.ecosystem == ecosystem && index.name == name)
+    }
+}
+
+struct Address {
+    url: String,
+    host: Host,
+    port: Option<u16>,
+    tls: bool,
+}
+
+fn address(written: &str) -> Result<Address, String> {
+    // First, so that no password is shown: an address has no other use for the sign.
+    if written.contains('@') {
+        return Err(
+            "url: a user or password stands in it, where everybody reads it: write credential = { from = \"file:…\" }"
+                .to_owned(),
+        );
+    }
+    let shown = text::printable(&text::head(written, 100));
+    let bad = |why: &str| format!("url `{shown}`: {why}");
+    let uri: http::Uri = written.parse().map_err(|_| bad("it is no URL"))?;
+    let tls = match uri.scheme_str() {
+        Some("https") => true,
+        Some("http") => false,
+        _ => return Err(bad("it begins with https:// or http://")),
+    };
+    let authority = uri.authority().ok_or_else(|| bad("it names no host"))?;
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._~/%+".contains(&b);
+    if uri.query().is_some() || written.contains('#') || !uri.path().bytes().all(plain) {
+        return Err(bad("a path of plain characters follows the host, and nothing else"));
+    }
+    let pattern = host::pattern(authority.as_str()).map_err(|why| bad(&why))?;
+    if !matches!(pattern.host, Host::Name(_) | Host::Address(_)) {
+        return Err(bad("it names one host"));
+    }
+    let scheme = if tls { "https" } else { "http" };
+    let url = format!("{scheme}://{pattern}{}/", uri.path().trim_end_matches('/'));
+    Ok(Address { url, port: pattern.port, host: pattern.host, tls })
+}
+
+fn added(
+    name: &str,
+    ecosystem: Ecosystem,
+    host: &Host,
+    port: Option<u16>,
+    tls: bool,
+    credential: Credential,
+) -> Result<SecretGrant, String> {
+    let (Host::Name(host), true) = (host, tls) else {
+        return Err("credential: it is added to https:// of a named host alone".to_owned());
+    };
+    let Credential { from, header, value } = credential;
+    let header = HeaderRule {
+        host: host.clone(),
+        port: port.unwrap_or(443),
+        name: crate::policy::header_name(&header).map_err(|why| format!("credential: {why}"))?,
+        value: crate::policy::header_value(value).map_err(|why| format!("credential: {why}"))?,
+        methods: ["GET", "HEAD"].map(str::to_owned).to_vec(),
+        paths: Vec::new(),
+    };
+    Ok(SecretGrant {
+        name: "INDEX_CREDENTIAL".to_owned(),
+        from,
+        header: Some(header),
+        rule: format!("indexes.{name}: {}", ecosystem.name()),
+        why: "the index asks for it".to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn index(url: &str, hosts: &[&str], ranges: &[&str], credential: bool) -> Result<Index, String> {
+        let hosts: Vec<String> = hosts.iter().map(|host| (*host).to_owned()).collect();
+        let ranges: Vec<IpNet> = ranges.iter().map(|range| range.parse().expect("a range")).collect();
+        let from = SecretSource::Env("TOKEN".to_owned());
+        let added = Credential { from, header: "Authorization".to_owned(), value: "Bearer {}".to_owned() };
+        Index::new("inner", Ecosystem::Python, url, &hosts, &ranges, credential.then_some(added))
+    }
+
+    #[test]
+    fn an_index_is_an_address_and_the_hosts_of_its_files() {
+        let patterns = |index: &Index| index.hosts.iter().map(|grant| grant.pattern.to_string()).collect::<Vec<_>>();
+        let of = Index::built_in(Ecosystem::Python);
+        assert_eq!(patterns(&of), ["pypi.org:443", "files.pythonhosted.org:443"]);
+        let inner =
+            index("https://PyPI.example:8443/simple", &["files.example"], &["10.1.0.0/16"], true).expect("good");
+        assert_eq!(inner.url, "https://pypi.example:8443/simple/");
+        assert_eq!(patterns(&inner), ["pypi.example:8443", "files.example:443", "pypi.example:80"]);
+        assert!(inner.hosts.iter().all(|grant| grant.ranges.len() == 1));
+        let header = inner.credential.and_then(|credential| credential.header).expect("a header");
+        assert_eq!((header.name.as_str(), header.port, header.host.as_str()), ("authorization", 8443, "pypi.example"));
+        assert_eq!(
+            patterns(&index("http://10.1.2.3:3141/x/", &[], &["10.1.0.0/16"], false).expect("good")),
+            ["10.1.2.3:3141"]
+        );
+    }
+
+    #[test]
+    fn what_is_no_index_is_refused() {
+        for (url, hosts, credential, words) in [
+            ("ftp://x/", &[][..], false, "https:// or http://"),
+            ("pypi.org", &[], false, "https:// or http://"),
+            ("https://user:pass@x/", &[], false, "a user or password"),
+            ("https://x/?a=b", &[], false, "plain characters"),
+            ("https://*.x/", &[], false, "url"),
+            ("https://x/", &["*"], false, "every host"),
+            ("https://x/", &["a b"], false, "hosts: "),
+            ("http://x/", &[], true, "https:// of a named host"),
+            ("https://8.8.8.8/", &[], true, "https:// of a named host"),
+        ] {
+            let why = index(url, hosts, &[], credential).expect_err(url);
+            assert!(why.contains(words), "{url}: {why}");
+            assert!(!why.contains("pass") || !why.contains("user:pass"), "{why}");
+        }
+    }
+}

@@ -1,0 +1,361 @@
+//! Tree: what a build left, read as hostile, and made the host's own; the same tree looked at again before each use.
+//!
+//! For: the store. In: a folder in which code of packages may have run, all of whose processes are gone. Out: a list of
+//! its files and folders, with digests and stamps. Never: follows a link; opens what is no regular file or folder; leaves
+//! a mode that lets others write.
+
+use crate::base::files::{self, is, names_in, open_at};
+use crate::base::text;
+use nix::fcntl::{AtFlags, OFlag, RenameFlags, renameat2};
+use nix::sys::stat::{FchmodatFlags, FileStat, Mode, SFlag, fchmod, fchmodat, fstat, fstatat};
+use nix::unistd::{UnlinkatFlags, unlinkat};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::collections::HashSet;
+use std::ffi::CString;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+/// Deepest folder, and longest path from the root, bytes.
+const DEEPEST: usize = 64;
+const LONGEST: usize = 1024;
+/// Set-user-id, set-group-id, sticky.
+const SPECIAL: u32 = 0o7000;
+
+/// Most of a tree.
+#[derive(Clone, Copy, Debug)]
+pub struct Most {
+    pub files: u64,
+    pub bytes: u64,
+}
+
+/// A file or folder of a tree.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Item {
+    /// From the root of the tree, with `/` between.
+    pub path: String,
+    pub bytes: u64,
+    /// SHA-256 in hex; `None`: a folder.
+    pub sha256: Option<String>,
+    pub stamp: Stamp,
+}
+
+impl Item {
+    /// What the host itself adds to an entry: its stamp alone tells whether it was changed.
+    pub fn own(path: &str) -> Item {
+        Item { path: path.to_owned(), bytes: 0, sha256: None, stamp: Stamp::default() }
+    }
+}
+
+/// What tells a file or folder from itself before a change: inode, size, and the times of content and inode.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stamp(u64, i64, (i64, i64), (i64, i64));
+
+impl Stamp {
+    /// Of an open file or folder.
+    pub fn now(file: BorrowedFd) -> io::Result<Stamp> {
+        Ok(Stamp::of(&fstat(file)?))
+    }
+
+    fn of(stat: &FileStat) -> Stamp {
+        let modified = (stat.st_mtime, stat.st_mtime_nsec);
+        Stamp(stat.st_ino, stat.st_size, modified, (stat.st_ctime, stat.st_ctime_nsec))
+    }
+}
+
+/// Why a tree is not taken.
+#[derive(Debug)]
+pub enum Wrong {
+    /// What lies in it, in words.
+    Hostile(String),
+    Io(io::Error),
+}
+
+impl<E: Into<io::Error>> From<E> for Wrong {
+    fn from(error: E) -> Wrong {
+        Wrong::Io(error.into())
+    }
+}
+
+fn hostile<T>(path: &str, what: &str) -> Result<T, Wrong> {
+    Err(Wrong::Hostile(format!("{}: {what}", text::printable(&text::head(path, 200)))))
+}
+
+/// Reads a whole tree, and gives every file and folder the mode it keeps. Stamps are taken later, by `stamped`.
+pub fn taken(root: BorrowedFd, most: Most) -> Result<Vec<Item>, Wrong> {
+    let mut taking = Taking { items: Vec::new(), bytes: 0, most };
+    taking.folder(root, "", 0)?;
+    Ok(taking.items)
+}
+
+struct Taking {
+    items: Vec<Item>,
+    bytes: u64,
+    most: Most,
+}
+
+impl Taking {
+    fn folder(&mut self, folder: BorrowedFd, at: &str, depth: usize) -> Result<(), Wrong> {
+        if depth > DEEPEST {
+            return hostile(at, &format!("lies deeper than {DEEPEST} folders"));
+        }
+        fchmod(folder, Mode::from_bits_truncate(0o755))?;
+        let mut folded = HashSet::new();
+        for name in names_in(folder)? {
+            let name = name?;
+            let path = named(at, &name)?;
+            if !folded.insert(path.to_lowercase()) {
+                return hostile(&path, "two names differ in case alone");
+            }
+            if self.items.len() as u64 >= self.most.files {
+                return hostile(at, &format!("more than {} files and folders", self.most.files));
+            }
+            let stat = fstatat(folder, name.as_c_str(), AtFlags::AT_SYMLINK_NOFOLLOW)?;
+            if is(stat.st_mode, SFlag::S_IFDIR) {
+                let below = open_at(folder, name.as_c_str(), OFlag::O_DIRECTORY)?;
+                self.items.push(Item { path: path.clone(), bytes: 0, sha256: None, stamp: Stamp::default() });
+                self.folder(below.as_fd(), &path, depth + 1)?;
+            } else {
+                self.file(folder, &name, path, &stat)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn file(&mut self, folder: BorrowedFd, name: &CString, path: String, stat: &FileStat) -> Result<(), Wrong> {
+        plain(&path, stat)?;
+        let mut file = File::from(open_at(folder, name.as_c_str(), OFlag::O_RDONLY)?);
+        let stat = fstat(&file)?;
+        // Nobody is left who could have put another file there; this is the one that is read.
+        plain(&path, &stat)?;
+        let runs = stat.st_mode & 0o111 != 0;
+        fchmod(&file, Mode::from_bits_truncate(if runs { 0o755 } else { 0o644 }))?;
+        let (sha256, bytes) = digest(&mut file, self.most.bytes.saturating_sub(self.bytes))?;
+        self.bytes += bytes;
+        if self.bytes > self.most.bytes {
+            return hostile(&path, &format!("all files together have more than {} bytes", self.most.bytes));
+        }
+        self.items.push(Item { path, bytes, sha256: Some(sha256), stamp: Stamp::default() });
+        Ok(())
+    }
+}
+
+/// A regular file of ours with one name.
+fn plain(path: &str, stat: &FileStat) -> Result<(), Wrong> {
+    if is(stat.st_mode, SFlag::S_IFLNK) {
+        return hostile(path, "is a link");
+    }
+    if !is(stat.st_mode, SFlag::S_IFREG) {
+        return hostile(path, "is neither a file nor a folder");
+    }
+    if stat.st_mode & SPECIAL != 0 {
+        return hostile(path, "has a set-id mode");
+    }
+    if stat.st_nlink != 1 {
+        return hostile(path, "has more than one name (hard links)");
+    }
+    if !files::owners().contains(&stat.st_uid) {
+        return hostile(path, "belongs to another user");
+    }
+    Ok(())
+}
+
+/// The path of a name in a folder of the tree, if the name is one that can be shown and listed.
+fn named(at: &str, name: &CString) -> Result<String, Wrong> {
+    let shown = String::from_utf8_lossy(name.as_bytes());
+    let path = if at.is_empty() { shown.clone().into_owned() } else { format!("{at}/{shown}") };
+    if name.to_str().is_err() || !text::is_printable(&shown) {
+        return hostile(&path, "is a name with characters that no package needs");
+    }
+    if path.len() > LONGEST {
+        return hostile(&path, &format!("is a path of more than {LONGEST} bytes"));
+    }
+    Ok(path)
+}
+
+/// SHA-256 in hex, and how many bytes that was; stops beyond `most`.
+fn digest(file: &mut File, most: u64) -> io::Result<(String, u64)> {
+    let (mut sum, mut bytes, mut piece) = (Sha256::new(), 0, vec![0; 256 << 10]);
+    while bytes <= most {
+        match file.read(&mut piece)? {
+            0 => break,
+            length => {
+                sum.update(&piece[..length]);
+                bytes += length as u64;
+            }
+        }
+    }
+    Ok((crate::base::hex(&sum.finalize()), bytes))
+}
+
+/// The items with their stamps as they lie now.
+pub fn stamped(root: BorrowedFd, items: Vec<Item>) -> io::Result<Vec<Item>> {
+    let now = |item: Item| -> io::Result<Item> {
+        let stat = fstatat(root, item.path.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW)?;
+        Ok(Item { stamp: Stamp::of(&stat), ..item })
+    };
+    items.into_iter().map(now).collect()
+}
+
+/// The first path that is not as its stamp says: a folder's stamp moves with each name that comes or goes in it.
+pub fn changed<'i>(root: BorrowedFd, items: &'i [Item]) -> Option<&'i str> {
+    let same = |item: &&Item| {
+        let stat = fstatat(root, item.path.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW);
+        stat.is_ok_and(|stat| Stamp::of(&stat) == item.stamp)
+    };
+    items.iter().find(|item| !same(item)).map(|item| item.path.as_str())
+}
+
+/// The first path whose content is not what its digest says.
+pub fn altered<'i>(root: BorrowedFd, items: &'i [Item]) -> Option<&'i str> {
+    let same = |item: &&Item| match &item.sha256 {
+        // Folders, and what the host added: their stamps were compared.
+        None => true,
+        Some(sha256) => {
+            let file = open_at(root, item.path.as_str(), OFlag::O_RDONLY).map(File::from);
+            file.is_ok_and(|mut file| digest(&mut file, item.bytes).is_ok_and(|(now, _)| now == *sha256))
+        }
+    };
+    items.iter().find(|item| !same(item)).map(|item| item.path.as_str())
+}
+
+/// Removes a tree that a build left, however deep: every folder below is first moved up to the top.
+pub fn remove(parent: BorrowedFd, name: &str) -> io::Result<()> {
+    // A build may take away the rights to its own folders. Nobody is left who could put a link there meanwhile.
+    let ours = |folder: BorrowedFd, name: &std::ffi::CStr| {
+        let stat = fstatat(folder, name, AtFlags::AT_SYMLINK_NOFOLLOW)?;
+        if is(stat.st_mode, SFlag::S_IFDIR) {
+            fchmodat(folder, name, Mode::S_IRWXU, FchmodatFlags::FollowSymlink)?;
+        }
+        Ok::<_, nix::errno::Errno>(())
+    };
+    let open = |folder: BorrowedFd, name: &std::ffi::CStr| -> nix::Result<OwnedFd> {
+        ours(folder, name)?;
+        open_at(folder, name, OFlag::O_DIRECTORY)
+    };
+    let top = open(parent, &CString::new(name)?)?;
+    let mut moved = 0_u64;
+    loop {
+        let names: Vec<CString> = names_in(&top)?.collect::<nix::Result<_>>()?;
+        if names.is_empty() {
+            break;
+        }
+        for name in names {
+            if unlinkat(&top, name.as_c_str(), UnlinkatFlags::NoRemoveDir).is_ok() {
+                continue;
+            }
+            let below = open(top.as_fd(), &name)?;
+            for inner in names_in(&below)?.collect::<nix::Result<Vec<_>>>()? {
+                if unlinkat(&below, inner.as_c_str(), UnlinkatFlags::NoRemoveDir).is_ok() {
+                    continue;
+                }
+                ours(below.as_fd(), &inner)?;
+                loop {
+                    moved += 1;
+                    let aside = CString::new(format!(".{moved}"))?;
+                    match renameat2(&below, inner.as_c_str(), &top, aside.as_c_str(), RenameFlags::RENAME_NOREPLACE) {
+                        Err(nix::errno::Errno::EEXIST) => {}
+                        done => break done?,
+                    }
+                }
+            }
+            unlinkat(&top, name.as_c_str(), UnlinkatFlags::RemoveDir)?;
+        }
+    }
+    Ok(unlinkat(parent, name, UnlinkatFlags::RemoveDir)?)
+}
+
+/// Paths at which an interpreter runs code before the script: `.pth` files and the customisation modules.
+pub fn starts(items: &[Item], site: &str) -> Vec<PathBuf> {
+    let customises = |name: &str| ["sitecustomize", "usercustomize"].contains(&name.split('.').next().unwrap_or(name));
+    let first = |item: &&Item| {
+        let Some(name) = item.path.strip_prefix(site).and_then(|rest| rest.strip_prefix('/')) else { return false };
+        !name.contains('/') && (Path::new(name).extension().is_some_and(|end| end == "pth") || customises(name))
+    };
+    items.iter().filter(first).map(|item| PathBuf::from(&item.path)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    const MOST: Most = Most { files: 100, bytes: 1000 };
+
+    fn looked(folder: &Path) -> Result<Vec<Item>, Wrong> {
+        let root = files::without_links(folder, OFlag::O_RDONLY | OFlag::O_DIRECTORY).expect("a folder");
+        taken(root.as_fd(), MOST)
+    }
+
+    fn refused(make: impl Fn(&Path), words: &str) {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::create_dir(folder.path().join("a")).expect("made");
+        std::fs::write(folder.path().join("a/good.py"), "1").expect("made");
+        assert!(looked(folder.path()).is_ok(), "the control of {words}");
+        make(&folder.path().join("a"));
+        match looked(folder.path()) {
+            Err(Wrong::Hostile(why)) => assert!(why.contains(words), "{why} instead of {words}"),
+            other => panic!("{other:?} instead of {words}"),
+        }
+    }
+
+    #[test]
+    fn only_plain_files_and_folders_are_taken() {
+        let file = |path: std::path::PathBuf| std::fs::write(path, "1").expect("made");
+        refused(|at| symlink("good.py", at.join("link")).expect("made"), "is a link");
+        refused(|at| std::fs::hard_link(at.join("good.py"), at.join("more")).expect("made"), "has more than one name");
+        let pipe = |at: &Path| nix::unistd::mkfifo(&at.join("pipe"), Mode::S_IRUSR).expect("made");
+        refused(pipe, "is neither a file nor a folder");
+        refused(|at| drop(std::os::unix::net::UnixListener::bind(at.join("socket"))), "is neither a file nor a folder");
+        let special = std::fs::Permissions::from_mode(0o4755);
+        refused(|at| std::fs::set_permissions(at.join("good.py"), special.clone()).expect("set"), "has a set-id mode");
+        refused(|at| file(at.join("GOOD.py")), "differ in case alone");
+        refused(|at| file(at.join("a\u{202e}b")), "characters that no package needs");
+        refused(|at| file(at.join("a\nb")), "characters that no package needs");
+        refused(|at| (0..100).for_each(|n| file(at.join(n.to_string()))), "more than 100 files");
+        refused(|at| std::fs::write(at.join("big"), [0; 1001]).expect("made"), "more than 1000 bytes");
+        let deep = |at: &Path| std::fs::create_dir_all(at.join("d/".repeat(70))).expect("made");
+        refused(deep, "deeper than 64");
+    }
+
+    #[test]
+    fn every_change_is_seen_and_everything_is_removed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let top = folder.path().join("top");
+        std::fs::create_dir_all(top.join("a/b")).expect("made");
+        std::fs::write(top.join("a/b/file"), "one").expect("made");
+        std::fs::set_permissions(top.join("a/b/file"), std::fs::Permissions::from_mode(0o777)).expect("set");
+        let root = files::without_links(&top, OFlag::O_RDONLY | OFlag::O_DIRECTORY).expect("a folder");
+        let now = || stamped(root.as_fd(), looked(&top).expect("taken")).expect("stamped");
+        let items = now();
+        assert_eq!((changed(root.as_fd(), &items), altered(root.as_fd(), &items)), (None, None), "the control");
+        let mode = std::fs::metadata(top.join("a/b/file")).expect("there").permissions().mode();
+        assert_eq!(mode & 0o7777, 0o755, "others may not write what is kept");
+        std::fs::write(top.join("a/b/file"), "two").expect("written");
+        assert_eq!(changed(root.as_fd(), &items), Some("a/b/file"));
+        assert_eq!(altered(root.as_fd(), &items), Some("a/b/file"));
+        let items = now();
+        std::fs::write(top.join("a/b/more"), "").expect("written");
+        assert_eq!(changed(root.as_fd(), &items), Some("a/b"), "a folder tells what came");
+        // Deeper than any path may be long, and closed.
+        let mut at = top.clone();
+        for _ in 0..40 {
+            at = at.join("d".repeat(90));
+            std::fs::create_dir(&at).expect("made");
+        }
+        std::fs::set_permissions(&at, std::fs::Permissions::from_mode(0o000)).expect("set");
+        let parent = files::without_links(folder.path(), OFlag::O_RDONLY | OFlag::O_DIRECTORY).expect("a folder");
+        remove(parent.as_fd(), "top").expect("removed");
+        assert!(!top.exists());
+    }
+
+    #[test]
+    fn what_starts_early_is_named() {
+        let item = |path: &str| Item { path: path.to_owned(), bytes: 0, sha256: None, stamp: Stamp::default() };
+        let items = ["s/a.pth", "s/sitecustomize.py", "s/usercustomize", "s/a.py", "s/b/c.pth", "a.pth"].map(item);
+        let named: Vec<_> = starts(&items, "s").iter().map(|path| path.display().to_string()).collect();
+        assert_eq!(named, ["s/a.pth", "s/sitecustomize.py", "s/usercustomize"]);
+    }
+}

@@ -1,0 +1,187 @@
+//! Installer: pip or npm, run twice behind the walls: once with the index alone in reach and no package's code running,
+//! once without a network.
+//!
+//! For: a build. In: what is locked, the index, folders of the store's work. Out: a folder that the store examines.
+//! Never: gives an installer a file of the tool, a setting of this machine's user, or both a network and a package's code.
+
+use super::runs::{Recorder, Run};
+use super::{Need, locks, program};
+use crate::base::text;
+use crate::fault::{Fault, Kind};
+use crate::packages::Index;
+use crate::packages::store::Layout;
+use crate::policy::packages::Ecosystem;
+use crate::policy::{Access, Grant, Network, Opening, Runtime, Shape};
+use crate::quantity::{GIB, Limit, MIB};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Longest run, milliseconds.
+const LONGEST_MS: u64 = 15 * 60 * 1000;
+const PYTHON: &str = include_str!("install.py");
+const NODE: &str = include_str!("install.cjs");
+
+pub struct Installer<'a> {
+    pub need: &'a Need,
+    pub index: &'a Index,
+    pub runtime: Runtime,
+    pub npm: Option<&'a Path>,
+}
+
+type Tell<'a> = &'a (dyn Fn(&str) + Sync);
+
+impl Installer<'_> {
+    /// Fetches what the lock names. Answers when each was published, as far as that was asked for and is known.
+    pub async fn fetch(&self, runs: &Recorder, work: &Path, tell: Tell<'_>) -> Result<BTreeMap<String, String>, Fault> {
+        let into = work.join("fetched");
+        let answer = self.run("fetch", runs, &into, None, true, json!({}), tell).await?;
+        Ok(serde_json::from_value(answer["published"].clone()).unwrap_or_default())
+    }
+
+    /// Installs what was fetched into `built`. `place`: where the environment will lie.
+    pub async fn install(&self, runs: &Recorder, work: &Path, place: &Path, tell: Tell<'_>) -> Result<(), Fault> {
+        let (into, from) = (work.join("built"), work.join("fetched"));
+        let shown = match self.need.wanted.ecosystem {
+            Ecosystem::Python => place.join(self.site()?),
+            Ecosystem::Node => place.to_path_buf(),
+        };
+        self.run("install", runs, &into, Some(&from), false, json!({"shown": shown}), tell).await.map(drop)
+    }
+
+    /// Resolves requirements; the answer is the installer's.
+    pub async fn resolve(&self, runs: &Recorder, work: &Path, tell: Tell<'_>) -> Result<Value, Fault> {
+        let into = work.join("resolving");
+        std::fs::create_dir_all(&into).map_err(|e| super::broken(&e))?;
+        self.run("resolve", runs, &into, None, true, json!({"before": locks::latest(self.need)}), tell).await
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one run has that many parts")]
+    async fn run(
+        &self,
+        what: &str,
+        runs: &Recorder,
+        into: &Path,
+        from: Option<&Path>,
+        network: bool,
+        more: Value,
+        tell: Tell<'_>,
+    ) -> Result<Value, Fault> {
+        let wanted = &self.need.wanted;
+        let mut order = json!({
+            "do": what,
+            "inputs": wanted.inputs,
+            "packages": wanted.packages,
+            "builds": self.need.rules.builds,
+            "ages": self.need.rules.min_age_days.is_some(),
+            "index": spoken(self.index),
+            "into": into,
+            "from": from,
+            "npm": self.npm,
+        });
+        if let (Value::Object(order), Value::Object(more)) = (&mut order, more) {
+            order.extend(more);
+        }
+        let source = match wanted.ecosystem {
+            Ecosystem::Python => PYTHON,
+            Ecosystem::Node => NODE,
+        };
+        let shape = self.shape(into, from, network);
+        let hidden = into.parent().unwrap_or(into);
+        let run = Run { hidden, what, tool: &self.need.tool, shape, source, order, timeout_ms: LONGEST_MS };
+        runs.run(run, tell).await
+    }
+
+    /// What a run may touch: its interpreter, one folder to write, one to read, and the index or nothing.
+    fn shape(&self, into: &Path, from: Option<&Path>, network: bool) -> Shape {
+        let mut runtime = self.runtime.clone();
+        runtime.roots.extend(self.npm.and_then(installation).filter(|_| self.need.wanted.ecosystem == Ecosystem::Node));
+        let mut shape = Shape::bare("toolhost:packages@1.0.0", runtime);
+        let grant = |access, path: &Path| Grant {
+            access,
+            opening: Opening::Live { path: path.to_owned() },
+            asked: "(packages)".to_owned(),
+            rule: "packages".to_owned(),
+            why: format!("packages of {}", self.need.tool),
+        };
+        shape.grants.push(grant(Access::Write, into));
+        shape.grants.extend(from.map(|from| grant(Access::Read, from)));
+        if network {
+            shape.network = Network::Hosts(self.index.hosts.clone());
+            shape.secrets = self.index.credential.iter().cloned().collect();
+        }
+        for (limit, most) in [
+            (Limit::TimeoutMs, LONGEST_MS),
+            (Limit::CpuMs, 4 * LONGEST_MS),
+            (Limit::MemoryBytes, 4 * GIB),
+            (Limit::Processes, 256),
+            (Limit::OpenFiles, 4096),
+            (Limit::FileBytes, 2 * GIB),
+            (Limit::WrittenBytes, 8 * GIB),
+            (Limit::WrittenFiles, 200_000),
+            (Limit::InputBytes, 64 * MIB),
+            (Limit::OutputBytes, 64 * MIB),
+            (Limit::LogBytes, MIB),
+            (Limit::ReceivedBytes, 4 * GIB),
+        ] {
+            shape.limits.set(limit, most);
+        }
+        shape
+    }
+
+    /// Where the packages lie in an entry.
+    fn site(&self) -> Result<String, Fault> {
+        match self.need.wanted.ecosystem {
+            Ecosystem::Python => Ok(format!("lib/python{}/site-packages", minor(&self.runtime)?)),
+            Ecosystem::Node => Ok("node_modules".to_owned()),
+        }
+    }
+
+    /// What an entry is made of: a virtual environment of which the host makes all but the packages, or a folder.
+    pub fn layout(&self) -> Result<Layout, Fault> {
+        let site = self.site()?;
+        match self.need.wanted.ecosystem {
+            Ecosystem::Python => {
+                let program = program(&self.runtime)?;
+                let home = program.parent().unwrap_or(Path::new("/")).display();
+                let version = &self.runtime.version;
+                let text = format!("home = {home}\ninclude-system-site-packages = false\nversion = {version}\n");
+                let files = vec![("pyvenv.cfg".to_owned(), text)];
+                let links = vec![("bin/python".to_owned(), program)];
+                Ok(Layout { from: "built/site".into(), site, files, links })
+            }
+            Ecosystem::Node => {
+                let from = PathBuf::from("built/project/node_modules");
+                Ok(Layout { from, site, files: Vec::new(), links: Vec::new() })
+            }
+        }
+    }
+}
+
+/// The address that an installer is given: it speaks plainly to the relay where that adds the credential, over TLS.
+fn spoken(index: &Index) -> String {
+    match (&index.credential, index.url.strip_prefix("https://")) {
+        (Some(_), Some(rest)) => {
+            let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
+            format!("http://{}/{path}", host.split(':').next().unwrap_or(host))
+        }
+        _ => index.url.clone(),
+    }
+}
+
+/// `3.11` of `3.11.7`.
+fn minor(runtime: &Runtime) -> Result<String, Fault> {
+    let mut parts = runtime.version.split('.');
+    match (parts.next(), parts.next()) {
+        (Some(major), Some(minor)) => Ok(format!("{major}.{minor}")),
+        _ => {
+            let why = format!("its version is {}", text::printable(&runtime.version));
+            Err(Fault::new(Kind::DependencyError, "the interpreter does not tell its version").person(why))
+        }
+    }
+}
+
+/// The folder of npm, from its program in `bin`.
+fn installation(npm: &Path) -> Option<PathBuf> {
+    npm.parent()?.parent().map(Path::to_path_buf)
+}

@@ -1,0 +1,106 @@
+//! Locks: what requirements resolve to, kept or written down, and what policy says of it.
+//!
+//! For: a build, and `deps lock`. In: the answers of installers, read as hostile. Out: a lock, and what it holds. Never:
+//! takes over where something is said to come from.
+
+use super::{Need, Packages, Resolved, broken};
+use crate::base::text;
+use crate::fault::{Fault, Kind};
+use crate::packages;
+use crate::policy;
+use crate::policy::packages::{Ecosystem, Package};
+use jiff::Timestamp;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+const SECONDS_OF_A_DAY: i64 = 24 * 3600;
+
+impl Packages {
+    /// What is required, locked: what was resolved before, or is now.
+    pub(super) async fn resolved(
+        &self,
+        need: &Need,
+        work: &Path,
+        tell: &(dyn Fn(&str) + Sync),
+    ) -> Result<Resolved, Fault> {
+        let (store, key) = (self.store()?, self.resolved_key(need)?);
+        if let Some(text) = store.resolved(&key) {
+            return read(need, text);
+        }
+        let resolved = self.resolve(need, work, tell).await?;
+        store.keep_resolved(&key, &resolved.text).map_err(|e| broken(&e))?;
+        Ok(resolved)
+    }
+
+    /// Resolves now.
+    pub(super) async fn resolve(
+        &self,
+        need: &Need,
+        work: &Path,
+        tell: &(dyn Fn(&str) + Sync),
+    ) -> Result<Resolved, Fault> {
+        let installer = self.installer(need)?;
+        let answer = installer.resolve(&self.recorder, work, tell).await?;
+        let text = match need.wanted.ecosystem {
+            Ecosystem::Python => packages::pylock_of(&answer["packages"]),
+            Ecosystem::Node => answer["lock"].as_str().map(str::to_owned),
+        };
+        read(need, text.ok_or_else(|| strange("the installer told no lock"))?)
+    }
+}
+
+/// Whether policy lets these packages in. `published`: when each was, where that is known by now.
+pub(super) fn allowed(
+    need: &Need,
+    packages: &[Package],
+    published: Option<&BTreeMap<String, String>>,
+) -> Result<(), Fault> {
+    let now = Timestamp::now();
+    let ages = published.map(|published| {
+        let age = |package: &Package| {
+            let told = published.get(&format!("{} {}", package.name, package.version))?;
+            let seconds = now.as_second().checked_sub(told.parse::<Timestamp>().ok()?.as_second())?;
+            let days = u64::try_from(seconds / SECONDS_OF_A_DAY).ok()?;
+            Some(((package.name.clone(), package.version.clone()), days))
+        };
+        packages.iter().filter_map(age).collect()
+    });
+    let refused = policy::refused_packages(&need.rules, need.wanted.ecosystem, packages, ages.as_ref());
+    if refused.is_empty() {
+        return Ok(());
+    }
+    let mut details = refused.join("\n");
+    if !need.wanted.locked {
+        let id = text::printable(need.tool.split('@').next().unwrap_or_default());
+        details
+            .push_str(&format!("\n`toolhost deps clean {id}` forgets what was resolved, so that it is resolved anew"));
+    }
+    let message = "this tool requires packages that this host never installs, so nothing was run";
+    Err(Fault::new(Kind::DependencyError, message).details(details))
+}
+
+/// The latest moment at which a version may have been published.
+pub(super) fn latest(need: &Need) -> Option<String> {
+    let days = i64::from(need.rules.min_age_days?);
+    let second = Timestamp::now().as_second() - days * SECONDS_OF_A_DAY;
+    Timestamp::from_second(second).ok().map(|time| time.to_string())
+}
+
+/// The lock of one ecosystem: the name of its file.
+fn file(ecosystem: Ecosystem) -> &'static str {
+    match ecosystem {
+        Ecosystem::Python => "pylock.toml",
+        Ecosystem::Node => "package-lock.json",
+    }
+}
+
+/// A lock that was resolved, read like one that lies beside a script.
+fn read(need: &Need, text: String) -> Result<Resolved, Fault> {
+    let wanted = packages::of_lock(&need.wanted, &text).map_err(|problem| strange(&problem.problem.message))?;
+    Ok(Resolved { wanted, file: file(need.wanted.ecosystem).to_owned(), text })
+}
+
+fn strange(why: &str) -> Fault {
+    let message = "what this tool's requirements resolve to cannot be used, so nothing was run";
+    Fault::new(Kind::DependencyError, message).details(text::printable(why))
+}

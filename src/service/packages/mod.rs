@@ -1,0 +1,384 @@
+//! Packages: the built environment of a call, made once for everybody who needs the same.
+//!
+//! For: the road, and `deps`. In: what a script requires and what policy allows of it. Out: an entry of the store, held
+//! while the call runs. Never: builds outside the walls, twice at once, or for a call alone: a build goes on when its
+//! callers leave, under limits of its own.
+
+mod deps;
+mod installer;
+mod locks;
+mod runs;
+
+pub use runs::Recorder;
+
+use crate::base::places::Places;
+use crate::base::shared::{Missed, Shared};
+use crate::base::{lock, text};
+use crate::executor::Executor;
+use crate::fault::{Fault, Kind};
+use crate::packages::store::{self, About, Held, Store};
+use crate::packages::tree::Wrong;
+use crate::packages::{Index, Wanted};
+use crate::policy::packages::{Ecosystem, PackageRules};
+use crate::policy::{Built, Program, Runtime, Shape};
+use serde_json::json;
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+
+/// The layout of entries, and how they are made: another number builds all of them anew.
+const FORMAT: u32 = 1;
+/// Builds at once, each for another tool; each may use all cores for a while.
+const BUILDERS: usize = 2;
+/// Most builds under way or waiting.
+const UNDER_WAY: usize = 32;
+/// How often it is looked whether another process is done with a key.
+const LOOK: Duration = Duration::from_millis(100);
+/// Longest wait for another process: no build takes longer.
+const LONGEST_WAIT: Duration = Duration::from_secs(3 * 15 * 60 + 60);
+
+/// What one script needs.
+#[derive(Clone, Debug)]
+pub struct Need {
+    /// `id@version`
+    pub tool: String,
+    pub wanted: Arc<Wanted>,
+    pub rules: PackageRules,
+    /// The interpreter of the call.
+    pub runtime: Runtime,
+}
+
+/// Finds what runs npm, and where that lies; or why there is none.
+pub type FindNpm = Arc<dyn Fn() -> Result<(Runtime, PathBuf), String> + Send + Sync>;
+
+/// What a host needs to build packages. Nothing of it is looked for or made before a tool requires some.
+#[derive(Clone)]
+pub struct Parts {
+    /// The folder of the store; `Err`: why there is none, for the person.
+    pub store: Result<PathBuf, String>,
+    pub indexes: Vec<Index>,
+    pub npm: FindNpm,
+    /// A call waits for its build however long that takes.
+    pub waits: bool,
+}
+
+impl Parts {
+    /// For a host without packages.
+    pub fn none(why: &'static str) -> Parts {
+        let npm: FindNpm = Arc::new(|| Err("a host without packages".to_owned()));
+        Parts { store: Err(why.to_owned()), indexes: Vec::new(), npm, waits: false }
+    }
+}
+
+pub struct Packages {
+    parts: Parts,
+    store: Mutex<Option<Arc<Store>>>,
+    npm: OnceLock<Result<(Runtime, PathBuf), String>>,
+    recorder: Recorder,
+    building: Arc<Shared<Result<(), Fault>>>,
+    builders: Arc<Places>,
+    /// The last line of each build under way.
+    progress: Mutex<HashMap<String, watch::Sender<String>>>,
+}
+
+/// An environment.
+pub struct Ready {
+    pub held: Held,
+    /// It was waited for.
+    pub built: bool,
+}
+
+/// What was resolved.
+pub struct Resolved {
+    pub wanted: Wanted,
+    /// The lock, by the name of its file.
+    pub file: String,
+    pub text: String,
+}
+
+impl Packages {
+    pub fn new(parts: Parts, process: Option<Arc<dyn Executor>>, audit: super::audit::Log) -> Arc<Packages> {
+        Arc::new(Packages {
+            parts,
+            store: Mutex::default(),
+            npm: OnceLock::new(),
+            recorder: Recorder { process, audit },
+            building: Shared::new(UNDER_WAY),
+            builders: Places::new(BUILDERS, 1),
+            progress: Mutex::default(),
+        })
+    }
+
+    /// The store, opened when it is first needed.
+    pub fn store(&self) -> Result<Arc<Store>, Fault> {
+        let mut opened = lock(&self.store);
+        if let Some(store) = opened.as_ref() {
+            return Ok(Arc::clone(store));
+        }
+        let store = self.parts.store.as_ref().map_err(String::clone).and_then(|path| Store::open(path));
+        let store = store.map_err(|why| {
+            let message = "this host has no place for packages, so nothing was run";
+            Fault::new(Kind::CapabilityError, message)
+                .person(format!("the store of packages: {}", text::printable(&why)))
+        })?;
+        *opened = Some(Arc::clone(&store));
+        Ok(store)
+    }
+
+    fn npm(&self) -> Result<&(Runtime, PathBuf), Fault> {
+        self.npm.get_or_init(|| (self.parts.npm)()).as_ref().map_err(|why| {
+            let message = "this host has no npm, by which this tool's packages are installed";
+            Fault::new(Kind::CapabilityError, message).person(text::printable(why))
+        })
+    }
+
+    /// The environment of a script. Waits for its build: as long as that takes, or `within` this time. `tell` hears what
+    /// the installer prints meanwhile.
+    pub async fn ready(
+        self: &Arc<Self>,
+        need: Need,
+        within: Duration,
+        mut tell: impl FnMut(String),
+    ) -> Result<Ready, Fault> {
+        if need.rules.lock_required && !need.wanted.locked {
+            return Err(no_lock(&need));
+        }
+        let key = self.key(&need)?;
+        if let Some(held) = self.held(&key).await? {
+            // The policy may be another than when it was built.
+            locks::allowed(&need, &held.entry.about.packages, Some(&held.entry.about.published))?;
+            return Ok(Ready { held, built: false });
+        }
+        let mut progress = self.hears(&key);
+        let work = || {
+            let (this, key, need) = (Arc::clone(self), key.clone(), need.clone());
+            async move { this.build(&need, &key).await }
+        };
+        // Tools with other rules for the same packages do not share what those rules refuse.
+        let name = format!("{key} {:?}", need.rules);
+        let within = if self.parts.waits { Duration::MAX } else { within };
+        let building = tokio::time::timeout(within, self.building.join(&name, work));
+        tokio::pin!(building);
+        let built = loop {
+            tokio::select! {
+                built = &mut building => break built,
+                Ok(()) = progress.changed() => tell(progress.borrow_and_update().clone()),
+            }
+        };
+        drop(progress);
+        lock(&self.progress).retain(|_, told| told.receiver_count() > 0);
+        match built {
+            Err(_) => Err(under_way()),
+            Ok(Err(missed)) => Err(missing(missed)),
+            Ok(Ok(built)) => {
+                built?;
+                let held = self.held(&key).await?.ok_or_else(|| {
+                    let message = "this tool's packages were built, and are gone already; try again";
+                    Fault::new(Kind::ServiceError, message).retryable()
+                })?;
+                locks::allowed(&need, &held.entry.about.packages, Some(&held.entry.about.published))?;
+                Ok(Ready { held, built: true })
+            }
+        }
+    }
+
+    /// The lines of a build, from now on.
+    fn hears(&self, key: &str) -> watch::Receiver<String> {
+        let mut progress = lock(&self.progress);
+        progress.entry(key.to_owned()).or_insert_with(|| watch::channel(String::new()).0).subscribe()
+    }
+
+    fn tells(&self, key: &str, line: &str) {
+        if let Some(hear) = lock(&self.progress).get(key) {
+            hear.send_replace(text::printable(line));
+        }
+    }
+
+    async fn held(&self, key: &str) -> Result<Option<Held>, Fault> {
+        let (store, key) = (self.store()?, key.to_owned());
+        let look = move || {
+            store.hold(&key, |what| {
+                let what = text::printable(what);
+                tracing::warn!(target: "toolhost::packages", "an environment was changed since it was built, and is built anew: {what}");
+            })
+        };
+        tokio::task::spawn_blocking(look).await.map_err(std::io::Error::other).flatten().map_err(|e| broken(&e))
+    }
+
+    /// The digest of everything that an environment is built from.
+    pub fn key(&self, need: &Need) -> Result<String, Fault> {
+        let runtime = self.installs(need)?;
+        let file = program(&runtime)?;
+        let facts = crate::base::files::Stamp::at(&file).map_err(|e| broken(&e))?;
+        let platform = (std::env::consts::OS, std::env::consts::ARCH);
+        let own = (need.wanted.ecosystem == Ecosystem::Python).then_some((&runtime.version, format!("{facts:?}")));
+        let node = (need.wanted.ecosystem == Ecosystem::Node).then_some(&runtime.version);
+        let parts = json!([
+            FORMAT,
+            need.wanted.ecosystem,
+            need.wanted.inputs,
+            need.rules.index,
+            self.index(need)?.url,
+            need.rules.builds,
+            need.rules.min_age_days.is_some(),
+            file,
+            own,
+            node,
+            platform
+        ]);
+        Ok(store::key_of(parts.to_string().as_bytes()))
+    }
+
+    /// The key of what is resolved for requirements without a lock: another interpreter gets the same versions.
+    fn resolved_key(&self, need: &Need) -> Result<String, Fault> {
+        let Need { wanted, rules, .. } = need;
+        let index = (&rules.index, &self.index(need)?.url);
+        let parts = json!([FORMAT, wanted.ecosystem, wanted.inputs, index, rules.min_age_days]);
+        Ok(store::key_of(parts.to_string().as_bytes()))
+    }
+
+    /// The interpreter that runs the installer.
+    fn installs(&self, need: &Need) -> Result<Runtime, Fault> {
+        match need.wanted.ecosystem {
+            Ecosystem::Python => Ok(need.runtime.clone()),
+            Ecosystem::Node => Ok(self.npm()?.0.clone()),
+        }
+    }
+
+    fn index(&self, need: &Need) -> Result<&Index, Fault> {
+        let wanted = |index: &&Index| index.ecosystem == need.wanted.ecosystem && index.name == need.rules.index;
+        self.parts.indexes.iter().find(wanted).ok_or_else(|| {
+            let message = "this host does not say where this tool's packages come from";
+            let name = text::printable(&need.rules.index);
+            let mend =
+                format!("[indexes.{name}] is missing in the configuration file for {}", need.wanted.ecosystem.name());
+            Fault::new(Kind::CapabilityError, message).person(mend)
+        })
+    }
+
+    /// One build, from the lock between processes to the entry.
+    async fn build(self: &Arc<Self>, need: &Need, key: &str) -> Result<(), Fault> {
+        let store = self.store()?;
+        let until = Instant::now() + LONGEST_WAIT;
+        let _lock = loop {
+            match store.lock(key).map_err(|e| broken(&e))? {
+                Some(lock) => break lock,
+                None if Instant::now() > until => return Err(under_way()),
+                None => {
+                    self.tells(key, "another process of this host builds the packages");
+                    tokio::time::sleep(LOOK).await;
+                }
+            }
+        };
+        // Another process may have built it meanwhile.
+        if self.held(key).await?.is_some() {
+            return Ok(());
+        }
+        let _place = self.builders.enter(&need.tool).await;
+        let began = Instant::now();
+        let tidied = Arc::clone(&store);
+        let tidied = tokio::task::spawn_blocking(move || tidied.tidy()).await.map_err(std::io::Error::other).flatten();
+        tidied.map_err(|e| broken(&e))?;
+        let work = Arc::new(store.begin(key).map_err(|e| broken(&e))?);
+        let tell = |line: &str| self.tells(key, line);
+        let wanted = match need.wanted.locked {
+            true => Arc::clone(&need.wanted),
+            false => Arc::new(self.resolved(need, &work.path, &tell).await?.wanted),
+        };
+        let need = Need { wanted, ..need.clone() };
+        locks::allowed(&need, &need.wanted.packages, None)?;
+        let installer = self.installer(&need)?;
+        let published = installer.fetch(&self.recorder, &work.path, &tell).await?;
+        locks::allowed(&need, &need.wanted.packages, Some(&published))?;
+        let place = store.place(&work);
+        installer.install(&self.recorder, &work.path, &place, &tell).await?;
+        let layout = installer.layout()?;
+        let about = About {
+            ecosystem: need.wanted.ecosystem,
+            tool: need.tool.clone(),
+            index: need.rules.index.clone(),
+            runtime: format!("{} {}", program(&installer.runtime)?.display(), installer.runtime.version),
+            builds: need.rules.builds,
+            packages: need.wanted.packages.clone(),
+            published,
+            made: jiff::Timestamp::now().to_string(),
+        };
+        tell("looking at what the build left");
+        let (of, kept) = (key.to_owned(), Arc::clone(&store));
+        let keep = move || kept.keep(&work, &of, about, &layout);
+        let kept = tokio::task::spawn_blocking(keep).await.map_err(|e| Wrong::Io(std::io::Error::other(e))).flatten();
+        kept.map_err(|wrong| match wrong {
+            Wrong::Hostile(what) => hostile(&what),
+            Wrong::Io(e) => broken(&e),
+        })?;
+        let (tool, took) = (text::printable(&need.tool), began.elapsed().as_secs_f64());
+        tracing::info!(target: "toolhost::packages", "built {} packages for {tool} in {took:.1} s", need.wanted.packages.len());
+        Ok(())
+    }
+
+    fn installer<'a>(&'a self, need: &'a Need) -> Result<installer::Installer<'a>, Fault> {
+        let npm = match need.wanted.ecosystem {
+            Ecosystem::Python => None,
+            Ecosystem::Node => Some(self.npm()?.1.as_path()),
+        };
+        Ok(installer::Installer { need, index: self.index(need)?, runtime: self.installs(need)?, npm })
+    }
+}
+
+/// Shows a call its environment, and starts its interpreter in it.
+pub fn furnish(shape: &mut Shape, environment: &Held) {
+    let path = environment.path.clone();
+    let link = match environment.entry.about.ecosystem {
+        Ecosystem::Python => {
+            shape.runtime.program = Program::Path(path.join("bin/python"));
+            None
+        }
+        // The last folder in which Node and Bun look, so that what lies beside the script comes first.
+        Ecosystem::Node => Some(("/node_modules".into(), path.join("node_modules"))),
+    };
+    shape.built = Some(Built { path, link });
+}
+
+/// The file of an interpreter, without links.
+fn program(runtime: &Runtime) -> Result<PathBuf, Fault> {
+    let Program::Path(path) = &runtime.program else {
+        return Err(Fault::new(Kind::InternalError, "packages for a tool without an interpreter"));
+    };
+    path.canonicalize().map_err(|e| {
+        let message = "the interpreter of this tool is not there any more, so nothing was run";
+        Fault::new(Kind::DependencyError, message).person(format!("{}: {e}", text::path(path)))
+    })
+}
+
+fn no_lock(need: &Need) -> Fault {
+    let id = need.tool.split('@').next().unwrap_or(&need.tool);
+    let message = "this tool's packages are not locked, so nothing was run";
+    let mend = format!("`toolhost deps lock {id}` writes the lock, and shows what it holds");
+    Fault::new(Kind::DependencyError, message).details(text::printable(&mend))
+}
+
+fn under_way() -> Fault {
+    Fault::new(Kind::ServiceError, "this tool's packages are still being built; try again").retryable()
+}
+
+fn missing(missed: Missed) -> Fault {
+    match missed {
+        Missed::Full => {
+            Fault::new(Kind::RateLimitError, "too many packages wait to be built in this host; try again").retryable()
+        }
+        Missed::Broken => Fault::new(Kind::InternalError, "this tool's packages could not be built").retryable(),
+    }
+}
+
+fn hostile(what: &str) -> Fault {
+    let message = "this tool's packages left what this host does not take over, so nothing was run";
+    Fault::new(Kind::DependencyError, message).details(what.to_owned())
+}
+
+fn broken(error: &std::io::Error) -> Fault {
+    Fault::new(Kind::InternalError, "this host's store of packages cannot be used, so nothing was run")
+        .person(format!("the store of packages: {}", text::printable(&error.to_string())))
+        .retryable()
+}

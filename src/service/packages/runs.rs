@@ -1,0 +1,167 @@
+//! Runs: one run of an installer behind the walls, recorded like a call.
+//!
+//! For: the installer. In: a confinement, an order. Out: its answer, or a fault with its last words. Never: another way to
+//! run than the executor of scripts; keeps a run out of the audit log.
+
+use crate::base::hidden::Hidden;
+use crate::base::text;
+use crate::executor::{self, Ending, Event, Executor};
+use crate::fault::{Fault, Kind};
+use crate::manifest::{Asks, Execution, Handler, Manifest, Metadata, Site};
+use crate::policy::{Confinement, PerCall, Shape};
+use crate::service::call_record::CallRecord;
+use crate::service::redact::{Mask, Shown};
+use crate::service::{Arguments, CallRequest, Caller, audit, format, secrets};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant};
+use tokio_util::sync::CancellationToken;
+
+/// Who is said to have called, and what.
+const WHO: &str = "toolhost";
+const WHAT: &str = "toolhost:packages";
+/// Last lines of an installer that a fault shows, and longest of them, characters.
+const LAST_LINES: usize = 12;
+const LONGEST_LINE: usize = 300;
+
+/// What runs and records.
+pub struct Recorder {
+    pub process: Option<Arc<dyn Executor>>,
+    pub audit: audit::Log,
+}
+
+/// One run.
+pub struct Run<'a> {
+    /// `fetch`, `install` or `resolve`.
+    pub what: &'a str,
+    pub tool: &'a str,
+    pub shape: Shape,
+    pub source: &'a str,
+    pub order: Value,
+    pub timeout_ms: u64,
+    /// A folder of this host that no word of the installer tells.
+    pub hidden: &'a Path,
+}
+
+impl Recorder {
+    pub async fn run(&self, run: Run<'_>, tell: &(dyn Fn(&str) + Sync)) -> Result<Value, Fault> {
+        let request = CallRequest::new(Caller::named(WHO), WHAT, Arguments::Value(Value::Null));
+        let mut record = CallRecord::begin(&request);
+        let result = self.recorded(run, tell, &mut record).await;
+        let told = result.as_ref().map(|_| crate::base::json::Text::from(&Value::Null)).map_err(Clone::clone);
+        // A run that left no record counts as failed.
+        match record.finish(told).error {
+            Some(fault) => Err(fault),
+            None => result,
+        }
+    }
+
+    async fn recorded(
+        &self,
+        run: Run<'_>,
+        tell: &(dyn Fn(&str) + Sync),
+        record: &mut CallRecord,
+    ) -> Result<Value, Fault> {
+        record.entry = Some(self.audit.open()?);
+        record.given((Mask::default(), Shown::Tree(json!({"run": run.what, "tool": run.tool}))));
+        let process = self.process.as_ref().ok_or_else(|| {
+            Fault::new(Kind::CapabilityError, "this host runs no scripts, and so no installer of packages")
+        })?;
+        let mut per_call =
+            PerCall { timeout_ms: run.timeout_ms, source: Some(run.source.to_owned()), ..PerCall::default() };
+        let values = secrets::values(&run.shape.secrets, Duration::from_secs(10)).await?;
+        for (grant, value) in run.shape.secrets.iter().zip(values) {
+            record.hide(&value, false);
+            per_call.secrets.0.insert(grant.name.clone(), value);
+        }
+        per_call.env = Hidden::default();
+        let hidden = run.hidden.display().to_string();
+        let shape = Arc::new(run.shape);
+        let digest = shape.digest();
+        self.audit.keep(&shape, &digest)?;
+        let confinement = Confinement { shape, per_call };
+        record.confined(&confinement, digest, None);
+        let site = Site { manifest: PathBuf::new(), base: PathBuf::new(), script: None, folder: "/tmp".into() };
+        let call = executor::Call { manifest: nobody(), site, input: run.order, confinement: Some(confinement) };
+        let cancel = CancellationToken::new();
+        let _cancels = cancel.clone().drop_guard();
+        let context = executor::Context {
+            id: record.id.clone(),
+            user: WHO.to_owned(),
+            cancel,
+            came: Instant::now(),
+            ran: Arc::default(),
+            traffic: record.traffic(),
+            // What a build can write is looked at before anything uses it, and is written by no other run.
+            ledger: None,
+        };
+        record.running()?;
+        let (events, mut heard) = executor::events();
+        let ended = {
+            let mut running = process.run(&context, call, &events);
+            loop {
+                tokio::select! {
+                    Some(event) = heard.next() => if let Event::Log(line) = event { tell(&record.log(&line.replace(&hidden, ""))) },
+                    ended = &mut running => break ended,
+                }
+            }
+        };
+        record.ended(&ended, heard.lost(), None);
+        let mut outcome = ended?;
+        outcome.logs.iter_mut().for_each(|line| *line = line.replace(&hidden, ""));
+        let (logs, _) = record.took(&mut outcome);
+        match outcome.ending {
+            Ending::Answered(answer) => {
+                answer.tree(crate::quantity::MAX_TREE_BYTES).map_err(|_| failed(run.what, "its answer is too long"))
+            }
+            Ending::Exited { .. } | Ending::Raised { .. } => Err(failed(run.what, &last(logs))),
+            ending => {
+                let why = format::judge(ending, logs, &[]).err().map_or_else(String::new, |fault| fault.message);
+                Err(failed(run.what, &format!("{why}\n{}", last(logs))))
+            }
+        }
+    }
+}
+
+/// The end of a log, bounded.
+fn last(logs: &[String]) -> String {
+    let lines = logs.iter().skip(logs.len().saturating_sub(LAST_LINES));
+    lines.map(|line| text::printable(&text::head(line, LONGEST_LINE))).collect::<Vec<_>>().join("\n")
+}
+
+fn failed(what: &str, why: &str) -> Fault {
+    let message = match what {
+        "fetch" => "this tool's packages could not be fetched, so nothing was run",
+        "resolve" => "this tool's requirements could not be resolved, so nothing was run",
+        _ => "this tool's packages could not be installed, so nothing was run",
+    };
+    Fault::new(Kind::DependencyError, message).details(why.trim().to_owned())
+}
+
+/// The executor of scripts looks at no manifest.
+fn nobody() -> Arc<Manifest> {
+    static NOBODY: LazyLock<Arc<Manifest>> = LazyLock::new(|| {
+        Arc::new(Manifest {
+            id: WHAT.to_owned(),
+            display_name: String::new(),
+            description: String::new(),
+            version: semver::Version::new(1, 0, 0),
+            handler: Handler::DefinitionOnly,
+            parameters: None,
+            output: None,
+            asks: Asks::default(),
+            execution: Execution::default(),
+            limits: Default::default(),
+            is_final: false,
+            hidden: true,
+            metadata: Metadata::default(),
+            requires: Default::default(),
+            examples: Vec::new(),
+            tags: Vec::new(),
+            raw: Value::Null,
+            digest: String::new(),
+        })
+    });
+    Arc::clone(&NOBODY)
+}

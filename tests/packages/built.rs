@@ -1,0 +1,176 @@
+//! What a call has of its packages: the versions of its own lock, found where interpreters look.
+
+use super::Shop;
+use crate::harness::{Server, Who, as_everyone, fits, has, skipped, wait_for};
+use serde_json::json;
+use std::fs;
+
+const PLAIN: &str = "import json, plain\nprint(json.dumps(plain.version))\n";
+
+#[test]
+fn two_tools_have_their_own_versions_and_an_edited_lock_builds_anew() {
+    as_everyone("packages", |who| {
+        let shop = Shop::new(who);
+        // The control: without requirements there is no such package.
+        shop.playground.tool("none", "python", PLAIN, json!({}));
+        assert_eq!(fits("ScriptError: No module named 'plain'", &shop.call("esc:none")), Ok(()));
+        shop.python("one", &["plain==1.0"], PLAIN);
+        let folder = shop.python("two", &["plain==2.0"], PLAIN);
+        assert_eq!(fits("ok \"1.0\"", &shop.call("esc:one")), Ok(()));
+        assert_eq!(fits("ok \"2.0\"", &shop.call("esc:two")), Ok(()));
+        let asked = shop.log().len();
+        assert_eq!(fits("ok \"1.0\"", &shop.call("esc:one")), Ok(()));
+        assert_eq!(shop.log().len(), asked, "what is built is not fetched again");
+        fs::write(folder.join("requirements.txt"), shop.locked("plain==1.0")).unwrap();
+        shop.settle();
+        assert_eq!(fits("ok \"1.0\"", &shop.call("esc:two")), Ok(()));
+        assert_eq!(shop.log().len(), asked, "another tool has the same already");
+        let runs: Vec<_> = shop.playground.records().into_iter().filter(|r| r["tool"] == "toolhost:packages").collect();
+        assert_eq!(runs.len(), 4, "each run of an installer is recorded like a call");
+        assert!(runs.iter().all(|run| run["outcome"] == "success" && run["digests"]["confinement"].is_string()));
+    });
+}
+
+#[test]
+fn node_and_bun_find_packages_last_so_that_what_lies_beside_a_script_wins() {
+    as_everyone("packages of Node", |who| {
+        if !has("nodejs", 1) {
+            return;
+        }
+        let shop = Shop::new(who);
+        let common = "console.log(JSON.stringify(require('flat')))";
+        shop.node("common", "nodejs", &["flat@1.0.0"], common);
+        assert_eq!(fits("ok \"1.0.0\"", &shop.call("esc:common")), Ok(()));
+        let module = "import flat from 'flat';\nconsole.log(JSON.stringify(flat));\n";
+        let folder = shop.node("module", "nodejs", &["flat@2.0.0"], module);
+        fs::rename(folder.join("main.js"), folder.join("main.mjs")).unwrap();
+        let manifest = fs::read_to_string(folder.join("module.tool.json")).unwrap().replace("main.js", "main.mjs");
+        fs::write(folder.join("module.tool.json"), manifest).unwrap();
+        assert_eq!(fits("ok \"2.0.0\"", &shop.call("esc:module")), Ok(()));
+        let folder = shop.node("beside", "nodejs", &["flat@1.0.0"], "console.log(JSON.stringify(require('./flat')))");
+        fs::write(folder.join("flat.js"), "module.exports = 'beside'").unwrap();
+        shop.settle();
+        assert_eq!(fits("ok \"beside\"", &shop.call("esc:beside")), Ok(()));
+        if has("bun", 1) {
+            shop.node("bun", "bun", &["flat@2.0.0"], common);
+            assert_eq!(fits("ok \"2.0.0\"", &shop.call("esc:bun")), Ok(()));
+        }
+    });
+}
+
+#[test]
+fn a_lock_is_asked_for_made_and_kept() {
+    let shop = Shop::new(Who::ours());
+    let folder = shop.playground.tool("loose", "python", PLAIN, json!({}));
+    fs::write(folder.join("requirements.txt"), "plain<2\n").unwrap();
+    shop.settle();
+    let wanted = "DependencyError: `toolhost deps lock esc:loose` writes the lock";
+    assert_eq!(fits(wanted, &shop.call("esc:loose")), Ok(()));
+    assert!(shop.log().is_empty(), "nothing is asked of an index before");
+    let locked = shop.deps(&["lock", "esc:loose"]);
+    assert_eq!(locked.code, Some(0), "{}", locked.stderr);
+    assert!(
+        locked.text().contains("1 packages, written to") && locked.text().contains("plain 1.0"),
+        "{}",
+        locked.text()
+    );
+    assert_eq!(fits("ok \"1.0\"", &shop.call("esc:loose")), Ok(()));
+    // A requirement that changed is told, and the same command locks it anew.
+    fs::write(folder.join("requirements.txt"), "plain>=2\n").unwrap();
+    let stale = "DependencyError: requirements.txt:1: `plain>=2` is required, and pylock.toml holds 1.0: lock anew";
+    assert_eq!(fits(stale, &shop.call("esc:loose")), Ok(()));
+    let again = shop.deps(&["lock", "esc:loose"]);
+    assert_eq!(again.code, Some(0), "{}", again.stderr);
+    assert_eq!(fits("ok \"2.0\"", &shop.call("esc:loose")), Ok(()));
+    let pinned = shop.python("pinned", &["plain==1.0"], PLAIN);
+    let locked = shop.deps(&["lock", "esc:pinned"]);
+    assert!(locked.code == Some(2) && locked.stderr.contains("is locked already"), "{}", locked.stderr);
+    assert!(!pinned.join("pylock.toml").exists());
+    // Relaxed: what the first call resolved stays, whatever the index offers later.
+    fs::remove_file(folder.join("pylock.toml")).unwrap();
+    fs::write(folder.join("requirements.txt"), "plain\n").unwrap();
+    shop.policy("default", "relaxed", false, "");
+    assert_eq!(fits("ok \"2.0\"", &shop.call("esc:loose")), Ok(()));
+    let asked = shop.log().len();
+    assert_eq!(fits("ok \"2.0\"", &shop.call("esc:loose")), Ok(()));
+    assert_eq!(shop.log().len(), asked);
+    // A policy that denies it later counts for what was resolved before.
+    shop.policy("default", "relaxed", false, "deny = [{ name = \"plain\", versions = \">=2\", why = \"too new\" }]\n");
+    assert_eq!(fits("DependencyError: plain 2.0 is denied: too new", &shop.call("esc:loose")), Ok(()));
+    shop.policy("default", "relaxed", false, "min_age_days = 3650\n");
+    assert_eq!(fits("DependencyError: must be at least 3650", &shop.call("esc:loose")), Ok(()));
+    shop.policy("default", "relaxed", false, "min_age_days = 30\n");
+    assert_eq!(fits("ok \"2.0\"", &shop.call("esc:loose")), Ok(()));
+}
+
+#[test]
+fn many_callers_wait_for_one_build() {
+    let shop = Shop::new(Who::ours());
+    shop.policy("slow", "required", false, "");
+    let folder = shop.python("one", &["plain==1.0"], PLAIN);
+    let calls = std::thread::scope(|scope| {
+        let calls: Vec<_> = (0..4).map(|_| scope.spawn(|| shop.call("esc:one"))).collect();
+        // A lock that is edited while it is built is another build.
+        wait_for("a build", || shop.log().iter().any(|line| line.contains("/files/")));
+        fs::write(folder.join("requirements.txt"), shop.locked("plain==2.0")).unwrap();
+        calls.into_iter().map(|call| call.join().unwrap()).collect::<Vec<_>>()
+    });
+    for call in &calls {
+        assert_eq!(fits("ok \"1.0\"", call), Ok(()));
+    }
+    let fetched = shop.log().iter().filter(|line| line.contains("plain-1.0-py3")).count();
+    assert_eq!(fetched, 1, "{:?}", shop.log());
+    assert_eq!(fits("ok \"2.0\"", &shop.call("esc:one")), Ok(()));
+}
+
+#[test]
+fn a_server_says_that_packages_are_being_built_and_its_build_goes_on() {
+    let shop = Shop::new(Who::ours());
+    shop.policy("slow", "required", false, "");
+    let folder = shop.playground.tool("one", "python", PLAIN, json!({"execution": {"timeoutMs": 500}}));
+    fs::write(folder.join("requirements.txt"), shop.locked("plain==1.0")).unwrap();
+    shop.settle();
+    let mut server = Server::of(shop.host(&[]));
+    let told = server.called("esc:one", json!({})).to_string();
+    assert!(told.contains("this tool's packages are still being built; try again"), "{told}");
+    let mut last = String::new();
+    wait_for("the packages are built", || {
+        last = server.called("esc:one", json!({})).to_string();
+        last.contains("\\\"1.0\\\"") || last.contains("\"1.0\"")
+    });
+    let fetched = shop.log().iter().filter(|line| line.contains("plain-1.0-py3")).count();
+    assert_eq!(fetched, 1, "one build for all of them: {last}");
+}
+
+#[test]
+fn small_packages_of_the_public_indexes_work() {
+    // Their addresses are public where the tests reach them, or the machine says otherwise.
+    let shop = Shop::new(Who::ours());
+    let python = "import idna, json\nprint(json.dumps(idna.encode('bücher.example').decode()))\n";
+    let folder = shop.playground.tool("idna", "python", python, json!({}));
+    fs::write(folder.join("requirements.txt"), "idna==3.10\n").unwrap();
+    let node = "console.log(JSON.stringify(require('is-number')(3)))";
+    let other = shop.playground.tool("number", "nodejs", node, json!({}));
+    fs::write(other.join("package.json"), "{\"dependencies\": {\"is-number\": \"7.0.0\"}}").unwrap();
+    let ranges = "ranges = [\"203.0.113.0/24\"]";
+    let config = format!(
+        "[indexes.default]\n\
+         python = {{ url = \"https://pypi.org/simple/\", hosts = [\"files.pythonhosted.org\"], {ranges} }}\n\
+         node = {{ url = \"https://registry.npmjs.org/\", {ranges} }}\n"
+    );
+    fs::write(shop.playground.path("config.toml"), config).unwrap();
+    shop.policy("default", "relaxed", false, "");
+    for (host, tool, answer) in [
+        ("pypi.org:443", "esc:idna", "ok \"xn--bcher-kva.example\""),
+        ("registry.npmjs.org:443", "esc:number", "ok true"),
+    ] {
+        use std::net::ToSocketAddrs;
+        let reached = host.to_socket_addrs().ok().and_then(|mut all| all.next()).is_some_and(|address| {
+            std::net::TcpStream::connect_timeout(&address, std::time::Duration::from_secs(3)).is_ok()
+        });
+        match reached {
+            true => assert_eq!(fits(answer, &shop.call(tool)), Ok(())),
+            false => skipped(1, &format!("{host} is not reached from here")),
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Packages and indexes that mean harm. Each has its control: the same code where nothing holds it.
+
+use super::Shop;
+use crate::harness::{Who, as_everyone, finish, fits};
+use std::fs;
+
+#[test]
+fn code_that_starts_early_runs_inside_the_call_alone() {
+    as_everyone("packages that start early", |who| {
+        let shop = Shop::new(who);
+        let script = "import json, os\nprint(json.dumps([os.environ.get('STARTED'), os.environ.get('CUSTOMISED')]))\n";
+        shop.python("early", &["starts==1.0"], script);
+        assert_eq!(fits("ok [\"nothing\", \"yes\"]", &shop.call("esc:early")), Ok(()));
+        assert_eq!(shop.marks(), Vec::<String>::new());
+        let listed = shop.deps(&["list"]).text();
+        assert!(listed.contains("starts.pth") && listed.contains("sitecustomize.py"), "{listed}");
+        // The control: the same package without walls.
+        let tree = shop.store().join(&shop.trees()[0]);
+        let mut outside = shop.playground.outside("/usr/bin/env");
+        outside.arg(tree.join("bin/python")).args(["-c", "import os; print(os.environ['STARTED'])"]);
+        let outside = finish(outside, b"");
+        assert!(outside.text().starts_with("write,read,connect"), "{} {}", outside.text(), outside.stderr);
+        assert_eq!(shop.marks().len(), 1);
+    });
+}
+
+#[test]
+fn a_build_step_runs_without_network_and_sees_nothing() {
+    as_everyone("build steps", |who| {
+        let shop = Shop::new(who);
+        shop.python("build", &["builds==1.0"], "import builds, json\nprint(json.dumps(builds.could))\n");
+        // No wheel, and no leave to build one.
+        assert_eq!(fits("DependencyError: No matching distribution found for builds", &shop.call("esc:build")), Ok(()));
+        shop.policy("default", "required", true, "");
+        assert_eq!(fits("ok []", &shop.call("esc:build")), Ok(()));
+        assert_eq!(shop.marks(), Vec::<String>::new());
+        let script = "const files = require('hooks');\nconst fs = require('fs');\n\
+                      const could = '/node_modules/hooks/could.json';\n\
+                      console.log(fs.existsSync(could) ? fs.readFileSync(could, 'utf8') : '\"did not run\"')\n";
+        shop.node("hooked", "nodejs", &["hooks@1.0.0"], script);
+        assert_eq!(fits("ok []", &shop.call("esc:hooked")), Ok(()));
+        shop.policy("default", "required", false, "");
+        assert_eq!(fits("ok \"did not run\"", &shop.call("esc:hooked")), Ok(()));
+        assert_eq!(shop.marks(), Vec::<String>::new());
+        // The control: the same hook without walls.
+        let tree = shop.trees().into_iter().map(|name| shop.store().join(name).join("node_modules/hooks"));
+        let hook = tree.clone().find(|tree| tree.join("hook.js").is_file()).unwrap();
+        let work = shop.playground.path("home");
+        let mut outside = shop.playground.outside("/usr/bin/node");
+        outside.arg(hook.join("hook.js")).current_dir(&work);
+        assert_eq!(finish(outside, b"").code, Some(0));
+        assert_eq!(fs::read_to_string(work.join("could.json")).unwrap(), "[\"write\",\"read\",\"connect\"]");
+    });
+}
+
+#[test]
+fn a_package_reaches_no_place_outside_its_tree() {
+    let shop = Shop::new(Who::ours());
+    let script = |module: &str| {
+        format!("import {module}, os, json\nprint(json.dumps(os.path.islink({module}.__path__[0] + '/out')))\n")
+    };
+    for (package, wanted) in [
+        ("climbs", "DependencyError: trying to install outside the target directory"),
+        ("absolute", "DependencyError: trying to install outside the target directory"),
+        // pip writes the text of a link as a file.
+        ("links", "ok false"),
+        ("folds", "DependencyError: two names differ in case alone"),
+        ("controls", "DependencyError: is a name with characters that no package needs"),
+    ] {
+        shop.python(package, &[&format!("{package}==1.0")], &script(package));
+        let ended = shop.call(&format!("esc:{package}"));
+        let fit = wanted.split('|').any(|wanted| fits(wanted, &ended).is_ok());
+        assert!(fit, "{package}: {:?}", fits(wanted.split('|').next().unwrap(), &ended));
+    }
+    shop.node(
+        "climber",
+        "nodejs",
+        &["climber@1.0.0"],
+        "console.log(JSON.stringify(require('fs').existsSync('/node_modules/climber/out')))",
+    );
+    let ended = shop.call("esc:climber");
+    // npm leaves out what climbs, and links, and puts what is absolute below the package.
+    assert_eq!(fits("ok false", &ended), Ok(()));
+    shop.node("folded", "nodejs", &["folded@1.0.0"], "");
+    assert_eq!(fits("DependencyError: two names differ in case alone", &shop.call("esc:folded")), Ok(()));
+    assert_eq!(shop.marks(), Vec::<String>::new());
+    assert!(!shop.store().join("climbed.txt").exists() && !shop.playground.path("state/climbed.txt").exists());
+    assert_eq!(shop.trees().len(), 2, "nothing is left of what was refused: {:?}", shop.trees());
+}
+
+#[test]
+fn what_a_build_leaves_beside_its_package_is_refused() {
+    let shop = Shop::new(Who::ours());
+    shop.policy("default", "required", true, "");
+    for (package, wanted) in [
+        ("pipes", "Operation not permitted|Permission denied"),
+        ("linked", "Operation not permitted|Permission denied"),
+        ("symbolic", "Permission denied"),
+        ("setid", "Operation not permitted|Permission denied|has a set-id mode"),
+        ("deep", "lies deeper than 64 folders"),
+    ] {
+        shop.python(package, &[&format!("{package}==1.0")], "print(1)\n");
+        let ended = shop.call(&format!("esc:{package}"));
+        let fit = wanted.split('|').any(|part| fits(&format!("DependencyError: {part}"), &ended).is_ok());
+        assert!(fit, "{package}: {:?}", fits(&format!("DependencyError: {wanted}"), &ended));
+        assert_eq!(shop.trees(), Vec::<String>::new(), "{package} left something");
+    }
+    // The control: a build that leaves nothing else.
+    shop.python("builds", &["builds==1.0"], "print(1)\n");
+    assert_eq!(fits("ok 1", &shop.call("esc:builds")), Ok(()));
+}
+
+#[test]
+fn an_index_gives_what_the_lock_says_or_nothing() {
+    let shop = Shop::new(Who::ours());
+    shop.python("twin", &["twin==1.0"], "import twin, json\nprint(json.dumps(twin.whose))\n");
+    for (index, wanted) in [
+        ("other", "DependencyError: THESE PACKAGES DO NOT MATCH THE HASHES"),
+        ("far", "DependencyError: could not be fetched"),
+        // What came has the hash of the lock: how long the index said that it is does not matter.
+        ("lies", "ok \"ours\""),
+        ("default", "ok \"ours\""),
+    ] {
+        shop.policy(index, "required", false, "");
+        assert_eq!(fits(wanted, &shop.call("esc:twin")), Ok(()), "{index}");
+    }
+    assert!(!shop.log().is_empty());
+}

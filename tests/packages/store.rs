@@ -1,0 +1,142 @@
+//! The store: what is in it is as it was built, or is built anew; nothing of a killed build stays.
+
+use super::Shop;
+use crate::harness::{Who, as_everyone, finish, fits, skipped, wait_for, within};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Stdio;
+use std::time::Duration;
+
+const PLAIN: &str = "import json, plain\nprint(json.dumps(plain.version))\n";
+
+#[test]
+fn what_somebody_changed_is_built_anew() {
+    as_everyone("a changed entry", |who| {
+        let shop = Shop::new(who);
+        shop.python("one", &["plain==1.0"], PLAIN);
+        assert_eq!(fits("ok \"1.0\"", &shop.call("esc:one")), Ok(()));
+        let verified = || shop.deps(&["verify"]).text();
+        assert!(verified().contains("as it was built"), "the control");
+        let python = format!("lib/{}/site-packages", "python3.11");
+        let first = shop.trees();
+        let site = fs::read_dir(shop.store().join(&first[0]).join("lib"))
+            .unwrap()
+            .next()
+            .unwrap()
+            .unwrap()
+            .path()
+            .join("site-packages");
+        assert!(site.ends_with(&python) || site.is_dir());
+        let module = site.join("plain/__init__.py");
+        let changes: [(&str, &dyn Fn()); 3] = [
+            ("plain/__init__.py", &|| {
+                let text = fs::read_to_string(&module).unwrap().replace("1.0", "6.6");
+                let times = fs::metadata(&module).unwrap().modified().unwrap();
+                fs::write(&module, text).unwrap();
+                fs::File::options().write(true).open(&module).unwrap().set_modified(times).unwrap();
+            }),
+            ("site-packages", &|| {}),
+            ("site-packages", &|| {}),
+        ];
+        changes[0].1();
+        assert!(verified().contains("CHANGED"), "{}", verified());
+        assert_eq!(fits("ok \"1.0\"", &shop.call("esc:one")), Ok(()));
+        let second = shop.trees();
+        assert!(second.len() == 1 && second != first, "{first:?} {second:?}");
+        // A module that was added.
+        let site = fs::read_dir(shop.store().join(&second[0]).join("lib"))
+            .unwrap()
+            .next()
+            .unwrap()
+            .unwrap()
+            .path()
+            .join("site-packages");
+        fs::write(site.join("json.py"), "raise SystemExit('planted')").unwrap();
+        assert_eq!(fits("ok \"1.0\"", &shop.call("esc:one")), Ok(()));
+        assert!(shop.trees().len() == 1 && shop.trees() != second);
+        // The store itself.
+        fs::set_permissions(shop.store(), fs::Permissions::from_mode(0o777)).unwrap();
+        assert_eq!(fits("CapabilityError: chmod", &shop.call("esc:one")), Ok(()));
+        fs::set_permissions(shop.store(), fs::Permissions::from_mode(0o700)).unwrap();
+        assert_eq!(fits("ok \"1.0\"", &shop.call("esc:one")), Ok(()));
+        let cleaned = shop.deps(&["clean"]);
+        assert_eq!((cleaned.code, shop.trees()), (Some(0), Vec::new()), "{}", cleaned.stderr);
+    });
+}
+
+#[test]
+fn a_killed_build_leaves_nothing_and_a_hanging_index_is_left() {
+    let shop = Shop::new(Who::ours());
+    shop.policy("hang", "required", false, "");
+    shop.python("one", &["plain==1.0"], PLAIN);
+    for signal in [Signal::SIGKILL, Signal::SIGTERM] {
+        let asked = shop.log().len();
+        let mut host = shop.host(&["deps", "build", "esc:one"]);
+        let mut host = host.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        wait_for("the index is asked", || shop.log().len() > asked);
+        kill(Pid::from_raw(i32::try_from(host.id()).unwrap()), signal).unwrap();
+        host.wait().unwrap();
+        let index = format!("{} {}", shop.folder.join("index.py").display(), shop.folder.display());
+        within(Duration::from_secs(2), "nothing of a build is left", || {
+            shop.playground.processes().iter().all(|(_, line)| line.contains(&index))
+        });
+    }
+    shop.policy("default", "required", false, "");
+    assert_eq!(fits("ok \"1.0\"", &shop.call("esc:one")), Ok(()));
+    assert_eq!(shop.trees().len(), 1, "{:?}", shop.trees());
+}
+
+#[test]
+fn a_full_disk_is_said_and_nothing_is_left() {
+    let shop = Shop::new(Who::ours());
+    if !crate::harness::is_root() {
+        return skipped(1, "a small file system needs root");
+    }
+    shop.python("one", &["plain==1.0"], PLAIN);
+    fs::create_dir_all(shop.store()).unwrap();
+    fs::set_permissions(shop.store(), fs::Permissions::from_mode(0o700)).unwrap();
+    let mut small = shop.playground.outside("/bin/mount");
+    small.args(["-t", "tmpfs", "-o", "size=16k,mode=0700", "tmpfs"]).arg(shop.store());
+    assert_eq!(finish(small, b"").code, Some(0));
+    let ended = shop.call("esc:one");
+    let left = shop.trees();
+    let mut off = shop.playground.outside("/bin/umount");
+    off.arg(shop.store());
+    assert_eq!(finish(off, b"").code, Some(0));
+    assert!(ended.kind() == "DependencyError" || ended.kind() == "InternalError", "{:?}", ended.error());
+    let told = format!("{} {}", ended.out["error"], ended.stderr);
+    assert!(told.contains("No space left on device"), "{told}");
+    assert_eq!(left, Vec::<String>::new());
+    assert_eq!(fits("ok \"1.0\"", &shop.call("esc:one")), Ok(()), "the control");
+}
+
+#[test]
+fn nothing_in_the_store_is_taken_for_a_tool_or_may_be_written_by_one() {
+    let shop = Shop::new(Who::ours());
+    shop.python("one", &["plain==1.0"], PLAIN);
+    assert_eq!(fits("ok \"1.0\"", &shop.call("esc:one")), Ok(()));
+    let inside = shop.store().join(&shop.trees()[0]).join("lib/**");
+    let more = serde_json::json!({"securityContext": {"fileAccess": {"allowWrite": [inside]}}});
+    shop.playground.tool("writer", "python", "print(1)\n", more);
+    let write = format!(
+        "[files]\nread = [{{ path = \"./**\", why = \"a test\" }}]\nwrite = [{{ path = \"{}\", why = \"a test\" }}]\n",
+        inside.display()
+    );
+    shop.playground.policy("writer", "esc:writer", &write);
+    shop.settle();
+    assert_eq!(
+        fits("SecurityError: a policy, a manifest, a script or a file of this host", &shop.call("esc:writer")),
+        Ok(())
+    );
+    // A store in a folder of tools is none.
+    let state = shop.playground.path("tool-defs/state");
+    fs::create_dir_all(&state).unwrap();
+    shop.settle();
+    let mut inside = shop.host(&[]);
+    inside.arg("--audit-log").arg(state.join("audit.jsonl"));
+    inside.args(["call", "esc:one", "--json"]);
+    let ended = finish(inside, b"");
+    assert!(ended.stderr.contains("lies in the tool folder") || ended.code == Some(2), "{}", ended.stderr);
+}

@@ -1,0 +1,283 @@
+//! Packages: what a policy and its cap allow, what is never installed, and the reports of it.
+
+use super::*;
+use std::path::PathBuf;
+use toolhost::manifest::Code;
+use toolhost::policy::packages::{Ecosystem, Package, PackageRules, Required, Source, Wanted};
+use toolhost::policy::{Ages, Narrower, What, refused_packages};
+
+fn with(table: &str) -> Policy {
+    parsed(&format!("name = \"p\"\nwhy = \"w\"\ntools = [\"demo:one\"]\n[packages]\n{table}\n"))
+}
+
+fn cap(table: &str) -> Policy {
+    parsed_host(&format!("name = \"h\"\nwhy = \"w\"\n[packages]\n{table}\n"))
+}
+
+fn knowing(indexes: &[&str]) -> Machine {
+    let known = indexes.iter().map(|name| ((Ecosystem::Python, (*name).to_owned()), "https://x/".to_owned()));
+    Machine { indexes: known.collect(), ..machine() }
+}
+
+fn package(name: &str, version: &str) -> Package {
+    Package { name: name.into(), version: version.into(), hashes: vec!["sha256:00".into()] }
+}
+
+/// What a lock of these says, or requirements where there are none.
+fn wanted(packages: &[(&str, &str)]) -> Wanted {
+    let required =
+        Required { name: "six".into(), versions: ">=1".into(), pinned: false, place: "requirements.txt:1".into() };
+    Wanted {
+        ecosystem: Ecosystem::Python,
+        sources: vec![Source { path: PathBuf::from("/t/user_scripts/demo/requirements.txt"), sha256: "ab".into() }],
+        packages: packages.iter().map(|(name, version)| package(name, version)).collect(),
+        locked: !packages.is_empty(),
+        inputs: Vec::new(),
+        requires: vec![required],
+    }
+}
+
+fn decided(policy: Policy, cap: Option<Policy>, wanted: Wanted) -> Decision {
+    let machine = knowing(&["default", "inner"]);
+    let mut decision = policy::decide(&tool("demo:one"), &site(), &under(vec![policy], cap), &machine);
+    decision.wants(Ok(Some(wanted)), None, &machine);
+    decision
+}
+
+fn row(decision: &Decision) -> &policy::Verdict {
+    decision.verdicts.iter().find(|verdict| verdict.what == What::Package).expect("a row")
+}
+
+const PLAIN: &str = "python = { index = \"default\", why = \"w\" }";
+const OPEN: &str = "python = { index = \"default\", lock = \"relaxed\", builds = true, why = \"w\" }";
+
+/// index, lock required, builds, names denied, age
+type Left = (&'static str, bool, bool, &'static [&'static str], Option<u32>);
+
+/// policy, cap ("-": none), and what is left, or who allows none.
+#[rustfmt::skip]
+const OVERLAPS: &[(&str, &str, Result<Left, Narrower>)] = &[
+    (PLAIN, "-", Ok(("default", true, false, &[], None))),
+    (OPEN, "-", Ok(("default", false, true, &[], None))),
+    ("", "-", Err(Narrower::Policy)),
+    ("node = { index = \"default\", why = \"w\" }", "-", Err(Narrower::Policy)),
+    ("deny = [{ name = \"a\", why = \"w\" }]", "-", Err(Narrower::Policy)),
+    (OPEN, PLAIN, Ok(("default", true, false, &[], None))),
+    (PLAIN, OPEN, Ok(("default", true, false, &[], None))),
+    (OPEN, "", Err(Narrower::Host)),
+    (OPEN, "deny = [{ name = \"a\", why = \"w\" }]", Err(Narrower::Host)),
+    ("python = { index = \"inner\", why = \"w\" }", PLAIN, Err(Narrower::Host)),
+    ("python = { index = \"elsewhere\", why = \"w\" }", "-", Err(Narrower::Machine)),
+    ("python = { index = \"default\", why = \"w\" }\ndeny = [{ name = \"a\", why = \"w\" }]\nmin_age_days = 3",
+     "python = { index = \"default\", why = \"w\" }\ndeny = [{ name = \"b\", why = \"w\" }]\nmin_age_days = 9",
+     Ok(("default", true, false, &["a", "b"], Some(9)))),
+    ("python = { index = \"default\", why = \"w\" }\nmin_age_days = 3", PLAIN, Ok(("default", true, false, &[], Some(3)))),
+    (PLAIN, "python = { index = \"default\", why = \"w\" }\nmin_age_days = 3", Ok(("default", true, false, &[], Some(3)))),
+];
+
+#[test]
+fn the_rules_of_a_call_are_what_policy_and_cap_allow() {
+    for (table, most, left) in OVERLAPS {
+        let most = (*most != "-").then(|| cap(most));
+        let decision = decided(with(table), most, wanted(&[("six", "1.16")]));
+        match left {
+            Ok((index, lock, builds, denied, age)) => {
+                let rules =
+                    &decision.packages.as_ref().unwrap_or_else(|| panic!("{table}: {:?}", decision.verdicts)).rules;
+                let names: Vec<&str> = rules.deny.iter().map(|d| d.name.as_str()).collect();
+                assert_eq!(
+                    (rules.index.as_str(), rules.lock_required, rules.builds, names.as_slice(), rules.min_age_days),
+                    (*index, *lock, *builds, *denied, *age),
+                    "{table}"
+                );
+                assert_eq!(shape(&decision).packages, decision.packages, "what audit prints is what a call has");
+                assert!(row(&decision).allowed);
+            }
+            Err(narrower) => {
+                let (kind, _) = refused(&decision);
+                assert_eq!((kind, row(&decision).narrower), (Kind::CapabilityError, Some(*narrower)), "{table}");
+                let need = &decision.lacks[0].words;
+                let says = need.contains("[packages] python = {") || *narrower == Narrower::Machine;
+                assert!(says && decision.packages.is_none(), "{need}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_tool_without_packages_is_decided_as_before() {
+    let digest = |policy: Policy| shape(&decide(&tool("demo:one"), &under(vec![policy], None))).digest();
+    assert_eq!(digest(with("")), digest(with(OPEN)), "a policy's packages change nothing for who requires none");
+    let bare = decide(&tool("demo:one"), &under(vec![with("")], None));
+    let text = serde_json::to_string(shape(&bare)).expect("a shape is plain data");
+    assert!(!text.contains("packages"), "{text}");
+    let with_some = decided(with(OPEN), None, wanted(&[("six", "1.16")]));
+    assert_ne!(shape(&with_some).digest(), digest(with(OPEN)), "control");
+    let mut edited = wanted(&[("six", "1.16")]);
+    edited.sources[0].sha256 = "cd".into();
+    assert_ne!(shape(&decided(with(OPEN), None, edited)).digest(), shape(&with_some).digest(), "an edit of the lock");
+}
+
+#[test]
+fn a_script_that_a_builtin_tool_runs_has_the_narrower_of_both() {
+    let core = |table: &str| parsed(&format!("{CORE}[packages]\n{table}\n"));
+    for (ours, theirs, lock) in
+        [(OPEN, PLAIN, Some(true)), (OPEN, OPEN, Some(false)), (OPEN, "", None), ("", OPEN, None)]
+    {
+        let namers = [(Arc::new(tool("demo:one")), site())];
+        let policies = under(vec![core(ours), with(theirs)], None);
+        let machine = knowing(&["default"]);
+        let mut decision = policy::decide_run(&target(), &execute(), &namers, &policies, &machine);
+        decision.wants(Ok(Some(wanted(&[]))), None, &machine);
+        assert_eq!(decision.packages.as_ref().map(|grant| grant.rules.lock_required), lock, "{ours} {theirs}");
+    }
+}
+
+#[test]
+fn what_is_denied_is_never_installed() {
+    let rules = |deny: &str, age: &str| -> PackageRules {
+        let table = format!("{PLAIN}\ndeny = [{deny}]\n{age}");
+        let decision = decided(with(&table), None, wanted(&[("other", "1")]));
+        decision.packages.expect("granted").rules
+    };
+    for (deny, ecosystem, name, version, denied) in [
+        ("{ name = \"left-pad\", why = \"w\" }", Ecosystem::Node, "left-pad", "1.0.0", true),
+        ("{ name = \"left-pad\", why = \"w\" }", Ecosystem::Node, "left-padding", "1.0.0", false),
+        ("{ name = \"left-pad\", versions = \"<2\", why = \"w\" }", Ecosystem::Node, "left-pad", "1.9.9", true),
+        ("{ name = \"left-pad\", versions = \"<2\", why = \"w\" }", Ecosystem::Node, "left-pad", "2.0.0", false),
+        ("{ name = \"Some_Thing\", why = \"w\" }", Ecosystem::Python, "some-thing", "1", true),
+        ("{ name = \"a\", versions = \">=1,<2\", why = \"w\" }", Ecosystem::Python, "a", "2.0", false),
+        // A range of the other ecosystem denies every version of this one.
+        ("{ name = \"a\", versions = \"^1.0\", why = \"w\" }", Ecosystem::Python, "a", "9", true),
+    ] {
+        let found = refused_packages(&rules(deny, ""), ecosystem, &[package(name, version)], None);
+        assert_eq!(!found.is_empty(), denied, "{deny} {name} {version}: {found:?}");
+    }
+    let aged = rules("", "min_age_days = 7");
+    let ages = |days: &[u64]| -> Ages { days.iter().map(|d| (("a".to_owned(), "1".to_owned()), *d)).collect() };
+    for (ages, word) in
+        [(Some(ages(&[6])), "6 days old"), (Some(ages(&[7])), ""), (Some(ages(&[])), "not known"), (None, "")]
+    {
+        let found = refused_packages(&aged, Ecosystem::Python, &[package("a", "1")], ages.as_ref());
+        assert_eq!(found.is_empty(), word.is_empty(), "{found:?}");
+        assert!(word.is_empty() || found[0].contains(word), "{found:?}");
+    }
+}
+
+#[test]
+fn a_denied_package_of_a_lock_stops_every_call_with_the_reason() {
+    let table = format!("{PLAIN}\ndeny = [{{ name = \"Six\", versions = \"<2\", why = \"it is old\" }}]");
+    let decision = decided(with(&table), None, wanted(&[("six", "1.16")]));
+    let fault = decision.shape.as_ref().expect_err("refused");
+    assert_eq!(fault.kind, Kind::DependencyError);
+    assert!(fault.details.as_deref().is_some_and(|d| d == "six 1.16 is denied: it is old"), "{fault:?}");
+    assert_eq!(row(&decision).narrower, Some(Narrower::Policy));
+    assert!(decided(with(&table), None, wanted(&[("six", "2.0")])).packages.is_some(), "control");
+}
+
+/// text of the table, line, pointer, a word of the message
+const REFUSED: &[(&str, usize, &str, &str)] = &[
+    ("pyton = {}", 5, "/packages/pyton", "did you mean `python`"),
+    ("python = { why = \"w\" }", 5, "/packages/python", "`index` is missing"),
+    ("python = { index = \"default\" }", 5, "/packages/python", "`why` is missing"),
+    ("python = { index = \"default\", why = \" \" }", 5, "/packages/python/why", "blank"),
+    ("python = { index = \"https://pypi.org/simple\", why = \"w\" }", 5, "/packages/python/index", "configuration"),
+    ("python = { index = \"-x\", why = \"w\" }", 5, "/packages/python/index", "no name of an index"),
+    ("python = { index = \"default\", lock = \"none\", why = \"w\" }", 5, "/packages/python/lock", "\"relaxed\""),
+    ("python = { index = \"default\", builds = \"yes\", why = \"w\" }", 5, "/packages/python/builds", "true or false"),
+    ("python = { index = \"default\", extra = 1, why = \"w\" }", 5, "/packages/python/extra", "unknown key"),
+    ("python = \"default\"", 5, "/packages/python", "table"),
+    ("deny = [\"left-pad\"]", 5, "/packages/deny/0", "is written {"),
+    ("deny = [{ name = \"left-pad\" }]", 5, "/packages/deny/0", "`why` is missing"),
+    ("deny = [{ name = \"-x\", why = \"w\" }]", 5, "/packages/deny/0/name", "no name"),
+    ("deny = [{ name = \"x\", versions = \"git\", why = \"w\" }]", 5, "/packages/deny/0/versions", "no range"),
+    ("min_age_days = 0", 5, "/packages/min_age_days", "between 1 and 3650"),
+    ("min_age_days = \"7\"", 5, "/packages/min_age_days", "whole number"),
+];
+
+#[test]
+fn a_table_that_cannot_be_enforced_is_refused_with_its_place() {
+    for (table, line, pointer, word) in REFUSED {
+        let text = format!("name = \"p\"\nwhy = \"w\"\ntools = [\"a:b\"]\n[packages]\n{table}\n");
+        let problems = policy::parse(&text, Path::new("/t/x.policy.toml"), false, Path::new("/t")).expect_err(table);
+        let found = problems.iter().find(|p| p.pointer == *pointer).unwrap_or_else(|| panic!("{table}: {problems:?}"));
+        assert_eq!((found.line, found.code), (*line, Code::Schema), "{table}");
+        assert!(found.message.contains(word), "{table}: {}", found.message);
+    }
+}
+
+#[test]
+fn the_reports_say_what_decides() {
+    let locked = decided(with(PLAIN), None, wanted(&[("six", "1.16.0")]));
+    let text = policy::audit::text(&locked);
+    for words in [
+        "  packages python from the index `default`; lock required, no builds (rule p: python: w)",
+        "/t/user_scripts/demo/requirements.txt sha256:ab",
+        "lock: 1 packages, each with a hash: six 1.16.0",
+        "packages python (requirements.txt)",
+    ] {
+        assert!(text.contains(words), "{words}:\n{text}");
+    }
+    let json = policy::audit::json(&locked, &tool("demo:one"));
+    assert_eq!(json["packages"]["holds"]["six"], json!(["1.16.0"]));
+    assert_eq!(json["packages"]["granted"]["index"], "default");
+    assert_eq!(json["packages"]["sources"][0]["sha256"], "ab");
+    let loose = decided(with(OPEN), None, wanted(&[]));
+    let text = policy::audit::text(&loose);
+    assert!(text.contains("warning: not pinned") && text.contains("six (requirements.txt:1)"), "{text}");
+
+    let bare = decided(with(""), None, wanted(&[]));
+    let suggested = policy::suggest::policy(&tool("demo:one"), &site(), &bare);
+    let entry = "[packages]\n# No lock with hashes lies beside the script: `toolhost deps lock` makes one. lock = \"relaxed\" does without.\n\
+                 python = { index = \"default\", lock = \"required\", builds = false, why = \"\" }\n";
+    assert!(suggested.contains(entry), "{suggested}");
+    assert!(
+        !policy::suggest::policy(&tool("demo:one"), &site(), &decide(&tool("demo:one"), &Policies::built_in()))
+            .contains("[packages]")
+    );
+
+    let asked = |question: &str, decisions: &[Decision]| {
+        let question = policy::who_can::question(question).expect("a question");
+        policy::who_can::answer(decisions, &question, &[]).into_iter().map(|answer| answer.how).collect::<Vec<_>>()
+    };
+    let all = [locked, loose, bare];
+    assert_eq!(asked("package:Six", &all), ["locked at 1.16.0", "it asks for six >=1, not locked"]);
+    assert_eq!(asked("package:six@1.16", &all)[0], "locked at 1.16.0");
+    assert_eq!(asked("package:six@<1", &all), ["it asks for six >=1, not locked"]);
+    assert_eq!(asked("package:flask", &all), ["if what it asks for requires it: it has no lock"]);
+    for wrong in ["package:", "package:-x", "package:six@", "package:six@!"] {
+        assert!(policy::who_can::question(wrong).is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn a_diff_lists_every_way_to_allow_more() {
+    let powers = |decision: &Decision| {
+        vec![policy::diff::Powers::from_json(policy::audit::json(decision, &tool("demo:one"))).expect("an audit")]
+    };
+    let with_deny = format!("{PLAIN}\ndeny = [{{ name = \"a\", why = \"w\" }}]\nmin_age_days = 7");
+    let plain = decided(with(PLAIN), None, wanted(&[("six", "1.16.0")]));
+    for (old, new, newly, lost) in [
+        (PLAIN, OPEN, true, false),
+        (OPEN, PLAIN, false, true),
+        (PLAIN, with_deny.as_str(), false, true),
+        (with_deny.as_str(), PLAIN, true, false),
+        (PLAIN, "python = { index = \"inner\", why = \"w\" }", true, true),
+        (PLAIN, PLAIN, false, false),
+    ] {
+        let [old, new] = [old, new].map(|table| powers(&decided(with(table), None, wanted(&[("six", "1.16.0")]))));
+        let diff = policy::diff::between(&old, &new);
+        assert_eq!(diff.newly.iter().any(|c| c.kind == "packages"), newly, "{diff:?}");
+        assert_eq!(diff.no_longer.iter().any(|l| l.kind == "packages"), lost, "{diff:?}");
+    }
+    let other = decided(with(PLAIN), None, wanted(&[("six", "1.17.0")]));
+    let diff = policy::diff::between(&powers(&plain), &powers(&other));
+    assert!(diff.different.iter().any(|d| d.place.starts_with("/packages/holds/six")), "{diff:?}");
+    let (old, new) = policy::diff::of_policies(&under(vec![with(PLAIN)], None), &under(vec![with(OPEN)], None));
+    let diff = policy::diff::between(&old, &new);
+    assert!(diff.newly.iter().any(|c| c.kind == "packages" && c.now.contains("lock relaxed")), "{diff:?}");
+    // An audit that was kept before there were packages.
+    let mut saved = policy::audit::json(&plain, &tool("demo:one"));
+    saved.as_object_mut().expect("an object").shift_remove("packages");
+    assert!(policy::diff::Powers::from_json(saved).is_ok());
+}

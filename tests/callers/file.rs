@@ -150,7 +150,9 @@ fn diff_says_who_may_newly_call_what() {
         fs::create_dir_all(&folder).unwrap();
         let policy = "name = \"d\"\nwhy = \"w\"\ntools = [\"*\"]\n";
         fs::write(folder.join("d.policy.toml"), policy).unwrap();
-        text.map(|text| fs::write(folder.join(CALLERS_FILE), text).unwrap());
+        if let Some(text) = text {
+            fs::write(folder.join(CALLERS_FILE), text).unwrap();
+        }
         folder.display().to_string()
     };
     let before = side("before", Some(old));

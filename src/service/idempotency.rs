@@ -98,7 +98,7 @@ impl Keys {
         if let Some(slot) = known.get(&name) {
             if slot.asked != asked {
                 let message = "This idempotency key stands for another request: make a new key for a new request.";
-                return Err(Fault::new(Kind::ParameterValidationError, message));
+                return Err(Fault::new(Kind::ParameterValidationError, message).conflict());
             }
             return Ok(match &slot.state {
                 State::Open(ends) => Found::Open(ends.clone()),

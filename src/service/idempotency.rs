@@ -72,7 +72,8 @@ pub(super) fn digest(tool: &str, input: &Value, timeout_ms: Option<u64>) -> Stri
     sha256_hex(serde_json::json!([tool, sorted(input), timeout_ms]).to_string().as_bytes())
 }
 
-fn sorted(value: &Value) -> Value {
+/// Members in order of name.
+pub(super) fn sorted(value: &Value) -> Value {
     match value {
         Value::Array(items) => items.iter().map(sorted).collect(),
         Value::Object(fields) => {

@@ -6,7 +6,7 @@
 use super::gate::once;
 use super::reply::{self, Held, Refused, Response};
 use super::stream::Events;
-use super::{Face, OfFace, body};
+use super::{Face, OfFace, approvals, body};
 use crate::fault::{Fault, Kind};
 use crate::service::{self, CallRequest, Caller, Report, Sink};
 use axum::Extension;
@@ -39,6 +39,7 @@ pub async fn call(
         Ok(read) => read,
         Err(refusal) => return *refusal,
     };
+    let approver = approvals::of(&face, &caller);
     let operator = face.service.who(&caller, None).is_ok_and(|caller| caller.operator);
     let (request, unread) = match body::call(caller.clone(), &tool, &text) {
         Ok(request) => (request, false),
@@ -50,7 +51,7 @@ pub async fn call(
         Ok(key) => key,
         Err(refusal) => return *refusal,
     };
-    let request = CallRequest { id: Some(service::new_id()), idempotency_key, ..request };
+    let request = CallRequest { id: Some(service::new_id()), idempotency_key, approver, ..request };
     let seen_by = reply::Reader { operator, label: request.label.clone(), unread };
     if !wants_events(&headers) {
         let report = run(face, request, Sink::none()).await;

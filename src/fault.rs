@@ -79,9 +79,15 @@ pub struct Fault {
     pub person: Option<String>,
     pub origin: Origin,
     pub retryable: bool,
+    /// When it may, milliseconds from now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_after_ms: Option<u64>,
     /// The caller can mend this fault although its kind has another origin: by another path, or by better code.
     #[serde(skip)]
     pub by_caller: bool,
+    /// Its idempotency key stands for another request.
+    #[serde(skip)]
+    pub conflict: bool,
 }
 
 impl Fault {
@@ -93,7 +99,9 @@ impl Fault {
             person: None,
             origin: kind.origin(),
             retryable: false,
+            retry_after_ms: None,
             by_caller: false,
+            conflict: false,
         }
     }
     pub fn details(mut self, details: impl Into<String>) -> Fault {
@@ -108,9 +116,18 @@ impl Fault {
         self.by_caller = true;
         self
     }
+    pub fn conflict(mut self) -> Fault {
+        self.conflict = true;
+        self
+    }
     pub fn retryable(mut self) -> Fault {
         self.retryable = true;
         self
+    }
+    /// The same call may succeed after this time.
+    pub fn retry_after(mut self, wait: std::time::Duration) -> Fault {
+        self.retry_after_ms = Some(u64::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX).max(1));
+        self.retryable()
     }
 }
 

@@ -17,4 +17,4 @@ pub mod registry; // 2  manifests on disk → a snapshot of tools
 pub mod runtimes; // 2  interpreters of this machine
 pub mod sandbox; // 2  the walls
 pub mod service; // 4  request, reply, guard, format, audit
-pub mod transport; // 5  MCP over stdio
+pub mod transport; // 5  MCP over stdio, HTTP

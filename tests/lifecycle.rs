@@ -95,6 +95,7 @@ fn fifty_rounds(who: Who) {
     let mounts = playground.mounts();
     let (temporary, own) = (names("/tmp"), playground.path("state/tmp"));
     fs::create_dir(&own).unwrap();
+    playground.without_breaker();
     playground.settle();
     let mut server = Server::start(&playground);
     // Whatever the server opens once is open after one round of each.

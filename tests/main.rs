@@ -1,5 +1,6 @@
 //! All integration tests, in one binary: it links once. Every file is one subject.
 mod arguments;
+mod callers;
 mod cli_audit;
 mod cli_call;
 mod cli_check;
@@ -17,6 +18,7 @@ mod explain;
 mod failures;
 mod golden;
 mod harness;
+mod http;
 mod lifecycle;
 mod live_log;
 mod manifests;

@@ -1,6 +1,6 @@
 //! The road of one call: order, reports, records, envelopes, cancellation, the tool-service contract.
 
-use crate::harness::fake::{envelope, request, world, world_with};
+use crate::harness::fake::{caller, envelope, request, world, world_with};
 use crate::harness::{manifest, script, until};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -148,7 +148,7 @@ async fn without_a_policy_that_names_it_run_code_is_gone() {
     let report = world.call("core:run-code", json!({"language": "python", "code": "print(1)"})).await;
     assert_eq!(report.error.unwrap().kind, Kind::SecurityError);
     let tool = world.service.registry().snapshot().find("core:run-code").unwrap();
-    assert!(!world.service.can_call(&tool), "and it is not offered");
+    assert!(!world.service.can_call(&caller(), &tool), "and it is not offered");
 }
 
 /// A method may be registered at any time: until then the tool fails, and is not offered.
@@ -162,10 +162,10 @@ async fn a_tool_is_offered_once_its_service_is_there() {
         fs::write(root.join("tool-defs/late.tool.json"), text.to_string()).unwrap();
     });
     let tool = world.service.registry().snapshot().find("late:run").unwrap();
-    assert!(!world.service.can_call(&tool));
+    assert!(!world.service.can_call(&caller(), &tool));
     assert_eq!(world.call("late:run", json!({})).await.error.unwrap().kind, Kind::ServiceError);
     methods.unwrap().register_sync("Late", "run", Ok);
-    assert!(world.service.can_call(&tool) && world.call("late:run", json!({})).await.success);
+    assert!(world.service.can_call(&caller(), &tool) && world.call("late:run", json!({})).await.success);
 }
 
 #[tokio::test]
@@ -376,12 +376,12 @@ async fn a_new_handler_type_needs_no_change_here() {
 #[tokio::test]
 async fn the_contract_answers_with_the_same_id_and_ends_the_stream() {
     let world = world();
-    let mut replies = world.service.handle(envelope("1", "fake:echo", json!({"message": "m"})));
+    let mut replies = world.service.handle(caller(), envelope("1", "fake:echo", json!({"message": "m"})));
     let reply = replies.recv().await.unwrap();
     let good = r#"{"id":"1","error":null,"response":"{\"received_message\":\"m\"}","end_of_stream":true}"#;
     assert_eq!(serde_json::to_string(&reply).unwrap(), good);
     assert!(replies.recv().await.is_none(), "one answer");
-    let text = world.service.handle(envelope("2", "fake:text", json!({}))).recv().await.unwrap();
+    let text = world.service.handle(caller(), envelope("2", "fake:text", json!({}))).recv().await.unwrap();
     assert_eq!(text.response, "plain \u{202e}text", "a string untouched");
     for (request, kind) in [
         (envelope("3", "fake:nothing", json!({})), "ToolNotFoundError"),
@@ -394,13 +394,14 @@ async fn the_contract_answers_with_the_same_id_and_ends_the_stream() {
         (ToolServiceRequest { config: "[1]".into(), ..envelope("7", "", json!({})) }, "ParameterValidationError"),
     ] {
         let id = request.id.clone();
-        let reply: ToolServiceResponse = world.service.handle(request).recv().await.unwrap();
+        let reply: ToolServiceResponse =
+            world.service.handle(Caller::named(request.user.clone()), request).recv().await.unwrap();
         let error = reply.error.unwrap();
         assert_eq!((reply.id, error.kind.as_str(), reply.response.as_str()), (id, kind, ""));
         assert!(reply.end_of_stream && !error.message.is_empty());
     }
     let empty = ToolServiceRequest { arguments: String::new(), ..envelope("8", "fake:whole", json!({})) };
-    assert_eq!(world.service.handle(empty).recv().await.unwrap().response, "{}");
+    assert_eq!(world.service.handle(caller(), empty).recv().await.unwrap().response, "{}");
     assert_eq!(world.records().len(), 8, "one record per call or refusal");
 }
 
@@ -410,7 +411,7 @@ async fn a_hundred_calls_at_once_each_get_their_own_answer() {
     let mut waiting = Vec::new();
     for n in 0..100 {
         let request = envelope(&n.to_string(), "fake:user", json!({"n": n, "delay": (n * 7) % 50}));
-        waiting.push((n, world.service.handle(request)));
+        waiting.push((n, world.service.handle(Caller::named(request.user.clone()), request)));
     }
     for (n, mut replies) in waiting {
         let reply = replies.recv().await.unwrap();
@@ -429,7 +430,7 @@ async fn a_tool_that_hangs_keeps_no_other_from_its_turn() {
     });
     let began = Instant::now();
     // More than may run, and more than may wait: 64 and 1024.
-    let ask = |n: usize| world.service.handle(envelope(&n.to_string(), "fake:long_running", json!({})));
+    let ask = |n: usize| world.service.handle(caller(), envelope(&n.to_string(), "fake:long_running", json!({})));
     let mut hanging: Vec<_> = (0..1100).map(ask).collect();
     until("48 run", || world.runs() >= 48).await;
     for n in 0..20 {
@@ -449,7 +450,7 @@ async fn dropping_the_receiver_cancels() {
         config: json!({"tool": "core:execute-python-script", "timeoutMs": 10_000}).to_string(),
         ..envelope("1", "", json!({"scriptPath": "examples/long_running.py"}))
     };
-    let replies = world.service.handle(request);
+    let replies = world.service.handle(Caller::named(request.user.clone()), request);
     until("it runs", || world.runs() > 0).await;
     drop(replies);
     until("it leaves a record", || !world.records().is_empty()).await;

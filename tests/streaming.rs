@@ -1,6 +1,6 @@
 //! A tool that streams, over the tool-service contract. (Only tools of this process can: a script answers once.)
 
-use crate::harness::fake::{envelope, request, world_with};
+use crate::harness::fake::{caller, envelope, request, world_with};
 use serde_json::{Value, json};
 use std::fs;
 use std::sync::Arc;
@@ -66,7 +66,7 @@ fn world(calls: &Arc<AtomicUsize>) -> crate::harness::fake::World {
 }
 
 async fn replies(world: &crate::harness::fake::World, tool: &str, arguments: Value) -> Vec<ToolServiceResponse> {
-    let mut receiver = world.service.handle(envelope("7", tool, arguments));
+    let mut receiver = world.service.handle(caller(), envelope("7", tool, arguments));
     let mut found = Vec::new();
     while let Ok(Some(reply)) = tokio::time::timeout(Duration::from_secs(20), receiver.recv()).await {
         assert_eq!(reply.id, "7");
@@ -113,7 +113,7 @@ async fn a_stream_that_fails_or_does_not_end_has_an_end_and_leaves_nothing() {
 async fn a_reader_who_goes_ends_the_call() {
     let calls: Arc<AtomicUsize> = Arc::default();
     let world = world(&calls);
-    let mut receiver = world.service.handle(envelope("8", "streams:stream", json!({"n": 1, "then": "hang"})));
+    let mut receiver = world.service.handle(caller(), envelope("8", "streams:stream", json!({"n": 1, "then": "hang"})));
     assert!(receiver.recv().await.is_some_and(|first| !first.end_of_stream));
     assert_eq!(calls.load(Ordering::SeqCst), 1, "the control: it runs");
     drop(receiver);

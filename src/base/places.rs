@@ -1,4 +1,5 @@
-//! Places: a fair semaphore. One key holds at most `each` of the places, and keys that wait take turns.
+//! Places: a fair semaphore. A claim counts against keys, each of which holds at most so many of the places; claims that
+//! wait take turns by what they wait for, first those whose first key holds the fewest places.
 //!
 //! For: calls that run at once, compilers, readers, workers. In: the key whose work it is. Out: a place, given back
 //! when dropped. Never: lets a waiter of a full key hold up another key.
@@ -20,14 +21,25 @@ struct State {
     free: usize,
     held: HashMap<String, usize>,
     /// Waiting keys in the order of their turns, each with its waiters in the order of arrival.
-    waiting: VecDeque<(String, VecDeque<oneshot::Sender<Place>>)>,
+    waiting: VecDeque<(String, VecDeque<Waiter>)>,
+}
+
+type Waiter = (Claim, oneshot::Sender<Place>);
+
+/// What a place is for.
+#[derive(Clone, Debug)]
+pub struct Claim {
+    /// Claims of one kind wait behind one another.
+    pub turn: String,
+    /// The keys it counts against, each with the most places it may hold.
+    pub counts: Vec<(String, usize)>,
 }
 
 /// One place, until it is dropped.
 #[derive(Debug)]
 pub struct Place {
     places: Arc<Places>,
-    key: String,
+    keys: Vec<String>,
 }
 
 impl Places {
@@ -36,17 +48,26 @@ impl Places {
         Arc::new(Places { state: Mutex::new(state), each })
     }
 
+    fn claim(&self, key: &str) -> Claim {
+        Claim { turn: key.to_owned(), counts: vec![(key.to_owned(), self.each)] }
+    }
+
     /// Waits for a place. Dropping the future ends the wait and takes no place.
     pub async fn enter(self: &Arc<Self>, key: &str) -> Place {
+        self.enter_as(self.claim(key)).await
+    }
+
+    /// The same for a claim.
+    pub async fn enter_as(self: &Arc<Self>, claim: Claim) -> Place {
         let waiting = {
             let mut state = lock(&self.state);
-            if state.has_room(key, self.each) && !state.waiting.iter().any(|(other, _)| other == key) {
-                return self.take(&mut state, key);
+            if state.has_room(&claim) && !state.waiting.iter().any(|(turn, _)| *turn == claim.turn) {
+                return self.take(&mut state, &claim);
             }
             let (send, receive) = oneshot::channel();
-            match state.waiting.iter_mut().find(|(other, _)| other == key) {
-                Some((_, queue)) => queue.push_back(send),
-                None => state.waiting.push_back((key.to_owned(), VecDeque::from([send]))),
+            match state.waiting.iter_mut().find(|(turn, _)| *turn == claim.turn) {
+                Some((_, queue)) => queue.push_back((claim, send)),
+                None => state.waiting.push_back((claim.turn.clone(), VecDeque::from([(claim, send)]))),
             }
             receive
         };
@@ -59,31 +80,42 @@ impl Places {
 
     /// A place that is free now, without waiting.
     pub fn try_enter(self: &Arc<Self>, key: &str) -> Option<Place> {
-        let mut state = lock(&self.state);
-        state.has_room(key, self.each).then(|| self.take(&mut state, key))
+        self.try_enter_as(&self.claim(key))
     }
 
-    fn take(self: &Arc<Self>, state: &mut State, key: &str) -> Place {
+    /// The same for a claim.
+    pub fn try_enter_as(self: &Arc<Self>, claim: &Claim) -> Option<Place> {
+        let mut state = lock(&self.state);
+        state.has_room(claim).then(|| self.take(&mut state, claim))
+    }
+
+    /// Claims that wait.
+    pub fn waiting(&self) -> usize {
+        lock(&self.state).waiting.iter().map(|(_, queue)| queue.len()).sum()
+    }
+
+    fn take(self: &Arc<Self>, state: &mut State, claim: &Claim) -> Place {
         state.free -= 1;
-        *state.held.entry(key.to_owned()).or_default() += 1;
-        Place { places: Arc::clone(self), key: key.to_owned() }
+        let keys: Vec<String> = claim.counts.iter().map(|(key, _)| key.clone()).collect();
+        keys.iter().for_each(|key| *state.held.entry(key.clone()).or_default() += 1);
+        Place { places: Arc::clone(self), keys }
     }
 
     /// Gives free places to waiters.
     fn hand_out(self: &Arc<Self>, state: &mut State) -> Vec<(oneshot::Sender<Place>, Place)> {
         let mut given = Vec::new();
         state.waiting.retain_mut(|(_, queue)| {
-            queue.retain(|waiter| !waiter.is_closed());
+            queue.retain(|(_, waiter)| !waiter.is_closed());
             !queue.is_empty()
         });
-        while let Some(at) = state.waiting.iter().position(|(key, _)| state.has_room(key, self.each)) {
-            let Some((key, mut queue)) = state.waiting.remove(at) else { break };
-            if let Some(waiter) = queue.pop_front() {
-                given.push((waiter, self.take(state, &key)));
+        while let Some(at) = state.next() {
+            let Some((turn, mut queue)) = state.waiting.remove(at) else { break };
+            if let Some((claim, waiter)) = queue.pop_front() {
+                given.push((waiter, self.take(state, &claim)));
             }
-            // The other waiters of this key wait until every other key had its turn.
+            // The others wait until everybody else had a turn.
             if !queue.is_empty() {
-                state.waiting.push_back((key, queue));
+                state.waiting.push_back((turn, queue));
             }
         }
         given
@@ -91,8 +123,19 @@ impl Places {
 }
 
 impl State {
-    fn has_room(&self, key: &str, each: usize) -> bool {
-        self.free > 0 && self.held.get(key).is_none_or(|held| *held < each)
+    fn held(&self, key: &str) -> usize {
+        self.held.get(key).copied().unwrap_or_default()
+    }
+
+    fn has_room(&self, claim: &Claim) -> bool {
+        self.free > 0 && claim.counts.iter().all(|(key, most)| self.held(key) < *most)
+    }
+
+    /// Whose turn it is.
+    fn next(&self) -> Option<usize> {
+        let heads = self.waiting.iter().enumerate().filter_map(|(at, (_, queue))| Some((at, &queue.front()?.0)));
+        let ready = heads.filter(|(_, claim)| self.has_room(claim));
+        ready.min_by_key(|(_, claim)| claim.counts.first().map_or(0, |(key, _)| self.held(key))).map(|(at, _)| at)
     }
 }
 
@@ -101,10 +144,12 @@ impl Drop for Place {
         let given = {
             let mut state = lock(&self.places.state);
             state.free += 1;
-            if let Some(held) = state.held.get_mut(&self.key) {
-                *held -= 1;
-                if *held == 0 {
-                    state.held.remove(&self.key);
+            for key in &self.keys {
+                if let Some(held) = state.held.get_mut(key) {
+                    *held -= 1;
+                    if *held == 0 {
+                        state.held.remove(key);
+                    }
                 }
             }
             self.places.hand_out(&mut state)
@@ -161,5 +206,38 @@ mod tests {
         }
         assert_eq!(*order.lock().expect("order"), ["a", "b", "c", "a", "a"]);
         assert!(at_once(&places, "z").await.is_some());
+    }
+
+    #[tokio::test]
+    async fn whoever_holds_the_fewest_goes_first_and_nobody_holds_more_than_its_own() {
+        let places = Places::new(4, 4);
+        let claim = |who: &str, what: &str, most: usize| Claim {
+            turn: format!("{who} {what}"),
+            counts: vec![(who.to_owned(), most), (what.to_owned(), 4)],
+        };
+        let mut held = Vec::new();
+        for what in ["x", "y"] {
+            held.push(places.enter_as(claim("a", what, 2)).await);
+        }
+        assert!(places.try_enter_as(&claim("a", "z", 2)).is_none(), "two are all that a may hold");
+        held.push(places.enter_as(claim("b", "x", 4)).await);
+        held.push(places.enter_as(claim("c", "x", 4)).await);
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let mut tasks = Vec::new();
+        // b's many tools wait before d's one.
+        for (who, what) in [("b", "p"), ("b", "q"), ("b", "r"), ("d", "x")] {
+            let (places, order, claim) = (places.clone(), order.clone(), claim(who, what, 4));
+            tasks.push(tokio::spawn(async move {
+                let _place = places.enter_as(claim).await;
+                order.lock().expect("order").push(who);
+            }));
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(places.waiting(), 4);
+        held.remove(0);
+        for task in tasks {
+            task.await.expect("ended");
+        }
+        assert_eq!(order.lock().expect("order").first(), Some(&"d"));
     }
 }

@@ -6,7 +6,7 @@
 
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
-use super::{host, words};
+use super::{confirm, host, words};
 use crate::base::text::printable;
 use crate::executor::Denial;
 use crate::fault::{Fault, Kind};
@@ -36,12 +36,15 @@ pub struct Args {
     /// Arguments as one JSON object: the text itself, @FILE, or - for standard input
     #[arg(long, value_name = "JSON|@FILE|-", allow_hyphen_values = true)]
     pub input: Option<String>,
-    /// On whose behalf (else your login name)
+    /// On whose behalf: a label in the record, and an identity where callers.policy.toml lets you act as that one
     #[arg(long, value_name = "NAME")]
     pub user: Option<String>,
     /// Time limit of this call, within what policy allows
     #[arg(long, value_name = "N")]
     pub timeout_ms: Option<u64>,
+    /// The same call under the same key runs once (for as long as the host that runs it lives)
+    #[arg(long, value_name = "KEY")]
+    pub idempotency_key: Option<String>,
     /// Print the whole outcome as JSON
     #[arg(long)]
     pub json: bool,
@@ -78,11 +81,14 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         );
     }
     let id = service::new_id();
-    let caller = Caller::named(args.user.clone().unwrap_or_else(host::login));
+    let caller = Caller::operator(host::login());
     let request = CallRequest {
         id: Some(id.clone()),
+        label: args.user.clone(),
         timeout_ms: args.timeout_ms,
+        idempotency_key: args.idempotency_key.clone(),
         explain: args.explain,
+        approver: confirm::approver(),
         ..CallRequest::new(caller, &args.tool, given.arguments)
     };
     let ended = runtime.block_on(async {

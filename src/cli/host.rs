@@ -116,6 +116,7 @@ fn obeyed(settings: &Settings) -> impl Iterator<Item = PathBuf> {
         .chain(settings.packages.clone())
         .chain(settings.indexes.iter().flat_map(|index| index.files()))
         .chain(policies)
+        .chain(settings.http.clone().files().map(|path| path.clone()).collect::<Vec<_>>())
         .chain([PathBuf::from(identity::LOCKS)]);
     found.chain(std::env::current_exe()).flat_map(|path| {
         let real = Some(links::resolved(&path)).filter(|real| *real != path);

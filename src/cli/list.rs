@@ -8,6 +8,7 @@ use super::settings::Settings;
 use super::{host, words};
 use crate::base::text::{head, json as json_text, printable};
 use crate::service::preflight::{self, Obstacle};
+use crate::transport::export;
 use crate::{policy, registry, service};
 use serde_json::{Value, json};
 use std::io::{self, Write};
@@ -28,9 +29,15 @@ pub struct Args {
     /// Only tools of this source (files, builtin, in-process)
     #[arg(long, value_name = "S")]
     pub source: Option<String>,
+    /// As this caller sees it (else your login name): what callers.policy.toml gives it
+    #[arg(long, value_name = "NAME")]
+    pub caller: Option<String>,
     /// JSON: everything a model or a program needs
     #[arg(long)]
     pub json: bool,
+    /// What can be called, as a model API takes it: openai, openai-responses, anthropic or gemini; or prompt: text for a prompt
+    #[arg(long, value_name = "F", conflicts_with = "json")]
+    pub format: Option<export::Format>,
 }
 
 /// Widest description in the table, characters.
@@ -73,7 +80,23 @@ pub fn show(
         let decision = service::requirements::decide(tool, snapshot, &policies, machine);
         preflight::obstacles(tool, &decision, preflight::shipped(&tool.manifest.handler))
     };
-    let tools: Vec<_> = snapshot.list(&filter).into_iter().map(|tool| (needs(&tool), tool)).collect();
+    let caller = args.caller.clone().unwrap_or_else(host::login);
+    let known = |id: &str| policies.callers().is_none_or(|callers| callers.may_call(&caller, id));
+    let mut tools = snapshot.list(&filter);
+    tools.retain(|tool| known(&tool.manifest.id));
+    let tools: Vec<_> = tools.into_iter().map(|tool| (needs(&tool), tool)).collect();
+    if let Some(format) = args.format {
+        let callable = |(needs, tool): &(Vec<Obstacle>, Arc<registry::Tool>)| {
+            (needs.is_empty() && !tool.manifest.hidden).then(|| tool.clone())
+        };
+        // One version of each id: the one that a call gets.
+        let mut callable: Vec<_> = tools.iter().filter_map(callable).collect();
+        callable.retain(|tool| snapshot.find(&tool.manifest.id).is_ok_and(|it| it.reference() == tool.reference()));
+        return match export::tools(&callable, &callable, format) {
+            export::Exported::Json(value) => writeln!(out, "{}", json_text(&value, true)),
+            export::Exported::Text(text) => write!(out, "{text}"),
+        };
+    }
     if args.json {
         let listed: Vec<_> = tools.iter().map(|(needs, tool)| entry(tool, needs)).collect();
         return writeln!(out, "{}", json_text(&Value::Array(listed), true));
@@ -84,36 +107,19 @@ pub fn show(
     table(&tools, out)
 }
 
-/// One tool as JSON.
+/// One tool as JSON: also what only the person at this machine reads.
 fn entry(tool: &registry::Tool, needs: &[Obstacle]) -> Value {
-    let manifest = &tool.manifest;
-    let examples: Vec<_> = manifest
-        .examples
-        .iter()
-        .map(|e| json!({"description": e.description, "input": e.input, "expectedOutput": e.expected_output}))
-        .collect();
-    json!({
-        "toolId": manifest.id,
-        "version": manifest.version.to_string(),
-        "displayName": manifest.display_name,
-        "description": manifest.description,
-        "source": tool.source,
-        "available": needs.is_empty(),
-        "needs": needs.iter().map(|obstacle| &obstacle.need.words).collect::<Vec<_>>(),
-        "parameters": manifest.parameters.as_ref().map(|schema| &schema.raw),
-        "output": manifest.output.as_ref().map(|schema| &schema.raw),
-        "examples": examples,
-        "tags": manifest.tags,
-        "metadata": {
-            "category": manifest.metadata.category,
-            "author": manifest.metadata.author,
-            "permissions": manifest.metadata.permissions,
-        },
-        "final": manifest.is_final,
-        "hidden": manifest.hidden,
-        "manifest": path_or_null(&tool.site.manifest),
-        "script": tool.site.script.as_deref().map(|path| path.to_string_lossy()),
-    })
+    let mut entry = export::described(tool);
+    let script = tool.site.script.as_deref().map(|path| path.to_string_lossy());
+    for (name, value) in [
+        ("available", json!(needs.is_empty())),
+        ("needs", needs.iter().map(|obstacle| json!(obstacle.need.words)).collect()),
+        ("manifest", path_or_null(&tool.site.manifest)),
+        ("script", json!(script)),
+    ] {
+        entry.insert(name.to_owned(), value);
+    }
+    Value::Object(entry)
 }
 
 fn path_or_null(path: &std::path::Path) -> Value {

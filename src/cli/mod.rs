@@ -3,24 +3,32 @@
 //! For: `main`. In: arguments. Out: an exit code (0 ok, 1 tool, 2 caller, 3 policy, 4 host). Never: logic
 //! of a call; a raw control character on a terminal; a panic on a closed pipe.
 
+pub mod approvals;
 pub mod audit;
 mod audit_call;
 mod audit_denials;
 mod audit_packages;
 pub mod call;
 pub mod check;
+mod confirm;
 pub mod deps;
 pub mod diff;
 pub mod doctor;
 pub mod host;
+pub mod kill;
 pub mod list;
 pub mod new;
 mod probe;
+pub mod prompt;
+pub mod ps;
 pub mod refusal;
+pub mod remote;
 pub mod schema;
 pub mod serve;
 pub mod settings;
+pub mod status;
 pub mod test;
+pub mod token;
 pub mod words;
 
 use crate::base::text;
@@ -46,6 +54,8 @@ enum Verb {
     Call(call::Args),
     /// List the tools
     List(list::Args),
+    /// Print the tools as text for a model's prompt
+    Prompt(prompt::Args),
     /// Check every manifest and policy: what is wrong, where, and the mend
     Check(check::Args),
     /// Show what a tool may touch, without running it
@@ -58,11 +68,21 @@ enum Verb {
     Test(test::Args),
     /// Make a tool: its own folder, a script and a manifest that work
     New(new::Args),
-    /// Serve the tools to an agent (MCP)
+    /// Serve the tools to agents and programs: MCP, HTTP
     Serve(serve::Args),
+    /// Show the calls of a running server
+    Ps(ps::Args),
+    /// End a call of a running server
+    Kill(kill::Args),
+    /// Show the calls of a running server that wait for a person, and answer them
+    Approvals(approvals::Args),
+    /// Show how a running server is
+    Status(status::Args),
+    /// Make a token for a caller of `serve --http`
+    Token(token::Args),
     /// Show what this machine can enforce, by doing it, and the command that mends what it cannot
     Doctor(doctor::Args),
-    /// Print the JSON Schema of manifests or policies
+    /// Print the JSON Schema of manifests, policies or callers.policy.toml
     Schema(schema::Args),
 }
 
@@ -107,6 +127,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.verb {
         Verb::Call(args) => call::run(&settings, args),
         Verb::List(args) => list::run(&settings, args),
+        Verb::Prompt(args) => prompt::run(&settings, args),
         Verb::Check(args) => check::run(&settings, args),
         Verb::Audit(audit::Args { diff: Some(sides), json, .. }) => {
             let mut sides = sides.into_iter();
@@ -118,7 +139,12 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Verb::Deps(args) => deps::run(&settings, args),
         Verb::Test(args) => test::run(&settings, args),
         Verb::New(args) => new::run(&settings, args),
-        Verb::Serve(args) => serve::run(&settings, args),
+        Verb::Serve(args) => serve::run(settings, args),
+        Verb::Ps(args) => ps::run(&args),
+        Verb::Kill(args) => kill::run(&args),
+        Verb::Approvals(args) => approvals::run(&args),
+        Verb::Status(args) => status::run(&args),
+        Verb::Token(args) => token::run(&args),
         Verb::Doctor(args) => doctor::run(&settings, &args),
         Verb::Schema(args) => schema::run(args),
     }

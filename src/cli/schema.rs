@@ -1,4 +1,4 @@
-//! `schema`: the JSON Schema of a manifest or a policy, with every default, for editors.
+//! `schema`: the JSON Schema of a manifest, a policy or the file of callers, with every default, for editors.
 //!
 //! For: the command line. In: which one. Out: JSON.
 //! Never: differs from what the readers accept (their tests compare).
@@ -19,12 +19,14 @@ pub struct Args {
 pub enum What {
     Manifest,
     Policy,
+    Callers,
 }
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let schema = match args.what {
         What::Manifest => manifest::published::SCHEMA.clone(),
         What::Policy => policy::published::schema(),
+        What::Callers => policy::callers::schema(),
     };
     words::show(format!("{schema:#}\n").as_bytes());
     Ok(Exit::Ok.into())

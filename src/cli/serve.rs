@@ -1,17 +1,20 @@
-//! `toolhost serve --stdio`: the tools for an agent, over MCP.
+//! `toolhost serve`: the tools for agents and programs, over MCP on standard input and output, over HTTP, or both.
 //!
-//! For: an agent that starts us. In: MCP on standard input. Out: MCP on standard output, the run log on
-//! standard error. Never: serves whatever folder it happens to be started in: the root must be named.
+//! For: an agent that starts us; clients that connect. In: MCP on standard input, HTTP on a socket. Out: MCP on standard
+//! output, answers on the socket, the run log on standard error. Never: serves whatever folder it happens to be started
+//! in: the root must be named.
 
 use super::host;
 use super::refusal::{Exit, Refusal};
-use super::settings::Settings;
-use crate::service::Service;
+use super::settings::{self, Settings};
+use super::words;
 use crate::service::runlog::Level;
-use crate::transport::mcp;
+use crate::service::{Caller, Service};
+use crate::transport::{http, mcp};
 use crate::{registry, sandbox};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::os::fd::AsFd;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use tokio::signal::unix::{SignalKind, signal};
@@ -20,43 +23,149 @@ use tokio_util::sync::CancellationToken;
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Speak MCP on standard input and output
-    #[arg(long, required = true)]
+    #[arg(long, required_unless_present = "http")]
     pub stdio: bool,
-    /// On whose behalf (else your login name)
-    #[arg(long, value_name = "NAME")]
+    /// On whose behalf: a label in the record, and an identity where callers.policy.toml lets you act as that one
+    #[arg(long, value_name = "NAME", requires = "stdio")]
     pub user: Option<String>,
+    /// Speak HTTP at ADDRESS:PORT or unix:PATH
+    #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = "127.0.0.1:8787")]
+    pub http: Option<http::Address>,
+    /// Callers over HTTP present a token whose hash stands in this file (`toolhost token NAME` makes one)
+    #[arg(long, value_name = "FILE", requires = "http")]
+    pub token_file: Option<PathBuf>,
+    /// Certificate chain (PEM) for HTTPS
+    #[arg(long, value_name = "FILE", requires_all = ["http", "tls_key"])]
+    pub tls_cert: Option<PathBuf>,
+    /// Its private key (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+    /// Let tokens and answers cross the network in the clear: something else encrypts
+    #[arg(long, requires = "http", conflicts_with = "tls_cert")]
+    pub insecure: bool,
 }
 
-pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
+pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
     if settings.root_is_assumed() {
         let words =
             "serve needs --root DIR: agents start servers in folders of their own, which must not become a root";
         return Err(Refusal::new(Exit::Caller, words).into());
     }
-    if sandbox::output_was_closed() {
+    if args.stdio && sandbox::output_was_closed() {
         return Err(Refusal::new(Exit::Host, "standard output is closed: no client could hear an answer").into());
     }
-    host::start_log(settings, Level::Warn);
-    let user = args.user.unwrap_or_else(host::login);
+    host::start_log(&settings, Level::Warn);
+    let http = &mut settings.http;
+    for (flag, setting) in [
+        (args.token_file, &mut http.token_file),
+        (args.tls_cert, &mut http.tls_cert),
+        (args.tls_key, &mut http.tls_key),
+    ] {
+        *setting = flag.map(std::path::absolute).transpose()?.or(setting.take());
+    }
+    let client = mcp::Client { caller: Caller::operator(host::login()), label: args.user };
     let runtime = host::runtime()?;
     let ended = runtime.block_on(async {
-        let service = host::service(settings, None)?;
-        let stop = CancellationToken::new();
-        let serving = mcp::serve(service.clone(), user, tokio::io::stdin(), tokio::io::stdout(), stop.clone(), hung_up);
-        tokio::pin!(serving);
-        tokio::select! {
-            ended = &mut serving => ended.map(|()| Exit::Ok.into()).map_err(|words| Refusal::new(Exit::Host, words).into()),
-            signal = host::told_to_stop() => {
-                stop.cancel();
-                let _ = serving.await;
-                anyhow::Ok(signal)
+        // Before anything is made for calls: an address that is taken is the commonest fault.
+        let listening = match &args.http {
+            Some(address) => Some(listening(&settings, address, args.insecure).await?),
+            None => None,
+        };
+        let service = host::service(&settings, None)?;
+        let (stop, kill) = (CancellationToken::new(), CancellationToken::new());
+        let spoken = over_stdio(args.stdio, service.clone(), client, stop.clone());
+        let served = over_http(listening, service.clone(), stop.clone(), kill.clone());
+        tokio::pin!(spoken, served);
+        let signal = tokio::select! {
+            ended = &mut spoken => ended.map(|()| None)?,
+            ended = &mut served => return ended.map(|()| Exit::Ok.into()),
+            signal = host::told_to_stop() => Some(signal),
+            failed = kept_up(&settings, service) => return Err(failed.into()),
+        };
+        stop.cancel();
+        // Told again, it lets nothing end by itself.
+        let killed = async {
+            host::stopped().await;
+            kill.cancel();
+            std::future::pending::<()>().await
+        };
+        let rest = async {
+            if signal.is_some() {
+                let _ = spoken.await;
             }
-            failed = kept_up(settings, service) => Err(failed.into()),
+            served.await
+        };
+        tokio::select! {
+            ended = rest => ended?,
+            () = killed => {}
         }
+        anyhow::Ok(signal.unwrap_or(Exit::Ok.into()))
     });
     // A thread may still wait for standard input; nothing of a call is left.
     runtime.shutdown_background();
     ended
+}
+
+/// MCP until the client closes its end; for ever where nobody speaks it.
+async fn over_stdio(
+    wanted: bool,
+    service: Arc<Service>,
+    client: mcp::Client,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    if !wanted {
+        stop.cancelled().await;
+        return Ok(());
+    }
+    let served = mcp::serve(service, client, tokio::io::stdin(), tokio::io::stdout(), stop, hung_up);
+    served.await.map_err(|words| Refusal::new(Exit::Host, words).into())
+}
+
+async fn over_http(
+    listening: Option<(http::Listener, http::Options)>,
+    service: Arc<Service>,
+    stop: CancellationToken,
+    kill: CancellationToken,
+) -> anyhow::Result<()> {
+    match listening {
+        Some((listener, options)) => Ok(http::serve(listener, options, service, stop, kill).await?),
+        None => {
+            stop.cancelled().await;
+            Ok(())
+        }
+    }
+}
+
+/// The socket, and who may call over it.
+async fn listening(
+    settings: &Settings,
+    address: &http::Address,
+    insecure: bool,
+) -> anyhow::Result<(http::Listener, http::Options)> {
+    let refuse = |why: String| Refusal::new(Exit::Host, why);
+    let told = &settings.http;
+    let tokens = told.token_file.as_deref().map(http::Tokens::of).transpose().map_err(refuse)?;
+    let jwt = told.jwt.as_ref().map(|terms| {
+        let at = |why: String| format!("[http.jwt] {}: {why}", terms.keys.display());
+        let keys = settings::guarded_text(&terms.keys).map_err(at)?;
+        http::Jwt::of(terms, &keys).map_err(at)
+    });
+    let jwt = jwt.transpose().map_err(refuse)?;
+    let callers = match (tokens, jwt) {
+        (None, None) => http::Callers::Own { uid: nix::unistd::geteuid().as_raw(), name: host::login() },
+        (tokens, jwt) => http::Callers::Presented { tokens, jwt: jwt.map(Box::new) },
+    };
+    let tls = match (&told.tls_cert, &told.tls_key) {
+        (Some(certificate), Some(key)) => Some(http::tls(certificate, key).map_err(refuse)?),
+        (None, None) => None,
+        _ => return Err(refuse("[http] names one of tls_cert and tls_key: name both".to_owned()).into()),
+    };
+    http::wide_enough(address, &callers, tls.is_some(), insecure).map_err(|why| Refusal::new(Exit::Caller, why))?;
+    let listener = http::Listener::bind(address).await.map_err(refuse)?;
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    words::complain(&format!("toolhost: serving {scheme} at {} {}", listener.address()?, callers.told()));
+    let names = http::Names { hosts: told.hosts.clone(), origins: told.origins.clone() };
+    Ok((listener, http::Options { callers, names, tls }))
 }
 
 /// Which of our ends the client has closed: poll(2) says so of pipes and sockets, also while unread bytes wait.

@@ -11,6 +11,7 @@ use crate::packages::Index;
 use crate::sandbox::identity;
 use crate::service::audit::Keeping;
 use crate::service::runlog::{Level, Style};
+use crate::transport::http;
 use nix::fcntl::OFlag;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -104,6 +105,7 @@ pub struct Settings {
     pub tool_ids: std::ops::Range<u32>,
     /// `host:port` of the proxy by which this machine reaches the world: the hosts of tools are then reached by CONNECT.
     pub proxy: Option<String>,
+    pub http: Http,
     /// What the indexes that policies name mean here.
     pub indexes: Vec<Index>,
     /// Colour on standard output.
@@ -130,6 +132,28 @@ struct Config {
     tool_ids: Option<ToolIds>,
     proxy: Option<String>,
     indexes: Option<indexes::Written>,
+    #[serde(default)]
+    http: Http,
+}
+
+/// `[http]`: what `serve --http` is told; flags go before.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Http {
+    pub hosts: Vec<String>,
+    pub origins: Vec<String>,
+    pub token_file: Option<PathBuf>,
+    pub tls_cert: Option<PathBuf>,
+    pub tls_key: Option<PathBuf>,
+    pub jwt: Option<http::Terms>,
+}
+
+impl Http {
+    /// The files that it names.
+    pub fn files(&mut self) -> impl Iterator<Item = &mut PathBuf> {
+        let keys = self.jwt.as_mut().map(|jwt| &mut jwt.keys);
+        [self.token_file.as_mut(), self.tls_cert.as_mut(), self.tls_key.as_mut(), keys].into_iter().flatten()
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -193,6 +217,8 @@ impl Settings {
         let capabilities = config.capabilities.unwrap_or_default();
         let proxy = config.proxy.as_deref().map(proxy_address).transpose();
         let proxy = proxy.map_err(|why| in_config(format!("proxy: {why}")))?;
+        let mut http = config.http;
+        http.files().for_each(|path| *path = sources.beside_config(path));
         let folder = config_file.as_deref().and_then(Path::parent).unwrap_or(Path::new("/"));
         let indexes = indexes::all(config.indexes.unwrap_or_default(), folder, &variable).map_err(in_config)?;
         for word in &capabilities {
@@ -213,6 +239,7 @@ impl Settings {
             running_calls: config.running_calls,
             tool_ids,
             proxy,
+            http,
             indexes,
             colour: std::io::stdout().is_terminal()
                 && variable("NO_COLOR").is_none()

@@ -3,6 +3,7 @@
 //! For: service and cli. In: a path. Out: `Policies`, or every problem of every file.
 //! Never: starts with a policy that is broken, that others can write, or that is reached by a link.
 
+use super::callers::{self, CALLERS_FILE, Callers};
 use super::disk;
 use super::file::{self, Folder, HOST_FILE, Policy, Selector};
 use super::hosts;
@@ -47,6 +48,8 @@ pub struct Policies {
     /// Sorted by file; the built-in default is last if no file is for `*`.
     pub(super) list: Vec<Policy>,
     pub(super) host: Option<Policy>,
+    /// Who may call what; `None`: whoever is served may call everything.
+    pub(super) callers: Option<Arc<Callers>>,
     /// Files no tool may write: policies, and what the caller adds (`protect`).
     /// Shared, because a registry of ten thousand tools is held here and decisions are made often.
     pub(super) protected: Arc<BTreeSet<PathBuf>>,
@@ -90,13 +93,19 @@ impl Policies {
         let disk::PolicyTexts { texts, notes, mut problems } = disk::read(&path);
         let mut policies = Policies::of(Vec::new(), None, notes);
         for (file, text) in texts {
+            let tell = |problem| FileProblem { path: file.clone(), problem };
+            if file.file_name().is_some_and(|n| n == CALLERS_FILE) {
+                match callers::parse(&text, &file) {
+                    Ok(callers) => policies.callers = Some(Arc::new(callers)),
+                    Err(found) => problems.extend(found.into_iter().map(tell)),
+                }
+                continue;
+            }
             let host = file.file_name().is_some_and(|n| n == HOST_FILE);
             match file::parse(&text, &file, host, &root) {
                 Ok(policy) if host => policies.host = Some(policy),
                 Ok(policy) => policies.list.push(policy),
-                Err(found) => {
-                    problems.extend(found.into_iter().map(|p| FileProblem { path: file.clone(), problem: p }))
-                }
+                Err(found) => problems.extend(found.into_iter().map(tell)),
             }
         }
         problems.extend(policies.finished());
@@ -218,6 +227,11 @@ impl Policies {
     pub fn names_exactly(&self, id: &str, manifest: &Path) -> bool {
         let names = |policy: &Policy| policy.tools.iter().any(|t| matches!(&t.selector, Selector::Exact(e) if e == id));
         self.list.iter().any(|policy| names(policy) && lies_in(manifest, &policy.folders))
+    }
+
+    /// Who may call what. `None`: there is no such file, and whoever this host serves may call everything.
+    pub fn callers(&self) -> Option<&Arc<Callers>> {
+        self.callers.as_ref()
     }
 
     /// Interpreters that policies name; the caller looks at each and puts it in `Machine::named_runtimes`.

@@ -8,6 +8,7 @@
 
 mod area;
 pub mod base_view;
+pub mod callers;
 mod capability;
 mod confinement;
 mod decide;
@@ -36,6 +37,9 @@ pub mod writable;
 
 pub use area::{Area, literal, name_matches};
 pub use base_view::{SYSTEM_ETC, SYSTEM_FOLDERS};
+pub use callers::{
+    Breaker, CALLERS_FILE, CallerGrant, CallerRule, Callers, EVERYBODY, ParameterRule, Takes, ToolLimit,
+};
 pub use capability::grantable;
 pub use confinement::*;
 pub use decide::{RUN_CODE, SCRIPT_SERVICE, decide};
@@ -54,7 +58,7 @@ pub use run::{RunTarget, call_notes, confine, decide_run, time_ms};
 pub use secrets::{SecretRule, header_name, header_value, source as secret_source};
 pub use source::{At, FileProblem};
 pub use variable::Variable;
-pub use verdict::{Decision, LimitVerdict, Narrower, Notes, Verdict, What, wall};
+pub use verdict::{Confirm, Decision, LimitVerdict, Narrower, Notes, Verdict, What, wall};
 pub use writable::{FolderId, Place, WritablePaths};
 
 use crate::manifest::{Handler, Language, Manifest};

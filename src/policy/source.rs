@@ -203,7 +203,7 @@ impl<'t> Reader<'t> {
         Some((named?, why?.value))
     }
 
-    fn items<'a, 'v>(&mut self, of: &Table<'a, 'v>, key: &str) -> Vec<(String, &'a Spanned<DeValue<'v>>)> {
+    pub fn items<'a, 'v>(&mut self, of: &Table<'a, 'v>, key: &str) -> Vec<(String, &'a Spanned<DeValue<'v>>)> {
         let Some(value) = of.get(key) else { return Vec::new() };
         let pointer = of.pointer_to(key);
         match value.get_ref().as_array() {

@@ -4,6 +4,7 @@
 //! Never: an answer that differs from what the shape holds: both come from one judgement.
 
 use super::area::Area;
+use super::callers::CallerGrant;
 use super::load::PassedOver;
 use super::needs::Need;
 use super::package_use::Allowance;
@@ -11,7 +12,7 @@ use super::packages::{Ecosystem, PackageGrant, Wanted};
 use super::{Grant, HostGrant, Network, Runtime, SecretGrant, Shape, hosts};
 use crate::fault::Fault;
 use crate::quantity::Limit;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -230,6 +231,13 @@ impl Notes {
     }
 }
 
+/// Why a person is asked before each call, and the name of the policy that says so.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Confirm {
+    pub policy: String,
+    pub why: String,
+}
+
 /// Everything decided about one tool on this machine.
 #[derive(Clone, Debug)]
 pub struct Decision {
@@ -271,10 +279,14 @@ pub struct Decision {
     pub lacks: Vec<Need>,
     /// What this machine lacks for the scripts that the tool is asked to run. A call looks at the script's path first.
     pub lacks_below: Vec<Need>,
+    /// Who may call it; `None`: whoever this host serves.
+    pub callers: Option<Vec<CallerGrant>>,
     /// A policy demands exact accounting.
     pub require_cgroup: bool,
     /// A policy wants refusals kept.
     pub observe: bool,
+    /// Not empty: a person agrees to each call before anything of it runs.
+    pub confirm: Vec<Confirm>,
     /// Any text on stderr fails the call.
     pub stderr_is_error: bool,
     /// Runs inside the host: a service method or an extension. It has no shape of its own.

@@ -104,11 +104,16 @@ impl Snapshot {
 
     /// Finds by `id`, `id@1.2.0` (exactly that), `id@1.2` (the highest 1.2.x) or `id@^1` (the highest stable 1.x).
     pub fn find(&self, reference: &str) -> Result<Arc<Tool>, Fault> {
+        self.find_among(reference, &|_| true)
+    }
+
+    /// The same for somebody to whom only some ids are known: another is not there.
+    pub fn find_among(&self, reference: &str, known: &dyn Fn(&str) -> bool) -> Result<Arc<Tool>, Fault> {
         let (id, range) = match reference.split_once('@') {
             Some((id, range)) => (id, Some(range.trim())),
             None => (reference, None),
         };
-        let Some(versions) = self.tools.get(id) else { return Err(self.not_found(id)) };
+        let Some(versions) = self.tools.get(id).filter(|_| known(id)) else { return Err(self.not_found(id, known)) };
         let exact = range.and_then(|range| Version::parse(range).ok());
         let found = match (range, exact) {
             (_, Some(exact)) => {
@@ -175,9 +180,9 @@ impl Snapshot {
         self.guests.contains(manifest)
     }
 
-    fn not_found(&self, id: &str) -> Fault {
+    fn not_found(&self, id: &str, known: &dyn Fn(&str) -> bool) -> Fault {
         let shown = text::printable(&text::head(id, 120));
-        if let Some(why) = self.disabled.get(&conflicts::folded(id)) {
+        if let Some(why) = self.disabled.get(&conflicts::folded(id)).filter(|_| known(id)) {
             // An id claimed twice, the namespace `core`, a file that a tool may write: only the person hears which.
             let message = format!(
                 "The tool '{shown}' is disabled: its manifest cannot stand beside what is loaded. Ask the operator."
@@ -185,7 +190,7 @@ impl Snapshot {
             return Fault::new(Kind::ToolNotFoundError, message)
                 .person(format!("the tool '{shown}' is disabled: {why}"));
         }
-        let near = self.near(id);
+        let near = self.near(id, known);
         let end = match near.as_slice() {
             [] => "`list` shows the tools there are.".to_owned(),
             near => format!("Did you mean {}?", near.join(", ")),
@@ -217,9 +222,9 @@ impl Snapshot {
     }
 
     /// Up to three ids that may have been meant. Hidden tools are not offered.
-    fn near(&self, id: &str) -> Vec<String> {
+    fn near(&self, id: &str, known: &dyn Fn(&str) -> bool) -> Vec<String> {
         let shown = |id: &&String| self.versions(id).iter().any(|tool| !tool.manifest.hidden);
-        let ids: Vec<&String> = self.tools.keys().filter(shown).collect();
+        let ids: Vec<&String> = self.tools.keys().filter(|id| known(id)).filter(shown).collect();
         // `echo` for `custom:echo`, `ns__echo` for `ns:echo`.
         let name = id.rsplit_once("__").map_or(id, |(_, name)| name);
         let name = name.rsplit_once(':').map_or(name, |(_, name)| name);

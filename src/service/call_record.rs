@@ -3,10 +3,14 @@
 //! For: the road. In: each thing as it becomes known. Out: a `Report`, one audit record and one run log record.
 //! Never: ends without its audit record: when the call's future is dropped, `Drop` writes it as cancelled.
 
+mod kept;
+mod line;
 mod summary;
 
+use super::calls::{Listed, Phase};
 use super::guard::Turn;
-use super::record::{self, PART, Record, cut, cut_to, few, rule};
+use super::idempotency;
+use super::record::{PART, Record, cut, cut_to, few};
 use super::redact::{self, Mask, Shown};
 use super::report::{Digests, Report};
 use super::request::{CallRequest, Caller, new_id};
@@ -18,7 +22,7 @@ use crate::egress::Traffic;
 use crate::manifest::Handler;
 use crate::quantity::Limit;
 use crate::{executor, fault, policy, registry};
-use fault::{Fault, Kind, Origin};
+use fault::{Fault, Kind};
 use serde_json::{Value, json};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -34,7 +38,24 @@ const EVENT_LINES: usize = 1000;
 pub(super) struct CallRecord {
     // The request.
     pub id: String,
+    /// Who the call counts as.
     pub caller: Caller,
+    /// Who authenticated, where that is another.
+    through: Option<String>,
+    /// On whose behalf the request says it comes.
+    label: Option<String>,
+    /// Its place among the calls that are open.
+    pub listed: Option<Listed>,
+    /// Its place under its idempotency key.
+    pub place: Option<idempotency::Place>,
+    /// The outcome of an earlier call, which this one gets.
+    pub kept: Option<Arc<Report>>,
+    /// Which earlier call that was.
+    replayed: Option<String>,
+    /// What of the file of callers refused it.
+    pub denied_by: Option<String>,
+    /// Who agreed to it, where a policy has a person asked.
+    pub approved_by: Option<String>,
     asked: String,
     began: jiff::Timestamp,
     started: Instant,
@@ -102,6 +123,14 @@ impl CallRecord {
         CallRecord {
             id: request.id.clone().unwrap_or_else(new_id),
             caller: request.caller.clone(),
+            through: None,
+            label: request.label.as_deref().map(|label| cut_to(label, PART)),
+            listed: None,
+            place: None,
+            kept: None,
+            replayed: None,
+            denied_by: None,
+            approved_by: None,
             asked: cut_to(&request.tool, PART),
             began: jiff::Timestamp::now(),
             started: Instant::now(),
@@ -116,6 +145,27 @@ impl CallRecord {
             ran: false,
             seen: Seen::default(),
         }
+    }
+
+    /// Who the request counts as, by the rules.
+    pub fn calls_as(&mut self, caller: &Caller) {
+        if caller.user != self.caller.user {
+            self.through = Some(std::mem::replace(&mut self.caller, caller.clone()).user);
+            self.listed.iter().for_each(|listed| listed.change(|state| state.caller.clone_from(&caller.user)));
+        }
+    }
+
+    pub fn through(&self) -> Option<&str> {
+        self.through.as_deref()
+    }
+
+    pub fn label(&self) -> Option<&str> {
+        self.label.as_deref()
+    }
+
+    /// As JSON text, secrets hidden.
+    pub fn shown_arguments(&self) -> String {
+        self.arguments.mask.text(&self.arguments.shown.to_string())
     }
 
     /// The arguments with their secrets hidden: told before they are checked, and again with defaults filled in.
@@ -209,6 +259,11 @@ impl CallRecord {
         let kept = entry.begin(&record);
         self.entry = Some(entry);
         self.ran = kept.is_ok();
+        if self.ran {
+            self.listed.iter().for_each(|listed| listed.change(|state| state.phase = Phase::Running));
+            let tool = self.tool.as_ref().map(|tool| tool.manifest.id.clone()).unwrap_or_default();
+            self.place.iter_mut().for_each(|place| place.runs(&self.id, &tool));
+        }
         kept
     }
 
@@ -366,7 +421,7 @@ impl CallRecord {
             Ok(value) => (Some(value), None),
             Err(fault) => (None, Some(fault)),
         };
-        Report {
+        let report = Report {
             id: std::mem::take(&mut self.id),
             tool: self.tool.as_ref().map_or_else(|| text::printable(&self.asked), |tool| tool.manifest.id.clone()),
             version: self.tool.as_ref().map(|tool| tool.manifest.version.to_string()),
@@ -384,7 +439,9 @@ impl CallRecord {
             manifest: self.tool.as_ref().map(|tool| tool.manifest.clone()),
             speaks_envelope: self.enveloped,
             turn: self.turn.take(),
-        }
+        };
+        self.owes(&report);
+        report
     }
 
     /// Denials that show no secret and no control character, and are not long.
@@ -403,57 +460,6 @@ impl CallRecord {
         fault.details = fault.details.map(|details| format::shown(&self.arguments.mask.text(&details)));
         fault.person = fault.person.map(|words| format::shown(&self.arguments.mask.text(&words)));
         fault
-    }
-
-    /// Writes the record this call owes, once.
-    fn record(&mut self, fault: Option<&Fault>) -> Result<(), Fault> {
-        let Some(entry) = self.entry.take() else { return Ok(()) };
-        self.notes.all = few(std::mem::take(&mut self.notes.all));
-        entry.write(&self.line(fault, &self.digests()))
-    }
-
-    fn line<'a>(&'a self, fault: Option<&'a Fault>, digests: &'a Digests) -> Record<'a> {
-        let refused = !self.ran;
-        Record {
-            time: self.began.to_string(),
-            call: &self.id,
-            user: cut_to(&self.caller.user, PART),
-            tool: self.tool.as_ref().map_or(&self.asked, |tool| &tool.manifest.id),
-            version: self.tool.as_ref().map(|tool| tool.manifest.version.to_string()),
-            manifest: self.tool.as_ref().and_then(|tool| record::manifest(&tool.site)),
-            digests,
-            decision: if refused { "refused" } else { "allowed" },
-            rule: fault.filter(|_| refused).map_or_else(|| self.ran_under(), |fault| self.refused_by(fault.kind)),
-            limits: self.confined.as_ref().map(|confined| &confined.limits),
-            outcome: fault.map_or_else(|| "success".to_owned(), |fault| fault.kind.to_string()),
-            message: fault.map(|fault| cut(&fault.message)),
-            arguments: cut(&self.arguments.mask.text(&self.arguments.shown.to_string())),
-            usage: &self.seen.usage,
-            notes: &self.notes.all,
-            violations: self.violations(fault),
-            network: self.network().as_ref().map(record::network),
-        }
-    }
-
-    fn ran_under(&self) -> String {
-        self.decided.as_ref().map_or_else(|| "in-process".to_owned(), |decided| format!("policy {}", decided.policy))
-    }
-
-    fn refused_by(&self, kind: Kind) -> String {
-        match (rule(kind), &self.decided) {
-            ("policy", Some(decided)) => format!("policy {}", decided.policy),
-            (rule, _) => rule.to_owned(),
-        }
-    }
-
-    fn violations(&self, fault: Option<&Fault>) -> Vec<Value> {
-        let broken = fault.filter(|fault| {
-            matches!(fault.kind.origin(), Origin::Policy)
-                || matches!(fault.kind, Kind::TimeoutError | Kind::ResourceLimitError)
-        });
-        let own = broken.map(|fault| json!({"kind": fault.kind, "what": cut_to(&fault.message, PART)}));
-        let seen = self.seen.denials.observed.iter().map(record::denied);
-        record::first(own.into_iter().chain(seen).collect())
     }
 }
 

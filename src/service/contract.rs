@@ -10,7 +10,7 @@ use crate::base::json;
 use crate::fault;
 use fault::{Fault, Kind};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
@@ -60,16 +60,22 @@ impl ToolServiceResponse {
 
 impl Service {
     /// Takes one request and answers on a channel: the parts of a tool that streams as they come, then how the call
-    /// ended, with `end_of_stream`. Dropping the receiver cancels the call.
-    pub fn handle(self: &Arc<Self>, request: ToolServiceRequest) -> mpsc::Receiver<ToolServiceResponse> {
+    /// ended, with `end_of_stream`. `caller`: who authenticated; the request's `user` is a label. Dropping the receiver cancels the call.
+    pub fn handle(
+        self: &Arc<Self>,
+        caller: Caller,
+        request: ToolServiceRequest,
+    ) -> mpsc::Receiver<ToolServiceResponse> {
         let (replies, receiver) = mpsc::channel(BUFFER);
         let service = self.clone();
         tokio::spawn(async move {
             let (sink, mut events) = Sink::new(BUFFER);
             let call = match decoded(&request) {
-                Ok(call) => call,
-                Err(fault) => CallRequest::refused(Caller::named(&request.user), &request.config, fault),
+                Ok(call) => CallRequest { caller, ..call },
+                Err(fault) => CallRequest::refused(caller, &request.config, fault),
             };
+            let label = Some(request.user.clone()).filter(|user| !user.is_empty());
+            let call = CallRequest { label, ..call };
             let answer = service.call(call, sink);
             let forward = async {
                 while let Some(event) = events.recv().await {
@@ -94,7 +100,7 @@ impl Service {
 
 /// The request as a call. The arguments stay text: the road parses them, so that a bad one is recorded.
 fn decoded(request: &ToolServiceRequest) -> Result<CallRequest, Fault> {
-    let config = arguments::object("config", &request.config)?;
+    let config = config(&request.config)?;
     let tool = match config.get("tool") {
         Some(Value::String(tool)) if !tool.is_empty() => tool.clone(),
         _ => {
@@ -102,12 +108,22 @@ fn decoded(request: &ToolServiceRequest) -> Result<CallRequest, Fault> {
             return Err(Fault::new(Kind::ToolNotFoundError, message));
         }
     };
-    let timeout_ms = match config.get("timeoutMs") {
-        None | Some(Value::Null) => None,
-        Some(value) => Some(json::whole(value).ok_or_else(|| {
-            Fault::new(Kind::ParameterValidationError, "The config's 'timeoutMs' must be a whole number.")
-        })?),
-    };
+    let timeout_ms = timeout_ms(&config)?;
     let arguments = Arguments::Text(request.arguments.clone());
-    Ok(CallRequest { timeout_ms, ..CallRequest::new(Caller::named(&request.user), tool, arguments) })
+    Ok(CallRequest { timeout_ms, ..CallRequest::new(Caller::default(), tool, arguments) })
+}
+
+/// A config from its JSON text.
+pub fn config(text: &str) -> Result<Map<String, Value>, Fault> {
+    arguments::object("config", text)
+}
+
+/// The time limit that a config sets.
+pub fn timeout_ms(config: &Map<String, Value>) -> Result<Option<u64>, Fault> {
+    match config.get("timeoutMs") {
+        None | Some(Value::Null) => Ok(None),
+        Some(value) => json::whole(value).map(Some).ok_or_else(|| {
+            Fault::new(Kind::ParameterValidationError, "The config's 'timeoutMs' must be a whole number.")
+        }),
+    }
 }

@@ -3,21 +3,28 @@
 //! For: transports and the cli. In: a `CallRequest` and a `Sink`. Out: events while the tool runs, then a `Report`,
 //! always: a call is never lost. Never: another way to a tool than `Service::call`.
 
+mod approval;
 mod arguments;
 pub mod audit;
 mod blocking;
+mod breaker;
 mod call_record;
+mod callers;
+mod calls;
 mod catch_panic;
-mod contract;
+pub mod contract;
 mod decision_cache;
 mod denials;
 pub mod format;
 mod guard;
 mod hints;
+mod idempotency;
 pub mod ledger;
+mod metrics;
 pub mod packages;
 mod past;
 pub mod preflight;
+mod rates;
 mod record;
 mod redact;
 mod report;
@@ -31,7 +38,10 @@ mod secrets;
 mod target;
 mod tools;
 
+pub use approval::{Answer, Approver, Ask, Question};
 pub use arguments::Arguments;
+pub use breaker::BreakerState;
+pub use calls::{CallState, Phase};
 pub use contract::{ToolServiceError, ToolServiceRequest, ToolServiceResponse};
 pub use decision_cache::Rules;
 pub use denials::LIMIT;
@@ -50,6 +60,7 @@ use request::Stream;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, RwLock};
+use std::time::Duration;
 
 /// The ways this host can run tools. `None`: it has no such way, and refuses calls that need one.
 pub struct Executors {
@@ -78,11 +89,13 @@ pub struct Settings {
     pub running: usize,
     /// Calls that may wait behind them.
     pub waiting: usize,
+    /// How long a person may take to agree to a call.
+    pub patience: Duration,
 }
 
 impl Default for Settings {
     fn default() -> Settings {
-        Settings { running: guard::RUNNING, waiting: guard::WAITING }
+        Settings { running: guard::RUNNING, waiting: guard::WAITING, patience: approval::PATIENCE }
     }
 }
 
@@ -90,6 +103,11 @@ impl Default for Settings {
 pub struct Service {
     parts: Parts,
     guard: guard::Guard,
+    approvals: approval::Approvals,
+    breakers: Arc<breaker::Breakers>,
+    calls: Arc<calls::Calls>,
+    keys: Arc<idempotency::Keys>,
+    metrics: metrics::Metrics,
     scripts: script_digest::Cache,
     packages: Arc<packages::Packages>,
     /// `Err`: the last reload could not read them, and every call is refused.
@@ -108,6 +126,11 @@ impl Service {
         Arc::new(Service {
             packages: packages::Packages::new(parts.packages.clone(), process, parts.audit.clone()),
             guard: guard::Guard::new(parts.settings.running, parts.settings.waiting),
+            approvals: approval::Approvals::default(),
+            breakers: Arc::default(),
+            calls: Arc::default(),
+            keys: Arc::default(),
+            metrics: metrics::Metrics::default(),
             scripts: script_digest::Cache::default(),
             extensions: RwLock::new(parts.executors.extensions.clone()),
             rules: Mutex::new(Ok(Arc::new(parts.rules.clone()))),
@@ -129,16 +152,42 @@ impl Service {
     /// Runs one call: events go to `sink` while the tool runs, the report comes last. The call counts as running until
     /// its report is dropped (`Report::turn`). Dropping the future cancels, kills, reaps and records.
     pub async fn call(&self, request: CallRequest, sink: Sink) -> Report {
+        let mut measured = self.measured(&request.tool);
         let mut record = CallRecord::begin(&request);
         let mut stream = Stream::to(sink);
-        let result = match catch_panic::caught(self.road(request, &mut stream, &mut record)).await {
+        let listed = self.calls.begin(&record.id, &request);
+        let cancelled = listed.cancelled.clone();
+        record.listed = Some(listed);
+        let road = catch_panic::caught(self.road(request, &mut stream, &mut record));
+        let ended = tokio::select! {
+            biased;
+            ended = road => ended,
+            () = cancelled.cancelled() => Ok(Err(format::cancelled())),
+        };
+        let result = match ended {
             Ok(result) => result,
             Err(words) => Err(Fault::new(Kind::InternalError, "The host failed while it handled this call.")
                 .person(format!("a panic: {words}; please report it with the call id"))),
         };
-        let report = record.finish(result);
+        let caller = record.caller.user.clone();
+        let report = match record.kept.take() {
+            Some(kept) => record.replay(&kept),
+            None => record.finish(result),
+        };
+        measured.outcome = report.error.as_ref().map_or_else(|| "success".to_owned(), |fault| fault.kind.to_string());
+        drop(measured);
+        self.watches(&caller, &report);
         stream.finish().await;
         report
+    }
+
+    /// Tells the person who runs this host of a caller whom policy keeps refusing.
+    fn watches(&self, caller: &str, report: &Report) {
+        let refused = |fault: &Fault| matches!(fault.kind, Kind::SecurityError | Kind::AuthorizationError);
+        if report.error.as_ref().is_some_and(refused) && self.guard.alarms(caller) {
+            let caller = crate::base::text::printable(&crate::base::text::head(caller, 200));
+            tracing::error!(target: "toolhost::alert", caller, call = report.id, "policy keeps refusing this caller");
+        }
     }
 
     /// Prepares ahead of calls what a tool needs only once (for a WASI module, compiled code).

@@ -30,7 +30,17 @@ const EVENT: usize = 80;
 pub(super) struct Record<'a> {
     pub time: String,
     pub call: &'a str,
+    /// Who the call counts as.
     pub user: String,
+    /// Who authenticated, where that is another.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub through: Option<String>,
+    /// On whose behalf the request said it came: not an identity.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub label: Option<&'a str>,
+    /// Who agreed to the call, where a policy has a person asked.
+    #[serde(rename = "approvedBy", skip_serializing_if = "Option::is_none")]
+    pub approved_by: Option<String>,
     pub tool: &'a str,
     pub version: Option<String>,
     /// The file of the tool's manifest: the same id and version may be loaded from elsewhere another time.
@@ -166,6 +176,9 @@ mod tests {
             time: "2026-11-21T00:00:00.000000000Z".to_owned(),
             call: &"0".repeat(36),
             user: part.clone(),
+            through: Some(part.clone()),
+            label: Some(&part),
+            approved_by: Some(part.clone()),
             tool: &part,
             version: Some("1.0.0".to_owned()),
             manifest: Some(cut(&worst)),

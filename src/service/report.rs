@@ -6,6 +6,7 @@
 use super::{format, guard};
 use crate::base::json::Text;
 use crate::egress::Traffic;
+use crate::quantity::LARGE_TEXT_BYTES;
 use crate::{executor, fault, manifest};
 use serde::Serialize;
 use serde_json::Value;
@@ -80,6 +81,42 @@ struct EnvelopeError<'a> {
     details: Option<&'a str>,
 }
 
+/// What a caller reads of a report, and in what order.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Shown<'r> {
+    id: &'r str,
+    /// The label of the request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    user: Option<&'r str>,
+    tool: &'r str,
+    version: Option<&'r str>,
+    success: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output_data: Option<&'r Text>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<ShownFault<'r>>,
+    logs: &'r [String],
+    usage: &'r executor::Usage,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    walls: Option<&'r [executor::Stood]>,
+    denials: executor::Denials,
+    artifacts: Vec<executor::Artifact>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    network: Option<&'r Traffic>,
+    digests: &'r Digests,
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    notes: &'r [String],
+}
+
+#[derive(Serialize)]
+struct ShownFault<'r> {
+    #[serde(flatten)]
+    fault: &'r fault::Fault,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    person: Option<&'r str>,
+}
+
 fn as_list<S: serde::Serializer>(walls: &executor::Walls, to: S) -> Result<S::Ok, S::Error> {
     walls[..].serialize(to)
 }
@@ -107,6 +144,41 @@ impl Report {
             speaks_envelope: false,
             turn: None,
         }
+    }
+
+    /// As JSON for whoever called over a network. Only an operator reads what names paths of this host: the walls, the
+    /// network, the words for the person, the lines that would ask for more.
+    pub fn shown<'r>(&'r self, operator: bool, user: Option<&'r str>) -> impl Serialize + 'r {
+        let mut denials = self.denials.clone();
+        let mut artifacts = self.artifacts.clone();
+        if !operator {
+            denials.observed.iter_mut().for_each(|denial| denial.ask = None);
+            let names = artifacts.iter_mut().filter(|artifact| artifact.path.starts_with('/'));
+            names.for_each(|artifact| artifact.path = artifact.path.rsplit('/').next().unwrap_or_default().to_owned());
+        }
+        let person = |fault: &'r fault::Fault| fault.person.as_deref().filter(|_| operator);
+        Shown {
+            id: &self.id,
+            user,
+            tool: &self.tool,
+            version: self.version.as_deref(),
+            success: self.success,
+            output_data: self.output_data.as_ref(),
+            error: self.error.as_ref().map(|fault| ShownFault { fault, person: person(fault) }),
+            logs: &self.logs,
+            usage: &self.usage,
+            walls: operator.then_some(&self.walls[..]),
+            denials,
+            artifacts,
+            network: self.network.as_ref().filter(|_| operator),
+            digests: &self.digests,
+            notes: &self.notes,
+        }
+    }
+
+    /// Whether its text is made while it is sent.
+    pub fn is_large(&self) -> bool {
+        self.output_data.as_ref().is_some_and(|output| output.as_str().len() > LARGE_TEXT_BYTES)
     }
 
     /// Without the lines that would ask for what was refused: they name files of this host, which are for the person.

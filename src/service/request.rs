@@ -4,6 +4,7 @@
 //! Never: an unbounded queue between a tool and whoever reads what it tells.
 
 use super::Arguments;
+use super::approval::Approver;
 use crate::fault::Fault;
 use serde_json::Value;
 use std::collections::VecDeque;
@@ -30,15 +31,21 @@ impl Caller {
 }
 
 /// One call asked for.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct CallRequest {
     /// The call's id, where the transport had to know it beforehand; else one is made.
     pub id: Option<String>,
     pub caller: Caller,
+    /// On whose behalf the request says it comes. A label: an identity only where the caller may act as that one.
+    pub label: Option<String>,
     /// `id` or `id@range`.
     pub tool: String,
     pub arguments: Arguments,
     pub timeout_ms: Option<u64>,
+    /// The same request under the same key of this caller runs once.
+    pub idempotency_key: Option<String>,
+    /// Who can be asked, where a policy has a person agree.
+    pub approver: Approver,
     /// What the tool asks for and is refused is kept and told, at a cost.
     pub explain: bool,
     /// Why the transport refuses the request (unknown tool, malformed parameters). The call is recorded and ends so.
@@ -48,7 +55,18 @@ pub struct CallRequest {
 impl CallRequest {
     /// `tool`: `id` or `id@range`.
     pub fn new(caller: Caller, tool: impl Into<String>, arguments: Arguments) -> CallRequest {
-        CallRequest { id: None, caller, tool: tool.into(), arguments, timeout_ms: None, explain: false, refused: None }
+        CallRequest {
+            id: None,
+            caller,
+            label: None,
+            tool: tool.into(),
+            arguments,
+            timeout_ms: None,
+            idempotency_key: None,
+            approver: Approver::Nobody,
+            explain: false,
+            refused: None,
+        }
     }
 
     /// A request that its transport cannot accept. `asked`: what stood where the tool's id belongs.

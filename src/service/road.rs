@@ -6,7 +6,7 @@
 use super::call_record::CallRecord;
 use super::request::{CallRequest, Event, Stream};
 use super::target::{Found, Target};
-use super::{Service, arguments, blocking, denials, format, hints, packages, redact, secrets};
+use super::{Service, arguments, blocking, denials, format, hints, idempotency, packages, redact, secrets};
 use crate::base::hidden::Hidden;
 use crate::base::json::{Text, TooMuch};
 use crate::base::lock;
@@ -35,32 +35,97 @@ impl Service {
         if let Some(fault) = request.refused.take() {
             return Err(fault);
         }
-        record.turn = Some(Arc::new(self.guard.enter(&request).await?));
-        let found = self.found(&request).await?;
+        // First what costs nothing: who calls, how often, and whether there is such a tool for that caller.
+        let rights = self.decisions()?.rights(&request.caller, request.label.as_deref());
+        record.calls_as(&rights.caller);
+        self.guard.comes(&rights.caller.user, rights.per_minute())?;
+        let asked = self.found(&request, record).await?;
+        record.turn = Some(Arc::new(self.guard.enter(&request, &asked.rights.share(&asked.tool.manifest.id)).await?));
+        drop(asked);
+        let mut found = self.found(&request, record).await?;
         let tool = &found.tool;
-        record.tool = Some(tool.clone());
+        record.found(tool.clone());
         self.available(tool, &found.decided.decision)?;
         let limit = policy::time_ms(&found.decided.decision, found.asked_ms)?;
-        let until = blocking::Until { began: found.came, limit: Duration::from_millis(limit) };
+        let mut until = blocking::Until { began: found.came, limit: Duration::from_millis(limit) };
         let input = checked(&tool.manifest, request.arguments, found.asked_ms, until, record).await?;
+        found
+            .rights
+            .accepts(&tool.manifest.id, &input)
+            .inspect_err(|_| record.denied_by = Some(found.rights.name()))?;
+        if let Some(key) = &request.idempotency_key
+            && self.is_kept(key, &found, &input, record).await?
+        {
+            return Ok(Text::from(&Value::Null));
+        }
         let mut target = self.target(&found, input, record).await?;
-        let outcome = self.run(&found, &mut target, stream, record).await?;
+        let mut attempt = target.attempt(&found, &self.breakers)?;
+        if !target.decided.decision.confirm.is_empty() {
+            // Nobody is held back while a person thinks.
+            drop(attempt.take());
+            found.came = self.agreed(&found, &target, request.approver, stream, record).await?;
+            until.began = found.came;
+            attempt = target.attempt(&found, &self.breakers)?;
+        }
+        let answer = self.answer(&found, &mut target, stream, record, until).await;
+        attempt.into_iter().for_each(|attempt| attempt.ended(answer.as_ref().err()));
+        Ok(record.hidden(answer?))
+    }
+
+    /// Takes the place of this request under its key. True: the record has the outcome of the first that took it.
+    async fn is_kept(&self, key: &str, found: &Found, input: &Value, record: &mut CallRecord) -> Result<bool, Fault> {
+        let asked = idempotency::digest(&found.tool.reference(), input, found.asked_ms);
+        let find = || self.keys.find(&found.rights.caller.user, key, asked.clone());
+        let first = match find()? {
+            idempotency::Found::Open(mut ends) => {
+                // The first has a turn; whoever waits for it needs none.
+                record.turn = None;
+                let _ = ends.changed().await;
+                find()?
+            }
+            first => first,
+        };
+        match first {
+            idempotency::Found::Kept(report) => record.kept = Some(report),
+            idempotency::Found::First(place) if record.turn.is_some() => record.place = Some(place),
+            _ => {
+                let message = "The first call under this idempotency key did not run. Make the same call again.";
+                return Err(Fault::new(Kind::CancelledError, message).retryable());
+            }
+        }
+        Ok(record.kept.is_some())
+    }
+
+    /// Runs the target; its answer, checked.
+    async fn answer(
+        &self,
+        found: &Found,
+        target: &mut Target,
+        stream: &mut Stream,
+        record: &mut CallRecord,
+        until: blocking::Until,
+    ) -> Result<Text, Fault> {
+        let outcome = self.run(found, target, stream, record).await?;
         // A call that waited for its compiler may be past its limit: its answer is given `OVERDUE` all the same.
         let used_all = Instant::now().checked_sub(until.limit).unwrap_or(until.began);
         let until = blocking::Until { began: until.began.max(used_all), ..until };
-        let (envelope, output) = judged(outcome, &target, tool, record)?;
+        let (envelope, output) = judged(outcome, target, &found.tool, record)?;
         record.published()?;
-        let answer = answer_fits(&tool.manifest, envelope, output, until).await?;
-        Ok(record.hidden(answer))
+        answer_fits(&found.tool.manifest, envelope, output, until).await
     }
 
     /// The tool that is asked for, under the tools and rules of this moment.
-    async fn found(&self, request: &CallRequest) -> Result<Found, Fault> {
+    async fn found(&self, request: &CallRequest, record: &mut CallRecord) -> Result<Found, Fault> {
         let came = Instant::now();
         let decisions = self.decisions()?;
-        let tool = decisions.snapshot.find(&request.tool)?;
+        let rights = decisions.rights(&request.caller, request.label.as_deref());
+        record.calls_as(&rights.caller);
+        let tool = decisions.find(&request.tool, &rights).inspect_err(|_| {
+            let id = request.tool.split('@').next().unwrap_or_default();
+            record.denied_by = (!rights.may_call(id)).then(|| rights.name());
+        })?;
         let decided = decisions.decided_for(&tool, blocking::Until::usual(came, request.timeout_ms)).await?;
-        Ok(Found { tool, decided, asked_ms: request.timeout_ms, explain: request.explain, came })
+        Ok(Found { rights, tool, decided, asked_ms: request.timeout_ms, explain: request.explain, came })
     }
 
     /// The built environment of a target that requires packages, held for the call. The time that this takes is not the

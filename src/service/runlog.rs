@@ -25,6 +25,8 @@ pub enum Grade {
 pub struct Summary {
     pub call: String,
     pub user: String,
+    /// On whose behalf the request said it came.
+    pub label: String,
     pub tool: String,
     pub parameters: String,
     /// Which executors were chosen.
@@ -52,6 +54,7 @@ pub fn record(grade: Grade, summary: impl Fn() -> Summary) {
                     tracing::Level::$level,
                     call = %shown(&summary.call),
                     user = %shown(&summary.user),
+                    label = %shown(&summary.label),
                     tool = %shown(&summary.tool),
                     parameters = %shown(&summary.parameters),
                     executor = %shown(&summary.executor),

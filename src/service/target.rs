@@ -5,7 +5,9 @@
 //! Never: takes a grant from a call's arguments; passes over a manifest that the script belongs to: policies,
 //! parameters and declared variables of all of them hold here too.
 
+use super::breaker::{Attempt, Breakers};
 use super::call_record::CallRecord;
+use super::callers::Rights;
 use super::decision_cache::{Decided, DecisionCache};
 use super::script_call::{Given, language_of, language_of_source};
 use super::script_digest::Script;
@@ -26,6 +28,8 @@ use std::time::Instant;
 
 /// A tool that was found, and what of its call every later stage needs.
 pub(super) struct Found {
+    /// What the caller may do.
+    pub rights: Rights,
     pub tool: Arc<registry::Tool>,
     /// What policy decided about the tool itself.
     pub decided: Arc<Decided>,
@@ -54,6 +58,21 @@ pub(super) struct Target {
     pub env: BTreeMap<String, String>,
     /// The answer is told as an envelope.
     pub enveloped: bool,
+}
+
+impl Target {
+    /// Whether calls of what runs are held back. Source text is the caller's own, and is never.
+    pub fn attempt(&self, found: &Found, breakers: &Arc<Breakers>) -> Result<Option<Attempt>, Fault> {
+        if self.source.is_some() {
+            return Ok(None);
+        }
+        let own = Arc::ptr_eq(&self.decided, &found.decided);
+        let script = self.site.script.as_ref().filter(|_| !own);
+        let script = script.map(|script| script.strip_prefix(&self.site.base).unwrap_or(script).to_string_lossy());
+        let tool = found.tool.reference();
+        let runs = script.map_or_else(|| tool.clone(), |script| format!("{tool} {}", printable(&script)));
+        breakers.enter(&found.rights.caller.user, &runs, found.rights.breaker()).map(Some)
+    }
 }
 
 /// A manifest that the script belongs to, and where it lies.
@@ -116,7 +135,10 @@ impl Service {
         let given = Given::read(method, method::renamed(handler, input))?;
         let (site, language, source) = match method {
             ScriptMethod::Execute => {
-                let site = self.located(&given.script_path)?;
+                let site = self.located(&given.script_path, |owners| {
+                    may_run(owners, &found.rights, &given.script_path)
+                        .inspect_err(|_| record.denied_by = Some(found.rights.name()))
+                })?;
                 let language = language_of(fixed, given.language, &given.script_path)?;
                 (site, language, None)
             }
@@ -136,6 +158,9 @@ impl Service {
             let message = "The tools of this host changed while the arguments were checked.";
             return Err(Fault::new(Kind::InternalError, message).retryable());
         }
+        let rights = decisions.rights(&found.rights.caller, None);
+        may_bring(&owners, &rights, &given.script_path, &input)
+            .inspect_err(|_| record.denied_by = Some(rights.name()))?;
         let target = policy::RunTarget { site: site.clone(), language };
         let decision =
             policy::decide_run(&target, &tool.manifest, &owners, &decisions.policies, &decisions.rules.machine);
@@ -166,11 +191,12 @@ impl Service {
         })
     }
 
-    /// Where the script of a path lies, if a call may run what lies there.
-    fn located(&self, script_path: &str) -> Result<Site, Fault> {
+    /// Where the script of a path lies, if a call may run what lies there. `may`: whether its caller may, by its owners.
+    fn located(&self, script_path: &str, may: impl FnOnce(&[Owner]) -> Result<(), Fault>) -> Result<Site, Fault> {
         let site = registry::scripts::resolve(&self.parts.scripts, None, script_path)?;
         let Some(script) = site.script.as_deref() else { return Ok(site) };
         let owners = owners_of(&self.parts.registry.snapshot(), &site)?;
+        may(&owners)?;
         self.is_planted(script)?;
         // A host that runs as root could show the tool any file; a private one must be named in a manifest.
         let private = || script.symlink_metadata().is_ok_and(|facts| facts.mode() & 0o4 == 0);
@@ -195,6 +221,23 @@ fn owners_of(snapshot: &registry::Snapshot, site: &Site) -> Result<Vec<Owner>, F
             .person(format!("{manifest} is not loaded (`toolhost check` says why): mend it, or take it away"))
     })?;
     Ok(owners.iter().map(|tool| (tool.manifest.clone(), tool.site.clone())).collect())
+}
+
+/// A script that belongs to a tool which its caller may not call is not there.
+fn may_run(owners: &[Owner], rights: &Rights, script_path: &str) -> Result<(), Fault> {
+    match owners.iter().find(|(manifest, _)| !rights.may_call(&manifest.id)) {
+        None => Ok(()),
+        Some((manifest, _)) => Err(Fault {
+            person: Some(format!("this script is its own: {}", rights.withheld(&manifest.id))),
+            ..registry::scripts::not_found(script_path, &[])
+        }),
+    }
+}
+
+/// The input answers to what the caller may bring to each tool that the script belongs to.
+fn may_bring(owners: &[Owner], rights: &Rights, script_path: &str, input: &Value) -> Result<(), Fault> {
+    may_run(owners, rights, script_path)?;
+    owners.iter().try_for_each(|(manifest, _)| rights.accepts(&manifest.id, input))
 }
 
 /// What policy refuses is refused before this host looks at how to run it.

@@ -4,13 +4,14 @@
 //! this moment. Never: changes the tool or the rules of a call that runs.
 
 use super::decision_cache::{DecisionCache, Rules};
-use super::{Service, preflight};
+use super::{Caller, Service, preflight};
 use crate::base::lock;
 use crate::executor::Executor;
 use crate::manifest::{Handler, Language};
+use crate::sandbox::grants;
 use crate::{fault, policy, registry};
 use fault::{Fault, Kind};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::sync::{Arc, PoisonError};
 
 impl Service {
@@ -91,11 +92,45 @@ impl Service {
         Err(preflight::unavailable(tool, &needs))
     }
 
-    /// Whether a call could get as far as its executor: agents are shown only such tools.
-    pub fn can_call(&self, tool: &Arc<registry::Tool>) -> bool {
+    /// Whether a call of this caller (`who`) could get as far as its executor: agents are shown only such tools.
+    pub fn can_call(&self, caller: &Caller, tool: &Arc<registry::Tool>) -> bool {
         let Ok(decisions) = self.decisions() else { return false };
+        if !decisions.rights(caller, None).may_call(&tool.manifest.id) {
+            return false;
+        }
         let decided = decisions.decided(tool);
         preflight::obstacles(tool, &decided.decision, self.runs(&tool.manifest.handler)).is_empty()
+    }
+
+    /// Whether calls can be decided at all.
+    pub fn ready(&self) -> Result<(), Fault> {
+        self.decisions().map(drop)
+    }
+
+    /// What a tool asks for, is allowed and gets, as a call would meet it now; and what it was refused in its last calls.
+    pub fn audit(&self, reference: &str) -> Result<Value, Fault> {
+        let decisions = self.decisions()?;
+        let tool = decisions.snapshot.find(reference)?;
+        let mut decision = decisions.decided(&tool).decision.clone();
+        let met = preflight::fault(&tool, &decision, self.runs(&tool.manifest.handler)).map_or(Ok(()), Err);
+        let looked_back = met.and_then(|()| match &mut decision.shape {
+            Ok(shape) => self.parts.audit.ledger().leave_out(shape, &decisions.snapshot.moved),
+            Err(_) => Ok(policy::Notes::default()),
+        });
+        match looked_back {
+            Ok(notes) => decision.notes.extend(notes),
+            Err(fault) => decision.shape = Err(fault),
+        }
+        if let Some((fault, _)) = decision.shape.as_ref().ok().and_then(|shape| grants::foresee(shape).err()) {
+            decision.shape = Err(fault);
+        }
+        let mut report = policy::audit::json(&decision, &tool.manifest);
+        report["digests"]["script"] = json!(decision.script.as_deref().and_then(super::digest_of_script));
+        report[policy::audit::LAST_DENIALS] = match self.parts.audit.last_denials(&tool, &decision) {
+            Ok(last) => json!(last),
+            Err(why) => json!({ "unreadable": why }),
+        };
+        Ok(report)
     }
 
     /// Whether this host can run the handler.

@@ -3,4 +3,20 @@
 //! For: agents and other programs. In: a protocol's messages. Out: calls to `service`, and its reports
 //! in the protocol's words. Never: another road to a tool than `Service::call`.
 
+pub mod export;
+pub mod http;
 pub mod mcp;
+mod names;
+mod pieces;
+mod schemas;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use std::os::fd::BorrowedFd;
+
+/// Whether the other end is closed, or will send no more; told without reading, also where unread bytes wait.
+fn has_hung_up(end: BorrowedFd) -> bool {
+    // nix has no flag POLLRDHUP: `revents` is `None` where the kernel sets it.
+    let mut ends = [PollFd::new(end, PollFlags::from_bits_retain(nix::libc::POLLRDHUP))];
+    let gone = PollFlags::POLLHUP | PollFlags::POLLERR | PollFlags::POLLNVAL;
+    poll(&mut ends, PollTimeout::ZERO).is_ok() && ends[0].revents().is_none_or(|seen| seen.intersects(gone))
+}

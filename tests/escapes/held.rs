@@ -226,6 +226,7 @@ fn other_calls_are_in_time_beside_spinners() {
         playground.tool("spin", "python", SPINNERS, json!({"limits": {"cpuMs": 60_000}}));
         let hangs = json!({"execution": {"timeoutMs": 1500}});
         playground.tool("hangs", "python", "import time\ntime.sleep(60)\n", hangs);
+        playground.without_breaker();
         playground.settle();
         let mut server = Server::start(&playground);
         // How long the longest of eight calls at once takes, all of which end at their time limit.

@@ -202,7 +202,7 @@ fn a_script_cannot_forge_or_suppress_its_record() {
         assert!(records.iter().all(|record| record["call"] != "forged"), "{who:?}: {records:?}");
         let outcomes: Vec<&str> = records.iter().filter_map(|r| r["outcome"].as_str()).collect();
         assert_eq!(outcomes, ["success", "ScriptError", "ToolNotFoundError"], "{who:?}: {records:?}");
-        assert_eq!(records[0]["user"], "alice\n{\"call\":\"forged\"}", "{who:?}: escaped, not cut");
+        assert_eq!(records[0]["label"], "alice\n{\"call\":\"forged\"}", "{who:?}: escaped, not cut");
         let log = fs::metadata(playground.path("state/audit.jsonl")).unwrap();
         assert_eq!(log.mode() & 0o777, 0o600, "{who:?}");
     }

@@ -105,6 +105,13 @@ impl Playground {
         self.policy(name, tools, &rest);
     }
 
+    /// Tools may fail as often as they like, and are called again.
+    pub fn without_breaker(&self) {
+        let text = "[[caller]]\nname = \"*\"\nwhy = \"a test\"\ntools = [\"*\"]\n\
+                    [breaker]\nfailures = 1_000_000\nwhy = \"a test of failures\"\n";
+        fs::write(self.path("sandbox-policies/callers.policy.toml"), text).unwrap();
+    }
+
     /// A tool `esc:NAME` in a folder of its own; returns the folder.
     pub fn tool(&self, name: &str, language: &str, script: &str, more: Value) -> PathBuf {
         let file = match language {

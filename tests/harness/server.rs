@@ -29,7 +29,19 @@ impl Server {
     /// Of this host, a command without its verb.
     pub fn of(mut host: Command) -> Server {
         host.args(["serve", "--stdio"]);
-        Server::greeted(Server::run(host))
+        Server::with(host)
+    }
+
+    /// Of this command, and what it says on standard error.
+    pub fn heard(serve: Command) -> (Server, std::process::ChildStderr) {
+        let mut server = Server::said(serve, Stdio::piped());
+        let err = server.child.stderr.take().unwrap();
+        (Server::greeted(server), err)
+    }
+
+    /// Of this command.
+    pub fn with(serve: Command) -> Server {
+        Server::greeted(Server::run(serve))
     }
 
     fn greeted(mut server: Server) -> Server {
@@ -48,8 +60,12 @@ impl Server {
         Server::run(command)
     }
 
-    fn run(mut command: Command) -> Server {
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    fn run(command: Command) -> Server {
+        Server::said(command, Stdio::null())
+    }
+
+    fn said(mut command: Command, err: Stdio) -> Server {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(err).spawn().unwrap();
         let out = child.stdout.take().unwrap();
         let (send, lines) = channel();
         std::thread::spawn(move || {

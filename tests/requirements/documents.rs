@@ -99,7 +99,9 @@ fn every_command_of_the_documents_is_one() {
                 words.drain(..2);
             }
             // `toolhost call` and the like: the verb is meant, not a command. It must be there.
-            if words.len() == 1 && ["call", "serve", "test", "schema", "new"].contains(&words[0]) {
+            if words.len() == 1
+                && ["call", "serve", "test", "schema", "new", "ps", "kill", "status"].contains(&words[0])
+            {
                 words.push("--help");
             }
             let ended = playground.cli(&words);

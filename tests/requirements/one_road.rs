@@ -53,7 +53,7 @@ async fn every_face_gives_the_same_outcome() {
             config: json!({"tool": tool}).to_string(),
             arguments: (*input).to_owned(),
         };
-        let replied = service.handle(request).recv().await.unwrap();
+        let replied = service.handle(toolhost::service::Caller::named("u"), request).recv().await.unwrap();
         let words = spoken["result"]["content"][0]["text"].as_str().unwrap();
         let envelope = tool.starts_with("core:");
         if told["success"] == true {

@@ -40,6 +40,7 @@ fn race(who: Who, inside: &str) -> Race {
     put(&outside, &secret, &format!("print('{{\"said\": \"{secret}\"}}')\n"));
     // The manifest is not part of what is swapped.
     fs::rename(folder.join("req-swap.tool.json"), playground.path("tool-defs/swap.tool.json")).unwrap();
+    playground.without_breaker();
     playground.settle();
     let (place, outside) = match inside {
         "" => (folder, outside),

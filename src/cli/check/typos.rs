@@ -53,6 +53,7 @@ pub fn of(
 ) -> Vec<(PathBuf, Vec<Problem>)> {
     let files = policies.all().filter(|policy| !policy.file.as_os_str().is_empty());
     let tools = Tools::of(policies, tools);
+    let callers = policies.callers().map(|callers| (callers.file.clone(), callers_of(callers, &tools)));
     files
         .map(|policy| {
             let mut found = names(policy, &tools);
@@ -64,7 +65,33 @@ pub fn of(
             found.extend(secrets(policy));
             (policy.file.clone(), found)
         })
+        .chain(callers)
         .collect()
+}
+
+/// `callers.policy.toml`: tools that are none, and parameters that a tool does not have.
+fn callers_of(callers: &policy::Callers, tools: &Tools) -> Vec<Problem> {
+    let mut found = Vec::new();
+    for (index, rule) in callers.list.iter().enumerate() {
+        let pointer = |key: &str, at: usize| format!("/caller/{index}/{key}/{at}");
+        for (at, selector) in rule.tools.iter().enumerate().filter(|(_, selector)| !tools.named(selector)) {
+            found.push(stray_name(selector, pointer("tools", at), rule.at, tools));
+        }
+        for (at, parameter) in rule.parameters.iter().enumerate() {
+            let Selector::Exact(id) = &parameter.tool else { continue };
+            let mut versions = tools.by_id.get(id.as_str()).into_iter().flatten();
+            let lacks = |tool: &&&Arc<registry::Tool>| {
+                let schema = tool.manifest.parameters.as_ref().map(|schema| &schema.raw["properties"]);
+                schema.and_then(|known| known.as_object()).is_some_and(|known| !known.contains_key(&parameter.name))
+            };
+            if let Some(tool) = versions.rfind(lacks) {
+                let (name, tool) = (printable(&parameter.name), tool.reference());
+                let message = format!("{tool} has no parameter `{name}`, so this caller can never call it");
+                found.push(warning(Code::Dependency, pointer("parameters", at), parameter.at, message));
+            }
+        }
+    }
+    found
 }
 
 fn warning(code: Code, pointer: String, at: At, message: String) -> Problem {
@@ -84,22 +111,22 @@ fn elsewhere(policy: &Policy, tools: &Tools) -> Vec<Problem> {
 
 /// `tools`: exact ids that are no tool, and namespaces without one.
 fn names(policy: &Policy, tools: &Tools) -> Vec<Problem> {
-    let ids = || tools.by_id.keys().copied();
     let stray = policy.tools.iter().enumerate().filter(|(_, named)| !tools.named(&named.selector));
-    stray
-        .map(|(index, named)| {
-            let near = match &named.selector {
-                Selector::Exact(id) => suggest::hint(id, ids()),
-                Selector::Namespace(ns) => {
-                    let near = suggest::nearest(ns, tools.namespaces.iter().copied());
-                    near.map_or_else(String::new, |near| format!(": did you mean '{near}:*'?"))
-                }
-                Selector::Any => String::new(),
-            };
-            let message = format!("no tool that is loaded is named by '{}'{near}", printable(&named.selector.text()));
-            warning(Code::Dependency, format!("/tools/{index}"), named.at, message)
-        })
-        .collect()
+    stray.map(|(index, named)| stray_name(&named.selector, format!("/tools/{index}"), named.at, tools)).collect()
+}
+
+/// That a word names no tool, and what may be meant.
+fn stray_name(selector: &Selector, pointer: String, at: At, tools: &Tools) -> Problem {
+    let near = match selector {
+        Selector::Exact(id) => suggest::hint(id, tools.by_id.keys().copied()),
+        Selector::Namespace(ns) => {
+            let near = suggest::nearest(ns, tools.namespaces.iter().copied());
+            near.map_or_else(String::new, |near| format!(": did you mean '{near}:*'?"))
+        }
+        Selector::Any => String::new(),
+    };
+    let message = format!("no tool that is loaded is named by '{}'{near}", printable(&selector.text()));
+    warning(Code::Dependency, pointer, at, message)
 }
 
 fn folders(policy: &Policy) -> Vec<Problem> {

@@ -8,8 +8,8 @@ use crate::base::text::printable;
 use crate::fault::Kind;
 use crate::manifest::{Language, Manifest};
 use crate::policy::secrets::{Secret, used};
-use crate::policy::verdict::{Decision, LimitVerdict, Verdict, wall};
-use crate::policy::{Access, Program, Runtime, SecretGrant, base_view, reach};
+use crate::policy::verdict::{Confirm, Decision, LimitVerdict, Verdict, What, wall};
+use crate::policy::{Access, CallerGrant, Program, Runtime, SecretGrant, base_view, reach};
 use crate::quantity::Limit;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -107,6 +107,10 @@ fn head(decision: &Decision, out: &mut String) {
     if !decision.labels.is_empty() {
         line(out, "  labels   ", &format!("{} (metadata.permissions: not enforced)", decision.labels.join(", ")));
     }
+    callers(decision, out);
+    for Confirm { policy, why } in &decision.confirm {
+        line(out, "  confirm  ", &format!("a person is asked before each call (policy {policy}: {why})"));
+    }
     let mut strict = Vec::new();
     if decision.require_cgroup {
         strict.push("a cgroup is required");
@@ -119,6 +123,18 @@ fn head(decision: &Decision, out: &mut String) {
     }
     if !strict.is_empty() {
         line(out, "  strict   ", &strict.join("; "));
+    }
+}
+
+fn callers(decision: &Decision, out: &mut String) {
+    match &decision.callers {
+        None => line(out, "  callers  ", &CallerGrant::anybody().text()),
+        Some(all) if all.is_empty() => line(out, "  callers  ", "nobody: no entry of callers.policy.toml names it"),
+        Some(all) => {
+            line(out, "  callers  ", "checked before a call, and of every tool that a script belongs to");
+            all.iter()
+                .for_each(|grant| line(out, "    ", &format!("{} (rule {}: {})", grant.text(), grant.rule, grant.why)));
+        }
     }
 }
 
@@ -267,6 +283,18 @@ fn row(out: &mut String, cells: &[String; 5], widths: &[usize; 5]) {
     out.push('\n');
 }
 
+/// What a call may touch, a line each, for the person who is asked about it.
+pub fn touches(decision: &Decision) -> Vec<String> {
+    let files = decision.grants.iter().map(super::diff::opened);
+    let hosts = decision.hosts.iter().map(|grant| format!("reach {}", reach::text(grant)));
+    let secrets = decision.secrets.iter().map(|grant| format!("use {}", Secret::of(grant).text()));
+    let met = decision.verdicts.iter().filter(|v| v.allowed && v.what == What::Env);
+    let variables = met.filter_map(|v| v.effective.as_ref()).map(|set| format!("variable {set}"));
+    let all = files.chain(hosts).chain(secrets).chain(variables).map(|line| printable(&line));
+    let inside = decision.in_process.then(|| "it runs inside toolhost, without walls of its own".to_owned());
+    all.chain(inside).collect()
+}
+
 /// The whole decision for a program, with the manifest it was made for; `diff` compares all of it.
 pub fn json(decision: &Decision, manifest: &Manifest) -> Value {
     let refused = refused(decision)
@@ -286,6 +314,7 @@ pub fn json(decision: &Decision, manifest: &Manifest) -> Value {
             "empty": base_view::EMPTY_FOLDERS, "toolhost": base_view::OURS,
         },
         "network": decision.network(),
+        "callers": decision.callers,
         "secrets": decision.secrets.iter().map(secret_json).collect::<Vec<_>>(),
         "packages": packages::json(decision),
         "highRisks": decision.high_risks().map(|(host, why)| json!({ "host": host, "why": why })).collect::<Vec<_>>(),
@@ -294,6 +323,7 @@ pub fn json(decision: &Decision, manifest: &Manifest) -> Value {
         "limits": decision.limits,
         "requireCgroup": decision.require_cgroup,
         "observe": decision.observe,
+        "confirm": decision.confirm,
         "stderrIsError": decision.stderr_is_error,
         "labels": { "permissions": decision.labels, "enforced": false },
         "notes": decision.notes.all,

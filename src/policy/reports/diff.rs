@@ -19,7 +19,7 @@ use crate::policy::reach;
 use crate::policy::rules::Rule;
 use crate::policy::secrets::Secret;
 use crate::policy::uses;
-use crate::policy::{Access, Grant, HostGrant, Network, SecretRule};
+use crate::policy::{Access, CALLERS_FILE, CallerGrant, Callers, Grant, HostGrant, Network, SecretRule};
 use crate::quantity::Limit;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -30,8 +30,8 @@ use std::path::{Path, PathBuf};
 const TOOL_FOLDER: &str = "/<folder of the tool>";
 /// Fields of an entry that are compared by their meaning (`Powers`), or only describe the decision in words.
 #[rustfmt::skip]
-const MEANT: [&str; 13] = [
-    "tool", "policyFile", "asks", "grants", "network", "secrets", "packages", "limits", "requireCgroup", "stderrIsError", "notes", "refused", "digests",
+const MEANT: [&str; 15] = [
+    "tool", "policyFile", "callers", "asks", "grants", "network", "secrets", "packages", "limits", "requireCgroup", "stderrIsError", "confirm", "notes", "refused", "digests",
 ];
 /// Parts of an entry that are compared by their meaning, and the kinds of change that report them.
 const TOLD: [(&str, &[&str]); 5] = [
@@ -52,6 +52,8 @@ pub struct Powers {
     pub grants: Vec<Grant>,
     pub hosts: Vec<HostGrant>,
     pub secrets: Vec<Secret>,
+    /// Who may call it.
+    pub callers: Vec<CallerGrant>,
     /// At most one for each ecosystem.
     pub packages: Vec<PackageGrant>,
     pub limits: BTreeMap<Limit, u64>,
@@ -115,10 +117,11 @@ impl Powers {
         fields.shift_remove(super::audit::KEPT_PACKAGES);
         let mut meant = Map::new();
         for name in MEANT {
-            // Audits were kept before there were secrets and packages.
+            // Audits were kept before there were secrets, packages, callers and confirmations.
             let usual = match name {
-                "secrets" => Some(json!([])),
+                "secrets" | "confirm" => Some(json!([])),
                 "packages" => Some(json!({})),
+                "callers" => Some(Value::Null),
                 _ => None,
             };
             let value = fields.shift_remove(name).or(usual);
@@ -135,6 +138,9 @@ impl Powers {
                 .to_vec(),
             secrets: serde_json::from_value(meant["secrets"].take())
                 .map_err(|e| format!("not an audit: secrets: {e}"))?,
+            callers: serde_json::from_value::<Option<Vec<CallerGrant>>>(meant["callers"].take())
+                .map_err(|e| format!("not an audit: callers: {e}"))?
+                .unwrap_or_else(|| vec![CallerGrant::anybody()]),
             packages: serde_json::from_value::<Option<PackageGrant>>(meant["packages"]["granted"].take())
                 .map_err(|e| format!("not an audit: packages: {e}"))?
                 .into_iter()
@@ -145,6 +151,10 @@ impl Powers {
         fields.insert("limits".to_owned(), powers.limits(&meant["limits"])?);
         fields.insert("scriptBytes".to_owned(), meant["digests"]["script"].take());
         fields.insert("packages".to_owned(), meant["packages"].take());
+        if meant["confirm"].as_array().is_some_and(|whys| !whys.is_empty()) {
+            powers.conditions.insert(CONFIRM.to_owned());
+        }
+        fields.insert("confirm".to_owned(), meant["confirm"].take());
         for ask in meant["asks"].as_array().into_iter().flatten() {
             let secret = ask["asked"].as_str().is_some_and(|word| word.starts_with("secret:"));
             if ask["allowed"] == true && ask["what"] == "capability" && !secret {
@@ -207,6 +217,7 @@ impl Powers {
             (policy.mode == Mode::Reject, "a tool that asks for more is refused"),
             (both(|p| p.require_cgroup), CGROUP),
             (both(|p| p.stderr == StderrRule::Error), STDERR),
+            (both(|p| p.confirm.is_some()), CONFIRM),
         ];
         powers.conditions = conditions.iter().filter(|(on, _)| *on).map(|(_, word)| word.to_string()).collect();
         powers
@@ -214,6 +225,7 @@ impl Powers {
 }
 
 const CGROUP: &str = "a cgroup is required";
+const CONFIRM: &str = "a person agrees to each call";
 const STDERR: &str = "any text on stderr fails the call";
 
 /// A policy as written, without the fields bound to `_`. All fields are named, so a new one does not build until it is
@@ -234,6 +246,7 @@ fn written(policy: &Policy) -> Value {
         stderr: _,
         require_cgroup: _,
         observe,
+        confirm,
         limits: _,
         tools: _,
         file: _,
@@ -254,6 +267,7 @@ fn written(policy: &Policy) -> Value {
         "policy": name,
         "why": why,
         "observe": observe,
+        "confirm": confirm,
         "folders": folders.iter().map(|f| f.path.to_string_lossy()).collect::<Vec<_>>(),
         "files": { "read": rules(read), "write": rules(write) },
         "runtimes": runtimes.iter().map(runtime).collect::<Map<_, _>>(),
@@ -276,7 +290,15 @@ pub fn of_policies(old: &Policies, new: &Policies) -> (Vec<Powers>, Vec<Powers>)
         let facts = p.host.as_ref().map_or(Value::Null, written);
         Powers { subject: HOST_FILE.to_owned(), runs: true, facts, ..Powers::default() }
     };
-    let powers = |p: &Policies| all.iter().map(|s| Powers::allowed_by(p, s)).chain([cap(p)]).collect();
+    let callers = |p: &Policies| {
+        let facts = p.callers().map_or(Value::Null, |callers| {
+            let Callers { list, limits, breaker, file: _ } = callers.as_ref();
+            let named = list.iter().map(|rule| (rule.name.clone(), json!(rule))).collect::<Map<_, _>>();
+            json!({ "caller": named, "limit": limits, "breaker": breaker })
+        });
+        Powers { subject: CALLERS_FILE.to_owned(), runs: true, facts, ..Powers::default() }
+    };
+    let powers = |p: &Policies| all.iter().map(|s| Powers::allowed_by(p, s)).chain([cap(p), callers(p)]).collect();
     (powers(old), powers(new))
 }
 
@@ -359,7 +381,10 @@ fn id(subject: &str) -> &str {
 
 fn all(powers: &Powers, before: &str, changes: &mut Vec<Change>) {
     push(changes, powers, "run", "can be called".into(), Some(before.into()));
-    let nothing = Powers { limits: powers.limits.clone(), folders: powers.folders.clone(), ..Powers::default() };
+    // That whoever is served may call it says nothing about the tool.
+    let callers = powers.callers.iter().filter(|caller| **caller == CallerGrant::anybody()).cloned().collect();
+    let (limits, folders) = (powers.limits.clone(), powers.folders.clone());
+    let nothing = Powers { limits, folders, callers, ..Powers::default() };
     compare(&nothing, powers, changes);
 }
 
@@ -382,6 +407,10 @@ fn compare(old: &Powers, new: &Powers, changes: &mut Vec<Change>) {
     for secret in new.secrets.iter().filter(|secret| !old.secrets.iter().any(|o| o.covers(secret))) {
         let near = old.secrets.iter().find(|o| o.name == secret.name).map(Secret::text);
         push(changes, new, "secret", secret.text(), near);
+    }
+    for caller in new.callers.iter().filter(|caller| !old.callers.iter().any(|o| o.covers(caller))) {
+        let near = old.callers.iter().find(|o| o.name == caller.name).map(CallerGrant::text);
+        push(changes, new, "caller", caller.text(), near);
     }
     for grant in new.packages.iter().filter(|grant| !old.packages.iter().any(|o| packages::covered(o, grant))) {
         let near = old.packages.iter().find(|o| o.ecosystem == grant.ecosystem).map(packages::text);
@@ -407,7 +436,7 @@ fn compare(old: &Powers, new: &Powers, changes: &mut Vec<Change>) {
     }
 }
 
-fn opened(grant: &Grant) -> String {
+pub(super) fn opened(grant: &Grant) -> String {
     let staged = if matches!(grant.opening, crate::policy::Opening::Staged { .. }) { " (staged)" } else { "" };
     format!("{} {}{staged}", what(grant.access).name(), Area::of(&grant.opening).text())
 }

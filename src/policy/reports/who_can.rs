@@ -14,7 +14,7 @@ use crate::policy::reach;
 use crate::policy::secrets::Secret;
 use crate::policy::verdict::Decision;
 use crate::policy::versions;
-use crate::policy::{Access, Grant, HostGrant, SCRIPT_FOLDER, SecretGrant};
+use crate::policy::{Access, CallerGrant, Grant, HostGrant, SCRIPT_FOLDER, SecretGrant};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -26,6 +26,8 @@ pub enum Question {
     Reach(HostPattern),
     /// By its name.
     Secret(String),
+    /// By its id.
+    Call(String),
     /// By its name, and its version or a range of them.
     Package(String, Option<String>),
 }
@@ -45,7 +47,7 @@ pub struct Answer {
 /// `read:PATH`, `write:PATH` (absolute, plain), `reach:HOST`, with or without a port, `secret:NAME`, or `package:NAME`,
 /// with or without `@VERSION`.
 pub fn question(text: &str) -> Result<Question, String> {
-    let help = "ask read:PATH, write:PATH, reach:HOST[:PORT], secret:NAME or package:NAME[@VERSION]";
+    let help = "ask read:PATH, write:PATH, reach:HOST[:PORT], secret:NAME, package:NAME[@VERSION] or call:TOOL";
     let (verb, target) = text.split_once(':').ok_or_else(|| help.to_string())?;
     if target.is_empty() {
         return Err(help.to_string());
@@ -64,6 +66,7 @@ pub fn question(text: &str) -> Result<Question, String> {
             None => Ok(Question::Secret(target.to_owned())),
             Some(why) => Err(format!("no secret has this name{why}")),
         },
+        "call" => Ok(Question::Call(target.to_owned())),
         "package" => package(target),
         _ => Err(help.to_string()),
     }
@@ -93,9 +96,26 @@ pub fn answer(decisions: &[Decision], question: &Question, bases: &[PathBuf]) ->
         Question::Write(path) => about(decision, path, Access::Write, bases),
         Question::Reach(asked) => reaching(decision, asked),
         Question::Secret(name) => using(decision, name),
+        Question::Call(id) => calling(decision, id),
         Question::Package(name, version) => having(decision, name, version.as_deref()).into_iter().collect(),
     };
     runnable.flat_map(about).collect()
+}
+
+/// The callers of a tool, each with what it may bring.
+fn calling(decision: &Decision, id: &str) -> Vec<Answer> {
+    if decision.tool.split('@').next() != Some(id) && decision.tool != id {
+        return Vec::new();
+    }
+    let anybody = || vec![CallerGrant::anybody()];
+    let answer = |grant: CallerGrant| Answer {
+        tool: decision.tool.clone(),
+        how: grant.name.clone(),
+        grant: grant.text() + if decision.confirm.is_empty() { "" } else { "; a person agrees to each call" },
+        rule: grant.rule,
+        why: grant.why,
+    };
+    decision.callers.clone().unwrap_or_else(anybody).into_iter().map(answer).collect()
 }
 
 fn having(decision: &Decision, name: &str, version: Option<&str>) -> Option<Answer> {
@@ -209,10 +229,14 @@ pub fn text(question: &Question, answers: &[Answer]) -> String {
         Question::Write(path) => format!("write {}", path.display()),
         Question::Reach(host) => format!("reach {host}"),
         Question::Secret(name) => format!("use the secret {name}"),
+        Question::Call(id) => format!("call {id}"),
         Question::Package(name, None) => format!("have the package {name}"),
         Question::Package(name, Some(version)) => format!("have the package {name} {version}"),
     };
     let asked = printable(&asked);
+    if let (Question::Call(_), true) = (question, answers.is_empty()) {
+        return format!("Nobody can {asked}.\n");
+    }
     if answers.is_empty() {
         return format!("No tool can {asked}.\n");
     }

@@ -32,8 +32,9 @@ impl CallRecord {
         runlog::Summary {
             call: self.id.clone(),
             user: self.caller.user.clone(),
+            label: self.label.clone().unwrap_or_default(),
             tool: self.tool.as_ref().map_or_else(|| self.asked.clone(), |tool| tool.reference()),
-            parameters: self.arguments.mask.text(&self.arguments.shown.to_string()),
+            parameters: self.shown_arguments(),
             executor: self.executor(),
             command: self.command(),
             stdout,

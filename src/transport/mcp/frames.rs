@@ -9,6 +9,7 @@ use super::results::Whole;
 use crate::base::json;
 use crate::base::text::VisibleJson;
 use crate::quantity::LARGE_TEXT_BYTES;
+use crate::transport::pieces::{PIECE, Pieces};
 use rmcp::model::{ClientNotification, ErrorCode, ErrorData, JsonRpcMessage, RequestId};
 use rmcp::service::{RoleServer, RxJsonRpcMessage, TxJsonRpcMessage};
 use rmcp::transport::Transport;
@@ -27,8 +28,6 @@ use tokio_util::sync::CancellationToken;
 const LONGEST: usize = 8 * 1024 * 1024;
 /// Most memory that a message may take as a tree, without the arguments of a call, bytes: many messages may be open.
 const LARGEST: usize = 64 * 1024;
-/// Bytes written at once: few enough that the count of written bytes shows a slow reader's progress.
-const PIECE: usize = 16 * 1024;
 /// Messages that wait to be handled.
 const AHEAD: usize = 4;
 /// How long calls may still finish after the client closed its end: enough for `printf … | toolhost serve`.
@@ -193,19 +192,6 @@ impl Output {
             to.flush().await?;
             self.written.fetch_add(part.len(), Ordering::Relaxed);
         }
-        Ok(())
-    }
-}
-
-struct Pieces(mpsc::Sender<Vec<u8>>);
-
-impl io::Write for Pieces {
-    fn write(&mut self, piece: &[u8]) -> io::Result<usize> {
-        self.0.blocking_send(piece.to_vec()).map_err(|_| io::ErrorKind::BrokenPipe)?;
-        Ok(piece.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
 }

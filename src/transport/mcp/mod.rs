@@ -4,14 +4,13 @@
 //! results of `Service::call`. Never: anything but MCP on standard output; a call that outlives its client.
 
 mod frames;
-mod names;
 mod open;
 mod results;
 mod tools;
 
 use crate::base::lock;
+use crate::transport::names::Names;
 use crate::{fault, registry, service};
-use names::Names;
 use rmcp::model::{
     CacheScope, CallToolRequestParams, CallToolResponse, CustomRequest, CustomResult, ErrorCode, ErrorData,
     Implementation, ListToolsResult, PaginatedRequestParams, ServerCapabilities, ServerConfig, Tool,
@@ -42,11 +41,25 @@ pub struct HungUp {
     pub output: bool,
 }
 
+/// Who speaks to us.
+#[derive(Clone, Debug)]
+pub struct Client {
+    pub caller: Caller,
+    /// On whose behalf its requests come, where they do not say so themselves.
+    pub label: Option<String>,
+}
+
+/// The member of a request's `_meta` that says on whose behalf it comes.
+const LABEL: &str = "dev.toolhost/user";
+
+/// The member that makes the same request run once.
+const KEY: &str = "dev.toolhost/idempotencyKey";
+
 /// Serves until the client closes its end or `stop` is cancelled. Calls that still run are killed. `hung_up` is asked
 /// now and then, since reading meets the end of the input only after everything before it.
 pub async fn serve<R, W>(
     service: Arc<Service>,
-    user: String,
+    client: Client,
     input: R,
     output: W,
     stop: CancellationToken,
@@ -61,13 +74,7 @@ where
     let written = frames.written();
     let _ends = closing.clone().drop_guard();
     tokio::spawn(watch(hung_up, frames.standing(), written.clone(), closing.clone()));
-    let face = Face {
-        service,
-        caller: Caller::named(user),
-        closing: closing.clone(),
-        offered: Mutex::default(),
-        open: frames.open(),
-    };
+    let face = Face { service, client, closing: closing.clone(), offered: Mutex::default(), open: frames.open() };
     let running = tokio::select! {
         started = face.serve(frames) => match started {
             Ok(running) => running,
@@ -132,6 +139,7 @@ async fn watch(
 /// What is offered of one snapshot.
 struct Offered {
     snapshot: Arc<registry::Snapshot>,
+    caller: Caller,
     names: Names,
     /// By name.
     tools: Vec<Tool>,
@@ -139,22 +147,26 @@ struct Offered {
 
 struct Face {
     service: Arc<Service>,
-    caller: Caller,
+    client: Client,
     closing: CancellationToken,
     offered: Mutex<Option<Arc<Offered>>>,
     open: open::Open,
 }
 
 impl Face {
-    /// The tools that can be called here: one version of each id, worked out once per snapshot.
-    fn offered(&self) -> Arc<Offered> {
+    /// The tools that this caller can call here: one version of each id, worked out once per snapshot.
+    fn offered(&self, label: Option<&str>) -> Arc<Offered> {
         let snapshot = self.service.registry().snapshot();
+        let caller = self.service.who(&self.client.caller, label).unwrap_or_else(|_| self.client.caller.clone());
         let mut kept = lock(&self.offered);
-        if let Some(offered) = kept.as_ref().filter(|offered| Arc::ptr_eq(&offered.snapshot, &snapshot)) {
+        let same = |offered: &&Arc<Offered>| Arc::ptr_eq(&offered.snapshot, &snapshot) && offered.caller == caller;
+        if let Some(offered) = kept.as_ref().filter(same) {
             return offered.clone();
         }
-        let mut listed: Vec<Arc<registry::Tool>> = snapshot
-            .list(&registry::Filter::default())
+        let mut listed: Vec<Arc<registry::Tool>> = self
+            .service
+            .tools(&caller)
+            .unwrap_or_default()
             .into_iter()
             // Where no version is chosen (all are pre-releases) the id keeps its name, and a call is told why.
             .filter(|tool| {
@@ -168,22 +180,29 @@ impl Face {
             .iter()
             // The others keep their names all the same: a call is told why it is refused, and a hidden tool runs.
             .filter(|tool| !tool.manifest.hidden && snapshot.find(&tool.manifest.id).is_ok())
-            .filter(|tool| self.service.can_call(tool))
+            .filter(|tool| self.service.can_call(&caller, tool))
             .filter_map(|tool| Some(tools::tool(&tool.manifest, &names.name(&tool.manifest.id)?)))
             .collect();
         tools.sort_by(|a, b| a.name.cmp(&b.name));
-        let offered = Arc::new(Offered { snapshot, names, tools });
+        let offered = Arc::new(Offered { snapshot, caller, names, tools });
         *kept = Some(offered.clone());
         offered
     }
 
     /// A request that leads to no tool leaves its record like every call.
-    async fn refused(&self, name: &str, fault: fault::Fault) {
-        drop(self.service.call(CallRequest::refused(self.caller.clone(), name, fault), Sink::none()).await);
+    async fn refused(&self, label: Option<String>, name: &str, fault: fault::Fault) {
+        let request = CallRequest::refused(self.client.caller.clone(), name, fault);
+        drop(self.service.call(CallRequest { label, ..request }, Sink::none()).await);
+    }
+
+    /// On whose behalf a request comes.
+    fn label(&self, context: &RequestContext<RoleServer>) -> Option<String> {
+        let said = context.meta.get(LABEL).and_then(Value::as_str);
+        said.map(str::to_owned).or_else(|| self.client.label.clone())
     }
 
     /// An unknown name is a protocol error, and leaves its record like every refusal.
-    async fn unknown(&self, name: &str, offered: &Offered) -> ErrorData {
+    async fn unknown(&self, label: Option<String>, name: &str, offered: &Offered) -> ErrorData {
         let shown = crate::base::text::printable(&name.chars().take(100).collect::<String>());
         let mut words = format!("Unknown tool: {shown}.");
         let hidden = |near: &&str| !offered.tools.iter().any(|tool| tool.name == *near);
@@ -191,7 +210,7 @@ impl Face {
             words.push_str(&format!(" Did you mean {near}?"));
         }
         let fault = fault::Fault::new(fault::Kind::ToolNotFoundError, words.clone());
-        self.refused(name, fault).await;
+        self.refused(label, name, fault).await;
         ErrorData::invalid_params(words, None)
     }
 }
@@ -207,15 +226,15 @@ impl ServerHandler for Face {
     }
 
     fn get_tool(&self, name: &str) -> Option<Tool> {
-        self.offered().tools.iter().find(|tool| tool.name == name).cloned()
+        self.offered(self.client.label.as_deref()).tools.iter().find(|tool| tool.name == name).cloned()
     }
 
     async fn list_tools(
         &self,
         request: Option<PaginatedRequestParams>,
-        _: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        let offered = self.offered();
+        let offered = self.offered(self.label(&context).as_deref());
         let cursor = request.and_then(|request| request.cursor).filter(|cursor| !cursor.is_empty());
         let start = match cursor {
             None => 0,
@@ -243,11 +262,18 @@ impl ServerHandler for Face {
             Some(text) => Arguments::Text(text),
             None => Arguments::Value(Value::Object(request.arguments.unwrap_or_default())),
         };
-        let offered = self.offered();
-        let Some(id) = offered.names.id(&request.name) else {
-            return Err(self.unknown(&request.name, &offered).await);
+        let label = self.label(&context);
+        let offered = self.offered(label.as_deref());
+        let id = match offered.names.id(&request.name) {
+            Some(id) => id,
+            // Who may call what is not known: the call is told so.
+            None if self.service.who(&self.client.caller, None).is_err() => &request.name,
+            None => return Err(self.unknown(label, &request.name, &offered).await),
         };
-        let call = self.service.call(CallRequest::new(self.caller.clone(), id, arguments), Sink::none());
+        let idempotency_key = context.meta.get(KEY).and_then(Value::as_str).map(str::to_owned);
+        let request =
+            CallRequest { label, idempotency_key, ..CallRequest::new(self.client.caller.clone(), id, arguments) };
+        let call = self.service.call(request, Sink::none());
         // rmcp only sets a token; dropping the future is what cancels, kills, reaps and records.
         tokio::select! {
             // Polled first: a call leaves its record, also if it is cancelled at once.
@@ -278,7 +304,7 @@ impl ServerHandler for Face {
         if method == "tools/call" {
             let name = params.as_ref().and_then(|params| params["name"].as_str()).unwrap_or_default();
             let fault = fault::Fault::new(fault::Kind::ParameterValidationError, words.clone());
-            self.refused(name, fault).await;
+            self.refused(self.label(&context), name, fault).await;
         }
         Err(ErrorData::invalid_params(words, None))
     }

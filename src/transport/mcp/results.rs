@@ -3,11 +3,11 @@
 //! For: `tools/call`. In: a report. Out: a `CallToolResult` for all protocol versions; the content of a success goes
 //! beside it as an `Answer`, because rmcp would hold it as a tree (P17). Never: a host path.
 
-use super::tools;
 use crate::base::json::Indented;
 use crate::base::text::{self, Visible};
 use crate::executor::Artifact;
 use crate::service::{self, Report, format};
+use crate::transport::schemas;
 use rmcp::model::{CallToolResult, ContentBlock, MetaObject};
 use serde::ser::{SerializeMap, SerializeSeq};
 use serde::{Serialize, Serializer};
@@ -81,7 +81,7 @@ impl Answer {
         let schema = manifest.is_some_and(|manifest| manifest.output.is_some());
         let json = if report.speaks_envelope {
             raw(&report.envelope())
-        } else if manifest.is_some_and(|manifest| tools::wraps(manifest)) {
+        } else if manifest.is_some_and(|manifest| schemas::wraps(manifest)) {
             raw(&Wrapped { result: &report.output_data })
         } else {
             report.output_data.map_or_else(|| RawValue::NULL.to_owned(), Box::from)

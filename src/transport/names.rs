@@ -1,6 +1,6 @@
 //! Names: tool ids ⇄ names that MCP clients and model APIs accept: `ns:name` ⇄ `ns__name`, one to one.
 //!
-//! For: the MCP face. In: the ids of a snapshot. Out: a name per id and back. Never: two ids under one name: where two
+//! For: MCP, and the tools of a bare model API. In: the ids of a snapshot. Out: a name per id and back. Never: two ids under one name: where two
 //! would share one, neither is offered, because a new file must not take over the name of a tool.
 
 use crate::base::suggest;

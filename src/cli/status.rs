@@ -1,0 +1,27 @@
+//! `toolhost status`: how a running server is: what runs and waits, breakers, sources.
+
+use super::refusal::Exit;
+use super::{remote, words};
+use http::Method;
+use std::process::ExitCode;
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    pub server: remote::Server,
+    /// For a program
+    #[arg(long)]
+    pub json: bool,
+}
+
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let status = args.server.ask(Method::GET, "/v1/status", None)?;
+    if args.json {
+        words::show_json(&status);
+        return Ok(Exit::Ok.into());
+    }
+    let mut out = String::new();
+    words::fields(&status, &mut out);
+    words::show(out.as_bytes());
+    Ok(Exit::Ok.into())
+}

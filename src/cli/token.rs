@@ -1,0 +1,26 @@
+//! `toolhost token NAME`: a token for a caller over HTTP.
+//!
+//! For: the operator. In: a name. Out: the token, shown once, and the line for the token file. Never: keeps the token.
+
+use super::refusal::{Exit, Refusal};
+use super::words;
+use crate::transport::http;
+use std::process::ExitCode;
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The caller's name, as records show it
+    #[arg(value_name = "NAME")]
+    pub name: String,
+    /// The caller is an operator: sees audit records, metrics and the calls of others
+    #[arg(long)]
+    pub operator: bool,
+}
+
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let made = http::make_token(&args.name, args.operator);
+    let (token, line) = made.map_err(|why| Refusal::new(Exit::Caller, why))?;
+    words::complain("The token, which is shown only now, and the line for the token file:");
+    words::say(&format!("{token}\n{line}"));
+    Ok(Exit::Ok.into())
+}

@@ -1,0 +1,320 @@
+//! Callers: `callers.policy.toml`: who may call which tools, with which values, how often, how many at once.
+//!
+//! For: the service's door, the reports. In: the text of the file; a caller's name and a tool's id. Out: `Callers`, or
+//! every problem with its place; what one caller may do. Never: lets a caller that no entry names call anything.
+
+mod published;
+mod read;
+
+pub use published::schema;
+pub(super) use read::parse;
+
+use super::file::Selector;
+use super::source::At;
+use crate::base::text::printable;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The name of the file.
+pub const CALLERS_FILE: &str = "callers.policy.toml";
+/// Every caller that no other entry names, every tool, every name in `act_as`.
+pub const EVERYBODY: &str = "*";
+/// Most calls a minute and at once that can be written: more is no limit on this host.
+pub(super) const MOST_CALLS: u32 = 1_000_000;
+/// Longest name of a caller, bytes.
+pub(super) const LONGEST_NAME: usize = 200;
+
+/// The file as read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Callers {
+    pub file: PathBuf,
+    pub list: Vec<CallerRule>,
+    pub limits: Vec<ToolLimit>,
+    pub breaker: Breaker,
+}
+
+/// One `[[caller]]`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CallerRule {
+    /// As it authenticated, or `*`.
+    pub name: String,
+    pub why: String,
+    #[serde(serialize_with = "as_texts")]
+    pub tools: Vec<Selector>,
+    pub parameters: Vec<ParameterRule>,
+    pub calls_per_minute: Option<u32>,
+    pub at_once: Option<u32>,
+    /// Sees audits, metrics and the calls of others.
+    pub operator: bool,
+    /// Whose names this caller may bring with a request and be taken for.
+    pub act_as: Vec<String>,
+    #[serde(skip)]
+    pub at: At,
+}
+
+/// What one parameter of a tool may be. Of several rules for one parameter one must hold.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ParameterRule {
+    #[serde(serialize_with = "as_text", skip_deserializing, default = "any")]
+    pub tool: Selector,
+    pub name: String,
+    #[serde(flatten)]
+    pub takes: Takes,
+    pub why: String,
+    #[serde(skip)]
+    pub at: At,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Takes {
+    /// Exactly one of these.
+    Values(Vec<Value>),
+    /// A text that begins so.
+    Prefix(String),
+    /// A path of plain parts below this folder.
+    Under(String),
+    /// A number, both ends included.
+    Range { min: Option<f64>, max: Option<f64> },
+}
+
+/// One `[[limit]]`: of each tool that it names, all callers together.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ToolLimit {
+    #[serde(serialize_with = "as_texts")]
+    pub tools: Vec<Selector>,
+    pub why: String,
+    pub calls_per_minute: Option<u32>,
+    pub at_once: Option<u32>,
+}
+
+/// After how many failures in a row calls are held back, and for how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Breaker {
+    pub failures: u32,
+    pub wait: Duration,
+}
+
+impl Default for Breaker {
+    fn default() -> Breaker {
+        Breaker { failures: 5, wait: Duration::from_secs(60) }
+    }
+}
+
+/// What one caller may do with one tool, as reports show it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CallerGrant {
+    pub name: String,
+    /// Of `*`: the callers that have entries of their own, which it does not speak for.
+    pub except: Vec<String>,
+    /// Who may be taken for this caller.
+    pub through: Vec<String>,
+    pub parameters: Vec<ParameterRule>,
+    pub calls_per_minute: Option<u32>,
+    pub at_once: Option<u32>,
+    pub rule: String,
+    pub why: String,
+}
+
+impl Callers {
+    /// The entry that speaks for a caller.
+    pub fn of(&self, name: &str) -> Option<&CallerRule> {
+        let named = |name: &str| self.list.iter().find(|rule| rule.name == name);
+        // A caller that calls itself `*` is one of everybody.
+        named(name).or_else(|| named(EVERYBODY))
+    }
+
+    /// Whether a caller may call a tool.
+    pub fn may_call(&self, name: &str, id: &str) -> bool {
+        self.of(name).is_some_and(|rule| rule.may_call(id))
+    }
+
+    /// Who a request is from: its label's name where the caller may act as that one, else the caller.
+    pub fn acts_as<'n>(&self, caller: &'n str, label: Option<&'n str>) -> &'n str {
+        let may = |label: &&str| is_name(label) && self.of(caller).is_some_and(|rule| rule.may_act_as(label));
+        label.filter(may).unwrap_or(caller)
+    }
+
+    /// The limit of a tool: the narrowest that names it.
+    pub fn limit(&self, id: &str) -> Option<&ToolLimit> {
+        let width = |limit: &ToolLimit| limit.tools.iter().filter(|tool| tool.matches(id)).max().cloned();
+        self.limits.iter().filter(|limit| width(limit).is_some()).max_by_key(|limit| width(limit))
+    }
+
+    /// Everybody who may call a tool, as the file says it.
+    pub fn grants(&self, id: &str) -> Vec<CallerGrant> {
+        self.list.iter().filter(|rule| rule.may_call(id)).map(|rule| self.grant(rule, id)).collect()
+    }
+
+    fn grant(&self, rule: &CallerRule, id: &str) -> CallerGrant {
+        let others = |keep: &dyn Fn(&&CallerRule) -> bool| -> Vec<String> {
+            let others = self.list.iter().filter(|other| other.name != rule.name && keep(other));
+            others.map(|other| other.name.clone()).collect()
+        };
+        CallerGrant {
+            name: rule.name.clone(),
+            except: if rule.name == EVERYBODY { others(&|_| true) } else { Vec::new() },
+            through: others(&|other| match rule.name.as_str() {
+                // A name of its own entry is spoken for there.
+                EVERYBODY => other
+                    .act_as
+                    .iter()
+                    .any(|name| name == EVERYBODY || !self.list.iter().any(|rule| rule.name == *name)),
+                name => other.may_act_as(name),
+            }),
+            parameters: rule.parameters.iter().filter(|parameter| parameter.tool.matches(id)).cloned().collect(),
+            calls_per_minute: rule.calls_per_minute,
+            at_once: rule.at_once,
+            rule: format!("{CALLERS_FILE}: {}", rule.name),
+            why: rule.why.clone(),
+        }
+    }
+
+    /// Where an entry is written.
+    pub fn place(&self, at: At) -> String {
+        format!("{}:{}", crate::base::text::path(&self.file), at.line)
+    }
+}
+
+impl CallerRule {
+    fn may_call(&self, id: &str) -> bool {
+        self.tools.iter().any(|tool| tool.matches(id))
+    }
+
+    fn may_act_as(&self, name: &str) -> bool {
+        self.act_as.iter().any(|own| own == name || own == EVERYBODY)
+    }
+
+    /// The first parameter whose value this caller may not use, and the rule that says so. An argument that is left out
+    /// fits no rule: what the tool does then is the tool's to say.
+    pub fn refuses(&self, id: &str, arguments: &Value) -> Option<&ParameterRule> {
+        let rules = || self.parameters.iter().filter(|rule| rule.tool.matches(id));
+        let fits = |name: &str| {
+            let given = arguments.get(name);
+            rules().filter(|rule| rule.name == name).any(|rule| given.is_some_and(|given| rule.takes.fits(given)))
+        };
+        rules().find(|rule| !fits(&rule.name))
+    }
+}
+
+impl Takes {
+    fn fits(&self, given: &Value) -> bool {
+        match (self, given) {
+            (Takes::Values(values), _) => values.iter().any(|value| same(value, given)),
+            (Takes::Prefix(prefix), Value::String(text)) => text.starts_with(prefix),
+            (Takes::Under(folder), Value::String(path)) => is_below(path, folder),
+            (Takes::Range { min, max }, Value::Number(number)) => number
+                .as_f64()
+                .is_some_and(|number| min.is_none_or(|min| number >= min) && max.is_none_or(|max| number <= max)),
+            _ => false,
+        }
+    }
+
+    /// What may stand there, for the operator.
+    pub fn text(&self) -> String {
+        let end = |number: &Option<f64>| number.map_or_else(|| "…".to_owned(), |number| number.to_string());
+        match self {
+            Takes::Values(values) => {
+                format!("is one of {}", values.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))
+            }
+            Takes::Prefix(prefix) => format!("begins with {prefix:?}"),
+            Takes::Under(folder) => format!("is a path under {folder:?}"),
+            Takes::Range { min, max } => format!("is a number from {} to {}", end(min), end(max)),
+        }
+    }
+}
+
+/// 1 and 1.0 are one number; two integers are compared exactly.
+fn same(one: &Value, other: &Value) -> bool {
+    match (one, other) {
+        (Value::Number(a), Value::Number(b)) if a.is_f64() || b.is_f64() => a.as_f64() == b.as_f64(),
+        _ => one == other,
+    }
+}
+
+/// Compared by parts, none of which leads elsewhere.
+fn is_below(path: &str, folder: &str) -> bool {
+    let plain = |part: &str| !part.is_empty() && part != "." && part != ".." && !part.contains('\0');
+    let rest = path.strip_prefix(folder.trim_end_matches('/')).and_then(|rest| rest.strip_prefix('/'));
+    path.split('/').all(plain) && rest.is_some()
+}
+
+impl CallerGrant {
+    /// What holds where there is no file.
+    pub fn anybody() -> CallerGrant {
+        CallerGrant {
+            name: "anybody whom this host serves".to_owned(),
+            except: Vec::new(),
+            through: Vec::new(),
+            parameters: Vec::new(),
+            calls_per_minute: None,
+            at_once: None,
+            rule: "house".to_owned(),
+            why: format!("there is no {CALLERS_FILE}"),
+        }
+    }
+
+    /// True if whoever calls by `other` could make the same calls by this.
+    pub fn covers(&self, other: &CallerGrant) -> bool {
+        let named = *self == CallerGrant::anybody() || self.name == other.name;
+        let except = self.except.iter().all(|name| other.except.contains(name));
+        let through = other.through.iter().all(|name| self.through.contains(name)) || *self == CallerGrant::anybody();
+        let wide = |ours: Option<u32>, theirs: Option<u32>| ours.is_none_or(|o| theirs.is_some_and(|t| t <= o));
+        // A parameter that has rules here has the same ones there, or some of them.
+        let parameters = self.parameters.iter().all(|rule| {
+            let theirs: Vec<_> = other.parameters.iter().filter(|their| their.name == rule.name).collect();
+            let known = |their: &&ParameterRule| {
+                self.parameters.iter().any(|our| our.name == their.name && our.takes == their.takes)
+            };
+            !theirs.is_empty() && theirs.iter().all(known)
+        });
+        named
+            && except
+            && through
+            && parameters
+            && wide(self.calls_per_minute, other.calls_per_minute)
+            && wide(self.at_once, other.at_once)
+    }
+
+    pub fn text(&self) -> String {
+        let list = |before: &str, names: &[String]| match names.is_empty() {
+            true => String::new(),
+            false => format!("{before}{}", names.join(", ")),
+        };
+        let mut held: Vec<String> =
+            self.parameters.iter().map(|rule| format!("`{}` {}", rule.name, rule.takes.text())).collect();
+        held.extend(self.calls_per_minute.map(|calls| format!("{calls} calls a minute")));
+        held.extend(self.at_once.map(|calls| format!("{calls} at once")));
+        format!(
+            "{}{}{}{}",
+            self.name,
+            list(" but not ", &self.except),
+            list(", also through ", &self.through),
+            list(": ", &held)
+        )
+    }
+}
+
+/// What a caller can be called.
+fn is_name(name: &str) -> bool {
+    let plain = !name.is_empty() && name.len() <= LONGEST_NAME && !name.chars().any(char::is_whitespace);
+    plain && printable(name) == name && (name == EVERYBODY || !name.contains('*'))
+}
+
+fn as_text<S: serde::Serializer>(selector: &Selector, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(&selector.text())
+}
+
+fn as_texts<S: serde::Serializer>(selectors: &[Selector], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_seq(selectors.iter().map(Selector::text))
+}
+
+fn any() -> Selector {
+    Selector::Any
+}

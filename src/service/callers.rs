@@ -1,0 +1,141 @@
+//! Callers: who a request is from, and what that caller may see and bring.
+//!
+//! For: the road, transports. In: who authenticated, the label a request carries, the rules of this moment. Out: the
+//! caller, what it may do. Never: takes a label for an identity where the file does not say so; tells a caller that a
+//! tool exists which it may not call.
+
+use super::decision_cache::DecisionCache;
+use super::guard::Share;
+use super::{BreakerState, Caller, Service};
+use crate::base::text::{head, printable};
+use crate::fault::{Fault, Kind};
+use crate::policy::{Breaker, CALLERS_FILE, CallerRule, Callers};
+use crate::registry::{Filter, Tool};
+use serde_json::Value;
+use std::sync::Arc;
+
+/// What one caller may do, under the rules of one moment.
+#[derive(Clone, Debug)]
+pub(super) struct Rights {
+    callers: Option<Arc<Callers>>,
+    /// The caller, and whether it is an operator.
+    pub caller: Caller,
+}
+
+impl Rights {
+    /// `label`: the name that the request brings.
+    pub fn of(callers: Option<&Arc<Callers>>, caller: &Caller, label: Option<&str>) -> Rights {
+        let Some(callers) = callers else { return Rights { callers: None, caller: caller.clone() } };
+        let user = callers.acts_as(&caller.user, label);
+        // Whoever acts as another has that one's tools, not its role.
+        let operator = user == caller.user && callers.of(user).is_some_and(|rule| rule.operator);
+        Rights { callers: Some(callers.clone()), caller: Caller { user: user.to_owned(), operator } }
+    }
+
+    fn rule(&self) -> Option<&CallerRule> {
+        self.callers.as_ref()?.of(&self.caller.user)
+    }
+
+    pub fn may_call(&self, id: &str) -> bool {
+        self.callers.as_ref().is_none_or(|callers| callers.may_call(&self.caller.user, id))
+    }
+
+    /// What the person is told of a tool that the caller may not call.
+    pub fn withheld(&self, id: &str) -> String {
+        let (user, id) = (printable(&head(&self.caller.user, 100)), printable(&head(id, 100)));
+        let place = self.callers.as_ref().map(|callers| match self.rule() {
+            Some(rule) => format!("its entry, {}, does not name it in `tools`", callers.place(rule.at)),
+            None => format!("no entry of {} is for it", crate::base::text::path(&callers.file)),
+        });
+        format!("the caller {user} may not call {id}: {}", place.unwrap_or_default())
+    }
+
+    /// Refuses a value that the caller may not bring.
+    pub fn accepts(&self, id: &str, arguments: &Value) -> Result<(), Fault> {
+        let refused = self.rule().and_then(|rule| rule.refuses(id, arguments));
+        let (Some(refused), Some(callers)) = (refused, &self.callers) else { return Ok(()) };
+        let name = printable(&refused.name);
+        let message = format!("You may not call this tool with this value of '{name}'.");
+        let words =
+            format!("{}: for {}, `{name}` {}", callers.place(refused.at), self.caller.user, refused.takes.text());
+        let details = "Other values may be allowed; the operator knows which.";
+        Err(Fault::new(Kind::AuthorizationError, message).details(details).person(printable(&words)))
+    }
+
+    /// How many calls a minute the caller may make.
+    pub fn per_minute(&self) -> Option<u32> {
+        self.rule()?.calls_per_minute
+    }
+
+    /// What a call of a tool counts against.
+    pub fn share<'a>(&'a self, id: &'a str) -> Share<'a> {
+        let limit = self.callers.as_ref().and_then(|callers| callers.limit(id));
+        Share {
+            caller: &self.caller.user,
+            tool: id,
+            operator: self.caller.operator,
+            at_once: [self.rule().and_then(|rule| rule.at_once), limit.and_then(|limit| limit.at_once)],
+            per_minute: limit.and_then(|limit| limit.calls_per_minute),
+        }
+    }
+
+    /// When calls of a failing tool are held back.
+    pub fn breaker(&self) -> Breaker {
+        self.callers.as_ref().map_or_else(Breaker::default, |callers| callers.breaker)
+    }
+
+    /// Which rule refused, as the record says it.
+    pub fn name(&self) -> String {
+        format!("{CALLERS_FILE}: {}", self.rule().map_or("no entry", |rule| &rule.name))
+    }
+}
+
+impl DecisionCache {
+    pub fn rights(&self, caller: &Caller, label: Option<&str>) -> Rights {
+        Rights::of(self.rules.policies.callers(), caller, label)
+    }
+
+    /// The tool that is asked for. One that the caller may not call is not there.
+    pub fn find(&self, reference: &str, rights: &Rights) -> Result<Arc<Tool>, Fault> {
+        self.snapshot.find_among(reference, &|id| rights.may_call(id)).map_err(|fault| {
+            let id = reference.split('@').next().unwrap_or(reference);
+            match self.snapshot.versions(id).is_empty() || rights.may_call(id) {
+                true => fault,
+                false => fault.person(rights.withheld(id)),
+            }
+        })
+    }
+}
+
+impl Service {
+    /// Who a request counts as: the caller, or whom its label names where the caller may act as that one. Where there is
+    /// a file of callers, it says who is an operator.
+    pub fn who(&self, caller: &Caller, label: Option<&str>) -> Result<Caller, Fault> {
+        Ok(self.decisions()?.rights(caller, label).caller)
+    }
+
+    /// The breakers that hold failures: the caller's own (`who`), or everybody's for an operator.
+    pub fn breakers(&self, caller: &Caller) -> Vec<BreakerState> {
+        self.breakers.states((!caller.operator).then_some(&caller.user))
+    }
+
+    /// Calls that wait for their turn.
+    pub fn waiting(&self) -> usize {
+        self.guard.waiting()
+    }
+
+    /// The tools that a caller (`who`) may call, in order of id and version; others are not there for it.
+    pub fn tools(&self, caller: &Caller) -> Result<Vec<Arc<Tool>>, Fault> {
+        let decisions = self.decisions()?;
+        let rights = decisions.rights(caller, None);
+        let mut tools = decisions.snapshot.list(&Filter::default());
+        tools.retain(|tool| rights.may_call(&tool.manifest.id));
+        Ok(tools)
+    }
+
+    /// The tool that a caller (`who`) names. One that it may not call is not there.
+    pub fn find(&self, caller: &Caller, reference: &str) -> Result<Arc<Tool>, Fault> {
+        let decisions = self.decisions()?;
+        decisions.find(reference, &decisions.rights(caller, None))
+    }
+}

@@ -1,0 +1,173 @@
+//! Calls: those that wait or run, and those that ended lately: each for whom it counts as, and for operators.
+//!
+//! For: the door; transports, which show and cancel them. In: a call as it goes its road. Out: its state.
+//! Never: tells a caller of another's call; keeps what a call answered.
+
+use super::request::CallRequest;
+use super::{Caller, Service};
+use crate::base::lock;
+use crate::base::text::{head, printable};
+use crate::fault::Fault;
+use serde::Serialize;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex};
+use tokio_util::sync::CancellationToken;
+
+/// Most calls that ended and are remembered; of one caller a quarter of them, once there are so many.
+const ENDED: usize = 1000;
+/// Longest text that a request brings, characters.
+const SHOWN: usize = 200;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Phase {
+    /// For its turn, or for what it needs.
+    Waiting,
+    Running,
+    Ended,
+}
+
+/// One call as it is now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CallState {
+    pub id: String,
+    /// Who it counts as.
+    pub caller: String,
+    /// As it was asked for, or `id@version` once it is found.
+    pub tool: String,
+    /// RFC 3339
+    pub began: String,
+    pub phase: Phase,
+    /// `success`, or the type of the error.
+    pub outcome: Option<String>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Calls(Mutex<All>);
+
+#[derive(Debug, Default)]
+struct All {
+    next: u64,
+    open: BTreeMap<u64, (CallState, CancellationToken)>,
+    /// The oldest first.
+    ended: VecDeque<CallState>,
+}
+
+/// The place of one open call. Dropped without an end, the call was cancelled.
+#[derive(Debug)]
+pub(super) struct Listed {
+    calls: Arc<Calls>,
+    key: u64,
+    pub cancelled: CancellationToken,
+}
+
+impl Calls {
+    pub fn begin(self: &Arc<Self>, id: &str, request: &CallRequest) -> Listed {
+        let cancelled = CancellationToken::new();
+        let state = CallState {
+            id: id.to_owned(),
+            caller: request.caller.user.clone(),
+            tool: printable(&head(&request.tool, SHOWN)),
+            began: jiff::Timestamp::now().to_string(),
+            phase: Phase::Waiting,
+            outcome: None,
+        };
+        let mut all = lock(&self.0);
+        all.next += 1;
+        let key = all.next;
+        all.open.insert(key, (state, cancelled.clone()));
+        Listed { calls: self.clone(), key, cancelled }
+    }
+
+    fn seen_by(&self, caller: &Caller, take: &mut dyn FnMut(&CallState, Option<&CancellationToken>)) {
+        let own = |state: &CallState| caller.operator || state.caller == caller.user;
+        let all = lock(&self.0);
+        all.ended.iter().filter(|state| own(state)).for_each(|state| take(state, None));
+        all.open.values().filter(|(state, _)| own(state)).for_each(|(state, cancel)| take(state, Some(cancel)));
+    }
+}
+
+impl Listed {
+    pub fn change(&self, change: impl FnOnce(&mut CallState)) {
+        if let Some((state, _)) = lock(&self.calls.0).open.get_mut(&self.key) {
+            change(state);
+        }
+    }
+
+    pub fn ended(self, fault: Option<&Fault>) {
+        self.end(fault.map_or_else(|| "success".to_owned(), |fault| fault.kind.to_string()));
+    }
+
+    fn end(&self, outcome: String) {
+        let mut all = lock(&self.calls.0);
+        let Some((state, _)) = all.open.remove(&self.key) else { return };
+        if all.ended.len() >= ENDED {
+            let own = |other: &CallState| other.caller == state.caller;
+            let many = all.ended.iter().filter(|other| own(other)).count() >= ENDED / 4;
+            let oldest = all.ended.iter().position(|other| !many || own(other));
+            oldest.and_then(|at| all.ended.remove(at));
+        }
+        all.ended.push_back(CallState { phase: Phase::Ended, outcome: Some(outcome), ..state });
+    }
+}
+
+impl Drop for Listed {
+    fn drop(&mut self) {
+        self.end(crate::fault::Kind::CancelledError.to_string());
+    }
+}
+
+impl Service {
+    /// The calls of a caller (`who`), or everybody's for an operator: those that ended lately, then those that are open.
+    pub fn calls(&self, caller: &Caller) -> Vec<CallState> {
+        let mut found = Vec::new();
+        self.calls.seen_by(caller, &mut |state, _| found.push(state.clone()));
+        found
+    }
+
+    /// One of them.
+    pub fn call_state(&self, caller: &Caller, id: &str) -> Option<CallState> {
+        self.calls(caller).into_iter().rfind(|state| state.id == id)
+    }
+
+    /// Cancels an open call of this caller (`who`), or anybody's for an operator. False: there is none for it.
+    pub fn cancel(&self, caller: &Caller, id: &str) -> bool {
+        let mut found = false;
+        self.calls.seen_by(caller, &mut |state, cancel| {
+            if let Some(cancel) = cancel.filter(|_| state.id == id) {
+                cancel.cancel();
+                found = true;
+            }
+        });
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Arguments;
+    use super::*;
+
+    #[test]
+    fn a_caller_cannot_have_the_calls_of_others_forgotten() {
+        let calls = Arc::new(Calls::default());
+        let call = |user: &str| {
+            let request = CallRequest::new(Caller::named(user), "t:x", Arguments::Text(String::new()));
+            calls.begin("1", &request).ended(None);
+        };
+        for _ in 0..ENDED / 4 {
+            call("a");
+        }
+        for _ in 0..2 * ENDED {
+            call("b");
+        }
+        let count = |caller: Caller| {
+            let mut count = 0;
+            calls.seen_by(&caller, &mut |_, _| count += 1);
+            count
+        };
+        assert_eq!(count(Caller::operator("x")), ENDED);
+        assert_eq!((count(Caller::named("a")), count(Caller::named("b"))), (ENDED / 4, ENDED - ENDED / 4));
+    }
+}

@@ -1,0 +1,141 @@
+//! Tools as programs and models are told of them: descriptions, the shapes of model APIs, and text for a prompt.
+//!
+//! For: HTTP, `toolhost list` and `toolhost prompt`. In: tools. Out: JSON, or text. Never: a path of this host; a raw
+//! character that a terminal would obey.
+
+use super::names::Names;
+use super::schemas;
+use crate::base::text;
+use crate::registry::Tool;
+use serde_json::{Map, Value, json};
+use std::str::FromStr;
+use std::sync::Arc;
+
+/// Whose shape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    OpenAi,
+    OpenAiResponses,
+    Anthropic,
+    Gemini,
+    Prompt,
+}
+
+impl FromStr for Format {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Format, String> {
+        match name {
+            "openai" => Ok(Format::OpenAi),
+            "openai-responses" => Ok(Format::OpenAiResponses),
+            "anthropic" => Ok(Format::Anthropic),
+            "gemini" => Ok(Format::Gemini),
+            "prompt" => Ok(Format::Prompt),
+            _ => Err("the formats are openai, openai-responses, anthropic, gemini and prompt".to_owned()),
+        }
+    }
+}
+
+/// What is written: JSON, or text.
+pub enum Exported {
+    Json(Value),
+    Text(String),
+}
+
+/// These tools as a model API takes them in its `tools`. `all`: names are one to one among these, so that a tool has the
+/// same name alone and in a list. A tool whose name would be another's is left out.
+pub fn tools(tools: &[Arc<Tool>], all: &[Arc<Tool>], format: Format) -> Exported {
+    if format == Format::Prompt {
+        let texts: Vec<String> = tools.iter().map(|tool| prompt(tool)).collect();
+        return Exported::Text(texts.join("\n"));
+    }
+    let names = Names::of(all.iter().map(|tool| tool.manifest.id.as_str()));
+    let entries = tools.iter().filter_map(|tool| Some(entry(tool, &names.name(&tool.manifest.id)?, format)));
+    let entries: Vec<Value> = entries.collect();
+    Exported::Json(match format {
+        Format::Gemini => json!([{ "functionDeclarations": entries }]),
+        _ => Value::Array(entries),
+    })
+}
+
+/// One tool in the shape of one model API. `strict` is off: it would refuse values that the tool's own schema takes.
+fn entry(tool: &Tool, name: &str, format: Format) -> Value {
+    let manifest = &tool.manifest;
+    let (description, input) = (schemas::description(manifest), schemas::input(manifest));
+    let output = manifest.output.as_ref().map(|schema| &schema.raw);
+    let with = |mut entry: Value, key: &str, value: Option<Value>| {
+        if let Some(value) = value {
+            entry[key] = value;
+        }
+        entry
+    };
+    match format {
+        Format::OpenAi => {
+            let function = json!({"name": name, "description": description, "parameters": input, "strict": false});
+            json!({"type": "function", "function": function})
+        }
+        Format::OpenAiResponses => json!({
+            "type": "function", "name": name, "description": description, "parameters": input, "strict": false
+        }),
+        Format::Anthropic => {
+            let entry = json!({"name": name, "description": description, "input_schema": input});
+            let examples: Vec<&Value> = manifest.examples.iter().map(|example| &example.input).collect();
+            with(entry, "input_examples", (!examples.is_empty()).then(|| json!(examples)))
+        }
+        Format::Gemini | Format::Prompt => {
+            let entry = json!({"name": name, "description": description, "parametersJsonSchema": input});
+            with(entry, "responseJsonSchema", output.cloned())
+        }
+    }
+}
+
+/// One tool as text for a prompt: what a model needs to choose it and to call it.
+fn prompt(tool: &Tool) -> String {
+    let manifest = &tool.manifest;
+    let json = |value: &Value| text::json(value, false);
+    let description = schemas::description(manifest);
+    let mut lines = vec![format!("{} ({})", manifest.id, text::printable(&manifest.display_name))];
+    lines.extend(description.lines().map(|line| format!("  {line}")));
+    lines.push(format!("  Parameters, as JSON Schema: {}", json(&Value::Object(schemas::input(manifest)))));
+    if let Some(output) = &manifest.output {
+        lines.push(format!("  Answer, as JSON Schema: {}", json(&output.raw)));
+    }
+    for example in &manifest.examples {
+        let answer = example.expected_output.as_ref().map(|answer| format!(" -> {}", json(answer)));
+        let (words, answer) = (text::printable(&example.description), answer.unwrap_or_default());
+        lines.push(format!("  Example ({words}): {}{answer}", json(&example.input)));
+    }
+    lines.push(String::new());
+    lines.join("\n")
+}
+
+/// All of a tool that whoever may call it reads.
+pub fn described(tool: &Tool) -> Map<String, Value> {
+    let manifest = &tool.manifest;
+    let examples = manifest.examples.iter();
+    let examples = examples.map(
+        |example| json!({"description": example.description, "input": example.input, "expectedOutput": example.expected_output}),
+    );
+    let described = json!({
+        "toolId": manifest.id,
+        "version": manifest.version.to_string(),
+        "displayName": manifest.display_name,
+        "description": manifest.description,
+        "source": tool.source,
+        "parameters": manifest.parameters.as_ref().map(|schema| &schema.raw),
+        "output": manifest.output.as_ref().map(|schema| &schema.raw),
+        "examples": examples.collect::<Vec<_>>(),
+        "tags": manifest.tags,
+        "metadata": {
+            "category": manifest.metadata.category,
+            "author": manifest.metadata.author,
+            "permissions": manifest.metadata.permissions,
+        },
+        "final": manifest.is_final,
+        "hidden": manifest.hidden,
+    });
+    match described {
+        Value::Object(fields) => fields,
+        _ => Map::new(),
+    }
+}

@@ -1,0 +1,162 @@
+//! Bodies: read only where there is room, and never for long; and what one says of a call.
+//!
+//! For: `POST /v1/tools/{tool}/calls`. In: a request whose caller is known. Out: a call for the service. Never: reads
+//! before the length is known and a place for it taken; two readings of one document; an identity.
+
+use super::Face;
+use super::gate::once;
+use super::reply::{self, Refused, malformed};
+use crate::base::json;
+use crate::base::places::Place;
+use crate::fault::{Fault, Kind};
+use crate::service::{Arguments, CallRequest, Caller, contract};
+use axum::body::Body;
+use http::{HeaderMap, StatusCode, header};
+use http_body_util::BodyExt;
+use serde_json::{Map, Value};
+use std::time::Duration;
+
+/// Largest body, bytes.
+const LARGEST: usize = 8 * 1024 * 1024;
+/// A body of at most this many bytes needs no place: there are not more of them than connections.
+const SMALL: usize = 64 * 1024;
+/// What one place is for, bytes, and how many there are; one caller has at most three quarters of them.
+const UNIT: usize = 1024 * 1024;
+pub const PLACES: usize = 64;
+/// A body is whole in this time.
+const TIME: Duration = Duration::from_secs(30);
+/// Most memory for what stands beside the arguments, bytes.
+const BESIDE: usize = 64 * 1024;
+
+/// The text of a body, and the places that it takes.
+pub async fn read(
+    face: &Face,
+    caller: &Caller,
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<(String, Vec<Place>), Refused> {
+    let refuse = |status, words: &str| Err(reply::refused(status, malformed(words)));
+    // A length that is known beforehand leaves no two readings of where a request ends.
+    if headers.contains_key(header::TRANSFER_ENCODING) {
+        return refuse(StatusCode::LENGTH_REQUIRED, "Send the body with a Content-Length, not in chunks.");
+    }
+    let length = match headers.contains_key(header::CONTENT_LENGTH) {
+        false => Some(0),
+        true => once(headers, &header::CONTENT_LENGTH).and_then(|length| length.parse::<usize>().ok()),
+    };
+    let Some(length) = length else { return refuse(StatusCode::BAD_REQUEST, "The Content-Length is no number.") };
+    let kind = once(headers, &header::CONTENT_TYPE).unwrap_or_default();
+    let kind = kind.split(';').next().unwrap_or_default().trim();
+    // A web page of another site can send other types without asking.
+    if !kind.eq_ignore_ascii_case("application/json") {
+        return refuse(StatusCode::UNSUPPORTED_MEDIA_TYPE, "Send JSON, with Content-Type: application/json.");
+    }
+    if headers.contains_key(header::CONTENT_ENCODING) {
+        return refuse(StatusCode::UNSUPPORTED_MEDIA_TYPE, "Send the body without a Content-Encoding.");
+    }
+    if length > LARGEST {
+        let words = format!("The body is too long: at most {LARGEST} bytes are read.");
+        return refuse(StatusCode::PAYLOAD_TOO_LARGE, &words);
+    }
+    let units = if length <= SMALL { 0 } else { length.div_ceil(UNIT) };
+    let places: Option<Vec<Place>> = (0..units).map(|_| face.bodies.try_enter(&caller.user)).collect();
+    let Some(places) = places else {
+        let fault = Fault::new(Kind::RateLimitError, "Too many large requests are being read.").retryable();
+        return Err(reply::refused(StatusCode::SERVICE_UNAVAILABLE, fault));
+    };
+    match tokio::time::timeout(TIME, body.collect()).await {
+        Ok(Ok(whole)) => match String::from_utf8(whole.to_bytes().into()) {
+            Ok(text) => Ok((text, places)),
+            Err(_) => refuse(StatusCode::BAD_REQUEST, "The body is not UTF-8."),
+        },
+        Ok(Err(_)) => refuse(StatusCode::BAD_REQUEST, "The body ended before its Content-Length."),
+        Err(_) => refuse(StatusCode::REQUEST_TIMEOUT, "The body did not come in time."),
+    }
+}
+
+/// What a body asks for: `{user, config, arguments}`, of which `arguments` must be there, or the arguments alone.
+pub fn call(caller: Caller, tool: &str, body: &str) -> Result<CallRequest, Fault> {
+    let plain = |text: &str| CallRequest::new(caller.clone(), tool, Arguments::Text(text.to_owned()));
+    if body.trim().is_empty() {
+        return Ok(plain(""));
+    }
+    let document = json::compact(body.as_bytes()).map_err(|problem| {
+        let place = format!("Line {}, column {}: {}", problem.line, problem.column, problem.message);
+        malformed("The body is not one JSON document.").details(place)
+    })?;
+    let text = document.as_str();
+    if !text.starts_with('{') {
+        return Err(malformed("The body must be a JSON object."));
+    }
+    let Some((arguments, beside)) = parted(text) else { return Ok(plain(text)) };
+    let arguments = match serde_json::from_str::<String>(arguments) {
+        Ok(text) => text,
+        Err(_) => arguments.to_owned(),
+    };
+    let config = match beside.get("config") {
+        None | Some(Value::Null) => Map::new(),
+        Some(Value::Object(config)) => config.clone(),
+        Some(Value::String(text)) => contract::config(text)?,
+        Some(_) => return Err(malformed("config must be an object, or its JSON text.")),
+    };
+    let id = |reference: &str| reference.split('@').next().map(str::to_owned);
+    match config.get("tool") {
+        None => {}
+        Some(Value::String(other)) if id(other.as_str()) == id(tool) => {}
+        Some(_) => return Err(malformed("The config names another tool than the path.")),
+    }
+    let label = match beside.get("user") {
+        None | Some(Value::Null) => None,
+        Some(Value::String(user)) => Some(user.clone()).filter(|user| !user.is_empty()),
+        Some(_) => return Err(malformed("user must be a string.")),
+    };
+    let timeout_ms = contract::timeout_ms(&config)?;
+    Ok(CallRequest { label, timeout_ms, ..CallRequest::new(caller, tool, Arguments::Text(arguments)) })
+}
+
+/// The arguments of `{user, config, arguments}`, and what stands beside them. `None`: the document is the arguments.
+fn parted(text: &str) -> Option<(&str, Map<String, Value>)> {
+    let arguments = json::member(text, "/arguments")?;
+    let at = arguments.as_ptr() as usize - text.as_ptr() as usize;
+    let rest = format!("{}null{}", text.get(..at)?, text.get(at + arguments.len()..)?);
+    let Ok(Value::Object(beside)) = json::compact(rest.as_bytes()).ok()?.tree(BESIDE) else { return None };
+    let known = beside.keys().all(|name| ["user", "config", "arguments"].contains(&name.as_str()));
+    known.then_some((arguments, beside))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(body: &str) -> Result<(Option<String>, Option<u64>, String), String> {
+        let call = call(Caller::named("alice"), "t:x", body).map_err(|fault| fault.message)?;
+        assert_eq!(call.caller, Caller::named("alice"));
+        let Arguments::Text(text) = call.arguments else { panic!("not text") };
+        Ok((call.label, call.timeout_ms, text))
+    }
+
+    #[test]
+    fn both_forms_are_read_and_no_other() {
+        let plain = |text: &str| Ok((None, None, text.to_owned()));
+        assert_eq!(of(""), plain(""));
+        assert_eq!(of("{\"n\": 1}"), plain("{\"n\":1}"));
+        assert_eq!(of("{\"user\": \"bob\"}"), plain("{\"user\":\"bob\"}"), "a parameter of that name");
+        assert_eq!(of("{\"arguments\": 1, \"n\": 2}"), plain("{\"arguments\":1,\"n\":2}"));
+        let whole = "{\"user\":\"bob\",\"config\":{\"tool\":\"t:x@1\",\"timeoutMs\":5},\"arguments\":{\"n\":1}}";
+        let bob = Ok((Some("bob".to_owned()), Some(5), "{\"n\":1}".to_owned()));
+        assert_eq!(of(whole), bob);
+        let texts = "{\"user\":\"bob\",\"config\":\"{\\\"timeoutMs\\\":5}\",\"arguments\":\"{\\\"n\\\":1}\"}";
+        assert_eq!(of(texts), bob);
+        for (bad, wanted) in [
+            ("[1]", "must be a JSON object"),
+            ("{\"n\":1,\"n\":2}", "not one JSON document"),
+            ("{\"n\":1} {}", "not one JSON document"),
+            ("{\"arguments\":{},\"config\":{\"tool\":\"other:x\"}}", "another tool"),
+            ("{\"arguments\":{},\"config\":{\"timeoutMs\":-1}}", "timeoutMs"),
+            ("{\"arguments\":{},\"user\":1}", "user must be a string"),
+        ] {
+            let why = of(bad).unwrap_err();
+            assert!(why.contains(wanted), "{bad}: {why}");
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! Who calls: what a connection or a request proves, and nothing that it says.
+//!
+//! For: every request. In: the user at the other end of a connection; an `Authorization` header. Out: a caller, or a
+//! refusal. Never: a name from a body, a query or any other header; the words of a token in a log.
+
+use super::jwt::Jwt;
+use super::tokens::Tokens;
+use crate::service::Caller;
+use http::{HeaderMap, header};
+
+/// The roads on which callers may prove who they are.
+pub enum Callers {
+    /// Nobody presents anything: the other end belongs to this user, who runs the host.
+    Own { uid: u32, name: String },
+    /// Everybody presents a token of one of these kinds.
+    Presented { tokens: Option<Tokens>, jwt: Option<Box<Jwt>> },
+}
+
+/// Why a request has no caller.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Unknown {
+    Absent,
+    /// With the reason for the log.
+    Refused(String),
+}
+
+impl Callers {
+    /// For whom the server is, in words.
+    pub fn told(&self) -> String {
+        match self {
+            Callers::Own { uid, name } => format!("for {name} (uid {uid}) alone, who is its operator"),
+            Callers::Presented { .. } => "for whoever presents a token".to_owned(),
+        }
+    }
+
+    /// Whether connections are for one user alone.
+    pub fn own_uid(&self) -> Option<u32> {
+        match self {
+            Callers::Own { uid, .. } => Some(*uid),
+            Callers::Presented { .. } => None,
+        }
+    }
+
+    pub fn of(&self, headers: &HeaderMap) -> Result<Caller, Unknown> {
+        let refused = |why: &str| Unknown::Refused(why.to_owned());
+        let mut presented = headers.get_all(header::AUTHORIZATION).iter();
+        let (tokens, jwt) = match (self, presented.next()) {
+            (Callers::Own { name, .. }, None) => return Ok(Caller::operator(name)),
+            // Whoever presents a token means to be that caller, and not the operator.
+            (Callers::Own { .. }, Some(_)) => return Err(refused("a token, and this server knows none")),
+            (Callers::Presented { .. }, None) => return Err(Unknown::Absent),
+            (Callers::Presented { tokens, jwt }, Some(value)) => {
+                let words = value.to_str().map_err(|_| refused("the header is no text"))?;
+                let token = words.split_once(' ').filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+                let Some((_, token)) = token else { return Err(refused("the scheme is not Bearer")) };
+                if presented.next().is_some() {
+                    return Err(refused("the header stands twice"));
+                }
+                ((tokens, token.trim()), jwt)
+            }
+        };
+        let (tokens, token) = tokens;
+        if let Some(caller) = tokens.as_ref().and_then(|tokens| tokens.caller(token)) {
+            return Ok(caller);
+        }
+        match jwt {
+            Some(jwt) if token.contains('.') => jwt.caller(token).map_err(Unknown::Refused),
+            _ => Err(refused("no such token")),
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! One connection: who may have it, for how long, and what it may cost.
+//!
+//! For: the server. In: an accepted socket. Out: its requests, one after another, to the gate and the router. Never: a
+//! connection without a place; one that waits for ever for a head, a body or a reader; a call whose client has left.
+
+use super::listen::Socket;
+use super::patient::Patient;
+use super::{Face, gate, reply};
+use crate::base::places::{Place, Places};
+use crate::fault::{Fault, Kind};
+use crate::transport;
+use http::{HeaderValue, Request, StatusCode, header};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+/// Connections at once; one address has at most three quarters of them.
+pub const MOST: usize = 512;
+/// A head is whole in this time after the connection was made or the answer before it was taken.
+const HEAD_TIME: Duration = Duration::from_secs(15);
+/// Largest head, bytes, and most header lines.
+const HEAD_BYTES: usize = 16 * 1024;
+const HEAD_LINES: usize = 64;
+/// How often we look whether the client is still there.
+const LOOK: Duration = Duration::from_millis(250);
+/// How long a refused client may take to read why.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// What is known of a connection.
+pub struct Connection {
+    /// The address that the client connected to; `None`: a unix socket.
+    pub ours: Option<IpAddr>,
+    pub tls: bool,
+    /// For the log.
+    pub peer: String,
+}
+
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
+/// Serves a connection to its end.
+pub async fn serve(face: Arc<Face>, places: Arc<Places>, socket: Socket) {
+    let peer = match &socket {
+        Socket::Tcp(_, peer) => peer.ip().to_canonical().to_string(),
+        Socket::Unix(_) => "unix".to_owned(),
+    };
+    // Before a place is taken: other users of this machine take none.
+    if let Some(own) = face.callers.own_uid() {
+        match socket.uid() {
+            Ok(uid) if uid == own => {}
+            found => {
+                let who = found.map_or_else(|e| format!("unknown user: {e}"), |uid| format!("uid {uid}"));
+                tracing::warn!(target: "toolhost::http", %peer, "refused: {who}");
+                let words = "This server is for the user who runs it: connect as that user, or present a token to a \
+                             server that has a token file.";
+                return farewell(socket, StatusCode::FORBIDDEN, Fault::new(Kind::AuthorizationError, words)).await;
+            }
+        }
+    }
+    let Some(place) = places.try_enter(&share(&socket)) else {
+        let fault = Fault::new(Kind::RateLimitError, "Too many connections are open.").retryable();
+        return farewell(socket, StatusCode::SERVICE_UNAVAILABLE, fault).await;
+    };
+    match socket {
+        Socket::Tcp(stream, _) => {
+            let _ = stream.set_nodelay(true);
+            let ours = stream.local_addr().map(|ours| ours.ip().to_canonical()).ok();
+            let Ok(watched) = stream.as_fd().try_clone_to_owned() else { return };
+            let connection = Connection { ours, tls: face.tls.is_some(), peer };
+            let stream: Box<dyn Stream> = match &face.tls {
+                None => Box::new(stream),
+                Some(tls) => match tokio::time::timeout(HEAD_TIME, tls.accept(stream)).await {
+                    Ok(Ok(stream)) => Box::new(stream),
+                    _ => return,
+                },
+            };
+            spoken(face, connection, stream, watched, place).await;
+        }
+        Socket::Unix(stream) => {
+            let Ok(watched) = stream.as_fd().try_clone_to_owned() else { return };
+            spoken(face, Connection { ours: None, tls: false, peer }, Box::new(stream), watched, place).await;
+        }
+    }
+}
+
+/// Whose share of the connections it counts to: an address, or a network of IPv6 that one customer has.
+fn share(socket: &Socket) -> String {
+    match socket {
+        Socket::Unix(_) => "unix".to_owned(),
+        Socket::Tcp(_, peer) => match peer.ip().to_canonical() {
+            IpAddr::V4(ip) => ip.to_string(),
+            IpAddr::V6(ip) => ip.segments()[..4].iter().map(|part| format!("{part:x}:")).collect(),
+        },
+    }
+}
+
+/// Requests and answers. Dropping the connection drops the call that it waits for, which cancels, kills and records.
+async fn spoken(face: Arc<Face>, connection: Connection, stream: Box<dyn Stream>, watched: impl AsFd, place: Place) {
+    let (killed, connection) = (face.kill.clone(), Arc::new(connection));
+    let router = TowerToHyperService::new(face.router.clone());
+    let handler = service_fn(move |request| {
+        let (face, connection, router) = (face.clone(), connection.clone(), router.clone());
+        async move {
+            let answer = answered(&face, &connection, &router, request).await;
+            // Whoever was not let in, or sends what is not read, gets no second request in.
+            let closes = answer.is_err() || face.stop.is_cancelled();
+            let mut answer = answer.unwrap_or_else(|refusal| *refusal);
+            let headers = answer.headers_mut();
+            headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+            headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+            if closes {
+                headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+            }
+            Ok::<_, Infallible>(answer)
+        }
+    });
+    let served = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIME)
+        .max_buf_size(HEAD_BYTES)
+        .max_headers(HEAD_LINES)
+        .serve_connection(TokioIo::new(Patient::new(stream)), handler);
+    tokio::pin!(served);
+    let mut look = tokio::time::interval(LOOK);
+    loop {
+        tokio::select! {
+            _ = &mut served => break,
+            // Behind bytes that nobody reads yet hyper does not see the end.
+            _ = look.tick() => if transport::has_hung_up(watched.as_fd()) { break },
+            () = killed.cancelled() => {
+                served.as_mut().graceful_shutdown();
+                let _ = tokio::time::timeout(FAREWELL, served).await;
+                break;
+            }
+        }
+    }
+    drop(place);
+}
+
+async fn answered(
+    face: &Arc<Face>,
+    connection: &Connection,
+    router: &TowerToHyperService<axum::Router>,
+    mut request: Request<Incoming>,
+) -> Result<reply::Response, reply::Refused> {
+    if let Some(caller) = gate::admitted(face, connection, &request)? {
+        request.extensions_mut().insert(caller);
+    }
+    match router.call(request).await {
+        Ok(answer) => Ok(answer),
+        Err(never) => match never {},
+    }
+}
+
+/// One answer to a client whose request is not read.
+async fn farewell(socket: Socket, status: StatusCode, fault: Fault) {
+    async fn said(mut stream: impl AsyncRead + AsyncWrite + Unpin, words: String) -> std::io::Result<()> {
+        stream.write_all(words.as_bytes()).await?;
+        stream.shutdown().await?;
+        // An unread request would reset the connection before the answer is read.
+        tokio::io::copy(&mut stream.take(64 * 1024), &mut tokio::io::sink()).await.map(drop)
+    }
+    let body = reply::words(&fault);
+    let retry = if fault.retryable { "Retry-After: 1\r\n" } else { "" };
+    let head = format!("HTTP/1.1 {status}\r\nContent-Type: application/json\r\nConnection: close\r\n{retry}");
+    let words = format!("{head}Content-Length: {}\r\n\r\n{body}", body.len());
+    let _ = tokio::time::timeout(FAREWELL, async {
+        match socket {
+            Socket::Tcp(stream, _) => said(stream, words).await,
+            Socket::Unix(stream) => said(stream, words).await,
+        }
+    })
+    .await;
+}

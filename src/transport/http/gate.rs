@@ -1,0 +1,122 @@
+//! The gate: what is looked at before any handler.
+//!
+//! For: every request. In: its head, and its connection. Out: the caller; or the refusal. Never: a request that a web
+//! page of another origin made, or that was sent to another name than this server's (DNS rebinding); a header of CORS.
+
+use super::Face;
+use super::callers::Unknown;
+use super::connection::Connection;
+use super::reply::{self, Refused};
+use crate::base::text;
+use crate::fault::{Fault, Kind};
+use crate::service::Caller;
+use http::uri::Authority;
+use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, header};
+use std::net::IpAddr;
+
+/// What is answered without a token: it tells nothing of this host.
+pub const OPEN: [&str; 3] = ["/healthz", "/readyz", "/openapi.json"];
+/// Parameters that a query may have.
+const PARAMETERS: [&str; 2] = ["format", "namespace"];
+
+/// The names under which this server is known, beside its address.
+#[derive(Clone, Debug, Default)]
+pub struct Names {
+    pub hosts: Vec<String>,
+    /// Origins of web pages that may call, `https://name[:port]`.
+    pub origins: Vec<String>,
+}
+
+/// Who sent this request. `None`: nobody needs to be known for it.
+pub fn admitted<B>(face: &Face, connection: &Connection, request: &Request<B>) -> Result<Option<Caller>, Refused> {
+    let refuse = |status, words: &str| Err(reply::refused(status, Fault::new(Kind::AuthorizationError, words)));
+    let host = match host(request) {
+        Ok(host) => host,
+        Err(words) => return Err(reply::refused(StatusCode::BAD_REQUEST, reply::malformed(words))),
+    };
+    if !face.names.is_ours(&host, connection) {
+        let words = "The Host header names another server. The operator lists further names in [http] hosts.";
+        tracing::warn!(target: "toolhost::http", peer = %connection.peer, "refused: Host {}", text::printable(host.as_str()));
+        return refuse(StatusCode::FORBIDDEN, words);
+    }
+    if !face.names.takes_origin(request.headers(), &host, connection) {
+        tracing::warn!(target: "toolhost::http", peer = %connection.peer, "refused: Origin");
+        return refuse(
+            StatusCode::FORBIDDEN,
+            "Web pages of this Origin may not call. The operator lists them in [http] origins.",
+        );
+    }
+    if let Some(query) = request.uri().query() {
+        let unknown = |part: &str| !PARAMETERS.contains(&part.split('=').next().unwrap_or_default());
+        if query.split('&').any(unknown) {
+            // Not shown: it may be a secret in the wrong place.
+            let words =
+                "The query holds a parameter that is not known here. Tokens go into the Authorization header alone.";
+            return Err(reply::refused(StatusCode::BAD_REQUEST, reply::malformed(words)));
+        }
+    }
+    if OPEN.contains(&request.uri().path()) {
+        return Ok(None);
+    }
+    face.callers.of(request.headers()).map(Some).map_err(|unknown| {
+        let words = match unknown {
+            Unknown::Absent => "This server needs a token: Authorization: Bearer TOKEN.",
+            Unknown::Refused(why) => {
+                tracing::warn!(target: "toolhost::http", peer = %connection.peer, "refused: {}", text::printable(&why));
+                "The Authorization header was not taken: is the token whole, and still in the server's list?"
+            }
+        };
+        let mut refusal = reply::refused(StatusCode::UNAUTHORIZED, Fault::new(Kind::AuthorizationError, words));
+        refusal.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"toolhost\""));
+        refusal
+    })
+}
+
+/// The one host that the request names, also where its target is a whole URL.
+fn host<B>(request: &Request<B>) -> Result<Authority, &'static str> {
+    let named = once(request.headers(), &header::HOST).ok_or("The request must have exactly one Host header.")?;
+    let named: Authority = named.parse().map_err(|_| "The Host header names no host.")?;
+    if named.as_str().contains('@') {
+        return Err("The Host header names no host.");
+    }
+    match request.uri().authority() {
+        Some(other) if *other != named => Err("The request names two hosts."),
+        _ => Ok(named),
+    }
+}
+
+/// The value of a header that stands exactly once.
+pub fn once<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Option<&'h str> {
+    let mut values = headers.get_all(name).iter();
+    let value = values.next()?.to_str().ok()?;
+    values.next().is_none().then_some(value)
+}
+
+impl Names {
+    /// A name in a Host header can be anybody's; the address that was connected to, or a name that the operator gave,
+    /// cannot.
+    fn is_ours(&self, host: &Authority, connection: &Connection) -> bool {
+        let name = host.host();
+        let literal = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().ok();
+        let local = connection.ours.is_none_or(|ours| ours.is_loopback());
+        let loopback =
+            name.eq_ignore_ascii_case("localhost") || literal.is_some_and(|ip| ip.to_canonical().is_loopback());
+        local && loopback
+            || literal.is_some_and(|ip| Some(ip.to_canonical()) == connection.ours)
+            || self
+                .hosts
+                .iter()
+                .any(|known| known.eq_ignore_ascii_case(name) || known.eq_ignore_ascii_case(host.as_str()))
+    }
+
+    /// Without an Origin no web page of another site asked with a method that changes anything.
+    fn takes_origin(&self, headers: &HeaderMap, host: &Authority, connection: &Connection) -> bool {
+        if !headers.contains_key(header::ORIGIN) {
+            return true;
+        }
+        let Some(origin) = once(headers, &header::ORIGIN) else { return false };
+        let scheme = if connection.tls { "https" } else { "http" };
+        let own = format!("{scheme}://{host}");
+        origin.eq_ignore_ascii_case(&own) || self.origins.iter().any(|known| known.eq_ignore_ascii_case(origin))
+    }
+}

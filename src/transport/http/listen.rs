@@ -1,0 +1,160 @@
+//! Where the server listens, and what that asks for: the wider, the more.
+//!
+//! For: `serve --http`. In: an address, who may call, TLS. Out: a listener. Never: an address that others can reach
+//! without tokens and TLS; a unix socket that other users may connect to; somebody else's socket taken over.
+
+use super::peer;
+use crate::base::{files, text};
+use nix::sys::stat::{Mode, umask};
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+/// Largest certificate or key file, bytes.
+const LARGEST: u64 = 1024 * 1024;
+
+/// `127.0.0.1:8787`, `[::1]:8787`, `unix:PATH`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    Tcp(SocketAddr),
+    Unix(PathBuf),
+}
+
+impl FromStr for Address {
+    type Err = String;
+
+    fn from_str(written: &str) -> Result<Address, String> {
+        match written.strip_prefix("unix:") {
+            Some("") => Err("name the socket: unix:PATH".to_owned()),
+            Some(path) => std::path::absolute(path).map(Address::Unix).map_err(|e| e.to_string()),
+            None => written.parse().map(Address::Tcp).map_err(|_| {
+                "write an address and a port (127.0.0.1:8787, [::1]:8787) or a socket (unix:PATH)".to_owned()
+            }),
+        }
+    }
+}
+
+impl Address {
+    /// Whether only this machine can reach it.
+    pub fn is_local(&self) -> bool {
+        match self {
+            Address::Tcp(address) => address.ip().to_canonical().is_loopback(),
+            Address::Unix(_) => true,
+        }
+    }
+}
+
+impl std::fmt::Display for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Address::Tcp(address) => address.fmt(f),
+            Address::Unix(path) => write!(f, "unix:{}", text::path(path)),
+        }
+    }
+}
+
+pub enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener, PathBuf),
+}
+
+/// A connection, not yet spoken on.
+pub enum Socket {
+    Tcp(TcpStream, SocketAddr),
+    Unix(UnixStream),
+}
+
+impl Listener {
+    pub async fn bind(address: &Address) -> Result<Listener, String> {
+        let failed = |e: io::Error| format!("--http {address}: {e}");
+        match address {
+            Address::Tcp(address) => TcpListener::bind(address).await.map(Listener::Tcp).map_err(failed),
+            Address::Unix(path) => unix(path).map(|listener| Listener::Unix(listener, path.clone())).map_err(failed),
+        }
+    }
+
+    /// Where it really listens: the port may have been left to the kernel.
+    pub fn address(&self) -> io::Result<Address> {
+        match self {
+            Listener::Tcp(listener) => listener.local_addr().map(Address::Tcp),
+            Listener::Unix(_, path) => Ok(Address::Unix(path.clone())),
+        }
+    }
+
+    pub async fn accept(&self) -> io::Result<Socket> {
+        match self {
+            Listener::Tcp(listener) => listener.accept().await.map(|(stream, peer)| Socket::Tcp(stream, peer)),
+            Listener::Unix(listener, _) => listener.accept().await.map(|(stream, _)| Socket::Unix(stream)),
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Listener::Unix(_, path) = self {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// A socket that only its owner may connect to, from its first moment.
+fn unix(path: &Path) -> io::Result<UnixListener> {
+    if let Ok(facts) = path.symlink_metadata() {
+        if !facts.file_type().is_socket() {
+            return Err(io::Error::other("something that is no socket lies there: name another path, or remove it"));
+        }
+        if std::os::unix::net::UnixStream::connect(path).is_ok() {
+            return Err(io::Error::other("a server listens there already"));
+        }
+        // One that was killed left it.
+        std::fs::remove_file(path)?;
+    }
+    let before = umask(Mode::from_bits_truncate(0o177));
+    let bound = UnixListener::bind(path);
+    umask(before);
+    bound
+}
+
+impl Socket {
+    /// The user at the other end, where it is on this machine.
+    pub fn uid(&self) -> io::Result<u32> {
+        match self {
+            Socket::Unix(stream) => peer::of_unix(stream),
+            Socket::Tcp(stream, theirs) => peer::of_loopback(*theirs, stream.local_addr()?),
+        }
+    }
+}
+
+/// TLS 1.2 and 1.3 with these files; HTTP/1.1 alone.
+pub fn tls(certificate: &Path, key: &Path) -> Result<TlsAcceptor, String> {
+    let at = |path: &Path, why: String| format!("{}: {why}", text::path(path));
+    let read = |path: &Path, private: bool| -> Result<Vec<u8>, String> {
+        let file = files::open(path, nix::fcntl::OFlag::empty()).map_err(|e| at(path, e.to_string()))?;
+        let facts = file.metadata().map_err(|e| at(path, e.to_string()))?;
+        let open = match private {
+            true => files::not_private(&facts),
+            false => None,
+        };
+        if let Some(why) = open {
+            return Err(at(path, why));
+        }
+        let bytes = files::whole(file, LARGEST).map_err(|e| at(path, e.to_string()))?;
+        bytes.ok_or_else(|| at(path, format!("it is larger than {LARGEST} bytes")))
+    };
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read(certificate, false)?).collect();
+    let chain = chain.map_err(|e| at(certificate, format!("not certificates in PEM: {e}")))?;
+    let secret = PrivateKeyDer::from_pem_slice(&read(key, true)?);
+    let secret = secret.map_err(|e| at(key, format!("no private key in PEM: {e}")))?;
+    let config = ServerConfig::builder().with_no_client_auth().with_single_cert(chain, secret);
+    let mut config = config.map_err(|e| at(certificate, e.to_string()))?;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(TlsAcceptor::from(Arc::new(config)))
+}

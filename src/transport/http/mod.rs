@@ -1,0 +1,201 @@
+//! HTTP/1.1 over loopback, a unix socket or TLS.
+//!
+//! For: agents and programs that speak HTTP; the operator. In: requests. Out: what the service answers, as JSON or as
+//! Server-Sent Events. Never: a request whose caller is not known, whose Host or Origin is another's, or that takes
+//! memory before it has a place; a call that outlives its client.
+
+mod approvals;
+mod body;
+mod callers;
+mod calls;
+mod connection;
+mod gate;
+mod jwt;
+mod listen;
+mod patient;
+mod peer;
+mod reply;
+mod running;
+mod stream;
+mod tokens;
+mod tools;
+
+pub use callers::Callers;
+pub use gate::Names;
+pub use jwt::{Jwt, Terms};
+pub use listen::{Address, Listener, tls};
+pub use peer::of_unix as other_end;
+pub use tokens::{Tokens, make as make_token};
+
+use crate::base::lock;
+use crate::base::places::Places;
+use crate::service::Service;
+use axum::Router;
+use axum::extract::State;
+use axum::routing::{get, post};
+use http::{Method, StatusCode, Uri};
+use reply::Response;
+use serde_json::json;
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+
+/// How long calls may still run once the server is told to stop.
+const DRAIN: Duration = Duration::from_secs(30);
+/// How long their answers may take after that.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// What a server is made of.
+pub struct Options {
+    pub callers: Callers,
+    pub names: Names,
+    pub tls: Option<TlsAcceptor>,
+}
+
+/// The server, as its connections and handlers see it.
+struct Face {
+    service: Arc<Service>,
+    callers: Callers,
+    names: Names,
+    tls: Option<TlsAcceptor>,
+    router: Router,
+    /// For large bodies that are being read.
+    bodies: Arc<Places>,
+    /// Cloned for each call, and taken once no more may begin.
+    begin: Mutex<Option<mpsc::Sender<()>>>,
+    /// Told to stop: no call begins any more.
+    stop: CancellationToken,
+    /// Calls that still run are killed.
+    kill: CancellationToken,
+}
+
+impl Face {
+    /// Held by a call until its answer is delivered. `None`: the server stops.
+    fn begin(&self) -> Option<mpsc::Sender<()>> {
+        lock(&self.begin).clone()
+    }
+}
+
+/// Refuses an address that others can reach unless everybody must present a token and nobody can listen on the way.
+pub fn wide_enough(address: &Address, callers: &Callers, tls: bool, insecure: bool) -> Result<(), String> {
+    if address.is_local() {
+        return Ok(());
+    }
+    if callers.own_uid().is_some() {
+        return Err(format!(
+            "--http {address} can be reached from other machines, so callers must present a token: add --token-file FILE \
+             (`toolhost token NAME` makes one) or [http.jwt] in the configuration file"
+        ));
+    }
+    if !tls && !insecure {
+        return Err(format!(
+            "--http {address} can be reached from other machines, and tokens would cross the network in the clear: add \
+             --tls-cert FILE --tls-key FILE, or --insecure where something else encrypts"
+        ));
+    }
+    Ok(())
+}
+
+/// Serves until `stop` is cancelled and the calls that run have ended, or `kill` is. Returns only then.
+pub async fn serve(
+    listener: Listener,
+    options: Options,
+    service: Arc<Service>,
+    stop: CancellationToken,
+    kill: CancellationToken,
+) -> io::Result<()> {
+    let Options { callers, names, tls } = options;
+    let (begin, calls) = mpsc::channel(1);
+    let face = Arc::new_cyclic(|face: &std::sync::Weak<Face>| Face {
+        service,
+        callers,
+        names,
+        tls,
+        router: router(face.clone()),
+        bodies: Places::new(body::PLACES, body::PLACES - body::PLACES / 4),
+        begin: Mutex::new(Some(begin)),
+        stop,
+        kill,
+    });
+    let places = Places::new(connection::MOST, connection::MOST - connection::MOST / 4);
+    let mut connections = JoinSet::new();
+    let ended = drained(&face, calls);
+    tokio::pin!(ended);
+    loop {
+        tokio::select! {
+            () = &mut ended => break,
+            Some(_) = connections.join_next() => {}
+            accepted = listener.accept() => match accepted {
+                Ok(socket) => drop(connections.spawn(connection::serve(face.clone(), places.clone(), socket))),
+                Err(why) => {
+                    // The client gave up, or this host has too many files open.
+                    tracing::warn!(target: "toolhost::http", "a connection was not accepted: {why}");
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+            },
+        }
+    }
+    drop(listener);
+    face.kill.cancel();
+    let _ = tokio::time::timeout(FAREWELL, async { while connections.join_next().await.is_some() {} }).await;
+    Ok(())
+}
+
+/// Told to stop, and no call runs any more; or told to kill.
+async fn drained(face: &Face, mut calls: mpsc::Receiver<()>) {
+    let calls_ended = async {
+        face.stop.cancelled().await;
+        drop(lock(&face.begin).take());
+        let _ = tokio::time::timeout(DRAIN, calls.recv()).await;
+    };
+    tokio::select! {
+        () = calls_ended => {}
+        () = face.kill.cancelled() => {}
+    }
+}
+
+type OfFace = State<std::sync::Weak<Face>>;
+
+/// Every path of this server. MCP over HTTP gets its own, `/mcp`, behind the same gate.
+fn router(face: std::sync::Weak<Face>) -> Router {
+    Router::new()
+        .route("/healthz", get(async || reply::value(StatusCode::OK, &json!({ "status": "up" }))))
+        .route("/readyz", get(ready))
+        .route("/openapi.json", get(async || reply::json_text(include_str!("openapi.json"))))
+        .route("/v1/tools", get(tools::list))
+        .route("/v1/tools/{tool}", get(tools::one))
+        .route("/v1/tools/{tool}/audit", get(tools::audit))
+        .route("/v1/tools/{tool}/calls", post(calls::call))
+        .route("/v1/calls", get(running::calls))
+        .route("/v1/calls/{call}", get(running::call).delete(running::cancel))
+        .route("/v1/approvals", get(approvals::list))
+        .route("/v1/approvals/{call}", post(approvals::answer))
+        .route("/v1/status", get(running::status))
+        .route("/metrics", get(running::metrics))
+        .fallback(no_such_path)
+        .method_not_allowed_fallback(no_such_method)
+        .with_state(face)
+}
+
+async fn ready(State(face): OfFace) -> Response {
+    let (status, words) = match face.upgrade().filter(|face| !face.stop.is_cancelled()) {
+        None => (StatusCode::SERVICE_UNAVAILABLE, "draining"),
+        Some(face) if face.service.ready().is_err() => (StatusCode::SERVICE_UNAVAILABLE, "policies cannot be read"),
+        Some(_) => (StatusCode::OK, "ready"),
+    };
+    reply::value(status, &json!({ "status": words }))
+}
+
+async fn no_such_path(uri: Uri) -> Response {
+    let path = crate::base::text::printable(&crate::base::text::head(uri.path(), 100));
+    reply::refusal(StatusCode::NOT_FOUND, reply::malformed(&format!("There is no {path} here.")))
+}
+
+async fn no_such_method(method: Method) -> Response {
+    let words = format!("This path does not take {}.", crate::base::text::printable(method.as_str()));
+    reply::refusal(StatusCode::METHOD_NOT_ALLOWED, reply::malformed(&words))
+}

@@ -1,0 +1,100 @@
+//! A stream with a clock: whoever reads an answer too slowly loses the connection.
+//!
+//! For: connections. In: any stream. Out: the same stream, whose writes fail where the other end took too little for too
+//! long. Never: counts the time in which there is nothing to write.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Sleep;
+
+/// A reader that holds up a write takes at least `ENOUGH` bytes, or all of it, in this time.
+const WINDOW: Duration = Duration::from_secs(30);
+const ENOUGH: usize = 64 * 1024;
+
+pub struct Patient<S> {
+    stream: S,
+    window: Duration,
+    /// Since a write had to wait: its clock, and what was taken meanwhile.
+    held_up: Option<(Pin<Box<Sleep>>, usize)>,
+}
+
+impl<S> Patient<S> {
+    pub fn new(stream: S) -> Patient<S> {
+        Patient { stream, window: WINDOW, held_up: None }
+    }
+
+    fn wait<T>(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
+        let window = self.window;
+        let (clock, _) = self.held_up.get_or_insert_with(|| (Box::pin(tokio::time::sleep(window)), 0));
+        ready!(clock.as_mut().poll(cx));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, to: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, to)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        match (&written, &mut self.held_up) {
+            (Poll::Pending, _) => self.wait(cx),
+            (Poll::Ready(Ok(more)), Some((_, taken))) => {
+                *taken += more;
+                if *taken >= ENOUGH {
+                    self.held_up = None;
+                }
+                written
+            }
+            _ => written,
+        }
+    }
+
+    /// The caller flushes once it has written all it has.
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flushed = Pin::new(&mut self.stream).poll_flush(cx);
+        if flushed.is_pending() {
+            return self.wait(cx);
+        }
+        self.held_up = None;
+        flushed
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let shut = Pin::new(&mut self.stream).poll_shutdown(cx);
+        if shut.is_pending() { self.wait(cx) } else { shut }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    /// A megabyte for a reader that takes so many bytes each time.
+    async fn written(at_once: usize) -> io::Result<()> {
+        let (near, mut far) = tokio::io::duplex(at_once);
+        let reader = tokio::spawn(async move {
+            let mut some = vec![0; at_once];
+            while far.read(&mut some).await.is_ok() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        });
+        let mut near = Patient { window: Duration::from_millis(500), ..Patient::new(near) };
+        let written = near.write_all(&vec![0; 1024 * 1024]).await;
+        reader.abort();
+        written
+    }
+
+    #[tokio::test]
+    async fn a_reader_that_drips_is_dropped_and_one_that_reads_is_not() {
+        assert_eq!(written(1024).await.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        written(32 * 1024).await.unwrap();
+    }
+}

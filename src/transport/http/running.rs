@@ -1,0 +1,90 @@
+//! What runs: a caller's own calls, to look at and to cancel; for operators everybody's, the state of the host, metrics.
+//!
+//! For: `/v1/calls`, `/v1/status`, `/metrics`. In: a caller. Out: what the service tells that one. Never: whether there is
+//! a call of somebody else.
+
+use super::reply::{self, Response};
+use super::{Face, OfFace, tools};
+use crate::fault::{Fault, Kind};
+use crate::registry::Filter;
+use crate::service::{Caller, Phase};
+use axum::Extension;
+use axum::extract::{Path, State};
+use http::StatusCode;
+use serde_json::json;
+
+fn as_who(face: &Face, caller: &Caller) -> Result<Caller, Fault> {
+    face.service.who(caller, None)
+}
+
+/// `GET /v1/calls`.
+pub async fn calls(State(face): OfFace, Extension(caller): Extension<Caller>) -> Response {
+    let Some(face) = face.upgrade() else { return reply::stopping() };
+    match as_who(&face, &caller) {
+        Ok(who) => reply::value(StatusCode::OK, &json!({ "calls": face.service.calls(&who) })),
+        Err(fault) => reply::fault(fault, caller.operator),
+    }
+}
+
+/// `GET /v1/calls/{call}`.
+pub async fn call(State(face): OfFace, Extension(caller): Extension<Caller>, Path(id): Path<String>) -> Response {
+    let Some(face) = face.upgrade() else { return reply::stopping() };
+    match as_who(&face, &caller).map(|who| face.service.call_state(&who, &id)) {
+        Ok(Some(state)) => reply::value(StatusCode::OK, &json!(state)),
+        Ok(None) => no_such_call(),
+        Err(fault) => reply::fault(fault, caller.operator),
+    }
+}
+
+/// `DELETE /v1/calls/{call}`.
+pub async fn cancel(State(face): OfFace, Extension(caller): Extension<Caller>, Path(id): Path<String>) -> Response {
+    let Some(face) = face.upgrade() else { return reply::stopping() };
+    match as_who(&face, &caller).map(|who| face.service.cancel(&who, &id)) {
+        Ok(true) => reply::value(StatusCode::ACCEPTED, &json!({ "id": id, "cancelled": true })),
+        Ok(false) => no_such_call(),
+        Err(fault) => reply::fault(fault, caller.operator),
+    }
+}
+
+fn no_such_call() -> Response {
+    let words = "There is no such open call of yours.";
+    reply::refusal(StatusCode::NOT_FOUND, Fault::new(Kind::ParameterValidationError, words))
+}
+
+/// `GET /v1/status`, for operators.
+pub async fn status(State(face): OfFace, Extension(caller): Extension<Caller>) -> Response {
+    let Some(face) = face.upgrade() else { return reply::stopping() };
+    if let Err(refusal) = tools::operator(&face, &caller) {
+        return *refusal;
+    }
+    let service = &face.service;
+    let everybody = Caller::operator(caller.user);
+    let open = service.calls(&everybody);
+    let count = |phase: Phase| open.iter().filter(|call| call.phase == phase).count();
+    let snapshot = service.registry().snapshot();
+    let tools = snapshot.list(&Filter::default());
+    let mut sources: std::collections::BTreeMap<&str, usize> = std::collections::BTreeMap::new();
+    tools.iter().for_each(|tool| *sources.entry(tool.source.as_str()).or_default() += 1);
+    let status = json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "ready": service.ready().is_ok(),
+        "draining": face.stop.is_cancelled(),
+        "running": count(Phase::Running),
+        "waiting": count(Phase::Waiting),
+        "approvals": service.approvals().len(),
+        "breakers": service.breakers(&everybody),
+        "tools": tools.len(),
+        "sources": sources,
+        "skippedFiles": snapshot.skipped(),
+    });
+    reply::value(StatusCode::OK, &status)
+}
+
+/// `GET /metrics`, for operators.
+pub async fn metrics(State(face): OfFace, Extension(caller): Extension<Caller>) -> Response {
+    let Some(face) = face.upgrade() else { return reply::stopping() };
+    match tools::operator(&face, &caller) {
+        Ok(()) => reply::text(face.service.metrics()),
+        Err(refusal) => *refusal,
+    }
+}

@@ -1,0 +1,202 @@
+//! Tokens: random secrets, of which a file holds the hashes.
+//!
+//! For: callers that present one; `toolhost token`. In: a file of lines `NAME sha256:HEX [operator]`. Out: the caller
+//! that a token belongs to. Never: a token that somebody thought up: only 256 random bits make a plain hash safe to keep;
+//! lets anybody in while the file is one that others can read or that has a line which cannot be read.
+
+use crate::base::files::{self, Stamp};
+use crate::base::{lock, text};
+use crate::service::Caller;
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use nix::fcntl::OFlag;
+use ring::rand::{SecureRandom, SystemRandom};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use subtle::ConstantTimeEq;
+
+/// What every token starts with, so that scanners of source code find lost ones.
+const PREFIX: &str = "th_";
+const RANDOM_BYTES: usize = 32;
+const HASH: &str = "sha256:";
+/// Largest file, bytes.
+const LARGEST: u64 = 1024 * 1024;
+const LONGEST_NAME: usize = 64;
+
+/// A new token, and the line of the file that lets it in.
+pub fn make(name: &str, operator: bool) -> Result<(String, String), String> {
+    named(name)?;
+    let mut secret = [0; RANDOM_BYTES];
+    SystemRandom::new().fill(&mut secret).map_err(|_| "the kernel gives no random bytes".to_owned())?;
+    let token = format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(secret));
+    let line = format!("{name} {HASH}{}{}", hash(&token), if operator { " operator" } else { "" });
+    Ok((token, line))
+}
+
+fn hash(token: &str) -> String {
+    crate::base::sha256_hex(token.as_bytes())
+}
+
+/// Names hold no ':', which sets the callers of other roads apart.
+fn named(name: &str) -> Result<(), String> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._@-".contains(c);
+    match !name.is_empty() && name.len() <= LONGEST_NAME && name.chars().all(plain) {
+        true => Ok(()),
+        false => {
+            Err(format!("a name has 1 to {LONGEST_NAME} letters, digits and . _ @ - ('{}')", text::printable(name)))
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Line {
+    caller: Caller,
+    hash: String,
+}
+
+/// A file of tokens, read again when it changes.
+#[derive(Debug)]
+pub struct Tokens {
+    file: PathBuf,
+    read: Mutex<(Option<Stamp>, Arc<Vec<Line>>)>,
+}
+
+impl Tokens {
+    /// An error names the file, the place and the mend.
+    pub fn of(file: &Path) -> Result<Tokens, String> {
+        let (stamp, lines) = read(file)?;
+        Ok(Tokens { file: file.to_path_buf(), read: Mutex::new((Some(stamp), Arc::new(lines))) })
+    }
+
+    /// Whose token this is.
+    pub fn caller(&self, token: &str) -> Option<Caller> {
+        let well_formed = token.strip_prefix(PREFIX).and_then(|rest| URL_SAFE_NO_PAD.decode(rest).ok());
+        well_formed.filter(|secret| secret.len() == RANDOM_BYTES)?;
+        let hash = hash(token);
+        // Every line is compared, so that the time tells nothing of where one stands.
+        self.lines().iter().fold(None, |found, line| {
+            let same = bool::from(line.hash.as_bytes().ct_eq(hash.as_bytes()));
+            if same { Some(line.caller.clone()) } else { found }
+        })
+    }
+
+    fn lines(&self) -> Arc<Vec<Line>> {
+        let now = Stamp::at(&self.file).ok();
+        let mut kept = lock(&self.read);
+        if now.is_none() || kept.0 != now {
+            *kept = match read(&self.file) {
+                Ok((stamp, lines)) => (Some(stamp), Arc::new(lines)),
+                Err(why) => {
+                    // Told once for each change; without a stamp the next request looks again.
+                    if kept.0.is_some() || now.is_some() {
+                        tracing::error!(target: "toolhost::http", "nobody is let in: {why}");
+                    }
+                    (now, Arc::default())
+                }
+            };
+        }
+        kept.1.clone()
+    }
+}
+
+fn read(file: &Path) -> Result<(Stamp, Vec<Line>), String> {
+    let at = |why: String| format!("token file {}: {why}", text::path(file));
+    let opened = files::open(file, OFlag::O_NOFOLLOW).map_err(|e| at(e.to_string()))?;
+    let facts = opened.metadata().map_err(|e| at(e.to_string()))?;
+    if let Some(why) = files::not_private(&facts) {
+        return Err(at(why));
+    }
+    let stamp = Stamp::of(&opened).map_err(|e| at(e.to_string()))?;
+    let bytes = files::whole(opened, LARGEST).map_err(|e| at(e.to_string()))?;
+    let bytes = bytes.ok_or_else(|| at(format!("it is larger than {LARGEST} bytes")))?;
+    let text = String::from_utf8(bytes).map_err(|_| at("it is not UTF-8".to_owned()))?;
+    let mut lines: Vec<Line> = Vec::new();
+    for (number, written) in text.lines().enumerate().map(|(at, line)| (at + 1, line.trim())) {
+        if written.is_empty() || written.starts_with('#') {
+            continue;
+        }
+        let line = line(written).map_err(|why| at(format!("line {number}: {why}")))?;
+        if lines.iter().any(|other| other.caller.user == line.caller.user && other.caller != line.caller) {
+            return Err(at(format!("line {number}: this name is an operator in one line and none in another")));
+        }
+        lines.push(line);
+    }
+    Ok((stamp, lines))
+}
+
+/// A line may hold a token by mistake, so nothing of it is told.
+fn line(written: &str) -> Result<Line, String> {
+    let mut words = written.split_ascii_whitespace();
+    let mend = "write `NAME sha256:HEX` or `NAME sha256:HEX operator`, as `toolhost token NAME` prints it";
+    let (Some(name), Some(hash), role, None) = (words.next(), words.next(), words.next(), words.next()) else {
+        return Err(mend.to_owned());
+    };
+    named(name).map_err(|_| mend.to_owned())?;
+    let hex = |hash: &&str| hash.len() == 64 && hash.bytes().all(|b| b.is_ascii_digit() || matches!(b, b'a'..=b'f'));
+    let hash = hash.strip_prefix(HASH).filter(hex).ok_or(mend)?.to_owned();
+    let caller = match role {
+        None => Caller::named(name),
+        Some("operator") => Caller::operator(name),
+        Some(_) => return Err(mend.to_owned()),
+    };
+    Ok(Line { caller, hash })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn put(path: &Path, text: &str) {
+        let new = path.with_extension("new");
+        fs::write(&new, text).unwrap();
+        fs::set_permissions(&new, fs::Permissions::from_mode(0o600)).unwrap();
+        fs::rename(new, path).unwrap();
+    }
+
+    #[test]
+    fn a_token_is_its_line_and_a_change_is_seen_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("tokens");
+        let (alice, line) = make("alice", false).unwrap();
+        let (root, operator) = make("ops", true).unwrap();
+        put(&file, &format!("# who\n\n{line}\n{operator}\n"));
+        let tokens = Tokens::of(&file).unwrap();
+        assert_eq!(tokens.caller(&alice), Some(Caller::named("alice")));
+        assert_eq!(tokens.caller(&root), Some(Caller::operator("ops")));
+        assert_eq!(tokens.caller(&format!("{alice}x")), None);
+        let hash = line.split_once(HASH).unwrap().1;
+        for thought_up in ["", "alice", "th_", "password", hash] {
+            assert_eq!(tokens.caller(thought_up), None, "{thought_up}");
+        }
+        put(&file, &operator);
+        assert_eq!(tokens.caller(&alice), None, "withdrawn");
+        assert_eq!(tokens.caller(&root), Some(Caller::operator("ops")));
+        // A file with a fault lets nobody in, and the mended one does again.
+        put(&file, &format!("{operator}\nalice {alice}\n"));
+        assert_eq!(tokens.caller(&root), None);
+        put(&file, &operator);
+        assert!(tokens.caller(&root).is_some());
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
+        assert_eq!(tokens.caller(&root), None, "others may read it");
+    }
+
+    #[test]
+    fn a_bad_line_is_named_and_not_shown() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("tokens");
+        let hash = "0".repeat(64);
+        for (text, wanted) in [
+            ("alice th_secret".to_owned(), "line 1: write `NAME sha256:HEX`"),
+            (format!("# c\nalice sha256:{hash} admin"), "line 2: write"),
+            (format!("a:b sha256:{hash}"), "line 1: write"),
+            (format!("a sha256:{hash}\na sha256:{hash} operator"), "line 2: this name is an operator in one line"),
+        ] {
+            put(&file, &text);
+            let why = Tokens::of(&file).unwrap_err();
+            assert!(why.contains(wanted) && !why.contains("th_secret"), "{why}");
+        }
+        assert!(make("jwt:alice", false).is_err());
+    }
+}

@@ -1,0 +1,116 @@
+//! Tools: what a caller may call, as JSON or in the shapes of model APIs; for operators what a tool may touch.
+//!
+//! For: `/v1/tools`. In: a caller, a format. Out: the tools that it may call here. Never: a tool of another caller, or a
+//! path of this host for anybody but an operator.
+
+use super::reply::{self, Refused, Response};
+use super::{Face, OfFace};
+use crate::fault::{Fault, Kind};
+use crate::registry::Tool;
+use crate::service::Caller;
+use crate::transport::export::{self, Exported, Format};
+use axum::Extension;
+use axum::extract::{Path, State};
+use http::{StatusCode, Uri};
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// `GET /v1/tools`.
+pub async fn list(State(face): OfFace, Extension(caller): Extension<Caller>, uri: Uri) -> Response {
+    let Some(face) = face.upgrade() else { return reply::stopping() };
+    let (format, all) = match (format(&uri), offered(&face, &caller)) {
+        (Ok(format), Ok(all)) => (format, all),
+        (Err(refusal), _) => return *refusal,
+        (_, Err(fault)) => return reply::fault(fault, caller.operator),
+    };
+    let namespace = parameter(&uri, "namespace");
+    let within = |tool: &&Arc<Tool>| {
+        namespace.is_none_or(|wanted| tool.manifest.id.split_once(':').is_some_and(|(space, _)| space == wanted))
+    };
+    let listed: Vec<Arc<Tool>> = all.iter().filter(within).cloned().collect();
+    match format {
+        Some(format) => exported(export::tools(&listed, &all, format)),
+        None => {
+            let listed: Vec<Value> = listed.iter().map(|tool| Value::Object(export::described(tool))).collect();
+            reply::value(StatusCode::OK, &json!({ "tools": listed }))
+        }
+    }
+}
+
+/// `GET /v1/tools/{tool}`.
+pub async fn one(
+    State(face): OfFace,
+    Extension(caller): Extension<Caller>,
+    Path(tool): Path<String>,
+    uri: Uri,
+) -> Response {
+    let Some(face) = face.upgrade() else { return reply::stopping() };
+    let found = face.service.find(&caller, &tool).and_then(|tool| Ok((tool, offered(&face, &caller)?)));
+    let (format, tool, mut all) = match (format(&uri), found) {
+        (Ok(format), Ok((tool, all))) => (format, tool, all),
+        (Err(refusal), _) => return *refusal,
+        (_, Err(fault)) => return reply::fault(fault, caller.operator),
+    };
+    match format {
+        Some(format) => {
+            // One that is not listed keeps the name by which it would be.
+            if !all.iter().any(|other| other.manifest.id == tool.manifest.id) {
+                all.push(tool.clone());
+            }
+            exported(export::tools(&[tool], &all, format))
+        }
+        None => reply::value(StatusCode::OK, &Value::Object(export::described(&tool))),
+    }
+}
+
+/// `GET /v1/tools/{tool}/audit`, for operators.
+pub async fn audit(State(face): OfFace, Extension(caller): Extension<Caller>, Path(tool): Path<String>) -> Response {
+    let Some(face) = face.upgrade() else { return reply::stopping() };
+    if let Err(refusal) = operator(&face, &caller) {
+        return *refusal;
+    }
+    // Scripts are hashed, grants and the log are looked at.
+    let report = tokio::task::spawn_blocking(move || face.service.audit(&tool)).await;
+    match report {
+        Ok(Ok(report)) => reply::value(StatusCode::OK, &report),
+        Ok(Err(fault)) => reply::fault(fault, true),
+        Err(_) => reply::fault(Fault::new(Kind::InternalError, "The host failed while it made this report."), true),
+    }
+}
+
+/// Refuses whoever is no operator.
+pub fn operator(face: &Face, caller: &Caller) -> Result<(), Refused> {
+    if face.service.who(caller, None).is_ok_and(|caller| caller.operator) {
+        return Ok(());
+    }
+    let fault = Fault::new(Kind::AuthorizationError, "This is for operators of the host.");
+    Err(reply::refused(StatusCode::FORBIDDEN, fault))
+}
+
+/// What this caller can call here, one version of each id, hidden ones left out.
+fn offered(face: &Face, caller: &Caller) -> Result<Vec<Arc<Tool>>, Fault> {
+    let mut tools = face.service.tools(caller)?;
+    tools.retain(|tool| {
+        let chosen = face.service.find(caller, &tool.manifest.id);
+        let chosen = chosen.is_ok_and(|chosen| chosen.reference() == tool.reference());
+        chosen && !tool.manifest.hidden && face.service.can_call(caller, tool)
+    });
+    Ok(tools)
+}
+
+fn parameter<'u>(uri: &'u Uri, name: &str) -> Option<&'u str> {
+    let pairs = uri.query().unwrap_or_default().split('&');
+    pairs.filter_map(|pair| pair.split_once('=')).find(|(key, _)| *key == name).map(|(_, value)| value)
+}
+
+fn format(uri: &Uri) -> Result<Option<Format>, Refused> {
+    let format = parameter(uri, "format").map(str::parse).transpose();
+    format.map_err(|why| reply::refused(StatusCode::BAD_REQUEST, reply::malformed(&format!("format: {why}."))))
+}
+
+fn exported(exported: Exported) -> Response {
+    match exported {
+        Exported::Json(value) => reply::value(StatusCode::OK, &value),
+        Exported::Text(text) => reply::text(text),
+    }
+}

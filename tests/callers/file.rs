@@ -1,0 +1,191 @@
+//! `callers.policy.toml`: what is wrong, where, and the mend; what is refused on disk; what `check` and `diff` say.
+
+use super::{playground, put};
+use crate::harness::Who;
+use serde_json::{Value, json};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use toolhost::policy::{CALLERS_FILE, Policies, callers};
+
+const HEAD: &str = "[[caller]]\nname = \"a\"\nwhy = \"w\"\ntools = [\"x:*\"]\n";
+
+/// text after the head, line, pointer, a word of the message, whether the published schema also refuses it
+const REFUSED: &[(&str, usize, &str, &str, bool)] = &[
+    ("tolls = []\n", 5, "/caller/0/tolls", "did you mean `tools`", true),
+    ("[[callr]]\n", 5, "/callr", "did you mean `caller`", true),
+    ("[[caller]]\nname = \"b\"\n", 5, "/caller/1", "`why` is missing", true),
+    ("[[caller]]\nwhy = \"w\"\n", 5, "/caller/1", "`name` is missing", true),
+    ("[[caller]]\nname = \"a\"\nwhy = \"w\"\n", 6, "/caller/1/name", "named twice", false),
+    ("[[caller]]\nname = \"a b\"\nwhy = \"w\"\n", 6, "/caller/1/name", "without spaces", true),
+    ("[[caller]]\nname = \"a*\"\nwhy = \"w\"\n", 6, "/caller/1/name", "stands alone", true),
+    ("role = \"root\"\n", 5, "/caller/0/role", "\"operator\"", true),
+    ("calls_per_minute = 0\n", 5, "/caller/0/calls_per_minute", "from 1 to", true),
+    ("at_once = \"many\"\n", 5, "/caller/0/at_once", "no word for unlimited", true),
+    ("act_as = [\"b*\"]\n", 5, "/caller/0/act_as/0", "stands alone", true),
+    (
+        "parameters = [{ tool = \"y:b\", name = \"p\", prefix = \"q\", why = \"w\" }]\n",
+        5,
+        "/caller/0/parameters/0/tool",
+        "none of this caller's `tools`",
+        false,
+    ),
+    (
+        "parameters = [{ tool = \"x:b\", name = \"p\", why = \"w\" }]\n",
+        5,
+        "/caller/0/parameters/0",
+        "what the value may be",
+        true,
+    ),
+    (
+        "parameters = [{ tool = \"x:b\", name = \"p\", prefix = \"q\", max = 3, why = \"w\" }]\n",
+        5,
+        "/caller/0/parameters/0",
+        "what the value may be",
+        true,
+    ),
+    (
+        "parameters = [{ tool = \"x:b\", name = \"p\", under = \"../q\", why = \"w\" }]\n",
+        5,
+        "/caller/0/parameters/0/under",
+        "`..`",
+        false,
+    ),
+    (
+        "parameters = [{ tool = \"x:b\", name = \"p\", values = [[1]], why = \"w\" }]\n",
+        5,
+        "/caller/0/parameters/0/values/0",
+        "a text, a number",
+        true,
+    ),
+    (
+        "parameters = [{ tool = \"x:b\", name = \"p\", values = [], why = \"w\" }]\n",
+        5,
+        "/caller/0/parameters/0/values",
+        "nothing could be called",
+        true,
+    ),
+    (
+        "parameters = [{ tool = \"x:b\", name = \"p\", min = 4, max = 3, why = \"w\" }]\n",
+        5,
+        "/caller/0/parameters/0/min",
+        "no number fits",
+        false,
+    ),
+    (
+        "parameters = [{ tool = \"x:b\", name = \"p\", prefix = \"q\" }]\n",
+        5,
+        "/caller/0/parameters/0",
+        "`why` is missing",
+        true,
+    ),
+    ("[[limit]]\ntools = [\"x:b\"]\nwhy = \"w\"\n", 5, "/limit/0", "`calls_per_minute` or `at_once`", true),
+    ("[[limit]]\ntools = []\nwhy = \"w\"\nat_once = 1\n", 5, "/limit/0", "a limit has `tools`", true),
+    ("[breaker]\nfailures = 2\n", 5, "/breaker", "`why` is missing", true),
+    ("[breaker]\nfailures = 0\nwhy = \"w\"\n", 6, "/breaker/failures", "from 1 to", true),
+];
+
+#[test]
+fn what_is_wrong_has_its_place_and_a_mend() {
+    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+    let file = folder.path().join(CALLERS_FILE);
+    let schema = jsonschema::validator_for(&callers::schema()).expect("the published schema");
+    let published = |text: &str| {
+        let document: Value = serde_json::to_value(toml::from_str::<toml::Table>(text).unwrap()).unwrap();
+        schema.is_valid(&document)
+    };
+    let load = |text: &str| {
+        fs::write(&file, text).unwrap();
+        Policies::load_from(folder.path(), folder.path())
+    };
+    let good = "role = \"operator\"\nact_as = [\"b\", \"*\"]\nparameters = [{ tool = \"x:b\", name = \"p\", values = [1, \"a\", true, 1.5], why = \"w\" }]\n[[limit]]\ntools = [\"*\"]\nwhy = \"w\"\nat_once = 2\n[breaker]\nwhy = \"w\"\nwait_seconds = 1\n";
+    let text = format!("{HEAD}{good}");
+    assert!(load(&text).is_ok() && published(&text), "control: {:?}", load(&text));
+    for (more, line, pointer, word, by_schema) in REFUSED {
+        let text = format!("{HEAD}{more}");
+        let problems = load(&text).expect_err(more);
+        let found = problems.iter().find(|p| p.problem.message.contains(word));
+        let found = found.unwrap_or_else(|| panic!("{more}: {problems:?}"));
+        assert_eq!((found.problem.line, found.problem.pointer.as_str()), (*line, *pointer), "{more}: {found}");
+        assert!(found.to_string().contains(CALLERS_FILE), "{found}");
+        assert_eq!(!published(&text), *by_schema, "the published schema: {more}");
+    }
+    for (text, word) in [
+        ("", "nobody could call anything"),
+        ("[breaker]\nwhy = \"w\"\n", "nobody could call anything"),
+        ("[[caller\n", "not TOML"),
+    ] {
+        let problems = load(text).expect_err(text);
+        assert!(problems.iter().any(|p| p.problem.message.contains(word)), "{text}: {problems:?}");
+    }
+    fs::write(&file, HEAD).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o622)).unwrap();
+    let problems = Policies::load_from(folder.path(), folder.path()).expect_err("others can write it");
+    assert!(problems[0].to_string().contains("chmod go-w"), "{problems:?}");
+}
+
+#[test]
+fn a_file_that_cannot_be_used_stops_every_call_and_check_says_where() {
+    let playground = playground(Who::User, "[[caller]]\nname = \"ME\"\nwhy = \"w\"\ntools = [\"a:*\"]\n");
+    assert_eq!(playground.call("a:one", "{}").out["success"], true, "control");
+    put(&playground, "[[caller]]\nname = \"ME\"\nwhy = \"w\"\ntoolz = [\"a:*\"]\n");
+    let refused = playground.call("a:one", "{}");
+    assert_eq!((refused.code, refused.kind()), (Some(3), "SecurityError"), "{refused:?}");
+    assert!(refused.stderr.contains("callers.policy.toml:4:1: /caller/0/toolz: unknown key"), "{}", refused.stderr);
+    let checked = playground.cli(&["check"]);
+    assert!(checked.code != Some(0) && checked.text().contains("callers.policy.toml:4:1"), "{checked:?}");
+    let misspelt = "[[caller]]\nname = \"ME\"\nwhy = \"w\"\ntools = [\"a:onne\", \"b:one\"]\nparameters = [{ tool = \"b:one\", name = \"m\", max = 3, why = \"w\" }]\n";
+    put(&playground, misspelt);
+    let checked = playground.cli(&["check"]);
+    for word in ["'a:onne'", "did you mean 'a:one'", "b:one@1.0.0 has no parameter `m`"] {
+        assert!(checked.text().contains(word), "{word}: {checked:?}");
+    }
+}
+
+#[test]
+fn diff_says_who_may_newly_call_what() {
+    let old = "[[caller]]\nname = \"ME\"\nwhy = \"w\"\ntools = [\"a:one\"]\n[[caller]]\nname = \"eve\"\nwhy = \"w\"\n[[caller]]\nname = \"*\"\nwhy = \"w\"\ntools = [\"b:one\"]\n";
+    let playground = playground(Who::User, old);
+    let side = |name: &str, text: Option<&str>| {
+        let folder = playground.path(name);
+        fs::create_dir_all(&folder).unwrap();
+        let policy = "name = \"d\"\nwhy = \"w\"\ntools = [\"*\"]\n";
+        fs::write(folder.join("d.policy.toml"), policy).unwrap();
+        if let Some(text) = text {
+            fs::write(folder.join(CALLERS_FILE), text).unwrap();
+        }
+        folder.display().to_string()
+    };
+    let before = side("before", Some(old));
+    let cases = [
+        ("more", Some(old.replace("\"a:one\"", "\"a:*\"")), json!([["a:two@1.0.0", "caller"]])),
+        ("fewer", Some(old.replace("tools = [\"a:one\"]\n", "")), json!([])),
+        // Eve's entry gave her nothing; without it she is one of everybody.
+        ("eve", Some(old.replace("[[caller]]\nname = \"eve\"\nwhy = \"w\"\n", "")), json!([["b:one@1.0.0", "caller"]])),
+        (
+            "as",
+            Some(old.replace("name = \"eve\"\nwhy", "name = \"eve\"\nact_as = [\"ME\"]\nwhy")),
+            json!([["a:one@1.0.0", "caller"]]),
+        ),
+        ("rate", Some(old.replace("tools = [\"a:one\"]", "tools = [\"a:one\"]\nat_once = 1")), json!([])),
+    ];
+    for (name, text, expected) in cases {
+        let after = side(name, text.as_deref());
+        playground.settle();
+        let found = playground.cli(&["diff", &before, &after, "--json"]);
+        let pairs = |key: &str| {
+            let list = found.out[key].as_array().unwrap_or_else(|| panic!("{found:?}")).iter();
+            Value::Array(
+                list.filter(|c| !c["subject"].as_str().unwrap().starts_with("core:"))
+                    .map(|c| json!([c["subject"], c["kind"]]))
+                    .collect(),
+            )
+        };
+        assert_eq!(pairs("newly"), expected, "{name}: {}", found.text());
+        let different = found.out["different"].as_array().unwrap();
+        assert!(different.iter().any(|d| d["subject"] == CALLERS_FILE), "{name}: {}", found.text());
+    }
+    let all = side("none", None);
+    playground.settle();
+    let found = playground.cli(&["diff", &before, &all]);
+    assert!(found.text().contains("anybody whom this host serves"), "{}", found.text());
+}

@@ -1,0 +1,113 @@
+//! Idempotency keys, and the list of calls: each for its caller alone.
+
+use super::playground;
+use crate::harness::fake::{World, request, world};
+use crate::harness::{Server, Who, has, until};
+use serde_json::{Value, json};
+use std::fs;
+use std::sync::Arc;
+use toolhost::fault::Kind;
+use toolhost::service::{CallRequest, Caller, Phase, Sink};
+
+fn keyed(key: &str, tool: &str, arguments: Value) -> CallRequest {
+    CallRequest { idempotency_key: Some(key.to_owned()), ..request(tool, arguments) }
+}
+
+async fn call(world: &World, request: CallRequest) -> toolhost::service::Report {
+    world.service.call(request, Sink::none()).await
+}
+
+#[test]
+fn a_request_that_is_sent_twice_runs_once() {
+    if !has("python", 2) {
+        return;
+    }
+    for who in Who::both() {
+        let head = "[[caller]]\nname = \"ME\"\nwhy = \"w\"\nact_as = [\"bob\"]\ntools = [\"*\"]\n[[caller]]\nname = \"bob\"\nwhy = \"w\"\ntools = [\"*\"]\n";
+        let playground = playground(who, head);
+        let count = "import os\nwith open('out/n', 'ab') as f:\n    f.write(b'x')\n    n = f.tell()\nprint(n)\n";
+        let folder = playground.tool(
+            "count",
+            "python",
+            count,
+            json!({"securityContext": {"fileAccess": {"allowWrite": ["out/"]}}}),
+        );
+        playground.allow("count", "esc:count", &["./**"], &["./out/**"]);
+        fs::create_dir_all(folder.join("out")).unwrap();
+        playground.settle();
+        let mut server = Server::start(&playground);
+        let call = |server: &mut Server, key: &str, user: Option<&str>, arguments: Value| {
+            let meta = json!({"dev.toolhost/idempotencyKey": key, "dev.toolhost/user": user});
+            server.asked("tools/call", json!({"name": "esc__count", "arguments": arguments, "_meta": meta}))
+        };
+        let text = |answer: &Value| answer["result"]["content"][0]["text"].as_str().unwrap_or_default().to_owned();
+        let id = |answer: &Value| answer["result"]["_meta"]["dev.toolhost/callId"].clone();
+        let first = call(&mut server, "k1", None, json!({}));
+        let again = call(&mut server, "k1", None, json!({}));
+        assert_eq!((text(&first), text(&again)), ("1".into(), "1".into()), "{who:?}: {first} {again}");
+        assert_eq!(id(&first), id(&again), "{who:?}: the same outcome");
+        let record = playground.records().pop().unwrap();
+        let rule = format!("idempotency key of call {}", id(&first).as_str().unwrap());
+        assert_eq!((&record["decision"], &record["rule"]), (&json!("replayed"), &json!(rule)), "{who:?}");
+        assert_ne!(record["call"], id(&first), "{who:?}: with a record of its own");
+        assert_eq!(text(&call(&mut server, "k2", None, json!({}))), "2", "{who:?}: control: another key");
+        assert_eq!(text(&call(&mut server, "k1", Some("bob"), json!({}))), "3", "{who:?}: and another caller's");
+        let other = text(&call(&mut server, "k1", None, json!({"n": 1})));
+        assert!(other.contains("ParameterValidationError") && other.contains("another request"), "{who:?}: {other}");
+        assert_eq!(fs::read(folder.join("out/n")).unwrap(), b"xxx", "{who:?}");
+    }
+}
+
+#[tokio::test]
+async fn who_comes_while_the_first_runs_waits_for_it() {
+    let world = Arc::new(world());
+    let slow = || keyed("k", "fake:user", json!({"n": 1, "delay": 300}));
+    let others: Vec<_> = (0..5)
+        .map(|_| {
+            let world = world.clone();
+            tokio::spawn(async move { call(&world, slow()).await })
+        })
+        .collect();
+    let first = call(&world, slow()).await;
+    for other in others {
+        let other = other.await.unwrap();
+        assert_eq!((other.success, &other.id, other.output()), (true, &first.id, first.output()));
+    }
+    assert_eq!((world.runs(), world.records().len()), (1, 6));
+    // A refusal before anything ran frees the key.
+    let bad = call(&world, keyed("f", "fake:greedy", json!({}))).await;
+    assert_eq!(bad.error.unwrap().kind, Kind::SecurityError);
+    assert!(call(&world, keyed("f", "fake:echo", json!({"message": 1}))).await.success);
+    // A failure of the tool is its outcome.
+    let failed = call(&world, keyed("g", "fake:fails", json!({}))).await;
+    let again = call(&world, keyed("g", "fake:fails", json!({}))).await;
+    assert_eq!((failed.id, failed.error), (again.id, again.error));
+    let odd = call(&world, keyed("a b", "fake:echo", json!({}))).await;
+    assert_eq!(odd.error.unwrap().kind, Kind::ParameterValidationError);
+}
+
+#[tokio::test]
+async fn calls_are_seen_and_cancelled_by_their_caller_alone() {
+    let world = Arc::new(world());
+    let running = {
+        let world = world.clone();
+        let slow = CallRequest { id: Some("c1".into()), ..request("fake:user", json!({"n": 1, "delay": 20_000})) };
+        tokio::spawn(async move { call(&world, slow).await })
+    };
+    until("it runs", || world.runs() == 1).await;
+    let (alice, eve, operator) = (Caller::named("alice"), Caller::named("eve"), Caller::operator("ops"));
+    let state = world.service.call_state(&alice, "c1").expect("her own");
+    assert_eq!((state.phase, state.tool.as_str(), state.outcome), (Phase::Running, "fake:user@1.0.0", None));
+    assert!(world.service.calls(&eve).is_empty() && world.service.call_state(&eve, "c1").is_none());
+    assert!(!world.service.cancel(&eve, "c1") && !world.service.cancel(&alice, "c2"));
+    assert!(world.service.call_state(&operator, "c1").is_some());
+    assert!(!running.is_finished());
+    assert!(world.service.cancel(&alice, "c1"));
+    let report = running.await.unwrap();
+    assert_eq!(report.error.unwrap().kind, Kind::CancelledError);
+    assert_eq!(world.fake.dropped.load(std::sync::atomic::Ordering::SeqCst), 1, "and what ran is gone");
+    assert_eq!(world.records()[0]["outcome"], "CancelledError");
+    let state = world.service.call_state(&alice, "c1").expect("for a while");
+    assert_eq!((state.phase, state.outcome.as_deref()), (Phase::Ended, Some("CancelledError")));
+    assert!(!world.service.cancel(&alice, "c1"), "it ended");
+}

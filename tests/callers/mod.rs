@@ -1,0 +1,39 @@
+//! Callers: the file that says who may call what, and the door that holds them to it, by every face.
+
+mod confirm;
+mod door;
+mod file;
+mod keys;
+mod often;
+
+use crate::harness::{Playground, Who};
+use serde_json::json;
+use std::fs;
+
+/// The name by which the command line's user authenticates.
+fn me(who: Who) -> String {
+    let uid = who.uid().map_or_else(nix::unistd::getuid, nix::unistd::Uid::from_raw);
+    let known = nix::unistd::User::from_uid(uid).ok().flatten();
+    known.map_or_else(|| uid.to_string(), |user| user.name)
+}
+
+/// A host with tools of two namespaces; `ME` in the text is the command line's user.
+fn playground(who: Who, callers: &str) -> Playground {
+    let playground = Playground::new(who, "/var/tmp");
+    let echo = "import json, sys\nprint(json.dumps(json.load(sys.stdin)))\n";
+    let any = json!({"parameters": {"type": "object", "properties": {
+        "n": {"type": "number", "description": "d"}, "s": {"type": "string", "description": "d"}}}});
+    for (id, file) in [("a:one", "alice/one/main.py"), ("a:two", "alice/two/main.py"), ("b:one", "bob/one/main.py")] {
+        playground.tool_at(id, "python", file, echo, any.clone());
+    }
+    let core = "[files]\nread = [{ path = \"./**\", why = \"a test\" }]\n";
+    playground.policy("core", "core:execute-python-script", core);
+    put(&playground, callers);
+    playground.settle();
+    playground
+}
+
+fn put(playground: &Playground, callers: &str) {
+    let text = callers.replace("ME", &me(playground.who));
+    fs::write(playground.path("sandbox-policies/callers.policy.toml"), text).unwrap();
+}

@@ -1,0 +1,268 @@
+//! Who may call: the user who runs the server, or whoever presents a token, and nobody by what they say.
+
+use super::{Web, adder, bearer, private, request, token};
+use crate::harness::{
+    Playground, Who, as_everyone, as_everyone_with, copy, finish, found, is_root, missing, skipped, wait_for,
+};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ring::signature::{Ed25519KeyPair, KeyPair};
+use serde_json::{Value, json};
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::process::Command;
+
+#[test]
+fn without_tokens_it_is_for_its_own_user_who_is_the_operator() {
+    as_everyone_with("python", "a server without tokens", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        adder(&playground);
+        let web = Web::start(&playground, &[]);
+        let own = web.call("esc:add", &json!({"a": 1, "b": 2}), &[]);
+        assert_eq!((own.status, own.json()["outputData"]["sum"].as_i64()), (200, Some(3)), "{own:?}");
+        assert_eq!(web.get("/v1/tools/esc:add/audit", &[]).status, 200);
+        // A body that names another user changes nothing of who called.
+        let named = web.call("esc:add", &json!({"user": "bob", "arguments": {"a": 1, "b": 2}}), &[]);
+        assert_eq!(named.json()["user"], "bob");
+        let login = playground.records()[0]["user"].clone();
+        assert!(playground.records().iter().all(|record| record["user"] == login), "{:?}", playground.records());
+        // Whoever presents a token does not mean to be the operator.
+        assert_eq!(web.get("/v1/tools", &[&bearer("th_x")]).status, 401);
+        if !is_root() {
+            return skipped(1, "another user's connection needs root");
+        }
+        let before = playground.records().len();
+        for other in [12399, if who == Who::Root { 12345 } else { 0 }] {
+            let asked = request("GET", "/v1/tools", &web.address, &[], "");
+            let answer = super::exchanged(web.connect_as(other), asked.as_bytes());
+            let text = String::from_utf8_lossy(&answer);
+            assert!(text.starts_with("HTTP/1.1 403 ") && text.contains("for the user who runs it"), "{other}: {text}");
+            assert!(!text.contains("esc:add"), "{text}");
+        }
+        assert_eq!(playground.records().len(), before);
+        wait_for("the log says who", || web.said().contains("refused: uid 12399"));
+    });
+}
+
+#[test]
+fn a_unix_socket_is_closed_to_others_and_taken_over_only_from_the_dead() {
+    let Some(curl) = found("curl") else { return missing(1, "curl") };
+    as_everyone("a unix socket", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        let path = playground.path("state/http.sock");
+        let address = format!("unix:{}", path.display());
+        let asked = |uid: Option<u32>| {
+            let mut command = playground.outside(curl.to_str().unwrap());
+            if let Some(uid) = uid {
+                std::os::unix::process::CommandExt::uid(&mut command, uid);
+            }
+            command.args(["-sS", "-m", "10", "--unix-socket"]).arg(&path).arg("http://localhost/v1/tools");
+            finish(command, b"")
+        };
+        let mut web = Web::at(&playground, &address, &[]);
+        let facts = fs::symlink_metadata(&path).unwrap();
+        assert!(facts.file_type().is_socket() && facts.permissions().mode() & 0o777 == 0o600, "{facts:?}");
+        assert!(asked(None).out["tools"].is_array(), "{:?}", asked(None));
+        if is_root() {
+            assert!(asked(Some(12399)).stderr.contains("ermission denied") || asked(Some(12399)).code == Some(7));
+            // Also where the mode would let others in, their connections are not served.
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).unwrap();
+            let other = asked(Some(12399));
+            assert_eq!(other.kind(), "AuthorizationError", "{other:?}");
+        }
+        let second = playground.cli(&["serve", "--http", &address]);
+        assert!(second.code == Some(4) && second.stderr.contains("a server listens there already"), "{second:?}");
+        web.child.kill().unwrap();
+        web.child.wait().unwrap();
+        assert!(path.exists(), "one that is killed leaves its socket");
+        let again = Web::at(&playground, &address, &[]);
+        assert!(asked(None).out["tools"].is_array());
+        drop(again);
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, "mine").unwrap();
+        let file = playground.cli(&["serve", "--http", &address]);
+        assert!(file.code == Some(4) && file.stderr.contains("something that is no socket lies there"), "{file:?}");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "mine");
+    });
+}
+
+#[test]
+fn a_token_is_a_name_and_nothing_else_is() {
+    as_everyone_with("python", "tokens", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        adder(&playground);
+        let (alice, line) = token(&playground, "alice", &[]);
+        let (ops, operator) = token(&playground, "ops", &["--operator"]);
+        let file = private(&playground, "state/tokens", &format!("{line}\n{operator}\n"));
+        let web = Web::start(&playground, &["--token-file", &file]);
+        let sum = json!({"a": 1, "b": 2});
+        let absent = web.call("esc:add", &sum, &[]);
+        assert_eq!((absent.status, absent.header("www-authenticate")), (401, Some("Bearer realm=\"toolhost\"")));
+        let wrong = format!("th_{}", "A".repeat(43));
+        let twice = [bearer(&alice), bearer(&ops)];
+        for (what, headers) in [
+            ("wrong", vec![bearer(&wrong)]),
+            ("cut", vec![bearer(&alice[..40])]),
+            ("its hash", vec![bearer(line.split(' ').nth(1).unwrap())]),
+            ("basic", vec![format!("Authorization: Basic {alice}")]),
+            ("bare", vec![format!("Authorization: {alice}")]),
+            ("two", twice.to_vec()),
+            ("another header", vec![format!("X-Api-Key: {alice}")]),
+            ("a cookie", vec![format!("Cookie: token={alice}")]),
+        ] {
+            let headers: Vec<&str> = headers.iter().map(String::as_str).collect();
+            assert_eq!(web.call("esc:add", &sum, &headers).status, 401, "{what}");
+        }
+        assert_eq!(web.get(&format!("/v1/tools?access_token={alice}"), &[]).status, 400, "in the query");
+        assert_eq!(web.get(&format!("/v1/tools?format={alice}"), &[]).status, 401, "in the query");
+        let inside = json!({"a": 1, "b": 2, "token": alice, "authorization": bearer(&alice)});
+        assert_eq!(web.call("esc:add", &inside, &[]).status, 401, "in the body");
+        assert!(playground.records().is_empty(), "{:?}", playground.records());
+        let good = web.call("esc:add", &json!({"user": "ops", "arguments": sum}), &[&bearer(&alice)]);
+        assert_eq!(good.status, 200, "{good:?}");
+        assert_eq!(playground.records()[0]["user"], "alice");
+        // What only an operator reads.
+        for (path, token, status) in [
+            ("/v1/tools/esc:add/audit", &alice, 403),
+            ("/v1/tools/esc:add/audit", &ops, 200),
+            ("/v1/tools", &alice, 200),
+        ] {
+            assert_eq!(web.get(path, &[&bearer(token)]).status, status, "{path}");
+        }
+        let (seen, own) = (good.body, web.call("esc:add", &sum, &[&bearer(&ops)]).body);
+        let base = playground.base.display().to_string();
+        assert!(!seen.contains(&base) && !seen.contains("\"walls\"") && own.contains("\"walls\""), "{seen}");
+        // A line that is taken away is seen at once, and a file that cannot be trusted lets nobody in.
+        private(&playground, "state/tokens", &operator);
+        assert_eq!(web.get("/v1/tools", &[&bearer(&alice)]).status, 401);
+        assert_eq!(web.get("/v1/tools", &[&bearer(&ops)]).status, 200);
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+        assert_eq!(web.get("/v1/tools", &[&bearer(&ops)]).status, 401);
+        wait_for("the log says why", || web.said().contains("nobody is let in") && web.said().contains("chmod 600"));
+        let starts = playground.cli(&["serve", "--http", "127.0.0.1:0", "--token-file", &file]);
+        assert!(starts.code == Some(4) && starts.stderr.contains("others may read it"), "{starts:?}");
+        for secret in [&alice, &ops] {
+            assert!(!web.said().contains(secret.as_str()), "a token stands in the log");
+        }
+    });
+}
+
+#[test]
+fn a_wide_address_needs_tokens_and_tls() {
+    let Some(curl) = found("curl") else { return missing(1, "curl") };
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let (alice, line) = token(&playground, "alice", &[]);
+    let file = private(&playground, "state/tokens", &line);
+    let refused = |more: &[&str], wanted: &str| {
+        let ended = playground.cli(&[&["serve", "--http", "0.0.0.0:0"], more].concat());
+        assert!(ended.code == Some(2) && ended.stderr.contains(wanted), "{ended:?}");
+    };
+    refused(&[], "callers must present a token");
+    refused(&["--insecure"], "callers must present a token");
+    refused(&["--token-file", &file], "--tls-cert FILE --tls-key FILE, or --insecure");
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let certificate = playground.path("state/cert.pem").display().to_string();
+    fs::write(&certificate, made.cert.pem()).unwrap();
+    let key = private(&playground, "state/key.pem", &made.signing_key.serialize_pem());
+    let web =
+        Web::at(&playground, "0.0.0.0:0", &["--token-file", &file, "--tls-cert", &certificate, "--tls-key", &key]);
+    let port = web.address.rsplit(':').next().unwrap().to_owned();
+    let asked = |more: &[&str]| {
+        let mut command = Command::new(&curl);
+        command.args(["-sS", "-m", "10", "--cacert", &certificate]).args(more);
+        command.arg(format!("https://localhost:{port}/v1/tools"));
+        finish(command, b"")
+    };
+    let good = asked(&["-4", "-H", &bearer(&alice)]);
+    assert!(good.out["tools"].is_array(), "{good:?}");
+    assert_eq!(asked(&["-4"]).kind(), "AuthorizationError");
+    assert!(asked(&["-4", "--tls-max", "1.1"]).code != Some(0));
+    // In the clear nothing is answered.
+    let clear = std::net::TcpStream::connect(("127.0.0.1", port.parse::<u16>().unwrap())).unwrap();
+    let answer = super::exchanged(clear, b"GET /v1/tools HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    assert!(!answer.starts_with(b"HTTP"), "{answer:?}");
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();
+    refused_key(&playground, &file, &certificate, &key);
+}
+
+fn refused_key(playground: &Playground, file: &str, certificate: &str, key: &str) {
+    let flags = ["serve", "--http", "0.0.0.0:0", "--token-file", file, "--tls-cert", certificate, "--tls-key", key];
+    let ended = playground.cli(&flags);
+    assert!(ended.code == Some(4) && ended.stderr.contains("others may read it"), "{ended:?}");
+}
+
+/// A JWT, signed by this key over whatever it says.
+fn signed(key: &Ed25519KeyPair, head: &Value, claims: &Value) -> String {
+    let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
+    let text = format!("{}.{}", part(head), part(claims));
+    let signature = URL_SAFE_NO_PAD.encode(key.sign(text.as_bytes()));
+    format!("{text}.{signature}")
+}
+
+#[test]
+fn a_jwt_is_taken_on_the_operators_terms_alone() {
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    copy(&crate::harness::repository("user_scripts/csv-summary"), &playground.path("user_scripts/csv-summary"));
+    playground.settle();
+    let key = |seed: u8| Ed25519KeyPair::from_seed_unchecked(&[seed; 32]).unwrap();
+    let (ours, theirs) = (key(1), key(2));
+    let public = URL_SAFE_NO_PAD.encode(ours.public_key().as_ref());
+    let set = json!({"keys": [{"kty": "OKP", "crv": "Ed25519", "kid": "one", "alg": "EdDSA", "x": public}]});
+    private(&playground, "state/keys.json", &set.to_string());
+    let terms = "[http.jwt]\nissuer = \"https://issuer\"\naudience = \"https://tools\"\nalgorithms = [\"EdDSA\"]\n\
+                 keys = \"keys.json\"\noperators = [\"ops\"]\n";
+    let config = private(&playground, "state/config.toml", terms);
+    let web = Web::start(&playground, &["--config", &config]);
+    let now = jiff::Timestamp::now().as_second();
+    let head = json!({"alg": "EdDSA", "kid": "one"});
+    let claims = |more: Value| {
+        let mut claims = json!({"iss": "https://issuer", "aud": "https://tools", "sub": "alice", "exp": now + 60});
+        for (name, value) in more.as_object().unwrap() {
+            claims[name] = value.clone();
+        }
+        claims.as_object_mut().unwrap().retain(|_, value| !value.is_null());
+        claims
+    };
+    let status = |token: &str| web.get("/v1/tools/data:csv-summary", &[&bearer(token)]).status;
+    assert_eq!(status(&signed(&ours, &head, &claims(json!({})))), 200);
+    assert_eq!(status(&signed(&ours, &head, &claims(json!({"aud": ["x", "https://tools"]})))), 200);
+    for (what, token) in [
+        ("another key", signed(&theirs, &head, &claims(json!({})))),
+        ("another issuer", signed(&ours, &head, &claims(json!({"iss": "https://other"})))),
+        ("another audience", signed(&ours, &head, &claims(json!({"aud": "https://other"})))),
+        ("no audience", signed(&ours, &head, &claims(json!({"aud": null})))),
+        ("expired", signed(&ours, &head, &claims(json!({"exp": now - 60})))),
+        ("no expiry", signed(&ours, &head, &claims(json!({"exp": null})))),
+        ("not yet", signed(&ours, &head, &claims(json!({"nbf": now + 600})))),
+        ("no subject", signed(&ours, &head, &claims(json!({"sub": null})))),
+        ("an empty subject", signed(&ours, &head, &claims(json!({"sub": ""})))),
+        ("a hidden subject", signed(&ours, &head, &claims(json!({"sub": "a\u{202e}b"})))),
+        ("another kid", signed(&ours, &json!({"alg": "EdDSA", "kid": "two"}), &claims(json!({})))),
+        ("no algorithm", signed(&ours, &json!({"alg": "none", "kid": "one"}), &claims(json!({})))),
+        ("a shared secret", signed(&ours, &json!({"alg": "HS256", "kid": "one"}), &claims(json!({})))),
+        ("a key of its own", signed(&theirs, &json!({"alg": "EdDSA", "jwk": set["keys"][0]}), &claims(json!({})))),
+    ] {
+        assert_eq!(status(&token), 401, "{what}");
+    }
+    let unsigned = signed(&ours, &head, &claims(json!({})));
+    assert_eq!(status(&unsigned[..=unsigned.rfind('.').unwrap()]), 401, "no signature");
+    let call = |sub: &str, path: &str| {
+        let token = signed(&ours, &head, &claims(json!({ "sub": sub })));
+        web.get(path, &[&bearer(&token)]).status
+    };
+    assert_eq!(call("alice", "/v1/tools/data:csv-summary/audit"), 403);
+    assert_eq!(call("ops", "/v1/tools/data:csv-summary/audit"), 200);
+    let token = signed(&ours, &head, &claims(json!({})));
+    web.call("data:nothing", &json!({}), &[&bearer(&token)]);
+    assert_eq!(playground.records()[0]["user"], "jwt:alice");
+    for (bad, wanted) in [
+        (terms.replace("\"EdDSA\"", "\"HS256\""), "none of RS256"),
+        (terms.replace("\"EdDSA\"", "\"RS256\""), "not among the algorithms"),
+        (terms.replace("https://tools", ""), "issuer and audience must be named"),
+        (terms.replace("audience", "audiences"), "unknown field"),
+    ] {
+        let config = private(&playground, "state/bad.toml", &bad);
+        let ended = playground.cli(&["--config", &config, "serve", "--http", "127.0.0.1:0"]);
+        assert!(ended.code == Some(4) && ended.stderr.contains(wanted), "{wanted}: {ended:?}");
+    }
+}

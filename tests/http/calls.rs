@@ -1,0 +1,171 @@
+//! Calls: statuses, events while the tool runs, clients that leave, a server that is told to stop.
+
+use super::{Web, adder, exchanged, request, sleeper};
+use crate::harness::{PATIENCE, Playground, Who, as_everyone_with, has, wait_for, within};
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use std::io::{Read, Write};
+use std::time::{Duration, Instant};
+
+/// The events of a stream: names and data.
+fn events(body: &str) -> Vec<(String, Value)> {
+    let parts = body.split("\n\n").filter(|part| part.starts_with("event: "));
+    let read = parts.map(|part| {
+        let (name, data) = part.strip_prefix("event: ").unwrap().split_once("\ndata: ").unwrap();
+        (name.to_owned(), serde_json::from_str(data).unwrap_or_else(|e| panic!("{e}: {data}")))
+    });
+    read.collect()
+}
+
+const STREAM: &str = "Accept: text/event-stream";
+
+#[test]
+fn the_status_says_whether_the_tool_ran() {
+    as_everyone_with("python", "statuses", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        adder(&playground);
+        playground.tool("fails", "python", "raise SystemExit(3)\n", json!({}));
+        playground.tool("long", "python", "print('\"' + 'x' * 300000 + '\"')\n", json!({}));
+        playground.tool(
+            "asks",
+            "python",
+            "print(1)\n",
+            json!({"securityContext": {"fileAccess": {"allowRead": ["/etc/*"]}}}),
+        );
+        playground.settle();
+        let web = Web::start(&playground, &[]);
+        let good = json!({"a": 1, "b": 2});
+        for (tool, body, status, kind) in [
+            ("esc:add", good.clone(), 200, "none"),
+            ("esc:add@1.0.0", good.clone(), 200, "none"),
+            ("esc%3Aadd", good.clone(), 200, "none"),
+            ("esc:add", json!({"arguments": good.to_string(), "config": "{\"timeoutMs\": 9000}"}), 200, "none"),
+            ("esc:fails", json!({}), 200, "ScriptError"),
+            ("esc:add", json!({"a": "x", "b": 2}), 422, "ParameterValidationError"),
+            ("esc:add", json!({"arguments": "{\"a\": 1, \"a\": 2}"}), 422, "ParameterValidationError"),
+            ("esc:add", json!([1]), 400, "ParameterValidationError"),
+            ("esc:add", json!({"arguments": good, "config": {"tool": "esc:long"}}), 400, "ParameterValidationError"),
+            ("esc:nothing", good.clone(), 404, "ToolNotFoundError"),
+            ("esc:add@^9", good.clone(), 404, "VersionMismatchError"),
+            ("esc:asks", json!({}), 403, "SecurityError"),
+        ] {
+            for accept in ["Accept: */*", STREAM] {
+                let before = playground.records().len();
+                let reply = web.call(tool, &body, &[accept]);
+                assert_eq!(reply.status, status, "{tool} {body}: {reply:?}");
+                let report = match status == 200 && accept == STREAM {
+                    true => events(&reply.body).pop().unwrap().1,
+                    false => reply.json(),
+                };
+                let seen = report["error"]["type"].as_str().unwrap_or("none");
+                assert_eq!((seen, report["success"] == true), (kind, kind == "none"), "{tool} {body}");
+                let records = playground.records();
+                assert_eq!(
+                    (records.len(), &records[before]["call"]),
+                    (before + 1, &report["id"]),
+                    "each leaves its record"
+                );
+            }
+        }
+        // An answer that is made while it is sent.
+        let long = web.call("esc:long", &json!({}), &[]);
+        assert_eq!(long.json()["outputData"].as_str().map(str::len), Some(300_000));
+        let long = web.call("esc:long", &json!({}), &[STREAM]);
+        assert_eq!(events(&long.body).pop().unwrap().1["outputData"].as_str().map(str::len), Some(300_000));
+    });
+}
+
+#[test]
+fn a_stream_starts_tells_and_ends_once() {
+    if !has("python", 1) {
+        return;
+    }
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    // A line of the tool that looks like one of the stream, and one with characters that a terminal would obey.
+    let script = "import sys, time\nfor line in ['one', 'event: end', 'data: {}', '\\x1b[31m\\u202ered']:\n    \
+                  print(line, file=sys.stderr, flush=True)\n    time.sleep(0.2)\nprint(json := 7)\n";
+    playground.tool("tells", "python", script, json!({}));
+    playground.settle();
+    let web = Web::start(&playground, &[]);
+    let mut stream = web.connect();
+    stream.write_all(request("POST", "/v1/tools/esc:tells/calls", &web.address, &[STREAM], "{}").as_bytes()).unwrap();
+    let (mut heard, mut piece) = (String::new(), [0; 4096]);
+    while !heard.contains("one") {
+        let length = stream.read(&mut piece).unwrap();
+        assert!(length > 0, "{heard}");
+        heard += &String::from_utf8_lossy(&piece[..length]);
+    }
+    assert!(!heard.contains("event: end"), "the line is heard while the tool runs: {heard}");
+    let rest = String::from_utf8(exchanged(stream, b"")).unwrap();
+    assert!(!rest.contains(['\u{1b}', '\u{202e}']), "{rest}");
+    let reply = web.call("esc:tells", &json!({"user": "bob", "arguments": {}}), &[STREAM]);
+    assert_eq!(reply.header("content-type"), Some("text/event-stream"));
+    let told = events(&reply.body);
+    let names: Vec<&str> = told.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["start", "log", "log", "log", "log", "end"]);
+    assert_eq!(told[2].1["line"], "event: end");
+    let (start, end) = (&told[0].1, &told[5].1);
+    assert_eq!((&start["id"], &end["outputData"], &end["user"]), (&end["id"], &json!(7), &json!("bob")));
+}
+
+#[test]
+fn a_client_that_leaves_ends_its_call() {
+    as_everyone_with("python", "clients that leave", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        sleeper(&playground);
+        let web = Web::start(&playground, &[]);
+        let asked = |accept| {
+            request("POST", "/v1/tools/esc:sleep/calls", &web.address, &[accept, "Connection: keep-alive"], "{}")
+        };
+        // The last has more requests behind its first, which nobody reads yet.
+        let behind = asked(STREAM) + &request("GET", "/healthz", &web.address, &[], "").repeat(500);
+        for asked in [asked("Accept: */*"), asked(STREAM), behind] {
+            let before = playground.records().len();
+            let mut stream = web.connect();
+            stream.write_all(asked.as_bytes()).unwrap();
+            playground.runs("user_scripts/sleep/main.py", 1);
+            drop(stream);
+            within(Duration::from_secs(3), "the call ends", || playground.records().len() > before);
+            assert_eq!(playground.records()[before]["outcome"], "CancelledError");
+            playground.runs("user_scripts/sleep/main.py", 0);
+        }
+    });
+}
+
+#[test]
+fn told_to_stop_it_lets_calls_end_and_told_again_it_does_not() {
+    if !has("python", 2) {
+        return;
+    }
+    for twice in [false, true] {
+        let playground = Playground::new(Who::ours(), "/var/tmp");
+        let script = "import sys, time, json\ntime.sleep(json.load(sys.stdin)['s'])\nprint(1)\n";
+        playground.tool("wait", "python", script, json!({}));
+        adder(&playground);
+        let mut web = Web::start(&playground, &[]);
+        let path = "/v1/tools/esc:wait/calls";
+        let seconds = if twice { 20 } else { 3 };
+        let asked = request("POST", path, &web.address, &[], &json!({ "s": seconds }).to_string());
+        let mut running = web.connect();
+        running.write_all(asked.as_bytes()).unwrap();
+        playground.runs("user_scripts/wait/main.py", 1);
+        assert_eq!(web.get("/readyz", &[]).status, 200);
+        web.signal(Signal::SIGTERM);
+        wait_for("it drains", || web.get("/readyz", &[]).status == 503);
+        assert_eq!(web.get("/healthz", &[]).status, 200);
+        let refused = web.call("esc:add", &json!({"a": 1, "b": 2}), &[]);
+        assert_eq!((refused.status, refused.header("retry-after")), (503, Some("1")), "{refused:?}");
+        let began = Instant::now();
+        if twice {
+            web.signal(Signal::SIGTERM);
+        }
+        let answer = String::from_utf8(exchanged(running, b"")).unwrap();
+        let wanted = if twice { "CancelledError" } else { "\"outputData\":1" };
+        assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains(wanted), "{answer}");
+        assert!(!twice || began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+        assert_eq!(web.ended(PATIENCE), Some(143));
+        playground.assert_quiet("a stopped server");
+        let outcome = playground.records()[0]["outcome"].clone();
+        assert_eq!(outcome == "CancelledError", twice, "{outcome}");
+    }
+}

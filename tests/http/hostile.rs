@@ -1,0 +1,229 @@
+//! Hostile requests, as data: what is sent, and the status that must come back, or none.
+
+use super::{Web, adder, exchanged, request};
+use crate::harness::{Playground, Who, has, within};
+use serde_json::json;
+use std::io::{Read, Write};
+use std::time::{Duration, Instant};
+
+/// A status; or 0: the connection is closed without an answer.
+fn status(answer: &[u8]) -> u16 {
+    let text = String::from_utf8_lossy(answer);
+    text.split(' ').nth(1).filter(|_| text.starts_with("HTTP/1.")).map_or(0, |status| status.parse().unwrap())
+}
+
+/// How many answers came.
+fn answers(answer: &[u8]) -> usize {
+    String::from_utf8_lossy(answer).matches("HTTP/1.").count()
+}
+
+const GET: &str = "GET /v1/tools/esc:add HTTP/1.1\r\n";
+const POST: &str = "POST /v1/tools/esc:add/calls HTTP/1.1\r\nContent-Type: application/json\r\n";
+
+#[test]
+fn no_request_is_read_in_two_ways() {
+    if !has("python", 1) {
+        return;
+    }
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    adder(&playground);
+    let web = Web::start(&playground, &[]);
+    let host = format!("Host: {}\r\n", web.address);
+    let body = "{\"a\":1,\"b\":2}";
+    let length = format!("Content-Length: {}\r\n", body.len());
+    let smuggled = format!("GET /healthz HTTP/1.1\r\n{host}Connection: close\r\n\r\n");
+    let many = |line: &str, count| line.repeat(count);
+    let big = "x".repeat(20_000);
+    let cases: Vec<(&str, String, u16)> = vec![
+        ("a good one", format!("{GET}{host}Connection: close\r\n\r\n"), 200),
+        ("a good call", format!("{POST}{host}{length}Connection: close\r\n\r\n{body}"), 200),
+        (
+            "length and chunks",
+            format!("{POST}{host}{length}Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n{smuggled}"),
+            411,
+        ),
+        (
+            "chunks and length",
+            format!("{POST}{host}Transfer-Encoding: chunked\r\n{length}\r\n0\r\n\r\n{smuggled}"),
+            411,
+        ),
+        (
+            "chunks",
+            format!("{POST}{host}Transfer-Encoding: chunked\r\nConnection: close\r\n\r\nd\r\n{body}\r\n0\r\n\r\n"),
+            411,
+        ),
+        (
+            "a huge chunk extension",
+            format!("{POST}{host}Transfer-Encoding: chunked\r\n\r\nd;{big}\r\n{body}\r\n0\r\n\r\n"),
+            411,
+        ),
+        ("an unknown coding", format!("{POST}{host}Transfer-Encoding: gzip\r\n\r\n{body}"), 400),
+        ("a hidden coding", format!("{POST}{host}Transfer-Encoding: xchunked\r\n{length}\r\n{body}"), 400),
+        ("a space before the colon", format!("{POST}{host}Transfer-Encoding : chunked\r\n{length}\r\n{body}"), 400),
+        ("two lengths", format!("{POST}{host}{length}Content-Length: 1\r\n\r\n{body}"), 400),
+        ("a list of lengths", format!("{POST}{host}Content-Length: 13, 13\r\n\r\n{body}"), 400),
+        ("a signed length", format!("{POST}{host}Content-Length: +13\r\n\r\n{body}"), 400),
+        ("a hexadecimal length", format!("{POST}{host}Content-Length: 0xd\r\n\r\n{body}"), 400),
+        ("an endless length", format!("{POST}{host}Content-Length: 99999999999999999999999\r\n\r\n{body}"), 400),
+        ("a large length", format!("{POST}{host}Content-Length: 900000000\r\n\r\n"), 413),
+        (
+            "a large length, asked first",
+            format!("{POST}{host}Expect: 100-continue\r\nContent-Length: 900000000\r\n\r\n"),
+            413,
+        ),
+        ("a folded line", format!("{GET}{host}X-A: b\r\n c\r\n\r\n"), 400),
+        ("a bare line feed in a value", format!("{GET}{host}X-A: b\nX-C: d\r\rX\r\n\r\n"), 400),
+        ("a NUL", format!("{GET}{host}X-A: b\0c\r\n\r\n"), 400),
+        ("HTTP/0.9", "GET /v1/tools\r\n\r\n".into(), 400),
+        ("HTTP/2 in the clear", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".into(), 0),
+        ("HTTP/1.0 without a host", "GET /v1/tools HTTP/1.0\r\n\r\n".into(), 400),
+        ("no host", format!("{GET}\r\n"), 400),
+        ("two hosts", format!("{GET}{host}Host: evil.example\r\n\r\n"), 400),
+        ("a host with a user", format!("{GET}Host: localhost@evil.example\r\n\r\n"), 400),
+        ("another host", format!("{GET}Host: evil.example\r\n\r\n"), 403),
+        ("another host with our port", format!("{GET}Host: evil.example:80\r\n\r\n"), 403),
+        ("a name that looks local", format!("{GET}Host: localhost.evil.example\r\n\r\n"), 403),
+        ("an address that is not ours", format!("{GET}Host: 169.254.169.254\r\n\r\n"), 403),
+        (
+            "a whole URL",
+            format!("GET http://{}/v1/tools/esc:add HTTP/1.1\r\n{host}Connection: close\r\n\r\n", web.address),
+            200,
+        ),
+        ("a whole URL of another host", format!("GET http://evil.example/v1/tools HTTP/1.1\r\n{host}\r\n"), 400),
+        ("a tunnel", "CONNECT evil.example:443 HTTP/1.1\r\nHost: evil.example:443\r\n\r\n".to_owned(), 403),
+        ("a path upwards", format!("GET /v1/../../etc/passwd HTTP/1.1\r\n{host}Connection: close\r\n\r\n"), 404),
+        ("another origin", format!("{GET}{host}Origin: http://evil.example\r\n\r\n"), 403),
+        ("no origin at all", format!("{GET}{host}Origin: null\r\n\r\n"), 403),
+        (
+            "two origins",
+            format!("{GET}{host}Origin: http://{0}\r\nOrigin: http://evil.example\r\n\r\n", web.address),
+            403,
+        ),
+        ("another local origin", format!("{GET}{host}Origin: http://localhost:1\r\n\r\n"), 403),
+        ("its own origin", format!("{GET}{host}Origin: http://{}\r\nConnection: close\r\n\r\n", web.address), 200),
+        (
+            "a form of a web page",
+            format!(
+                "POST /v1/tools/esc:add/calls HTTP/1.1\r\n{host}Content-Type: text/plain\r\n{length}Connection: close\r\n\r\n{body}"
+            ),
+            415,
+        ),
+        (
+            "no type",
+            format!("POST /v1/tools/esc:add/calls HTTP/1.1\r\n{host}{length}Connection: close\r\n\r\n{body}"),
+            415,
+        ),
+        (
+            "a packed body",
+            format!("{POST}{host}Content-Encoding: gzip\r\n{length}Connection: close\r\n\r\n{body}"),
+            415,
+        ),
+        ("a wrong method", format!("PATCH /v1/tools/esc:add HTTP/1.1\r\n{host}Connection: close\r\n\r\n"), 405),
+        ("a made-up method", format!("JUMP /v1/tools HTTP/1.1\r\n{host}Connection: close\r\n\r\n"), 405),
+        ("a preflight", format!("OPTIONS /v1/tools HTTP/1.1\r\n{host}Origin: http://evil.example\r\n\r\n"), 403),
+        ("many headers", format!("{GET}{host}{}\r\n", many("X-A: b\r\n", 100)), 431),
+        ("a long header", format!("{GET}{host}X-A: {}\r\n\r\n", big), 431),
+        ("a long path", format!("GET /{} HTTP/1.1\r\n{host}\r\n", big), 431),
+        ("a path that is no text", format!("GET /v1/tools/%ff%fe HTTP/1.1\r\n{host}Connection: close\r\n\r\n"), 400),
+    ];
+    for (what, bytes, wanted) in cases {
+        let answer = web.raw(bytes.as_bytes());
+        let text = String::from_utf8_lossy(&answer);
+        assert_eq!(status(&answer), wanted, "{what}: {text}");
+        assert_eq!(answers(&answer), usize::from(wanted > 0), "{what}: {text}");
+        assert!(!text.to_ascii_lowercase().contains("access-control"), "{what}: {text}");
+    }
+    // Every one of the two calls above that were good left a record, and no other.
+    assert_eq!(playground.records().len(), 1, "{:?}", playground.records());
+}
+
+#[test]
+fn a_body_is_one_strict_document() {
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let web = Web::start(&playground, &[]);
+    let call = |body: &str| web.ask("POST", "/v1/tools/core:nothing/calls", &[], body);
+    for body in [
+        "{\"a\":1,\"a\":2}",
+        "{\"user\":\"a\",\"user\":\"b\",\"arguments\":{}}",
+        "{\"arguments\":{\"a\":1,\"a\":2}}",
+        "{\"a\":1} {\"b\":2}",
+        "{\"a\":NaN}",
+        "{\"a\":1e999}",
+        "{\"a\":123456789012345678901234567890}",
+        "{\"a\":\"\\ud800\"}",
+        "{'a':1}",
+        "\u{feff}\u{feff}{}",
+        &format!("{}1{}", "[".repeat(100_000), "]".repeat(100_000)),
+        &format!("{{\"a\":{}1{}}}", "[".repeat(5000), "]".repeat(5000)),
+    ] {
+        let reply = call(body);
+        let head: String = body.chars().take(50).collect();
+        assert_eq!(
+            (reply.status, reply.json()["error"]["type"].as_str()),
+            (400, Some("ParameterValidationError")),
+            "{head}: {reply:?}"
+        );
+    }
+    // The control: the same road, and a document that can be read.
+    assert_eq!(call("{\"a\":1}").status, 404);
+    let asked = request("POST", "/v1/tools/core:nothing/calls", &web.address, &["Content-Length: 3"], "");
+    let mut cut = web.connect();
+    cut.write_all(asked.replace("Content-Length: 0\r\n", "").as_bytes()).unwrap();
+    cut.write_all(b"\xff\xfe{").unwrap();
+    assert_eq!(status(&exchanged(cut, b"")), 400, "not UTF-8");
+}
+
+#[test]
+fn requests_behind_one_another_are_answered_in_order_and_apart() {
+    if !has("python", 1) {
+        return;
+    }
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    adder(&playground);
+    let web = Web::start(&playground, &[]);
+    let path = "/v1/tools/esc:add/calls";
+    let call =
+        |a: u64| request("POST", path, &web.address, &["Connection: keep-alive"], &json!({"a": a, "b": 0}).to_string());
+    let last = request("GET", "/healthz", &web.address, &[], "");
+    let answer = web.raw((call(1) + &call(2) + &call(3) + &last).as_bytes());
+    let text = String::from_utf8(answer).unwrap();
+    let places: Vec<_> = [1, 2, 3].iter().map(|n| text.find(&format!("{{\"sum\":{n}}}")).expect("a sum")).collect();
+    assert!(places.is_sorted() && text.matches("HTTP/1.1 200").count() == 4, "{text}");
+    // With `Expect` the body is asked for only where it is wanted.
+    let body = "{\"a\":1,\"b\":2}";
+    let head = |length: usize| {
+        let lines = ["Expect: 100-continue", "Connection: keep-alive"];
+        request("POST", path, &web.address, &lines, &"x".repeat(length)).split("\r\n\r\n").next().unwrap().to_owned()
+            + "\r\n\r\n"
+    };
+    let mut stream = web.connect();
+    stream.write_all(head(body.len()).as_bytes()).unwrap();
+    let mut piece = [0; 256];
+    let length = stream.read(&mut piece).unwrap();
+    assert!(piece[..length].starts_with(b"HTTP/1.1 100 "), "{:?}", String::from_utf8_lossy(&piece[..length]));
+    stream.write_all(body.as_bytes()).unwrap();
+    let length = stream.read(&mut piece).unwrap();
+    assert!(piece[..length].starts_with(b"HTTP/1.1 200 "), "{:?}", String::from_utf8_lossy(&piece[..length]));
+}
+
+#[test]
+fn who_is_slow_or_many_keeps_nobody_else_out() {
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let web = Web::start(&playground, &[]);
+    let began = Instant::now();
+    // Heads that never end: one byte a second on each, and nothing at all.
+    let mut slow: Vec<_> = (0..384).map(|_| web.connect()).collect();
+    slow.iter_mut().for_each(|stream| drop(stream.write_all(b"GET /healthz HTTP/1.1\r\nX-A:")));
+    within(Duration::from_secs(5), "the share of this address is full", || {
+        let answer = web.raw(request("GET", "/healthz", &web.address, &[], "").as_bytes());
+        status(&answer) == 503 && String::from_utf8_lossy(&answer).contains("Retry-After: 1")
+    });
+    while began.elapsed() < Duration::from_secs(14) {
+        slow.iter_mut().for_each(|stream| drop(stream.write_all(b"a")));
+        std::thread::sleep(Duration::from_secs(1));
+    }
+    within(Duration::from_secs(6), "slow ones are closed, and others get in", || {
+        let answer = web.raw(request("GET", "/healthz", &web.address, &[], "").as_bytes());
+        status(&answer) == 200
+    });
+}

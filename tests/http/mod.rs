@@ -1,0 +1,229 @@
+//! The HTTP server, spoken to byte by byte: it, who may call it, what it answers, what it refuses.
+
+mod approvals;
+mod callers;
+mod calls;
+mod hostile;
+mod running;
+mod tools;
+
+use crate::harness::{PATIENCE, Playground, within};
+use serde_json::{Value, json};
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use toolhost::base::files;
+
+/// A server on a port of its own.
+pub struct Web {
+    pub child: Child,
+    /// `127.0.0.1:PORT`, or `unix:PATH`.
+    pub address: String,
+    /// The user as whom requests are made.
+    uid: Option<u32>,
+    said: Arc<Mutex<String>>,
+}
+
+/// An answer.
+#[derive(Debug)]
+pub struct Reply {
+    pub status: u16,
+    pub head: String,
+    pub body: String,
+}
+
+impl Reply {
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|e| panic!("{e}: {self:?}"))
+    }
+
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let lines = self.head.lines().filter_map(|line| line.split_once(": "));
+        lines.into_iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+    }
+
+    fn of(bytes: &[u8]) -> Option<Reply> {
+        let text = String::from_utf8_lossy(bytes).into_owned();
+        let (head, body) = text.split_once("\r\n\r\n")?;
+        let status = head.split(' ').nth(1)?.parse().ok()?;
+        let chunked = head.to_ascii_lowercase().contains("transfer-encoding: chunked");
+        let body = if chunked { unchunked(body) } else { body.to_owned() };
+        Some(Reply { status, head: head.to_owned(), body })
+    }
+}
+
+fn unchunked(mut body: &str) -> String {
+    let mut whole = String::new();
+    while let Some((length, rest)) = body.split_once("\r\n") {
+        let Ok(length @ 1..) = usize::from_str_radix(length, 16) else { break };
+        let Some(piece) = rest.get(..length) else { break };
+        whole += piece;
+        body = rest.get(length + 2..).unwrap_or_default();
+    }
+    whole
+}
+
+impl Web {
+    pub fn start(playground: &Playground, more: &[&str]) -> Web {
+        Web::at(playground, "127.0.0.1:0", more)
+    }
+
+    pub fn at(playground: &Playground, address: &str, more: &[&str]) -> Web {
+        let mut command = playground.host();
+        command.args(["serve", "--http", address]).args(more);
+        let uid = playground.who.uid();
+        Web::run(command, uid).unwrap_or_else(|said| panic!("it did not start: {said}"))
+    }
+
+    /// `Err`: what it said before it ended.
+    pub fn run(mut command: Command, uid: Option<u32>) -> Result<Web, String> {
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+        let mut said = String::new();
+        let address = loop {
+            let Some(line) = lines.next() else {
+                child.wait().unwrap();
+                return Err(said);
+            };
+            said += &(line.clone() + "\n");
+            if let Some((_, rest)) = line.split_once(" at ").filter(|_| line.starts_with("toolhost: serving")) {
+                break rest.split(' ').next().unwrap().to_owned();
+            }
+        };
+        let said = Arc::new(Mutex::new(said));
+        let heard = said.clone();
+        std::thread::spawn(move || lines.for_each(|line| heard.lock().unwrap().push_str(&(line + "\n"))));
+        Ok(Web { child, address, uid, said })
+    }
+
+    /// All of its log so far.
+    pub fn said(&self) -> String {
+        self.said.lock().unwrap().clone()
+    }
+
+    /// A connection, as the user who runs the server.
+    pub fn connect(&self) -> TcpStream {
+        self.connect_as(self.uid.unwrap_or(0))
+    }
+
+    /// The kernel gives a socket to the user whose file rights its thread has.
+    pub fn connect_as(&self, uid: u32) -> TcpStream {
+        let stream = files::as_owner((uid, uid), || TcpStream::connect(&self.address)).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    }
+
+    /// These bytes on a connection of their own, and all that comes back.
+    pub fn raw(&self, bytes: &[u8]) -> Vec<u8> {
+        exchanged(self.connect(), bytes)
+    }
+
+    pub fn ask(&self, method: &str, path: &str, headers: &[&str], body: &str) -> Reply {
+        let answer = self.raw(request(method, path, &self.address, headers, body).as_bytes());
+        Reply::of(&answer).unwrap_or_else(|| panic!("no answer to {method} {path}: {answer:?}"))
+    }
+
+    pub fn get(&self, path: &str, headers: &[&str]) -> Reply {
+        self.ask("GET", path, headers, "")
+    }
+
+    pub fn call(&self, tool: &str, body: &Value, headers: &[&str]) -> Reply {
+        self.ask("POST", &format!("/v1/tools/{tool}/calls"), headers, &body.to_string())
+    }
+
+    pub fn signal(&self, signal: nix::sys::signal::Signal) {
+        let pid = nix::unistd::Pid::from_raw(self.child.id().try_into().unwrap());
+        nix::sys::signal::kill(pid, signal).unwrap();
+    }
+
+    /// Waits for its end; the exit code.
+    pub fn ended(&mut self, time: Duration) -> Option<i32> {
+        let mut status = None;
+        within(time, "the server ends", || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        status.and_then(|status| status.code())
+    }
+}
+
+impl Drop for Web {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub fn exchanged(mut stream: TcpStream, bytes: &[u8]) -> Vec<u8> {
+    // A server that refuses early may close while we still write.
+    let _ = stream.write_all(bytes);
+    let mut answer = Vec::new();
+    let mut piece = [0; 4096];
+    while let Ok(length @ 1..) = stream.read(&mut piece) {
+        answer.extend(&piece[..length]);
+    }
+    answer
+}
+
+pub fn request(method: &str, path: &str, host: &str, headers: &[&str], body: &str) -> String {
+    let mut lines = vec![format!("{method} {path} HTTP/1.1")];
+    let has = |name: &str| headers.iter().any(|line| line.to_ascii_lowercase().starts_with(name));
+    if !has("host:") {
+        lines.push(format!("Host: {host}"));
+    }
+    if !has("connection:") {
+        lines.push("Connection: close".into());
+    }
+    lines.extend(headers.iter().map(|line| (*line).to_owned()));
+    if method == "POST" {
+        if !has("content-type:") {
+            lines.push("Content-Type: application/json".into());
+        }
+        lines.push(format!("Content-Length: {}", body.len()));
+    }
+    lines.join("\r\n") + "\r\n\r\n" + body
+}
+
+/// A file that only who runs the host reads.
+pub fn private(playground: &Playground, name: &str, text: &str) -> String {
+    let path = playground.path(name);
+    let new = path.with_extension("new");
+    fs::write(&new, text).unwrap();
+    fs::set_permissions(&new, fs::Permissions::from_mode(0o600)).unwrap();
+    chown(&new, playground.who.uid(), playground.who.uid()).unwrap();
+    fs::rename(&new, &path).unwrap();
+    path.display().to_string()
+}
+
+/// A new token, and its line.
+pub fn token(playground: &Playground, name: &str, more: &[&str]) -> (String, String) {
+    let made = playground.cli(&[&["token", name], more].concat());
+    let text = made.text();
+    let (token, line) = text.trim().split_once('\n').unwrap_or_else(|| panic!("{made:?}"));
+    (token.to_owned(), line.to_owned())
+}
+
+pub fn bearer(token: &str) -> String {
+    format!("Authorization: Bearer {token}")
+}
+
+/// Adds two numbers.
+pub fn adder(playground: &Playground) {
+    let script =
+        "import json, sys\ngiven = json.load(sys.stdin)\nprint(json.dumps({'sum': given['a'] + given['b']}))\n";
+    let number = json!({"type": "integer"});
+    let parameters = json!({"type": "object", "properties": {"a": number, "b": number}, "required": ["a", "b"]});
+    playground.tool("add", "python", script, json!({"parameters": parameters}));
+    playground.settle();
+}
+
+/// Writes a line, and sleeps.
+pub fn sleeper(playground: &Playground) {
+    let script = "import sys, time\nprint('asleep', file=sys.stderr, flush=True)\ntime.sleep(25)\nprint(1)\n";
+    playground.tool("sleep", "python", script, json!({}));
+    playground.settle();
+}

@@ -1,0 +1,120 @@
+//! What runs: one's own calls, everybody's for operators, the verbs of the command line, metrics.
+
+use super::{Web, adder, bearer, private, request, sleeper, token};
+use crate::harness::{Playground, as_everyone_with, finish, wait_for};
+use serde_json::{Value, json};
+use std::io::Write;
+
+#[test]
+fn a_call_is_seen_and_ended_by_its_caller_and_by_operators_alone() {
+    as_everyone_with("python", "running calls", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        adder(&playground);
+        sleeper(&playground);
+        let names = ["alice", "bob", "ops"];
+        let made = names.map(|name| token(&playground, name, if name == "ops" { &["--operator"] } else { &[] }));
+        let lines: String = made.iter().map(|(_, line)| format!("{line}\n")).collect();
+        let file = private(&playground, "state/tokens", &lines);
+        let web = Web::start(&playground, &["--token-file", &file]);
+        let [alice, bob, ops] = made.each_ref().map(|(token, _)| bearer(token));
+        let asleep = || {
+            let mut stream = web.connect();
+            let asked = request("POST", "/v1/tools/esc:sleep/calls", &web.address, &[&alice], "{}");
+            stream.write_all(asked.as_bytes()).unwrap();
+            playground.runs("user_scripts/sleep/main.py", 1);
+            stream
+        };
+        let open = |caller: &str| -> Vec<Value> {
+            let calls = web.get("/v1/calls", &[caller]).json()["calls"].as_array().unwrap().clone();
+            calls.into_iter().filter(|call| call["phase"] == "running").collect()
+        };
+        let stream = asleep();
+        wait_for("it runs", || open(&alice).len() == 1);
+        let call = open(&alice)[0].clone();
+        assert_eq!((&call["caller"], &call["tool"]), (&json!("alice"), &json!("esc:sleep@1.0.0")));
+        let path = format!("/v1/calls/{}", call["id"].as_str().unwrap());
+        // To others it is not there, by any word.
+        let absent = web.get("/v1/calls/00000000-0000-7000-8000-000000000000", &[&bob]);
+        for method in ["GET", "DELETE"] {
+            let other = web.ask(method, &path, &[&bob], "");
+            assert_eq!((other.status, &other.body), (404, &absent.body));
+        }
+        assert!(open(&bob).is_empty() && open(&ops).len() == 1);
+        assert_eq!(web.ask("DELETE", &path, &[&alice], "").status, 202);
+        let answer = String::from_utf8(super::exchanged(stream, b"")).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("CancelledError"), "{answer}");
+        assert_eq!(web.get(&path, &[&alice]).json()["outcome"], "CancelledError");
+        assert_eq!(web.ask("DELETE", &path, &[&alice], "").status, 404, "it is not open any more");
+        // The same from the command line, as an operator.
+        let stream = asleep();
+        wait_for("it runs", || open(&alice).len() == 1);
+        let id = open(&alice)[0]["id"].as_str().unwrap().to_owned();
+        let verb = |words: &[&str], token: &str| {
+            let mut command = playground.host();
+            command.args(words).env("TOOLHOST_HTTP", &web.address).env("TOOLHOST_TOKEN", token);
+            finish(command, b"")
+        };
+        let [alices, _, operators] = made.each_ref().map(|(token, _)| token.as_str());
+        let seen = verb(&["ps"], operators).text();
+        assert!(seen.contains(&id) && seen.contains("alice") && seen.contains("running"), "{seen}");
+        assert_eq!(verb(&["ps", "--json"], operators).out[0]["id"], json!(id));
+        assert_eq!(verb(&["status", "--json"], operators).out["running"], 1);
+        let refused = verb(&["status"], alices);
+        assert!(refused.code == Some(4) && refused.stderr.contains("for operators of the host"), "{refused:?}");
+        assert_eq!(verb(&["kill", "../../healthz"], operators).code, Some(2));
+        assert_eq!(verb(&["kill", &id], operators).code, Some(0));
+        let answer = String::from_utf8(super::exchanged(stream, b"")).unwrap();
+        assert!(answer.contains("CancelledError"), "{answer}");
+        assert!(verb(&["ps"], operators).text().contains("No call runs."));
+        let nobody = playground.cli(&["ps", "--http", "127.0.0.1:1"]);
+        assert!(nobody.code == Some(4) && nobody.stderr.contains("is `serve --http` running there?"), "{nobody:?}");
+    });
+}
+
+#[test]
+fn metrics_say_what_was_called() {
+    as_everyone_with("python", "metrics", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        adder(&playground);
+        let web = Web::start(&playground, &[]);
+        for n in 0..10 {
+            let body = if n < 7 { json!({"a": n, "b": 1}) } else { json!({"a": "x", "b": 1}) };
+            web.call("esc:add", &body, &[]);
+        }
+        web.call("made:up\" }", &json!({}), &[]);
+        web.call("esc:other", &json!({}), &[]);
+        let text = web.get("/metrics", &[]).body;
+        for line in [
+            "toolhost_calls_total{tool=\"esc:add\",outcome=\"success\"} 7",
+            "toolhost_calls_total{tool=\"esc:add\",outcome=\"ParameterValidationError\"} 3",
+            "toolhost_calls_total{tool=\"none\",outcome=\"ToolNotFoundError\"} 1",
+            "toolhost_call_duration_seconds_count{tool=\"esc:add\"} 10",
+            "toolhost_call_duration_seconds_bucket{tool=\"esc:add\",le=\"+Inf\"} 10",
+            "toolhost_calls_running 0",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+        }
+        assert!(!text.contains("esc:other") && !text.contains("made:up"), "{text}");
+    });
+}
+
+#[test]
+fn a_key_runs_its_request_once() {
+    as_everyone_with("python", "idempotency keys", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        let folder = playground.tool("count", "python", "import time\nprint(time.time_ns())\n", json!({}));
+        assert!(folder.is_dir());
+        playground.tool("other", "python", "print(1)\n", json!({}));
+        playground.settle();
+        let web = Web::start(&playground, &[]);
+        let call = |key: &str, body: Value| web.call("esc:count", &body, &[&format!("Idempotency-Key: {key}")]);
+        let (first, second) = (call("k1", json!({})).json(), call("k1", json!({})).json());
+        assert_eq!((&first["outputData"], &first["id"]), (&second["outputData"], &second["id"]));
+        assert_ne!(call("k2", json!({})).json()["outputData"], first["outputData"]);
+        let other = call("k1", json!({"n": 1}));
+        assert_eq!((other.status, &other.json()["error"]["type"]), (409, &json!("ParameterValidationError")));
+        assert_eq!(web.call("esc:other", &json!({}), &["Idempotency-Key: k1"]).status, 409, "another tool");
+        let two = web.call("esc:count", &json!({}), &["Idempotency-Key: a", "Idempotency-Key: b"]);
+        assert_eq!(two.status, 400, "{two:?}");
+    });
+}

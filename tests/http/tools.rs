@@ -1,0 +1,109 @@
+//! The tools over HTTP and on the command line: who sees what, and in whose shape.
+
+use super::{Web, adder};
+use crate::harness::{Playground, Who, has};
+use serde_json::{Value, json};
+
+#[test]
+fn the_same_tools_in_every_shape() {
+    if !has("python", 1) {
+        return;
+    }
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    adder(&playground);
+    playground.tool("hidden", "python", "print(1)\n", json!({"presentation": {"hidden": true}}));
+    playground.tool("needs", "python", "print(1)\n", json!({"requires": {"other:tool": "^1"}}));
+    playground.settle();
+    let web = Web::start(&playground, &[]);
+    let get = |path: &str| web.get(path, &[]);
+    let list = get("/v1/tools").json();
+    let ids: Vec<&str> =
+        list["tools"].as_array().unwrap().iter().map(|tool| tool["toolId"].as_str().unwrap()).collect();
+    assert!(ids.contains(&"esc:add") && !ids.contains(&"esc:hidden") && !ids.contains(&"esc:needs"), "{ids:?}");
+    let one = get("/v1/tools/esc:add").json();
+    assert_eq!(list["tools"].as_array().unwrap().iter().find(|tool| tool["toolId"] == "esc:add"), Some(&one));
+    assert!(!list.to_string().contains(&playground.base.display().to_string()), "{list}");
+    let schema = one["parameters"].clone();
+    let shapes = [
+        (
+            "openai",
+            json!([{"type": "function", "function": {"name": "esc__add", "description": "Tries esc:add.", "parameters": schema, "strict": false}}]),
+        ),
+        (
+            "openai-responses",
+            json!([{"type": "function", "name": "esc__add", "description": "Tries esc:add.", "parameters": schema, "strict": false}]),
+        ),
+        ("anthropic", json!([{"name": "esc__add", "description": "Tries esc:add.", "input_schema": schema}])),
+        (
+            "gemini",
+            json!([{"functionDeclarations": [{"name": "esc__add", "description": "Tries esc:add.", "parametersJsonSchema": schema}]}]),
+        ),
+    ];
+    for (format, wanted) in shapes {
+        assert_eq!(get(&format!("/v1/tools/esc:add?format={format}")).json(), wanted, "{format}");
+        assert_eq!(get(&format!("/v1/tools?namespace=esc&format={format}")).json(), wanted, "{format}");
+        let listed = playground.cli(&["list", "--format", format, "--namespace", "esc"]);
+        assert_eq!(listed.out, wanted, "{format}: {listed:?}");
+    }
+    let text = get("/v1/tools/esc:add?format=prompt");
+    assert!(text.header("content-type").unwrap().starts_with("text/plain"));
+    for part in ["esc:add", "Tries esc:add.", &schema.to_string()] {
+        assert!(text.body.contains(part), "{part}: {}", text.body);
+    }
+    let prompt = playground.cli(&["prompt", "--namespace", "esc"]).text();
+    assert_eq!(prompt.trim(), text.body.trim());
+    assert_eq!(get("/v1/tools?format=xml").status, 400);
+    assert_eq!(get("/v1/tools/esc:nothing").status, 404);
+    // What the command line reports of a tool is what an operator reads here.
+    let audit: Value = get("/v1/tools/esc:add/audit").json();
+    let mut told = playground.cli(&["audit", "esc:add", "--json"]).out;
+    let mut seen = audit;
+    for report in [&mut told, &mut seen] {
+        report.as_object_mut().unwrap().remove("lastDenials");
+    }
+    assert_eq!(seen, told);
+}
+
+/// Every path and method of the document answers with a status that it names, and every refusal has its shape.
+#[test]
+fn the_openapi_document_is_true() {
+    if !has("python", 1) {
+        return;
+    }
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    adder(&playground);
+    let web = Web::start(&playground, &[]);
+    let document = web.get("/openapi.json", &[]).json();
+    assert_eq!(document["openapi"], "3.1.0");
+    let source = std::fs::read_to_string(crate::harness::repository("src/transport/http/mod.rs")).unwrap();
+    let routes = source.lines().filter_map(|line| line.trim().strip_prefix(".route(\""));
+    let mut routes: Vec<&str> = routes.map(|rest| rest.split('"').next().unwrap()).collect();
+    let mut paths: Vec<&str> = document["paths"].as_object().unwrap().keys().map(String::as_str).collect();
+    routes.sort_unstable();
+    paths.sort_unstable();
+    assert_eq!(routes, paths);
+    let good = json!({"a": 1, "b": 2});
+    for path in paths {
+        let there = path.replace("{tool}", "esc:add").replace("{call}", "none");
+        let absent = path.replace("{tool}", "esc:nothing").replace("{call}", "none");
+        for method in ["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "TRACE"] {
+            let operation = &document["paths"][path][method.to_ascii_lowercase()];
+            for (place, body) in [(&there, good.to_string()), (&absent, good.to_string()), (&there, "[".to_owned())] {
+                let reply = web.ask(method, place, &[], &body);
+                let told = format!("{method} {place}: {reply:?}");
+                // RFC 9110: what takes GET takes HEAD.
+                if operation.is_null() && !(method == "HEAD" && document["paths"][path]["get"].is_object()) {
+                    assert_eq!(reply.status, 405, "{told}");
+                } else if method != "HEAD" {
+                    assert!(operation["responses"][reply.status.to_string()].is_object(), "{told}");
+                }
+                if reply.status >= 400 && method != "HEAD" {
+                    let error = &reply.json()["error"];
+                    for field in document["components"]["schemas"]["Error"]["required"].as_array().unwrap() {
+                        assert!(!error[field.as_str().unwrap()].is_null(), "{told}");
+                    }
+                }
+            }
+        }
+    }
+}

@@ -35,6 +35,7 @@ pub(super) struct CallRecord {
     // The request.
     pub id: String,
     pub caller: Caller,
+    transaction: Option<String>,
     asked: String,
     began: jiff::Timestamp,
     started: Instant,
@@ -102,6 +103,7 @@ impl CallRecord {
         CallRecord {
             id: request.id.clone().unwrap_or_else(new_id),
             caller: request.caller.clone(),
+            transaction: request.transaction.as_deref().map(|transaction| cut_to(transaction, PART)),
             asked: cut_to(&request.tool, PART),
             began: jiff::Timestamp::now(),
             started: Instant::now(),
@@ -400,6 +402,7 @@ impl CallRecord {
     /// A fault whose words carry no secret and no control character.
     fn decent(&self, mut fault: Fault) -> Fault {
         fault.message = text::printable(&self.arguments.mask.text(&fault.message));
+        fault.flaws.iter_mut().for_each(|flaw| *flaw = text::printable(&self.arguments.mask.text(flaw)));
         fault.details = fault.details.map(|details| format::shown(&self.arguments.mask.text(&details)));
         fault.person = fault.person.map(|words| format::shown(&self.arguments.mask.text(&words)));
         fault
@@ -418,6 +421,7 @@ impl CallRecord {
             time: self.began.to_string(),
             call: &self.id,
             user: cut_to(&self.caller.user, PART),
+            transaction: self.transaction.as_deref(),
             tool: self.tool.as_ref().map_or(&self.asked, |tool| &tool.manifest.id),
             version: self.tool.as_ref().map(|tool| tool.manifest.version.to_string()),
             manifest: self.tool.as_ref().and_then(|tool| record::manifest(&tool.site)),

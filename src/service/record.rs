@@ -31,6 +31,9 @@ pub(super) struct Record<'a> {
     pub time: String,
     pub call: &'a str,
     pub user: String,
+    /// What the caller groups calls by.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub transaction: Option<&'a str>,
     pub tool: &'a str,
     pub version: Option<String>,
     /// The file of the tool's manifest: the same id and version may be loaded from elsewhere another time.
@@ -166,6 +169,7 @@ mod tests {
             time: "2026-11-21T00:00:00.000000000Z".to_owned(),
             call: &"0".repeat(36),
             user: part.clone(),
+            transaction: Some(&part),
             tool: &part,
             version: Some("1.0.0".to_owned()),
             manifest: Some(cut(&worst)),

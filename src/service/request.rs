@@ -39,6 +39,8 @@ pub struct CallRequest {
     pub tool: String,
     pub arguments: Arguments,
     pub timeout_ms: Option<u64>,
+    /// What the caller groups calls by; the record shows it, and nothing else reads it.
+    pub transaction: Option<String>,
     /// What the tool asks for and is refused is kept and told, at a cost.
     pub explain: bool,
     /// Why the transport refuses the request (unknown tool, malformed parameters). The call is recorded and ends so.
@@ -48,7 +50,16 @@ pub struct CallRequest {
 impl CallRequest {
     /// `tool`: `id` or `id@range`.
     pub fn new(caller: Caller, tool: impl Into<String>, arguments: Arguments) -> CallRequest {
-        CallRequest { id: None, caller, tool: tool.into(), arguments, timeout_ms: None, explain: false, refused: None }
+        CallRequest {
+            id: None,
+            caller,
+            tool: tool.into(),
+            arguments,
+            timeout_ms: None,
+            transaction: None,
+            explain: false,
+            refused: None,
+        }
     }
 
     /// A request that its transport cannot accept. `asked`: what stood where the tool's id belongs.

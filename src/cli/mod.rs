@@ -3,6 +3,7 @@
 //! For: `main`. In: arguments. Out: an exit code (0 ok, 1 tool, 2 caller, 3 policy, 4 host). Never: logic
 //! of a call; a raw control character on a terminal; a panic on a closed pipe.
 
+pub mod act;
 pub mod audit;
 mod audit_call;
 mod audit_denials;
@@ -43,6 +44,8 @@ struct Cli {
 enum Verb {
     /// Call one tool and print its output as JSON
     Call(call::Args),
+    /// Make the call that a model's text asks for in an ACTION block, and print the OBSERVATION
+    Act(act::Args),
     /// List the tools
     List(list::Args),
     /// Check every manifest and policy: what is wrong, where, and the mend
@@ -105,6 +108,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     let settings = Settings::resolve(&cli.flags)?;
     match cli.verb {
         Verb::Call(args) => call::run(&settings, args),
+        Verb::Act(args) => act::run(&settings, args),
         Verb::List(args) => list::run(&settings, args),
         Verb::Check(args) => check::run(&settings, args),
         Verb::Audit(audit::Args { diff: Some(sides), json, .. }) => {

@@ -74,6 +74,9 @@ pub struct Fault {
     pub message: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub details: Option<String>,
+    /// Of arguments with several flaws: a sentence for each, where `message` has all of them in one line.
+    #[serde(skip)]
+    pub flaws: Vec<String>,
     /// For the person at the command line and the log: path, place and mend.
     #[serde(skip)]
     pub person: Option<String>,
@@ -96,6 +99,7 @@ impl Fault {
             kind,
             message: message.into(),
             details: None,
+            flaws: Vec::new(),
             person: None,
             origin: kind.origin(),
             retryable: false,
@@ -103,6 +107,10 @@ impl Fault {
             by_caller: false,
             conflict: false,
         }
+    }
+    /// One fault of several sentences. None of them may hold a line break.
+    pub fn of_flaws(kind: Kind, flaws: Vec<String>) -> Fault {
+        Fault { flaws: flaws.clone(), ..Fault::new(kind, flaws.join(" ")) }
     }
     pub fn details(mut self, details: impl Into<String>) -> Fault {
         self.details = Some(details.into());

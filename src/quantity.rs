@@ -58,6 +58,17 @@ pub const SAMPLE_MS: u64 = 20;
 /// Longest text of one environment literal, bytes.
 pub const MAX_ENV_BYTES: usize = 32 * 1024;
 
+/// Longest text in which an action is looked for, bytes; its block may be as long as a tool's input is by default.
+pub const MAX_ACTION_TEXT_BYTES: usize = 4 * MIB as usize;
+/// Deepest nesting of an action block, most elements in it, and most inputs.
+pub const MAX_ACTION_DEPTH: usize = 32;
+pub const MAX_ACTION_ELEMENTS: usize = 1024;
+pub const MAX_ACTION_INPUTS: usize = 256;
+/// Longest tag of an action block, bytes.
+pub const MAX_ACTION_TAG_BYTES: usize = 4 * KIB as usize;
+/// Longest sentence in an observation, bytes; the rest is cut, and the cut is said.
+pub const MAX_OBSERVATION_BYTES: usize = MIB as usize;
+
 /// The limits of one call, each by the name a manifest, a policy, an audit and a
 /// `ResourceLimitError` use for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

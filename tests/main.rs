@@ -1,4 +1,5 @@
 //! All integration tests, in one binary: it links once. Every file is one subject.
+mod action;
 mod arguments;
 mod callers;
 mod cli_audit;

@@ -24,9 +24,10 @@ const FLOORS: [(&str, u8); 14] = [
 ];
 
 /// Outside crates with one home.
-const HOMES: [(&str, &[&str]); 11] = [
+const HOMES: [(&str, &[&str]); 12] = [
     ("wasmtime", &["executor/wasm"]),
     ("rmcp", &["transport/mcp"]),
+    ("quick_xml", &["transport/action"]),
     ("::landlock", &["sandbox/walls/landlock.rs"]),
     ("clap", &["cli"]),
     // wit-component speaks anyhow.

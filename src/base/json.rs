@@ -228,7 +228,7 @@ fn problem(text: &str, at: usize, pointer: String, message: impl Into<String>) -
 }
 
 /// 1-based line and column of a byte offset.
-fn line_and_column(text: &str, offset: usize) -> (usize, usize) {
+pub fn line_and_column(text: &str, offset: usize) -> (usize, usize) {
     let before = text.get(..offset).unwrap_or(text);
     let line = before.bytes().filter(|b| *b == b'\n').count() + 1;
     let start = before.rfind('\n').map_or(0, |newline| newline + 1);

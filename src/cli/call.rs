@@ -195,7 +195,7 @@ fn piped() -> anyhow::Result<Given> {
     }
 }
 
-fn text(from: impl Read, name: &str) -> anyhow::Result<String> {
+pub(super) fn text(from: impl Read, name: &str) -> anyhow::Result<String> {
     let mut bytes = Vec::new();
     from.take(LARGEST + 1).read_to_end(&mut bytes).map_err(|e| caller(format!("{name}: {e}")))?;
     if bytes.len() as u64 > LARGEST {
@@ -218,7 +218,7 @@ fn pairs(words: &[String]) -> anyhow::Result<BTreeMap<String, String>> {
     Ok(pairs)
 }
 
-fn caller(words: impl Into<String>) -> Refusal {
+pub(super) fn caller(words: impl Into<String>) -> Refusal {
     Refusal::of(&Fault::new(Kind::ParameterValidationError, words))
 }
 
@@ -245,9 +245,14 @@ fn told(args: &Args, report: &Report, live: &[String]) -> ExitCode {
         let said = report.error.as_ref().and_then(|fault| fault.person.as_deref()).unwrap_or_default();
         words::complain(&explained(report, said));
     }
+    ended(report, args.explain)
+}
+
+/// How the process ends, and for the person why. `explained`: the denials were told.
+pub(super) fn ended(report: &Report, explained: bool) -> ExitCode {
     let Some(fault) = &report.error else { return Exit::Ok.into() };
     let mut lines = vec![format!("{}: {}: {}", report.tool, fault.kind, Refusal::of(fault))];
-    if !args.explain {
+    if !explained {
         // The error itself tells of a limit.
         let denials = report.denials.observed.iter().filter(|denial| denial.operation != LIMIT);
         lines.extend(denials.map(|denial| format!("  denied: {}", denied(denial))));

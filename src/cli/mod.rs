@@ -3,6 +3,7 @@
 //! For: `main`. In: arguments. Out: an exit code (0 ok, 1 tool, 2 caller, 3 policy, 4 host). Never: logic
 //! of a call; a raw control character on a terminal; a panic on a closed pipe.
 
+pub mod act;
 pub mod approvals;
 pub mod audit;
 mod audit_call;
@@ -52,6 +53,8 @@ struct Cli {
 enum Verb {
     /// Call one tool and print its output as JSON
     Call(call::Args),
+    /// Make the call that a model's text asks for in an ACTION block, and print the OBSERVATION
+    Act(act::Args),
     /// List the tools
     List(list::Args),
     /// Print the tools as text for a model's prompt
@@ -126,6 +129,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     let settings = Settings::resolve(&cli.flags)?;
     match cli.verb {
         Verb::Call(args) => call::run(&settings, args),
+        Verb::Act(args) => act::run(&settings, args),
         Verb::List(args) => list::run(&settings, args),
         Verb::Prompt(args) => prompt::run(&settings, args),
         Verb::Check(args) => check::run(&settings, args),

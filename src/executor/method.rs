@@ -177,7 +177,8 @@ pub(crate) fn renamed_back(handler: &Handler, fault: Fault) -> Fault {
             out + tools + &part[name.len()..]
         })
     };
-    Fault { message: own(fault.message), details: fault.details.map(own), ..fault }
+    let flaws = fault.flaws.into_iter().map(own).collect();
+    Fault { message: own(fault.message), details: fault.details.map(own), flaws, ..fault }
 }
 
 /// Whether a value is an envelope: `success`, an error exactly when that is false, and no field beside its four.

@@ -3,8 +3,10 @@
 //! For: service, and the example check at load. In: a manifest and what the caller gave.
 //! Out: complete arguments, or one fault that names every flaw. Never: starts anything, widens a grant.
 
+mod texts;
+
 use super::Manifest;
-use super::schema::{Flaw, What, noun};
+use super::schema::{Flaw, What};
 use crate::base::{json, suggest, text};
 use crate::fault::{Fault, Kind};
 use crate::quantity::{MAX_FAULTS_TOLD, MAX_FILLED_DEFAULTS};
@@ -19,18 +21,39 @@ const MAX_FILL_DEPTH: usize = 64;
 /// Most subschemas looked at while filling in defaults.
 const MAX_FILL_STEPS: usize = 2_000_000;
 
+/// How the values of a call were written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Written {
+    /// As JSON: each is what it is.
+    Json,
+    /// As `name=value`: each is a text, which stays one where the parameter may be a string.
+    Pairs,
+    /// As inputs of an action, which have no other way to say a value: a text is JSON wherever it can be.
+    /// `twice`: names that were given more than once, of which none counts.
+    Inputs { twice: Vec<String> },
+}
+
 /// Checks what a caller gave. `from_text`: every value came as text and is converted to the type of its parameter.
 pub fn check(manifest: &Manifest, given: Value, from_text: bool) -> Result<Value, Fault> {
+    check_written(manifest, given, if from_text { &Written::Pairs } else { &Written::Json })
+}
+
+/// The same, however the values were written.
+pub fn check_written(manifest: &Manifest, given: Value, written: &Written) -> Result<Value, Fault> {
     let Value::Object(mut given) = given else {
         let flaw = "Arguments must be one JSON object: {\"name\": value, …}.";
         return Err(Fault::new(Kind::ParameterValidationError, flaw).details("pointer '': type"));
     };
-    let Some(schema) = &manifest.parameters else { return Ok(Value::Object(given)) };
-    let root = &schema.raw;
+    let root = manifest.parameters.as_ref().map_or(&Value::Null, |schema| &schema.raw);
     let mut flaws = unknown_names(root, &given);
-    if from_text {
-        convert(root, &mut given, &mut flaws);
+    if let Written::Inputs { twice } = written {
+        let pointer = |name: &String| format!("/{}", json::escape_segment(name));
+        flaws.extend(twice.iter().map(|name| Flaw::must(&pointer(name), "twice", "must be given once")));
     }
+    texts::convert(root, &mut given, written, &mut flaws);
+    let Some(schema) = &manifest.parameters else {
+        return if flaws.is_empty() { Ok(Value::Object(given)) } else { Err(fault(root, &flaws)) };
+    };
     let mut arguments = Value::Object(given);
     if schema.has_defaults() && !schema.too_large(&arguments) {
         let mut filling = Filling { root, room: MAX_FILLED_DEFAULTS, steps: MAX_FILL_STEPS };
@@ -42,7 +65,8 @@ pub fn check(manifest: &Manifest, given: Value, from_text: bool) -> Result<Value
     let told: BTreeSet<String> = flaws.iter().map(|flaw| flaw.pointer.clone()).collect();
     for flaw in schema.flaws(&arguments) {
         let unknown = matches!(flaw.what, What::Unknown(_)) && flaw.pointer.is_empty() && told.contains("");
-        if !unknown && (flaw.pointer.is_empty() || !told.contains(&top(&flaw.pointer))) {
+        let known = |pointer: &str| told.contains(&top(pointer)) || told.contains(pointer);
+        if !unknown && (flaw.pointer.is_empty() || !known(&flaw.pointer)) {
             flaws.push(flaw);
         }
     }
@@ -59,7 +83,7 @@ impl Manifest {
         let sentences: Vec<_> = flaws.iter().flat_map(|flaw| sentences(flaw, "Output", &[])).collect();
         let raw = text::head(&output.to_string(), 2000);
         let details = format!("{}\nOutput: {}", rules(&flaws), text::printable(&raw));
-        Err(Fault::new(Kind::OutputValidationError, limited(&sentences)).details(details))
+        Err(Fault::new(Kind::OutputValidationError, limited(&sentences).join(" ")).details(details))
     }
 }
 
@@ -140,107 +164,6 @@ fn target<'s>(root: &'s Value, schema: &Value) -> Option<&'s Value> {
     root.pointer(schema.get("$ref")?.as_str()?.strip_prefix('#')?)
 }
 
-/// Converts text to the types that the parameters ask for.
-fn convert(root: &Value, given: &mut Map<String, Value>, flaws: &mut Vec<Flaw>) {
-    for (name, value) in given.iter_mut() {
-        let Value::String(written) = value else { continue };
-        let types = types(root, name);
-        if let Some(named) = listed(root, name, written) {
-            *value = named;
-            continue;
-        }
-        if types.is_empty() || types.contains("string") {
-            continue;
-        }
-        match from_text(written, &types) {
-            Ok(converted) => *value = converted,
-            Err(why) => {
-                let nouns: Vec<_> = types.iter().map(|name| noun(name)).collect();
-                let pointer = format!("/{}", json::escape_segment(name));
-                flaws.push(Flaw::must(&pointer, "type", &format!("must be {}{why}", nouns.join(" or "))));
-            }
-        }
-    }
-}
-
-/// The schemas that a parameter of this name may be held to.
-fn schemas_of<'s>(root: &'s Value, name: &str) -> impl Iterator<Item = &'s Value> {
-    let holders = alternatives(root, root).into_iter();
-    let properties = holders.filter_map(move |holder| holder.get("properties")?.get(name));
-    properties.flat_map(move |property| alternatives(root, property))
-}
-
-/// The values that an `enum` or `const` lists.
-fn listed_in(schema: &Value) -> impl Iterator<Item = &Value> {
-    schema.get("enum").and_then(Value::as_array).into_iter().flatten().chain(schema.get("const"))
-}
-
-/// The value of an `enum` (or `const`) that a text spells, unless the text is one itself: for "3" the 3 of `[3, "a"]`.
-fn listed(root: &Value, name: &str, written: &str) -> Option<Value> {
-    let values: Vec<&Value> = schemas_of(root, name).flat_map(listed_in).collect();
-    if values.is_empty() || values.iter().any(|value| value.as_str() == Some(written)) {
-        return None;
-    }
-    let value = json::parse(written.as_bytes(), json::Dialect::Strict).ok()?.value;
-    // 3.0 is 3 to JSON Schema; the tool sees it as the schema writes it.
-    let same =
-        |known: &&&Value| **known == &value || (known.is_f64() || value.is_f64()) && known.as_f64() == value.as_f64();
-    values.iter().find(same).map(|known| (*known).clone())
-}
-
-/// The types a parameter may have; empty = anything.
-fn types<'s>(root: &'s Value, name: &str) -> BTreeSet<&'s str> {
-    let mut types = BTreeSet::new();
-    for schema in schemas_of(root, name) {
-        match schema.get("type") {
-            Some(Value::String(one)) => types.extend([one.as_str()]),
-            Some(Value::Array(several)) => types.extend(several.iter().filter_map(Value::as_str)),
-            _ => {
-                for value in listed_in(schema) {
-                    types.insert(type_of(value));
-                }
-            }
-        }
-    }
-    types
-}
-
-fn type_of(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "boolean",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-    }
-}
-
-/// The value a text stands for, if it has one of the types; else what to add to "must be …".
-fn from_text(written: &str, types: &BTreeSet<&str>) -> Result<Value, String> {
-    let structured = types.contains("object") || types.contains("array");
-    let value = match json::parse(written.as_bytes(), json::Dialect::Strict) {
-        Ok(document) => document.value,
-        Err(problem) if structured => {
-            return Err(format!(": not JSON at line {}, column {}: {}", problem.line, problem.column, problem.message));
-        }
-        Err(_) if types.contains("number") && written.parse::<f64>().is_ok_and(|n| !n.is_nan()) => {
-            return Err(": this one does not fit in 64 bits".to_owned());
-        }
-        Err(_) => match written.to_ascii_lowercase().parse() {
-            Ok(truth) => Value::Bool(truth),
-            Err(_) => return Err(String::new()),
-        },
-    };
-    let kind = type_of(&value);
-    if types.contains(kind) || (kind == "number" && types.contains("integer") && value.is_i64() | value.is_u64()) {
-        return Ok(value);
-    }
-    // 3.0 is an integer to JSON Schema; the tool gets 3.
-    let exact = value.as_f64().filter(|n| types.contains("integer") && n.fract() == 0.0 && n.abs() < 9e15);
-    exact.map(|n| Value::from(n as i64)).ok_or_else(String::new)
-}
-
 /// One filling-in of defaults. Both numbers count down to end it: a hostile schema could make it endless.
 struct Filling<'s> {
     root: &'s Value,
@@ -308,13 +231,13 @@ fn fault(root: &Value, flaws: &[Flaw]) -> Fault {
         _ => sentences(flaw, "Input parameter", &known),
     };
     let sentences: Vec<_> = flaws.iter().flat_map(one).collect();
-    Fault::new(Kind::ParameterValidationError, limited(&sentences)).details(rules(flaws))
+    Fault::of_flaws(Kind::ParameterValidationError, limited(&sentences)).details(rules(flaws))
 }
 
-fn limited(sentences: &[String]) -> String {
-    let mut told = sentences.iter().take(MAX_FAULTS_TOLD).map(|s| text::printable(s)).collect::<Vec<_>>().join(" ");
+fn limited(sentences: &[String]) -> Vec<String> {
+    let mut told: Vec<_> = sentences.iter().take(MAX_FAULTS_TOLD).map(|sentence| text::printable(sentence)).collect();
     if sentences.len() > MAX_FAULTS_TOLD {
-        told.push_str(&format!(" And {} more.", sentences.len() - MAX_FAULTS_TOLD));
+        told.push(format!("And {} more.", sentences.len() - MAX_FAULTS_TOLD));
     }
     told
 }

@@ -1,13 +1,13 @@
 //! Arguments as callers bring them: a value, JSON text, or texts by name.
 //!
-//! For: the road. In: what a transport decoded. Out: one JSON value and whether its texts are to be
-//! converted. Never: accepts two documents, a duplicate key or NaN (P22); checks a schema (`manifest` does).
+//! For: the road. In: what a transport decoded. Out: one JSON value and how it was written. Never: accepts two documents, a duplicate key or NaN (P22); checks a schema (`manifest` does).
 
 use crate::base::json;
 use crate::quantity::MAX_TREE_BYTES;
 use crate::{fault, manifest};
 use fault::{Fault, Kind};
 use manifest::Handler;
+use manifest::arguments::Written;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,6 +21,9 @@ pub enum Arguments {
     Text(String),
     /// `name=value` pairs: texts, converted to what the schema says.
     Strings(BTreeMap<String, String>),
+    /// The inputs of an action: an object whose texts, at any depth, are read as the schema asks. `twice`: names that
+    /// were given more than once.
+    Inputs { texts: Value, twice: Vec<String> },
 }
 
 /// Nothing of it is shown: secrets are among it.
@@ -31,15 +34,17 @@ impl fmt::Debug for Arguments {
 }
 
 impl Arguments {
-    /// The value, and whether its texts are to be converted.
-    pub fn decode(self) -> Result<(Value, bool), Fault> {
+    /// The value, and how it was written.
+    pub fn decode(self) -> Result<(Value, Written), Fault> {
         match self {
-            Arguments::Value(value) => Ok((value, false)),
-            Arguments::Text(text) if text.trim().is_empty() => Ok((Value::Object(Map::new()), false)),
-            Arguments::Text(text) => Ok((document("Input", &text)?, false)),
+            Arguments::Value(value) => Ok((value, Written::Json)),
+            Arguments::Text(text) if text.trim().is_empty() => Ok((Value::Object(Map::new()), Written::Json)),
+            Arguments::Text(text) => Ok((document("Input", &text)?, Written::Json)),
             Arguments::Strings(pairs) => {
-                Ok((Value::Object(pairs.into_iter().map(|(name, text)| (name, Value::String(text))).collect()), true))
+                let texts = pairs.into_iter().map(|(name, text)| (name, Value::String(text)));
+                Ok((Value::Object(texts.collect()), Written::Pairs))
             }
+            Arguments::Inputs { texts, twice } => Ok((texts, Written::Inputs { twice })),
         }
     }
 }

@@ -56,6 +56,7 @@ pub(super) struct CallRecord {
     pub denied_by: Option<String>,
     /// Who agreed to it, where a policy has a person asked.
     pub approved_by: Option<String>,
+    transaction: Option<String>,
     asked: String,
     began: jiff::Timestamp,
     started: Instant,
@@ -131,6 +132,7 @@ impl CallRecord {
             replayed: None,
             denied_by: None,
             approved_by: None,
+            transaction: request.transaction.as_deref().map(|transaction| cut_to(transaction, PART)),
             asked: cut_to(&request.tool, PART),
             began: jiff::Timestamp::now(),
             started: Instant::now(),
@@ -457,6 +459,7 @@ impl CallRecord {
     /// A fault whose words carry no secret and no control character.
     fn decent(&self, mut fault: Fault) -> Fault {
         fault.message = text::printable(&self.arguments.mask.text(&fault.message));
+        fault.flaws.iter_mut().for_each(|flaw| *flaw = text::printable(&self.arguments.mask.text(flaw)));
         fault.details = fault.details.map(|details| format::shown(&self.arguments.mask.text(&details)));
         fault.person = fault.person.map(|words| format::shown(&self.arguments.mask.text(&words)));
         fault

@@ -149,12 +149,13 @@ fn weight(arguments: &Arguments) -> usize {
     match arguments {
         Arguments::Text(text) => json::weight(text),
         Arguments::Strings(pairs) => pairs.iter().map(|(name, value)| name.len() + value.len() + NODE).sum(),
-        Arguments::Value(value) => {
+        Arguments::Value(value) | Arguments::Inputs { texts: value, .. } => {
+            let as_text = matches!(arguments, Arguments::Inputs { .. });
             let (mut sum, mut open) = (0usize, vec![value]);
             while let Some(value) = open.pop() {
                 sum += NODE;
                 match value {
-                    Value::String(text) => sum += text.len(),
+                    Value::String(text) => sum += if as_text { json::weight(text) } else { text.len() },
                     Value::Array(items) => open.extend(items),
                     Value::Object(fields) => {
                         sum += fields.keys().map(|name| name.len() + NODE).sum::<usize>();

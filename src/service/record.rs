@@ -41,6 +41,9 @@ pub(super) struct Record<'a> {
     /// Who agreed to the call, where a policy has a person asked.
     #[serde(rename = "approvedBy", skip_serializing_if = "Option::is_none")]
     pub approved_by: Option<String>,
+    /// What the caller groups calls by.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub transaction: Option<&'a str>,
     pub tool: &'a str,
     pub version: Option<String>,
     /// The file of the tool's manifest: the same id and version may be loaded from elsewhere another time.
@@ -179,6 +182,7 @@ mod tests {
             through: Some(part.clone()),
             label: Some(&part),
             approved_by: Some(part.clone()),
+            transaction: Some(&part),
             tool: &part,
             version: Some("1.0.0".to_owned()),
             manifest: Some(cut(&worst)),

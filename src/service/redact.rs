@@ -31,6 +31,8 @@ const LONGEST_PART: usize = 4096;
 const DEEPEST: usize = 128;
 /// Most looks in one walk, each at one value under one schema: a schema can refer to itself in any number of ways.
 const LOOKS: u32 = 20_000;
+/// Bytes of a schema that are searched in one look.
+const BYTES_A_LOOK: usize = 512;
 /// Most bytes of secrets that one searcher is made of, which takes tens of times as much; more of them are looked for
 /// one by one.
 const MOST_BYTES: usize = 256 << 10;
@@ -309,6 +311,11 @@ impl<'s> Walk<'s> {
             return;
         }
         match value {
+            // JSON text that is not read yet: which part of it is a secret cannot be told.
+            Value::String(_) if schemas.iter().any(|schema| self.has_secret_parts(schema)) => {
+                collect(value, &mut self.secrets);
+                *value = Value::String(HIDDEN.into());
+            }
             Value::Object(fields) => {
                 for (name, field) in fields.iter_mut() {
                     self.hide(schemas.iter().flat_map(|schema| of_field(schema, name)).collect(), field, depth + 1);
@@ -321,6 +328,17 @@ impl<'s> Walk<'s> {
             }
             _ => {}
         }
+    }
+
+    /// Whether a part of such a value may be marked secret, as far as can be told without following references.
+    fn has_secret_parts(&mut self, schema: &Value) -> bool {
+        if self.looks == 0 {
+            return true;
+        }
+        let parts = ["properties", "patternProperties", "additionalProperties", "items", "prefixItems"];
+        let written: String = parts.iter().filter_map(|part| schema.get(part)).map(Value::to_string).collect();
+        self.looks = self.looks.saturating_sub(u32::try_from(written.len() / BYTES_A_LOOK).unwrap_or(LOOKS));
+        ["writeOnly", "x-secret", "$ref"].iter().any(|word| written.contains(word))
     }
 
     /// Adds the schemas that these lead to for the same value, each once.

@@ -46,6 +46,8 @@ pub struct CallRequest {
     pub idempotency_key: Option<String>,
     /// Who can be asked, where a policy has a person agree.
     pub approver: Approver,
+    /// What the caller groups calls by; the record shows it, and nothing else reads it.
+    pub transaction: Option<String>,
     /// What the tool asks for and is refused is kept and told, at a cost.
     pub explain: bool,
     /// Why the transport refuses the request (unknown tool, malformed parameters). The call is recorded and ends so.
@@ -64,6 +66,7 @@ impl CallRequest {
             timeout_ms: None,
             idempotency_key: None,
             approver: Approver::Nobody,
+            transaction: None,
             explain: false,
             refused: None,
         }

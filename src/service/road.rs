@@ -299,14 +299,14 @@ async fn checked(
     until: blocking::Until,
     record: &mut CallRecord,
 ) -> Result<Value, Fault> {
-    let (given, from_text) = arguments.decode()?;
+    let (given, written) = arguments.decode()?;
     let given = arguments::with_timeout(manifest, given, asked_ms);
     let long = manifest.parameters.as_ref().is_some_and(|schema| schema.takes_long(&given));
     let (tool, of) = (manifest.clone(), manifest.clone());
     let (hidden, given) = until.run(long, move || (redact::of_arguments(&tool, &given), given)).await?;
     record.given(hidden);
     let check = move || -> Result<(redact::Masked, Value), Fault> {
-        let input = crate::manifest::arguments::check(&of, given, from_text)?;
+        let input = crate::manifest::arguments::check_written(&of, given, &written)?;
         Ok((redact::of_arguments(&of, &input), input))
     };
     let (hidden, input) = until.run(long, check).await??;

@@ -3,6 +3,7 @@
 //! For: agents and other programs. In: a protocol's messages. Out: calls to `service`, and its reports
 //! in the protocol's words. Never: another road to a tool than `Service::call`.
 
+pub mod action;
 pub mod export;
 pub mod http;
 pub mod mcp;

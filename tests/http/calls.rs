@@ -169,3 +169,32 @@ fn told_to_stop_it_lets_calls_end_and_told_again_it_does_not() {
         assert_eq!(outcome == "CancelledError", twice, "{outcome}");
     }
 }
+
+#[test]
+fn a_models_text_is_acted_on() {
+    as_everyone_with("python", "actions", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        adder(&playground);
+        playground.settle();
+        let web = Web::start(&playground, &[]);
+        let act = |body: &Value| web.ask("POST", "/v1/actions", &[], &body.to_string());
+        let text = "I add. <ACTION><tool_id>esc:add</tool_id><inputs><input name=\"a\">1</input>\
+                    <input name=\"b\">2</input></inputs></ACTION>";
+        let reply = act(&json!({"text": text, "user": "bob"}));
+        let answer = reply.json();
+        assert_eq!((reply.status, &answer["lead"], &answer["dialect"]), (200, &json!("I add."), &json!("canonical")));
+        let observation = answer["observation"].as_str().unwrap();
+        assert!(observation.starts_with("<OBSERVATION call_id=\"") && observation.contains("3"), "{observation}");
+        assert_eq!((&answer["outcome"]["success"], &answer["outcome"]["user"]), (&json!(true), &json!("bob")));
+        let record = playground.records().pop().unwrap();
+        assert_eq!((&record["call"], &record["label"]), (&answer["outcome"]["id"], &json!("bob")));
+        let none = act(&json!({"text": "nothing to do"})).json();
+        assert_eq!((&none["observation"], &none["outcome"]), (&Value::Null, &Value::Null));
+        assert_eq!(playground.records().len(), 1, "no call, no record");
+        let lost = act(&json!({"text": "<ACTION><tool_id>esc:no</tool_id></ACTION>"}));
+        assert_eq!((lost.status, &lost.json()["outcome"]["error"]["type"]), (200, &json!("ToolNotFoundError")));
+        for bad in [json!({}), json!({"text": 1}), json!({"text": "x", "tool": "y"})] {
+            assert_eq!(act(&bad).status, 400, "{bad}");
+        }
+    });
+}

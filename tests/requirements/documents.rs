@@ -90,6 +90,8 @@ fn every_command_of_the_documents_is_one() {
     assert!(commands.len() >= 15, "{commands:?}");
     as_everyone("the documents' commands", |who| {
         let playground = shipped(who);
+        fs::write(playground.path("reply.txt"), &blocks("ACTION.md", "xml")[0]).unwrap();
+        playground.settle();
         let call = playground.call("data:csv-summary", "{}").out["id"].as_str().unwrap().to_owned();
         for (document, command) in &commands {
             let line = filled(command, &playground, &call);
@@ -148,6 +150,26 @@ fn the_documents_tool_works() {
     });
     let context: Value = serde_json::from_str(&format!("{{{}}}", manifest[1])).unwrap();
     assert_eq!(context["securityContext"]["fileAccess"]["allowWrite"], json!(["out/*.csv"]));
+}
+
+/// Each action of docs/ACTION.md has the observation that stands below it.
+#[test]
+fn the_documents_actions_are_answered() {
+    if !has("python", 3) {
+        return;
+    }
+    let blocks = blocks("ACTION.md", "xml");
+    as_everyone("the documents' actions", |who| {
+        let playground = shipped(who);
+        for pair in blocks.chunks(2) {
+            let mut command = playground.host();
+            command.arg("act");
+            let told = finish(command, pair[0].as_bytes()).text();
+            let call = told.split('"').nth(1).unwrap_or_default();
+            assert_eq!(told.replace(call, "…"), pair[1], "{}", pair[0]);
+        }
+    });
+    assert_eq!(blocks.len(), 6);
 }
 
 /// The policy of docs/POLICY.md loads as it stands, and governs the tool that it names.

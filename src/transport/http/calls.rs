@@ -79,13 +79,18 @@ pub async fn call(
 /// Runs the call; where the server must end now, it is dropped, which kills, reaps and records.
 async fn run(face: Arc<Face>, request: CallRequest, sink: Sink) -> Report {
     let (id, tool) = (request.id.clone().unwrap_or_default(), request.tool.clone());
+    run_while_served(&face, face.service.call(request, sink)).await.unwrap_or_else(|| {
+        let fault = Fault::new(Kind::CancelledError, "The server was stopped.").retryable();
+        Report::of_fault(id, &tool, fault)
+    })
+}
+
+/// `None`: the server had to end first.
+pub async fn run_while_served<T>(face: &Face, call: impl Future<Output = T>) -> Option<T> {
     tokio::select! {
         biased;
-        () = face.kill.cancelled() => {
-            let fault = Fault::new(Kind::CancelledError, "The server was stopped.").retryable();
-            Report::of_fault(id, &tool, fault)
-        }
-        report = face.service.call(request, sink) => report,
+        () = face.kill.cancelled() => None,
+        ended = call => Some(ended),
     }
 }
 

@@ -4,6 +4,7 @@
 //! Server-Sent Events. Never: a request whose caller is not known, whose Host or Origin is another's, or that takes
 //! memory before it has a place; a call that outlives its client.
 
+mod actions;
 mod approvals;
 mod body;
 mod callers;
@@ -170,6 +171,7 @@ fn router(face: std::sync::Weak<Face>) -> Router {
         .route("/v1/tools/{tool}", get(tools::one))
         .route("/v1/tools/{tool}/audit", get(tools::audit))
         .route("/v1/tools/{tool}/calls", post(calls::call))
+        .route("/v1/actions", post(actions::act))
         .route("/v1/calls", get(running::calls))
         .route("/v1/calls/{call}", get(running::call).delete(running::cancel))
         .route("/v1/approvals", get(approvals::list))

@@ -1,0 +1,109 @@
+//! `toolhost act [--text FILE|-]`: the call that a model wrote into its text, and what to tell the model.
+//!
+//! For: a loop around a model. In: the model's text. Out: the observation alone (or, with `--json`, the whole answer);
+//! the text before the action is for the person, on standard error. Never: anything but an observation on standard output,
+//! so that a text cannot bring one of its own; leaves the tool running when it is interrupted.
+
+use super::refusal::{Exit, Refusal};
+use super::settings::Settings;
+use super::{call, confirm, host, words};
+use crate::base::text::printable;
+use crate::service::runlog::Level;
+use crate::service::{Arguments, CallRequest, Caller};
+use crate::transport::action::{self, Answer};
+use std::process::ExitCode;
+
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// The model's text: a file, or - for standard input
+    #[arg(long, value_name = "FILE|-", default_value = "-", allow_hyphen_values = true)]
+    pub text: String,
+    /// On whose behalf: a label in the record, and an identity where callers.policy.toml lets you act as that one
+    #[arg(long, value_name = "NAME")]
+    pub user: Option<String>,
+    /// Print the whole answer as JSON: lead, observation, warnings, outcome
+    #[arg(long)]
+    pub json: bool,
+}
+
+pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
+    host::say_root(settings);
+    host::start_log(settings, Level::Off);
+    let runtime = host::runtime()?;
+    // On another thread than the one that hears signals: the text may never end.
+    let from = args.text.clone();
+    let text = runtime.block_on(async {
+        tokio::select! {
+            text = tokio::task::spawn_blocking(move || read(&from)) => Ok(text),
+            signal = host::stopped() => Err(signal),
+        }
+    });
+    let text = match text {
+        Ok(text) => text??,
+        Err(signal) => {
+            runtime.shutdown_background();
+            return Ok(interrupted(signal));
+        }
+    };
+    let acted = runtime.block_on(async {
+        tokio::select! {
+            answer = acted(settings, &args, &text) => Ok(answer),
+            signal = host::stopped() => Err(signal),
+        }
+    });
+    runtime.shutdown_timeout(host::FAREWELL);
+    Ok(match acted {
+        Ok(answer) => told(&args, answer?),
+        Err(signal) => interrupted(signal),
+    })
+}
+
+fn interrupted(signal: ExitCode) -> ExitCode {
+    words::complain("toolhost: interrupted; a call that was begun is cancelled");
+    signal
+}
+
+async fn acted(settings: &Settings, args: &Args, text: &str) -> anyhow::Result<Answer> {
+    let service = match host::service(settings, Some(words::complain)) {
+        Ok(service) => service,
+        // The model is told too, in words for an agent.
+        Err(error) => {
+            words::complain(&format!("toolhost: {error:#}"));
+            let fault = error.downcast_ref::<Refusal>().map(Refusal::fault).ok_or(error)?;
+            let reading = action::read(text);
+            let report = call::not_begun(reading.tool(), fault);
+            return Ok(reading.answered(report));
+        }
+    };
+    let from = CallRequest {
+        label: args.user.clone(),
+        approver: confirm::approver(),
+        ..CallRequest::new(Caller::operator(host::login()), "", Arguments::Text(String::new()))
+    };
+    Ok(action::act(&service, from, text).await)
+}
+
+fn read(from: &str) -> anyhow::Result<String> {
+    if from == "-" {
+        return call::text(std::io::stdin().lock(), "standard input");
+    }
+    let shown = printable(from);
+    let opened = std::fs::File::open(from).map_err(|e| call::caller(format!("{shown}: {e}")))?;
+    call::text(opened, &shown)
+}
+
+fn told(args: &Args, answer: Answer) -> ExitCode {
+    let answer = Answer { outcome: answer.outcome.map(|report| report.for_agents()), ..answer };
+    if args.json {
+        words::say_json(&answer);
+    } else {
+        let warnings = answer.warnings.iter().map(|warning| format!("toolhost: {warning}"));
+        let lines: Vec<String> =
+            std::iter::once(answer.lead.clone()).filter(|lead| !lead.is_empty()).chain(warnings).collect();
+        if !lines.is_empty() {
+            words::complain(&lines.join("\n"));
+        }
+        answer.observation.iter().for_each(|observation| words::say(observation));
+    }
+    answer.outcome.as_ref().map_or(Exit::Ok.into(), |report| call::ended(report, false))
+}

@@ -1,0 +1,189 @@
+//! `<ACTION>` and `<OBSERVATION>`: calls that a model writes into its text.
+//!
+//! For: loops around a model that has no tool calls of its own. In: a model's text. Out: the text before its action, and
+//! an observation to hand back to the model. Never: another road to a tool than `Service::call`; a word of a tool that
+//! reads as protocol text; more than one call for one text.
+
+mod find;
+mod observation;
+mod read;
+#[cfg(test)]
+mod tests;
+mod xml;
+
+pub use read::{Action, Context, Reading, Unread, read};
+
+use crate::base::text;
+use crate::fault::Kind;
+use crate::manifest::Handler;
+use crate::quantity::Limit;
+use crate::registry::Tool;
+use crate::service::{Arguments, CallRequest, Report, Service, Sink, format};
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+/// What an action without a readable tool is called.
+const UNKNOWN: &str = "unknown";
+/// A text of more bytes is read on a thread of its own.
+const LONG: usize = 64 * 1024;
+/// Longest id that an observation gives back, characters.
+const LONGEST_ID: usize = 200;
+
+/// The forms in which models write actions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Dialect {
+    /// `<tool_id>` and `<inputs>`.
+    Canonical,
+    /// The tag names the tool, its children the parameters.
+    Legacy,
+}
+
+impl Dialect {
+    fn name(self) -> &'static str {
+        match self {
+            Dialect::Canonical => "canonical",
+            Dialect::Legacy => "legacy",
+        }
+    }
+}
+
+/// Says what ids stand for that the registry does not know: nodes of a platform, tools under other names. What they
+/// stand for is a tool of the registry, which runs by the one road.
+pub trait Resolver: Send + Sync {
+    /// `None`: this resolver does not know the id either.
+    fn resolve(&self, id: &str, inputs: &Map<String, Value>) -> Option<Resolved>;
+}
+
+/// A tool of the registry (`id` or `id@range`), and its arguments.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Resolved {
+    pub tool: String,
+    pub arguments: Arguments,
+}
+
+/// What one text led to.
+#[derive(Debug, Serialize)]
+pub struct Answer {
+    /// The text before the action, which is for the person; all of the text where there is no action.
+    pub lead: String,
+    pub dialect: Option<Dialect>,
+    /// For the model. `None`: the text holds no action, and nothing was called.
+    pub observation: Option<String>,
+    pub warnings: Vec<String>,
+    /// The whole outcome of the call.
+    pub outcome: Option<Report>,
+}
+
+/// Makes the call that a text asks for, as the caller and with the label, key and approver of `from`. Dropping the
+/// future cancels the call.
+pub async fn act(service: &Service, from: CallRequest, text: &str) -> Answer {
+    act_with(service, &[], from, text).await
+}
+
+/// The same, with resolvers for ids that the registry does not know, asked in this order.
+pub async fn act_with(service: &Service, resolvers: &[&dyn Resolver], from: CallRequest, text: &str) -> Answer {
+    let mut reading = match text.len() > LONG {
+        // Other calls of this thread go on meanwhile.
+        true => {
+            let text = text.to_owned();
+            let read = tokio::task::spawn_blocking(move || read(&text)).await;
+            read.unwrap_or_else(|ended| std::panic::resume_unwind(ended.into_panic()))
+        }
+        false => read(text),
+    };
+    let Some(request) = request(service, resolvers, from, &mut reading) else { return reading.without_action() };
+    let report = service.call(request, Sink::none()).await;
+    reading.answered(report)
+}
+
+/// The request that a reading leads to; `None`: it has no action.
+fn request(
+    service: &Service,
+    resolvers: &[&dyn Resolver],
+    from: CallRequest,
+    reading: &mut Reading,
+) -> Option<CallRequest> {
+    let Reading { action, warnings, .. } = reading;
+    let action = match action.as_mut()? {
+        Ok(action) => action,
+        Err(unread) => {
+            let tool = unread.tool.as_deref().unwrap_or(UNKNOWN);
+            return Some(CallRequest { tool: tool.to_owned(), refused: Some(unread.fault.clone()), ..from });
+        }
+    };
+    let mut tool = action.tool.clone();
+    // A tool that this caller may not call is not there for it.
+    let find = |tool: &str| service.find(&service.who(&from.caller, from.label.as_deref())?, tool);
+    let mut found = find(&tool);
+    let unknown = found.as_ref().is_err_and(|fault| fault.kind == Kind::ToolNotFoundError);
+    let resolved = resolvers.iter().filter(|_| unknown).find_map(|other| other.resolve(&tool, &action.inputs));
+    let arguments = match resolved {
+        Some(resolved) => {
+            tool = resolved.tool;
+            found = find(&tool);
+            resolved.arguments
+        }
+        None => {
+            let texts = Value::Object(std::mem::take(&mut action.inputs.0));
+            Arguments::Inputs { texts, twice: std::mem::take(&mut action.twice) }
+        }
+    };
+    let asked_ms = action.context.timeout_ms;
+    let timeout_ms = asked_ms.and_then(|asked| shortened(found.ok()?.as_ref(), asked, warnings));
+    let transaction = action.context.transaction.clone();
+    Some(CallRequest { tool, arguments, timeout_ms, transaction, ..from })
+}
+
+/// A time limit of the context, where it is shorter than what the tool gets without it.
+fn shortened(tool: &Tool, asked_ms: u64, warnings: &mut Vec<String>) -> Option<u64> {
+    if matches!(tool.manifest.handler, Handler::ServiceMethod { .. }) {
+        warnings.push("the timeoutMs of <context> was ignored: this tool takes it as an input".to_owned());
+        return None;
+    }
+    let usual = tool.manifest.execution.timeout_ms.unwrap_or(Limit::TimeoutMs.house_default());
+    if asked_ms > usual {
+        warnings.push("the timeoutMs of <context> was ignored: it can only shorten the tool's own".to_owned());
+    }
+    (asked_ms <= usual).then_some(asked_ms)
+}
+
+impl Reading {
+    /// The answer to a text that holds no action.
+    fn without_action(self) -> Answer {
+        Answer { lead: self.lead, dialect: None, observation: None, warnings: self.warnings, outcome: None }
+    }
+
+    /// What the action calls its tool.
+    pub fn tool(&self) -> &str {
+        let tool = match &self.action {
+            Some(Ok(action)) => Some(action.tool.as_str()),
+            Some(Err(unread)) => unread.tool.as_deref(),
+            None => None,
+        };
+        tool.unwrap_or(UNKNOWN)
+    }
+
+    /// The answer to an action that ended so.
+    pub fn answered(self, report: Report) -> Answer {
+        let dialect = match &self.action {
+            Some(Ok(action)) => Some(action.dialect),
+            Some(Err(unread)) => unread.dialect,
+            None => return self.without_action(),
+        };
+        let asked = text::head(&text::printable(self.tool()), LONGEST_ID);
+        // The name of a tool that a resolver chose is none that the agent knows.
+        let id = asked.split('@').next().unwrap_or_default();
+        let status = if report.success { "success" } else { "failed" };
+        let mut attributes = vec![("call_id", report.id.as_str()), ("status", status)];
+        attributes.extend(report.version.as_deref().map(|version| ("version", version)));
+        attributes.extend(dialect.map(|dialect| ("dialect", dialect.name())));
+        let mut notes = self.warnings.clone();
+        notes.extend(report.notes.iter().cloned());
+        let advice = report.error.as_ref().and_then(format::advice);
+        notes.extend(advice.map(|advice| format!("What to do: {advice}")));
+        let sentence = observation::sentence(id.trim(), &report);
+        let observation = Some(observation::rendered(&attributes, &asked, &sentence, &notes));
+        Answer { lead: self.lead, dialect, observation, warnings: self.warnings, outcome: Some(report) }
+    }
+}

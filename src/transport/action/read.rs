@@ -1,0 +1,312 @@
+//! Read: an action as its model wrote it, in either dialect.
+//!
+//! For: `act`. In: a model's text. Out: the text before the action, the action or everything that is wrong with it, and
+//! warnings. Never: I/O; a guess where two readings are possible; a value in its words, since it may be a secret.
+
+use super::xml::{self, Broken, Element};
+use super::{Dialect, find};
+use crate::base::hidden::Hidden;
+use crate::base::json::line_and_column;
+use crate::base::text;
+use crate::fault::{Fault, Kind};
+use crate::quantity::{MAX_ACTION_INPUTS, MAX_ACTION_TEXT_BYTES, MAX_FAULTS_TOLD};
+use serde_json::{Map, Value};
+
+/// A text, read.
+#[derive(Debug, Default)]
+pub struct Reading {
+    /// The text before the action; all of it where there is none.
+    pub lead: String,
+    /// `None`: the text holds no action.
+    pub action: Option<Result<Action, Box<Unread>>>,
+    pub warnings: Vec<String>,
+}
+
+/// One call asked for.
+#[derive(Debug)]
+pub struct Action {
+    /// `id` or `id@range`.
+    pub tool: String,
+    /// Texts; in the legacy dialect also lists and objects of texts.
+    pub inputs: Hidden<Map<String, Value>>,
+    /// Names of inputs that were given more than once.
+    pub twice: Vec<String>,
+    pub context: Context,
+    pub dialect: Dialect,
+}
+
+/// What comes with a call that is none of its inputs. It can only take away.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Context {
+    /// What the caller groups calls by.
+    pub transaction: Option<String>,
+    /// A shorter time limit.
+    pub timeout_ms: Option<u64>,
+}
+
+/// An action that cannot be read.
+#[derive(Debug)]
+pub struct Unread {
+    /// What stood where the tool's id belongs, as far as that can be told.
+    pub tool: Option<String>,
+    pub dialect: Option<Dialect>,
+    pub fault: Fault,
+}
+
+/// Reads a text.
+pub fn read(text: &str) -> Reading {
+    if text.len() > MAX_ACTION_TEXT_BYTES {
+        let words = format!("The text is longer than {MAX_ACTION_TEXT_BYTES} bytes, so no action was looked for.");
+        return Reading { action: Some(Err(unread(Fault::new(Kind::ActionParseError, words)))), ..Reading::default() };
+    }
+    let (start, passed) = find::first(text);
+    let mut warnings = Vec::new();
+    if passed {
+        warnings.push("an <ACTION> in a code span was taken as a name, not as an action".to_owned());
+    }
+    let Some(start) = start else { return Reading { lead: text.to_owned(), action: None, warnings } };
+    let lead = find::lead(&text[..start]).to_owned();
+    let block = if find::is_closed(&text[start..]) {
+        xml::read(text, start)
+    } else {
+        Err(Broken { at: start, what: "no </ACTION> follows this <ACTION>".to_owned() })
+    };
+    let action = match block {
+        Err(Broken { at, what }) => {
+            let (line, column) = line_and_column(text, at);
+            let what = text::head(&what, 300);
+            let words = format!("Malformed XML in ACTION block at line {line}, column {column}: {what}.");
+            Err(unread(Fault::new(Kind::ActionParseError, words)))
+        }
+        Ok((root, end)) => {
+            let (further, said) = find::after(&text[end..]);
+            if further > 0 {
+                let blocks = if further == 1 { "block" } else { "blocks" };
+                warnings.push(format!("{further} further ACTION {blocks} ignored: a text makes one call"));
+            } else if said {
+                warnings.push("the text after the ACTION block was ignored".to_owned());
+            }
+            let mut block = Block { text, flaws: Vec::new(), more: 0, warnings: &mut warnings };
+            block.action(&root)
+        }
+    };
+    Reading { lead, action: Some(action), warnings }
+}
+
+fn unread(fault: Fault) -> Box<Unread> {
+    Box::new(Unread { tool: None, dialect: None, fault })
+}
+
+/// The reading of one block whose XML is good.
+struct Block<'t> {
+    text: &'t str,
+    flaws: Vec<String>,
+    /// Flaws that are not told: finding their places would take long.
+    more: usize,
+    warnings: &'t mut Vec<String>,
+}
+
+impl Block<'_> {
+    fn action(&mut self, root: &Element) -> Result<Action, Box<Unread>> {
+        self.is(root, "ACTION");
+        self.has_no(root, "attributes");
+        if !root.text.is_empty() {
+            self.flaw(root, "text stands between the elements of the ACTION block");
+        }
+        let canonical = ["tool_id", "inputs", "input", "context"];
+        let named = |child: &Element| canonical.iter().any(|name| child.name.eq_ignore_ascii_case(name));
+        let legacy = root.children.first().is_some_and(|first| !named(first));
+        let action = if legacy { self.legacy(root) } else { self.canonical(root) };
+        if self.flaws.is_empty() {
+            return Ok(action);
+        }
+        self.flaws.extend((self.more > 0).then(|| format!("And {} more.", self.more)));
+        let fault = Fault::of_flaws(Kind::ActionParseError, std::mem::take(&mut self.flaws));
+        let tool = Some(action.tool).filter(|tool| !tool.is_empty());
+        Err(Box::new(Unread { tool, dialect: Some(action.dialect), fault }))
+    }
+
+    /// `<tool_id>`, `<inputs>`, and further elements.
+    fn canonical(&mut self, root: &Element) -> Action {
+        let mut action = Action::new(Dialect::Canonical);
+        let (mut tool, mut inputs, mut context) = (false, false, false);
+        for (at, child) in root.children.iter().enumerate() {
+            if self.is(child, "tool_id") {
+                self.once(child, &mut tool);
+                if at > 0 {
+                    self.flaw(child, "<tool_id> must be the first element of the ACTION block");
+                }
+                action.tool = self.words(child);
+            } else if self.is(child, "inputs") {
+                self.once(child, &mut inputs);
+                self.inputs(child, &mut action);
+            } else if self.is(child, "input") {
+                self.flaw(child, "<input> belongs in <inputs>");
+            } else {
+                self.further(child, &mut context, &mut action.context);
+            }
+        }
+        if action.tool.is_empty() {
+            self.flaw(root, "The ACTION block names no tool: <tool_id> is empty or missing");
+        }
+        action
+    }
+
+    fn inputs(&mut self, inputs: &Element, action: &mut Action) {
+        self.has_no(inputs, "attributes");
+        if !inputs.text.is_empty() {
+            self.flaw(inputs, "text stands between the inputs");
+        }
+        if inputs.children.len() > MAX_ACTION_INPUTS {
+            return self.flaw(inputs, &format!("there are more than {MAX_ACTION_INPUTS} inputs"));
+        }
+        for (at, input) in inputs.children.iter().enumerate() {
+            if !self.is(input, "input") {
+                let words = format!("<{}> is no input: write <input name=\"…\">", shown(input.name));
+                self.flaw(input, &words);
+                continue;
+            }
+            let name = input.attributes.iter().find(|(name, _)| name == "name").map(|(_, name)| name);
+            let Some(name) = name.filter(|name| !name.is_empty()) else {
+                self.flaw(input, &format!("input {} has no name: write <input name=\"…\">", at + 1));
+                continue;
+            };
+            if input.attributes.len() > 1 {
+                self.warn(input, "has attributes beside name, which were ignored");
+            }
+            if !input.children.is_empty() {
+                let words = format!("input '{}' holds elements: put its value in CDATA, or write JSON", shown(name));
+                self.flaw(input, &words);
+            }
+            if action.inputs.contains_key(name) {
+                action.twice.extend((!action.twice.contains(name)).then(|| name.clone()));
+            } else {
+                action.inputs.0.insert(name.clone(), Value::String(input.text.clone()));
+            }
+        }
+    }
+
+    /// The tag names the tool, its children the parameters.
+    fn legacy(&mut self, root: &Element) -> Action {
+        let mut action = Action::new(Dialect::Legacy);
+        let words = "this is the legacy form, in which a tag names the tool; write <tool_id> and <inputs>";
+        self.warnings.push(words.to_owned());
+        let mut context = false;
+        for (at, child) in root.children.iter().enumerate() {
+            if at > 0 && self.is(child, "context") {
+                self.further(child, &mut context, &mut action.context);
+            } else if at > 0 {
+                self.flaw(child, &format!("<{}> is a second call: an ACTION block makes one", shown(child.name)));
+            } else {
+                action.tool = child.name.to_owned();
+                self.has_no(child, "attributes");
+                if !child.text.is_empty() {
+                    self.flaw(child, &format!("<{}> must hold an element for each parameter", shown(child.name)));
+                }
+                action.inputs = Hidden(self.members(child));
+            }
+        }
+        action
+    }
+
+    /// Child elements as an object; of those that repeat, a list.
+    fn members(&mut self, holder: &Element) -> Map<String, Value> {
+        let mut members = Map::new();
+        for child in &holder.children {
+            self.has_no(child, "attributes");
+            if !child.text.is_empty() && !child.children.is_empty() {
+                self.flaw(child, &format!("<{}> holds text beside elements", shown(child.name)));
+            }
+            let value = match child.children.is_empty() {
+                true => Value::String(child.text.clone()),
+                false => Value::Object(self.members(child)),
+            };
+            match members.get_mut(child.name) {
+                None => drop(members.insert(child.name.to_owned(), value)),
+                Some(Value::Array(values)) => values.push(value),
+                Some(one) => *one = Value::Array(vec![one.take(), value]),
+            }
+        }
+        members
+    }
+
+    /// An element that is neither the tool's nor its inputs'.
+    fn further(&mut self, child: &Element, seen: &mut bool, context: &mut Context) {
+        if !self.is(child, "context") {
+            return self.warn(child, "is not known and was ignored");
+        }
+        self.once(child, seen);
+        let (mut transaction, mut timeout) = (false, false);
+        for part in &child.children {
+            if self.is(part, "transaction_id") {
+                self.once(part, &mut transaction);
+                context.transaction = Some(self.words(part)).filter(|words| !words.is_empty());
+            } else if self.is(part, "timeoutMs") {
+                self.once(part, &mut timeout);
+                context.timeout_ms = self.words(part).parse().ok();
+                if context.timeout_ms.is_none() {
+                    self.flaw(part, "the timeoutMs of <context> must be a whole number");
+                }
+            } else {
+                self.warn(part, "in <context> is not known and was ignored");
+            }
+        }
+    }
+
+    /// The text of an element that holds nothing else.
+    fn words(&mut self, element: &Element) -> String {
+        self.has_no(element, "attributes");
+        if !element.children.is_empty() {
+            self.flaw(element, &format!("<{}> must hold text only", element.name));
+        }
+        element.text.trim().to_owned()
+    }
+
+    /// Whether an element has this name; another case of it is told.
+    fn is(&mut self, element: &Element, name: &str) -> bool {
+        let is = element.name.eq_ignore_ascii_case(name);
+        if is && element.name != name {
+            self.warn(element, &format!("was read as <{name}>"));
+        }
+        is
+    }
+
+    fn once(&mut self, element: &Element, seen: &mut bool) {
+        if std::mem::replace(seen, true) {
+            self.flaw(element, &format!("<{}> stands twice", element.name));
+        }
+    }
+
+    fn has_no(&mut self, element: &Element, what: &str) {
+        if !element.attributes.is_empty() {
+            self.warn(element, &format!("has {what}, which were ignored"));
+        }
+    }
+
+    /// A sentence, with the place.
+    fn flaw(&mut self, element: &Element, what: &str) {
+        if self.flaws.len() == MAX_FAULTS_TOLD {
+            self.more += 1;
+            return;
+        }
+        let (line, column) = line_and_column(self.text, element.at);
+        self.flaws.push(format!("{what} (line {line}, column {column})."));
+    }
+
+    fn warn(&mut self, element: &Element, what: &str) {
+        if self.warnings.len() < MAX_FAULTS_TOLD {
+            self.warnings.push(format!("<{}> {what}", shown(element.name)));
+        }
+    }
+}
+
+impl Action {
+    fn new(dialect: Dialect) -> Action {
+        let (inputs, twice) = (Hidden::default(), Vec::new());
+        Action { tool: String::new(), inputs, twice, context: Context::default(), dialect }
+    }
+}
+
+fn shown(name: &str) -> String {
+    text::head(name, 80)
+}

@@ -1,0 +1,203 @@
+//! XML: one element, read strictly and within bounds.
+//!
+//! For: `read`. In: text, and where the element begins. Out: the element and where it ends, or the place and the words
+//! of what is wrong. Never: an entity of the document's own, a repair, a tree beyond the bounds of `quantity`.
+
+use crate::quantity::{Limit, MAX_ACTION_DEPTH, MAX_ACTION_ELEMENTS, MAX_ACTION_TAG_BYTES};
+use quick_xml::errors::{Error, IllFormedError};
+use quick_xml::events::{BytesRef, BytesStart, Event};
+use quick_xml::{Reader, XmlVersion};
+
+/// What XML takes for white space.
+const BLANK: [char; 4] = [' ', '\t', '\r', '\n'];
+
+pub struct Element<'t> {
+    pub name: &'t str,
+    /// Where its tag begins.
+    pub at: usize,
+    pub attributes: Vec<(String, String)>,
+    /// Its own text, trimmed but for what stood in CDATA.
+    pub text: String,
+    pub children: Vec<Element<'t>>,
+}
+
+/// What is wrong, and where.
+pub struct Broken {
+    pub at: usize,
+    pub what: String,
+}
+
+/// Reads the element that begins there. Returns also where it ends.
+pub fn read(text: &str, start: usize) -> Result<(Element<'_>, usize), Broken> {
+    let mut reader = Reader::from_str(&text[start..]);
+    let place = |position: u64| start + usize::try_from(position).unwrap_or_default();
+    let (mut open, mut elements) = (Vec::<Open>::new(), 0);
+    loop {
+        let at = place(reader.buffer_position());
+        let event = reader.read_event();
+        let event = event.map_err(|error| Broken { at: place(reader.error_position()), what: words(&error) })?;
+        let end = place(reader.buffer_position());
+        bounded(end - start, open.len(), elements).map_err(|what| Broken { at, what })?;
+        let mut begun = |tag: &BytesStart| {
+            elements += 1;
+            Open::new(&text[at + 1..at + 1 + tag.name().as_ref().len()], at, tag)
+        };
+        let done = match event {
+            Event::Start(tag) => {
+                open.push(begun(&tag)?);
+                None
+            }
+            Event::Empty(tag) => Some(begun(&tag)?.done()),
+            Event::End(_) => open.pop().map(Open::done),
+            Event::Eof => {
+                let (name, at) = open.last().map_or(("", at), |open| (open.element.name, open.element.at));
+                return Err(Broken { at, what: format!("<{name}> is not closed") });
+            }
+            inside => {
+                let taken = open.last_mut().map_or(Ok(()), |open| open.take(&inside));
+                taken.map_err(|what| Broken { at, what })?;
+                None
+            }
+        };
+        let Some(done) = done else { continue };
+        match open.last_mut() {
+            Some(parent) => parent.element.children.push(done),
+            None => return plain(&text[start..end]).map(|()| (done, end)).map_err(|bad| bad.below(start)),
+        }
+    }
+}
+
+impl Broken {
+    fn below(self, start: usize) -> Broken {
+        Broken { at: start + self.at, ..self }
+    }
+}
+
+fn bounded(bytes: usize, depth: usize, elements: usize) -> Result<(), String> {
+    let most = Limit::InputBytes.house_default();
+    if bytes as u64 > most {
+        return Err(format!("the block is longer than {most} bytes"));
+    }
+    if depth > MAX_ACTION_DEPTH {
+        return Err(format!("elements are nested deeper than {MAX_ACTION_DEPTH} levels"));
+    }
+    if elements > MAX_ACTION_ELEMENTS {
+        return Err(format!("the block has more than {MAX_ACTION_ELEMENTS} elements"));
+    }
+    Ok(())
+}
+
+/// An element of which the end is still to come.
+struct Open<'t> {
+    element: Element<'t>,
+    /// Text since the last CDATA section.
+    run: String,
+    /// The run holds a character reference, which is no white space around something.
+    referred: bool,
+    /// A CDATA section came before the run.
+    split: bool,
+}
+
+impl<'t> Open<'t> {
+    fn new(name: &'t str, at: usize, tag: &BytesStart) -> Result<Open<'t>, Broken> {
+        let broken = |what: String| Broken { at, what };
+        if !is_name(name) {
+            return Err(broken("this < begins no tag: write &lt;, or put the value in CDATA".to_owned()));
+        }
+        // Each attribute is compared with all before it.
+        if tag.len() > MAX_ACTION_TAG_BYTES {
+            return Err(broken(format!("a tag of more than {MAX_ACTION_TAG_BYTES} bytes")));
+        }
+        let mut attributes = Vec::new();
+        for attribute in tag.attributes() {
+            let attribute = attribute.map_err(|error| broken(format!("an attribute of <{name}>: {error}")))?;
+            let value = attribute.normalized_value(XmlVersion::Implicit1_0).map_err(|error| broken(words(&error)))?;
+            if attribute.value.contains('<') || plain(&value).is_err() {
+                return Err(broken(format!("an attribute of <{name}> holds what XML does not allow")));
+            }
+            attributes.push((attribute.key.as_ref().to_owned(), value.into_owned()));
+        }
+        let element = Element { name, at, attributes, text: String::new(), children: Vec::new() };
+        Ok(Open { element, run: String::new(), referred: false, split: false })
+    }
+
+    /// Takes what stands inside, but for other elements.
+    fn take(&mut self, event: &Event) -> Result<(), String> {
+        match event {
+            Event::Text(said) if said.contains("]]>") => {
+                return Err("]]> outside of CDATA: inside it, split it as ]]]]><![CDATA[>".to_owned());
+            }
+            Event::Text(said) => self.run.push_str(said),
+            Event::CData(said) => {
+                self.flush(false);
+                self.element.text.push_str(said);
+                self.split = true;
+            }
+            Event::GeneralRef(reference) => {
+                self.run.push(character(reference)?);
+                self.referred = true;
+            }
+            Event::DocType(_) => return Err("a DOCTYPE is not allowed".to_owned()),
+            Event::PI(_) | Event::Decl(_) => return Err("a processing instruction is not allowed".to_owned()),
+            Event::Comment(_) | Event::Start(_) | Event::Empty(_) | Event::End(_) | Event::Eof => {}
+        }
+        Ok(())
+    }
+
+    /// Takes over the run: nothing of one that is blank, else all but what is blank at the ends of the value.
+    fn flush(&mut self, last: bool) {
+        let run = std::mem::take(&mut self.run);
+        let blank = !std::mem::take(&mut self.referred) && run.trim_matches(BLANK).is_empty();
+        let run = if self.split { &run } else { run.trim_start_matches(BLANK) };
+        let run = if last { run.trim_end_matches(BLANK) } else { run };
+        self.element.text.push_str(if blank { "" } else { run });
+    }
+
+    fn done(mut self) -> Element<'t> {
+        self.flush(true);
+        self.element
+    }
+}
+
+fn is_name(name: &str) -> bool {
+    let mut rest = name.chars();
+    let first = |c: char| c.is_alphabetic() || matches!(c, '_' | ':');
+    rest.next().is_some_and(first) && rest.all(|c| c.is_alphanumeric() || matches!(c, '_' | ':' | '-' | '.'))
+}
+
+/// The character of a reference.
+fn character(reference: &BytesRef) -> Result<char, String> {
+    let c = match &**reference {
+        "lt" => '<',
+        "gt" => '>',
+        "amp" => '&',
+        "quot" => '"',
+        "apos" => '\'',
+        name => match reference.resolve_char_ref() {
+            Ok(Some(c)) if is_char(c) => c,
+            Ok(None) => return Err(format!("&{name}; is not known: write &amp; for &, or put the value in CDATA")),
+            _ => return Err(format!("&{name}; is no character of XML")),
+        },
+    };
+    Ok(c)
+}
+
+/// The characters that a document of XML 1.0 may hold.
+fn is_char(c: char) -> bool {
+    !(c.is_ascii_control() && !BLANK.contains(&c) && c != '\u{7f}' || matches!(c, '\u{fffe}' | '\u{ffff}'))
+}
+
+fn plain(text: &str) -> Result<(), Broken> {
+    let bad = text.char_indices().find(|(_, c)| !is_char(*c));
+    let what = |c: char| format!("the character U+{:04X} is not allowed in XML", u32::from(c));
+    bad.map_or(Ok(()), |(at, c)| Err(Broken { at, what: what(c) }))
+}
+
+/// What the tokenizer says, less its own headings.
+fn words(error: &Error) -> String {
+    if matches!(error, Error::IllFormed(IllFormedError::UnclosedReference)) {
+        return "this & begins no reference: write &amp;, or put the value in CDATA".to_owned();
+    }
+    let said = error.to_string();
+    said.split_once(": ").map_or(said.as_str(), |(_, said)| said).to_owned()
+}

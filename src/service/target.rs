@@ -160,11 +160,9 @@ impl Service {
         let rights = decisions.rights(&found.rights.caller, None);
         may_bring(&owners, &rights, &given.script_path, &input)
             .inspect_err(|_| record.denied_by = Some(rights.name()))?;
-        let target = policy::RunTarget { site: site.clone(), language };
-        let mut decision =
-            policy::decide_run(&target, &tool.manifest, &owners, &decisions.policies, &decisions.rules.machine);
+        let (target, machine) = (policy::RunTarget { site: site.clone(), language }, &decisions.rules.machine);
+        let mut decision = policy::decide_run(&target, &tool.manifest, &owners, &decisions.policies, machine);
         let guest = owners.iter().any(|(_, own)| decisions.snapshot.is_guest(&own.manifest));
-        let machine = &decisions.rules.machine;
         requirements::add(&mut decision, &site, language, guest, &decisions.snapshot, machine);
         leave_out_folders(&mut decision);
         let mut notes = policy::call_notes(&decision, asked_ms);

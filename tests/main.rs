@@ -43,5 +43,6 @@ mod tidy;
 mod told_truly;
 #[cfg(feature = "wasi")]
 mod wasm;
+mod watch;
 #[cfg(not(feature = "wasi"))]
 mod without_wasi;

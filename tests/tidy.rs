@@ -24,11 +24,12 @@ const FLOORS: [(&str, u8); 14] = [
 ];
 
 /// Outside crates with one home.
-const HOMES: [(&str, &[&str]); 11] = [
+const HOMES: [(&str, &[&str]); 12] = [
     ("wasmtime", &["executor/wasm"]),
     ("rmcp", &["transport/mcp"]),
     ("::landlock", &["sandbox/walls/landlock.rs"]),
     ("clap", &["cli"]),
+    ("notify", &["cli/watch.rs"]),
     // wit-component speaks anyhow.
     ("anyhow", &["cli", "executor/wasm/adapt.rs"]),
     // Policies, the operator's own settings, and what scripts require.

@@ -44,5 +44,6 @@ mod tidy;
 mod told_truly;
 #[cfg(feature = "wasi")]
 mod wasm;
+mod watch;
 #[cfg(not(feature = "wasi"))]
 mod without_wasi;

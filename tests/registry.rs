@@ -269,6 +269,35 @@ fn refresh_replaces_or_keeps_everything() {
     );
 }
 
+/// A manifest in the middle of an edit leaves its tool as it was; one that was never good, or went, has none.
+#[test]
+fn a_manifest_that_breaks_keeps_its_old_definition() {
+    let world = World::new();
+    world.method("tool-defs/a.tool.json", "custom:a", "1.0.0");
+    world.file("tool-defs/b.tool.json", "{");
+    let registry = world.registry();
+    assert_eq!((ids(&registry), registry.snapshot().warnings.len()), (vec!["custom:a@1.0.0".to_owned()], 0));
+    for broken in ["{", "", "\u{0}", "{\"toolId\": \"custom:a\", \"toolId\": \"custom:b\"}"] {
+        world.file("tool-defs/a.tool.json", broken);
+        for _ in 0..2 {
+            registry.refresh_source("files").expect("refresh");
+            assert_eq!(ids(&registry), ["custom:a@1.0.0"], "{broken}");
+            let warnings = &registry.snapshot().warnings;
+            assert!(warnings.len() == 1 && warnings[0].contains("a.tool.json is broken"), "{warnings:?}");
+            assert_eq!(registry.snapshot().skipped(), 2);
+        }
+    }
+    // A link in its place is no edit.
+    std::fs::remove_file(world.path("tool-defs/a.tool.json")).expect("remove");
+    std::os::unix::fs::symlink("b.tool.json", world.path("tool-defs/a.tool.json")).expect("link");
+    registry.refresh_source("files").expect("refresh");
+    assert!(ids(&registry).is_empty() && registry.snapshot().warnings.is_empty());
+    std::fs::remove_file(world.path("tool-defs/a.tool.json")).expect("remove");
+    world.method("tool-defs/a.tool.json", "custom:a", "1.2.0");
+    registry.refresh_source("files").expect("refresh");
+    assert_eq!(ids(&registry), ["custom:a@1.2.0"]);
+}
+
 /// A source that is no folder, offering the tools of one.
 struct Elsewhere(DirectToolLoader);
 

@@ -30,6 +30,7 @@ const HOMES: [(&str, &[&str]); 12] = [
     ("quick_xml", &["transport/action"]),
     ("::landlock", &["sandbox/walls/landlock.rs"]),
     ("clap", &["cli"]),
+    ("notify", &["cli/watch.rs"]),
     // wit-component speaks anyhow.
     ("anyhow", &["cli", "executor/wasm/adapt.rs"]),
     // Policies, the operator's own settings, and what scripts require.

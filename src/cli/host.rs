@@ -396,11 +396,28 @@ fn rules(settings: &Settings, cgroup: bool) -> anyhow::Result<service::Rules> {
     Ok(service::Rules { policies, machine })
 }
 
+/// Why tools and policies are read anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reload {
+    /// Somebody said so: what lies there now is what is meant.
+    Asked,
+    /// A file changed, perhaps in the middle of an edit.
+    Seen,
+}
+
 /// Reads tools and policies anew, for a server that runs. The configuration stays what it was at the start.
-pub fn reload(settings: &Settings, service: &Service) {
+pub fn reload(settings: &Settings, service: &Service, because: Reload) {
     let settings = &settings.again();
     // Another process may have run a tool since: what that tool could write is not loaded here either.
     let read = tell_ledger(settings, service.registry()).and_then(|()| rules(settings, service.counted()));
+    if let (Err(why), Reload::Seen) = (&read, because)
+        && service.ready().is_ok()
+    {
+        let why = format!("the policies changed and cannot be read, so the old ones hold: {why:#}");
+        words::complain(&format!("toolhost: reload: {why}"));
+        let failed = service.keep_rules(why);
+        return failed.iter().for_each(|why| words::complain(&format!("toolhost: reload: {why}")));
+    }
     let rules = read.map_err(|why| {
         words::complain(&format!("toolhost: reload: {why}"));
         let message = "This host's policies cannot be read: no tool runs until the operator mends them.";

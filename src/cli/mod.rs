@@ -30,6 +30,7 @@ pub mod settings;
 pub mod status;
 pub mod test;
 pub mod token;
+pub mod watch;
 pub mod words;
 
 use crate::base::text;

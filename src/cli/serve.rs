@@ -4,9 +4,10 @@
 //! output, answers on the socket, the run log on standard error. Never: serves whatever folder it happens to be started
 //! in: the root must be named.
 
-use super::host;
+use super::host::{self, Reload};
 use super::refusal::{Exit, Refusal};
 use super::settings::{self, Settings};
+use super::watch::{Mode, Watch};
 use super::words;
 use crate::service::runlog::Level;
 use crate::service::{Caller, Service};
@@ -17,6 +18,7 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::SystemTime;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -43,6 +45,9 @@ pub struct Args {
     /// Let tokens and answers cross the network in the clear: something else encrypts
     #[arg(long, requires = "http", conflicts_with = "tls_cert")]
     pub insecure: bool,
+    /// How changes of tools and policies are noticed
+    #[arg(long, value_enum, value_name = "MODE", default_value = "auto")]
+    pub watch: Mode,
 }
 
 pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
@@ -71,7 +76,9 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
             Some(address) => Some(listening(&settings, address, args.insecure).await?),
             None => None,
         };
+        let since = SystemTime::now();
         let service = host::service(&settings, None)?;
+        let watch = Watch::new(args.watch, &settings);
         let (stop, kill) = (CancellationToken::new(), CancellationToken::new());
         let spoken = over_stdio(args.stdio, service.clone(), client, stop.clone());
         let served = over_http(listening, service.clone(), stop.clone(), kill.clone());
@@ -80,7 +87,7 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
             ended = &mut spoken => ended.map(|()| None)?,
             ended = &mut served => return ended.map(|()| Exit::Ok.into()),
             signal = host::told_to_stop() => Some(signal),
-            failed = kept_up(&settings, service) => return Err(failed.into()),
+            failed = kept_up(&settings, service, watch, since) => return Err(failed.into()),
         };
         stop.cancel();
         // Told again, it lets nothing end by itself.
@@ -182,9 +189,10 @@ fn hung_up() -> mcp::HungUp {
     mcp::HungUp { input: is_gone(&ends[0]), output: is_gone(&ends[1]) }
 }
 
-/// Prepares what tools need ahead of their calls, and reads tools and policies anew at each HUP. Returns only if a
-/// reload panics: which rules hold is then unknown, and the server ends.
-async fn kept_up(settings: &Settings, service: Arc<Service>) -> Refusal {
+/// Prepares what tools need ahead of their calls, and reads tools and policies anew when they change and at each HUP.
+/// `since`: when they were read first. Returns only if a reload panics: which rules hold is then unknown, and the server
+/// ends.
+async fn kept_up(settings: &Settings, service: Arc<Service>, mut watch: Watch, mut since: SystemTime) -> Refusal {
     // A HUP that comes during a reload is not lost: it causes one more.
     let mut hangups = signal(SignalKind::hangup()).ok();
     loop {
@@ -194,14 +202,38 @@ async fn kept_up(settings: &Settings, service: Arc<Service>) -> Refusal {
                 ahead.prepare(&tool.reference()).await;
             }
         });
-        match &mut hangups {
-            Some(hangups) => hangups.recv().await,
-            None => std::future::pending().await,
+        let (again, snapshot) = (settings.clone(), service.registry().snapshot());
+        let looking = tokio::task::spawn_blocking(move || {
+            let missed = watch.look_at(&again, snapshot, since);
+            tracing::info!("{}", watch.told());
+            (watch, missed)
+        });
+        let missed;
+        (watch, missed) = match looking.await {
+            Ok(watching) => watching,
+            Err(why) => return failed(&why),
+        };
+        let hung_up = async {
+            match &mut hangups {
+                Some(hangups) => hangups.recv().await,
+                None => std::future::pending().await,
+            }
+        };
+        let because = tokio::select! {
+            biased;
+            _ = hung_up => Reload::Asked,
+            () = watch.changed(), if !missed => Reload::Seen,
+            () = std::future::ready(()), if missed => Reload::Seen,
         };
         preparing.abort();
+        since = SystemTime::now();
         let (settings, service) = (settings.clone(), service.clone());
-        if let Err(why) = tokio::task::spawn_blocking(move || host::reload(&settings, &service)).await {
-            return Refusal::new(Exit::Host, format!("the reload failed in toolhost itself; please report it: {why}"));
+        if let Err(why) = tokio::task::spawn_blocking(move || host::reload(&settings, &service, because)).await {
+            return failed(&why);
         }
     }
+}
+
+fn failed(why: &tokio::task::JoinError) -> Refusal {
+    Refusal::new(Exit::Host, format!("the reload failed in toolhost itself; please report it: {why}"))
 }

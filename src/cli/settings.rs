@@ -260,6 +260,11 @@ impl Settings {
         Settings { policies: if came { Some(usual) } else { self.policies.clone() }, ..self.clone() }
     }
 
+    /// Where policies lie, or would.
+    pub fn policy_path(&self) -> Option<PathBuf> {
+        Some(self.policies.clone().unwrap_or_else(|| self.root.join(POLICIES)))
+    }
+
     /// Folders that are scanned for manifests: both kinds.
     pub fn scanned(&self) -> Vec<PathBuf> {
         union(&self.tools, &self.scripts)

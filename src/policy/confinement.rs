@@ -170,6 +170,9 @@ pub enum SecretSource {
     Env(String),
     /// A file, absolute.
     File(PathBuf),
+    /// A file for each caller, absolute; `{caller}` stands once, in its name.
+    #[serde(rename = "callerFile")]
+    CallerFile(PathBuf),
     /// What this program prints, started with these words and without a shell.
     Command(Vec<String>),
 }

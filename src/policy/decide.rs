@@ -69,15 +69,13 @@ pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machin
     let Subject { manifest, site, runs, .. } = subject;
     let (policy, passed_over) = policies.governing(&manifest.id, &site.manifest);
     let mut notes = Notes { all: passed_over.iter().map(|policy| policy.words.clone()).collect(), told: Vec::new() };
-    let host = policies.host.as_ref();
-    let narrow = subject.narrow || policy.mode == Mode::Narrow;
+    let (host, narrow) = (policies.host.as_ref(), subject.narrow || policy.mode == Mode::Narrow);
     let namers = subject.namers.iter().map(|(_, namer)| namer.manifest.as_path());
     let denials = HardDenials::of(site, namers, policies, machine);
     let guest = policies.guests.contains(&site.manifest);
     let judged =
         Judge { site, guest, policy, host, denials }.files(manifest.asks.read.as_deref(), &manifest.asks.write);
-    let mut verdicts = judged.verdicts;
-    let mut lacks = Vec::new();
+    let (mut verdicts, mut lacks) = (judged.verdicts, Vec::new());
     let (of_hosts, hosts) = reach::judge(&manifest.asks.hosts, policy, host);
     verdicts.extend(of_hosts);
     capabilities(manifest, policy, host, machine, &mut verdicts, &mut lacks);

@@ -20,8 +20,8 @@ const NO_PATH: &str = r"(^|/)\.\.(/|$)|/\.(/|$)|^\.$|^~|[\u0000-\u001f\u007f]";
 const NO_GRANT: &str = r"^self$|^/(proc|sys|dev)(/|$)";
 
 /// Where a secret lies, and what no such path holds.
-const SOURCE: &str = r"^(file:(\./|/)?[^/*?\[\]{}]+(/[^/*?\[\]{}]+)*|env:[!-<>-~]+|command:\s*/[^\s*?\[\]{}]+(\s.*)?)$";
-const NO_SOURCE: &str = r"^file:~|^file:(.*/)?\.\.(/|$)|^file:.*/\.(/|$)|^file:\.$|^command:\s*\S*/\.\.?(/|\s|$)|^command:\s*\S*//|^command:\s*\S+/(\s|$)|[\u0000-\u001f\u007f]";
+const SOURCE: &str = r"^(file:(\./|/)?[^/*?\[\]{}]+(/[^/*?\[\]{}]+)*|file:(\./|/)?([^/*?\[\]{}]+/)*[^/*?\[\]{}]*\{caller\}[^/*?\[\]{}]*|env:[!-<>-~]+|command:\s*/[^\s*?\[\]{}]+(\s.*)?)$";
+const NO_SOURCE: &str = r"^(env|command):.*\{caller\}|^file:/[^/]*\{caller\}|^file:~|^file:(.*/)?\.\.(/|$)|^file:.*/\.(/|$)|^file:\.$|^command:\s*\S*/\.\.?(/|\s|$)|^command:\s*\S*//|^command:\s*\S+/(\s|$)|[\u0000-\u001f\u007f]";
 /// A wildcard or an address, which no secret goes to.
 const NO_NAME: &str = r"^\*|^\[|^[0-9.]+(:[0-9]+)?$|:.*:";
 /// ASCII with one `{}`; a path or the start of some.
@@ -148,7 +148,7 @@ fn secrets() -> Value {
                 },
                 "from": {
                     "type": "string", "pattern": SOURCE, "not": { "pattern": NO_SOURCE },
-                    "description": "file:PATH (from this policy's folder; of mode 600), env:NAME (of the host) or command:/PROGRAM WORDS (no shell).",
+                    "description": "file:PATH (from this policy's folder; of mode 600; {caller} in its name: a file for each caller), env:NAME (of the host) or command:/PROGRAM WORDS (no shell).",
                 },
                 "why": said("Why it is granted."),
                 "header": {

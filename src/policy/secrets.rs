@@ -3,6 +3,7 @@
 //! For: `policy/file.rs`, which reads policies. In: a TOML table. Out: `SecretRule`s. Never: reads a secret; lets a header
 //! go to more than one exact name.
 
+use super::area::{self, Area};
 use super::rules::plain_path;
 use super::source::{At, Placed, Reader, Table, did_you_mean};
 use super::{HeaderRule, SecretGrant, SecretSource};
@@ -17,8 +18,12 @@ use std::path::Path;
 const HTTPS: u16 = 443;
 /// Most secrets, words of a command, and methods and paths of a header.
 pub(super) const MOST: usize = 64;
+/// Longest name of a file, bytes.
+const LONGEST_FILE: usize = 255;
 /// Longest name or text of a header, and longest path, bytes.
 pub(super) const LONGEST: usize = 1000;
+/// Stands for the name of the caller.
+pub const CALLER: &str = "{caller}";
 /// Headers that say how a message is read or where it goes: no secret is one of them.
 #[rustfmt::skip]
 pub(super) const FRAMING: [&str; 14] = [
@@ -103,6 +108,10 @@ fn placed<T>(
 /// `folder`: where relative paths start.
 pub fn source(written: &str, folder: &Path) -> Result<SecretSource, String> {
     match written.split_once(':') {
+        Some(("file", path)) if path.contains(CALLER) => caller_file(path, folder),
+        _ if written.contains(CALLER) => {
+            Err(format!("`{CALLER}` stands in the name of a file alone, never in a variable or a command"))
+        }
         Some(("env", name)) => {
             let plain = name.bytes().all(|b| b.is_ascii_graphic() && b != b'=');
             match plain && !name.is_empty() {
@@ -125,6 +134,19 @@ pub fn source(written: &str, folder: &Path) -> Result<SecretSource, String> {
             text::printable(&text::head(written, 60)),
             did_you_mean(written.split(':').next().unwrap_or_default(), &["file", "env", "command"])
         )),
+    }
+}
+
+/// One file for each caller, all in one folder.
+fn caller_file(written: &str, folder: &Path) -> Result<SecretSource, String> {
+    // Judged as a path in which the name of a caller stands.
+    plain_path(&written.replace(CALLER, "caller"))?;
+    let path = folder.join(written.strip_prefix("./").unwrap_or(written));
+    let named = path.file_name().and_then(|name| name.to_str()).filter(|name| name.contains(CALLER));
+    match named.is_some() && written.matches(CALLER).count() == 1 && path.parent().is_some_and(|p| p.parent().is_some())
+    {
+        true => Ok(SecretSource::CallerFile(path)),
+        false => Err(format!("`{CALLER}` stands once, and in the last part of the path: `file:secrets/{CALLER}.key`")),
     }
 }
 
@@ -224,17 +246,36 @@ impl fmt::Display for SecretSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             SecretSource::Env(name) => write!(f, "env:{name}"),
-            SecretSource::File(path) => write!(f, "file:{}", path.display()),
+            SecretSource::File(path) | SecretSource::CallerFile(path) => write!(f, "file:{}", path.display()),
             SecretSource::Command(words) => write!(f, "command:{}", words.join(" ")),
         }
     }
 }
 
 impl SecretSource {
+    /// The folder of a secret of each caller, and the name of this one's file in it; or why nobody has that name.
+    pub fn own_file(&self, caller: &str) -> Option<(&Path, Result<String, String>)> {
+        let SecretSource::CallerFile(path) = self else { return None };
+        let plain = !caller.is_empty() && !caller.starts_with('.') && !caller.contains(['/', '\0']);
+        let name = path.file_name()?.to_string_lossy().replacen(CALLER, caller, 1);
+        let name = match plain && name.len() <= LONGEST_FILE && !name.chars().any(char::is_control) {
+            true => Ok(name),
+            false => Err(format!("`{}` is no name of a file", text::printable(&text::head(caller, 60)))),
+        };
+        Some((path.parent()?, name))
+    }
+
+    /// All files of that folder which could be some caller's.
+    pub(super) fn all_files(&self) -> Option<Area> {
+        let SecretSource::CallerFile(path) = self else { return None };
+        let names = path.file_name()?.to_str()?.split(CALLER).map(area::escape).collect::<Vec<_>>().join("*");
+        Some(Area::Names { folder: path.parent()?.to_owned(), names })
+    }
+
     /// The file that it is read from, or the program that tells it.
     pub fn file(&self) -> Option<&Path> {
         match self {
-            SecretSource::Env(_) => None,
+            SecretSource::Env(_) | SecretSource::CallerFile(_) => None,
             SecretSource::File(path) => Some(path),
             SecretSource::Command(words) => words.first().map(Path::new),
         }
@@ -246,6 +287,8 @@ impl SecretSource {
     pub(super) fn named_files(&self) -> Vec<&Path> {
         match self {
             SecretSource::Command(words) => words.iter().map(Path::new).filter(|word| word.is_absolute()).collect(),
+            // Whoever makes a file in that folder says what somebody's secret is.
+            SecretSource::CallerFile(path) => path.parent().into_iter().collect(),
             other => other.file().into_iter().collect(),
         }
     }

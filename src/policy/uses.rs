@@ -9,6 +9,7 @@ use super::file::Policy;
 use super::secrets::{SecretRule, used};
 use super::verdict::{Narrower, Verdict, What, wall};
 use super::{Grant, HostGrant, SecretGrant, SecretSource};
+use crate::base::text;
 use crate::manifest::Manifest;
 use crate::manifest::host::Host;
 use std::collections::BTreeSet;
@@ -82,6 +83,16 @@ fn conflict(
     files: &[Grant],
 ) -> Option<(Narrower, String)> {
     let name = &rule.name;
+    if let Some(all) = rule.from.all_files()
+        && let Some(open) = files.iter().find(|grant| Area::of(&grant.opening).overlap(&all).is_some())
+    {
+        let reason = format!(
+            "the secrets of all callers lie in {}, and the tool could read them there ({}): put them elsewhere",
+            text::path(all.folder()),
+            open.rule
+        );
+        return Some((Narrower::Policy, reason));
+    }
     let Some(header) = &rule.header else {
         let other = match manifest.execution.env.contains_key(name) {
             true => "sets a variable of that name itself (execution.env)".to_owned(),

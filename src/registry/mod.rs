@@ -129,6 +129,8 @@ pub struct Discovery {
     pub reports: Vec<FileReport>,
     /// The scripts of manifests that could not be loaded.
     pub claims: Vec<Claim>,
+    /// The folders that were looked at.
+    pub folders: Vec<PathBuf>,
     /// Whole parts of the source that could not be read. A new one on a refresh keeps the old tools.
     pub incomplete: Vec<String>,
     /// Where tools could write in earlier calls, for places that were renamed since: under their present names.

@@ -150,7 +150,10 @@ impl Scan<'_> {
             scan.told(folder, Severity::Error, format!("cannot be read: {error}"));
         };
         let entries = match read_dir(folder) {
-            Ok(entries) => entries,
+            Ok(entries) => {
+                self.discovery.folders.push(folder.to_path_buf());
+                entries
+            }
             Err(error) => {
                 unread(self, error);
                 return true;

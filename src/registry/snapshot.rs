@@ -44,6 +44,8 @@ pub struct Snapshot {
     pub(super) disabled: BTreeMap<String, String>,
     pub reports: Vec<FileReport>,
     pub warnings: Vec<String>,
+    /// The folders that were looked at.
+    pub folders: Vec<PathBuf>,
     /// Each source with the number of its tools.
     pub sources: Vec<(String, usize)>,
     /// Where tools may or could write; empty of grants until the registry was told the policies.

@@ -9,7 +9,7 @@ use super::{availability, conflicts, nowhere, writable_tools};
 use crate::base::lock;
 use crate::base::text;
 use crate::fault::{Fault, Kind};
-use crate::manifest::{self, Problem, Severity};
+use crate::manifest::{self, Code, Problem, Severity};
 use crate::policy;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,8 +38,8 @@ struct State {
 struct Loaded {
     source: Arc<dyn Source>,
     found: Discovery,
-    /// Why the last refresh changed nothing.
-    stale: Option<String>,
+    /// Why the last refresh changed nothing, or left single tools as they were.
+    stale: Vec<String>,
 }
 
 impl Registry {
@@ -76,7 +76,7 @@ impl Registry {
         }
         let found = source.discover(&state.earlier)?;
         let files = paths(&found);
-        state.sources.push(Loaded { source, found, stale: None });
+        state.sources.push(Loaded { source, found, stale: Vec::new() });
         self.publish(&mut state);
         log(&self.snapshot().reports, &files);
         Ok(())
@@ -97,16 +97,17 @@ impl Registry {
         });
         let mut files = BTreeSet::new();
         let result = match outcome {
-            Ok(found) => {
+            Ok(mut found) => {
                 files = paths(&found);
+                entry.stale = keep_broken(&entry.found, &mut found);
+                entry.stale.iter().for_each(|message| tracing::error!("{message}"));
                 entry.found = found;
-                entry.stale = None;
                 Ok(())
             }
             Err(why) => {
                 let message = format!("source '{id}' could not be refreshed, its old tools stay: {why}");
                 tracing::error!("{message}");
-                entry.stale = Some(message.clone());
+                entry.stale = vec![message.clone()];
                 Err(message)
             }
         };
@@ -210,15 +211,44 @@ impl Registry {
             disabled.insert(conflicts::folded(&refused.tool.manifest.id), refused.told);
         }
         disabled.retain(|id, _| tools.iter().all(|tool| conflicts::folded(&tool.manifest.id) != *id));
-        let warnings = state.sources.iter().filter_map(|entry| entry.stale.clone()).collect();
+        let warnings = state.sources.iter().flat_map(|entry| entry.stale.clone()).collect();
+        let folders = state.sources.iter().flat_map(|entry| entry.found.folders.clone()).collect();
         let mut sources: Vec<_> = state.sources.iter().map(|entry| entry.source.id().to_owned()).collect();
         if !state.in_process.is_empty() {
             sources.push(IN_PROCESS.to_owned());
         }
-        let rest = Snapshot { disabled, reports, warnings, written, moved, withheld, ownership, ..Snapshot::default() };
+        let rest = Snapshot {
+            disabled,
+            reports,
+            warnings,
+            folders,
+            written,
+            moved,
+            withheld,
+            ownership,
+            ..Snapshot::default()
+        };
         let next = Arc::new(rest.with(tools, sources));
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = next;
     }
+}
+
+/// A manifest whose text became wrong, as it is in the middle of an edit: the tool stays what it was. Returns what to tell.
+fn keep_broken(old: &Discovery, found: &mut Discovery) -> Vec<String> {
+    let mut told = Vec::new();
+    for report in found.reports.iter_mut().filter(|report| report.status == Status::Skipped && report.tool.is_none()) {
+        let first = report.problems.iter().find(|problem| problem.severity == Severity::Error);
+        let was = old.tools.iter().find(|tool| tool.site.manifest == report.path);
+        // A file that cannot be read at all, or that is a link now, is no edit.
+        let (Some(first), Some(tool)) = (first.filter(|first| first.code != Code::Unreadable), was) else { continue };
+        let (path, why) = (text::path(&report.path), text::printable(&first.message));
+        told.push(format!("{path} is broken, and its old definition stays: line {}: {why}", first.line));
+        let note = "its old definition stays loaded until this is mended";
+        report.problems.push(Problem::new(Severity::Note, first.code, "", note));
+        found.claims.retain(|claim| claim.manifest != report.path);
+        found.tools.push(tool.clone());
+    }
+    told
 }
 
 fn paths(found: &Discovery) -> BTreeSet<PathBuf> {

@@ -112,6 +112,8 @@ pub struct Service {
     packages: Arc<packages::Packages>,
     /// `Err`: the last reload could not read them, and every call is refused.
     rules: Mutex<Result<Arc<Rules>, Fault>>,
+    /// Why newer rules do not hold.
+    stale: Mutex<Option<String>>,
     /// The extensions of `parts`, and those registered since.
     extensions: RwLock<BTreeMap<String, Arc<dyn Executor>>>,
     /// Snapshot, rules and decisions of the last call, used again until the snapshot or the rules change.
@@ -133,6 +135,7 @@ impl Service {
             metrics: metrics::Metrics::default(),
             scripts: script_digest::Cache::default(),
             extensions: RwLock::new(parts.executors.extensions.clone()),
+            stale: Mutex::default(),
             rules: Mutex::new(Ok(Arc::new(parts.rules.clone()))),
             decisions: Mutex::default(),
             parts,

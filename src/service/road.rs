@@ -184,7 +184,7 @@ impl Service {
             packages::furnish(Arc::make_mut(&mut confinement.shape), environment);
         }
         let left = Duration::from_millis(confinement.per_call.timeout_ms).saturating_sub(came.elapsed());
-        let values = secrets::values(&confinement.shape.secrets, left).await?;
+        let values = secrets::values(&confinement.shape.secrets, &record.caller.user, left).await?;
         confinement.per_call.env = Hidden(std::mem::take(&mut target.env));
         for (grant, value) in confinement.shape.secrets.iter().zip(values) {
             let added = grant.header.is_some();

@@ -33,12 +33,13 @@ const LAST_WORDS: Duration = Duration::from_millis(200);
 /// Variables that a command may need to find what is its user's; it gets no others of this host.
 const VARIABLES: [&str; 7] = ["PATH", "HOME", "USER", "LOGNAME", "LANG", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS"];
 
-/// The values of these secrets, in their order. `left`: of the call's time.
-pub(super) async fn values(secrets: &[SecretGrant], left: Duration) -> Result<Vec<String>, Fault> {
+/// The values of these secrets for this caller, in their order. `left`: of the call's time.
+pub(super) async fn values(secrets: &[SecretGrant], caller: &str, left: Duration) -> Result<Vec<String>, Fault> {
     let mut reading = JoinSet::new();
     for (index, secret) in secrets.iter().cloned().enumerate() {
+        let caller = caller.to_owned();
         reading.spawn(async move {
-            let value = tokio::time::timeout(left.min(PATIENCE), value(&secret)).await;
+            let value = tokio::time::timeout(left.min(PATIENCE), value(&secret, &caller)).await;
             let late = || Err(format!("it was not there within {:.1} s", left.min(PATIENCE).as_secs_f64()));
             (index, value.unwrap_or_else(|_| late()).map_err(|why| fault(&secret, &why)))
         });
@@ -53,7 +54,8 @@ pub(super) async fn values(secrets: &[SecretGrant], left: Duration) -> Result<Ve
 }
 
 fn fault(secret: &SecretGrant, why: &str) -> Fault {
-    let message = format!("the secret {} cannot be had on this host, so nothing was run", secret.name);
+    let whose = if matches!(secret.from, SecretSource::CallerFile(_)) { " for you" } else { "" };
+    let message = format!("the secret {} cannot be had{whose} on this host, so nothing was run", secret.name);
     let person =
         format!("{}: {} (policy {})", described(&secret.from), text::printable(why), text::printable(&secret.rule));
     Fault::new(Kind::CapabilityError, message).person(person)
@@ -62,17 +64,21 @@ fn fault(secret: &SecretGrant, why: &str) -> Fault {
 fn described(source: &SecretSource) -> String {
     match source {
         SecretSource::Env(name) => format!("the host's variable {}", text::printable(name)),
-        SecretSource::File(path) => text::path(path),
+        SecretSource::File(path) | SecretSource::CallerFile(path) => text::path(path),
         SecretSource::Command(words) => format!("`{}`", text::printable(&words.join(" "))),
     }
 }
 
-async fn value(secret: &SecretGrant) -> Result<String, String> {
+async fn value(secret: &SecretGrant, caller: &str) -> Result<String, String> {
     let bytes = match &secret.from {
         SecretSource::Env(name) => std::env::var(name).map_err(|_| NOT_SET.to_owned())?.into_bytes(),
         SecretSource::File(path) => {
             let path = path.clone();
             tokio::task::spawn_blocking(move || file(&path)).await.map_err(|e| e.to_string())??
+        }
+        SecretSource::CallerFile(_) => {
+            let (from, caller) = (secret.from.clone(), caller.to_owned());
+            tokio::task::spawn_blocking(move || own_file(&from, &caller)).await.map_err(|e| e.to_string())??
         }
         SecretSource::Command(words) => command(words).await?,
     };
@@ -98,8 +104,20 @@ async fn value(secret: &SecretGrant) -> Result<String, String> {
 
 /// A regular file that only this user or root may read.
 fn file(path: &Path) -> Result<Vec<u8>, String> {
+    read(files::open(path, OFlag::O_NOFOLLOW).map_err(|e| e.to_string())?)
+}
+
+/// The file of one caller, opened in its folder and nowhere else.
+fn own_file(from: &SecretSource, caller: &str) -> Result<Vec<u8>, String> {
+    let (folder, name) = from.own_file(caller).ok_or("it is no file of a caller")?;
+    let name = name?;
+    let folder = files::Folder::open(folder).map_err(|e| e.to_string())?;
+    let file = folder.file(&name, OFlag::O_NOFOLLOW).map_err(|e| format!("{name}: {e}"))?;
+    read(file).map_err(|why| format!("{name}: {why}"))
+}
+
+fn read(file: std::fs::File) -> Result<Vec<u8>, String> {
     let failed = |e: io::Error| e.to_string();
-    let file = files::open(path, OFlag::O_NOFOLLOW).map_err(failed)?;
     if let Some(why) = files::not_private(&file.metadata().map_err(failed)?) {
         return Err(why);
     }

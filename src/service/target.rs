@@ -161,9 +161,8 @@ impl Service {
         let rights = decisions.rights(&found.rights.caller, None);
         may_bring(&owners, &rights, &given.script_path, &input)
             .inspect_err(|_| record.denied_by = Some(rights.name()))?;
-        let target = policy::RunTarget { site: site.clone(), language };
-        let decision =
-            policy::decide_run(&target, &tool.manifest, &owners, &decisions.policies, &decisions.rules.machine);
+        let (target, machine) = (policy::RunTarget { site: site.clone(), language }, &decisions.rules.machine);
+        let decision = policy::decide_run(&target, &tool.manifest, &owners, &decisions.policies, machine);
         let guest = owners.iter().any(|(_, own)| decisions.snapshot.is_guest(&own.manifest));
         let until = blocking::Until::usual(*came, asked_ms);
         let mut decision = with_packages(decision, target, guest, decisions, until).await?;

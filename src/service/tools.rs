@@ -49,12 +49,25 @@ impl Service {
     /// that cannot be read allow nothing: no call starts until a reload can read them. Returns what failed.
     pub fn reload(&self, rules: Result<Rules, Fault>) -> Vec<String> {
         let rules = rules.map(Arc::new);
+        *lock(&self.stale) = None;
         // First the rules: nothing new may run under old ones.
         *lock(&self.rules) = rules.clone();
         if let Ok(rules) = rules {
             self.parts.registry.answers_to(rules.policies.clone(), rules.machine.clone());
         }
         self.parts.registry.refresh()
+    }
+
+    /// Newer rules are there that cannot be read, and nobody said that they hold: the present ones stay, whole. Asks every
+    /// source of the registry anew; returns what failed.
+    pub fn keep_rules(&self, why: String) -> Vec<String> {
+        *lock(&self.stale) = Some(why);
+        self.parts.registry.refresh()
+    }
+
+    /// Why newer rules do not hold, for operators.
+    pub fn stale_rules(&self) -> Option<String> {
+        lock(&self.stale).clone()
     }
 
     /// The present tools and rules, under which no tool may write a manifest or script of these tools.

@@ -5,6 +5,7 @@ mod door;
 mod file;
 mod keys;
 mod often;
+mod secrets;
 
 use crate::harness::{Playground, Who};
 use serde_json::json;

@@ -266,3 +266,40 @@ fn a_jwt_is_taken_on_the_operators_terms_alone() {
         assert!(ended.code == Some(4) && ended.stderr.contains(wanted), "{wanted}: {ended:?}");
     }
 }
+
+/// What a token's line says of its holder, `callers.policy.toml` takes back.
+#[test]
+fn who_is_no_operator_reads_no_path_and_no_policy() {
+    as_everyone("operators by the file of callers", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        adder(&playground);
+        let (made, line) = token(&playground, "ops", &["--operator"]);
+        let file = private(&playground, "state/tokens", &line);
+        let role = |role: &str| {
+            let text = format!("[[caller]]\nname = \"ops\"\nwhy = \"w\"\ntools = [\"a:*\"]\n{role}");
+            fs::write(playground.path("sandbox-policies/callers.policy.toml"), text).unwrap();
+            playground.settle();
+            private(&playground, "state/tokens", &line);
+        };
+        let asked = || {
+            let web = Web::start(&playground, &["--token-file", &file]);
+            let tool = web.get("/v1/tools/esc:add", &[&bearer(&made)]);
+            let call = web.call("esc:add", &json!({"a": 1, "b": 2}), &[&bearer(&made)]);
+            (tool.status, tool.body, call.status, call.body, web.get("/metrics", &[&bearer(&made)]).status)
+        };
+        role("");
+        let (tool, shown, call, answer, metrics) = asked();
+        assert_eq!((tool, call, metrics), (404, 404, 403));
+        assert!(
+            !format!("{shown}{answer}").contains("policy.toml") && !format!("{shown}{answer}").contains("/var/tmp"),
+            "{shown} {answer}"
+        );
+        role("role = \"operator\"\n");
+        let (tool, shown, _, answer, metrics) = asked();
+        assert_eq!((tool, metrics), (404, 200));
+        assert!(
+            shown.contains("callers.policy.toml") && answer.contains("callers.policy.toml"),
+            "control: {shown} {answer}"
+        );
+    });
+}

@@ -191,6 +191,8 @@ fn entries_are_read_with_their_sources_and_rules() {
         ("file:a.key", SecretSource::File("/t/p/a.key".into())),
         ("file:./keys/a b.key", SecretSource::File("/t/p/keys/a b.key".into())),
         ("file:/etc/a.key", SecretSource::File("/etc/a.key".into())),
+        ("file:keys/k-{caller}.key", SecretSource::CallerFile("/t/p/keys/k-{caller}.key".into())),
+        ("file:./{caller}", SecretSource::CallerFile("/t/p/{caller}".into())),
         ("env:A_KEY", SecretSource::Env("A_KEY".into())),
         (
             "command:/usr/bin/pass  show a",
@@ -222,6 +224,13 @@ const BAD: &[(&str, &str, &str)] = &[
     ("from = \"file:../a\"", "from", "`../a`: `..` is not allowed; write the path it leads to"),
     ("from = \"file:~/a\"", "from", "`~/a`: `~` is not read; write the absolute path"),
     ("from = \"file:a\\u0000\"", "from", "`a\\u{0}` holds a control character"),
+    ("from = \"file:{caller}/key\"", "from", EACH),
+    ("from = \"file:a/{caller}-{caller}\"", "from", EACH),
+    ("from = \"file:/{caller}\"", "from", EACH),
+    ("from = \"file:../{caller}\"", "from", "`../caller`: `..` is not allowed; write the path it leads to"),
+    ("from = \"file:{user}.key\"", "from", "`{user}.key`: a policy names an exact file or `dir/**`; no other pattern, so that it can be compared exactly"),
+    ("from = \"env:{caller}\"", "from", ALONE),
+    ("from = \"command:/usr/bin/pass {caller}\"", "from", ALONE),
     ("from = \"env:\"", "from", "`env:` is followed by the name of a variable of the host"),
     ("from = \"env:A=B\"", "from", "`env:` is followed by the name of a variable of the host"),
     ("from = \"env:A B\"", "from", "`env:` is followed by the name of a variable of the host"),
@@ -254,6 +263,8 @@ const BAD: &[(&str, &str, &str)] = &[
     ("header = { host = \"x.com\", name = \"k\", port = 1 }", "header/port", "unknown key `port`; known here: host, name, value, methods, paths"),
     ("header = \"Authorization\"", "header", "`header` must be a table, not a string"),
 ];
+const EACH: &str = "`{caller}` stands once, and in the last part of the path: `file:secrets/{caller}.key`";
+const ALONE: &str = "`{caller}` stands in the name of a file alone, never in a variable or a command";
 const COMMAND: &str = "`command:` is followed by an absolute program and its words; no shell reads them";
 const EXACT: &str = "a secret goes to one exact name: no wildcard, no address";
 const VALUE: &str = "`value` is ASCII with one `{}`, where the secret stands, and no space at its ends";
@@ -371,6 +382,9 @@ fn the_published_schema_reads_secrets_as_we_do() {
         "file:a.key",
         "file:./keys/a b.key",
         "file:/etc/..a",
+        "file:./keys/{caller}.key",
+        "file:/srv/keys/k {caller}",
+        "file:{caller}",
         "env:A",
         "command:/usr/bin/pass  show ../a",
         "command: /bin/x //",

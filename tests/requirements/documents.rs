@@ -102,7 +102,7 @@ fn every_command_of_the_documents_is_one() {
             }
             // `toolhost call` and the like: the verb is meant, not a command. It must be there.
             if words.len() == 1
-                && ["call", "serve", "test", "schema", "new", "ps", "kill", "status"].contains(&words[0])
+                && ["call", "serve", "test", "schema", "new", "ps", "kill", "status", "approvals"].contains(&words[0])
             {
                 words.push("--help");
             }

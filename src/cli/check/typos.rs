@@ -10,6 +10,7 @@ use crate::manifest::{Code, Problem, Severity};
 use crate::{policy, registry};
 use policy::{At, Policies, Policy, SecretSource, Selector};
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -200,10 +201,18 @@ fn indexes(policy: &Policy, machine: &policy::Machine) -> Vec<Problem> {
 /// `[secrets]`: files that a call would not read the secret from, and programs that are not there.
 fn secrets(policy: &Policy) -> Vec<Problem> {
     let unusable = policy.secrets.iter().enumerate().filter_map(|(index, rule)| {
-        let path = rule.from.file()?;
+        let folder = rule.from.own_file("any").map(|(folder, _)| folder);
+        let path = rule.from.file().or(folder)?;
         let shown = text::path(path);
         let (code, why) = match (std::fs::symlink_metadata(path), &rule.from) {
             (Err(_), _) => (Code::Dependency, format!("{shown} is not there{}", near(path))),
+            (Ok(facts), SecretSource::CallerFile(_)) if !facts.is_dir() => {
+                (Code::Dependency, format!("{shown} is no folder"))
+            }
+            (Ok(facts), SecretSource::CallerFile(_)) => {
+                let open = files::others_may_write(facts.mode(), facts.uid(), facts.gid());
+                open.then(|| (Code::Security, format!("{shown}: others may write there: chmod go-w")))?
+            }
             (Ok(_), SecretSource::Command(_)) => return None,
             (Ok(facts), _) => (Code::Security, format!("{shown}: {}", files::not_private(&facts)?)),
         };

@@ -6,7 +6,7 @@
 use super::{Variables, guarded_text, home};
 use crate::packages::{Credential, Index};
 use crate::policy::packages::Ecosystem;
-use crate::policy::{host_range, index_name, secret_source};
+use crate::policy::{SecretSource, host_range, index_name, secret_source};
 use serde::de::{self, MapAccess, Visitor, value::MapAccessDeserializer};
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
@@ -126,8 +126,9 @@ fn one(
     };
     let ranges = ranges.iter().map(|range| host_range(range)).collect::<Result<Vec<_>, _>>();
     let ranges = ranges.map_err(|why| format!("ranges: {why}"))?;
-    let credential = credential.map(|GivenCredential { from, header, value }| {
-        Ok(Credential { from: secret_source(&from, folder)?, header, value })
+    let credential = credential.map(|GivenCredential { from, header, value }| match secret_source(&from, folder)? {
+        SecretSource::CallerFile(_) => Err("an index has one credential, the same for every caller".to_owned()),
+        from => Ok(Credential { from, header, value }),
     });
     let credential = credential.transpose().map_err(|why: String| format!("credential: {why}"))?;
     Index::new(name, ecosystem, &url, &hosts, &ranges, credential)

@@ -70,7 +70,7 @@ impl Recorder {
         })?;
         let mut per_call =
             PerCall { timeout_ms: run.timeout_ms, source: Some(run.source.to_owned()), ..PerCall::default() };
-        let values = secrets::values(&run.shape.secrets, Duration::from_secs(10)).await?;
+        let values = secrets::values(&run.shape.secrets, "", Duration::from_secs(10)).await?;
         for (grant, value) in run.shape.secrets.iter().zip(values) {
             record.hide(&value, false);
             per_call.secrets.0.insert(grant.name.clone(), value);

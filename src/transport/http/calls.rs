@@ -6,7 +6,7 @@
 use super::gate::once;
 use super::reply::{self, Held, Refused, Response};
 use super::stream::Events;
-use super::{Face, OfFace, approvals, body};
+use super::{Face, OfFace, approvals, body, tools};
 use crate::fault::{Fault, Kind};
 use crate::service::{self, CallRequest, Caller, Report, Sink};
 use axum::Extension;
@@ -40,7 +40,7 @@ pub async fn call(
         Err(refusal) => return *refusal,
     };
     let approver = approvals::of(&face, &caller);
-    let operator = face.service.who(&caller, None).is_ok_and(|caller| caller.operator);
+    let operator = tools::is_operator(&face, &caller);
     let (request, unread) = match body::call(caller.clone(), &tool, &text) {
         Ok(request) => (request, false),
         Err(fault) => (CallRequest::refused(caller, &tool, fault), true),

@@ -22,7 +22,7 @@ pub async fn calls(State(face): OfFace, Extension(caller): Extension<Caller>) ->
     let Some(face) = face.upgrade() else { return reply::stopping() };
     match as_who(&face, &caller) {
         Ok(who) => reply::value(StatusCode::OK, &json!({ "calls": face.service.calls(&who) })),
-        Err(fault) => reply::fault(fault, caller.operator),
+        Err(fault) => reply::fault(fault, tools::is_operator(&face, &caller)),
     }
 }
 
@@ -32,7 +32,7 @@ pub async fn call(State(face): OfFace, Extension(caller): Extension<Caller>, Pat
     match as_who(&face, &caller).map(|who| face.service.call_state(&who, &id)) {
         Ok(Some(state)) => reply::value(StatusCode::OK, &json!(state)),
         Ok(None) => no_such_call(),
-        Err(fault) => reply::fault(fault, caller.operator),
+        Err(fault) => reply::fault(fault, tools::is_operator(&face, &caller)),
     }
 }
 
@@ -42,7 +42,7 @@ pub async fn cancel(State(face): OfFace, Extension(caller): Extension<Caller>, P
     match as_who(&face, &caller).map(|who| face.service.cancel(&who, &id)) {
         Ok(true) => reply::value(StatusCode::ACCEPTED, &json!({ "id": id, "cancelled": true })),
         Ok(false) => no_such_call(),
-        Err(fault) => reply::fault(fault, caller.operator),
+        Err(fault) => reply::fault(fault, tools::is_operator(&face, &caller)),
     }
 }
 
@@ -63,8 +63,7 @@ pub async fn status(State(face): OfFace, Extension(caller): Extension<Caller>) -
     let count = |phase: Phase| open.iter().filter(|call| call.phase == phase).count();
     let snapshot = service.registry().snapshot();
     let tools = snapshot.list(&Filter::default());
-    let mut sources: std::collections::BTreeMap<&str, usize> = std::collections::BTreeMap::new();
-    tools.iter().for_each(|tool| *sources.entry(tool.source.as_str()).or_default() += 1);
+    let sources: std::collections::BTreeMap<_, _> = snapshot.sources.iter().cloned().collect();
     let status = json!({
         "version": env!("CARGO_PKG_VERSION"),
         "ready": service.ready().is_ok(),
@@ -76,6 +75,7 @@ pub async fn status(State(face): OfFace, Extension(caller): Extension<Caller>) -
         "tools": tools.len(),
         "sources": sources,
         "skippedFiles": snapshot.skipped(),
+        "stale": snapshot.warnings.iter().cloned().chain(service.stale_rules()).collect::<Vec<_>>(),
     });
     reply::value(StatusCode::OK, &status)
 }

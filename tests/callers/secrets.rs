@@ -1,0 +1,175 @@
+//! A secret of each caller: `from = "file:secrets/{caller}.key"`.
+
+use super::put;
+use crate::harness::{Ended, Playground, Who, as_everyone_with, fits};
+use nix::sys::stat::Mode;
+use nix::unistd::{chown, mkfifo};
+use serde_json::{Value, json};
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+
+const TELLS: &str = "import json, os\nprint(json.dumps({'key': os.environ['KEY'][::-1]}))\n";
+const SECRET: &str =
+    "[secrets]\ngrant = [{ name = \"KEY\", from = \"file:secrets/{caller}.key\", why = \"each its own\" }]\n";
+const FILES: &str = "[files]\nread = [{ path = \"./**\", why = \"w\" }";
+
+fn playground(who: Who) -> Playground {
+    let playground = Playground::new(who, "/var/tmp");
+    let asks = json!({"securityContext": {"requiredCapabilities": ["secret:KEY"]}});
+    playground.tool("tells", "python", TELLS, asks);
+    playground.policy("tells", "esc:tells", &format!("{FILES}]\n{SECRET}"));
+    put(
+        &playground,
+        "[[caller]]\nname = \"ME\"\nwhy = \"w\"\nact_as = [\"*\"]\ntools = [\"*\"]\n[[caller]]\nname = \"*\"\nwhy = \"w\"\ntools = [\"*\"]\n",
+    );
+    let folder = playground.path("sandbox-policies/secrets");
+    fs::create_dir_all(&folder).unwrap();
+    for (name, value) in
+        [("alice", "alices-own-key"), ("bob", "bobs-own-key"), ("jwt:x@y", "a-subjects-key"), ("", "nobodys-key")]
+    {
+        key(&playground, name, value, 0o600);
+    }
+    fs::write(playground.path("sandbox-policies/outside.key"), "what-lies-outside").unwrap();
+    symlink("alice.key", folder.join("link.key")).unwrap();
+    fs::create_dir(folder.join("sub")).unwrap();
+    mkfifo(&folder.join("pipe.key"), Mode::S_IRWXU).unwrap();
+    settle(&playground);
+    playground
+}
+
+fn key(playground: &Playground, name: &str, value: &str, mode: u32) {
+    let path = playground.path(&format!("sandbox-policies/secrets/{name}.key"));
+    fs::write(&path, value).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+    let uid = playground.who.uid().map(nix::unistd::Uid::from_raw);
+    chown(&path, uid, None).unwrap();
+}
+
+/// As `Playground::settle`, with keys that nobody else reads.
+fn settle(playground: &Playground) {
+    playground.settle();
+    for name in ["alice", "bob", "jwt:x@y", ""] {
+        let path = playground.path(&format!("sandbox-policies/secrets/{name}.key"));
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
+    }
+    key(playground, "open", "an-open-key", 0o644);
+}
+
+fn of(playground: &Playground, caller: &str) -> Ended {
+    playground.call_with("esc:tells", "{}", &["--user", caller])
+}
+
+#[test]
+fn each_caller_has_the_secret_of_its_own_file() {
+    as_everyone_with("python", "secrets of callers", |who| {
+        let playground = playground(who);
+        for (caller, value) in [("alice", "alices-own-key"), ("bob", "bobs-own-key"), ("jwt:x@y", "a-subjects-key")] {
+            let ended = of(&playground, caller);
+            let backwards: String = value.chars().rev().collect();
+            assert_eq!(ended.out["outputData"]["key"], json!(backwards), "{caller}: {ended:?}");
+        }
+        // A name that is no name of a file, or leads elsewhere, has none; nor has one whose file is not its own alone.
+        for caller in [
+            "../outside",
+            "../secrets/alice",
+            "sub/../alice",
+            "..",
+            ".",
+            ".hidden",
+            "sub",
+            "link",
+            "pipe",
+            "open",
+            "carol",
+        ] {
+            let ended = of(&playground, caller);
+            fits("CapabilityError: the secret KEY cannot be had for you on this host, so nothing was run", &ended)
+                .unwrap_or_else(|why| panic!("{caller}: {why}"));
+            let said = ended.out["error"].to_string();
+            assert!(!said.contains("sandbox-policies") && !said.contains("carol.key"), "{said}");
+            assert!(ended.stderr.contains("secrets/{caller}.key"), "the operator reads where: {ended:?}");
+        }
+        assert!(of(&playground, "open").stderr.contains("chmod 600"));
+        // Reports show the pattern.
+        let audit = playground.cli(&["audit", "esc:tells"]).text();
+        assert!(audit.contains("/sandbox-policies/secrets/{caller}.key"), "{audit}");
+        let who_can = playground.cli(&["audit", "--who-can", "secret:KEY"]).text();
+        assert!(who_can.contains("secrets/{caller}.key"), "{who_can}");
+        let folder = playground.path("sandbox-policies/secrets");
+        for (mode, told) in [(0o755, false), (0o700, false), (0o777, true)] {
+            fs::set_permissions(&folder, fs::Permissions::from_mode(mode)).unwrap();
+            let check = playground.cli(&["check"]).text();
+            assert_eq!(check.contains("others may write there"), told, "{mode:o}: {check}");
+        }
+        assert_eq!(of(&playground, "alice").kind(), "CapabilityError", "nor is it read from there");
+    });
+}
+
+#[test]
+fn the_callers_of_one_server_do_not_meet() {
+    as_everyone_with("python", "secrets of a server's callers", |who| {
+        let playground = playground(who);
+        let mut server = crate::harness::Server::start(&playground);
+        for round in 0..6 {
+            let (user, value) = [("alice", "yek-nwo-secila"), ("bob", "yek-nwo-sbob"), ("carol", "")][round % 3];
+            let params = json!({"name": "esc__tells", "arguments": {}, "_meta": {"dev.toolhost/user": user}});
+            let answer: Value = server.asked("tools/call", params);
+            let text = answer["result"]["content"][0]["text"].as_str().unwrap();
+            match value {
+                "" => assert!(text.contains("cannot be had for you") && !text.contains("/var/tmp"), "{text}"),
+                value => assert!(text.contains(value), "{user}: {text}"),
+            }
+        }
+    });
+}
+
+#[test]
+fn no_tool_reads_or_writes_the_folder_of_them() {
+    as_everyone_with("python", "the folder of callers' secrets", |who| {
+        let playground = playground(who);
+        let folder = playground.path("sandbox-policies/secrets");
+        let keys = playground.path("keys");
+        fs::create_dir_all(&keys).unwrap();
+        fs::write(keys.join("alice.key"), "alices-own-key").unwrap();
+        let asks = |access: &str, path: &str| json!({"securityContext": {"requiredCapabilities": ["secret:KEY"], "fileAccess": {access: [path, "self"]}}});
+        for (access, rules, path, refused) in [
+            ("allowRead", "read", format!("{}/**", keys.display()), "and the tool could read them there"),
+            ("allowRead", "read", format!("{}/*.key", keys.display()), "and the tool could read them there"),
+            ("allowRead", "read", format!("{}/bob.key", keys.display()), "and the tool could read them there"),
+            (
+                "allowWrite",
+                "write",
+                format!("{}/new.key", folder.display()),
+                "a policy, a manifest, a script or a file of this host",
+            ),
+        ] {
+            let mut more = asks(access, &path);
+            if access == "allowWrite" {
+                more["securityContext"]["fileAccess"][access] = json!([path]);
+            }
+            playground.tool("other", "python", TELLS, more);
+            let granted = if path.contains('*') { format!("{}/**", keys.display()) } else { path.clone() };
+            let from = format!(
+                "file:{}/{{caller}}.key",
+                if access == "allowRead" { keys.display() } else { folder.display() }
+            );
+            let secret = SECRET.replace("file:secrets/{caller}.key", &from);
+            let files = if rules == "read" {
+                format!("{FILES}, {{ path = \"{granted}\", why = \"w\" }}]\n")
+            } else {
+                format!("{FILES}]\nwrite = [{{ path = \"{granted}\", why = \"w\" }}]\n")
+            };
+            playground.policy("other", "esc:other", &format!("{files}{secret}"));
+            settle(&playground);
+            let ended = playground.call_with("esc:other", "{}", &["--user", "alice"]);
+            assert!(ended.kind() == "SecurityError" && ended.stderr.contains(refused), "{path}: {ended:?}");
+        }
+        playground.tool("other", "python", TELLS, json!({"securityContext": {"requiredCapabilities": ["secret:KEY"]}}));
+        let secret = SECRET.replace("file:secrets/", &format!("file:{}/", keys.display()));
+        playground.policy("other", "esc:other", &format!("{FILES}]\n{secret}"));
+        settle(&playground);
+        fs::set_permissions(keys.join("alice.key"), fs::Permissions::from_mode(0o600)).unwrap();
+        let ended = playground.call_with("esc:other", "{}", &["--user", "alice"]);
+        assert_eq!(ended.out["outputData"]["key"], "yek-nwo-secila", "control: {ended:?}");
+    });
+}

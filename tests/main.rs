@@ -1,5 +1,6 @@
 //! All integration tests, in one binary: it links once. Every file is one subject.
 mod arguments;
+mod background;
 mod callers;
 mod cli_audit;
 mod cli_call;

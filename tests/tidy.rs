@@ -24,7 +24,7 @@ const FLOORS: [(&str, u8); 14] = [
 ];
 
 /// Outside crates with one home.
-const HOMES: [(&str, &[&str]); 11] = [
+const HOMES: [(&str, &[&str]); 12] = [
     ("wasmtime", &["executor/wasm"]),
     ("rmcp", &["transport/mcp"]),
     ("::landlock", &["sandbox/walls/landlock.rs"]),
@@ -37,6 +37,7 @@ const HOMES: [(&str, &[&str]); 11] = [
     ("jsonschema", &["manifest"]),
     ("jsonschema_regex", &["manifest"]),
     ("regex_automata", &["manifest"]),
+    ("redb", &["service/background/store.rs"]),
     ("aho_corasick", &["service/redact", "egress/relay/masking.rs"]),
 ];
 

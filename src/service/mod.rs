@@ -5,6 +5,7 @@
 
 mod arguments;
 pub mod audit;
+pub mod background;
 mod blocking;
 mod breaker;
 mod call_record;

@@ -85,6 +85,9 @@ pub struct Fault {
     /// The caller can mend this fault although its kind has another origin: by another path, or by better code.
     #[serde(skip)]
     pub by_caller: bool,
+    /// Its idempotency key stands for another request.
+    #[serde(skip)]
+    pub conflict: bool,
 }
 
 impl Fault {
@@ -98,6 +101,7 @@ impl Fault {
             retryable: false,
             retry_after_ms: None,
             by_caller: false,
+            conflict: false,
         }
     }
     pub fn details(mut self, details: impl Into<String>) -> Fault {
@@ -110,6 +114,10 @@ impl Fault {
     }
     pub fn by_caller(mut self) -> Fault {
         self.by_caller = true;
+        self
+    }
+    pub fn conflict(mut self) -> Fault {
+        self.conflict = true;
         self
     }
     pub fn retryable(mut self) -> Fault {

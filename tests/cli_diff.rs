@@ -180,6 +180,7 @@ mode = "reject"
 stderr = "log"
 require = []
 observe = false
+confirm = "asks why"
 [files]
 read = [{ path = "./**", why = "reads why" }]
 write = [{ path = "./out/**", why = "writes why" }]
@@ -219,7 +220,7 @@ min_age_days = 71
 "#;
 
 /// (field, what is written, what is written then)
-const CHANGES: [(&str, &str, &str); 66] = [
+const CHANGES: [(&str, &str, &str); 67] = [
     ("/name", "\"p\"", "\"q\""),
     ("/why", "its why", "other"),
     ("/tools", "\"t:one\"", "\"t:two\""),
@@ -228,6 +229,7 @@ const CHANGES: [(&str, &str, &str); 66] = [
     ("/stderr", "\"log\"", "\"error\""),
     ("/require", "[]", "[\"cgroup\"]"),
     ("/observe", "observe = false", "observe = true"),
+    ("/confirm", "asks why", "other"),
     ("/files/read/*/path", "path = \"./**\"", "path = \"./a/**\""),
     ("/files/read/*/why", "reads why", "other"),
     ("/files/write/*/path", "./out/**", "./else/**"),

@@ -6,7 +6,7 @@
 
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
-use super::{host, words};
+use super::{confirm, host, words};
 use crate::base::text::printable;
 use crate::executor::Denial;
 use crate::fault::{Fault, Kind};
@@ -88,6 +88,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         timeout_ms: args.timeout_ms,
         idempotency_key: args.idempotency_key.clone(),
         explain: args.explain,
+        approver: confirm::approver(),
         ..CallRequest::new(caller, &args.tool, given.arguments)
     };
     let ended = runtime.block_on(async {

@@ -1,6 +1,6 @@
 //! `toolhost kill CALL`: ends a call of a running server.
 
-use super::refusal::{Exit, Refusal};
+use super::refusal::Exit;
 use super::{remote, words};
 use http::Method;
 use std::process::ExitCode;
@@ -15,11 +15,7 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    // An id is part of a path.
-    if uuid::Uuid::try_parse(&args.call).is_err() {
-        return Err(Refusal::new(Exit::Caller, "a call's id looks as `toolhost ps` shows it").into());
-    }
-    args.server.ask(Method::DELETE, &format!("/v1/calls/{}", args.call))?;
+    args.server.ask(Method::DELETE, &format!("/v1/calls/{}", remote::call_id(&args.call)?), None)?;
     words::say(&format!("{} is being killed", args.call));
     Ok(Exit::Ok.into())
 }

@@ -3,11 +3,13 @@
 //! For: `main`. In: arguments. Out: an exit code (0 ok, 1 tool, 2 caller, 3 policy, 4 host). Never: logic
 //! of a call; a raw control character on a terminal; a panic on a closed pipe.
 
+pub mod approvals;
 pub mod audit;
 mod audit_call;
 mod audit_denials;
 pub mod call;
 pub mod check;
+mod confirm;
 pub mod deps;
 pub mod diff;
 pub mod doctor;
@@ -71,6 +73,8 @@ enum Verb {
     Ps(ps::Args),
     /// End a call of a running server
     Kill(kill::Args),
+    /// Show the calls of a running server that wait for a person, and answer them
+    Approvals(approvals::Args),
     /// Show how a running server is
     Status(status::Args),
     /// Make a token for a caller of `serve --http`
@@ -137,6 +141,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Verb::Serve(args) => serve::run(settings, args),
         Verb::Ps(args) => ps::run(&args),
         Verb::Kill(args) => kill::run(&args),
+        Verb::Approvals(args) => approvals::run(&args),
         Verb::Status(args) => status::run(&args),
         Verb::Token(args) => token::run(&args),
         Verb::Doctor(args) => doctor::run(&settings, &args),

@@ -1,6 +1,6 @@
 //! A running server, asked over HTTP.
 //!
-//! For: `ps`, `kill`, `status`. In: an address, a path. Out: its answer. Never: a token to a socket that another user
+//! For: `ps`, `kill`, `status`, `approvals`. In: an address, a path. Out: its answer. Never: a token to a socket that another user
 //! listens on; an answer of any length.
 
 use super::host;
@@ -8,7 +8,7 @@ use super::refusal::{Exit, Refusal};
 use crate::base::text;
 use crate::transport::http::{Address, other_end};
 use http::{Method, Request, header};
-use http_body_util::{BodyExt, Empty, Limited};
+use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
@@ -30,12 +30,19 @@ pub struct Server {
     pub http: Address,
 }
 
+/// The id of a call, which becomes part of a path.
+pub fn call_id(word: &str) -> Result<&str, Refusal> {
+    let id = uuid::Uuid::try_parse(word).is_ok().then_some(word);
+    id.ok_or_else(|| Refusal::new(Exit::Caller, "a call's id looks as `toolhost ps` shows it"))
+}
+
 impl Server {
     /// The answer to one request; its error is ours.
-    pub fn ask(&self, method: Method, path: &str) -> anyhow::Result<Value> {
+    pub fn ask(&self, method: Method, path: &str, body: Option<&Value>) -> anyhow::Result<Value> {
+        let body = body.map(Value::to_string).unwrap_or_default();
         let runtime = host::runtime()?;
         let asked = async {
-            let answer = tokio::time::timeout(PATIENCE, self.asked(method, path)).await;
+            let answer = tokio::time::timeout(PATIENCE, self.asked(method, path, body)).await;
             answer.unwrap_or_else(|_| Err("it does not answer".to_owned()))
         };
         let (status, body) = runtime.block_on(asked).map_err(|why| {
@@ -52,11 +59,11 @@ impl Server {
             .into())
     }
 
-    async fn asked(&self, method: Method, path: &str) -> Result<(u16, Bytes), String> {
+    async fn asked(&self, method: Method, path: &str, body: String) -> Result<(u16, Bytes), String> {
         match &self.http {
             Address::Tcp(address) => {
                 let stream = TcpStream::connect(address).await.map_err(|e| e.to_string())?;
-                self.spoken(stream, method, path).await
+                self.spoken(stream, method, path, body).await
             }
             Address::Unix(socket) => {
                 let stream = UnixStream::connect(socket).await.map_err(|e| e.to_string())?;
@@ -64,12 +71,12 @@ impl Server {
                 if uid != 0 && uid != nix::unistd::geteuid().as_raw() {
                     return Err(format!("another user (uid {uid}) listens there"));
                 }
-                self.spoken(stream, method, path).await
+                self.spoken(stream, method, path, body).await
             }
         }
     }
 
-    async fn spoken<S>(&self, stream: S, method: Method, path: &str) -> Result<(u16, Bytes), String>
+    async fn spoken<S>(&self, stream: S, method: Method, path: &str, body: String) -> Result<(u16, Bytes), String>
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
@@ -84,7 +91,10 @@ impl Server {
         if let Ok(token) = std::env::var(TOKEN) {
             request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
         }
-        let request = request.body(Empty::<Bytes>::new()).map_err(|e| e.to_string())?;
+        if !body.is_empty() {
+            request = request.header(header::CONTENT_TYPE, "application/json");
+        }
+        let request = request.body(Full::new(Bytes::from(body))).map_err(|e| e.to_string())?;
         let answer = sender.send_request(request).await.map_err(|e| e.to_string())?;
         let status = answer.status().as_u16();
         let body = Limited::new(answer.into_body(), LARGEST).collect().await.map_err(|e| e.to_string())?;

@@ -14,7 +14,7 @@ use super::package_use;
 use super::packages::Ecosystem;
 use super::reach;
 use super::uses;
-use super::verdict::{Decision, LimitVerdict, Narrower, Notes, Verdict, What, wall};
+use super::verdict::{Confirm, Decision, LimitVerdict, Narrower, Notes, Verdict, What, wall};
 use super::writable::hard_denials::HardDenials;
 use super::{Access, Grant, Limits, Machine, Opening, Past, Program, Runtime, SCRIPT_FOLDER, Shape, Variable};
 use crate::base::text;
@@ -118,6 +118,7 @@ pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machin
         callers: policies.callers().map(|callers| callers.grants(&manifest.id)),
         require_cgroup,
         observe: policy.observe || host.is_some_and(|h| h.observe),
+        confirm: [Some(policy), host].into_iter().flatten().filter_map(asked_for).collect(),
         stderr_is_error: stderr.contains(&Some(StderrRule::Error)),
         notes,
         passed_over,
@@ -135,6 +136,10 @@ pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machin
         None => shape(&decision, subject, env, policies).map(Arc::new),
     };
     decision
+}
+
+fn asked_for(policy: &Policy) -> Option<Confirm> {
+    Some(Confirm { policy: policy.name.clone(), why: policy.confirm.clone()? })
 }
 
 /// What may be installed for the script, or for any script that a tool inside the host is asked to run.

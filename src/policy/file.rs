@@ -36,7 +36,7 @@ read = [{ path = "./**", why = "its own folder" }]
 /// The largest limit that can be written: the largest integer that every JSON reader keeps exactly.
 pub const MAX_LIMIT: u64 = (1 << 53) - 1;
 
-pub(super) const TOP_KEYS: [&str; 15] = [
+pub(super) const TOP_KEYS: [&str; 16] = [
     "name",
     "why",
     "tools",
@@ -45,6 +45,7 @@ pub(super) const TOP_KEYS: [&str; 15] = [
     "stderr",
     "require",
     "observe",
+    "confirm",
     "files",
     "limits",
     "runtimes",
@@ -142,6 +143,8 @@ pub struct Policy {
     pub require_cgroup: bool,
     /// What calls ask for and are refused is kept, at a cost.
     pub observe: bool,
+    /// Why a person is asked before each call.
+    pub confirm: Option<String>,
     pub read: Vec<Rule>,
     pub write: Vec<Rule>,
     pub limits: BTreeMap<Limit, Ceiling>,
@@ -209,6 +212,7 @@ pub fn parse(source: &str, file: &Path, host: bool, root: &Path) -> Result<Polic
     let strict = choice(&mut reader, &top, "stderr", ["log", "error"]);
     let require_cgroup = require(&mut reader, &top);
     let observe = reader.flag(&top, "observe").unwrap_or_default();
+    let confirm = confirm(&mut reader, &top);
     let Grants { read, write } = rules::files(&mut reader, &top);
     let limits = limits(&mut reader, &top);
     let runtimes = runtimes(&mut reader, &top);
@@ -234,6 +238,7 @@ pub fn parse(source: &str, file: &Path, host: bool, root: &Path) -> Result<Polic
         stderr: if strict { StderrRule::Error } else { StderrRule::Log },
         require_cgroup,
         observe,
+        confirm,
         read,
         write,
         limits,
@@ -258,6 +263,11 @@ fn name(reader: &mut Reader<'_>, top: &Table<'_, '_>) -> String {
 
 fn why(reader: &mut Reader<'_>, top: &Table<'_, '_>) -> String {
     reader.said(top, "why", "say in a sentence what the policy is for").map(|w| w.value).unwrap_or_default()
+}
+
+fn confirm(reader: &mut Reader<'_>, top: &Table<'_, '_>) -> Option<String> {
+    top.get("confirm")?;
+    reader.said(top, "confirm", "say why a person is asked before each call").map(|why| why.value)
 }
 
 /// `host.policy.toml` is for all tools: keys that only make sense for some are refused in it.

@@ -59,7 +59,7 @@ pub use run::{RunTarget, call_notes, confine, decide_run, time_ms};
 pub use secrets::{SecretRule, header_name, header_value, source as secret_source};
 pub use source::{At, FileProblem};
 pub use variable::Variable;
-pub use verdict::{Decision, LimitVerdict, Narrower, Notes, Verdict, What, wall};
+pub use verdict::{Confirm, Decision, LimitVerdict, Narrower, Notes, Verdict, What, wall};
 pub use writable::{FolderId, Place, WritablePaths};
 
 use crate::manifest::{Handler, Language, Manifest};

@@ -70,6 +70,7 @@ pub fn schema() -> Value {
                 "type": "boolean", "default": false,
                 "description": "Keep which files and system calls the tool was refused. Each such call costs some 40 µs; a call also starts a process more.",
             },
+            "confirm": said("Why a person is asked before each call. In host.policy.toml: before every call of this host."),
             "files": table(json!({ "read": rules("Files that may be read."), "write": rules("Files that may be written, and read.") })),
             "limits": table(limits()),
             "runtimes": table(json!({ "python": runtime(), "nodejs": runtime(), "bun": runtime() })),

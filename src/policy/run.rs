@@ -93,6 +93,8 @@ fn meet(decision: &mut Decision, other: &Decision) {
     decision.digest = crate::base::sha256_hex(format!("{}{}", decision.digest, other.digest).as_bytes());
     decision.require_cgroup |= other.require_cgroup;
     decision.observe |= other.observe;
+    let more: Vec<_> = other.confirm.iter().filter(|why| !decision.confirm.contains(why)).cloned().collect();
+    decision.confirm.extend(more);
     decision.stderr_is_error |= other.stderr_is_error;
     let network = decision.network();
     if let Ok(shape) = &mut decision.shape {

@@ -12,7 +12,7 @@ use super::packages::{Ecosystem, PackageGrant, Wanted};
 use super::{Grant, HostGrant, Network, Runtime, SecretGrant, Shape, hosts};
 use crate::fault::Fault;
 use crate::quantity::Limit;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -231,6 +231,13 @@ impl Notes {
     }
 }
 
+/// Why a person is asked before each call, and the name of the policy that says so.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Confirm {
+    pub policy: String,
+    pub why: String,
+}
+
 /// Everything decided about one tool on this machine.
 #[derive(Clone, Debug)]
 pub struct Decision {
@@ -278,6 +285,8 @@ pub struct Decision {
     pub require_cgroup: bool,
     /// A policy wants refusals kept.
     pub observe: bool,
+    /// Not empty: a person agrees to each call before anything of it runs.
+    pub confirm: Vec<Confirm>,
     /// Any text on stderr fails the call.
     pub stderr_is_error: bool,
     /// Runs inside the host: a service method or an extension. It has no shape of its own.

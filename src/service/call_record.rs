@@ -54,6 +54,8 @@ pub(super) struct CallRecord {
     replayed: Option<String>,
     /// What of the file of callers refused it.
     pub denied_by: Option<String>,
+    /// Who agreed to it, where a policy has a person asked.
+    pub approved_by: Option<String>,
     asked: String,
     began: jiff::Timestamp,
     started: Instant,
@@ -128,6 +130,7 @@ impl CallRecord {
             kept: None,
             replayed: None,
             denied_by: None,
+            approved_by: None,
             asked: cut_to(&request.tool, PART),
             began: jiff::Timestamp::now(),
             started: Instant::now(),
@@ -150,6 +153,19 @@ impl CallRecord {
             self.through = Some(std::mem::replace(&mut self.caller, caller.clone()).user);
             self.listed.iter().for_each(|listed| listed.change(|state| state.caller.clone_from(&caller.user)));
         }
+    }
+
+    pub fn through(&self) -> Option<&str> {
+        self.through.as_deref()
+    }
+
+    pub fn label(&self) -> Option<&str> {
+        self.label.as_deref()
+    }
+
+    /// As JSON text, secrets hidden.
+    pub fn shown_arguments(&self) -> String {
+        self.arguments.mask.text(&self.arguments.shown.to_string())
     }
 
     /// The arguments with their secrets hidden: told before they are checked, and again with defaults filled in.

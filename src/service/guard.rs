@@ -54,7 +54,8 @@ pub(super) struct Share<'a> {
 /// Held while a call runs, and until its answer is delivered where that may take long; then the next call may run.
 #[derive(Debug)]
 pub struct Turn {
-    _running: Place,
+    /// `None`: the call waits for a person.
+    running: Option<Place>,
     _admitted: Place,
     _room: OwnedSemaphorePermit,
 }
@@ -106,7 +107,21 @@ impl Guard {
         let room = u32::try_from(weight(&request.arguments) / 1024).unwrap_or(ROOM_KIB).min(ROOM_KIB);
         let room = self.room.clone().try_acquire_many_owned(room).map_err(|_| full())?;
         let running = self.running.enter_as(running).await;
-        Ok(Turn { _running: running, _admitted: admitted, _room: room })
+        Ok(Turn { running: Some(running), _admitted: admitted, _room: room })
+    }
+}
+
+impl Guard {
+    /// Waits for a place among the calls that run, for one that stepped aside.
+    pub async fn comes_back(&self, turn: &mut Turn, share: &Share<'_>) {
+        turn.running = Some(self.running.enter_as(share.claim(self.sizes[0], share.at_once)).await);
+    }
+}
+
+impl Turn {
+    /// Others may run while this call waits for a person.
+    pub(super) fn step_aside(&mut self) {
+        self.running = None;
     }
 }
 

@@ -72,7 +72,8 @@ pub(super) fn digest(tool: &str, input: &Value, timeout_ms: Option<u64>) -> Stri
     sha256_hex(serde_json::json!([tool, sorted(input), timeout_ms]).to_string().as_bytes())
 }
 
-fn sorted(value: &Value) -> Value {
+/// Members in order of name.
+pub(super) fn sorted(value: &Value) -> Value {
     match value {
         Value::Array(items) => items.iter().map(sorted).collect(),
         Value::Object(fields) => {
@@ -98,7 +99,7 @@ impl Keys {
         if let Some(slot) = known.get(&name) {
             if slot.asked != asked {
                 let message = "This idempotency key stands for another request: make a new key for a new request.";
-                return Err(Fault::new(Kind::ParameterValidationError, message));
+                return Err(Fault::new(Kind::ParameterValidationError, message).conflict());
             }
             return Ok(match &slot.state {
                 State::Open(ends) => Found::Open(ends.clone()),

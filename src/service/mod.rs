@@ -3,6 +3,7 @@
 //! For: transports and the cli. In: a `CallRequest` and a `Sink`. Out: events while the tool runs, then a `Report`,
 //! always: a call is never lost. Never: another way to a tool than `Service::call`.
 
+mod approval;
 mod arguments;
 pub mod audit;
 pub mod background;
@@ -38,6 +39,7 @@ mod secrets;
 mod target;
 mod tools;
 
+pub use approval::{Answer, Approver, Ask, Question};
 pub use arguments::Arguments;
 pub use breaker::BreakerState;
 pub use calls::{CallState, Phase};
@@ -59,6 +61,7 @@ use request::Stream;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, RwLock};
+use std::time::Duration;
 
 /// The ways this host can run tools. `None`: it has no such way, and refuses calls that need one.
 pub struct Executors {
@@ -87,11 +90,13 @@ pub struct Settings {
     pub running: usize,
     /// Calls that may wait behind them.
     pub waiting: usize,
+    /// How long a person may take to agree to a call.
+    pub patience: Duration,
 }
 
 impl Default for Settings {
     fn default() -> Settings {
-        Settings { running: guard::RUNNING, waiting: guard::WAITING }
+        Settings { running: guard::RUNNING, waiting: guard::WAITING, patience: approval::PATIENCE }
     }
 }
 
@@ -99,6 +104,7 @@ impl Default for Settings {
 pub struct Service {
     parts: Parts,
     guard: guard::Guard,
+    approvals: approval::Approvals,
     breakers: Arc<breaker::Breakers>,
     calls: Arc<calls::Calls>,
     keys: Arc<idempotency::Keys>,
@@ -121,6 +127,7 @@ impl Service {
         Arc::new(Service {
             packages: packages::Packages::new(parts.packages.clone(), process, parts.audit.clone()),
             guard: guard::Guard::new(parts.settings.running, parts.settings.waiting),
+            approvals: approval::Approvals::default(),
             breakers: Arc::default(),
             calls: Arc::default(),
             keys: Arc::default(),

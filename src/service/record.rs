@@ -38,6 +38,9 @@ pub(super) struct Record<'a> {
     /// On whose behalf the request said it came: not an identity.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub label: Option<&'a str>,
+    /// Who agreed to the call, where a policy has a person asked.
+    #[serde(rename = "approvedBy", skip_serializing_if = "Option::is_none")]
+    pub approved_by: Option<String>,
     pub tool: &'a str,
     pub version: Option<String>,
     /// The file of the tool's manifest: the same id and version may be loaded from elsewhere another time.
@@ -175,6 +178,7 @@ mod tests {
             user: part.clone(),
             through: Some(part.clone()),
             label: Some(&part),
+            approved_by: Some(part.clone()),
             tool: &part,
             version: Some("1.0.0".to_owned()),
             manifest: Some(cut(&worst)),

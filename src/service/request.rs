@@ -4,6 +4,7 @@
 //! Never: an unbounded queue between a tool and whoever reads what it tells.
 
 use super::Arguments;
+use super::approval::Approver;
 use crate::fault::Fault;
 use serde_json::Value;
 use std::collections::VecDeque;
@@ -30,7 +31,7 @@ impl Caller {
 }
 
 /// One call asked for.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct CallRequest {
     /// The call's id, where the transport had to know it beforehand; else one is made.
     pub id: Option<String>,
@@ -43,6 +44,8 @@ pub struct CallRequest {
     pub timeout_ms: Option<u64>,
     /// The same request under the same key of this caller runs once.
     pub idempotency_key: Option<String>,
+    /// Who can be asked, where a policy has a person agree.
+    pub approver: Approver,
     /// What the tool asks for and is refused is kept and told, at a cost.
     pub explain: bool,
     /// It counts among its caller's calls a minute already, since its receipt was made.
@@ -62,6 +65,7 @@ impl CallRequest {
             arguments,
             timeout_ms: None,
             idempotency_key: None,
+            approver: Approver::Nobody,
             explain: false,
             counted: false,
             refused: None,

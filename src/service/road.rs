@@ -44,12 +44,12 @@ impl Service {
         let asked = self.found(&request, record)?;
         record.turn = Some(Arc::new(self.guard.enter(&request, &asked.rights.share(&asked.tool.manifest.id)).await?));
         drop(asked);
-        let found = self.found(&request, record)?;
+        let mut found = self.found(&request, record)?;
         let tool = &found.tool;
         record.found(tool.clone());
         self.available(tool, &found.decided.decision)?;
         let limit = policy::time_ms(&found.decided.decision, found.asked_ms)?;
-        let until = blocking::Until { began: found.came, limit: Duration::from_millis(limit) };
+        let mut until = blocking::Until { began: found.came, limit: Duration::from_millis(limit) };
         let input = checked(&tool.manifest, request.arguments, found.asked_ms, until, record).await?;
         found
             .rights
@@ -61,7 +61,14 @@ impl Service {
             return Ok(Text::from(&Value::Null));
         }
         let mut target = self.target(&found, input, record).await?;
-        let attempt = target.attempt(&found, &self.breakers)?;
+        let mut attempt = target.attempt(&found, &self.breakers)?;
+        if !target.decided.decision.confirm.is_empty() {
+            // Nobody is held back while a person thinks.
+            drop(attempt.take());
+            found.came = self.agreed(&found, &target, request.approver, stream, record).await?;
+            until.began = found.came;
+            attempt = target.attempt(&found, &self.breakers)?;
+        }
         let answer = self.answer(&found, &mut target, stream, record, until).await;
         attempt.into_iter().for_each(|attempt| attempt.ended(answer.as_ref().err()));
         Ok(record.hidden(answer?))

@@ -1,5 +1,6 @@
 //! Callers: the file that says who may call what, and the door that holds them to it, by every face.
 
+mod confirm;
 mod door;
 mod file;
 mod keys;

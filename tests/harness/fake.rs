@@ -102,6 +102,10 @@ pub fn world() -> World {
 }
 
 pub fn world_with(more: impl FnOnce(&Path, &mut Executors)) -> World {
+    world_of(Settings::default(), more)
+}
+
+pub fn world_of(settings: Settings, more: impl FnOnce(&Path, &mut Executors)) -> World {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().canonicalize().unwrap();
     fs::create_dir_all(root.join("user_scripts/examples")).unwrap();
@@ -170,7 +174,7 @@ pub fn world_with(more: impl FnOnce(&Path, &mut Executors)) -> World {
         executors,
         audit: audit::Log::new(root.join("state/audit.jsonl")),
         scripts: [scripts, tools].concat(),
-        settings: Settings::default(),
+        settings,
     });
     World { folder, service, fake }
 }

@@ -1,5 +1,6 @@
 //! The HTTP server, spoken to byte by byte: it, who may call it, what it answers, what it refuses.
 
+mod approvals;
 mod callers;
 mod calls;
 mod hostile;

@@ -104,13 +104,16 @@ fn a_key_runs_its_request_once() {
         let playground = Playground::new(who, "/var/tmp");
         let folder = playground.tool("count", "python", "import time\nprint(time.time_ns())\n", json!({}));
         assert!(folder.is_dir());
+        playground.tool("other", "python", "print(1)\n", json!({}));
         playground.settle();
         let web = Web::start(&playground, &[]);
         let call = |key: &str, body: Value| web.call("esc:count", &body, &[&format!("Idempotency-Key: {key}")]);
         let (first, second) = (call("k1", json!({})).json(), call("k1", json!({})).json());
         assert_eq!((&first["outputData"], &first["id"]), (&second["outputData"], &second["id"]));
         assert_ne!(call("k2", json!({})).json()["outputData"], first["outputData"]);
-        assert_eq!(call("k1", json!({"n": 1})).status, 422);
+        let other = call("k1", json!({"n": 1}));
+        assert_eq!((other.status, &other.json()["error"]["type"]), (409, &json!("ParameterValidationError")));
+        assert_eq!(web.call("esc:other", &json!({}), &["Idempotency-Key: k1"]).status, 409, "another tool");
         let two = web.call("esc:count", &json!({}), &["Idempotency-Key: a", "Idempotency-Key: b"]);
         assert_eq!(two.status, 400, "{two:?}");
     });

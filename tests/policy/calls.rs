@@ -259,6 +259,7 @@ fn every_policy_field_is_read_by_what_enforces_it() {
         stderr,          // decide: Shape::stderr_is_error
         require_cgroup,  // decide: Shape::require_cgroup
         observe,         // decide: Shape::observe
+        confirm,         // decide: Decision::confirm, for which the road asks a person
         read: _,         // judge
         write: _,        // judge
         limits: _,       // limits
@@ -270,6 +271,7 @@ fn every_policy_field_is_read_by_what_enforces_it() {
         digest,          // decide: Decision::digest
     } = Policy::built_in();
     assert_eq!((mode, stderr, require_cgroup, observe), (policy::Mode::Reject, StderrRule::Log, false, false));
+    assert_eq!(confirm, None);
     assert_eq!(digest.len(), 64);
 }
 

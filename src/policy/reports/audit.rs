@@ -8,7 +8,7 @@ use crate::base::text::printable;
 use crate::fault::Kind;
 use crate::manifest::{Language, Manifest};
 use crate::policy::secrets::{Secret, used};
-use crate::policy::verdict::{Decision, LimitVerdict, Verdict, wall};
+use crate::policy::verdict::{Confirm, Decision, LimitVerdict, Verdict, What, wall};
 use crate::policy::{Access, CallerGrant, Program, Runtime, SecretGrant, base_view, reach};
 use crate::quantity::Limit;
 use serde_json::{Value, json};
@@ -106,6 +106,9 @@ fn head(decision: &Decision, out: &mut String) {
         line(out, "  labels   ", &format!("{} (metadata.permissions: not enforced)", decision.labels.join(", ")));
     }
     callers(decision, out);
+    for Confirm { policy, why } in &decision.confirm {
+        line(out, "  confirm  ", &format!("a person is asked before each call (policy {policy}: {why})"));
+    }
     let mut strict = Vec::new();
     if decision.require_cgroup {
         strict.push("a cgroup is required");
@@ -278,6 +281,18 @@ fn row(out: &mut String, cells: &[String; 5], widths: &[usize; 5]) {
     out.push('\n');
 }
 
+/// What a call may touch, a line each, for the person who is asked about it.
+pub fn touches(decision: &Decision) -> Vec<String> {
+    let files = decision.grants.iter().map(super::diff::opened);
+    let hosts = decision.hosts.iter().map(|grant| format!("reach {}", reach::text(grant)));
+    let secrets = decision.secrets.iter().map(|grant| format!("use {}", Secret::of(grant).text()));
+    let met = decision.verdicts.iter().filter(|v| v.allowed && v.what == What::Env);
+    let variables = met.filter_map(|v| v.effective.as_ref()).map(|set| format!("variable {set}"));
+    let all = files.chain(hosts).chain(secrets).chain(variables).map(|line| printable(&line));
+    let inside = decision.in_process.then(|| "it runs inside toolhost, without walls of its own".to_owned());
+    all.chain(inside).collect()
+}
+
 /// The whole decision for a program, with the manifest it was made for; `diff` compares all of it.
 pub fn json(decision: &Decision, manifest: &Manifest) -> Value {
     let refused = refused(decision)
@@ -306,6 +321,7 @@ pub fn json(decision: &Decision, manifest: &Manifest) -> Value {
         "limits": decision.limits,
         "requireCgroup": decision.require_cgroup,
         "observe": decision.observe,
+        "confirm": decision.confirm,
         "stderrIsError": decision.stderr_is_error,
         "labels": { "permissions": decision.labels, "enforced": false },
         "notes": decision.notes.all,

@@ -30,8 +30,8 @@ use std::path::{Path, PathBuf};
 const TOOL_FOLDER: &str = "/<folder of the tool>";
 /// Fields of an entry that are compared by their meaning (`Powers`), or only describe the decision in words.
 #[rustfmt::skip]
-const MEANT: [&str; 14] = [
-    "tool", "policyFile", "callers", "asks", "grants", "network", "secrets", "packages", "limits", "requireCgroup", "stderrIsError", "notes", "refused", "digests",
+const MEANT: [&str; 15] = [
+    "tool", "policyFile", "callers", "asks", "grants", "network", "secrets", "packages", "limits", "requireCgroup", "stderrIsError", "confirm", "notes", "refused", "digests",
 ];
 /// Parts of an entry that are compared by their meaning, and the kinds of change that report them.
 const TOLD: [(&str, &[&str]); 5] = [
@@ -116,9 +116,9 @@ impl Powers {
         fields.shift_remove(super::audit::LAST_DENIALS);
         let mut meant = Map::new();
         for name in MEANT {
-            // Audits were kept before there were secrets, packages and callers.
+            // Audits were kept before there were secrets, packages, callers and confirmations.
             let usual = match name {
-                "secrets" => Some(json!([])),
+                "secrets" | "confirm" => Some(json!([])),
                 "packages" => Some(json!({})),
                 "callers" => Some(Value::Null),
                 _ => None,
@@ -150,6 +150,10 @@ impl Powers {
         fields.insert("limits".to_owned(), powers.limits(&meant["limits"])?);
         fields.insert("scriptBytes".to_owned(), meant["digests"]["script"].take());
         fields.insert("packages".to_owned(), meant["packages"].take());
+        if meant["confirm"].as_array().is_some_and(|whys| !whys.is_empty()) {
+            powers.conditions.insert(CONFIRM.to_owned());
+        }
+        fields.insert("confirm".to_owned(), meant["confirm"].take());
         for ask in meant["asks"].as_array().into_iter().flatten() {
             let secret = ask["asked"].as_str().is_some_and(|word| word.starts_with("secret:"));
             if ask["allowed"] == true && ask["what"] == "capability" && !secret {
@@ -212,6 +216,7 @@ impl Powers {
             (policy.mode == Mode::Reject, "a tool that asks for more is refused"),
             (both(|p| p.require_cgroup), CGROUP),
             (both(|p| p.stderr == StderrRule::Error), STDERR),
+            (both(|p| p.confirm.is_some()), CONFIRM),
         ];
         powers.conditions = conditions.iter().filter(|(on, _)| *on).map(|(_, word)| word.to_string()).collect();
         powers
@@ -219,6 +224,7 @@ impl Powers {
 }
 
 const CGROUP: &str = "a cgroup is required";
+const CONFIRM: &str = "a person agrees to each call";
 const STDERR: &str = "any text on stderr fails the call";
 
 /// A policy as written, without the fields bound to `_`. All fields are named, so a new one does not build until it is
@@ -239,6 +245,7 @@ fn written(policy: &Policy) -> Value {
         stderr: _,
         require_cgroup: _,
         observe,
+        confirm,
         limits: _,
         tools: _,
         file: _,
@@ -259,6 +266,7 @@ fn written(policy: &Policy) -> Value {
         "policy": name,
         "why": why,
         "observe": observe,
+        "confirm": confirm,
         "folders": folders.iter().map(|f| f.path.to_string_lossy()).collect::<Vec<_>>(),
         "files": { "read": rules(read), "write": rules(write) },
         "runtimes": runtimes.iter().map(runtime).collect::<Map<_, _>>(),
@@ -427,7 +435,7 @@ fn compare(old: &Powers, new: &Powers, changes: &mut Vec<Change>) {
     }
 }
 
-fn opened(grant: &Grant) -> String {
+pub(super) fn opened(grant: &Grant) -> String {
     let staged = if matches!(grant.opening, crate::policy::Opening::Staged { .. }) { " (staged)" } else { "" };
     format!("{} {}{staged}", what(grant.access).name(), Area::of(&grant.opening).text())
 }

@@ -111,7 +111,7 @@ fn calling(decision: &Decision, id: &str) -> Vec<Answer> {
     let answer = |grant: CallerGrant| Answer {
         tool: decision.tool.clone(),
         how: grant.name.clone(),
-        grant: grant.text(),
+        grant: grant.text() + if decision.confirm.is_empty() { "" } else { "; a person agrees to each call" },
         rule: grant.rule,
         why: grant.why,
     };

@@ -34,7 +34,7 @@ impl CallRecord {
             user: self.caller.user.clone(),
             label: self.label.clone().unwrap_or_default(),
             tool: self.tool.as_ref().map_or_else(|| self.asked.clone(), |tool| tool.reference()),
-            parameters: self.arguments.mask.text(&self.arguments.shown.to_string()),
+            parameters: self.shown_arguments(),
             executor: self.executor(),
             command: self.command(),
             stdout,

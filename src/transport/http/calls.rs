@@ -7,7 +7,7 @@ use super::body::Asked;
 use super::gate::once;
 use super::reply::{self, Held, Refused, Response};
 use super::stream::Events;
-use super::{Face, OfFace, background, body};
+use super::{Face, OfFace, approvals, background, body};
 use crate::fault::{Fault, Kind};
 use crate::service::{self, CallRequest, Caller, Report, Sink};
 use axum::Extension;
@@ -40,6 +40,7 @@ pub async fn call(
         Ok(read) => read,
         Err(refusal) => return *refusal,
     };
+    let approver = approvals::of(&face, &caller);
     let operator = face.service.who(&caller, None).is_ok_and(|caller| caller.operator);
     let (asked, unread) = match body::call(caller.clone(), &tool, &text) {
         Ok(asked) => (asked, false),
@@ -52,7 +53,7 @@ pub async fn call(
         Err(refusal) => return *refusal,
     };
     let Asked { request, detached, callback } = asked;
-    let request = CallRequest { id: Some(service::new_id()), idempotency_key, ..request };
+    let request = CallRequest { id: Some(service::new_id()), idempotency_key, approver, ..request };
     let seen_by = reply::Reader { operator, label: request.label.clone(), unread };
     if !unread && background::wanted(&face, &request, detached, &headers) {
         return background::begin(face, request, callback, &seen_by, begun).await;

@@ -4,6 +4,7 @@
 //! Server-Sent Events. Never: a request whose caller is not known, whose Host or Origin is another's, or that takes
 //! memory before it has a place; a call that outlives its client without a receipt.
 
+mod approvals;
 mod background;
 mod body;
 mod callers;
@@ -176,6 +177,8 @@ fn router(face: std::sync::Weak<Face>) -> Router {
         .route("/v1/tools/{tool}/calls", post(calls::call))
         .route("/v1/calls", get(running::calls))
         .route("/v1/calls/{call}", get(running::call).delete(running::cancel))
+        .route("/v1/approvals", get(approvals::list))
+        .route("/v1/approvals/{call}", post(approvals::answer))
         .route("/v1/status", get(running::status))
         .route("/metrics", get(running::metrics))
         .fallback(no_such_path)

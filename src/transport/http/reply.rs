@@ -80,7 +80,7 @@ pub fn stopping() -> Response {
 
 /// A fault that the service told outside of a call.
 pub fn fault(fault: Fault, operator: bool) -> Response {
-    let status = status_of(fault.kind, false);
+    let status = status_of(&fault, false);
     let person = fault.person.clone().filter(|_| operator);
     let mut body = json!({ "error": fault });
     if let Some(person) = person {
@@ -112,11 +112,12 @@ pub struct Reader {
 /// 200: the tool ran, or was to run and was cancelled, and `success` says how it ended. Anything else: nothing of it ran,
 /// unless the host itself failed (500).
 pub fn status(report: &Report, unread: bool) -> StatusCode {
-    report.error.as_ref().map_or(StatusCode::OK, |fault| status_of(fault.kind, unread))
+    report.error.as_ref().map_or(StatusCode::OK, |fault| status_of(fault, unread))
 }
 
-fn status_of(kind: Kind, unread: bool) -> StatusCode {
-    match kind {
+fn status_of(fault: &Fault, unread: bool) -> StatusCode {
+    match fault.kind {
+        _ if fault.conflict => StatusCode::CONFLICT,
         Kind::TimeoutError
         | Kind::ResourceLimitError
         | Kind::ScriptError

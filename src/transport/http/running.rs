@@ -82,6 +82,7 @@ pub async fn status(State(face): OfFace, Extension(caller): Extension<Caller>) -
         "draining": face.stop.is_cancelled(),
         "running": count(Phase::Running),
         "waiting": count(Phase::Waiting),
+        "approvals": service.approvals().len(),
         "breakers": service.breakers(&everybody),
         "tools": tools.len(),
         "sources": sources,

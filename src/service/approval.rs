@@ -1,0 +1,292 @@
+//! Approval: a person agrees to one call, before anything of it runs, where a policy says `confirm`.
+//!
+//! For: the road; faces, which say who can be asked; operators, who answer. In: a call whose arguments were checked and
+//! whose tool was decided about. Out: who agreed, or the fault that ends the call. Never: one answer for two calls, or for
+//! a tool, script or policy other than the person was shown; a person who waits for ever, or whom it costs others to
+//! wait for; an answer of the caller to itself, where callers can be told apart.
+
+use super::call_record::CallRecord;
+use super::decision_cache::DecisionCache;
+use super::request::{Event, Stream};
+use super::target::{Found, Target};
+use super::{Caller, Service};
+use crate::base::files::Stamp;
+use crate::base::{lock, sha256_hex, text};
+use crate::fault::{Fault, Kind};
+use crate::policy::{self, Confirm};
+use crate::registry;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
+
+/// How long a person may take.
+pub const PATIENCE: Duration = Duration::from_secs(300);
+/// Most calls that wait for a person, and of those for whom one caller waits.
+const OPEN: usize = 128;
+const OF_ONE: usize = 32;
+/// Longest text of arguments that is shown, characters.
+const SHOWN: usize = 16 * 1024;
+
+/// Who can be asked about a call, as the face knows that it came by.
+#[derive(Clone, Default)]
+pub enum Approver {
+    #[default]
+    Nobody,
+    /// Operators, who see `Service::approvals`. `but`: the one who asks, where callers can be told apart.
+    Operators { but: Option<String> },
+    /// Whomever the face itself can ask.
+    Face(Arc<dyn Ask>),
+}
+
+impl fmt::Debug for Approver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Approver::Nobody => "nobody",
+            Approver::Operators { .. } => "operators",
+            Approver::Face(_) => "face",
+        })
+    }
+}
+
+/// Asks a person. Dropping the future ends the question.
+pub trait Ask: Send + Sync {
+    fn ask<'a>(&'a self, question: &'a Question) -> Pin<Box<dyn Future<Output = Answer> + Send + 'a>>;
+}
+
+/// What a person is asked: everything that the answer is for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Question {
+    /// The call's id.
+    pub call: String,
+    /// `id@version`
+    pub tool: String,
+    /// Who the call counts as.
+    pub caller: String,
+    /// Who authenticated, where that is another; what the request calls itself.
+    pub through: Option<String>,
+    pub label: Option<String>,
+    pub why: Vec<Confirm>,
+    /// JSON text, secrets hidden, nothing in it that a terminal would obey.
+    pub arguments: String,
+    /// So many characters of it are left out.
+    pub not_shown: usize,
+    /// What the call may touch, a line each.
+    pub touches: Vec<String>,
+    /// SHA-256 of caller, tool, script, policies and whole arguments.
+    pub digest: String,
+    /// RFC 3339: when the question came, and when it ends unanswered.
+    pub asked: String,
+    pub until: String,
+}
+
+/// What the person said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// `by`: who, as records show it.
+    Approved {
+        by: String,
+    },
+    Denied {
+        by: String,
+    },
+    /// There is nobody to ask after all.
+    Nobody,
+}
+
+/// Questions that operators may answer.
+#[derive(Debug, Default)]
+pub(super) struct Approvals(Mutex<BTreeMap<String, Open>>);
+
+#[derive(Debug)]
+struct Open {
+    question: Question,
+    but: Option<String>,
+    answer: oneshot::Sender<Answer>,
+}
+
+/// Takes the question away when its call is over.
+struct Listed<'a>(&'a Approvals, &'a str);
+
+impl Drop for Listed<'_> {
+    fn drop(&mut self) {
+        lock(&self.0.0).remove(self.1);
+    }
+}
+
+impl Approvals {
+    async fn ask(&self, question: &Question, but: Option<String>) -> Result<Answer, Fault> {
+        let (answer, answered) = oneshot::channel();
+        {
+            let mut open = lock(&self.0);
+            let own = open.values().filter(|open| open.question.caller == question.caller).count();
+            if open.len() >= OPEN || own >= OF_ONE || open.contains_key(&question.call) {
+                let message = "Too many calls wait for a person's answer.";
+                return Err(Fault::new(Kind::RateLimitError, message).retryable());
+            }
+            open.insert(question.call.clone(), Open { question: question.clone(), but, answer });
+        }
+        let _listed = Listed(self, &question.call);
+        Ok(answered.await.unwrap_or(Answer::Nobody))
+    }
+}
+
+impl Service {
+    /// The calls that wait for an operator's answer, for operators; the oldest first.
+    pub fn approvals(&self) -> Vec<Question> {
+        let mut open: Vec<_> = lock(&self.approvals.0).values().map(|open| open.question.clone()).collect();
+        open.sort_by(|a, b| (&a.asked, &a.call).cmp(&(&b.asked, &b.call)));
+        open
+    }
+
+    /// An operator's answer to one of them. `None`: it is not there any more.
+    pub fn approve(&self, operator: &Caller, call: &str, approve: bool) -> Option<Result<(), Fault>> {
+        let mut open = lock(&self.approvals.0);
+        if open.get(call)?.but.as_ref() == Some(&operator.user) {
+            let message = "This is a call of your own: another operator must answer.";
+            return Some(Err(Fault::new(Kind::AuthorizationError, message)));
+        }
+        let by = operator.user.clone();
+        let answer = if approve { Answer::Approved { by } } else { Answer::Denied { by } };
+        // The call may have been cancelled a moment ago.
+        open.remove(call)?.answer.send(answer).ok().map(Ok)
+    }
+
+    /// Asks a person and waits; the call gives up its place among those that run meanwhile. Returns when somebody agreed:
+    /// the time until then is not the call's.
+    pub(super) async fn agreed(
+        &self,
+        found: &Found,
+        target: &Target,
+        approver: Approver,
+        stream: &mut Stream,
+        record: &mut CallRecord,
+    ) -> Result<Instant, Fault> {
+        let (before, script) = (self.decisions()?, Scripts::of(target));
+        let question = self.question(found, target, record);
+        if let Some(turn) = record.turn.as_mut().and_then(Arc::get_mut) {
+            turn.step_aside();
+        }
+        let answer = {
+            let asked = async {
+                match approver {
+                    Approver::Nobody => Ok(Answer::Nobody),
+                    Approver::Operators { but } => self.approvals.ask(&question, but).await,
+                    Approver::Face(face) => Ok(face.ask(&question).await),
+                }
+            };
+            stream.push(Event::Progress("a person is asked before this tool runs".to_owned()));
+            let asked = tokio::time::timeout(self.parts.settings.patience, asked);
+            tokio::pin!(asked);
+            loop {
+                tokio::select! {
+                    biased;
+                    answer = &mut asked => break answer,
+                    () = stream.hand_on() => {}
+                }
+            }
+        };
+        match answer.unwrap_or_else(|_| Err(late(self.parts.settings.patience)))? {
+            Answer::Approved { by } => record.approved_by = Some(by),
+            Answer::Denied { by } => {
+                record.denied_by = Some(format!("confirm: denied by {by}"));
+                let message = "A person was asked about this call and did not agree.";
+                return Err(Fault::new(Kind::AuthorizationError, message).person(format!("{by} did not agree")));
+            }
+            Answer::Nobody => {
+                record.denied_by = Some("confirm: nobody to ask".to_owned());
+                return Err(nobody(&target.decided.decision.confirm));
+            }
+        }
+        let stands = self.stands(found, target, &before)? && script == Scripts::of(target);
+        if !stands {
+            let message = "The tool or its policy changed while a person was asked, so nothing was run; try again.";
+            return Err(Fault::new(Kind::ServiceError, message).retryable());
+        }
+        if let Some(turn) = record.turn.as_mut().and_then(Arc::get_mut) {
+            self.guard.comes_back(turn, &found.rights.share(&found.tool.manifest.id)).await;
+        }
+        Ok(Instant::now())
+    }
+
+    /// Whether the tool, what its caller may do and what policy decides are as the person was shown.
+    fn stands(&self, found: &Found, target: &Target, before: &Arc<DecisionCache>) -> Result<bool, Fault> {
+        let now = self.decisions()?;
+        if Arc::ptr_eq(&now, before) {
+            return Ok(true);
+        }
+        // Which manifests a script belongs to may be another matter now.
+        let own = Arc::ptr_eq(&target.decided, &found.decided);
+        let (ours, was) = (&found.tool.manifest, &found.decided);
+        let same = |tool: &&Arc<registry::Tool>| {
+            let decided = now.decided(tool);
+            tool.manifest.version == ours.version
+                && tool.manifest.digest == ours.digest
+                && (&decided.decision.digest, &decided.shape_digest) == (&was.decision.digest, &was.shape_digest)
+        };
+        let callers = now.rules.policies.callers() == before.rules.policies.callers();
+        Ok(own && callers && now.snapshot.versions(&ours.id).iter().any(|tool| same(&tool)))
+    }
+
+    fn question(&self, found: &Found, target: &Target, record: &CallRecord) -> Question {
+        let decision = &target.decided.decision;
+        let whole = record.shown_arguments();
+        let arguments = text::printable(&text::head(&whole, SHOWN));
+        let about = json!([
+            record.caller.user,
+            record.through(),
+            found.tool.reference(),
+            found.tool.manifest.digest,
+            target.script.as_ref().map(|script| &script.digest),
+            decision.digest,
+            super::idempotency::sorted(&target.input),
+            target.source,
+            target.env,
+            found.asked_ms,
+        ]);
+        let (now, patience) = (jiff::Timestamp::now(), self.parts.settings.patience);
+        Question {
+            call: record.id.clone(),
+            tool: found.tool.reference(),
+            caller: text::printable(&record.caller.user),
+            through: record.through().map(text::printable),
+            label: record.label().map(text::printable),
+            why: decision.confirm.clone(),
+            not_shown: whole.chars().count().saturating_sub(SHOWN),
+            arguments,
+            touches: policy::audit::touches(decision),
+            digest: sha256_hex(about.to_string().as_bytes()),
+            asked: now.to_string(),
+            until: now.checked_add(patience).unwrap_or(now).to_string(),
+        }
+    }
+}
+
+/// The file that runs, as it is now.
+#[derive(PartialEq)]
+struct Scripts(Option<Stamp>);
+
+impl Scripts {
+    fn of(target: &Target) -> Scripts {
+        let script = target.decided.decision.shape.as_ref().ok().and_then(|shape| shape.script.as_deref());
+        Scripts(script.and_then(|script| Stamp::at(script).ok()))
+    }
+}
+
+fn late(patience: Duration) -> Fault {
+    let message = format!("A person was asked about this call, and did not answer within {} s.", patience.as_secs());
+    Fault::new(Kind::AuthorizationError, message).retryable()
+}
+
+fn nobody(why: &[Confirm]) -> Fault {
+    let message = "This tool runs only once a person has agreed, and nobody can be asked where this call comes from.";
+    let rules: Vec<String> = why.iter().map(|rule| format!("policy {}: {}", rule.policy, rule.why)).collect();
+    let mend = "call it with `toolhost call` in a terminal, or over `serve --http`, where operators answer (`toolhost approvals`)";
+    Fault::new(Kind::AuthorizationError, message).person(text::printable(&format!("{} ({mend})", rules.join("; "))))
+}

@@ -1,0 +1,68 @@
+//! Approvals: the calls that wait for a person, for operators to look at and to answer.
+//!
+//! For: `/v1/approvals`. In: an operator. Out: what is asked, and whether an answer was taken. Never: an answer of anybody
+//! else; one that is not plainly yes or no.
+
+use super::reply::{self, Response, malformed};
+use super::{Face, OfFace, body, tools};
+use crate::fault::{Fault, Kind};
+use crate::service::{Approver, Caller};
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::{Path, State};
+use http::{HeaderMap, StatusCode};
+use serde::Deserialize;
+use serde_json::json;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Answer {
+    approve: bool,
+}
+
+/// Who can be asked about a call of this caller. Where everybody is one user of this machine, who asks cannot be told
+/// from who answers.
+pub fn of(face: &Face, caller: &Caller) -> Approver {
+    Approver::Operators { but: face.callers.own_uid().is_none().then(|| caller.user.clone()) }
+}
+
+/// `GET /v1/approvals`.
+pub async fn list(State(face): OfFace, Extension(caller): Extension<Caller>) -> Response {
+    let Some(face) = face.upgrade() else { return reply::stopping() };
+    match tools::operator(&face, &caller) {
+        Ok(()) => reply::value(StatusCode::OK, &json!({ "approvals": face.service.approvals() })),
+        Err(refusal) => *refusal,
+    }
+}
+
+/// `POST /v1/approvals/{call}`.
+pub async fn answer(
+    State(face): OfFace,
+    Extension(caller): Extension<Caller>,
+    Path(call): Path<String>,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    let Some(face) = face.upgrade() else { return reply::stopping() };
+    if let Err(refusal) = tools::operator(&face, &caller) {
+        return *refusal;
+    }
+    let (text, _places) = match body::read(&face, &caller, &headers, body).await {
+        Ok(read) => read,
+        Err(refusal) => return *refusal,
+    };
+    let Ok(Answer { approve }) = serde_json::from_str(&text) else {
+        return reply::refusal(
+            StatusCode::BAD_REQUEST,
+            malformed("The body is {\"approve\": true} or {\"approve\": false}."),
+        );
+    };
+    match face.service.approve(&caller, &call, approve) {
+        Some(Ok(())) => reply::value(StatusCode::OK, &json!({ "call": call, "approved": approve })),
+        Some(Err(fault)) => reply::fault(fault, true),
+        None => {
+            let words = "No such call waits for an answer.";
+            reply::refusal(StatusCode::NOT_FOUND, Fault::new(Kind::ParameterValidationError, words))
+        }
+    }
+}

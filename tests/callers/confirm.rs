@@ -1,0 +1,208 @@
+//! `confirm` in a policy, on the command line: who is asked, and what is refused where nobody can be.
+
+use super::me;
+use crate::harness::fake::{request, world_of};
+use crate::harness::{Playground, Who, as_everyone_with, finish, until};
+use nix::pty::openpty;
+use serde_json::{Value, json};
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use toolhost::fault::Kind;
+use toolhost::service::{Answer, Approver, Ask, CallRequest, Caller, Question, Settings, Sink};
+
+const FILES: &str = "[files]\nread = [{ path = \"./**\", why = \"w\" }]\n";
+
+fn playground(who: Who) -> Playground {
+    let playground = Playground::new(who, "/var/tmp");
+    let any = json!({"parameters": {"type": "object", "properties": {"s": {"type": "string", "description": "d"}}}});
+    playground.tool("pay", "python", "print('{\"paid\": 1}')\n", any);
+    playground.tool("free", "python", "print('{\"free\": 1}')\n", json!({}));
+    playground.policy("core", "core:execute-python-script", FILES);
+    playground.policy("pay", "esc:pay", &format!("confirm = \"it spends money\"\n{FILES}"));
+    playground.settle();
+    playground
+}
+
+#[test]
+fn where_nobody_can_be_asked_nothing_runs() {
+    as_everyone_with("python", "confirm without a terminal", |who| {
+        let playground = playground(who);
+        let refused = playground.call("esc:pay", "{}");
+        assert_eq!((refused.kind(), refused.code), ("AuthorizationError", Some(3)), "{refused:?}");
+        let words = refused.error().1;
+        assert!(words.contains("only once a person has agreed") && !words.contains("money"), "{words}");
+        assert!(refused.stderr.contains("it spends money") && refused.stderr.contains("toolhost call"), "{refused:?}");
+        let record = playground.records().pop().unwrap();
+        assert_eq!((&record["decision"], &record["rule"]), (&json!("refused"), &json!("confirm: nobody to ask")));
+        assert_eq!(playground.call("esc:free", "{}").out["outputData"], json!({"free": 1}), "control");
+
+        // Nor by the builtin tool that runs scripts, for a script that belongs to that tool.
+        let script = |path: &str| json!({"scriptPath": path}).to_string();
+        let refused = playground.call("core:execute-python-script", &script("pay/main.py"));
+        assert_eq!(refused.kind(), "AuthorizationError", "{refused:?}");
+        let free = playground.call("core:execute-python-script", &script("free/main.py"));
+        assert_eq!(free.out["success"], true, "control: {free:?}");
+
+        // The reports say so; what the cap of the host says no policy takes back.
+        let audit = playground.cli(&["audit", "esc:pay"]).text();
+        assert!(audit.contains("confirm  a person is asked before each call (policy pay: it spends money)"), "{audit}");
+        let who_can = playground.cli(&["audit", "--who-can", "call:esc:pay"]).text();
+        assert!(who_can.contains("a person agrees to each call"), "{who_can}");
+        fs::remove_file(playground.path("sandbox-policies/pay.policy.toml")).unwrap();
+        assert_eq!(playground.call("esc:pay", "{}").out["outputData"], json!({"paid": 1}), "control: without it");
+        let cap = format!("name = \"cap\"\nwhy = \"w\"\nconfirm = \"this host is watched\"\n{FILES}");
+        fs::write(playground.path("sandbox-policies/host.policy.toml"), cap).unwrap();
+        playground.settle();
+        let refused = playground.call("esc:free", "{}");
+        assert!(
+            refused.kind() == "AuthorizationError" && refused.stderr.contains("this host is watched"),
+            "{refused:?}"
+        );
+        fs::write(
+            playground.path("sandbox-policies/x.policy.toml"),
+            "name = \"x\"\nwhy = \"w\"\ntools = [\"esc:x\"]\nconfirm = \" \"\n",
+        )
+        .unwrap();
+        playground.settle();
+        let check = playground.cli(&["check"]);
+        assert!(check.code != Some(0) && check.text().contains("`confirm` is blank"), "{check:?}");
+    });
+}
+
+/// What a person sees and types, and the answer on standard output.
+fn at_a_terminal(mut call: Command, early: &str, typed: &str) -> (String, Value) {
+    let pty = openpty(None, None).unwrap();
+    let slave = File::from(pty.slave);
+    let mut child = call.stdin(slave.try_clone().unwrap()).stderr(slave).stdout(Stdio::piped()).spawn().unwrap();
+    drop(call);
+    let mut master = File::from(pty.master);
+    master.write_all(early.as_bytes()).unwrap();
+    let mut reader = master.try_clone().unwrap();
+    let seen = Arc::new(Mutex::new(String::new()));
+    let heard = seen.clone();
+    let reading = std::thread::spawn(move || {
+        let mut piece = [0; 4096];
+        while let Ok(length @ 1..) = reader.read(&mut piece) {
+            heard.lock().unwrap().push_str(&String::from_utf8_lossy(&piece[..length]));
+        }
+    });
+    crate::harness::wait_for("the question", || seen.lock().unwrap().contains("anything else does not"));
+    // The terminal is read from a moment later.
+    std::thread::sleep(Duration::from_millis(100));
+    master.write_all(typed.as_bytes()).unwrap();
+    let mut out = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut out).unwrap();
+    child.wait().unwrap();
+    drop(master);
+    reading.join().unwrap();
+    let seen = seen.lock().unwrap().clone();
+    (seen, serde_json::from_str(&out).unwrap_or_default())
+}
+
+#[test]
+fn a_person_at_the_terminal_is_asked() {
+    as_everyone_with("python", "confirm at a terminal", |who| {
+        let playground = playground(who);
+        let call = |early: &str, typed: &str| {
+            let mut command = playground.host();
+            command.args(["call", "esc:pay", "s=a\u{1b}[2Jb", "--json"]);
+            at_a_terminal(command, early, typed)
+        };
+        let (seen, outcome) = call("", "y\n");
+        assert_eq!(outcome["outputData"], json!({"paid": 1}), "{seen} {outcome}");
+        for word in
+            ["esc:pay@1.0.0: may this call run?", "it spends money (policy pay)", "\\u001b[2Jb", &me(who), "read "]
+        {
+            assert!(seen.contains(word), "{word}: {seen}");
+        }
+        assert!(!seen.contains('\u{1b}'), "{seen:?}");
+        let by = format!("{} (terminal)", me(who));
+        assert_eq!(playground.records().pop().unwrap()["approvedBy"], json!(by));
+        for (early, typed) in [("", "n\n"), ("", "\n"), ("", "yesterday\n"), ("y\n", "n\n")] {
+            let (seen, outcome) = call(early, typed);
+            assert_eq!(outcome["error"]["type"], "AuthorizationError", "{early:?} {typed:?}: {seen} {outcome}");
+            let record = playground.records().pop().unwrap();
+            assert_eq!(record["rule"], json!(format!("confirm: denied by {by}")), "{early:?} {typed:?}");
+        }
+        // An input that takes standard input leaves nobody to ask.
+        let mut command = playground.host();
+        command.args(["call", "esc:pay", "--input", "-", "--json"]);
+        assert_eq!(finish(command, b"{}").kind(), "AuthorizationError");
+    });
+}
+
+/// Agrees to everything, and keeps what it was asked.
+#[derive(Default)]
+struct Yes(Mutex<Vec<Question>>);
+
+impl Ask for Yes {
+    fn ask<'a>(&'a self, question: &'a Question) -> std::pin::Pin<Box<dyn Future<Output = Answer> + Send + 'a>> {
+        self.0.lock().unwrap().push(question.clone());
+        Box::pin(async { Answer::Approved { by: "a test".into() } })
+    }
+}
+
+fn settings() -> Settings {
+    Settings { running: 1, patience: Duration::from_millis(400), ..Settings::default() }
+}
+
+fn asks(root: &std::path::Path) {
+    let text = format!("name = \"asks\"\nwhy = \"w\"\ntools = [\"fake:echo\"]\nconfirm = \"w\"\n{FILES}");
+    fs::write(root.join("sandbox-policies/asks.policy.toml"), text).unwrap();
+}
+
+#[tokio::test]
+async fn a_question_ends_unanswered_and_holds_up_nobody() {
+    let world = Arc::new(world_of(settings(), |root, _| asks(root)));
+    let operators = || Approver::Operators { but: None };
+    let call = |approver: Approver| {
+        let world = world.clone();
+        let asked = CallRequest { approver, ..request("fake:echo", json!({"message": 1})) };
+        tokio::spawn(async move { world.service.call(asked, Sink::none()).await })
+    };
+    let waiting = call(operators());
+    until("somebody is asked", || world.service.approvals().len() == 1).await;
+    // One call runs at once here, and one that waits for a person is none.
+    assert!(world.call("fake:user", json!({"n": 1})).await.success);
+    assert_eq!(world.runs(), 1);
+    let fault = waiting.await.unwrap().error.unwrap();
+    assert!(fault.kind == Kind::AuthorizationError && fault.retryable && fault.message.contains("did not answer"));
+    assert!(world.service.approvals().is_empty());
+    let told = world.records().pop().unwrap();
+    assert_eq!((&told["decision"], &told["outcome"]), (&json!("refused"), &json!("AuthorizationError")));
+
+    // Only so many wait, and of one caller fewer.
+    let many: Vec<_> = (0..40).map(|_| call(operators())).collect();
+    until("as many as may", || world.service.approvals().len() == 32).await;
+    assert!(world.service.approve(&Caller::operator("ops"), "none", true).is_none());
+    let mut kinds = Vec::new();
+    for call in many {
+        kinds.push(call.await.unwrap().error.unwrap().kind);
+    }
+    assert_eq!(kinds.iter().filter(|kind| **kind == Kind::RateLimitError).count(), 8, "{kinds:?}");
+    assert_eq!(world.runs(), 1);
+}
+
+#[tokio::test]
+async fn a_face_asks_about_exactly_what_runs() {
+    let world = world_of(settings(), |root, _| asks(root));
+    let yes = Arc::new(Yes::default());
+    let call = async |message: Value, user: &str| {
+        let asked = CallRequest {
+            approver: Approver::Face(yes.clone()),
+            caller: Caller::named(user),
+            ..request("fake:echo", json!({ "message": message }))
+        };
+        world.service.call(asked, Sink::none()).await
+    };
+    for (message, user) in [(json!(1), "alice"), (json!(1), "alice"), (json!(2), "alice"), (json!(1), "bob")] {
+        assert!(call(message, user).await.success);
+    }
+    let digests: Vec<String> = yes.0.lock().unwrap().iter().map(|question| question.digest.clone()).collect();
+    assert_eq!(digests[0], digests[1], "the same call of the same caller");
+    assert!(digests[0] != digests[2] && digests[0] != digests[3] && digests[2] != digests[3], "{digests:?}");
+    assert_eq!(world.records()[0]["approvedBy"], "a test");
+}

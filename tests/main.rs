@@ -1,6 +1,7 @@
 //! All integration tests, in one binary: it links once. Every file is one subject.
 mod action;
 mod arguments;
+mod background;
 mod callers;
 mod cli_audit;
 mod cli_call;

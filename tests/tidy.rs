@@ -39,6 +39,7 @@ const HOMES: [(&str, &[&str]); 12] = [
     ("jsonschema", &["manifest"]),
     ("jsonschema_regex", &["manifest"]),
     ("regex_automata", &["manifest"]),
+    ("redb", &["service/background/store.rs"]),
     ("aho_corasick", &["service/redact", "egress/relay/masking.rs"]),
 ];
 

@@ -101,7 +101,8 @@ pub fn policies(settings: &Settings) -> anyhow::Result<Arc<policy::Policies>> {
 fn obeyed(settings: &Settings) -> impl Iterator<Item = PathBuf> {
     let log = settings.audit_log.clone();
     let beside = |name| log.as_deref().and_then(Path::parent).map(|folder| folder.join(name));
-    let records = [audit::CONFINEMENTS, audit::BEGUN, audit::LEDGER].map(beside).into_iter().flatten();
+    let records =
+        [audit::CONFINEMENTS, audit::BEGUN, audit::LEDGER, service::background::FILE].map(beside).into_iter().flatten();
     // Compiled modules, and what was found out about interpreters.
     let caches = files::cache_folder(|name| std::env::var_os(name));
     let policies = settings.policies.is_none().then(|| settings.root.join(super::settings::POLICIES));

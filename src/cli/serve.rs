@@ -9,6 +9,8 @@ use super::refusal::{Exit, Refusal};
 use super::settings::{self, Settings};
 use super::watch::{Mode, Watch};
 use super::words;
+use crate::base::text;
+use crate::service::background::Background;
 use crate::service::runlog::Level;
 use crate::service::{Caller, Service};
 use crate::transport::{http, mcp};
@@ -81,7 +83,7 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
         let watch = Watch::new(args.watch, &settings);
         let (stop, kill) = (CancellationToken::new(), CancellationToken::new());
         let spoken = over_stdio(args.stdio, service.clone(), client, stop.clone());
-        let served = over_http(listening, service.clone(), stop.clone(), kill.clone());
+        let served = over_http(listening, service.clone(), settings.proxy.clone(), (stop.clone(), kill.clone()));
         tokio::pin!(spoken, served);
         let signal = tokio::select! {
             ended = &mut spoken => ended.map(|()| None)?,
@@ -131,11 +133,18 @@ async fn over_stdio(
 async fn over_http(
     listening: Option<(http::Listener, http::Options)>,
     service: Arc<Service>,
-    stop: CancellationToken,
-    kill: CancellationToken,
+    proxy: Option<String>,
+    (stop, kill): (CancellationToken, CancellationToken),
 ) -> anyhow::Result<()> {
     match listening {
-        Some((listener, options)) => Ok(http::serve(listener, options, service, stop, kill).await?),
+        Some((listener, options)) => {
+            let (background, opened) = Background::open(service, proxy).await;
+            if let Err(why) = opened {
+                let why = text::printable(&why);
+                words::complain(&format!("toolhost: calls in the background are refused until this is mended: {why}"));
+            }
+            Ok(http::serve(listener, options, background, stop, kill).await?)
+        }
         None => {
             stop.cancelled().await;
             Ok(())

@@ -10,6 +10,7 @@
 
 mod dial;
 mod lease;
+mod post;
 pub mod protocol;
 pub mod relay;
 pub mod tls;
@@ -17,4 +18,5 @@ mod traffic;
 
 pub use dial::Dialler;
 pub use lease::{Lease, Stopped};
+pub use post::{Receiver, Unsent, post};
 pub use traffic::Traffic;

@@ -83,7 +83,7 @@ pub enum StderrRule {
 pub struct Execution {
     pub timeout_ms: Option<u64>,
     pub stderr: StderrRule,
-    /// `mode: async`, known but not built yet: the tool is listed as unavailable.
+    /// `mode: async`: over HTTP a call that does not say otherwise runs in the background.
     pub asynchronous: bool,
     pub env: BTreeMap<String, String>,
 }

@@ -177,7 +177,7 @@ fn execution() -> Value {
         "properties": {
             "timeoutMs": { "type": "integer", "minimum": MIN_TIMEOUT_MS, "default": Limit::TimeoutMs.house_default() },
             "stderr": { "enum": ["log", "error"], "default": "log", "description": "error: any text on stderr fails the call." },
-            "mode": { "enum": ["sync", "async"], "default": "sync", "description": "async is not built yet: the tool is listed as unavailable." },
+            "mode": { "enum": ["sync", "async"], "default": "sync", "description": "async: over HTTP a call is answered with a receipt, unless it says otherwise (docs/BACKGROUND.md). Other faces wait for the end." },
             "env": { "type": "object", "default": {}, "propertyNames": { "pattern": "^[A-Za-z_][A-Za-z0-9_]*$", "not": { "pattern": forbidden_names() } }, "additionalProperties": { "type": "string", "not": { "pattern": "\\u0000" } }, "description": forbidden },
             "warm": { "type": "boolean", "default": false, "description": "Not built yet: ignored with a warning." }
         }

@@ -3,12 +3,15 @@
 //! For: the service's door, the reports. In: the text of the file; a caller's name and a tool's id. Out: `Callers`, or
 //! every problem with its place; what one caller may do. Never: lets a caller that no entry names call anything.
 
+mod callbacks;
 mod published;
 mod read;
 
+pub use callbacks::{CallbackGrant, CallbackRule, CallbackUrl};
 pub use published::schema;
 pub(super) use read::parse;
 
+use super::SecretSource;
 use super::file::Selector;
 use super::source::At;
 use crate::base::text::printable;
@@ -51,6 +54,10 @@ pub struct CallerRule {
     pub operator: bool,
     /// Whose names this caller may bring with a request and be taken for.
     pub act_as: Vec<String>,
+    /// Where it may be told that calls in the background ended.
+    pub callbacks: Vec<CallbackRule>,
+    /// What those messages are signed with.
+    pub callback_secret: Option<SecretSource>,
     #[serde(skip)]
     pub at: At,
 }
@@ -118,6 +125,9 @@ pub struct CallerGrant {
     pub parameters: Vec<ParameterRule>,
     pub calls_per_minute: Option<u32>,
     pub at_once: Option<u32>,
+    /// Where the ends of its calls in the background may be told.
+    #[serde(default)]
+    pub callbacks: Vec<CallbackGrant>,
     pub rule: String,
     pub why: String,
 }
@@ -171,6 +181,7 @@ impl Callers {
             parameters: rule.parameters.iter().filter(|parameter| parameter.tool.matches(id)).cloned().collect(),
             calls_per_minute: rule.calls_per_minute,
             at_once: rule.at_once,
+            callbacks: rule.callbacks.iter().map(CallbackRule::grant).collect(),
             rule: format!("{CALLERS_FILE}: {}", rule.name),
             why: rule.why.clone(),
         }
@@ -189,6 +200,11 @@ impl CallerRule {
 
     fn may_act_as(&self, name: &str) -> bool {
         self.act_as.iter().any(|own| own == name || own == EVERYBODY)
+    }
+
+    /// The entry by which this caller may be told there; the narrowest counts.
+    pub fn callback(&self, url: &CallbackUrl) -> Option<&CallbackRule> {
+        self.callbacks.iter().filter(|rule| rule.url.covers(url)).max_by_key(|rule| rule.url.path.len())
     }
 
     /// The first parameter whose value this caller may not use, and the rule that says so. An argument that is left out
@@ -255,6 +271,7 @@ impl CallerGrant {
             parameters: Vec::new(),
             calls_per_minute: None,
             at_once: None,
+            callbacks: Vec::new(),
             rule: "house".to_owned(),
             why: format!("there is no {CALLERS_FILE}"),
         }
@@ -274,8 +291,10 @@ impl CallerGrant {
             };
             !theirs.is_empty() && theirs.iter().all(known)
         });
+        let told = other.callbacks.iter().all(|their| self.callbacks.iter().any(|our| our.covers(their)));
         named
             && except
+            && told
             && through
             && parameters
             && wide(self.calls_per_minute, other.calls_per_minute)
@@ -291,6 +310,7 @@ impl CallerGrant {
             self.parameters.iter().map(|rule| format!("`{}` {}", rule.name, rule.takes.text())).collect();
         held.extend(self.calls_per_minute.map(|calls| format!("{calls} calls a minute")));
         held.extend(self.at_once.map(|calls| format!("{calls} at once")));
+        held.extend(self.callbacks.iter().map(CallbackGrant::text));
         format!(
             "{}{}{}{}",
             self.name,

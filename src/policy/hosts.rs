@@ -53,7 +53,7 @@ pub(super) fn read(reader: &mut Reader<'_>, top: &Table<'_, '_>) -> Vec<HostRule
 }
 
 /// `None` where one of them was complained of.
-fn ranges(reader: &mut Reader<'_>, entry: &Table<'_, '_>) -> Option<Vec<IpNet>> {
+pub(super) fn ranges(reader: &mut Reader<'_>, entry: &Table<'_, '_>) -> Option<Vec<IpNet>> {
     let before = reader.problems.len();
     let written = reader.texts(entry, "ranges");
     if written.len() > MAX_RANGES {

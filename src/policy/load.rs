@@ -4,10 +4,10 @@
 //! Never: starts with a policy that is broken, that others can write, or that is reached by a link.
 
 use super::callers::{self, CALLERS_FILE, Callers};
-use super::disk;
 use super::file::{self, Folder, HOST_FILE, Policy, Selector};
 use super::hosts;
 use super::source::{At, FileProblem};
+use super::{SecretSource, disk};
 use crate::base::text;
 use crate::manifest::{Code, Language, Severity};
 use std::collections::{BTreeMap, BTreeSet};
@@ -128,7 +128,9 @@ impl Policies {
         }
         self.warn();
         let rules = self.list.iter().flat_map(|policy| &policy.secrets);
-        let files: Vec<PathBuf> = rules.flat_map(|rule| rule.from.named_files()).map(Path::to_path_buf).collect();
+        let callers = self.callers.iter().flat_map(|callers| &callers.list);
+        let sources = rules.map(|rule| &rule.from).chain(callers.filter_map(|caller| caller.callback_secret.as_ref()));
+        let files: Vec<PathBuf> = sources.flat_map(SecretSource::named_files).map(Path::to_path_buf).collect();
         let resolved: Vec<PathBuf> = files.iter().filter_map(|file| file.canonicalize().ok()).collect();
         // Whoever writes there says what the secret is, and what runs to tell it.
         self.protect(files.into_iter().chain(resolved));

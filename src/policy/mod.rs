@@ -38,7 +38,8 @@ pub mod writable;
 pub use area::{Area, literal, name_matches};
 pub use base_view::{SYSTEM_ETC, SYSTEM_FOLDERS};
 pub use callers::{
-    Breaker, CALLERS_FILE, CallerGrant, CallerRule, Callers, EVERYBODY, ParameterRule, Takes, ToolLimit,
+    Breaker, CALLERS_FILE, CallbackRule, CallbackUrl, CallerGrant, CallerRule, Callers, EVERYBODY, ParameterRule,
+    Takes, ToolLimit,
 };
 pub use capability::grantable;
 pub use confinement::*;

@@ -45,9 +45,6 @@ pub fn of_manifest(manifest: &Manifest) -> Vec<Need> {
         Handler::DefinitionOnly => needs.push(Need::new("/handler/type", client)),
         Handler::Script { .. } | Handler::ServiceMethod { .. } | Handler::Extension { .. } => {}
     }
-    if manifest.execution.asynchronous {
-        needs.push(Need::new("/execution/mode", "asynchronous calls (execution.mode async): not built yet"));
-    }
     for (index, word) in manifest.asks.capabilities.iter().enumerate() {
         let Some(why) = capability::unknown(word) else { continue };
         let word = text::printable(&text::head(word, 60));

@@ -9,7 +9,7 @@ use super::guard::Share;
 use super::{BreakerState, Caller, Service};
 use crate::base::text::{head, printable};
 use crate::fault::{Fault, Kind};
-use crate::policy::{Breaker, CALLERS_FILE, CallerRule, Callers};
+use crate::policy::{Breaker, CALLERS_FILE, CallbackRule, CallbackUrl, CallerRule, Callers, SecretSource};
 use crate::registry::{Filter, Tool};
 use serde_json::Value;
 use std::sync::Arc;
@@ -77,6 +77,16 @@ impl Rights {
             at_once: [self.rule().and_then(|rule| rule.at_once), limit.and_then(|limit| limit.at_once)],
             per_minute: limit.and_then(|limit| limit.calls_per_minute),
         }
+    }
+
+    /// The entry by which the caller may be told of an end there, and the source of what that is signed with.
+    pub fn callback(&self, url: &CallbackUrl) -> Result<(&CallbackRule, &SecretSource), Fault> {
+        let found = self.rule().and_then(|rule| Some((rule.callback(url)?, rule.callback_secret.as_ref()?)));
+        found.ok_or_else(|| {
+            let (user, url) = (printable(&head(&self.caller.user, 100)), printable(&url.to_string()));
+            let person = format!("{}: no entry of `callbacks` for {user} is for {url}", self.name());
+            Fault::new(Kind::AuthorizationError, "You may not have the ends of calls told there.").person(person)
+        })
     }
 
     /// When calls of a failing tool are held back.

@@ -6,6 +6,7 @@
 mod approval;
 mod arguments;
 pub mod audit;
+pub mod background;
 mod blocking;
 mod breaker;
 mod call_record;

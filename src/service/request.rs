@@ -50,6 +50,8 @@ pub struct CallRequest {
     pub transaction: Option<String>,
     /// What the tool asks for and is refused is kept and told, at a cost.
     pub explain: bool,
+    /// It counts among its caller's calls a minute already, since its receipt was made.
+    pub counted: bool,
     /// Why the transport refuses the request (unknown tool, malformed parameters). The call is recorded and ends so.
     pub refused: Option<Fault>,
 }
@@ -68,6 +70,7 @@ impl CallRequest {
             approver: Approver::Nobody,
             transaction: None,
             explain: false,
+            counted: false,
             refused: None,
         }
     }

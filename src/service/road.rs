@@ -38,7 +38,9 @@ impl Service {
         // First what costs nothing: who calls, how often, and whether there is such a tool for that caller.
         let rights = self.decisions()?.rights(&request.caller, request.label.as_deref());
         record.calls_as(&rights.caller);
-        self.guard.comes(&rights.caller.user, rights.per_minute())?;
+        if !request.counted {
+            self.guard.comes(&rights.caller.user, rights.per_minute())?;
+        }
         let asked = self.found(&request, record).await?;
         record.turn = Some(Arc::new(self.guard.enter(&request, &asked.rights.share(&asked.tool.manifest.id)).await?));
         drop(asked);

@@ -184,12 +184,6 @@ pub const REFUSALS: &[Case] = &[
         held: Refused("CapabilityError", 4, "the capability 'wasi-threads' (requiredCapabilities), which nobody knows"),
         ..MISSING
     },
-    Case {
-        name: "asynchronous mode",
-        manifest: r#"{"execution":{"mode":"async"}}"#,
-        held: Refused("CapabilityError", 4, "asynchronous calls (execution.mode async): not built yet"),
-        ..MISSING
-    },
     // The one thing a module cannot do and a script can.
     Case {
         name: "processes of its own",

@@ -2,7 +2,8 @@
 //!
 //! For: `schema callers`, docs. In: nothing. Out: JSON. Never: a key that `read.rs` does not read.
 
-use super::{Breaker, LONGEST_NAME, MOST_CALLS};
+use super::{Breaker, LONGEST_NAME, MOST_CALLS, callbacks};
+use crate::quantity::MAX_RANGES;
 use serde_json::{Value, json};
 
 /// JSON Schema (2020-12) of the file, read as TOML.
@@ -45,6 +46,7 @@ pub fn schema() -> Value {
 fn caller() -> Value {
     json!({
         "type": "object", "additionalProperties": false, "required": ["name", "why"],
+        "dependentRequired": { "callbacks": ["callback_secret"], "callback_secret": ["callbacks"] },
         "properties": {
             "name": name("As the caller authenticates (a login, the name of a token, uid:1000), or * for everybody whom no other entry names."),
             "why": said("Why this caller may call."),
@@ -53,7 +55,20 @@ fn caller() -> Value {
             "calls_per_minute": count("Calls in a minute, of all tools together; left out: no limit."),
             "at_once": count("Calls that run at once; others wait."),
             "role": { "const": "operator", "description": "Sees audits, metrics and the calls of others." },
+            "callbacks": { "type": "array", "default": [], "maxItems": callbacks::MOST, "items": callback(), "description": "Where this caller may have the ends of its calls in the background told." },
+            "callback_secret": { "type": "string", "pattern": "^(file|env|command):", "description": "What those messages are signed with: file:PATH, env:NAME or command:/PROGRAM WORDS." },
             "act_as": { "type": "array", "default": [], "items": name("A caller's name, or *."), "description": "Whose names this caller may bring with a request and be taken for. Others are labels." },
+        },
+    })
+}
+
+fn callback() -> Value {
+    json!({
+        "type": "object", "additionalProperties": false, "required": ["url", "why"],
+        "properties": {
+            "url": { "type": "string", "maxLength": callbacks::LONGEST, "pattern": "^https?://[^/?#@\\s]+(/[^?#%;\\\\\\s]*)?$", "description": "https://host[:port]/path, and everything below that path; http:// where messages may cross the network in the clear." },
+            "ranges": { "type": "array", "default": [], "maxItems": MAX_RANGES, "items": { "type": "string" }, "description": "Addresses that are not public and that its host may have." },
+            "why": said("Why this caller is told there."),
         },
     })
 }

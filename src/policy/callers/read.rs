@@ -3,12 +3,16 @@
 //! For: `policy/load.rs`. In: the text. Out: `Callers`. Never: passes over a key, a rule for a tool that its caller does
 //! not have, or a second entry for one caller.
 
+use super::callbacks::{self, CallbackRule, CallbackUrl};
 use super::{Breaker, CallerRule, Callers, LONGEST_NAME, MOST_CALLS, ParameterRule, Takes, ToolLimit, is_name};
 use crate::base::text::printable;
+use crate::manifest::host::HostPattern;
 use crate::manifest::{Code, Problem};
+use crate::policy::SecretSource;
 use crate::policy::file::{Selector, selector};
 use crate::policy::rules::plain_path;
 use crate::policy::source::{At, Reader, Table};
+use crate::policy::{hosts, secrets};
 use serde_json::Value;
 use std::path::Path;
 use std::time::Duration;
@@ -18,7 +22,10 @@ use toml::de::DeValue;
 const EXACT: f64 = 9_007_199_254_740_992.0;
 
 const KEYS: [&str; 3] = ["caller", "limit", "breaker"];
-const CALLER_KEYS: [&str; 8] = ["name", "why", "tools", "parameters", "calls_per_minute", "at_once", "role", "act_as"];
+#[rustfmt::skip]
+const CALLER_KEYS: [&str; 10] = [
+    "name", "why", "tools", "parameters", "calls_per_minute", "at_once", "role", "act_as", "callbacks", "callback_secret",
+];
 const PARAMETER_KEYS: [&str; 8] = ["tool", "name", "why", "values", "prefix", "under", "min", "max"];
 
 /// Reads the file.
@@ -34,7 +41,7 @@ pub fn parse(source: &str, file: &Path) -> Result<Callers, Vec<Problem>> {
     }
     let mut list: Vec<CallerRule> = Vec::new();
     for entry in &entries {
-        let rule = caller(&mut reader, entry);
+        let rule = caller(&mut reader, entry, file.parent().unwrap_or(Path::new("")));
         if list.iter().any(|other| other.name == rule.name) && !rule.name.is_empty() {
             let message = format!("the caller `{}` is named twice: write one entry", printable(&rule.name));
             reader.complain(Code::Conflict, entry.pointer_to("name"), rule.at, message);
@@ -50,7 +57,8 @@ pub fn parse(source: &str, file: &Path) -> Result<Callers, Vec<Problem>> {
     Ok(Callers { file: file.to_path_buf(), list, limits, breaker })
 }
 
-fn caller(reader: &mut Reader<'_>, entry: &Table<'_, '_>) -> CallerRule {
+/// `folder`: of the file, where relative paths start.
+fn caller(reader: &mut Reader<'_>, entry: &Table<'_, '_>, folder: &Path) -> CallerRule {
     reader.only(entry, &CALLER_KEYS);
     let name =
         reader.said(entry, "name", "write the name by which the caller authenticates, or \"*\" for everybody else");
@@ -68,6 +76,7 @@ fn caller(reader: &mut Reader<'_>, entry: &Table<'_, '_>) -> CallerRule {
     if let Some(role) = role.as_ref().filter(|role| role.value != "operator") {
         reader.schema(entry.pointer_to("role"), role.at, "`role` is \"operator\", or is left out");
     }
+    let (callbacks, callback_secret) = callbacks(reader, entry, folder);
     CallerRule {
         name,
         why,
@@ -77,8 +86,64 @@ fn caller(reader: &mut Reader<'_>, entry: &Table<'_, '_>) -> CallerRule {
         at_once: count(reader, entry, "at_once"),
         operator: role.is_some(),
         act_as,
+        callbacks,
+        callback_secret,
         at,
     }
+}
+
+/// Where the caller may be told of an end, and what that is signed with: both, or neither.
+fn callbacks(
+    reader: &mut Reader<'_>,
+    entry: &Table<'_, '_>,
+    folder: &Path,
+) -> (Vec<CallbackRule>, Option<SecretSource>) {
+    let mut found: Vec<CallbackRule> = Vec::new();
+    let tables = reader.tables(entry, "callbacks", "{ url = \"https://hooks.example.com/toolhost\", why = \"…\" }");
+    if tables.len() > callbacks::MOST {
+        let message = format!("more than {} entries: name what they have in common", callbacks::MOST);
+        reader.schema(entry.pointer_to("callbacks"), entry.at, message);
+    }
+    for table in tables.iter().take(callbacks::MOST) {
+        let mends = ["write https://host[:port]/path", "say why this caller is told there"];
+        let named = reader.reasoned_with(table, "url", &["ranges"], mends);
+        let ranges = hosts::ranges(reader, table);
+        let (Some((url, why)), Some(ranges)) = (named, ranges) else { continue };
+        let pointer = table.pointer_to("url");
+        let read = CallbackUrl::parse(&url.value).and_then(|read| {
+            let pattern = HostPattern { host: read.host.clone(), port: Some(read.port) };
+            match (&read.query, hosts::unreachable(&pattern, &ranges)) {
+                (Some(_), _) => Err("an entry has no query: calls bring theirs".to_owned()),
+                (None, Some(message)) => Err(message),
+                (None, None) => Ok(read),
+            }
+        });
+        match read {
+            Err(why) => reader.schema(pointer, url.at, format!("`{}`: {why}", printable(&url.value))),
+            Ok(read) if found.iter().any(|rule| rule.url == read) => {
+                reader.complain(Code::Conflict, pointer, url.at, format!("`{read}` is named twice"));
+            }
+            Ok(url) => found.push(CallbackRule { url, ranges, why }),
+        }
+    }
+    let written = reader.text(entry, "callback_secret");
+    let at = written.as_ref().map_or(entry.at, |written| written.at);
+    let secret = written.and_then(|written| {
+        let read = secrets::source(&written.value, folder);
+        read.map_err(|why| reader.schema(entry.pointer_to("callback_secret"), written.at, why)).ok()
+    });
+    match (entry.get("callbacks").is_some(), entry.get("callback_secret").is_some()) {
+        (true, false) => {
+            let mend = "`callback_secret` is missing: say what messages are signed with, \"file:PATH\" (32 random bytes as text, say)";
+            reader.schema(&entry.pointer, entry.at, mend);
+        }
+        (false, true) => {
+            let mend = "`callback_secret` signs nothing: there are no `callbacks`";
+            reader.schema(entry.pointer_to("callback_secret"), at, mend);
+        }
+        _ => {}
+    }
+    (found, secret)
 }
 
 fn good_name(reader: &mut Reader<'_>, pointer: String, at: At, name: &str) {

@@ -244,6 +244,22 @@ impl Log {
         Ok(Recalled { record, confinement })
     }
 
+    /// How these calls ended, and the message, as far as they are recorded.
+    pub fn outcomes(&self, mut calls: HashSet<String>) -> io::Result<HashMap<String, (String, Option<String>)>> {
+        let mut found = HashMap::new();
+        self.find(|id, line| {
+            if calls.contains(id)
+                && let Ok(record) = serde_json::from_slice::<Value>(line)
+            {
+                let text = |name: &str| record[name].as_str().map(str::to_owned);
+                found.insert(id.to_owned(), (text("outcome").unwrap_or_default(), text("message")));
+                calls.remove(id);
+            }
+            calls.is_empty()
+        })?;
+        Ok(found)
+    }
+
     /// The kept text of a digest; `None` where it is gone or is no digest.
     fn confinement(&self, digest: &str) -> Option<Value> {
         if digest.len() != 64 || !digest.bytes().all(|b| b.is_ascii_hexdigit()) {

@@ -5,7 +5,7 @@
 
 use super::calls::run_while_served;
 use super::reply::{self, Held, Response, malformed};
-use super::{OfFace, approvals, body};
+use super::{OfFace, approvals, body, tools};
 use crate::service::{self, Arguments, CallRequest, Caller};
 use crate::transport::action::{self, Answer};
 use axum::Extension;
@@ -39,7 +39,7 @@ pub async fn act(
         let words = "The body is {\"text\": what the model wrote}, with \"user\" where it is on somebody's behalf.";
         return reply::refusal(StatusCode::BAD_REQUEST, malformed(words));
     };
-    let operator = face.service.who(&caller, None).is_ok_and(|caller| caller.operator);
+    let operator = tools::is_operator(&face, &caller);
     let from = CallRequest {
         id: Some(service::new_id()),
         label: user.filter(|user| !user.is_empty()),

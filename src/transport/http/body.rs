@@ -28,6 +28,11 @@ const TIME: Duration = Duration::from_secs(30);
 /// Most memory for what stands beside the arguments, bytes.
 const BESIDE: usize = 64 * 1024;
 
+/// How many places this many bytes take.
+pub fn units(length: usize) -> usize {
+    if length <= SMALL { 0 } else { length.div_ceil(UNIT) }
+}
+
 /// The text of a body, and the places that it takes.
 pub async fn read(
     face: &Face,
@@ -58,8 +63,7 @@ pub async fn read(
         let words = format!("The body is too long: at most {LARGEST} bytes are read.");
         return refuse(StatusCode::PAYLOAD_TOO_LARGE, &words);
     }
-    let units = if length <= SMALL { 0 } else { length.div_ceil(UNIT) };
-    let places: Option<Vec<Place>> = (0..units).map(|_| face.bodies.try_enter(&caller.user)).collect();
+    let places: Option<Vec<Place>> = (0..units(length)).map(|_| face.bodies.try_enter(&caller.user)).collect();
     let Some(places) = places else {
         let fault = Fault::new(Kind::RateLimitError, "Too many large requests are being read.").retryable();
         return Err(reply::refused(StatusCode::SERVICE_UNAVAILABLE, fault));
@@ -74,9 +78,26 @@ pub async fn read(
     }
 }
 
-/// What a body asks for: `{user, config, arguments}`, of which `arguments` must be there, or the arguments alone.
-pub fn call(caller: Caller, tool: &str, body: &str) -> Result<CallRequest, Fault> {
-    let plain = |text: &str| CallRequest::new(caller.clone(), tool, Arguments::Text(text.to_owned()));
+/// What a body asks for.
+#[derive(Debug)]
+pub struct Asked {
+    pub request: CallRequest,
+    /// In the background; `None`: it does not say.
+    pub detached: Option<bool>,
+    /// Who is told of the end.
+    pub callback: Option<String>,
+}
+
+impl From<CallRequest> for Asked {
+    fn from(request: CallRequest) -> Asked {
+        Asked { request, detached: None, callback: None }
+    }
+}
+
+/// What a body asks for: `{user, config, arguments, mode, callback}`, of which `arguments` must be there, or the
+/// arguments alone.
+pub fn call(caller: Caller, tool: &str, body: &str) -> Result<Asked, Fault> {
+    let plain = |text: &str| CallRequest::new(caller.clone(), tool, Arguments::Text(text.to_owned())).into();
     if body.trim().is_empty() {
         return Ok(plain(""));
     }
@@ -105,22 +126,34 @@ pub fn call(caller: Caller, tool: &str, body: &str) -> Result<CallRequest, Fault
         Some(Value::String(other)) if id(other.as_str()) == id(tool) => {}
         Some(_) => return Err(malformed("The config names another tool than the path.")),
     }
-    let label = match beside.get("user") {
-        None | Some(Value::Null) => None,
-        Some(Value::String(user)) => Some(user.clone()).filter(|user| !user.is_empty()),
-        Some(_) => return Err(malformed("user must be a string.")),
+    let label = text_of(&beside, "user")?.filter(|user| !user.is_empty());
+    let detached = match text_of(&beside, "mode")?.as_deref() {
+        None => None,
+        Some("async") => Some(true),
+        Some("sync") => Some(false),
+        Some(_) => return Err(malformed("mode must be \"sync\" or \"async\".")),
     };
+    let callback = text_of(&beside, "callback")?;
     let timeout_ms = contract::timeout_ms(&config)?;
-    Ok(CallRequest { label, timeout_ms, ..CallRequest::new(caller, tool, Arguments::Text(arguments)) })
+    let request = CallRequest { label, timeout_ms, ..CallRequest::new(caller, tool, Arguments::Text(arguments)) };
+    Ok(Asked { request, detached, callback })
 }
 
-/// The arguments of `{user, config, arguments}`, and what stands beside them. `None`: the document is the arguments.
+fn text_of(beside: &Map<String, Value>, name: &str) -> Result<Option<String>, Fault> {
+    match beside.get(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text.clone())),
+        Some(_) => Err(malformed(&format!("{name} must be a string."))),
+    }
+}
+
+/// The arguments of `{user, config, arguments, …}`, and what stands beside them. `None`: the document is the arguments.
 fn parted(text: &str) -> Option<(&str, Map<String, Value>)> {
     let arguments = json::member(text, "/arguments")?;
     let at = arguments.as_ptr() as usize - text.as_ptr() as usize;
     let rest = format!("{}null{}", text.get(..at)?, text.get(at + arguments.len()..)?);
     let Ok(Value::Object(beside)) = json::compact(rest.as_bytes()).ok()?.tree(BESIDE) else { return None };
-    let known = beside.keys().all(|name| ["user", "config", "arguments"].contains(&name.as_str()));
+    let known = beside.keys().all(|name| ["user", "config", "arguments", "mode", "callback"].contains(&name.as_str()));
     known.then_some((arguments, beside))
 }
 
@@ -129,7 +162,7 @@ mod tests {
     use super::*;
 
     fn of(body: &str) -> Result<(Option<String>, Option<u64>, String), String> {
-        let call = call(Caller::named("alice"), "t:x", body).map_err(|fault| fault.message)?;
+        let call = call(Caller::named("alice"), "t:x", body).map_err(|fault| fault.message)?.request;
         assert_eq!(call.caller, Caller::named("alice"));
         let Arguments::Text(text) = call.arguments else { panic!("not text") };
         Ok((call.label, call.timeout_ms, text))
@@ -154,6 +187,8 @@ mod tests {
             ("{\"arguments\":{},\"config\":{\"tool\":\"other:x\"}}", "another tool"),
             ("{\"arguments\":{},\"config\":{\"timeoutMs\":-1}}", "timeoutMs"),
             ("{\"arguments\":{},\"user\":1}", "user must be a string"),
+            ("{\"arguments\":{},\"mode\":\"fast\"}", "mode must be"),
+            ("{\"arguments\":{},\"callback\":[]}", "callback must be a string"),
         ] {
             let why = of(bad).unwrap_err();
             assert!(why.contains(wanted), "{bad}: {why}");

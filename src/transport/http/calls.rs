@@ -3,10 +3,11 @@
 //! For: `/v1/tools/{tool}/calls` and `/v1/calls`. In: a caller, a body. Out: the report of `Service::call` in the words of
 //! HTTP. Never: a call that outlives its client or the server; the report of another caller's call.
 
+use super::body::Asked;
 use super::gate::once;
 use super::reply::{self, Held, Refused, Response};
 use super::stream::Events;
-use super::{Face, OfFace, approvals, body, tools};
+use super::{Face, OfFace, approvals, background, body, tools};
 use crate::fault::{Fault, Kind};
 use crate::service::{self, CallRequest, Caller, Report, Sink};
 use axum::Extension;
@@ -41,9 +42,9 @@ pub async fn call(
     };
     let approver = approvals::of(&face, &caller);
     let operator = tools::is_operator(&face, &caller);
-    let (request, unread) = match body::call(caller.clone(), &tool, &text) {
-        Ok(request) => (request, false),
-        Err(fault) => (CallRequest::refused(caller, &tool, fault), true),
+    let (asked, unread) = match body::call(caller.clone(), &tool, &text) {
+        Ok(asked) => (asked, false),
+        Err(fault) => (CallRequest::refused(caller, &tool, fault).into(), true),
     };
     // The service counts the arguments from here.
     drop((text, places));
@@ -51,8 +52,12 @@ pub async fn call(
         Ok(key) => key,
         Err(refusal) => return *refusal,
     };
+    let Asked { request, detached, callback } = asked;
     let request = CallRequest { id: Some(service::new_id()), idempotency_key, approver, ..request };
     let seen_by = reply::Reader { operator, label: request.label.clone(), unread };
+    if !unread && background::wanted(&face, &request, detached, &headers) {
+        return background::begin(face, request, callback, &seen_by, begun).await;
+    }
     if !wants_events(&headers) {
         let report = run(face, request, Sink::none()).await;
         return reply::report(report, &seen_by, begun);
@@ -77,7 +82,7 @@ pub async fn call(
 }
 
 /// Runs the call; where the server must end now, it is dropped, which kills, reaps and records.
-async fn run(face: Arc<Face>, request: CallRequest, sink: Sink) -> Report {
+pub async fn run(face: Arc<Face>, request: CallRequest, sink: Sink) -> Report {
     let (id, tool) = (request.id.clone().unwrap_or_default(), request.tool.clone());
     run_while_served(&face, face.service.call(request, sink)).await.unwrap_or_else(|| {
         let fault = Fault::new(Kind::CancelledError, "The server was stopped.").retryable();
@@ -119,8 +124,6 @@ fn streamed(events: Events) -> Response {
 
 /// Held until an answer is delivered.
 pub type Begun = mpsc::Sender<()>;
-/// What a body keeps with it.
-pub type Kept = (Begun, Option<Arc<service::Turn>>);
 
 impl Held {
     pub fn of(report: Report, seen_by: &reply::Reader, begun: Begun, around: (&str, &'static str)) -> Held {

@@ -2,10 +2,11 @@
 //!
 //! For: agents and programs that speak HTTP; the operator. In: requests. Out: what the service answers, as JSON or as
 //! Server-Sent Events. Never: a request whose caller is not known, whose Host or Origin is another's, or that takes
-//! memory before it has a place; a call that outlives its client.
+//! memory before it has a place; a call that outlives its client without a receipt.
 
 mod actions;
 mod approvals;
+mod background;
 mod body;
 mod callers;
 mod calls;
@@ -31,6 +32,7 @@ pub use tokens::{Tokens, make as make_token};
 use crate::base::lock;
 use crate::base::places::Places;
 use crate::service::Service;
+use crate::service::background::Background;
 use axum::Router;
 use axum::extract::State;
 use axum::routing::{get, post};
@@ -60,6 +62,7 @@ pub struct Options {
 /// The server, as its connections and handlers see it.
 struct Face {
     service: Arc<Service>,
+    background: Arc<Background>,
     callers: Callers,
     names: Names,
     tls: Option<TlsAcceptor>,
@@ -105,14 +108,15 @@ pub fn wide_enough(address: &Address, callers: &Callers, tls: bool, insecure: bo
 pub async fn serve(
     listener: Listener,
     options: Options,
-    service: Arc<Service>,
+    background: Arc<Background>,
     stop: CancellationToken,
     kill: CancellationToken,
 ) -> io::Result<()> {
     let Options { callers, names, tls } = options;
     let (begin, calls) = mpsc::channel(1);
     let face = Arc::new_cyclic(|face: &std::sync::Weak<Face>| Face {
-        service,
+        service: background.service(),
+        background,
         callers,
         names,
         tls,
@@ -142,7 +146,8 @@ pub async fn serve(
     }
     drop(listener);
     face.kill.cancel();
-    let _ = tokio::time::timeout(FAREWELL, async { while connections.join_next().await.is_some() {} }).await;
+    let farewell = async { while connections.join_next().await.is_some() {} };
+    let _ = tokio::join!(tokio::time::timeout(FAREWELL, farewell), face.background.stop());
     Ok(())
 }
 

@@ -3,7 +3,7 @@
 //! For: the gate and the handlers. In: faults, reports, values. Out: responses. Never: a host path, or a raw character
 //! that a terminal would obey; a status that says the tool did not run where it did.
 
-use super::calls::{Begun, Kept};
+use super::calls::Begun;
 use crate::base::text::{self, VisibleJson};
 use crate::fault::{Fault, Kind};
 use crate::service::Report;
@@ -26,6 +26,15 @@ pub type Refused = Box<Response>;
 /// When a client may try again, seconds.
 fn retry_after(fault: &Fault) -> HeaderValue {
     HeaderValue::from(fault.retry_after_ms.map_or(1, |wait| wait.div_ceil(1000)))
+}
+
+/// Fields of JSON that come from elsewhere as text, with whatever lasts until they are taken.
+pub fn with_text(head: &Value, name: &str, text: &str, kept: impl Send + 'static) -> Response {
+    let head = text::json(head, false);
+    let around = format!("{},\"{name}\":{text}", head.strip_suffix('}').unwrap_or_default());
+    let mut response = Response::new(Body::new(Held::made(around, "}\n", kept, false, |_| Ok(()))));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
 }
 
 /// A request that cannot be read as one of this server's.
@@ -155,7 +164,8 @@ pub struct Held {
     pieces: Option<mpsc::Receiver<Vec<u8>>>,
     sent: u64,
     began: Instant,
-    _kept: Kept,
+    /// Its call's place, or whatever else lasts until it is taken.
+    _kept: Box<dyn Send>,
 }
 
 impl Held {
@@ -163,7 +173,7 @@ impl Held {
     pub fn made(
         before: String,
         after: &'static str,
-        kept: Kept,
+        kept: impl Send + 'static,
         large: bool,
         write: impl FnOnce(&mut dyn Write) -> io::Result<()> + Send + 'static,
     ) -> Held {
@@ -172,7 +182,7 @@ impl Held {
             write(to)?;
             to.write_all(after.as_bytes())
         };
-        let held = Held { whole: None, pieces: None, sent: 0, began: Instant::now(), _kept: kept };
+        let held = Held { whole: None, pieces: None, sent: 0, began: Instant::now(), _kept: Box::new(kept) };
         if large {
             let (sender, pieces) = mpsc::channel(1);
             tokio::task::spawn_blocking(move || {

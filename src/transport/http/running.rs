@@ -4,13 +4,13 @@
 //! a call of somebody else.
 
 use super::reply::{self, Response};
-use super::{Face, OfFace, tools};
+use super::{Face, OfFace, background, tools};
 use crate::fault::{Fault, Kind};
 use crate::registry::Filter;
 use crate::service::{Caller, Phase};
 use axum::Extension;
 use axum::extract::{Path, State};
-use http::StatusCode;
+use http::{HeaderMap, StatusCode};
 use serde_json::json;
 
 fn as_who(face: &Face, caller: &Caller) -> Result<Caller, Fault> {
@@ -21,25 +21,36 @@ fn as_who(face: &Face, caller: &Caller) -> Result<Caller, Fault> {
 pub async fn calls(State(face): OfFace, Extension(caller): Extension<Caller>) -> Response {
     let Some(face) = face.upgrade() else { return reply::stopping() };
     match as_who(&face, &caller) {
-        Ok(who) => reply::value(StatusCode::OK, &json!({ "calls": face.service.calls(&who) })),
+        Ok(who) => reply::value(StatusCode::OK, &json!({ "calls": background::calls(&face, &who) })),
         Err(fault) => reply::fault(fault, tools::is_operator(&face, &caller)),
     }
 }
 
 /// `GET /v1/calls/{call}`.
-pub async fn call(State(face): OfFace, Extension(caller): Extension<Caller>, Path(id): Path<String>) -> Response {
+pub async fn call(
+    State(face): OfFace,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+) -> Response {
     let Some(face) = face.upgrade() else { return reply::stopping() };
-    match as_who(&face, &caller).map(|who| face.service.call_state(&who, &id)) {
-        Ok(Some(state)) => reply::value(StatusCode::OK, &json!(state)),
-        Ok(None) => no_such_call(),
-        Err(fault) => reply::fault(fault, tools::is_operator(&face, &caller)),
+    let who = match as_who(&face, &caller) {
+        Ok(who) => who,
+        Err(fault) => return reply::fault(fault, tools::is_operator(&face, &caller)),
+    };
+    if let Some(told) = background::told(&face, &who, &id, &headers).await {
+        return told;
+    }
+    match face.service.call_state(&who, &id) {
+        Some(state) => reply::value(StatusCode::OK, &json!(state)),
+        None => no_such_call(),
     }
 }
 
 /// `DELETE /v1/calls/{call}`.
 pub async fn cancel(State(face): OfFace, Extension(caller): Extension<Caller>, Path(id): Path<String>) -> Response {
     let Some(face) = face.upgrade() else { return reply::stopping() };
-    match as_who(&face, &caller).map(|who| face.service.cancel(&who, &id)) {
+    match as_who(&face, &caller).map(|who| face.background.cancel(&who, &id) || face.service.cancel(&who, &id)) {
         Ok(true) => reply::value(StatusCode::ACCEPTED, &json!({ "id": id, "cancelled": true })),
         Ok(false) => no_such_call(),
         Err(fault) => reply::fault(fault, tools::is_operator(&face, &caller)),
@@ -76,6 +87,7 @@ pub async fn status(State(face): OfFace, Extension(caller): Extension<Caller>) -
         "sources": sources,
         "skippedFiles": snapshot.skipped(),
         "stale": snapshot.warnings.iter().cloned().chain(service.stale_rules()).collect::<Vec<_>>(),
+        "background": face.background.kept(),
     });
     reply::value(StatusCode::OK, &status)
 }

@@ -1,0 +1,209 @@
+//! Callbacks: where a caller may be told that a call of its own in the background ended.
+//!
+//! For: `read.rs`, the service's door. In: a URL as it is written in the file, or in a request. Out: a `CallbackUrl`; whether
+//! one is below another. Never: two readings of one URL; a path that leads elsewhere than it looks.
+
+use crate::manifest::host::{self, Host, HostPattern};
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::net::IpAddr;
+
+/// Longest URL, bytes.
+pub(super) const LONGEST: usize = 2000;
+/// Most entries of one caller.
+pub(super) const MOST: usize = 64;
+
+/// One entry of a caller's `callbacks`: this URL and everything below its path.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct CallbackRule {
+    #[serde(serialize_with = "as_text")]
+    pub url: CallbackUrl,
+    /// Addresses that are not public, and that its host may have all the same.
+    pub ranges: Vec<IpNet>,
+    pub why: String,
+}
+
+/// What a caller may be told where, as reports show it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CallbackGrant {
+    pub url: String,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ranges: Vec<IpNet>,
+}
+
+/// `https://host[:port]/path[?query]`, in parts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallbackUrl {
+    /// Else plain HTTP.
+    pub https: bool,
+    /// An exact name or an address.
+    pub host: Host,
+    pub port: u16,
+    /// Begins with `/`.
+    pub path: String,
+    pub query: Option<String>,
+}
+
+impl CallbackUrl {
+    pub fn parse(written: &str) -> Result<CallbackUrl, String> {
+        if written.len() > LONGEST || !written.bytes().all(|b| b.is_ascii_graphic()) {
+            return Err(format!("it is at most {LONGEST} characters of ASCII without spaces"));
+        }
+        let (https, rest) = match written.split_once("://") {
+            Some(("https", rest)) => (true, rest),
+            Some(("http", rest)) => (false, rest),
+            _ => return Err("it begins with https://, or http:// where its entry does".to_owned()),
+        };
+        let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+        let (authority, rest) = rest.split_at(end);
+        let pattern = host::pattern(authority)?;
+        let plain = matches!(pattern.host, Host::Name(_) | Host::Address(_));
+        if !plain || pattern.to_string() != authority {
+            return Err(format!("its host is one name or address in plain lower case, such as {}", example(&pattern)));
+        }
+        let (path, query) = match rest.split_once('?') {
+            Some((path, query)) => (path, Some(query.to_owned())),
+            None => (rest, None),
+        };
+        let path = if path.is_empty() { "/" } else { path };
+        // What servers read in different ways is not passed on.
+        let odd = |part: &str| part == "." || part == ".." || part.contains(['\\', '%', '#', ';']);
+        if path.split('/').any(odd) || path.contains("//") || query.as_ref().is_some_and(|query| query.contains('#')) {
+            return Err("its path has plain parts: no `.`, `..`, `//`, `%`, `;`, `#` or backslash".to_owned());
+        }
+        let port = pattern.port.unwrap_or(if https { 443 } else { 80 });
+        Ok(CallbackUrl { https, host: pattern.host, port, path: path.to_owned(), query })
+    }
+
+    /// Whether a URL is this one, or one below its path.
+    pub fn covers(&self, other: &CallbackUrl) -> bool {
+        let folder = self.path.trim_end_matches('/');
+        let below = other.path.strip_prefix(folder).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+        (self.https, &self.host, self.port) == (other.https, &other.host, other.port) && below
+    }
+
+    /// As a request names it: `name`, `name:8443`.
+    pub fn authority(&self) -> String {
+        let usual = if self.https { 443 } else { 80 };
+        let port = Some(self.port).filter(|port| *port != usual);
+        HostPattern { host: self.host.clone(), port }.to_string()
+    }
+
+    /// As a certificate names it.
+    pub fn name(&self) -> String {
+        match &self.host {
+            Host::Address(IpAddr::V6(address)) => address.to_string(),
+            host => HostPattern { host: host.clone(), port: None }.to_string(),
+        }
+    }
+}
+
+fn example(pattern: &HostPattern) -> String {
+    match pattern.host {
+        Host::Name(_) | Host::Address(_) => pattern.to_string(),
+        Host::Any | Host::Below(_) => "hooks.example.com".to_owned(),
+    }
+}
+
+impl fmt::Display for CallbackUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if self.https { "https" } else { "http" };
+        write!(f, "{scheme}://{}{}", self.authority(), self.path)?;
+        self.query.as_ref().map_or(Ok(()), |query| write!(f, "?{query}"))
+    }
+}
+
+impl CallbackRule {
+    pub fn grant(&self) -> CallbackGrant {
+        CallbackGrant { url: self.url.to_string(), ranges: self.ranges.clone() }
+    }
+}
+
+impl CallbackGrant {
+    /// Whether whoever has `other` is told nothing elsewhere by this.
+    pub fn covers(&self, other: &CallbackGrant) -> bool {
+        let urls = (CallbackUrl::parse(&self.url), CallbackUrl::parse(&other.url));
+        let wide = matches!(&urls, (Ok(own), Ok(theirs)) if own.covers(theirs));
+        wide && other.ranges.iter().all(|range| self.ranges.iter().any(|own| own.contains(range)))
+    }
+
+    pub fn text(&self) -> String {
+        let ranges: Vec<String> = self.ranges.iter().map(ToString::to_string).collect();
+        match ranges.is_empty() {
+            true => format!("told at {}", self.url),
+            false => format!("told at {} (also at {})", self.url, ranges.join(", ")),
+        }
+    }
+}
+
+fn as_text<S: serde::Serializer>(url: &CallbackUrl, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(url)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_has_one_reading_or_none() {
+        for good in
+            ["https://a.test/", "https://a.test:8443/x/y?z=1%2F", "http://127.0.0.1:9/x", "https://[2001:db8::1]/x"]
+        {
+            let url = CallbackUrl::parse(good).unwrap_or_else(|why| panic!("{good}: {why}"));
+            assert_eq!(url.to_string(), good);
+        }
+        assert_eq!(CallbackUrl::parse("https://a.test").map(|url| url.to_string()), Ok("https://a.test/".to_owned()));
+        for bad in [
+            "ftp://a.test/",
+            "https:/a.test/",
+            "https://",
+            "https://u:p@a.test/",
+            "https://A.test/",
+            "https://a.test./",
+            "https://a.test:443x/",
+            "https://*.a.test/",
+            "https://*/",
+            "https://127.1/",
+            "https://0x7f.1/",
+            "https://2130706433/",
+            "https://a.test/x/../y",
+            "https://a.test/./y",
+            "https://a.test/%2e%2e/y",
+            "https://a.test//y",
+            "https://a.test/x\\y",
+            "https://a.test/x#y",
+            "https://a.test/x?y#z",
+            "https://a.test/ x",
+            "https://a.test\\@b.test/",
+            "HTTPS://a.test/",
+            "https://a.test/x;y",
+            "https://\u{e4}.test/",
+        ] {
+            assert!(CallbackUrl::parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn an_entry_is_for_what_lies_below_its_path() {
+        let url = |text: &str| CallbackUrl::parse(text).expect("a URL");
+        let entry = url("https://a.test/hooks");
+        for good in
+            ["https://a.test/hooks", "https://a.test/hooks/", "https://a.test/hooks/x?y", "https://a.test:443/hooks/x"]
+        {
+            // The usual port is not written.
+            let good = good.replace(":443", "");
+            assert!(entry.covers(&url(&good)), "{good}");
+        }
+        for bad in [
+            "https://a.test/",
+            "https://a.test/hooksy",
+            "http://a.test/hooks",
+            "https://a.test:8443/hooks",
+            "https://b.test/hooks",
+        ] {
+            assert!(!entry.covers(&url(bad)), "{bad}");
+        }
+        assert!(url("https://a.test").covers(&entry));
+    }
+}

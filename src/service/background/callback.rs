@@ -1,0 +1,311 @@
+//! Callbacks: telling a caller's receiver that a call ended, at least once, signed, to where its entry allows.
+//!
+//! For: `Background`. In: jobs that ended and whose callers are still to be told. Out: messages by the road of egress, and how
+//! far each got. Never: sends to what the file of callers does not list at that moment; follows a redirect; sends a second
+//! time under another id; tries for ever.
+//!
+//! The messages and their signatures are those of Standard Webhooks, for which receivers have libraries.
+
+use super::jobs::{Callback, Delivery, Job};
+use super::{Background, Change, new_id, write};
+use crate::base::lock;
+use crate::base::places::Places;
+use crate::base::text;
+use crate::egress::{self, Dialler, Receiver, Unsent, tls};
+use crate::fault::{Fault, Kind};
+use crate::manifest::host::HostPattern;
+use crate::policy::{CallbackUrl, HostGrant, SecretGrant};
+use crate::service::callers::Rights;
+use crate::service::{Caller, secrets};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use http::{HeaderMap, HeaderName, HeaderValue, header};
+use jiff::{SignedDuration, Timestamp};
+use ring::hmac;
+use std::collections::HashSet;
+use std::sync::Weak;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+/// Waits between attempts, seconds; after the last one the end is told nobody.
+const WAITS: [i64; 7] = [1, 5, 30, 120, 600, 3600, 6 * 3600];
+/// Longest attempt.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Attempts at once, and those of one caller.
+const AT_ONCE: (usize, usize) = (8, 2);
+/// Longest message, bytes: a longer result is left out, and fetched by the call's id.
+const LARGEST: usize = 256 * 1024;
+/// Shortest key, bytes.
+const SHORTEST: usize = 16;
+/// How often results are looked at that were kept for their time.
+const LOOK: Duration = Duration::from_secs(600);
+
+/// What is owed to a caller that names this URL, if it may.
+pub(super) fn owed(rights: &Rights, written: &str) -> Result<Callback, Fault> {
+    let url = CallbackUrl::parse(written).map_err(|why| {
+        let message = "The callback is no URL that can be used.";
+        Fault::new(Kind::ParameterValidationError, message).details(text::printable(&why))
+    })?;
+    rights.callback(&url)?;
+    let (next, state) = (Timestamp::now(), Delivery::Pending);
+    Ok(Callback { url: url.to_string(), event: new_id(), state, attempts: 0, next, error: None })
+}
+
+/// Sends what is due, and forgets what was kept for its time, until the host stops.
+pub(super) async fn keep(background: Weak<Background>, mut changed: watch::Receiver<()>) {
+    let places = Places::new(AT_ONCE.0, AT_ONCE.1);
+    let (mut sending, mut under_way) = (JoinSet::new(), HashSet::new());
+    while let Some(me) = background.upgrade() {
+        let now = Timestamp::now();
+        changed.mark_unchanged();
+        me.forget(now).await;
+        let mut wait = LOOK;
+        for job in me.untold() {
+            if under_way.contains(&job.id) {
+                continue;
+            }
+            let due = job.callback.as_ref().map_or(now, |callback| callback.next);
+            if due > now {
+                wait = wait.min(Duration::try_from(due.duration_since(now)).unwrap_or_default());
+            } else if let Some(place) = places.try_enter(&job.caller) {
+                under_way.insert(job.id.clone());
+                let me = me.clone();
+                sending.spawn(async move {
+                    let _place = place;
+                    let id = job.id.clone();
+                    me.tell(job).await;
+                    id
+                });
+            }
+        }
+        let stopped = me.kill.clone();
+        drop(me);
+        tokio::select! {
+            () = stopped.cancelled() => return,
+            Some(sent) = sending.join_next() => {
+                // One that panicked is not tried again before the next start.
+                sent.into_iter().for_each(|id| _ = under_way.remove(&id));
+            }
+            _ = changed.changed() => {}
+            () = tokio::time::sleep(wait) => {}
+        }
+    }
+}
+
+/// Why an attempt failed.
+struct Failed {
+    /// For the caller.
+    words: String,
+    /// For the person.
+    person: String,
+    /// There is no use in another one.
+    last: bool,
+}
+
+impl Failed {
+    fn of(fault: Fault) -> Failed {
+        let person = fault.person.unwrap_or_default();
+        Failed { words: fault.message, person, last: matches!(fault.kind, Kind::AuthorizationError) }
+    }
+
+    fn new(words: impl Into<String>, person: impl Into<String>) -> Failed {
+        Failed { words: words.into(), person: person.into(), last: false }
+    }
+}
+
+impl Background {
+    fn untold(&self) -> Vec<Job> {
+        lock(&self.jobs).iter().filter(|open| open.job.is_told()).map(|open| open.job.clone()).collect()
+    }
+
+    /// Forgets what was kept for its time.
+    async fn forget(&self, now: Timestamp) {
+        let gone = lock(&self.jobs).expire(now);
+        if let (false, Ok(store)) = (gone.is_empty(), self.store().await) {
+            // What stays on the disk is forgotten at the next start.
+            let _ = write(&store, Change { gone, ..Change::default() }).await;
+        }
+    }
+
+    /// One attempt, and what came of it.
+    async fn tell(&self, mut job: Job) {
+        let Some(mut callback) = job.callback.take() else { return };
+        callback.attempts += 1;
+        let tried = tokio::time::timeout(PATIENCE, self.send(&job, &callback)).await;
+        let late = || Err(Failed::new("the receiver did not answer in time", ""));
+        let (id, event) = (&job.id, &callback.event);
+        let wait = usize::try_from(callback.attempts - 1).ok().and_then(|at| WAITS.get(at));
+        match tried.unwrap_or_else(|_| late()) {
+            Ok(()) => {
+                tracing::info!(target: "toolhost::callback", call = id, event, "the end was told");
+                (callback.state, callback.error) = (Delivery::Delivered, None);
+            }
+            Err(Failed { words, person, last }) => {
+                let person = text::printable(&person);
+                match wait.filter(|_| !last) {
+                    Some(seconds) => {
+                        tracing::warn!(target: "toolhost::callback", call = id, event, person, "the end was not told: {words}; again in {seconds} s");
+                        callback.next = Timestamp::now() + SignedDuration::from_secs(*seconds);
+                    }
+                    None => {
+                        tracing::error!(target: "toolhost::callback", call = id, event, person, "the end was not told, and is not any more: {words}");
+                        callback.state = Delivery::Failed;
+                    }
+                }
+                callback.error = Some(words);
+            }
+        }
+        job.callback = Some(callback);
+        if let Some(open) = lock(&self.jobs).get_mut(&job.id) {
+            open.job = job.clone();
+        }
+        let kept = match self.store().await {
+            Ok(store) => write(&store, Change { put: vec![job], ..Change::default() }).await,
+            Err(why) => Err(why),
+        };
+        if let Err(why) = kept {
+            // After a restart it is told again, under the same id.
+            tracing::error!(target: "toolhost::callback", "how far an end was told was not kept: {why}");
+        }
+    }
+
+    async fn send(&self, job: &Job, callback: &Callback) -> Result<(), Failed> {
+        let url = CallbackUrl::parse(&callback.url).map_err(|why| Failed::new("its URL cannot be used", why))?;
+        let (dialler, key) = {
+            let decisions = self.service.decisions().map_err(Failed::of)?;
+            let rights = decisions.rights(&Caller::named(&job.caller), None);
+            let (rule, from) = rights.callback(&url).map_err(Failed::of)?;
+            let pattern = HostPattern { host: url.host.clone(), port: Some(url.port) };
+            let (ranges, why, named) = (rule.ranges.clone(), rule.why.clone(), rights.name());
+            let grant = HostGrant { pattern, ranges, asked: String::new(), rule: named.clone(), why: why.clone() };
+            let dialler = Dialler { grants: vec![grant], headers: Vec::new(), proxy: self.proxy.clone() };
+            let name = "callback_secret".to_owned();
+            (dialler, SecretGrant { name, from: from.clone(), header: None, rule: named, why })
+        };
+        let values = secrets::values(std::slice::from_ref(&key), &job.caller, PATIENCE).await;
+        let unsigned = |person: String| Failed::new("this host cannot sign it now", person);
+        let values = values.map_err(|fault| unsigned(fault.person.unwrap_or_default()))?;
+        let key = signing_key(values.first().map_or("", String::as_str)).map_err(unsigned)?;
+        let who = Caller::named(&job.caller);
+        let result = self.result(&who, &job.id).await.map_err(Failed::of)?;
+        let body = message(job, result.as_deref());
+        let headers = signed(&key, &callback.event, Timestamp::now().as_second(), &body)
+            .map_err(|e| Failed::new("its message cannot be made", e.to_string()))?;
+        let query = url.query.as_ref().map_or_else(String::new, |query| format!("?{query}"));
+        let trust = match url.https {
+            true => tokio::task::spawn_blocking(tls::of_machine).await.map(Some),
+            false => Ok(None),
+        };
+        let to = Receiver {
+            trust: trust.map_err(|e| Failed::new("this host's certificates cannot be read", e.to_string()))?,
+            host: url.host.clone(),
+            port: url.port,
+            name: url.name(),
+            authority: url.authority(),
+            target: format!("{}{query}", url.path),
+        };
+        match egress::post(&dialler, &to, headers, body.into()).await {
+            Ok(status) if status.is_success() => Ok(()),
+            Ok(status) if status.is_redirection() => {
+                let words = format!("the receiver answered {}: redirects are not followed", status.as_u16());
+                Err(Failed::new(words, ""))
+            }
+            Ok(status) => Err(Failed::new(format!("the receiver answered {}", status.as_u16()), "")),
+            Err(Unsent::Refused(refusal)) => {
+                Err(Failed::new(refusal.to_string(), refusal.detail().unwrap_or_default()))
+            }
+            Err(Unsent::Broken(why)) => Err(Failed::new("the receiver did not answer as HTTP does", why)),
+        }
+    }
+}
+
+/// The same bytes at each attempt.
+fn message(job: &Job, result: Option<&str>) -> String {
+    let quoted = |text: &str| serde_json::Value::from(text).to_string();
+    let ended = job.ended.map_or_else(String::new, |ended| ended.to_string());
+    let outcome = job.outcome.as_deref().unwrap_or_default();
+    let head = format!(
+        "{{\"type\":\"call.ended\",\"timestamp\":{},\"data\":{{\"id\":{},\"tool\":{},\"outcome\":{}",
+        quoted(&ended),
+        quoted(&job.id),
+        quoted(&job.tool),
+        quoted(outcome)
+    );
+    match result.filter(|result| head.len() + result.len() + 16 <= LARGEST) {
+        Some(result) => format!("{head},\"result\":{result}}}}}"),
+        None => format!("{head},\"resultLeftOut\":true}}}}"),
+    }
+}
+
+/// `whsec_` and base64, as Standard Webhooks writes a key, or the text itself.
+fn signing_key(secret: &str) -> Result<hmac::Key, String> {
+    let bytes = match secret.strip_prefix("whsec_") {
+        Some(text) => {
+            STANDARD.decode(text).map_err(|e| format!("callback_secret: after whsec_ stands no base64: {e}"))?
+        }
+        None => secret.as_bytes().to_vec(),
+    };
+    match bytes.len() < SHORTEST {
+        true => Err(format!("callback_secret has fewer than {SHORTEST} bytes: anybody could guess it")),
+        false => Ok(hmac::Key::new(hmac::HMAC_SHA256, &bytes)),
+    }
+}
+
+fn signed(key: &hmac::Key, event: &str, seconds: i64, body: &str) -> Result<HeaderMap, http::Error> {
+    let tag = hmac::sign(key, format!("{event}.{seconds}.{body}").as_bytes());
+    let signature = format!("v1,{}", STANDARD.encode(tag));
+    let mut headers = HeaderMap::new();
+    for (name, value) in [
+        ("webhook-id", event),
+        ("webhook-timestamp", &seconds.to_string()),
+        ("webhook-signature", &signature),
+        ("user-agent", concat!("toolhost/", env!("CARGO_PKG_VERSION"))),
+    ] {
+        headers.insert(HeaderName::from_static(name), HeaderValue::from_str(value)?);
+    }
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    Ok(headers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signatures_are_those_of_standard_webhooks() {
+        // Made with another implementation (Python's hmac module).
+        let key = signing_key("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").expect("a key");
+        let headers =
+            signed(&key, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330, "{\"test\": 2432232314}").expect("plain");
+        assert_eq!(headers["webhook-signature"], "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=");
+        assert_eq!(
+            (&headers["webhook-id"], &headers["webhook-timestamp"]),
+            (&HeaderValue::from_static("msg_p5jXN8AQM9LWM0D4loKWxJek"), &HeaderValue::from_static("1614265330"))
+        );
+        assert!(signing_key("short").is_err() && signing_key("whsec_*").is_err());
+        assert!(signing_key("0123456789abcdef").is_ok());
+    }
+
+    #[test]
+    fn a_message_is_json_and_bounded() {
+        let now = Timestamp::UNIX_EPOCH;
+        let (id, caller, tool) = ("1".to_owned(), "a".to_owned(), "t:x@1.0.0".to_owned());
+        let job = Job {
+            id,
+            caller,
+            tool,
+            began: now,
+            ended: Some(now),
+            outcome: Some("success".into()),
+            bytes: 2,
+            callback: None,
+        };
+        let read =
+            |result: Option<&str>| serde_json::from_str::<serde_json::Value>(&message(&job, result)).expect("JSON");
+        assert_eq!(read(Some("{\"a\":1}"))["data"]["result"]["a"], 1);
+        let long = format!("\"{}\"", "x".repeat(LARGEST));
+        assert_eq!(read(Some(&long))["data"]["resultLeftOut"], true);
+        assert!(message(&job, Some(&long)).len() < 1000);
+    }
+}

@@ -1,0 +1,353 @@
+//! Background: calls that outlive their clients. A receipt at once; state, result and cancelling later.
+//!
+//! For: transports. In: a request, who asks. Out: receipts; the results of calls that ended, as their callers may read them.
+//! Never: another road to a tool than `Service::call`; arguments or secrets on the disk; a call of another caller's; a call that
+//! is told as running, or as not begun, after its host ended.
+
+mod callback;
+mod jobs;
+mod receipt;
+mod store;
+
+pub use jobs::Delivery;
+pub use receipt::{Receipt, Told};
+pub use store::FILE;
+
+use super::{CallRequest, Caller, Report, Service, Sink, audit, format, new_id};
+use crate::base::lock;
+use crate::base::text::VisibleJson;
+use crate::fault::{Fault, Kind};
+use jiff::Timestamp;
+use jobs::{Bounds, Job, Jobs};
+use serde::Serialize;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use store::{Change, Store};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
+
+/// How long the ends of calls may take to be kept once the host stops.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+pub struct Background {
+    service: Arc<Service>,
+    /// `host:port` of the operator's proxy.
+    proxy: Option<String>,
+    jobs: Mutex<Jobs>,
+    /// `None`: it could not be opened, and is tried again.
+    store: tokio::sync::Mutex<Option<Arc<Store>>>,
+    /// Told of each end.
+    changed: watch::Sender<()>,
+    /// The host stops: calls that still run are killed.
+    kill: CancellationToken,
+    /// Cloned for each call, and taken once the host stops.
+    alive: Mutex<Option<mpsc::Sender<()>>>,
+    over: tokio::sync::Mutex<mpsc::Receiver<()>>,
+}
+
+/// How much is kept.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Kept {
+    /// Calls that wait or run.
+    pub open: usize,
+    pub ended: usize,
+    /// Ends that their callers are still to be told.
+    pub untold: usize,
+}
+
+impl Background {
+    /// Opens the store beside the audit log, and ends the calls of a host that is gone. `Err` says why calls in the
+    /// background are refused until that is mended. `proxy`: by which callbacks are sent.
+    pub async fn open(service: Arc<Service>, proxy: Option<String>) -> (Arc<Background>, Result<(), String>) {
+        let (alive, over) = mpsc::channel(1);
+        let background = Arc::new(Background {
+            service,
+            proxy,
+            jobs: Mutex::new(Jobs::new(Bounds::USUAL)),
+            store: tokio::sync::Mutex::default(),
+            changed: watch::Sender::default(),
+            kill: CancellationToken::new(),
+            alive: Mutex::new(Some(alive)),
+            over: tokio::sync::Mutex::new(over),
+        });
+        let opened = background.store().await.map(drop);
+        tokio::spawn(callback::keep(Arc::downgrade(&background), background.changed.subscribe()));
+        (background, opened)
+    }
+
+    /// The service whose calls these are.
+    pub fn service(&self) -> Arc<Service> {
+        self.service.clone()
+    }
+
+    /// Makes the receipt of a call, which runs from here on whether its client stays or not. What is refused here
+    /// leaves no receipt, and nothing runs. `callback`: a URL that is told of the end. `held` is dropped once the call is over.
+    pub async fn submit(
+        self: &Arc<Self>,
+        mut request: CallRequest,
+        callback: Option<String>,
+        held: impl Send + 'static,
+    ) -> Result<Receipt, Fault> {
+        let store = self.store().await.map_err(|why| {
+            Fault::new(Kind::CapabilityError, "This host cannot keep calls in the background.").person(why)
+        })?;
+        let Some(alive) = lock(&self.alive).clone() else { return Err(stopped()) };
+        let job = self.asked(&mut request, callback)?;
+        let (gone, cancel) = lock(&self.jobs).admit(job.clone())?;
+        let (begun, receipt) = oneshot::channel();
+        let me = self.clone();
+        tokio::spawn(async move {
+            let _kept = (alive, held);
+            let put = vec![job.clone()];
+            if let Err(why) = write(&store, Change { put, gone, ..Change::default() }).await {
+                lock(&me.jobs).remove(&job.id);
+                let message = "The call was refused: it could not have been kept.";
+                let _ = begun.send(Err(Fault::new(Kind::InternalError, message).person(why).retryable()));
+                return;
+            }
+            let _ = begun.send(Ok(Receipt::of(&job, None)));
+            me.run(&store, job, request, cancel).await;
+        });
+        receipt.await.unwrap_or_else(|_| Err(stopped()))
+    }
+
+    /// What is refused now is refused without a receipt. The road decides again when the call runs.
+    fn asked(&self, request: &mut CallRequest, callback: Option<String>) -> Result<Job, Fault> {
+        let decisions = self.service.decisions()?;
+        let rights = decisions.rights(&request.caller, request.label.as_deref());
+        self.service.guard.comes(&rights.caller.user, rights.per_minute())?;
+        request.counted = true;
+        let tool = decisions.find(&request.tool, &rights)?;
+        let callback = callback.map(|url| callback::owed(&rights, &url)).transpose()?;
+        Ok(Job {
+            id: request.id.get_or_insert_with(new_id).clone(),
+            caller: rights.caller.user.clone(),
+            tool: tool.reference(),
+            began: Timestamp::now(),
+            ended: None,
+            outcome: None,
+            bytes: 0,
+            callback,
+        })
+    }
+
+    async fn run(&self, store: &Arc<Store>, job: Job, request: CallRequest, cancel: CancellationToken) {
+        let (label, tool) = (request.label.clone(), request.tool.clone());
+        let ended = |fault: Fault| Report::of_fault(job.id.clone(), &tool, fault);
+        let report = tokio::select! {
+            biased;
+            report = self.service.call(request, Sink::none()) => report,
+            () = cancel.cancelled() => ended(format::cancelled()),
+            () = self.kill.cancelled() => ended(stopped()),
+        };
+        self.ended(store, job, &report, label.as_deref()).await;
+    }
+
+    /// Keeps how a call ended.
+    async fn ended(&self, store: &Arc<Store>, mut job: Job, report: &Report, label: Option<&str>) {
+        let mut text = shown(report, label);
+        let mut fault = report.error.clone();
+        let gone = {
+            let mut jobs = lock(&self.jobs);
+            let (gone, room) = jobs.room(&job.caller, text.len());
+            if room.is_err() {
+                let words = "This call ended, and its outcome was too large to be kept.";
+                let large = Fault::new(Kind::ResourceLimitError, words);
+                text = shown(&Report::of_fault(job.id.clone(), &report.tool, large.clone()), label);
+                fault = Some(large);
+            }
+            job.bytes = text.len();
+            jobs.get_mut(&job.id).into_iter().for_each(|open| open.job.bytes = job.bytes);
+            gone
+        };
+        over(&mut job, fault.as_ref());
+        let result = Some((job.id.clone(), text.clone()));
+        let kept = write(store, Change { put: vec![job.clone()], result, gone }).await;
+        if let Err(why) = &kept {
+            tracing::error!(target: "toolhost::host", call = job.id, "how a call in the background ended was not kept: {why}");
+        }
+        if let Some(open) = lock(&self.jobs).get_mut(&job.id) {
+            open.job = job;
+            open.unkept = kept.err().map(|_| text);
+        }
+        self.changed.send_replace(());
+    }
+
+    /// A call of this caller (`Service::who`), or anybody's for an operator.
+    pub fn receipt(&self, who: &Caller, id: &str) -> Option<Receipt> {
+        let job = lock(&self.jobs).get(id).filter(|open| is_for(who, &open.job)).map(|open| open.job.clone())?;
+        Some(Receipt::of(&job, self.service.call_state(who, id)))
+    }
+
+    /// All of them, the oldest first.
+    pub fn receipts(&self, who: &Caller) -> Vec<Receipt> {
+        let own: Vec<Job> =
+            lock(&self.jobs).iter().filter(|open| is_for(who, &open.job)).map(|open| open.job.clone()).collect();
+        let mut open: HashMap<String, super::CallState> =
+            self.service.calls(who).into_iter().map(|call| (call.id.clone(), call)).collect();
+        own.iter().map(|job| Receipt::of(job, open.remove(&job.id))).collect()
+    }
+
+    /// The same as `receipt`, once the call is over or this time is.
+    pub async fn waited(&self, who: &Caller, id: &str, time: Duration) -> Option<Receipt> {
+        let mut changed = self.changed.subscribe();
+        let over = async {
+            loop {
+                changed.mark_unchanged();
+                let receipt = self.receipt(who, id);
+                if receipt.as_ref().is_none_or(|receipt| receipt.ended.is_some()) || changed.changed().await.is_err() {
+                    return receipt;
+                }
+            }
+        };
+        match tokio::time::timeout(time, over).await {
+            Ok(receipt) => receipt,
+            Err(_) => self.receipt(who, id),
+        }
+    }
+
+    /// How large the result of a call is, bytes.
+    pub fn size(&self, id: &str) -> usize {
+        lock(&self.jobs).get(id).map_or(0, |open| open.job.bytes)
+    }
+
+    /// The outcome of a call that ended, as JSON for its caller (docs/CALLS.md). `None`: it is open, or not there.
+    pub async fn result(&self, who: &Caller, id: &str) -> Result<Option<String>, Fault> {
+        {
+            let jobs = lock(&self.jobs);
+            match jobs.get(id).filter(|open| is_for(who, &open.job) && open.job.ended.is_some()) {
+                None => return Ok(None),
+                Some(open) if open.unkept.is_some() => return Ok(open.unkept.clone()),
+                Some(_) => {}
+            }
+        }
+        let failed =
+            |why: String| Fault::new(Kind::InternalError, "The outcome of this call cannot be read.").person(why);
+        let store = self.store().await.map_err(failed)?;
+        let asked = id.to_owned();
+        let read = tokio::task::spawn_blocking(move || store.result(&asked)).await;
+        let text = read.unwrap_or_else(|e| Err(e.to_string())).map_err(failed)?;
+        match text {
+            None if lock(&self.jobs).get(id).is_some() => Err(failed("the store does not have it".to_owned())),
+            text => Ok(text),
+        }
+    }
+
+    /// Cancels a call that is not over. False: there is none for this caller.
+    pub fn cancel(&self, who: &Caller, id: &str) -> bool {
+        let jobs = lock(&self.jobs);
+        let open = jobs.get(id).filter(|open| is_for(who, &open.job) && open.job.ended.is_none());
+        let Some(cancel) = open.map(|open| open.cancel.clone()) else { return false };
+        drop(jobs);
+        // Else its turn at the door did not come yet.
+        if !self.service.cancel(who, id) {
+            cancel.cancel();
+        }
+        true
+    }
+
+    pub fn kept(&self) -> Kept {
+        let jobs = lock(&self.jobs);
+        let count = |which: &dyn Fn(&Job) -> bool| jobs.iter().filter(|open| which(&open.job)).count();
+        Kept {
+            open: count(&|job| job.ended.is_none()),
+            ended: count(&|job| job.ended.is_some()),
+            untold: count(&Job::is_told),
+        }
+    }
+
+    /// Kills what runs, and keeps that.
+    pub async fn stop(&self) {
+        self.kill.cancel();
+        drop(lock(&self.alive).take());
+        let _ = tokio::time::timeout(FAREWELL, async { self.over.lock().await.recv().await }).await;
+    }
+
+    async fn store(&self) -> Result<Arc<Store>, String> {
+        let mut store = self.store.lock().await;
+        if let Some(store) = store.as_ref() {
+            return Ok(store.clone());
+        }
+        let log = self.service.parts.audit.clone();
+        let opened = tokio::task::spawn_blocking(move || opened(&log)).await;
+        let (opened, found) = opened.unwrap_or_else(|e| Err(e.to_string()))?;
+        let gone = {
+            let mut jobs = lock(&self.jobs);
+            found.into_iter().for_each(|job| drop(jobs.put(job)));
+            jobs.expire(Timestamp::now())
+        };
+        let opened = Arc::new(opened);
+        write(&opened, Change { gone, ..Change::default() }).await?;
+        *store = Some(opened.clone());
+        Ok(opened)
+    }
+}
+
+fn is_for(who: &Caller, job: &Job) -> bool {
+    who.operator || who.user == job.caller
+}
+
+fn stopped() -> Fault {
+    Fault::new(Kind::CancelledError, "The server was stopped.").retryable()
+}
+
+fn over(job: &mut Job, fault: Option<&Fault>) {
+    job.ended = Some(Timestamp::now());
+    job.outcome = Some(fault.map_or_else(|| "success".to_owned(), |fault| fault.kind.to_string()));
+}
+
+/// As an agent reads it, whoever asks: roles may change until then.
+fn shown(report: &Report, label: Option<&str>) -> String {
+    let mut text = Vec::new();
+    let mut to = serde_json::Serializer::with_formatter(&mut text, VisibleJson);
+    // A vector takes everything.
+    let _ = report.shown(false, label).serialize(&mut to);
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+async fn write(store: &Arc<Store>, change: Change) -> Result<(), String> {
+    let store = store.clone();
+    let written = tokio::task::spawn_blocking(move || store.write(&change)).await;
+    written.unwrap_or_else(|e| Err(e.to_string()))
+}
+
+/// The store, with an end for each call that its host did not bring to one.
+fn opened(log: &audit::Log) -> Result<(Store, Vec<Job>), String> {
+    let (store, mut jobs) = Store::open(&audit::segments::folder(log.path()))?;
+    let open: HashSet<String> = jobs.iter().filter(|job| job.ended.is_none()).map(|job| job.id.clone()).collect();
+    if open.is_empty() {
+        return Ok((store, jobs));
+    }
+    // Opening the log adds the records of calls whose host was killed.
+    drop(log.open().map_err(|fault| fault.person.unwrap_or(fault.message))?);
+    let recorded = log.outcomes(open).map_err(|e| format!("{}: {e}", log.path().display()))?;
+    for job in jobs.iter_mut().filter(|job| job.ended.is_none()) {
+        let fault = lost(recorded.get(&job.id));
+        let tool = job.tool.split('@').next().unwrap_or_default();
+        let text = shown(&Report::of_fault(job.id.clone(), tool, fault.clone()), None);
+        over(job, Some(&fault));
+        job.bytes = text.len();
+        store.write(&Change { put: vec![job.clone()], result: Some((job.id.clone(), text)), gone: Vec::new() })?;
+    }
+    Ok((store, jobs))
+}
+
+/// What is known of a call whose host ended. `recorded`: its outcome and message in the audit log.
+fn lost(recorded: Option<&(String, Option<String>)>) -> Fault {
+    match recorded {
+        None => {
+            let message = "The host ended before this call began: its log has no record that anything of it ran.";
+            Fault::new(Kind::InternalError, message).retryable()
+        }
+        Some((outcome, message)) if *outcome == Kind::InternalError.to_string() => {
+            let unknown = "The host ended before this call did; how far the call came is not known.";
+            Fault::new(Kind::InternalError, message.as_deref().unwrap_or(unknown))
+        }
+        Some((outcome, _)) => {
+            let message = format!("The call ended ({outcome}), and the host ended before what it answered was kept.");
+            Fault::new(Kind::InternalError, message)
+        }
+    }
+}

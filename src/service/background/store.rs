@@ -1,0 +1,211 @@
+//! The store of calls in the background: one file of redb beside the audit log.
+//!
+//! For: `Background`. In: jobs and the texts of their results. Out: the same after a restart. Never: a file that others
+//! than this user and root may read or write; one that another host has open; one of another version.
+
+use super::jobs::Job;
+use crate::base::files::{self, Folder};
+use nix::fcntl::OFlag;
+use redb::backends::FileBackend;
+use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition};
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+/// The file beside the audit log.
+pub const FILE: &str = "background.redb";
+/// What the tables hold, as this version of toolhost writes it.
+const VERSION: u64 = 1;
+/// Memory for pages of the file, bytes.
+const CACHE: usize = 4 * 1024 * 1024;
+/// A file of more than this many bytes is made smaller when it is opened, where half of it is free.
+const LARGE: u64 = 64 * 1024 * 1024;
+
+const ABOUT: TableDefinition<'_, &str, u64> = TableDefinition::new("about");
+const JOBS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("jobs");
+const RESULTS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("results");
+
+#[derive(Debug)]
+pub(super) struct Store(Database);
+
+/// What is written in one step.
+#[derive(Debug, Default)]
+pub(super) struct Change {
+    pub put: Vec<Job>,
+    pub result: Option<(String, String)>,
+    pub gone: Vec<String>,
+}
+
+fn database(file: File) -> Result<Database, DatabaseError> {
+    Database::builder().set_cache_size(CACHE).create_with_backend(FileBackend::new(file)?)
+}
+
+fn told(e: impl Into<redb::Error>) -> String {
+    e.into().to_string()
+}
+
+impl Store {
+    /// Opens the file, or makes it, and reads all jobs. `folder`: that of the audit log.
+    pub fn open(folder: &Path) -> Result<(Store, Vec<Job>), String> {
+        let at = |why: String| format!("{}: {why}", crate::base::text::path(&folder.join(FILE)));
+        let file = Folder::make(folder).and_then(|folder| {
+            if folder.stat(FILE).is_none() {
+                Store::make(&folder)?;
+            }
+            folder.trusted(FILE, OFlag::O_RDWR)
+        });
+        let file = file.map_err(|e| at(e.to_string()))?;
+        let facts = file.metadata().map_err(|e| at(e.to_string()))?;
+        if let Some(why) = files::not_private(&facts) {
+            return Err(at(why));
+        }
+        let mut database = database(file).map_err(|e| match e {
+            DatabaseError::DatabaseAlreadyOpen => at(
+                "another toolhost serves calls in the background there: give one of the two an --audit-log of its own"
+                    .into(),
+            ),
+            e => at(told(e)),
+        })?;
+        let jobs = Store::read(&database).map_err(at)?;
+        let kept: usize = jobs.iter().map(|job| job.bytes).sum();
+        if facts.len() > LARGE.max(2 * kept as u64) {
+            database.compact().map_err(|e| at(told(e)))?;
+        }
+        Ok((Store(database), jobs))
+    }
+
+    /// Makes an empty store under another name first: a host that is killed meanwhile leaves none that is half made.
+    fn make(folder: &Folder) -> io::Result<()> {
+        let half = format!(".{FILE}.");
+        for name in folder.names()?.iter().filter(|name| name.starts_with(&half)) {
+            // Of a host that was killed; whoever makes one just now tries again.
+            let _ = folder.remove(name);
+        }
+        let new = format!("{half}{}", uuid::Uuid::now_v7());
+        let file = folder.file(&new, OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL)?;
+        let made = database(file).map_err(told).and_then(|database| Store::read(&database).map(drop));
+        made.map_err(io::Error::other)?;
+        match folder.rename_new(&new, FILE) {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => folder.remove(&new),
+            renamed => renamed,
+        }
+    }
+
+    fn read(database: &Database) -> Result<Vec<Job>, String> {
+        let made = database.begin_write().map_err(told)?;
+        {
+            let mut about = made.open_table(ABOUT).map_err(told)?;
+            let found = about.get("version").map_err(told)?.map(|found| found.value());
+            match found {
+                Some(VERSION) => {}
+                None => drop(about.insert("version", VERSION).map_err(told)?),
+                Some(other) => {
+                    return Err(format!(
+                        "it is of version {other}, and this toolhost knows {VERSION}: use the toolhost that made it, or move the file away, which forgets its calls"
+                    ));
+                }
+            }
+            made.open_table(JOBS).map_err(told)?;
+            made.open_table(RESULTS).map_err(told)?;
+        }
+        made.commit().map_err(told)?;
+        let reading = database.begin_read().map_err(told)?;
+        let mut jobs = Vec::new();
+        for row in reading.open_table(JOBS).map_err(told)?.iter().map_err(told)? {
+            let (id, job) = row.map_err(told)?;
+            let job = serde_json::from_slice(job.value());
+            jobs.push(job.map_err(|e| format!("the call {} cannot be read: {e}", id.value()))?);
+        }
+        Ok(jobs)
+    }
+
+    /// Writes a change; it is on the disk when this returns.
+    pub fn write(&self, change: &Change) -> Result<(), String> {
+        let writing = self.0.begin_write().map_err(told)?;
+        {
+            let mut jobs = writing.open_table(JOBS).map_err(told)?;
+            let mut results = writing.open_table(RESULTS).map_err(told)?;
+            for id in &change.gone {
+                jobs.remove(id.as_str()).map_err(told)?;
+                results.remove(id.as_str()).map_err(told)?;
+            }
+            for job in &change.put {
+                let text = serde_json::to_vec(job).map_err(|e| e.to_string())?;
+                jobs.insert(job.id.as_str(), text.as_slice()).map_err(told)?;
+            }
+            if let Some((id, result)) = &change.result {
+                results.insert(id.as_str(), result.as_bytes()).map_err(told)?;
+            }
+        }
+        writing.commit().map_err(told)
+    }
+
+    /// The result of a job that ended.
+    pub fn result(&self, id: &str) -> Result<Option<String>, String> {
+        let reading = self.0.begin_read().map_err(told)?;
+        let found = reading.open_table(RESULTS).map_err(told)?.get(id).map_err(told)?;
+        Ok(found.map(|text| String::from_utf8_lossy(text.value()).into_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use jiff::Timestamp;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+    fn job(id: usize) -> Job {
+        let (id, now) = (format!("{id:04}"), Timestamp::UNIX_EPOCH);
+        let (caller, tool) = ("a".to_owned(), "t:x@1.0.0".to_owned());
+        Job { id, caller, tool, began: now, ended: Some(now), outcome: None, bytes: 0, callback: None }
+    }
+
+    #[test]
+    fn what_was_written_is_there_again_and_for_its_owner_alone() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join(FILE);
+        let (store, jobs) = Store::open(folder.path()).expect("made");
+        assert!(jobs.is_empty());
+        let result = Some(("0001".to_owned(), "{}".to_owned()));
+        store.write(&Change { put: vec![job(1), job(2)], result, ..Change::default() }).expect("written");
+        assert!(Store::open(folder.path()).expect_err("locked").contains("another toolhost"));
+        drop(store);
+        assert_eq!(std::fs::metadata(&path).expect("there").mode() & 0o777, 0o600);
+        let (store, jobs) = Store::open(folder.path()).expect("opened");
+        assert_eq!(jobs, [job(1), job(2)]);
+        assert_eq!(store.result("0001"), Ok(Some("{}".to_owned())));
+        store.write(&Change { gone: vec!["0001".to_owned()], ..Change::default() }).expect("written");
+        assert_eq!(store.result("0001"), Ok(None));
+        let writing = store.0.begin_write().expect("begun");
+        writing.open_table(ABOUT).expect("there").insert("version", 2).expect("put");
+        writing.commit().expect("written");
+        drop(store);
+        assert!(Store::open(folder.path()).expect_err("newer").contains("of version 2, and this toolhost knows 1"));
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).expect("changed");
+        assert!(Store::open(folder.path()).expect_err("readable").contains("others may read it"));
+        std::fs::write(&path, "not a store").expect("written");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).expect("changed");
+        assert!(Store::open(folder.path()).expect_err("other contents").contains(FILE));
+        std::fs::remove_file(&path).expect("removed");
+        // A host was killed while it made one.
+        std::fs::write(folder.path().join(".background.redb.x"), "half").expect("written");
+        assert!(Store::open(folder.path()).is_ok_and(|(_, jobs)| jobs.is_empty()));
+        assert_eq!(std::fs::read_dir(folder.path()).expect("listed").count(), 1);
+    }
+
+    #[test]
+    fn the_file_stays_as_large_as_what_is_kept() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (store, _) = Store::open(folder.path()).expect("made");
+        let size = || std::fs::metadata(folder.path().join(FILE)).expect("there").len();
+        let text = "x".repeat(1024 * 1024);
+        let mut early = 0;
+        for n in 0..60_usize {
+            let gone = n.checked_sub(8).map(|old| format!("{old:04}"));
+            let result = Some((format!("{n:04}"), text.clone()));
+            store.write(&Change { put: vec![job(n)], result, gone: gone.into_iter().collect() }).expect("written");
+            early = if n == 20 { size() } else { early };
+        }
+        assert!(size() <= early.max(32 * 1024 * 1024), "{early}, then {}", size());
+    }
+}

@@ -1,0 +1,223 @@
+//! Receipts: at once, for the caller alone, and with the result later; what is refused leaves none.
+
+use super::{Scene, begin, ended, place, state};
+use crate::harness::{Who, as_everyone_with, finish, has, wait_for};
+use serde_json::{Value, json};
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::time::{Duration, Instant};
+
+#[test]
+fn a_receipt_comes_at_once_and_the_result_later_for_the_caller_alone() {
+    as_everyone_with("python", "receipts", |who| {
+        let scene = Scene::new(who, "");
+        let web = scene.serve();
+        let (alice, bob, ops) = (scene.alice.as_str(), scene.bob.as_str(), scene.ops.as_str());
+        let began = Instant::now();
+        let receipt = begin(&web, alice, "esc:nap", &json!({"s": 5}), json!({}));
+        let took = began.elapsed();
+        assert!(took < Duration::from_secs(4), "{took:?}: it did not wait for the tool");
+        let place = place(&receipt);
+        let told = receipt.json();
+        assert_eq!(
+            (&told["mode"], &told["caller"], &told["phase"]),
+            (&json!("async"), &json!("alice"), &json!("waiting"))
+        );
+        assert_eq!(told["tool"], "esc:nap@1.0.0");
+        wait_for("it runs", || state(&web, alice, &place)["phase"] != "waiting");
+        // The connection that asked is closed, and the tool runs on.
+        assert_eq!(state(&web, alice, &place)["phase"], "running");
+        let absent = web.get("/v1/calls/00000000-0000-7000-8000-000000000000", &[bob]);
+        for method in ["GET", "DELETE"] {
+            let other = web.ask(method, &place, &[bob], "");
+            assert_eq!((other.status, &other.body), (404, &absent.body));
+        }
+        let ids = |caller: &str| -> Vec<Value> {
+            let calls = web.get("/v1/calls", &[caller]).json()["calls"].as_array().unwrap().clone();
+            calls.iter().map(|call| call["id"].clone()).collect()
+        };
+        assert_eq!((ids(alice), ids(bob), ids(ops)), (vec![told["id"].clone()], vec![], vec![told["id"].clone()]));
+        // Its end is waited for without asking again and again.
+        let waited = web.get(&place, &[alice, "Prefer: wait=50"]).json();
+        assert_eq!((&waited["phase"], &waited["outcome"]), (&json!("ended"), &json!("success")), "{waited}");
+        assert_eq!(waited["result"]["outputData"], "slept");
+        assert_eq!((&waited["result"]["id"], waited["result"].get("walls")), (&told["id"], None));
+        assert_eq!(ids(alice).len(), 1, "it stands there once");
+        let record = &scene.playground.records()[0];
+        assert_eq!((&record["call"], &record["user"]), (&told["id"], &json!("alice")));
+        for method in ["GET", "DELETE"] {
+            assert_eq!(web.ask(method, &place, &[bob], "").body, absent.body);
+        }
+        assert_eq!(web.ask("DELETE", &place, &[alice], "").status, 404, "it is over");
+        // Sent twice under one key it runs once, and both receipts lead to the one result.
+        let body = json!({"mode": "async", "arguments": {"a": 1, "b": 2}});
+        let twice = [(); 2].map(|()| super::place(&web.call("esc:add", &body, &[alice, "Idempotency-Key: k"])));
+        let [first, second] = twice.each_ref().map(|place| ended(&web, alice, place));
+        assert_eq!(first["result"], second["result"]);
+        let decisions: Vec<_> =
+            scene.playground.records()[1..].iter().map(|record| record["decision"].clone()).collect();
+        assert_eq!(decisions, ["allowed", "replayed"]);
+    });
+}
+
+#[test]
+fn a_call_is_cancelled_with_all_its_processes() {
+    as_everyone_with("python", "cancelling in the background", |who| {
+        let scene = Scene::new(who, "");
+        let web = scene.serve();
+        let alice = scene.alice.as_str();
+        // The same by a header, and by the operator's verbs.
+        let asked = web.call("esc:sleep", &json!({}), &[alice, "Prefer: respond-async, wait=5"]);
+        assert_eq!(asked.header("preference-applied"), Some("respond-async"));
+        let places = [place(&begin(&web, alice, "esc:sleep", &json!({}), json!({}))), place(&asked)];
+        scene.playground.runs("user_scripts/sleep/main.py", 4);
+        let verb = |words: &[&str]| {
+            let mut command = scene.playground.host();
+            command.args(words).env("TOOLHOST_HTTP", &web.address).env("TOOLHOST_TOKEN", &scene.token);
+            finish(command, b"")
+        };
+        let id = places[1].rsplit('/').next().unwrap();
+        let seen = verb(&["ps"]).text();
+        assert!(seen.contains(id) && seen.contains("running"), "{seen}");
+        assert_eq!(verb(&["status", "--json"]).out["background"]["open"], 2);
+        assert_eq!(web.ask("DELETE", &places[0], &[alice], "").status, 202);
+        assert_eq!(verb(&["kill", id]).code, Some(0));
+        for place in &places {
+            let over = ended(&web, alice, place);
+            assert_eq!(
+                (&over["outcome"], &over["result"]["error"]["type"]),
+                (&json!("CancelledError"), &json!("CancelledError"))
+            );
+        }
+        scene.playground.runs("user_scripts/sleep/main.py", 0);
+        assert!(verb(&["ps"]).text().contains("No call runs.") && verb(&["ps", "--all"]).text().contains(id));
+    });
+}
+
+#[test]
+fn a_tool_whose_manifest_says_so_is_called_in_the_background() {
+    if !has("python", 1) {
+        return;
+    }
+    let scene = Scene::new(Who::ours(), "");
+    let script = "print(7)\n";
+    scene.playground.tool("late", "python", script, json!({"execution": {"mode": "async"}}));
+    let web = scene.serve();
+    let alice = scene.alice.as_str();
+    let place = place(&web.call("esc:late", &json!({}), &[alice]));
+    assert_eq!(ended(&web, alice, &place)["result"]["outputData"], 7);
+    let waited = web.call("esc:late", &json!({"mode": "sync", "arguments": {}}), &[alice]);
+    assert_eq!((waited.status, &waited.json()["outputData"]), (200, &json!(7)));
+}
+
+#[test]
+fn what_is_refused_leaves_no_receipt() {
+    as_everyone_with("python", "refusals in the background", |who| {
+        let scene = Scene::new(who, "calls_per_minute = 5\n");
+        let web = scene.serve();
+        let alice = scene.alice.as_str();
+        for (tool, body, status, kind) in [
+            ("esc:none", json!({"mode": "async", "arguments": {}}), 404, "ToolNotFoundError"),
+            ("esc:add", json!({"mode": "later", "arguments": {}}), 400, "ParameterValidationError"),
+            ("esc:add", json!({"mode": "async", "arguments": {}, "callback": "x"}), 422, "ParameterValidationError"),
+            (
+                "esc:add",
+                json!({"mode": "async", "arguments": {}, "callback": "https://a.test/"}),
+                403,
+                "AuthorizationError",
+            ),
+        ] {
+            let before = scene.playground.records().len();
+            let reply = web.call(tool, &body, &[alice]);
+            assert_eq!(
+                (reply.status, reply.json()["error"]["type"].as_str()),
+                (status, Some(kind)),
+                "{body}: {reply:?}"
+            );
+            assert_eq!(scene.playground.records().len(), before + 1, "{body}: it left its record");
+        }
+        // Arguments are the tool's to judge: the receipt's call says so.
+        let wrong = place(&begin(&web, alice, "esc:add", &json!({"a": "x"}), json!({})));
+        assert_eq!(ended(&web, alice, &wrong)["outcome"], "ParameterValidationError");
+        // Of five a minute two were left; the making of a receipt counts once.
+        place(&begin(&web, alice, "esc:add", &json!({"a": 1, "b": 2}), json!({})));
+        let many = begin(&web, alice, "esc:add", &json!({}), json!({}));
+        assert_eq!((many.status, many.header("retry-after").is_some()), (429, true), "{many:?}");
+        assert_eq!(
+            web.get("/v1/calls", &[alice]).json()["calls"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .filter(|call| call["mode"] == "async")
+                .count(),
+            2
+        );
+    });
+}
+
+#[test]
+fn a_full_store_refuses_before_anything_runs() {
+    if !has("python", 1) {
+        return;
+    }
+    let scene = Scene::new(Who::ours(), "at_once = 1\n");
+    let web = scene.serve();
+    let sleeps = || begin(&web, &scene.alice, "esc:sleep", &json!({}), json!({}));
+    let first = place(&sleeps());
+    for n in 1..128 {
+        let reply = sleeps();
+        assert_eq!(reply.status, 202, "{n}: {reply:?}");
+    }
+    let full = sleeps();
+    assert_eq!((full.status, full.json()["error"]["type"].as_str()), (429, Some("RateLimitError")), "{full:?}");
+    assert!(full.header("retry-after").is_some() && full.header("location").is_none());
+    scene.playground.runs("user_scripts/sleep/main.py", 2);
+    // Others have their share, and one that ends makes room.
+    place(&begin(&web, &scene.bob, "esc:add", &json!({"a": 1, "b": 2}), json!({})));
+    assert_eq!(web.ask("DELETE", &first, &[&scene.alice], "").status, 202);
+    ended(&web, &scene.alice, &first);
+    place(&sleeps());
+}
+
+#[test]
+fn a_store_that_others_could_touch_is_refused_and_a_mended_one_used() {
+    as_everyone_with("python", "the store's file", |who| {
+        let scene = Scene::new(who, "");
+        let file = scene.playground.path("state/background.redb");
+        let web = scene.serve();
+        wait_for("it is made", || file.exists());
+        drop(web);
+        assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600, "as it is made");
+        let mode = |mode| fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
+        let good = json!({"a": 1, "b": 2});
+        mode(0o644);
+        let web = scene.serve();
+        let refused = begin(&web, &scene.alice, "esc:add", &good, json!({}));
+        assert_eq!(
+            (refused.status, refused.json()["error"]["type"].as_str()),
+            (501, Some("CapabilityError")),
+            "{refused:?}"
+        );
+        assert!(!refused.body.contains("background.redb"), "no path for an agent: {refused:?}");
+        wait_for("the person is told", || web.said().contains("background.redb: others may read it"));
+        assert_eq!(web.call("esc:add", &good, &[&scene.alice]).status, 200, "other calls run");
+        mode(0o600);
+        let place = place(&begin(&web, &scene.alice, "esc:add", &good, json!({})));
+        assert_eq!(ended(&web, &scene.alice, &place)["result"]["outputData"], json!({"sum": 3}), "mended");
+        // Another server of the same state cannot have it, and says so.
+        let second = scene.serve();
+        assert_eq!(begin(&second, &scene.alice, "esc:add", &good, json!({})).status, 501);
+        wait_for("the person is told", || second.said().contains("another toolhost"));
+        drop((web, second));
+        if who.uid().is_some() {
+            chown(&file, Some(65_534), Some(65_534)).unwrap();
+            let web = scene.serve();
+            assert_eq!(begin(&web, &scene.alice, "esc:add", &good, json!({})).status, 501);
+        }
+        fs::remove_file(&file).unwrap();
+        std::os::unix::fs::symlink("elsewhere", &file).unwrap();
+        let web = scene.serve();
+        assert_eq!(begin(&web, &scene.alice, "esc:add", &good, json!({})).status, 501);
+        assert!(!scene.playground.path("state/elsewhere").exists());
+    });
+}

@@ -24,7 +24,7 @@ const FLOORS: [(&str, u8); 14] = [
 ];
 
 /// Outside crates with one home.
-const HOMES: [(&str, &[&str]); 12] = [
+const HOMES: [(&str, &[&str]); 14] = [
     ("wasmtime", &["executor/wasm"]),
     ("rmcp", &["transport/mcp"]),
     ("quick_xml", &["transport/action"]),

@@ -92,9 +92,7 @@ pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machin
         notes.narrowed(format!("narrowed: {} {} is not granted in full", verdict.what.name(), verdict.asked));
     }
     notes.all.extend(runs.as_ref().and_then(|_| opens_the_base(&judged.grants, site)));
-    let limits = limits::limits(manifest, policy, host, machine.cgroup);
-    let asked = |l: &LimitVerdict| l.asked.unwrap_or(l.effective);
-    limits.iter().filter(|l| l.clamped).for_each(|l| notes.clamped(l.limit, asked(l), l.effective, &l.from));
+    let limits = limits_told(limits::limits(manifest, policy, host, machine.cgroup), &mut notes);
     let stderr = [Some(manifest.execution.stderr), Some(policy.stderr), host.map(|h| h.stderr)];
     let mut decision = Decision {
         tool: format!("{}@{}", manifest.id, manifest.version),
@@ -134,6 +132,13 @@ pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machin
         None => shape(&decision, subject, env, policies).map(Arc::new),
     };
     decision
+}
+
+/// Notes which limits are less than was asked for.
+fn limits_told(limits: Vec<LimitVerdict>, notes: &mut Notes) -> Vec<LimitVerdict> {
+    let asked = |l: &LimitVerdict| l.asked.unwrap_or(l.effective);
+    limits.iter().filter(|l| l.clamped).for_each(|l| notes.clamped(l.limit, asked(l), l.effective, &l.from));
+    limits
 }
 
 fn asked_for(policy: &Policy) -> Option<Confirm> {

@@ -40,7 +40,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     let user = args.user.unwrap_or_else(host::login);
     let runtime = host::runtime()?;
     let ended = runtime.block_on(async {
-        let service = host::service(settings, None)?;
+        let service = host::service(settings, &host::launchers(settings)?, None)?;
         let stop = CancellationToken::new();
         let serving = mcp::serve(service.clone(), user, tokio::io::stdin(), tokio::io::stdout(), stop.clone(), hung_up);
         tokio::pin!(serving);

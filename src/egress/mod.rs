@@ -16,5 +16,5 @@ pub mod tls;
 mod traffic;
 
 pub use dial::Dialler;
-pub use lease::{Lease, Stopped};
+pub use lease::Lease;
 pub use traffic::Traffic;

@@ -64,7 +64,9 @@ fn interrupted(signal: ExitCode) -> ExitCode {
 }
 
 async fn acted(settings: &Settings, args: &Args, text: &str) -> anyhow::Result<Answer> {
-    let service = match host::service(settings, Some(words::complain)) {
+    let made =
+        host::launchers(settings).and_then(|launchers| host::service(settings, &launchers, Some(words::complain)));
+    let service = match made {
         Ok(service) => service,
         // The model is told too, in words for an agent.
         Err(error) => {

@@ -59,19 +59,16 @@ pub struct Args {
 pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     host::say_root(settings);
     host::start_log(settings, if args.verbose { Level::Info } else { Level::Off });
-    let runtime = host::runtime()?;
-    // On another thread than the one that hears signals: the input may never end.
-    let reading = args.clone();
+    let runtime = host::runtime_of_one_call()?;
     let given = runtime.block_on(async {
         tokio::select! {
-            given = tokio::task::spawn_blocking(move || given(&reading)) => Ok(given),
+            given = given_apart(args.clone()) => Ok(given),
             signal = host::stopped() => Err(signal),
         }
     });
     let given = match given {
-        Ok(given) => given??,
+        Ok(given) => given?,
         Err(signal) => {
-            runtime.shutdown_background();
             return Ok(interrupted(&args, &not_begun(&args.tool, service::format::cancelled()), signal));
         }
     };
@@ -92,7 +89,9 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         ..CallRequest::new(caller, &args.tool, given.arguments)
     };
     let ended = runtime.block_on(async {
-        let service = host::service(settings, Some(words::complain))?;
+        let launchers = host::launchers(settings)?;
+        launchers.begin();
+        let service = host::service(settings, &launchers, Some(words::complain))?;
         tokio::select! {
             ended = shown_live(&service, request, args.verbose) => Ok(Ok(ended)),
             signal = host::stopped() => anyhow::Ok(Err(signal)),
@@ -153,6 +152,15 @@ pub fn not_begun(tool: &str, fault: Fault) -> Report {
 struct Given {
     arguments: Arguments,
     silent: bool,
+}
+
+/// Read in a thread of its own: the input may never end, and signals are heard meanwhile.
+async fn given_apart(args: Args) -> anyhow::Result<Given> {
+    let (tell, told) = tokio::sync::oneshot::channel();
+    std::thread::Builder::new()
+        .spawn(move || tell.send(given(&args)).map_err(drop))
+        .map_err(|e| Refusal::new(Exit::Host, format!("no thread to read the input: {e}; raise `ulimit -u`")))?;
+    told.await?
 }
 
 fn given(args: &Args) -> anyhow::Result<Given> {

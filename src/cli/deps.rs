@@ -75,7 +75,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     host::start_log(settings, Level::Warn);
     let runtime = host::runtime()?;
     let done = runtime.block_on(async {
-        let service = host::service(settings, Some(words::complain))?;
+        let service = host::service(settings, &host::launchers(settings)?, Some(words::complain))?;
         tokio::select! {
             done = verb(&service, args.what) => done,
             signal = host::stopped() => Ok(signal),

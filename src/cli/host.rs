@@ -367,7 +367,11 @@ pub fn packages(settings: &Settings, machine: &policy::Machine, waits: bool) -> 
 }
 
 /// Everything, ready for calls. `waits` hears that a call waits for a compiler.
-pub fn service(settings: &Settings, waits: Option<fn(&str)>) -> anyhow::Result<Arc<Service>> {
+pub fn service(
+    settings: &Settings,
+    launchers: &Arc<Launchers>,
+    waits: Option<fn(&str)>,
+) -> anyhow::Result<Arc<Service>> {
     let (least, now) = limits::open_files();
     if now < least {
         let words =
@@ -375,7 +379,6 @@ pub fn service(settings: &Settings, waits: Option<fn(&str)>) -> anyhow::Result<A
         return Err(Refusal::new(Exit::Host, words).into());
     }
     let audit = audit_log(settings)?;
-    let launchers = launchers(settings)?;
     let rules = rules(settings, launchers.counted())?;
     let mut calls = service::Settings::default();
     calls.running = settings.running_calls.unwrap_or(calls.running);
@@ -384,7 +387,7 @@ pub fn service(settings: &Settings, waits: Option<fn(&str)>) -> anyhow::Result<A
         packages,
         registry: registry(settings, &rules.policies, &rules.machine)?,
         rules,
-        executors: executors(&launchers, waits),
+        executors: executors(launchers, waits),
         audit,
         scripts: settings.bases(),
         settings: calls,
@@ -447,6 +450,12 @@ pub fn say_root(settings: &Settings) {
 
 pub fn start_log(settings: &Settings, usual: Level) {
     runlog::init(settings.log_style(usual));
+}
+
+/// For a verb that makes one call and ends: it starts no thread, and no answer waits for one to wake.
+pub fn runtime_of_one_call() -> anyhow::Result<tokio::runtime::Runtime> {
+    let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    built.map_err(|e| Refusal::new(Exit::Host, format!("nothing to run on: {e}")).into())
 }
 
 pub fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {

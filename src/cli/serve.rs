@@ -79,7 +79,7 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
             None => None,
         };
         let since = SystemTime::now();
-        let service = host::service(&settings, None)?;
+        let service = host::service(&settings, &host::launchers(&settings)?, None)?;
         let watch = Watch::new(args.watch, &settings);
         let (stop, kill) = (CancellationToken::new(), CancellationToken::new());
         let spoken = over_stdio(args.stdio, service.clone(), client, stop.clone());

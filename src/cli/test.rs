@@ -37,7 +37,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     host::start_log(settings, Level::Off);
     let runtime = host::runtime()?;
     let ended = runtime.block_on(async {
-        let service = host::service(settings, None)?;
+        let service = host::service(settings, &host::launchers(settings)?, None)?;
         let tools = chosen(&service, &args)?;
         // Manifest files that could not be loaded.
         let unread = if args.all { service.registry().snapshot().skipped() } else { 0 };

@@ -26,15 +26,6 @@ const ENDED: Duration = Duration::from_millis(500);
 /// Most connections of one call that are dialled.
 const DIALS: u64 = 10_000;
 
-/// Why a call cannot go on with its network.
-#[derive(Debug)]
-pub enum Stopped {
-    /// It passed a limit.
-    Over(Limit),
-    /// The relay is gone, or says what makes no sense.
-    Lost(io::Error),
-}
-
 /// How one dial went.
 struct Dialled {
     id: u64,
@@ -77,8 +68,9 @@ impl Lease {
         self.say(&ToRelay::Begin, &beside)
     }
 
-    /// Dials for the relay for as long as it is polled; returns only where the call cannot go on.
-    pub async fn attend(&self, traffic: &Mutex<Traffic>) -> Stopped {
+    /// Dials for the relay for as long as it is polled; returns only where the call passed a limit. Without its relay a
+    /// tool goes on, and every connection of it fails.
+    pub async fn attend(&self, traffic: &Mutex<Traffic>) {
         let mut dials = JoinSet::new();
         loop {
             let done = tokio::select! {
@@ -93,12 +85,13 @@ impl Lease {
             };
             match done {
                 Ok(None) => {}
-                Ok(Some(limit)) => return Stopped::Over(limit),
-                Err(error) => {
+                Ok(Some(_)) => return,
+                Err(_) => {
                     // Its connections fail from here on, instead of waiting for nobody.
                     let _ = self.control.shutdown(std::net::Shutdown::Both);
                     lost(traffic);
-                    return Stopped::Lost(error);
+                    drop(dials);
+                    return std::future::pending().await;
                 }
             }
         }

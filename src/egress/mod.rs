@@ -17,6 +17,6 @@ pub mod tls;
 mod traffic;
 
 pub use dial::Dialler;
-pub use lease::{Lease, Stopped};
+pub use lease::Lease;
 pub use post::{Receiver, Unsent, post};
 pub use traffic::Traffic;

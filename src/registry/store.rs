@@ -55,6 +55,10 @@ impl Registry {
     /// Tells the policies, so that nothing which a tool may write is loaded: a tool cannot make tools.
     pub fn answers_to(&self, policies: Arc<policy::Policies>, machine: Arc<policy::Machine>) {
         let mut state = lock(&self.state);
+        let known = |(p, m): &(_, _)| Arc::ptr_eq(p, &policies) && Arc::ptr_eq(m, &machine);
+        if state.rules.as_ref().is_some_and(known) {
+            return;
+        }
         state.rules = Some((policies, machine));
         // Tools loaded under other rules, or none, count as newcomers under these.
         self.publish_beside(&mut state, &conflicts::Held::default());

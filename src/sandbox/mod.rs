@@ -32,7 +32,7 @@ use problem::moved;
 pub use problem::{About, Problem, Stood};
 pub use recorder::{MOST_BYTES as MOST_RECORDED, WRITABLE};
 pub use sampler::SESSIONS;
-pub use sys::{children_are_told, fstat, landlock_abi, large_files_are_errors, lstat, output_was_closed};
+pub use sys::{children_are_told, fstat, landlock_abi, large_files_are_errors, lstat, output_was_closed, pidfd_open};
 pub use walls::view::is_system;
 pub use walls::{cgroup, environment, identity, limits};
 use walls::{descriptors, landlock, namespaces, network, privileges, scratch, seccomp, session, view};

@@ -1,32 +1,40 @@
 //! Launcher: the host's end of one launcher process: starts it, talks to it, and ends it with everything below it.
 
 use super::relay::Relay;
-use crate::base::messages;
 use crate::base::text::{path, printable};
+use crate::base::{lock, messages};
 use crate::executor::Walls;
 use crate::fault::{Fault, Kind};
 use crate::quantity::Limit;
 use crate::sandbox::Totals;
 use crate::sandbox::protocol::{Executable, FromLauncher, Refused, Setup, ToLauncher};
-use crate::sandbox::{About, cgroup, identity, launcher};
+use crate::sandbox::{About, cgroup, identity, launcher, pidfd_open};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::{Condvar, Mutex};
+use std::time::Duration;
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
 
 /// Longest start of a launcher.
 const START: Duration = Duration::from_secs(10);
 
-/// A launcher that is ready for a call. Dropping it ends the tool, if one runs.
+/// A launcher's process. Dropping it ends it and everything below it.
 #[derive(Debug)]
-pub struct Launcher {
+pub struct Process {
     control: Option<UnixDatagram>,
     keeper: Option<Child>,
     group: Option<cgroup::Group>,
+}
+
+/// A launcher that is ready for a call. Dropping it ends the tool, if one runs.
+#[derive(Debug)]
+pub struct Launcher {
+    process: Process,
     /// Of a networked shape.
     pub relay: Option<Relay>,
     pub walls: Walls,
@@ -55,7 +63,6 @@ pub fn no_group(error: &io::Error) -> Unready {
 
 /// Failures for which no wall is at fault: this host has too few descriptors, or no /dev/null.
 fn of_this_host(what: &str, errno: i32) -> Option<Fault> {
-    use nix::errno::Errno;
     match Errno::from_raw(errno) {
         Errno::EMFILE | Errno::ENFILE => {
             let (least, now) = crate::sandbox::limits::open_files();
@@ -107,15 +114,10 @@ impl From<Unready> for Fault {
     }
 }
 
-impl Launcher {
-    /// Starts one. `own` is this binary, open; the launcher is entered from the descriptor, so that it is the
-    /// same version whatever lies at its path by now.
-    pub async fn start(
-        own: &OwnedFd,
-        setup: Setup,
-        lease: identity::Lease,
-        group: Option<cgroup::Group>,
-    ) -> Result<Launcher, Unready> {
+impl Process {
+    /// Starts one, which then waits to be told what it is for. `own` is this binary, open; the launcher is entered from
+    /// the descriptor, so that it is the same version whatever lies at its path by now.
+    pub fn start(own: &OwnedFd) -> Result<Process, Fault> {
         use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
         let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
             .map_err(|e| broken("a socket pair", &e.into()))?;
@@ -129,18 +131,37 @@ impl Launcher {
             .stderr(Stdio::null())
             .spawn()
             .map_err(|e| broken("starting it", &e))?;
-        group.iter().for_each(|group| group.share(keeper.id()));
+        let mut process = Process { control: None, keeper: Some(keeper), group: None };
         // SOCK_SEQPACKET keeps messages whole like a datagram socket, and says when the other end is gone.
-        let control = UnixDatagram::from_std(ours.into()).map_err(|e| broken("its socket", &e))?;
-        let mut launcher = Launcher::with(control, Some(keeper), group, setup);
+        process.control = Some(UnixDatagram::from_std(ours.into()).map_err(|e| broken("its socket", &e))?);
+        Ok(process)
+    }
+
+    /// The other end is held by a test.
+    #[cfg(test)]
+    pub fn held(control: UnixDatagram) -> Process {
+        Process { control: Some(control), keeper: None, group: None }
+    }
+}
+
+impl Launcher {
+    /// Makes a process that waits a launcher for this set-up.
+    pub async fn prepare(
+        mut process: Process,
+        own: &OwnedFd,
+        setup: Setup,
+        lease: identity::Lease,
+        group: Option<cgroup::Group>,
+    ) -> Result<Launcher, Unready> {
+        process.group = group;
+        let mut launcher = Launcher::of(process, setup);
         launcher.set_up(own, &lease).await?;
         Ok(launcher)
     }
 
-    /// `keeper`: `None` where a test holds the other end.
-    pub fn with(control: UnixDatagram, keeper: Option<Child>, group: Option<cgroup::Group>, setup: Setup) -> Launcher {
+    pub fn of(process: Process, setup: Setup) -> Launcher {
         let (walls, before, sockets) = (Walls::default(), Totals::default(), Vec::new());
-        Launcher { control: Some(control), keeper, group, relay: None, walls, setup, before, sockets }
+        Launcher { process, relay: None, walls, setup, before, sockets }
     }
 
     async fn set_up(&mut self, own: &OwnedFd, lease: &identity::Lease) -> Result<(), Unready> {
@@ -148,7 +169,7 @@ impl Launcher {
         let text = messages::memory_file(&text).map_err(|e| broken("writing its set-up", &e))?;
         let mut files = vec![text.as_fd(), own.as_fd()];
         files.extend(lease.lock.as_ref().map(|lock| lock.as_fd()));
-        files.extend(self.group.iter().flat_map(cgroup::Group::descriptors));
+        files.extend(self.process.group.iter().flat_map(cgroup::Group::descriptors));
         self.say(&ToLauncher::Setup, &files)?;
         match tokio::time::timeout(START, self.hear()).await {
             Ok(Ok((FromLauncher::Ready { walls }, sockets))) => {
@@ -207,14 +228,13 @@ impl Launcher {
 
     /// Whether it still waits for a call. It sends nothing unasked, so anything to read is the end of the connection.
     pub fn waits(&self) -> bool {
-        use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-        let Some(control) = &self.control else { return false };
+        let Some(control) = &self.process.control else { return false };
         let quiet = poll(&mut [PollFd::new(control.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO) == Ok(0);
         quiet && self.relay.as_ref().is_none_or(|relay| relay.lease().serves())
     }
 
     pub fn say(&self, message: &ToLauncher, files: &[BorrowedFd]) -> Result<(), Fault> {
-        let Some(control) = &self.control else {
+        let Some(control) = &self.process.control else {
             return Err(broken("it was ended", &io::ErrorKind::NotConnected.into()));
         };
         // The queue of the socket holds far more than the few messages of one call.
@@ -223,18 +243,18 @@ impl Launcher {
 
     /// The next message. Cancel-safe: a message is taken whole or not at all.
     pub async fn hear(&self) -> io::Result<(FromLauncher, Vec<OwnedFd>)> {
-        let Some(control) = &self.control else { return Err(io::ErrorKind::NotConnected.into()) };
+        let Some(control) = &self.process.control else { return Err(io::ErrorKind::NotConnected.into()) };
         let message = control.async_io(Interest::READABLE, || messages::receive(control.as_fd())).await?;
         message.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
     }
 }
 
-impl Drop for Launcher {
+impl Drop for Process {
     /// Closing the socket ends launcher and tool; a thread of its own waits until they are reaped,
     /// so that no task of the host ever does, and none waits for another.
     fn drop(&mut self) {
         drop(self.control.take());
-        WAITING.fetch_add(1, Ordering::SeqCst);
+        *lock(&WAITING.0) += 1;
         let leftover = Leftover { keeper: self.keeper.take(), group: self.group.take() };
         // Without a thread, the closure is dropped here, and so is the leftover, which waits.
         let _ = std::thread::Builder::new().stack_size(128 * 1024).spawn(move || drop(leftover));
@@ -242,10 +262,10 @@ impl Drop for Launcher {
 }
 
 /// A keeper that ends by itself takes milliseconds.
-const PATIENCE: Duration = Duration::from_secs(1);
+const PATIENCE_MS: u16 = 1000;
 
 /// How many dropped launchers are not reaped yet.
-static WAITING: AtomicUsize = AtomicUsize::new(0);
+static WAITING: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
 
 struct Leftover {
     keeper: Option<Child>,
@@ -255,27 +275,34 @@ struct Leftover {
 impl Drop for Leftover {
     fn drop(&mut self) {
         if let Some(keeper) = &mut self.keeper {
-            let closed = Instant::now();
-            while matches!(keeper.try_wait(), Ok(None)) && closed.elapsed() < PATIENCE {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            // The keeper hangs or was stopped. The launcher sees the closed socket too, and holds the id's lock.
-            if matches!(keeper.try_wait(), Ok(None)) {
+            if !ends(keeper) {
+                // It hangs or was stopped. The launcher sees the closed socket too, and holds the id's lock.
                 let _ = keeper.kill();
-                let _ = keeper.wait();
             }
+            let _ = keeper.wait();
         }
         drop(self.group.take());
-        WAITING.fetch_sub(1, Ordering::SeqCst);
+        *lock(&WAITING.0) -= 1;
+        WAITING.1.notify_all();
+    }
+}
+
+/// Whether a keeper ends by itself, as far as that can be waited for.
+fn ends(keeper: &Child) -> bool {
+    let Ok(pidfd) = pidfd_open(keeper.id().cast_signed()) else { return false };
+    let mut wait = [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)];
+    loop {
+        match poll(&mut wait, PollTimeout::from(PATIENCE_MS)) {
+            Err(Errno::EINTR) => {}
+            ready => return ready.is_ok_and(|ready| ready > 0),
+        }
     }
 }
 
 /// Waits until everything that was dropped is reaped, at most this long: for a host that is about to exit.
 pub fn settle(longest: Duration) {
-    let end = Instant::now() + longest;
-    while WAITING.load(Ordering::SeqCst) > 0 && Instant::now() < end {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    let (waiting, fewer) = &WAITING;
+    let _ = fewer.wait_timeout_while(lock(waiting), longest, |waiting| *waiting > 0);
 }
 
 pub fn nonblocking(fd: &OwnedFd) -> io::Result<()> {

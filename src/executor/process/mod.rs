@@ -24,7 +24,7 @@ use super::clock::Clock;
 use super::log::Log;
 use super::{Call, Context, Denials, Ending, Events, Executor, Outcome, Running, answer};
 use crate::base::{lock, messages};
-use crate::egress::{Stopped, Traffic};
+use crate::egress::Traffic;
 use crate::fault::{Fault, Kind};
 use crate::policy::{Confinement, Shape};
 use crate::quantity::Limit;
@@ -277,13 +277,10 @@ async fn follow(
     let over = tokio::sync::Notify::new();
     let reading = async { Ok(capture::run(pipes, input, output, log, &over).await) };
     let passed_a_limit = async {
-        if let Some(relay) = &launcher.relay
-            && let Stopped::Over(_) = relay.lease().attend(traffic).await
-        {
-            return;
+        match &launcher.relay {
+            Some(relay) => relay.lease().attend(traffic).await,
+            None => std::future::pending().await,
         }
-        // Without its relay a tool goes on, and every connection of it fails.
-        std::future::pending().await
     };
     let waiting = async {
         let mut killed = false;

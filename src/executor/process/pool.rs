@@ -1,9 +1,10 @@
 //! Pool: launchers, kept while they are idle. A launcher runs one call at a time, so simultaneous calls use several.
 
 use super::attempts::Noise;
-use super::launcher::{Launcher, Unready};
+use super::launcher::{Launcher, Process, Unready};
 use super::relay::{self, Relay};
 use super::setup::{self, Extra};
+use crate::base::lock;
 use crate::egress::protocol::Served;
 use crate::executor::idle::Idle;
 use crate::fault::{Fault, Kind};
@@ -12,7 +13,7 @@ use crate::quantity::Limit;
 use crate::sandbox::protocol::Setup;
 use crate::sandbox::{cgroup, grants, identity};
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Most idle launchers.
@@ -26,6 +27,8 @@ pub struct Launchers {
     pool: std::ops::Range<u32>,
     groups: Option<cgroup::Cgroups>,
     idle: Arc<Idle<(Setup, Option<Served>), Launcher>>,
+    /// Waits for the first shape.
+    ahead: Mutex<Option<Process>>,
     pub(super) noise: Noise,
     /// `host:port` of the operator's proxy, by which the hosts of tools are reached.
     pub proxy: Option<String>,
@@ -38,6 +41,7 @@ impl Launchers {
             pool,
             groups: cgroup::Cgroups::find(),
             idle: Idle::new(MOST_IDLE),
+            ahead: Mutex::default(),
             noise: Noise::default(),
             proxy: None,
         }
@@ -55,6 +59,12 @@ impl Launchers {
     /// Whether calls are counted by a cgroup on this machine.
     pub fn counted(&self) -> bool {
         self.groups.is_some()
+    }
+
+    /// Starts a process ahead, for a host that makes one call: it starts while the rest of the host is made. What keeps
+    /// it from starting is told by the call.
+    pub fn begin(&self) {
+        *lock(&self.ahead) = Process::start(&self.own).ok();
     }
 
     /// A launcher for this shape as its grants are now: an idle one, or a new one. A wall that was refused is returned
@@ -101,7 +111,9 @@ impl Launchers {
         if let (Some(group), true) = (&group, relay || wanted.ports.is_some()) {
             group.charge_sockets(memory).map_err(|e| super::launcher::no_group(&e))?;
         }
-        let starting = Launcher::start(&self.own, wanted, lease, group);
+        let ahead = lock(&self.ahead).take();
+        let process = ahead.map_or_else(|| Process::start(&self.own), Ok)?;
+        let starting = Launcher::prepare(process, &self.own, wanted, lease, group);
         let mut launcher = match served {
             None => starting.await?,
             Some(served) => {

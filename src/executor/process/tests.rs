@@ -4,6 +4,7 @@ use super::*;
 use crate::manifest::Language;
 use crate::policy::{PerCall, Program, Runtime};
 use crate::sandbox::{grants, identity};
+use launcher::Process;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use std::time::Duration;
 
@@ -25,7 +26,7 @@ fn fake() -> (Launcher, OwnedFd) {
     launcher::nonblocking(&ours).expect("a socket");
     let control = tokio::net::UnixDatagram::from_std(ours.into()).expect("a socket");
     let setup = setup::of(&shape(), grants::Resolved::default(), &Extra::default(), None);
-    (Launcher::with(control, None, None, setup), theirs)
+    (Launcher::of(Process::held(control), setup), theirs)
 }
 
 async fn lost(launcher: &Launcher, meanwhile: impl Future<Output = ()>) -> Lost {

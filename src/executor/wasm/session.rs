@@ -10,7 +10,7 @@ use super::refused::Seen;
 use super::starter::{Role, Start, Started, Worker, Workers, how_it_ended};
 use crate::base::hidden::Hidden;
 use crate::base::lock;
-use crate::egress::{Stopped, Traffic};
+use crate::egress::Traffic;
 use crate::executor::log::Log;
 use crate::executor::{Artifact, Ending, Stood, Walls};
 use crate::quantity::{KIB, Limit, MIB};
@@ -155,7 +155,13 @@ impl Session {
                 None => std::future::pending().await,
             }
         };
-        let answered = timeout_at(deadline, answered_within(answering, attending)).await;
+        let answered = async {
+            tokio::select! {
+                answered = answering => answered,
+                () = attending => Err(io::ErrorKind::QuotaExceeded.into()),
+            }
+        };
+        let answered = timeout_at(deadline, answered).await;
         let ended = match self.worker.lease() {
             Some(lease) => lease.end(traffic).await,
             None => Ok(()),
@@ -206,21 +212,6 @@ async fn answer(
             Some((Report::Answer(_), _)) => return Err(invalid("an answer to another call")),
             Some(_) => return Err(invalid("a report that answers nothing")),
         }
-    }
-}
-
-/// The answer; or, where the call passed a limit of its network first, no answer. Without its relay a guest goes on.
-async fn answered_within<T>(
-    answering: impl Future<Output = io::Result<T>>,
-    attending: impl Future<Output = Stopped>,
-) -> io::Result<T> {
-    tokio::pin!(answering);
-    tokio::select! {
-        answered = &mut answering => answered,
-        stopped = attending => match stopped {
-            Stopped::Over(_) => Err(io::ErrorKind::QuotaExceeded.into()),
-            Stopped::Lost(_) => answering.await,
-        },
     }
 }
 

@@ -3,6 +3,7 @@
 //! Host side: makes a group and opens its files. Launcher side: puts the child into the group, reads the counters.
 //! Where no group can be made the launcher samples instead (`sampler`), and says so.
 
+use crate::base::lock;
 use crate::sandbox::plan::{Plan, Step};
 use crate::sandbox::problem::Problem;
 use nix::errno::Errno;
@@ -12,6 +13,7 @@ use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -20,15 +22,15 @@ pub enum Version {
     V2,
 }
 
-/// Where groups are made: for v1 one folder for each controller, for v2 one for all.
-#[derive(Clone, Debug)]
+/// Where groups are made.
+#[derive(Debug)]
 pub struct Cgroups {
     version: Version,
-    memory: PathBuf,
-    processes: PathBuf,
-    cpu: PathBuf,
-    /// v1: the folder of `cpu`, which shares CPU out, where it is not that of `cpuacct`, which counts it.
-    share: Option<PathBuf>,
+    /// v1: of memory, pids and cpuacct, which counts CPU, and of cpu, which shares it out, where that is another.
+    /// v2: one for all.
+    folders: Vec<PathBuf>,
+    /// The group that showed that groups can be made; the first call gets it.
+    first: Mutex<Option<Group>>,
 }
 
 const FOLDER: &str = "toolhost";
@@ -47,12 +49,17 @@ impl Cgroups {
         if memory.flat_map(|flags| flags.split(',')).any(|flag| flag == "nokmem" || flag == "nosocket") {
             return None;
         }
-        let found = Cgroups::v1().or_else(Cgroups::v2)?;
-        for folder in found.folders() {
+        Cgroups::v1().map_or_else(Cgroups::v2, Cgroups::tried)
+    }
+
+    /// `None` where no group can be made: the folder may belong to another user.
+    fn tried(self) -> Option<Cgroups> {
+        for folder in &self.folders {
             std::fs::create_dir_all(folder).ok()?;
             sweep(folder);
         }
-        found.make_probe().then_some(found)
+        let first = self.make(u64::MAX, 64).ok()?;
+        Some(Cgroups { first: Mutex::new(Some(first)), ..self })
     }
 
     fn v1() -> Option<Cgroups> {
@@ -69,7 +76,8 @@ impl Cgroups {
         };
         let cpu = place("cpuacct")?;
         let share = place("cpu").filter(|share| *share != cpu);
-        Some(Cgroups { version: Version::V1, memory: place("memory")?, processes: place("pids")?, cpu, share })
+        let folders = [place("memory")?, place("pids")?, cpu].into_iter().chain(share).collect();
+        Some(Cgroups { version: Version::V1, folders, first: Mutex::default() })
     }
 
     /// Tries the root of the hierarchy first, for root, then our own group, where it was delegated to us.
@@ -93,10 +101,7 @@ impl Cgroups {
             for group in [parent, &base].into_iter().filter(|group| **group != mount) {
                 let _ = std::fs::write(group.join("cgroup.subtree_control"), "+cpu");
             }
-            let (memory, processes) = (base.clone(), base.clone());
-            let found = Cgroups { version: Version::V2, memory, processes, cpu: base, share: None };
-            // The folder may exist already and belong to another user.
-            found.make_probe().then_some(found)
+            Cgroups { version: Version::V2, folders: vec![base], first: Mutex::default() }.tried()
         })
     }
 
@@ -104,24 +109,23 @@ impl Cgroups {
         self.version
     }
 
-    fn folders(&self) -> Vec<&PathBuf> {
-        match self.version {
-            Version::V1 => [&self.memory, &self.processes, &self.cpu].into_iter().chain(&self.share).collect(),
-            Version::V2 => vec![&self.memory],
-        }
-    }
-
-    fn make_probe(&self) -> bool {
-        self.make(1 << 30, 64).is_ok()
-    }
-
     /// One group with its limits.
     pub fn make(&self, memory: u64, processes: u64) -> std::io::Result<Group> {
+        if let Some(first) = lock(&self.first).take()
+            && first.limit(memory, processes).is_ok()
+        {
+            return Ok(first);
+        }
+        let group = self.unlimited()?;
+        group.limit(memory, processes)?;
+        Ok(group)
+    }
+
+    fn unlimited(&self) -> std::io::Result<Group> {
         // Hosts of several pid namespaces may share the hierarchy, so no name holds a pid.
         let name = uuid::Uuid::now_v7().to_string();
-        let mut group =
-            Group { version: self.version, folders: Vec::new(), files: Vec::new(), locks: Vec::new(), share: None };
-        for parent in self.folders() {
+        let mut group = Group { version: self.version, folders: Vec::new(), files: Vec::new(), locks: Vec::new() };
+        for parent in &self.folders {
             let folder = parent.join(&name);
             let _made_and_locked = while_nobody_sweeps(parent)?;
             std::fs::create_dir(&folder)?;
@@ -131,51 +135,34 @@ impl Cgroups {
             let _ = lock.try_lock();
             group.locks.push(lock);
         }
-        // The kernel counts the init as well, which is none of the tool's processes.
-        let processes = processes.saturating_add(1);
-        let (m, p, c) = (self.memory.join(&name), self.processes.join(&name), self.cpu.join(&name));
-        let write = |file: PathBuf, value: String| std::fs::write(file, value);
-        let open = |file: PathBuf, write: bool| {
-            OpenOptions::new()
-                .read(!write || file.ends_with("memory.max_usage_in_bytes"))
-                .write(write)
-                .open(file)
-                .map(OwnedFd::from)
-        };
-        match self.version {
-            Version::V1 => {
-                write(m.join("memory.limit_in_bytes"), memory.to_string())?;
-                // Absent where swap is not accounted.
-                let _ = write(m.join("memory.memsw.limit_in_bytes"), memory.to_string());
-                // Swap is then neither counted nor limited, so none may be used.
-                if !m.join("memory.memsw.limit_in_bytes").exists() {
-                    write(m.join("memory.swappiness"), "0".to_owned())?;
-                }
-                write(p.join("pids.max"), processes.to_string())?;
-                group.share = self.share.as_ref().map(|c| open(c.join(&name).join("tasks"), true)).transpose()?;
-                group.files.push(open(m.join("memory.max_usage_in_bytes"), true)?);
-                group.files.push(open(m.join("memory.oom_control"), false)?);
-                group.files.push(open(c.join("cpuacct.usage"), false)?);
-                group.files.push(open(p.join("pids.events"), false)?);
-                for folder in [&m, &p, &c] {
-                    group.files.push(open(folder.join("tasks"), true)?);
+        let open = |options: &mut OpenOptions, folder: &Path, name| options.open(folder.join(name)).map(OwnedFd::from);
+        let reads = |folder, name| open(OpenOptions::new().read(true), folder, name);
+        let writes = |folder, name| open(OpenOptions::new().write(true), folder, name);
+        let both = |folder, name| open(OpenOptions::new().read(true).write(true), folder, name);
+        match group.folders.as_slice() {
+            [memory, pids, cpu, share @ ..] => {
+                group.files = vec![
+                    both(memory, "memory.max_usage_in_bytes")?,
+                    reads(memory, "memory.oom_control")?,
+                    reads(cpu, "cpuacct.usage")?,
+                    reads(pids, "pids.events")?,
+                ];
+                for folder in [memory, pids, cpu].into_iter().chain(share) {
+                    group.files.push(writes(folder, "tasks")?);
                 }
             }
-            Version::V2 => {
-                write(m.join("memory.max"), memory.to_string())?;
-                let _ = write(m.join("memory.swap.max"), "0".to_owned());
-                let _ = write(m.join("memory.oom.group"), "1".to_owned());
-                write(p.join("pids.max"), processes.to_string())?;
+            folders => {
+                let all = folders.first().ok_or(std::io::ErrorKind::NotFound)?;
                 // Writing resets the peak (Linux 6.12); before, it is the peak of all the launcher's calls. Before 5.19
                 // the file does not exist: /dev/null is read instead, and no peak is reported.
-                let peak = m.join("memory.peak");
-                let both = OpenOptions::new().read(true).write(true).open(&peak).map(OwnedFd::from);
-                let peak = both.or_else(|_| open(peak, false)).or_else(|_| open("/dev/null".into(), false))?;
-                group.files.push(peak);
-                group.files.push(open(m.join("memory.events"), false)?);
-                group.files.push(open(c.join("cpu.stat"), false)?);
-                group.files.push(open(p.join("pids.events"), false)?);
-                group.files.push(open(m.join("cgroup.procs"), true)?);
+                let peak = both(all, "memory.peak").or_else(|_| reads(all, "memory.peak"));
+                group.files = vec![
+                    peak.or_else(|_| reads(Path::new("/dev"), "null"))?,
+                    reads(all, "memory.events")?,
+                    reads(all, "cpu.stat")?,
+                    reads(all, "pids.events")?,
+                    writes(all, "cgroup.procs")?,
+                ];
             }
         }
         Ok(group)
@@ -273,15 +260,34 @@ pub struct Group {
     files: Vec<OwnedFd>,
     /// Held as long as the group; the kernel releases them when the host dies.
     locks: Vec<File>,
-    share: Option<OwnedFd>,
 }
 
 impl Group {
-    /// Moves the launcher into the CPU group before it starts anything, so that a call has one share of the CPU however
-    /// many sessions it makes (sched(7), autogroups). The kernel refuses this for a host with real-time priority; what
-    /// such a host starts has no share, but keeps its priority.
-    pub fn share(&self, launcher: u32) {
-        let _ = self.share.as_ref().map(|tasks| pwrite(tasks, launcher.to_string().as_bytes(), 0));
+    /// Limits are only ever lowered: v1 takes none for memory above the one for memory and swap, which comes second.
+    fn limit(&self, memory: u64, processes: u64) -> std::io::Result<()> {
+        // The kernel counts the init as well, which is none of the tool's processes.
+        let processes = processes.saturating_add(1).to_string();
+        let write = |folder: &Path, file: &str, value: &str| std::fs::write(folder.join(file), value);
+        let bytes = memory.to_string();
+        match self.folders.as_slice() {
+            [memory, pids, ..] => {
+                write(memory, "memory.limit_in_bytes", &bytes)?;
+                // Absent where swap is not accounted.
+                let _ = write(memory, "memory.memsw.limit_in_bytes", &bytes);
+                // Swap is then neither counted nor limited, so none may be used.
+                if !memory.join("memory.memsw.limit_in_bytes").exists() {
+                    write(memory, "memory.swappiness", "0")?;
+                }
+                write(pids, "pids.max", &processes)
+            }
+            folders => {
+                let all = folders.first().ok_or(std::io::ErrorKind::NotFound)?;
+                write(all, "memory.max", &bytes)?;
+                let _ = write(all, "memory.swap.max", "0");
+                let _ = write(all, "memory.oom.group", "1");
+                write(all, "pids.max", &processes)
+            }
+        }
     }
 
     /// Has the buffers of TCP connections charged. v2 charges them as memory. v1 has a limit for them alone, at which
@@ -332,7 +338,12 @@ impl Counters {
     pub fn from(version: Version, files: Vec<OwnedFd>) -> Option<Counters> {
         let mut files = files.into_iter();
         let (peak, oom, cpu, pids) = (files.next()?, files.next()?, files.next()?, files.next()?);
-        let joins: Vec<OwnedFd> = files.collect();
+        let joins: Vec<OwnedFd> = files.by_ref().take(3).collect();
+        // The CPU group: the launcher enters it before it starts anything, so that a call has one share of the CPU however
+        // many sessions it makes (sched(7), autogroups). By itself: to move another process, the kernel waits for
+        // milliseconds. It refuses this to what a host with real-time priority starts, which then has no share, but
+        // keeps its priority.
+        let _ = files.next().map(|share| pwrite(share, b"0", 0));
         (!joins.is_empty()).then_some(Counters { version, peak, oom, cpu, pids, joins, before: Seen::default() })
     }
 

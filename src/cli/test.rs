@@ -5,7 +5,7 @@
 
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
-use super::{host, words};
+use super::{confirm, host, words};
 use crate::base::text;
 use crate::manifest::Example;
 use crate::registry;
@@ -103,7 +103,11 @@ async fn examples(service: &Arc<Service>, tools: &[Arc<registry::Tool>], all: bo
 async fn tried(service: &Arc<Service>, tool: &registry::Tool, example: &Example) -> Result<(), String> {
     service.prepare(&tool.reference()).await;
     let exactly = format!("{}@={}", tool.manifest.id, tool.manifest.version);
-    let request = CallRequest::new(Caller::operator(host::login()), exactly, Arguments::Value(example.input.clone()));
+    let caller = Caller::operator(host::login());
+    let request = CallRequest {
+        approver: confirm::approver(),
+        ..CallRequest::new(caller, exactly, Arguments::Value(example.input.clone()))
+    };
     let report = service.call(request, Sink::none()).await;
     let told =
         || report.error.as_ref().map_or_else(String::new, |fault| format!("{}: {}", fault.kind, Refusal::of(fault)));

@@ -20,6 +20,7 @@ use serde_json::json;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -163,12 +164,13 @@ impl Service {
     pub(super) async fn agreed(
         &self,
         found: &Found,
-        target: &Target,
+        target: &mut Target,
         approver: Approver,
         stream: &mut Stream,
         record: &mut CallRecord,
     ) -> Result<Instant, Fault> {
-        let (before, script) = (self.decisions()?, Scripts::of(target));
+        let before = self.decisions()?;
+        target.shown = script_of(target).and_then(|script| Stamp::at(script).ok());
         let question = self.question(found, target, record);
         if let Some(turn) = record.turn.as_mut().and_then(Arc::get_mut) {
             turn.step_aside();
@@ -204,15 +206,10 @@ impl Service {
                 return Err(nobody(&target.decided.decision.confirm));
             }
         }
-        let stands = self.stands(found, target, &before)? && script == Scripts::of(target);
-        if !stands {
-            let message = "The tool or its policy changed while a person was asked, so nothing was run; try again.";
-            return Err(Fault::new(Kind::ServiceError, message).retryable());
-        }
         if let Some(turn) = record.turn.as_mut().and_then(Arc::get_mut) {
             self.guard.comes_back(turn, &found.rights.share(&found.tool.manifest.id)).await;
         }
-        Ok(Instant::now())
+        if self.stands(found, target, &before)? { Ok(Instant::now()) } else { Err(changed()) }
     }
 
     /// Whether the tool, what its caller may do and what policy decides are as the person was shown.
@@ -268,15 +265,23 @@ impl Service {
     }
 }
 
-/// The file that runs, as it is now.
-#[derive(PartialEq)]
-struct Scripts(Option<Stamp>);
-
-impl Scripts {
-    fn of(target: &Target) -> Scripts {
-        let script = target.decided.decision.shape.as_ref().ok().and_then(|shape| shape.script.as_deref());
-        Scripts(script.and_then(|script| Stamp::at(script).ok()))
+impl Target {
+    /// Refuses a script that is not the one of which a person was told.
+    pub(super) fn is_as_shown(&self) -> Result<(), Fault> {
+        let Some(shown) = self.shown else { return Ok(()) };
+        let now = script_of(self).and_then(|script| Stamp::at(script).ok());
+        if now == Some(shown) { Ok(()) } else { Err(changed()) }
     }
+}
+
+/// The file that runs.
+fn script_of(target: &Target) -> Option<&Path> {
+    target.decided.decision.shape.as_ref().ok()?.script.as_deref()
+}
+
+fn changed() -> Fault {
+    let message = "The tool or its policy changed while a person was asked, so nothing was run; try again.";
+    Fault::new(Kind::ServiceError, message).retryable()
 }
 
 fn late(patience: Duration) -> Fault {

@@ -65,7 +65,7 @@ impl Service {
         if !target.decided.decision.confirm.is_empty() {
             // Nobody is held back while a person thinks.
             drop(attempt.take());
-            found.came = self.agreed(&found, &target, request.approver, stream, record).await?;
+            found.came = self.agreed(&found, &mut target, request.approver, stream, record).await?;
             until.began = found.came;
             attempt = target.attempt(&found, &self.breakers)?;
         }
@@ -242,6 +242,7 @@ impl Service {
             traffic: record.traffic(),
             ledger: Some(Arc::new(self.parts.audit.clone())),
         };
+        target.is_as_shown()?;
         record.running()?;
         let mut parts = AnswerParts::of(decision);
         let (events, mut heard) = executor::events();

@@ -12,6 +12,7 @@ use super::decision_cache::{Decided, DecisionCache};
 use super::script_call::{Given, language_of, language_of_source};
 use super::script_digest::Script;
 use super::{Service, blocking, preflight, requirements};
+use crate::base::files::Stamp;
 use crate::base::text::printable;
 use crate::executor::Executor;
 use crate::executor::method::{self, Method, ScriptMethod};
@@ -58,6 +59,8 @@ pub(super) struct Target {
     pub env: BTreeMap<String, String>,
     /// The answer is told as an envelope.
     pub enveloped: bool,
+    /// The script's file, as it was when a person was asked about the call.
+    pub shown: Option<Stamp>,
 }
 
 impl Target {
@@ -114,6 +117,7 @@ impl Service {
             source: None,
             env: BTreeMap::new(),
             enveloped: false,
+            shown: None,
         })
     }
 
@@ -187,6 +191,7 @@ impl Service {
             source,
             env: given.env,
             enveloped: true,
+            shown: None,
         })
     }
 

@@ -178,7 +178,8 @@ impl Background {
     /// A call of this caller (`Service::who`), or anybody's for an operator.
     pub fn receipt(&self, who: &Caller, id: &str) -> Option<Receipt> {
         let job = lock(&self.jobs).get(id).filter(|open| is_for(who, &open.job)).map(|open| open.job.clone())?;
-        Some(Receipt::of(&job, self.service.call_state(who, id)))
+        let open = if job.ended.is_none() { self.service.call_state(who, id) } else { None };
+        Some(Receipt::of(&job, open))
     }
 
     /// All of them, the oldest first.
@@ -196,16 +197,15 @@ impl Background {
         let over = async {
             loop {
                 changed.mark_unchanged();
-                let receipt = self.receipt(who, id);
-                if receipt.as_ref().is_none_or(|receipt| receipt.ended.is_some()) || changed.changed().await.is_err() {
-                    return receipt;
+                let runs =
+                    lock(&self.jobs).get(id).is_some_and(|open| is_for(who, &open.job) && open.job.ended.is_none());
+                if !runs || changed.changed().await.is_err() {
+                    return;
                 }
             }
         };
-        match tokio::time::timeout(time, over).await {
-            Ok(receipt) => receipt,
-            Err(_) => self.receipt(who, id),
-        }
+        let _ = tokio::time::timeout(time, over).await;
+        self.receipt(who, id)
     }
 
     /// How large the result of a call is, bytes.
@@ -281,6 +281,8 @@ impl Background {
         let opened = Arc::new(opened);
         write(&opened, Change { gone, ..Change::default() }).await?;
         *store = Some(opened.clone());
+        // Some of them may be owed a callback.
+        self.changed.send_replace(());
         Ok(opened)
     }
 }

@@ -224,9 +224,12 @@ fn a_store_that_others_could_touch_is_refused_and_a_mended_one_used() {
         assert!(!refused.body.contains("background.redb"), "no path for an agent: {refused:?}");
         wait_for("the person is told", || web.said().contains("background.redb: others may read it"));
         assert_eq!(web.call("esc:add", &good, &[&scene.alice]).status, 200, "other calls run");
+        let unknown = "/v1/calls/00000000-0000-7000-8000-000000000000";
+        assert_eq!(web.get(unknown, &[&scene.alice]).status, 503, "nobody knows whether it is there");
         mode(0o600);
         let place = place(&begin(&web, &scene.alice, "esc:add", &good, json!({})));
         assert_eq!(ended(&web, &scene.alice, &place)["result"]["outputData"], json!({"sum": 3}), "mended");
+        assert_eq!(web.get(unknown, &[&scene.alice]).status, 404);
         // Another server of the same state cannot have it, and says so.
         let second = scene.serve();
         assert_eq!(begin(&second, &scene.alice, "esc:add", &good, json!({})).status, 501);

@@ -83,7 +83,9 @@ impl Rights {
     pub fn callback(&self, url: &CallbackUrl) -> Result<(&CallbackRule, &SecretSource), Fault> {
         let found = self.rule().and_then(|rule| Some((rule.callback(url)?, rule.callback_secret.as_ref()?)));
         found.ok_or_else(|| {
-            let (user, url) = (printable(&head(&self.caller.user, 100)), printable(&url.to_string()));
+            // A query may hold a secret.
+            let url = CallbackUrl { query: None, ..url.clone() };
+            let user = printable(&head(&self.caller.user, 100));
             let person = format!("{}: no entry of `callbacks` for {user} is for {url}", self.name());
             Fault::new(Kind::AuthorizationError, "You may not have the ends of calls told there.").person(person)
         })

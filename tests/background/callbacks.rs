@@ -2,18 +2,23 @@
 
 use super::{SOON, Scene, begin, place, state};
 use crate::harness::{Who, as_everyone_with, has, within};
-use crate::http::private;
+use crate::http::{Web, private};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use nix::sys::signal::Signal;
 use ring::hmac;
 use serde_json::{Value, json};
 use std::io::{Read, Write};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tokio_rustls::rustls::pki_types::PrivateKeyDer;
+use tokio_rustls::rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 const KEY: &str = "0123456789abcdef0123456789abcdef";
+
+trait Stream: Read + Write {}
+impl<T: Read + Write> Stream for T {}
 
 /// Somebody who is told of ends: answers with these statuses in turn, the last one for ever.
 struct Receiver {
@@ -23,13 +28,18 @@ struct Receiver {
 
 impl Receiver {
     fn new(answers: &'static [&'static str]) -> Receiver {
+        Receiver::by(answers, |stream| Box::new(stream))
+    }
+
+    fn by(answers: &'static [&'static str], speak: impl Fn(TcpStream) -> Box<dyn Stream> + Send + 'static) -> Receiver {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let heard = Arc::new(Mutex::new(Vec::new()));
         let told = heard.clone();
         std::thread::spawn(move || {
-            for (n, stream) in listener.incoming().map_while(Result::ok).enumerate() {
-                let mut stream = stream;
+            let mut answered = 0;
+            for stream in listener.incoming().map_while(Result::ok) {
+                let mut stream = speak(stream);
                 let mut text = String::new();
                 let mut piece = [0; 4096];
                 let whole = |text: &str| {
@@ -41,8 +51,10 @@ impl Receiver {
                     text += &String::from_utf8_lossy(&piece[..length]);
                     if let Some(message) = whole(&text) {
                         told.lock().unwrap().push(message);
-                        let answer = answers[n.min(answers.len() - 1)];
+                        let answer = answers[answered.min(answers.len() - 1)];
+                        answered += 1;
                         let _ = write!(stream, "HTTP/1.1 {answer}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+                        let _ = stream.flush();
                         break;
                     }
                 }
@@ -100,7 +112,7 @@ fn entry(url: &str, ranges: &str) -> String {
 
 const LOOPBACK: &str = "\"127.0.0.0/8\"";
 
-fn told(web: &crate::http::Web, caller: &str, place: &str, wanted: &str) -> Value {
+fn told(web: &Web, caller: &str, place: &str, wanted: &str) -> Value {
     let mut last = Value::Null;
     within(SOON, &format!("the callback is {wanted}"), || {
         last = state(web, caller, place)["callback"].clone();
@@ -199,6 +211,40 @@ fn what_is_not_listed_or_not_public_is_not_told() {
         told(&web, alice, &path, "delivered");
         assert_eq!(inside.heard().len(), 1);
     });
+}
+
+#[test]
+fn https_is_with_whom_the_machine_trusts_alone() {
+    if !has("python", 1) {
+        return;
+    }
+    let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+    let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+    let config = ServerConfig::builder().with_no_client_auth().with_single_cert(vec![made.cert.der().clone()], key);
+    let config = Arc::new(config.unwrap());
+    let receiver = Receiver::by(&["200 OK"], move |stream| {
+        Box::new(StreamOwned::new(ServerConnection::new(config.clone()).unwrap(), stream))
+    });
+    let url = format!("https://127.0.0.1:{}/hooks", receiver.port);
+    let scene = scene(Who::ours(), &entry(&url, LOOPBACK));
+    let call =
+        |web: &Web| place(&begin(web, &scene.alice, "esc:add", &json!({"a": 1, "b": 2}), json!({"callback": url})));
+    let mut web = scene.serve();
+    let path = call(&web);
+    within(SOON, "it was tried", || state(&web, &scene.alice, &path)["callback"]["attempts"].as_u64() > Some(0));
+    let seen = &state(&web, &scene.alice, &path)["callback"];
+    assert!(seen["error"].as_str().unwrap().contains("no trusted TLS"), "{seen}");
+    assert!(receiver.heard().is_empty());
+    web.signal(Signal::SIGKILL);
+    web.ended(Duration::from_secs(10));
+    // The control: the same, where the machine's roots have it.
+    std::fs::write(scene.playground.path("root.pem"), made.cert.pem()).unwrap();
+    let mut command = scene.playground.host();
+    command.args(["serve", "--http", "127.0.0.1:0", "--token-file", &scene.file]);
+    command.env("SSL_CERT_FILE", scene.playground.path("root.pem"));
+    let web = Web::run(command, scene.playground.who.uid()).unwrap();
+    told(&web, &scene.alice, &path, "delivered");
+    event(&receiver.heard()[0]);
 }
 
 #[test]

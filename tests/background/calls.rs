@@ -111,6 +111,29 @@ fn a_tool_whose_manifest_says_so_is_called_in_the_background() {
 }
 
 #[test]
+fn a_call_that_needs_a_persons_agreement_waits_for_it_without_its_client() {
+    if !has("python", 1) {
+        return;
+    }
+    let scene = Scene::new(Who::ours(), "");
+    let files = "[files]\nread = [{ path = \"./**\", why = \"w\" }]\n";
+    scene.playground.policy("ask", "esc:add", &format!("confirm = \"it matters\"\n{files}"));
+    let web = scene.serve();
+    let (alice, ops) = (scene.alice.as_str(), scene.ops.as_str());
+    for (answer, outcome) in [(true, "success"), (false, "AuthorizationError")] {
+        let place = place(&begin(&web, alice, "esc:add", &json!({"a": 1, "b": 2}), json!({})));
+        let asked = place.replace("/calls/", "/approvals/");
+        wait_for("a person is asked", || {
+            web.get("/v1/approvals", &[ops]).body.contains(place.rsplit('/').next().unwrap())
+        });
+        assert_eq!(state(&web, alice, &place)["phase"], "waiting");
+        let answered = web.ask("POST", &asked, &[ops], &json!({"approve": answer}).to_string());
+        assert_eq!(answered.status, 200, "{answered:?}");
+        assert_eq!(ended(&web, alice, &place)["outcome"], outcome);
+    }
+}
+
+#[test]
 fn what_is_refused_leaves_no_receipt() {
     as_everyone_with("python", "refusals in the background", |who| {
         let scene = Scene::new(who, "calls_per_minute = 5\n");
@@ -201,9 +224,12 @@ fn a_store_that_others_could_touch_is_refused_and_a_mended_one_used() {
         assert!(!refused.body.contains("background.redb"), "no path for an agent: {refused:?}");
         wait_for("the person is told", || web.said().contains("background.redb: others may read it"));
         assert_eq!(web.call("esc:add", &good, &[&scene.alice]).status, 200, "other calls run");
+        let unknown = "/v1/calls/00000000-0000-7000-8000-000000000000";
+        assert_eq!(web.get(unknown, &[&scene.alice]).status, 503, "nobody knows whether it is there");
         mode(0o600);
         let place = place(&begin(&web, &scene.alice, "esc:add", &good, json!({})));
         assert_eq!(ended(&web, &scene.alice, &place)["result"]["outputData"], json!({"sum": 3}), "mended");
+        assert_eq!(web.get(unknown, &[&scene.alice]).status, 404);
         // Another server of the same state cannot have it, and says so.
         let second = scene.serve();
         assert_eq!(begin(&second, &scene.alice, "esc:add", &good, json!({})).status, 501);

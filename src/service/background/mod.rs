@@ -29,6 +29,8 @@ use tokio_util::sync::CancellationToken;
 
 /// How long the ends of calls may take to be kept once the host stops.
 const FAREWELL: Duration = Duration::from_secs(2);
+/// How long a host that starts waits for the store of one that was just killed.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 pub struct Background {
     service: Arc<Service>,
@@ -72,7 +74,7 @@ impl Background {
             alive: Mutex::new(Some(alive)),
             over: tokio::sync::Mutex::new(over),
         });
-        let opened = background.store().await.map(drop);
+        let opened = background.opened(PATIENCE).await.map(drop);
         tokio::spawn(callback::keep(Arc::downgrade(&background), background.changed.subscribe()));
         (background, opened)
     }
@@ -178,7 +180,8 @@ impl Background {
     /// A call of this caller (`Service::who`), or anybody's for an operator.
     pub fn receipt(&self, who: &Caller, id: &str) -> Option<Receipt> {
         let job = lock(&self.jobs).get(id).filter(|open| is_for(who, &open.job)).map(|open| open.job.clone())?;
-        Some(Receipt::of(&job, self.service.call_state(who, id)))
+        let open = if job.ended.is_none() { self.service.call_state(who, id) } else { None };
+        Some(Receipt::of(&job, open))
     }
 
     /// All of them, the oldest first.
@@ -196,16 +199,15 @@ impl Background {
         let over = async {
             loop {
                 changed.mark_unchanged();
-                let receipt = self.receipt(who, id);
-                if receipt.as_ref().is_none_or(|receipt| receipt.ended.is_some()) || changed.changed().await.is_err() {
-                    return receipt;
+                let runs =
+                    lock(&self.jobs).get(id).is_some_and(|open| is_for(who, &open.job) && open.job.ended.is_none());
+                if !runs || changed.changed().await.is_err() {
+                    return;
                 }
             }
         };
-        match tokio::time::timeout(time, over).await {
-            Ok(receipt) => receipt,
-            Err(_) => self.receipt(who, id),
-        }
+        let _ = tokio::time::timeout(time, over).await;
+        self.receipt(who, id)
     }
 
     /// How large the result of a call is, bytes.
@@ -265,13 +267,23 @@ impl Background {
         let _ = tokio::time::timeout(FAREWELL, async { self.over.lock().await.recv().await }).await;
     }
 
+    /// `Err`: what is kept cannot be read now, so that nobody knows whether a call is there.
+    pub async fn ready(&self) -> Result<(), Fault> {
+        let unread = "What this host keeps of calls in the background cannot be read now.";
+        self.store().await.map(drop).map_err(|why| Fault::new(Kind::ServiceError, unread).person(why).retryable())
+    }
+
     async fn store(&self) -> Result<Arc<Store>, String> {
+        self.opened(Duration::ZERO).await
+    }
+
+    async fn opened(&self, patience: Duration) -> Result<Arc<Store>, String> {
         let mut store = self.store.lock().await;
         if let Some(store) = store.as_ref() {
             return Ok(store.clone());
         }
         let log = self.service.parts.audit.clone();
-        let opened = tokio::task::spawn_blocking(move || opened(&log)).await;
+        let opened = tokio::task::spawn_blocking(move || opened(&log, patience)).await;
         let (opened, found) = opened.unwrap_or_else(|e| Err(e.to_string()))?;
         let gone = {
             let mut jobs = lock(&self.jobs);
@@ -281,6 +293,8 @@ impl Background {
         let opened = Arc::new(opened);
         write(&opened, Change { gone, ..Change::default() }).await?;
         *store = Some(opened.clone());
+        // Some of them may be owed a callback.
+        self.changed.send_replace(());
         Ok(opened)
     }
 }
@@ -314,8 +328,8 @@ async fn write(store: &Arc<Store>, change: Change) -> Result<(), String> {
 }
 
 /// The store, with an end for each call that its host did not bring to one.
-fn opened(log: &audit::Log) -> Result<(Store, Vec<Job>), String> {
-    let (store, mut jobs) = Store::open(&audit::segments::folder(log.path()))?;
+fn opened(log: &audit::Log, patience: Duration) -> Result<(Store, Vec<Job>), String> {
+    let (store, mut jobs) = Store::open(&audit::segments::folder(log.path()), patience)?;
     let open: HashSet<String> = jobs.iter().filter(|job| job.ended.is_none()).map(|job| job.id.clone()).collect();
     if open.is_empty() {
         return Ok((store, jobs));

@@ -11,6 +11,7 @@ use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefini
 use std::fs::File;
 use std::io;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// The file beside the audit log.
 pub const FILE: &str = "background.redb";
@@ -20,6 +21,11 @@ const VERSION: u64 = 1;
 const CACHE: usize = 4 * 1024 * 1024;
 /// A file of more than this many bytes is made smaller when it is opened, where half of it is free.
 const LARGE: u64 = 64 * 1024 * 1024;
+
+/// Between two attempts to open a file that somebody has open.
+const AGAIN: Duration = Duration::from_millis(20);
+const TAKEN: &str =
+    "another toolhost serves calls in the background there: give one of the two an --audit-log of its own";
 
 const ABOUT: TableDefinition<'_, &str, u64> = TableDefinition::new("about");
 const JOBS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("jobs");
@@ -45,33 +51,38 @@ fn told(e: impl Into<redb::Error>) -> String {
 }
 
 impl Store {
-    /// Opens the file, or makes it, and reads all jobs. `folder`: that of the audit log.
-    pub fn open(folder: &Path) -> Result<(Store, Vec<Job>), String> {
+    /// Opens the file, or makes it, and reads all jobs. `folder`: that of the audit log. `patience`: for whoever has it
+    /// open; of a host that was killed a process can live for a moment.
+    pub fn open(folder: &Path, patience: Duration) -> Result<(Store, Vec<Job>), String> {
         let at = |why: String| format!("{}: {why}", crate::base::text::path(&folder.join(FILE)));
-        let file = Folder::make(folder).and_then(|folder| {
-            if folder.stat(FILE).is_none() {
-                Store::make(&folder)?;
+        let until = Instant::now() + patience;
+        let (mut database, size) = loop {
+            let file = Store::file(folder).map_err(|e| at(e.to_string()))?;
+            let facts = file.metadata().map_err(|e| at(e.to_string()))?;
+            if let Some(why) = files::not_private(&facts) {
+                return Err(at(why));
             }
-            folder.trusted(FILE, OFlag::O_RDWR)
-        });
-        let file = file.map_err(|e| at(e.to_string()))?;
-        let facts = file.metadata().map_err(|e| at(e.to_string()))?;
-        if let Some(why) = files::not_private(&facts) {
-            return Err(at(why));
-        }
-        let mut database = database(file).map_err(|e| match e {
-            DatabaseError::DatabaseAlreadyOpen => at(
-                "another toolhost serves calls in the background there: give one of the two an --audit-log of its own"
-                    .into(),
-            ),
-            e => at(told(e)),
-        })?;
+            match database(file) {
+                Ok(database) => break (database, facts.len()),
+                Err(DatabaseError::DatabaseAlreadyOpen) if Instant::now() < until => std::thread::sleep(AGAIN),
+                Err(DatabaseError::DatabaseAlreadyOpen) => return Err(at(TAKEN.to_owned())),
+                Err(e) => return Err(at(told(e))),
+            }
+        };
         let jobs = Store::read(&database).map_err(at)?;
         let kept: usize = jobs.iter().map(|job| job.bytes).sum();
-        if facts.len() > LARGE.max(2 * kept as u64) {
+        if size > LARGE.max(2 * kept as u64) {
             database.compact().map_err(|e| at(told(e)))?;
         }
         Ok((Store(database), jobs))
+    }
+
+    fn file(folder: &Path) -> io::Result<File> {
+        let folder = Folder::make(folder)?;
+        if folder.stat(FILE).is_none() {
+            Store::make(&folder)?;
+        }
+        folder.trusted(FILE, OFlag::O_RDWR)
     }
 
     /// Makes an empty store under another name first: a host that is killed meanwhile leaves none that is half made.
@@ -164,14 +175,14 @@ mod tests {
     fn what_was_written_is_there_again_and_for_its_owner_alone() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join(FILE);
-        let (store, jobs) = Store::open(folder.path()).expect("made");
+        let (store, jobs) = Store::open(folder.path(), Duration::ZERO).expect("made");
         assert!(jobs.is_empty());
         let result = Some(("0001".to_owned(), "{}".to_owned()));
         store.write(&Change { put: vec![job(1), job(2)], result, ..Change::default() }).expect("written");
-        assert!(Store::open(folder.path()).expect_err("locked").contains("another toolhost"));
+        assert!(Store::open(folder.path(), Duration::ZERO).expect_err("locked").contains("another toolhost"));
         drop(store);
         assert_eq!(std::fs::metadata(&path).expect("there").mode() & 0o777, 0o600);
-        let (store, jobs) = Store::open(folder.path()).expect("opened");
+        let (store, jobs) = Store::open(folder.path(), Duration::ZERO).expect("opened");
         assert_eq!(jobs, [job(1), job(2)]);
         assert_eq!(store.result("0001"), Ok(Some("{}".to_owned())));
         store.write(&Change { gone: vec!["0001".to_owned()], ..Change::default() }).expect("written");
@@ -180,23 +191,27 @@ mod tests {
         writing.open_table(ABOUT).expect("there").insert("version", 2).expect("put");
         writing.commit().expect("written");
         drop(store);
-        assert!(Store::open(folder.path()).expect_err("newer").contains("of version 2, and this toolhost knows 1"));
+        assert!(
+            Store::open(folder.path(), Duration::ZERO)
+                .expect_err("newer")
+                .contains("of version 2, and this toolhost knows 1")
+        );
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).expect("changed");
-        assert!(Store::open(folder.path()).expect_err("readable").contains("others may read it"));
+        assert!(Store::open(folder.path(), Duration::ZERO).expect_err("readable").contains("others may read it"));
         std::fs::write(&path, "not a store").expect("written");
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).expect("changed");
-        assert!(Store::open(folder.path()).expect_err("other contents").contains(FILE));
+        assert!(Store::open(folder.path(), Duration::ZERO).expect_err("other contents").contains(FILE));
         std::fs::remove_file(&path).expect("removed");
         // A host was killed while it made one.
         std::fs::write(folder.path().join(".background.redb.x"), "half").expect("written");
-        assert!(Store::open(folder.path()).is_ok_and(|(_, jobs)| jobs.is_empty()));
+        assert!(Store::open(folder.path(), Duration::ZERO).is_ok_and(|(_, jobs)| jobs.is_empty()));
         assert_eq!(std::fs::read_dir(folder.path()).expect("listed").count(), 1);
     }
 
     #[test]
     fn the_file_stays_as_large_as_what_is_kept() {
         let folder = tempfile::tempdir().expect("a folder");
-        let (store, _) = Store::open(folder.path()).expect("made");
+        let (store, _) = Store::open(folder.path(), Duration::ZERO).expect("made");
         let size = || std::fs::metadata(folder.path().join(FILE)).expect("there").len();
         let text = "x".repeat(1024 * 1024);
         let mut early = 0;

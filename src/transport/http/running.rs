@@ -43,7 +43,15 @@ pub async fn call(
     }
     match face.service.call_state(&who, &id) {
         Some(state) => reply::value(StatusCode::OK, &json!(state)),
-        None => no_such_call(),
+        None => missing(&face, &who).await,
+    }
+}
+
+/// What is not there, unless nobody knows now what is.
+async fn missing(face: &Face, who: &Caller) -> Response {
+    match face.background.ready().await {
+        Ok(()) => no_such_call(),
+        Err(fault) => reply::fault(fault, who.operator),
     }
 }
 

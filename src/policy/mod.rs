@@ -40,7 +40,7 @@ pub use base_view::{SYSTEM_ETC, SYSTEM_FOLDERS};
 pub use callers::{
     Breaker, CALLERS_FILE, CallerGrant, CallerRule, Callers, EVERYBODY, ParameterRule, Takes, ToolLimit,
 };
-pub use capability::grantable;
+pub use capability::{Ask, grantable};
 pub use confinement::*;
 pub use decide::{RUN_CODE, SCRIPT_SERVICE, decide};
 pub use file::{

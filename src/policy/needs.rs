@@ -43,7 +43,7 @@ pub fn of_manifest(manifest: &Manifest) -> Vec<Need> {
     match &manifest.handler {
         Handler::ToolService => needs.push(Need::new("/handler/type", service)),
         Handler::DefinitionOnly => needs.push(Need::new("/handler/type", client)),
-        Handler::Script { .. } | Handler::ServiceMethod { .. } | Handler::Extension { .. } => {}
+        Handler::Script { .. } | Handler::ServiceMethod { .. } | Handler::Extension { .. } | Handler::Document(_) => {}
     }
     if manifest.execution.asynchronous {
         needs.push(Need::new("/execution/mode", "asynchronous calls (execution.mode async): not built yet"));

@@ -4,6 +4,8 @@
 //! Never: an unbounded queue between a tool and whoever reads what it tells.
 
 use super::Arguments;
+use super::shapes::Client;
+use crate::executor::{Level, Progress};
 use crate::fault::Fault;
 use serde_json::Value;
 use std::collections::VecDeque;
@@ -43,6 +45,8 @@ pub struct CallRequest {
     pub timeout_ms: Option<u64>,
     /// The same request under the same key of this caller runs once.
     pub idempotency_key: Option<String>,
+    /// What the tool may ask of whoever calls it, and what that one answered.
+    pub client: Client,
     /// What the tool asks for and is refused is kept and told, at a cost.
     pub explain: bool,
     /// Why the transport refuses the request (unknown tool, malformed parameters). The call is recorded and ends so.
@@ -60,6 +64,7 @@ impl CallRequest {
             arguments,
             timeout_ms: None,
             idempotency_key: None,
+            client: Client::default(),
             explain: false,
             refused: None,
         }
@@ -77,12 +82,16 @@ pub fn new_id() -> String {
 }
 
 /// What a face is told while a call runs, secrets hidden. The report comes last, from `Service::call`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// A line of the tool's log, as it was written.
     Log(String),
+    /// A message of the tool to whoever calls it.
+    Message(Level, String),
+    /// How far the tool is.
+    Progress(Progress),
     /// What this host does for the call before its tool runs.
-    Progress(String),
+    Preparing(String),
     /// A part of the answer of a tool that streams, as text. All parts together are at most `outputBytes`.
     Part(String),
 }
@@ -122,7 +131,7 @@ impl Stream {
     }
 
     pub fn push(&mut self, event: Event) {
-        let is_line = |event: &Event| matches!(event, Event::Log(_) | Event::Progress(_));
+        let is_line = |event: &Event| !matches!(event, Event::Part(_));
         let lines = |waiting: &VecDeque<Event>| waiting.iter().filter(|event| is_line(event)).count();
         let full = is_line(&event) && self.waiting.len() >= LINES && lines(&self.waiting) >= LINES;
         if self.sink.is_some() && !full {

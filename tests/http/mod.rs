@@ -2,7 +2,9 @@
 
 mod callers;
 mod calls;
+mod clients;
 mod hostile;
+mod mcp;
 mod running;
 mod tools;
 

@@ -23,11 +23,11 @@ impl Client {
     fn connect(world: &World, modern: bool) -> Client {
         let (to, input) = tokio::io::duplex(1 << 20);
         let (output, from) = tokio::io::duplex(1 << 20);
-        let service = Arc::clone(&world.service);
+        let server = mcp::Mcp::new(Arc::clone(&world.service));
         let client = mcp::Client { caller: toolhost::service::Caller::named("agent"), label: None };
         let stop = CancellationToken::new();
         let server =
-            tokio::spawn(async move { mcp::serve(service, client, input, output, stop, mcp::HungUp::default).await });
+            tokio::spawn(async move { mcp::serve(server, client, input, output, stop, mcp::HungUp::default).await });
         let lines = BufReader::new(from).lines();
         Client { lines, to: Some(to), server, modern, next: 0, raw: String::new() }
     }

@@ -124,8 +124,13 @@ async fn shown_live(service: &Service, request: CallRequest, verbose: bool) -> (
                     words::complain(out.trim_end());
                     live.push(line);
                 }
-                Event::Progress(line) => words::complain(&format!("toolhost: {line}")),
-                Event::Log(_) | Event::Part(_) => {}
+                Event::Message(level, line) if verbose => {
+                    words::complain(&format!("{}: {line}", json!(level).as_str().unwrap_or_default()));
+                    live.push(line);
+                }
+                Event::Preparing(line) => words::complain(&format!("toolhost: {line}")),
+                Event::Progress(told) => words::complain(&format!("toolhost: {}", words::progress(&told))),
+                Event::Log(_) | Event::Message(..) | Event::Part(_) => {}
             }
         }
         live

@@ -87,7 +87,7 @@ pub fn show(
     let tools: Vec<_> = tools.into_iter().map(|tool| (needs(&tool), tool)).collect();
     if let Some(format) = args.format {
         let callable = |(needs, tool): &(Vec<Obstacle>, Arc<registry::Tool>)| {
-            (needs.is_empty() && !tool.manifest.hidden).then(|| tool.clone())
+            (needs.is_empty() && !tool.manifest.hidden && tool.manifest.document().is_none()).then(|| tool.clone())
         };
         // One version of each id: the one that a call gets.
         let mut callable: Vec<_> = tools.iter().filter_map(callable).collect();

@@ -126,7 +126,7 @@ async fn over_stdio(
         stop.cancelled().await;
         return Ok(());
     }
-    let served = mcp::serve(service, client, tokio::io::stdin(), tokio::io::stdout(), stop, hung_up);
+    let served = mcp::serve(mcp::Mcp::new(service), client, tokio::io::stdin(), tokio::io::stdout(), stop, hung_up);
     served.await.map_err(|words| Refusal::new(Exit::Host, words).into())
 }
 

@@ -5,6 +5,7 @@
 
 use crate::base::json::Indented;
 use crate::base::text;
+use crate::executor::Progress;
 use crate::sandbox;
 use nix::errno::Errno;
 use serde::Serialize;
@@ -123,4 +124,11 @@ pub fn say_json(value: &impl Serialize) {
 pub fn quoted(word: &str) -> String {
     let plain = word.bytes().all(|b| b.is_ascii_alphanumeric() || b"/._-+:@%=".contains(&b));
     if plain { word.to_owned() } else { format!("'{}'", word.replace('\'', r"'\''")) }
+}
+
+/// How far a tool is: `3 of 10: the message`.
+pub fn progress(told: &Progress) -> String {
+    let total = told.total.map(|total| format!(" of {total}")).unwrap_or_default();
+    let message = told.message.as_ref().map(|message| format!(": {message}")).unwrap_or_default();
+    format!("{}{total}{message}", told.progress)
 }

@@ -4,6 +4,7 @@
 //! an answer. Out: the same, in order. Never: holds more than a few hundred of them; makes a tool wait for whoever
 //! reads its log.
 
+use super::told::Told;
 use serde_json::Value;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,6 +17,8 @@ const WAITING: usize = 256;
 pub enum Event {
     /// One line of the log, not yet escaped.
     Log(String),
+    /// How far the tool is, or a message of it, not yet escaped.
+    Told(Told),
     /// A part of the answer of a method that streams. The outcome still holds the whole answer.
     Chunk(Value),
 }
@@ -52,6 +55,11 @@ impl Events {
         if let Err(mpsc::error::TrySendError::Full(_)) = self.sender.try_send(Event::Log(line)) {
             self.lost.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// Sends what the tool tells of itself. Without room it is left out: more of it comes, and the outcome has the log.
+    pub fn tell(&self, told: Told) {
+        let _ = self.sender.try_send(Event::Told(told));
     }
 
     /// Sends a part of the answer, as soon as there is room.

@@ -3,7 +3,7 @@
 //! For: process and wasm executors. In: bytes as they arrive. Out: log lines as events; in the end, the kept lines.
 //! Never: waits for whoever hears the lines, or holds more than twice the limit.
 
-use super::{Events, answer};
+use super::{Events, answer, told};
 use std::collections::VecDeque;
 
 pub struct Log<'a> {
@@ -50,7 +50,10 @@ impl<'a> Log<'a> {
     }
 
     fn send_line(&mut self) {
-        answer::lines(&self.line).into_iter().for_each(|line| self.events.log(line));
+        answer::lines(&self.line).into_iter().for_each(|line| match told::read(&line) {
+            Some(told) => self.events.tell(told),
+            None => self.events.log(line),
+        });
         self.line.clear();
     }
 
@@ -62,7 +65,7 @@ impl<'a> Log<'a> {
             kept.extend_from_slice(format!("\n[… {} bytes cut …]\n", self.cut).as_bytes());
         }
         kept.extend(self.tail);
-        answer::lines(&kept)
+        answer::lines(&kept).into_iter().filter_map(told::kept).collect()
     }
 }
 
@@ -70,6 +73,18 @@ impl<'a> Log<'a> {
 mod tests {
     use super::*;
     use crate::executor::Event;
+
+    #[test]
+    fn what_is_told_is_sent_on_and_not_kept_as_it_came() {
+        let (events, mut heard) = crate::executor::events();
+        let mut log = Log::new(1000, &events);
+        log.push(b"@toolhost {\"progress\": 1}\nplain\n@toolhost {\"log\": \"info\", \"message\": \"hi\"}\n");
+        let progress = crate::executor::Progress { progress: 1.0, total: None, message: None };
+        assert_eq!(heard.sent(), Some(Event::Told(told::Told::Progress(progress))));
+        assert_eq!(heard.sent(), Some(Event::Log("plain".into())));
+        assert_eq!(heard.sent(), Some(Event::Told(told::Told::Message(told::Level::Info, "hi".into()))));
+        assert_eq!(log.finish(), ["plain", "hi"]);
+    }
 
     #[test]
     fn a_flooded_log_keeps_both_ends() {

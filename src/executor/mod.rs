@@ -5,16 +5,19 @@
 
 pub mod answer;
 mod clock;
+pub mod document;
 mod events;
 mod idle;
 mod log;
 pub mod method;
 mod outcome;
 pub mod process;
+mod told;
 #[cfg(feature = "wasi")]
 pub mod wasm;
 pub use events::{Event, Events, Heard, events};
 pub use outcome::*;
+pub use told::{Level, Progress, Told};
 
 use crate::egress::Traffic;
 use crate::quantity::Limit;

@@ -5,8 +5,8 @@
 
 use super::reader::{Reader, below};
 use super::{
-    Asks, Code, Example, Execution, Handler, Language, Metadata, Pattern, PatternShape, StderrRule, environment, host,
-    pattern,
+    Asks, Code, Example, Execution, Handler, Language, Metadata, Pattern, PatternShape, StderrRule, TaskUse, document,
+    environment, host, pattern,
 };
 use crate::base::{json, suggest, text};
 use crate::manifest::host::HostPattern;
@@ -72,9 +72,10 @@ pub(super) fn handler(reader: &mut Reader<'_>, top: &Value) -> Option<Handler> {
         }
         "tool-service" => Some(Handler::ToolService),
         "definition-only" => Some(Handler::DefinitionOnly),
+        "prompt" | "resource" => document::read(reader, top).map(Handler::Document),
         kind if extension_kind(kind) => Some(Handler::Extension { kind: kind.to_owned() }),
         other => {
-            let known = ["external-script", "service-method", "tool-service", "definition-only"];
+            let known = ["external-script", "service-method", "prompt", "resource", "tool-service", "definition-only"];
             let message = format!(
                 "'{}' is not a handler type{}; known: {}; an embedding program's own start with x-",
                 text::head(other, 80),
@@ -215,6 +216,11 @@ pub(super) fn execution(reader: &mut Reader<'_>, top: &Value) -> Execution {
         timeout_ms: json::whole(&block["timeoutMs"]),
         stderr: if block["stderr"] == "error" { StderrRule::Error } else { StderrRule::Log },
         asynchronous: block["mode"] == "async",
+        task: match block["task"].as_str() {
+            Some("optional") => Some(TaskUse::Optional),
+            Some("required") => Some(TaskUse::Required),
+            _ => None,
+        },
         env,
     }
 }

@@ -4,7 +4,7 @@
 //! Never: touches the file system; takes a misspelt or wrongly typed restriction for a missing one.
 
 use super::reader::Reader;
-use super::{Code, Manifest, Problem, blocks, lint, published, schema};
+use super::{Code, Handler, Manifest, Problem, blocks, lint, published, schema};
 use crate::base::{json, text};
 use serde_json::Value;
 
@@ -45,7 +45,10 @@ fn manifest(reader: &mut Reader<'_>, top: &Value, bytes: &[u8]) -> Option<Manife
     let handler = blocks::handler(reader, top);
     let parameters = compile(reader, top, "parameters");
     let output = compile(reader, top, "output");
-    let asks = blocks::asks(reader, top);
+    let mut asks = blocks::asks(reader, top);
+    if let Some(Handler::Document(document)) = &handler {
+        asks.read = Some(document.reads());
+    }
     let execution = blocks::execution(reader, top);
     let requires = blocks::requires(reader, top);
     let limits = published::limit_names();
@@ -62,6 +65,8 @@ fn manifest(reader: &mut Reader<'_>, top: &Value, bytes: &[u8]) -> Option<Manife
         limits: limits.filter_map(|limit| Some((limit, json::whole(&top["limits"][limit.name()])?))).collect(),
         is_final,
         hidden: top["presentation"]["hidden"] == true,
+        model_name: top["presentation"]["modelName"].as_str().map(str::to_owned),
+        schema_as_written: top["presentation"]["schemaAsWritten"] == true,
         metadata: blocks::metadata(top),
         requires,
         examples: blocks::examples(top),

@@ -37,6 +37,15 @@ pub enum Handler {
     DefinitionOnly,
     /// `x-…`: a type an embedding program registered an executor for. Its fields stand in `Manifest::raw`.
     Extension { kind: String },
+    /// `prompt`, `resource`: told, not run.
+    Document(Document),
+}
+
+impl Handler {
+    /// Whether this process does the work itself, unless it leads to a script.
+    pub fn is_ours(&self) -> bool {
+        matches!(self, Handler::ServiceMethod { .. } | Handler::Extension { .. } | Handler::Document(_))
+    }
 }
 
 /// One file pattern as asked for, already parsed. A pattern that cannot be enforced exactly was refused before.
@@ -79,12 +88,20 @@ pub enum StderrRule {
     Error,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TaskUse {
+    Optional,
+    Required,
+}
+
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Execution {
     pub timeout_ms: Option<u64>,
     pub stderr: StderrRule,
     /// `mode: async`: over HTTP a call that does not say otherwise runs in the background.
     pub asynchronous: bool,
+    /// Whether an MCP client may, or must, ask after its calls instead of waiting for them.
+    pub task: Option<TaskUse>,
     pub env: BTreeMap<String, String>,
 }
 
@@ -120,6 +137,10 @@ pub struct Manifest {
     pub limits: BTreeMap<crate::quantity::Limit, u64>,
     pub is_final: bool,
     pub hidden: bool,
+    /// The name by which models know the tool, where the author chose one.
+    pub model_name: Option<String>,
+    /// Models get the schema of the arguments as it is written.
+    pub schema_as_written: bool,
     pub metadata: Metadata,
     /// Other tools this one needs: id → range.
     pub requires: BTreeMap<String, semver::VersionReq>,
@@ -132,6 +153,19 @@ pub struct Manifest {
 }
 
 impl Manifest {
+    /// The id, and the name that the author chose for models.
+    pub fn named(&self) -> (&str, Option<&str>) {
+        (&self.id, self.model_name.as_deref())
+    }
+
+    /// What it holds, if it is a prompt or a resource.
+    pub fn document(&self) -> Option<&Document> {
+        match &self.handler {
+            Handler::Document(document) => Some(document),
+            _ => None,
+        }
+    }
+
     pub fn namespace(&self) -> &str {
         self.id.split_once(':').map_or("", |(ns, _)| ns)
     }
@@ -154,6 +188,7 @@ pub mod applies;
 pub mod arguments;
 mod blocks;
 mod bounds;
+mod document;
 pub mod environment;
 mod file;
 pub mod host;
@@ -166,6 +201,7 @@ pub mod schema;
 
 pub use crate::base::problem::{Code, Problem, Severity};
 pub use blocks::{extension_kind, id_fault};
+pub use document::{Body, Document};
 pub use file::read;
 
 /// A range of versions. Bare numbers are a prefix: 1.2 is any 1.2.x, 1 is any 1.x, 1.2.3 is itself; operators mean what

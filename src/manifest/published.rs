@@ -56,7 +56,9 @@ fn schema() -> Value {
                 "type": "object",
                 "properties": {
                     "final": { "type": "boolean", "default": false, "description": "The result goes to the user as it is; the model adds nothing. Not built yet: ignored with a note." },
-                    "hidden": { "type": "boolean", "default": false, "description": "Not offered to models; callable by exact id." }
+                    "hidden": { "type": "boolean", "default": false, "description": "Not offered to models; callable by exact id." },
+                    "modelName": { "type": "string", "maxLength": 64, "pattern": "^[A-Za-z]([A-Za-z0-9-]|_[A-Za-z0-9-])*_?$", "description": "The name by which models know the tool. Absent: namespace__name. Two tools of one modelName are both not offered." },
+                    "schemaAsWritten": { "type": "boolean", "default": false, "description": "Models get the parameters as written, with oneOf, anyOf, allOf, not or enum at the root. Several model APIs refuse a whole list of tools for one of these." }
                 }
             },
             "metadata": {
@@ -113,9 +115,34 @@ fn handler() -> Value {
                 "allOf": Language::ALL.map(file_of_language),
             },
             { "required": ["type", "serviceName", "methodName"], "properties": method, "additionalProperties": false },
+            { "required": ["type", "messages"], "properties": prompt(), "additionalProperties": false, "description": "In a file *.prompt.json." },
+            { "required": ["type", "uri"], "properties": resource(), "additionalProperties": false, "description": "In a file *.resource.json: `text` or `file`." },
             { "properties": { "type": { "enum": ["tool-service", "definition-only"] } }, "description": "Known, not built yet: the tool is listed as unavailable." },
             { "properties": { "type": { "type": "string", "maxLength": 64, "pattern": "^x-[a-z0-9-]+$" } }, "description": "An executor of the embedding program." }
         ]
+    })
+}
+
+fn prompt() -> Value {
+    let content = json!({ "oneOf": [{ "type": "string" }, { "type": "object", "required": ["type"], "properties": { "type": { "enum": ["text", "image", "audio", "resource", "resource_link"] } } }] });
+    let message = json!({
+        "type": "object", "required": ["role", "content"], "additionalProperties": false,
+        "properties": { "role": { "enum": ["user", "assistant"] }, "content": content }
+    });
+    json!({
+        "type": { "const": "prompt" },
+        "messages": { "type": "array", "minItems": 1, "items": message, "description": "MCP messages; a text alone is a block of text. {{name}} stands for an argument (parameters describes them), {{key.field}} for a field of a form of `ask`." },
+        "ask": { "type": "object", "additionalProperties": { "type": "object", "required": ["method"] }, "description": "What the client is asked first: by keys, each {method, params}. Needs the capability ask:… ." }
+    })
+}
+
+fn resource() -> Value {
+    json!({
+        "type": { "const": "resource" },
+        "uri": { "type": "string", "pattern": "^[A-Za-z][A-Za-z0-9+.-]*:[!-~]+$", "description": "With /{name}/ it is a template: parameters describes its names." },
+        "mimeType": { "type": "string", "pattern": "^[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&^_.+-]+(;.*)?$" },
+        "text": { "type": "string", "description": "The content; {{name}} stands for a name of the uri." },
+        "file": { "type": "string", "pattern": "\\S", "description": "One file below this one's folder, which policy lets it read." }
     })
 }
 
@@ -178,6 +205,7 @@ fn execution() -> Value {
             "timeoutMs": { "type": "integer", "minimum": MIN_TIMEOUT_MS, "default": Limit::TimeoutMs.house_default() },
             "stderr": { "enum": ["log", "error"], "default": "log", "description": "error: any text on stderr fails the call." },
             "mode": { "enum": ["sync", "async"], "default": "sync", "description": "async: over HTTP a call is answered with a receipt, unless it says otherwise (docs/BACKGROUND.md). Other faces wait for the end." },
+            "task": { "enum": ["optional", "required"], "description": "MCP clients that know tasks ask after a call of this tool instead of waiting for it; required: others are refused. Absent: never." },
             "env": { "type": "object", "default": {}, "propertyNames": { "pattern": "^[A-Za-z_][A-Za-z0-9_]*$", "not": { "pattern": forbidden_names() } }, "additionalProperties": { "type": "string", "not": { "pattern": "\\u0000" } }, "description": forbidden },
             "warm": { "type": "boolean", "default": false, "description": "Not built yet: ignored with a warning." }
         }

@@ -15,12 +15,60 @@ pub enum Kind<'a> {
     Env(&'a str),
     /// `secret:NAME`: a policy must say in `[secrets]` where it lies and how it is used.
     Secret(&'a str),
+    /// `ask:WHAT`: a policy must grant that the tool asks its client.
+    Ask(Ask),
     /// Known, not built yet.
     Later,
     Unknown,
 }
 
-const KNOWN: [&str; 6] = ["subprocess", "env:NAME", "secret:NAME", "gpu", "long-running", "files:input"];
+const KNOWN: [&str; 9] = [
+    "subprocess",
+    "env:NAME",
+    "secret:NAME",
+    "ask:elicitation",
+    "ask:sampling",
+    "ask:roots",
+    "gpu",
+    "long-running",
+    "files:input",
+];
+
+/// What a tool may ask of the client that called it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ask {
+    /// A form for the person behind the client.
+    Elicitation,
+    /// An answer of the client's model.
+    Sampling,
+    /// The folders that the client works in.
+    Roots,
+}
+
+impl Ask {
+    pub const ALL: [Ask; 3] = [Ask::Elicitation, Ask::Sampling, Ask::Roots];
+
+    pub fn word(self) -> &'static str {
+        match self {
+            Ask::Elicitation => "elicitation",
+            Ask::Sampling => "sampling",
+            Ask::Roots => "roots",
+        }
+    }
+
+    /// MCP's name of the request.
+    pub fn method(self) -> &'static str {
+        match self {
+            Ask::Elicitation => "elicitation/create",
+            Ask::Sampling => "sampling/createMessage",
+            Ask::Roots => "roots/list",
+        }
+    }
+
+    pub fn of_method(method: &str) -> Option<Ask> {
+        Ask::ALL.into_iter().find(|ask| ask.method() == method)
+    }
+}
 
 pub fn kind(word: &str) -> Kind<'_> {
     match word {
@@ -28,6 +76,7 @@ pub fn kind(word: &str) -> Kind<'_> {
         // Nothing in this version provides these, so none of them is granted.
         "gpu" | "long-running" | "files:input" => Kind::Later,
         _ => match word.split_once(':') {
+            Some(("ask", what)) => Ask::ALL.into_iter().find(|ask| ask.word() == what).map_or(Kind::Unknown, Kind::Ask),
             Some(("env", name)) if environment::refused(name, "").is_none() => Kind::Env(name),
             Some(("secret", name)) if environment::refused(name, "").is_none() => Kind::Secret(name),
             _ => Kind::Unknown,
@@ -52,7 +101,7 @@ pub fn unknown(word: &str) -> Option<String> {
 pub fn grantable(word: &str) -> Result<(), String> {
     let shown = crate::base::text::printable(word);
     match kind(word) {
-        Kind::Free | Kind::Env(_) => Ok(()),
+        Kind::Free | Kind::Env(_) | Kind::Ask(_) => Ok(()),
         Kind::Secret(_) => Err(format!(
             "`{shown}` is granted by an entry of [secrets] grant in the tool's policy, which says where it lies: write it there"
         )),

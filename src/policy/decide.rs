@@ -50,6 +50,9 @@ pub fn decide(manifest: &Manifest, site: &Site, policies: &Policies, machine: &M
     if runs.is_some() {
         return judge(&Subject { manifest, site, runs, narrow: false, namers: &[] }, policies, machine);
     }
+    if manifest.document().is_some() {
+        return judge(&Subject { manifest, site, runs, narrow: false, namers: &[] }, policies, machine);
+    }
     // No process of its own: its asks are for the script that a call names. `decide_run` judges that script and
     // narrows, so this answer narrows too.
     let folder = PathBuf::from(SCRIPT_FOLDER);
@@ -122,8 +125,7 @@ pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machin
         labels: manifest.metadata.permissions.clone(),
         lacks,
         lacks_below: Vec::new(),
-        in_process: matches!(manifest.handler, Handler::ServiceMethod { .. } | Handler::Extension { .. })
-            && runs.is_none(),
+        in_process: runs.is_none() && manifest.handler.is_ours(),
         shape: Err(in_process_fault()),
         digest: digest(policy, host),
     };
@@ -203,8 +205,11 @@ fn capabilities(
                     let reason = "host.policy.toml does not grant it";
                     Verdict::denied(What::Capability, word, Narrower::Host, reason, &[])
                 }
-                (None, _, Some(grant)) => Verdict::met(What::Capability, word, given(word), &[wall::ENVIRONMENT])
-                    .because(format!("{}: {}", policy.name, grant.name), &grant.why, policy.place(grant.at)),
+                (None, _, Some(grant)) => Verdict::met(What::Capability, word, given(word), by(kind)).because(
+                    format!("{}: {}", policy.name, grant.name),
+                    &grant.why,
+                    policy.place(grant.at),
+                ),
                 (None, _, None) => {
                     let reason = format!("policy `{}` does not grant it", policy.name);
                     Verdict::denied(What::Capability, word, Narrower::Policy, reason, &[])
@@ -214,10 +219,19 @@ fn capabilities(
     }
 }
 
+/// The wall that gives it; none for what is checked while the call runs.
+fn by(kind: capability::Kind<'_>) -> &'static [&'static str] {
+    match kind {
+        capability::Kind::Ask(_) => &[],
+        _ => &[wall::ENVIRONMENT],
+    }
+}
+
 /// The effect of a granted capability, in words.
 fn given(word: &str) -> String {
     match capability::kind(word) {
         capability::Kind::Env(name) => format!("{name}, with the host's own text (never shown)"),
+        capability::Kind::Ask(ask) => format!("{} of the client that called it", ask.word()),
         _ => word.to_owned(),
     }
 }

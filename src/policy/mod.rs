@@ -41,7 +41,7 @@ pub use callers::{
     Breaker, CALLERS_FILE, CallbackRule, CallbackUrl, CallerGrant, CallerRule, Callers, EVERYBODY, ParameterRule,
     Takes, ToolLimit,
 };
-pub use capability::grantable;
+pub use capability::{Ask, grantable};
 pub use confinement::*;
 pub use decide::{RUN_CODE, SCRIPT_SERVICE, decide};
 pub use file::{

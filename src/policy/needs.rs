@@ -43,7 +43,7 @@ pub fn of_manifest(manifest: &Manifest) -> Vec<Need> {
     match &manifest.handler {
         Handler::ToolService => needs.push(Need::new("/handler/type", service)),
         Handler::DefinitionOnly => needs.push(Need::new("/handler/type", client)),
-        Handler::Script { .. } | Handler::ServiceMethod { .. } | Handler::Extension { .. } => {}
+        Handler::Script { .. } | Handler::ServiceMethod { .. } | Handler::Extension { .. } | Handler::Document(_) => {}
     }
     for (index, word) in manifest.asks.capabilities.iter().enumerate() {
         let Some(why) = capability::unknown(word) else { continue };

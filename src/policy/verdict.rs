@@ -5,6 +5,7 @@
 
 use super::area::Area;
 use super::callers::CallerGrant;
+use super::capability::{self, Ask};
 use super::load::PassedOver;
 use super::needs::Need;
 use super::package_use::Allowance;
@@ -299,6 +300,16 @@ pub struct Decision {
 impl Decision {
     pub fn limit(&self, limit: Limit) -> Option<&LimitVerdict> {
         self.limits.iter().find(|l| l.limit == limit)
+    }
+
+    /// What the tool may ask of its client.
+    pub fn asks(&self) -> Vec<Ask> {
+        let granted = self.verdicts.iter().filter(|verdict| verdict.what == What::Capability && verdict.allowed);
+        let asks = granted.filter_map(|verdict| match capability::kind(&verdict.asked) {
+            capability::Kind::Ask(ask) => Some(ask),
+            _ => None,
+        });
+        asks.collect()
     }
 
     pub fn network(&self) -> Network {

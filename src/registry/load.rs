@@ -4,7 +4,7 @@
 //! Out: the tools that are good, and one report for every file that looks like a manifest.
 //! Never: follows a link, waits on a pipe, reads more than a definition may be, stops at a bad file.
 
-use super::{Claim, Claimed, Discovery, FileReport, Source, Status, Tool};
+use super::{Claim, Claimed, Discovery, ENDING, FileReport, Source, Status, Tool};
 use super::{open_beneath, position, scan, scripts, shared};
 use crate::base::{files, text};
 use crate::fault::Kind;
@@ -43,9 +43,12 @@ struct Read {
 /// is not there; if it names none by a path that could be used, any in its folder.
 fn claim(manifest: &Path, bytes: &[u8], bases: &scripts::Bases) -> Claim {
     let folder = manifest.parent().unwrap_or(Path::new("/"));
-    let document = crate::base::json::parse(bytes, crate::base::json::Dialect::Commented).ok();
-    let named = document.as_ref().and_then(|document| document.value["handler"]["scriptPath"].as_str());
+    let parsed = crate::base::json::parse(bytes, crate::base::json::Dialect::Commented).ok();
+    let named = parsed.as_ref().and_then(|document| document.value["handler"]["scriptPath"].as_str());
+    let document = !manifest.to_string_lossy().ends_with(ENDING);
     let what = match named {
+        // Prompts and resources name no scripts.
+        _ if document => Claimed::Scripts(Vec::new()),
         None => Claimed::Beside(folder.to_path_buf()),
         Some(named) => match bases.find(Some(folder), named) {
             Ok(found) => Claimed::Scripts(found.site.script.into_iter().collect()),
@@ -146,6 +149,11 @@ impl DirectToolLoader {
         warnings: &mut Vec<Problem>,
     ) -> Result<Site, Problem> {
         let folder = path.parent().unwrap_or(base).to_path_buf();
+        let ending = manifest.document().map_or(ENDING, |document| document.ending());
+        if !path.to_string_lossy().ends_with(ending) {
+            let message = format!("a file with a handler of this type is named *{ending}");
+            return Err(Problem::new(Severity::Error, Code::Schema, "/handler/type", message));
+        }
         let Handler::Script { script_path, .. } = &manifest.handler else {
             return Ok(Site { manifest: path.to_path_buf(), base: base.to_path_buf(), script: None, folder });
         };

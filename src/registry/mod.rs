@@ -20,6 +20,7 @@ mod writable_tools;
 pub use availability::{needs_of, refused, unsatisfied};
 pub use builtin::{BUILTIN_FILES, Builtin};
 pub use load::DirectToolLoader;
+pub use open_beneath::read_beneath;
 pub use position::{locate, position};
 pub use snapshot::{Filter, Snapshot};
 pub use store::Registry;
@@ -36,6 +37,8 @@ pub const CORE: &str = "core";
 
 /// The ending of a manifest's file name.
 pub const ENDING: &str = ".tool.json";
+/// Of prompts and resources too.
+pub const ENDINGS: [&str; 3] = [ENDING, ".prompt.json", ".resource.json"];
 /// The ending of a tool service's descriptor; known, and not read yet.
 const DESCRIPTOR: &str = ".tool-service.json";
 /// Why not.

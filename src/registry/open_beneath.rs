@@ -65,6 +65,16 @@ pub(super) fn file(folder: &OwnedFd, relative: &Path) -> Result<File, Unopened> 
     Ok(file)
 }
 
+/// The bytes of a file below a folder, for those who are not of this room; else why not, for a person.
+pub fn read_beneath(below: &Path, relative: &Path, most: u64) -> Result<Vec<u8>, String> {
+    let at = |why: String| format!("{}: {why}", crate::base::text::path(&below.join(relative)));
+    let folder = folder(below).map_err(|errno| at(errno.desc().to_owned()))?;
+    read(&folder, relative, most).map_err(|refusal| match refusal {
+        Unopened::TooLarge => at(format!("is larger than {most} bytes")),
+        other => at(other.why()),
+    })
+}
+
 /// Its bytes, up to a bound.
 pub(super) fn read(folder: &OwnedFd, relative: &Path, most: u64) -> Result<Vec<u8>, Unopened> {
     let bytes = files::whole(file(folder, relative)?, most).map_err(|error| system(&error))?;

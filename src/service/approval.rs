@@ -183,7 +183,7 @@ impl Service {
                     Approver::Face(face) => Ok(face.ask(&question).await),
                 }
             };
-            stream.push(Event::Progress("a person is asked before this tool runs".to_owned()));
+            stream.push(Event::Preparing("a person is asked before this tool runs".to_owned()));
             let asked = tokio::time::timeout(self.parts.settings.patience, asked);
             tokio::pin!(asked);
             loop {

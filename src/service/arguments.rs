@@ -3,12 +3,13 @@
 //! For: the road. In: what a transport decoded. Out: one JSON value and how it was written. Never: accepts two documents, a duplicate key or NaN (P22); checks a schema (`manifest` does).
 
 use crate::base::json;
-use crate::quantity::MAX_TREE_BYTES;
+use crate::quantity::{LARGE_TEXT_BYTES, MAX_TREE_BYTES};
 use crate::{fault, manifest};
 use fault::{Fault, Kind};
 use manifest::Handler;
 use manifest::arguments::Written;
 use serde_json::{Map, Value};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -34,6 +35,19 @@ impl fmt::Debug for Arguments {
 }
 
 impl Arguments {
+    /// The same text for the same arguments, as far as they are short.
+    pub fn same(&self) -> Cow<'_, str> {
+        match self {
+            Arguments::Text(text) if text.len() <= LARGE_TEXT_BYTES => {
+                json::compact(text.as_bytes()).map_or(text.into(), |same| same.as_str().to_owned().into())
+            }
+            Arguments::Text(text) => text.into(),
+            Arguments::Value(value) => value.to_string().into(),
+            Arguments::Strings(pairs) => format!("{pairs:?}").into(),
+            Arguments::Inputs { texts, .. } => texts.to_string().into(),
+        }
+    }
+
     /// The value, and how it was written.
     pub fn decode(self) -> Result<(Value, Written), Fault> {
         match self {

@@ -15,6 +15,7 @@ use super::redact::{self, Mask, Shown};
 use super::report::{Digests, Report};
 use super::request::{CallRequest, Caller, new_id};
 use super::script_digest::Script;
+use super::shapes::Questions;
 use super::{audit, format};
 use crate::base::json::Text;
 use crate::base::{json, lock, millis, text};
@@ -77,6 +78,8 @@ pub(super) struct CallRecord {
     // run
     /// False: whatever happened, nothing of the tool ran.
     pub ran: bool,
+    /// What the tool asks of its client.
+    pub asks: Option<Questions>,
     seen: Seen,
 }
 
@@ -145,6 +148,7 @@ impl CallRecord {
             notes: policy::Notes::default(),
             confined: None,
             ran: false,
+            asks: None,
             seen: Seen::default(),
         }
     }
@@ -294,9 +298,14 @@ impl CallRecord {
         }
     }
 
+    /// A text of the tool as a reader may see it.
+    pub fn shown(&self, words: &str) -> String {
+        text::printable(&self.arguments.mask.text(words))
+    }
+
     /// A line of the log of a call whose outcome has no log of its own. Returns the line, secrets hidden.
     pub fn log(&mut self, line: &str) -> String {
-        let line = text::printable(&self.arguments.mask.text(line));
+        let line = self.shown(line);
         if self.seen.logs.len() < EVENT_LINES {
             self.seen.logs.push(cut(&line));
         }
@@ -438,6 +447,7 @@ impl CallRecord {
             network,
             digests: self.digests(),
             notes: std::mem::take(&mut self.notes.told),
+            asks: self.asks.take(),
             manifest: self.tool.as_ref().map(|tool| tool.manifest.clone()),
             speaks_envelope: self.enveloped,
             turn: self.turn.take(),

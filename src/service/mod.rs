@@ -36,6 +36,7 @@ pub mod runlog;
 mod script_call;
 mod script_digest;
 mod secrets;
+pub mod shapes;
 mod target;
 mod tools;
 
@@ -51,6 +52,7 @@ pub use hints::strips_types;
 pub use report::{Digests, Report};
 pub use request::{CallRequest, Caller, Event, Sink, new_id};
 pub use script_digest::of as digest_of_script;
+pub use tools::Effects;
 
 use crate::executor::{Executor, method};
 use crate::{fault, registry};
@@ -119,6 +121,8 @@ pub struct Service {
     extensions: RwLock<BTreeMap<String, Arc<dyn Executor>>>,
     /// Snapshot, rules and decisions of the last call, used again until the snapshot or the rules change.
     decisions: Mutex<Option<Arc<DecisionCache>>>,
+    /// Told whenever the tools or rules may have changed.
+    changed: tokio::sync::watch::Sender<()>,
 }
 
 impl Service {
@@ -139,6 +143,7 @@ impl Service {
             stale: Mutex::default(),
             rules: Mutex::new(Ok(Arc::new(parts.rules.clone()))),
             decisions: Mutex::default(),
+            changed: tokio::sync::watch::Sender::new(()),
             parts,
         })
     }

@@ -90,7 +90,7 @@ pub fn shipped(handler: &Handler) -> Result<(), Fault> {
         Handler::ServiceMethod { .. } => Methods::new().find(handler).map(drop),
         Handler::Extension { kind, .. } => Err(no_extension(kind)),
         // `policy::needs` tells of the first two that they are not built yet; scripts run in every host.
-        Handler::ToolService | Handler::DefinitionOnly | Handler::Script { .. } => Ok(()),
+        Handler::ToolService | Handler::DefinitionOnly | Handler::Script { .. } | Handler::Document(_) => Ok(()),
     }
 }
 

@@ -3,6 +3,7 @@
 //! For: every transport. In: what the road found out. Out: plain data; its JSON is the outcome of docs/CALLS.md.
 //! Never: a host path or policy text in what an agent reads.
 
+use super::shapes::Questions;
 use super::{format, guard};
 use crate::base::json::Text;
 use crate::egress::Traffic;
@@ -38,6 +39,9 @@ pub struct Report {
     /// Where the call got less than was asked.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
+    /// What the tool asks of its client: with the answers the call is made again.
+    #[serde(skip)]
+    pub asks: Option<Questions>,
     /// The tool's own definition, for faces that show more of it.
     #[serde(skip)]
     pub manifest: Option<Arc<manifest::Manifest>>,
@@ -140,6 +144,7 @@ impl Report {
             network: None,
             digests: Digests::default(),
             notes: Vec::new(),
+            asks: None,
             manifest: None,
             speaks_envelope: false,
             turn: None,

@@ -5,6 +5,8 @@
 
 use super::Arguments;
 use super::approval::Approver;
+use super::shapes::Client;
+use crate::executor::{Level, Progress};
 use crate::fault::Fault;
 use serde_json::Value;
 use std::collections::VecDeque;
@@ -48,6 +50,8 @@ pub struct CallRequest {
     pub approver: Approver,
     /// What the caller groups calls by; the record shows it, and nothing else reads it.
     pub transaction: Option<String>,
+    /// What the tool may ask of whoever calls it, and what that one answered.
+    pub client: Client,
     /// What the tool asks for and is refused is kept and told, at a cost.
     pub explain: bool,
     /// It counts among its caller's calls a minute already, since its receipt was made.
@@ -69,6 +73,7 @@ impl CallRequest {
             idempotency_key: None,
             approver: Approver::Nobody,
             transaction: None,
+            client: Client::default(),
             explain: false,
             counted: false,
             refused: None,
@@ -87,12 +92,16 @@ pub fn new_id() -> String {
 }
 
 /// What a face is told while a call runs, secrets hidden. The report comes last, from `Service::call`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// A line of the tool's log, as it was written.
     Log(String),
+    /// A message of the tool to whoever calls it.
+    Message(Level, String),
+    /// How far the tool is.
+    Progress(Progress),
     /// What this host does for the call before its tool runs.
-    Progress(String),
+    Preparing(String),
     /// A part of the answer of a tool that streams, as text. All parts together are at most `outputBytes`.
     Part(String),
 }
@@ -132,7 +141,7 @@ impl Stream {
     }
 
     pub fn push(&mut self, event: Event) {
-        let is_line = |event: &Event| matches!(event, Event::Log(_) | Event::Progress(_));
+        let is_line = |event: &Event| !matches!(event, Event::Part(_));
         let lines = |waiting: &VecDeque<Event>| waiting.iter().filter(|event| is_line(event)).count();
         let full = is_line(&event) && self.waiting.len() >= LINES && lines(&self.waiting) >= LINES;
         if self.sink.is_some() && !full {

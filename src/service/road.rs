@@ -5,21 +5,24 @@
 
 use super::call_record::CallRecord;
 use super::request::{CallRequest, Event, Stream};
+use super::shapes::{self, Client, Shape};
 use super::target::{Found, Target};
 use super::{Service, arguments, blocking, denials, format, hints, idempotency, packages, redact, secrets};
 use crate::base::hidden::Hidden;
-use crate::base::json::{Text, TooMuch};
+use crate::base::json::{self, Text, TooMuch};
 use crate::base::lock;
 use crate::manifest::Manifest;
 use crate::packages::store::Held;
 use crate::{executor, fault, policy, quantity, registry};
-use executor::{Call, Ending, Outcome};
+use executor::{Call, Ending, Outcome, Progress, Told};
 use fault::{Fault, Kind};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
+/// The member of a tool's input that tells what its client can be asked, and what it answered.
+const CLIENT: &str = "$client";
 /// The member of an envelope that holds the output.
 const OUTPUT_DATA: &str = "outputData";
 
@@ -69,7 +72,16 @@ impl Service {
             until.began = found.came;
             attempt = target.attempt(&found, &self.breakers)?;
         }
-        let answer = self.answer(&found, &mut target, stream, record, until).await;
+        let client = std::mem::take(&mut request.client);
+        let may_ask = target.may_ask();
+        if let (Value::Object(input), true) = (&mut target.input, may_ask) {
+            input.insert(CLIENT.to_owned(), client.told());
+        }
+        let answer = self.answer(&found, &mut target, &client, stream, record, until).await;
+        if record.asks.is_some() {
+            // The same request with the answers is no repetition of this one.
+            record.place = None;
+        }
         attempt.into_iter().for_each(|attempt| attempt.ended(answer.as_ref().err()));
         Ok(record.hidden(answer?))
     }
@@ -103,6 +115,7 @@ impl Service {
         &self,
         found: &Found,
         target: &mut Target,
+        client: &Client,
         stream: &mut Stream,
         record: &mut CallRecord,
         until: blocking::Until,
@@ -113,7 +126,26 @@ impl Service {
         let until = blocking::Until { began: until.began.max(used_all), ..until };
         let (envelope, output) = judged(outcome, target, &found.tool, record)?;
         record.published()?;
-        answer_fits(&found.tool.manifest, envelope, output, until).await
+        let shape = if envelope.is_some() { Shape::Plain } else { shapes::of(output.as_str())? };
+        match shape {
+            Shape::Plain => answer_fits(&found.tool.manifest, envelope, output, until).await,
+            Shape::Content(content) => {
+                if found.tool.manifest.output.is_some() {
+                    let structured = content.structured.and_then(|part| json::compact(part.get().as_bytes()).ok());
+                    let structured = structured.unwrap_or_else(|| Text::from(&Value::Null));
+                    answer_fits(&found.tool.manifest, None, structured, until).await?;
+                }
+                Ok(output)
+            }
+            Shape::Asks(_) => {
+                // What leaves this host holds no secret.
+                let shown = record.hidden(output);
+                if let Shape::Asks(questions) = shapes::of(shown.as_str())? {
+                    target.asks(&questions, client, record)?;
+                }
+                Ok(Text::from(&Value::Null))
+            }
+        }
     }
 
     /// The tool that is asked for, under the tools and rules of this moment.
@@ -157,7 +189,7 @@ impl Service {
             tokio::select! {
                 biased;
                 ready = &mut ready => break ready?,
-                Some(line) = lines.recv() => stream.push(Event::Progress(format!("packages: {line}"))),
+                Some(line) = lines.recv() => stream.push(Event::Preparing(format!("packages: {line}"))),
                 () = stream.hand_on() => {}
             }
         };
@@ -286,6 +318,11 @@ impl AnswerParts {
     fn told(&mut self, event: executor::Event, record: &mut CallRecord) -> Result<Event, Fault> {
         let part = match event {
             executor::Event::Log(line) => return Ok(Event::Log(record.log(&line))),
+            executor::Event::Told(Told::Message(level, text)) => return Ok(Event::Message(level, record.log(&text))),
+            executor::Event::Told(Told::Progress(told)) => {
+                let message = told.message.as_ref().map(|message| record.shown(message));
+                return Ok(Event::Progress(Progress { message, ..told }));
+            }
             executor::Event::Chunk(part) => format::response(&record.hidden(Text::from(&part))),
         };
         let left = self.left.checked_sub(u64::try_from(part.len().max(1)).unwrap_or(u64::MAX));

@@ -11,6 +11,7 @@ use super::callers::Rights;
 use super::decision_cache::{Decided, DecisionCache};
 use super::script_call::{Given, language_of, language_of_source};
 use super::script_digest::Script;
+use super::shapes::{Client, Questions};
 use super::{Service, blocking, preflight, requirements};
 use crate::base::files::Stamp;
 use crate::base::text::printable;
@@ -64,6 +65,33 @@ pub(super) struct Target {
 }
 
 impl Target {
+    /// Whether the tool may ask its client anything.
+    pub fn may_ask(&self) -> bool {
+        !self.enveloped && !self.decided.decision.asks().is_empty()
+    }
+
+    /// Keeps the tool's questions for whoever called; refuses those that policy does not let it ask, or that this client
+    /// cannot be asked.
+    pub fn asks(&self, questions: &Questions, client: &Client, record: &mut CallRecord) -> Result<(), Fault> {
+        let asks = questions.asks().unwrap_or_default();
+        let granted = self.decided.decision.asks();
+        if let Some(ask) = asks.iter().find(|ask| !granted.contains(ask)) {
+            let message = format!("The tool asked its client for {}, which it may not.", ask.word());
+            let word = format!("ask:{}", ask.word());
+            let person = format!("its manifest must require the capability `{word}`, and a policy grant it");
+            return Err(Fault::new(Kind::SecurityError, message).person(person));
+        }
+        record.asks = Some(questions.clone());
+        match asks.iter().find(|ask| !client.can.contains(ask)) {
+            None => Ok(()),
+            Some(ask) => {
+                let message = format!("The tool needs a client that can be asked: {}.", ask.word());
+                let details = "It ran, and has not done its work. Call it with an MCP client that offers this.";
+                Err(Fault::new(Kind::CapabilityError, message).details(details))
+            }
+        }
+    }
+
     /// Whether calls of what runs are held back. Source text is the caller's own, and is never.
     pub fn attempt(&self, found: &Found, breakers: &Arc<Breakers>) -> Result<Option<Attempt>, Fault> {
         if self.source.is_some() {

@@ -7,12 +7,20 @@ use super::decision_cache::{DecisionCache, Rules};
 use super::{Caller, Service, preflight};
 use crate::base::lock;
 use crate::executor::Executor;
+use crate::executor::document::Documents;
 use crate::manifest::{Handler, Language};
 use crate::sandbox::grants;
 use crate::{fault, policy, registry};
 use fault::{Fault, Kind};
 use serde_json::{Value, json};
 use std::sync::{Arc, PoisonError};
+
+/// What a tool's calls can touch beside reading files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Effects {
+    pub writes: bool,
+    pub hosts: bool,
+}
 
 impl Service {
     /// Registers a tool of this process with its handler, while calls run. `kind`: an `x-…` type of its own.
@@ -29,6 +37,7 @@ impl Service {
         }
         let tool = self.parts.registry.register(document, kind)?;
         extensions.insert(kind.to_owned(), handler);
+        self.changed.send_replace(());
         Ok(tool)
     }
 
@@ -42,7 +51,13 @@ impl Service {
                 extensions.remove(kind);
             }
         }
+        self.changed.send_replace(());
         removed
+    }
+
+    /// Hears of every change of the tools and rules.
+    pub fn changes(&self) -> tokio::sync::watch::Receiver<()> {
+        self.changed.subscribe()
     }
 
     /// Takes new rules and asks every source of the registry anew; calls that run keep what they began under. Rules
@@ -55,7 +70,9 @@ impl Service {
         if let Ok(rules) = rules {
             self.parts.registry.answers_to(rules.policies.clone(), rules.machine.clone());
         }
-        self.parts.registry.refresh()
+        let failed = self.parts.registry.refresh();
+        self.changed.send_replace(());
+        failed
     }
 
     /// Newer rules are there that cannot be read, and nobody said that they hold: the present ones stay, whole. Asks every
@@ -115,6 +132,16 @@ impl Service {
         preflight::obstacles(tool, &decided.decision, self.runs(&tool.manifest.handler)).is_empty()
     }
 
+    /// What calls of a tool can touch. `None`: nothing confines them, so that nobody knows.
+    pub fn effects(&self, tool: &Arc<registry::Tool>) -> Option<Effects> {
+        let decided = self.decisions().ok()?.decided(tool);
+        let decision = &decided.decision;
+        let scripts = matches!(&tool.manifest.handler, Handler::ServiceMethod { service, .. } if service == policy::SCRIPT_SERVICE);
+        let confined = !decision.in_process || scripts;
+        let writes = decision.grants.iter().any(|grant| grant.access == policy::Access::Write);
+        confined.then_some(Effects { writes, hosts: !decision.hosts.is_empty() })
+    }
+
     /// Whether calls can be decided at all.
     pub fn ready(&self) -> Result<(), Fault> {
         self.decisions().map(drop)
@@ -169,6 +196,7 @@ impl Service {
                 .get(kind)
                 .cloned()
                 .ok_or_else(|| preflight::no_extension(kind)),
+            Handler::Document(_) => Ok(Arc::new(Documents)),
             Handler::ToolService | Handler::DefinitionOnly => Err(lacking("tools of this type")),
         }
     }

@@ -49,7 +49,7 @@ pub fn tools(tools: &[Arc<Tool>], all: &[Arc<Tool>], format: Format) -> Exported
         let texts: Vec<String> = tools.iter().map(|tool| prompt(tool)).collect();
         return Exported::Text(texts.join("\n"));
     }
-    let names = Names::of(all.iter().map(|tool| tool.manifest.id.as_str()));
+    let names = Names::of(all.iter().map(|tool| tool.manifest.named()));
     let entries = tools.iter().filter_map(|tool| Some(entry(tool, &names.name(&tool.manifest.id)?, format)));
     let entries: Vec<Value> = entries.collect();
     Exported::Json(match format {

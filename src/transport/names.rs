@@ -1,4 +1,5 @@
-//! Names: tool ids ⇄ names that MCP clients and model APIs accept: `ns:name` ⇄ `ns__name`, one to one.
+//! Names: tool ids ⇄ names that MCP clients and model APIs accept: `ns:name` ⇄ `ns__name`, or the name that the author chose,
+//! one to one.
 //!
 //! For: MCP, and the tools of a bare model API. In: the ids of a snapshot. Out: a name per id and back. Never: two ids under one name: where two
 //! would share one, neither is offered, because a new file must not take over the name of a tool.
@@ -11,16 +12,20 @@ const LONGEST: usize = 64;
 /// Characters of the hash that keeps changed names apart.
 const HASH: usize = 6;
 
-/// Both directions, for one snapshot: the id of each name.
+/// Both directions, for one snapshot.
 #[derive(Debug, Default)]
-pub struct Names(BTreeMap<String, String>);
+pub struct Names {
+    ids: BTreeMap<String, String>,
+    names: BTreeMap<String, String>,
+}
 
 impl Names {
-    pub fn of<'a>(ids: impl Iterator<Item = &'a str>) -> Names {
+    /// Ids, each with the name that its author chose. A chosen name holds no `__`, and so is never another id's own.
+    pub fn of<'a>(ids: impl Iterator<Item = (&'a str, Option<&'a str>)>) -> Names {
         let mut named: BTreeMap<String, String> = BTreeMap::new();
         let mut shared = BTreeSet::new();
-        for id in ids {
-            let name = name_of(id);
+        for (id, chosen) in ids {
+            let name = chosen.map_or_else(|| name_of(id), str::to_owned);
             match named.get(&name) {
                 Some(other) if other != id => {
                     tracing::warn!(target: "toolhost::mcp", name, "two tools share this name; neither is offered");
@@ -30,22 +35,23 @@ impl Names {
             }
         }
         named.retain(|name, _| !shared.contains(name));
-        Names(named)
+        let names = named.iter().map(|(name, id)| (id.clone(), name.clone())).collect();
+        Names { ids: named, names }
     }
 
     /// The id behind a name.
     pub fn id(&self, name: &str) -> Option<&str> {
-        self.0.get(name).map(String::as_str)
+        self.ids.get(name).map(String::as_str)
     }
 
     /// The name of an id.
     pub fn name(&self, id: &str) -> Option<String> {
-        Some(name_of(id)).filter(|name| self.id(name) == Some(id))
+        self.names.get(id).cloned()
     }
 
     /// The offered name that is most like this one, where one is.
     pub fn nearest(&self, name: &str) -> Option<&str> {
-        suggest::alike(name, self.0.keys().map(String::as_str), 0.85)
+        suggest::alike(name, self.ids.keys().map(String::as_str), 0.85)
     }
 }
 
@@ -117,7 +123,7 @@ mod tests {
             ":x",
             "ü:ö",
         ];
-        let names = Names::of(ids.iter().copied());
+        let names = Names::of(ids.iter().map(|id| (*id, None)));
         for id in ids {
             let name = names.name(id).unwrap_or_else(|| panic!("{id} has no name"));
             assert!(allowed(&name), "{id} → {name}");
@@ -125,5 +131,8 @@ mod tests {
         }
         assert_eq!(names.nearest("core__run_code"), Some("core__run-code"));
         assert_eq!(names.nearest("zzz"), None);
+        let chosen = Names::of([("a:b", Some("short")), ("a:c", Some("twice")), ("a:d", Some("twice"))].into_iter());
+        assert_eq!((chosen.id("short"), chosen.name("a:b").as_deref()), (Some("a:b"), Some("short")));
+        assert_eq!((chosen.id("twice"), chosen.name("a:c"), chosen.id("a__b")), (None, None, None));
     }
 }

@@ -19,7 +19,7 @@ pub fn description(manifest: &Manifest) -> String {
 pub fn input(manifest: &Manifest) -> Map<String, Value> {
     let written = manifest.parameters.as_ref().and_then(|schema| schema.raw.as_object()).cloned();
     let mut schema = written.unwrap_or_default();
-    schema.retain(|key, _| !REFUSED_AT_ROOT.contains(&key.as_str()));
+    schema.retain(|key, _| manifest.schema_as_written || !REFUSED_AT_ROOT.contains(&key.as_str()));
     schema.insert("type".into(), json!("object"));
     // Model APIs refuse an object schema without this keyword.
     schema.entry("properties").or_insert_with(|| json!({}));

@@ -244,6 +244,16 @@ fn a_jwt_is_taken_on_the_operators_terms_alone() {
     ] {
         assert_eq!(status(&token), 401, "{what}");
     }
+    // Who issues them is told without one.
+    let at = "/.well-known/oauth-protected-resource";
+    let told = web.get(at, &[]).json();
+    assert_eq!(
+        (&told["resource"], &told["authorization_servers"]),
+        (&json!("https://tools"), &json!(["https://issuer"]))
+    );
+    let challenge = web.get("/v1/tools", &[]);
+    let challenge = challenge.header("www-authenticate").unwrap();
+    assert!(challenge.contains(&format!("resource_metadata=\"https://tools{at}\"")), "{challenge}");
     let unsigned = signed(&ours, &head, &claims(json!({})));
     assert_eq!(status(&unsigned[..=unsigned.rfind('.').unwrap()]), 401, "no signature");
     let call = |sub: &str, path: &str| {

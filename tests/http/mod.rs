@@ -3,7 +3,9 @@
 mod approvals;
 mod callers;
 mod calls;
+mod clients;
 mod hostile;
+mod mcp;
 mod running;
 mod tools;
 

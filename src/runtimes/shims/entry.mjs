@@ -211,6 +211,24 @@ function check(value, place, depth) {
   }
 }
 
+// What the script finds as the global `toolhost`: lines by which it tells how far it is, and what its client said.
+function ours(client) {
+  const tell = (said) => write(2, `@toolhost ${JSON.stringify(said)}\n`);
+  return {
+    can: [],
+    answers: {},
+    state: null,
+    ...client,
+    progress: (progress, total, message) => tell({ progress, total, message }),
+    log: (message, level = 'info') => tell({ log: level, message: String(message) }),
+    ask: (requests, state = null) => ({ $ask: requests, $state: state }),
+    form: (message, properties, required = Object.keys(properties)) => ({
+      method: 'elicitation/create',
+      params: { message, requestedSchema: { type: 'object', properties, required } },
+    }),
+  };
+}
+
 process.on('uncaughtException', crash);
 process.on('unhandledRejection', crash);
 // Nothing is left to wait for, and still no answer.
@@ -229,8 +247,10 @@ async function main() {
     throw new Mend(`the input of an entryPoint is one JSON object, not ${Array.isArray(input) ? 'an array' : typeof input}`);
   }
   process.argv.splice(1, 3, script);
+  const { $client, ...given } = input;
+  globalThis.toolhost = ours($client);
   const module = await import(pathToFileURL(script).href);
-  const result = await find(module, entry)(input);
+  const result = await find(module, entry)($client === undefined ? input : given);
   check(result, 'the return value', 0);
   write(ANSWER, `${JSON.stringify(result ?? null)}\n`);
   finished = true;

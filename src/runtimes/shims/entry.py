@@ -17,6 +17,31 @@ DEEPEST = 128
 LARGEST, SMALLEST = 2**64 - 1, -(2**63)
 
 
+class Toolhost(type(sys)):
+    """What `import toolhost` gives the script: lines by which it tells how far it is, and what its client said."""
+
+    can, answers, state = (), {}, None
+
+    def tell(self, said):
+        line = "@toolhost " + json.dumps(said, ensure_ascii=False) + "\n"
+        sys.stderr.flush()
+        os.write(2, line.encode("utf-8", "backslashreplace"))
+
+    def progress(self, progress, total=None, message=None):
+        said = {"progress": progress, "total": total, "message": message}
+        self.tell({name: value for name, value in said.items() if value is not None})
+
+    def log(self, message, level="info"):
+        self.tell({"log": level, "message": str(message)})
+
+    def ask(self, state=None, **requests):
+        return {"$ask": requests, "$state": state}
+
+    def form(self, message, properties, required=None):
+        schema = {"type": "object", "properties": properties, "required": list(properties) if required is None else required}
+        return {"method": "elicitation/create", "params": {"message": message, "requestedSchema": schema}}
+
+
 class Mend(Exception):
     """What is wrong and how to mend it, in one line."""
 
@@ -282,6 +307,10 @@ def main():
         arguments = json.loads(sys.stdin.buffer.read())
         if not isinstance(arguments, dict):
             raise Mend(f"the input of an entryPoint is one JSON object, not {a(arguments)}")
+        ours = sys.modules["toolhost"] = Toolhost("toolhost")
+        client = arguments.pop("$client", None)
+        if client is not None:
+            ours.can, ours.answers, ours.state = client["can"], client["answers"], client["state"]
         function = find(load(script), entry, os.path.basename(script))
         answer(call(function, entry, arguments))
     except Mend as mend:

@@ -54,6 +54,7 @@ impl CallRecord {
             (Some(Handler::ServiceMethod { .. }), Some(script)) => format!("method, {script}"),
             (Some(Handler::ServiceMethod { .. }), None) => "method".to_owned(),
             (Some(Handler::Extension { kind, .. }), _) => kind.clone(),
+            (Some(Handler::Document(_)), _) => "document".to_owned(),
             (_, script) => script.unwrap_or_default().to_owned(),
         }
     }
@@ -66,7 +67,8 @@ impl CallRecord {
         match self.tool.as_ref().map(|tool| &tool.manifest.handler) {
             Some(Handler::ServiceMethod { service, method, .. }) => format!("{service}.{method}"),
             Some(Handler::Extension { kind, .. }) => kind.clone(),
-            Some(Handler::Script { .. } | Handler::ToolService | Handler::DefinitionOnly) | None => String::new(),
+            Some(Handler::Script { .. } | Handler::ToolService | Handler::DefinitionOnly | Handler::Document(_))
+            | None => String::new(),
         }
     }
 }

@@ -155,6 +155,8 @@ fn nobody() -> Arc<Manifest> {
             limits: Default::default(),
             is_final: false,
             hidden: true,
+            model_name: None,
+            schema_as_written: false,
             metadata: Metadata::default(),
             requires: Default::default(),
             examples: Vec::new(),

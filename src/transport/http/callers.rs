@@ -4,6 +4,7 @@
 //! refusal. Never: a name from a body, a query or any other header; the words of a token in a log.
 
 use super::jwt::Jwt;
+use super::metadata::Metadata;
 use super::tokens::Tokens;
 use crate::service::Caller;
 use http::{HeaderMap, header};
@@ -38,6 +39,14 @@ impl Callers {
         match self {
             Callers::Own { uid, .. } => Some(*uid),
             Callers::Presented { .. } => None,
+        }
+    }
+
+    /// Who issues the tokens, where that can be said.
+    pub fn metadata(&self) -> Option<&Metadata> {
+        match self {
+            Callers::Presented { jwt: Some(jwt), .. } => jwt.metadata.as_ref(),
+            _ => None,
         }
     }
 

@@ -6,6 +6,7 @@
 use super::Face;
 use super::callers::Unknown;
 use super::connection::Connection;
+use super::metadata;
 use super::reply::{self, Refused};
 use crate::base::text;
 use crate::fault::{Fault, Kind};
@@ -55,7 +56,8 @@ pub fn admitted<B>(face: &Face, connection: &Connection, request: &Request<B>) -
             return Err(reply::refused(StatusCode::BAD_REQUEST, reply::malformed(words)));
         }
     }
-    if OPEN.contains(&request.uri().path()) {
+    let path = request.uri().path();
+    if OPEN.contains(&path) || metadata::is(path) {
         return Ok(None);
     }
     face.callers.of(request.headers()).map(Some).map_err(|unknown| {
@@ -67,9 +69,17 @@ pub fn admitted<B>(face: &Face, connection: &Connection, request: &Request<B>) -
             }
         };
         let mut refusal = reply::refused(StatusCode::UNAUTHORIZED, Fault::new(Kind::AuthorizationError, words));
-        refusal.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"toolhost\""));
+        refusal.headers_mut().insert(header::WWW_AUTHENTICATE, challenge(face));
         refusal
     })
+}
+
+/// How to get in; where others issue the tokens, where that is said.
+fn challenge(face: &Face) -> HeaderValue {
+    let plain = HeaderValue::from_static("Bearer realm=\"toolhost\"");
+    let named = |address: &str| format!("Bearer realm=\"toolhost\", resource_metadata=\"{address}\"");
+    let metadata = face.callers.metadata().and_then(|metadata| HeaderValue::from_str(&named(&metadata.address)).ok());
+    metadata.unwrap_or(plain)
 }
 
 /// The one host that the request names, also where its target is a whole URL.

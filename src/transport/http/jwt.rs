@@ -4,6 +4,7 @@
 //! Out: the caller `jwt:SUBJECT`. Never: a key, an algorithm or an address that the token itself names; a shared secret
 //! as a key.
 
+use super::metadata::Metadata;
 use crate::base::text;
 use crate::service::Caller;
 use jsonwebtoken::crypto::{CryptoProvider, JwtVerifier, KeyUtils};
@@ -45,6 +46,7 @@ pub struct Jwt {
     /// By key id; an id may be missing where there is one key.
     keys: Vec<(Option<String>, Algorithm, DecodingKey)>,
     operators: BTreeSet<String>,
+    pub metadata: Option<Metadata>,
 }
 
 #[derive(Deserialize)]
@@ -74,7 +76,8 @@ impl Jwt {
         if keys.is_empty() || keys.len() > 1 && keys.iter().any(|(id, ..)| id.is_none()) {
             return Err("keys: the set must hold a key, and where it holds several each must have its kid".to_owned());
         }
-        Ok(Jwt { validation, keys, operators: terms.operators.clone() })
+        let metadata = Metadata::of(&terms.issuer, &terms.audience);
+        Ok(Jwt { validation, keys, operators: terms.operators.clone(), metadata })
     }
 
     /// Whose token this is; else why it is not taken, for the log.

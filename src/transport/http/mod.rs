@@ -14,6 +14,8 @@ mod connection;
 mod gate;
 mod jwt;
 mod listen;
+mod mcp;
+mod metadata;
 mod patient;
 mod peer;
 mod reply;
@@ -33,6 +35,7 @@ use crate::base::lock;
 use crate::base::places::Places;
 use crate::service::Service;
 use crate::service::background::Background;
+use crate::transport;
 use axum::Router;
 use axum::extract::State;
 use axum::routing::{get, post};
@@ -67,6 +70,7 @@ struct Face {
     names: Names,
     tls: Option<TlsAcceptor>,
     router: Router,
+    mcp: transport::mcp::Streamable,
     /// For large bodies that are being read.
     bodies: Arc<Places>,
     /// Cloned for each call, and taken once no more may begin.
@@ -115,6 +119,7 @@ pub async fn serve(
     let Options { callers, names, tls } = options;
     let (begin, calls) = mpsc::channel(1);
     let face = Arc::new_cyclic(|face: &std::sync::Weak<Face>| Face {
+        mcp: transport::mcp::Streamable::new(background.service(), kill.clone()),
         service: background.service(),
         background,
         callers,
@@ -166,7 +171,7 @@ async fn drained(face: &Face, mut calls: mpsc::Receiver<()>) {
 
 type OfFace = State<std::sync::Weak<Face>>;
 
-/// Every path of this server. MCP over HTTP gets its own, `/mcp`, behind the same gate.
+/// Every path of this server.
 fn router(face: std::sync::Weak<Face>) -> Router {
     Router::new()
         .route("/healthz", get(async || reply::value(StatusCode::OK, &json!({ "status": "up" }))))
@@ -183,6 +188,9 @@ fn router(face: std::sync::Weak<Face>) -> Router {
         .route("/v1/approvals/{call}", post(approvals::answer))
         .route("/v1/status", get(running::status))
         .route("/metrics", get(running::metrics))
+        .route(metadata::PATHS[0], get(metadata::metadata))
+        .route(metadata::PATHS[1], get(metadata::metadata))
+        .route(mcp::PATH, get(mcp::mcp).post(mcp::mcp).delete(mcp::mcp))
         .fallback(no_such_path)
         .method_not_allowed_fallback(no_such_method)
         .with_state(face)

@@ -74,7 +74,9 @@ fn of_event(told: &Event) -> Vec<u8> {
     match told {
         Event::Log(line) => event("log", &json!({ "line": line })),
         Event::Part(text) => event("chunk", &json!({ "text": text })),
-        Event::Progress(text) => event("progress", &json!({ "text": text })),
+        Event::Message(level, line) => event("log", &json!({ "level": level, "line": line })),
+        Event::Progress(told) => event("progress", &json!(told)),
+        Event::Preparing(text) => event("progress", &json!({ "message": text })),
     }
 }
 

@@ -98,7 +98,7 @@ fn offered(face: &Face, caller: &Caller) -> Result<Vec<Arc<Tool>>, Fault> {
     tools.retain(|tool| {
         let chosen = face.service.find(caller, &tool.manifest.id);
         let chosen = chosen.is_ok_and(|chosen| chosen.reference() == tool.reference());
-        chosen && !tool.manifest.hidden && face.service.can_call(caller, tool)
+        chosen && !tool.manifest.hidden && tool.manifest.document().is_none() && face.service.can_call(caller, tool)
     });
     Ok(tools)
 }

@@ -2,20 +2,19 @@
 //!
 //! For: the MCP face. In: bytes of a client. Out: messages, one a line. Never: a line longer than the
 //! bound in memory, two readings of one message (a duplicate key is an error, P22), two requests under one
-//! id at a time, or a raw bidi, tag or control character on the wire (P24).
+//! id at a time, or a raw bidi, tag or control character on the wire.
 
+use super::message::{self, Received, Refusal, id_of, message_of, refusal};
 use super::open::{Exchange, Open};
 use super::results::Whole;
-use crate::base::json;
 use crate::base::text::VisibleJson;
 use crate::quantity::LARGE_TEXT_BYTES;
 use crate::transport::pieces::{PIECE, Pieces};
-use rmcp::model::{ClientNotification, ErrorCode, ErrorData, JsonRpcMessage, RequestId};
+use rmcp::model::{ClientNotification, ErrorCode, JsonRpcMessage};
 use rmcp::service::{RoleServer, RxJsonRpcMessage, TxJsonRpcMessage};
 use rmcp::transport::Transport;
 use serde::Serialize;
-use serde_json::{Map, Serializer, Value};
-use std::borrow::Cow;
+use serde_json::Serializer;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -26,8 +25,6 @@ use tokio_util::sync::CancellationToken;
 
 /// Longest line that is read, bytes.
 const LONGEST: usize = 8 * 1024 * 1024;
-/// Most memory that a message may take as a tree, without the arguments of a call, bytes: many messages may be open.
-const LARGEST: usize = 64 * 1024;
 /// Messages that wait to be handled.
 const AHEAD: usize = 4;
 /// How long calls may still finish after the client closed its end: enough for `printf … | toolhost serve`.
@@ -132,17 +129,8 @@ impl Transport<RoleServer> for Frames {
     }
 }
 
-/// A message as JSON. An error that answers no request has the id `null` (JSON-RPC 2.0, section 5).
-fn message_of(item: &TxJsonRpcMessage<RoleServer>) -> io::Result<Map<String, Value>> {
-    let Value::Object(mut message) = serde_json::to_value(item)? else { return Ok(Map::new()) };
-    if message.contains_key("error") {
-        message.entry("id").or_insert(Value::Null);
-    }
-    Ok(message)
-}
-
 /// One message, one line.
-fn line(message: &impl Serialize, mut to: impl io::Write) -> io::Result<()> {
+pub fn line(message: &impl Serialize, mut to: impl io::Write) -> io::Result<()> {
     message.serialize(&mut Serializer::with_formatter(&mut to, VisibleJson))?;
     to.write_all(b"\n")
 }
@@ -207,7 +195,7 @@ async fn read<R: AsyncRead + Unpin>(
     let mut begun = false;
     loop {
         let received = match next_line(&mut input, &mut line).await {
-            Ok(Some(true)) => message(&line),
+            Ok(Some(true)) => message::read(&line),
             Ok(Some(false)) => {
                 let words = format!("The message is too long: at most {LONGEST} bytes are read.");
                 Err(refusal(ErrorCode::INVALID_REQUEST, &words, id_of(&line)))
@@ -243,7 +231,7 @@ async fn read<R: AsyncRead + Unpin>(
 
 /// The message as rmcp gets it: a request under an id of ours. `None`: it cancels a request that is not open.
 async fn opened(open: &Open, received: Received) -> Result<Option<RxJsonRpcMessage<RoleServer>>, Refusal> {
-    let Received { mut message, arguments } = received;
+    let Received { mut message, arguments, .. } = received;
     match &mut message {
         JsonRpcMessage::Request(request) => {
             let call = request.request.method() == "tools/call";
@@ -298,127 +286,9 @@ async fn next_line<R: AsyncRead + Unpin>(input: &mut BufReader<R>, line: &mut Ve
     }
 }
 
-/// A message, and the arguments that were taken out of it.
-struct Received {
-    message: RxJsonRpcMessage<RoleServer>,
-    arguments: Option<String>,
-}
-
-/// One line as a message; `None` for an empty line or an unknown notification; an error to send back.
-fn message(line: &[u8]) -> Result<Option<Received>, Refusal> {
-    let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line).trim_ascii();
-    if line.is_empty() {
-        return Ok(None);
-    }
-    let unreadable = |why: &str, id| refusal(ErrorCode::PARSE_ERROR, &format!("Not one JSON document: {why}"), id);
-    let invalid = |words: &str, id| refusal(ErrorCode::INVALID_REQUEST, words, id);
-    let id = id_of(line);
-    let text = std::str::from_utf8(line).map_err(|_| unreadable("it is not UTF-8", id.clone()))?;
-    let (rest, arguments) = parted(text);
-    let whole = json::compact(rest.as_bytes()).map_err(|problem| unreadable(&problem.message, id.clone()))?;
-    let value = whole.tree(LARGEST).map_err(|_| invalid("The message holds too many values.", id))?;
-    let id: Option<RequestId> = value.get("id").and_then(|id| serde_json::from_value(id.clone()).ok());
-    if value.get("id").is_some() && id.is_none() {
-        return Err(invalid("The id must be a string or a whole number.", None));
-    }
-    let cursor = value.pointer("/params/cursor").filter(|_| value["method"] == "tools/list");
-    if cursor.is_some_and(|cursor| !cursor.is_string() && !cursor.is_null()) {
-        return Err(refusal(ErrorCode::INVALID_PARAMS, "The cursor must be a string.", id));
-    }
-    let has_method = value.get("method").is_some();
-    match serde_json::from_value(value) {
-        Ok(message) => Ok(Some(Received { message, arguments })),
-        // A notification we do not know needs no answer.
-        Err(_) if id.is_none() && has_method => Ok(None),
-        Err(_) => Err(invalid("Not a message of this protocol.", id)),
-    }
-}
-
-/// The id of a message, also where the line is broken elsewhere.
-fn id_of(line: &[u8]) -> Option<RequestId> {
-    let text = line.utf8_chunks().next()?.valid();
-    let id = json::member(text, "/id")?;
-    // A number at the very end of the text may have been cut.
-    let whole = id.as_ptr() as usize + id.len() < text.as_ptr() as usize + text.len();
-    whole.then(|| serde_json::from_str(id).ok())?
-}
-
-/// A call with `{}` in place of its arguments, and the arguments as they stand there: the road refuses and records what
-/// is wrong with them. Both parts are read strictly, so that no part of the line goes unchecked.
-fn parted(text: &str) -> (Cow<'_, str>, Option<String>) {
-    let method = json::member(text, "/method").and_then(|method| serde_json::from_str::<String>(method).ok());
-    let call = method.as_deref() == Some("tools/call");
-    let arguments = json::member(text, "/params/arguments").filter(|arguments| call && arguments.starts_with('{'));
-    let Some(arguments) = arguments else { return (text.into(), None) };
-    let at = arguments.as_ptr() as usize - text.as_ptr() as usize;
-    let rest = format!("{}{{}}{}", &text[..at], &text[at + arguments.len()..]);
-    (rest.into(), Some(arguments.to_owned()))
-}
-
-type Refusal = Box<TxJsonRpcMessage<RoleServer>>;
-
-fn refusal(code: ErrorCode, words: &str, id: Option<RequestId>) -> Refusal {
-    Box::new(JsonRpcMessage::error(ErrorData::new(code, words.to_owned(), None), id))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn refused(line: &str) -> String {
-        serde_json::to_string(&message(line.as_bytes()).err().expect(line)).unwrap()
-    }
-
-    #[test]
-    fn a_message_has_one_reading() {
-        let good = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a__b","arguments":{"x":1}}}"#;
-        assert!(matches!(message(good.as_bytes()), Ok(Some(_))));
-        for (arguments, taken) in [
-            (r#"{"x":1}"#, true),
-            (r#"{"x":1,"x":2}"#, true),
-            (r#"{"x":NaN}"#, true),
-            (r#"{"x":"\ud83d"}"#, true),
-            (r#"{ /* } */ "x":1}"#, true),
-            (r#"[1]"#, false),
-            (r#""{}""#, false),
-        ] {
-            let received = message(good.replace(r#"{"x":1}"#, arguments).as_bytes()).unwrap().unwrap();
-            assert_eq!(received.arguments.as_deref(), Some(arguments).filter(|_| taken), "for the road to judge");
-        }
-        let twice = good.replace(r#""name":"a__b""#, r#""name":"a__b","name":"c""#);
-        for bad in [
-            twice.as_str(),
-            &good.replace("\"id\"", "\"x\":1e999,\"id\""),
-            &good.replace(",\"params\"", ",\"x\":@,\"params\""),
-        ] {
-            let answer = refused(bad);
-            assert!(answer.contains("-32700") && answer.contains("\"id\":1"), "{answer}");
-        }
-        let echoed = |line: &str| message(line.as_bytes()).unwrap().unwrap().arguments;
-        for same in [
-            good.replace("tools/call", "tools\\/call"),
-            good.replace("tools/call", "\\u0074ools/call"),
-            good.replace("arguments", "\\u0061rguments"),
-            format!("\u{feff}{good}"),
-        ] {
-            assert_eq!(echoed(&same).as_deref(), Some(r#"{"x":1}"#), "another spelling of the same: {same}");
-        }
-        let private = r#""_meta":{"x":{"$serde_json::private::RawValue":"[[],[],[]]"}},"name""#;
-        assert!(refused(&good.replace("\"name\"", private)).contains("-32700"), "text that would become a tree");
-        let mut half = good.replace("\"id\":1,", "").replace("}}}", "}},\"id\":12").into_bytes();
-        assert_eq!(id_of(&half), None, "perhaps not all of it");
-        half.extend_from_slice(b" ,\xff}");
-        assert_eq!(id_of(&half), Some(RequestId::Number(12)));
-        for id in ["null", "1.5", "true", "{}"] {
-            assert!(refused(&good.replace("\"id\":1", &format!("\"id\":{id}"))).contains("-32600"), "{id}");
-        }
-        let many = good.replace("\"method\"", &format!("\"x\":[{}1],\"method\"", "1,".repeat(100_000)));
-        assert!(refused(&many).contains("too many values"));
-        assert!(refused("hello").contains("-32700"));
-        assert!(refused(r#"{"id":7}"#).contains("-32600"));
-        assert!(message(br#"{"jsonrpc":"2.0","method":"$/whatever"}"#).is_ok());
-        assert!(matches!(message(b"  \r\n"), Ok(None)));
-    }
 
     #[tokio::test]
     async fn a_line_that_is_too_long_is_refused_and_the_next_one_read() {

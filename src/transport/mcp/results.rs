@@ -1,11 +1,12 @@
 //! Reports as MCP results: structured content with its text twin, or an error a model can act on.
 //!
 //! For: `tools/call`. In: a report. Out: a `CallToolResult` for all protocol versions; the content of a success goes
-//! beside it as an `Answer`, because rmcp would hold it as a tree (P17). Never: a host path.
+//! beside it as an `Answer`, because rmcp would hold it as a tree. Never: a host path.
 
 use crate::base::json::Indented;
 use crate::base::text::{self, Visible};
 use crate::executor::Artifact;
+use crate::service::shapes::{self, Shape};
 use crate::service::{self, Report, format};
 use crate::transport::schemas;
 use rmcp::model::{CallToolResult, ContentBlock, MetaObject};
@@ -34,6 +35,18 @@ pub fn result(report: Report) -> (CallToolResult, Option<Answer>) {
     (result, answer)
 }
 
+/// A result with its content in it, where nobody waits to be sent it in pieces.
+pub fn whole(report: Report) -> CallToolResult {
+    let (mut result, answer) = self::result(report);
+    if let Some(answer) = answer {
+        let content = serde_json::to_value(&answer).and_then(serde_json::from_value);
+        result.content = content.unwrap_or_default();
+        let structured = serde_json::from_str(answer.json.get()).ok();
+        result.structured_content = structured.filter(Value::is_object);
+    }
+    result
+}
+
 /// The result of a failure. Its words come first: some clients show a model only the first block.
 fn failure(report: &Report) -> CallToolResult {
     let mut words = report.observation();
@@ -58,6 +71,8 @@ fn failure(report: &Report) -> CallToolResult {
 
 /// The content of a success.
 pub struct Answer {
+    /// Blocks that the tool made, a list.
+    blocks: Option<Box<RawValue>>,
     /// The structured content; sent as such only if it is an object.
     json: Box<RawValue>,
     /// The tool has an output schema.
@@ -79,19 +94,29 @@ impl Answer {
         let missing =
             (!lines.is_empty()).then(|| text::printable_block(&format!("Not published:\n{}", lines.join("\n"))));
         let schema = manifest.is_some_and(|manifest| manifest.output.is_some());
+        let wraps = manifest.is_some_and(|manifest| schemas::wraps(manifest));
+        let mut blocks = None;
         let json = if report.speaks_envelope {
             raw(&report.envelope())
-        } else if manifest.is_some_and(|manifest| schemas::wraps(manifest)) {
-            raw(&Wrapped { result: &report.output_data })
         } else {
-            report.output_data.map_or_else(|| RawValue::NULL.to_owned(), Box::from)
+            let output = report.output_data.map_or_else(|| RawValue::NULL.to_owned(), Box::from);
+            match shapes::of(output.get()) {
+                Ok(Shape::Content(content)) => {
+                    blocks = Some(content.blocks.to_owned());
+                    let structured = content.structured.map_or_else(|| RawValue::NULL.to_owned(), ToOwned::to_owned);
+                    if wraps { raw(&Wrapped { result: &structured }) } else { structured }
+                }
+                _ if wraps => raw(&Wrapped { result: &output }),
+                _ => output,
+            }
         };
-        Answer { json, schema, missing, _turn: report.turn }
+        Answer { blocks, json, schema, missing, _turn: report.turn }
     }
 
     /// Whether to write it in pieces.
     pub fn is_large(&self) -> bool {
-        self.json.get().len() > crate::quantity::LARGE_TEXT_BYTES
+        let blocks = self.blocks.as_ref().map_or(0, |blocks| blocks.get().len());
+        self.json.get().len() + blocks > crate::quantity::LARGE_TEXT_BYTES
     }
 }
 
@@ -139,7 +164,14 @@ impl Serialize for Answer {
     /// Its content blocks.
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let mut blocks = to.serialize_seq(None)?;
-        blocks.serialize_element(&Block { text: Twin(self) })?;
+        if let Some(made) = &self.blocks {
+            let made: Vec<&RawValue> = serde_json::from_str(made.get()).map_err(serde::ser::Error::custom)?;
+            made.iter().try_for_each(|block| blocks.serialize_element(block))?;
+        }
+        // The text of what is structured follows the tool's own words.
+        if self.blocks.is_none() || self.json.get() != "null" {
+            blocks.serialize_element(&Block { text: Twin(self) })?;
+        }
         if let Some(missing) = &self.missing {
             blocks.serialize_element(&Block { text: missing })?;
         }

@@ -4,36 +4,32 @@
 //! Never: a rule that the road does not check. (The road also checks the rules that are left out here.)
 
 use crate::base::text;
-use crate::manifest::{Handler, Manifest};
+use crate::manifest::Manifest;
+use crate::service::Effects;
 use crate::transport::schemas;
 use rmcp::model::{MetaObject, Tool, ToolAnnotations};
 use serde_json::json;
 use std::sync::Arc;
 
-pub fn tool(manifest: &Manifest, name: &str) -> Tool {
+/// `effects`: what it may touch here, where that is known.
+pub fn tool(manifest: &Manifest, name: &str, effects: Option<Effects>) -> Tool {
     let mut tool = Tool::new(name.to_owned(), schemas::description(manifest), Arc::new(schemas::input(manifest)))
         .with_title(text::printable(&manifest.display_name))
         .with_meta(meta(manifest));
     if let Some(schema) = schemas::output(manifest) {
         tool = tool.with_raw_output_schema(Arc::new(schema));
     }
-    if let Some(annotations) = annotations(manifest) {
-        tool = tool.with_annotations(annotations);
+    if let Some(effects) = effects {
+        tool = tool.with_annotations(annotations(effects));
     }
     tool
 }
 
-/// Hints that follow from what the tool asks for: it cannot do more than that.
-fn annotations(manifest: &Manifest) -> Option<ToolAnnotations> {
-    match &manifest.handler {
-        Handler::Script { .. } => {}
-        Handler::ServiceMethod { service, .. } if service == crate::executor::method::SCRIPT_SERVICE => {}
-        // Nothing confines an in-process service, so its manifest does not tell what it does.
-        _ => return None,
-    }
-    let reads_only = manifest.asks.write.is_empty() && manifest.asks.hosts.is_empty();
-    let hints = ToolAnnotations::new().read_only(reads_only).open_world(!manifest.asks.hosts.is_empty());
-    Some(if reads_only { hints.destructive(false) } else { hints })
+/// Hints that follow from what policy leaves of the tool's asks: it cannot do more than that.
+fn annotations(effects: Effects) -> ToolAnnotations {
+    let reads_only = !effects.writes && !effects.hosts;
+    let hints = ToolAnnotations::new().read_only(reads_only).open_world(effects.hosts);
+    if reads_only { hints.destructive(false) } else { hints }
 }
 
 fn meta(manifest: &Manifest) -> MetaObject {

@@ -1,0 +1,128 @@
+//! Documents: prompts and resources, filled in by this process.
+//!
+//! For: the service, as one executor among others. In: a call whose handler is a document. Out: its messages, or its
+//! content. Never: opens anything but the one file that the document names, beneath its own folder, after policy.
+
+use super::{Call, Context, Ending, Events, Executor, Outcome, Running};
+use crate::fault::{Fault, Kind};
+use crate::manifest::{Body, Document, Handler};
+use crate::registry;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Map, Value, json};
+use std::time::Instant;
+
+/// Largest file of a resource, bytes.
+const LARGEST: u64 = 4 * 1024 * 1024;
+
+/// Tells documents.
+#[derive(Debug, Default)]
+pub struct Documents;
+
+impl Executor for Documents {
+    fn run<'a>(&'a self, _context: &'a Context, call: Call, _events: &'a Events) -> Running<'a> {
+        Box::pin(async move {
+            let started = Instant::now();
+            let Handler::Document(document) = &call.manifest.handler else {
+                return Err(Fault::new(Kind::InternalError, "This tool is no document."));
+            };
+            let answer = match document {
+                Document::Prompt { messages, ask } => prompt(messages, ask, &call.input),
+                Document::Resource { uri, mime, body, .. } => {
+                    let uri = filled(uri, "{", "}", &call.input, false);
+                    let mut resource = json!({"uri": uri});
+                    if let Some(mime) = mime {
+                        resource["mimeType"] = json!(mime);
+                    }
+                    let quoted = mime.as_deref().is_some_and(|mime| mime.ends_with("json"));
+                    match body {
+                        Body::Text(text) => resource["text"] = json!(filled(text, "{{", "}}", &call.input, quoted)),
+                        Body::File(path) => {
+                            let (folder, path) = (call.site.folder.clone(), path.clone());
+                            let read =
+                                tokio::task::spawn_blocking(move || registry::read_beneath(&folder, &path, LARGEST));
+                            let unread = |why: String| {
+                                Fault::new(Kind::ServiceError, "The resource's file cannot be read.").person(why)
+                            };
+                            let bytes = read.await.map_err(|e| unread(e.to_string()))?.map_err(unread)?;
+                            match String::from_utf8(bytes) {
+                                Ok(text) => resource["text"] = json!(text),
+                                Err(other) => resource["blob"] = json!(STANDARD.encode(other.as_bytes())),
+                            }
+                        }
+                    }
+                    json!({"$content": [{"type": "resource", "resource": resource}]})
+                }
+            };
+            Ok(Outcome::of(Ending::answer(&answer), crate::base::millis(started.elapsed())))
+        })
+    }
+}
+
+/// The messages; before them the questions that nobody has answered yet.
+fn prompt(messages: &[Value], ask: &Map<String, Value>, input: &Value) -> Value {
+    let answered = |key: &String| input["$client"]["answers"].get(key).is_some();
+    if !ask.is_empty() && !ask.keys().all(answered) {
+        return json!({"$ask": ask});
+    }
+    let messages: Vec<Value> = messages.iter().map(|message| all_filled(message, input)).collect();
+    json!({ "messages": messages })
+}
+
+/// Every text in a value.
+fn all_filled(value: &Value, input: &Value) -> Value {
+    match value {
+        Value::String(text) => Value::String(filled(text, "{{", "}}", input, false)),
+        Value::Array(items) => items.iter().map(|item| all_filled(item, input)).collect(),
+        Value::Object(fields) => fields.iter().map(|(key, part)| (key.clone(), all_filled(part, input))).collect(),
+        other => other.clone(),
+    }
+}
+
+/// A text with values in place of names: `{{name}}` an argument, `{{key.field}}` a field of an accepted form. What was
+/// filled in is not looked at again. `quoted`: as it stands within a JSON string.
+fn filled(text: &str, open: &str, close: &str, input: &Value, quoted: bool) -> String {
+    let mut whole = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once(open) {
+        let Some((name, later)) = after.split_once(close) else { break };
+        let value = match name.trim().split_once('.') {
+            Some((key, field)) => &input["$client"]["answers"][key]["content"][field],
+            None => &input[name.trim()],
+        };
+        let value = match value {
+            Value::Null => String::new(),
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        whole += before;
+        match quoted {
+            true => {
+                let string = json!(value).to_string();
+                whole += &string[1..string.len() - 1];
+            }
+            false => whole += &value,
+        }
+        rest = later;
+    }
+    whole + rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_stand_where_their_names_stood_and_are_not_read_again() {
+        let input = json!({"a": "{{b}}", "b": "\"x", "n": 3});
+        assert_eq!(filled("{{a}} {{ n }} {{c}}.", "{{", "}}", &input, false), "{{b}} 3 .");
+        assert_eq!(filled("{\"b\":\"{{b}}\"}", "{{", "}}", &input, true), "{\"b\":\"\\\"x\"}");
+        assert_eq!(filled("open {{a", "{{", "}}", &input, false), "open {{a");
+        let ask = json!({"who": {"method": "elicitation/create"}});
+        let messages = [json!({"role": "user", "content": {"type": "text", "text": "Hi {{who.name}}"}})];
+        let of = |input: &Value| prompt(&messages, ask.as_object().unwrap(), input);
+        assert_eq!(of(&json!({}))["$ask"], ask);
+        let answered = of(&json!({"$client": {"answers": {"who": {"action": "accept", "content": {"name": "Al"}}}}}));
+        assert_eq!(answered["messages"][0]["content"]["text"], "Hi Al");
+    }
+}

@@ -1,0 +1,294 @@
+//! Shapes: answers that are more than data: content for the client (`$content`), or questions to it (`$ask`).
+//!
+//! For: the road, and faces that show content. In: an answer as JSON text. Out: its parts. Never: a picture that is none; a
+//! question that policy does not let the tool ask.
+
+use crate::fault::{Fault, Kind};
+use crate::policy::Ask;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+
+/// Most blocks of one answer.
+const BLOCKS: usize = 200;
+/// Most questions at once, and their longest text with the state, bytes.
+const QUESTIONS: usize = 16;
+const LONGEST: usize = 64 * 1024;
+/// What media of these types begin with.
+const BEGINNINGS: [(&str, &[u8]); 6] = [
+    ("image/png", b"\x89PNG"),
+    ("image/jpeg", b"\xff\xd8\xff"),
+    ("image/gif", b"GIF8"),
+    ("image/webp", b"RIFF"),
+    ("audio/wav", b"RIFF"),
+    ("audio/ogg", b"OggS"),
+];
+
+/// Blocks of content, and the part that the tool's schema describes.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Content<'a> {
+    #[serde(rename = "$content", borrow)]
+    pub blocks: &'a RawValue,
+    #[serde(borrow)]
+    pub structured: Option<&'a RawValue>,
+}
+
+/// What a tool asks of its client before it can answer.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Questions {
+    /// By the tool's own keys, each `{method, params}`.
+    #[serde(rename = "$ask")]
+    pub requests: Map<String, Value>,
+    /// What the tool wants back beside the answers.
+    #[serde(rename = "$state", default)]
+    pub state: Value,
+}
+
+/// The client at the other end of a call, as far as it can be asked.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Client {
+    pub can: Vec<Ask>,
+    /// What it answered, by the tool's keys.
+    pub answers: Map<String, Value>,
+    pub state: Value,
+}
+
+impl Client {
+    /// The member `$client` of the input of a tool that may ask.
+    pub fn told(&self) -> Value {
+        let can: Vec<&str> = self.can.iter().map(|ask| ask.word()).collect();
+        json!({"can": can, "answers": self.answers, "state": self.state})
+    }
+}
+
+/// What an answer is.
+pub enum Shape<'a> {
+    Plain,
+    Content(Content<'a>),
+    Asks(Questions),
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+enum Block {
+    Text {
+        #[serde(rename = "text")]
+        _text: String,
+        #[serde(rename = "annotations")]
+        _annotations: Option<Map<String, Value>>,
+    },
+    #[serde(rename_all = "camelCase")]
+    Image {
+        data: String,
+        mime_type: String,
+        #[serde(rename = "annotations")]
+        _annotations: Option<Map<String, Value>>,
+    },
+    #[serde(rename_all = "camelCase")]
+    Audio {
+        data: String,
+        mime_type: String,
+        #[serde(rename = "annotations")]
+        _annotations: Option<Map<String, Value>>,
+    },
+    #[serde(rename_all = "camelCase")]
+    ResourceLink {
+        uri: String,
+        #[serde(rename = "name")]
+        _name: String,
+        #[serde(rename = "title")]
+        _title: Option<String>,
+        #[serde(rename = "description")]
+        _description: Option<String>,
+        mime_type: Option<String>,
+        #[serde(rename = "size")]
+        _size: Option<u64>,
+        #[serde(rename = "annotations")]
+        _annotations: Option<Map<String, Value>>,
+    },
+    Resource {
+        resource: Embedded,
+        #[serde(rename = "annotations")]
+        _annotations: Option<Map<String, Value>>,
+    },
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Embedded {
+    uri: String,
+    mime_type: Option<String>,
+    text: Option<String>,
+    blob: Option<String>,
+}
+
+/// What an answer is. An answer of a shape that has a fault is refused.
+pub fn of(answer: &str) -> Result<Shape<'_>, Fault> {
+    let has = |name: &str| answer.starts_with('{') && crate::base::json::member(answer, name).is_some();
+    if answer.contains("\"$content\"") && has("/$content") {
+        let content: Content = serde_json::from_str(answer).map_err(|e| wrong("$content", &e.to_string()))?;
+        check(content.blocks.get()).map_err(|why| wrong("$content", &why))?;
+        return Ok(Shape::Content(content));
+    }
+    if answer.contains("\"$ask\"") && has("/$ask") {
+        if answer.len() > LONGEST {
+            return Err(wrong("$ask", &format!("it is longer than {LONGEST} bytes")));
+        }
+        let questions: Questions = serde_json::from_str(answer).map_err(|e| wrong("$ask", &e.to_string()))?;
+        questions.asks().map_err(|why| wrong("$ask", &why))?;
+        return Ok(Shape::Asks(questions));
+    }
+    Ok(Shape::Plain)
+}
+
+fn wrong(shape: &str, why: &str) -> Fault {
+    Fault::new(Kind::OutputValidationError, format!("The tool's answer is not the `{shape}` that it is written as."))
+        .details(format!("{why}."))
+}
+
+impl Questions {
+    /// What is asked for, each once.
+    pub fn asks(&self) -> Result<Vec<Ask>, String> {
+        if self.requests.is_empty() || self.requests.len() > QUESTIONS {
+            return Err(format!("it holds 1 to {QUESTIONS} questions"));
+        }
+        let mut asks = Vec::new();
+        for (key, request) in &self.requests {
+            let ask = request["method"].as_str().and_then(Ask::of_method);
+            let ask = ask.ok_or_else(|| {
+                let methods = Ask::ALL.map(Ask::method).join(", ");
+                format!("the method of '{}' is none of {methods}", crate::base::text::printable(key))
+            })?;
+            if ask == Ask::Elicitation && request["params"]["mode"].as_str().is_some_and(|mode| mode != "form") {
+                return Err("a question to a person is a form: no tool sends people to a URL".to_owned());
+            }
+            if !asks.contains(&ask) {
+                asks.push(ask);
+            }
+        }
+        Ok(asks)
+    }
+}
+
+fn check(blocks: &str) -> Result<(), String> {
+    let blocks: Vec<&RawValue> = serde_json::from_str(blocks).map_err(|_| "it is a list of blocks".to_owned())?;
+    if blocks.len() > BLOCKS {
+        return Err(format!("it holds at most {BLOCKS} blocks"));
+    }
+    for (at, block) in blocks.iter().enumerate() {
+        let read: Result<Block, _> = serde_json::from_str(block.get());
+        read.map_err(|e| e.to_string()).and_then(sound).map_err(|why| format!("block {}: {why}", at + 1))?;
+    }
+    Ok(())
+}
+
+fn sound(block: Block) -> Result<(), String> {
+    match block {
+        Block::Text { .. } => Ok(()),
+        Block::Image { data, mime_type, .. } => media("image/", &mime_type, &data),
+        Block::Audio { data, mime_type, .. } => media("audio/", &mime_type, &data),
+        Block::ResourceLink { uri, mime_type, .. } => {
+            address(&uri)?;
+            mime_type.map_or(Ok(()), |mime| named(&mime))
+        }
+        Block::Resource { resource: Embedded { uri, mime_type, text, blob }, .. } => {
+            address(&uri)?;
+            mime_type.as_deref().map_or(Ok(()), named)?;
+            match (text, blob) {
+                (Some(_), None) => Ok(()),
+                (None, Some(blob)) => decoded(&blob).map(drop),
+                _ => Err("a resource has text or blob, one of them".to_owned()),
+            }
+        }
+    }
+}
+
+fn media(kind: &str, mime: &str, data: &str) -> Result<(), String> {
+    named(mime)?;
+    if !mime.starts_with(kind) {
+        return Err(format!("its mimeType does not start with {kind}"));
+    }
+    let bytes = decoded(data)?;
+    let beginning = BEGINNINGS.iter().find(|(known, _)| *known == mime);
+    match beginning.is_none_or(|(_, beginning)| bytes.starts_with(beginning)) {
+        true => Ok(()),
+        false => Err(format!("its data is no {mime}")),
+    }
+}
+
+fn decoded(data: &str) -> Result<Vec<u8>, String> {
+    STANDARD.decode(data).map_err(|e| format!("its data is not base64: {e}"))
+}
+
+/// `type/subtype`, and nothing that could be read as more.
+fn named(mime: &str) -> Result<(), String> {
+    let token =
+        |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || b"!#$&-^_.+".contains(&b));
+    let bare = mime.split(';').next().unwrap_or_default();
+    match bare.split_once('/').is_some_and(|(kind, of)| token(kind) && token(of)) && mime.len() <= 200 {
+        true => Ok(()),
+        false => Err("its mimeType is no media type (type/subtype)".to_owned()),
+    }
+}
+
+fn address(uri: &str) -> Result<(), String> {
+    let scheme = uri.split_once(':').map(|(scheme, _)| scheme).unwrap_or_default();
+    let good = scheme.starts_with(|c: char| c.is_ascii_alphabetic())
+        && scheme.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b))
+        && crate::base::text::is_printable(uri)
+        && !["javascript", "data", "vbscript"].contains(&scheme.to_ascii_lowercase().as_str());
+    if good { Ok(()) } else { Err("its uri is no address of a resource".to_owned()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn why(answer: &Value) -> String {
+        match of(&answer.to_string()) {
+            Ok(Shape::Plain) => "plain".into(),
+            Ok(Shape::Content(_)) => "content".into(),
+            Ok(Shape::Asks(_)) => "asks".into(),
+            Err(fault) => fault.details.unwrap_or_default(),
+        }
+    }
+
+    #[test]
+    fn content_is_what_it_says() {
+        let png = STANDARD.encode(b"\x89PNG\r\n");
+        let block = |block: Value| why(&json!({ "$content": [block] }));
+        assert_eq!(block(json!({"type": "text", "text": "x"})), "content");
+        assert_eq!(block(json!({"type": "image", "data": png, "mimeType": "image/png"})), "content");
+        assert_eq!(block(json!({"type": "resource", "resource": {"uri": "test://x", "text": "x"}})), "content");
+        for (bad, words) in [
+            (json!({"type": "image", "data": png, "mimeType": "image/jpeg"}), "its data is no image/jpeg"),
+            (json!({"type": "image", "data": png, "mimeType": "png"}), "no media type"),
+            (json!({"type": "image", "data": "@", "mimeType": "image/png"}), "not base64"),
+            (json!({"type": "audio", "data": png, "mimeType": "image/png"}), "start with audio/"),
+            (json!({"type": "resource", "resource": {"uri": "test://x"}}), "text or blob"),
+            (json!({"type": "resource_link", "uri": "javascript:alert(1)", "name": "x"}), "no address"),
+            (json!({"type": "text", "text": "x", "_meta": {}}), "unknown field"),
+            (json!({"type": "video", "data": png}), "unknown variant"),
+        ] {
+            let why = block(bad.clone());
+            assert!(why.contains(words) && why.starts_with("block 1"), "{bad}: {why}");
+        }
+        assert!(why(&json!({"$content": [], "sum": 3})).contains("unknown field"));
+        assert_eq!(why(&json!({"text": "about \"$content\""})), "plain");
+        assert_eq!(why(&json!({"x": {"$content": []}})), "plain");
+    }
+
+    #[test]
+    fn questions_are_forms_samples_or_roots() {
+        let asks = |method: &str, params: Value| why(&json!({"$ask": {"q": {"method": method, "params": params}}}));
+        assert_eq!(asks("elicitation/create", json!({"message": "?"})), "asks");
+        assert_eq!(asks("sampling/createMessage", json!({})), "asks");
+        assert!(asks("tools/call", json!({})).contains("is none of"));
+        assert!(asks("elicitation/create", json!({"mode": "url"})).contains("is a form"));
+        assert!(why(&json!({ "$ask": {} })).contains("1 to 16"));
+    }
+}

@@ -1,0 +1,53 @@
+//! Asked: what a request over HTTP brings beside its message, and what its answer brings beside rmcp's.
+//!
+//! For: the face and `streamable`. In: a caller, the arguments as text. Out: the content of the answer. Never: the answer of
+//! one request for another.
+
+use super::results::Answer;
+use crate::base::lock;
+use crate::service::Caller;
+use http::request::Parts;
+use rmcp::service::{RequestContext, RoleServer};
+use std::sync::{Arc, Mutex};
+use tokio_util::sync::CancellationToken;
+
+pub struct Asked {
+    pub caller: Caller,
+    arguments: Mutex<Option<String>>,
+    answer: Mutex<Option<Answer>>,
+    /// The client is gone, or has its answer.
+    left: CancellationToken,
+}
+
+impl Asked {
+    pub fn new(caller: Caller, arguments: Option<String>) -> Arc<Asked> {
+        let left = CancellationToken::new();
+        Arc::new(Asked { caller, arguments: Mutex::new(arguments), answer: Mutex::default(), left })
+    }
+
+    pub fn arguments(&self) -> Option<String> {
+        lock(&self.arguments).take()
+    }
+
+    pub fn answered(&self, answer: Answer) {
+        *lock(&self.answer) = Some(answer);
+    }
+
+    /// The content of the answer, once the call has ended.
+    pub fn answer(&self) -> Option<Answer> {
+        lock(&self.answer).take()
+    }
+
+    pub fn has_answer(&self) -> bool {
+        lock(&self.answer).is_some()
+    }
+
+    pub fn left(&self) -> CancellationToken {
+        self.left.clone()
+    }
+}
+
+/// What the request of this context brought; `None` where it did not come over HTTP.
+pub fn of(context: &RequestContext<RoleServer>) -> Option<&Asked> {
+    context.extensions.get::<Parts>()?.extensions.get::<Arc<Asked>>().map(Arc::as_ref)
+}

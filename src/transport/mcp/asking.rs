@@ -1,0 +1,131 @@
+//! Asking: a tool's questions to its client. With the answers the call is made again.
+//!
+//! For: the face. In: what a call asks, a client of either era. Out: a result that asks, with a sealed state; or the answers
+//! of an older client, which is asked at once. Never: a state that another caller, tool or set of arguments brings back;
+//! a question to a person that does not say which tool asks it.
+
+use crate::base::text;
+use crate::policy::Ask;
+use crate::service::shapes::{Client, Questions};
+use ring::rand::{SecureRandom, SystemRandom};
+use rmcp::model::{
+    ClientCapabilities, ClientResult, ErrorData, InputRequest, InputRequests, InputRequiredResult, InputResponses,
+    RequestStateCodec, SealOptions, ServerRequest,
+};
+use rmcp::service::{Peer, RequestContext, RoleServer};
+use serde_json::{Map, Value, json};
+use std::time::Duration;
+
+/// How long a client may take to answer.
+pub const PATIENCE: Duration = Duration::from_secs(3600);
+/// How often a tool may ask before it answers, where the client is asked at once.
+pub const ROUNDS: usize = 8;
+
+/// What a state is sealed to.
+#[derive(Default)]
+pub struct Bound(Vec<u8>);
+
+impl Bound {
+    pub fn to(caller: &str, tool: &str, arguments: &str) -> Bound {
+        Bound(crate::base::sha256_hex(json!([caller, tool, arguments]).to_string().as_bytes()).into_bytes())
+    }
+}
+
+/// The seal of this server: a key that lives as long as it does. `None`: there is none, and nothing is asked.
+pub struct Seal(Option<RequestStateCodec>);
+
+impl Seal {
+    pub fn new() -> Seal {
+        let mut key = [0; 32];
+        let random = SystemRandom::new().fill(&mut key).ok();
+        Seal(random.and_then(|()| RequestStateCodec::try_new(key).ok()))
+    }
+
+    fn codec(&self) -> Result<&RequestStateCodec, ErrorData> {
+        self.0.as_ref().ok_or_else(|| ErrorData::internal_error("This host gives no random bytes.", None))
+    }
+
+    /// What the client brings back; its answers count only with a state of ours.
+    pub fn opened(
+        &self,
+        bound: &Bound,
+        state: Option<&str>,
+        answers: Option<InputResponses>,
+    ) -> Result<(Map<String, Value>, Value), ErrorData> {
+        let Some(state) = state else { return Ok((Map::new(), Value::Null)) };
+        let refused =
+            |_| ErrorData::invalid_params("This requestState was not given for this call, or is too old.", None);
+        let opened = self.codec()?.open_with(state, &bound.0).map_err(refused)?;
+        let state = serde_json::from_slice(&opened).unwrap_or_default();
+        Ok((answers.unwrap_or_default().into_iter().collect(), state))
+    }
+
+    /// The result that asks.
+    pub fn asks(&self, bound: &Bound, tool: &str, questions: Questions) -> Result<InputRequiredResult, ErrorData> {
+        let options = SealOptions::new().associated_data(&bound.0).ttl(PATIENCE);
+        let state = self.codec()?.seal_with(questions.state.to_string().as_bytes(), &options);
+        let requests = requests(tool, questions.requests)?;
+        Ok(InputRequiredResult::new(Some(requests), Some(state)))
+    }
+}
+
+/// What this client can be asked.
+pub fn can(context: &RequestContext<RoleServer>) -> Vec<Ask> {
+    let Some(client) = context.client_capabilities() else { return Vec::new() };
+    let has = |ask: &Ask| match ask {
+        Ask::Elicitation => client.elicitation.is_some(),
+        Ask::Sampling => client.sampling.is_some(),
+        Ask::Roots => client.roots.is_some(),
+    };
+    Ask::ALL.into_iter().filter(has).collect()
+}
+
+/// The error for a client that lacks what a tool asks.
+pub fn lacking(questions: &Questions, client: &Client) -> ErrorData {
+    let lacks = questions.asks().unwrap_or_default().into_iter().filter(|ask| !client.can.contains(ask));
+    let named: Map<String, Value> = lacks.map(|ask| (ask.word().to_owned(), json!({}))).collect();
+    let needed: ClientCapabilities = serde_json::from_value(Value::Object(named)).unwrap_or_default();
+    ErrorData::missing_required_client_capability(needed)
+}
+
+/// The questions as MCP has them. A person reads which tool asks.
+pub fn requests(tool: &str, asked: Map<String, Value>) -> Result<InputRequests, ErrorData> {
+    let of = |(key, mut request): (String, Value)| {
+        if request["method"] == Ask::Elicitation.method() {
+            let message = request["params"]["message"].as_str().unwrap_or_default();
+            request["params"]["message"] = json!(format!("{tool} asks: {}", text::printable_block(message)));
+        }
+        let read: Result<InputRequest, _> = serde_json::from_value(request);
+        read.map(|request| (key, request))
+    };
+    let read: Result<InputRequests, serde_json::Error> = asked.into_iter().map(of).collect();
+    read.map_err(|e| ErrorData::internal_error(format!("The tool's question cannot be read: {e}"), None))
+}
+
+/// Asks a client that is asked with requests of their own; the answers by the tool's keys.
+pub async fn at_once(
+    peer: &Peer<RoleServer>,
+    tool: &str,
+    questions: Questions,
+) -> Result<(Map<String, Value>, Value), ErrorData> {
+    let mut answers = Map::new();
+    for (key, request) in requests(tool, questions.requests)? {
+        let request = match request {
+            InputRequest::Elicitation(ask) => ServerRequest::ElicitRequest(ask),
+            InputRequest::CreateMessage(ask) => ServerRequest::CreateMessageRequest(ask),
+            InputRequest::ListRoots(ask) => ServerRequest::ListRootsRequest(ask),
+            _ => continue,
+        };
+        let failed = |why: String| ErrorData::internal_error(format!("The client did not answer {tool}: {why}"), None);
+        let answered = tokio::time::timeout(PATIENCE, peer.send_request(request)).await;
+        let answer = answered.map_err(|_| failed("in time".into()))?.map_err(|e| failed(e.to_string()))?;
+        let answer = match answer {
+            ClientResult::ElicitResult(answer) => json!(answer),
+            ClientResult::CreateMessageResult(answer) => json!(answer),
+            ClientResult::ListRootsResult(answer) => json!(answer),
+            other => json!(other),
+        };
+        answers.insert(key, answer);
+    }
+    Ok((answers, questions.state))
+}

@@ -1,0 +1,127 @@
+//! What is offered: the tools that a caller can call here, by name, in pages.
+//!
+//! For: `tools/list` and `tools/call`. In: the registry of this moment, a caller. Out: one version of each id, in the order
+//! of names. Never: a tool of another caller; two lists for one caller under the same tools and rules.
+
+use super::documents::Documents;
+use super::tools;
+use crate::base::lock;
+use crate::registry::{self, Snapshot};
+use crate::service::{Caller, Service};
+use crate::transport::names::Names;
+use rmcp::model::{CacheScope, ErrorData, ListToolsResult, PaginatedRequestParams, Tool};
+use std::sync::{Arc, Mutex};
+
+/// Tools on one page of a list.
+const PAGE: usize = 200;
+/// Callers whose lists are kept.
+const KEPT: usize = 64;
+
+/// What is offered of one snapshot.
+pub struct Offered {
+    snapshot: Arc<Snapshot>,
+    caller: Caller,
+    pub names: Names,
+    /// By name.
+    pub tools: Vec<Tool>,
+    pub documents: Documents,
+}
+
+/// The lists of this moment, one for each caller that asked.
+#[derive(Default)]
+pub struct Lists(Mutex<Vec<Arc<Offered>>>);
+
+impl Lists {
+    /// Worked out once per caller and snapshot.
+    pub fn of(&self, service: &Service, caller: Caller) -> Arc<Offered> {
+        let snapshot = service.registry().snapshot();
+        let mut kept = lock(&self.0);
+        kept.retain(|offered| Arc::ptr_eq(&offered.snapshot, &snapshot));
+        if let Some(offered) = kept.iter().find(|offered| offered.caller == caller) {
+            return offered.clone();
+        }
+        if kept.len() == KEPT {
+            kept.remove(0);
+        }
+        let offered = Arc::new(Offered::of(service, snapshot, caller));
+        kept.push(offered.clone());
+        offered
+    }
+}
+
+impl Offered {
+    fn of(service: &Service, snapshot: Arc<Snapshot>, caller: Caller) -> Offered {
+        let mut listed: Vec<Arc<registry::Tool>> = service
+            .tools(&caller)
+            .unwrap_or_default()
+            .into_iter()
+            // Where no version is chosen (all are pre-releases) the id keeps its name, and a call is told why.
+            .filter(|tool| {
+                snapshot.find(&tool.manifest.id).map_or(true, |chosen| chosen.reference() == tool.reference())
+            })
+            .collect();
+        listed.sort_by(|a, b| a.manifest.id.cmp(&b.manifest.id));
+        listed.dedup_by(|a, b| a.manifest.id == b.manifest.id);
+        let names = Names::of(listed.iter().map(|tool| tool.manifest.named()));
+        let mut tools: Vec<Tool> = listed
+            .iter()
+            // The others keep their names all the same: a call is told why it is refused, and a hidden tool runs.
+            .filter(|tool| !tool.manifest.hidden && snapshot.find(&tool.manifest.id).is_ok())
+            .filter(|tool| service.can_call(&caller, tool) && tool.manifest.document().is_none())
+            .filter_map(|tool| {
+                Some(tools::tool(&tool.manifest, &names.name(&tool.manifest.id)?, service.effects(tool)))
+            })
+            .collect();
+        tools.sort_by(|a, b| a.name.cmp(&b.name));
+        let shown = listed.iter().filter(|tool| !tool.manifest.hidden && service.can_call(&caller, tool));
+        let documents = Documents::of(shown, &names);
+        Offered { snapshot, caller, names, tools, documents }
+    }
+
+    /// The tool of exactly this name.
+    pub fn tool(&self, name: &str) -> Option<&Tool> {
+        self.tools.iter().find(|tool| tool.name == name)
+    }
+
+    pub fn page(&self, request: Option<PaginatedRequestParams>) -> Result<ListToolsResult, ErrorData> {
+        let cursor = request.and_then(|request| request.cursor).filter(|cursor| !cursor.is_empty());
+        let start = match cursor {
+            None => 0,
+            Some(cursor) => {
+                let last = cursor_name(&cursor)
+                    .ok_or_else(|| ErrorData::invalid_params("This cursor was not given by this server.", None))?;
+                self.tools.partition_point(|tool| *tool.name <= *last)
+            }
+        };
+        let page: Vec<Tool> = self.tools.iter().skip(start).take(PAGE).cloned().collect();
+        let more = start + page.len() < self.tools.len();
+        let next = page.last().filter(|_| more).map(|tool| cursor_for(&tool.name));
+        let mut result = ListToolsResult::with_all_items(page).with_ttl_ms(0).with_cache_scope(CacheScope::Private);
+        result.next_cursor = next;
+        Ok(result)
+    }
+}
+
+/// A cursor names the last tool of a page, so that a list that changes meanwhile skips and repeats nothing.
+fn cursor_for(name: &str) -> String {
+    let check: String = crate::base::sha256_hex(format!("cursor {name}").as_bytes()).chars().take(8).collect();
+    format!("{name}.{check}")
+}
+
+fn cursor_name(cursor: &str) -> Option<String> {
+    let (name, _) = cursor.rsplit_once('.')?;
+    (cursor_for(name) == cursor).then(|| name.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_comes_back_and_a_made_up_one_does_not() {
+        assert_eq!(cursor_name(&cursor_for("core__run-code")).as_deref(), Some("core__run-code"));
+        for made_up in ["x", "core__run-code", "core__run-code.00000000", "."] {
+            assert_eq!(cursor_name(made_up), None);
+        }
+    }
+}

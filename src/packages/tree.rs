@@ -21,6 +21,9 @@ use std::path::{Path, PathBuf};
 /// Deepest folder, and longest path from the root, bytes.
 const DEEPEST: usize = 64;
 const LONGEST: usize = 1024;
+/// Threads that look for changes, and the fewest entries that are worth one.
+const MOST_THREADS: usize = 4;
+const LEAST_PART: usize = 400;
 /// Set-user-id, set-group-id, sticky.
 const SPECIAL: u32 = 0o7000;
 
@@ -211,7 +214,22 @@ pub fn changed<'i>(root: BorrowedFd, items: &'i [Item]) -> Option<&'i str> {
         let stat = fstatat(root, item.path.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW);
         stat.is_ok_and(|stat| Stamp::of(&stat) == item.stamp)
     };
-    items.iter().find(|item| !same(item)).map(|item| item.path.as_str())
+    let first = |part: &'i [Item]| part.iter().find(|item| !same(item)).map(|item| item.path.as_str());
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);
+    let mut parts = items.chunks(items.len().div_ceil(threads).max(LEAST_PART));
+    let ours = parts.next()?;
+    // A call waits for this, and large packages have thousands of files.
+    std::thread::scope(|scope| {
+        let apart = |part| std::thread::Builder::new().spawn_scoped(scope, move || first(part)).map_err(|_| part);
+        let others: Vec<_> = parts.map(apart).collect();
+        let found = first(ours);
+        let others = others.into_iter().filter_map(|other| match other {
+            Ok(other) => other.join().unwrap_or(Some("(not looked at)")),
+            Err(part) => first(part),
+        });
+        // All of them are waited for.
+        found.into_iter().chain(others.collect::<Vec<_>>()).next()
+    })
 }
 
 /// The first path whose content is not what its digest says.
@@ -355,6 +373,23 @@ mod tests {
         let parent = files::without_links(folder.path(), OFlag::O_RDONLY | OFlag::O_DIRECTORY).expect("a folder");
         remove(parent.as_fd(), "top").expect("removed");
         assert!(!top.exists());
+    }
+
+    #[test]
+    fn a_change_is_seen_in_every_part_of_a_large_tree() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = |n: usize| folder.path().join(n.to_string());
+        (0..3 * LEAST_PART).for_each(|n| std::fs::write(file(n), "1").expect("made"));
+        let root = files::without_links(folder.path(), OFlag::O_RDONLY | OFlag::O_DIRECTORY).expect("a folder");
+        let most = Most { files: 10_000, bytes: 10_000 };
+        let items = || stamped(root.as_fd(), taken(root.as_fd(), most).expect("taken")).expect("stamped");
+        assert_eq!(changed(root.as_fd(), &[]), None);
+        for n in [0, LEAST_PART, 3 * LEAST_PART - 1] {
+            let items = items();
+            assert_eq!(changed(root.as_fd(), &items), None, "the control of {n}");
+            std::fs::write(file(n), "22").expect("written");
+            assert_eq!(changed(root.as_fd(), &items), Some(n.to_string().as_str()));
+        }
     }
 
     #[test]

@@ -170,9 +170,7 @@ impl Service {
     ) -> Result<Instant, Fault> {
         let (before, script) = (self.decisions()?, Scripts::of(target));
         let question = self.question(found, target, record);
-        if let Some(turn) = record.turn.as_mut().and_then(Arc::get_mut) {
-            turn.step_aside();
-        }
+        record.step_aside();
         let answer = {
             let asked = async {
                 match approver {

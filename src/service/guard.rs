@@ -54,7 +54,7 @@ pub(super) struct Share<'a> {
 /// Held while a call runs, and until its answer is delivered where that may take long; then the next call may run.
 #[derive(Debug)]
 pub struct Turn {
-    /// `None`: the call waits for a person.
+    /// `None`: the call waits for a person, or for another call.
     running: Option<Place>,
     _admitted: Place,
     _room: OwnedSemaphorePermit,
@@ -119,7 +119,7 @@ impl Guard {
 }
 
 impl Turn {
-    /// Others may run while this call waits for a person.
+    /// Others may run while this call waits for something else than them.
     pub(super) fn step_aside(&mut self) {
         self.running = None;
     }

@@ -1,7 +1,8 @@
-//! What a call owes besides its record: its place in the list of calls, its outcome to others under its key.
+//! What a call holds and owes besides its record: its turn, its place in the list of calls, its outcome to others under its key.
 //!
 //! For: the record. In: how the call ended. Out: told to both. Never: ends a call that left no record of its own.
 
+use super::super::guard::Turn;
 use super::super::report::Report;
 use super::CallRecord;
 use crate::base::json::Text;
@@ -14,6 +15,11 @@ impl CallRecord {
         let reference = tool.reference();
         self.listed.iter().for_each(|listed| listed.change(|state| state.tool.clone_from(&reference)));
         self.tool = Some(tool);
+    }
+
+    /// Others may run while the call waits; it keeps its place among those that wait, and the room for its arguments.
+    pub fn step_aside(&mut self) {
+        self.turn.as_mut().and_then(Arc::get_mut).into_iter().for_each(Turn::step_aside);
     }
 
     /// The outcome is told to whoever waits for it.

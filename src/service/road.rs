@@ -32,14 +32,14 @@ impl Service {
         record: &mut CallRecord,
     ) -> Result<Text, Fault> {
         record.entry = Some(self.parts.audit.open()?);
-        if let Some(fault) = request.refused.take() {
-            return Err(fault);
-        }
         // First what costs nothing: who calls, how often, and whether there is such a tool for that caller.
         let rights = self.decisions()?.rights(&request.caller, request.label.as_deref());
         record.calls_as(&rights.caller);
         if !request.counted {
             self.guard.comes(&rights.caller.user, rights.per_minute())?;
+        }
+        if let Some(fault) = request.refused.take() {
+            return Err(fault);
         }
         let asked = self.found(&request, record).await?;
         record.turn = Some(Arc::new(self.guard.enter(&request, &asked.rights.share(&asked.tool.manifest.id)).await?));

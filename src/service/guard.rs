@@ -88,6 +88,13 @@ impl Guard {
             && self.rates.take(&format!("told {caller}"), 1).is_ok()
     }
 
+    /// Counts a call of a tool that is about to run: one that cannot run uses up nothing that others may have.
+    pub fn starts(&self, share: &Share<'_>) -> Result<(), fault::Fault> {
+        let Some(limit) = share.per_minute else { return Ok(()) };
+        let many = format!("This tool may be called {limit} times a minute.");
+        self.rates.take(&format!("tool {}", share.tool), limit).map_err(|wait| too_many(&many, wait))
+    }
+
     /// Waits for a turn, in order among the calls of this tool and by turns with those of others; refuses at once where
     /// too many wait already, or too much.
     pub async fn enter(&self, request: &CallRequest, share: &Share<'_>) -> Result<Turn, fault::Fault> {
@@ -95,10 +102,6 @@ impl Guard {
             let message = "Too many calls are waiting in this host.";
             fault::Fault::new(fault::Kind::RateLimitError, message).retry_after(FULL)
         };
-        if let Some(limit) = share.per_minute {
-            let many = format!("This tool may be called {limit} times a minute.");
-            self.rates.take(&format!("tool {}", share.tool), limit).map_err(|wait| too_many(&many, wait))?;
-        }
         let [running, admitted] = self.sizes;
         let running = share.claim(running, share.at_once);
         // However few of them run at once, more may wait.

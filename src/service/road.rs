@@ -69,6 +69,7 @@ impl Service {
             until.began = found.came;
             attempt = target.attempt(&found, &self.breakers)?;
         }
+        self.guard.starts(&found.rights.share(&found.tool.manifest.id))?;
         let answer = self.answer(&found, &mut target, stream, record, until).await;
         attempt.into_iter().for_each(|attempt| attempt.ended(answer.as_ref().err()));
         Ok(record.hidden(answer?))

@@ -45,6 +45,27 @@ fn the_sixth_of_five_a_minute_is_told_when() {
 }
 
 #[test]
+fn calls_that_cannot_run_use_up_nothing_of_a_tool() {
+    if !has("python", 1) {
+        return;
+    }
+    let may = "parameters = [{ tool = \"b:one\", name = \"n\", max = 1, why = \"w\" }]\n";
+    let limit = "[[limit]]\ntools = [\"b:*\"]\nwhy = \"w\"\ncalls_per_minute = 2\n";
+    let playground = playground(Who::ours(), &format!("{HEAD}{may}{limit}"));
+    let mut server = serve(&playground, "alice");
+    for _ in 0..3 {
+        assert!(words(&server.called("b:one", json!({"n": "x"}))).contains("ParameterValidationError"));
+        assert!(words(&server.called("b:one", json!({"n": 2}))).contains("AuthorizationError"));
+    }
+    let bob = |server: &mut Server| {
+        let params = json!({"name": "b__one", "arguments": {"n": 5}, "_meta": {"dev.toolhost/user": "bob"}});
+        words(&server.asked("tools/call", params)).contains("RateLimitError")
+    };
+    let told = [0; 3].map(|_| bob(&mut server));
+    assert_eq!(told, [false, false, true], "and the limit holds for those that run");
+}
+
+#[test]
 fn what_cannot_be_read_counts_too() {
     let playground = playground(Who::ours(), &format!("{HEAD}calls_per_minute = 5\n"));
     let web = Web::start(&playground, &[]);

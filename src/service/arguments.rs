@@ -3,7 +3,7 @@
 //! For: the road. In: what a transport decoded. Out: one JSON value and how it was written. Never: accepts two documents, a duplicate key or NaN (P22); checks a schema (`manifest` does).
 
 use crate::base::json;
-use crate::quantity::MAX_TREE_BYTES;
+use crate::quantity::{LARGE_TEXT_BYTES, MAX_TREE_BYTES};
 use crate::{fault, manifest};
 use fault::{Fault, Kind};
 use manifest::Handler;
@@ -34,6 +34,11 @@ impl fmt::Debug for Arguments {
 }
 
 impl Arguments {
+    /// Whether reading them may take so long that other calls must not wait for it.
+    pub(super) fn are_long(&self) -> bool {
+        matches!(self, Arguments::Text(text) if text.len() > LARGE_TEXT_BYTES)
+    }
+
     /// The value, and how it was written.
     pub fn decode(self) -> Result<(Value, Written), Fault> {
         match self {

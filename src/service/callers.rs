@@ -124,6 +124,18 @@ impl Service {
         Ok(self.decisions()?.rights(caller, label).caller)
     }
 
+    /// Looks at a request before what it brings is read: how often its caller calls, and whether there is such a tool for
+    /// that one. True: it is counted. Of a caller who may be taken for another neither is known yet.
+    pub fn comes(&self, caller: &Caller, tool: &str) -> Result<bool, Fault> {
+        let decisions = self.decisions()?;
+        let rights = decisions.rights(caller, None);
+        if rights.rule().is_some_and(|rule| !rule.act_as.is_empty()) {
+            return Ok(false);
+        }
+        self.guard.comes(&rights.caller.user, rights.per_minute())?;
+        decisions.find(tool, &rights).map(|_| true)
+    }
+
     /// The breakers that hold failures: the caller's own (`who`), or everybody's for an operator.
     pub fn breakers(&self, caller: &Caller) -> Vec<BreakerState> {
         self.breakers.states((!caller.operator).then_some(&caller.user))

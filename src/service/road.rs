@@ -39,6 +39,9 @@ impl Service {
             self.guard.comes(&rights.caller.user, rights.per_minute())?;
         }
         if let Some(fault) = request.refused.take() {
+            let id = request.tool.split('@').next().unwrap_or_default();
+            let withheld = fault.kind == Kind::ToolNotFoundError && !rights.may_call(id);
+            record.denied_by = withheld.then(|| rights.name());
             return Err(fault);
         }
         let asked = self.found(&request, record).await?;
@@ -317,7 +320,7 @@ async fn checked(
     until: blocking::Until,
     record: &mut CallRecord,
 ) -> Result<Value, Fault> {
-    let (given, written) = arguments.decode()?;
+    let (given, written) = until.run(arguments.are_long(), move || arguments.decode()).await??;
     let given = arguments::with_timeout(manifest, given, asked_ms);
     let long = manifest.parameters.as_ref().is_some_and(|schema| schema.takes_long(&given));
     let (tool, of) = (manifest.clone(), manifest.clone());

@@ -42,12 +42,12 @@ pub async fn call(
     };
     let approver = approvals::of(&face, &caller);
     let operator = tools::is_operator(&face, &caller);
-    let (asked, unread) = match body::call(caller.clone(), &tool, &text) {
+    let (asked, unread) = match body::asked(&face, caller, tool, text).await {
         Ok(asked) => (asked, false),
-        Err(fault) => (CallRequest::refused(caller, &tool, fault).into(), true),
+        Err(refused) => (refused.into(), true),
     };
     // The service counts the arguments from here.
-    drop((text, places));
+    drop(places);
     let idempotency_key = match key(&headers) {
         Ok(key) => key,
         Err(refusal) => return *refusal,

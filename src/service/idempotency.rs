@@ -9,6 +9,7 @@ use crate::base::{lock, sha256_hex};
 use crate::fault::{Fault, Kind};
 use serde_json::Value;
 use std::collections::HashMap;
+use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -20,7 +21,7 @@ const KEYS: usize = 10_000;
 const BYTES: usize = 64 * 1024 * 1024;
 /// Longest key, bytes.
 const LONGEST: usize = 255;
-/// About what an outcome takes beside its texts, bytes.
+/// About what an outcome takes beside what is told of it, bytes.
 const OUTCOME: usize = 4096;
 
 #[derive(Debug, Default)]
@@ -117,6 +118,27 @@ impl Keys {
     }
 }
 
+/// How long a report is as JSON, with the words for the person.
+fn size(report: &Report) -> usize {
+    #[derive(Default)]
+    struct Length(usize);
+    impl io::Write for Length {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0 += bytes.len();
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut length = Length::default();
+    // A counter takes everything.
+    let _ = serde_json::to_writer(&mut length, report);
+    let fault = report.error.iter().flat_map(|fault| fault.person.iter().chain(&fault.flaws));
+    length.0 + fault.map(String::len).sum::<usize>()
+}
+
 impl Place {
     /// From here on something may have been done.
     pub fn runs(&mut self, id: &str, tool: &str) {
@@ -132,8 +154,7 @@ impl Place {
 
     fn keep(&mut self, report: Report) {
         let Some((id, tool)) = self.ran.take() else { return };
-        let output = report.output_data.as_ref().map_or(0, |output| output.as_str().len());
-        let bytes = OUTCOME + output + report.logs.iter().map(String::len).sum::<usize>();
+        let bytes = OUTCOME + size(&report);
         let mut known = lock(&self.keys.known);
         let sum = |own: &dyn Fn(&Name) -> bool| -> usize {
             let slots = known.iter().filter(|(name, _)| own(name));
@@ -192,6 +213,30 @@ mod tests {
         assert_eq!(one, digest("t", &json!({"d": 4, "a": [1, {"c": 3, "b": 2}]}), None));
         assert_ne!(one, digest("t", &json!({"d": 4, "a": [{"c": 3, "b": 2}, 1]}), None));
         assert_ne!(one, digest("u", &json!({"a": [1, {"b": 2, "c": 3}], "d": 4}), None));
+    }
+
+    #[test]
+    fn everything_of_an_outcome_is_counted() {
+        let mut report = Report::of_fault("1".into(), "t", Fault::new(Kind::ScriptError, "f"));
+        let (small, text) = (size(&report), "x".repeat(1000));
+        let grown = |what: &str, report: &Report| assert!(size(report) >= small + 1000, "{what}: {}", size(report));
+        let artifact = crate::executor::Artifact {
+            path: text.clone(),
+            bytes: 1,
+            published: true,
+            dropped_because: None,
+            failed: false,
+            over: None,
+        };
+        grown("files", &Report { artifacts: vec![artifact], ..report.clone() });
+        grown("notes", &Report { notes: vec![text.clone()], ..report.clone() });
+        grown("logs", &Report { logs: vec![text.clone()], ..report.clone() });
+        grown("output", &Report { output_data: Some((&json!(text)).into()), ..report.clone() });
+        let denials = crate::executor::Denials { not_observed: vec![text.clone()], ..Default::default() };
+        grown("denials", &Report { denials, ..report.clone() });
+        let fault = report.error.take().expect("a fault");
+        grown("details", &Report { error: Some(fault.clone().details(&text)), ..report.clone() });
+        grown("person", &Report { error: Some(fault.person(&text)), ..report });
     }
 
     #[test]

@@ -4,10 +4,10 @@
 //! Never: tells a caller of another's call; keeps what a call answered.
 
 use super::request::CallRequest;
-use super::{Caller, Service};
+use super::{Caller, Service, format};
 use crate::base::lock;
 use crate::base::text::{head, printable};
-use crate::fault::Fault;
+use crate::fault::{Fault, Kind};
 use serde::Serialize;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -41,6 +41,9 @@ pub struct CallState {
     pub phase: Phase,
     /// `success`, or the type of the error.
     pub outcome: Option<String>,
+    /// Something of it ran.
+    #[serde(skip)]
+    pub ran: bool,
 }
 
 #[derive(Debug, Default)]
@@ -72,6 +75,7 @@ impl Calls {
             began: jiff::Timestamp::now().to_string(),
             phase: Phase::Waiting,
             outcome: None,
+            ran: false,
         };
         let mut all = lock(&self.0);
         all.next += 1;
@@ -114,7 +118,7 @@ impl Listed {
 
 impl Drop for Listed {
     fn drop(&mut self) {
-        self.end(crate::fault::Kind::CancelledError.to_string());
+        self.end(Kind::CancelledError.to_string());
     }
 }
 
@@ -129,6 +133,13 @@ impl Service {
     /// One of them.
     pub fn call_state(&self, caller: &Caller, id: &str) -> Option<CallState> {
         self.calls(caller).into_iter().rfind(|state| state.id == id)
+    }
+
+    /// What a call is told that was dropped because its host stops.
+    pub fn stopped(&self, id: &str) -> Fault {
+        let stopped = Fault::new(Kind::CancelledError, "The server was stopped.").retryable();
+        let ran = self.call_state(&Caller::operator(""), id).is_some_and(|state| state.ran);
+        if ran { format::cancelled_midway(stopped) } else { stopped }
     }
 
     /// Cancels an open call of this caller (`who`), or anybody's for an operator. False: there is none for it.

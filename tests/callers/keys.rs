@@ -114,6 +114,27 @@ async fn who_waits_for_the_first_counts_among_those_that_wait() {
 }
 
 #[tokio::test]
+async fn what_was_cancelled_while_it_ran_is_not_made_again_by_itself() {
+    let world = Arc::new(world_of(Settings { running: 1, ..Settings::default() }, |_, _| {}));
+    let asked = |id: &str| {
+        let slow = CallRequest { id: Some(id.into()), ..request("fake:user", json!({"n": 1, "delay": 20_000})) };
+        let world = world.clone();
+        tokio::spawn(async move { call(&world, slow).await.error.expect("cancelled") })
+    };
+    let running = asked("c1");
+    until("it runs", || world.runs() == 1).await;
+    let waiting = asked("c2");
+    let alice = Caller::named("alice");
+    until("it waits", || world.service.call_state(&alice, "c2").is_some()).await;
+    for (id, call, again) in [("c2", waiting, true), ("c1", running, false)] {
+        assert!(world.service.cancel(&alice, id));
+        let fault = call.await.unwrap();
+        assert_eq!((fault.kind, fault.retryable), (Kind::CancelledError, again), "{id}: {fault}");
+        assert_eq!(fault.message.contains("how far it came is not known"), !again, "{id}: {fault}");
+    }
+}
+
+#[tokio::test]
 async fn calls_are_seen_and_cancelled_by_their_caller_alone() {
     let world = Arc::new(world());
     let running = {

@@ -140,7 +140,7 @@ impl Background {
             biased;
             report = self.service.call(request, Sink::none()) => report,
             () = cancel.cancelled() => ended(format::cancelled()),
-            () = self.kill.cancelled() => ended(stopped()),
+            () = self.kill.cancelled() => ended(self.service.stopped(&job.id)),
         };
         self.ended(store, job, &report, label.as_deref()).await;
     }

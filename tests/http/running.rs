@@ -114,6 +114,20 @@ fn a_key_runs_its_request_once() {
         let other = call("k1", json!({"n": 1}));
         assert_eq!((other.status, &other.json()["error"]["type"]), (409, &json!("ParameterValidationError")));
         assert_eq!(web.call("esc:other", &json!({}), &["Idempotency-Key: k1"]).status, 409, "another tool");
+        let events = |key: &str| -> Vec<(String, Value)> {
+            let headers = [&format!("Idempotency-Key: {key}"), "Accept: text/event-stream"];
+            super::calls::events(&web.call("esc:count", &json!({}), &headers).body)
+        };
+        let names = |told: &[(String, Value)]| told.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>().join(" ");
+        let told = events("k1");
+        assert_eq!(names(&told), "start replay end", "a stream says whose outcome it ends with");
+        assert_eq!((&told[1].1["id"], &told[2].1["id"]), (&first["id"], &first["id"]));
+        let own = &told[0].1["id"];
+        assert_ne!(own, &first["id"]);
+        assert_eq!(web.get(&format!("/v1/calls/{}", own.as_str().unwrap()), &[]).json()["outcome"], "success");
+        let told = events("k3");
+        assert_eq!(names(&told), "start end", "control: a first call");
+        assert_eq!(told[0].1["id"], told[1].1["id"]);
         let two = web.call("esc:count", &json!({}), &["Idempotency-Key: a", "Idempotency-Key: b"]);
         assert_eq!(two.status, 400, "{two:?}");
     });

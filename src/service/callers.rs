@@ -109,10 +109,10 @@ impl DecisionCache {
     pub fn find(&self, reference: &str, rights: &Rights) -> Result<Arc<Tool>, Fault> {
         self.snapshot.find_among(reference, &|id| rights.may_call(id)).map_err(|fault| {
             let id = reference.split('@').next().unwrap_or(reference);
-            match self.snapshot.versions(id).is_empty() || rights.may_call(id) {
-                true => fault,
-                false => fault.person(rights.withheld(id)),
-            }
+            // The same work for one that is not there at all: time tells nothing either.
+            let (withheld, own) =
+                (rights.withheld(id), fault.person.clone().map_or_else(String::new, |own| own + "; "));
+            if rights.may_call(id) { fault } else { fault.person(format!("{own}{withheld}, if there is such a tool")) }
         })
     }
 }

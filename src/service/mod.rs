@@ -55,7 +55,7 @@ pub use script_digest::of as digest_of_script;
 use crate::executor::{Executor, method};
 use crate::{fault, registry};
 use call_record::CallRecord;
-use decision_cache::DecisionCache;
+use decision_cache::{DecisionCache, InForce};
 use fault::{Fault, Kind};
 use request::Stream;
 use std::collections::BTreeMap;
@@ -111,8 +111,7 @@ pub struct Service {
     metrics: metrics::Metrics,
     scripts: script_digest::Cache,
     packages: Arc<packages::Packages>,
-    /// `Err`: the last reload could not read them, and every call is refused.
-    rules: Mutex<Result<Arc<Rules>, Fault>>,
+    rules: Mutex<InForce>,
     /// Why newer rules do not hold.
     stale: Mutex<Option<String>>,
     /// The extensions of `parts`, and those registered since.
@@ -137,7 +136,7 @@ impl Service {
             scripts: script_digest::Cache::default(),
             extensions: RwLock::new(parts.executors.extensions.clone()),
             stale: Mutex::default(),
-            rules: Mutex::new(Ok(Arc::new(parts.rules.clone()))),
+            rules: Mutex::new(InForce { rules: Arc::new(parts.rules.clone()), unread: None }),
             decisions: Mutex::default(),
             parts,
         })

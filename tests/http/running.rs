@@ -72,6 +72,52 @@ fn a_call_is_seen_and_ended_by_its_caller_and_by_operators_alone() {
 }
 
 #[test]
+fn while_policies_cannot_be_read_what_runs_is_seen_and_ended() {
+    as_everyone_with("python", "rules that cannot be read", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        adder(&playground);
+        sleeper(&playground);
+        let file = playground.path("sandbox-policies/callers.policy.toml");
+        let good = "[[caller]]\nname = \"*\"\nwhy = \"w\"\ntools = [\"*\"]\nrole = \"operator\"\n";
+        std::fs::write(&file, good).unwrap();
+        playground.settle();
+        let web = Web::start(&playground, &["--watch", "off"]);
+        let add = || web.call("esc:add", &json!({"a": 1, "b": 2}), &[]).status;
+        assert_eq!(add(), 200, "control");
+        let mut stream = web.connect();
+        let asked = request("POST", "/v1/tools/esc:sleep/calls", &web.address, &[], "{}");
+        stream.write_all(asked.as_bytes()).unwrap();
+        playground.runs("user_scripts/sleep/main.py", 1);
+        let reload = |ready: bool| {
+            web.signal(nix::sys::signal::Signal::SIGHUP);
+            let wanted = if ready { 200 } else { 503 };
+            wait_for("it was read anew", || web.get("/readyz", &[]).status == wanted);
+        };
+        // Broken, and gone: nothing new runs.
+        std::fs::write(&file, "[[callr]]\n").unwrap();
+        reload(false);
+        assert_eq!(add(), 403);
+        std::fs::write(&file, good).unwrap();
+        reload(true);
+        assert_eq!(add(), 200, "control: mended");
+        std::fs::remove_file(&file).unwrap();
+        reload(false);
+        assert_eq!(add(), 403, "without the file everybody could call everything");
+        assert!(web.said().contains("callers.policy.toml is gone"), "{}", web.said());
+        let seen = web.get("/v1/calls", &[]);
+        let calls = seen.json()["calls"].as_array().cloned().unwrap_or_default();
+        let running = calls.iter().find(|call| call["phase"] == "running").unwrap_or_else(|| panic!("{seen:?}"));
+        assert_eq!(web.get("/v1/status", &[]).json()["running"], 1);
+        let path = format!("/v1/calls/{}", running["id"].as_str().unwrap());
+        assert_eq!(web.ask("DELETE", &path, &[], "").status, 202);
+        assert!(String::from_utf8(super::exchanged(stream, b"")).unwrap().contains("CancelledError"));
+        std::fs::write(&file, good).unwrap();
+        reload(true);
+        assert_eq!(add(), 200);
+    });
+}
+
+#[test]
 fn metrics_say_what_was_called() {
     as_everyone_with("python", "metrics", |who| {
         let playground = Playground::new(who, "/var/tmp");

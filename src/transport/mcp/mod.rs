@@ -267,7 +267,7 @@ impl ServerHandler for Face {
         let id = match offered.names.id(&request.name) {
             Some(id) => id,
             // Who may call what is not known: the call is told so.
-            None if self.service.who(&self.client.caller, None).is_err() => &request.name,
+            None if self.service.ready().is_err() => &request.name,
             None => return Err(self.unknown(label, &request.name, &offered).await),
         };
         let idempotency_key = context.meta.get(KEY).and_then(Value::as_str).map(str::to_owned);

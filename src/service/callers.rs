@@ -20,16 +20,24 @@ pub(super) struct Rights {
     callers: Option<Arc<Callers>>,
     /// The caller, and whether it is an operator.
     pub caller: Caller,
+    /// Who authenticated: what its calls take of what all share counts as its, whose names they may come under.
+    pub through: String,
 }
 
 impl Rights {
     /// `label`: the name that the request brings.
     pub fn of(callers: Option<&Arc<Callers>>, caller: &Caller, label: Option<&str>) -> Rights {
-        let Some(callers) = callers else { return Rights { callers: None, caller: caller.clone() } };
+        let Some(callers) = callers else {
+            return Rights { callers: None, caller: caller.clone(), through: caller.user.clone() };
+        };
         let user = callers.acts_as(&caller.user, label);
         // Whoever acts as another has that one's tools, not its role.
         let operator = user == caller.user && callers.of(user).is_some_and(|rule| rule.operator);
-        Rights { callers: Some(callers.clone()), caller: Caller { user: user.to_owned(), operator } }
+        Rights {
+            callers: Some(callers.clone()),
+            caller: Caller { user: user.to_owned(), operator },
+            through: caller.user.clone(),
+        }
     }
 
     fn rule(&self) -> Option<&CallerRule> {
@@ -72,6 +80,7 @@ impl Rights {
         let limit = self.callers.as_ref().and_then(|callers| callers.limit(id));
         Share {
             caller: &self.caller.user,
+            through: &self.through,
             tool: id,
             operator: self.caller.operator,
             at_once: [self.rule().and_then(|rule| rule.at_once), limit.and_then(|limit| limit.at_once)],
@@ -134,7 +143,7 @@ impl Service {
         if rights.rule().is_some_and(|rule| !rule.act_as.is_empty()) {
             return Ok(false);
         }
-        self.guard.comes(&rights.caller.user, rights.per_minute())?;
+        self.guard.comes(&rights.share(""), rights.per_minute())?;
         decisions.find(tool, &rights).map(|_| true)
     }
 

@@ -173,21 +173,22 @@ impl Service {
                 .person(format!("a panic: {words}; please report it with the call id"))),
         };
         let caller = record.caller.user.clone();
+        let through = record.through().unwrap_or(&caller).to_owned();
         let report = match record.kept.take() {
             Some(kept) => record.replay(&kept),
             None => record.finish(result),
         };
         measured.outcome = report.error.as_ref().map_or_else(|| "success".to_owned(), |fault| fault.kind.to_string());
         drop(measured);
-        self.watches(&caller, &report);
+        self.watches(&caller, &through, &report);
         stream.finish().await;
         report
     }
 
     /// Tells the person who runs this host of a caller whom policy keeps refusing.
-    fn watches(&self, caller: &str, report: &Report) {
+    fn watches(&self, caller: &str, through: &str, report: &Report) {
         let refused = |fault: &Fault| matches!(fault.kind, Kind::SecurityError | Kind::AuthorizationError);
-        if report.error.as_ref().is_some_and(refused) && self.guard.alarms(caller) {
+        if report.error.as_ref().is_some_and(refused) && self.guard.alarms(caller, through) {
             let caller = crate::base::text::printable(&crate::base::text::head(caller, 200));
             tracing::error!(target: "toolhost::alert", caller, call = report.id, "policy keeps refusing this caller");
         }

@@ -36,7 +36,7 @@ impl Service {
         let rights = self.decisions()?.rights(&request.caller, request.label.as_deref());
         record.calls_as(&rights.caller);
         if !request.counted {
-            self.guard.comes(&rights.caller.user, rights.per_minute())?;
+            self.guard.comes(&rights.share(""), rights.per_minute())?;
         }
         if let Some(fault) = request.refused.take() {
             let id = request.tool.split('@').next().unwrap_or_default();
@@ -92,7 +92,7 @@ impl Service {
         let long = found.tool.manifest.parameters.as_ref().is_none_or(|schema| schema.takes_long(&input));
         let digest = move || (idempotency::digest(&tool, &input, asked_ms), input);
         let (asked, input) = until.run(long, digest).await?;
-        let find = || self.keys.find(&found.rights.caller.user, key, asked.clone());
+        let find = || self.keys.find((&found.rights.caller.user, &found.rights.through), key, asked.clone());
         record.kept = match find()? {
             idempotency::Found::First(place) => {
                 record.place = Some(place);

@@ -72,6 +72,45 @@ fn a_call_is_seen_and_ended_by_its_caller_and_by_operators_alone() {
 }
 
 #[test]
+fn who_acts_as_another_sees_and_ends_what_it_called() {
+    as_everyone_with("python", "calls as another", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        sleeper(&playground);
+        let names = ["gateway", "eve", "alice"];
+        let entry =
+            |name: &str, more: &str| format!("[[caller]]\nname = \"{name}\"\nwhy = \"w\"\ntools = [\"*\"]\n{more}");
+        let callers = entry("gateway", "act_as = [\"*\"]\n") + &entry("*", "");
+        std::fs::write(playground.path("sandbox-policies/callers.policy.toml"), callers).unwrap();
+        playground.settle();
+        let made = names.map(|name| token(&playground, name, &[]));
+        let lines: String = made.iter().map(|(_, line)| format!("{line}\n")).collect();
+        let file = private(&playground, "state/tokens", &lines);
+        let web = Web::start(&playground, &["--token-file", &file]);
+        let [gateway, eve, alice] = made.each_ref().map(|(token, _)| bearer(token));
+        let body = json!({"user": "alice", "arguments": {}}).to_string();
+        let mut stream = web.connect();
+        let asked = request("POST", "/v1/tools/esc:sleep/calls", &web.address, &[&gateway], &body);
+        stream.write_all(asked.as_bytes()).unwrap();
+        playground.runs("user_scripts/sleep/main.py", 1);
+        let calls = |caller: &str| web.get("/v1/calls", &[caller]).json()["calls"].as_array().unwrap().clone();
+        wait_for("it runs", || calls(&gateway).iter().any(|call| call["phase"] == "running"));
+        let call = calls(&gateway)[0].clone();
+        assert_eq!((&call["caller"], calls(&alice).len(), calls(&eve).len()), (&json!("alice"), 1, 0));
+        let path = format!("/v1/calls/{}", call["id"].as_str().unwrap());
+        assert_eq!(web.ask("DELETE", &path, &[&eve], "").status, 404, "control: others do not");
+        assert_eq!(web.ask("DELETE", &path, &[&gateway], "").status, 202);
+        assert!(String::from_utf8(super::exchanged(stream, b"")).unwrap().contains("CancelledError"));
+        // One in the background too.
+        let body = json!({"user": "alice", "arguments": {}, "mode": "async"}).to_string();
+        let begun = web.ask("POST", "/v1/tools/esc:sleep/calls", &[&gateway], &body);
+        assert_eq!(begun.status, 202, "{begun:?}");
+        let place = begun.header("location").unwrap().to_owned();
+        assert_eq!([&gateway, &alice, &eve].map(|caller| web.get(&place, &[caller]).status), [200, 200, 404]);
+        assert_eq!(web.ask("DELETE", &place, &[&gateway], "").status, 202);
+    });
+}
+
+#[test]
 fn while_policies_cannot_be_read_what_runs_is_seen_and_ended() {
     as_everyone_with("python", "rules that cannot be read", |who| {
         let playground = Playground::new(who, "/var/tmp");

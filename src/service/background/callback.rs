@@ -294,6 +294,7 @@ mod tests {
         let job = Job {
             id,
             caller,
+            through: None,
             tool,
             began: now,
             ended: Some(now),

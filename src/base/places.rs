@@ -1,5 +1,5 @@
 //! Places: a fair semaphore. A claim counts against keys, each of which holds at most so many of the places; claims that
-//! wait take turns by what they wait for, first those whose first key holds the fewest places.
+//! wait take turns by what they wait for, first those whose keys, in their order, hold the fewest places.
 //!
 //! For: calls that run at once, compilers, readers, workers. In: the key whose work it is. Out: a place, given back
 //! when dropped. Never: lets a waiter of a full key hold up another key.
@@ -135,7 +135,8 @@ impl State {
     fn next(&self) -> Option<usize> {
         let heads = self.waiting.iter().enumerate().filter_map(|(at, (_, queue))| Some((at, &queue.front()?.0)));
         let ready = heads.filter(|(_, claim)| self.has_room(claim));
-        ready.min_by_key(|(_, claim)| claim.counts.first().map_or(0, |(key, _)| self.held(key))).map(|(at, _)| at)
+        let held = |claim: &Claim| claim.counts.iter().map(|(key, _)| self.held(key)).collect::<Vec<_>>();
+        ready.min_by_key(|(_, claim)| held(claim)).map(|(at, _)| at)
     }
 }
 

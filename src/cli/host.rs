@@ -414,6 +414,7 @@ pub fn reload(settings: &Settings, service: &Service, because: Reload) {
     let settings = &settings.again();
     // Another process may have run a tool since: what that tool could write is not loaded here either.
     let read = tell_ledger(settings, service.registry()).and_then(|()| rules(settings, service.counted()));
+    let read = read.and_then(|rules| service.may_follow(rules).map_err(anyhow::Error::msg));
     if let (Err(why), Reload::Seen) = (&read, because)
         && service.ready().is_ok()
     {

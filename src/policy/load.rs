@@ -91,6 +91,7 @@ impl Policies {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
         let root = root.canonicalize().unwrap_or_else(|_| root.to_path_buf());
         let disk::PolicyTexts { texts, notes, mut problems } = disk::read(&path);
+        problems.extend(passed_over_beside(&path));
         let mut policies = Policies::of(Vec::new(), None, notes);
         for (file, text) in texts {
             let tell = |problem| FileProblem { path: file.clone(), problem };
@@ -279,6 +280,20 @@ impl Policy {
 pub(super) fn fallback() -> &'static Policy {
     static BUILT_IN: std::sync::LazyLock<Policy> = std::sync::LazyLock::new(Policy::built_in);
     &BUILT_IN
+}
+
+/// What only narrows, beside a file that is read alone: it would be passed over in silence.
+fn passed_over_beside(path: &Path) -> Vec<FileProblem> {
+    let beside = |name: &&str| !path.is_dir() && path.with_file_name(name).symlink_metadata().is_ok();
+    let others = [CALLERS_FILE, HOST_FILE].into_iter().filter(|name| path.file_name().is_some_and(|own| own != *name));
+    let told = others.filter(beside).map(|name| {
+        let own = text::path(path);
+        let message = format!(
+            "would not hold, because the policies are the file {own} alone: name its folder, or move one of the two away"
+        );
+        FileProblem::new(&path.with_file_name(name), Severity::Error, Code::Conflict, "", At::default(), message)
+    });
+    told.collect()
 }
 
 /// Does a manifest lie below one of these folders (by name, or by the folder's real place)?

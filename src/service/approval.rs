@@ -28,7 +28,7 @@ use tokio::sync::oneshot;
 
 /// How long a person may take.
 pub const PATIENCE: Duration = Duration::from_secs(300);
-/// Most calls that wait for a person, and of those for whom one caller waits.
+/// Most calls that wait for a person, half of them of one who authenticated, and of those for whom one caller waits.
 const OPEN: usize = 128;
 const OF_ONE: usize = 32;
 /// Longest text of arguments that is shown, characters.
@@ -127,7 +127,9 @@ impl Approvals {
         {
             let mut open = lock(&self.0);
             let own = open.values().filter(|open| open.question.caller == question.caller).count();
-            if open.len() >= OPEN || own >= OF_ONE || open.contains_key(&question.call) {
+            let through = |question: &Question| question.through.as_ref().unwrap_or(&question.caller).clone();
+            let brought = open.values().filter(|open| through(&open.question) == through(question)).count();
+            if open.len() >= OPEN || own >= OF_ONE || brought >= OPEN / 2 || open.contains_key(&question.call) {
                 let message = "Too many calls wait for a person's answer.";
                 return Err(Fault::new(Kind::RateLimitError, message).retryable());
             }
@@ -172,9 +174,7 @@ impl Service {
         let before = self.decisions()?;
         target.shown = script_of(target).and_then(|script| Stamp::at(script).ok());
         let question = self.question(found, target, record);
-        if let Some(turn) = record.turn.as_mut().and_then(Arc::get_mut) {
-            turn.step_aside();
-        }
+        record.step_aside();
         let answer = {
             let asked = async {
                 match approver {

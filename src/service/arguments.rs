@@ -48,6 +48,11 @@ impl Arguments {
         }
     }
 
+    /// Whether reading them may take so long that other calls must not wait for it.
+    pub(super) fn are_long(&self) -> bool {
+        matches!(self, Arguments::Text(text) if text.len() > LARGE_TEXT_BYTES)
+    }
+
     /// The value, and how it was written.
     pub fn decode(self) -> Result<(Value, Written), Fault> {
         match self {

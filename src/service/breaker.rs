@@ -12,7 +12,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Most pairs of caller and tool that are remembered; the one that changed longest ago is forgotten first.
+/// Most pairs of caller and tool that are remembered; the one that changed longest ago is forgotten first, of one who
+/// authenticated its own once it has half of them.
 const PAIRS: usize = 10_000;
 /// While the one call that tries again runs, the others are told to wait so long.
 const PROBING: Duration = Duration::from_secs(1);
@@ -33,6 +34,8 @@ struct Pair {
 struct State {
     /// In a row.
     failures: u32,
+    /// Who authenticated when it failed first.
+    through: String,
     /// Calls are held back until then.
     until: Option<Duration>,
     /// One call is trying again.
@@ -58,6 +61,7 @@ pub struct BreakerState {
 pub(super) struct Attempt {
     breakers: Arc<Breakers>,
     pair: Pair,
+    through: String,
     rule: Breaker,
     probe: bool,
 }
@@ -68,8 +72,13 @@ impl Breakers {
         Breakers { clock, known: Mutex::default() }
     }
 
-    /// Lets a call through, or refuses it. `tool`: what runs.
-    pub fn enter(self: &Arc<Self>, caller: &str, tool: &str, rule: Breaker) -> Result<Attempt, Fault> {
+    /// Lets a call through, or refuses it. `through`: who authenticated. `tool`: what runs.
+    pub fn enter(
+        self: &Arc<Self>,
+        (caller, through): (&str, &str),
+        tool: &str,
+        rule: Breaker,
+    ) -> Result<Attempt, Fault> {
         let pair = Pair { caller: caller.to_owned(), tool: tool.to_owned() };
         let now = self.clock.time();
         let mut probe = false;
@@ -83,7 +92,7 @@ impl Breakers {
             state.probing = true;
             probe = true;
         }
-        Ok(Attempt { breakers: self.clone(), pair, rule, probe })
+        Ok(Attempt { breakers: self.clone(), pair, through: through.to_owned(), rule, probe })
     }
 
     /// The breakers with failures, of one caller or of all.
@@ -131,10 +140,13 @@ impl Attempt {
             }
             Some(fault) if counts(fault) => {
                 if !known.contains_key(&self.pair) && known.len() >= PAIRS {
-                    let oldest = known.iter().min_by_key(|(_, state)| state.changed).map(|(pair, _)| pair.clone());
+                    let many = known.values().filter(|state| state.through == self.through).count() >= PAIRS / 2;
+                    let own = known.iter().filter(|(_, state)| !many || state.through == self.through);
+                    let oldest = own.min_by_key(|(_, state)| state.changed).map(|(pair, _)| pair.clone());
                     oldest.and_then(|pair| known.remove(&pair));
                 }
-                let fresh = State { failures: 0, until: None, probing: false, changed: now };
+                let fresh =
+                    State { through: self.through.clone(), failures: 0, until: None, probing: false, changed: now };
                 let state = known.entry(self.pair.clone()).or_insert(fresh);
                 if state.until.is_none() || self.probe {
                     state.failures = state.failures.saturating_add(1);
@@ -174,7 +186,7 @@ mod tests {
 
     impl Under {
         fn call(&self, caller: &str, kind: Option<Kind>) -> bool {
-            let Ok(attempt) = self.0.enter(caller, "t", RULE) else { return false };
+            let Ok(attempt) = self.0.enter((caller, caller), "t", RULE) else { return false };
             attempt.ended(kind.map(|kind| Fault::new(kind, "f")).as_ref());
             true
         }
@@ -202,20 +214,32 @@ mod tests {
         assert_eq!(under.state("a"), "closed");
         assert!(under.call("a", Some(Kind::ServiceError)));
         assert_eq!(under.state("a"), "open");
-        let fault = under.0.enter("a", "t", RULE).expect_err("open");
+        let fault = under.0.enter(("a", "a"), "t", RULE).expect_err("open");
         assert_eq!((fault.kind, fault.retryable, fault.retry_after_ms), (Kind::CircuitOpenError, true, Some(60_000)));
         assert!(under.call("b", None), "another caller's failures are its own");
 
         pass(Duration::from_secs(60));
         assert_eq!(under.state("a"), "half-open");
-        let probe = under.0.enter("a", "t", RULE).expect("one tries");
-        assert!((0..9).all(|_| under.0.enter("a", "t", RULE).is_err()), "and no other meanwhile");
+        let probe = under.0.enter(("a", "a"), "t", RULE).expect("one tries");
+        assert!((0..9).all(|_| under.0.enter(("a", "a"), "t", RULE).is_err()), "and no other meanwhile");
         drop(probe);
         assert!(under.call("a", failed), "one that was cancelled decided nothing");
         assert_eq!(under.state("a"), "open", "a failure opens it again");
         pass(Duration::from_secs(60));
         assert!(under.call("a", None));
         assert_eq!(under.state("a"), "none", "a success closes it");
+    }
+
+    #[test]
+    fn whoever_brings_many_names_has_no_breaker_of_others_forgotten() {
+        let under = Under(Arc::default());
+        let failed = Fault::new(Kind::ScriptError, "f");
+        assert!(under.call("a", Some(Kind::ScriptError)));
+        for name in 0..PAIRS + 100 {
+            let attempt = under.0.enter((&format!("label {name}"), "gateway"), "t", RULE).expect("closed");
+            attempt.ended(Some(&failed));
+        }
+        assert_eq!((under.state("a"), lock(&under.0.known).len()), ("closed", PAIRS));
     }
 
     #[test]

@@ -266,7 +266,9 @@ impl CallRecord {
         self.entry = Some(entry);
         self.ran = kept.is_ok();
         if self.ran {
-            self.listed.iter().for_each(|listed| listed.change(|state| state.phase = Phase::Running));
+            self.listed
+                .iter()
+                .for_each(|listed| listed.change(|state| (state.phase, state.ran) = (Phase::Running, true)));
             let tool = self.tool.as_ref().map(|tool| tool.manifest.id.clone()).unwrap_or_default();
             self.place.iter_mut().for_each(|place| place.runs(&self.id, &tool));
         }
@@ -414,7 +416,7 @@ impl CallRecord {
 
     /// Closes the call: the record, the run log, the report.
     pub fn finish(mut self, result: Result<Text, Fault>) -> Report {
-        let mut result = result.map_err(|fault| self.decent(fault));
+        let mut result = result.map_err(|fault| self.decent(self.midway(fault)));
         for line in &mut self.seen.logs {
             *line = text::printable(line);
         }
@@ -479,7 +481,7 @@ impl CallRecord {
 impl Drop for CallRecord {
     fn drop(&mut self) {
         if self.entry.is_some() {
-            let fault = format::cancelled();
+            let fault = self.midway(format::cancelled());
             self.seen.usage.wall_ms = millis(self.started.elapsed());
             // Nobody waits for an answer any more; the record is all that can be saved.
             let written = self.record(Some(&fault));

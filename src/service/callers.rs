@@ -20,16 +20,24 @@ pub(super) struct Rights {
     callers: Option<Arc<Callers>>,
     /// The caller, and whether it is an operator.
     pub caller: Caller,
+    /// Who authenticated: what its calls take of what all share counts as its, whose names they may come under.
+    pub through: String,
 }
 
 impl Rights {
     /// `label`: the name that the request brings.
     pub fn of(callers: Option<&Arc<Callers>>, caller: &Caller, label: Option<&str>) -> Rights {
-        let Some(callers) = callers else { return Rights { callers: None, caller: caller.clone() } };
+        let Some(callers) = callers else {
+            return Rights { callers: None, caller: caller.clone(), through: caller.user.clone() };
+        };
         let user = callers.acts_as(&caller.user, label);
         // Whoever acts as another has that one's tools, not its role.
         let operator = user == caller.user && callers.of(user).is_some_and(|rule| rule.operator);
-        Rights { callers: Some(callers.clone()), caller: Caller { user: user.to_owned(), operator } }
+        Rights {
+            callers: Some(callers.clone()),
+            caller: Caller { user: user.to_owned(), operator },
+            through: caller.user.clone(),
+        }
     }
 
     fn rule(&self) -> Option<&CallerRule> {
@@ -72,6 +80,7 @@ impl Rights {
         let limit = self.callers.as_ref().and_then(|callers| callers.limit(id));
         Share {
             caller: &self.caller.user,
+            through: &self.through,
             tool: id,
             operator: self.caller.operator,
             at_once: [self.rule().and_then(|rule| rule.at_once), limit.and_then(|limit| limit.at_once)],
@@ -111,19 +120,33 @@ impl DecisionCache {
     pub fn find(&self, reference: &str, rights: &Rights) -> Result<Arc<Tool>, Fault> {
         self.snapshot.find_among(reference, &|id| rights.may_call(id)).map_err(|fault| {
             let id = reference.split('@').next().unwrap_or(reference);
-            match self.snapshot.versions(id).is_empty() || rights.may_call(id) {
-                true => fault,
-                false => fault.person(rights.withheld(id)),
-            }
+            // The same work for one that is not there at all: time tells nothing either.
+            let (withheld, own) =
+                (rights.withheld(id), fault.person.clone().map_or_else(String::new, |own| own + "; "));
+            if rights.may_call(id) { fault } else { fault.person(format!("{own}{withheld}, if there is such a tool")) }
         })
     }
 }
 
 impl Service {
     /// Who a request counts as: the caller, or whom its label names where the caller may act as that one. Where there is
-    /// a file of callers, it says who is an operator.
+    /// a file of callers, it says who is an operator; while it cannot be read, as it was last: somebody must be able to
+    /// see and end what runs.
     pub fn who(&self, caller: &Caller, label: Option<&str>) -> Result<Caller, Fault> {
-        Ok(self.decisions()?.rights(caller, label).caller)
+        let rules = crate::base::lock(&self.rules).rules.clone();
+        Ok(Rights::of(rules.policies.callers(), caller, label).caller)
+    }
+
+    /// Looks at a request before what it brings is read: how often its caller calls, and whether there is such a tool for
+    /// that one. True: it is counted. Of a caller who may be taken for another neither is known yet.
+    pub fn comes(&self, caller: &Caller, tool: &str) -> Result<bool, Fault> {
+        let decisions = self.decisions()?;
+        let rights = decisions.rights(caller, None);
+        if rights.rule().is_some_and(|rule| !rule.act_as.is_empty()) {
+            return Ok(false);
+        }
+        self.guard.comes(&rights.share(""), rights.per_minute())?;
+        decisions.find(tool, &rights).map(|_| true)
     }
 
     /// The breakers that hold failures: the caller's own (`who`), or everybody's for an operator.

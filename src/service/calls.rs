@@ -4,16 +4,17 @@
 //! Never: tells a caller of another's call; keeps what a call answered.
 
 use super::request::CallRequest;
-use super::{Caller, Service};
+use super::{Caller, Service, format};
 use crate::base::lock;
 use crate::base::text::{head, printable};
-use crate::fault::Fault;
+use crate::fault::{Fault, Kind};
 use serde::Serialize;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use tokio_util::sync::CancellationToken;
 
-/// Most calls that ended and are remembered; of one caller a quarter of them, once there are so many.
+/// Most calls that ended and are remembered; of one caller a quarter of them, of one who authenticated a half, once
+/// there are so many.
 const ENDED: usize = 1000;
 /// Longest text that a request brings, characters.
 const SHOWN: usize = 200;
@@ -41,6 +42,12 @@ pub struct CallState {
     pub phase: Phase,
     /// `success`, or the type of the error.
     pub outcome: Option<String>,
+    /// Who authenticated.
+    #[serde(skip)]
+    pub through: String,
+    /// Something of it ran.
+    #[serde(skip)]
+    pub ran: bool,
 }
 
 #[derive(Debug, Default)]
@@ -68,10 +75,12 @@ impl Calls {
         let state = CallState {
             id: id.to_owned(),
             caller: request.caller.user.clone(),
+            through: request.caller.user.clone(),
             tool: printable(&head(&request.tool, SHOWN)),
             began: jiff::Timestamp::now().to_string(),
             phase: Phase::Waiting,
             outcome: None,
+            ran: false,
         };
         let mut all = lock(&self.0);
         all.next += 1;
@@ -81,7 +90,7 @@ impl Calls {
     }
 
     fn seen_by(&self, caller: &Caller, take: &mut dyn FnMut(&CallState, Option<&CancellationToken>)) {
-        let own = |state: &CallState| caller.operator || state.caller == caller.user;
+        let own = |state: &CallState| caller.operator || [&state.caller, &state.through].contains(&&caller.user);
         let all = lock(&self.0);
         all.ended.iter().filter(|state| own(state)).for_each(|state| take(state, None));
         all.open.values().filter(|(state, _)| own(state)).for_each(|(state, cancel)| take(state, Some(cancel)));
@@ -103,9 +112,14 @@ impl Listed {
         let mut all = lock(&self.calls.0);
         let Some((state, _)) = all.open.remove(&self.key) else { return };
         if all.ended.len() >= ENDED {
-            let own = |other: &CallState| other.caller == state.caller;
-            let many = all.ended.iter().filter(|other| own(other)).count() >= ENDED / 4;
-            let oldest = all.ended.iter().position(|other| !many || own(other));
+            let caller = |other: &CallState| other.caller == state.caller;
+            let through = |other: &CallState| other.through == state.through;
+            let many = |own: &dyn Fn(&CallState) -> bool| all.ended.iter().filter(|other| own(other)).count();
+            let oldest = match (many(&caller) >= ENDED / 4, many(&through) >= ENDED / 2) {
+                (true, _) => all.ended.iter().position(caller),
+                (_, true) => all.ended.iter().position(through),
+                _ => Some(0),
+            };
             oldest.and_then(|at| all.ended.remove(at));
         }
         all.ended.push_back(CallState { phase: Phase::Ended, outcome: Some(outcome), ..state });
@@ -114,12 +128,12 @@ impl Listed {
 
 impl Drop for Listed {
     fn drop(&mut self) {
-        self.end(crate::fault::Kind::CancelledError.to_string());
+        self.end(Kind::CancelledError.to_string());
     }
 }
 
 impl Service {
-    /// The calls of a caller (`who`), or everybody's for an operator: those that ended lately, then those that are open.
+    /// The calls of a caller (`who`) and those that it made as others, or everybody's for an operator: those that ended lately, then those that are open.
     pub fn calls(&self, caller: &Caller) -> Vec<CallState> {
         let mut found = Vec::new();
         self.calls.seen_by(caller, &mut |state, _| found.push(state.clone()));
@@ -129,6 +143,13 @@ impl Service {
     /// One of them.
     pub fn call_state(&self, caller: &Caller, id: &str) -> Option<CallState> {
         self.calls(caller).into_iter().rfind(|state| state.id == id)
+    }
+
+    /// What a call is told that was dropped because its host stops.
+    pub fn stopped(&self, id: &str) -> Fault {
+        let stopped = Fault::new(Kind::CancelledError, "The server was stopped.").retryable();
+        let ran = self.call_state(&Caller::operator(""), id).is_some_and(|state| state.ran);
+        if ran { format::cancelled_midway(stopped) } else { stopped }
     }
 
     /// Cancels an open call of this caller (`who`), or anybody's for an operator. False: there is none for it.
@@ -169,5 +190,15 @@ mod tests {
         };
         assert_eq!(count(Caller::operator("x")), ENDED);
         assert_eq!((count(Caller::named("a")), count(Caller::named("b"))), (ENDED / 4, ENDED - ENDED / 4));
+        // Nor one that brings many names.
+        for name in 0..2 * ENDED {
+            let request = CallRequest::new(Caller::named("gateway"), "t:x", Arguments::Text(String::new()));
+            let listed = calls.begin("1", &request);
+            listed.change(|state| state.caller = format!("label {name}"));
+            listed.ended(None);
+        }
+        assert!(count(Caller::named("a")) + count(Caller::named("b")) >= ENDED / 2);
+        assert_eq!(count(Caller::named("gateway")), ENDED / 2, "it sees what it did as others");
+        assert_eq!(count(Caller::named("label 1999")), 1);
     }
 }

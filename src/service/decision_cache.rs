@@ -20,6 +20,14 @@ pub struct Rules {
     pub machine: Arc<policy::Machine>,
 }
 
+/// The rules that were read last.
+#[derive(Clone, Debug)]
+pub(super) struct InForce {
+    pub rules: Arc<Rules>,
+    /// Why those that came after them cannot be read: every call is refused.
+    pub unread: Option<Fault>,
+}
+
 pub(super) struct DecisionCache {
     pub snapshot: Arc<registry::Snapshot>,
     pub rules: Arc<Rules>,

@@ -49,6 +49,12 @@ pub fn cancelled() -> Fault {
     Fault::new(Kind::CancelledError, "The call was cancelled.").retryable()
 }
 
+/// The same where something of the call ran.
+pub fn cancelled_midway(fault: Fault) -> Fault {
+    let message = format!("{} It ran already; how far it came is not known.", fault.message);
+    Fault { message, retryable: false, retry_after_ms: None, ..fault }
+}
+
 /// The error of a limit that was reached, naming it and its value.
 pub fn over_limit(limit: Limit, allowed: u64) -> Fault {
     let message = match limit {

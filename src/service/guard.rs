@@ -6,20 +6,21 @@
 
 use super::rates::Rates;
 use super::{Arguments, CallRequest};
-use crate::base::json;
 use crate::base::places::{Claim, Place, Places};
+use crate::base::{json, lock};
 use crate::fault;
 use serde_json::Value;
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 
 /// Calls that run at once unless the settings say otherwise.
 pub const RUNNING: usize = 64;
 /// Calls that may wait behind them.
 pub const WAITING: usize = 1024;
-/// Memory for the arguments of all admitted calls together, KiB.
-const ROOM_KIB: u32 = 256 * 1024;
+/// Memory for the arguments of all admitted calls together, KiB; of one who authenticated three quarters (an operator: all).
+const ROOM_KIB: usize = 256 * 1024;
 /// What one value costs in memory beside its text, about, bytes.
 const NODE: usize = 64;
 /// Whoever finds no room is told to wait so long.
@@ -31,7 +32,7 @@ const ALERT: u32 = 10;
 pub struct Guard {
     running: Arc<Places>,
     admitted: Arc<Places>,
-    room: Arc<Semaphore>,
+    room: Arc<Room>,
     /// Places in all: that run, and that run or wait.
     sizes: [usize; 2],
     rates: Rates,
@@ -41,6 +42,8 @@ pub struct Guard {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Share<'a> {
     pub caller: &'a str,
+    /// Who authenticated: the caller itself, or one that acts as it.
+    pub through: &'a str,
     /// The tool's id.
     pub tool: &'a str,
     /// Runs this host: no part of it is kept free of its calls.
@@ -54,10 +57,47 @@ pub(super) struct Share<'a> {
 /// Held while a call runs, and until its answer is delivered where that may take long; then the next call may run.
 #[derive(Debug)]
 pub struct Turn {
-    /// `None`: the call waits for a person.
+    /// `None`: the call waits for a person, or for another call.
     running: Option<Place>,
     _admitted: Place,
-    _room: OwnedSemaphorePermit,
+    _room: Taken,
+}
+
+/// The memory for arguments: KiB that are taken, by who authenticated.
+#[derive(Debug, Default)]
+struct Room(Mutex<HashMap<String, usize>>);
+
+#[derive(Debug)]
+struct Taken {
+    room: Arc<Room>,
+    through: String,
+    kib: usize,
+}
+
+impl Room {
+    /// `None`: there is too little. Larger than everything, it has everything.
+    fn take(self: &Arc<Room>, share: &Share<'_>, kib: usize) -> Option<Taken> {
+        let most = if share.operator { ROOM_KIB } else { ROOM_KIB - ROOM_KIB / 4 };
+        let kib = kib.min(most);
+        let mut taken = lock(&self.0);
+        let own = taken.get(share.through).copied().unwrap_or_default();
+        if own + kib > most || taken.values().sum::<usize>() + kib > ROOM_KIB {
+            return None;
+        }
+        *taken.entry(share.through.to_owned()).or_default() += kib;
+        Some(Taken { room: self.clone(), through: share.through.to_owned(), kib })
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        let mut taken = lock(&self.room.0);
+        let left = taken.get(&self.through).copied().unwrap_or_default() - self.kib;
+        match left {
+            0 => drop(taken.remove(&self.through)),
+            left => drop(taken.insert(self.through.clone(), left)),
+        }
+    }
 }
 
 impl Guard {
@@ -66,8 +106,7 @@ impl Guard {
         let waiting = waiting.min(Semaphore::MAX_PERMITS / 4);
         let sizes = [running, running + waiting];
         let [running, admitted] = sizes.map(|all| Places::new(all, all));
-        let room = Arc::new(Semaphore::new(ROOM_KIB as usize));
-        Guard { running, admitted, room, sizes, rates: Rates::default() }
+        Guard { running, admitted, room: Arc::default(), sizes, rates: Rates::default() }
     }
 
     /// Calls that wait for their turn.
@@ -76,16 +115,23 @@ impl Guard {
     }
 
     /// Counts a call that its caller asks for, before anything is looked at.
-    pub fn comes(&self, caller: &str, per_minute: Option<u32>) -> Result<(), fault::Fault> {
+    pub fn comes(&self, share: &Share<'_>, per_minute: Option<u32>) -> Result<(), fault::Fault> {
         let Some(limit) = per_minute else { return Ok(()) };
         let many = format!("You may make {limit} calls a minute.");
-        self.rates.take(&format!("caller {caller}"), limit).map_err(|wait| too_many(&many, wait))
+        self.rates.take(&format!("caller {}", share.caller), share.through, limit).map_err(|wait| too_many(&many, wait))
     }
 
     /// Counts a refusal by policy; true where there are so many that somebody should look, once a minute.
-    pub fn alarms(&self, caller: &str) -> bool {
-        self.rates.take(&format!("refused {caller}"), ALERT).is_err()
-            && self.rates.take(&format!("told {caller}"), 1).is_ok()
+    pub fn alarms(&self, caller: &str, through: &str) -> bool {
+        self.rates.take(&format!("refused {caller}"), through, ALERT).is_err()
+            && self.rates.take(&format!("told {caller}"), through, 1).is_ok()
+    }
+
+    /// Counts a call of a tool that is about to run: one that cannot run uses up nothing that others may have.
+    pub fn starts(&self, share: &Share<'_>) -> Result<(), fault::Fault> {
+        let Some(limit) = share.per_minute else { return Ok(()) };
+        let many = format!("This tool may be called {limit} times a minute.");
+        self.rates.take(&format!("tool {}", share.tool), "", limit).map_err(|wait| too_many(&many, wait))
     }
 
     /// Waits for a turn, in order among the calls of this tool and by turns with those of others; refuses at once where
@@ -95,17 +141,12 @@ impl Guard {
             let message = "Too many calls are waiting in this host.";
             fault::Fault::new(fault::Kind::RateLimitError, message).retry_after(FULL)
         };
-        if let Some(limit) = share.per_minute {
-            let many = format!("This tool may be called {limit} times a minute.");
-            self.rates.take(&format!("tool {}", share.tool), limit).map_err(|wait| too_many(&many, wait))?;
-        }
         let [running, admitted] = self.sizes;
         let running = share.claim(running, share.at_once);
         // However few of them run at once, more may wait.
         let admitted = self.admitted.try_enter_as(&share.claim(admitted, [None; 2]));
         let admitted = admitted.ok_or_else(full)?;
-        let room = u32::try_from(weight(&request.arguments) / 1024).unwrap_or(ROOM_KIB).min(ROOM_KIB);
-        let room = self.room.clone().try_acquire_many_owned(room).map_err(|_| full())?;
+        let room = self.room.take(share, weight(&request.arguments) / 1024).ok_or_else(full)?;
         let running = self.running.enter_as(running).await;
         Ok(Turn { running: Some(running), _admitted: admitted, _room: room })
     }
@@ -119,21 +160,25 @@ impl Guard {
 }
 
 impl Turn {
-    /// Others may run while this call waits for a person.
+    /// Others may run while this call waits for something else than them.
     pub(super) fn step_aside(&mut self) {
         self.running = None;
     }
 }
 
 impl Share<'_> {
-    /// Of one tool at most three quarters, of one caller seven eighths: what is left is for others, and what its one
-    /// tool leaves a caller is for its other tools.
+    /// Of one tool at most three quarters, of one caller, and of one who authenticated under whatever names, seven
+    /// eighths: what is left is for others, and what its one tool leaves a caller is for its other tools.
     fn claim(&self, all: usize, at_once: [Option<u32>; 2]) -> Claim {
-        let most = [if self.operator { all } else { all - all / 8 }, all - all / 4];
-        let keys = [format!("caller {}", self.caller), format!("tool {}", self.tool)];
+        let own = if self.operator { all } else { all - all / 8 };
+        let [caller, tool] = at_once;
+        let counts = [
+            (format!("through {}", self.through), own, None),
+            (format!("caller {}", self.caller), own, caller),
+            (format!("tool {}", self.tool), all - all / 4, tool),
+        ];
         let held = |limit: Option<u32>| limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
-        let counts = keys.into_iter().zip(most).zip(at_once);
-        let counts = counts.map(|((key, most), limit)| (key, most.min(held(limit)))).collect();
+        let counts = counts.into_iter().map(|(key, most, limit)| (key, most.min(held(limit)))).collect();
         Claim { turn: format!("{} {}", self.caller, self.tool), counts }
     }
 }
@@ -175,7 +220,7 @@ mod tests {
     use super::*;
 
     const SHARE: Share<'static> =
-        Share { caller: "u", tool: "t:x", operator: false, at_once: [None; 2], per_minute: None };
+        Share { caller: "u", through: "u", tool: "t:x", operator: false, at_once: [None; 2], per_minute: None };
 
     fn asked(arguments: Arguments) -> CallRequest {
         CallRequest::new(Caller::named("u"), "t:x", arguments)
@@ -198,12 +243,31 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn whoever_brings_many_names_has_no_more_places_than_one() {
+        let guard = Guard::new(16, 0);
+        let none = || asked(Arguments::Text(String::new()));
+        let mut held = Vec::new();
+        for name in 0..14 {
+            let (caller, tool) = (format!("label {name}"), format!("t:{name}"));
+            let share = Share { caller: &caller, tool: &tool, ..SHARE };
+            held.push(guard.enter(&none(), &share).await.expect("room"));
+        }
+        let more = Share { caller: "one more", tool: "t:y", ..SHARE };
+        assert!(guard.enter(&none(), &more).await.is_err());
+        assert!(guard.enter(&none(), &Share { through: "w", ..more }).await.is_ok(), "what is left is for others");
+    }
+
+    #[tokio::test]
     async fn large_arguments_share_one_room() {
         let guard = Guard::new(64, 64);
         let large = asked(Arguments::Value(Value::Array(vec![Value::from(0); 2_000_000])));
         let first = guard.enter(&large, &SHARE).await.unwrap();
-        let _second = guard.enter(&large, &SHARE).await.unwrap();
-        assert_eq!(guard.enter(&large, &SHARE).await.expect_err("full").kind, fault::Kind::RateLimitError);
+        let other = Share { caller: "w", ..SHARE };
+        assert!(guard.enter(&large, &other).await.is_err(), "under another name it has no more");
+        let other = Share { through: "w", ..other };
+        let _second = guard.enter(&large, &other).await.unwrap();
+        let third = Share { through: "x", ..other };
+        assert_eq!(guard.enter(&large, &third).await.expect_err("full").kind, fault::Kind::RateLimitError);
         assert!(guard.enter(&asked(Arguments::Text("{}".into())), &SHARE).await.is_ok(), "small ones go on");
         drop(first);
         assert!(guard.enter(&large, &SHARE).await.is_ok());

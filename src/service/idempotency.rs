@@ -9,18 +9,19 @@ use crate::base::{lock, sha256_hex};
 use crate::fault::{Fault, Kind};
 use serde_json::Value;
 use std::collections::HashMap;
+use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::watch;
 
 /// How long an outcome is kept.
 const KEPT: Duration = Duration::from_secs(600);
-/// Most keys, and most bytes of their outcomes; a quarter of each for one caller.
+/// Most keys, and most bytes of their outcomes; a quarter of each for one caller, half for one who authenticated.
 const KEYS: usize = 10_000;
 const BYTES: usize = 64 * 1024 * 1024;
 /// Longest key, bytes.
 const LONGEST: usize = 255;
-/// About what an outcome takes beside its texts, bytes.
+/// About what an outcome takes beside what is told of it, bytes.
 const OUTCOME: usize = 4096;
 
 #[derive(Debug, Default)]
@@ -37,6 +38,8 @@ struct Name {
 
 #[derive(Debug)]
 struct Slot {
+    /// Who authenticated.
+    through: String,
     /// Digest of what was asked.
     asked: String,
     state: State,
@@ -62,6 +65,8 @@ pub(super) enum Found {
 pub(super) struct Place {
     keys: Arc<Keys>,
     name: Name,
+    /// Who authenticated.
+    through: String,
     /// The call's id and tool, once something runs.
     ran: Option<(String, String)>,
     _open: watch::Sender<()>,
@@ -87,7 +92,7 @@ pub(super) fn sorted(value: &Value) -> Value {
 
 impl Keys {
     /// The place of a request, or what became of the first that came under its key.
-    pub fn find(self: &Arc<Self>, caller: &str, key: &str, asked: String) -> Result<Found, Fault> {
+    pub fn find(self: &Arc<Self>, (caller, through): (&str, &str), key: &str, asked: String) -> Result<Found, Fault> {
         if key.is_empty() || key.len() > LONGEST || !key.bytes().all(|b| b.is_ascii_graphic()) {
             let message = format!("An idempotency key is 1 to {LONGEST} characters of ASCII without spaces.");
             return Err(Fault::new(Kind::ParameterValidationError, message));
@@ -107,14 +112,36 @@ impl Keys {
             });
         }
         let own = known.keys().filter(|name| name.caller == caller).count();
-        if own >= KEYS / 4 || known.len() >= KEYS {
+        let brought = known.values().filter(|slot| slot.through == through).count();
+        if own >= KEYS / 4 || brought >= KEYS / 2 || known.len() >= KEYS {
             let message = "Too many idempotency keys are kept.";
             return Err(Fault::new(Kind::RateLimitError, message).retry_after(KEPT));
         }
         let (open, ends) = watch::channel(());
-        known.insert(name.clone(), Slot { asked, state: State::Open(ends) });
-        Ok(Found::First(Place { keys: self.clone(), name, ran: None, _open: open }))
+        known.insert(name.clone(), Slot { through: through.to_owned(), asked, state: State::Open(ends) });
+        Ok(Found::First(Place { keys: self.clone(), name, through: through.to_owned(), ran: None, _open: open }))
     }
+}
+
+/// How long a report is as JSON, with the words for the person.
+fn size(report: &Report) -> usize {
+    #[derive(Default)]
+    struct Length(usize);
+    impl io::Write for Length {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0 += bytes.len();
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut length = Length::default();
+    // A counter takes everything.
+    let _ = serde_json::to_writer(&mut length, report);
+    let fault = report.error.iter().flat_map(|fault| fault.person.iter().chain(&fault.flaws));
+    length.0 + fault.map(String::len).sum::<usize>()
 }
 
 impl Place {
@@ -132,14 +159,15 @@ impl Place {
 
     fn keep(&mut self, report: Report) {
         let Some((id, tool)) = self.ran.take() else { return };
-        let output = report.output_data.as_ref().map_or(0, |output| output.as_str().len());
-        let bytes = OUTCOME + output + report.logs.iter().map(String::len).sum::<usize>();
+        let bytes = OUTCOME + size(&report);
         let mut known = lock(&self.keys.known);
-        let sum = |own: &dyn Fn(&Name) -> bool| -> usize {
-            let slots = known.iter().filter(|(name, _)| own(name));
+        let sum = |own: &dyn Fn(&Name, &Slot) -> bool| -> usize {
+            let slots = known.iter().filter(|(name, slot)| own(name, slot));
             slots.map(|(_, slot)| if let State::Ended { bytes, .. } = slot.state { bytes } else { 0 }).sum()
         };
-        let fits = sum(&|_| true) + bytes <= BYTES && sum(&|name| name.caller == self.name.caller) + bytes <= BYTES / 4;
+        let fits = sum(&|_, _| true) + bytes <= BYTES
+            && sum(&|_, slot| slot.through == self.through) + bytes <= BYTES / 2
+            && sum(&|name, _| name.caller == self.name.caller) + bytes <= BYTES / 4;
         let (report, bytes) = match fits {
             true => (report, bytes),
             false => {
@@ -173,7 +201,7 @@ mod tests {
     use serde_json::json;
 
     fn first(keys: &Arc<Keys>, caller: &str, key: &str) -> Place {
-        match keys.find(caller, key, "x".to_owned()).expect("room") {
+        match keys.find((caller, caller), key, "x".to_owned()).expect("room") {
             Found::First(place) => place,
             _ => panic!("{caller} {key} is not the first"),
         }
@@ -195,16 +223,42 @@ mod tests {
     }
 
     #[test]
+    fn everything_of_an_outcome_is_counted() {
+        let mut report = Report::of_fault("1".into(), "t", Fault::new(Kind::ScriptError, "f"));
+        let (small, text) = (size(&report), "x".repeat(1000));
+        let grown = |what: &str, report: &Report| assert!(size(report) >= small + 1000, "{what}: {}", size(report));
+        let artifact = crate::executor::Artifact {
+            path: text.clone(),
+            bytes: 1,
+            published: true,
+            dropped_because: None,
+            failed: false,
+            over: None,
+        };
+        grown("files", &Report { artifacts: vec![artifact], ..report.clone() });
+        grown("notes", &Report { notes: vec![text.clone()], ..report.clone() });
+        grown("logs", &Report { logs: vec![text.clone()], ..report.clone() });
+        grown("output", &Report { output_data: Some((&json!(text)).into()), ..report.clone() });
+        let denials = crate::executor::Denials { not_observed: vec![text.clone()], ..Default::default() };
+        grown("denials", &Report { denials, ..report.clone() });
+        let fault = report.error.take().expect("a fault");
+        grown("details", &Report { error: Some(fault.clone().details(&text)), ..report.clone() });
+        grown("person", &Report { error: Some(fault.person(&text)), ..report });
+    }
+
+    #[test]
     fn outcomes_are_kept_for_their_time_and_within_their_room() {
         let (clock, pass) = Clock::standing();
         let keys = Arc::new(Keys { clock, known: Mutex::default() });
         ended(first(&keys, "a", "k"), 10);
-        let kept = |caller: &str, key: &str| match keys.find(caller, key, "x".to_owned()) {
+        let kept = |caller: &str, key: &str| match keys.find((caller, caller), key, "x".to_owned()) {
             Ok(Found::Kept(report)) => report.error.as_ref().map(|fault| fault.kind),
             _ => None,
         };
         assert_eq!(kept("a", "k"), Some(Kind::ScriptError));
-        assert!(keys.find("a", "k", "y".to_owned()).is_err_and(|fault| fault.kind == Kind::ParameterValidationError));
+        assert!(
+            keys.find(("a", "a"), "k", "y".to_owned()).is_err_and(|fault| fault.kind == Kind::ParameterValidationError)
+        );
         drop(first(&keys, "b", "k"));
         drop(first(&keys, "b", "k"));
         ended(first(&keys, "a", "large"), BYTES / 4);
@@ -214,7 +268,12 @@ mod tests {
         drop(place);
         assert_eq!(kept("a", "left"), Some(Kind::CancelledError));
         let held: Vec<Place> = (0..KEYS / 4 - 3).map(|n| first(&keys, "a", &n.to_string())).collect();
-        assert!(keys.find("a", "more", "x".to_owned()).is_err_and(|fault| fault.kind == Kind::RateLimitError));
+        assert!(keys.find(("a", "a"), "more", "x".to_owned()).is_err_and(|fault| fault.kind == Kind::RateLimitError));
+        drop(first(&keys, "b", "k"));
+        drop(held);
+        let brought = |n: usize| keys.find((&format!("label {n}"), "gateway"), "k", "x".to_owned());
+        let held: Vec<_> = (0..KEYS / 2).map(|n| brought(n).ok().expect("room")).collect();
+        assert!(brought(KEYS).is_err_and(|fault| fault.kind == Kind::RateLimitError), "whatever names it brings");
         drop(first(&keys, "b", "k"));
         drop(held);
         pass(KEPT);

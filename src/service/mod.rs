@@ -57,7 +57,7 @@ pub use tools::Effects;
 use crate::executor::{Executor, method};
 use crate::{fault, registry};
 use call_record::CallRecord;
-use decision_cache::DecisionCache;
+use decision_cache::{DecisionCache, InForce};
 use fault::{Fault, Kind};
 use request::Stream;
 use std::collections::BTreeMap;
@@ -113,8 +113,7 @@ pub struct Service {
     metrics: metrics::Metrics,
     scripts: script_digest::Cache,
     packages: Arc<packages::Packages>,
-    /// `Err`: the last reload could not read them, and every call is refused.
-    rules: Mutex<Result<Arc<Rules>, Fault>>,
+    rules: Mutex<InForce>,
     /// Why newer rules do not hold.
     stale: Mutex<Option<String>>,
     /// The extensions of `parts`, and those registered since.
@@ -141,7 +140,7 @@ impl Service {
             scripts: script_digest::Cache::default(),
             extensions: RwLock::new(parts.executors.extensions.clone()),
             stale: Mutex::default(),
-            rules: Mutex::new(Ok(Arc::new(parts.rules.clone()))),
+            rules: Mutex::new(InForce { rules: Arc::new(parts.rules.clone()), unread: None }),
             decisions: Mutex::default(),
             changed: tokio::sync::watch::Sender::new(()),
             parts,
@@ -179,21 +178,22 @@ impl Service {
                 .person(format!("a panic: {words}; please report it with the call id"))),
         };
         let caller = record.caller.user.clone();
+        let through = record.through().unwrap_or(&caller).to_owned();
         let report = match record.kept.take() {
             Some(kept) => record.replay(&kept),
             None => record.finish(result),
         };
         measured.outcome = report.error.as_ref().map_or_else(|| "success".to_owned(), |fault| fault.kind.to_string());
         drop(measured);
-        self.watches(&caller, &report);
+        self.watches(&caller, &through, &report);
         stream.finish().await;
         report
     }
 
     /// Tells the person who runs this host of a caller whom policy keeps refusing.
-    fn watches(&self, caller: &str, report: &Report) {
+    fn watches(&self, caller: &str, through: &str, report: &Report) {
         let refused = |fault: &Fault| matches!(fault.kind, Kind::SecurityError | Kind::AuthorizationError);
-        if report.error.as_ref().is_some_and(refused) && self.guard.alarms(caller) {
+        if report.error.as_ref().is_some_and(refused) && self.guard.alarms(caller, through) {
             let caller = crate::base::text::printable(&crate::base::text::head(caller, 200));
             tracing::error!(target: "toolhost::alert", caller, call = report.id, "policy keeps refusing this caller");
         }

@@ -13,7 +13,7 @@ use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Most keys that are remembered.
+/// Most keys that are remembered; half of them for one who authenticated, under whatever names.
 const KEYS: usize = 10_000;
 /// A limit of calls a minute is whole again after this long without a call.
 const MINUTE: Duration = Duration::from_secs(60);
@@ -67,6 +67,8 @@ pub(super) struct Rates {
 
 #[derive(Debug)]
 struct Rate {
+    /// Who authenticated.
+    through: String,
     per_minute: NonZeroU32,
     limiter: Limiter,
     /// When it was asked last.
@@ -79,19 +81,20 @@ impl Rates {
         Rates { clock, known: Mutex::default() }
     }
 
-    /// Counts one call. `Err`: it is one too many, and when the next one is not.
-    pub fn take(&self, key: &str, per_minute: u32) -> Result<(), Duration> {
+    /// Counts one call. `through`: on whose account the key is remembered. `Err`: it is one too many, and when the next one is not.
+    pub fn take(&self, key: &str, through: &str, per_minute: u32) -> Result<(), Duration> {
         let Some(per_minute) = NonZeroU32::new(per_minute) else { return Err(MINUTE) };
         let now = self.clock.now();
         let mut known = lock(&self.known);
-        if !known.contains_key(key) && known.len() >= KEYS {
+        if known.len() >= KEYS / 2 && !known.contains_key(key) {
             known.retain(|_, rate| now.saturating_sub(rate.asked) < MINUTE);
-            if known.len() >= KEYS {
+            let own = known.values().filter(|rate| rate.through == through).count();
+            if own >= KEYS / 2 || known.len() >= KEYS {
                 return Err(MINUTE);
             }
         }
         let limiter = || RateLimiter::direct_with_clock(Quota::per_minute(per_minute), self.clock.clone());
-        let fresh = || Rate { per_minute, limiter: limiter(), asked: now };
+        let fresh = || Rate { through: through.to_owned(), per_minute, limiter: limiter(), asked: now };
         let rate = known.entry(key.to_owned()).or_insert_with(fresh);
         if rate.per_minute != per_minute {
             *rate = fresh();
@@ -110,16 +113,16 @@ mod tests {
         let (clock, pass) = Clock::standing();
         let rates = Rates::new(clock);
         for _ in 0..5 {
-            assert_eq!(rates.take("a", 5), Ok(()));
+            assert_eq!(rates.take("a", "", 5), Ok(()));
         }
-        assert_eq!(rates.take("a", 5), Err(Duration::from_secs(12)));
-        assert_eq!(rates.take("b", 5), Ok(()), "others are counted apart");
+        assert_eq!(rates.take("a", "", 5), Err(Duration::from_secs(12)));
+        assert_eq!(rates.take("b", "", 5), Ok(()), "others are counted apart");
         pass(Duration::from_secs(11));
-        assert_eq!(rates.take("a", 5), Err(Duration::from_secs(1)));
+        assert_eq!(rates.take("a", "", 5), Err(Duration::from_secs(1)));
         pass(Duration::from_secs(1));
-        assert_eq!(rates.take("a", 5), Ok(()));
-        assert!(rates.take("a", 5).is_err());
-        assert_eq!(rates.take("a", 6), Ok(()), "another limit begins anew");
+        assert_eq!(rates.take("a", "", 5), Ok(()));
+        assert!(rates.take("a", "", 5).is_err());
+        assert_eq!(rates.take("a", "", 6), Ok(()), "another limit begins anew");
     }
 
     #[test]
@@ -127,11 +130,15 @@ mod tests {
         let (clock, pass) = Clock::standing();
         let rates = Rates::new(clock);
         for key in 0..KEYS {
-            assert_eq!(rates.take(&key.to_string(), 5), Ok(()));
+            let through = if key < KEYS / 2 { "a" } else { "b" };
+            assert_eq!(rates.take(&key.to_string(), through, 5), Ok(()));
+            if key + 1 == KEYS / 2 {
+                assert!(rates.take("one more", "a", 5).is_err(), "others have room");
+            }
         }
-        assert!(rates.take("one more", 5).is_err() && rates.take("0", 5).is_ok());
+        assert!(rates.take("one more", "c", 5).is_err() && rates.take("0", "a", 5).is_ok());
         pass(MINUTE);
-        assert_eq!(rates.take("one more", 5), Ok(()));
+        assert_eq!(rates.take("one more", "a", 5), Ok(()));
         assert_eq!(lock(&rates.known).len(), 1);
     }
 }

@@ -35,14 +35,17 @@ impl Service {
         record: &mut CallRecord,
     ) -> Result<Text, Fault> {
         record.entry = Some(self.parts.audit.open()?);
-        if let Some(fault) = request.refused.take() {
-            return Err(fault);
-        }
         // First what costs nothing: who calls, how often, and whether there is such a tool for that caller.
         let rights = self.decisions()?.rights(&request.caller, request.label.as_deref());
         record.calls_as(&rights.caller);
         if !request.counted {
-            self.guard.comes(&rights.caller.user, rights.per_minute())?;
+            self.guard.comes(&rights.share(""), rights.per_minute())?;
+        }
+        if let Some(fault) = request.refused.take() {
+            let id = request.tool.split('@').next().unwrap_or_default();
+            let withheld = fault.kind == Kind::ToolNotFoundError && !rights.may_call(id);
+            record.denied_by = withheld.then(|| rights.name());
+            return Err(fault);
         }
         let asked = self.found(&request, record).await?;
         record.turn = Some(Arc::new(self.guard.enter(&request, &asked.rights.share(&asked.tool.manifest.id)).await?));
@@ -58,11 +61,11 @@ impl Service {
             .rights
             .accepts(&tool.manifest.id, &input)
             .inspect_err(|_| record.denied_by = Some(found.rights.name()))?;
-        if let Some(key) = &request.idempotency_key
-            && self.is_kept(key, &found, &input, record).await?
-        {
-            return Ok(Text::from(&Value::Null));
-        }
+        let input = match &request.idempotency_key {
+            Some(key) => self.first_of(key, &found, input, until, record).await?,
+            None => Some(input),
+        };
+        let Some(input) = input else { return Ok(Text::from(&Value::Null)) };
         let mut target = self.target(&found, input, record).await?;
         let mut attempt = target.attempt(&found, &self.breakers)?;
         if !target.decided.decision.confirm.is_empty() {
@@ -72,6 +75,7 @@ impl Service {
             until.began = found.came;
             attempt = target.attempt(&found, &self.breakers)?;
         }
+        self.guard.starts(&found.rights.share(&found.tool.manifest.id))?;
         let client = std::mem::take(&mut request.client);
         let may_ask = target.may_ask();
         if let (Value::Object(input), true) = (&mut target.input, may_ask) {
@@ -86,28 +90,43 @@ impl Service {
         Ok(record.hidden(answer?))
     }
 
-    /// Takes the place of this request under its key. True: the record has the outcome of the first that took it.
-    async fn is_kept(&self, key: &str, found: &Found, input: &Value, record: &mut CallRecord) -> Result<bool, Fault> {
-        let asked = idempotency::digest(&found.tool.reference(), input, found.asked_ms);
-        let find = || self.keys.find(&found.rights.caller.user, key, asked.clone());
-        let first = match find()? {
+    /// Takes the place of this request under its key, and gives its input back. `None`: the record has the outcome of the
+    /// first that took it.
+    async fn first_of(
+        &self,
+        key: &str,
+        found: &Found,
+        input: Value,
+        until: blocking::Until,
+        record: &mut CallRecord,
+    ) -> Result<Option<Value>, Fault> {
+        let (tool, asked_ms) = (found.tool.reference(), found.asked_ms);
+        let long = found.tool.manifest.parameters.as_ref().is_none_or(|schema| schema.takes_long(&input));
+        let digest = move || (idempotency::digest(&tool, &input, asked_ms), input);
+        let (asked, input) = until.run(long, digest).await?;
+        let find = || self.keys.find((&found.rights.caller.user, &found.rights.through), key, asked.clone());
+        record.kept = match find()? {
+            idempotency::Found::First(place) => {
+                record.place = Some(place);
+                return Ok(Some(input));
+            }
+            idempotency::Found::Kept(report) => Some(report),
             idempotency::Found::Open(mut ends) => {
-                // The first has a turn; whoever waits for it needs none.
-                record.turn = None;
+                // The first has a place to run; whoever waits for it needs none, but counts among those that wait.
+                drop(input);
+                record.step_aside();
                 let _ = ends.changed().await;
-                find()?
+                match find()? {
+                    idempotency::Found::Kept(report) => Some(report),
+                    _ => {
+                        let message =
+                            "The first call under this idempotency key did not run. Make the same call again.";
+                        return Err(Fault::new(Kind::CancelledError, message).retryable());
+                    }
+                }
             }
-            first => first,
         };
-        match first {
-            idempotency::Found::Kept(report) => record.kept = Some(report),
-            idempotency::Found::First(place) if record.turn.is_some() => record.place = Some(place),
-            _ => {
-                let message = "The first call under this idempotency key did not run. Make the same call again.";
-                return Err(Fault::new(Kind::CancelledError, message).retryable());
-            }
-        }
-        Ok(record.kept.is_some())
+        Ok(None)
     }
 
     /// Runs the target; its answer, checked.
@@ -339,7 +358,7 @@ async fn checked(
     until: blocking::Until,
     record: &mut CallRecord,
 ) -> Result<Value, Fault> {
-    let (given, written) = arguments.decode()?;
+    let (given, written) = until.run(arguments.are_long(), move || arguments.decode()).await??;
     let given = arguments::with_timeout(manifest, given, asked_ms);
     let long = manifest.parameters.as_ref().is_some_and(|schema| schema.takes_long(&given));
     let (tool, of) = (manifest.clone(), manifest.clone());

@@ -102,7 +102,7 @@ impl Target {
         let script = script.map(|script| script.strip_prefix(&self.site.base).unwrap_or(script).to_string_lossy());
         let tool = found.tool.reference();
         let runs = script.map_or_else(|| tool.clone(), |script| format!("{tool} {}", printable(&script)));
-        breakers.enter(&found.rights.caller.user, &runs, found.rights.breaker()).map(Some)
+        breakers.enter((&found.rights.caller.user, &found.rights.through), &runs, found.rights.breaker()).map(Some)
     }
 }
 

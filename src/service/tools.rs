@@ -3,7 +3,7 @@
 //! For: the road, transports, programs that embed this library. In: definitions, rules, handlers. Out: what holds at
 //! this moment. Never: changes the tool or the rules of a call that runs.
 
-use super::decision_cache::{DecisionCache, Rules};
+use super::decision_cache::{DecisionCache, InForce, Rules};
 use super::{Caller, Service, preflight};
 use crate::base::lock;
 use crate::executor::Executor;
@@ -61,18 +61,35 @@ impl Service {
     }
 
     /// Takes new rules and asks every source of the registry anew; calls that run keep what they began under. Rules
-    /// that cannot be read allow nothing: no call starts until a reload can read them. Returns what failed.
+    /// that cannot be read allow nothing: no call starts until a reload can read them, and the last good ones say who
+    /// may look at those that run, and end them. Returns what failed.
     pub fn reload(&self, rules: Result<Rules, Fault>) -> Vec<String> {
-        let rules = rules.map(Arc::new);
         *lock(&self.stale) = None;
         // First the rules: nothing new may run under old ones.
-        *lock(&self.rules) = rules.clone();
-        if let Ok(rules) = rules {
-            self.parts.registry.answers_to(rules.policies.clone(), rules.machine.clone());
+        match rules {
+            Ok(rules) => {
+                let (policies, machine) = (rules.policies.clone(), rules.machine.clone());
+                *lock(&self.rules) = InForce { rules: Arc::new(rules), unread: None };
+                self.parts.registry.answers_to(policies, machine);
+            }
+            Err(why) => lock(&self.rules).unread = Some(why),
         }
         let failed = self.parts.registry.refresh();
         self.changed.send_replace(());
         failed
+    }
+
+    /// Rules that may follow the present ones: where there was a file of callers, its absence is no rule that everybody
+    /// may call everything.
+    pub fn may_follow(&self, rules: Rules) -> Result<Rules, String> {
+        match lock(&self.rules).rules.policies.callers().filter(|_| rules.policies.callers().is_none()) {
+            Some(gone) => Err(format!(
+                "{} is gone, and without it everybody whom this host serves could call everything: put it back, or start \
+                 the host anew if that is meant",
+                crate::base::text::path(&gone.file)
+            )),
+            None => Ok(rules),
+        }
     }
 
     /// Newer rules are there that cannot be read, and nobody said that they hold: the present ones stay, whole. Asks every
@@ -89,7 +106,10 @@ impl Service {
 
     /// The present tools and rules, under which no tool may write a manifest or script of these tools.
     pub(super) fn decisions(&self) -> Result<Arc<DecisionCache>, Fault> {
-        let rules = lock(&self.rules).clone()?;
+        let InForce { rules, unread } = lock(&self.rules).clone();
+        if let Some(why) = unread {
+            return Err(why);
+        }
         let snapshot = self.parts.registry.snapshot();
         let mut kept = lock(&self.decisions);
         let same =

@@ -64,6 +64,8 @@ fn a_stopped_host_ends_its_calls_and_keeps_that() {
         assert_eq!(state(&web, alice, &short)["outcome"], "success");
         let told = state(&web, alice, &long);
         assert_eq!(told["outcome"], "CancelledError", "{told}");
-        assert_eq!(told["result"]["error"]["message"], "The server was stopped.");
+        let error = &told["result"]["error"];
+        assert!(error["message"].as_str().unwrap().starts_with("The server was stopped. It ran already"), "{told}");
+        assert_eq!(error["retryable"], false, "{told}");
     });
 }

@@ -76,6 +76,8 @@ fn a_tool_that_a_caller_may_not_call_is_not_there() {
         std::fs::remove_dir_all(playground.path("user_scripts/bob")).unwrap();
         let missing = as_alice(&playground, "b:one", &json!({}));
         assert_eq!(hidden.out["error"], missing.out["error"], "{who:?}: nothing tells it from one that is missing");
+        // Nor does the work that each takes.
+        assert!(missing.stderr.contains("the caller alice may not call b:one"), "{who:?}: {}", missing.stderr);
     }
 }
 

@@ -1,13 +1,14 @@
 //! Idempotency keys, and the list of calls: each for its caller alone.
 
 use super::playground;
-use crate::harness::fake::{World, request, world};
+use crate::harness::fake::{World, request, world, world_of};
 use crate::harness::{Server, Who, has, until};
 use serde_json::{Value, json};
 use std::fs;
 use std::sync::Arc;
+use std::time::Duration;
 use toolhost::fault::Kind;
-use toolhost::service::{CallRequest, Caller, Phase, Sink};
+use toolhost::service::{CallRequest, Caller, Phase, Settings, Sink};
 
 fn keyed(key: &str, tool: &str, arguments: Value) -> CallRequest {
     CallRequest { idempotency_key: Some(key.to_owned()), ..request(tool, arguments) }
@@ -84,6 +85,53 @@ async fn who_comes_while_the_first_runs_waits_for_it() {
     assert_eq!((failed.id, failed.error), (again.id, again.error));
     let odd = call(&world, keyed("a b", "fake:echo", json!({}))).await;
     assert_eq!(odd.error.unwrap().kind, Kind::ParameterValidationError);
+}
+
+#[tokio::test]
+async fn who_waits_for_the_first_counts_among_those_that_wait() {
+    let settings = Settings { running: 2, waiting: 3, ..Settings::default() };
+    let world = Arc::new(world_of(settings, |_, _| {}));
+    let asked = || {
+        let (world, slow) = (world.clone(), keyed("k", "fake:user", json!({"n": 1, "delay": 20_000})));
+        tokio::spawn(async move { call(&world, slow).await })
+    };
+    let first = asked();
+    until("it runs", || world.runs() == 1).await;
+    let others = [asked(), asked(), asked()];
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    // Of five places one tool has at most four.
+    let more = tokio::time::timeout(Duration::from_secs(5), asked()).await.expect("at once").unwrap();
+    assert_eq!(more.error.expect("refused").kind, Kind::RateLimitError);
+    let echo = call(&world, request("fake:echo", json!({"message": 1}))).await;
+    assert!(echo.success, "control: they hold no place to run: {echo:?}");
+    let alice = Caller::named("alice");
+    let running = world.service.calls(&alice).into_iter().find(|state| state.phase == Phase::Running).unwrap();
+    assert!(world.service.cancel(&alice, &running.id));
+    let id = first.await.unwrap().id;
+    for other in others {
+        assert_eq!(other.await.unwrap().id, id);
+    }
+}
+
+#[tokio::test]
+async fn what_was_cancelled_while_it_ran_is_not_made_again_by_itself() {
+    let world = Arc::new(world_of(Settings { running: 1, ..Settings::default() }, |_, _| {}));
+    let asked = |id: &str| {
+        let slow = CallRequest { id: Some(id.into()), ..request("fake:user", json!({"n": 1, "delay": 20_000})) };
+        let world = world.clone();
+        tokio::spawn(async move { call(&world, slow).await.error.expect("cancelled") })
+    };
+    let running = asked("c1");
+    until("it runs", || world.runs() == 1).await;
+    let waiting = asked("c2");
+    let alice = Caller::named("alice");
+    until("it waits", || world.service.call_state(&alice, "c2").is_some()).await;
+    for (id, call, again) in [("c2", waiting, true), ("c1", running, false)] {
+        assert!(world.service.cancel(&alice, id));
+        let fault = call.await.unwrap();
+        assert_eq!((fault.kind, fault.retryable), (Kind::CancelledError, again), "{id}: {fault}");
+        assert_eq!(fault.message.contains("how far it came is not known"), !again, "{id}: {fault}");
+    }
 }
 
 #[tokio::test]

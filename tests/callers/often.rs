@@ -1,7 +1,8 @@
 //! How often, how many at once, and the circuit breaker, over one server.
 
-use super::playground;
+use super::{playground, put};
 use crate::harness::{Playground, Server, Who, has};
+use crate::http::Web;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
@@ -41,6 +42,46 @@ fn the_sixth_of_five_a_minute_is_told_when() {
     assert!(!bob(&mut alice, "a:one").contains("Error"), "another caller is counted apart");
     let told: Vec<bool> = (0..3).map(|_| bob(&mut alice, "b:one").contains("RateLimitError")).collect();
     assert_eq!(told, [false, false, true], "and a tool has its own limit");
+}
+
+#[test]
+fn calls_that_cannot_run_use_up_nothing_of_a_tool() {
+    if !has("python", 1) {
+        return;
+    }
+    let may = "parameters = [{ tool = \"b:one\", name = \"n\", max = 1, why = \"w\" }]\n";
+    let limit = "[[limit]]\ntools = [\"b:*\"]\nwhy = \"w\"\ncalls_per_minute = 2\n";
+    let playground = playground(Who::ours(), &format!("{HEAD}{may}{limit}"));
+    let mut server = serve(&playground, "alice");
+    for _ in 0..3 {
+        assert!(words(&server.called("b:one", json!({"n": "x"}))).contains("ParameterValidationError"));
+        assert!(words(&server.called("b:one", json!({"n": 2}))).contains("AuthorizationError"));
+    }
+    let bob = |server: &mut Server| {
+        let params = json!({"name": "b__one", "arguments": {"n": 5}, "_meta": {"dev.toolhost/user": "bob"}});
+        words(&server.asked("tools/call", params)).contains("RateLimitError")
+    };
+    let told = [0; 3].map(|_| bob(&mut server));
+    assert_eq!(told, [false, false, true], "and the limit holds for those that run");
+}
+
+#[test]
+fn what_cannot_be_read_counts_too() {
+    let playground = playground(Who::ours(), &format!("{HEAD}calls_per_minute = 5\n"));
+    let web = Web::start(&playground, &[]);
+    let act = |web: &Web, user: &str| {
+        let text = "<ACTION><tool_id>a:one</tool_id><inputs></ACTION>";
+        web.ask("POST", "/v1/actions", &[], &json!({"user": user, "text": text}).to_string()).body
+    };
+    let told = [0; 6].map(|_| act(&web, "alice"));
+    assert!(told[..5].iter().all(|words| words.contains("ActionParseError")), "{told:?}");
+    assert!(told[5].contains("RateLimitError"), "{}", told[5]);
+    assert!(act(&web, "bob").contains("ActionParseError"), "control: another caller");
+    // A body that is no call counts as one of whoever authenticated.
+    put(&playground, "[[caller]]\nname = \"ME\"\nwhy = \"w\"\ntools = [\"*\"]\ncalls_per_minute = 2\n");
+    let web = Web::start(&playground, &[]);
+    let told = [0; 3].map(|_| web.ask("POST", "/v1/tools/a:one/calls", &[], "{\"a\":1,\"a\":2}").status);
+    assert_eq!(told, [400, 400, 429]);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
 /// The events of a stream: names and data.
-fn events(body: &str) -> Vec<(String, Value)> {
+pub fn events(body: &str) -> Vec<(String, Value)> {
     let parts = body.split("\n\n").filter(|part| part.starts_with("event: "));
     let read = parts.map(|part| {
         let (name, data) = part.strip_prefix("event: ").unwrap().split_once("\ndata: ").unwrap();

@@ -174,6 +174,41 @@ fn a_body_is_one_strict_document() {
 }
 
 #[test]
+fn long_bodies_hold_up_nobody_else() {
+    if !has("python", 1) {
+        return;
+    }
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    adder(&playground);
+    let web = Web::start(&playground, &[]);
+    let long = format!("{{\"any\":[0{}]}}", ",0".repeat(4 * 1024 * 1024 - 8));
+    let began = Instant::now();
+    let asked = request("POST", "/v1/tools/esc:add/calls", &web.address, &[], &long);
+    let streams = [0; 3].map(|_| {
+        let mut stream = web.connect();
+        stream.write_all(asked.as_bytes()).unwrap();
+        stream
+    });
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(web.get("/healthz", &[]).status, 200);
+    assert_eq!(web.call("esc:add", &json!({"a": 1, "b": 2}), &[]).json()["outputData"]["sum"], 3, "quick calls go on");
+    assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+    drop((streams, web));
+    // To a tool that is not there for its caller nothing long is read: this one stands twice in it.
+    let caller = "[[caller]]\nname = \"*\"\nwhy = \"w\"\ntools = [\"esc:other\"]\n";
+    std::fs::write(playground.path("sandbox-policies/callers.policy.toml"), caller).unwrap();
+    playground.settle();
+    let web = Web::start(&playground, &[]);
+    let call = |filler: usize| {
+        let body = format!("{{\"a\":1,\"a\":\"{}\"}}", "x".repeat(filler));
+        web.ask("POST", "/v1/tools/esc:add/calls", &[], &body).status
+    };
+    assert_eq!([call(70_000), call(10)], [404, 400], "control: a short one is");
+    let rules: Vec<_> = playground.records().iter().map(|record| record["rule"].clone()).collect();
+    assert!(rules.contains(&json!("callers.policy.toml: *")), "{rules:?}");
+}
+
+#[test]
 fn requests_behind_one_another_are_answered_in_order_and_apart() {
     if !has("python", 1) {
         return;

@@ -72,6 +72,91 @@ fn a_call_is_seen_and_ended_by_its_caller_and_by_operators_alone() {
 }
 
 #[test]
+fn who_acts_as_another_sees_and_ends_what_it_called() {
+    as_everyone_with("python", "calls as another", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        sleeper(&playground);
+        let names = ["gateway", "eve", "alice"];
+        let entry =
+            |name: &str, more: &str| format!("[[caller]]\nname = \"{name}\"\nwhy = \"w\"\ntools = [\"*\"]\n{more}");
+        let callers = entry("gateway", "act_as = [\"*\"]\n") + &entry("*", "");
+        std::fs::write(playground.path("sandbox-policies/callers.policy.toml"), callers).unwrap();
+        playground.settle();
+        let made = names.map(|name| token(&playground, name, &[]));
+        let lines: String = made.iter().map(|(_, line)| format!("{line}\n")).collect();
+        let file = private(&playground, "state/tokens", &lines);
+        let web = Web::start(&playground, &["--token-file", &file]);
+        let [gateway, eve, alice] = made.each_ref().map(|(token, _)| bearer(token));
+        let body = json!({"user": "alice", "arguments": {}}).to_string();
+        let mut stream = web.connect();
+        let asked = request("POST", "/v1/tools/esc:sleep/calls", &web.address, &[&gateway], &body);
+        stream.write_all(asked.as_bytes()).unwrap();
+        playground.runs("user_scripts/sleep/main.py", 1);
+        let calls = |caller: &str| web.get("/v1/calls", &[caller]).json()["calls"].as_array().unwrap().clone();
+        wait_for("it runs", || calls(&gateway).iter().any(|call| call["phase"] == "running"));
+        let call = calls(&gateway)[0].clone();
+        assert_eq!((&call["caller"], calls(&alice).len(), calls(&eve).len()), (&json!("alice"), 1, 0));
+        let path = format!("/v1/calls/{}", call["id"].as_str().unwrap());
+        assert_eq!(web.ask("DELETE", &path, &[&eve], "").status, 404, "control: others do not");
+        assert_eq!(web.ask("DELETE", &path, &[&gateway], "").status, 202);
+        assert!(String::from_utf8(super::exchanged(stream, b"")).unwrap().contains("CancelledError"));
+        // One in the background too.
+        let body = json!({"user": "alice", "arguments": {}, "mode": "async"}).to_string();
+        let begun = web.ask("POST", "/v1/tools/esc:sleep/calls", &[&gateway], &body);
+        assert_eq!(begun.status, 202, "{begun:?}");
+        let place = begun.header("location").unwrap().to_owned();
+        assert_eq!([&gateway, &alice, &eve].map(|caller| web.get(&place, &[caller]).status), [200, 200, 404]);
+        assert_eq!(web.ask("DELETE", &place, &[&gateway], "").status, 202);
+    });
+}
+
+#[test]
+fn while_policies_cannot_be_read_what_runs_is_seen_and_ended() {
+    as_everyone_with("python", "rules that cannot be read", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        adder(&playground);
+        sleeper(&playground);
+        let file = playground.path("sandbox-policies/callers.policy.toml");
+        let good = "[[caller]]\nname = \"*\"\nwhy = \"w\"\ntools = [\"*\"]\nrole = \"operator\"\n";
+        std::fs::write(&file, good).unwrap();
+        playground.settle();
+        let web = Web::start(&playground, &["--watch", "off"]);
+        let add = || web.call("esc:add", &json!({"a": 1, "b": 2}), &[]).status;
+        assert_eq!(add(), 200, "control");
+        let mut stream = web.connect();
+        let asked = request("POST", "/v1/tools/esc:sleep/calls", &web.address, &[], "{}");
+        stream.write_all(asked.as_bytes()).unwrap();
+        playground.runs("user_scripts/sleep/main.py", 1);
+        let reload = |ready: bool| {
+            web.signal(nix::sys::signal::Signal::SIGHUP);
+            let wanted = if ready { 200 } else { 503 };
+            wait_for("it was read anew", || web.get("/readyz", &[]).status == wanted);
+        };
+        // Broken, and gone: nothing new runs.
+        std::fs::write(&file, "[[callr]]\n").unwrap();
+        reload(false);
+        assert_eq!(add(), 403);
+        std::fs::write(&file, good).unwrap();
+        reload(true);
+        assert_eq!(add(), 200, "control: mended");
+        std::fs::remove_file(&file).unwrap();
+        reload(false);
+        assert_eq!(add(), 403, "without the file everybody could call everything");
+        assert!(web.said().contains("callers.policy.toml is gone"), "{}", web.said());
+        let seen = web.get("/v1/calls", &[]);
+        let calls = seen.json()["calls"].as_array().cloned().unwrap_or_default();
+        let running = calls.iter().find(|call| call["phase"] == "running").unwrap_or_else(|| panic!("{seen:?}"));
+        assert_eq!(web.get("/v1/status", &[]).json()["running"], 1);
+        let path = format!("/v1/calls/{}", running["id"].as_str().unwrap());
+        assert_eq!(web.ask("DELETE", &path, &[], "").status, 202);
+        assert!(String::from_utf8(super::exchanged(stream, b"")).unwrap().contains("CancelledError"));
+        std::fs::write(&file, good).unwrap();
+        reload(true);
+        assert_eq!(add(), 200);
+    });
+}
+
+#[test]
 fn metrics_say_what_was_called() {
     as_everyone_with("python", "metrics", |who| {
         let playground = Playground::new(who, "/var/tmp");
@@ -114,6 +199,20 @@ fn a_key_runs_its_request_once() {
         let other = call("k1", json!({"n": 1}));
         assert_eq!((other.status, &other.json()["error"]["type"]), (409, &json!("ParameterValidationError")));
         assert_eq!(web.call("esc:other", &json!({}), &["Idempotency-Key: k1"]).status, 409, "another tool");
+        let events = |key: &str| -> Vec<(String, Value)> {
+            let headers = [&format!("Idempotency-Key: {key}"), "Accept: text/event-stream"];
+            super::calls::events(&web.call("esc:count", &json!({}), &headers).body)
+        };
+        let names = |told: &[(String, Value)]| told.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>().join(" ");
+        let told = events("k1");
+        assert_eq!(names(&told), "start replay end", "a stream says whose outcome it ends with");
+        assert_eq!((&told[1].1["id"], &told[2].1["id"]), (&first["id"], &first["id"]));
+        let own = &told[0].1["id"];
+        assert_ne!(own, &first["id"]);
+        assert_eq!(web.get(&format!("/v1/calls/{}", own.as_str().unwrap()), &[]).json()["outcome"], "success");
+        let told = events("k3");
+        assert_eq!(names(&told), "start end", "control: a first call");
+        assert_eq!(told[0].1["id"], told[1].1["id"]);
         let two = web.call("esc:count", &json!({}), &["Idempotency-Key: a", "Idempotency-Key: b"]);
         assert_eq!(two.status, 400, "{two:?}");
     });

@@ -299,6 +299,7 @@ mod tests {
         let job = Job {
             id,
             caller,
+            through: None,
             tool,
             began: now,
             ended: Some(now),

@@ -17,6 +17,9 @@ pub(super) struct Job {
     pub id: String,
     /// Who it counts as.
     pub caller: String,
+    /// Who authenticated, where that is another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub through: Option<String>,
     /// `id@version` as it was when the receipt was made.
     pub tool: String,
     pub began: Timestamp,
@@ -54,6 +57,11 @@ pub enum Delivery {
 }
 
 impl Job {
+    /// Who authenticated.
+    pub fn through(&self) -> &str {
+        self.through.as_ref().unwrap_or(&self.caller)
+    }
+
     /// It runs, or its caller is still to be told of its end.
     fn is_owed(&self) -> bool {
         self.ended.is_none() || self.is_told()
@@ -65,7 +73,7 @@ impl Job {
     }
 }
 
-/// How much is kept: in all, and of one caller.
+/// How much is kept: in all, and of one caller; of one who authenticated half of all, under whatever names.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
     /// Jobs that did not end, or whose caller is still to be told.
@@ -86,6 +94,24 @@ impl Bounds {
         bytes: [256 * MIB, 64 * MIB],
         time: Duration::from_secs(24 * 3600),
     };
+}
+
+/// Whose jobs.
+#[derive(Clone, Copy)]
+enum Of<'a> {
+    Caller(&'a str),
+    Through(&'a str),
+    All,
+}
+
+impl Of<'_> {
+    fn holds(self, job: &Job) -> bool {
+        match self {
+            Of::Caller(name) => job.caller == name,
+            Of::Through(name) => job.through() == name,
+            Of::All => true,
+        }
+    }
 }
 
 /// A job in memory.
@@ -137,28 +163,28 @@ impl Jobs {
     pub fn admit(&mut self, job: Job) -> Result<(Vec<String>, CancellationToken), Fault> {
         let owed = |own: &dyn Fn(&Job) -> bool| self.iter().filter(|open| open.job.is_owed() && own(&open.job)).count();
         let [all, each] = self.bounds.owed;
-        if owed(&|_| true) >= all || owed(&|other| other.caller == job.caller) >= each {
+        let through = owed(&|other| other.through() == job.through());
+        if owed(&|_| true) >= all || through >= all / 2 || owed(&|other| other.caller == job.caller) >= each {
             return Err(full());
         }
         let [all, each] = self.bounds.jobs;
         let mut gone = Vec::new();
-        while self.sum(Some(&job.caller), |_| 1) >= each {
-            gone.push(self.forget(Some(&job.caller), |_| 1).ok_or_else(full)?);
-        }
-        while self.all.len() >= all {
-            gone.push(self.forget(None, |_| 1).ok_or_else(full)?);
+        for (of, most) in [(Of::Caller(&job.caller), each), (Of::Through(job.through()), all / 2), (Of::All, all)] {
+            while self.sum(of, |_| 1) >= most {
+                gone.push(self.forget(of, |_| 1).ok_or_else(full)?);
+            }
         }
         Ok((gone, self.put(job)))
     }
 
     /// Makes room for a result of this size. `Err`: there is none.
-    pub fn room(&mut self, caller: &str, bytes: usize) -> (Vec<String>, Result<(), ()>) {
+    pub fn room(&mut self, job: &Job, bytes: usize) -> (Vec<String>, Result<(), ()>) {
         let [all, each] = self.bounds.bytes;
         let mut gone = Vec::new();
         if bytes > each / 4 {
             return (gone, Err(()));
         }
-        for (of, most) in [(Some(caller), each), (None, all)] {
+        for (of, most) in [(Of::Caller(&job.caller), each), (Of::Through(job.through()), all / 2), (Of::All, all)] {
             while self.sum(of, |job| job.bytes) + bytes > most {
                 match self.forget(of, |job| job.bytes) {
                     Some(id) => gone.push(id),
@@ -178,22 +204,22 @@ impl Jobs {
         gone
     }
 
-    fn sum(&self, caller: Option<&str>, size: impl Fn(&Job) -> usize) -> usize {
-        let own = self.iter().filter(|open| caller.is_none_or(|caller| open.job.caller == caller));
+    fn sum(&self, of: Of<'_>, size: impl Fn(&Job) -> usize) -> usize {
+        let own = self.iter().filter(|open| of.holds(&open.job));
         own.map(|open| size(&open.job)).sum()
     }
 
-    /// Forgets the oldest job that is over: of this caller, or of the one that has the most.
-    fn forget(&mut self, caller: Option<&str>, size: impl Fn(&Job) -> usize + Copy) -> Option<String> {
+    /// Forgets the oldest job that is over: of these, or of the caller that has the most.
+    fn forget(&mut self, of: Of<'_>, size: impl Fn(&Job) -> usize + Copy) -> Option<String> {
         let over = |open: &&Open| !open.job.is_owed();
-        let caller = match caller {
-            Some(caller) => caller.to_owned(),
-            None => {
+        let of = match of {
+            Of::All => {
                 let callers: BTreeSet<&str> = self.iter().filter(over).map(|open| open.job.caller.as_str()).collect();
-                callers.into_iter().max_by_key(|caller| self.sum(Some(caller), size))?.to_owned()
+                Of::Caller(callers.into_iter().max_by_key(|caller| self.sum(Of::Caller(caller), size))?)
             }
+            of => of,
         };
-        let own = |open: &&Open| !open.job.is_owed() && open.job.caller == caller && size(&open.job) > 0;
+        let own = |open: &&Open| !open.job.is_owed() && of.holds(&open.job) && size(&open.job) > 0;
         let oldest = self.iter().find(own)?.job.id.clone();
         self.remove(&oldest);
         Some(oldest)
@@ -215,6 +241,7 @@ mod tests {
         Job {
             id: format!("{id:04}"),
             caller: caller.to_owned(),
+            through: None,
             tool: "t".to_owned(),
             began: Timestamp::UNIX_EPOCH,
             ended: None,
@@ -229,8 +256,8 @@ mod tests {
     }
 
     fn end(jobs: &mut Jobs, id: usize, bytes: usize) -> Result<(), ()> {
-        let caller = jobs.get(&format!("{id:04}")).expect("there").job.caller.clone();
-        let (_, room) = jobs.room(&caller, bytes);
+        let job = jobs.get(&format!("{id:04}")).expect("there").job.clone();
+        let (_, room) = jobs.room(&job, bytes);
         let job = &mut jobs.get_mut(&format!("{id:04}")).expect("there").job;
         job.ended = Some(Timestamp::UNIX_EPOCH);
         job.bytes = if room.is_ok() { bytes } else { 1 };
@@ -258,6 +285,25 @@ mod tests {
         jobs.get_mut("0001").expect("there").job.callback = Some(owed);
         let late = Timestamp::UNIX_EPOCH + SignedDuration::from_secs(61);
         assert_eq!(jobs.expire(late), ["0000"], "whoever is to be told is not forgotten");
+    }
+
+    #[test]
+    fn whoever_brings_many_names_has_half_of_the_room() {
+        let mut jobs = Jobs::new(SMALL);
+        let named = |id: usize| Job { through: Some("gateway".to_owned()), ..job(id, &format!("label {id}")) };
+        jobs.admit(job(0, "a")).expect("room");
+        end(&mut jobs, 0, 10).expect("room");
+        (1..4).for_each(|id| drop(jobs.admit(named(id)).expect("room")));
+        assert_eq!(jobs.admit(named(4)).expect_err("half").kind, Kind::RateLimitError);
+        assert!(jobs.admit(job(5, "b")).is_ok(), "others have room");
+        for id in 1..4 {
+            end(&mut jobs, id, 10).expect("room");
+        }
+        for id in 6..30 {
+            jobs.admit(named(id)).expect("room");
+            end(&mut jobs, id, 10).expect("room");
+        }
+        assert_eq!(ids(&jobs, "a"), ["0000"], "and keep what they have");
     }
 
     #[test]

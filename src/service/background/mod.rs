@@ -119,13 +119,14 @@ impl Background {
     fn asked(&self, request: &mut CallRequest, callback: Option<String>) -> Result<Job, Fault> {
         let decisions = self.service.decisions()?;
         let rights = decisions.rights(&request.caller, request.label.as_deref());
-        self.service.guard.comes(&rights.caller.user, rights.per_minute())?;
+        self.service.guard.comes(&rights.share(""), rights.per_minute())?;
         request.counted = true;
         let tool = decisions.find(&request.tool, &rights)?;
         let callback = callback.map(|url| callback::owed(&rights, &url)).transpose()?;
         Ok(Job {
             id: request.id.get_or_insert_with(new_id).clone(),
             caller: rights.caller.user.clone(),
+            through: Some(rights.through.clone()).filter(|through| *through != rights.caller.user),
             tool: tool.reference(),
             began: Timestamp::now(),
             ended: None,
@@ -142,7 +143,7 @@ impl Background {
             biased;
             report = self.service.call(request, Sink::none()) => report,
             () = cancel.cancelled() => ended(format::cancelled()),
-            () = self.kill.cancelled() => ended(stopped()),
+            () = self.kill.cancelled() => ended(self.service.stopped(&job.id)),
         };
         self.ended(store, job, &report, label.as_deref()).await;
     }
@@ -153,7 +154,7 @@ impl Background {
         let mut fault = report.error.clone();
         let gone = {
             let mut jobs = lock(&self.jobs);
-            let (gone, room) = jobs.room(&job.caller, text.len());
+            let (gone, room) = jobs.room(&job, text.len());
             if room.is_err() {
                 let words = "This call ended, and its outcome was too large to be kept.";
                 let large = Fault::new(Kind::ResourceLimitError, words);
@@ -300,7 +301,7 @@ impl Background {
 }
 
 fn is_for(who: &Caller, job: &Job) -> bool {
-    who.operator || who.user == job.caller
+    who.operator || who.user == job.caller || who.user == job.through()
 }
 
 fn stopped() -> Fault {

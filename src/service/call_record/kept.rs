@@ -1,11 +1,13 @@
-//! What a call owes besides its record: its place in the list of calls, its outcome to others under its key.
+//! What a call holds and owes besides its record: its turn, its place in the list of calls, its outcome to others under its key.
 //!
 //! For: the record. In: how the call ended. Out: told to both. Never: ends a call that left no record of its own.
 
+use super::super::guard::Turn;
 use super::super::report::Report;
 use super::CallRecord;
 use crate::base::json::Text;
-use crate::fault::Fault;
+use crate::fault::{Fault, Kind};
+use crate::service::format;
 use std::sync::Arc;
 
 impl CallRecord {
@@ -14,6 +16,16 @@ impl CallRecord {
         let reference = tool.reference();
         self.listed.iter().for_each(|listed| listed.change(|state| state.tool.clone_from(&reference)));
         self.tool = Some(tool);
+    }
+
+    /// Others may run while the call waits; it keeps its place among those that wait, and the room for its arguments.
+    pub fn step_aside(&mut self) {
+        self.turn.as_mut().and_then(Arc::get_mut).into_iter().for_each(Turn::step_aside);
+    }
+
+    /// A call that was cancelled while it ran is not made again as if nothing had happened.
+    pub(super) fn midway(&self, fault: Fault) -> Fault {
+        if self.ran && fault.kind == Kind::CancelledError { format::cancelled_midway(fault) } else { fault }
     }
 
     /// The outcome is told to whoever waits for it.

@@ -83,7 +83,7 @@ pub async fn act(service: &Service, from: CallRequest, text: &str) -> Answer {
 
 /// The same, with resolvers for ids that the registry does not know, asked in this order.
 pub async fn act_with(service: &Service, resolvers: &[&dyn Resolver], from: CallRequest, text: &str) -> Answer {
-    let mut reading = match text.len() > LONG {
+    let reading = match text.len() > LONG {
         // Other calls of this thread go on meanwhile.
         true => {
             let text = text.to_owned();
@@ -92,6 +92,11 @@ pub async fn act_with(service: &Service, resolvers: &[&dyn Resolver], from: Call
         }
         false => read(text),
     };
+    answer(service, resolvers, from, reading).await
+}
+
+/// The same for a text that was read.
+pub async fn answer(service: &Service, resolvers: &[&dyn Resolver], from: CallRequest, mut reading: Reading) -> Answer {
     let Some(request) = request(service, resolvers, from, &mut reading) else { return reading.without_action() };
     let report = service.call(request, Sink::none()).await;
     reading.answered(report)

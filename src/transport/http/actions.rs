@@ -35,7 +35,8 @@ pub async fn act(
         Ok(read) => read,
         Err(refusal) => return *refusal,
     };
-    let Ok(Asked { text, user }) = serde_json::from_str(&text) else {
+    let read = |body: &str| serde_json::from_str(body).map(|Asked { text, user }| (action::read(&text), user));
+    let Ok((reading, user)) = body::apart(&face, &caller, text, read).await else {
         let words = "The body is {\"text\": what the model wrote}, with \"user\" where it is on somebody's behalf.";
         return reply::refusal(StatusCode::BAD_REQUEST, malformed(words));
     };
@@ -47,8 +48,8 @@ pub async fn act(
         ..CallRequest::new(caller, "", Arguments::Text(String::new()))
     };
     let label = from.label.clone();
-    let acted = run_while_served(&face, action::act(&face.service, from, &text)).await;
-    drop((text, places));
+    let acted = run_while_served(&face, action::answer(&face.service, &[], from, reading)).await;
+    drop(places);
     let Some(answer) = acted else { return reply::stopping() };
     let turn = answer.outcome.as_ref().and_then(|report| report.turn.clone());
     let large = answer.outcome.as_ref().is_some_and(|report| report.is_large());

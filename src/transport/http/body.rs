@@ -78,6 +78,36 @@ pub async fn read(
     }
 }
 
+/// Reads a body; a long one on a thread apart, so that nobody waits for it but others of the same caller, and those by turns.
+pub async fn apart<T: Send + 'static>(
+    face: &Face,
+    caller: &Caller,
+    body: String,
+    read: impl FnOnce(&str) -> T + Send + 'static,
+) -> T {
+    if body.len() <= SMALL {
+        return read(&body);
+    }
+    let place = face.readers.enter(&caller.user).await;
+    // The work keeps its place until it is over, also where its client is gone.
+    let work = tokio::task::spawn_blocking(move || (read(&body), place).0);
+    work.await.unwrap_or_else(|ended| std::panic::resume_unwind(ended.into_panic()))
+}
+
+/// The call that a body asks for. `Err`: what cannot be read, or is refused without being read, as a call that ends so.
+pub async fn asked(face: &Face, caller: Caller, tool: String, body: String) -> Result<Asked, CallRequest> {
+    let long = body.len() > SMALL;
+    let counted = match long.then(|| face.service.comes(&caller, &tool)).unwrap_or(Ok(false)) {
+        Ok(counted) => counted,
+        Err(fault) => return Err(CallRequest { counted: true, ..CallRequest::refused(caller, &tool, fault) }),
+    };
+    let (from, to) = (caller.clone(), tool.clone());
+    match apart(face, &caller, body, move |body| call(from, &to, body)).await {
+        Ok(asked) => Ok(Asked { request: CallRequest { counted, ..asked.request }, ..asked }),
+        Err(fault) => Err(CallRequest { counted, ..CallRequest::refused(caller, &tool, fault) }),
+    }
+}
+
 /// What a body asks for.
 #[derive(Debug)]
 pub struct Asked {
@@ -151,7 +181,11 @@ fn text_of(beside: &Map<String, Value>, name: &str) -> Result<Option<String>, Fa
 fn parted(text: &str) -> Option<(&str, Map<String, Value>)> {
     let arguments = json::member(text, "/arguments")?;
     let at = arguments.as_ptr() as usize - text.as_ptr() as usize;
-    let rest = format!("{}null{}", text.get(..at)?, text.get(at + arguments.len()..)?);
+    let (before, after) = (text.get(..at)?, text.get(at + arguments.len()..)?);
+    if before.len() + after.len() > BESIDE {
+        return None;
+    }
+    let rest = format!("{before}null{after}");
     let Ok(Value::Object(beside)) = json::compact(rest.as_bytes()).ok()?.tree(BESIDE) else { return None };
     let known = beside.keys().all(|name| ["user", "config", "arguments", "mode", "callback"].contains(&name.as_str()));
     known.then_some((arguments, beside))

@@ -8,7 +8,6 @@ use super::gate::once;
 use super::reply::{self, Held, Refused, Response};
 use super::stream::Events;
 use super::{Face, OfFace, approvals, background, body, tools};
-use crate::fault::{Fault, Kind};
 use crate::service::{self, CallRequest, Caller, Report, Sink};
 use axum::Extension;
 use axum::body::Body;
@@ -42,12 +41,12 @@ pub async fn call(
     };
     let approver = approvals::of(&face, &caller);
     let operator = tools::is_operator(&face, &caller);
-    let (asked, unread) = match body::call(caller.clone(), &tool, &text) {
+    let (asked, unread) = match body::asked(&face, caller, tool, text).await {
         Ok(asked) => (asked, false),
-        Err(fault) => (CallRequest::refused(caller, &tool, fault).into(), true),
+        Err(refused) => (refused.into(), true),
     };
     // The service counts the arguments from here.
-    drop((text, places));
+    drop(places);
     let idempotency_key = match key(&headers) {
         Ok(key) => key,
         Err(refusal) => return *refusal,
@@ -84,10 +83,8 @@ pub async fn call(
 /// Runs the call; where the server must end now, it is dropped, which kills, reaps and records.
 pub async fn run(face: Arc<Face>, request: CallRequest, sink: Sink) -> Report {
     let (id, tool) = (request.id.clone().unwrap_or_default(), request.tool.clone());
-    run_while_served(&face, face.service.call(request, sink)).await.unwrap_or_else(|| {
-        let fault = Fault::new(Kind::CancelledError, "The server was stopped.").retryable();
-        Report::of_fault(id, &tool, fault)
-    })
+    let ended = run_while_served(&face, face.service.call(request, sink)).await;
+    ended.unwrap_or_else(|| Report::of_fault(id.clone(), &tool, face.service.stopped(&id)))
 }
 
 /// `None`: the server had to end first.

@@ -73,6 +73,8 @@ struct Face {
     mcp: transport::mcp::Streamable,
     /// For large bodies that are being read.
     bodies: Arc<Places>,
+    /// For the work of reading them.
+    readers: Arc<Places>,
     /// Cloned for each call, and taken once no more may begin.
     begin: Mutex<Option<mpsc::Sender<()>>>,
     /// Told to stop: no call begins any more.
@@ -118,6 +120,8 @@ pub async fn serve(
 ) -> io::Result<()> {
     let Options { callers, names, tls } = options;
     let (begin, calls) = mpsc::channel(1);
+    // The other cores are left to quick calls.
+    let at_once = std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).max(1));
     let face = Arc::new_cyclic(|face: &std::sync::Weak<Face>| Face {
         mcp: transport::mcp::Streamable::new(background.service(), kill.clone()),
         service: background.service(),
@@ -127,6 +131,7 @@ pub async fn serve(
         tls,
         router: router(face.clone()),
         bodies: Places::new(body::PLACES, body::PLACES - body::PLACES / 4),
+        readers: Places::new(at_once, at_once),
         begin: Mutex::new(Some(begin)),
         stop,
         kill,

@@ -1,7 +1,7 @@
 //! Server-Sent Events: what a call tells while it runs, and its report as the last of them.
 //!
 //! For: `POST …/calls` with `Accept: text/event-stream`. In: a running call. Out: `start`, then `log`, `chunk` and `progress` as they
-//! come, then exactly one `end`. Never: a line of a tool as a line of the stream; a call that runs on once nobody reads.
+//! come, `replay` where the outcome is that of an earlier call, then exactly one `end`. Never: a line of a tool as a line of the stream; a call that runs on once nobody reads.
 
 use super::calls::Begun;
 use super::reply::{Held, Reader, visible};
@@ -57,13 +57,19 @@ impl Events {
     }
 
     pub fn ended(id: &str, report: Report, seen_by: Reader, begun: Begun) -> Events {
-        let state = State::Ending(end(report, &seen_by, begun));
+        let state = State::Ending(end(id, report, &seen_by, begun));
         Events { id: id.to_owned(), ready: Some(started(id).into()), state }
     }
 }
 
-fn end(report: Report, seen_by: &Reader, begun: Begun) -> Held {
-    Held::of(report, seen_by, begun, ("event: end\ndata: ", "\n\n"))
+/// `id`: as the stream began with. The outcome of an idempotency key has the id of its first call.
+fn end(id: &str, report: Report, seen_by: &Reader, begun: Begun) -> Held {
+    let mut before = match report.id == id {
+        true => String::new(),
+        false => String::from_utf8_lossy(&event("replay", &json!({ "id": report.id }))).into_owned(),
+    };
+    before += "event: end\ndata: ";
+    Held::of(report, seen_by, begun, (&before, "\n\n"))
 }
 
 fn started(id: &str) -> Vec<u8> {
@@ -122,7 +128,7 @@ impl HttpBody for Events {
                 Report::of_fault(this.id.clone(), "", fault)
             });
             let Some(begun) = begun.take() else { return Poll::Ready(None) };
-            let mut held = end(report, seen_by, begun);
+            let mut held = end(&this.id, report, seen_by, begun);
             let first = Pin::new(&mut held).poll_frame(cx);
             this.state = State::Ending(held);
             return first;

@@ -246,7 +246,7 @@ impl ServerHandler for Face {
         let id = match offered.names.id(&request.name) {
             Some(id) => id,
             // Who may call what is not known: the call is told so.
-            None if self.mcp.service.who(&self.caller(&context), None).is_err() => &request.name,
+            None if self.mcp.service.ready().is_err() => &request.name,
             None => return Err(self.unknown(&context, &request.name, &offered).await),
         };
         let again = (request.request_state, request.input_responses);

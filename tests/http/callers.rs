@@ -9,6 +9,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::signature::{Ed25519KeyPair, KeyPair};
 use serde_json::{Value, json};
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::process::Command;
 
@@ -42,6 +43,44 @@ fn without_tokens_it_is_for_its_own_user_who_is_the_operator() {
         assert_eq!(playground.records().len(), before);
         wait_for("the log says who", || web.said().contains("refused: uid 12399"));
     });
+}
+
+/// They hold nothing of the server, and do not fill its log.
+#[test]
+fn a_crowd_of_other_users_keeps_the_owner_not_out() {
+    if !is_root() {
+        return skipped(1, "another user's connection needs root");
+    }
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let web = Web::start(&playground, &[]);
+    let open = || fs::read_dir(format!("/proc/{}/fd", web.child.id())).unwrap().count();
+    assert_eq!(web.get("/v1/tools", &[]).status, 200);
+    let before = open();
+    let asked = request("GET", "/v1/tools", &web.address, &[], "");
+    let crowd: Vec<_> = (0..400).map(|_| web.connect_as(12399)).collect();
+    let during = open();
+    assert!(during < before + 100, "{before} descriptors became {during}");
+    assert_eq!(web.get("/v1/tools", &[]).status, 200);
+    let answers: Vec<_> = crowd.into_iter().map(|stream| super::exchanged(stream, asked.as_bytes())).collect();
+    assert!(answers.iter().all(|answer| answer.is_empty() || answer.starts_with(b"HTTP/1.1 403 ")));
+    assert_eq!(web.said().matches("refused: uid 12399").count(), 1, "{}", web.said());
+    // The control: alone it is told why.
+    let alone = super::exchanged(web.connect_as(12399), asked.as_bytes());
+    assert!(alone.starts_with(b"HTTP/1.1 403 "), "{}", String::from_utf8_lossy(&alone));
+}
+
+#[test]
+fn who_sends_no_more_is_still_known() {
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let web = Web::start(&playground, &[]);
+    let asked = request("GET", "/healthz", &web.address, &[], "");
+    for _ in 0..50 {
+        let mut stream = web.connect();
+        stream.write_all(asked.as_bytes()).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let answer = super::exchanged(stream, b"");
+        assert!(answer.starts_with(b"HTTP/1.1 200 "), "{}", String::from_utf8_lossy(&answer));
+    }
 }
 
 #[test]

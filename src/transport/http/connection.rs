@@ -21,9 +21,12 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::time::Instant;
 
 /// Connections at once; one address has at most three quarters of them.
 pub const MOST: usize = 512;
+/// Refused connections at once that are told why; others are closed without a word.
+pub const FAREWELLS: usize = 32;
 /// A head is whole in this time after the connection was made or the answer before it was taken.
 const HEAD_TIME: Duration = Duration::from_secs(15);
 /// Largest head, bytes, and most header lines.
@@ -46,29 +49,61 @@ pub struct Connection {
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
-/// Serves a connection to its end.
-pub async fn serve(face: Arc<Face>, places: Arc<Places>, socket: Socket) {
+/// A connection that was looked at, with its place.
+pub struct Guest {
+    socket: Socket,
+    /// For the log.
+    peer: String,
+    place: Place,
+    /// Why it is not served.
+    refused: Option<(StatusCode, Fault)>,
+}
+
+/// Who connected. `None`: nobody to serve, and no place to say so.
+pub fn met(face: &Face, places: &Arc<Places>, socket: Socket) -> Option<Guest> {
     let peer = match &socket {
         Socket::Tcp(_, peer) => peer.ip().to_canonical().to_string(),
         Socket::Unix(_) => "unix".to_owned(),
     };
     // Before a place is taken: other users of this machine take none.
-    if let Some(own) = face.callers.own_uid() {
-        match socket.uid() {
-            Ok(uid) if uid == own => {}
-            found => {
-                let who = found.map_or_else(|e| format!("unknown user: {e}"), |uid| format!("uid {uid}"));
-                tracing::warn!(target: "toolhost::http", %peer, "refused: {who}");
-                let words = "This server is for the user who runs it: connect as that user, or present a token to a \
-                             server that has a token file.";
-                return farewell(socket, StatusCode::FORBIDDEN, Fault::new(Kind::AuthorizationError, words)).await;
-            }
-        }
-    }
-    let Some(place) = places.try_enter(&share(&socket)) else {
+    let full = || {
         let fault = Fault::new(Kind::RateLimitError, "Too many connections are open.").retryable();
-        return farewell(socket, StatusCode::SERVICE_UNAVAILABLE, fault).await;
+        (StatusCode::SERVICE_UNAVAILABLE, fault)
     };
+    let place = let_in(face, &socket).and_then(|()| places.try_enter(&share(&socket)).ok_or_else(full));
+    let (place, refused) = match place {
+        Ok(place) => (place, None),
+        Err(refused) => (face.farewells.try_enter("")?, Some(refused)),
+    };
+    Some(Guest { socket, peer, place, refused })
+}
+
+/// Whether whoever is at the other end may speak to this server at all.
+fn let_in(face: &Face, socket: &Socket) -> Result<(), (StatusCode, Fault)> {
+    let Some(own) = face.callers.own_uid() else { return Ok(()) };
+    let who = match socket.uid(&face.kernel) {
+        Ok(Some(uid)) if uid == own => return Ok(()),
+        Ok(Some(uid)) => format!("uid {uid}"),
+        Ok(None) => "unknown user".to_owned(),
+        Err(why) => {
+            face.told.once("-", "not looked up", &format!("whose a connection is could not be looked up: {why}"));
+            let words = "This host cannot find out now whose this connection is.";
+            let fault = Fault::new(Kind::RateLimitError, words).retryable();
+            return Err((StatusCode::SERVICE_UNAVAILABLE, fault));
+        }
+    };
+    face.told.once(&who, "refused", &format!("refused: {who}"));
+    let words = "This server is for the user who runs it: connect as that user, or present a token to a server that has a \
+                 token file.";
+    Err((StatusCode::FORBIDDEN, Fault::new(Kind::AuthorizationError, words)))
+}
+
+/// Serves a connection to its end.
+pub async fn serve(face: Arc<Face>, guest: Guest) {
+    let Guest { socket, peer, place, refused } = guest;
+    if let Some((status, fault)) = refused {
+        return farewell(socket, status, fault, place).await;
+    }
     match socket {
         Socket::Tcp(stream, _) => {
             let _ = stream.set_nodelay(true);
@@ -129,7 +164,8 @@ async fn spoken(face: Arc<Face>, connection: Connection, stream: Box<dyn Stream>
         .max_headers(HEAD_LINES)
         .serve_connection(TokioIo::new(Patient::new(stream)), handler);
     tokio::pin!(served);
-    let mut look = tokio::time::interval(LOOK);
+    // Not at once: who asks and then shuts its sending half has its answer where that takes no time.
+    let mut look = tokio::time::interval_at(Instant::now() + LOOK, LOOK);
     loop {
         tokio::select! {
             _ = &mut served => break,
@@ -161,7 +197,7 @@ async fn answered(
 }
 
 /// One answer to a client whose request is not read.
-async fn farewell(socket: Socket, status: StatusCode, fault: Fault) {
+async fn farewell(socket: Socket, status: StatusCode, fault: Fault, place: Place) {
     async fn said(mut stream: impl AsyncRead + AsyncWrite + Unpin, words: String) -> std::io::Result<()> {
         stream.write_all(words.as_bytes()).await?;
         stream.shutdown().await?;
@@ -179,4 +215,5 @@ async fn farewell(socket: Socket, status: StatusCode, fault: Fault) {
         }
     })
     .await;
+    drop(place);
 }

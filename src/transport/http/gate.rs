@@ -36,11 +36,11 @@ pub fn admitted<B>(face: &Face, connection: &Connection, request: &Request<B>) -
     };
     if !face.names.is_ours(&host, connection) {
         let words = "The Host header names another server. The operator lists further names in [http] hosts.";
-        tracing::warn!(target: "toolhost::http", peer = %connection.peer, "refused: Host {}", text::printable(host.as_str()));
+        face.told.once(&connection.peer, "Host", &format!("refused: Host {}", text::printable(host.as_str())));
         return refuse(StatusCode::FORBIDDEN, words);
     }
     if !face.names.takes_origin(request.headers(), &host, connection) {
-        tracing::warn!(target: "toolhost::http", peer = %connection.peer, "refused: Origin");
+        face.told.once(&connection.peer, "Origin", "refused: Origin");
         return refuse(
             StatusCode::FORBIDDEN,
             "Web pages of this Origin may not call. The operator lists them in [http] origins.",
@@ -62,7 +62,7 @@ pub fn admitted<B>(face: &Face, connection: &Connection, request: &Request<B>) -
         let words = match unknown {
             Unknown::Absent => "This server needs a token: Authorization: Bearer TOKEN.",
             Unknown::Refused(why) => {
-                tracing::warn!(target: "toolhost::http", peer = %connection.peer, "refused: {}", text::printable(&why));
+                face.told.once(&connection.peer, "token", &format!("refused: {}", text::printable(&why)));
                 "The Authorization header was not taken: is the token whole, and still in the server's list?"
             }
         };

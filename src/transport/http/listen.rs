@@ -3,7 +3,7 @@
 //! For: `serve --http`. In: an address, who may call, TLS. Out: a listener. Never: an address that others can reach
 //! without tokens and TLS; a unix socket that other users may connect to; somebody else's socket taken over.
 
-use super::peer;
+use super::peer::{self, Kernel};
 use crate::base::{files, text};
 use nix::sys::stat::{Mode, umask};
 use std::io;
@@ -124,11 +124,13 @@ fn unix(path: &Path) -> io::Result<UnixListener> {
 }
 
 impl Socket {
-    /// The user at the other end, where it is on this machine.
-    pub fn uid(&self) -> io::Result<u32> {
+    /// The user at the other end. `None`: it is not on this machine, or the kernel names nobody. `Err`: that could not be
+    /// found out.
+    pub fn uid(&self, kernel: &Kernel) -> io::Result<Option<u32>> {
         match self {
-            Socket::Unix(stream) => peer::of_unix(stream),
-            Socket::Tcp(stream, theirs) => peer::of_loopback(*theirs, stream.local_addr()?),
+            Socket::Unix(stream) => peer::of_unix(stream).map(Some),
+            Socket::Tcp(_, theirs) if !theirs.ip().to_canonical().is_loopback() => Ok(None),
+            Socket::Tcp(stream, theirs) => kernel.owner(*theirs, stream.local_addr()?),
         }
     }
 }

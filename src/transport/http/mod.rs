@@ -20,6 +20,7 @@ mod reply;
 mod running;
 mod stream;
 mod tokens;
+mod told;
 mod tools;
 
 pub use callers::Callers;
@@ -67,6 +68,11 @@ struct Face {
     names: Names,
     tls: Option<TlsAcceptor>,
     router: Router,
+    /// Asked whose a connection is.
+    kernel: peer::Kernel,
+    told: told::Told,
+    /// For connections that are refused, and told so.
+    farewells: Arc<Places>,
     /// For large bodies that are being read.
     bodies: Arc<Places>,
     /// Cloned for each call, and taken once no more may begin.
@@ -81,6 +87,10 @@ impl Face {
     /// Held by a call until its answer is delivered. `None`: the server stops.
     fn begin(&self) -> Option<mpsc::Sender<()>> {
         lock(&self.begin).clone()
+    }
+
+    fn tell_left_out(&self) {
+        self.told.left_out().iter().for_each(|words| tracing::warn!(target: "toolhost::http", "{words}"));
     }
 }
 
@@ -121,6 +131,9 @@ pub async fn serve(
         names,
         tls,
         router: router(face.clone()),
+        kernel: peer::Kernel::default(),
+        told: told::Told::default(),
+        farewells: Places::new(connection::FAREWELLS, connection::FAREWELLS),
         bodies: Places::new(body::PLACES, body::PLACES - body::PLACES / 4),
         begin: Mutex::new(Some(begin)),
         stop,
@@ -130,21 +143,27 @@ pub async fn serve(
     let mut connections = JoinSet::new();
     let ended = drained(&face, calls);
     tokio::pin!(ended);
+    let mut minute = tokio::time::interval(Duration::from_secs(60));
     loop {
         tokio::select! {
             () = &mut ended => break,
             Some(_) = connections.join_next() => {}
+            _ = minute.tick() => face.tell_left_out(),
             accepted = listener.accept() => match accepted {
-                Ok(socket) => drop(connections.spawn(connection::serve(face.clone(), places.clone(), socket))),
+                // Looked at before the next one is accepted: those that are refused never pile up.
+                Ok(socket) => if let Some(guest) = connection::met(&face, &places, socket) {
+                    connections.spawn(connection::serve(face.clone(), guest));
+                },
                 Err(why) => {
                     // The client gave up, or this host has too many files open.
-                    tracing::warn!(target: "toolhost::http", "a connection was not accepted: {why}");
+                    face.told.once("-", "not accepted", &format!("a connection was not accepted: {why}"));
                     tokio::time::sleep(Duration::from_millis(50)).await;
                 }
             },
         }
     }
     drop(listener);
+    face.tell_left_out();
     face.kill.cancel();
     let farewell = async { while connections.join_next().await.is_some() {} };
     let _ = tokio::join!(tokio::time::timeout(FAREWELL, farewell), face.background.stop());

@@ -71,6 +71,10 @@ struct Face {
     /// Asked whose a connection is.
     kernel: peer::Kernel,
     told: told::Told,
+    /// For connections that are served.
+    places: Arc<Places>,
+    /// For those that have not shown a good token yet, where callers present one.
+    strangers: Arc<Places>,
     /// For connections that are refused, and told so.
     farewells: Arc<Places>,
     /// For large bodies that are being read.
@@ -133,13 +137,14 @@ pub async fn serve(
         router: router(face.clone()),
         kernel: peer::Kernel::default(),
         told: told::Told::default(),
+        places: Places::new(connection::MOST, three_quarters(connection::MOST)),
+        strangers: Places::new(connection::STRANGERS, three_quarters(connection::STRANGERS)),
         farewells: Places::new(connection::FAREWELLS, connection::FAREWELLS),
-        bodies: Places::new(body::PLACES, body::PLACES - body::PLACES / 4),
+        bodies: Places::new(body::PLACES, three_quarters(body::PLACES)),
         begin: Mutex::new(Some(begin)),
         stop,
         kill,
     });
-    let places = Places::new(connection::MOST, connection::MOST - connection::MOST / 4);
     let mut connections = JoinSet::new();
     let ended = drained(&face, calls);
     tokio::pin!(ended);
@@ -151,7 +156,7 @@ pub async fn serve(
             _ = minute.tick() => face.tell_left_out(),
             accepted = listener.accept() => match accepted {
                 // Looked at before the next one is accepted: those that are refused never pile up.
-                Ok(socket) => if let Some(guest) = connection::met(&face, &places, socket) {
+                Ok(socket) => if let Some(guest) = connection::met(&face, socket) {
                     connections.spawn(connection::serve(face.clone(), guest));
                 },
                 Err(why) => {
@@ -168,6 +173,11 @@ pub async fn serve(
     let farewell = async { while connections.join_next().await.is_some() {} };
     let _ = tokio::join!(tokio::time::timeout(FAREWELL, farewell), face.background.stop());
     Ok(())
+}
+
+/// What one of many may have.
+fn three_quarters(all: usize) -> usize {
+    all - all / 4
 }
 
 /// Told to stop, and no call runs any more; or told to kill.

@@ -212,7 +212,7 @@ fn requests_behind_one_another_are_answered_in_order_and_apart() {
 /// A connection as another user of this machine, which has an address of its own for each.
 fn from_elsewhere(web: &Web, n: u8) -> TcpStream {
     use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, connect, socket};
-    let made = || socket(AddressFamily::Inet, SockType::Stream, SockFlag::empty(), None);
+    let made = || Ok(socket(AddressFamily::Inet, SockType::Stream, SockFlag::empty(), None)?);
     let fd = files::as_owner((12399, 12399), made).unwrap();
     bind(fd.as_raw_fd(), &SockaddrIn::new(127, 9, 0, n, 0)).unwrap();
     let port = web.address.rsplit(':').next().unwrap().parse().unwrap();

@@ -27,7 +27,7 @@ pub use callers::Callers;
 pub use gate::Names;
 pub use jwt::{Jwt, Terms};
 pub use listen::{Address, Listener, tls};
-pub use peer::of_unix as other_end;
+pub use peer::{Kernel, of_unix as other_end};
 pub use tokens::{Tokens, make as make_token};
 
 use crate::base::lock;

@@ -2,7 +2,7 @@
 
 use super::{Web, adder, bearer, private, request, token};
 use crate::harness::{
-    Playground, Who, as_everyone, as_everyone_with, copy, finish, found, is_root, missing, skipped, wait_for,
+    PATIENCE, Playground, Who, as_everyone, as_everyone_with, copy, finish, found, is_root, missing, skipped, wait_for,
 };
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::Command;
 
 #[test]
@@ -123,6 +124,41 @@ fn a_unix_socket_is_closed_to_others_and_taken_over_only_from_the_dead() {
         assert!(file.code == Some(4) && file.stderr.contains("something that is no socket lies there"), "{file:?}");
         assert_eq!(fs::read_to_string(&path).unwrap(), "mine");
     });
+}
+
+#[test]
+fn a_socket_is_taken_from_nobody_who_lives_or_is_another() {
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let path = playground.path("state/http.sock");
+    let address = format!("unix:{}", path.display());
+    let refused = |wanted: &str| {
+        let ended = playground.cli(&["serve", "--http", &address]);
+        assert!(ended.code == Some(4) && ended.stderr.contains(wanted), "{wanted}: {ended:?}");
+        assert!(path.exists(), "{wanted}");
+    };
+    // One that ends leaves what another put there meanwhile.
+    let mut first = Web::at(&playground, &address, &[]);
+    fs::remove_file(&path).unwrap();
+    let mut second = Web::at(&playground, &address, &[]);
+    for (web, stays) in [(&mut first, true), (&mut second, false)] {
+        web.signal(nix::sys::signal::Signal::SIGTERM);
+        web.ended(PATIENCE);
+        assert_eq!(path.exists(), stays);
+    }
+    // One that is busy listens: as many wait as may.
+    let busy = UnixListener::bind(&path).unwrap();
+    nix::sys::socket::listen(&busy, nix::sys::socket::Backlog::new(1).unwrap()).unwrap();
+    std::os::unix::fs::chown(&path, playground.who.uid(), playground.who.uid()).unwrap();
+    let _waiting = [UnixStream::connect(&path).unwrap(), UnixStream::connect(&path).unwrap()];
+    refused("a server listens there already");
+    drop(busy);
+    // Left by the dead: of another user it stays, one's own is the control.
+    if is_root() {
+        std::os::unix::fs::chown(&path, Some(12399), Some(12399)).unwrap();
+        refused("a socket of another user (uid 12399) lies there");
+        std::os::unix::fs::chown(&path, Some(playground.who.uid().unwrap_or(0)), None).unwrap();
+    }
+    drop(Web::at(&playground, &address, &[]));
 }
 
 #[test]

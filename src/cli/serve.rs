@@ -80,6 +80,9 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
         };
         let since = SystemTime::now();
         let service = host::service(&settings, None)?;
+        if let Some((listener, options)) = &listening {
+            say_where(&service, listener, options)?;
+        }
         let watch = Watch::new(args.watch, &settings);
         let (stop, kill) = (CancellationToken::new(), CancellationToken::new());
         let spoken = over_stdio(args.stdio, service.clone(), client, stop.clone());
@@ -178,10 +181,24 @@ async fn listening(
     };
     http::wide_enough(address, &callers, tls.is_some(), insecure).map_err(|why| Refusal::new(Exit::Caller, why))?;
     let listener = http::Listener::bind(address).await.map_err(refuse)?;
-    let scheme = if tls.is_some() { "https" } else { "http" };
-    words::complain(&format!("toolhost: serving {scheme} at {} {}", listener.address()?, callers.told()));
     let names = http::Names { hosts: told.hosts.clone(), origins: told.origins.clone() };
     Ok((listener, http::Options { callers, names, tls }))
+}
+
+/// Where it serves and whom; and who is no operator, though the server was told so.
+fn say_where(service: &Service, listener: &http::Listener, options: &http::Options) -> anyhow::Result<()> {
+    let no_operator = |caller: &Caller| service.who(caller, None).is_ok_and(|who| !who.operator);
+    let told: Vec<String> =
+        options.callers.operators().into_iter().filter(no_operator).map(|it| text::printable(&it.user)).collect();
+    if !told.is_empty() {
+        let names = told.join(", ");
+        words::complain(&format!(
+            "toolhost: no operator is {names}: callers.policy.toml says who is one, and no token, JWT or login does"
+        ));
+    }
+    let scheme = if options.tls.is_some() { "https" } else { "http" };
+    words::complain(&format!("toolhost: serving {scheme} at {} {}", listener.address()?, options.callers.told()));
+    Ok(())
 }
 
 /// Which of our ends the client has closed: poll(2) says so of pipes and sockets, also while unread bytes wait.

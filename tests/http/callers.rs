@@ -162,6 +162,20 @@ fn a_socket_is_taken_from_nobody_who_lives_or_is_another() {
 }
 
 #[test]
+fn it_says_that_it_serves_once_it_does() {
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    fs::write(playground.path("sandbox-policies/bad.policy.toml"), "name = 1\n").unwrap();
+    playground.settle();
+    let ended = playground.cli(&["serve", "--http", "127.0.0.1:0"]);
+    let words = "the policies cannot be used";
+    assert!(ended.code == Some(3) && ended.stderr.contains(words) && !ended.stderr.contains("serving"), "{ended:?}");
+    // The control.
+    fs::remove_file(playground.path("sandbox-policies/bad.policy.toml")).unwrap();
+    let web = Web::start(&playground, &[]);
+    assert!(web.said().contains("toolhost: serving http at 127.0.0.1:"), "{}", web.said());
+}
+
+#[test]
 fn a_token_is_a_name_and_nothing_else_is() {
     as_everyone_with("python", "tokens", |who| {
         let playground = Playground::new(who, "/var/tmp");
@@ -360,17 +374,29 @@ fn who_is_no_operator_reads_no_path_and_no_policy() {
             let web = Web::start(&playground, &["--token-file", &file]);
             let tool = web.get("/v1/tools/esc:add", &[&bearer(&made)]);
             let call = web.call("esc:add", &json!({"a": 1, "b": 2}), &[&bearer(&made)]);
-            (tool.status, tool.body, call.status, call.body, web.get("/metrics", &[&bearer(&made)]).status)
+            let said = web.said().contains("no operator is ops: callers.policy.toml says who is one");
+            (tool.status, tool.body, call.status, call.body, web.get("/metrics", &[&bearer(&made)]).status, said)
         };
         role("");
-        let (tool, shown, call, answer, metrics) = asked();
+        let (tool, shown, call, answer, metrics, said) = asked();
+        assert!(said);
+        let own = Web::start(&playground, &[]);
+        assert!(
+            own.said().contains("no operator is ") && !own.said().contains("who is its operator"),
+            "{}",
+            own.said()
+        );
+        let (shown_to_own, own_metrics) = (own.get("/v1/tools/esc:add", &[]), own.get("/metrics", &[]).status);
+        assert_eq!((shown_to_own.status, own_metrics), (404, 403));
+        assert!(!shown_to_own.body.contains("policy.toml"), "{shown_to_own:?}");
         assert_eq!((tool, call, metrics), (404, 404, 403));
         assert!(
             !format!("{shown}{answer}").contains("policy.toml") && !format!("{shown}{answer}").contains("/var/tmp"),
             "{shown} {answer}"
         );
         role("role = \"operator\"\n");
-        let (tool, shown, _, answer, metrics) = asked();
+        let (tool, shown, _, answer, metrics, said) = asked();
+        assert!(!said, "control");
         assert_eq!((tool, metrics), (404, 200));
         assert!(
             shown.contains("callers.policy.toml") && answer.contains("callers.policy.toml"),

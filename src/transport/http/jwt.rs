@@ -95,6 +95,10 @@ impl Jwt {
         let operator = self.operators.contains(&sub);
         Ok(Caller { operator, ..Caller::named(format!("{NAMED}{sub}")) })
     }
+
+    pub fn operators(&self) -> Vec<Caller> {
+        self.operators.iter().map(|sub| Caller::operator(format!("{NAMED}{sub}"))).collect()
+    }
 }
 
 fn algorithm(name: &str) -> Result<Algorithm, String> {

@@ -312,12 +312,19 @@ fn a_jwt_is_taken_on_the_operators_terms_alone() {
         claims.as_object_mut().unwrap().retain(|_, value| !value.is_null());
         claims
     };
+    let with = |more: Value| {
+        let mut head = head.clone();
+        head.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        head
+    };
     let status = |token: &str| web.get("/v1/tools/data:csv-summary", &[&bearer(token)]).status;
+    assert_eq!(status(&signed(&ours, &with(json!({"made-up": 1})), &claims(json!({})))), 200, "the control of crit");
     assert_eq!(status(&signed(&ours, &head, &claims(json!({})))), 200);
     assert_eq!(status(&signed(&ours, &head, &claims(json!({"aud": ["x", "https://tools"]})))), 200);
     for (what, token) in [
         ("another key", signed(&theirs, &head, &claims(json!({})))),
         ("another issuer", signed(&ours, &head, &claims(json!({"iss": "https://other"})))),
+        ("a list of issuers", signed(&ours, &head, &claims(json!({"iss": ["https://issuer", "https://other"]})))),
         ("another audience", signed(&ours, &head, &claims(json!({"aud": "https://other"})))),
         ("no audience", signed(&ours, &head, &claims(json!({"aud": null})))),
         ("expired", signed(&ours, &head, &claims(json!({"exp": now - 60})))),
@@ -326,6 +333,12 @@ fn a_jwt_is_taken_on_the_operators_terms_alone() {
         ("no subject", signed(&ours, &head, &claims(json!({"sub": null})))),
         ("an empty subject", signed(&ours, &head, &claims(json!({"sub": ""})))),
         ("a hidden subject", signed(&ours, &head, &claims(json!({"sub": "a\u{202e}b"})))),
+        (
+            "what must be understood",
+            signed(&ours, &with(json!({"crit": ["made-up"], "made-up": 1})), &claims(json!({}))),
+        ),
+        ("nothing that must be", signed(&ours, &with(json!({"crit": []})), &claims(json!({})))),
+        ("unencoded", signed(&ours, &with(json!({"b64": false})), &claims(json!({})))),
         ("another kid", signed(&ours, &json!({"alg": "EdDSA", "kid": "two"}), &claims(json!({})))),
         ("no algorithm", signed(&ours, &json!({"alg": "none", "kid": "one"}), &claims(json!({})))),
         ("a shared secret", signed(&ours, &json!({"alg": "HS256", "kid": "one"}), &claims(json!({})))),
@@ -353,6 +366,26 @@ fn a_jwt_is_taken_on_the_operators_terms_alone() {
         let config = private(&playground, "state/bad.toml", &bad);
         let ended = playground.cli(&["--config", &config, "serve", "--http", "127.0.0.1:0"]);
         assert!(ended.code == Some(4) && ended.stderr.contains(wanted), "{wanted}: {ended:?}");
+    }
+    let keyed = |more: Value| {
+        let mut set = set.clone();
+        set["keys"][0].as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        private(&playground, "state/keys.json", &set.to_string());
+    };
+    for (more, verifies) in [
+        (json!({"use": "enc"}), false),
+        (json!({"key_ops": ["encrypt"]}), false),
+        (json!({"use": "sig", "key_ops": ["sign"]}), false),
+        (json!({"use": "sig", "key_ops": ["verify"]}), true),
+    ] {
+        keyed(more.clone());
+        if verifies {
+            drop(Web::start(&playground, &["--config", &config]));
+            continue;
+        }
+        let ended = playground.cli(&["--config", &config, "serve", "--http", "127.0.0.1:0"]);
+        let wanted = "key one: its use or key_ops is not to verify signatures";
+        assert!(ended.code == Some(4) && ended.stderr.contains(wanted), "{more}: {ended:?}");
     }
 }
 

@@ -94,6 +94,11 @@ fn no_request_is_read_in_two_ways() {
         ),
         ("a whole URL of another host", format!("GET http://evil.example/v1/tools HTTP/1.1\r\n{host}\r\n"), 400),
         ("a tunnel", "CONNECT evil.example:443 HTTP/1.1\r\nHost: evil.example:443\r\n\r\n".to_owned(), 403),
+        ("a tunnel to ourselves", format!("CONNECT {} HTTP/1.1\r\n{host}Connection: close\r\n\r\n", web.address), 405),
+        ("half a path", format!("GET /v1/tools/esc:%ff HTTP/1.1\r\n{host}\r\n"), 400),
+        ("a parameter twice", format!("GET /v1/tools?namespace=a&namespace=b HTTP/1.1\r\n{host}\r\n"), 400),
+        ("a parameter of nothing", format!("GET /v1/tools?namespace HTTP/1.1\r\n{host}\r\n"), 400),
+        ("a parameter that is no text", format!("GET /v1/tools?namespace=%ff HTTP/1.1\r\n{host}\r\n"), 400),
         ("a path upwards", format!("GET /v1/../../etc/passwd HTTP/1.1\r\n{host}Connection: close\r\n\r\n"), 404),
         ("another origin", format!("{GET}{host}Origin: http://evil.example\r\n\r\n"), 403),
         ("no origin at all", format!("{GET}{host}Origin: null\r\n\r\n"), 403),
@@ -135,6 +140,10 @@ fn no_request_is_read_in_two_ways() {
         assert_eq!(status(&answer), wanted, "{what}: {text}");
         assert_eq!(answers(&answer), usize::from(wanted > 0), "{what}: {text}");
         assert!(!text.to_ascii_lowercase().contains("access-control"), "{what}: {text}");
+        // What hyper could not read as HTTP has no body; all else is JSON.
+        let (head, body) = text.split_once("\r\n\r\n").unwrap_or_default();
+        let json = serde_json::from_str::<serde_json::Value>(body).is_ok();
+        assert!(json && head.contains("application/json") || body.is_empty(), "{what}: {text}");
     }
     // Every one of the two calls above that were good left a record, and no other.
     assert_eq!(playground.records().len(), 1, "{:?}", playground.records());

@@ -37,8 +37,9 @@ fn a_call_is_seen_and_ended_by_its_caller_and_by_operators_alone() {
         assert_eq!((&call["caller"], &call["tool"]), (&json!("alice"), &json!("esc:sleep@1.0.0")));
         let path = format!("/v1/calls/{}", call["id"].as_str().unwrap());
         // To others it is not there, by any word.
-        let absent = web.get("/v1/calls/00000000-0000-7000-8000-000000000000", &[&bob]);
-        for method in ["GET", "DELETE"] {
+        for (method, word) in [("GET", "no such call"), ("DELETE", "no such open call")] {
+            let absent = web.ask(method, "/v1/calls/00000000-0000-7000-8000-000000000000", &[&bob], "");
+            assert!(absent.body.contains(word), "{absent:?}");
             let other = web.ask(method, &path, &[&bob], "");
             assert_eq!((other.status, &other.body), (404, &absent.body));
         }

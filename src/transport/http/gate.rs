@@ -11,7 +11,9 @@ use crate::base::text;
 use crate::fault::{Fault, Kind};
 use crate::service::Caller;
 use http::uri::Authority;
-use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, Uri, header};
+use percent_encoding::percent_decode_str;
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 /// What is answered without a token: it tells nothing of this host.
@@ -46,14 +48,8 @@ pub fn admitted<B>(face: &Face, connection: &Connection, request: &Request<B>) -
             "Web pages of this Origin may not call. The operator lists them in [http] origins.",
         );
     }
-    if let Some(query) = request.uri().query() {
-        let unknown = |part: &str| !PARAMETERS.contains(&part.split('=').next().unwrap_or_default());
-        if query.split('&').any(unknown) {
-            // Not shown: it may be a secret in the wrong place.
-            let words =
-                "The query holds a parameter that is not known here. Tokens go into the Authorization header alone.";
-            return Err(reply::refused(StatusCode::BAD_REQUEST, reply::malformed(words)));
-        }
+    if let Err(words) = readable(request.uri()) {
+        return Err(reply::refused(StatusCode::BAD_REQUEST, reply::malformed(words)));
     }
     if OPEN.contains(&request.uri().path()) {
         return Ok(None);
@@ -70,6 +66,28 @@ pub fn admitted<B>(face: &Face, connection: &Connection, request: &Request<B>) -
         refusal.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"toolhost\""));
         refusal
     })
+}
+
+/// Refuses a path that is no text, and a query that would be read in part.
+fn readable(uri: &Uri) -> Result<(), &'static str> {
+    let is_text = |part: &str| percent_decode_str(part).decode_utf8().is_ok();
+    if !is_text(uri.path()) {
+        return Err("The path is no UTF-8.");
+    }
+    let mut seen = BTreeSet::new();
+    for part in uri.query().into_iter().flat_map(|query| query.split('&')) {
+        // Not shown: it may be a secret in the wrong place.
+        let known = part.split_once('=').filter(|(name, value)| PARAMETERS.contains(name) && is_text(value));
+        let Some((name, _)) = known else {
+            return Err(
+                "The query holds a parameter that is not known here. Tokens go into the Authorization header alone.",
+            );
+        };
+        if !seen.insert(name) {
+            return Err("The query holds a parameter twice.");
+        }
+    }
+    Ok(())
 }
 
 /// The one host that the request names, also where its target is a whole URL.

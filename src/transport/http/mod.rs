@@ -226,12 +226,16 @@ async fn ready(State(face): OfFace) -> Response {
     reply::value(status, &json!({ "status": words }))
 }
 
-async fn no_such_path(uri: Uri) -> Response {
+async fn no_such_path(method: Method, uri: Uri) -> Response {
+    // It names a host and no path.
+    if method == Method::CONNECT {
+        return no_such_method(method).await;
+    }
     let path = crate::base::text::printable(&crate::base::text::head(uri.path(), 100));
     reply::refusal(StatusCode::NOT_FOUND, reply::malformed(&format!("There is no {path} here.")))
 }
 
 async fn no_such_method(method: Method) -> Response {
-    let words = format!("This path does not take {}.", crate::base::text::printable(method.as_str()));
+    let words = format!("{} is not taken here.", crate::base::text::printable(method.as_str()));
     reply::refusal(StatusCode::METHOD_NOT_ALLOWED, reply::malformed(&words))
 }

@@ -207,6 +207,8 @@ async fn spoken(face: Arc<Face>, connection: Connection, stream: Box<dyn Stream>
     });
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
+        // Whoever only sends no more has an answer that takes no time; a call that lasts is ended below.
+        .half_close(true)
         .header_read_timeout(HEAD_TIME)
         .max_buf_size(HEAD_BYTES)
         .max_headers(HEAD_LINES)

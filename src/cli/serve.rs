@@ -13,9 +13,8 @@ use crate::base::text;
 use crate::service::background::Background;
 use crate::service::runlog::Level;
 use crate::service::{Caller, Service};
-use crate::transport::{http, mcp};
+use crate::transport::{self, http, mcp};
 use crate::{registry, sandbox};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -201,18 +200,10 @@ fn say_where(service: &Service, listener: &http::Listener, options: &http::Optio
     Ok(())
 }
 
-/// Which of our ends the client has closed: poll(2) says so of pipes and sockets, also while unread bytes wait.
+/// Which of our ends the client has closed.
 fn hung_up() -> mcp::HungUp {
     let (input, output) = (std::io::stdin(), std::io::stdout());
-    let shut = PollFlags::from_bits_retain(nix::libc::POLLRDHUP);
-    let mut ends = [PollFd::new(input.as_fd(), shut), PollFd::new(output.as_fd(), PollFlags::empty())];
-    if poll(&mut ends, PollTimeout::ZERO).is_err() {
-        return mcp::HungUp::default();
-    }
-    let gone = PollFlags::POLLHUP | PollFlags::POLLERR | PollFlags::POLLNVAL;
-    // nix has no flag POLLRDHUP: `revents` is `None` where the kernel sets it.
-    let is_gone = |end: &PollFd| end.revents().is_none_or(|seen| seen.intersects(gone));
-    mcp::HungUp { input: is_gone(&ends[0]), output: is_gone(&ends[1]) }
+    mcp::HungUp { input: transport::sends_no_more(input.as_fd()), output: transport::takes_no_more(output.as_fd()) }
 }
 
 /// Prepares what tools need ahead of their calls, and reads tools and policies anew when they change and at each HUP.

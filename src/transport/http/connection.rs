@@ -220,7 +220,7 @@ async fn spoken(face: Arc<Face>, connection: Connection, stream: Box<dyn Stream>
         tokio::select! {
             _ = &mut served => break,
             // Behind bytes that nobody reads yet hyper does not see the end.
-            _ = look.tick() => if transport::has_hung_up(watched.as_fd()) { break },
+            _ = look.tick() => if transport::sends_no_more(watched.as_fd()) { break },
             () = killed.cancelled() => {
                 served.as_mut().graceful_shutdown();
                 let _ = tokio::time::timeout(FAREWELL, served).await;

@@ -96,15 +96,11 @@ pub fn operator(face: &Face, caller: &Caller) -> Result<(), Refused> {
     Err(reply::refused(StatusCode::FORBIDDEN, fault))
 }
 
-/// What this caller can call here, one version of each id, hidden ones left out.
+/// What this caller is offered here.
 fn offered(face: &Face, caller: &Caller) -> Result<Vec<Arc<Tool>>, Fault> {
-    let mut tools = face.service.tools(caller)?;
-    tools.retain(|tool| {
-        let chosen = face.service.find(caller, &tool.manifest.id);
-        let chosen = chosen.is_ok_and(|chosen| chosen.reference() == tool.reference());
-        chosen && !tool.manifest.hidden && face.service.can_call(caller, tool)
-    });
-    Ok(tools)
+    let service = &face.service;
+    let called = |id: &str| service.find(caller, id).ok();
+    Ok(export::offered(service.tools(caller)?, called, |tool| service.can_call(caller, tool)))
 }
 
 /// The gate let in what is text, and stands once.

@@ -237,6 +237,31 @@ fn a_token_is_a_name_and_nothing_else_is() {
 }
 
 #[test]
+fn files_that_flags_name_are_kept_from_tools_of_that_server() {
+    as_everyone_with("python", "files that flags name", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        let kept = playground.path("kept");
+        fs::create_dir(&kept).unwrap();
+        let tree = format!("{}/**", kept.display());
+        let more = json!({"securityContext": {"fileAccess": {"allowWrite": [tree]}}});
+        playground.tool("writer", "python", "print(1)\n", more);
+        playground.allow("writer", "esc:writer", &["./**"], &[&tree]);
+        playground.settle();
+        let (ops, line) = token(&playground, "ops", &["--operator"]);
+        let file = private(&playground, "kept/tokens", &line);
+        let web = Web::start(&playground, &["--token-file", &file]);
+        let told = web.call("esc:writer", &json!({}), &[&bearer(&ops)]);
+        let words = told.json()["error"].to_string();
+        assert!(told.status == 403 && words.contains("a file of this host could be written"), "{told:?}");
+        // The control: a host that was not told of it. One that reads it in its configuration was.
+        assert_eq!(playground.call("esc:writer", "{}").out["success"], true);
+        let config = private(&playground, "state/config.toml", &format!("[http]\ntoken_file = \"{file}\"\n"));
+        let ended = playground.cli(&["--config", &config, "call", "esc:writer", "--json", "--input", "{}"]);
+        assert_eq!(ended.kind(), "SecurityError", "{ended:?}");
+    });
+}
+
+#[test]
 fn a_wide_address_needs_tokens_and_tls() {
     let Some(curl) = found("curl") else { return missing(1, "curl") };
     let playground = Playground::new(Who::ours(), "/var/tmp");

@@ -27,14 +27,14 @@ pub struct Args {
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(call) = &args.call {
         let path = format!("/v1/approvals/{}", remote::call_id(call)?);
-        let told = args.server.ask(Method::POST, &path, Some(&json!({ "approve": args.yes })))?;
+        let told = args.server.ask(Method::POST, &path, Some(&json!({ "approve": args.yes })), "approved")?;
         match args.json {
             true => words::show_json(&told),
             false => words::say(&format!("{call}: {}", if args.yes { "it runs" } else { "it does not run" })),
         }
         return Ok(Exit::Ok.into());
     }
-    let answer = args.server.ask(Method::GET, "/v1/approvals", None)?;
+    let answer = args.server.ask(Method::GET, "/v1/approvals", None, "approvals")?;
     if args.json {
         words::show_json(&answer["approvals"]);
         return Ok(Exit::Ok.into());

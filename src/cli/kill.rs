@@ -15,7 +15,7 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    args.server.ask(Method::DELETE, &format!("/v1/calls/{}", remote::call_id(&args.call)?), None)?;
+    args.server.ask(Method::DELETE, &format!("/v1/calls/{}", remote::call_id(&args.call)?), None, "cancelled")?;
     words::say(&format!("{} is being killed", args.call));
     Ok(Exit::Ok.into())
 }

@@ -84,19 +84,14 @@ pub fn show(
     let known = |id: &str| policies.callers().is_none_or(|callers| callers.may_call(&caller, id));
     let mut tools = snapshot.list(&filter);
     tools.retain(|tool| known(&tool.manifest.id));
-    let tools: Vec<_> = tools.into_iter().map(|tool| (needs(&tool), tool)).collect();
     if let Some(format) = args.format {
-        let callable = |(needs, tool): &(Vec<Obstacle>, Arc<registry::Tool>)| {
-            (needs.is_empty() && !tool.manifest.hidden && tool.manifest.document().is_none()).then(|| tool.clone())
-        };
-        // One version of each id: the one that a call gets.
-        let mut callable: Vec<_> = tools.iter().filter_map(callable).collect();
-        callable.retain(|tool| snapshot.find(&tool.manifest.id).is_ok_and(|it| it.reference() == tool.reference()));
-        return match export::tools(&callable, &callable, format) {
+        let offered = export::offered(tools, |id| snapshot.find(id).ok(), |tool| needs(tool).is_empty());
+        return match export::tools(&offered, &offered, format) {
             export::Exported::Json(value) => writeln!(out, "{}", json_text(&value, true)),
             export::Exported::Text(text) => write!(out, "{text}"),
         };
     }
+    let tools: Vec<_> = tools.into_iter().map(|tool| (needs(&tool), tool)).collect();
     if args.json {
         let listed: Vec<_> = tools.iter().map(|(needs, tool)| entry(tool, needs)).collect();
         return writeln!(out, "{}", json_text(&Value::Array(listed), true));

@@ -23,7 +23,7 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let answer = args.server.ask(Method::GET, "/v1/calls", None)?;
+    let answer = args.server.ask(Method::GET, "/v1/calls", None, "calls")?;
     let calls = answer["calls"].as_array().map(Vec::as_slice).unwrap_or_default();
     let calls: Vec<&Value> = calls.iter().filter(|call| args.all || call["phase"] != "ended").collect();
     if args.json {

@@ -1,18 +1,22 @@
 //! A running server, asked over HTTP.
 //!
-//! For: `ps`, `kill`, `status`, `approvals`. In: an address, a path. Out: its answer. Never: a token to a socket that another user
-//! listens on; an answer of any length.
+//! For: `ps`, `kill`, `status`, `approvals`. In: an address, a path. Out: its answer. Never: a token to another user of this
+//! machine, or in the clear to another machine; an answer of any length, or one that is no toolhost's.
 
 use super::host;
 use super::refusal::{Exit, Refusal};
 use crate::base::text;
-use crate::transport::http::{Address, other_end};
+use crate::egress::tls;
+use crate::transport::http::{Address, Kernel, other_end};
+use http::uri::Authority;
 use http::{Method, Request, header};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
+use std::io;
+use std::str::FromStr;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
@@ -25,9 +29,39 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct Server {
-    /// Where the server listens: ADDRESS:PORT or unix:PATH
+    /// Where the server listens: ADDRESS:PORT or unix:PATH of this machine, or https://NAME:PORT
     #[arg(long, value_name = "ADDRESS", env = "TOOLHOST_HTTP", default_value = "127.0.0.1:8787")]
-    pub http: Address,
+    pub http: At,
+}
+
+/// A server, as a client names it.
+#[derive(Clone, Debug)]
+pub enum At {
+    Plain(Address),
+    /// The name that its certificate shows, or its address; and the port.
+    Tls(Authority, u16),
+}
+
+impl FromStr for At {
+    type Err = String;
+
+    fn from_str(written: &str) -> Result<At, String> {
+        let Some(rest) = written.strip_prefix("https://") else { return written.parse().map(At::Plain) };
+        let authority: Option<Authority> = rest.trim_end_matches('/').parse().ok();
+        let authority = authority.filter(|authority| !authority.as_str().contains('@'));
+        let port = |authority: &Authority| authority.port_u16();
+        let found = authority.and_then(|authority| port(&authority).map(|port| At::Tls(authority, port)));
+        found.ok_or_else(|| "write https://NAME:PORT".to_owned())
+    }
+}
+
+impl std::fmt::Display for At {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            At::Plain(address) => address.fmt(f),
+            At::Tls(authority, _) => write!(f, "https://{authority}"),
+        }
+    }
 }
 
 /// The id of a call, which becomes part of a path.
@@ -37,8 +71,8 @@ pub fn call_id(word: &str) -> Result<&str, Refusal> {
 }
 
 impl Server {
-    /// The answer to one request; its error is ours.
-    pub fn ask(&self, method: Method, path: &str, body: Option<&Value>) -> anyhow::Result<Value> {
+    /// The answer to one request, which has this member; its error is ours.
+    pub fn ask(&self, method: Method, path: &str, body: Option<&Value>, member: &str) -> anyhow::Result<Value> {
         let body = body.map(Value::to_string).unwrap_or_default();
         let runtime = host::runtime()?;
         let asked = async {
@@ -51,7 +85,8 @@ impl Server {
         })?;
         let answer: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
         if (200..300).contains(&status) {
-            return Ok(answer);
+            let words = format!("what answers at {} is no toolhost server", self.http);
+            return answer.get(member).map(|_| answer.clone()).ok_or_else(|| Refusal::new(Exit::Host, words).into());
         }
         let told = answer["error"]["message"].as_str().unwrap_or("no reason was given");
         let exit = if status == 404 { Exit::Caller } else { Exit::Host };
@@ -60,17 +95,25 @@ impl Server {
     }
 
     async fn asked(&self, method: Method, path: &str, body: String) -> Result<(u16, Bytes), String> {
+        let words = |why: io::Error| why.to_string();
         match &self.http {
-            Address::Tcp(address) => {
-                let stream = TcpStream::connect(address).await.map_err(|e| e.to_string())?;
+            At::Plain(Address::Tcp(address)) => {
+                if !address.ip().to_canonical().is_loopback() {
+                    return Err("what is sent there can be read on the way: name it as https://NAME:PORT".to_owned());
+                }
+                let stream = TcpStream::connect(address).await.map_err(words)?;
+                trusted(holder(&stream).await.map_err(words)?)?;
                 self.spoken(stream, method, path, body).await
             }
-            Address::Unix(socket) => {
-                let stream = UnixStream::connect(socket).await.map_err(|e| e.to_string())?;
-                let uid = other_end(&stream).map_err(|e| e.to_string())?;
-                if uid != 0 && uid != nix::unistd::geteuid().as_raw() {
-                    return Err(format!("another user (uid {uid}) listens there"));
-                }
+            At::Plain(Address::Unix(socket)) => {
+                let stream = UnixStream::connect(socket).await.map_err(words)?;
+                trusted(other_end(&stream).map_err(words)?)?;
+                self.spoken(stream, method, path, body).await
+            }
+            At::Tls(authority, port) => {
+                let name = authority.host().trim_start_matches('[').trim_end_matches(']');
+                let stream = TcpStream::connect((name, *port)).await.map_err(words)?;
+                let stream = tls::connect(&tls::of_machine(), name, stream).await.map_err(words)?;
                 self.spoken(stream, method, path, body).await
             }
         }
@@ -83,8 +126,9 @@ impl Server {
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
         tokio::spawn(connection);
         let host = match &self.http {
-            Address::Tcp(address) => address.to_string(),
-            Address::Unix(_) => "localhost".to_owned(),
+            At::Plain(Address::Tcp(address)) => address.to_string(),
+            At::Plain(Address::Unix(_)) => "localhost".to_owned(),
+            At::Tls(authority, _) => authority.to_string(),
         };
         let mut request = Request::builder().method(method).uri(path).header(header::HOST, host);
         // Other users of this machine read command lines, and not the variables of a process.
@@ -99,5 +143,23 @@ impl Server {
         let status = answer.status().as_u16();
         let body = Limited::new(answer.into_body(), LARGEST).collect().await.map_err(|e| e.to_string())?;
         Ok((status, body.to_bytes()))
+    }
+}
+
+/// Who holds the server's end of a connection over loopback: nobody before it accepted.
+async fn holder(stream: &TcpStream) -> io::Result<u32> {
+    let (kernel, theirs, ours) = (Kernel::default(), stream.peer_addr()?, stream.local_addr()?);
+    loop {
+        if let Some(uid) = kernel.owner(theirs, ours)? {
+            return Ok(uid);
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+fn trusted(uid: u32) -> Result<(), String> {
+    match uid == 0 || uid == nix::unistd::geteuid().as_raw() {
+        true => Ok(()),
+        false => Err(format!("another user (uid {uid}) listens there")),
     }
 }

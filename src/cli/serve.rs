@@ -13,9 +13,8 @@ use crate::base::text;
 use crate::service::background::Background;
 use crate::service::runlog::Level;
 use crate::service::{Caller, Service};
-use crate::transport::{http, mcp};
+use crate::transport::{self, http, mcp};
 use crate::{registry, sandbox};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -80,6 +79,9 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
         };
         let since = SystemTime::now();
         let service = host::service(&settings, &host::launchers(&settings)?, None)?;
+        if let Some((listener, options)) = &listening {
+            say_where(&service, listener, options)?;
+        }
         let watch = Watch::new(args.watch, &settings);
         let (stop, kill) = (CancellationToken::new(), CancellationToken::new());
         let spoken = over_stdio(args.stdio, service.clone(), client, stop.clone());
@@ -178,24 +180,30 @@ async fn listening(
     };
     http::wide_enough(address, &callers, tls.is_some(), insecure).map_err(|why| Refusal::new(Exit::Caller, why))?;
     let listener = http::Listener::bind(address).await.map_err(refuse)?;
-    let scheme = if tls.is_some() { "https" } else { "http" };
-    words::complain(&format!("toolhost: serving {scheme} at {} {}", listener.address()?, callers.told()));
     let names = http::Names { hosts: told.hosts.clone(), origins: told.origins.clone() };
     Ok((listener, http::Options { callers, names, tls }))
 }
 
-/// Which of our ends the client has closed: poll(2) says so of pipes and sockets, also while unread bytes wait.
+/// Where it serves and whom; and who is no operator, though the server was told so.
+fn say_where(service: &Service, listener: &http::Listener, options: &http::Options) -> anyhow::Result<()> {
+    let no_operator = |caller: &Caller| service.who(caller, None).is_ok_and(|who| !who.operator);
+    let told: Vec<String> =
+        options.callers.operators().into_iter().filter(no_operator).map(|it| text::printable(&it.user)).collect();
+    if !told.is_empty() {
+        let names = told.join(", ");
+        words::complain(&format!(
+            "toolhost: no operator is {names}: callers.policy.toml says who is one, and no token, JWT or login does"
+        ));
+    }
+    let scheme = if options.tls.is_some() { "https" } else { "http" };
+    words::complain(&format!("toolhost: serving {scheme} at {} {}", listener.address()?, options.callers.told()));
+    Ok(())
+}
+
+/// Which of our ends the client has closed.
 fn hung_up() -> mcp::HungUp {
     let (input, output) = (std::io::stdin(), std::io::stdout());
-    let shut = PollFlags::from_bits_retain(nix::libc::POLLRDHUP);
-    let mut ends = [PollFd::new(input.as_fd(), shut), PollFd::new(output.as_fd(), PollFlags::empty())];
-    if poll(&mut ends, PollTimeout::ZERO).is_err() {
-        return mcp::HungUp::default();
-    }
-    let gone = PollFlags::POLLHUP | PollFlags::POLLERR | PollFlags::POLLNVAL;
-    // nix has no flag POLLRDHUP: `revents` is `None` where the kernel sets it.
-    let is_gone = |end: &PollFd| end.revents().is_none_or(|seen| seen.intersects(gone));
-    mcp::HungUp { input: is_gone(&ends[0]), output: is_gone(&ends[1]) }
+    mcp::HungUp { input: transport::sends_no_more(input.as_fd()), output: transport::takes_no_more(output.as_fd()) }
 }
 
 /// Prepares what tools need ahead of their calls, and reads tools and policies anew when they change and at each HUP.

@@ -15,7 +15,7 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let status = args.server.ask(Method::GET, "/v1/status", None)?;
+    let status = args.server.ask(Method::GET, "/v1/status", None, "running")?;
     if args.json {
         words::show_json(&status);
         return Ok(Exit::Ok.into());

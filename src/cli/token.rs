@@ -12,7 +12,8 @@ pub struct Args {
     /// The caller's name, as records show it
     #[arg(value_name = "NAME")]
     pub name: String,
-    /// The caller is an operator: sees audit records, metrics and the calls of others
+    /// The caller is an operator: sees audit records, metrics and the calls of others. Where there is a
+    /// callers.policy.toml, that alone says who is one
     #[arg(long)]
     pub operator: bool,
 }

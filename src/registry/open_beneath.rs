@@ -11,6 +11,9 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
+/// What is no file, most often.
+pub(super) const FOLDER: &str = "a folder";
+
 /// Why a file was not opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unopened {
@@ -87,7 +90,7 @@ fn regular(file: &File) -> Result<(), Unopened> {
     let what = if kind.is_file() {
         return Ok(());
     } else if kind.is_dir() {
-        "a folder"
+        FOLDER
     } else if kind.is_fifo() {
         "a named pipe"
     } else if kind.is_socket() {

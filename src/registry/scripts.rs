@@ -64,9 +64,9 @@ impl Bases {
     pub(super) fn find(&self, manifest_folder: Option<&Path>, script_path: &str) -> Result<FoundScript, Fault> {
         let relative = plain(script_path)?;
         let beside = manifest_folder.and_then(|folder| self.beside(folder, &relative));
-        let mut tried = Vec::new();
+        let (mut tried, by_call) = (Vec::new(), manifest_folder.is_none());
         for base in &self.0 {
-            if let Some(site) = look(base, &relative, script_path, &mut tried)? {
+            if let Some(site) = look(base, &relative, script_path, &mut tried, by_call)? {
                 let note = also_beside(&site, beside.as_ref());
                 return Ok(FoundScript { site, note });
             }
@@ -76,13 +76,13 @@ impl Bases {
             if rest.as_os_str().is_empty() {
                 continue;
             }
-            if let Some(site) = look(base, rest, script_path, &mut tried)? {
+            if let Some(site) = look(base, rest, script_path, &mut tried, by_call)? {
                 let words = "the path starts with the base folder's own name, which was left out: it is relative to the base folder";
                 return Ok(FoundScript { site, note: Some(Note { doubtful: false, words: words.to_owned() }) });
             }
         }
         if let Some((base, relative)) = &beside
-            && let Some(site) = look(base, relative, script_path, &mut tried)?
+            && let Some(site) = look(base, relative, script_path, &mut tried, by_call)?
         {
             let written = text::path(relative);
             let words = format!("found beside its manifest; written from the base folder the path is '{written}'");
@@ -139,8 +139,15 @@ fn also_beside(site: &Site, beside: Option<&(&Base, PathBuf)>) -> Option<Note> {
     Some(Note { doubtful: true, words })
 }
 
-/// Looks at one place. `Ok(None)`: nothing is there.
-fn look(base: &Base, relative: &Path, written: &str, tried: &mut Vec<PathBuf>) -> Result<Option<Site>, Fault> {
+/// Looks at one place. `Ok(None)`: nothing is there. To a call also where a folder is: which there are would tell of tools
+/// that its caller may not know.
+fn look(
+    base: &Base,
+    relative: &Path,
+    written: &str,
+    tried: &mut Vec<PathBuf>,
+    by_call: bool,
+) -> Result<Option<Site>, Fault> {
     let path = base.path.join(relative);
     if !tried.contains(&path) {
         tried.push(path.clone());
@@ -154,6 +161,7 @@ fn look(base: &Base, relative: &Path, written: &str, tried: &mut Vec<PathBuf>) -
         Err(refusal) => {
             let (kind, message) = match refusal {
                 Unopened::Missing => return Ok(None),
+                Unopened::NotAFile(open_beneath::FOLDER) if by_call => return Ok(None),
                 Unopened::Link | Unopened::Outside | Unopened::NotAFile(_) | Unopened::TooLarge => {
                     let why = "it is not a plain file in a script base folder";
                     (Kind::SecurityError, format!("The script '{shown}' may not be run: {why}."))

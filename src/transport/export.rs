@@ -42,6 +42,20 @@ pub enum Exported {
     Text(String),
 }
 
+/// What is offered of these: one version of each id, the one that a call of the id gets, which can be called here and is not
+/// hidden.
+pub fn offered(
+    mut tools: Vec<Arc<Tool>>,
+    called: impl Fn(&str) -> Option<Arc<Tool>>,
+    can_call: impl Fn(&Arc<Tool>) -> bool,
+) -> Vec<Arc<Tool>> {
+    let is_called = |tool: &Tool| called(&tool.manifest.id).is_some_and(|it| it.reference() == tool.reference());
+    tools.retain(|tool| {
+        !tool.manifest.hidden && tool.manifest.document().is_none() && is_called(tool) && can_call(tool)
+    });
+    tools
+}
+
 /// These tools as a model API takes them in its `tools`. `all`: names are one to one among these, so that a tool has the
 /// same name alone and in a list. A tool whose name would be another's is left out.
 pub fn tools(tools: &[Arc<Tool>], all: &[Arc<Tool>], format: Format) -> Exported {

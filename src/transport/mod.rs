@@ -15,9 +15,18 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::os::fd::BorrowedFd;
 
 /// Whether the other end is closed, or will send no more; told without reading, also where unread bytes wait.
-fn has_hung_up(end: BorrowedFd) -> bool {
+pub fn sends_no_more(end: BorrowedFd) -> bool {
     // nix has no flag POLLRDHUP: `revents` is `None` where the kernel sets it.
-    let mut ends = [PollFd::new(end, PollFlags::from_bits_retain(nix::libc::POLLRDHUP))];
+    is_gone(end, PollFlags::from_bits_retain(nix::libc::POLLRDHUP))
+}
+
+/// Whether the other end is closed: nothing that is written arrives.
+pub fn takes_no_more(end: BorrowedFd) -> bool {
+    is_gone(end, PollFlags::empty())
+}
+
+fn is_gone(end: BorrowedFd, also: PollFlags) -> bool {
+    let mut ends = [PollFd::new(end, also)];
     let gone = PollFlags::POLLHUP | PollFlags::POLLERR | PollFlags::POLLNVAL;
     poll(&mut ends, PollTimeout::ZERO).is_ok() && ends[0].revents().is_none_or(|seen| seen.intersects(gone))
 }

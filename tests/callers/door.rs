@@ -157,6 +157,9 @@ fn a_value_that_a_caller_may_not_bring_is_refused_by_its_name_alone() {
         let same = |ended: &Ended| ended.out["error"].to_string().replace("twx", "two");
         assert_eq!(same(&hidden), same(&missing), "{who:?}: a:two is not for alice, so its script is not there");
         assert!(hidden.stderr.contains("may not call a:two"), "{who:?}: {}", hidden.stderr);
+        let [folder, missing] = ["alice/two", "alice/twx"].map(|path| run(path, json!({})));
+        assert_eq!(same(&folder), same(&missing), "{who:?}: nor is the folder of a:two");
+        assert!(folder.stderr.contains("no script 'alice/two'"), "{who:?}: {}", folder.stderr);
         let rule = &playground.records().pop().unwrap()["rule"];
         assert_eq!(rule, "parameters", "{who:?}: control: what is missing is refused by no caller's rule");
     }

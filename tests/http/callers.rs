@@ -2,14 +2,16 @@
 
 use super::{Web, adder, bearer, private, request, token};
 use crate::harness::{
-    Playground, Who, as_everyone, as_everyone_with, copy, finish, found, is_root, missing, skipped, wait_for,
+    PATIENCE, Playground, Who, as_everyone, as_everyone_with, copy, finish, found, is_root, missing, skipped, wait_for,
 };
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::signature::{Ed25519KeyPair, KeyPair};
 use serde_json::{Value, json};
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::Command;
 
 #[test]
@@ -42,6 +44,44 @@ fn without_tokens_it_is_for_its_own_user_who_is_the_operator() {
         assert_eq!(playground.records().len(), before);
         wait_for("the log says who", || web.said().contains("refused: uid 12399"));
     });
+}
+
+/// They hold nothing of the server, and do not fill its log.
+#[test]
+fn a_crowd_of_other_users_keeps_the_owner_not_out() {
+    if !is_root() {
+        return skipped(1, "another user's connection needs root");
+    }
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let web = Web::start(&playground, &[]);
+    let open = || fs::read_dir(format!("/proc/{}/fd", web.child.id())).unwrap().count();
+    assert_eq!(web.get("/v1/tools", &[]).status, 200);
+    let before = open();
+    let asked = request("GET", "/v1/tools", &web.address, &[], "");
+    let crowd: Vec<_> = (0..400).map(|_| web.connect_as(12399)).collect();
+    let during = open();
+    assert!(during < before + 100, "{before} descriptors became {during}");
+    assert_eq!(web.get("/v1/tools", &[]).status, 200);
+    let answers: Vec<_> = crowd.into_iter().map(|stream| super::exchanged(stream, asked.as_bytes())).collect();
+    assert!(answers.iter().all(|answer| answer.is_empty() || answer.starts_with(b"HTTP/1.1 403 ")));
+    assert_eq!(web.said().matches("refused: uid 12399").count(), 1, "{}", web.said());
+    // The control: alone it is told why.
+    let alone = super::exchanged(web.connect_as(12399), asked.as_bytes());
+    assert!(alone.starts_with(b"HTTP/1.1 403 "), "{}", String::from_utf8_lossy(&alone));
+}
+
+#[test]
+fn who_sends_no_more_is_still_known() {
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let web = Web::start(&playground, &[]);
+    let asked = request("GET", "/healthz", &web.address, &[], "");
+    for _ in 0..50 {
+        let mut stream = web.connect();
+        stream.write_all(asked.as_bytes()).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let answer = super::exchanged(stream, b"");
+        assert!(answer.starts_with(b"HTTP/1.1 200 "), "{}", String::from_utf8_lossy(&answer));
+    }
 }
 
 #[test]
@@ -84,6 +124,55 @@ fn a_unix_socket_is_closed_to_others_and_taken_over_only_from_the_dead() {
         assert!(file.code == Some(4) && file.stderr.contains("something that is no socket lies there"), "{file:?}");
         assert_eq!(fs::read_to_string(&path).unwrap(), "mine");
     });
+}
+
+#[test]
+fn a_socket_is_taken_from_nobody_who_lives_or_is_another() {
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let path = playground.path("state/http.sock");
+    let address = format!("unix:{}", path.display());
+    let refused = |wanted: &str| {
+        let ended = playground.cli(&["serve", "--http", &address]);
+        assert!(ended.code == Some(4) && ended.stderr.contains(wanted), "{wanted}: {ended:?}");
+        assert!(path.exists(), "{wanted}");
+    };
+    // One that ends leaves what another put there meanwhile.
+    let mut first = Web::at(&playground, &address, &[]);
+    fs::remove_file(&path).unwrap();
+    let mut second = Web::at(&playground, &address, &[]);
+    for (web, stays) in [(&mut first, true), (&mut second, false)] {
+        web.signal(nix::sys::signal::Signal::SIGTERM);
+        web.ended(PATIENCE);
+        assert_eq!(path.exists(), stays);
+    }
+    // One that is busy listens: as many wait as may.
+    let busy = UnixListener::bind(&path).unwrap();
+    nix::sys::socket::listen(&busy, nix::sys::socket::Backlog::new(1).unwrap()).unwrap();
+    std::os::unix::fs::chown(&path, playground.who.uid(), playground.who.uid()).unwrap();
+    let _waiting = [UnixStream::connect(&path).unwrap(), UnixStream::connect(&path).unwrap()];
+    refused("a server listens there already");
+    drop(busy);
+    // Left by the dead: of another user it stays, one's own is the control.
+    if is_root() {
+        std::os::unix::fs::chown(&path, Some(12399), Some(12399)).unwrap();
+        refused("a socket of another user (uid 12399) lies there");
+        std::os::unix::fs::chown(&path, Some(playground.who.uid().unwrap_or(0)), None).unwrap();
+    }
+    drop(Web::at(&playground, &address, &[]));
+}
+
+#[test]
+fn it_says_that_it_serves_once_it_does() {
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    fs::write(playground.path("sandbox-policies/bad.policy.toml"), "name = 1\n").unwrap();
+    playground.settle();
+    let ended = playground.cli(&["serve", "--http", "127.0.0.1:0"]);
+    let words = "the policies cannot be used";
+    assert!(ended.code == Some(3) && ended.stderr.contains(words) && !ended.stderr.contains("serving"), "{ended:?}");
+    // The control.
+    fs::remove_file(playground.path("sandbox-policies/bad.policy.toml")).unwrap();
+    let web = Web::start(&playground, &[]);
+    assert!(web.said().contains("toolhost: serving http at 127.0.0.1:"), "{}", web.said());
 }
 
 #[test]
@@ -144,6 +233,31 @@ fn a_token_is_a_name_and_nothing_else_is() {
         for secret in [&alice, &ops] {
             assert!(!web.said().contains(secret.as_str()), "a token stands in the log");
         }
+    });
+}
+
+#[test]
+fn files_that_flags_name_are_kept_from_tools_of_that_server() {
+    as_everyone_with("python", "files that flags name", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        let kept = playground.path("kept");
+        fs::create_dir(&kept).unwrap();
+        let tree = format!("{}/**", kept.display());
+        let more = json!({"securityContext": {"fileAccess": {"allowWrite": [tree]}}});
+        playground.tool("writer", "python", "print(1)\n", more);
+        playground.allow("writer", "esc:writer", &["./**"], &[&tree]);
+        playground.settle();
+        let (ops, line) = token(&playground, "ops", &["--operator"]);
+        let file = private(&playground, "kept/tokens", &line);
+        let web = Web::start(&playground, &["--token-file", &file]);
+        let told = web.call("esc:writer", &json!({}), &[&bearer(&ops)]);
+        let words = told.json()["error"].to_string();
+        assert!(told.status == 403 && words.contains("a file of this host could be written"), "{told:?}");
+        // The control: a host that was not told of it. One that reads it in its configuration was.
+        assert_eq!(playground.call("esc:writer", "{}").out["success"], true);
+        let config = private(&playground, "state/config.toml", &format!("[http]\ntoken_file = \"{file}\"\n"));
+        let ended = playground.cli(&["--config", &config, "call", "esc:writer", "--json", "--input", "{}"]);
+        assert_eq!(ended.kind(), "SecurityError", "{ended:?}");
     });
 }
 
@@ -223,12 +337,19 @@ fn a_jwt_is_taken_on_the_operators_terms_alone() {
         claims.as_object_mut().unwrap().retain(|_, value| !value.is_null());
         claims
     };
+    let with = |more: Value| {
+        let mut head = head.clone();
+        head.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        head
+    };
     let status = |token: &str| web.get("/v1/tools/data:csv-summary", &[&bearer(token)]).status;
+    assert_eq!(status(&signed(&ours, &with(json!({"made-up": 1})), &claims(json!({})))), 200, "the control of crit");
     assert_eq!(status(&signed(&ours, &head, &claims(json!({})))), 200);
     assert_eq!(status(&signed(&ours, &head, &claims(json!({"aud": ["x", "https://tools"]})))), 200);
     for (what, token) in [
         ("another key", signed(&theirs, &head, &claims(json!({})))),
         ("another issuer", signed(&ours, &head, &claims(json!({"iss": "https://other"})))),
+        ("a list of issuers", signed(&ours, &head, &claims(json!({"iss": ["https://issuer", "https://other"]})))),
         ("another audience", signed(&ours, &head, &claims(json!({"aud": "https://other"})))),
         ("no audience", signed(&ours, &head, &claims(json!({"aud": null})))),
         ("expired", signed(&ours, &head, &claims(json!({"exp": now - 60})))),
@@ -237,6 +358,12 @@ fn a_jwt_is_taken_on_the_operators_terms_alone() {
         ("no subject", signed(&ours, &head, &claims(json!({"sub": null})))),
         ("an empty subject", signed(&ours, &head, &claims(json!({"sub": ""})))),
         ("a hidden subject", signed(&ours, &head, &claims(json!({"sub": "a\u{202e}b"})))),
+        (
+            "what must be understood",
+            signed(&ours, &with(json!({"crit": ["made-up"], "made-up": 1})), &claims(json!({}))),
+        ),
+        ("nothing that must be", signed(&ours, &with(json!({"crit": []})), &claims(json!({})))),
+        ("unencoded", signed(&ours, &with(json!({"b64": false})), &claims(json!({})))),
         ("another kid", signed(&ours, &json!({"alg": "EdDSA", "kid": "two"}), &claims(json!({})))),
         ("no algorithm", signed(&ours, &json!({"alg": "none", "kid": "one"}), &claims(json!({})))),
         ("a shared secret", signed(&ours, &json!({"alg": "HS256", "kid": "one"}), &claims(json!({})))),
@@ -275,6 +402,26 @@ fn a_jwt_is_taken_on_the_operators_terms_alone() {
         let ended = playground.cli(&["--config", &config, "serve", "--http", "127.0.0.1:0"]);
         assert!(ended.code == Some(4) && ended.stderr.contains(wanted), "{wanted}: {ended:?}");
     }
+    let keyed = |more: Value| {
+        let mut set = set.clone();
+        set["keys"][0].as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        private(&playground, "state/keys.json", &set.to_string());
+    };
+    for (more, verifies) in [
+        (json!({"use": "enc"}), false),
+        (json!({"key_ops": ["encrypt"]}), false),
+        (json!({"use": "sig", "key_ops": ["sign"]}), false),
+        (json!({"use": "sig", "key_ops": ["verify"]}), true),
+    ] {
+        keyed(more.clone());
+        if verifies {
+            drop(Web::start(&playground, &["--config", &config]));
+            continue;
+        }
+        let ended = playground.cli(&["--config", &config, "serve", "--http", "127.0.0.1:0"]);
+        let wanted = "key one: its use or key_ops is not to verify signatures";
+        assert!(ended.code == Some(4) && ended.stderr.contains(wanted), "{more}: {ended:?}");
+    }
 }
 
 /// What a token's line says of its holder, `callers.policy.toml` takes back.
@@ -295,17 +442,29 @@ fn who_is_no_operator_reads_no_path_and_no_policy() {
             let web = Web::start(&playground, &["--token-file", &file]);
             let tool = web.get("/v1/tools/esc:add", &[&bearer(&made)]);
             let call = web.call("esc:add", &json!({"a": 1, "b": 2}), &[&bearer(&made)]);
-            (tool.status, tool.body, call.status, call.body, web.get("/metrics", &[&bearer(&made)]).status)
+            let said = web.said().contains("no operator is ops: callers.policy.toml says who is one");
+            (tool.status, tool.body, call.status, call.body, web.get("/metrics", &[&bearer(&made)]).status, said)
         };
         role("");
-        let (tool, shown, call, answer, metrics) = asked();
+        let (tool, shown, call, answer, metrics, said) = asked();
+        assert!(said);
+        let own = Web::start(&playground, &[]);
+        assert!(
+            own.said().contains("no operator is ") && !own.said().contains("who is its operator"),
+            "{}",
+            own.said()
+        );
+        let (shown_to_own, own_metrics) = (own.get("/v1/tools/esc:add", &[]), own.get("/metrics", &[]).status);
+        assert_eq!((shown_to_own.status, own_metrics), (404, 403));
+        assert!(!shown_to_own.body.contains("policy.toml"), "{shown_to_own:?}");
         assert_eq!((tool, call, metrics), (404, 404, 403));
         assert!(
             !format!("{shown}{answer}").contains("policy.toml") && !format!("{shown}{answer}").contains("/var/tmp"),
             "{shown} {answer}"
         );
         role("role = \"operator\"\n");
-        let (tool, shown, _, answer, metrics) = asked();
+        let (tool, shown, _, answer, metrics, said) = asked();
+        assert!(!said, "control");
         assert_eq!((tool, metrics), (404, 200));
         assert!(
             shown.contains("callers.policy.toml") && answer.contains("callers.policy.toml"),

@@ -1,10 +1,13 @@
 //! Hostile requests, as data: what is sent, and the status that must come back, or none.
 
-use super::{Web, adder, exchanged, request};
-use crate::harness::{Playground, Who, has, within};
+use super::{Web, adder, bearer, exchanged, private, request, token};
+use crate::harness::{PATIENCE, Playground, Who, has, is_root, skipped, within};
 use serde_json::json;
 use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
+use toolhost::base::files;
 
 /// A status; or 0: the connection is closed without an answer.
 fn status(answer: &[u8]) -> u16 {
@@ -91,6 +94,11 @@ fn no_request_is_read_in_two_ways() {
         ),
         ("a whole URL of another host", format!("GET http://evil.example/v1/tools HTTP/1.1\r\n{host}\r\n"), 400),
         ("a tunnel", "CONNECT evil.example:443 HTTP/1.1\r\nHost: evil.example:443\r\n\r\n".to_owned(), 403),
+        ("a tunnel to ourselves", format!("CONNECT {} HTTP/1.1\r\n{host}Connection: close\r\n\r\n", web.address), 405),
+        ("half a path", format!("GET /v1/tools/esc:%ff HTTP/1.1\r\n{host}\r\n"), 400),
+        ("a parameter twice", format!("GET /v1/tools?namespace=a&namespace=b HTTP/1.1\r\n{host}\r\n"), 400),
+        ("a parameter of nothing", format!("GET /v1/tools?namespace HTTP/1.1\r\n{host}\r\n"), 400),
+        ("a parameter that is no text", format!("GET /v1/tools?namespace=%ff HTTP/1.1\r\n{host}\r\n"), 400),
         ("a path upwards", format!("GET /v1/../../etc/passwd HTTP/1.1\r\n{host}Connection: close\r\n\r\n"), 404),
         ("another origin", format!("{GET}{host}Origin: http://evil.example\r\n\r\n"), 403),
         ("no origin at all", format!("{GET}{host}Origin: null\r\n\r\n"), 403),
@@ -132,6 +140,10 @@ fn no_request_is_read_in_two_ways() {
         assert_eq!(status(&answer), wanted, "{what}: {text}");
         assert_eq!(answers(&answer), usize::from(wanted > 0), "{what}: {text}");
         assert!(!text.to_ascii_lowercase().contains("access-control"), "{what}: {text}");
+        // What hyper could not read as HTTP has no body; all else is JSON.
+        let (head, body) = text.split_once("\r\n\r\n").unwrap_or_default();
+        let json = serde_json::from_str::<serde_json::Value>(body).is_ok();
+        assert!(json && head.contains("application/json") || body.is_empty(), "{what}: {text}");
     }
     // Every one of the two calls above that were good left a record, and no other.
     assert_eq!(playground.records().len(), 1, "{:?}", playground.records());
@@ -239,6 +251,58 @@ fn requests_behind_one_another_are_answered_in_order_and_apart() {
     stream.write_all(body.as_bytes()).unwrap();
     let length = stream.read(&mut piece).unwrap();
     assert!(piece[..length].starts_with(b"HTTP/1.1 200 "), "{:?}", String::from_utf8_lossy(&piece[..length]));
+}
+
+/// A connection as another user of this machine, which has an address of its own for each.
+fn from_elsewhere(web: &Web, n: u8) -> TcpStream {
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, connect, socket};
+    let made = || Ok(socket(AddressFamily::Inet, SockType::Stream, SockFlag::empty(), None)?);
+    let fd = files::as_owner((12399, 12399), made).unwrap();
+    bind(fd.as_raw_fd(), &SockaddrIn::new(127, 9, 0, n, 0)).unwrap();
+    let port = web.address.rsplit(':').next().unwrap().parse().unwrap();
+    connect(fd.as_raw_fd(), &SockaddrIn::new(127, 0, 0, 1, port)).unwrap();
+    let stream = TcpStream::from(fd);
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+#[test]
+fn who_shows_no_token_keeps_nobody_out_who_does() {
+    if !is_root() {
+        return skipped(1, "another user's connection needs root");
+    }
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let (alice, line) = token(&playground, "alice", &[]);
+    let file = private(&playground, "state/tokens", &line);
+    let web = Web::start(&playground, &["--token-file", &file]);
+    let silent: Vec<_> = (1..=200).map(|n| from_elsewhere(&web, n)).collect();
+    let healthy = request("GET", "/healthz", &web.address, &[], "");
+    within(Duration::from_secs(5), "the share of that user is full", || {
+        status(&exchanged(from_elsewhere(&web, 201), healthy.as_bytes())) == 503
+    });
+    assert_eq!(web.get("/v1/tools", &[&bearer(&alice)]).status, 200, "others come in");
+    // Those that showed a token leave the places of strangers.
+    let lines = ["Connection: keep-alive", &bearer(&alice)];
+    let asked = request("GET", "/v1/tools", &web.address, &lines, "");
+    let known: Vec<_> = (0..150)
+        .map(|_| {
+            let (mut stream, mut head) = (web.connect(), [0; 12]);
+            stream.write_all(asked.as_bytes()).unwrap();
+            stream.read_exact(&mut head).unwrap();
+            assert_eq!(&head, b"HTTP/1.1 200");
+            stream
+        })
+        .collect();
+    assert_eq!(web.get("/v1/tools", &[&bearer(&alice)]).status, 200);
+    drop((silent, known));
+    // What is answered without a token keeps no connection open.
+    let kept = request("GET", "/healthz", &web.address, &["Connection: keep-alive"], "");
+    let answer = web.raw((kept.clone() + &kept).as_bytes());
+    assert_eq!(answers(&answer), 1, "{}", String::from_utf8_lossy(&answer));
+    let own = Web::start(&playground, &[]);
+    let kept = request("GET", "/healthz", &own.address, &["Connection: keep-alive"], "");
+    let last = request("GET", "/healthz", &own.address, &[], "");
+    assert_eq!(answers(&own.raw((kept + &last).as_bytes())), 2, "the control: one that is known");
 }
 
 #[test]

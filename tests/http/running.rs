@@ -1,9 +1,12 @@
 //! What runs: one's own calls, everybody's for operators, the verbs of the command line, metrics.
 
 use super::{Web, adder, bearer, private, request, sleeper, token};
-use crate::harness::{Playground, as_everyone_with, finish, wait_for};
+use crate::harness::{Playground, Who, as_everyone_with, finish, is_root, wait_for};
 use serde_json::{Value, json};
-use std::io::Write;
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::thread::JoinHandle;
+use toolhost::base::files;
 
 #[test]
 fn a_call_is_seen_and_ended_by_its_caller_and_by_operators_alone() {
@@ -34,8 +37,9 @@ fn a_call_is_seen_and_ended_by_its_caller_and_by_operators_alone() {
         assert_eq!((&call["caller"], &call["tool"]), (&json!("alice"), &json!("esc:sleep@1.0.0")));
         let path = format!("/v1/calls/{}", call["id"].as_str().unwrap());
         // To others it is not there, by any word.
-        let absent = web.get("/v1/calls/00000000-0000-7000-8000-000000000000", &[&bob]);
-        for method in ["GET", "DELETE"] {
+        for (method, word) in [("GET", "no such call"), ("DELETE", "no such open call")] {
+            let absent = web.ask(method, "/v1/calls/00000000-0000-7000-8000-000000000000", &[&bob], "");
+            assert!(absent.body.contains(word), "{absent:?}");
             let other = web.ask(method, &path, &[&bob], "");
             assert_eq!((other.status, &other.body), (404, &absent.body));
         }
@@ -69,6 +73,61 @@ fn a_call_is_seen_and_ended_by_its_caller_and_by_operators_alone() {
         let nobody = playground.cli(&["ps", "--http", "127.0.0.1:1"]);
         assert!(nobody.code == Some(4) && nobody.stderr.contains("is `serve --http` running there?"), "{nobody:?}");
     });
+}
+
+/// A listener of this user, which answers once with these bytes; what it was sent.
+fn impostor(uid: u32, answer: &'static [u8]) -> (String, JoinHandle<Vec<u8>>) {
+    let listener = files::as_owner((uid, uid), || TcpListener::bind("127.0.0.1:0")).unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let heard = std::thread::spawn(move || {
+        let (mut stream, _) = files::as_owner((uid, uid), || listener.accept()).unwrap();
+        let (mut heard, mut piece) = (Vec::new(), [0; 4096]);
+        while let Ok(length @ 1..) = stream.read(&mut piece) {
+            heard.extend(&piece[..length]);
+            stream.write_all(answer).unwrap();
+            stream.shutdown(std::net::Shutdown::Write).unwrap();
+        }
+        heard
+    });
+    (address, heard)
+}
+
+#[test]
+fn a_token_goes_to_no_other_user_and_not_in_the_clear() {
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let (made, line) = token(&playground, "ops", &["--operator"]);
+    let verb = |words: &[&str]| {
+        let mut command = playground.host();
+        command.args(words).env("TOOLHOST_TOKEN", &made).env("SSL_CERT_FILE", playground.path("state/cert.pem"));
+        finish(command, b"")
+    };
+    let own = playground.who.uid().unwrap_or(0);
+    let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}";
+    for words in [&["ps"] as &[&str], &["status"], &["approvals"], &["kill", "00000000-0000-7000-8000-000000000000"]] {
+        if is_root() {
+            let (address, heard) = impostor(12399, answer);
+            let ended = verb(&[words, &["--http", &address]].concat());
+            assert!(ended.code == Some(4) && ended.stderr.contains("another user (uid 12399) listens"), "{ended:?}");
+            assert_eq!(String::from_utf8_lossy(&heard.join().unwrap()), "");
+        }
+        // The control: one's own listener is sent the token, and its answer is not taken for a server's.
+        let (address, heard) = impostor(own, answer);
+        let ended = verb(&[words, &["--http", &address]].concat());
+        assert!(ended.code == Some(4) && ended.stderr.contains("is no toolhost server"), "{ended:?}");
+        assert!(String::from_utf8_lossy(&heard.join().unwrap()).contains(&made));
+        let far = verb(&[words, &["--http", "192.0.2.1:8787"]].concat());
+        assert!(far.code == Some(4) && far.stderr.contains("name it as https://NAME:PORT"), "{far:?}");
+    }
+    let certified = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let certificate = private(&playground, "state/cert.pem", &certified.cert.pem());
+    let key = private(&playground, "state/key.pem", &certified.signing_key.serialize_pem());
+    let file = private(&playground, "state/tokens", &line);
+    let web = Web::start(&playground, &["--token-file", &file, "--tls-cert", &certificate, "--tls-key", &key]);
+    let port = web.address.rsplit(':').next().unwrap();
+    let asked = |name: &str| verb(&["status", "--json", "--http", &format!("https://{name}:{port}")]);
+    assert_eq!(asked("localhost").out["running"], 0, "{:?}", asked("localhost"));
+    let other = asked("127.0.0.1");
+    assert!(other.code == Some(4) && other.stderr.contains("certificate"), "{other:?}");
 }
 
 #[test]

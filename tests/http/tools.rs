@@ -53,6 +53,10 @@ fn the_same_tools_in_every_shape() {
     let prompt = playground.cli(&["prompt", "--namespace", "esc"]).text();
     assert_eq!(prompt.trim(), text.body.trim());
     assert_eq!(get("/v1/tools?format=xml").status, 400);
+    assert_eq!(
+        get("/v1/tools?namespace=%65sc&format=%70rompt").body,
+        get("/v1/tools?namespace=esc&format=prompt").body
+    );
     assert_eq!(get("/v1/tools/esc:nothing").status, 404);
     // What the command line reports of a tool is what an operator reads here.
     let audit: Value = get("/v1/tools/esc:add/audit").json();

@@ -29,8 +29,19 @@ impl Callers {
     /// For whom the server is, in words.
     pub fn told(&self) -> String {
         match self {
-            Callers::Own { uid, name } => format!("for {name} (uid {uid}) alone, who is its operator"),
+            Callers::Own { uid, name } => format!("for {name} (uid {uid}) alone"),
             Callers::Presented { .. } => "for whoever presents a token".to_owned(),
+        }
+    }
+
+    /// Who is an operator by what the server was told; `callers.policy.toml` may say otherwise.
+    pub fn operators(&self) -> Vec<Caller> {
+        match self {
+            Callers::Own { name, .. } => vec![Caller::operator(name)],
+            Callers::Presented { tokens, jwt } => {
+                let tokens = tokens.iter().flat_map(Tokens::operators);
+                tokens.chain(jwt.iter().flat_map(|jwt| jwt.operators())).collect()
+            }
         }
     }
 

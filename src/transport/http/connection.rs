@@ -5,8 +5,10 @@
 
 use super::listen::Socket;
 use super::patient::Patient;
-use super::{Face, gate, reply};
-use crate::base::places::{Place, Places};
+use super::reply::{self, Refused};
+use super::{Face, gate};
+use crate::base::lock;
+use crate::base::places::Place;
 use crate::fault::{Fault, Kind};
 use crate::transport;
 use http::{HeaderValue, Request, StatusCode, header};
@@ -16,14 +18,20 @@ use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use std::convert::Infallible;
+use std::io;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::time::Instant;
 
-/// Connections at once; one address has at most three quarters of them.
+/// Connections at once; one user of this machine, or one address elsewhere, has at most three quarters of them.
 pub const MOST: usize = 512;
+/// Beside them those that have not shown a good token yet, in the same shares.
+pub const STRANGERS: usize = 128;
+/// Refused connections at once that are told why; others are closed without a word.
+pub const FAREWELLS: usize = 32;
 /// A head is whole in this time after the connection was made or the answer before it was taken.
 const HEAD_TIME: Duration = Duration::from_secs(15);
 /// Largest head, bytes, and most header lines.
@@ -41,40 +49,111 @@ pub struct Connection {
     pub tls: bool,
     /// For the log.
     pub peer: String,
+    standing: Standing,
+}
+
+/// A connection's place.
+struct Standing {
+    share: String,
+    /// And whether it is one of those for callers that are known.
+    place: Mutex<(Place, bool)>,
+}
+
+impl Standing {
+    /// A good request came: the connection moves to the places of those that are known.
+    fn becomes_known(&self, face: &Face) -> Result<(), Refused> {
+        let mut place = lock(&self.place);
+        if !place.1 {
+            let full = || {
+                let (status, fault) = full();
+                reply::refused(status, fault)
+            };
+            *place = (face.places.try_enter(&self.share).ok_or_else(full)?, true);
+        }
+        Ok(())
+    }
+
+    fn is_known(&self) -> bool {
+        lock(&self.place).1
+    }
+}
+
+fn full() -> (StatusCode, Fault) {
+    let fault = Fault::new(Kind::RateLimitError, "Too many connections are open.").retryable();
+    (StatusCode::SERVICE_UNAVAILABLE, fault)
 }
 
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
-/// Serves a connection to its end.
-pub async fn serve(face: Arc<Face>, places: Arc<Places>, socket: Socket) {
+/// A connection that was looked at.
+pub struct Guest {
+    socket: Socket,
+    /// For the log.
+    peer: String,
+    standing: Result<Standing, Refusal>,
+}
+
+/// Why a connection is not served, with its place while that is said.
+struct Refusal {
+    status: StatusCode,
+    fault: Fault,
+    place: Place,
+}
+
+/// Who connected. `None`: nobody to serve, and no place to say so.
+pub fn met(face: &Face, socket: Socket) -> Option<Guest> {
     let peer = match &socket {
         Socket::Tcp(_, peer) => peer.ip().to_canonical().to_string(),
         Socket::Unix(_) => "unix".to_owned(),
     };
-    // Before a place is taken: other users of this machine take none.
-    if let Some(own) = face.callers.own_uid() {
-        match socket.uid() {
-            Ok(uid) if uid == own => {}
-            found => {
-                let who = found.map_or_else(|e| format!("unknown user: {e}"), |uid| format!("uid {uid}"));
-                tracing::warn!(target: "toolhost::http", %peer, "refused: {who}");
-                let words = "This server is for the user who runs it: connect as that user, or present a token to a \
-                             server that has a token file.";
-                return farewell(socket, StatusCode::FORBIDDEN, Fault::new(Kind::AuthorizationError, words)).await;
-            }
+    let owner = socket.uid(&face.kernel);
+    let share = share(&socket, &owner);
+    // Nobody presents a token to a server for one user, whose connections are known from the start.
+    let known = face.callers.own_uid().is_some();
+    let places = if known { &face.places } else { &face.strangers };
+    // Other users of this machine take no place of it.
+    let place = let_in(face, owner).and_then(|()| places.try_enter(&share).ok_or_else(full));
+    let standing = match place {
+        Ok(place) => Ok(Standing { share, place: Mutex::new((place, known)) }),
+        Err((status, fault)) => Err(Refusal { status, fault, place: face.farewells.try_enter("")? }),
+    };
+    Some(Guest { socket, peer, standing })
+}
+
+/// Whether whoever is at the other end may speak to this server at all.
+fn let_in(face: &Face, owner: io::Result<Option<u32>>) -> Result<(), (StatusCode, Fault)> {
+    let Some(own) = face.callers.own_uid() else { return Ok(()) };
+    let who = match owner {
+        Ok(Some(uid)) if uid == own => return Ok(()),
+        Ok(Some(uid)) => format!("uid {uid}"),
+        Ok(None) => "unknown user".to_owned(),
+        Err(why) => {
+            face.told.once("-", "not looked up", &format!("whose a connection is could not be looked up: {why}"));
+            let words = "This host cannot find out now whose this connection is.";
+            let fault = Fault::new(Kind::RateLimitError, words).retryable();
+            return Err((StatusCode::SERVICE_UNAVAILABLE, fault));
         }
-    }
-    let Some(place) = places.try_enter(&share(&socket)) else {
-        let fault = Fault::new(Kind::RateLimitError, "Too many connections are open.").retryable();
-        return farewell(socket, StatusCode::SERVICE_UNAVAILABLE, fault).await;
+    };
+    face.told.once(&who, "refused", &format!("refused: {who}"));
+    let words = "This server is for the user who runs it: connect as that user, or present a token to a server that has a \
+                 token file.";
+    Err((StatusCode::FORBIDDEN, Fault::new(Kind::AuthorizationError, words)))
+}
+
+/// Serves a connection to its end.
+pub async fn serve(face: Arc<Face>, guest: Guest) {
+    let Guest { socket, peer, standing } = guest;
+    let standing = match standing {
+        Ok(standing) => standing,
+        Err(refusal) => return farewell(socket, refusal).await,
     };
     match socket {
         Socket::Tcp(stream, _) => {
             let _ = stream.set_nodelay(true);
             let ours = stream.local_addr().map(|ours| ours.ip().to_canonical()).ok();
             let Ok(watched) = stream.as_fd().try_clone_to_owned() else { return };
-            let connection = Connection { ours, tls: face.tls.is_some(), peer };
+            let connection = Connection { ours, tls: face.tls.is_some(), peer, standing };
             let stream: Box<dyn Stream> = match &face.tls {
                 None => Box::new(stream),
                 Some(tls) => match tokio::time::timeout(HEAD_TIME, tls.accept(stream)).await {
@@ -82,20 +161,24 @@ pub async fn serve(face: Arc<Face>, places: Arc<Places>, socket: Socket) {
                     _ => return,
                 },
             };
-            spoken(face, connection, stream, watched, place).await;
+            spoken(face, connection, stream, watched).await;
         }
         Socket::Unix(stream) => {
             let Ok(watched) = stream.as_fd().try_clone_to_owned() else { return };
-            spoken(face, Connection { ours: None, tls: false, peer }, Box::new(stream), watched, place).await;
+            let connection = Connection { ours: None, tls: false, peer, standing };
+            spoken(face, connection, Box::new(stream), watched).await;
         }
     }
 }
 
-/// Whose share of the connections it counts to: an address, or a network of IPv6 that one customer has.
-fn share(socket: &Socket) -> String {
-    match socket {
-        Socket::Unix(_) => "unix".to_owned(),
-        Socket::Tcp(_, peer) => match peer.ip().to_canonical() {
+/// Whose share of the connections it counts to: a user of this machine, which has millions of addresses; an address; or a
+/// network of IPv6 that one customer has.
+fn share(socket: &Socket, owner: &io::Result<Option<u32>>) -> String {
+    match (owner, socket) {
+        (Ok(Some(uid)), _) => format!("uid {uid}"),
+        (_, Socket::Unix(_)) => "unix".to_owned(),
+        (_, Socket::Tcp(_, peer)) => match peer.ip().to_canonical() {
+            ip if ip.is_loopback() => "loopback".to_owned(),
             IpAddr::V4(ip) => ip.to_string(),
             IpAddr::V6(ip) => ip.segments()[..4].iter().map(|part| format!("{part:x}:")).collect(),
         },
@@ -103,7 +186,7 @@ fn share(socket: &Socket) -> String {
 }
 
 /// Requests and answers. Dropping the connection drops the call that it waits for, which cancels, kills and records.
-async fn spoken(face: Arc<Face>, connection: Connection, stream: Box<dyn Stream>, watched: impl AsFd, place: Place) {
+async fn spoken(face: Arc<Face>, connection: Connection, stream: Box<dyn Stream>, watched: impl AsFd) {
     let (killed, connection) = (face.kill.clone(), Arc::new(connection));
     let router = TowerToHyperService::new(face.router.clone());
     let handler = service_fn(move |request| {
@@ -111,7 +194,7 @@ async fn spoken(face: Arc<Face>, connection: Connection, stream: Box<dyn Stream>
         async move {
             let answer = answered(&face, &connection, &router, request).await;
             // Whoever was not let in, or sends what is not read, gets no second request in.
-            let closes = answer.is_err() || face.stop.is_cancelled();
+            let closes = answer.is_err() || !connection.standing.is_known() || face.stop.is_cancelled();
             let mut answer = answer.unwrap_or_else(|refusal| *refusal);
             let headers = answer.headers_mut();
             headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -124,17 +207,20 @@ async fn spoken(face: Arc<Face>, connection: Connection, stream: Box<dyn Stream>
     });
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
+        // Whoever only sends no more has an answer that takes no time; a call that lasts is ended below.
+        .half_close(true)
         .header_read_timeout(HEAD_TIME)
         .max_buf_size(HEAD_BYTES)
         .max_headers(HEAD_LINES)
         .serve_connection(TokioIo::new(Patient::new(stream)), handler);
     tokio::pin!(served);
-    let mut look = tokio::time::interval(LOOK);
+    // Not at once: who asks and then shuts its sending half has its answer where that takes no time.
+    let mut look = tokio::time::interval_at(Instant::now() + LOOK, LOOK);
     loop {
         tokio::select! {
             _ = &mut served => break,
             // Behind bytes that nobody reads yet hyper does not see the end.
-            _ = look.tick() => if transport::has_hung_up(watched.as_fd()) { break },
+            _ = look.tick() => if transport::sends_no_more(watched.as_fd()) { break },
             () = killed.cancelled() => {
                 served.as_mut().graceful_shutdown();
                 let _ = tokio::time::timeout(FAREWELL, served).await;
@@ -142,7 +228,6 @@ async fn spoken(face: Arc<Face>, connection: Connection, stream: Box<dyn Stream>
             }
         }
     }
-    drop(place);
 }
 
 async fn answered(
@@ -150,8 +235,9 @@ async fn answered(
     connection: &Connection,
     router: &TowerToHyperService<axum::Router>,
     mut request: Request<Incoming>,
-) -> Result<reply::Response, reply::Refused> {
+) -> Result<reply::Response, Refused> {
     if let Some(caller) = gate::admitted(face, connection, &request)? {
+        connection.standing.becomes_known(face)?;
         request.extensions_mut().insert(caller);
     }
     match router.call(request).await {
@@ -161,7 +247,7 @@ async fn answered(
 }
 
 /// One answer to a client whose request is not read.
-async fn farewell(socket: Socket, status: StatusCode, fault: Fault) {
+async fn farewell(socket: Socket, Refusal { status, fault, place }: Refusal) {
     async fn said(mut stream: impl AsyncRead + AsyncWrite + Unpin, words: String) -> std::io::Result<()> {
         stream.write_all(words.as_bytes()).await?;
         stream.shutdown().await?;
@@ -179,4 +265,5 @@ async fn farewell(socket: Socket, status: StatusCode, fault: Fault) {
         }
     })
     .await;
+    drop(place);
 }

@@ -12,7 +12,9 @@ use crate::base::text;
 use crate::fault::{Fault, Kind};
 use crate::service::Caller;
 use http::uri::Authority;
-use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, Uri, header};
+use percent_encoding::percent_decode_str;
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 /// What is answered without a token: it tells nothing of this host.
@@ -37,24 +39,18 @@ pub fn admitted<B>(face: &Face, connection: &Connection, request: &Request<B>) -
     };
     if !face.names.is_ours(&host, connection) {
         let words = "The Host header names another server. The operator lists further names in [http] hosts.";
-        tracing::warn!(target: "toolhost::http", peer = %connection.peer, "refused: Host {}", text::printable(host.as_str()));
+        face.told.once(&connection.peer, "Host", &format!("refused: Host {}", text::printable(host.as_str())));
         return refuse(StatusCode::FORBIDDEN, words);
     }
     if !face.names.takes_origin(request.headers(), &host, connection) {
-        tracing::warn!(target: "toolhost::http", peer = %connection.peer, "refused: Origin");
+        face.told.once(&connection.peer, "Origin", "refused: Origin");
         return refuse(
             StatusCode::FORBIDDEN,
             "Web pages of this Origin may not call. The operator lists them in [http] origins.",
         );
     }
-    if let Some(query) = request.uri().query() {
-        let unknown = |part: &str| !PARAMETERS.contains(&part.split('=').next().unwrap_or_default());
-        if query.split('&').any(unknown) {
-            // Not shown: it may be a secret in the wrong place.
-            let words =
-                "The query holds a parameter that is not known here. Tokens go into the Authorization header alone.";
-            return Err(reply::refused(StatusCode::BAD_REQUEST, reply::malformed(words)));
-        }
+    if let Err(words) = readable(request.uri()) {
+        return Err(reply::refused(StatusCode::BAD_REQUEST, reply::malformed(words)));
     }
     let path = request.uri().path();
     if OPEN.contains(&path) || metadata::is(path) {
@@ -64,7 +60,7 @@ pub fn admitted<B>(face: &Face, connection: &Connection, request: &Request<B>) -
         let words = match unknown {
             Unknown::Absent => "This server needs a token: Authorization: Bearer TOKEN.",
             Unknown::Refused(why) => {
-                tracing::warn!(target: "toolhost::http", peer = %connection.peer, "refused: {}", text::printable(&why));
+                face.told.once(&connection.peer, "token", &format!("refused: {}", text::printable(&why)));
                 "The Authorization header was not taken: is the token whole, and still in the server's list?"
             }
         };
@@ -80,6 +76,28 @@ fn challenge(face: &Face) -> HeaderValue {
     let named = |address: &str| format!("Bearer realm=\"toolhost\", resource_metadata=\"{address}\"");
     let metadata = face.callers.metadata().and_then(|metadata| HeaderValue::from_str(&named(&metadata.address)).ok());
     metadata.unwrap_or(plain)
+}
+
+/// Refuses a path that is no text, and a query that would be read in part.
+fn readable(uri: &Uri) -> Result<(), &'static str> {
+    let is_text = |part: &str| percent_decode_str(part).decode_utf8().is_ok();
+    if !is_text(uri.path()) {
+        return Err("The path is no UTF-8.");
+    }
+    let mut seen = BTreeSet::new();
+    for part in uri.query().into_iter().flat_map(|query| query.split('&')) {
+        // Not shown: it may be a secret in the wrong place.
+        let known = part.split_once('=').filter(|(name, value)| PARAMETERS.contains(name) && is_text(value));
+        let Some((name, _)) = known else {
+            return Err(
+                "The query holds a parameter that is not known here. Tokens go into the Authorization header alone.",
+            );
+        };
+        if !seen.insert(name) {
+            return Err("The query holds a parameter twice.");
+        }
+    }
+    Ok(())
 }
 
 /// The one host that the request names, also where its target is a whole URL.

@@ -9,7 +9,7 @@ use crate::base::text;
 use crate::service::Caller;
 use jsonwebtoken::crypto::{CryptoProvider, JwtVerifier, KeyUtils};
 use jsonwebtoken::errors::{ErrorKind, new_error};
-use jsonwebtoken::jwk::{Jwk, JwkSet};
+use jsonwebtoken::jwk::{Jwk, JwkSet, KeyOperations, PublicKeyUse};
 use jsonwebtoken::{Algorithm, DecodingKey, DecodingKeyKind, Validation, decode, decode_header};
 use ring::signature as verified;
 use serde::Deserialize;
@@ -52,6 +52,9 @@ pub struct Jwt {
 #[derive(Deserialize)]
 struct Claims {
     sub: String,
+    /// One text: the library compares each of a list.
+    #[serde(rename = "iss")]
+    _iss: String,
 }
 
 impl Jwt {
@@ -86,6 +89,10 @@ impl Jwt {
             return Err(format!("longer than {LONGEST} bytes"));
         }
         let head = decode_header(token).map_err(|e| e.to_string())?;
+        // What must be understood is (RFC 7515, 4.1.11), and nothing of it is; unencoded payloads are such a thing.
+        if head.crit.is_some() || head.extras.inner().contains_key("b64") {
+            return Err("its header has crit or b64, and no extension is known here".to_owned());
+        }
         let named = |id: &Option<String>| head.kid.is_none() && self.keys.len() == 1 || head.kid == *id;
         let found = self.keys.iter().find(|(id, algorithm, _)| named(id) && *algorithm == head.alg);
         let (_, algorithm, key) = found.ok_or("no key of this host has that kid and algorithm")?;
@@ -97,6 +104,10 @@ impl Jwt {
         }
         let operator = self.operators.contains(&sub);
         Ok(Caller { operator, ..Caller::named(format!("{NAMED}{sub}")) })
+    }
+
+    pub fn operators(&self) -> Vec<Caller> {
+        self.operators.iter().map(|sub| Caller::operator(format!("{NAMED}{sub}"))).collect()
     }
 }
 
@@ -120,6 +131,11 @@ fn pinned(key: &Jwk, allowed: &[Algorithm]) -> Result<(Option<String>, Algorithm
     let algorithm = algorithm(&said).map_err(|why| format!("keys: key {shown}: {why}"))?;
     if !allowed.contains(&algorithm) {
         return Err(format!("keys: key {shown}: its alg {said} is not among the algorithms"));
+    }
+    let verifies = key.common.public_key_use.as_ref().is_none_or(|it| *it == PublicKeyUse::Signature)
+        && key.common.key_operations.as_ref().is_none_or(|all| all.contains(&KeyOperations::Verify));
+    if !verifies {
+        return Err(format!("keys: key {shown}: its use or key_ops is not to verify signatures: take it out"));
     }
     let key = DecodingKey::from_jwk(key).map_err(|e| format!("keys: key {shown}: {e}"))?;
     if key.family() != algorithm.family() {

@@ -3,12 +3,15 @@
 //! For: `serve --http`. In: an address, who may call, TLS. Out: a listener. Never: an address that others can reach
 //! without tokens and TLS; a unix socket that other users may connect to; somebody else's socket taken over.
 
-use super::peer;
+use super::peer::{self, Kernel};
 use crate::base::{files, text};
+use nix::errno::Errno;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 use nix::sys::stat::{Mode, umask};
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::FileTypeExt;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -63,7 +66,8 @@ impl std::fmt::Display for Address {
 
 pub enum Listener {
     Tcp(TcpListener),
-    Unix(UnixListener, PathBuf),
+    /// Where it lies, and as which device and inode.
+    Unix(UnixListener, PathBuf, (u64, u64)),
 }
 
 /// A connection, not yet spoken on.
@@ -77,7 +81,7 @@ impl Listener {
         let failed = |e: io::Error| format!("--http {address}: {e}");
         match address {
             Address::Tcp(address) => TcpListener::bind(address).await.map(Listener::Tcp).map_err(failed),
-            Address::Unix(path) => unix(path).map(|listener| Listener::Unix(listener, path.clone())).map_err(failed),
+            Address::Unix(path) => unix(path).map_err(failed),
         }
     }
 
@@ -85,33 +89,40 @@ impl Listener {
     pub fn address(&self) -> io::Result<Address> {
         match self {
             Listener::Tcp(listener) => listener.local_addr().map(Address::Tcp),
-            Listener::Unix(_, path) => Ok(Address::Unix(path.clone())),
+            Listener::Unix(_, path, _) => Ok(Address::Unix(path.clone())),
         }
     }
 
     pub async fn accept(&self) -> io::Result<Socket> {
         match self {
             Listener::Tcp(listener) => listener.accept().await.map(|(stream, peer)| Socket::Tcp(stream, peer)),
-            Listener::Unix(listener, _) => listener.accept().await.map(|(stream, _)| Socket::Unix(stream)),
+            Listener::Unix(listener, ..) => listener.accept().await.map(|(stream, _)| Socket::Unix(stream)),
         }
     }
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if let Listener::Unix(_, path) = self {
+        // Another server may listen there by now.
+        if let Listener::Unix(_, path, own) = self
+            && path.symlink_metadata().is_ok_and(|facts| (facts.dev(), facts.ino()) == *own)
+        {
             let _ = std::fs::remove_file(path);
         }
     }
 }
 
 /// A socket that only its owner may connect to, from its first moment.
-fn unix(path: &Path) -> io::Result<UnixListener> {
+fn unix(path: &Path) -> io::Result<Listener> {
     if let Ok(facts) = path.symlink_metadata() {
         if !facts.file_type().is_socket() {
             return Err(io::Error::other("something that is no socket lies there: name another path, or remove it"));
         }
-        if std::os::unix::net::UnixStream::connect(path).is_ok() {
+        if facts.uid() != nix::unistd::geteuid().as_raw() {
+            let words = format!("a socket of another user (uid {}) lies there: name another path", facts.uid());
+            return Err(io::Error::other(words));
+        }
+        if listens(path)? {
             return Err(io::Error::other("a server listens there already"));
         }
         // One that was killed left it.
@@ -120,15 +131,29 @@ fn unix(path: &Path) -> io::Result<UnixListener> {
     let before = umask(Mode::from_bits_truncate(0o177));
     let bound = UnixListener::bind(path);
     umask(before);
-    bound
+    let (bound, facts) = (bound?, path.symlink_metadata()?);
+    Ok(Listener::Unix(bound, path.to_path_buf(), (facts.dev(), facts.ino())))
+}
+
+/// Only a refused connection says that nobody does; one that has too many waiting does.
+fn listens(path: &Path) -> io::Result<bool> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let probe = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+    match connect(probe.as_raw_fd(), &UnixAddr::new(path)?) {
+        Ok(()) | Err(Errno::EAGAIN) => Ok(true),
+        Err(Errno::ECONNREFUSED) => Ok(false),
+        Err(why) => Err(why.into()),
+    }
 }
 
 impl Socket {
-    /// The user at the other end, where it is on this machine.
-    pub fn uid(&self) -> io::Result<u32> {
+    /// The user at the other end. `None`: it is not on this machine, or the kernel names nobody. `Err`: that could not be
+    /// found out.
+    pub fn uid(&self, kernel: &Kernel) -> io::Result<Option<u32>> {
         match self {
-            Socket::Unix(stream) => peer::of_unix(stream),
-            Socket::Tcp(stream, theirs) => peer::of_loopback(*theirs, stream.local_addr()?),
+            Socket::Unix(stream) => peer::of_unix(stream).map(Some),
+            Socket::Tcp(_, theirs) if !theirs.ip().to_canonical().is_loopback() => Ok(None),
+            Socket::Tcp(stream, theirs) => kernel.owner(*theirs, stream.local_addr()?),
         }
     }
 }

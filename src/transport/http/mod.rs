@@ -22,13 +22,14 @@ mod reply;
 mod running;
 mod stream;
 mod tokens;
+mod told;
 mod tools;
 
 pub use callers::Callers;
 pub use gate::Names;
 pub use jwt::{Jwt, Terms};
 pub use listen::{Address, Listener, tls};
-pub use peer::of_unix as other_end;
+pub use peer::{Kernel, of_unix as other_end};
 pub use tokens::{Tokens, make as make_token};
 
 use crate::base::lock;
@@ -71,6 +72,15 @@ struct Face {
     tls: Option<TlsAcceptor>,
     router: Router,
     mcp: transport::mcp::Streamable,
+    /// Asked whose a connection is.
+    kernel: peer::Kernel,
+    told: told::Told,
+    /// For connections that are served.
+    places: Arc<Places>,
+    /// For those that have not shown a good token yet, where callers present one.
+    strangers: Arc<Places>,
+    /// For connections that are refused, and told so.
+    farewells: Arc<Places>,
     /// For large bodies that are being read.
     bodies: Arc<Places>,
     /// For the work of reading them.
@@ -87,6 +97,10 @@ impl Face {
     /// Held by a call until its answer is delivered. `None`: the server stops.
     fn begin(&self) -> Option<mpsc::Sender<()>> {
         lock(&self.begin).clone()
+    }
+
+    fn tell_left_out(&self) {
+        self.told.left_out().iter().for_each(|words| tracing::warn!(target: "toolhost::http", "{words}"));
     }
 }
 
@@ -130,35 +144,50 @@ pub async fn serve(
         names,
         tls,
         router: router(face.clone()),
-        bodies: Places::new(body::PLACES, body::PLACES - body::PLACES / 4),
+        kernel: peer::Kernel::default(),
+        told: told::Told::default(),
+        places: Places::new(connection::MOST, three_quarters(connection::MOST)),
+        strangers: Places::new(connection::STRANGERS, three_quarters(connection::STRANGERS)),
+        farewells: Places::new(connection::FAREWELLS, connection::FAREWELLS),
+        bodies: Places::new(body::PLACES, three_quarters(body::PLACES)),
         readers: Places::new(at_once, at_once),
         begin: Mutex::new(Some(begin)),
         stop,
         kill,
     });
-    let places = Places::new(connection::MOST, connection::MOST - connection::MOST / 4);
     let mut connections = JoinSet::new();
     let ended = drained(&face, calls);
     tokio::pin!(ended);
+    let mut minute = tokio::time::interval(Duration::from_secs(60));
     loop {
         tokio::select! {
             () = &mut ended => break,
             Some(_) = connections.join_next() => {}
+            _ = minute.tick() => face.tell_left_out(),
             accepted = listener.accept() => match accepted {
-                Ok(socket) => drop(connections.spawn(connection::serve(face.clone(), places.clone(), socket))),
+                // Looked at before the next one is accepted: those that are refused never pile up.
+                Ok(socket) => if let Some(guest) = connection::met(&face, socket) {
+                    connections.spawn(connection::serve(face.clone(), guest));
+                },
                 Err(why) => {
                     // The client gave up, or this host has too many files open.
-                    tracing::warn!(target: "toolhost::http", "a connection was not accepted: {why}");
+                    face.told.once("-", "not accepted", &format!("a connection was not accepted: {why}"));
                     tokio::time::sleep(Duration::from_millis(50)).await;
                 }
             },
         }
     }
     drop(listener);
+    face.tell_left_out();
     face.kill.cancel();
     let farewell = async { while connections.join_next().await.is_some() {} };
     let _ = tokio::join!(tokio::time::timeout(FAREWELL, farewell), face.background.stop());
     Ok(())
+}
+
+/// What one of many may have.
+fn three_quarters(all: usize) -> usize {
+    all - all / 4
 }
 
 /// Told to stop, and no call runs any more; or told to kill.
@@ -210,12 +239,16 @@ async fn ready(State(face): OfFace) -> Response {
     reply::value(status, &json!({ "status": words }))
 }
 
-async fn no_such_path(uri: Uri) -> Response {
+async fn no_such_path(method: Method, uri: Uri) -> Response {
+    // It names a host and no path.
+    if method == Method::CONNECT {
+        return no_such_method(method).await;
+    }
     let path = crate::base::text::printable(&crate::base::text::head(uri.path(), 100));
     reply::refusal(StatusCode::NOT_FOUND, reply::malformed(&format!("There is no {path} here.")))
 }
 
 async fn no_such_method(method: Method) -> Response {
-    let words = format!("This path does not take {}.", crate::base::text::printable(method.as_str()));
+    let words = format!("{} is not taken here.", crate::base::text::printable(method.as_str()));
     reply::refusal(StatusCode::METHOD_NOT_ALLOWED, reply::malformed(&words))
 }

@@ -1,8 +1,10 @@
 //! Peers: the user at the other end of a connection of this machine.
 //!
-//! For: connections without a token. In: a unix socket, or the two addresses of a TCP connection over loopback. Out: the
-//! uid that owns the other end. Never: guesses: where the kernel names nobody, the connection is refused.
+//! For: connections without a token, shares of connections, clients that send a token. In: a unix socket, or the two
+//! addresses of a TCP connection over loopback. Out: the uid that owns the other end. Never: guesses: where the kernel
+//! names nobody there is nobody, and where it could not be asked that is told apart.
 
+use crate::base::lock;
 use nix::errno::Errno;
 use nix::sys::socket::sockopt::PeerCredentials;
 use nix::sys::socket::{
@@ -11,34 +13,56 @@ use nix::sys::socket::{
 use nix::sys::time::{TimeVal, TimeValLike};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Mutex;
 
 /// Length of nlmsghdr (netlink(7)).
 const HEAD: usize = 16;
+const ERROR: u16 = 2;
 /// SOCK_DIAG_BY_FAMILY (sock_diag(7)).
 const BY_FAMILY: u16 = 20;
 const REQUEST: u16 = 1;
-/// TCP_ESTABLISHED: other states are listeners, or sockets that nobody owns any more.
-const ESTABLISHED: u8 = 1;
-/// Where `idiag_state`, the two ports and `idiag_uid` stand in inet_diag_msg.
+/// TCP_ESTABLISHED, and the states in which one end was shut: FIN_WAIT1, FIN_WAIT2, CLOSE_WAIT, LAST_ACK, CLOSING.
+/// Others are listeners, or connections that are not made yet or over.
+const CONNECTED: [u8; 6] = [1, 4, 5, 8, 9, 11];
+/// Where `idiag_state`, the two ports, `idiag_uid` and `idiag_inode` stand in inet_diag_msg.
 const STATE: usize = HEAD + 1;
 const PORTS: usize = HEAD + 4;
 const UID: usize = HEAD + 64;
+const INODE: usize = HEAD + 68;
 
 /// The user that connected a unix socket.
 pub fn of_unix(stream: &impl AsFd) -> io::Result<u32> {
     Ok(getsockopt(&stream.as_fd(), PeerCredentials)?.uid())
 }
 
-/// The owner of the socket that is bound to `theirs` and connected to `ours`, as sock_diag(7) knows it.
-pub fn of_loopback(theirs: SocketAddr, ours: SocketAddr) -> io::Result<u32> {
+/// A way to ask the kernel, which is kept: a host without a free descriptor can ask too.
+#[derive(Default)]
+pub struct Kernel(Mutex<Option<OwnedFd>>);
+
+impl Kernel {
+    /// The owner of the socket that is bound to `theirs` and connected to `ours`, as sock_diag(7) knows it. `None`:
+    /// nobody has it. `Err`: the kernel could not be asked.
+    pub fn owner(&self, theirs: SocketAddr, ours: SocketAddr) -> io::Result<Option<u32>> {
+        let mut kept = lock(&self.0);
+        let kernel = match kept.take() {
+            Some(kernel) => kernel,
+            None => opened()?,
+        };
+        send(kernel.as_raw_fd(), &question(theirs, ours), MsgFlags::empty())?;
+        let mut answer = [0; 1024];
+        let length = recv(kernel.as_raw_fd(), &mut answer, MsgFlags::empty())?;
+        // Not kept where an answer may still come, which would be taken for that to the next question.
+        *kept = Some(kernel);
+        owner(answer.get(..length).unwrap_or_default(), theirs, ours)
+    }
+}
+
+fn opened() -> io::Result<OwnedFd> {
     let kernel =
         socket(AddressFamily::Netlink, SockType::Datagram, SockFlag::SOCK_CLOEXEC, SockProtocol::NetlinkSockDiag)?;
     setsockopt(&kernel, sockopt::ReceiveTimeout, &TimeVal::seconds(1))?;
-    send(kernel.as_raw_fd(), &question(theirs, ours), MsgFlags::empty())?;
-    let mut answer = [0; 1024];
-    let length = recv(kernel.as_raw_fd(), &mut answer, MsgFlags::empty())?;
-    owner(answer.get(..length).unwrap_or_default(), theirs, ours).ok_or_else(|| Errno::ENOENT.into())
+    Ok(kernel)
 }
 
 /// nlmsghdr and inet_diag_req_v2: one socket by both of its addresses.
@@ -46,7 +70,7 @@ fn question(theirs: SocketAddr, ours: SocketAddr) -> Vec<u8> {
     let (theirs_ip, ours_ip) = (theirs.ip().to_canonical(), ours.ip().to_canonical());
     let family = if theirs_ip.is_ipv4() { nix::libc::AF_INET } else { nix::libc::AF_INET6 };
     let mut body = vec![u8::try_from(family).unwrap_or_default(), 6, 0, 0];
-    body.extend((1u32 << ESTABLISHED).to_ne_bytes());
+    body.extend(CONNECTED.iter().fold(0u32, |all, state| all | 1 << state).to_ne_bytes());
     body.extend(ports(theirs, ours));
     for ip in [theirs_ip, ours_ip] {
         let mut place = [0; 16];
@@ -73,14 +97,20 @@ fn ports(theirs: SocketAddr, ours: SocketAddr) -> [u8; 4] {
     [a, b, c, d]
 }
 
-/// The uid in the kernel's answer, if it is about exactly this connection. Where the client's socket is gone the kernel
-/// may answer with a listener on its port.
-fn owner(answer: &[u8], theirs: SocketAddr, ours: SocketAddr) -> Option<u32> {
-    let kind = u16::from_ne_bytes(answer.get(4..6)?.try_into().ok()?);
+/// The uid in the kernel's answer, if it is about exactly this connection, and a process still holds that socket. Where
+/// the client's socket is gone the kernel may answer with a listener on its port.
+fn owner(answer: &[u8], theirs: SocketAddr, ours: SocketAddr) -> io::Result<Option<u32>> {
+    let number = |at: usize| Some(u32::from_ne_bytes(answer.get(at..at + 4)?.try_into().ok()?));
+    let kind = answer.get(4..6).map_or(0, |kind| u16::from_ne_bytes([kind[0], kind[1]]));
+    if kind == ERROR {
+        let errno = Errno::from_raw(number(HEAD).map_or(0, |errno| errno.cast_signed().wrapping_neg()));
+        return if errno == Errno::ENOENT { Ok(None) } else { Err(errno.into()) };
+    }
     let exact = kind == BY_FAMILY
-        && *answer.get(STATE)? == ESTABLISHED
-        && answer.get(PORTS..PORTS + 4)? == ports(theirs, ours).as_slice();
-    exact.then(|| answer.get(UID..UID + 4)?.try_into().ok().map(u32::from_ne_bytes))?
+        && answer.get(STATE).is_some_and(|state| CONNECTED.contains(state))
+        && answer.get(PORTS..PORTS + 4) == Some(ports(theirs, ours).as_slice())
+        && number(INODE).is_some_and(|inode| inode != 0);
+    Ok(number(UID).filter(|_| exact))
 }
 
 #[cfg(test)]
@@ -89,22 +119,45 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
 
     #[test]
+    fn a_kernel_that_could_not_look_has_not_said_that_nobody_is_there() {
+        let at = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
+        let told = |errno: Errno| {
+            let mut answer = vec![0; HEAD];
+            answer[4..6].copy_from_slice(&ERROR.to_ne_bytes());
+            answer.extend((-(errno as i32)).to_ne_bytes());
+            owner(&answer, at(1), at(2)).map_err(|why| why.raw_os_error())
+        };
+        assert_eq!(told(Errno::ENOENT), Ok(None));
+        assert_eq!(told(Errno::ENOMEM), Err(Some(Errno::ENOMEM as i32)));
+    }
+
+    #[test]
     fn the_kernel_names_the_owner_of_exactly_this_connection() {
         let me = nix::unistd::geteuid().as_raw();
+        let kernel = Kernel::default();
         for at in ["127.0.0.1:0", "[::1]:0"] {
             let Ok(listener) = TcpListener::bind(at) else { continue };
             let ours = listener.local_addr().unwrap();
             let client = TcpStream::connect(ours).unwrap();
             let theirs = client.local_addr().unwrap();
-            assert_eq!(of_loopback(theirs, ours).unwrap(), me, "{at}");
+            assert_eq!(kernel.owner(theirs, ours).unwrap(), Some(me), "{at}");
+            assert_eq!(kernel.owner(ours, theirs).unwrap(), None, "nobody accepted it yet");
+            let accepted = listener.accept().unwrap();
+            assert_eq!(kernel.owner(ours, theirs).unwrap(), Some(me));
             let mut other = theirs;
             other.set_port(theirs.port() ^ 1);
-            assert!(of_loopback(other, ours).is_err(), "nobody is there");
-            // A listener at the client's address is not the client.
+            assert_eq!(kernel.owner(other, ours).unwrap(), None, "nobody is there");
+            // One that sends no more is still somebody's, until it is closed.
+            client.shutdown(std::net::Shutdown::Write).unwrap();
+            assert_eq!(kernel.owner(theirs, ours).unwrap(), Some(me), "half closed");
+            assert_eq!(kernel.owner(ours, theirs).unwrap(), Some(me), "and its other end");
             drop(client);
+            assert_eq!(kernel.owner(theirs, ours).unwrap(), None, "closed");
+            drop(accepted);
+            // A listener at the client's address is not the client.
             let mut nobody = ours;
             nobody.set_port(1);
-            assert!(of_loopback(ours, nobody).is_err());
+            assert_eq!(kernel.owner(ours, nobody).unwrap(), None);
         }
     }
 }

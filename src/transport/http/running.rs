@@ -50,7 +50,7 @@ pub async fn call(
 /// What is not there, unless nobody knows now what is.
 async fn missing(face: &Face, who: &Caller) -> Response {
     match face.background.ready().await {
-        Ok(()) => no_such_call(),
+        Ok(()) => no_such_call("There is no such call of yours."),
         Err(fault) => reply::fault(fault, who.operator),
     }
 }
@@ -60,13 +60,12 @@ pub async fn cancel(State(face): OfFace, Extension(caller): Extension<Caller>, P
     let Some(face) = face.upgrade() else { return reply::stopping() };
     match as_who(&face, &caller).map(|who| face.background.cancel(&who, &id) || face.service.cancel(&who, &id)) {
         Ok(true) => reply::value(StatusCode::ACCEPTED, &json!({ "id": id, "cancelled": true })),
-        Ok(false) => no_such_call(),
+        Ok(false) => no_such_call("There is no such open call of yours."),
         Err(fault) => reply::fault(fault, tools::is_operator(&face, &caller)),
     }
 }
 
-fn no_such_call() -> Response {
-    let words = "There is no such open call of yours.";
+fn no_such_call(words: &str) -> Response {
     reply::refusal(StatusCode::NOT_FOUND, Fault::new(Kind::ParameterValidationError, words))
 }
 

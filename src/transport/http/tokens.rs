@@ -80,6 +80,10 @@ impl Tokens {
         })
     }
 
+    pub fn operators(&self) -> Vec<Caller> {
+        self.lines().iter().map(|line| line.caller.clone()).filter(|caller| caller.operator).collect()
+    }
+
     fn lines(&self) -> Arc<Vec<Line>> {
         let now = Stamp::at(&self.file).ok();
         let mut kept = lock(&self.read);

@@ -12,7 +12,9 @@ use crate::transport::export::{self, Exported, Format};
 use axum::Extension;
 use axum::extract::{Path, State};
 use http::{StatusCode, Uri};
+use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
+use std::borrow::Cow;
 use std::sync::Arc;
 
 /// `GET /v1/tools`.
@@ -25,7 +27,9 @@ pub async fn list(State(face): OfFace, Extension(caller): Extension<Caller>, uri
     };
     let namespace = parameter(&uri, "namespace");
     let within = |tool: &&Arc<Tool>| {
-        namespace.is_none_or(|wanted| tool.manifest.id.split_once(':').is_some_and(|(space, _)| space == wanted))
+        namespace
+            .as_deref()
+            .is_none_or(|wanted| tool.manifest.id.split_once(':').is_some_and(|(space, _)| space == wanted))
     };
     let listed: Vec<Arc<Tool>> = all.iter().filter(within).cloned().collect();
     match format {
@@ -92,24 +96,22 @@ pub fn operator(face: &Face, caller: &Caller) -> Result<(), Refused> {
     Err(reply::refused(StatusCode::FORBIDDEN, fault))
 }
 
-/// What this caller can call here, one version of each id, hidden ones left out.
+/// What this caller is offered here.
 fn offered(face: &Face, caller: &Caller) -> Result<Vec<Arc<Tool>>, Fault> {
-    let mut tools = face.service.tools(caller)?;
-    tools.retain(|tool| {
-        let chosen = face.service.find(caller, &tool.manifest.id);
-        let chosen = chosen.is_ok_and(|chosen| chosen.reference() == tool.reference());
-        chosen && !tool.manifest.hidden && tool.manifest.document().is_none() && face.service.can_call(caller, tool)
-    });
-    Ok(tools)
+    let service = &face.service;
+    let called = |id: &str| service.find(caller, id).ok();
+    Ok(export::offered(service.tools(caller)?, called, |tool| service.can_call(caller, tool)))
 }
 
-fn parameter<'u>(uri: &'u Uri, name: &str) -> Option<&'u str> {
+/// The gate let in what is text, and stands once.
+fn parameter<'u>(uri: &'u Uri, name: &str) -> Option<Cow<'u, str>> {
     let pairs = uri.query().unwrap_or_default().split('&');
-    pairs.filter_map(|pair| pair.split_once('=')).find(|(key, _)| *key == name).map(|(_, value)| value)
+    let found = pairs.filter_map(|pair| pair.split_once('=')).find(|(key, _)| *key == name);
+    found.map(|(_, value)| percent_decode_str(value).decode_utf8_lossy())
 }
 
 fn format(uri: &Uri) -> Result<Option<Format>, Refused> {
-    let format = parameter(uri, "format").map(str::parse).transpose();
+    let format = parameter(uri, "format").map(|format| format.parse()).transpose();
     format.map_err(|why| reply::refused(StatusCode::BAD_REQUEST, reply::malformed(&format!("format: {why}."))))
 }
 

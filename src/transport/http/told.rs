@@ -1,0 +1,65 @@
+//! What the log is told of refusals: once for each peer and reason, and each minute how many more there were.
+//!
+//! For: connections and the gate. In: a peer, what is wrong. Out: a line, or a count. Never: a line for each of many
+//! connections: whoever may connect could fill a disk.
+
+use crate::base::lock;
+use std::collections::HashMap;
+use std::sync::Mutex;
+
+/// Peers and reasons that are kept apart; all others share one line for each reason.
+const MOST: usize = 256;
+
+/// By peer and reason: how often since its line.
+#[derive(Default)]
+pub struct Told(Mutex<HashMap<(String, &'static str), u64>>);
+
+impl Told {
+    /// Writes the line where this peer had none of this reason in the last minute.
+    pub fn once(&self, peer: &str, reason: &'static str, words: &str) {
+        if self.is_new(peer, reason) {
+            tracing::warn!(target: "toolhost::http", %peer, "{words}");
+        }
+    }
+
+    fn is_new(&self, peer: &str, reason: &'static str) -> bool {
+        let mut known = lock(&self.0);
+        let own = (peer.to_owned(), reason);
+        let apart = known.len() < MOST || known.contains_key(&own);
+        let key = if apart { own } else { ("others".to_owned(), reason) };
+        match known.get_mut(&key) {
+            Some(more) => {
+                *more += 1;
+                false
+            }
+            None => known.insert(key, 0).is_none(),
+        }
+    }
+
+    /// What was left out since this was asked last. For each minute.
+    pub fn left_out(&self) -> Vec<String> {
+        let known = std::mem::take(&mut *lock(&self.0));
+        let more = known.into_iter().filter(|(_, more)| *more > 0);
+        more.map(|((peer, reason), more)| format!("{peer}: {more} times more within a minute: {reason}")).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_has_one_line_and_a_count_and_the_many_share_one() {
+        let told = Told::default();
+        let lines = |peer: &str| (0..1000).filter(|_| told.is_new(peer, "refused")).count();
+        assert_eq!((lines("uid 1"), lines("uid 2")), (1, 1));
+        let mut counted = told.left_out();
+        counted.sort();
+        let wanted =
+            ["uid 1: 999 times more within a minute: refused", "uid 2: 999 times more within a minute: refused"];
+        assert_eq!(counted, wanted);
+        assert_eq!((told.left_out().len(), lines("uid 1")), (0, 1), "and a minute later again");
+        let many = (0..10_000).filter(|peer| told.is_new(&format!("::{peer}"), "refused")).count();
+        assert_eq!(many, MOST, "the others have one of those");
+    }
+}

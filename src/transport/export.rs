@@ -42,8 +42,8 @@ pub enum Exported {
     Text(String),
 }
 
-/// What is offered of these: one version of each id, the one that a call of the id gets, which can be called here and is not
-/// hidden.
+/// What is offered of these: one version of each id, the one that a call of the id gets, which is a tool that can be called
+/// here and is not hidden.
 pub fn offered(
     mut tools: Vec<Arc<Tool>>,
     called: impl Fn(&str) -> Option<Arc<Tool>>,

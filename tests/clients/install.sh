@@ -17,5 +17,7 @@ for package in fastmcp langchain-mcp-adapters openai-agents 'pydantic-ai-slim[mc
     name=${package%%[*}
     [ -x "$folder/$name/bin/python" ] && continue
     python3 -m venv "$folder/$name"
-    "$folder/$name/bin/pip" install --quiet "$package" || { echo "$name cannot be installed here"; rm -rf "${folder:?}/$name"; }
+    # Its client is of the older era, and says so nowhere.
+    [ "$name" = smolagents ] && older=('mcp<2') || older=()
+    "$folder/$name/bin/pip" install --quiet "$package" "${older[@]}" || { echo "$name cannot be installed here"; rm -rf "${folder:?}/$name"; }
 done

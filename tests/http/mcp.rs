@@ -208,7 +208,7 @@ fn a_client_that_leaves_or_cancels_ends_its_call_in_both_eras() {
                     json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}});
                 assert_eq!(client.post(&cancel).status, 202);
             } else {
-                assert_eq!(web.ask("DELETE", "/mcp", &[&session], "").status, 202);
+                assert_eq!(web.ask("DELETE", "/mcp", &[&session], "").status, 204);
                 assert_eq!(client.ask("tools/list", json!({})).status, 404, "the session is over");
             }
             within(PATIENCE, "its record", || endings() == before + 1);
@@ -514,4 +514,52 @@ fn content_of_every_kind_is_shown_as_it_is_and_no_other() {
         assert_eq!(answer["result"]["isError"], true);
         assert!(answer.to_string().contains("its data is no image/gif"), "{answer}");
     }
+}
+
+#[test]
+fn a_task_is_its_callers_alone_and_cancelling_it_kills() {
+    if !has("python", 1) {
+        return;
+    }
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let script = "import sys, time\nprint('asleep', file=sys.stderr, flush=True)\ntime.sleep(25)\nprint(1)\n";
+    playground.tool("sleep", "python", script, json!({"execution": {"task": "required"}}));
+    playground.tool("quick", "python", "print('{\"n\": 7}')\n", json!({"execution": {"task": "optional"}}));
+    playground.settle();
+    let (alice, line) = token(&playground, "alice", &[]);
+    let (bob, other) = token(&playground, "bob", &[]);
+    let file = private(&playground, "tokens", &format!("{line}\n{other}\n"));
+    let web = Web::start(&playground, &["--token-file", &file]);
+    let ask = |who: &str, method: &str, params: Value, knows: bool| {
+        let mut client = Client::new(&web, true, &[&bearer(who)]);
+        let (mut headers, mut message) = client.message(method, params.clone());
+        if let Some(task) = params["taskId"].as_str() {
+            headers.push(format!("Mcp-Name: {task}"));
+        }
+        if knows {
+            let tasks = json!({"extensions": {"io.modelcontextprotocol/tasks": {}}});
+            message["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"] = tasks;
+        }
+        let headers: Vec<&str> = headers.iter().map(String::as_str).collect();
+        messages(&web.ask("POST", "/mcp", &headers, &message.to_string())).pop().unwrap()
+    };
+    let call = |tool: &str| json!({"name": tool, "arguments": {}});
+    assert_eq!(ask(&alice, "tools/call", call("esc__sleep"), false)["error"]["code"], -32021);
+    let waited = ask(&alice, "tools/call", call("esc__quick"), false);
+    assert_eq!(waited["result"]["structuredContent"], json!({"n": 7}), "who knows no tasks waits");
+    let begun = ask(&alice, "tools/call", call("esc__quick"), true);
+    let quick = json!({"taskId": begun["result"]["taskId"]});
+    let ended = || ask(&alice, "tasks/get", quick.clone(), true)["result"].clone();
+    wait_for("it is done", || ended()["status"] == "completed");
+    assert_eq!(ended()["result"]["structuredContent"], json!({"n": 7}));
+    let begun = ask(&alice, "tools/call", call("esc__sleep"), true);
+    let slow = json!({"taskId": begun["result"]["taskId"]});
+    playground.runs(SLEEPER, 1);
+    for method in ["tasks/get", "tasks/cancel"] {
+        assert_eq!(ask(&bob, method, slow.clone(), true)["error"]["code"], -32602, "{method} of another's task");
+    }
+    assert_eq!(ask(&alice, "tasks/get", slow.clone(), true)["result"]["status"], "working");
+    assert!(ask(&alice, "tasks/cancel", slow.clone(), true)["error"].is_null());
+    playground.runs(SLEEPER, 0);
+    wait_for("it says so", || ask(&alice, "tasks/get", slow.clone(), true)["result"]["status"] == "cancelled");
 }

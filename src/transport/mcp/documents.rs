@@ -37,13 +37,14 @@ impl Documents {
                     }
                 }
                 Some(Document::Resource { uri, .. }) => {
-                    if documents.resources.insert(uri.clone(), manifest.clone()).is_some() {
-                        tracing::warn!(target: "toolhost::mcp", uri, "two resources share this address; neither is offered");
-                        shared.push(uri.clone());
-                    }
+                    let other = documents.resources.insert(uri.clone(), manifest.clone());
+                    shared.extend(other.map(|_| uri.clone()));
                 }
                 None => {}
             }
+        }
+        for uri in &shared {
+            tracing::warn!(target: "toolhost::mcp", uri, "two resources share this address; neither is offered");
         }
         documents.resources.retain(|uri, _| !shared.contains(uri));
         documents

@@ -16,7 +16,7 @@ use crate::service::{Caller, Service};
 use crate::transport::pieces::{PIECE, Pieces};
 use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderValue, Response, StatusCode, header};
+use http::{HeaderValue, Method, Response, StatusCode, header};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Frame};
@@ -83,8 +83,16 @@ impl Streamable {
 
     /// `GET` and `DELETE`, which older clients send: the stream of a session, and its end.
     pub async fn other(&self, caller: Caller, parts: Parts) -> Response<Replies> {
+        let ends = parts.method == Method::DELETE;
         match self.uses(&parts, &caller, None) {
-            Ok(used) => self.answered(caller, parts, None, String::new(), (used, None)).await,
+            Ok(used) => {
+                let mut answer = self.answered(caller, parts, None, String::new(), (used, None)).await;
+                // Some clients take nothing else for done.
+                if ends && answer.status() == StatusCode::ACCEPTED {
+                    *answer.status_mut() = StatusCode::NO_CONTENT;
+                }
+                answer
+            }
             Err(_) => busy("Too many streams of this session are open.", None),
         }
     }

@@ -43,8 +43,8 @@ impl Host {
     }
 }
 
-/// Everything of the manifest of a script, or of a service method, and another value for each field.
-fn changed_manifests() -> (Value, Value, Vec<(&'static str, Value)>) {
+/// Everything of the manifest of a script, a service method, a prompt and two resources, and another value for each field.
+fn changed_manifests() -> (Vec<Value>, Vec<(&'static str, Value)>) {
     let script = json!({
         "$schema": "a", "toolId": "t:whole", "displayName": "whole", "description": "d", "version": "1.0.0",
         "handler": { "type": "external-script", "scriptPath": "whole/main.py", "language": "python", "entryPoint": "run" },
@@ -54,13 +54,13 @@ fn changed_manifests() -> (Value, Value, Vec<(&'static str, Value)>) {
             "fileAccess": { "allowRead": ["self"], "allowWrite": ["out/*.csv"] },
             "networkAccess": { "allowHosts": [] }, "requiredCapabilities": [],
         },
-        "execution": { "timeoutMs": 5000, "stderr": "log", "mode": "sync", "env": { "A": "1" }, "warm": false },
+        "execution": { "timeoutMs": 5000, "stderr": "log", "mode": "sync", "task": "optional", "env": { "A": "1" }, "warm": false },
         "limits": {
             "cpuMs": 5000, "memoryBytes": 50_000_000, "processes": 5, "openFiles": 50, "scratchBytes": 500_000,
             "fileBytes": 500_000, "writtenBytes": 500_000, "writtenFiles": 500, "inputBytes": 5000, "outputBytes": 5000, "logBytes": 5000,
             "connections": 5, "sentBytes": 5000, "receivedBytes": 5000,
         },
-        "presentation": { "final": false, "hidden": false },
+        "presentation": { "final": false, "hidden": false, "modelName": "whole", "schemaAsWritten": false },
         "metadata": { "category": "c", "author": "a", "permissions": ["p"] },
         "requires": {}, "tags": ["t"],
         "examples": [{ "description": "e", "input": { "a": "x" }, "expectedOutput": {} }],
@@ -70,6 +70,18 @@ fn changed_manifests() -> (Value, Value, Vec<(&'static str, Value)>) {
         "type": "service-method", "serviceName": "ExternalScriptExecutionService", "methodName": "executeScript",
         "language": "python", "parameterMap": {},
     });
+    let document = |handler: Value| {
+        let mut document = script.clone();
+        document["handler"] = handler;
+        document["securityContext"].as_object_mut().unwrap().remove("fileAccess");
+        document
+    };
+    let content = json!({ "type": "text", "text": "hi" });
+    let ask = json!({ "q": { "method": "roots/list" } });
+    let prompt = json!({ "type": "prompt", "messages": [{ "role": "user", "content": content }], "ask": ask });
+    let resource = json!({ "type": "resource", "uri": "t://x", "mimeType": "text/plain", "text": "one" });
+    let file = json!({ "type": "resource", "uri": "t://x", "file": "x.md" });
+    let documents = [prompt, resource, file].map(document);
     let changes = vec![
         ("/$schema", json!("b")),
         ("/toolId", json!("t:other")),
@@ -83,6 +95,13 @@ fn changed_manifests() -> (Value, Value, Vec<(&'static str, Value)>) {
         ("/handler/serviceName", json!("Other")),
         ("/handler/methodName", json!("runCode")),
         ("/handler/parameterMap", json!({ "a": "scriptPath" })),
+        ("/handler/messages/*/role", json!("assistant")),
+        ("/handler/messages/*/content/type", json!("image")),
+        ("/handler/ask", json!({})),
+        ("/handler/uri", json!("t://y")),
+        ("/handler/mimeType", json!("text/html")),
+        ("/handler/text", json!("two")),
+        ("/handler/file", json!("y.md")),
         ("/parameters/type", Value::Null),
         ("/output", json!({ "type": "array" })),
         ("/securityContext/fileAccess/allowRead", json!(["./**"])),
@@ -92,6 +111,7 @@ fn changed_manifests() -> (Value, Value, Vec<(&'static str, Value)>) {
         ("/execution/timeoutMs", json!(6000)),
         ("/execution/stderr", json!("error")),
         ("/execution/mode", json!("async")),
+        ("/execution/task", json!("required")),
         ("/execution/env", json!({ "A": "2" })),
         ("/execution/warm", json!(true)),
         ("/limits/cpuMs", json!(4000)),
@@ -110,6 +130,8 @@ fn changed_manifests() -> (Value, Value, Vec<(&'static str, Value)>) {
         ("/limits/receivedBytes", json!(4096)),
         ("/presentation/final", json!(true)),
         ("/presentation/hidden", json!(true)),
+        ("/presentation/modelName", json!("other")),
+        ("/presentation/schemaAsWritten", json!(true)),
         ("/metadata/category", json!("o")),
         ("/metadata/author", json!("o")),
         ("/metadata/permissions", json!(["o"])),
@@ -119,7 +141,7 @@ fn changed_manifests() -> (Value, Value, Vec<(&'static str, Value)>) {
         ("/examples/*/input", json!({ "a": "y" })),
         ("/examples/*/expectedOutput", json!({ "b": 1 })),
     ];
-    (script, method, changes)
+    ([vec![script, method], documents.to_vec()].concat(), changes)
 }
 
 #[test]
@@ -130,7 +152,8 @@ fn every_field_of_a_manifest_that_changes_is_told() {
     fs::remove_file(host.folder.path().join("user_scripts/whole/whole.tool.json")).unwrap();
     let writes = "[files]\nread = [{ path = \"./**\", why = \"w\" }]\nwrite = [{ path = \"./out/**\", why = \"w\" }]\n";
     host.policy(&format!("name = \"p\"\nwhy = \"w\"\ntools = [\"t:whole\", \"t:other\"]\n{writes}"));
-    let (script, method, changes) = changed_manifests();
+    let (bases, changes) = changed_manifests();
+    let script = &bases[0];
     // A field with fields of its own is covered by those.
     let leaf = |field: &str| changes.iter().any(|(place, _)| place.starts_with(&format!("{field}/")));
     let unknown: Vec<String> = published(&host, "manifest")
@@ -148,7 +171,7 @@ fn every_field_of_a_manifest_that_changes_is_told() {
     );
     for (place, value) in changes {
         let pointer = place.replace('*', "0");
-        let base = if script.pointer(&pointer).is_some() { &script } else { &method };
+        let base = bases.iter().find(|base| base.pointer(&pointer).is_some()).unwrap_or(&bases[1]);
         let mut new = base.clone();
         match &value {
             // Arguments are always an object; what is below it changes.

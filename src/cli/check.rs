@@ -66,7 +66,7 @@ fn look(
     let elsewhere = wanted.iter().filter(|path| !known.iter().any(|folder| path.starts_with(folder)));
     let (folders, alone): (Vec<_>, Vec<_>) = elsewhere.cloned().partition(|path| path.is_dir());
     let folders = [tools.to_vec(), folders].concat();
-    let alone = alone.into_iter().filter(|path| path.is_file() && path.to_string_lossy().ends_with(registry::ENDING));
+    let alone = alone.into_iter().filter(|path| path.is_file() && registry::is_manifest_file(&path.to_string_lossy()));
     if let Some((policies, machine)) = &rules {
         registry.answers_to(policies.clone(), machine.clone());
     }
@@ -91,7 +91,7 @@ fn look(
         let below: Vec<_> = reports.iter().filter(|report| report.path.starts_with(path)).cloned().collect();
         if below.is_empty() && !path.is_dir() {
             let why = if given.symlink_metadata().is_ok() {
-                format!("is not a manifest: its name must end with {}", crate::registry::ENDING)
+                format!("is not a manifest: its name must end with {}", crate::registry::ENDINGS.join(", "))
             } else {
                 "is not there".to_owned()
             };

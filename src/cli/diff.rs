@@ -96,7 +96,7 @@ impl Host<'_> {
             });
         }
         let tool = match text {
-            _ if text.ends_with(registry::ENDING) => Arc::new(self.read(&path)?),
+            _ if registry::is_manifest_file(text) => Arc::new(self.read(&path)?),
             _ if text.ends_with(".json") => return saved(&path),
             // No id holds a slash.
             _ if text.contains('/') => return Err(no_side(&path)),
@@ -151,7 +151,7 @@ fn no_side(path: &Path) -> fault::Fault {
     let shown = text::path(path);
     let why = match path.symlink_metadata() {
         Ok(_) => {
-            "is neither a manifest (*.tool.json), a policy (*.policy.toml, or a folder of them) nor a saved audit (*.json)"
+            "is neither a manifest (*.tool.json, *.prompt.json, *.resource.json), a policy (*.policy.toml, or a folder of them) nor a saved audit (*.json)"
         }
         Err(_) => "is not there",
     };

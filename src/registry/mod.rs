@@ -39,6 +39,11 @@ pub const CORE: &str = "core";
 pub const ENDING: &str = ".tool.json";
 /// Of prompts and resources too.
 pub const ENDINGS: [&str; 3] = [ENDING, ".prompt.json", ".resource.json"];
+
+/// True for the name of a manifest of any kind.
+pub fn is_manifest_file(name: &str) -> bool {
+    ENDINGS.iter().any(|ending| name.ends_with(ending))
+}
 /// The ending of a tool service's descriptor; known, and not read yet.
 const DESCRIPTOR: &str = ".tool-service.json";
 /// Why not.

@@ -4,7 +4,7 @@
 //! at. Never: follows a link below a base; lists files of a depth that it could not look at as a whole, since a tool
 //! that fills its folder must not hide the manifest which says that it may write there.
 
-use super::{DESCRIPTOR, DESCRIPTOR_NEEDS, Discovery, ENDINGS, FileReport, Status, open_beneath, shared};
+use super::{DESCRIPTOR, DESCRIPTOR_NEEDS, Discovery, FileReport, Status, is_manifest_file, open_beneath, shared};
 use crate::base::text;
 use crate::manifest::{Code, Problem, Severity};
 use crate::policy;
@@ -179,7 +179,7 @@ impl Scan<'_> {
         if name.starts_with('.') || (kind.is_dir() && SKIPPED_FOLDERS.contains(&name.as_ref())) {
             return None;
         }
-        if ENDINGS.iter().any(|ending| name.ends_with(ending)) {
+        if is_manifest_file(&name) {
             if let Ok(relative) = path.strip_prefix(&base.path)
                 && self.seen.insert(path.clone())
             {

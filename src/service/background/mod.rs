@@ -117,8 +117,9 @@ impl Background {
     fn asked(&self, request: &mut CallRequest, callback: Option<String>) -> Result<Job, Fault> {
         let decisions = self.service.decisions()?;
         let rights = decisions.rights(&request.caller, request.label.as_deref());
-        self.service.guard.comes(&rights.share(""), rights.per_minute())?;
-        request.counted = true;
+        if !std::mem::replace(&mut request.counted, true) {
+            self.service.guard.comes(&rights.share(""), rights.per_minute())?;
+        }
         let tool = decisions.find(&request.tool, &rights)?;
         let callback = callback.map(|url| callback::owed(&rights, &url)).transpose()?;
         Ok(Job {

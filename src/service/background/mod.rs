@@ -90,11 +90,11 @@ impl Background {
         callback: Option<String>,
         held: impl Send + 'static,
     ) -> Result<Receipt, Fault> {
+        let job = self.asked(&mut request, callback)?;
         let store = self.store().await.map_err(|why| {
             Fault::new(Kind::CapabilityError, "This host cannot keep calls in the background.").person(why)
         })?;
         let Some(alive) = lock(&self.alive).clone() else { return Err(stopped()) };
-        let job = self.asked(&mut request, callback)?;
         let (gone, cancel) = lock(&self.jobs).admit(job.clone())?;
         let (begun, receipt) = oneshot::channel();
         let me = self.clone();

@@ -165,7 +165,7 @@ fn a_body_is_one_strict_document() {
         "{\"a\":\"\\ud800\"}",
         "{'a':1}",
         "\u{feff}\u{feff}{}",
-        &format!("{}1{}", "[".repeat(100_000), "]".repeat(100_000)),
+        &format!("{}1{}", "[".repeat(30_000), "]".repeat(30_000)),
         &format!("{{\"a\":{}1{}}}", "[".repeat(5000), "]".repeat(5000)),
     ] {
         let reply = call(body);

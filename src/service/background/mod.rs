@@ -92,11 +92,11 @@ impl Background {
         callback: Option<String>,
         held: impl Send + 'static,
     ) -> Result<Receipt, Fault> {
+        let job = self.asked(&mut request, callback)?;
         let store = self.store().await.map_err(|why| {
             Fault::new(Kind::CapabilityError, "This host cannot keep calls in the background.").person(why)
         })?;
         let Some(alive) = lock(&self.alive).clone() else { return Err(stopped()) };
-        let job = self.asked(&mut request, callback)?;
         let (gone, cancel) = lock(&self.jobs).admit(job.clone())?;
         let (begun, receipt) = oneshot::channel();
         let me = self.clone();
@@ -119,8 +119,9 @@ impl Background {
     fn asked(&self, request: &mut CallRequest, callback: Option<String>) -> Result<Job, Fault> {
         let decisions = self.service.decisions()?;
         let rights = decisions.rights(&request.caller, request.label.as_deref());
-        self.service.guard.comes(&rights.share(""), rights.per_minute())?;
-        request.counted = true;
+        if !std::mem::replace(&mut request.counted, true) {
+            self.service.guard.comes(&rights.share(""), rights.per_minute())?;
+        }
         let tool = decisions.find(&request.tool, &rights)?;
         let callback = callback.map(|url| callback::owed(&rights, &url)).transpose()?;
         Ok(Job {

@@ -60,7 +60,7 @@ pub async fn begin(
             response
         }
         Err(fault) => {
-            let request = CallRequest { id, label, ..CallRequest::refused(caller, &tool, fault) };
+            let request = CallRequest { id, label, counted: true, ..CallRequest::refused(caller, &tool, fault) };
             let report = calls::run(face, request, Sink::none()).await;
             reply::report(report, seen_by, begun)
         }

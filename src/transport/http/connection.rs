@@ -64,10 +64,7 @@ impl Standing {
     fn becomes_known(&self, face: &Face) -> Result<(), Refused> {
         let mut place = lock(&self.place);
         if !place.1 {
-            let full = || {
-                let (status, fault) = full();
-                reply::refused(status, fault)
-            };
+            let full = || reply::refused(StatusCode::SERVICE_UNAVAILABLE, full());
             *place = (face.places.try_enter(&self.share).ok_or_else(full)?, true);
         }
         Ok(())
@@ -78,9 +75,8 @@ impl Standing {
     }
 }
 
-fn full() -> (StatusCode, Fault) {
-    let fault = Fault::new(Kind::RateLimitError, "Too many connections are open.").retryable();
-    (StatusCode::SERVICE_UNAVAILABLE, fault)
+fn full() -> Fault {
+    Fault::new(Kind::RateLimitError, "Too many connections are open.").retryable()
 }
 
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -96,7 +92,6 @@ pub struct Guest {
 
 /// Why a connection is not served, with its place while that is said.
 struct Refusal {
-    status: StatusCode,
     fault: Fault,
     place: Place,
 }
@@ -116,13 +111,13 @@ pub fn met(face: &Face, socket: Socket) -> Option<Guest> {
     let place = let_in(face, owner).and_then(|()| places.try_enter(&share).ok_or_else(full));
     let standing = match place {
         Ok(place) => Ok(Standing { share, place: Mutex::new((place, known)) }),
-        Err((status, fault)) => Err(Refusal { status, fault, place: face.farewells.try_enter("")? }),
+        Err(fault) => Err(Refusal { fault, place: face.farewells.try_enter("")? }),
     };
     Some(Guest { socket, peer, standing })
 }
 
 /// Whether whoever is at the other end may speak to this server at all.
-fn let_in(face: &Face, owner: io::Result<Option<u32>>) -> Result<(), (StatusCode, Fault)> {
+fn let_in(face: &Face, owner: io::Result<Option<u32>>) -> Result<(), Fault> {
     let Some(own) = face.callers.own_uid() else { return Ok(()) };
     let who = match owner {
         Ok(Some(uid)) if uid == own => return Ok(()),
@@ -131,14 +126,13 @@ fn let_in(face: &Face, owner: io::Result<Option<u32>>) -> Result<(), (StatusCode
         Err(why) => {
             face.told.once("-", "not looked up", &format!("whose a connection is could not be looked up: {why}"));
             let words = "This host cannot find out now whose this connection is.";
-            let fault = Fault::new(Kind::RateLimitError, words).retryable();
-            return Err((StatusCode::SERVICE_UNAVAILABLE, fault));
+            return Err(Fault::new(Kind::RateLimitError, words).retryable());
         }
     };
     face.told.once(&who, "refused", &format!("refused: {who}"));
     let words = "This server is for the user who runs it: connect as that user, or present a token to a server that has a \
                  token file.";
-    Err((StatusCode::FORBIDDEN, Fault::new(Kind::AuthorizationError, words)))
+    Err(Fault::new(Kind::AuthorizationError, words))
 }
 
 /// Serves a connection to its end.
@@ -247,7 +241,7 @@ async fn answered(
 }
 
 /// One answer to a client whose request is not read.
-async fn farewell(socket: Socket, Refusal { status, fault, place }: Refusal) {
+async fn farewell(socket: Socket, Refusal { fault, place }: Refusal) {
     async fn said(mut stream: impl AsyncRead + AsyncWrite + Unpin, words: String) -> std::io::Result<()> {
         stream.write_all(words.as_bytes()).await?;
         stream.shutdown().await?;
@@ -255,7 +249,10 @@ async fn farewell(socket: Socket, Refusal { status, fault, place }: Refusal) {
         tokio::io::copy(&mut stream.take(64 * 1024), &mut tokio::io::sink()).await.map(drop)
     }
     let body = reply::words(&fault);
-    let retry = if fault.retryable { "Retry-After: 1\r\n" } else { "" };
+    let (status, retry) = match fault.retryable {
+        true => (StatusCode::SERVICE_UNAVAILABLE, "Retry-After: 1\r\n"),
+        false => (StatusCode::FORBIDDEN, ""),
+    };
     let head = format!("HTTP/1.1 {status}\r\nContent-Type: application/json\r\nConnection: close\r\n{retry}");
     let words = format!("{head}Content-Length: {}\r\n\r\n{body}", body.len());
     let _ = tokio::time::timeout(FAREWELL, async {

@@ -208,7 +208,7 @@ impl Tools {
             decision.shape = Err(fault);
         }
         self.looks_back(&mut decision);
-        if let Some((fault, _)) = decision.shape.as_ref().ok().and_then(|shape| grants::foresee(shape).err()) {
+        if let Some((fault, _)) = decision.shape.as_ref().ok().and_then(|shape| grants::foresee(shape)) {
             decision.shape = Err(fault);
         }
         decision

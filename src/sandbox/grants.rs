@@ -201,13 +201,18 @@ fn unknown(shape: &Shape) -> Result<Vec<PathBuf>, Fault> {
 }
 
 /// What `resolve` would refuse as the files lie now, and for which grant. Makes and keeps nothing.
-pub fn foresee(shape: &Shape) -> Result<(), (Fault, &Grant)> {
-    let Some(first) = shape.grants.first() else { return Ok(()) };
-    let mut looked = Looked { points: mount_points(shape).map_err(|fault| (fault, first))?, ..Looked::default() };
-    shape.grants.iter().try_for_each(|grant| looked.at(grant, shape).map_err(|fault| (fault, grant)))?;
-    let grant = |tree: &Path| shape.grants.iter().find(|grant| tree.starts_with(grant.opening.folder()));
-    let checked = shape.past.checked.iter().filter_map(|tree| Some((tree, grant(tree)?)));
-    checked.into_iter().try_for_each(|(tree, grant)| no_code(tree).map_err(|fault| (fault, grant)))
+pub fn foresee(shape: &Shape) -> Option<(Fault, &Grant)> {
+    let first = shape.grants.first()?;
+    let mut looked = match mount_points(shape) {
+        Ok(points) => Looked { points, ..Looked::default() },
+        Err(fault) => return Some((fault, first)),
+    };
+    let refused = shape.grants.iter().find_map(|grant| Some((looked.at(grant, shape).err()?, grant)));
+    let past = |tree: &PathBuf| {
+        let grant = shape.grants.iter().find(|grant| tree.starts_with(grant.opening.folder()))?;
+        Some((no_code(tree).err()?, grant))
+    };
+    refused.or_else(|| shape.past.checked.iter().find_map(past))
 }
 
 /// Whether files written there could be loaded as code, by this script or by another script that lies above.

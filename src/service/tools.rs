@@ -181,7 +181,7 @@ impl Service {
             Ok(notes) => decision.notes.extend(notes),
             Err(fault) => decision.shape = Err(fault),
         }
-        if let Some((fault, _)) = decision.shape.as_ref().ok().and_then(|shape| grants::foresee(shape).err()) {
+        if let Some((fault, _)) = decision.shape.as_ref().ok().and_then(|shape| grants::foresee(shape)) {
             decision.shape = Err(fault);
         }
         let mut report = policy::audit::json(&decision, &tool.manifest);

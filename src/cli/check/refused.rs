@@ -93,7 +93,7 @@ fn no_folder(tool: &registry::Tool) -> Option<Problem> {
 
 /// A grant that every call is refused for, as the files lie now.
 fn files(tool: &registry::Tool, decision: &policy::Decision) -> Option<Problem> {
-    let (fault, grant) = sandbox::grants::foresee(decision.shape.as_deref().ok()?).err()?;
+    let (fault, grant) = sandbox::grants::foresee(decision.shape.as_deref().ok()?)?;
     let list = if grant.access == policy::Access::Write { WRITE } else { READ };
     let why = fault.person.as_deref().unwrap_or_default();
     let message = format!("every call is refused as the files lie now: {}: {why}", fault.message);

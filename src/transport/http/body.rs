@@ -96,8 +96,8 @@ pub async fn apart<T: Send + 'static>(
 
 /// The call that a body asks for. `Err`: what cannot be read, or is refused without being read, as a call that ends so.
 pub async fn asked(face: &Face, caller: Caller, tool: String, body: String) -> Result<Asked, CallRequest> {
-    let long = body.len() > SMALL;
-    let counted = match if long { face.service.comes(&caller, &tool) } else { Ok(false) } {
+    let looked = if body.len() > SMALL { face.service.comes(&caller, &tool) } else { Ok(false) };
+    let counted = match looked {
         Ok(counted) => counted,
         Err(fault) => return Err(CallRequest { counted: true, ..CallRequest::refused(caller, &tool, fault) }),
     };

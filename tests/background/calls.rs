@@ -27,10 +27,10 @@ fn a_receipt_comes_at_once_and_the_result_later_for_the_caller_alone() {
         wait_for("it runs", || state(&web, alice, &place)["phase"] != "waiting");
         // The connection that asked is closed, and the tool runs on.
         assert_eq!(state(&web, alice, &place)["phase"], "running");
-        let absent = web.get("/v1/calls/00000000-0000-7000-8000-000000000000", &[bob]);
+        let absent = |method: &str| web.ask(method, "/v1/calls/00000000-0000-7000-8000-000000000000", &[bob], "").body;
         for method in ["GET", "DELETE"] {
             let other = web.ask(method, &place, &[bob], "");
-            assert_eq!((other.status, &other.body), (404, &absent.body));
+            assert_eq!((other.status, &other.body), (404, &absent(method)));
         }
         let ids = |caller: &str| -> Vec<Value> {
             let calls = web.get("/v1/calls", &[caller]).json()["calls"].as_array().unwrap().clone();
@@ -46,7 +46,7 @@ fn a_receipt_comes_at_once_and_the_result_later_for_the_caller_alone() {
         let record = &scene.playground.records()[0];
         assert_eq!((&record["call"], &record["user"]), (&told["id"], &json!("alice")));
         for method in ["GET", "DELETE"] {
-            assert_eq!(web.ask(method, &place, &[bob], "").body, absent.body);
+            assert_eq!(web.ask(method, &place, &[bob], "").body, absent(method));
         }
         assert_eq!(web.ask("DELETE", &place, &[alice], "").status, 404, "it is over");
         // Sent twice under one key it runs once, and both receipts lead to the one result.

@@ -69,7 +69,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
                     true => {
                         let mut entry = entry(&decision, &tool.manifest);
                         entry[policy::audit::LAST_DENIALS] = audit_denials::value(&last);
-                        entry[policy::audit::KEPT_PACKAGES] = audit_packages::value(&kept);
+                        entry[policy::audit::KEPT_PACKAGES] = service::packages::value(&kept);
                         pretty(&entry)
                     }
                     false => {

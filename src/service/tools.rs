@@ -4,7 +4,7 @@
 //! this moment. Never: changes the tool or the rules of a call that runs.
 
 use super::decision_cache::{DecisionCache, InForce, Rules};
-use super::{Caller, Service, preflight};
+use super::{Caller, Service, packages, preflight};
 use crate::base::lock;
 use crate::executor::Executor;
 use crate::executor::document::Documents;
@@ -190,6 +190,7 @@ impl Service {
             Ok(last) => json!(last),
             Err(why) => json!({ "unreadable": why }),
         };
+        report[policy::audit::KEPT_PACKAGES] = packages::value(&self.packages.found(&decision));
         Ok(report)
     }
 

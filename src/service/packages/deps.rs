@@ -9,6 +9,7 @@ use crate::packages::store::Entry;
 use crate::policy::Decision;
 use crate::policy::packages::Package;
 use crate::service::{Service, requirements};
+use serde_json::{Value, json};
 use std::sync::Arc;
 
 impl Service {
@@ -56,7 +57,31 @@ pub struct Kept {
     pub built: Option<Arc<Entry>>,
 }
 
+/// `None`: the tool requires no packages, or is not granted any. `Err`: in words for the person.
+pub type Found = Option<Result<Kept, String>>;
+
+/// As audits have it.
+pub fn value(found: &Found) -> Value {
+    match found {
+        None => Value::Null,
+        Some(Err(why)) => json!({ "unreadable": why }),
+        Some(Ok(Kept { resolved, built })) => {
+            let built = built.as_ref().map(|entry| {
+                let (files, bytes) = (entry.files(), entry.bytes);
+                json!({"key": entry.key, "about": entry.about, "files": files, "bytes": bytes, "starts": entry.starts})
+            });
+            json!({ "resolved": resolved, "built": built })
+        }
+    }
+}
+
 impl Packages {
+    /// What is kept for a tool.
+    pub fn found(&self, decision: &Decision) -> Found {
+        let need = Need::of(decision).ok().flatten()?;
+        Some(self.kept(&need).map_err(|fault| fault.person.unwrap_or(fault.message)))
+    }
+
     /// Resolves what is required, whatever was resolved before.
     pub async fn lock(self: &Arc<Self>, need: &Need, tell: &(dyn Fn(&str) + Sync)) -> Result<Resolved, Fault> {
         let (store, key) = (self.store()?, self.resolved_key(need)?);

@@ -9,7 +9,7 @@ mod installer;
 mod locks;
 mod runs;
 
-pub use deps::Kept;
+pub use deps::{Found, Kept, value};
 pub use runs::Recorder;
 
 use crate::base::places::Places;

@@ -6,7 +6,7 @@
 
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
-use super::{call, confirm, host, words};
+use super::{call, confirm, host, process, words};
 use crate::base::text::printable;
 use crate::service::runlog::Level;
 use crate::service::{Arguments, CallRequest, Caller};
@@ -29,13 +29,13 @@ pub struct Args {
 pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     host::say_root(settings);
     host::start_log(settings, Level::Off);
-    let runtime = host::runtime()?;
+    let runtime = process::runtime()?;
     // On another thread than the one that hears signals: the text may never end.
     let from = args.text.clone();
     let text = runtime.block_on(async {
         tokio::select! {
             text = tokio::task::spawn_blocking(move || read(&from)) => Ok(text),
-            signal = host::stopped() => Err(signal),
+            signal = process::stopped() => Err(signal),
         }
     });
     let text = match text {
@@ -48,10 +48,10 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     let acted = runtime.block_on(async {
         tokio::select! {
             answer = acted(settings, &args, &text) => Ok(answer),
-            signal = host::stopped() => Err(signal),
+            signal = process::stopped() => Err(signal),
         }
     });
-    runtime.shutdown_timeout(host::FAREWELL);
+    runtime.shutdown_timeout(process::FAREWELL);
     Ok(match acted {
         Ok(answer) => told(&args, answer?),
         Err(signal) => interrupted(signal),

@@ -6,7 +6,7 @@
 
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
-use super::{confirm, host, words};
+use super::{confirm, host, process, words};
 use crate::base::text::printable;
 use crate::executor::Denial;
 use crate::fault::{Fault, Kind};
@@ -59,11 +59,11 @@ pub struct Args {
 pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     host::say_root(settings);
     host::start_log(settings, if args.verbose { Level::Info } else { Level::Off });
-    let runtime = host::runtime_of_one_call()?;
+    let runtime = process::runtime_of_one_call()?;
     let given = runtime.block_on(async {
         tokio::select! {
             given = given_apart(args.clone()) => Ok(given),
-            signal = host::stopped() => Err(signal),
+            signal = process::stopped() => Err(signal),
         }
     });
     let given = match given {
@@ -94,10 +94,10 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         let service = host::service(settings, &launchers, Some(words::complain))?;
         tokio::select! {
             ended = shown_live(&service, request, args.verbose) => Ok(Ok(ended)),
-            signal = host::stopped() => anyhow::Ok(Err(signal)),
+            signal = process::stopped() => anyhow::Ok(Err(signal)),
         }
     });
-    runtime.shutdown_timeout(host::FAREWELL);
+    runtime.shutdown_timeout(process::FAREWELL);
     match ended? {
         Ok((report, live)) => {
             let report = if args.explain { report } else { report.for_agents() };

@@ -5,7 +5,7 @@
 
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
-use super::{host, words};
+use super::{host, process, words};
 use crate::base::text::{self, printable};
 use crate::fault::{Fault, Kind};
 use crate::packages::store::Entry;
@@ -73,15 +73,15 @@ enum What {
 pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     host::say_root(settings);
     host::start_log(settings, Level::Warn);
-    let runtime = host::runtime()?;
+    let runtime = process::runtime()?;
     let done = runtime.block_on(async {
         let service = host::service(settings, &host::launchers(settings)?, Some(words::complain))?;
         tokio::select! {
             done = verb(&service, args.what) => done,
-            signal = host::stopped() => Ok(signal),
+            signal = process::stopped() => Ok(signal),
         }
     });
-    runtime.shutdown_timeout(host::FAREWELL);
+    runtime.shutdown_timeout(process::FAREWELL);
     done
 }
 

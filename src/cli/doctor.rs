@@ -10,7 +10,7 @@ mod report;
 
 use super::refusal::Exit;
 use super::settings::Settings;
-use super::{host, words};
+use super::{host, process, words};
 use crate::executor::process::{Launchers, Unready, examine, settle};
 #[cfg(feature = "wasi")]
 use crate::executor::wasm;
@@ -33,11 +33,11 @@ pub struct Args {
 pub fn run(settings: &Settings, args: &Args) -> anyhow::Result<ExitCode> {
     host::say_root(settings);
     let launchers = host::launchers(settings)?;
-    let runtime = host::runtime()?;
+    let runtime = process::runtime()?;
     let report = runtime.block_on(report(settings, &launchers));
     drop(runtime);
     launchers.close();
-    settle(host::FAREWELL);
+    settle(process::FAREWELL);
     match args.json {
         true => words::show_json(&serde_json::to_value(&report)?),
         false => words::show(report::text(&report).as_bytes()),

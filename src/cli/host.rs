@@ -20,13 +20,7 @@ use crate::service::{self, Executors, Parts, Service, audit, preflight};
 use crate::{executor, manifest, policy, registry, runtimes};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
-use tokio::signal::unix::{SignalKind, signal};
-
-/// How long the threads of the runtime may take to end.
-pub const FAREWELL: Duration = Duration::from_millis(500);
 
 /// The builtin tools and everything below the folders of the settings.
 pub fn registry(
@@ -451,48 +445,6 @@ pub fn say_root(settings: &Settings) {
 
 pub fn start_log(settings: &Settings, usual: Level) {
     runlog::init(settings.log_style(usual));
-}
-
-/// For a verb that makes one call and ends: it starts no thread, and no answer waits for one to wake.
-pub fn runtime_of_one_call() -> anyhow::Result<tokio::runtime::Runtime> {
-    let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    built.map_err(|e| Refusal::new(Exit::Host, format!("nothing to run on: {e}")).into())
-}
-
-pub fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
-    // tokio panics if no thread can be made.
-    let hook = std::panic::take_hook();
-    std::panic::set_hook(Box::new(|_| {}));
-    let built = std::panic::catch_unwind(|| tokio::runtime::Builder::new_multi_thread().enable_all().build());
-    std::panic::set_hook(hook);
-    let built =
-        built.unwrap_or_else(|_| Err(std::io::Error::other("this user may have no more of them: raise `ulimit -u`")));
-    built.map_err(|e| Refusal::new(Exit::Host, format!("no threads to run on: {e}")).into())
-}
-
-/// Waits for INT, TERM or HUP; the exit code says which.
-pub async fn stopped() -> ExitCode {
-    tokio::select! {
-        code = told_to_stop() => code,
-        () = received(SignalKind::hangup()) => ExitCode::from(129),
-    }
-}
-
-/// Waits for INT or TERM; the exit code says which.
-pub async fn told_to_stop() -> ExitCode {
-    tokio::select! {
-        () = received(SignalKind::interrupt()) => ExitCode::from(130),
-        () = received(SignalKind::terminate()) => ExitCode::from(143),
-    }
-}
-
-async fn received(kind: SignalKind) {
-    match signal(kind) {
-        Ok(mut signals) => {
-            signals.recv().await;
-        }
-        Err(_) => std::future::pending().await,
-    }
 }
 
 /// The name of the person who started us.

@@ -20,6 +20,7 @@ pub mod kill;
 pub mod list;
 pub mod new;
 mod probe;
+mod process;
 pub mod prompt;
 pub mod ps;
 pub mod refusal;
@@ -34,7 +35,7 @@ pub mod watch;
 pub mod words;
 
 use crate::base::text;
-use crate::executor::process;
+use crate::executor::process::settle;
 use clap::{Parser, Subcommand};
 use refusal::{Exit, Refusal};
 use settings::{Flags, Settings};
@@ -122,7 +123,7 @@ pub fn main() -> ExitCode {
         refusal.exit.into()
     });
     // Waits until our processes and control groups are gone.
-    process::settle(host::FAREWELL);
+    settle(process::FAREWELL);
     if words::lost() && code == ExitCode::SUCCESS { Exit::Host.into() } else { code }
 }
 

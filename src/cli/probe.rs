@@ -5,7 +5,7 @@
 
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
-use super::{host, settings, words};
+use super::{host, process, settings, words};
 use crate::base::text::printable;
 use crate::executor::process::{examine, settle};
 use crate::manifest::{Handler, Language};
@@ -43,10 +43,10 @@ pub fn run(settings: &Settings, known: &host::Tools, tool: &registry::Tool, json
         policies: settings.policies.clone(),
         home: settings::home(&|name| std::env::var_os(name)),
     };
-    let runtime = host::runtime()?;
+    let runtime = process::runtime()?;
     let examined = runtime.block_on(examine::run(&known.launchers, &shape, &around));
     drop(runtime);
-    settle(host::FAREWELL);
+    settle(process::FAREWELL);
     let examined = examined.map_err(|unready| Refusal::of(&unready.into()))?;
     match json {
         true => words::show_json(&as_json(&shape, &examined)),

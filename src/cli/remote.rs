@@ -3,7 +3,7 @@
 //! For: `ps`, `kill`, `status`, `approvals`. In: an address, a path. Out: its answer. Never: a token to another user of this
 //! machine, or in the clear to another machine; an answer of any length, or one that is no toolhost's.
 
-use super::host;
+use super::process;
 use super::refusal::{Exit, Refusal};
 use crate::base::text;
 use crate::egress::tls;
@@ -74,7 +74,7 @@ impl Server {
     /// The answer to one request, which has this member; its error is ours.
     pub fn ask(&self, method: Method, path: &str, body: Option<&Value>, member: &str) -> anyhow::Result<Value> {
         let body = body.map(Value::to_string).unwrap_or_default();
-        let runtime = host::runtime()?;
+        let runtime = process::runtime()?;
         let asked = async {
             let answer = tokio::time::timeout(PATIENCE, self.asked(method, path, body)).await;
             answer.unwrap_or_else(|_| Err("it does not answer".to_owned()))

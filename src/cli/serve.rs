@@ -5,6 +5,7 @@
 //! in: the root must be named.
 
 use super::host::{self, Reload};
+use super::process;
 use super::refusal::{Exit, Refusal};
 use super::settings::{self, Settings};
 use super::watch::{Mode, Watch};
@@ -70,7 +71,7 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
         *setting = flag.map(std::path::absolute).transpose()?.or(setting.take());
     }
     let client = mcp::Client { caller: Caller::operator(host::login()), label: args.user };
-    let runtime = host::runtime()?;
+    let runtime = process::runtime()?;
     let ended = runtime.block_on(async {
         // Before anything is made for calls: an address that is taken is the commonest fault.
         let listening = match &args.http {
@@ -90,13 +91,13 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
         let signal = tokio::select! {
             ended = &mut spoken => ended.map(|()| None)?,
             ended = &mut served => return ended.map(|()| Exit::Ok.into()),
-            signal = host::told_to_stop() => Some(signal),
+            signal = process::told_to_stop() => Some(signal),
             failed = kept_up(&settings, service, watch, since) => return Err(failed.into()),
         };
         stop.cancel();
         // Told again, it lets nothing end by itself.
         let killed = async {
-            host::stopped().await;
+            process::stopped().await;
             kill.cancel();
             std::future::pending::<()>().await
         };

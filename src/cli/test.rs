@@ -5,7 +5,7 @@
 
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
-use super::{confirm, host, words};
+use super::{confirm, host, process, words};
 use crate::base::text;
 use crate::manifest::Example;
 use crate::registry;
@@ -35,7 +35,7 @@ struct Count {
 pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     host::say_root(settings);
     host::start_log(settings, Level::Off);
-    let runtime = host::runtime()?;
+    let runtime = process::runtime()?;
     let ended = runtime.block_on(async {
         let service = host::service(settings, &host::launchers(settings)?, None)?;
         let tools = chosen(&service, &args)?;
@@ -43,10 +43,10 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         let unread = if args.all { service.registry().snapshot().skipped() } else { 0 };
         tokio::select! {
             count = examples(&service, &tools, args.all) => Ok(Ok((count, unread))),
-            signal = host::stopped() => anyhow::Ok(Err(signal)),
+            signal = process::stopped() => anyhow::Ok(Err(signal)),
         }
     });
-    runtime.shutdown_timeout(host::FAREWELL);
+    runtime.shutdown_timeout(process::FAREWELL);
     let (count, unread) = match ended? {
         Ok(counted) => counted,
         Err(signal) => return Ok(signal),

@@ -199,12 +199,7 @@ impl Service {
         let until = blocking::Until::usual(*came, asked_ms);
         let mut decision = with_packages(decision, target, guest, decisions, until).await?;
         leave_out_folders(&mut decision);
-        let mut notes = policy::call_notes(&decision, asked_ms);
-        if !given.env.is_empty() {
-            let names: Vec<String> = given.env.keys().map(|name| name.escape_debug().to_string()).collect();
-            notes.all.push(format!("environment: set by the call: {}", names.join(", ")));
-        }
-        record.decided(&decision, notes);
+        record.decided(&decision, notes(&decision, asked_ms, &given.env));
         not_refused(&decision)?;
         given.env.iter().try_for_each(|(name, value)| literal(name, value, &owners))?;
         env_fits(&given.env)?;
@@ -270,6 +265,16 @@ fn may_run(owners: &[Owner], rights: &Rights, script_path: &str) -> Result<(), F
 fn may_bring(owners: &[Owner], rights: &Rights, script_path: &str, input: &Value) -> Result<(), Fault> {
     may_run(owners, rights, script_path)?;
     owners.iter().try_for_each(|(manifest, _)| rights.accepts(&manifest.id, input))
+}
+
+/// What the person is told of a run beside its decision.
+fn notes(decision: &policy::Decision, asked_ms: Option<u64>, env: &BTreeMap<String, String>) -> policy::Notes {
+    let mut notes = policy::call_notes(decision, asked_ms);
+    if !env.is_empty() {
+        let names: Vec<String> = env.keys().map(|name| name.escape_debug().to_string()).collect();
+        notes.all.push(format!("environment: set by the call: {}", names.join(", ")));
+    }
+    notes
 }
 
 /// What policy refuses is refused before this host looks at how to run it.

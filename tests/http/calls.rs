@@ -125,7 +125,7 @@ fn a_client_that_leaves_ends_its_call() {
             stream.write_all(asked.as_bytes()).unwrap();
             playground.runs("user_scripts/sleep/main.py", 1);
             drop(stream);
-            within(Duration::from_secs(3), "the call ends", || playground.records().len() > before);
+            within(Duration::from_secs(15), "the call ends", || playground.records().len() > before);
             assert_eq!(playground.records()[before]["outcome"], "CancelledError");
             playground.runs("user_scripts/sleep/main.py", 0);
         }
@@ -144,7 +144,7 @@ fn told_to_stop_it_lets_calls_end_and_told_again_it_does_not() {
         adder(&playground);
         let mut web = Web::start(&playground, &[]);
         let path = "/v1/tools/esc:wait/calls";
-        let seconds = if twice { 20 } else { 3 };
+        let seconds = if twice { 25 } else { 8 };
         let asked = request("POST", path, &web.address, &[], &json!({ "s": seconds }).to_string());
         let mut running = web.connect();
         running.write_all(asked.as_bytes()).unwrap();
@@ -162,7 +162,7 @@ fn told_to_stop_it_lets_calls_end_and_told_again_it_does_not() {
         let answer = String::from_utf8(exchanged(running, b"")).unwrap();
         let wanted = if twice { "CancelledError" } else { "\"outputData\":1" };
         assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains(wanted), "{answer}");
-        assert!(!twice || began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+        assert!(!twice || began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
         assert_eq!(web.ended(PATIENCE), Some(143));
         playground.assert_quiet("a stopped server");
         let outcome = playground.records()[0]["outcome"].clone();

@@ -204,7 +204,7 @@ fn long_bodies_hold_up_nobody_else() {
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(web.get("/healthz", &[]).status, 200);
     assert_eq!(web.call("esc:add", &json!({"a": 1, "b": 2}), &[]).json()["outputData"]["sum"], 3, "quick calls go on");
-    assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(25), "{:?}", began.elapsed());
     drop((streams, web));
     // To a tool that is not there for its caller nothing long is read: this one stands twice in it.
     let caller = "[[caller]]\nname = \"*\"\nwhy = \"w\"\ntools = [\"esc:other\"]\n";
@@ -277,7 +277,7 @@ fn who_shows_no_token_keeps_nobody_out_who_does() {
     let web = Web::start(&playground, &["--token-file", &file]);
     let silent: Vec<_> = (1..=200).map(|n| from_elsewhere(&web, n)).collect();
     let healthy = request("GET", "/healthz", &web.address, &[], "");
-    within(Duration::from_secs(5), "the share of that user is full", || {
+    within(Duration::from_secs(12), "the share of that user is full", || {
         status(&exchanged(from_elsewhere(&web, 201), healthy.as_bytes())) == 503
     });
     assert_eq!(web.get("/v1/tools", &[&bearer(&alice)]).status, 200, "others come in");
@@ -313,7 +313,7 @@ fn who_is_slow_or_many_keeps_nobody_else_out() {
     // Heads that never end: one byte a second on each, and nothing at all.
     let mut slow: Vec<_> = (0..384).map(|_| web.connect()).collect();
     slow.iter_mut().for_each(|stream| drop(stream.write_all(b"GET /healthz HTTP/1.1\r\nX-A:")));
-    within(Duration::from_secs(5), "the share of this address is full", || {
+    within(Duration::from_secs(12), "the share of this address is full", || {
         let answer = web.raw(request("GET", "/healthz", &web.address, &[], "").as_bytes());
         status(&answer) == 503 && String::from_utf8_lossy(&answer).contains("Retry-After: 1")
     });
@@ -321,7 +321,7 @@ fn who_is_slow_or_many_keeps_nobody_else_out() {
         slow.iter_mut().for_each(|stream| drop(stream.write_all(b"a")));
         std::thread::sleep(Duration::from_secs(1));
     }
-    within(Duration::from_secs(6), "slow ones are closed, and others get in", || {
+    within(PATIENCE, "slow ones are closed, and others get in", || {
         let answer = web.raw(request("GET", "/healthz", &web.address, &[], "").as_bytes());
         status(&answer) == 200
     });

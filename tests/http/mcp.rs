@@ -194,7 +194,7 @@ fn a_client_that_leaves_or_cancels_ends_its_call_in_both_eras() {
             drop(stream);
             within(PATIENCE, "its record", || endings() == before + 1);
             playground.runs(SLEEPER, 0);
-            assert!(left.elapsed() < Duration::from_secs(5));
+            assert!(left.elapsed() < Duration::from_secs(20));
         }
         // Cancelled, and ended with its session.
         for ends in ["cancel", "delete"] {
@@ -317,7 +317,7 @@ fn a_reload_is_told_to_those_who_listen() {
     let stopped = Instant::now();
     drop(exchanged(first, b""));
     drop(exchanged(second, b""));
-    assert!(stopped.elapsed() < Duration::from_secs(5), "{:?}", stopped.elapsed());
+    assert!(stopped.elapsed() < Duration::from_secs(15), "{:?}", stopped.elapsed());
 }
 
 /// A prompt and two resources in a folder of their own; the second reads through a link.

@@ -117,7 +117,7 @@ fn a_killed_build_leaves_nothing_and_a_hanging_index_is_left() {
         kill(Pid::from_raw(i32::try_from(host.id()).unwrap()), signal).unwrap();
         host.wait().unwrap();
         let index = format!("{} {}", shop.folder.join("index.py").display(), shop.folder.display());
-        within(Duration::from_secs(2), "nothing of a build is left", || {
+        within(Duration::from_secs(20), "nothing of a build is left", || {
             shop.playground.processes().iter().all(|(_, line)| line.contains(&index))
         });
     }

@@ -163,9 +163,7 @@ impl Watch {
             self.begin();
             self.add(&wanted);
         }
-        let new =
-            self.watched.iter().filter(|path| !before.contains(*path) && lock(&self.scope).folders.contains(*path));
-        changed_since(since, &new.cloned().collect(), &snapshot)
+        changed_since(since, &self.watched.difference(&before).cloned().collect(), &snapshot)
     }
 
     /// False: the kernel takes no more of them.
@@ -206,7 +204,8 @@ fn is_remote(path: &Path) -> bool {
     there.is_some_and(|there| known(there.filesystem_type()))
 }
 
-/// Whether one of these folders, or a definition in it, changed since then.
+/// Whether one of these folders, or a definition in it, changed since then. Folders above what was named are among them:
+/// what was not there when it was read may have come before they were watched.
 fn changed_since(since: SystemTime, folders: &BTreeSet<PathBuf>, snapshot: &Snapshot) -> bool {
     // Times of files are a tick of the kernel behind.
     let since = since.duration_since(UNIX_EPOCH).unwrap_or_default().saturating_sub(TICK);

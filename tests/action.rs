@@ -137,7 +137,8 @@ fn the_example_runs_and_its_sentences_are_exact() {
         assert_eq!((ended.code, part(&ended, "tool_id").as_str()), (Some(1), "act:fails"));
         // Without words of its own there are no details.
         let ended = act(&playground, &block("act:echo", &[("n", "-1")]));
-        let sentence = "Tool act:echo failed. Error type: ParameterValidationError. Message: Input parameter 'n' must be at least 0.";
+        let sentence =
+            "Tool act:echo failed. Error type: ParameterValidationError. Message: Input parameter 'n' must be >= 0.";
         assert_eq!(part(&ended, "content"), sentence);
     });
 }
@@ -154,7 +155,7 @@ fn values_are_what_their_schema_asks() {
             ("n", "30000", Ok(json!(30000))),
             ("n", "3.0", Ok(json!(3))),
             ("n", "1e3", Ok(json!(1000))),
-            ("n", "-5", Err("at least 0.")),
+            ("n", "-5", Err(">= 0.")),
             ("n", "3.5", Err("an integer.")),
             ("n", "0x10", Err("an integer.")),
             ("n", "abc", Err("an integer.")),
@@ -183,7 +184,7 @@ fn values_are_what_their_schema_asks() {
             ("any", "seven", Ok(json!("seven"))),
             ("any", "True", Ok(json!("True"))),
             ("mode", "python", Ok(json!("python"))),
-            ("mode", "perl", Err("one of \"python\", \"nodejs\"")),
+            ("mode", "perl", Err("one of: \"python\", \"nodejs\"")),
         ] {
             let ended = act(&playground, &block("act:echo", &[(name, text)]));
             let content = part(&ended, "content");
@@ -225,8 +226,8 @@ fn every_fault_of_a_call_is_in_one_answer_and_nothing_runs() {
         let ended = act(&playground, twice);
         assert_eq!(
             part(&ended, "content"),
-            "Tool act:needs failed. Error type: ParameterValidationError. Message: Unknown input parameter 'pth': \
-             did you mean 'path'?\nInput parameter 'pth' must be given once.\nInput parameter 'n' must be an integer.\n\
+            "Tool act:needs failed. Error type: ParameterValidationError. Message: Input parameter 'pth' is not a \
+             known parameter. Did you mean 'path'?\nInput parameter 'pth' must be given once.\nInput parameter 'n' must be an integer.\n\
              Input parameter 'path' is required."
         );
         let double = "<input name=\"n\">1</input>";

@@ -65,7 +65,7 @@ fn text_becomes_what_the_schema_asks_for() {
         ("b", "yes", "Input parameter 'b' must be a boolean."),
         ("o", "[]", "Input parameter 'o' must be an object."),
         ("a", "[1,\"x\"]", "Input parameter 'a' at '/1' must be an integer."),
-        ("m", "5", "Input parameter 'm' must be one of \"auto\", \"4\", 3, 4, null, true, [1]."),
+        ("m", "5", "Input parameter 'm' must be one of: \"auto\", \"4\", 3, 4, null, true, [1]."),
         ("z", "x", "Input parameter 'z' must be an integer or null."),
     ];
     for (name, text, message) in bad {
@@ -84,7 +84,7 @@ fn the_seeds_sentence_is_exact() {
         assert_eq!(fault.message, "Input parameter 'timeoutMs' must be an integer.");
     }
     let fault = arguments::check(&seed(), json!({ "scriptPath": "a.py", "timeoutMs": 50 }), false).expect_err("50");
-    assert_eq!(fault.message, "Input parameter 'timeoutMs' must be at least 100.");
+    assert_eq!(fault.message, "Input parameter 'timeoutMs' must be >= 100.");
     assert_eq!(fault.details.as_deref(), Some("pointer '/timeoutMs': minimum"));
 }
 
@@ -93,7 +93,7 @@ fn all_faults_of_one_call_in_one_answer() {
     let fault = arguments::check(&seed(), json!({ "scritpPath": 1, "timeoutMs": "x", "inputData": [] }), false)
         .expect_err("bad");
     for piece in [
-        "Unknown input parameter 'scritpPath': did you mean 'scriptPath'?",
+        "Input parameter 'scritpPath' is not a known parameter. Did you mean 'scriptPath'?",
         "Input parameter 'scriptPath' is required.",
         "Input parameter 'timeoutMs' must be an integer.",
         "Input parameter 'inputData' must be an object.",
@@ -111,11 +111,11 @@ fn each_rule_names_itself() {
     let cases = [
         (json!({ "s": "a" }), "minLength", "at least 2 characters"),
         (json!({ "s": "abbbb" }), "maxLength", "at most 4"),
-        (json!({ "s": "bb" }), "pattern", "must match the pattern ^a"),
+        (json!({ "s": "bb" }), "pattern", "does not match pattern ^a"),
         (json!({}), "required", "'s' is required"),
-        (json!({ "s": "ab", "e": "z" }), "enum", "one of \"x\", \"y\""),
+        (json!({ "s": "ab", "e": "z" }), "enum", "one of: \"x\", \"y\""),
         (json!({ "s": "ab", "f": "nope" }), "format", "valid email"),
-        (json!({ "s": "ab", "n": 0 }), "minimum", "at least 1"),
+        (json!({ "s": "ab", "n": 0 }), "minimum", ">= 1"),
         (json!({ "s": "ab", "n": 3.5 }), "type", "an integer"),
         (json!({ "s": "ab", "l": [{}, {}, {}] }), "maxItems", "at most 2 items"),
         (json!({ "s": "ab", "l": [{ "k": 1 }] }), "type", "'l' at '/0/k' must be a string"),
@@ -157,7 +157,10 @@ fn unknown_names() {
     }
     let closed = tool(json!({ "type": "object", "properties": { "x": {} }, "additionalProperties": false }));
     assert!(
-        arguments::check(&closed, anything, false).expect_err("closed").message.contains("Unknown input parameter 'a'")
+        arguments::check(&closed, anything, false)
+            .expect_err("closed")
+            .message
+            .contains("'a' is not a known parameter")
     );
     for no_object in [json!(null), json!([]), json!("x"), json!(1)] {
         assert_eq!(

@@ -211,7 +211,7 @@ fn a_mapped_parameter_is_told_by_the_name_the_tool_gives_it() {
     let (_, _, err) = host.run(&["call", "t:map", "--input", r#"{"path": 3, "scriptPath": "x", "what": 1}"#]);
     for words in [
         "parameter 'path' must be a non-empty string",
-        "parameter 'scriptPath' must be one of python",
+        "parameter 'scriptPath' must be one of: python",
         "parameter 'what' must be an object",
     ] {
         assert!(err.contains(words), "{words}: {err}");

@@ -264,13 +264,14 @@ fn sentences(flaw: &Flaw, subject: &str, known: &[&str]) -> Vec<String> {
                 if !parameters || !flaw.pointer.is_empty() {
                     return format!("{place} must not have the member '{shown}'.");
                 }
+                let unknown = format!("Input parameter '{shown}' is not a known parameter.");
                 match suggest::nearest(name, known.iter().copied()) {
-                    Some(near) => format!("Unknown input parameter '{shown}': did you mean '{near}'?"),
-                    None if known.is_empty() => format!("Unknown input parameter '{shown}'."),
+                    Some(near) => format!("{unknown} Did you mean '{near}'?"),
+                    None if known.is_empty() => unknown,
                     None => {
                         let listed = known.iter().take(20).copied().collect::<Vec<_>>().join(", ");
                         let more = if known.len() > 20 { ", …" } else { "." };
-                        format!("Unknown input parameter '{shown}'; known: {listed}{more}")
+                        format!("{unknown} Known: {listed}{more}")
                     }
                 }
             };

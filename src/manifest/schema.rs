@@ -55,7 +55,7 @@ pub enum What {
     Missing(String),
     /// Members that may not be there.
     Unknown(Vec<String>),
-    /// What the value must be: "must be an integer".
+    /// What the value must be: "must be an integer"; what it is not: "does not match pattern ^a".
     Must(String),
 }
 
@@ -344,14 +344,14 @@ fn must(kind: &ValidationErrorKind) -> String {
             let nouns: Vec<_> = several.iter().map(|one| noun(&one.to_string())).collect();
             format!("must be {}", nouns.join(" or "))
         }
-        Kind::Enum { options } => format!("must be one of {}", options_text(options)),
+        Kind::Enum { options } => format!("must be one of: {}", options_text(options)),
         Kind::Constant { expected_value } => format!("must be {}", text::head(&expected_value.to_string(), 100)),
         Kind::Format { format } => format!("must be a valid {format}"),
-        Kind::Pattern { pattern } => format!("must match the pattern {}", text::head(pattern, 200)),
-        Kind::Minimum { limit } => format!("must be at least {limit}"),
-        Kind::Maximum { limit } => format!("must be at most {limit}"),
-        Kind::ExclusiveMinimum { limit } => format!("must be greater than {limit}"),
-        Kind::ExclusiveMaximum { limit } => format!("must be less than {limit}"),
+        Kind::Pattern { pattern } => format!("does not match pattern {}", text::head(pattern, 200)),
+        Kind::Minimum { limit } => format!("must be >= {limit}"),
+        Kind::Maximum { limit } => format!("must be <= {limit}"),
+        Kind::ExclusiveMinimum { limit } => format!("must be > {limit}"),
+        Kind::ExclusiveMaximum { limit } => format!("must be < {limit}"),
         Kind::MultipleOf { multiple_of } => format!("must be a multiple of {multiple_of}"),
         Kind::MinLength { limit } => format!("must have at least {limit} characters"),
         Kind::MaxLength { limit } => format!("must have at most {limit} characters"),

@@ -61,7 +61,7 @@ impl Given {
                 "toolId" if value.is_string() => {}
                 "language" => match value.as_str().and_then(Language::from_word) {
                     Some(language) => self.language = Some(language),
-                    None => faults.push("Input parameter 'language' must be one of python, nodejs, bun, wasm.".into()),
+                    None => faults.push("Input parameter 'language' must be one of: python, nodejs, bun, wasm.".into()),
                 },
                 "inputData" if value.is_object() => self.input = value,
                 "inputData" => faults.push("Input parameter 'inputData' must be an object.".into()),
@@ -76,7 +76,7 @@ impl Given {
                     Some(env) => self.env = env,
                     None => faults.push("Input parameter 'env' must be an object of strings.".into()),
                 },
-                _ => faults.push(format!("Unknown input parameter '{}'.", name.escape_debug())),
+                _ => faults.push(format!("Input parameter '{}' is not a known parameter.", name.escape_debug())),
             }
         }
     }

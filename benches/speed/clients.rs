@@ -19,6 +19,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
+use tokio::sync::Barrier;
 use tokio_util::sync::CancellationToken;
 use toolhost::executor::Executor;
 use toolhost::fault::Kind;
@@ -136,11 +137,13 @@ impl Seen {
         shown
     }
 
-    /// So many clients of one way at once, for so long.
-    fn slice(&mut self, house: &House, way: &Way, clients: usize, length: Duration) -> anyhow::Result<()> {
+    /// So many clients of one way at once.
+    fn slice(&mut self, house: &House, way: &Way, clients: usize, until: Until) -> anyhow::Result<()> {
+        let start = Arc::new(Barrier::new(clients + 1));
+        let client = || house.runtime.spawn(client(way.clone(), until, start.clone()));
+        let tasks: Vec<_> = (0..clients).map(|_| client()).collect();
+        house.runtime.block_on(start.wait());
         let began = Instant::now();
-        let until = Until::Time(began + length);
-        let tasks: Vec<_> = (0..clients).map(|_| house.runtime.spawn(client(way.clone(), until))).collect();
         for task in tasks {
             let (calls, refused) = house.runtime.block_on(task)??;
             calls.into_iter().for_each(|time| self.calls.push(time));
@@ -153,20 +156,24 @@ impl Seen {
 
 #[derive(Clone, Copy)]
 enum Until {
-    Time(Instant),
+    Time(Duration),
     Calls(usize),
 }
 
-/// One client; the times of its calls, and of those that found no room.
-async fn client(way: Way, until: Until) -> anyhow::Result<(Vec<Duration>, Vec<Duration>)> {
-    let mut connection = match &way {
-        Way::Web(web) => Some(web.connect().await?),
-        _ => None,
+type Times = Vec<Duration>;
+
+/// One client, whose connection is there when all start; the times of its calls, and of those that found no room.
+async fn client(way: Way, until: Until, start: Arc<Barrier>) -> anyhow::Result<(Times, Times)> {
+    let connection = match &way {
+        Way::Web(web) => web.connect().await.map(Some),
+        _ => Ok(None),
     };
+    start.wait().await;
+    let (mut connection, began) = (connection?, Instant::now());
     let (mut calls, mut refused) = (Vec::new(), Vec::new());
     loop {
         let over = match until {
-            Until::Time(time) => Instant::now() >= time,
+            Until::Time(length) => began.elapsed() >= length,
             Until::Calls(most) => calls.len() >= most,
         };
         if over {
@@ -235,10 +242,10 @@ fn compared(house: &House, plan: &Plan, board: &mut Board, tool: &str, gate: Gat
     for clients in CLIENTS {
         let mut all = ways.each_ref().map(|(name, _)| Seen::new(name));
         // So that launchers and workers are up.
-        Seen::new("").slice(house, &ways[1].1, clients, Duration::from_millis(300))?;
+        Seen::new("").slice(house, &ways[1].1, clients, Until::Time(Duration::from_millis(300)))?;
         for _ in 0..rounds {
             for (seen, (_, way)) in all.iter_mut().zip(&ways) {
-                seen.slice(house, way, clients, Duration::from_millis(length))?;
+                seen.slice(house, way, clients, Until::Time(Duration::from_millis(length)))?;
             }
         }
         board.base(&all[0].shown(clients));
@@ -277,7 +284,7 @@ pub fn full(house: &House, plan: &Plan, board: &mut Board) -> anyhow::Result<()>
     let service = house.another_service(Settings { running: 4, waiting: 4, ..Settings::default() })?;
     let server = served(house, &service)?;
     let way = Way::Web(Web::http(&server.address, "typed"));
-    let length = Duration::from_millis(if plan.quick { 300 } else { 1000 });
+    let length = Until::Time(Duration::from_millis(if plan.quick { 300 } else { 1000 }));
     let (mut few, mut many) = (Seen::new("HTTP"), Seen::new("HTTP"));
     for _ in 0..if plan.quick { 2 } else { 6 } {
         few.slice(house, &way, 6, length)?;
@@ -300,11 +307,8 @@ pub fn memory(house: &House, plan: &Plan, board: &mut Board) -> anyhow::Result<(
     board.section(&format!("memory of a server, {calls} calls by 8 clients"));
     let server = Apart::start(house)?;
     let way = Way::Web(Web::http(&server.address, "typed"));
-    let made = |calls: usize| -> anyhow::Result<()> {
-        let clients: Vec<_> =
-            (0..8).map(|_| house.runtime.spawn(client(way.clone(), Until::Calls(calls / 8)))).collect();
-        clients.into_iter().try_for_each(|task| house.runtime.block_on(task)?.map(drop))
-    };
+    let mut seen = Seen::new("HTTP");
+    let mut made = |calls: usize| seen.slice(house, &way, 8, Until::Calls(calls / 8));
     made(1000)?;
     let before = server.resident_mib()?;
     let began = Instant::now();

@@ -1,7 +1,7 @@
 //! `cargo bench`: what a call costs, beside the same program without walls and beside bubblewrap.
 //!
-//! For: whoever changes the walls or the road. In: `--quick` (fewer rounds), `--strict` (a missed gate fails the
-//! run), and words: only sections whose name holds one of them. Out: a table with the gate beside each number.
+//! For: whoever changes the walls or the road. In: `--quick` (fewer rounds), `--long` (100,000 calls where memory is
+//! looked at), `--strict` (a missed gate fails the run), and words: only sections whose name holds one of them. Out: a table with the gate beside each number.
 //!
 //! Whatever is compared is called in turn within one run, so that a busy machine slows all of it alike; gates are
 //! ratios of the p50. Needs nothing installed: what is missing is named and not measured.
@@ -12,6 +12,8 @@ mod board;
 mod calls;
 #[path = "speed/cases.rs"]
 mod cases;
+#[path = "speed/clients.rs"]
+mod clients;
 #[path = "speed/house.rs"]
 mod house;
 #[path = "speed/modules.rs"]
@@ -35,20 +37,22 @@ use std::time::{Duration, Instant};
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub quick: bool,
+    pub long: bool,
     strict: bool,
     words: Vec<String>,
 }
 
 impl Plan {
     fn from_arguments() -> Result<Plan, String> {
-        let mut plan = Plan { quick: false, strict: false, words: Vec::new() };
+        let mut plan = Plan { quick: false, long: false, strict: false, words: Vec::new() };
         for argument in std::env::args().skip(1) {
             match argument.as_str() {
                 "--bench" => {}
                 "--quick" => plan.quick = true,
+                "--long" => plan.long = true,
                 "--strict" => plan.strict = true,
                 flag if flag.starts_with('-') => {
-                    return Err(format!("{flag} is not known; there are --quick, --strict"));
+                    return Err(format!("{flag} is not known; there are --quick, --long, --strict"));
                 }
                 word => plan.words.push(word.to_owned()),
             }
@@ -65,7 +69,7 @@ impl Plan {
 /// A section of the table.
 type Case = fn(&House, &Plan, &mut Board) -> anyhow::Result<()>;
 
-const CASES: [(&str, Case); 13] = [
+const CASES: [(&str, Case); 17] = [
     ("static", cases::static_binary),
     ("python", cases::python),
     ("node", cases::node),
@@ -76,6 +80,10 @@ const CASES: [(&str, Case); 13] = [
     ("timeout", cases::timeout),
     ("parallel-static", parallel::static_binary),
     ("parallel-python", parallel::python),
+    ("clients-wasi", clients::wasi),
+    ("clients-python", clients::python),
+    ("clients-full", clients::full),
+    ("clients-memory", clients::memory),
     ("kill", whole::kill),
     ("load", whole::load),
     ("cli", whole::cli),

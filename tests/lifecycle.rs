@@ -55,13 +55,13 @@ fn playground(who: Who) -> Playground {
 }
 
 /// Names below a folder; what `toolhost` makes must not stay.
-fn names(folder: &str) -> BTreeSet<String> {
+pub fn names(folder: &str) -> BTreeSet<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries.map(|e| e.file_name().to_string_lossy().into_owned()).filter(|n| !n.starts_with("toolhost-test-")).collect()
 }
 
 /// Groups of this host, every hierarchy.
-fn groups(host: u32) -> Vec<String> {
+pub fn groups(host: u32) -> Vec<String> {
     let walk = walkdir::WalkDir::new("/sys/fs/cgroup").max_depth(8).into_iter().flatten();
     let own = format!("{host}-");
     let ours = walk.filter(|e| {

@@ -1,6 +1,6 @@
 //! A running server sees by itself that its tools and policies changed, and nothing else.
 
-use crate::harness::{Playground, Who, as_everyone_with, has, wait_for};
+use crate::harness::{Playground, Who, as_everyone_with, has, skipped, wait_for};
 use crate::http::Web;
 use serde_json::{Value, json};
 use std::fs;
@@ -166,4 +166,35 @@ fn it_can_look_by_itself_or_not_at_all() {
     assert_eq!((listed(&off).len(), reloads(&off)), (0, 0));
     off.signal(nix::sys::signal::Signal::SIGHUP);
     wait_for("at a HUP it is read", || listed(&off) == ["esc:came"]);
+}
+
+/// The kernel counts them for each user namespace, too.
+#[test]
+fn where_the_kernel_takes_no_more_watches_it_looks_by_itself() {
+    if !has("python", 1) {
+        return;
+    }
+    let limited = |most: u32| {
+        let playground = Playground::new(Who::ours(), "/var/tmp");
+        playground.tool("first", "python", "print(1)\n", json!({}));
+        playground.settle();
+        let words = format!("echo {most} > /proc/sys/user/max_inotify_watches && exec \"$@\"");
+        let mut program = playground.outside("/usr/bin/unshare");
+        program.args(["-Ur", "/bin/sh", "-c", &words, "sh"]);
+        let mut host = playground.host_by(program);
+        host.args(["serve", "--http", "127.0.0.1:0"]);
+        Web::run(host, playground.who.uid()).map(|web| (playground, web))
+    };
+    let (scarce, plenty) = match (limited(2), limited(1000)) {
+        (Ok(scarce), Ok(plenty)) => (scarce, plenty),
+        (Err(said), _) | (_, Err(said)) => return skipped(1, &format!("no limit in a user namespace: {said}")),
+    };
+    let words = "this user may watch no more folders (inotify): they are looked at instead";
+    wait_for("it says so", || scarce.1.said().contains(words));
+    for (playground, web) in [&scarce, &plenty] {
+        playground.tool("came", "python", "print(2)\n", json!({}));
+        playground.settle();
+        wait_for("what came is read", || listed(web) == ["esc:came", "esc:first"]);
+    }
+    assert!(!plenty.1.said().contains(words), "control: {}", plenty.1.said());
 }

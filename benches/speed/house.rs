@@ -89,12 +89,7 @@ impl House {
     pub fn below(base: &Path) -> anyhow::Result<House> {
         let folder = tempfile::tempdir_in(base)?;
         let root = folder.path().canonicalize()?;
-        let scripts_base = root.join("user_scripts");
-        write_tools(&scripts_base)?;
-        let registry = registry::Registry::new();
-        let loader = registry::DirectToolLoader::new(Vec::new(), vec![scripts_base.clone()]);
-        registry.add_source(Arc::new(loader)).map_err(anyhow::Error::msg)?;
-        let snapshot = registry.snapshot();
+        write_tools(&root.join("user_scripts"))?;
         let found = runtimes::discover(
             &std::env::var_os("PATH").unwrap_or_default(),
             &runtimes::OffLimits::new(std::slice::from_ref(&root), []),
@@ -106,21 +101,17 @@ impl House {
         let cache = Cache::temporary().map_err(anyhow::Error::msg)?;
         let wasm = Arc::new(Wasm::new(Arc::new(WasmWorkers::new(launchers.clone())), cache));
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-        let service = Service::new(Parts {
-            packages: toolhost::service::packages::Parts::none("a bench without packages"),
-            registry: Arc::new(registry),
-            rules: service::Rules { policies: policies.clone(), machine: machine.clone() },
-            executors: Executors {
-                process: Some(scripts.clone()),
-                wasm: Some(wasm.clone()),
-                methods: Arc::new(executor::method::Methods::new()),
-                extensions: Default::default(),
-            },
-            audit: audit::Log::new(root.join("state/audit.jsonl")),
-            scripts: vec![scripts_base],
-            settings: service::Settings::default(),
-        });
+        let rules = service::Rules { policies: policies.clone(), machine: machine.clone() };
+        let service = made(&root, "state", rules, (&scripts, &wasm), service::Settings::default())?;
+        let snapshot = service.registry().snapshot();
         Ok(House { root, runtime, launchers, scripts, wasm, service, machine, snapshot, policies, _folder: folder })
+    }
+
+    /// One more, on the same executors, with bounds and a state folder of its own.
+    pub fn another_service(&self, settings: service::Settings) -> anyhow::Result<Arc<Service>> {
+        let state = tempfile::tempdir_in(&self.root)?.keep();
+        let rules = service::Rules { policies: self.policies.clone(), machine: self.machine.clone() };
+        made(&self.root, &state.to_string_lossy(), rules, (&self.scripts, &self.wasm), settings)
     }
 
     pub fn version(&self, language: Language) -> Option<&str> {
@@ -155,6 +146,34 @@ impl House {
         let confinement = policy::Confinement { shape: Arc::new(shape), per_call };
         Ok(Tool { manifest: like.manifest.clone(), site: like.site.clone(), confinement })
     }
+}
+
+/// A service; `state` is relative to the root.
+fn made(
+    root: &Path,
+    state: &str,
+    rules: service::Rules,
+    (scripts, wasm): (&Arc<Scripts>, &Arc<Wasm>),
+    settings: service::Settings,
+) -> anyhow::Result<Arc<Service>> {
+    let base = root.join("user_scripts");
+    let registry = registry::Registry::new();
+    let loader = registry::DirectToolLoader::new(Vec::new(), vec![base.clone()]);
+    registry.add_source(Arc::new(loader)).map_err(anyhow::Error::msg)?;
+    Ok(Service::new(Parts {
+        packages: toolhost::service::packages::Parts::none("a bench without packages"),
+        registry: Arc::new(registry),
+        rules,
+        executors: Executors {
+            process: Some(scripts.clone()),
+            wasm: Some(wasm.clone()),
+            methods: Arc::new(executor::method::Methods::new()),
+            extensions: Default::default(),
+        },
+        audit: audit::Log::new(root.join(state).join("audit.jsonl")),
+        scripts: vec![base],
+        settings,
+    }))
 }
 
 fn compile(folder: &Path, program: &Path, source: &str) -> anyhow::Result<()> {

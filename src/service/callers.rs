@@ -48,6 +48,11 @@ impl Rights {
         self.callers.as_ref().is_none_or(|callers| callers.may_call(&self.caller.user, id))
     }
 
+    /// Whether there may be tools of which the caller is not to know.
+    pub fn are_limited(&self) -> bool {
+        self.callers.is_some() && !self.caller.operator
+    }
+
     /// What the person is told of a tool that the caller may not call.
     pub fn withheld(&self, id: &str) -> String {
         let (user, id) = (printable(&head(&self.caller.user, 100)), printable(&head(id, 100)));

@@ -5,14 +5,14 @@
 //! their turn.
 
 use super::rates::Rates;
-use super::{Arguments, CallRequest};
+use super::{Arguments, CallRequest, blocking};
 use crate::base::places::{Claim, Place, Places};
 use crate::base::{json, lock};
 use crate::fault;
 use serde_json::Value;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 
 /// Calls that run at once unless the settings say otherwise.
@@ -136,7 +136,7 @@ impl Guard {
 
     /// Waits for a turn, in order among the calls of this tool and by turns with those of others; refuses at once where
     /// too many wait already, or too much.
-    pub async fn enter(&self, request: &CallRequest, share: &Share<'_>) -> Result<Turn, fault::Fault> {
+    pub async fn enter(&self, request: &mut CallRequest, share: &Share<'_>) -> Result<Turn, fault::Fault> {
         let full = || {
             let message = "Too many calls are waiting in this host.";
             fault::Fault::new(fault::Kind::RateLimitError, message).retry_after(FULL)
@@ -146,7 +146,12 @@ impl Guard {
         // However few of them run at once, more may wait.
         let admitted = self.admitted.try_enter_as(&share.claim(admitted, [None; 2]));
         let admitted = admitted.ok_or_else(full)?;
-        let room = self.room.take(share, weight(&request.arguments) / 1024).ok_or_else(full)?;
+        let arguments = std::mem::replace(&mut request.arguments, Arguments::Text(String::new()));
+        let until = blocking::Until::usual(Instant::now(), request.timeout_ms);
+        let weighed = until.run(arguments.are_long(), move || (weight(&arguments), arguments));
+        let (bytes, arguments) = weighed.await?;
+        request.arguments = arguments;
+        let room = self.room.take(share, bytes / 1024).ok_or_else(full)?;
         let running = self.running.enter_as(running).await;
         Ok(Turn { running: Some(running), _admitted: admitted, _room: room })
     }
@@ -230,13 +235,13 @@ mod tests {
     async fn one_runs_one_waits_the_third_is_refused() {
         let guard = Arc::new(Guard::new(1, 1));
         let none = || asked(Arguments::Text(String::new()));
-        let first = guard.enter(&none(), &SHARE).await.unwrap();
+        let first = guard.enter(&mut none(), &SHARE).await.unwrap();
         let waiting = tokio::spawn({
             let guard = guard.clone();
-            async move { guard.enter(&none(), &SHARE).await }
+            async move { guard.enter(&mut none(), &SHARE).await }
         });
         tokio::time::sleep(Duration::from_millis(20)).await;
-        let third = guard.enter(&none(), &SHARE).await.expect_err("no room");
+        let third = guard.enter(&mut none(), &SHARE).await.expect_err("no room");
         assert!(third.kind == fault::Kind::RateLimitError && third.retryable);
         drop(first);
         assert!(waiting.await.unwrap().is_ok());
@@ -250,26 +255,26 @@ mod tests {
         for name in 0..14 {
             let (caller, tool) = (format!("label {name}"), format!("t:{name}"));
             let share = Share { caller: &caller, tool: &tool, ..SHARE };
-            held.push(guard.enter(&none(), &share).await.expect("room"));
+            held.push(guard.enter(&mut none(), &share).await.expect("room"));
         }
         let more = Share { caller: "one more", tool: "t:y", ..SHARE };
-        assert!(guard.enter(&none(), &more).await.is_err());
-        assert!(guard.enter(&none(), &Share { through: "w", ..more }).await.is_ok(), "what is left is for others");
+        assert!(guard.enter(&mut none(), &more).await.is_err());
+        assert!(guard.enter(&mut none(), &Share { through: "w", ..more }).await.is_ok(), "what is left is for others");
     }
 
     #[tokio::test]
     async fn large_arguments_share_one_room() {
         let guard = Guard::new(64, 64);
-        let large = asked(Arguments::Value(Value::Array(vec![Value::from(0); 2_000_000])));
-        let first = guard.enter(&large, &SHARE).await.unwrap();
+        let mut large = asked(Arguments::Value(Value::Array(vec![Value::from(0); 2_000_000])));
+        let first = guard.enter(&mut large, &SHARE).await.unwrap();
         let other = Share { caller: "w", ..SHARE };
-        assert!(guard.enter(&large, &other).await.is_err(), "under another name it has no more");
+        assert!(guard.enter(&mut large, &other).await.is_err(), "under another name it has no more");
         let other = Share { through: "w", ..other };
-        let _second = guard.enter(&large, &other).await.unwrap();
+        let _second = guard.enter(&mut large, &other).await.unwrap();
         let third = Share { through: "x", ..other };
-        assert_eq!(guard.enter(&large, &third).await.expect_err("full").kind, fault::Kind::RateLimitError);
-        assert!(guard.enter(&asked(Arguments::Text("{}".into())), &SHARE).await.is_ok(), "small ones go on");
+        assert_eq!(guard.enter(&mut large, &third).await.expect_err("full").kind, fault::Kind::RateLimitError);
+        assert!(guard.enter(&mut asked(Arguments::Text("{}".into())), &SHARE).await.is_ok(), "small ones go on");
         drop(first);
-        assert!(guard.enter(&large, &SHARE).await.is_ok());
+        assert!(guard.enter(&mut large, &SHARE).await.is_ok());
     }
 }

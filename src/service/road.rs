@@ -48,7 +48,8 @@ impl Service {
             return Err(fault);
         }
         let asked = self.found(&request, record).await?;
-        record.turn = Some(Arc::new(self.guard.enter(&request, &asked.rights.share(&asked.tool.manifest.id)).await?));
+        let share = asked.rights.share(&asked.tool.manifest.id);
+        record.turn = Some(Arc::new(self.guard.enter(&mut request, &share).await?));
         drop(asked);
         let mut found = self.found(&request, record).await?;
         let tool = &found.tool;

@@ -170,7 +170,8 @@ impl Service {
                 let site = self.located(&given.script_path, |owners| {
                     may_run(owners, &found.rights, &given.script_path)
                         .inspect_err(|_| record.denied_by = Some(found.rights.name()))
-                })?;
+                });
+                let site = site.map_err(|fault| not_there(fault, &found.rights, &given.script_path))?;
                 let language = language_of(fixed, given.language, &given.script_path)?;
                 (site, language, None)
             }
@@ -258,6 +259,15 @@ fn may_run(owners: &[Owner], rights: &Rights, script_path: &str) -> Result<(), F
             person: Some(format!("this script is its own: {}", rights.withheld(&manifest.id))),
             ..registry::scripts::not_found(script_path, &[])
         }),
+    }
+}
+
+/// Whoever may call some tools only is told of no link, pipe or closed file at a path, which would tell of the others.
+/// What a path says of itself is no secret.
+fn not_there(fault: Fault, rights: &Rights, script_path: &str) -> Fault {
+    match rights.are_limited() && !fault.by_caller {
+        true => Fault { person: fault.person, ..registry::scripts::not_found(script_path, &[]) },
+        false => fault,
     }
 }
 

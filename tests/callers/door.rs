@@ -165,6 +165,31 @@ fn a_value_that_a_caller_may_not_bring_is_refused_by_its_name_alone() {
     }
 }
 
+/// Links and pipes would tell which folders of others there are.
+#[test]
+fn what_lies_beside_a_withheld_tool_is_not_told() {
+    if !has("python", 2) {
+        return;
+    }
+    for who in Who::both() {
+        let playground = playground(who, FILE);
+        let two = playground.path("user_scripts/alice/two");
+        std::os::unix::fs::symlink("main.py", two.join("link.py")).unwrap();
+        nix::unistd::mkfifo(&two.join("pipe.py"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        for (name, told) in [("link", "is a symbolic link"), ("pipe", "is a named pipe")] {
+            let input = |folder: &str| json!({"scriptPath": format!("alice/{folder}/{name}.py")});
+            let run = |folder: &str| as_alice(&playground, "core:execute-python-script", &input(folder));
+            let [there, missing] = ["two", "twx"].map(run);
+            assert_eq!(missing.kind(), "ParameterValidationError", "{who:?}: {missing:?}");
+            let same = there.out["error"].to_string().replace("two", "twx");
+            assert_eq!(same, missing.out["error"].to_string(), "{who:?}: {name}");
+            assert!(there.stderr.contains(told), "{who:?}: {}", there.stderr);
+            let control = playground.call("core:execute-python-script", &input("two").to_string());
+            assert_eq!(control.kind(), "SecurityError", "{who:?}: an operator is told: {control:?}");
+        }
+    }
+}
+
 #[test]
 fn agents_are_shown_what_their_caller_may_call() {
     if !has("python", 3) {

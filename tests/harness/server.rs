@@ -155,25 +155,28 @@ impl Server {
         super::wait_for(what, || seen(self));
     }
 
-    /// Open descriptors of the server, and the launchers it keeps.
-    pub fn holds(&self) -> (usize, usize) {
-        let own = self.child.id();
-        let launchers = processes_of(LAUNCHER).into_iter().filter(|(pid, _)| parent_of(*pid) == Some(own));
-        (fs::read_dir(format!("/proc/{own}/fd")).map_or(0, Iterator::count), launchers.count())
-    }
-
-    /// The same once nothing moves: what ended is reaped by a thread of its own.
+    /// Its open descriptors, and the launchers it keeps, once nothing moves.
     pub fn holds_at_rest(&self) -> (usize, usize) {
-        let until = Instant::now() + Duration::from_secs(10);
-        let (mut seen, mut same) = (self.holds(), 0);
-        while same < 10 && Instant::now() < until {
-            std::thread::sleep(Duration::from_millis(20));
-            let now = self.holds();
-            same = if now == seen { same + 1 } else { 0 };
-            seen = now;
-        }
-        seen
+        holds_at_rest(self.child.id())
     }
+}
+
+fn holds(host: u32) -> (usize, usize) {
+    let launchers = processes_of(LAUNCHER).into_iter().filter(|(pid, _)| parent_of(*pid) == Some(host));
+    (fs::read_dir(format!("/proc/{host}/fd")).map_or(0, Iterator::count), launchers.count())
+}
+
+/// Open descriptors of a host, and the launchers it keeps, once nothing moves: what ended is reaped by a thread of its own.
+pub fn holds_at_rest(host: u32) -> (usize, usize) {
+    let until = Instant::now() + Duration::from_secs(10);
+    let (mut seen, mut same) = (holds(host), 0);
+    while same < 10 && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(20));
+        let now = holds(host);
+        same = if now == seen { same + 1 } else { 0 };
+        seen = now;
+    }
+    seen
 }
 
 fn parent_of(pid: u32) -> Option<u32> {

@@ -161,6 +161,36 @@ fn a_socket_is_taken_from_nobody_who_lives_or_is_another() {
     drop(Web::at(&playground, &address, &[]));
 }
 
+/// Each of them finds the socket of one that was killed.
+#[test]
+fn of_servers_that_start_at_one_moment_one_listens() {
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let path = playground.path("state/http.sock");
+    let address = format!("unix:{}", path.display());
+    for round in 0..5 {
+        drop(UnixListener::bind(&path).unwrap());
+        std::os::unix::fs::chown(&path, playground.who.uid(), playground.who.uid()).unwrap();
+        let started = std::thread::scope(|scope| {
+            let servers: Vec<_> = (0..6)
+                .map(|_| {
+                    let mut host = playground.host();
+                    host.args(["serve", "--http", &address]);
+                    scope.spawn(|| Web::run(host, playground.who.uid()))
+                })
+                .collect();
+            servers.into_iter().map(|server| server.join().unwrap()).collect::<Vec<_>>()
+        });
+        let (serving, refused): (Vec<_>, Vec<_>) = started.into_iter().partition(Result::is_ok);
+        let refused: Vec<_> = refused.into_iter().filter_map(Result::err).collect();
+        assert_eq!(serving.len(), 1, "round {round}: {refused:?}");
+        let taken = "a server listens there already";
+        assert!(refused.iter().all(|said| said.contains(taken)), "round {round}: {refused:?}");
+        UnixStream::connect(&path).expect("the one that serves is the one that is reached");
+        drop(serving);
+        fs::remove_file(&path).unwrap();
+    }
+}
+
 #[test]
 fn it_says_that_it_serves_once_it_does() {
     let playground = Playground::new(Who::ours(), "/var/tmp");

@@ -1,4 +1,5 @@
-//! Clients that others wrote: the conformance suite of the protocol, and its Python and TypeScript SDKs. Where they are
+//! Clients that others wrote: the conformance suite of the protocol, its Python and TypeScript SDKs, and one that asks what the
+//! OpenAPI document says can be asked. Where they are
 //! installed: `tests/clients/install.sh FOLDER`, then `TOOLHOST_TEST_MCP=FOLDER`; Python's in `TOOLHOST_TEST_VENV`.
 
 use super::Web;
@@ -107,4 +108,23 @@ fn the_typescript_clients_work() {
     client.arg(repository("tests/clients/typescript_sdk.mjs")).arg(folder.join("typescript"));
     client.arg(format!("http://{}/mcp", web.address));
     assert_eq!(said(client).lines().count(), 3);
+}
+
+/// Every answer is one that the document tells of, and what it says is taken is taken.
+#[test]
+fn the_openapi_document_is_true() {
+    let Some(folder) = installed() else { return };
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    adder(&playground);
+    let web = Web::start(&playground, &[]);
+    let config = repository("tests/clients/openapi");
+    let mut client = Command::new(folder.join("schemathesis/bin/schemathesis"));
+    client.current_dir(playground.path("state")).env("SCHEMATHESIS_HOOKS", config.join("hooks.py"));
+    client.arg("--config-file").arg(config.join("schemathesis.toml"));
+    client.args(["run", &format!("http://{}/openapi.json", web.address), "--no-color"]);
+    // A call that is cancelled can still be looked at.
+    client.args(["--checks", "all", "--exclude-checks", "use_after_free"]);
+    client.args(["--max-examples", "20", "--generation-deterministic"]);
+    let summary = said(client);
+    assert!(summary.contains(" passed") && summary.contains("Stateful"), "{summary}");
 }

@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 use toolhost::base::files;
 
 /// A status; or 0: the connection is closed without an answer.
-fn status(answer: &[u8]) -> u16 {
+pub fn status(answer: &[u8]) -> u16 {
     let text = String::from_utf8_lossy(answer);
     text.split(' ').nth(1).filter(|_| text.starts_with("HTTP/1.")).map_or(0, |status| status.parse().unwrap())
 }
 
 /// How many answers came.
-fn answers(answer: &[u8]) -> usize {
+pub fn answers(answer: &[u8]) -> usize {
     String::from_utf8_lossy(answer).matches("HTTP/1.").count()
 }
 

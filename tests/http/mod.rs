@@ -6,7 +6,9 @@ mod calls;
 mod clients;
 mod hostile;
 mod mcp;
+mod odd;
 mod running;
+mod soak;
 mod tools;
 
 use crate::harness::{PATIENCE, Playground, within};

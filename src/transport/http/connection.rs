@@ -183,12 +183,14 @@ fn share(socket: &Socket, owner: &io::Result<Option<u32>>) -> String {
 async fn spoken(face: Arc<Face>, connection: Connection, stream: Box<dyn Stream>, watched: impl AsFd) {
     let (killed, connection) = (face.kill.clone(), Arc::new(connection));
     let router = TowerToHyperService::new(face.router.clone());
-    let handler = service_fn(move |request| {
+    let handler = service_fn(move |request: Request<Incoming>| {
         let (face, connection, router) = (face.clone(), connection.clone(), router.clone());
         async move {
+            // No path takes a body in chunks: where it ends nobody else needs to agree with us.
+            let chunked = request.headers().contains_key(header::TRANSFER_ENCODING);
             let answer = answered(&face, &connection, &router, request).await;
             // Whoever was not let in, or sends what is not read, gets no second request in.
-            let closes = answer.is_err() || !connection.standing.is_known() || face.stop.is_cancelled();
+            let closes = answer.is_err() || chunked || !connection.standing.is_known() || face.stop.is_cancelled();
             let mut answer = answer.unwrap_or_else(|refusal| *refusal);
             let headers = answer.headers_mut();
             headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));

@@ -6,8 +6,10 @@
 use super::peer::{self, Kernel};
 use crate::base::{files, text};
 use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 use nix::sys::stat::{Mode, umask};
+use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
@@ -15,6 +17,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
@@ -23,6 +26,9 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 /// Largest certificate or key file, bytes.
 const LARGEST: u64 = 1024 * 1024;
+
+/// How long others that start there may take.
+const OTHERS: Duration = Duration::from_secs(5);
 
 /// `127.0.0.1:8787`, `[::1]:8787`, `unix:PATH`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,8 +118,25 @@ impl Drop for Listener {
     }
 }
 
+/// Of servers that start at one moment each looks and binds in its turn: else two could take the socket of the dead for
+/// theirs, and one would listen where nobody connects. The lock is the folder's: nothing is left of it.
+fn turn(path: &Path) -> io::Result<Flock<File>> {
+    let until = Instant::now() + OTHERS;
+    let mut folder = File::open(path.parent().unwrap_or(path))?;
+    loop {
+        folder = match Flock::lock(folder, FlockArg::LockExclusiveNonblock) {
+            Ok(turn) => return Ok(turn),
+            Err((folder, Errno::EWOULDBLOCK)) if Instant::now() < until => folder,
+            Err((_, Errno::EWOULDBLOCK)) => return Err(io::Error::other("another program keeps its folder locked")),
+            Err((_, why)) => return Err(why.into()),
+        };
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
 /// A socket that only its owner may connect to, from its first moment.
 fn unix(path: &Path) -> io::Result<Listener> {
+    let _turn = turn(path)?;
     if let Ok(facts) = path.symlink_metadata() {
         if !facts.file_type().is_socket() {
             return Err(io::Error::other("something that is no socket lies there: name another path, or remove it"));

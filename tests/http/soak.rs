@@ -1,0 +1,274 @@
+//! A soak: good, slow, hostile, cancelled and broken calls of several clients at once, over HTTP and MCP; afterwards nothing is
+//! left. `TOOLHOST_TEST_SOAK=10000` makes so many calls, and says what it saw.
+
+use super::{Reply, Web, request};
+use crate::harness::{PATIENCE, Playground, Who, as_everyone_with, holds_at_rest, processes_of, wait_for};
+use crate::lifecycle::{groups, names};
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+const CALLS: usize = 144;
+const CLIENTS: usize = 6;
+
+const BOMB: &str = "import os\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        pass\n";
+const FILES: &str = "n = 0\nwhile True:\n    open('/tmp/%d' % n, 'w').write('x' * 4096)\n    n += 1\n";
+
+/// (name, script, what else its manifest says, the types of error that end it).
+fn tools() -> [(&'static str, &'static str, Value, &'static str); 8] {
+    let within = |ms: u64| json!({"timeoutMs": ms});
+    [
+        ("good", "import json, sys\nprint(json.dumps({'n': json.load(sys.stdin)['n']}))\n", json!({}), "none"),
+        ("slow", "import time\ntime.sleep(0.2)\nprint('{\"n\": 0}')\n", json!({}), "none"),
+        ("sleep", "import time\ntime.sleep(60)\n", json!({}), "CancelledError"),
+        ("late", "import time\ntime.sleep(60)\n", json!({"execution": within(300)}), "TimeoutError"),
+        (
+            "bomb",
+            BOMB,
+            json!({"execution": within(400), "limits": {"processes": 30}}),
+            "TimeoutError ResourceLimitError",
+        ),
+        (
+            "memory",
+            "hold = [bytearray(b'x') * (1 << 20) for _ in range(400)]\n",
+            json!({"limits": {"memoryBytes": 67_108_864}}),
+            "ResourceLimitError",
+        ),
+        (
+            "files",
+            FILES,
+            json!({"limits": {"scratchBytes": 4_194_304}, "execution": within(5000)}),
+            "ScriptError ResourceLimitError TimeoutError",
+        ),
+        ("flood", "import os\nwhile True:\n    os.write(1, b'x' * 65536)\n", json!({}), "ResourceLimitError"),
+    ]
+}
+
+/// What is done with a call, in turn; `good` is the commonest.
+const TURNS: [&str; 24] = [
+    "good", "late", "good", "cancel", "mcp", "good", "leave", "slow", "good", "memory", "broken", "good", "unknown",
+    "good", "flood", "half", "good", "files", "cancel", "mcp", "good", "leave", "smuggled", "bomb",
+];
+
+fn kind(answer: &Value) -> &str {
+    answer["error"]["type"].as_str().unwrap_or("none")
+}
+
+/// One call of this kind: what came of it, or why that is wrong.
+fn call(web: &Web, what: &str, n: usize) -> Result<(), String> {
+    let asked = |tool: &str| web.call(&format!("esc:{tool}"), &json!({ "n": n }), &[]);
+    let fits = |good: bool, reply: Reply| if good { Ok(()) } else { Err(format!("{reply:?}")) };
+    let status = |wanted: u16, reply: Reply| fits(reply.status == wanted, reply);
+    match what {
+        "good" => {
+            let reply = asked("good");
+            fits(reply.json()["outputData"]["n"] == n, reply)
+        }
+        "mcp" => {
+            let reply = over_mcp(web, n);
+            fits(reply.body.contains(&format!("\"structuredContent\":{{\"n\":{n}}}")), reply)
+        }
+        "cancel" => cancelled(web),
+        "leave" => {
+            let stream = begun(web, "Accept: application/json");
+            std::thread::sleep(Duration::from_millis((n % 7 * 30) as u64));
+            drop(stream);
+            Ok(())
+        }
+        "broken" => status(400, web.ask("POST", "/v1/tools/esc:good/calls", &[], "{\"n\": 1, \"n\": 2}")),
+        "unknown" => status(404, asked("none")),
+        "half" => {
+            let whole = request("POST", "/v1/tools/esc:good/calls", &web.address, &[], &"x".repeat(1000));
+            drop(web.connect().write_all(&whole.as_bytes()[..whole.len() / 2]));
+            Ok(())
+        }
+        "smuggled" => {
+            let headers = ["Transfer-Encoding: chunked", "Connection: keep-alive"];
+            status(411, web.ask("POST", "/v1/tools/esc:good/calls", &headers, "0\r\n\r\n"))
+        }
+        tool => {
+            let reply = asked(tool);
+            let wanted = tools().into_iter().find(|(name, ..)| *name == tool).map_or("", |(.., wanted)| wanted);
+            fits(wanted.split(' ').any(|wanted| wanted == kind(&reply.json())), reply)
+        }
+    }
+}
+
+fn over_mcp(web: &Web, n: usize) -> Reply {
+    let meta = json!({"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}});
+    let params = json!({"name": "esc__good", "arguments": {"n": n}, "_meta": meta});
+    let message = json!({"jsonrpc": "2.0", "id": n, "method": "tools/call", "params": params});
+    let headers = [
+        "Accept: application/json, text/event-stream",
+        "MCP-Protocol-Version: 2026-07-28",
+        "Mcp-Method: tools/call",
+        "Mcp-Name: esc__good",
+    ];
+    web.ask("POST", "/mcp", &headers, &message.to_string())
+}
+
+/// A connection on which a call that lasts has been asked for.
+fn begun(web: &Web, accept: &str) -> TcpStream {
+    let mut stream = web.connect();
+    let asked = request("POST", "/v1/tools/esc:sleep/calls", &web.address, &[accept], "{}");
+    stream.write_all(asked.as_bytes()).unwrap();
+    stream
+}
+
+fn cancelled(web: &Web) -> Result<(), String> {
+    let mut stream = begun(web, "Accept: text/event-stream");
+    let (mut told, mut piece) = (String::new(), [0; 4096]);
+    let mut more = |told: &mut String| {
+        let length = stream.read(&mut piece).map_err(|e| format!("{e}: {told}"))?;
+        told.push_str(&String::from_utf8_lossy(&piece[..length]));
+        Ok::<_, String>(length)
+    };
+    let id_of = |told: &str| Some(told.split("\"id\":\"").nth(1)?.split_once('"')?.0.to_owned());
+    let id = loop {
+        match id_of(&told) {
+            Some(id) => break id,
+            None if more(&mut told)? == 0 => return Err(format!("no start: {told}")),
+            None => {}
+        }
+    };
+    let reply = web.ask("DELETE", &format!("/v1/calls/{id}"), &[], "");
+    while more(&mut told)? > 0 {}
+    match (reply.status, told.contains("CancelledError")) {
+        (202, true) => Ok(()),
+        _ => Err(format!("{reply:?}: {told}")),
+    }
+}
+
+/// All clients at once, until so many calls are made.
+fn soaked(web: &Web, calls: usize) -> Vec<String> {
+    let (next, faults) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..CLIENTS {
+            scope.spawn(|| {
+                loop {
+                    let n = next.fetch_add(1, Ordering::Relaxed);
+                    if n >= calls {
+                        return;
+                    }
+                    let what = TURNS[n % TURNS.len()];
+                    if let Err(why) = call(web, what, n) {
+                        faults.lock().unwrap().push(format!("{what} {n}: {why}"));
+                    }
+                }
+            });
+        }
+    });
+    faults.into_inner().unwrap()
+}
+
+fn resident_kib(host: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{host}/status")).unwrap();
+    status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB")?.parse().ok()).unwrap()
+}
+
+/// Descriptors that the server holds for each launcher that it keeps.
+fn each_launcher(web: &Web) -> usize {
+    for at_once in 2..8 {
+        let (before, few) = holds_at_rest(web.child.id());
+        std::thread::scope(|scope| (0..at_once).for_each(|n| drop(scope.spawn(move || call(web, "slow", n).unwrap()))));
+        let (after, more) = holds_at_rest(web.child.id());
+        if more > few {
+            return (after - before) / (more - few);
+        }
+    }
+    panic!("calls at once leave no launcher");
+}
+
+/// Files of the state folder, but for the segments of the audit log, which are bounded by themselves.
+fn state(playground: &Playground) -> BTreeSet<String> {
+    let all = walkdir::WalkDir::new(playground.path("state")).into_iter().map(Result::unwrap);
+    all.map(|entry| entry.path().display().to_string()).filter(|path| !path.contains("/audit.jsonl")).collect()
+}
+
+fn playground(who: Who) -> Playground {
+    let playground = Playground::new(who, "/var/tmp");
+    for (name, script, more, _) in tools() {
+        playground.tool(name, "python", script, more);
+    }
+    fs::create_dir(playground.path("state/tmp")).unwrap();
+    let operator = "[[caller]]\nname = \"*\"\nwhy = \"a test\"\ntools = [\"*\"]\nrole = \"operator\"\n\
+                    [breaker]\nfailures = 1_000_000\nwhy = \"a test of failures\"\n";
+    fs::write(playground.path("sandbox-policies/callers.policy.toml"), operator).unwrap();
+    playground.settle();
+    playground
+}
+
+#[test]
+fn after_many_calls_of_all_kinds_nothing_is_left() {
+    let calls = std::env::var("TOOLHOST_TEST_SOAK").ok().map(|calls| calls.parse().expect("a number"));
+    as_everyone_with("python", "a soak", |who| {
+        let playground = playground(who);
+        let (mounts, temporary) = (playground.mounts(), names("/tmp"));
+        let mut host = playground.host();
+        host.args(["serve", "--http", "127.0.0.1:0"]).env("TMPDIR", playground.path("state/tmp"));
+        let mut web = Web::run(host, who.uid()).unwrap();
+        let id = web.child.id();
+        // Whatever the server opens once is open after one round.
+        assert_eq!(soaked(&web, TURNS.len()), [""; 0], "{who:?}");
+        let rest = || {
+            wait_for("no call runs", || {
+                let status = web.get("/v1/status", &[]).json();
+                (&status["running"], &status["waiting"]) == (&json!(0), &json!(0))
+            });
+            holds_at_rest(id)
+        };
+        rest();
+        let each = each_launcher(&web);
+        let ((descriptors, launchers), files, memory) = (rest(), state(&playground), resident_kib(id));
+        let began = Instant::now();
+        let faults = soaked(&web, calls.unwrap_or(CALLS));
+        let took = began.elapsed();
+        let ((now, kept), after) = (rest(), resident_kib(id));
+        if calls.is_some() {
+            let words = format!(
+                "{who:?}: {calls:?} calls in {took:?}; {memory} KiB became {after} KiB; {descriptors} descriptors with {launchers} \
+                 launchers, {now} with {kept}\n"
+            );
+            let _ = std::io::stderr().write_all(words.as_bytes());
+        }
+        assert_eq!(faults, [""; 0], "{who:?}");
+        assert_eq!(
+            now + launchers * each,
+            descriptors + kept * each,
+            "{who:?}: {descriptors}, {launchers}: {now}, {kept}"
+        );
+        let scripts = processes_of(&playground.path("user_scripts").display().to_string());
+        let running: Vec<_> = scripts.iter().filter(|(_, line)| line.contains("main.py")).collect();
+        assert!(running.is_empty(), "{who:?}: {running:?}");
+        assert_eq!(state(&playground), files, "{who:?}");
+        assert!(after < memory + 64 * 1024, "{who:?}: {memory} KiB became {after} KiB");
+        web.signal(nix::sys::signal::Signal::SIGTERM);
+        web.ended(PATIENCE);
+        playground.assert_quiet("the server");
+        assert_eq!(playground.mounts(), mounts, "{who:?}");
+        assert_eq!(groups(id), Vec::<String>::new(), "{who:?}");
+        // Other hosts on this machine keep compiled modules there.
+        let ours = |name: &&String| name.starts_with("toolhost") && !name.starts_with("toolhost-wasm-");
+        let mut left: Vec<_> = names("/tmp").difference(&temporary).filter(ours).cloned().collect();
+        left.extend(names(&playground.path("state/tmp").display().to_string()));
+        assert!(left.is_empty(), "{who:?}: {left:?}");
+        // One record for each answer.
+        let mut ends: BTreeMap<String, usize> = BTreeMap::new();
+        for record in playground.records() {
+            *ends.entry(record["tool"].as_str().unwrap_or_default().to_owned()).or_default() += 1;
+        }
+        let turns = |words: &[&str]| {
+            let of = |calls: usize| (0..calls).filter(|n| words.contains(&TURNS[n % TURNS.len()])).count();
+            of(TURNS.len()) + of(calls.unwrap_or(CALLS))
+        };
+        for (tool, words) in [("late", "late"), ("bomb", "bomb"), ("memory", "memory"), ("none", "unknown")] {
+            assert_eq!(ends[&format!("esc:{tool}")], turns(&[words]), "{who:?}: {tool}: {ends:?}");
+        }
+        assert_eq!(ends["esc:good"], turns(&["good", "mcp", "broken"]), "{who:?}: {ends:?}");
+    });
+}

@@ -2,7 +2,7 @@
 
 mod approvals;
 mod callers;
-mod calls;
+pub mod calls;
 mod clients;
 mod hostile;
 mod mcp;

@@ -108,18 +108,28 @@ pub enum Event {
 
 /// Takes the events of one call.
 #[derive(Debug, Default)]
-pub struct Sink(Option<mpsc::Sender<Event>>);
+pub struct Sink {
+    to: Option<mpsc::Sender<Event>>,
+    /// Its reader may take as long as it likes once the call is over.
+    patient: bool,
+}
 
 impl Sink {
     /// For a face that takes the report alone.
     pub fn none() -> Sink {
-        Sink(None)
+        Sink::default()
     }
 
     /// A sink and its reader, which must read beside the call. `room`: events that may wait for the reader.
     pub fn new(room: usize) -> (Sink, mpsc::Receiver<Event>) {
         let (sender, receiver) = mpsc::channel(room.max(1));
-        (Sink(Some(sender)), receiver)
+        (Sink { to: Some(sender), patient: false }, receiver)
+    }
+
+    /// For a reader that takes everything, but other calls first.
+    pub(super) fn patient() -> (Sink, mpsc::Receiver<Event>) {
+        let (sink, receiver) = Sink::new(1);
+        (Sink { patient: true, ..sink }, receiver)
     }
 }
 
@@ -135,6 +145,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// its call: what waits here is bounded by `PARTS` for parts of an answer and by `LINES` for the log.
 pub(super) struct Stream {
     sink: Option<mpsc::Sender<Event>>,
+    patient: bool,
     waiting: VecDeque<Event>,
     /// Parts of an answer among them, and their bytes.
     parts: (usize, usize),
@@ -142,7 +153,7 @@ pub(super) struct Stream {
 
 impl Stream {
     pub fn to(sink: Sink) -> Stream {
-        Stream { sink: sink.0, waiting: VecDeque::new(), parts: (0, 0) }
+        Stream { sink: sink.to, patient: sink.patient, waiting: VecDeque::new(), parts: (0, 0) }
     }
 
     pub fn push(&mut self, event: Event) {
@@ -186,6 +197,7 @@ impl Stream {
 
     /// Hands on what still waits, to a reader that reads.
     pub async fn finish(mut self) {
-        while !self.waiting.is_empty() && tokio::time::timeout(PATIENCE, self.hand_on()).await.is_ok() {}
+        let patience = if self.patient { Duration::MAX } else { PATIENCE };
+        while !self.waiting.is_empty() && tokio::time::timeout(patience, self.hand_on()).await.is_ok() {}
     }
 }

@@ -1,6 +1,7 @@
 //! The HTTP server, spoken to byte by byte: it, who may call it, what it answers, what it refuses.
 
 mod approvals;
+mod batch;
 mod callers;
 pub mod calls;
 mod clients;

@@ -41,6 +41,7 @@ mod shims;
 mod shipped;
 mod staging;
 mod streaming;
+mod streams;
 mod tidy;
 mod told_truly;
 #[cfg(feature = "wasi")]

@@ -162,10 +162,10 @@ fn python_mends() {
             ("def f(): return 2**64", "f", "{}", Mend("more than 64 bits")),
             ("def f(): return '\\ud800'", "f", "{}", Mend("half a surrogate pair")),
             (
-                "def f(): return (i for i in [1])",
+                "def f(): return {'a': (i for i in [1])}",
                 "f",
                 "{}",
-                Mend("is a generator, which JSON cannot carry; return list(it)"),
+                Mend("['a'] is a generator, which JSON cannot carry; return list(it)"),
             ),
             (cyclic, "f", "{}", Mend("holds itself")),
             ("def f():\n  return 1/0", "f", "{}", Mend("ZeroDivisionError: division by zero (analyzer.py, line 2)")),
@@ -285,7 +285,12 @@ const JAVASCRIPT_MENDS: [(&str, &str, &str, Expect); 22] = [
         "{}",
         Mend("the return value.a[0] is NaN, which is not JSON; return null or a string"),
     ),
-    ("export function* f() { yield 1 }", "f", "{}", Mend("is a Generator, which JSON cannot carry; return [...it]")),
+    (
+        "export const f = () => ({a: (function* () { yield 1 })()})",
+        "f",
+        "{}",
+        Mend("the return value.a is a Generator, which JSON cannot carry; return [...it]"),
+    ),
     (
         "export const f = () => [1].values()",
         "f",
@@ -293,7 +298,7 @@ const JAVASCRIPT_MENDS: [(&str, &str, &str, Expect); 22] = [
         Mend("is a Array Iterator, which JSON cannot carry; return [...it]"),
     ),
     (
-        "export async function* f() { yield 1 }",
+        "export const f = () => [(async function* () { yield 1 })()]",
         "f",
         "{}",
         Mend("is a AsyncGenerator, which JSON cannot carry; collect it"),

@@ -114,16 +114,20 @@ async fn shown_live(service: &Service, request: CallRequest, verbose: bool) -> (
         return (service.call(request, Sink::none()).await, Vec::new());
     }
     let (sink, mut events) = Sink::new(LINES);
+    let show = |name: &str, line: &str| {
+        let mut out = String::new();
+        words::line(&mut out, name, line);
+        words::complain(out.trim_end());
+    };
     let lines = async {
         let mut live = Vec::new();
         while let Some(event) = events.recv().await {
             match event {
                 Event::Log(line) if verbose => {
-                    let mut out = String::new();
-                    words::line(&mut out, "log", &line);
-                    words::complain(out.trim_end());
+                    show("log", &line);
                     live.push(line);
                 }
+                Event::Part(part) if verbose => show("chunk", &part),
                 Event::Message(level, line) if verbose => {
                     words::complain(&format!("{}: {line}", json!(level).as_str().unwrap_or_default()));
                     live.push(line);

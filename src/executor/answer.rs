@@ -106,7 +106,7 @@ fn stray_before(text: &str) -> Option<usize> {
 }
 
 /// The first bytes, with everything that is not plain text escaped.
-fn head(bytes: &[u8]) -> String {
+pub fn head(bytes: &[u8]) -> String {
     let mut shown = String::new();
     for chunk in bytes.get(..HEAD_BYTES.min(bytes.len())).unwrap_or_default().utf8_chunks() {
         for c in chunk.valid().chars() {

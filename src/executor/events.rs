@@ -2,16 +2,19 @@
 //!
 //! For: executors and the methods of this process, which send; the road of a call, which hears. In: log lines, parts of
 //! an answer. Out: the same, in order. Never: holds more than a few hundred of them; makes a tool wait for whoever
-//! reads its log.
+//! reads its log; loses a part of an answer.
 
 use super::told::Told;
+use crate::base::json::Text;
 use serde_json::Value;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 
 /// Events that may wait to be heard.
 const WAITING: usize = 256;
+/// Parts of an answer among them: each may be long.
+const PARTS: usize = 16;
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
@@ -19,8 +22,8 @@ pub enum Event {
     Log(String),
     /// How far the tool is, or a message of it, not yet escaped.
     Told(Told),
-    /// A part of the answer of a method that streams. The outcome still holds the whole answer.
-    Chunk(Value),
+    /// A part of the answer of a tool that streams. The outcome still holds the whole answer.
+    Chunk(Text),
 }
 
 /// Where a running call sends its events.
@@ -28,6 +31,7 @@ pub enum Event {
 pub struct Events {
     sender: mpsc::Sender<Event>,
     lost: Arc<AtomicU64>,
+    parts: Arc<Semaphore>,
 }
 
 /// The other end. Dropped: nobody listens, and events are thrown away.
@@ -35,13 +39,21 @@ pub struct Events {
 pub struct Heard {
     events: mpsc::Receiver<Event>,
     lost: Arc<AtomicU64>,
+    parts: Arc<Semaphore>,
+}
+
+impl Drop for Heard {
+    fn drop(&mut self) {
+        self.parts.close();
+    }
 }
 
 /// The two ends.
 pub fn events() -> (Events, Heard) {
     let (sender, events) = mpsc::channel(WAITING);
-    let lost = Arc::<AtomicU64>::default();
-    (Events { sender, lost: lost.clone() }, Heard { events, lost })
+    let (lost, parts) = (Arc::<AtomicU64>::default(), Arc::new(Semaphore::new(PARTS)));
+    let heard = Heard { events, lost: lost.clone(), parts: parts.clone() };
+    (Events { sender, lost, parts }, heard)
 }
 
 impl Events {
@@ -64,19 +76,36 @@ impl Events {
 
     /// Sends a part of the answer, as soon as there is room.
     pub async fn chunk(&self, part: Value) {
+        self.part(Text::from(&part)).await;
+    }
+
+    /// The same of a part that is text already.
+    pub async fn part(&self, part: Text) {
         // Without a listener the part is not missed.
-        let _ = self.sender.send(Event::Chunk(part)).await;
+        if let Ok(place) = self.parts.acquire().await {
+            place.forget();
+            let _ = self.sender.send(Event::Chunk(part)).await;
+        }
     }
 }
 
 impl Heard {
     pub async fn next(&mut self) -> Option<Event> {
-        self.events.recv().await
+        let event = self.events.recv().await;
+        self.took(event)
     }
 
     /// What was sent already.
     pub fn sent(&mut self) -> Option<Event> {
-        self.events.try_recv().ok()
+        let event = self.events.try_recv().ok();
+        self.took(event)
+    }
+
+    fn took(&self, event: Option<Event>) -> Option<Event> {
+        if matches!(event, Some(Event::Chunk(_))) {
+            self.parts.add_permits(1);
+        }
+        event
     }
 
     /// Lines that found no room.

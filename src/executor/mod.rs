@@ -12,6 +12,7 @@ mod log;
 pub mod method;
 mod outcome;
 pub mod process;
+mod stdout;
 mod told;
 #[cfg(feature = "wasi")]
 pub mod wasm;

@@ -114,6 +114,8 @@ pub struct Artifact {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
     pub ending: Ending,
+    /// The answer is the list of the parts of a stream.
+    pub parts: bool,
     /// stderr (and, with `entryPoint`, what was printed), cut to the log limit, one line each, not yet escaped.
     pub logs: Vec<String>,
     /// The end of what a tool that gave no answer wrote to stdout, one line each, not yet escaped.
@@ -131,6 +133,7 @@ impl Outcome {
     pub fn of(ending: Ending, wall_ms: u64) -> Outcome {
         Outcome {
             ending,
+            parts: false,
             logs: Vec::new(),
             printed: Vec::new(),
             usage: Usage { wall_ms, ..Usage::default() },

@@ -37,6 +37,7 @@ mod script_call;
 mod script_digest;
 mod secrets;
 pub mod shapes;
+mod speakers;
 mod target;
 mod tools;
 
@@ -52,6 +53,7 @@ pub use hints::strips_types;
 pub use report::{Digests, Report};
 pub use request::{CallRequest, Caller, Event, Sink, new_id};
 pub use script_digest::of as digest_of_script;
+pub use speakers::{AT_ONCE, Show, Speakers, Stage, Told};
 pub use tools::Effects;
 
 use crate::executor::{Executor, method};

@@ -108,45 +108,73 @@ pub enum Event {
 
 /// Takes the events of one call.
 #[derive(Debug, Default)]
-pub struct Sink(Option<mpsc::Sender<Event>>);
+pub struct Sink {
+    to: Option<mpsc::Sender<Event>>,
+    /// Its reader may take as long as it likes once the call is over.
+    patient: bool,
+}
 
 impl Sink {
     /// For a face that takes the report alone.
     pub fn none() -> Sink {
-        Sink(None)
+        Sink::default()
     }
 
     /// A sink and its reader, which must read beside the call. `room`: events that may wait for the reader.
     pub fn new(room: usize) -> (Sink, mpsc::Receiver<Event>) {
         let (sender, receiver) = mpsc::channel(room.max(1));
-        (Sink(Some(sender)), receiver)
+        (Sink { to: Some(sender), patient: false }, receiver)
+    }
+
+    /// For a reader that takes everything, but other calls first.
+    pub(super) fn patient() -> (Sink, mpsc::Receiver<Event>) {
+        let (sink, receiver) = Sink::new(1);
+        (Sink { patient: true, ..sink }, receiver)
     }
 }
 
 /// Lines that wait for a slow reader; further ones are left out (the report holds the log).
 const LINES: usize = 1000;
+/// Parts of an answer that wait for a slow reader, and their bytes, before the tool waits, too.
+const PARTS: usize = 1000;
+const PARTS_BYTES: usize = 64 * 1024;
 /// How long a reader may take none of the events that are left once the call is over; then it gets no more of them.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The events of one call on their way to its sink. A slow reader stops neither the tool nor the clock of the call:
-/// what waits here is bounded by `outputBytes` for parts and by `LINES` for the log.
+/// The events of one call on their way to its sink. A slow reader makes a tool that streams wait, but not the clock of
+/// its call: what waits here is bounded by `PARTS` for parts of an answer and by `LINES` for the log.
 pub(super) struct Stream {
     sink: Option<mpsc::Sender<Event>>,
+    patient: bool,
     waiting: VecDeque<Event>,
+    /// Parts of an answer among them, and their bytes.
+    parts: (usize, usize),
 }
 
 impl Stream {
     pub fn to(sink: Sink) -> Stream {
-        Stream { sink: sink.0, waiting: VecDeque::new() }
+        Stream { sink: sink.to, patient: sink.patient, waiting: VecDeque::new(), parts: (0, 0) }
     }
 
     pub fn push(&mut self, event: Event) {
-        let is_line = |event: &Event| !matches!(event, Event::Part(_));
-        let lines = |waiting: &VecDeque<Event>| waiting.iter().filter(|event| is_line(event)).count();
-        let full = is_line(&event) && self.waiting.len() >= LINES && lines(&self.waiting) >= LINES;
-        if self.sink.is_some() && !full {
-            self.waiting.push_back(event);
+        let full = !matches!(event, Event::Part(_)) && self.waiting.len() - self.parts.0 >= LINES;
+        if self.sink.is_none() || full {
+            return;
         }
+        if let Event::Part(text) = &event {
+            self.parts = (self.parts.0 + 1, self.parts.1 + text.len());
+        }
+        self.waiting.push_back(event);
+    }
+
+    /// Somebody reads.
+    pub fn is_heard(&self) -> bool {
+        self.sink.is_some()
+    }
+
+    /// So much of the answer waits for the reader that the tool should wait, too.
+    pub fn is_behind(&self) -> bool {
+        self.parts.0 >= PARTS || self.parts.1 >= PARTS_BYTES
     }
 
     /// Hands one event on, as soon as the reader has room. Without an event it never ends.
@@ -157,15 +185,19 @@ impl Stream {
         if let Ok(place) = sink.reserve().await
             && let Some(event) = self.waiting.pop_front()
         {
+            if let Event::Part(text) = &event {
+                self.parts = (self.parts.0 - 1, self.parts.1 - text.len());
+            }
             return place.send(event);
         }
         // The reader is gone.
-        self.sink = None;
+        (self.sink, self.parts) = (None, (0, 0));
         self.waiting.clear();
     }
 
     /// Hands on what still waits, to a reader that reads.
     pub async fn finish(mut self) {
-        while !self.waiting.is_empty() && tokio::time::timeout(PATIENCE, self.hand_on()).await.is_ok() {}
+        let patience = if self.patient { Duration::MAX } else { PATIENCE };
+        while !self.waiting.is_empty() && tokio::time::timeout(patience, self.hand_on()).await.is_ok() {}
     }
 }

@@ -307,14 +307,15 @@ impl Service {
                     biased;
                     // Polled first: events that are always ready would else keep the clock from being looked at.
                     () = &mut clock, if limit.is_some() => break Ok(timed_out(limit.unwrap_or_default())),
-                    Some(event) = heard.next() => stream.push(parts.told(event, record)?),
+                    // A reader that is behind is waited for, and the tool waits with us.
+                    Some(event) = heard.next(), if !stream.is_behind() => parts.told(event, record, stream)?,
                     () = stream.hand_on() => {}
                     ended = &mut running => break ended,
                 }
             }
         };
         while let Some(event) = heard.sent() {
-            stream.push(parts.told(event, record)?);
+            parts.told(event, record, stream)?;
         }
         record.ended(&ended, heard.lost(), context.ran.get());
         ended
@@ -334,20 +335,26 @@ impl AnswerParts {
         AnswerParts { allowed, left: allowed }
     }
 
-    /// An event of the executor as a face may see it.
-    fn told(&mut self, event: executor::Event, record: &mut CallRecord) -> Result<Event, Fault> {
-        let part = match event {
-            executor::Event::Log(line) => return Ok(Event::Log(record.log(&line))),
-            executor::Event::Told(Told::Message(level, text)) => return Ok(Event::Message(level, record.log(&text))),
+    /// Tells an event of the executor as a face may see it.
+    fn told(&mut self, event: executor::Event, record: &mut CallRecord, stream: &mut Stream) -> Result<(), Fault> {
+        let event = match event {
+            executor::Event::Log(line) => Event::Log(record.log(&line)),
+            executor::Event::Told(Told::Message(level, text)) => Event::Message(level, record.log(&text)),
             executor::Event::Told(Told::Progress(told)) => {
                 let message = told.message.as_ref().map(|message| record.shown(message));
-                return Ok(Event::Progress(Progress { message, ..told }));
+                Event::Progress(Progress { message, ..told })
             }
-            executor::Event::Chunk(part) => format::response(&record.hidden(Text::from(&part))),
+            executor::Event::Chunk(part) => {
+                let left = self.left.checked_sub(part.as_str().len() as u64);
+                self.left = left.ok_or_else(|| format::over_limit(quantity::Limit::OutputBytes, self.allowed))?;
+                if !stream.is_heard() {
+                    return Ok(());
+                }
+                Event::Part(format::response(&record.hidden(part)))
+            }
         };
-        let left = self.left.checked_sub(u64::try_from(part.len().max(1)).unwrap_or(u64::MAX));
-        self.left = left.ok_or_else(|| format::over_limit(quantity::Limit::OutputBytes, self.allowed))?;
-        Ok(Event::Part(part))
+        stream.push(event);
+        Ok(())
     }
 }
 
@@ -396,7 +403,7 @@ fn judged(
     };
     outcome.denials.observed.extend(refused.denials.iter().cloned());
     let (logs, printed_lines) = record.took(&mut outcome);
-    let printed = outcome.usage.output_bytes;
+    let (printed, parts) = (outcome.usage.output_bytes, outcome.parts);
     let envelope = match &outcome.ending {
         Ending::Envelope { told, .. } => Some(told.clone()),
         _ if !target.enveloped => None,
@@ -412,7 +419,16 @@ fn judged(
         let by_caller = fault.by_caller || tool.manifest.id == policy::RUN_CODE && fault.kind == Kind::ScriptError;
         Fault { details, person, by_caller, ..fault }
     })?;
-    Ok((envelope, output))
+    Ok((envelope, if parts { joined(&tool.manifest, output) } else { output }))
+}
+
+/// The parts of a stream as one answer: their list, or one text where the tool's answer is declared as that.
+fn joined(manifest: &Manifest, list: Text) -> Text {
+    let is_text = manifest.output.as_ref().is_some_and(|schema| schema.raw["type"] == "string");
+    match serde_json::from_str::<Vec<String>>(list.as_str()) {
+        Ok(texts) if is_text => Text::from(&Value::String(texts.concat())),
+        _ => list,
+    }
 }
 
 /// The answer, checked against the output schema; an envelope is checked as a whole.

@@ -80,6 +80,7 @@ impl Executor for Fake {
 pub fn outcome(ending: Ending, logs: Vec<String>) -> Outcome {
     Outcome {
         ending,
+        parts: false,
         logs,
         printed: Vec::new(),
         usage: Usage { wall_ms: 1, ..Usage::default() },

@@ -1,8 +1,9 @@
 //! The HTTP server, spoken to byte by byte: it, who may call it, what it answers, what it refuses.
 
 mod approvals;
+mod batch;
 mod callers;
-mod calls;
+pub mod calls;
 mod clients;
 mod hostile;
 mod mcp;

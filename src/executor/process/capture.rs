@@ -2,6 +2,7 @@
 
 use super::launcher::nonblocking;
 use crate::executor::log::Log;
+use crate::executor::stdout::{Answer, Stdout};
 use std::io;
 use std::os::fd::OwnedFd;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -18,13 +19,9 @@ pub struct Pipes {
 /// What was read.
 #[derive(Debug, Default)]
 pub struct Captured {
-    pub output: Vec<u8>,
-    /// All bytes that came, also those that were not kept.
-    pub output_bytes: u64,
+    pub answer: Answer,
     /// The kept lines of stderr.
     pub logs: Vec<String>,
-    /// stdout passed its limit.
-    pub flooded: bool,
 }
 
 /// Three pipes: our ends, and the tool's as stdin, stdout, stderr.
@@ -42,26 +39,23 @@ pub fn pipes() -> io::Result<(Pipes, [OwnedFd; 3])> {
     Ok((pipes, [their_in, their_out, their_log]))
 }
 
-/// Runs until all three are closed. `over` is told when stdout passed its limit.
-pub async fn run(pipes: Pipes, input: &[u8], most_output: u64, mut log: Log<'_>, over: &Notify) -> Captured {
+/// Runs until all three are closed. `over` is told when stdout passed its limit, or brought a line that cannot be read.
+/// A part of a stream that finds no room is waited for, and the tool, whose pipe is full then, waits with it.
+pub async fn run(pipes: Pipes, input: &[u8], mut stdout: Stdout<'_>, mut log: Log<'_>, over: &Notify) -> Captured {
     let Pipes { input: mut to, output: mut from, log: mut log_from } = pipes;
     let feed = async move {
         // A tool need not read its input: EPIPE is no fault.
         let _ = to.write_all(input).await;
     };
-    let mut captured = Captured::default();
-    let (output, total, flooded) = (&mut captured.output, &mut captured.output_bytes, &mut captured.flooded);
     let read = async {
         let mut buffer = vec![0u8; 64 * 1024];
+        let mut told = false;
         while let Ok(length @ 1..) = from.read(&mut buffer).await {
-            *total += length as u64;
-            let room = usize::try_from(most_output).unwrap_or(usize::MAX).saturating_sub(output.len());
-            output.extend_from_slice(&buffer[..length.min(room)]);
-            if length > room && !*flooded {
-                *flooded = true;
+            if stdout.push(&buffer[..length]).await && !std::mem::replace(&mut told, true) {
                 over.notify_one();
             }
         }
+        stdout.finish().await
     };
     let read_log = async {
         let mut buffer = vec![0u8; 16 * 1024];
@@ -70,11 +64,10 @@ pub async fn run(pipes: Pipes, input: &[u8], most_output: u64, mut log: Log<'_>,
         }
     };
     // The feeder may hang for ever on a tool that neither reads nor closes its input; the readers end with the tool.
-    tokio::select! {
+    let answer = tokio::select! {
         biased;
-        _ = async { tokio::join!(read, read_log) } => {}
-        () = async { feed.await; std::future::pending().await } => {}
-    }
-    captured.logs = log.finish();
-    captured
+        (answer, ()) = async { tokio::join!(read, read_log) } => answer,
+        answer = async { feed.await; std::future::pending().await } => answer,
+    };
+    Captured { answer, logs: log.finish() }
 }

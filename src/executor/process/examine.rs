@@ -68,17 +68,17 @@ pub async fn run(launchers: &Arc<Launchers>, shape: &Shape, around: &Surrounding
     let pipes = super::hand_over(&launcher, LONGEST_MS, &Brings::default())?;
     let over = tokio::sync::Notify::new();
     let events = super::Events::unheard();
-    let log = super::Log::new(ANSWER, &events);
-    let reading = async { Ok(capture::run(pipes, &tries, ANSWER, log, &over).await) };
+    let (stdout, log) = (super::Stdout::new(ANSWER, &events), super::Log::new(ANSWER, &events));
+    let reading = async { Ok(capture::run(pipes, &tries, stdout, log, &over).await) };
     let both = async { tokio::try_join!(reading, super::ended(&launcher)) };
     let longest = Duration::from_millis(LONGEST_MS + 1000);
     let (captured, (exited, _)) =
         tokio::time::timeout(longest, both).await.map_err(|_| lost("it did not end in time"))??;
-    if exited.status != 0 || captured.flooded {
+    if exited.status != 0 || captured.answer.flooded {
         let log = captured.logs.join("\n");
         return Err(lost(&format!("wait status {}, {:?}: {log}", exited.status, exited.killed)).into());
     }
-    let tried = serde_json::from_slice(&captured.output).map_err(|e| lost(&e.to_string()))?;
+    let tried = serde_json::from_slice(&captured.answer.rest).map_err(|e| lost(&e.to_string()))?;
     // The launcher is dropped, not kept, and the staged copies with it, unpublished.
     Ok(Examined { walls: launcher.walls.to_vec(), tried })
 }

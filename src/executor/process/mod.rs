@@ -22,6 +22,7 @@ pub use workers::WasmWorkers;
 
 use super::clock::Clock;
 use super::log::Log;
+use super::stdout::Stdout;
 use super::{Call, Context, Denials, Ending, Events, Executor, Outcome, Running, answer};
 use crate::base::{lock, messages};
 use crate::egress::Traffic;
@@ -139,12 +140,14 @@ impl Scripts {
         let ending = judge(&captured, &exited, over, &shape, per_call.timeout_ms, &logs);
         let mut outcome = outcome(ending, started);
         outcome.logs = logs;
-        if !matches!(outcome.ending, Ending::Answered(_) | Ending::BadOutput { .. }) && !captured.flooded {
-            outcome.printed = answer::last_lines(&captured.output);
+        let answer = captured.answer;
+        if !matches!(outcome.ending, Ending::Answered(_) | Ending::BadOutput { .. }) && !answer.flooded {
+            outcome.printed = answer::last_lines(&answer.rest);
         }
+        outcome.parts = answer.is_list();
         outcome.usage.cpu_ms = Some(exited.cpu_ms);
         outcome.usage.peak_memory_bytes = exited.peak_memory_bytes;
-        outcome.usage.output_bytes = captured.output_bytes;
+        outcome.usage.output_bytes = answer.total;
         outcome.walls = launcher.walls.clone();
         // Only after a good answer are staged files and the launcher kept.
         if matches!(outcome.ending, Ending::Answered(_)) {
@@ -272,10 +275,10 @@ async fn follow(
     }
     let left = u64::try_from(clock.left().as_micros().div_ceil(1000)).unwrap_or(u64::MAX);
     let pipes = hand_over(launcher, left, brings)?;
-    let output = shape.limits.get(Limit::OutputBytes);
+    let stdout = Stdout::new(shape.limits.get(Limit::OutputBytes), events);
     let log = Log::new(shape.limits.get(Limit::LogBytes), events);
     let over = tokio::sync::Notify::new();
-    let reading = async { Ok(capture::run(pipes, input, output, log, &over).await) };
+    let reading = async { Ok(capture::run(pipes, input, stdout, log, &over).await) };
     let passed_a_limit = async {
         match &launcher.relay {
             Some(relay) => relay.lease().attend(traffic).await,
@@ -323,8 +326,11 @@ fn judge(
     logs: &[String],
 ) -> Ending {
     let over = |limit| Ending::OverLimit { limit, allowed: shape.limits.get(limit) };
-    if let Some(limit) = captured.flooded.then_some(Limit::OutputBytes).or(passed) {
+    if let Some(limit) = captured.answer.flooded.then_some(Limit::OutputBytes).or(passed) {
         return over(limit);
+    }
+    if let Some(bad) = captured.answer.bad() {
+        return bad.clone();
     }
     match exited.killed {
         Some(Killed::Deadline) => return Ending::TimedOut { limit_ms },
@@ -360,7 +366,7 @@ fn judge(
     {
         return complaint;
     }
-    answer::judge_output(&captured.output, false)
+    captured.answer.judged()
 }
 
 /// What a recorder does not see.

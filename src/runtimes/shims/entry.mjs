@@ -1,7 +1,7 @@
 // Calls one function of a script: entry.mjs SCRIPT ENTRY (Node and Bun, ESM and CommonJS).
 //
 // Arguments: one JSON object on stdin, given as the only argument. Answer: the return value, one JSON
-// document on the real stdout. Everything printed goes to stderr. Runs inside the walls, with the
+// document on the real stdout; of a generator a line for each value, then one for the end. Everything printed goes to stderr. Runs inside the walls, with the
 // tool's own rights: it protects nobody, it only explains.
 import { spawnSync } from 'node:child_process';
 import fs from 'node:fs';
@@ -163,7 +163,7 @@ function hint(value) {
   if (typeof value?.then === 'function') return 'await it';
   if (value instanceof RegExp) return 'return String(it)';
   if (typeof value?.text === 'function') return 'return await it.text()';
-  if (typeof value?.[Symbol.asyncIterator] === 'function') return 'collect it with for await';
+  if (typeof value?.[Symbol.asyncIterator] === 'function') return 'collect it with for await, or write async function*';
   if (typeof value?.[Symbol.iterator] === 'function') return 'return [...it]';
   if (typeof value === 'object') return 'return a plain object of what is meant';
   return 'call it, or leave it out';
@@ -229,6 +229,21 @@ function ours(client) {
   };
 }
 
+// Sends what a generator yields as it comes. What it returns, if anything, is the whole answer.
+async function stream(parts) {
+  for (let number = 1; ; number += 1) {
+    const { value, done } = await parts.next();
+    if (done) return value;
+    check(value, `chunk ${number}`, 1);
+    write(ANSWER, `@toolhost {"chunk":${JSON.stringify(value) ?? null}}\n`);
+  }
+}
+
+function answer(value) {
+  check(value, 'the return value', 0);
+  write(ANSWER, `${JSON.stringify(value ?? null)}\n`);
+}
+
 process.on('uncaughtException', crash);
 process.on('unhandledRejection', crash);
 // Nothing is left to wait for, and still no answer.
@@ -251,8 +266,11 @@ async function main() {
   globalThis.toolhost = ours($client);
   const module = await import(pathToFileURL(script).href);
   const result = await find(module, entry)($client === undefined ? input : given);
-  check(result, 'the return value', 0);
-  write(ANSWER, `${JSON.stringify(result ?? null)}\n`);
+  if (/^\[object (Async)?Generator\]$/u.test(Object.prototype.toString.call(result))) {
+    const whole = await stream(result);
+    if (whole === undefined) write(ANSWER, '@toolhost {"end":true}\n');
+    else answer(whole);
+  } else answer(result);
   finished = true;
   // The answer is given: timers and connections that are still open do not hold the call.
   process.exit(0);

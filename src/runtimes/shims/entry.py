@@ -1,13 +1,14 @@
 """Calls one function of a script: entry.py SCRIPT ENTRY.
 
 Arguments: one JSON object on stdin, given as keyword arguments. Answer: the return value, one JSON
-document on the real stdout. Everything printed goes to stderr. Runs inside the walls, with the
+document on the real stdout; of a generator a line for each value, then one for the end. Everything printed goes to stderr. Runs inside the walls, with the
 tool's own rights: it protects nobody, it only explains.
 """
 
 import json
 import os
 import sys
+import types
 
 # Nothing of the tool has run yet: from here on, descriptor 1 is the log, also for child processes.
 ANSWER = os.dup(1)
@@ -263,12 +264,59 @@ def check(value, place, depth):
         raise Mend(f"{place} is {a(value)}, which JSON cannot carry; {hint(value)}")
 
 
-def answer(value):
-    check(value, "the return value", 0)
-    text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
-    rest = memoryview((text + "\n").encode("utf-8"))
+def send(line):
+    """Waits while whoever reads the answer is behind."""
+    rest = memoryview((line + "\n").encode("utf-8"))
     while rest:
         rest = rest[os.write(ANSWER, rest) :]
+
+
+def text(value):
+    return json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+
+
+def answer(value):
+    check(value, "the return value", 0)
+    send(text(value))
+
+
+def chunk(value, number):
+    check(value, f"chunk {number}", 1)
+    send('@toolhost {"chunk":' + text(value) + "}")
+
+
+def stream(parts):
+    """Sends what a generator yields as it comes. What it returns, if anything, is the whole answer."""
+    number = 0
+    while True:
+        try:
+            value = next(parts)
+        except StopIteration as stop:
+            return stop.value
+        number += 1
+        chunk(value, number)
+
+
+async def stream_async(parts):
+    number = 0
+    async for value in parts:
+        number += 1
+        chunk(value, number)
+
+
+def answer_all(result):
+    if isinstance(result, types.GeneratorType):
+        whole = stream(result)
+    elif isinstance(result, types.AsyncGeneratorType):
+        import asyncio
+
+        whole = asyncio.run(stream_async(result))
+    else:
+        return answer(result)
+    if whole is None:
+        send('@toolhost {"end":true}')
+    else:
+        answer(whole)
 
 
 def show(error):
@@ -312,7 +360,7 @@ def main():
         if client is not None:
             ours.can, ours.answers, ours.state = client["can"], client["answers"], client["state"]
         function = find(load(script), entry, os.path.basename(script))
-        answer(call(function, entry, arguments))
+        answer_all(call(function, entry, arguments))
     except Mend as mend:
         fail(mend)
     except SystemExit as stop:

@@ -10,15 +10,16 @@ use super::stream::Events;
 use super::{Face, OfFace, approvals, background, body, tools};
 use crate::service::{self, CallRequest, Caller, Report, Sink};
 use axum::Extension;
-use axum::body::Body;
+use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{Path, State};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-const KEY: &str = "idempotency-key";
+pub const KEY: &str = "idempotency-key";
 /// Events that may wait for a slow reader.
 const WAITING: usize = 16;
 /// How long a call that may still be refused keeps the head of its stream back.
@@ -113,7 +114,7 @@ fn wants_events(headers: &HeaderMap) -> bool {
         .any(|kind| kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("text/event-stream")))
 }
 
-fn streamed(events: Events) -> Response {
+pub fn streamed(events: impl HttpBody<Data = Bytes, Error = io::Error> + Send + 'static) -> Response {
     let mut response = Response::new(Body::new(events));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     response

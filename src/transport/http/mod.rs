@@ -7,6 +7,7 @@
 mod actions;
 mod approvals;
 mod background;
+mod batch;
 mod body;
 mod callers;
 mod calls;
@@ -216,7 +217,7 @@ fn router(face: std::sync::Weak<Face>) -> Router {
         .route("/v1/tools/{tool}/audit", get(tools::audit))
         .route("/v1/tools/{tool}/calls", post(calls::call))
         .route("/v1/actions", post(actions::act))
-        .route("/v1/calls", get(running::calls))
+        .route("/v1/calls", get(running::calls).post(batch::call))
         .route("/v1/calls/{call}", get(running::call).delete(running::cancel))
         .route("/v1/approvals", get(approvals::list))
         .route("/v1/approvals/{call}", post(approvals::answer))

@@ -19,8 +19,8 @@ use tokio::task::JoinSet;
 use tokio::time::Sleep;
 
 /// In a quiet stream a comment shows that both ends are there.
-const QUIET: Duration = Duration::from_secs(15);
-const COMMENT: &str = ": the call runs\n\n";
+pub const QUIET: Duration = Duration::from_secs(15);
+pub const COMMENT: &str = ": the call runs\n\n";
 
 /// The body of a stream. Dropping it drops the call.
 pub struct Events {
@@ -50,7 +50,7 @@ impl Events {
         begun: Begun,
     ) -> Events {
         let mut ready = started(id);
-        ready.extend(first.iter().flat_map(of_event));
+        ready.extend(first.iter().flat_map(written));
         let quiet = Box::pin(tokio::time::sleep(QUIET));
         let state = State::Running { events, call, quiet, seen_by, begun: Some(begun) };
         Events { id: id.to_owned(), ready: Some(ready.into()), state }
@@ -76,18 +76,24 @@ fn started(id: &str) -> Vec<u8> {
     event("start", &json!({ "id": id }))
 }
 
-fn of_event(told: &Event) -> Vec<u8> {
+/// The name and the data of an event.
+pub fn of_event(told: &Event) -> (&'static str, Value) {
     match told {
-        Event::Log(line) => event("log", &json!({ "line": line })),
-        Event::Part(text) => event("chunk", &json!({ "text": text })),
-        Event::Message(level, line) => event("log", &json!({ "level": level, "line": line })),
-        Event::Progress(told) => event("progress", &json!(told)),
-        Event::Preparing(text) => event("progress", &json!({ "message": text })),
+        Event::Log(line) => ("log", json!({ "line": line })),
+        Event::Part(text) => ("chunk", json!({ "text": text })),
+        Event::Message(level, line) => ("log", json!({ "level": level, "line": line })),
+        Event::Progress(told) => ("progress", json!(told)),
+        Event::Preparing(text) => ("progress", json!({ "message": text })),
     }
 }
 
+fn written(told: &Event) -> Vec<u8> {
+    let (name, data) = of_event(told);
+    event(name, &data)
+}
+
 /// Compact JSON holds no line break, so that its data is one line.
-fn event(name: &str, data: &Value) -> Vec<u8> {
+pub fn event(name: &str, data: &Value) -> Vec<u8> {
     let mut bytes = format!("event: {name}\ndata: ").into_bytes();
     let _ = visible(data, &mut bytes);
     bytes.extend(b"\n\n");
@@ -111,7 +117,7 @@ impl HttpBody for Events {
         match events.poll_recv(cx) {
             Poll::Ready(Some(told)) => {
                 quiet.as_mut().reset(tokio::time::Instant::now() + QUIET);
-                return frame(of_event(&told));
+                return frame(written(&told));
             }
             // All were told; the report comes.
             Poll::Ready(None) | Poll::Pending => {}
@@ -121,7 +127,7 @@ impl HttpBody for Events {
             if let Ok(told) = events.try_recv() {
                 let report = ended.and_then(Result::ok);
                 report.map(|report| call.spawn(std::future::ready(report)));
-                return frame(of_event(&told));
+                return frame(written(&told));
             }
             let report = ended.and_then(Result::ok).unwrap_or_else(|| {
                 let fault = Fault::new(Kind::InternalError, "The host failed while it handled this call.");

@@ -1,0 +1,202 @@
+//! Batches: several calls in one request, at once, and told one after the other.
+
+use super::calls::events;
+use super::{Reply, Web, adder, bearer, private, request, sleeper, token};
+use crate::harness::{Playground, Who, as_everyone_with, has, wait_for, within};
+use serde_json::{Value, json};
+use std::fs;
+use std::io::{Read, Write};
+use std::time::{Duration, Instant};
+
+fn ask(web: &Web, body: &Value) -> Reply {
+    web.ask("POST", "/v1/calls", &[], &body.to_string())
+}
+
+/// Whose event it is: the call that it names, or of an end the outcome's.
+fn whose(told: &(String, Value)) -> &str {
+    told.1["call"].as_str().or(told.1["id"].as_str()).unwrap_or_default()
+}
+
+/// The calls' ids in their order, and the events between `batch` and `done`: each call's in one piece, with one end.
+fn pieces(reply: &Reply) -> (Vec<String>, Vec<(String, Value)>) {
+    assert_eq!((reply.status, reply.header("content-type")), (200, Some("text/event-stream")), "{reply:?}");
+    let mut told = events(&reply.body);
+    let (first, last) = (told.remove(0), told.pop().unwrap());
+    assert_eq!((first.0.as_str(), last.0.as_str()), ("batch", "done"));
+    let ids = first.1["calls"].as_array().unwrap().iter().map(|call| call["call"].as_str().unwrap().to_owned());
+    let ids: Vec<String> = ids.collect();
+    let mut order: Vec<&str> = told.iter().map(whose).collect();
+    order.dedup();
+    let (mut once, mut all) = (order.clone(), ids.clone());
+    once.sort_unstable();
+    all.sort_unstable();
+    assert_eq!(once, all, "each in one piece: {order:?}");
+    for id in &ids {
+        let own: Vec<&str> = told.iter().filter(|told| whose(told) == id).map(|(name, _)| name.as_str()).collect();
+        assert_eq!(own.iter().filter(|name| **name == "end").count(), 1);
+        assert_eq!(own.last(), Some(&"end"));
+        assert!(own.len() == 1 || own[0] == "start", "{own:?}");
+    }
+    (ids, told)
+}
+
+fn of<'t>(told: &'t [(String, Value)], id: &str, name: &str) -> Vec<&'t Value> {
+    told.iter().filter(|event| event.0 == name && whose(event) == id).map(|(_, data)| data).collect()
+}
+
+#[test]
+fn calls_of_a_batch_run_at_once_and_speak_in_turn() {
+    as_everyone_with("python", "batches", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        adder(&playground);
+        let chunks = "import json, sys, time\nmine = json.load(sys.stdin)['name']\nfor n in range(100):\n    \
+                      print('@toolhost ' + json.dumps({'chunk': f'{mine} {n}'}), flush=True)\n    time.sleep(0.01)\n\
+                      print('@toolhost {\"end\": true}')\n";
+        playground.tool("chunks", "python", chunks, json!({}));
+        let dies = "import os\nprint('@toolhost {\"chunk\": 1}', flush=True)\nos.kill(os.getpid(), 9)\n";
+        playground.tool("dies", "python", dies, json!({}));
+        playground.tool("quiet", "python", chunks, json!({"presentation": {"hidden": true}}));
+        playground.settle();
+        let web = Web::start(&playground, &[]);
+        let chunks = |name: &str| json!({"tool": "esc:chunks", "arguments": {"name": name}});
+        // Warm, and the control: one alone.
+        let alone = |calls: Value| {
+            let began = Instant::now();
+            (pieces(&ask(&web, &json!({ "calls": calls }))), began.elapsed())
+        };
+        alone(json!([chunks("w")]));
+        let (_, one) = alone(json!([chunks("x")]));
+        let ((ids, told), three) = alone(json!([chunks("a"), chunks("b"), chunks("c")]));
+        for (id, name) in ids.iter().zip(["a", "b", "c"]) {
+            let texts: Vec<&Value> = of(&told, id, "chunk").iter().map(|data| &data["text"]).collect();
+            let all: Vec<Value> = (0..100).map(|n| json!(format!("{name} {n}"))).collect();
+            assert_eq!(texts, all.iter().collect::<Vec<_>>(), "in order, and nothing lost");
+            assert_eq!(of(&told, id, "end")[0]["outputData"], json!(all));
+        }
+        assert!(three < one * 2, "three take {three:?}, one takes {one:?}");
+        // One that dies after its first part, one that is refused, one that is not there, two that are hidden.
+        let calls = json!([
+            {"tool": "esc:dies"},
+            chunks("a"),
+            {"tool": "esc:add", "arguments": {"a": "x"}},
+            {"tool": "esc:none"},
+            {"tool": "esc:quiet", "arguments": {"name": "q"}},
+            {"tool": "esc:add", "arguments": "{\"a\": 1, \"b\": 2}", "hidden": true},
+            {"tool": "esc:add", "arguments": {"a": 1, "b": 3}},
+        ]);
+        let before = playground.records().len();
+        let (ids, told) = pieces(&ask(&web, &json!({"calls": calls, "user": "bob"})));
+        let end = |at: usize| of(&told, &ids[at], "end")[0];
+        let kinds: Vec<&str> = (0..7).map(|at| end(at)["error"]["type"].as_str().unwrap_or("none")).collect();
+        let wanted = ["ScriptError", "none", "ParameterValidationError", "ToolNotFoundError", "none", "none", "none"];
+        assert_eq!(kinds, wanted);
+        assert_eq!((of(&told, &ids[0], "chunk").len(), of(&told, &ids[1], "chunk").len()), (1, 100));
+        for hidden in [4, 5] {
+            assert_eq!(told.iter().filter(|event| whose(event) == ids[hidden]).count(), 1, "its end alone");
+        }
+        assert_eq!(end(4)["outputData"].as_array().map(Vec::len), Some(100));
+        assert_eq!((&end(5)["outputData"], &end(6)["outputData"]), (&json!({"sum": 3}), &json!({"sum": 4})));
+        assert_eq!(end(6)["user"], "bob");
+        let mut recorded: Vec<String> =
+            playground.records()[before..].iter().map(|record| record["call"].as_str().unwrap().to_owned()).collect();
+        let mut ids = ids;
+        recorded.sort();
+        ids.sort();
+        assert_eq!(recorded, ids, "each leaves its record");
+    });
+}
+
+#[test]
+fn five_calls_take_about_as_long_as_one() {
+    if !has("python", 1) {
+        return;
+    }
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    playground.tool("second", "python", "import time\ntime.sleep(1.5)\nprint(1)\n", json!({}));
+    playground.settle();
+    let web = Web::start(&playground, &[]);
+    let timed = |many: usize, at_once: usize| {
+        let began = Instant::now();
+        let calls = vec![json!({"tool": "esc:second"}); many];
+        let (_, told) = pieces(&ask(&web, &json!({"calls": calls, "atOnce": at_once})));
+        assert_eq!(told.iter().filter(|(name, data)| name == "end" && data["outputData"] == 1).count(), many);
+        began.elapsed()
+    };
+    timed(5, 5);
+    let (one, five, turns) = (timed(1, 1), timed(5, 5), timed(3, 1));
+    assert!(five < one * 2, "five take {five:?}, one takes {one:?}");
+    assert!(turns > Duration::from_millis(4400), "the control, one at a time: {turns:?}");
+}
+
+#[test]
+fn a_client_that_leaves_ends_all_calls_of_its_batch() {
+    as_everyone_with("python", "batches that are left", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        sleeper(&playground);
+        let web = Web::start(&playground, &[]);
+        let calls = json!({"calls": vec![json!({"tool": "esc:sleep"}); 5], "atOnce": 3});
+        let mut stream = web.connect();
+        let asked = request("POST", "/v1/calls", &web.address, &["Connection: keep-alive"], &calls.to_string());
+        stream.write_all(asked.as_bytes()).unwrap();
+        playground.runs("user_scripts/sleep/main.py", 3);
+        // One of them is cancelled by its id: it has its end, and the next one begins.
+        let (mut heard, mut piece) = (String::new(), [0; 4096]);
+        while !heard.contains("asleep") {
+            let length = stream.read(&mut piece).unwrap();
+            assert!(length > 0, "{heard}");
+            heard += &String::from_utf8_lossy(&piece[..length]);
+        }
+        let id = heard.split("\"call\":\"").last().unwrap().split('"').next().unwrap().to_owned();
+        assert_eq!(web.ask("DELETE", &format!("/v1/calls/{id}"), &[], "").status, 202);
+        wait_for("its end", || playground.records().iter().any(|record| record["call"] == id.as_str()));
+        playground.runs("user_scripts/sleep/main.py", 3);
+        let before = playground.records().len();
+        drop(stream);
+        within(Duration::from_secs(15), "all end", || playground.records().len() >= before + 3);
+        playground.runs("user_scripts/sleep/main.py", 0);
+        assert!(playground.records().iter().all(|record| record["outcome"] == "CancelledError"));
+    });
+}
+
+#[test]
+fn a_batch_is_held_to_what_each_call_is_held_to() {
+    if !has("python", 1) {
+        return;
+    }
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    adder(&playground);
+    playground.tool("other", "python", "print(1)\n", json!({}));
+    playground.settle();
+    let (secret, line) = token(&playground, "alice", &[]);
+    let tokens = private(&playground, "tokens", &line);
+    let policy = "[[caller]]\nname = \"alice\"\nwhy = \"a test\"\ntools = [\"esc:add\"]\nat_once = 1\ncalls_per_minute = 6\n";
+    fs::write(playground.path("sandbox-policies/callers.policy.toml"), policy).unwrap();
+    playground.settle();
+    private(&playground, "tokens", &line);
+    let web = Web::start(&playground, &["--token-file", &tokens]);
+    let alice = bearer(&secret);
+    let ask = |body: &str, more: &[&str]| web.ask("POST", "/v1/calls", &[&[alice.as_str()], more].concat(), body);
+    let add = json!({"tool": "esc:add", "arguments": {"a": 1, "b": 2}});
+    let (ids, told) = pieces(&ask(&json!({"calls": [add, {"tool": "esc:other"}, add, add]}).to_string(), &[]));
+    let kinds = |ids: &[String], told: &[(String, Value)]| -> Vec<String> {
+        let end = |id: &String| of(told, id, "end")[0]["error"]["type"].as_str().unwrap_or("none").to_owned();
+        ids.iter().map(end).collect()
+    };
+    assert_eq!(kinds(&ids, &told), ["none", "ToolNotFoundError", "none", "none"], "one at a time, and no hang");
+    let (ids, told) = pieces(&ask(&json!({"calls": [add, add, add, add]}).to_string(), &[]));
+    let refused = kinds(&ids, &told).iter().filter(|kind| *kind == "RateLimitError").count();
+    assert_eq!(refused, 2, "each counts");
+    for (body, more, words) in [
+        ("{\"calls\": []}", &[][..], "1 to 64 calls"),
+        ("{\"calls\": [{\"tool\": \"esc:add\", \"tool\": \"esc:other\"}]}", &[], "not one JSON document"),
+        ("{\"calls\": [{\"tool\": \"esc:add\", \"sudo\": 1}]}", &[], "unknown field `sudo`"),
+        ("{\"calls\": [{\"tool\": \"esc:add\"}], \"atOnce\": 0}", &[], "atOnce must be 1 to 64"),
+        ("[]", &[], "The body is {"),
+        ("{\"calls\": [{\"tool\": \"esc:add\"}]}", &["Idempotency-Key: k"], "stands for one call"),
+    ] {
+        let reply = ask(body, more);
+        assert!(reply.status == 400 && reply.body.contains(words), "{body}: {reply:?}");
+    }
+    let reply = web.ask("POST", "/v1/calls", &[], "{}");
+    assert_eq!(reply.status, 401);
+}

@@ -1,0 +1,323 @@
+//! Scripts that stream: each value of a generator, and each line of the documented form, is told as it comes; and how a
+//! stream ends.
+
+use crate::harness::{Ended, Playground, as_everyone_with, has};
+use crate::http::{Web, calls::events, exchanged, request};
+use serde_json::{Value, json};
+use std::fs;
+use std::io::{Read, Write};
+use std::time::{Duration, SystemTime};
+
+const STREAM: &str = "Accept: text/event-stream";
+const LANGUAGES: [&str; 3] = ["python", "nodejs", "bun"];
+
+/// A generator `go` of a language: what it does, in Python and in JavaScript. `then()` is to be there.
+struct Tool {
+    name: &'static str,
+    python: &'static str,
+    javascript: &'static str,
+    more: Value,
+}
+
+impl Tool {
+    fn put(&self, playground: &Playground, language: &str) {
+        let (head, body) = match language {
+            "python" => ("import os, time\nHERE = os.path.dirname(__file__)\n", self.python),
+            _ => (
+                "const fs = require('fs');\nconst sleep = (ms) => new Promise((r) => setTimeout(r, ms));\n",
+                self.javascript,
+            ),
+        };
+        let name = format!("{}-{language}", self.name);
+        let folder = playground.tool(&name, language, &format!("{head}{body}"), self.more.clone());
+        let file = folder.join(format!("{name}.tool.json"));
+        let mut manifest: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+        manifest["handler"]["entryPoint"] = json!("go");
+        fs::write(file, manifest.to_string()).unwrap();
+    }
+}
+
+fn parts(told: &[(String, Value)]) -> Vec<String> {
+    let chunks = told.iter().filter(|(name, _)| name == "chunk");
+    chunks.map(|(_, data)| data["text"].as_str().unwrap().to_owned()).collect()
+}
+
+fn kind(outcome: &Value) -> (&str, String) {
+    let error = &outcome["error"];
+    (error["type"].as_str().unwrap_or("none"), format!("{} {}", error["message"], error["details"]))
+}
+
+/// The first value is there while the tool waits for a file that is made only once it was seen.
+#[test]
+fn a_yielded_value_is_told_at_once() {
+    for language in LANGUAGES {
+        as_everyone_with(language, "streams", |who| {
+            let playground = Playground::new(who, "/var/tmp");
+            let waits = Tool {
+                name: "waits",
+                python: "def go():\n  yield 'one'\n  while not os.path.exists(HERE + '/made'): time.sleep(0.01)\n  yield {'n': 2}\n",
+                javascript: "exports.go = async function* go() { yield 'one'; \
+                             while (!fs.existsSync(__dirname + '/made')) await sleep(10); yield {n: 2}; };\n",
+                more: json!({}),
+            };
+            waits.put(&playground, language);
+            playground.settle();
+            let web = Web::start(&playground, &[]);
+            let tool = format!("esc:waits-{language}");
+            let mut stream = web.connect();
+            let asked = request("POST", &format!("/v1/tools/{tool}/calls"), &web.address, &[STREAM], "{}");
+            stream.write_all(asked.as_bytes()).unwrap();
+            let (mut heard, mut piece) = (String::new(), [0; 4096]);
+            while !heard.contains("\"one\"") {
+                let length = stream.read(&mut piece).unwrap();
+                assert!(length > 0, "{heard}");
+                heard += &String::from_utf8_lossy(&piece[..length]);
+            }
+            assert!(!heard.contains("event: end"), "{heard}");
+            fs::write(playground.path(&format!("user_scripts/waits-{language}/made")), "").unwrap();
+            let rest = String::from_utf8(exchanged(stream, b"")).unwrap();
+            assert!(rest.contains("event: end"), "{rest}");
+            // The control, and the same whole answer for whoever takes no stream.
+            let told = events(&web.call(&tool, &json!({}), &[STREAM]).body);
+            let names: Vec<&str> = told.iter().map(|(name, _)| name.as_str()).collect();
+            assert_eq!(names, ["start", "chunk", "chunk", "end"], "{language}");
+            assert_eq!(parts(&told), ["one", "{\"n\":2}"]);
+            assert_eq!(told[3].1["outputData"], json!(["one", {"n": 2}]));
+            assert_eq!(web.call(&tool, &json!({}), &[]).json()["outputData"], told[3].1["outputData"]);
+            assert_eq!(playground.call(&tool, "{}").out["outputData"], told[3].1["outputData"]);
+        });
+    }
+}
+
+/// (the tool, parts, type of the error, words of it, the answer)
+type Case = (Tool, &'static [&'static str], &'static str, &'static str, Value);
+
+fn endings() -> Vec<Case> {
+    let tool = |name, python, javascript, more| Tool { name, python, javascript, more };
+    let text = json!({"output": {"type": "string"}});
+    vec![
+        (
+            tool(
+                "text",
+                "async def go():\n  yield 'a'\n  yield 'b'\n",
+                "exports.go = function* go() { yield 'a'; yield 'b'; };",
+                text,
+            ),
+            &["a", "b"],
+            "none",
+            "",
+            json!("ab"),
+        ),
+        (
+            tool(
+                "whole",
+                "def go():\n  print('log')\n  yield 1\n  return {'sum': 1}\n",
+                "exports.go = async function* go() { console.log('log'); yield 1; return {sum: 1}; };",
+                json!({"output": {"type": "object"}}),
+            ),
+            &["1"],
+            "none",
+            "",
+            json!({"sum": 1}),
+        ),
+        (
+            tool("none", "def go():\n  if False: yield\n", "exports.go = function* go() {};", json!({})),
+            &[],
+            "none",
+            "",
+            json!([]),
+        ),
+        (
+            tool(
+                "breaks",
+                "def go():\n  yield 1\n  raise ValueError('in the middle')\n",
+                "exports.go = function* go() { yield 1; throw new Error('in the middle'); };",
+                json!({}),
+            ),
+            &["1"],
+            "ScriptError",
+            "in the middle",
+            Value::Null,
+        ),
+        (
+            tool(
+                "odd",
+                "def go():\n  yield 1\n  yield {1, 2}\n",
+                "exports.go = function* go() { yield 1; yield new Set(); };",
+                json!({}),
+            ),
+            &["1"],
+            "ScriptError",
+            "chunk 2 is a ",
+            Value::Null,
+        ),
+        (
+            tool(
+                "long",
+                "def go():\n  yield 1\n  yield 'x' * 300000\n  time.sleep(20)\n",
+                "exports.go = async function* go() { yield 1; yield 'x'.repeat(300000); await sleep(20000); };",
+                json!({}),
+            ),
+            &["1"],
+            "ScriptError",
+            "longer than 256 KiB",
+            Value::Null,
+        ),
+        (
+            tool(
+                "much",
+                "def go():\n  while True: yield 'x' * 1000\n",
+                "exports.go = function* go() { for (;;) yield 'x'.repeat(1000); };",
+                json!({"limits": {"outputBytes": 20000}}),
+            ),
+            &["*"],
+            "ResourceLimitError",
+            "outputBytes",
+            Value::Null,
+        ),
+        (
+            tool(
+                "unfit",
+                "def go():\n  yield 1\n  yield 'two'\n",
+                "exports.go = function* go() { yield 1; yield 'two'; };",
+                json!({"output": {"type": "array", "items": {"type": "integer"}}}),
+            ),
+            &["1", "two"],
+            "OutputValidationError",
+            "integer",
+            Value::Null,
+        ),
+        (
+            tool(
+                "endless",
+                "def go():\n  yield 1\n  while True:\n    time.sleep(0.01)\n",
+                "exports.go = async function* go() { yield 1; for (;;) await sleep(10); };",
+                json!({"execution": {"timeoutMs": 2500}}),
+            ),
+            &["1"],
+            "TimeoutError",
+            "",
+            Value::Null,
+        ),
+    ]
+}
+
+#[test]
+fn a_stream_ends_once_and_its_parts_come_before() {
+    for language in LANGUAGES {
+        as_everyone_with(language, "ends of streams", |who| {
+            let playground = Playground::new(who, "/var/tmp");
+            playground.without_breaker();
+            let cases = endings();
+            cases.iter().for_each(|(tool, ..)| tool.put(&playground, language));
+            playground.settle();
+            let web = Web::start(&playground, &[]);
+            for (tool, wanted, error, words, answer) in &cases {
+                let told = events(&web.call(&format!("esc:{}-{language}", tool.name), &json!({}), &[STREAM]).body);
+                let (last, end) = told.last().unwrap();
+                let seen = parts(&told);
+                let (name, said) = (tool.name, kind(end));
+                assert!(wanted == &["*"] || seen == *wanted, "{language} {name}: {seen:.200?}");
+                assert_eq!(
+                    (last.as_str(), said.0, &end["outputData"]),
+                    ("end", *error, answer),
+                    "{language} {name}: {end}"
+                );
+                assert!(said.1.contains(words), "{language} {name}: {said:?}");
+                assert_eq!(told.iter().filter(|(name, _)| name == "end").count(), 1);
+                playground.runs(&format!("user_scripts/{name}-{language}/"), 0);
+            }
+        });
+    }
+}
+
+/// Any program that prints lines can stream.
+#[test]
+fn printed_lines_are_a_stream() {
+    as_everyone_with("python", "printed streams", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        let line = |json: &str| format!("print('@toolhost {json}', flush=True)\n");
+        let chunk = line("{\"chunk\": \"a\"}");
+        playground.tool("lines", "python", &(chunk.clone() + &line("{\"end\": true}")), json!({}));
+        playground.tool("own", "python", &(chunk.clone() + "print('{\"own\": 1}')\n"), json!({}));
+        playground.tool("open", "python", &chunk, json!({}));
+        playground.tool("late", "python", &format!("print('hello')\n{chunk}"), json!({}));
+        playground.settle();
+        let web = Web::start(&playground, &[]);
+        let of = |name: &str| events(&web.call(&format!("esc:{name}"), &json!({}), &[STREAM]).body);
+        for (name, chunks, answer, words) in [
+            ("lines", 1, json!(["a"]), ""),
+            ("own", 1, json!({"own": 1}), ""),
+            ("open", 1, Value::Null, "the stream has no end"),
+            ("late", 0, Value::Null, "must be a single JSON value"),
+        ] {
+            let told = of(name);
+            let end = &told.last().unwrap().1;
+            assert_eq!((parts(&told).len(), &end["outputData"]), (chunks, &answer), "{name}: {end}");
+            assert!(kind(end).1.contains(words), "{name}: {end}");
+        }
+    });
+}
+
+/// A tool is not ahead of a reader that does not read; of one that reads at once it is done soon.
+#[test]
+fn a_slow_reader_makes_the_tool_wait() {
+    if !has("python", 1) {
+        return;
+    }
+    let playground = Playground::new(crate::harness::Who::ours(), "/var/tmp");
+    playground.policy(
+        "much",
+        "*",
+        "[files]\nread = [{ path = \"./**\", why = \"a test\" }]\n[limits]\noutput_bytes = 67108864\n",
+    );
+    fs::remove_file(playground.path("sandbox-policies/default.policy.toml")).unwrap();
+    let pours = Tool {
+        name: "pours",
+        python: "def go():\n  for n in range(120):\n    yield str(time.time()).ljust(100000)\n  return 'all'\n",
+        javascript: "",
+        more: json!({"limits": {"outputBytes": 67_108_864}, "execution": {"timeoutMs": 60000}}),
+    };
+    pours.put(&playground, "python");
+    playground.settle();
+    let web = Web::start(&playground, &[]);
+    let now = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs_f64();
+    let last = |answer: Vec<u8>| {
+        let answer = String::from_utf8(answer).unwrap();
+        assert!(answer.contains("event: end") && answer.contains("\"outputData\":\"all\""), "{:.3000}", answer);
+        assert_eq!(answer.matches("event: chunk").count(), 120);
+        let text = answer.rsplit("{\"text\":\"").next().unwrap();
+        text.split(' ').next().unwrap().parse::<f64>().unwrap()
+    };
+    let asked = request("POST", "/v1/tools/esc:pours-python/calls", &web.address, &[STREAM], "{}");
+    // Alone, as the control: from then on it would be done in that time.
+    let mut alone = Duration::ZERO;
+    for slow in [false, true] {
+        let mut stream = web.connect();
+        nix::sys::socket::setsockopt(&stream, nix::sys::socket::sockopt::RcvBuf, &(64 * 1024)).unwrap();
+        stream.write_all(asked.as_bytes()).unwrap();
+        let began = now();
+        if slow {
+            std::thread::sleep(alone * 2 + Duration::from_secs(1));
+        }
+        let reads = now();
+        let made = last(exchanged(stream, b""));
+        alone = Duration::from_secs_f64(made - began);
+        assert!(made > reads, "read from {reads}, the last was made at {made}");
+    }
+}
+
+#[test]
+fn the_command_line_has_the_whole_answer() {
+    as_everyone_with("python", "streams on the command line", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        let tool =
+            Tool { name: "two", python: "def go():\n  yield 'a'\n  yield 'b'\n", javascript: "", more: json!({}) };
+        tool.put(&playground, "python");
+        playground.settle();
+        let plain: Ended = playground.cli(&["call", "esc:two-python"]);
+        assert_eq!(plain.text().split_whitespace().collect::<String>(), "[\"a\",\"b\"]");
+        let verbose = playground.cli(&["call", "--verbose", "esc:two-python"]);
+        assert!(verbose.stderr.contains("chunk"), "{verbose:?}");
+    });
+}

@@ -23,6 +23,7 @@ mod harness;
 mod http;
 mod lifecycle;
 mod live_log;
+mod logs;
 mod manifests;
 mod mcp;
 mod messages;
@@ -43,6 +44,8 @@ mod staging;
 mod streaming;
 mod tidy;
 mod told_truly;
+mod traces;
+mod verbose;
 #[cfg(feature = "wasi")]
 mod wasm;
 mod watch;

@@ -6,7 +6,9 @@
 use super::call_record::CallRecord;
 use super::request::{CallRequest, Event, Stream};
 use super::shapes::{self, Client, Shape};
+use super::stages::Stage;
 use super::target::{Found, Target};
+use super::traces::TraceContext;
 use super::{Service, arguments, blocking, denials, format, hints, idempotency, packages, redact, secrets};
 use crate::base::hidden::Hidden;
 use crate::base::json::{self, Text, TooMuch};
@@ -49,6 +51,7 @@ impl Service {
         }
         let asked = self.found(&request, record).await?;
         record.turn = Some(Arc::new(self.guard.enter(&request, &asked.rights.share(&asked.tool.manifest.id)).await?));
+        record.enters(Stage::Decide);
         drop(asked);
         let mut found = self.found(&request, record).await?;
         let tool = &found.tool;
@@ -71,6 +74,7 @@ impl Service {
         if !target.decided.decision.confirm.is_empty() {
             // Nobody is held back while a person thinks.
             drop(attempt.take());
+            record.enters(Stage::Confirm);
             found.came = self.agreed(&found, &mut target, request.approver, stream, record).await?;
             until.began = found.came;
             attempt = target.attempt(&found, &self.breakers)?;
@@ -245,6 +249,7 @@ impl Service {
             let to = if added { &mut confinement.per_call.secrets } else { &mut confinement.per_call.env };
             to.0.insert(grant.name.clone(), value);
         }
+        continues(record.context(), &mut confinement);
         let same = decision.shape.as_ref().is_ok_and(|shape| Arc::ptr_eq(&confinement.shape, shape));
         let digest = if same { target.decided.shape_digest.clone() } else { confinement.shape.digest() };
         self.parts.audit.keep(&confinement.shape, &digest)?;
@@ -260,6 +265,7 @@ impl Service {
         stream: &mut Stream,
         record: &mut CallRecord,
     ) -> Result<Outcome, Fault> {
+        record.enters(Stage::Prepare);
         let (environment, came) = self.furnished(target, found.came, stream).await?;
         if came > found.came {
             let now = self.decisions()?.decided_for(&found.tool, blocking::Until::usual(came, found.asked_ms)).await?;
@@ -276,6 +282,7 @@ impl Service {
             Some(_) => None,
             None => Some(Duration::from_millis(policy::time_ms(decision, target.asked_ms)?)),
         };
+        record.sends(&target.input);
         let call = Call {
             manifest: found.tool.manifest.clone(),
             site: target.site.clone(),
@@ -295,6 +302,7 @@ impl Service {
         };
         target.is_as_shown()?;
         record.running()?;
+        record.enters(Stage::Run);
         let mut parts = AnswerParts::of(decision);
         let (events, mut heard) = executor::events();
         let ended = {
@@ -315,6 +323,7 @@ impl Service {
         while let Some(event) = heard.sent() {
             stream.push(parts.told(event, record)?);
         }
+        record.enters(Stage::Answer);
         record.ended(&ended, heard.lost(), context.ran.get());
         ended
     }
@@ -336,8 +345,8 @@ impl AnswerParts {
     /// An event of the executor as a face may see it.
     fn told(&mut self, event: executor::Event, record: &mut CallRecord) -> Result<Event, Fault> {
         let part = match event {
-            executor::Event::Log(line) => return Ok(Event::Log(record.log(&line))),
-            executor::Event::Told(Told::Message(level, text)) => return Ok(Event::Message(level, record.log(&text))),
+            executor::Event::Log(line) => return Ok(Event::Log(record.heard(&line))),
+            executor::Event::Told(Told::Message(level, text)) => return Ok(Event::Message(level, record.heard(&text))),
             executor::Event::Told(Told::Progress(told)) => {
                 let message = told.message.as_ref().map(|message| record.shown(message));
                 return Ok(Event::Progress(Progress { message, ..told }));
@@ -347,6 +356,16 @@ impl AnswerParts {
         let left = self.left.checked_sub(u64::try_from(part.len().max(1)).unwrap_or(u64::MAX));
         self.left = left.ok_or_else(|| format::over_limit(quantity::Limit::OutputBytes, self.allowed))?;
         Ok(Event::Part(part))
+    }
+}
+
+/// The tool goes on with the trace of its call, where its manifest declares these variables.
+fn continues(context: Option<&TraceContext>, confinement: &mut policy::Confinement) {
+    let Some(context) = context else { return };
+    for (name, text) in [("TRACEPARENT", context.parent()), ("TRACESTATE", context.state())] {
+        if let Some(policy::Variable::Literal(_)) = confinement.shape.env.get(name) {
+            confinement.per_call.env.0.entry(name.to_owned()).or_insert(text);
+        }
     }
 }
 

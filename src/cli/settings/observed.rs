@@ -15,9 +15,13 @@ pub struct Traces {
     endpoint: Option<String>,
 }
 
-/// Where spans are sent: as the standard variables say, else as the config file does.
+/// Where spans are sent: as the standard variables say, else as the config file does. `None`: nowhere.
 pub fn collector(config: Traces, variable: Variables<'_>) -> Option<String> {
     let said = |name: &str| variable(name).and_then(|text| text.into_string().ok());
+    let is = |name: &str, wanted: &str| said(name).is_some_and(|text| text.eq_ignore_ascii_case(wanted));
+    if is("OTEL_SDK_DISABLED", "true") || is("OTEL_TRACES_EXPORTER", "none") {
+        return None;
+    }
     let whole = said("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT");
     let base = || said("OTEL_EXPORTER_OTLP_ENDPOINT").map(|base| format!("{}/v1/traces", base.trim_end_matches('/')));
     whole.or_else(base).or(config.endpoint)

@@ -119,6 +119,7 @@ fn an_interrupted_call_is_an_outcome_too() {
     let output = child.wait_with_output().unwrap();
     let outcome: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {output:?}"));
     assert_eq!((output.status.code(), outcome["error"]["type"].as_str()), (Some(130), Some("CancelledError")));
+    assert_eq!(outcome["error"]["retryable"], false, "it ran: {outcome}");
     let records: String = walkdir::WalkDir::new(playground.path("state"))
         .into_iter()
         .flatten()

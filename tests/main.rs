@@ -23,6 +23,7 @@ mod harness;
 mod http;
 mod lifecycle;
 mod live_log;
+mod logs;
 mod manifests;
 mod mcp;
 mod messages;
@@ -44,6 +45,8 @@ mod streaming;
 mod streams;
 mod tidy;
 mod told_truly;
+mod traces;
+mod verbose;
 #[cfg(feature = "wasi")]
 mod wasm;
 mod watch;

@@ -24,7 +24,7 @@ const FLOORS: [(&str, u8); 14] = [
 ];
 
 /// Outside crates with one home.
-const HOMES: [(&str, &[&str]); 14] = [
+const HOMES: [(&str, &[&str]); 18] = [
     ("wasmtime", &["executor/wasm"]),
     ("rmcp", &["transport/mcp"]),
     ("quick_xml", &["transport/action"]),
@@ -40,6 +40,10 @@ const HOMES: [(&str, &[&str]); 14] = [
     ("jsonschema_regex", &["manifest"]),
     ("regex_automata", &["manifest"]),
     ("redb", &["service/background/store.rs"]),
+    ("opentelemetry", &["service/traces"]),
+    ("opentelemetry_sdk", &["service/traces"]),
+    ("opentelemetry_otlp", &["service/traces"]),
+    ("opentelemetry_http", &["service/traces"]),
     ("aho_corasick", &["service/redact", "egress/relay/masking.rs"]),
 ];
 

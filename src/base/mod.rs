@@ -16,6 +16,7 @@ pub mod shared;
 pub mod suggest;
 pub mod text;
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Locks, also where another holder panicked.
@@ -27,6 +28,23 @@ pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub fn sha256_hex(bytes: &[u8]) -> String {
     use sha2::Digest;
     hex(&sha2::Sha256::digest(bytes))
+}
+
+/// Counts one of a kind while it is kept.
+#[derive(Debug)]
+pub struct Counted(&'static AtomicUsize);
+
+impl Counted {
+    pub fn by(count: &'static AtomicUsize) -> Counted {
+        count.fetch_add(1, Ordering::Relaxed);
+        Counted(count)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// Whole milliseconds; times that no number holds are the largest.

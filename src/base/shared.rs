@@ -31,6 +31,11 @@ impl<T: Clone + Send + Sync + 'static> Shared<T> {
         Arc::new(Shared { under_way: Mutex::default(), most })
     }
 
+    /// Pieces under way.
+    pub fn under_way(&self) -> usize {
+        lock(&self.under_way).len()
+    }
+
     /// Waits for the work of this key, and begins it if it is not under way.
     pub async fn join<F>(self: &Arc<Self>, key: &str, work: impl FnOnce() -> F) -> Result<T, Missed>
     where

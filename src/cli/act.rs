@@ -80,9 +80,12 @@ async fn acted(settings: &Settings, args: &Args, text: &str) -> anyhow::Result<A
     let from = CallRequest {
         label: args.user.clone(),
         approver: confirm::approver(),
+        trace: host::trace(),
         ..CallRequest::new(Caller::operator(host::login()), "", Arguments::Text(String::new()))
     };
-    Ok(action::act(&service, from, text).await)
+    let answer = action::act(&service, from, text).await;
+    service.traces_sent(process::LAST_SPANS).await;
+    Ok(answer)
 }
 
 fn read(from: &str) -> anyhow::Result<String> {

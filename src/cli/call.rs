@@ -11,7 +11,7 @@ use crate::base::text::printable;
 use crate::executor::Denial;
 use crate::fault::{Fault, Kind};
 use crate::service::runlog::Level;
-use crate::service::{self, Arguments, CallRequest, Caller, Event, LIMIT, Report, Service, Sink};
+use crate::service::{self, Arguments, CallRequest, Caller, Event, LIMIT, Report, Service, Sink, Verbose};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -51,7 +51,7 @@ pub struct Args {
     /// Say what the tool was refused (files, system calls, hosts), and what would ask for each
     #[arg(long)]
     pub explain: bool,
-    /// Also show log, walls, usage and digests on standard error
+    /// Also show the command, its input, output and log, what it could touch, and how long each stage took, on standard error
     #[arg(long)]
     pub verbose: bool,
 }
@@ -86,16 +86,20 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         idempotency_key: args.idempotency_key.clone(),
         explain: args.explain,
         approver: confirm::approver(),
+        trace: host::trace(),
+        verbose: args.verbose,
         ..CallRequest::new(caller, &args.tool, given.arguments)
     };
     let ended = runtime.block_on(async {
         let launchers = host::launchers(settings)?;
         launchers.begin();
         let service = host::service(settings, &launchers, Some(words::complain))?;
-        tokio::select! {
-            ended = shown_live(&service, request, args.verbose) => Ok(Ok(ended)),
-            signal = process::stopped() => anyhow::Ok(Err(signal)),
-        }
+        let ended = tokio::select! {
+            ended = shown_live(&service, request, args.verbose) => Ok(ended),
+            signal = process::stopped() => Err((signal, service.interrupted(&id))),
+        };
+        service.traces_sent(process::LAST_SPANS).await;
+        anyhow::Ok(ended)
     });
     runtime.shutdown_timeout(process::FAREWELL);
     match ended? {
@@ -103,7 +107,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
             let report = if args.explain { report } else { report.for_agents() };
             Ok(told(&args, &report, &live))
         }
-        Err(signal) => Ok(interrupted(&args, &Report::of_fault(id, &args.tool, service::format::cancelled()), signal)),
+        Err((signal, fault)) => Ok(interrupted(&args, &Report::of_fault(id, &args.tool, fault), signal)),
     }
 }
 
@@ -301,8 +305,11 @@ fn explained(report: &Report, said: &str) -> String {
 }
 
 /// What `--verbose` adds. `live`: the lines of the log that were shown already; the log is repeated where these were not all.
-fn background(report: &Report, live: &[String]) -> String {
+pub(super) fn background(report: &Report, live: &[String]) -> String {
     let mut out = String::new();
+    if let Some(verbose) = &report.verbose {
+        beside(verbose, &mut out);
+    }
     let known = json!({
         "log": if live == report.logs { &[] } else { &report.logs[..] },
         "walls": &report.walls[..],
@@ -313,6 +320,18 @@ fn background(report: &Report, live: &[String]) -> String {
     });
     words::fields(&known, &mut out);
     out.trim_end().to_owned()
+}
+
+/// What was run, with what, and how long each stage took.
+fn beside(verbose: &Verbose, out: &mut String) {
+    words::line(out, "command", &verbose.command);
+    for (name, text) in [("stdin", &verbose.stdin), ("stdout", &verbose.stdout)] {
+        let lines = text.lines().chain(text.is_empty().then_some("nothing"));
+        lines.enumerate().for_each(|(at, line)| words::line(out, if at == 0 { name } else { "" }, line));
+    }
+    words::fields(&json!({"grants": verbose.grants}), out);
+    let timing: Vec<String> = verbose.timing.iter().map(|(stage, ms)| format!("{stage} {ms} ms")).collect();
+    words::line(out, "timing", &timing.join(", "));
 }
 
 #[cfg(test)]

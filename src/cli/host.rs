@@ -16,7 +16,7 @@ use crate::executor::wasm;
 use crate::fault::{Fault, Kind};
 use crate::sandbox::{grants, identity, limits};
 use crate::service::runlog::{self, Level};
-use crate::service::{self, Executors, Parts, Service, audit, preflight};
+use crate::service::{self, Collector, Executors, Parts, Service, TraceContext, audit, preflight};
 use crate::{executor, manifest, policy, registry, runtimes};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -377,7 +377,7 @@ pub fn service(
     let mut calls = service::Settings::default();
     calls.running = settings.running_calls.unwrap_or(calls.running);
     let packages = packages(settings, &rules.machine, waits.is_some());
-    Ok(Service::new(Parts {
+    let service = Service::new(Parts {
         packages,
         registry: registry(settings, &rules.policies, &rules.machine)?,
         rules,
@@ -385,7 +385,9 @@ pub fn service(
         audit,
         scripts: settings.bases(),
         settings: calls,
-    }))
+    });
+    start_traces(settings, &service);
+    Ok(service)
 }
 
 fn rules(settings: &Settings, cgroup: bool) -> anyhow::Result<service::Rules> {
@@ -444,7 +446,27 @@ pub fn say_root(settings: &Settings) {
 }
 
 pub fn start_log(settings: &Settings, usual: Level) {
-    runlog::init(settings.log_style(usual));
+    runlog::init(settings.log_style(usual), false);
+}
+
+/// The log of a server, which never waits for whoever reads it.
+pub fn start_server_log(settings: &Settings, usual: Level) {
+    runlog::init(settings.log_style(usual), true);
+}
+
+/// Tells the spans of calls to the collector, where one is named. What keeps it from that keeps no call from running.
+fn start_traces(settings: &Settings, service: &Service) {
+    let Some(address) = &settings.traces else { return };
+    match Collector::at(address) {
+        Ok(collector) => service.trace_to(collector),
+        Err(why) => words::complain(&format!("toolhost: no traces are sent to {}: {why}", text::printable(address))),
+    }
+}
+
+/// The trace that whoever started us is part of.
+pub fn trace() -> Option<TraceContext> {
+    let parent = std::env::var("TRACEPARENT").ok()?;
+    TraceContext::parse(&parent, std::env::var("TRACESTATE").ok().as_deref())
 }
 
 /// The name of the person who started us.

@@ -36,6 +36,7 @@ pub mod words;
 
 use crate::base::text;
 use crate::executor::process::settle;
+use crate::service::runlog;
 use clap::{Parser, Subcommand};
 use refusal::{Exit, Refusal};
 use settings::{Flags, Settings};
@@ -124,6 +125,7 @@ pub fn main() -> ExitCode {
     });
     // Waits until our processes and control groups are gone.
     settle(process::FAREWELL);
+    runlog::settle(process::FAREWELL);
     if words::lost() && code == ExitCode::SUCCESS { Exit::Host.into() } else { code }
 }
 

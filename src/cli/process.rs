@@ -9,6 +9,8 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// How long the threads of the runtime may take to end.
 pub const FAREWELL: Duration = Duration::from_millis(500);
+/// How long spans that wait may take to reach their collector, where this process ends.
+pub const LAST_SPANS: Duration = Duration::from_secs(2);
 
 /// For a verb that makes one call and ends: it starts no thread, and no answer waits for one to wake.
 pub fn runtime_of_one_call() -> anyhow::Result<tokio::runtime::Runtime> {

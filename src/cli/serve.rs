@@ -61,7 +61,7 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
     if args.stdio && sandbox::output_was_closed() {
         return Err(Refusal::new(Exit::Host, "standard output is closed: no client could hear an answer").into());
     }
-    host::start_log(&settings, Level::Warn);
+    host::start_server_log(&settings, Level::Warn);
     let http = &mut settings.http;
     for (flag, setting) in [
         (args.token_file, &mut http.token_file),
@@ -83,6 +83,7 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
         if let Some((listener, options)) = &listening {
             say_where(&service, listener, options)?;
         }
+        let last = service.clone();
         let watch = Watch::new(args.watch, &settings);
         let (stop, kill) = (CancellationToken::new(), CancellationToken::new());
         let spoken = over_stdio(args.stdio, service.clone(), client, stop.clone());
@@ -111,6 +112,7 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
             ended = rest => ended?,
             () = killed => {}
         }
+        last.traces_sent(process::LAST_SPANS).await;
         anyhow::Ok(signal.unwrap_or(Exit::Ok.into()))
     });
     // A thread may still wait for standard input; nothing of a call is left.
@@ -187,7 +189,7 @@ async fn listening(
 
 /// Where it serves and whom; and who is no operator, though the server was told so.
 fn say_where(service: &Service, listener: &http::Listener, options: &http::Options) -> anyhow::Result<()> {
-    let no_operator = |caller: &Caller| service.who(caller, None).is_ok_and(|who| !who.operator);
+    let no_operator = |caller: &Caller| !service.who(caller, None).operator;
     let told: Vec<String> =
         options.callers.operators().into_iter().filter(no_operator).map(|it| text::printable(&it.user)).collect();
     if !told.is_empty() {

@@ -106,6 +106,8 @@ pub struct Settings {
     /// `host:port` of the proxy by which this machine reaches the world: the hosts of tools are then reached by CONNECT.
     pub proxy: Option<String>,
     pub http: Http,
+    /// Where spans of calls are sent.
+    pub traces: Option<String>,
     /// What the indexes that policies name mean here.
     pub indexes: Vec<Index>,
     /// Colour on standard output.
@@ -134,6 +136,8 @@ struct Config {
     indexes: Option<indexes::Written>,
     #[serde(default)]
     http: Http,
+    #[serde(default)]
+    traces: observed::Traces,
 }
 
 /// `[http]`: what `serve --http` is told; flags go before.
@@ -209,7 +213,7 @@ impl Settings {
         let (audit_log, packages) = kept(&mut sources, flags, config.audit_log)?;
         let words: Vec<PathBuf> = flags.log.iter().map(PathBuf::from).collect();
         let words = sources.said("log", &words, config.log.map(PathBuf::from)).pop();
-        let log = words.map(|words| log_words(&words.to_string_lossy())).transpose()?;
+        let log = words.map(|words| observed::log_words(&words.to_string_lossy())).transpose()?;
         let tool_ids = config.tool_ids.map(|ids| identity::pool(ids.first, ids.count)).transpose();
         let tool_ids = tool_ids.map_err(|why| in_config(format!("[tool_ids]: {why}")))?.unwrap_or(identity::POOL);
         let audit_keeping = Keeping::of(config.audit_segment_bytes, config.audit_segments).map_err(in_config)?;
@@ -240,6 +244,7 @@ impl Settings {
             tool_ids,
             proxy,
             http,
+            traces: observed::collector(config.traces, &variable),
             indexes,
             colour: std::io::stdout().is_terminal()
                 && variable("NO_COLOR").is_none()
@@ -470,26 +475,7 @@ fn usual_packages(variable: Variables<'_>) -> Option<PathBuf> {
     Some(folder(variable, "XDG_STATE_HOME", ".local/state")?.join("toolhost").join(PACKAGES))
 }
 
-/// `debug`, `json`, `debug,json`.
-fn log_words(words: &str) -> anyhow::Result<(Level, bool)> {
-    let mut level = Level::Info;
-    let mut json = false;
-    for word in words.split(',').map(str::trim) {
-        match word {
-            "json" => json = true,
-            "text" => json = false,
-            _ => {
-                level = Level::named(word).ok_or_else(|| {
-                    let message =
-                        "log level must be off, error, warn, info, debug or trace (with \",json\" for JSON lines)";
-                    Refusal::new(Exit::Caller, format!("'{}': {message}", word.escape_debug()))
-                })?;
-            }
-        }
-    }
-    Ok((level, json))
-}
-
 mod indexes;
+mod observed;
 #[cfg(test)]
 mod tests;

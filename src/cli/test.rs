@@ -5,7 +5,7 @@
 
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
-use super::{confirm, host, process, words};
+use super::{call, confirm, host, process, words};
 use crate::base::text;
 use crate::manifest::Example;
 use crate::registry;
@@ -23,6 +23,9 @@ pub struct Args {
     /// Every tool of the folders; those that cannot run here are named and counted (builtin tools: by name)
     #[arg(long)]
     pub all: bool,
+    /// Also show the command, its input, output and log, what it could touch, and how long each stage took, on standard error
+    #[arg(long)]
+    pub verbose: bool,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -41,10 +44,12 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         let tools = chosen(&service, &args)?;
         // Manifest files that could not be loaded.
         let unread = if args.all { service.registry().snapshot().skipped() } else { 0 };
-        tokio::select! {
-            count = examples(&service, &tools, args.all) => Ok(Ok((count, unread))),
-            signal = process::stopped() => anyhow::Ok(Err(signal)),
-        }
+        let ended = tokio::select! {
+            count = examples(&service, &tools, &args) => Ok((count, unread)),
+            signal = process::stopped() => Err(signal),
+        };
+        service.traces_sent(process::LAST_SPANS).await;
+        anyhow::Ok(ended)
     });
     runtime.shutdown_timeout(process::FAREWELL);
     let (count, unread) = match ended? {
@@ -70,11 +75,11 @@ fn chosen(service: &Service, args: &Args) -> anyhow::Result<Vec<Arc<registry::To
     Ok(vec![snapshot.find(reference).map_err(|fault| Refusal::of(&fault))?])
 }
 
-async fn examples(service: &Arc<Service>, tools: &[Arc<registry::Tool>], all: bool) -> Count {
+async fn examples(service: &Arc<Service>, tools: &[Arc<registry::Tool>], args: &Args) -> Count {
     let mut count = Count::default();
     for tool in tools {
         let needs = service.needs_of(tool);
-        if all && !needs.is_empty() {
+        if args.all && !needs.is_empty() {
             words::say(&format!("skip {}: needs {}", tool.reference(), needs.join(", ")));
             count.skipped += 1;
             continue;
@@ -84,7 +89,7 @@ async fn examples(service: &Arc<Service>, tools: &[Arc<registry::Tool>], all: bo
         }
         for example in &tool.manifest.examples {
             let what = text::printable(&format!("{}: {}", tool.reference(), example.description));
-            match tried(service, tool, example).await {
+            match tried(service, tool, example, args.verbose).await {
                 Ok(()) => {
                     words::say(&format!("ok   {what}"));
                     count.passed += 1;
@@ -100,15 +105,21 @@ async fn examples(service: &Arc<Service>, tools: &[Arc<registry::Tool>], all: bo
 }
 
 /// One example through the road; why it failed, if it did.
-async fn tried(service: &Arc<Service>, tool: &registry::Tool, example: &Example) -> Result<(), String> {
+async fn tried(service: &Arc<Service>, tool: &registry::Tool, example: &Example, verbose: bool) -> Result<(), String> {
     service.prepare(&tool.reference()).await;
     let exactly = format!("{}@={}", tool.manifest.id, tool.manifest.version);
     let caller = Caller::operator(host::login());
     let request = CallRequest {
         approver: confirm::approver(),
+        trace: host::trace(),
+        verbose,
         ..CallRequest::new(caller, exactly, Arguments::Value(example.input.clone()))
     };
     let report = service.call(request, Sink::none()).await;
+    if verbose {
+        let what = text::printable(&format!("{}: {}", tool.reference(), example.description));
+        words::complain(&format!("{what}\n{}", call::background(&report, &[])));
+    }
     let told =
         || report.error.as_ref().map_or_else(String::new, |fault| format!("{}: {}", fault.kind, Refusal::of(fault)));
     let failed = !report.success;

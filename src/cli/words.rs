@@ -7,6 +7,7 @@ use crate::base::json::Indented;
 use crate::base::text;
 use crate::executor::Progress;
 use crate::sandbox;
+use crate::service::runlog;
 use nix::errno::Errno;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -19,9 +20,12 @@ const WIDE: usize = 100;
 /// Something could not be written to standard output.
 static LOST: AtomicBool = AtomicBool::new(false);
 
-/// Lines for the person, on standard error.
+/// Lines for the person, on standard error; those of a server go with its log.
 pub fn complain(lines: &str) {
-    let _ = writeln!(io::stderr().lock(), "{}", text::printable_block(lines));
+    let lines = text::printable_block(lines);
+    if !runlog::say(&lines) {
+        let _ = writeln!(io::stderr().lock(), "{lines}");
+    }
 }
 
 /// Lines on standard output.

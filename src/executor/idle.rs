@@ -53,7 +53,6 @@ impl<K: Send + 'static, T: Send + 'static> Idle<K, T> {
         drop(oldest);
     }
 
-    #[cfg(any(test, feature = "wasi"))]
     pub fn len(&self) -> usize {
         lock(&self.kept).entries.len()
     }

@@ -87,6 +87,14 @@ impl Call {
 
 pub type Running<'a> = Pin<Box<dyn Future<Output = Result<Outcome, fault::Fault>> + Send + 'a>>;
 
+/// A number for the person who watches this host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gauge {
+    pub name: &'static str,
+    pub what: &'static str,
+    pub value: usize,
+}
+
 /// One way to run tools. Dropping the future cancels, kills and reaps.
 pub trait Executor: Send + Sync {
     fn run<'a>(&'a self, context: &'a Context, call: Call, events: &'a Events) -> Running<'a>;
@@ -94,5 +102,10 @@ pub trait Executor: Send + Sync {
     /// Does work ahead of calls that should not cost them their time limit, if there is any.
     fn prepare<'a>(&'a self, _shape: &'a policy::Shape) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
         Box::pin(async {})
+    }
+
+    /// What it holds now.
+    fn gauges(&self) -> Vec<Gauge> {
+        Vec::new()
     }
 }

@@ -3,6 +3,8 @@
 //! For: the road. In: each thing as it becomes known. Out: a `Report`, one audit record and one run log record.
 //! Never: ends without its audit record: when the call's future is dropped, `Drop` writes it as cancelled.
 
+mod beside;
+mod files;
 mod kept;
 mod line;
 mod summary;
@@ -16,6 +18,9 @@ use super::report::{Digests, Report};
 use super::request::{CallRequest, Caller, new_id};
 use super::script_digest::Script;
 use super::shapes::Questions;
+use super::stages::{Stage, Stages};
+use super::traces::{CallSpan, TraceContext};
+use super::verbose::Verbose;
 use super::{audit, format};
 use crate::base::json::Text;
 use crate::base::{json, lock, millis, text};
@@ -28,8 +33,6 @@ use serde_json::{Value, json};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-/// Most files in a report: published, and not published.
-const FILES: (usize, usize) = (1000, 50);
 /// Longest target and longest line that would ask for one, characters.
 const TARGET: usize = 200;
 const ASK: usize = 2000;
@@ -61,6 +64,10 @@ pub(super) struct CallRecord {
     asked: String,
     began: jiff::Timestamp,
     started: Instant,
+    span: CallSpan,
+    stages: Stages,
+    /// What is told beside, where that was asked for.
+    verbose: Option<Box<Verbose>>,
     // The place in the audit log, and among the calls that run.
     pub entry: Option<audit::Entry>,
     pub turn: Option<Arc<Turn>>,
@@ -123,7 +130,7 @@ struct Seen {
 }
 
 impl CallRecord {
-    pub fn begin(request: &CallRequest) -> CallRecord {
+    pub fn begin(request: &CallRequest, span: CallSpan) -> CallRecord {
         CallRecord {
             id: request.id.clone().unwrap_or_else(new_id),
             caller: request.caller.clone(),
@@ -139,6 +146,9 @@ impl CallRecord {
             asked: cut_to(&request.tool, PART),
             began: jiff::Timestamp::now(),
             started: Instant::now(),
+            span,
+            stages: Stages::begin(),
+            verbose: request.verbose.then(Box::default),
             entry: None,
             turn: None,
             tool: None,
@@ -167,6 +177,21 @@ impl CallRecord {
 
     pub fn label(&self) -> Option<&str> {
         self.label.as_deref()
+    }
+
+    /// A stage of the road begins.
+    pub fn enters(&mut self, stage: Stage) {
+        self.stages.enters(stage);
+    }
+
+    /// The trace that the call is part of.
+    pub fn context(&self) -> Option<&TraceContext> {
+        self.span.context()
+    }
+
+    /// Its id.
+    pub fn trace(&self) -> Option<String> {
+        self.context().map(TraceContext::id)
     }
 
     /// As JSON text, secrets hidden.
@@ -219,6 +244,7 @@ impl CallRecord {
     /// Policy has decided, for or against the call; the last decision counts.
     pub fn decided(&mut self, decision: &policy::Decision, notes: policy::Notes) {
         self.notes = policy::Notes { all: few(notes.all), told: few(notes.told) };
+        self.verbose.iter_mut().for_each(|verbose| verbose.grants = policy::audit::touches(decision));
         self.decided = Some(PolicySaid { policy: decision.policy.clone(), digest: decision.digest.clone() });
     }
 
@@ -278,6 +304,7 @@ impl CallRecord {
     /// The executor is done. `lost`: lines of the log that nobody took in time. `digest`: of the script that ran, where
     /// the executor knows it.
     pub fn ended(&mut self, ended: &Result<executor::Outcome, Fault>, lost: u64, digest: Option<&String>) {
+        self.not_heard(lost);
         if let (Some(confined), Some(digest)) = (&mut self.confined, digest) {
             confined.script_digest = Some(digest.clone());
             confined.script = None;
@@ -344,26 +371,10 @@ impl CallRecord {
         seen.usage = outcome.usage.clone();
         seen.walls = std::mem::take(&mut outcome.walls);
         seen.denials = std::mem::take(&mut outcome.denials);
-        let printed = outcome.printed.drain(..).map(|line| mask.text(&line)).collect();
+        let printed: Vec<String> = outcome.printed.drain(..).map(|line| mask.text(&line)).collect();
+        self.verbose.iter_mut().for_each(|verbose| verbose.stdout = printed.join("\n"));
         self.wrote(std::mem::take(&mut outcome.artifacts));
         (&self.seen.logs, printed)
-    }
-
-    /// Bounds the files in the report: a tool can write as many as it likes.
-    fn wrote(&mut self, mut artifacts: Vec<executor::Artifact>) {
-        artifacts.iter_mut().for_each(|artifact| artifact.path = self.arguments.mask.text(&artifact.path));
-        let (mut published, mut dropped): (Vec<_>, Vec<_>) = artifacts.into_iter().partition(|file| file.published);
-        // The failed ones, which fail the call, come first and are cut last.
-        dropped.sort_by_key(|file| !file.failed);
-        for (files, most, what) in [(&mut published, FILES.0, "were"), (&mut dropped, FILES.1, "were not")] {
-            if let Some(more) = files.len().checked_sub(most).filter(|more| *more > 0) {
-                files.truncate(most);
-                let words = format!("{more} more files {what} published");
-                self.notes.narrowed(words);
-            }
-        }
-        published.append(&mut dropped);
-        self.seen.artifacts = published;
     }
 
     /// An answer with its secrets hidden: a tool may give back the secrets it was given.
@@ -392,28 +403,6 @@ impl CallRecord {
         Some(traffic)
     }
 
-    /// Files that were not published: noted, or, where this host failed to write one, a failure of the call.
-    pub fn published(&mut self) -> Result<(), Fault> {
-        let missing = self.seen.artifacts.iter().filter(|artifact| !artifact.published);
-        let lines: Vec<(bool, String)> = missing
-            .map(|artifact| {
-                let why = artifact.dropped_because.as_deref().unwrap_or("it was dropped");
-                (artifact.failed, text::printable(&format!("not published: {}: {why}", artifact.path)))
-            })
-            .collect();
-        let failed = lines.iter().any(|(failed, _)| *failed);
-        let lines: Vec<String> = lines.into_iter().map(|(_, line)| line).collect();
-        let all = lines.join("\n");
-        let lines = few(lines);
-        self.notes.all.extend(lines.iter().cloned());
-        self.notes.told.extend(lines);
-        if !failed {
-            return Ok(());
-        }
-        let message = "The tool answered, but not all of its files could be written to their folder.";
-        Err(Fault::new(Kind::InternalError, message).details(all))
-    }
-
     /// Closes the call: the record, the run log, the report.
     pub fn finish(mut self, result: Result<Text, Fault>) -> Report {
         let mut result = result.map_err(|fault| self.decent(self.midway(fault)));
@@ -428,6 +417,7 @@ impl CallRecord {
             result = Err(fault);
         }
         self.log_run(&result);
+        let verbose = self.told_beside(&result);
         let network = self.network();
         let seen = std::mem::take(&mut self.seen);
         let (output_data, error) = match result {
@@ -450,6 +440,7 @@ impl CallRecord {
             digests: self.digests(),
             notes: std::mem::take(&mut self.notes.told),
             asks: self.asks.take(),
+            verbose,
             manifest: self.tool.as_ref().map(|tool| tool.manifest.clone()),
             speaks_envelope: self.enveloped,
             turn: self.turn.take(),

@@ -147,9 +147,17 @@ impl Service {
 
     /// What a call is told that was dropped because its host stops.
     pub fn stopped(&self, id: &str) -> Fault {
-        let stopped = Fault::new(Kind::CancelledError, "The server was stopped.").retryable();
+        self.midway(id, Fault::new(Kind::CancelledError, "The server was stopped.").retryable())
+    }
+
+    /// The same of one whose caller stopped it.
+    pub fn interrupted(&self, id: &str) -> Fault {
+        self.midway(id, format::cancelled())
+    }
+
+    fn midway(&self, id: &str, fault: Fault) -> Fault {
         let ran = self.call_state(&Caller::operator(""), id).is_some_and(|state| state.ran);
-        if ran { format::cancelled_midway(stopped) } else { stopped }
+        if ran { format::cancelled_midway(fault) } else { fault }
     }
 
     /// Cancels an open call of this caller (`who`), or anybody's for an operator. False: there is none for it.

@@ -1,12 +1,15 @@
-//! Metrics: how the calls of each tool ended, and how long they took.
+//! Metrics: how the calls of each tool ended, what they took and were refused, and what this host holds now.
 //!
 //! For: operators. In: each call, when it begins and how it ends. Out: Prometheus text. Never: a name that a caller made
 //! up: what is no tool counts as one, whatever it was called.
 
-use super::{Caller, Phase, Service};
+mod text;
+
+pub use text::Text;
+
+use super::{Caller, Phase, Report, Service, runlog};
 use crate::base::lock;
 use std::collections::BTreeMap;
-use std::fmt::Write;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -25,6 +28,11 @@ struct Tool {
     within: [u64; BOUNDS.len()],
     calls: u64,
     took: Duration,
+    cpu: Duration,
+    /// The most memory that one call had, bytes.
+    peak: u64,
+    /// By operation.
+    denials: BTreeMap<String, u64>,
 }
 
 /// One call. Dropped without an outcome, it was cancelled.
@@ -32,7 +40,24 @@ pub(super) struct Measured<'s> {
     service: &'s Service,
     tool: String,
     began: Instant,
-    pub outcome: String,
+    outcome: String,
+}
+
+impl Measured<'_> {
+    /// `replayed`: it got the outcome of an earlier call, and ran nothing.
+    pub fn ended(mut self, report: &Report, replayed: bool) {
+        self.outcome = report.error.as_ref().map_or_else(|| "success".to_owned(), |fault| fault.kind.to_string());
+        if replayed {
+            return;
+        }
+        let mut tools = lock(&self.service.metrics.0);
+        let tool = tools.entry(self.tool.clone()).or_default();
+        tool.cpu += Duration::from_millis(report.usage.cpu_ms.unwrap_or_default());
+        tool.peak = tool.peak.max(report.usage.peak_memory_bytes.unwrap_or_default());
+        for denial in &report.denials.observed {
+            *tool.denials.entry(denial.operation.clone()).or_default() += 1;
+        }
+    }
 }
 
 impl Drop for Measured<'_> {
@@ -57,36 +82,75 @@ impl Service {
     }
 
     /// All of them, as Prometheus reads them.
-    pub fn metrics(&self) -> String {
+    pub fn metrics(&self) -> Text {
+        let mut text = Text::default();
+        self.of_now(&mut text);
+        self.of_calls(&mut text);
+        text
+    }
+
+    fn of_now(&self, text: &mut Text) {
         let open = self.calls(&Caller::operator(""));
-        let running = open.iter().filter(|call| call.phase == Phase::Running).count();
-        let waiting = open.iter().filter(|call| call.phase == Phase::Waiting).count();
-        let mut out = String::new();
-        let mut gauge = |name: &str, what: &str, value: usize| {
-            let _ = writeln!(out, "# HELP {name} {what}\n# TYPE {name} gauge\n{name} {value}");
-        };
-        gauge("toolhost_calls_running", "Calls whose tool runs.", running);
-        gauge("toolhost_calls_waiting", "Calls that wait for a turn, or are being prepared.", waiting);
+        let of = |phase: Phase| open.iter().filter(|call| call.phase == phase).count();
+        text.gauge("toolhost_calls_running", "Calls whose tool runs.", of(Phase::Running));
+        text.gauge("toolhost_calls_waiting", "Calls that wait for a turn, or are being prepared.", of(Phase::Waiting));
+        text.gauge("toolhost_calls_queued", "Calls that wait for their turn.", self.guard.waiting());
+        text.gauge("toolhost_approvals_waiting", "Calls that wait for a person.", self.approvals().len());
+        let states = self.breakers.states(None);
+        text.head("toolhost_breakers", "Pairs of caller and tool that failed lately, by state.", "gauge");
+        for state in ["closed", "open", "half-open"] {
+            let many = states.iter().filter(|breaker| breaker.state == state).count();
+            text.sample("toolhost_breakers", &[("state", state)], many as f64);
+        }
+        let executors = &self.parts.executors;
+        for executor in [&executors.process, &executors.wasm].into_iter().flatten() {
+            for gauge in executor.gauges() {
+                text.gauge(gauge.name, gauge.what, gauge.value);
+            }
+        }
+        let (under_way, built, failed) = self.packages.builds();
+        text.gauge("toolhost_package_builds_running", "Builds of packages under way, or waiting.", under_way);
+        text.head("toolhost_package_builds_total", "Builds of packages that ended.", "counter");
+        for (outcome, many) in [("success", built), ("failure", failed)] {
+            text.sample("toolhost_package_builds_total", &[("outcome", outcome)], many as f64);
+        }
+        let lost = "Spans of calls that did not reach the collector.";
+        text.counter("toolhost_trace_spans_lost_total", lost, self.traces.lost());
+        text.counter("toolhost_log_lines_lost_total", "Lines of the run log that nobody read in time.", runlog::lost());
+    }
+
+    fn of_calls(&self, text: &mut Text) {
         let tools = lock(&self.metrics.0);
-        out.push_str(
-            "# HELP toolhost_calls_total Calls that ended, by tool and outcome.\n# TYPE toolhost_calls_total counter\n",
-        );
+        let name = "toolhost_calls_total";
+        text.head(name, "Calls that ended, by tool and outcome.", "counter");
         for (id, tool) in tools.iter() {
             for (outcome, count) in &tool.outcomes {
-                let _ = writeln!(out, "toolhost_calls_total{{tool=\"{id}\",outcome=\"{outcome}\"}} {count}");
+                text.sample(name, &[("tool", id), ("outcome", outcome)], *count as f64);
             }
         }
+        let name = "toolhost_denials_total";
+        text.head(name, "What calls were refused by their walls, by tool and operation.", "counter");
+        for (id, tool) in tools.iter() {
+            for (operation, count) in &tool.denials {
+                text.sample(name, &[("tool", id), ("operation", operation)], *count as f64);
+            }
+        }
+        let name = "toolhost_call_cpu_seconds_total";
+        text.head(name, "CPU time of the processes of calls.", "counter");
+        tools.iter().for_each(|(id, tool)| text.sample(name, &[("tool", id)], tool.cpu.as_secs_f64()));
+        let name = "toolhost_call_memory_peak_bytes";
+        text.head(name, "The most memory that one call had since this host started.", "gauge");
+        tools.iter().for_each(|(id, tool)| text.sample(name, &[("tool", id)], tool.peak as f64));
         let name = "toolhost_call_duration_seconds";
-        let _ = writeln!(out, "# HELP {name} Time from a call's coming to its end.\n# TYPE {name} histogram");
+        text.head(name, "Time from a call's coming to its end.", "histogram");
         for (id, tool) in tools.iter() {
             for (bound, count) in BOUNDS.iter().zip(tool.within) {
-                let seconds = Duration::from_millis(*bound).as_secs_f64();
-                let _ = writeln!(out, "{name}_bucket{{tool=\"{id}\",le=\"{seconds}\"}} {count}");
+                let seconds = Duration::from_millis(*bound).as_secs_f64().to_string();
+                text.sample(&format!("{name}_bucket"), &[("tool", id), ("le", &seconds)], count as f64);
             }
-            let _ = writeln!(out, "{name}_bucket{{tool=\"{id}\",le=\"+Inf\"}} {}", tool.calls);
-            let _ = writeln!(out, "{name}_sum{{tool=\"{id}\"}} {}", tool.took.as_secs_f64());
-            let _ = writeln!(out, "{name}_count{{tool=\"{id}\"}} {}", tool.calls);
+            text.sample(&format!("{name}_bucket"), &[("tool", id), ("le", "+Inf")], tool.calls as f64);
+            text.sample(&format!("{name}_sum"), &[("tool", id)], tool.took.as_secs_f64());
+            text.sample(&format!("{name}_count"), &[("tool", id)], tool.calls as f64);
         }
-        out
     }
 }

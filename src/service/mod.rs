@@ -21,7 +21,7 @@ mod guard;
 mod hints;
 mod idempotency;
 pub mod ledger;
-mod metrics;
+pub mod metrics;
 pub mod packages;
 mod past;
 pub mod preflight;
@@ -38,8 +38,11 @@ mod script_digest;
 mod secrets;
 pub mod shapes;
 mod speakers;
+mod stages;
 mod target;
 mod tools;
+mod traces;
+mod verbose;
 
 pub use approval::{Answer, Approver, Ask, Question};
 pub use arguments::Arguments;
@@ -55,6 +58,8 @@ pub use request::{CallRequest, Caller, Event, Sink, new_id};
 pub use script_digest::of as digest_of_script;
 pub use speakers::{AT_ONCE, Show, Speakers, Stage, Told};
 pub use tools::Effects;
+pub use traces::{Collector, TraceContext};
+pub use verbose::Verbose;
 
 use crate::executor::{Executor, method};
 use crate::{fault, registry};
@@ -113,6 +118,7 @@ pub struct Service {
     calls: Arc<calls::Calls>,
     keys: Arc<idempotency::Keys>,
     metrics: metrics::Metrics,
+    traces: Arc<traces::Traces>,
     scripts: script_digest::Cache,
     packages: Arc<packages::Packages>,
     rules: Mutex<InForce>,
@@ -139,6 +145,7 @@ impl Service {
             calls: Arc::default(),
             keys: Arc::default(),
             metrics: metrics::Metrics::default(),
+            traces: Arc::default(),
             scripts: script_digest::Cache::default(),
             extensions: RwLock::new(parts.executors.extensions.clone()),
             stale: Mutex::default(),
@@ -162,8 +169,8 @@ impl Service {
     /// Runs one call: events go to `sink` while the tool runs, the report comes last. The call counts as running until
     /// its report is dropped (`Report::turn`). Dropping the future cancels, kills, reaps and records.
     pub async fn call(&self, request: CallRequest, sink: Sink) -> Report {
-        let mut measured = self.measured(&request.tool);
-        let mut record = CallRecord::begin(&request);
+        let measured = self.measured(&request.tool);
+        let mut record = CallRecord::begin(&request, self.traces.of_call(request.trace.clone()));
         let mut stream = Stream::to(sink);
         let listed = self.calls.begin(&record.id, &request);
         let cancelled = listed.cancelled.clone();
@@ -179,25 +186,25 @@ impl Service {
             Err(words) => Err(Fault::new(Kind::InternalError, "The host failed while it handled this call.")
                 .person(format!("a panic: {words}; please report it with the call id"))),
         };
-        let caller = record.caller.user.clone();
+        let (caller, trace) = (record.caller.user.clone(), record.trace());
         let through = record.through().unwrap_or(&caller).to_owned();
+        let replayed = record.kept.is_some();
         let report = match record.kept.take() {
             Some(kept) => record.replay(&kept),
             None => record.finish(result),
         };
-        measured.outcome = report.error.as_ref().map_or_else(|| "success".to_owned(), |fault| fault.kind.to_string());
-        drop(measured);
-        self.watches(&caller, &through, &report);
+        measured.ended(&report, replayed);
+        self.watches(&caller, &through, &report, trace.as_deref());
         stream.finish().await;
         report
     }
 
     /// Tells the person who runs this host of a caller whom policy keeps refusing.
-    fn watches(&self, caller: &str, through: &str, report: &Report) {
+    fn watches(&self, caller: &str, through: &str, report: &Report, trace: Option<&str>) {
         let refused = |fault: &Fault| matches!(fault.kind, Kind::SecurityError | Kind::AuthorizationError);
         if report.error.as_ref().is_some_and(refused) && self.guard.alarms(caller, through) {
             let caller = crate::base::text::printable(&crate::base::text::head(caller, 200));
-            tracing::error!(target: "toolhost::alert", caller, call = report.id, "policy keeps refusing this caller");
+            tracing::error!(target: "toolhost::alert", caller, call = report.id, trace, "policy keeps refusing this caller");
         }
     }
 

@@ -44,6 +44,9 @@ pub(super) struct Record<'a> {
     /// What the caller groups calls by.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub transaction: Option<&'a str>,
+    /// The id of the trace that the call is part of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trace: Option<String>,
     pub tool: &'a str,
     pub version: Option<String>,
     /// The file of the tool's manifest: the same id and version may be loaded from elsewhere another time.
@@ -183,6 +186,7 @@ mod tests {
             label: Some(&part),
             approved_by: Some(part.clone()),
             transaction: Some(&part),
+            trace: Some("0".repeat(32)),
             tool: &part,
             version: Some("1.0.0".to_owned()),
             manifest: Some(cut(&worst)),

@@ -4,6 +4,7 @@
 //! Never: a host path or policy text in what an agent reads.
 
 use super::shapes::Questions;
+use super::verbose::Verbose;
 use super::{format, guard};
 use crate::base::json::Text;
 use crate::egress::Traffic;
@@ -39,6 +40,9 @@ pub struct Report {
     /// Where the call got less than was asked.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
+    /// What was run, with what, and how long each stage took: where that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub verbose: Option<Box<Verbose>>,
     /// What the tool asks of its client: with the answers the call is made again.
     #[serde(skip)]
     pub asks: Option<Questions>,
@@ -144,6 +148,7 @@ impl Report {
             network: None,
             digests: Digests::default(),
             notes: Vec::new(),
+            verbose: None,
             asks: None,
             manifest: None,
             speaks_envelope: false,

@@ -6,6 +6,7 @@
 use super::Arguments;
 use super::approval::Approver;
 use super::shapes::Client;
+use super::traces::TraceContext;
 use crate::executor::{Level, Progress};
 use crate::fault::Fault;
 use serde_json::Value;
@@ -54,6 +55,10 @@ pub struct CallRequest {
     pub client: Client,
     /// What the tool asks for and is refused is kept and told, at a cost.
     pub explain: bool,
+    /// The trace that it is part of.
+    pub trace: Option<TraceContext>,
+    /// What was run, with what, and what it could touch is told with the report: for the person at the command line.
+    pub verbose: bool,
     /// It counts among its caller's calls a minute already, since its receipt was made.
     pub counted: bool,
     /// Why the transport refuses the request (unknown tool, malformed parameters). The call is recorded and ends so.
@@ -75,6 +80,8 @@ impl CallRequest {
             transaction: None,
             client: Client::default(),
             explain: false,
+            trace: None,
+            verbose: false,
             counted: false,
             refused: None,
         }

@@ -6,7 +6,9 @@
 use super::call_record::CallRecord;
 use super::request::{CallRequest, Event, Stream};
 use super::shapes::{self, Client, Shape};
+use super::stages::Stage;
 use super::target::{Found, Target};
+use super::traces::TraceContext;
 use super::{Service, arguments, blocking, denials, format, hints, idempotency, packages, redact, secrets};
 use crate::base::hidden::Hidden;
 use crate::base::json::{self, Text, TooMuch};
@@ -50,6 +52,7 @@ impl Service {
         let asked = self.found(&request, record).await?;
         let share = asked.rights.share(&asked.tool.manifest.id);
         record.turn = Some(Arc::new(self.guard.enter(&mut request, &share).await?));
+        record.enters(Stage::Decide);
         drop(asked);
         let mut found = self.found(&request, record).await?;
         let tool = &found.tool;
@@ -72,6 +75,7 @@ impl Service {
         if !target.decided.decision.confirm.is_empty() {
             // Nobody is held back while a person thinks.
             drop(attempt.take());
+            record.enters(Stage::Confirm);
             found.came = self.agreed(&found, &mut target, request.approver, stream, record).await?;
             until.began = found.came;
             attempt = target.attempt(&found, &self.breakers)?;
@@ -246,6 +250,7 @@ impl Service {
             let to = if added { &mut confinement.per_call.secrets } else { &mut confinement.per_call.env };
             to.0.insert(grant.name.clone(), value);
         }
+        continues(record.context(), &mut confinement);
         let same = decision.shape.as_ref().is_ok_and(|shape| Arc::ptr_eq(&confinement.shape, shape));
         let digest = if same { target.decided.shape_digest.clone() } else { confinement.shape.digest() };
         self.parts.audit.keep(&confinement.shape, &digest)?;
@@ -261,6 +266,7 @@ impl Service {
         stream: &mut Stream,
         record: &mut CallRecord,
     ) -> Result<Outcome, Fault> {
+        record.enters(Stage::Prepare);
         let (environment, came) = self.furnished(target, found.came, stream).await?;
         if came > found.came {
             let now = self.decisions()?.decided_for(&found.tool, blocking::Until::usual(came, found.asked_ms)).await?;
@@ -277,6 +283,7 @@ impl Service {
             Some(_) => None,
             None => Some(Duration::from_millis(policy::time_ms(decision, target.asked_ms)?)),
         };
+        record.sends(&target.input);
         let call = Call {
             manifest: found.tool.manifest.clone(),
             site: target.site.clone(),
@@ -296,6 +303,7 @@ impl Service {
         };
         target.is_as_shown()?;
         record.running()?;
+        record.enters(Stage::Run);
         let mut parts = AnswerParts::of(decision);
         let (events, mut heard) = executor::events();
         let ended = {
@@ -317,6 +325,7 @@ impl Service {
         while let Some(event) = heard.sent() {
             parts.told(event, record, stream)?;
         }
+        record.enters(Stage::Answer);
         record.ended(&ended, heard.lost(), context.ran.get());
         ended
     }
@@ -338,8 +347,8 @@ impl AnswerParts {
     /// Tells an event of the executor as a face may see it.
     fn told(&mut self, event: executor::Event, record: &mut CallRecord, stream: &mut Stream) -> Result<(), Fault> {
         let event = match event {
-            executor::Event::Log(line) => Event::Log(record.log(&line)),
-            executor::Event::Told(Told::Message(level, text)) => Event::Message(level, record.log(&text)),
+            executor::Event::Log(line) => Event::Log(record.heard(&line)),
+            executor::Event::Told(Told::Message(level, text)) => Event::Message(level, record.heard(&text)),
             executor::Event::Told(Told::Progress(told)) => {
                 let message = told.message.as_ref().map(|message| record.shown(message));
                 Event::Progress(Progress { message, ..told })
@@ -355,6 +364,16 @@ impl AnswerParts {
         };
         stream.push(event);
         Ok(())
+    }
+}
+
+/// The tool goes on with the trace of its call, where its manifest declares these variables.
+fn continues(context: Option<&TraceContext>, confinement: &mut policy::Confinement) {
+    let Some(context) = context else { return };
+    for (name, text) in [("TRACEPARENT", context.parent()), ("TRACESTATE", context.state())] {
+        if let Some(policy::Variable::Literal(_)) = confinement.shape.env.get(name) {
+            confinement.per_call.env.0.entry(name.to_owned()).or_insert(text);
+        }
     }
 }
 

@@ -1,8 +1,13 @@
-//! The run log: one tracing record per call, for the person who runs this host.
+//! The run log: one tracing record per call, and one per line of a tool's log, for the person who runs this host.
 //!
-//! For: the record of a call; `init` for the command line. In: a summary, secrets already hidden.
+//! For: the record of a call; `init` for the command line. In: a summary, a line, secrets already hidden.
 //! Out: one line on standard error. Never: standard output (MCP lives there), a raw control
-//! character, or what other crates log (their debug lines would show arguments unmasked).
+//! character, or what other crates log (their debug lines would show arguments unmasked); a server that waits for whoever
+//! reads its standard error, or does not.
+
+mod queue;
+
+pub use queue::{lost, say, settle};
 
 use crate::base::text;
 use std::io;
@@ -14,16 +19,19 @@ const CUT: usize = 2048;
 /// How bad it was: decides the level of the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Grade {
+    /// It went well, or the tool or its caller failed.
     Fine,
-    /// The tool or the caller failed.
-    Failed,
-    /// Policy refused, or this host failed.
+    /// The operator may have to mend something: a policy refused, this machine lacks something.
+    Odd,
+    /// This host failed.
     Grave,
 }
 
 #[derive(Clone, Debug)]
 pub struct Summary {
     pub call: String,
+    /// The trace that it is part of.
+    pub trace: Option<String>,
     pub user: String,
     /// On whose behalf the request said it came.
     pub label: String,
@@ -53,6 +61,7 @@ pub fn record(grade: Grade, summary: impl Fn() -> Summary) {
                     target: "toolhost::call",
                     tracing::Level::$level,
                     call = %shown(&summary.call),
+                    trace = summary.trace,
                     user = %shown(&summary.user),
                     label = %shown(&summary.label),
                     tool = %shown(&summary.tool),
@@ -73,9 +82,14 @@ pub fn record(grade: Grade, summary: impl Fn() -> Summary) {
     }
     match grade {
         Grade::Fine => write_at!(INFO),
-        Grade::Failed => write_at!(WARN),
+        Grade::Odd => write_at!(WARN),
         Grade::Grave => write_at!(ERROR),
     }
+}
+
+/// Writes a line of a tool's log, secrets hidden and printable, if anybody listens to them.
+pub fn line(call: &str, trace: impl Fn() -> Option<String>, tool: &str, line: &str) {
+    tracing::debug!(target: "toolhost::log", call, trace = trace(), tool, "{}", text::cut(line, CUT));
 }
 
 /// Cut first, then escaped: a field is one line, whatever a tool printed.
@@ -120,12 +134,21 @@ impl Level {
     }
 }
 
-/// Starts the log on standard error. A second start is ignored: embedding programs bring their own.
-pub fn init(style: Style) {
+/// Starts the log on standard error. A second start is ignored: embedding programs bring their own. `queued`: lines wait
+/// for a thread of their own, and are lost where that cannot write them.
+pub fn init(style: Style, queued: bool) {
+    if queued {
+        queue::begin(style.json);
+    }
     let filter = EnvFilter::new(format!("off,toolhost={}", style.level.name()));
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(io::stderr)
+        .with_writer(|| -> Box<dyn io::Write> {
+            match queue::is_on() {
+                true => Box::new(queue::Line),
+                false => Box::new(io::stderr()),
+            }
+        })
         .with_ansi(style.colour)
         .log_internal_errors(false);
     let _ = if style.json { builder.json().flatten_event(true).try_init() } else { builder.try_init() };

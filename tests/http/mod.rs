@@ -95,7 +95,7 @@ impl Web {
                 return Err(said);
             };
             said += &(line.clone() + "\n");
-            if let Some((_, rest)) = line.split_once(" at ").filter(|_| line.starts_with("toolhost: serving")) {
+            if let Some((_, rest)) = line.split_once(" at ").filter(|_| line.contains("toolhost: serving")) {
                 break rest.split(' ').next().unwrap().to_owned();
             }
         };

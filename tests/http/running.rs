@@ -242,6 +242,92 @@ fn metrics_say_what_was_called() {
     });
 }
 
+/// Every sample of a text in the exposition format, with its labels in the name. What a reader would refuse is a panic.
+fn samples(text: &str) -> std::collections::BTreeMap<String, f64> {
+    let (mut found, mut told, mut kinds) = (std::collections::BTreeMap::new(), Vec::new(), Vec::new());
+    for line in text.lines() {
+        if let Some(rest) = line.strip_prefix("# HELP ") {
+            let (name, what) = rest.split_once(' ').unwrap_or_else(|| panic!("{line}"));
+            assert!(!what.is_empty() && !told.contains(&name), "{line}");
+            told.push(name);
+        } else if let Some(rest) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = rest.split_once(' ').unwrap_or_else(|| panic!("{line}"));
+            assert!(told.last() == Some(&name) && ["gauge", "counter", "histogram"].contains(&kind), "{line}");
+            kinds.push((name, kind));
+        } else {
+            let (sample, value) = line.rsplit_once(' ').unwrap_or_else(|| panic!("{line}"));
+            let (name, labels) = sample.split_once('{').unwrap_or((sample, "}"));
+            let (of, kind) = *kinds.last().unwrap();
+            let part = name.strip_prefix(of).unwrap_or_else(|| panic!("{line} stands below {of}"));
+            let parts: &[&str] = if kind == "histogram" { &["_bucket", "_sum", "_count"] } else { &[""] };
+            assert!(
+                parts.contains(&part) && labels.ends_with('}') && (kind != "counter" || name.ends_with("_total")),
+                "{line}"
+            );
+            let value = value.parse().unwrap_or_else(|e| panic!("{e}: {line}"));
+            assert!(found.insert(sample.to_owned(), value).is_none(), "twice: {line}");
+        }
+    }
+    found
+}
+
+#[test]
+fn metrics_say_what_calls_used_and_what_the_host_holds() {
+    as_everyone_with("python", "metrics of resources", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        adder(&playground);
+        let busy = "import time\nwhile time.process_time() < 0.3:\n    pass\nprint(1)\n";
+        playground.tool("busy", "python", busy, json!({}));
+        let slow = json!({"execution": {"timeoutMs": 300}});
+        playground.tool("slow", "python", "import time\ntime.sleep(20)\n", slow);
+        playground.settle();
+        let web = Web::start(&playground, &[]);
+        let before = samples(&web.get("/metrics", &[]).body);
+        assert_eq!((before["toolhost_launchers"], before["toolhost_calls_running"]), (0.0, 0.0));
+        for (tool, many) in [("esc:busy", 2), ("esc:slow", 1), ("esc:add", 7)] {
+            for _ in 0..many {
+                web.call(tool, &json!({"a": 1, "b": 2}), &[]);
+            }
+        }
+        let now = samples(&web.get("/metrics", &[]).body);
+        let is = |name: &str, wanted: f64| assert_eq!(now.get(name), Some(&wanted), "{name}: {now:?}");
+        is("toolhost_calls_total{tool=\"esc:busy\",outcome=\"success\"}", 2.0);
+        is("toolhost_calls_total{tool=\"esc:slow\",outcome=\"TimeoutError\"}", 1.0);
+        is("toolhost_calls_total{tool=\"esc:add\",outcome=\"success\"}", 7.0);
+        is("toolhost_denials_total{tool=\"esc:slow\",operation=\"limit\"}", 1.0);
+        let all: f64 = now.iter().filter(|(name, _)| name.starts_with("toolhost_calls_total")).map(|(_, n)| n).sum();
+        assert_eq!(all, 10.0);
+        is("toolhost_breakers{state=\"closed\"}", 1.0);
+        is("toolhost_breakers{state=\"open\"}", 0.0);
+        for name in [
+            "toolhost_calls_running",
+            "toolhost_calls_waiting",
+            "toolhost_calls_queued",
+            "toolhost_approvals_waiting",
+            "toolhost_network_leases",
+            "toolhost_package_builds_running",
+            "toolhost_package_builds_total{outcome=\"success\"}",
+            "toolhost_trace_spans_lost_total",
+            "toolhost_log_lines_lost_total",
+            "toolhost_background_calls_open",
+            "toolhost_background_calls_kept",
+            "toolhost_callbacks_owed",
+        ] {
+            is(name, 0.0);
+        }
+        assert!(now["toolhost_launchers"] >= 1.0 && now["toolhost_launchers_idle"] >= 1.0, "{now:?}");
+        assert!(now["toolhost_launchers_idle"] <= now["toolhost_launchers"], "{now:?}");
+        assert!(now["toolhost_call_cpu_seconds_total{tool=\"esc:busy\"}"] >= 0.6, "{now:?}");
+        assert!(now["toolhost_call_memory_peak_bytes{tool=\"esc:busy\"}"] >= 1e6, "{now:?}");
+        assert!(now["toolhost_call_duration_seconds_sum{tool=\"esc:slow\"}"] >= 0.3, "{now:?}");
+        let of_busy =
+            |bound: &str| now[&format!("toolhost_call_duration_seconds_bucket{{tool=\"esc:busy\",le=\"{bound}\"}}")];
+        let bounds = ["0.01", "0.025", "0.05", "0.1", "0.25", "1", "5", "30", "300", "+Inf"];
+        assert!(bounds.windows(2).all(|pair| of_busy(pair[0]) <= of_busy(pair[1])), "{now:?}");
+        assert_eq!((of_busy("0.25"), of_busy("+Inf")), (0.0, 2.0), "{now:?}");
+    });
+}
+
 #[test]
 fn a_key_runs_its_request_once() {
     as_everyone_with("python", "idempotency keys", |who| {

@@ -56,6 +56,8 @@ fn an_allowed_call_leaves_one_masked_line() {
         let secret = json!({"parameters": {"type": "object", "properties": {
             "token": {"type": "string", "description": "d", "writeOnly": true}, "n": {"type": "integer", "description": "d"}}}});
         let folder = playground.tool_at("req:talker", "python", "talker/main.py", TALKER, secret);
+        let greedy = json!({"securityContext": {"fileAccess": {"allowRead": ["/var/lib/none/**"]}}});
+        playground.tool_at("req:greedy", "python", "greedy/main.py", "print(1)\n", greedy);
         playground.settle();
         let input = json!({"token": SECRET, "n": 7}).to_string();
         let call = |level: &str, tool: &str, input: &str| {
@@ -95,10 +97,12 @@ fn levels(playground: &Playground, call: &dyn Fn(&str, &str, &str) -> crate::har
         ("warn,json", "req:talker", input, None),
         ("error,json", "req:talker", input, None),
         ("off,json", "req:talker", input, None),
-        ("warn,json", "req:talker", r#"{"n":1}"#, Some("WARN")), // a traceback: it has no token
-        ("error,json", "req:talker", r#"{"n":1}"#, None),
-        ("error,json", "core:execute-python-script", r#"{"scriptPath":"../x.py"}"#, Some("ERROR")),
-        ("off,json", "core:execute-python-script", r#"{"scriptPath":"../x.py"}"#, None),
+        // A traceback, since it has no token: the tool's own fault, and none of the operator's.
+        ("info,json", "req:talker", r#"{"n":1}"#, Some("INFO")),
+        ("warn,json", "req:talker", r#"{"n":1}"#, None),
+        ("warn,json", "req:greedy", "{}", Some("WARN")),
+        ("error,json", "req:greedy", "{}", None),
+        ("off,json", "req:greedy", "{}", None),
     ] {
         let ended = call(level, tool, input);
         let found: Vec<Value> = lines(&ended.stderr).into_iter().filter(|l| l["target"] == "toolhost::call").collect();
@@ -109,5 +113,5 @@ fn levels(playground: &Playground, call: &dyn Fn(&str, &str, &str) -> crate::har
     let ended = call("info", "req:talker", input);
     let about: Vec<&str> = ended.stderr.lines().filter(|line| line.contains("toolhost::call")).collect();
     assert!(about.len() == 1 && about[0].contains("***") && !ended.stderr.contains(SECRET), "{}", ended.stderr);
-    assert_eq!(playground.cli(&["list", "--json", "--namespace", "req"]).out.as_array().map(Vec::len), Some(1));
+    assert_eq!(playground.cli(&["list", "--json", "--namespace", "req"]).out.as_array().map(Vec::len), Some(2));
 }

@@ -2,7 +2,7 @@
 
 use super::relay::Relay;
 use crate::base::text::{path, printable};
-use crate::base::{lock, messages};
+use crate::base::{Counted, lock, messages};
 use crate::executor::Walls;
 use crate::fault::{Fault, Kind};
 use crate::quantity::Limit;
@@ -15,6 +15,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 use tokio::io::Interest;
@@ -29,7 +30,11 @@ pub struct Process {
     control: Option<UnixDatagram>,
     keeper: Option<Child>,
     group: Option<cgroup::Group>,
+    counted: Option<Counted>,
 }
+
+/// How many launchers there are, those of relays and workers too, until they are reaped.
+pub static ALIVE: AtomicUsize = AtomicUsize::new(0);
 
 /// A launcher that is ready for a call. Dropping it ends the tool, if one runs.
 #[derive(Debug)]
@@ -131,7 +136,8 @@ impl Process {
             .stderr(Stdio::null())
             .spawn()
             .map_err(|e| broken("starting it", &e))?;
-        let mut process = Process { control: None, keeper: Some(keeper), group: None };
+        let mut process =
+            Process { control: None, keeper: Some(keeper), group: None, counted: Some(Counted::by(&ALIVE)) };
         // SOCK_SEQPACKET keeps messages whole like a datagram socket, and says when the other end is gone.
         process.control = Some(UnixDatagram::from_std(ours.into()).map_err(|e| broken("its socket", &e))?);
         Ok(process)
@@ -140,7 +146,7 @@ impl Process {
     /// The other end is held by a test.
     #[cfg(test)]
     pub fn held(control: UnixDatagram) -> Process {
-        Process { control: Some(control), keeper: None, group: None }
+        Process { control: Some(control), keeper: None, group: None, counted: None }
     }
 }
 
@@ -255,7 +261,7 @@ impl Drop for Process {
     fn drop(&mut self) {
         drop(self.control.take());
         *lock(&WAITING.0) += 1;
-        let leftover = Leftover { keeper: self.keeper.take(), group: self.group.take() };
+        let leftover = Leftover { keeper: self.keeper.take(), group: self.group.take(), _counted: self.counted.take() };
         // Without a thread, the closure is dropped here, and so is the leftover, which waits.
         let _ = std::thread::Builder::new().stack_size(128 * 1024).spawn(move || drop(leftover));
     }
@@ -270,6 +276,7 @@ static WAITING: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
 struct Leftover {
     keeper: Option<Child>,
     group: Option<cgroup::Group>,
+    _counted: Option<Counted>,
 }
 
 impl Drop for Leftover {

@@ -57,6 +57,10 @@ impl Scripts {
 }
 
 impl Executor for Scripts {
+    fn gauges(&self) -> Vec<super::Gauge> {
+        self.launchers.gauges()
+    }
+
     fn run<'a>(&'a self, context: &'a Context, call: Call, events: &'a Events) -> Running<'a> {
         Box::pin(async move {
             let started = Instant::now();

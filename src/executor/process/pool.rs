@@ -1,11 +1,12 @@
 //! Pool: launchers, kept while they are idle. A launcher runs one call at a time, so simultaneous calls use several.
 
 use super::attempts::Noise;
-use super::launcher::{Launcher, Process, Unready};
+use super::launcher::{self, Launcher, Process, Unready};
 use super::relay::{self, Relay};
 use super::setup::{self, Extra};
 use crate::base::lock;
 use crate::egress::protocol::Served;
+use crate::executor::Gauge;
 use crate::executor::idle::Idle;
 use crate::fault::{Fault, Kind};
 use crate::policy::{self, Access, Grant, Opening, Shape};
@@ -13,6 +14,7 @@ use crate::quantity::Limit;
 use crate::sandbox::protocol::Setup;
 use crate::sandbox::{cgroup, grants, identity};
 use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -156,6 +158,21 @@ impl Launchers {
         key.identity = setup::ANY;
         let served = launcher.relay.as_ref().map(|relay| relay.served().clone());
         self.idle.put((key, served), launcher);
+    }
+
+    /// What it holds now.
+    pub(super) fn gauges(&self) -> Vec<Gauge> {
+        let gauge = |name, what, value| Gauge { name, what, value };
+        let alive = "Launchers, those of relays and of workers for WASI tools too.";
+        vec![
+            gauge("toolhost_launchers", alive, launcher::ALIVE.load(Ordering::Relaxed)),
+            gauge("toolhost_launchers_idle", "Launchers that wait for a call.", self.idle.len()),
+            gauge(
+                "toolhost_network_leases",
+                "Relays, each with a network for one tool.",
+                relay::LEASES.load(Ordering::Relaxed),
+            ),
+        ]
     }
 
     /// Ends all idle launchers.

@@ -5,6 +5,7 @@
 
 use super::launcher::{Launcher, Unready};
 use super::{Brings, Extra, Launchers};
+use crate::base::Counted;
 use crate::egress::{Dialler, Lease, Traffic, protocol};
 use crate::fault::{Fault, Kind};
 use crate::policy::{Runtime, SecretGrant, Shape};
@@ -14,6 +15,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
 
 /// What a relay needs for itself, and for each connection: two buffers and what the kernel holds for two sockets.
@@ -29,7 +31,11 @@ pub struct Relay {
     lease: Lease,
     served: protocol::Served,
     _process: Box<Launcher>,
+    _counted: Counted,
 }
+
+/// How many leases on a network there are.
+pub static LEASES: AtomicUsize = AtomicUsize::new(0);
 
 fn broken(error: io::Error) -> Fault {
     Fault::new(Kind::InternalError, "the network relay of this tool failed, so nothing was run")
@@ -86,7 +92,7 @@ impl Relay {
         let Started { process, control } = started;
         let dialler = Dialler { grants: served.grants.clone(), headers: served.headers.clone(), proxy };
         let lease = Lease::serve(control, &served, &sockets, dialler).await.map_err(broken)?;
-        Ok(Relay { lease, served, _process: Box::new(process) })
+        Ok(Relay { lease, served, _process: Box::new(process), _counted: Counted::by(&LEASES) })
     }
 
     pub fn served(&self) -> &protocol::Served {

@@ -36,7 +36,7 @@ pub use starter::{Ended, HANDED, Looking, Publishing, Role, Start, Started, Star
 use super::clock::Clock;
 use super::idle::Idle;
 use super::log::Log;
-use super::{Call, Context, Denials, Ending, Events, Executor, Outcome, Running, answer};
+use super::{Call, Context, Denials, Ending, Events, Executor, Gauge, Outcome, Running, answer};
 use crate::base::places::Places;
 use crate::quantity::Limit;
 use crate::sandbox::grants::Resolved;
@@ -195,6 +195,11 @@ impl Wasm {
 }
 
 impl Executor for Wasm {
+    fn gauges(&self) -> Vec<Gauge> {
+        let what = "Workers for WASI tools that wait for a call.";
+        vec![Gauge { name: "toolhost_wasm_workers_idle", what, value: self.idle.len() }]
+    }
+
     fn prepare<'a>(&'a self, shape: &'a policy::Shape) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
         // The call itself will report what is wrong.
         Box::pin(async { drop(Wasm::prepare(self, shape).await) })

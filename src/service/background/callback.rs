@@ -135,28 +135,29 @@ impl Background {
         callback.attempts += 1;
         let tried = tokio::time::timeout(PATIENCE, self.send(&job, &callback)).await;
         let late = || Err(Failed::new("the receiver did not answer in time", ""));
-        let (id, event) = (&job.id, &callback.event);
+        let (id, event, trace) = (&job.id, &callback.event, job.trace.as_deref());
         let wait = usize::try_from(callback.attempts - 1).ok().and_then(|at| WAITS.get(at));
         match tried.unwrap_or_else(|_| late()) {
             Ok(()) => {
-                tracing::info!(target: "toolhost::callback", call = id, event, "the end was told");
+                tracing::info!(target: "toolhost::callback", call = id, trace, event, "the end was told");
                 (callback.state, callback.error) = (Delivery::Delivered, None);
             }
             Err(Failed { words, person, last }) => {
                 let person = text::printable(&person);
                 match wait.filter(|_| !last) {
                     Some(seconds) => {
-                        tracing::warn!(target: "toolhost::callback", call = id, event, person, "the end was not told: {words}; again in {seconds} s");
+                        tracing::warn!(target: "toolhost::callback", call = id, trace, event, person, "the end was not told: {words}; again in {seconds} s");
                         callback.next = Timestamp::now() + SignedDuration::from_secs(*seconds);
                     }
                     None => {
-                        tracing::error!(target: "toolhost::callback", call = id, event, person, "the end was not told, and is not any more: {words}");
+                        tracing::error!(target: "toolhost::callback", call = id, trace, event, person, "the end was not told, and is not any more: {words}");
                         callback.state = Delivery::Failed;
                     }
                 }
                 callback.error = Some(words);
             }
         }
+        let (told, trace) = (job.id.clone(), job.trace.clone());
         job.callback = Some(callback);
         if let Some(open) = lock(&self.jobs).get_mut(&job.id) {
             open.job = job.clone();
@@ -167,7 +168,7 @@ impl Background {
         };
         if let Err(why) = kept {
             // After a restart it is told again, under the same id.
-            tracing::error!(target: "toolhost::callback", "how far an end was told was not kept: {why}");
+            tracing::error!(target: "toolhost::callback", call = told, trace, "how far an end was told was not kept: {why}");
         }
     }
 
@@ -306,6 +307,7 @@ mod tests {
             outcome: Some("success".into()),
             bytes: 2,
             callback: None,
+            trace: None,
         };
         let read =
             |result: Option<&str>| serde_json::from_str::<serde_json::Value>(&message(&job, result)).expect("JSON");

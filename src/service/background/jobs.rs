@@ -29,6 +29,9 @@ pub(super) struct Job {
     /// Of its result, bytes.
     pub bytes: usize,
     pub callback: Option<Callback>,
+    /// The trace that it is part of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace: Option<String>,
 }
 
 /// What is owed to a caller that wants to be told of the end.
@@ -248,6 +251,7 @@ mod tests {
             outcome: None,
             bytes: 0,
             callback: None,
+            trace: None,
         }
     }
 

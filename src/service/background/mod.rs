@@ -13,7 +13,7 @@ pub use jobs::Delivery;
 pub use receipt::{Receipt, Told};
 pub use store::FILE;
 
-use super::{CallRequest, Caller, Report, Service, Sink, audit, format, new_id};
+use super::{CallRequest, Caller, Report, Service, Sink, TraceContext, audit, format, new_id};
 use crate::base::lock;
 use crate::base::text::VisibleJson;
 use crate::fault::{Fault, Kind};
@@ -134,6 +134,7 @@ impl Background {
             outcome: None,
             bytes: 0,
             callback,
+            trace: request.trace.as_ref().map(TraceContext::id),
         })
     }
 
@@ -170,7 +171,7 @@ impl Background {
         let result = Some((job.id.clone(), text.clone()));
         let kept = write(store, Change { put: vec![job.clone()], result, gone }).await;
         if let Err(why) = &kept {
-            tracing::error!(target: "toolhost::host", call = job.id, "how a call in the background ended was not kept: {why}");
+            tracing::error!(target: "toolhost::host", call = job.id, trace = job.trace, "how a call in the background ended was not kept: {why}");
         }
         if let Some(open) = lock(&self.jobs).get_mut(&job.id) {
             open.job = job;

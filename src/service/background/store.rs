@@ -168,7 +168,18 @@ mod tests {
     fn job(id: usize) -> Job {
         let (id, now) = (format!("{id:04}"), Timestamp::UNIX_EPOCH);
         let (caller, tool) = ("a".to_owned(), "t:x@1.0.0".to_owned());
-        Job { id, caller, through: None, tool, began: now, ended: Some(now), outcome: None, bytes: 0, callback: None }
+        Job {
+            id,
+            caller,
+            through: None,
+            tool,
+            began: now,
+            ended: Some(now),
+            outcome: None,
+            bytes: 0,
+            callback: None,
+            trace: None,
+        }
     }
 
     #[test]

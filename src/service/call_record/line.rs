@@ -25,6 +25,7 @@ impl CallRecord {
             through: self.through.as_deref().map(|user| cut_to(user, PART)),
             label: self.label.as_deref(),
             transaction: self.transaction.as_deref(),
+            trace: self.trace(),
             approved_by: self.approved_by.as_deref().map(|person| cut_to(person, PART)),
             tool: self.tool.as_ref().map_or(&self.asked, |tool| &tool.manifest.id),
             version: self.tool.as_ref().map(|tool| tool.manifest.version.to_string()),

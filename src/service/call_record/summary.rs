@@ -7,17 +7,40 @@ use super::super::runlog;
 use super::CallRecord;
 use crate::base::json::Text;
 use crate::base::millis;
-use crate::fault::{Fault, Origin};
+use crate::base::text::{cut, printable};
+use crate::fault::{Fault, Kind};
 use crate::manifest::Handler;
+use crate::service::record::PART;
+use crate::service::traces::Told;
 
 impl CallRecord {
+    /// The call is over: one line of the run log, and its spans.
     pub(super) fn log_run(&self, result: &Result<Text, Fault>) {
-        let grade = match result.as_ref().map_err(|fault| fault.kind.origin()) {
-            Ok(_) => runlog::Grade::Fine,
-            Err(Origin::Policy | Origin::Host) => runlog::Grade::Grave,
-            Err(Origin::Caller | Origin::Tool) => runlog::Grade::Failed,
-        };
+        let grade = result.as_ref().err().map_or(runlog::Grade::Fine, grade);
         runlog::record(grade, || self.summary(result));
+        self.span.ended(&self.stages, || self.told(result.as_ref().err()));
+    }
+
+    /// What the call's span tells.
+    fn told(&self, fault: Option<&Fault>) -> Told {
+        let tool = self.tool.as_ref().map(|tool| &tool.manifest);
+        let id = tool.map_or("", |manifest| &manifest.id);
+        let error = fault.map(|fault| fault.kind.to_string());
+        Told {
+            name: format!("execute_tool {id}").trim_end().to_owned(),
+            attributes: vec![
+                ("gen_ai.operation.name", "execute_tool".to_owned()),
+                ("gen_ai.tool.name", id.to_owned()),
+                ("gen_ai.tool.call.id", self.id.clone()),
+                ("toolhost.tool.version", tool.map_or_else(String::new, |manifest| manifest.version.to_string())),
+                ("toolhost.caller", shown(&self.caller.user)),
+                ("toolhost.policy", self.decided.as_ref().map_or_else(String::new, |decided| decided.policy.clone())),
+                ("toolhost.outcome", error.clone().unwrap_or_else(|| "success".to_owned())),
+                ("error.type", error.clone().unwrap_or_default()),
+            ],
+            denials: self.seen.denials.observed.len(),
+            error,
+        }
     }
 
     fn summary(&self, result: &Result<Text, Fault>) -> runlog::Summary {
@@ -31,6 +54,7 @@ impl CallRecord {
         };
         runlog::Summary {
             call: self.id.clone(),
+            trace: self.trace(),
             user: self.caller.user.clone(),
             label: self.label.clone().unwrap_or_default(),
             tool: self.tool.as_ref().map_or_else(|| self.asked.clone(), |tool| tool.reference()),
@@ -60,7 +84,7 @@ impl CallRecord {
     }
 
     /// What was called: a command line, `service.method`, or an `x-…` type.
-    fn command(&self) -> String {
+    pub(super) fn command(&self) -> String {
         if let Some(confined) = &self.confined {
             return command(&confined.shape);
         }
@@ -71,4 +95,29 @@ impl CallRecord {
             | None => String::new(),
         }
     }
+}
+
+/// What the operator must mend is worse than what callers and tools do wrong.
+fn grade(fault: &Fault) -> runlog::Grade {
+    match fault.kind {
+        _ if fault.by_caller => runlog::Grade::Fine,
+        Kind::InternalError => runlog::Grade::Grave,
+        Kind::SecurityError | Kind::CapabilityError | Kind::DependencyError | Kind::ServiceError => runlog::Grade::Odd,
+        Kind::ToolNotFoundError
+        | Kind::ActionParseError
+        | Kind::ParameterValidationError
+        | Kind::AuthorizationError
+        | Kind::RateLimitError
+        | Kind::CircuitOpenError
+        | Kind::VersionMismatchError
+        | Kind::TimeoutError
+        | Kind::ResourceLimitError
+        | Kind::ScriptError
+        | Kind::OutputValidationError
+        | Kind::CancelledError => runlog::Grade::Fine,
+    }
+}
+
+fn shown(words: &str) -> String {
+    printable(&cut(words, PART))
 }

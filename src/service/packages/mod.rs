@@ -25,6 +25,7 @@ use crate::policy::{Built, Program, Runtime, Shape};
 use serde_json::json;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
@@ -82,6 +83,8 @@ pub struct Packages {
     builders: Arc<Places>,
     /// The last line of each build under way.
     progress: Mutex<HashMap<String, watch::Sender<String>>>,
+    /// Builds that ended well, and others.
+    ended: [AtomicU64; 2],
 }
 
 /// An environment.
@@ -108,7 +111,14 @@ impl Packages {
             building: Shared::new(UNDER_WAY),
             builders: Places::new(BUILDERS, 1),
             progress: Mutex::default(),
+            ended: Default::default(),
         })
+    }
+
+    /// Builds under way, those that ended well, and those that failed.
+    pub fn builds(&self) -> (usize, u64, u64) {
+        let [built, failed] = self.ended.each_ref().map(|many| many.load(Ordering::Relaxed));
+        (self.building.under_way(), built, failed)
     }
 
     /// The store, opened when it is first needed.
@@ -154,7 +164,11 @@ impl Packages {
         let mut progress = self.hears(&key);
         let work = || {
             let (this, key, need) = (Arc::clone(self), key.clone(), need.clone());
-            async move { this.build(&need, &key).await }
+            async move {
+                let built = this.build(&need, &key).await;
+                this.ended[usize::from(built.is_err())].fetch_add(1, Ordering::Relaxed);
+                built
+            }
         };
         // Tools with other rules for the same packages do not share what those rules refuse.
         let name = format!("{key} {:?}", need.rules);

@@ -11,6 +11,7 @@ use crate::manifest::{Asks, Execution, Handler, Manifest, Metadata, Site};
 use crate::policy::{Confinement, PerCall, Shape};
 use crate::service::call_record::CallRecord;
 use crate::service::redact::{Mask, Shown};
+use crate::service::traces::CallSpan;
 use crate::service::{Arguments, CallRequest, Caller, audit, format, secrets};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -47,7 +48,7 @@ pub struct Run<'a> {
 impl Recorder {
     pub async fn run(&self, run: Run<'_>, tell: &(dyn Fn(&str) + Sync)) -> Result<Value, Fault> {
         let request = CallRequest::new(Caller::named(WHO), WHAT, Arguments::Value(Value::Null));
-        let mut record = CallRecord::begin(&request);
+        let mut record = CallRecord::begin(&request, CallSpan::none());
         let result = self.recorded(run, tell, &mut record).await;
         let told = result.as_ref().map(|_| crate::base::json::Text::from(&Value::Null)).map_err(Clone::clone);
         // A run that left no record counts as failed.

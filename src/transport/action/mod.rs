@@ -119,7 +119,7 @@ fn request(
     };
     let mut tool = action.tool.clone();
     // A tool that this caller may not call is not there for it.
-    let find = |tool: &str| service.find(&service.who(&from.caller, from.label.as_deref())?, tool);
+    let find = |tool: &str| service.find(&service.who(&from.caller, from.label.as_deref()), tool);
     let mut found = find(&tool);
     let unknown = found.as_ref().is_err_and(|fault| fault.kind == Kind::ToolNotFoundError);
     let resolved = resolvers.iter().filter(|_| unknown).find_map(|other| other.resolve(&tool, &action.inputs));

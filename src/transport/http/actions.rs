@@ -6,7 +6,7 @@
 use super::calls::run_while_served;
 use super::reply::{self, Held, Response, malformed};
 use super::{OfFace, approvals, body, tools};
-use crate::service::{self, Arguments, CallRequest, Caller};
+use crate::service::{self, Arguments, CallRequest, Caller, TraceContext};
 use crate::transport::action::{self, Answer};
 use axum::Extension;
 use axum::body::Body;
@@ -45,6 +45,7 @@ pub async fn act(
         id: Some(service::new_id()),
         label: user.filter(|user| !user.is_empty()),
         approver: approvals::of(&face, &caller),
+        trace: TraceContext::of_headers(&headers),
         ..CallRequest::new(caller, "", Arguments::Text(String::new()))
     };
     let label = from.label.clone();

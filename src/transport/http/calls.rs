@@ -8,7 +8,7 @@ use super::gate::once;
 use super::reply::{self, Held, Refused, Response};
 use super::stream::Events;
 use super::{Face, OfFace, approvals, background, body, tools};
-use crate::service::{self, CallRequest, Caller, Report, Sink};
+use crate::service::{self, CallRequest, Caller, Report, Sink, TraceContext};
 use axum::Extension;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{Path, State};
@@ -53,7 +53,13 @@ pub async fn call(
         Err(refusal) => return *refusal,
     };
     let Asked { request, detached, callback } = asked;
-    let request = CallRequest { id: Some(service::new_id()), idempotency_key, approver, ..request };
+    let request = CallRequest {
+        id: Some(service::new_id()),
+        idempotency_key,
+        approver,
+        trace: TraceContext::of_headers(&headers),
+        ..request
+    };
     let seen_by = reply::Reader { operator, label: request.label.clone(), unread };
     if !unread && background::wanted(&face, &request, detached, &headers) {
         return background::begin(face, request, callback, &seen_by, begun).await;

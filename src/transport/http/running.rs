@@ -13,17 +13,11 @@ use axum::extract::{Path, State};
 use http::{HeaderMap, StatusCode};
 use serde_json::json;
 
-fn as_who(face: &Face, caller: &Caller) -> Result<Caller, Fault> {
-    face.service.who(caller, None)
-}
-
 /// `GET /v1/calls`.
 pub async fn calls(State(face): OfFace, Extension(caller): Extension<Caller>) -> Response {
     let Some(face) = face.upgrade() else { return reply::stopping() };
-    match as_who(&face, &caller) {
-        Ok(who) => reply::value(StatusCode::OK, &json!({ "calls": background::calls(&face, &who) })),
-        Err(fault) => reply::fault(fault, tools::is_operator(&face, &caller)),
-    }
+    let who = face.service.who(&caller, None);
+    reply::value(StatusCode::OK, &json!({ "calls": background::calls(&face, &who) }))
 }
 
 /// `GET /v1/calls/{call}`.
@@ -34,10 +28,7 @@ pub async fn call(
     headers: HeaderMap,
 ) -> Response {
     let Some(face) = face.upgrade() else { return reply::stopping() };
-    let who = match as_who(&face, &caller) {
-        Ok(who) => who,
-        Err(fault) => return reply::fault(fault, tools::is_operator(&face, &caller)),
-    };
+    let who = face.service.who(&caller, None);
     if let Some(told) = background::told(&face, &who, &id, &headers).await {
         return told;
     }
@@ -58,10 +49,10 @@ async fn missing(face: &Face, who: &Caller) -> Response {
 /// `DELETE /v1/calls/{call}`.
 pub async fn cancel(State(face): OfFace, Extension(caller): Extension<Caller>, Path(id): Path<String>) -> Response {
     let Some(face) = face.upgrade() else { return reply::stopping() };
-    match as_who(&face, &caller).map(|who| face.background.cancel(&who, &id) || face.service.cancel(&who, &id)) {
-        Ok(true) => reply::value(StatusCode::ACCEPTED, &json!({ "id": id, "cancelled": true })),
-        Ok(false) => no_such_call("There is no such open call of yours."),
-        Err(fault) => reply::fault(fault, tools::is_operator(&face, &caller)),
+    let who = face.service.who(&caller, None);
+    match face.background.cancel(&who, &id) || face.service.cancel(&who, &id) {
+        true => reply::value(StatusCode::ACCEPTED, &json!({ "id": id, "cancelled": true })),
+        false => no_such_call("There is no such open call of yours."),
     }
 }
 
@@ -103,7 +94,13 @@ pub async fn status(State(face): OfFace, Extension(caller): Extension<Caller>) -
 pub async fn metrics(State(face): OfFace, Extension(caller): Extension<Caller>) -> Response {
     let Some(face) = face.upgrade() else { return reply::stopping() };
     match tools::operator(&face, &caller) {
-        Ok(()) => reply::text(face.service.metrics()),
+        Ok(()) => {
+            let (mut text, kept) = (face.service.metrics(), face.background.kept());
+            text.gauge("toolhost_background_calls_open", "Calls in the background that did not end.", kept.open);
+            text.gauge("toolhost_background_calls_kept", "Calls in the background whose results are kept.", kept.ended);
+            text.gauge("toolhost_callbacks_owed", "Ends of calls whose callers are still to be told.", kept.untold);
+            reply::text(text.whole())
+        }
         Err(refusal) => *refusal,
     }
 }

@@ -5,7 +5,7 @@
 
 use super::results::Answer;
 use crate::base::lock;
-use crate::service::Caller;
+use crate::service::{Caller, TraceContext};
 use http::request::Parts;
 use rmcp::service::{RequestContext, RoleServer};
 use std::sync::{Arc, Mutex};
@@ -50,4 +50,13 @@ impl Asked {
 /// What the request of this context brought; `None` where it did not come over HTTP.
 pub fn of(context: &RequestContext<RoleServer>) -> Option<&Asked> {
     context.extensions.get::<Parts>()?.extensions.get::<Arc<Asked>>().map(Arc::as_ref)
+}
+
+/// The trace that a request is part of, as it says itself, else as its headers do.
+pub fn trace(context: &RequestContext<RoleServer>) -> Option<TraceContext> {
+    let said = |name: &str| context.meta.get(name).and_then(serde_json::Value::as_str);
+    match said("traceparent") {
+        Some(parent) => TraceContext::parse(parent, said("tracestate")),
+        None => TraceContext::of_headers(&context.extensions.get::<Parts>()?.headers),
+    }
 }

@@ -74,8 +74,7 @@ impl Face {
     }
 
     fn offered_to(&self, caller: Caller, label: Option<&str>) -> Arc<Offered> {
-        let caller = self.mcp.service.who(&caller, label).unwrap_or(caller);
-        self.mcp.lists.of(&self.mcp.service, caller)
+        self.mcp.lists.of(&self.mcp.service, self.mcp.service.who(&caller, label))
     }
 
     /// A request that leads to no tool leaves its record like every call.
@@ -127,7 +126,8 @@ impl Face {
         let bound = if asks { Bound::to(&self.user(context), id, &arguments.same()) } else { Bound::default() };
         let (answers, state) = self.mcp.seal.opened(&bound, again.0.as_deref(), again.1)?;
         let client = shapes::Client { can, answers, state };
-        let call = CallRequest { label, idempotency_key, client, ..CallRequest::new(caller, id, arguments) };
+        let trace = asked::trace(context);
+        let call = CallRequest { label, idempotency_key, client, trace, ..CallRequest::new(caller, id, arguments) };
         let left = asked::of(context).map_or_else(CancellationToken::new, Asked::left);
         // rmcp only sets a token; dropping the future is what cancels, kills, reaps and records.
         tokio::select! {
@@ -170,8 +170,7 @@ impl Face {
 
     /// Who the request counts as.
     fn user(&self, context: &RequestContext<RoleServer>) -> String {
-        let caller = self.caller(context);
-        self.mcp.service.who(&caller, self.label(context).as_deref()).map_or(caller.user, |who| who.user)
+        self.mcp.service.who(&self.caller(context), self.label(context).as_deref()).user
     }
 
     /// Begins a call that the client asks after.
@@ -183,8 +182,9 @@ impl Face {
     ) -> Result<CallToolResponse, ErrorData> {
         let (label, client) = (self.label(context), shapes::Client { can: asking::can(context), ..Default::default() });
         let idempotency_key = context.meta.get(KEY).and_then(Value::as_str).map(str::to_owned);
-        let call =
-            CallRequest { label, idempotency_key, client, ..CallRequest::new(self.caller(context), id, arguments) };
+        let trace = asked::trace(context);
+        let caller = self.caller(context);
+        let call = CallRequest { label, idempotency_key, client, trace, ..CallRequest::new(caller, id, arguments) };
         let task = tasks::begin(&self.mcp, &self.user(context), call, self.closing.clone())?;
         Ok(CreateTaskResult::new(task).into())
     }

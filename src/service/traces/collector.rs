@@ -1,0 +1,163 @@
+//! Collector: where spans go, by OTLP over HTTP with JSON.
+//!
+//! For: `Traces`. In: spans, an address that the operator named. Out: messages, by the connections of egress; how many spans
+//! were lost. Never: holds more than its queue and one message; tries a message twice; asks a policy: the address is the
+//! operator's own, and no tool or caller can name one.
+
+use crate::base::lock;
+use crate::egress::{self, Dialler, Receiver, Unsent, tls};
+use crate::manifest::host::HostPattern;
+use crate::policy::{CallbackUrl, HostGrant};
+use http::{Request, Response};
+use ipnet::IpNet;
+use opentelemetry_http::{Bytes, HttpClient, HttpError};
+use opentelemetry_otlp::{Protocol, RetryPolicy, SpanExporter, WithExportConfig, WithHttpConfig};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::trace::{SpanData, SpanExporter as _};
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::{sleep, timeout};
+
+/// Most spans in a message.
+const BATCH: usize = 512;
+/// How long spans wait for others to go with them.
+const GATHER: Duration = Duration::from_secs(1);
+/// Longest message, from the connection to the answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A collector of spans.
+#[derive(Debug)]
+pub struct Collector {
+    exporter: SpanExporter,
+    /// Why the last message was not sent.
+    why: Arc<Mutex<String>>,
+}
+
+impl Collector {
+    /// `address`: where messages are sent, such as `http://127.0.0.1:4318/v1/traces`. More is read from the
+    /// standard variables (`OTEL_EXPORTER_OTLP_HEADERS`, `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`).
+    pub fn at(address: &str) -> Result<Collector, String> {
+        let url = CallbackUrl::parse(address)?;
+        let why: Arc<Mutex<String>> = Arc::default();
+        let client = Client { url, why: why.clone() };
+        // A message is not tried again: the library would hold up a thread until then.
+        let mut exporter = SpanExporter::builder()
+            .with_http()
+            .with_http_client(client)
+            .with_protocol(Protocol::HttpJson)
+            .with_endpoint(address)
+            .with_retry_policy(RetryPolicy::disabled())
+            .build()
+            .map_err(|e| e.to_string())?;
+        let resource = match std::env::var_os("OTEL_SERVICE_NAME") {
+            Some(_) => Resource::builder(),
+            None => Resource::builder().with_service_name("toolhost"),
+        };
+        exporter.set_resource(&resource.build());
+        Ok(Collector { exporter, why })
+    }
+
+    /// Sends what comes, until nothing more does.
+    pub(super) async fn sends(self, mut spans: mpsc::Receiver<SpanData>, lost: Arc<AtomicU64>) {
+        let (mut batch, mut failing) = (Vec::new(), false);
+        while spans.recv_many(&mut batch, BATCH).await > 0 {
+            let gathered = sleep(GATHER);
+            tokio::pin!(gathered);
+            while batch.len() < BATCH {
+                tokio::select! {
+                    more = async { spans.recv_many(&mut batch, BATCH).await } => if more == 0 { break },
+                    () = &mut gathered => break,
+                }
+            }
+            let many = batch.len();
+            let sent = match timeout(PATIENCE, self.exporter.export(std::mem::take(&mut batch))).await {
+                Ok(Ok(())) => Ok(()),
+                Ok(Err(e)) => {
+                    let why = std::mem::take(&mut *lock(&self.why));
+                    Err(if why.is_empty() { e.to_string() } else { why })
+                }
+                Err(_) => Err(format!("no answer in {} s", PATIENCE.as_secs())),
+            };
+            match sent {
+                Ok(()) if std::mem::take(&mut failing) => {
+                    tracing::info!(target: "toolhost::traces", "the collector takes spans again");
+                }
+                Ok(()) => {}
+                Err(why) => {
+                    lost.fetch_add(many as u64, Ordering::Relaxed);
+                    // Once, until it takes some again: metrics count the rest.
+                    if !std::mem::replace(&mut failing, true) {
+                        let why = crate::base::text::printable(&why);
+                        tracing::warn!(target: "toolhost::traces", lost = many, "the collector takes no spans: {why}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The library's way to our own connections.
+#[derive(Debug)]
+struct Client {
+    url: CallbackUrl,
+    why: Arc<Mutex<String>>,
+}
+
+impl HttpClient for Client {
+    fn send_bytes<'life0, 'async_trait>(
+        &'life0 self,
+        request: Request<Bytes>,
+    ) -> Pin<Box<dyn Future<Output = Result<Response<Bytes>, HttpError>> + Send + 'async_trait>>
+    where
+        'life0: 'async_trait,
+        Self: 'async_trait,
+    {
+        Box::pin(async move {
+            let sent = self.posted(request).await;
+            let why = match &sent {
+                Ok(answer) if answer.status().is_success() => String::new(),
+                Ok(answer) => format!("it answered {}", answer.status()),
+                Err(why) => why.clone(),
+            };
+            *lock(&self.why) = why;
+            sent.map_err(HttpError::from)
+        })
+    }
+}
+
+impl Client {
+    async fn posted(&self, request: Request<Bytes>) -> Result<Response<Bytes>, String> {
+        let url = &self.url;
+        let pattern = HostPattern { host: url.host.clone(), port: Some(url.port) };
+        let ranges =
+            [IpNet::new_assert(Ipv4Addr::UNSPECIFIED.into(), 0), IpNet::new_assert(Ipv6Addr::UNSPECIFIED.into(), 0)];
+        let rule = "the operator's collector".to_owned();
+        let grant = HostGrant { pattern, ranges: ranges.into(), asked: String::new(), why: rule.clone(), rule };
+        let dialler = Dialler { grants: vec![grant], headers: Vec::new(), proxy: None };
+        let trust = match url.https {
+            true => Some(tokio::task::spawn_blocking(tls::of_machine).await.map_err(|e| e.to_string())?),
+            false => None,
+        };
+        let to = Receiver {
+            trust,
+            host: url.host.clone(),
+            port: url.port,
+            name: url.name(),
+            authority: url.authority(),
+            target: url.path.clone(),
+        };
+        let (head, body) = request.into_parts();
+        let status = egress::post(&dialler, &to, head.headers, body).await.map_err(|unsent| match unsent {
+            Unsent::Refused(refusal) => refusal.detail().map_or_else(|| refusal.to_string(), str::to_owned),
+            Unsent::Broken(why) => why,
+        })?;
+        // What a collector says beside its status is not read.
+        let mut answer = Response::new(Bytes::new());
+        *answer.status_mut() = status;
+        Ok(answer)
+    }
+}

@@ -1,0 +1,305 @@
+//! Traces: the trace that a call is part of, and the spans that a collector is told of it.
+//!
+//! For: the door, the record of a call. In: what a request says of its trace, when each stage began, how the call ended.
+//! Out: the trace's id for every log, the context for the tool, spans for a collector where one is named. Never: makes a call
+//! wait for a collector; tells it arguments, answers, secrets or paths of this host.
+
+mod collector;
+
+pub use collector::Collector;
+
+use super::stages::Stages;
+use crate::base::lock;
+use http::HeaderMap;
+use opentelemetry::propagation::{Extractor, TextMapPropagator};
+use opentelemetry::trace::{SpanContext, SpanId, SpanKind, Status, TraceContextExt, TraceFlags, TraceState};
+use opentelemetry::{Context, InstrumentationScope, KeyValue};
+use opentelemetry_sdk::propagation::TraceContextPropagator;
+use opentelemetry_sdk::trace::{IdGenerator, RandomIdGenerator, SpanData, SpanEvents, SpanLinks};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+/// Spans that may wait for the collector; further ones are lost, and counted.
+const WAITING: usize = 4096;
+/// Longest `traceparent` and `tracestate`, bytes.
+const LONGEST: (usize, usize) = (128, 512);
+/// The lengths of the parts of a `traceparent`: version, trace, span, flags.
+const PARTS: [usize; 4] = [2, 32, 16, 2];
+/// The length of one of this version, 00; later ones may be longer.
+const WHOLE: usize = 55;
+
+/// What a request says of the trace that it is part of (W3C Trace Context).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TraceContext(SpanContext);
+
+/// The two texts, as a carrier of the library's parser.
+struct Carrier<'a> {
+    parent: &'a str,
+    state: Option<&'a str>,
+}
+
+impl Extractor for Carrier<'_> {
+    fn get(&self, key: &str) -> Option<&str> {
+        match key {
+            "traceparent" => Some(self.parent),
+            "tracestate" => self.state,
+            _ => None,
+        }
+    }
+
+    fn keys(&self) -> Vec<&str> {
+        vec!["traceparent", "tracestate"]
+    }
+}
+
+impl TraceContext {
+    /// `None`: it is no `traceparent`. A `tracestate` that cannot be read is left out.
+    pub fn parse(parent: &str, state: Option<&str>) -> Option<TraceContext> {
+        let parent = parent.trim_matches([' ', '\t']);
+        let hex = |part: &str| part.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+        let mut parts = parent.split('-');
+        let whole = PARTS.iter().all(|length| parts.next().is_some_and(|part| part.len() == *length && hex(part)));
+        let exact = !parent.starts_with("00") || parent.len() == WHOLE;
+        if parent.len() > LONGEST.0 || !whole || !exact {
+            return None;
+        }
+        let state = state.filter(|state| state.len() <= LONGEST.1 && state.bytes().all(|b| (b' '..=b'~').contains(&b)));
+        let read = TraceContextPropagator::new().extract_with_context(&Context::new(), &Carrier { parent, state });
+        let context = read.span().span_context().clone();
+        context.is_valid().then_some(TraceContext(context))
+    }
+
+    /// What the headers of a request say.
+    pub fn of_headers(headers: &HeaderMap) -> Option<TraceContext> {
+        let texts =
+            |name| -> Option<Vec<&str>> { headers.get_all(name).iter().map(|text| text.to_str().ok()).collect() };
+        let parents = texts("traceparent")?;
+        let [parent] = parents[..] else { return None };
+        // Several lines are one list (W3C Trace Context, section 3.3.1).
+        TraceContext::parse(parent, texts("tracestate").map(|lines| lines.join(",")).as_deref())
+    }
+
+    /// 32 hex digits.
+    pub fn id(&self) -> String {
+        self.0.trace_id().to_string()
+    }
+
+    pub fn parent(&self) -> String {
+        let sampled = self.0.trace_flags() & TraceFlags::SAMPLED;
+        format!("00-{}-{}-{:02x}", self.0.trace_id(), self.0.span_id(), sampled)
+    }
+
+    /// Empty: there is none.
+    pub fn state(&self) -> String {
+        self.0.trace_state().header()
+    }
+}
+
+/// Spans on their way to the collector; without one there are none.
+#[derive(Debug, Default)]
+pub(super) struct Traces {
+    sending: Mutex<Option<Sending>>,
+    lost: Arc<AtomicU64>,
+}
+
+#[derive(Debug)]
+struct Sending {
+    spans: mpsc::Sender<SpanData>,
+    task: JoinHandle<()>,
+}
+
+impl Traces {
+    /// Sends from here on to this collector.
+    fn begin(&self, collector: Collector) {
+        let (spans, waiting) = mpsc::channel(WAITING);
+        let task = tokio::spawn(collector.sends(waiting, self.lost.clone()));
+        *lock(&self.sending) = Some(Sending { spans, task });
+    }
+
+    /// Sends what waits, for at most this long.
+    async fn finish(&self, within: Duration) {
+        let Some(Sending { spans, mut task }) = lock(&self.sending).take() else { return };
+        let waiting = spans.max_capacity() - spans.capacity();
+        drop(spans);
+        if tokio::time::timeout(within, &mut task).await.is_err() {
+            task.abort();
+            tracing::warn!(target: "toolhost::traces", "the collector took too long: some {waiting} spans are lost");
+        }
+    }
+
+    fn is_on(&self) -> bool {
+        lock(&self.sending).is_some()
+    }
+
+    fn send(&self, span: SpanData) {
+        let full = |sending: &Sending| sending.spans.try_send(span).is_err();
+        if lock(&self.sending).as_ref().is_some_and(full) {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    /// The span of a call that begins now. `parent`: what its request said.
+    pub fn of_call(self: &Arc<Self>, parent: Option<TraceContext>) -> CallSpan {
+        let sampled = parent.as_ref().is_none_or(|parent| parent.0.is_sampled());
+        let own = (sampled && self.is_on()).then(|| {
+            let ids = RandomIdGenerator::default();
+            let trace = parent.as_ref().map_or_else(|| ids.new_trace_id(), |parent| parent.0.trace_id());
+            let state = parent.as_ref().map_or_else(TraceState::default, |parent| parent.0.trace_state().clone());
+            TraceContext(SpanContext::new(trace, ids.new_span_id(), TraceFlags::SAMPLED, false, state))
+        });
+        CallSpan { traces: own.is_some().then(|| self.clone()), parent, own, began: SystemTime::now() }
+    }
+}
+
+/// The span of one call.
+#[derive(Debug)]
+pub(super) struct CallSpan {
+    traces: Option<Arc<Traces>>,
+    parent: Option<TraceContext>,
+    /// Where it is told to a collector.
+    own: Option<TraceContext>,
+    began: SystemTime,
+}
+
+/// How a call ended, as its span tells it.
+pub(super) struct Told {
+    /// `execute_tool ID`; of one that found no tool `execute_tool`.
+    pub name: String,
+    /// Name and text; empty ones are left out.
+    pub attributes: Vec<(&'static str, String)>,
+    /// How many things it was refused.
+    pub denials: usize,
+    /// The type of its error.
+    pub error: Option<String>,
+}
+
+impl CallSpan {
+    /// Of what is part of no trace.
+    pub fn none() -> CallSpan {
+        CallSpan { traces: None, parent: None, own: None, began: SystemTime::now() }
+    }
+
+    /// The context of whatever the call starts: its own span, or, where there is none, what its request said.
+    pub fn context(&self) -> Option<&TraceContext> {
+        self.own.as_ref().or(self.parent.as_ref())
+    }
+
+    /// The call is over.
+    pub fn ended(&self, stages: &Stages, told: impl FnOnce() -> Told) {
+        let (Some(traces), Some(own)) = (&self.traces, &self.own) else { return };
+        let Told { name, attributes, denials, error } = told();
+        let mut attributes: Vec<KeyValue> = attributes
+            .into_iter()
+            .filter(|(_, text)| !text.is_empty())
+            .map(|(name, text)| KeyValue::new(name, text))
+            .collect();
+        attributes.push(KeyValue::new("toolhost.denials", i64::try_from(denials).unwrap_or(i64::MAX)));
+        let parent = self.parent.as_ref().map_or(SpanId::INVALID, |parent| parent.0.span_id());
+        let end = self.began + stages.all();
+        let status = error.map_or(Status::Unset, Status::error);
+        let of_call = Span { context: own.0.clone(), parent, name, attributes, status, times: (self.began, end) };
+        traces.send(SpanData { parent_span_is_remote: self.parent.is_some(), ..of_call.data() });
+        for (stage, began, took) in stages.parts() {
+            let id = RandomIdGenerator::default().new_span_id();
+            let state = own.0.trace_state().clone();
+            let context = SpanContext::new(own.0.trace_id(), id, TraceFlags::SAMPLED, false, state);
+            let times = (self.began + began, self.began + began + took);
+            let (name, attributes, status) = (stage.name().to_owned(), Vec::new(), Status::Unset);
+            traces.send(Span { context, parent: own.0.span_id(), name, attributes, status, times }.data());
+        }
+    }
+}
+
+/// What our spans differ in.
+struct Span {
+    context: SpanContext,
+    parent: SpanId,
+    name: String,
+    attributes: Vec<KeyValue>,
+    status: Status,
+    times: (SystemTime, SystemTime),
+}
+
+impl Span {
+    fn data(self) -> SpanData {
+        SpanData {
+            span_context: self.context,
+            parent_span_id: self.parent,
+            parent_span_is_remote: false,
+            span_kind: SpanKind::Internal,
+            name: self.name.into(),
+            start_time: self.times.0,
+            end_time: self.times.1,
+            attributes: self.attributes,
+            dropped_attributes_count: 0,
+            events: SpanEvents::default(),
+            links: SpanLinks::default(),
+            status: self.status,
+            instrumentation_scope: InstrumentationScope::builder("toolhost")
+                .with_version(env!("CARGO_PKG_VERSION"))
+                .build(),
+        }
+    }
+}
+
+impl super::Service {
+    /// Tells the spans of all calls to this collector from here on. Needs a runtime.
+    pub fn trace_to(&self, collector: Collector) {
+        self.traces.begin(collector);
+    }
+
+    /// Sends the spans that wait, for at most this long, and tells no more.
+    pub async fn traces_sent(&self, within: Duration) {
+        self.traces.finish(within).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
+    #[test]
+    fn a_context_is_read_and_written_and_what_is_none_is_left_alone() {
+        let read = TraceContext::parse(PARENT, Some("a=1,b=2")).expect("a context");
+        assert_eq!((read.parent(), read.state()), (PARENT.to_owned(), "a=1,b=2".to_owned()));
+        assert_eq!(read.id(), "0af7651916cd43dd8448eb211c80319c");
+        let later = "cc-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-what-may-come";
+        assert_eq!(TraceContext::parse(later, None).expect("of a later version").parent(), PARENT);
+        for bad in [
+            "",
+            "00",
+            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331",
+            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-more",
+            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-",
+            "ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+            "00-0AF7651916CD43DD8448EB211C80319C-b7ad6b7169203331-01",
+            "00-+af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+            "00-00000000000000000000000000000000-b7ad6b7169203331-01",
+            "00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01",
+            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\n",
+        ] {
+            assert_eq!(TraceContext::parse(bad, None), None, "{bad:?}");
+        }
+        assert_eq!(TraceContext::parse(&format!("cc{}-{}", &PARENT[2..], "x".repeat(200)), None), None, "too long");
+        for state in ["a", "a=\u{1}", "é=1", &"a=1,".repeat(200)] {
+            assert_eq!(TraceContext::parse(PARENT, Some(state)).expect("a context").state(), "", "{state:?}");
+        }
+    }
+
+    #[test]
+    fn without_a_collector_the_context_of_the_request_is_passed_on() {
+        let traces = Arc::new(Traces::default());
+        let parent = TraceContext::parse(PARENT, None);
+        assert_eq!(traces.of_call(parent.clone()).context(), parent.as_ref());
+        assert_eq!(traces.of_call(None).context(), None);
+    }
+}

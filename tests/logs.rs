@@ -1,0 +1,81 @@
+//! The run log of a server: one stream of JSON lines with call ids, and never in the way of a call.
+
+use crate::harness::{Playground, Server, Who, as_everyone_with, wait_for};
+use crate::http::Web;
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader};
+
+const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
+/// Writes so many lines to its log.
+const TALKER: &str = "import json, sys\nn = json.load(sys.stdin).get('n', 2)\n\
+    for i in range(n):\n    print('line', i, file=sys.stderr)\nprint(n)\n";
+
+#[test]
+fn every_line_is_json_and_those_of_a_call_have_its_id_and_trace() {
+    as_everyone_with("python", "the log as JSON", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        playground.tool("talker", "python", TALKER, json!({}));
+        playground.tool("broken", "python", "raise SystemExit('no')\n", json!({}));
+        playground.settle();
+        let mut command = playground.host();
+        command.args(["--log", "debug,json", "serve", "--http", "127.0.0.1:0"]);
+        let web = Web::run(command, playground.who.uid()).unwrap();
+        let header = format!("traceparent: {PARENT}");
+        let told = web.call("esc:talker", &json!({}), &[&header]).json();
+        web.call("esc:broken", &json!({}), &[&header]);
+        web.call("no:such", &json!({}), &[&header]);
+        let lines = || -> Vec<Value> {
+            let said = web.said();
+            said.lines().map(|l| serde_json::from_str(l).unwrap_or_else(|e| panic!("{e}: {l}"))).collect()
+        };
+        let of_calls = |lines: &[Value]| lines.iter().filter(|line| line["target"] == "toolhost::call").count();
+        wait_for("the lines are there", || of_calls(&lines()) == 3);
+        let lines = lines();
+        assert!(lines.iter().all(|line| line["timestamp"].is_string() && line["level"].is_string()), "{lines:?}");
+        let own: Vec<&Value> = lines.iter().filter(|line| line["call"] == told["id"]).collect();
+        let logged: Vec<&Value> = own.iter().copied().filter(|line| line["target"] == "toolhost::log").collect();
+        let texts: Vec<&str> = logged.iter().filter_map(|line| line["message"].as_str()).collect();
+        assert_eq!(texts, ["line 0", "line 1"], "the lines of the script, each as one: {own:?}");
+        assert!(logged.iter().all(|line| line["tool"] == "esc:talker"), "{logged:?}");
+        let called = lines.iter().filter(|line| line["call"].is_string());
+        assert!(called.into_iter().all(|line| line["trace"] == PARENT[3..35]), "{lines:?}");
+        // What callers and tools do wrong is nothing that the operator must mend.
+        assert!(lines.iter().filter(|line| line["call"].is_string()).all(|line| line["level"] != "WARN"), "{lines:?}");
+    });
+}
+
+#[test]
+fn a_log_that_nobody_reads_holds_up_no_call_and_what_is_lost_is_told() {
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    // Each character becomes seven in a line of JSON.
+    let loud = "import json, sys\nn = json.load(sys.stdin)['n']\nfor i in range(300):\n    print('\\x1b' * 200, file=sys.stderr)\nprint(n)\n";
+    playground.tool("loud", "python", loud, json!({}));
+    playground.settle();
+    let mut command = playground.host();
+    command.args(["--log", "debug,json", "serve", "--stdio"]);
+    let (mut server, unread) = Server::heard(command);
+    // Each call logs some 400 KiB, and 4 MiB may wait.
+    for n in 0..20 {
+        let answer = server.called("esc:loud", json!({"n": n}));
+        assert_eq!(answer["result"]["content"][0]["text"], n.to_string(), "{answer}");
+    }
+    // Then somebody reads.
+    let (send, lines) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        BufReader::new(unread).lines().map_while(Result::ok).for_each(|line| drop(send.send(line)));
+    });
+    let mut lost = 0;
+    let mut seen = 0;
+    wait_for("the loss is told", || {
+        while let Ok(line) = lines.try_recv() {
+            let line: Value = serde_json::from_str(&line).unwrap_or_else(|e| panic!("a whole line: {e}: {line}"));
+            seen += 1;
+            if line["target"] == "toolhost::runlog" {
+                lost = line["lost"].as_u64().unwrap();
+            }
+        }
+        lost > 0
+    });
+    assert!(seen > 1000, "what found room was kept: {seen} lines");
+}

@@ -1,0 +1,311 @@
+//! Traces: the context of a request goes on into the tool, stands in the log and the record, and becomes spans.
+
+use crate::harness::{Playground, Server, Who, as_everyone_with, finish, wait_for, within};
+use crate::http::Web;
+use serde_json::{Value, json};
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
+const SPAN: &str = "b7ad6b7169203331";
+const STATE: &str = "vendor=opaque";
+
+fn parent(flags: &str) -> String {
+    format!("00-{TRACE}-{SPAN}-{flags}")
+}
+
+/// Tells what it has of its trace.
+const SCRIPT: &str = "import json, os\n\
+    print(json.dumps([os.environ.get(name) for name in ('TRACEPARENT', 'TRACESTATE')]))\n";
+
+/// The same script, once with these variables declared and once without.
+fn tools(playground: &Playground) {
+    let declared = json!({"execution": {"env": {"TRACEPARENT": "", "TRACESTATE": ""}}});
+    playground.tool("traced", "python", SCRIPT, declared);
+    playground.tool("blind", "python", SCRIPT, json!({}));
+    playground.settle();
+}
+
+/// A collector: keeps what it is sent.
+struct Collector {
+    address: String,
+    heard: Arc<Mutex<Vec<(String, String)>>>,
+}
+
+impl Collector {
+    fn start() -> Collector {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = format!("http://{}/v1/traces", listener.local_addr().unwrap());
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let told = heard.clone();
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().map_while(Result::ok) {
+                let (mut text, mut piece) = (String::new(), [0; 4096]);
+                let whole = |text: &str| {
+                    let (head, body) = text.split_once("\r\n\r\n")?;
+                    let length = head.lines().find_map(|line| line.strip_prefix("content-length: "))?;
+                    (body.len() >= length.parse().unwrap()).then(|| (head.to_owned(), body.to_owned()))
+                };
+                while whole(&text).is_none() {
+                    let Ok(length @ 1..) = stream.read(&mut piece) else { break };
+                    text += &String::from_utf8_lossy(&piece[..length]);
+                }
+                told.lock().unwrap().extend(whole(&text));
+                let answer = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}";
+                let _ = stream.write_all(answer.as_bytes());
+            }
+        });
+        Collector { address, heard }
+    }
+
+    /// All spans so far, each with its name, its parent and itself.
+    fn spans(&self) -> Vec<Value> {
+        let mut found = Vec::new();
+        for (_, body) in self.heard.lock().unwrap().iter() {
+            let body: Value = serde_json::from_str(body).unwrap();
+            for resource in body["resourceSpans"].as_array().unwrap() {
+                for scope in resource["scopeSpans"].as_array().unwrap() {
+                    found.extend(scope["spans"].as_array().unwrap().iter().cloned());
+                }
+            }
+        }
+        found
+    }
+
+    fn named(&self, name: &str) -> Vec<Value> {
+        self.spans().into_iter().filter(|span| span["name"] == name).collect()
+    }
+}
+
+fn attribute<'s>(span: &'s Value, name: &str) -> &'s Value {
+    let all = span["attributes"].as_array().unwrap();
+    let found = all.iter().find(|attribute| attribute["key"] == name);
+    found.map_or(&Value::Null, |attribute| &attribute["value"])
+}
+
+/// What the last call of the tool left: its record, and its lines in the log.
+fn left(playground: &Playground, log: &str) -> (Value, Vec<Value>) {
+    let record = playground.records().pop().unwrap();
+    let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let own = lines.filter(|line| line["call"] == record["call"]).collect();
+    (record, own)
+}
+
+#[test]
+fn the_context_of_each_face_goes_on_into_tool_log_and_record() {
+    as_everyone_with("python", "trace contexts", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        tools(&playground);
+        let given = json!([parent("01"), STATE]);
+        let headers = [format!("traceparent: {}", parent("01")), format!("tracestate: {STATE}")];
+        let headers: Vec<&str> = headers.iter().map(String::as_str).collect();
+        let mut command = playground.host();
+        command.args(["--log", "info,json", "serve", "--http", "127.0.0.1:0"]);
+        let web = Web::run(command, playground.who.uid()).unwrap();
+        let call = |tool: &str, headers: &[&str]| web.call(tool, &json!({}), headers).json()["outputData"].clone();
+        let traced = |what: &str, log: &str| {
+            let (record, lines) = left(&playground, log);
+            assert_eq!(record["trace"], TRACE, "{what}: {record}");
+            assert!(!lines.is_empty() && lines.iter().all(|line| line["trace"] == TRACE), "{what}: {lines:?}");
+        };
+        assert_eq!(call("esc:traced", &headers), given);
+        wait_for("the line is there", || !left(&playground, &web.said()).1.is_empty());
+        traced("http", &web.said());
+        assert_eq!(call("esc:blind", &headers), json!([null, null]), "its manifest declares neither");
+        wait_for("the line is there", || !left(&playground, &web.said()).1.is_empty());
+        traced("http, not declared", &web.said());
+        // The control: no context, and what is none.
+        for bad in [None, Some("traceparent: 00-zz"), Some("traceparent: not one")] {
+            let headers: Vec<&str> = bad.into_iter().collect();
+            assert_eq!(call("esc:traced", &headers), json!(["", ""]), "{bad:?}");
+            assert_eq!(left(&playground, "").0["trace"], Value::Null, "{bad:?}");
+        }
+        let twice = [headers[0], headers[0]];
+        assert_eq!(call("esc:traced", &twice), json!(["", ""]), "two contexts are none");
+        let action = json!({"text": "<ACTION><tool>esc:traced</tool><input>{}</input></ACTION>"}).to_string();
+        web.ask("POST", "/v1/actions", &headers, &action);
+        assert_eq!(left(&playground, "").0["trace"], TRACE, "actions");
+        drop(web);
+
+        let mut server = Server::start(&playground);
+        let meta = json!({"traceparent": parent("01"), "tracestate": STATE});
+        let asked = json!({"name": "esc__traced", "arguments": {}, "_meta": meta});
+        let answer = server.asked("tools/call", asked);
+        let text = answer["result"]["content"][0]["text"].as_str().unwrap();
+        assert_eq!(serde_json::from_str::<Value>(text).unwrap(), given, "MCP");
+        assert_eq!(left(&playground, "").0["trace"], TRACE, "MCP");
+
+        let mut command = playground.host();
+        command.args(["--log", "info,json", "call", "esc:traced", "--json"]);
+        command.env("TRACEPARENT", parent("01")).env("TRACESTATE", STATE);
+        let ended = finish(command, b"");
+        assert_eq!(ended.out["outputData"], given, "{ended:?}");
+        traced("the command line", &ended.stderr);
+    });
+}
+
+#[test]
+#[cfg(feature = "wasi")]
+fn a_module_has_the_context_as_well() {
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    // Writes each variable to its log.
+    let module = r#"(module
+  (import "wasi_snapshot_preview1" "fd_write" (func $fd_write (param i32 i32 i32 i32) (result i32)))
+  (import "wasi_snapshot_preview1" "environ_sizes_get" (func $sizes (param i32 i32) (result i32)))
+  (import "wasi_snapshot_preview1" "environ_get" (func $get (param i32 i32) (result i32)))
+  (memory (export "memory") 4)
+  (data (i32.const 64) "\n1")
+  (func $write (param $fd i32) (param $ptr i32) (param $len i32)
+    (i32.store (i32.const 0) (local.get $ptr))
+    (i32.store (i32.const 4) (local.get $len))
+    (drop (call $fd_write (local.get $fd) (i32.const 0) (i32.const 1) (i32.const 8))))
+  (func (export "_start") (local $i i32) (local $ptr i32) (local $end i32)
+    (drop (call $sizes (i32.const 16) (i32.const 20)))
+    (drop (call $get (i32.const 1024) (i32.const 8192)))
+    (loop $next
+      (if (i32.lt_u (local.get $i) (i32.load (i32.const 16))) (then
+        (local.set $ptr (i32.load (i32.add (i32.const 1024) (i32.mul (local.get $i) (i32.const 4)))))
+        (local.set $end (local.get $ptr))
+        (loop $more
+          (if (i32.load8_u (local.get $end)) (then
+            (local.set $end (i32.add (local.get $end) (i32.const 1)))
+            (br $more))))
+        (call $write (i32.const 2) (local.get $ptr) (i32.sub (local.get $end) (local.get $ptr)))
+        (call $write (i32.const 2) (i32.const 64) (i32.const 1))
+        (local.set $i (i32.add (local.get $i) (i32.const 1)))
+        (br $next))))
+    (call $write (i32.const 1) (i32.const 65) (i32.const 1))))"#;
+    let declared = json!({"execution": {"env": {"TRACEPARENT": "none"}}});
+    playground.tool("module", "wasm", module, declared);
+    playground.settle();
+    let called = |context: Option<String>| {
+        let mut command = playground.host();
+        command.args(["call", "esc:module", "--json"]);
+        context.map(|context| command.env("TRACEPARENT", context));
+        let ended = finish(command, b"");
+        let logs = ended.out["logs"].as_array().unwrap_or_else(|| panic!("{ended:?}")).clone();
+        logs.into_iter().filter_map(|line| line.as_str()?.strip_prefix("TRACEPARENT=").map(str::to_owned)).collect()
+    };
+    let found: Vec<String> = called(Some(parent("00")));
+    assert_eq!(found, [parent("00")]);
+    let found: Vec<String> = called(None);
+    assert_eq!(found, ["none"], "control: the text of the manifest");
+}
+
+#[test]
+fn a_collector_is_told_of_the_call_and_its_stages_and_of_nothing_secret() {
+    as_everyone_with("python", "spans", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        tools(&playground);
+        let collector = Collector::start();
+        let config = playground.path("state/config.toml");
+        fs::write(&config, format!("[traces]\nendpoint = \"{}\"\n", collector.address)).unwrap();
+        playground.settle();
+        let mut command = playground.host();
+        command.args(["--config", &config.display().to_string(), "serve", "--http", "127.0.0.1:0"]);
+        let mut web = Web::run(command, playground.who.uid()).unwrap();
+        let header = format!("traceparent: {}", parent("01"));
+        let told = web.call("esc:traced", &json!({"word": "an-argument"}), &[&header]).json();
+        let own = told["outputData"][0].as_str().unwrap_or_else(|| panic!("{told}")).to_owned();
+        let parts: Vec<&str> = own.split('-').collect();
+        assert!(parts[1] == TRACE && parts[2] != SPAN && parts[3] == "01", "a span of its own: {own}");
+        web.call("esc:traced", &json!({}), &[&format!("traceparent: {}", parent("00"))]);
+        assert_eq!(playground.records().pop().unwrap()["trace"], TRACE);
+        web.call("no:such", &json!({}), &[]);
+        wait_for("the spans come", || collector.named("execute_tool").len() == 1);
+        let of_call = collector.named("execute_tool esc:traced");
+        assert_eq!(of_call.len(), 1, "the caller said of the second that nobody keeps it");
+        let span = &of_call[0];
+        assert_eq!((&span["traceId"], &span["spanId"]), (&json!(TRACE), &json!(parts[2])));
+        assert_eq!(span["parentSpanId"], SPAN);
+        for (name, wanted) in [
+            ("gen_ai.tool.name", json!("esc:traced")),
+            ("toolhost.tool.version", json!("1.0.0")),
+            ("toolhost.outcome", json!("success")),
+            ("toolhost.policy", json!("default")),
+            ("gen_ai.tool.call.id", told["id"].clone()),
+        ] {
+            assert_eq!(attribute(span, name)["stringValue"], wanted, "{name}: {span}");
+        }
+        assert!(attribute(span, "toolhost.caller")["stringValue"].is_string(), "{span}");
+        let stages: Vec<Value> =
+            collector.spans().into_iter().filter(|stage| stage["parentSpanId"] == span["spanId"]).collect();
+        let names: Vec<&str> = stages.iter().map(|stage| stage["name"].as_str().unwrap()).collect();
+        assert_eq!(names, ["turn", "decide", "prepare", "run", "answer"]);
+        let time = |span: &Value, name: &str| span[name].as_str().unwrap().parse::<u64>().unwrap();
+        for stage in &stages {
+            assert_eq!(stage["traceId"], TRACE);
+            assert!(time(stage, "startTimeUnixNano") >= time(span, "startTimeUnixNano"), "{stage}");
+            assert!(time(stage, "startTimeUnixNano") <= time(stage, "endTimeUnixNano"), "{stage}");
+        }
+        let unknown = &collector.named("execute_tool")[0];
+        assert_ne!(unknown["traceId"], TRACE);
+        assert_eq!(attribute(unknown, "error.type")["stringValue"], "ToolNotFoundError");
+        // What waits is sent before the server ends.
+        web.call("esc:blind", &json!({}), &[]);
+        web.signal(nix::sys::signal::Signal::SIGTERM);
+        web.ended(Duration::from_secs(30));
+        assert_eq!(collector.named("execute_tool esc:blind").len(), 1);
+        let all = format!("{:?}", collector.heard.lock().unwrap());
+        assert!(all.contains("toolhost") && !all.contains("an-argument") && !all.contains("user_scripts"), "{all}");
+        assert!(!all.contains(&playground.base.display().to_string()), "{all}");
+    });
+}
+
+/// By the standard variables: one call sends its spans before it ends.
+#[test]
+fn one_call_from_the_command_line_is_told_too() {
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    tools(&playground);
+    let collector = Collector::start();
+    let mut command = playground.host();
+    command.args(["call", "esc:traced", "--json"]);
+    command.env("OTEL_EXPORTER_OTLP_ENDPOINT", collector.address.trim_end_matches("/v1/traces"));
+    command.env("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20abc").env("OTEL_SERVICE_NAME", "ours");
+    let ended = finish(command, b"");
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let span = collector.named("execute_tool esc:traced");
+    assert_eq!(span.len(), 1, "{ended:?}");
+    assert_eq!(playground.records().pop().unwrap()["trace"], span[0]["traceId"]);
+    let heard = collector.heard.lock().unwrap();
+    assert!(heard[0].0.contains("authorization: Bearer abc") && heard[0].1.contains("\"ours\""), "{heard:?}");
+    drop(heard);
+    let odd = |address: &str| {
+        let mut command = playground.host();
+        command.args(["call", "esc:traced", "--json"]).env("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", address);
+        finish(command, b"")
+    };
+    let ended = odd("grpc://collector:4317");
+    assert!(ended.code == Some(0) && ended.stderr.contains("no traces are sent to grpc://collector:4317"), "{ended:?}");
+}
+
+#[test]
+fn a_dead_or_slow_collector_holds_up_no_call_and_what_is_lost_is_counted() {
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    tools(&playground);
+    // Takes connections, and never answers.
+    let slow = TcpListener::bind("127.0.0.1:0").unwrap();
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    for (address, what) in [(free, "dead"), (slow.local_addr().unwrap(), "slow")] {
+        let mut command = playground.host();
+        command.args(["serve", "--http", "127.0.0.1:0"]);
+        command.env("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", format!("http://{address}/v1/traces"));
+        let mut web = Web::run(command, playground.who.uid()).unwrap();
+        for _ in 0..3 {
+            assert_eq!(web.call("esc:traced", &json!({}), &[]).json()["success"], true, "{what}");
+        }
+        let lost = || {
+            let text = web.get("/metrics", &[]).body;
+            let line = text.lines().find_map(|line| line.strip_prefix("toolhost_trace_spans_lost_total ")).unwrap();
+            line.parse::<u64>().unwrap()
+        };
+        within(Duration::from_secs(40), "the loss is counted", || lost() >= 18);
+        assert!(web.said().contains("the collector takes no spans"), "{what}: {}", web.said());
+        web.call("esc:traced", &json!({}), &[]);
+        web.signal(nix::sys::signal::Signal::SIGTERM);
+        assert_eq!(web.ended(Duration::from_secs(30)), Some(143), "{what}");
+    }
+}

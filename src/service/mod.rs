@@ -40,7 +40,7 @@ pub mod shapes;
 mod target;
 mod tools;
 
-pub use approval::{Answer, Approver, Ask, Question};
+pub use approval::{Answer, Approver, Ask, Question, changed as changed_meanwhile};
 pub use arguments::Arguments;
 pub use breaker::BreakerState;
 pub use calls::{CallState, Phase};

@@ -5,7 +5,8 @@ mod callers;
 mod calls;
 mod clients;
 mod hostile;
-mod mcp;
+pub mod mcp;
+mod mcp_bounds;
 mod running;
 mod tools;
 

@@ -204,6 +204,7 @@ stderr = "log"
 require = []
 observe = false
 confirm = "asks why"
+confirm_by_client = "clients why"
 [files]
 read = [{ path = "./**", why = "reads why" }]
 write = [{ path = "./out/**", why = "writes why" }]
@@ -243,7 +244,7 @@ min_age_days = 71
 "#;
 
 /// (field, what is written, what is written then)
-const CHANGES: [(&str, &str, &str); 67] = [
+const CHANGES: [(&str, &str, &str); 68] = [
     ("/name", "\"p\"", "\"q\""),
     ("/why", "its why", "other"),
     ("/tools", "\"t:one\"", "\"t:two\""),
@@ -253,6 +254,7 @@ const CHANGES: [(&str, &str, &str); 67] = [
     ("/require", "[]", "[\"cgroup\"]"),
     ("/observe", "observe = false", "observe = true"),
     ("/confirm", "asks why", "other"),
+    ("/confirm_by_client", "clients why", "other"),
     ("/files/read/*/path", "path = \"./**\"", "path = \"./a/**\""),
     ("/files/read/*/why", "reads why", "other"),
     ("/files/write/*/path", "./out/**", "./else/**"),

@@ -1,7 +1,7 @@
 //! `toolhost approvals [CALL --yes|--no]`: the calls of a running server that wait for a person, and the person's answer.
 
 use super::refusal::Exit;
-use super::{confirm, remote, words};
+use super::{remote, words};
 use http::Method;
 use serde_json::{Value, json};
 use std::process::ExitCode;
@@ -53,7 +53,7 @@ fn shown(question: &Value) -> anyhow::Result<String> {
     let asked: crate::service::Question = serde_json::from_value(question.clone())?;
     Ok(format!(
         "{}\n  until      {}\n  answer     toolhost approvals {} --yes (or --no)",
-        confirm::told(&asked),
+        asked.told(true),
         asked.until,
         asked.call
     ))

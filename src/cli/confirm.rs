@@ -1,10 +1,9 @@
 //! The question whether a call may run, asked in the terminal that it was typed in.
 //!
-//! For: `call`, and `approvals`, which shows questions of a server. In: a question. Out: the answer of whoever sits there. Never: takes what was typed before the
+//! For: `call`. In: a question. Out: the answer of whoever sits there. Never: takes what was typed before the
 //! question, or silence, for a yes; asks where nobody sees it.
 
 use super::{host, words};
-use crate::base::text::printable;
 use crate::service::{Answer, Approver, Ask, Question};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::termios::{FlushArg, tcflush};
@@ -30,7 +29,7 @@ struct Terminal;
 
 impl Ask for Terminal {
     fn ask<'a>(&'a self, question: &'a Question) -> Pin<Box<dyn Future<Output = Answer> + Send + 'a>> {
-        let words = format!("{}\n  y and Enter lets it run, anything else does not:", told(question));
+        let words = format!("{}\n  y and Enter lets it run, anything else does not:", question.told(true));
         Box::pin(async move {
             let gone = Gone(Arc::new(AtomicBool::new(false)));
             let over = gone.0.clone();
@@ -72,22 +71,4 @@ fn line(over: &AtomicBool) -> Option<String> {
         }
     }
     None
-}
-
-/// Everything that the answer is for. Its texts come from tools, callers and policies.
-pub fn told(question: &Question) -> String {
-    let Question { tool, caller, through, label, why, arguments, not_shown, touches, .. } = question;
-    let mut lines = vec![format!("{}: may this call run?", printable(tool))];
-    lines.extend(
-        why.iter().map(|rule| format!("  why        {} (policy {})", printable(&rule.why), printable(&rule.policy))),
-    );
-    let through = through.iter().map(|name| format!(", through {name}"));
-    let label = label.iter().map(|label| format!(", which calls itself {label}"));
-    lines.push(format!("  for        {}", printable(&format!("{caller}{}", through.chain(label).collect::<String>()))));
-    let rest = if *not_shown > 0 { format!(" … and {not_shown} more characters") } else { String::new() };
-    lines.push(format!("  arguments  {}{rest}", printable(arguments)));
-    let nothing = vec!["nothing but its script and scratch".to_owned()];
-    let touches = if touches.is_empty() { &nothing } else { touches };
-    lines.extend(touches.iter().map(|line| format!("  may        {}", printable(line))));
-    lines.join("\n")
 }

@@ -144,7 +144,8 @@ fn limits_told(limits: Vec<LimitVerdict>, notes: &mut Notes) -> Vec<LimitVerdict
 }
 
 fn asked_for(policy: &Policy) -> Option<Confirm> {
-    Some(Confirm { policy: policy.name.clone(), why: policy.confirm.clone()? })
+    let by_client = policy.confirm_by_client.clone();
+    Some(Confirm { policy: policy.name.clone(), why: policy.confirm.clone()?, by_client })
 }
 
 /// What may be installed for the script, or for any script that a tool inside the host is asked to run.

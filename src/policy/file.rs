@@ -36,7 +36,7 @@ read = [{ path = "./**", why = "its own folder" }]
 /// The largest limit that can be written: the largest integer that every JSON reader keeps exactly.
 pub const MAX_LIMIT: u64 = (1 << 53) - 1;
 
-pub(super) const TOP_KEYS: [&str; 16] = [
+pub(super) const TOP_KEYS: [&str; 17] = [
     "name",
     "why",
     "tools",
@@ -46,6 +46,7 @@ pub(super) const TOP_KEYS: [&str; 16] = [
     "require",
     "observe",
     "confirm",
+    "confirm_by_client",
     "files",
     "limits",
     "runtimes",
@@ -145,6 +146,8 @@ pub struct Policy {
     pub observe: bool,
     /// Why a person is asked before each call.
     pub confirm: Option<String>,
+    /// Why the person may be one that the client which calls asks.
+    pub confirm_by_client: Option<String>,
     pub read: Vec<Rule>,
     pub write: Vec<Rule>,
     pub limits: BTreeMap<Limit, Ceiling>,
@@ -212,7 +215,7 @@ pub fn parse(source: &str, file: &Path, host: bool, root: &Path) -> Result<Polic
     let strict = choice(&mut reader, &top, "stderr", ["log", "error"]);
     let require_cgroup = require(&mut reader, &top);
     let observe = reader.flag(&top, "observe").unwrap_or_default();
-    let confirm = confirm(&mut reader, &top);
+    let (confirm, confirm_by_client) = confirm(&mut reader, &top);
     let Grants { read, write } = rules::files(&mut reader, &top);
     let limits = limits(&mut reader, &top);
     let runtimes = runtimes(&mut reader, &top);
@@ -239,6 +242,7 @@ pub fn parse(source: &str, file: &Path, host: bool, root: &Path) -> Result<Polic
         require_cgroup,
         observe,
         confirm,
+        confirm_by_client,
         read,
         write,
         limits,
@@ -265,9 +269,15 @@ fn why(reader: &mut Reader<'_>, top: &Table<'_, '_>) -> String {
     reader.said(top, "why", "say in a sentence what the policy is for").map(|w| w.value).unwrap_or_default()
 }
 
-fn confirm(reader: &mut Reader<'_>, top: &Table<'_, '_>) -> Option<String> {
-    top.get("confirm")?;
-    reader.said(top, "confirm", "say why a person is asked before each call").map(|why| why.value)
+fn confirm(reader: &mut Reader<'_>, top: &Table<'_, '_>) -> (Option<String>, Option<String>) {
+    let mut said = |key, mend| top.get(key).and_then(|_| reader.said(top, key, mend)).map(|why| why.value);
+    let why = said("confirm", "say why a person is asked before each call");
+    let client = said("confirm_by_client", "say why the client that calls may ask the person");
+    if client.is_some() && top.get("confirm").is_none() {
+        let words = "`confirm_by_client` says who else may be asked: say in `confirm` why anybody is";
+        reader.schema("/confirm_by_client", top.at, words);
+    }
+    (why, client)
 }
 
 /// `host.policy.toml` is for all tools: keys that only make sense for some are refused in it.

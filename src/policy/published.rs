@@ -71,6 +71,7 @@ pub fn schema() -> Value {
                 "description": "Keep which files and system calls the tool was refused. Each such call costs some 40 µs; a call also starts a process more.",
             },
             "confirm": said("Why a person is asked before each call. In host.policy.toml: before every call of this host."),
+            "confirm_by_client": said("Why that person may be one whom the MCP client that calls asks. Only beside `confirm`; where several policies have a person asked, all must say it."),
             "files": table(json!({ "read": rules("Files that may be read."), "write": rules("Files that may be written, and read.") })),
             "limits": table(limits()),
             "runtimes": table(json!({ "python": runtime(), "nodejs": runtime(), "bun": runtime() })),

@@ -234,9 +234,13 @@ impl Notes {
 
 /// Why a person is asked before each call, and the name of the policy that says so.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Confirm {
     pub policy: String,
     pub why: String,
+    /// Why the client that calls may ask its person. A call needs that of all its policies.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by_client: Option<String>,
 }
 
 /// Everything decided about one tool on this machine.

@@ -3,7 +3,7 @@
 //! For: the road; faces, which say who can be asked; operators, who answer. In: a call whose arguments were checked and
 //! whose tool was decided about. Out: who agreed, or the fault that ends the call. Never: one answer for two calls, or for
 //! a tool, script or policy other than the person was shown; a person who waits for ever, or whom it costs others to
-//! wait for; an answer of the caller to itself, where callers can be told apart.
+//! wait for; an answer of the caller to itself, where callers can be told apart, unless every policy that asks says so.
 
 use super::call_record::CallRecord;
 use super::decision_cache::DecisionCache;
@@ -11,6 +11,7 @@ use super::request::{Event, Stream};
 use super::target::{Found, Target};
 use super::{Caller, Service};
 use crate::base::files::Stamp;
+use crate::base::text::printable;
 use crate::base::{lock, sha256_hex, text};
 use crate::fault::{Fault, Kind};
 use crate::policy::{self, Confirm};
@@ -43,6 +44,18 @@ pub enum Approver {
     Operators { but: Option<String> },
     /// Whomever the face itself can ask.
     Face(Arc<dyn Ask>),
+    /// The person of the client that calls, as that one says, where every policy that asks allows it; else the other.
+    Client { face: Arc<dyn Ask>, or: Box<Approver> },
+}
+
+impl Approver {
+    fn for_these(self, why: &[Confirm]) -> Approver {
+        match self {
+            Approver::Client { face, .. } if why.iter().all(|rule| rule.by_client.is_some()) => Approver::Face(face),
+            Approver::Client { or, .. } => *or,
+            other => other,
+        }
+    }
 }
 
 impl fmt::Debug for Approver {
@@ -51,6 +64,7 @@ impl fmt::Debug for Approver {
             Approver::Nobody => "nobody",
             Approver::Operators { .. } => "operators",
             Approver::Face(_) => "face",
+            Approver::Client { .. } => "client",
         })
     }
 }
@@ -87,8 +101,29 @@ pub struct Question {
     pub until: String,
 }
 
+impl Question {
+    /// In lines for a person; its texts come from tools, callers and policies. `touches`: also what the call may touch.
+    pub fn told(&self, touches: bool) -> String {
+        let Question { tool, caller, through, label, why, arguments, not_shown, .. } = self;
+        let mut lines = vec![format!("{}: may this call run?", printable(tool))];
+        let rule =
+            |rule: &Confirm| format!("  why        {} (policy {})", printable(&rule.why), printable(&rule.policy));
+        lines.extend(why.iter().map(rule));
+        let through = through.iter().map(|name| format!(", through {name}"));
+        let label = label.iter().map(|label| format!(", which calls itself {label}"));
+        let caller = format!("{caller}{}", through.chain(label).collect::<String>());
+        lines.push(format!("  for        {}", printable(&caller)));
+        let rest = if *not_shown > 0 { format!(" … and {not_shown} more characters") } else { String::new() };
+        lines.push(format!("  arguments  {}{rest}", printable(arguments)));
+        let nothing = ["nothing but its script and scratch".to_owned()];
+        let all = if self.touches.is_empty() { &nothing } else { self.touches.as_slice() };
+        lines.extend(all.iter().filter(|_| touches).map(|line| format!("  may        {}", printable(line))));
+        lines.join("\n")
+    }
+}
+
 /// What the person said.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Answer {
     /// `by`: who, as records show it.
     Approved {
@@ -97,6 +132,14 @@ pub enum Answer {
     Denied {
         by: String,
     },
+    /// The question was closed.
+    Dismissed {
+        by: String,
+    },
+    /// The person is asked now, and this call made again with the answer.
+    Asked,
+    /// No answer that counts.
+    Refused(Fault),
     /// There is nobody to ask after all.
     Nobody,
 }
@@ -177,8 +220,8 @@ impl Service {
         record.step_aside();
         let answer = {
             let asked = async {
-                match approver {
-                    Approver::Nobody => Ok(Answer::Nobody),
+                match approver.for_these(&question.why) {
+                    Approver::Nobody | Approver::Client { .. } => Ok(Answer::Nobody),
                     Approver::Operators { but } => self.approvals.ask(&question, but).await,
                     Approver::Face(face) => Ok(face.ask(&question).await),
                 }
@@ -200,6 +243,20 @@ impl Service {
                 record.denied_by = Some(format!("confirm: denied by {by}"));
                 let message = "A person was asked about this call and did not agree.";
                 return Err(Fault::new(Kind::AuthorizationError, message).person(format!("{by} did not agree")));
+            }
+            Answer::Dismissed { by } => {
+                record.denied_by = Some(format!("confirm: dismissed by {by}"));
+                let message = "A person was asked about this call and closed the question without an answer.";
+                return Err(Fault::new(Kind::AuthorizationError, message).person(format!("{by} closed it")));
+            }
+            Answer::Asked => {
+                record.denied_by = Some("confirm: asked".to_owned());
+                let message = "A person is asked before this tool runs: the call is made again with the answer.";
+                return Err(Fault::new(Kind::CancelledError, message).retryable());
+            }
+            Answer::Refused(fault) => {
+                record.denied_by = Some("confirm: no answer that counts".to_owned());
+                return Err(fault);
             }
             Answer::Nobody => {
                 record.denied_by = Some("confirm: nobody to ask".to_owned());
@@ -234,7 +291,7 @@ impl Service {
     fn question(&self, found: &Found, target: &Target, record: &CallRecord) -> Question {
         let decision = &target.decided.decision;
         let whole = record.shown_arguments();
-        let arguments = text::printable(&text::head(&whole, SHOWN));
+        let arguments = printable(&text::head(&whole, SHOWN));
         let about = json!([
             record.caller.user,
             record.through(),
@@ -251,9 +308,9 @@ impl Service {
         Question {
             call: record.id.clone(),
             tool: found.tool.reference(),
-            caller: text::printable(&record.caller.user),
-            through: record.through().map(text::printable),
-            label: record.label().map(text::printable),
+            caller: printable(&record.caller.user),
+            through: record.through().map(printable),
+            label: record.label().map(printable),
             why: decision.confirm.clone(),
             not_shown: whole.chars().count().saturating_sub(SHOWN),
             arguments,
@@ -279,7 +336,7 @@ fn script_of(target: &Target) -> Option<&Path> {
     target.decided.decision.shape.as_ref().ok()?.script.as_deref()
 }
 
-fn changed() -> Fault {
+pub fn changed() -> Fault {
     let message = "The tool or its policy changed while a person was asked, so nothing was run; try again.";
     Fault::new(Kind::ServiceError, message).retryable()
 }
@@ -292,6 +349,6 @@ fn late(patience: Duration) -> Fault {
 fn nobody(why: &[Confirm]) -> Fault {
     let message = "This tool runs only once a person has agreed, and nobody can be asked where this call comes from.";
     let rules: Vec<String> = why.iter().map(|rule| format!("policy {}: {}", rule.policy, rule.why)).collect();
-    let mend = "call it with `toolhost call` in a terminal, or over `serve --http`, where operators answer (`toolhost approvals`)";
-    Fault::new(Kind::AuthorizationError, message).person(text::printable(&format!("{} ({mend})", rules.join("; "))))
+    let mend = "call it with `toolhost call` in a terminal, or over `serve --http`, where operators answer (`toolhost approvals`); an MCP client that can show forms may ask its person where these policies say `confirm_by_client`";
+    Fault::new(Kind::AuthorizationError, message).person(printable(&format!("{} ({mend})", rules.join("; "))))
 }

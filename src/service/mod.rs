@@ -44,7 +44,7 @@ mod tools;
 mod traces;
 mod verbose;
 
-pub use approval::{Answer, Approver, Ask, Question};
+pub use approval::{Answer, Approver, Ask, Question, changed as changed_meanwhile};
 pub use arguments::Arguments;
 pub use breaker::BreakerState;
 pub use calls::{CallState, Phase};

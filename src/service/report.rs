@@ -130,6 +130,13 @@ fn as_list<S: serde::Serializer>(walls: &executor::Walls, to: S) -> Result<S::Ok
 }
 
 impl Report {
+    /// Ends the call but for the memory of its arguments, which are kept while its client is asked.
+    pub fn asks_on(mut self) -> Option<Arc<guard::Turn>> {
+        let mut turn = self.turn.take()?;
+        Arc::get_mut(&mut turn)?.step_aside();
+        Some(turn)
+    }
+
     /// The outcome of a call of which nothing but its failure is known.
     pub fn of_fault(id: String, tool: &str, mut fault: fault::Fault) -> Report {
         fault.message = crate::base::text::printable(&fault.message);

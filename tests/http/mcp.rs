@@ -6,24 +6,30 @@ use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
-const BOTH: &str = "Accept: application/json, text/event-stream";
+pub const BOTH: &str = "Accept: application/json, text/event-stream";
 const NEW: &str = "2026-07-28";
 const SLEEPER: &str = "user_scripts/sleep/main.py";
 
 /// A client of one era.
-struct Client<'w> {
+pub struct Client<'w> {
     web: &'w Web,
-    headers: Vec<String>,
+    pub headers: Vec<String>,
     modern: bool,
+    can: Value,
     next: u64,
 }
 
 impl<'w> Client<'w> {
-    fn new(web: &'w Web, modern: bool, headers: &[&str]) -> Client<'w> {
+    pub fn new(web: &'w Web, modern: bool, headers: &[&str]) -> Client<'w> {
+        Client::that_can(web, modern, headers, &json!({}))
+    }
+
+    /// With these capabilities.
+    pub fn that_can(web: &'w Web, modern: bool, headers: &[&str], can: &Value) -> Client<'w> {
         let headers = headers.iter().map(|line| (*line).to_owned()).chain([BOTH.to_owned()]).collect();
-        let mut client = Client { web, headers, modern, next: 0 };
+        let mut client = Client { web, headers, modern, can: can.clone(), next: 0 };
         if !modern {
-            let hello = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
+            let hello = json!({"protocolVersion": "2025-11-25", "capabilities": can, "clientInfo": {"name": "t", "version": "1"}});
             let welcome = client.ask("initialize", hello);
             assert_eq!(messages(&welcome)[0]["result"]["protocolVersion"], "2025-11-25", "{welcome:?}");
             client.headers.push(format!("Mcp-Session-Id: {}", welcome.header("mcp-session-id").unwrap()));
@@ -33,16 +39,16 @@ impl<'w> Client<'w> {
         client
     }
 
-    fn session(&self) -> &str {
+    pub fn session(&self) -> &str {
         self.headers.last().unwrap()
     }
 
-    fn message(&mut self, method: &str, mut params: Value) -> (Vec<String>, Value) {
+    pub fn message(&mut self, method: &str, mut params: Value) -> (Vec<String>, Value) {
         self.next += 1;
         let mut headers = self.headers.clone();
         if self.modern {
             params["_meta"]["io.modelcontextprotocol/protocolVersion"] = json!(NEW);
-            params["_meta"]["io.modelcontextprotocol/clientCapabilities"] = json!({});
+            params["_meta"]["io.modelcontextprotocol/clientCapabilities"] = self.can.clone();
             headers.push(format!("MCP-Protocol-Version: {NEW}"));
             headers.push(format!("Mcp-Method: {method}"));
             if let Some(name) = params["name"].as_str() {
@@ -52,19 +58,19 @@ impl<'w> Client<'w> {
         (headers, json!({"jsonrpc": "2.0", "id": self.next, "method": method, "params": params}))
     }
 
-    fn ask(&mut self, method: &str, params: Value) -> Reply {
+    pub fn ask(&mut self, method: &str, params: Value) -> Reply {
         let (headers, message) = self.message(method, params);
         let headers: Vec<&str> = headers.iter().map(String::as_str).collect();
         self.web.ask("POST", "/mcp", &headers, &message.to_string())
     }
 
-    fn post(&self, message: &Value) -> Reply {
+    pub fn post(&self, message: &Value) -> Reply {
         let headers: Vec<&str> = self.headers.iter().map(String::as_str).collect();
         self.web.ask("POST", "/mcp", &headers, &message.to_string())
     }
 
     /// The answer to a call, and what was told before it.
-    fn call(&mut self, name: &str, arguments: Value) -> (Value, Vec<Value>) {
+    pub fn call(&mut self, name: &str, arguments: Value) -> (Value, Vec<Value>) {
         let id = self.next + 1;
         let params = json!({"name": name, "arguments": arguments, "_meta": {"progressToken": "p"}});
         let mut all = messages(&self.ask("tools/call", params));
@@ -85,7 +91,7 @@ impl<'w> Client<'w> {
 }
 
 /// The messages of a stream, or of a JSON body.
-fn messages(reply: &Reply) -> Vec<Value> {
+pub fn messages(reply: &Reply) -> Vec<Value> {
     if reply.header("content-type").is_some_and(|kind| kind.starts_with("application/json")) {
         return vec![reply.json()];
     }

@@ -250,28 +250,29 @@ fn run_code_has_scratch_only_and_exists_only_where_a_policy_names_it() {
 #[test]
 fn every_policy_field_is_read_by_what_enforces_it() {
     let Policy {
-        name: _,         // decide: Verdict::rule, Decision::policy
-        why: _,          // file: blank refuses to load; for people
-        file: _,         // decide: Verdict::place
-        tools: _,        // load: governing
-        folders: _,      // load: governing
-        mode,            // decide: refused or dropped
-        stderr,          // decide: Shape::stderr_is_error
-        require_cgroup,  // decide: Shape::require_cgroup
-        observe,         // decide: Shape::observe
-        confirm,         // decide: Decision::confirm, for which the road asks a person
-        read: _,         // judge
-        write: _,        // judge
-        limits: _,       // limits
-        runtimes: _,     // decide: runtime
-        capabilities: _, // decide: capabilities
-        hosts: _,        // reach: Shape::network, which egress serves
-        secrets: _,      // uses: Shape::secrets, whose values the road reads
-        packages: _,     // package_use: Shape::packages
-        digest,          // decide: Decision::digest
+        name: _,           // decide: Verdict::rule, Decision::policy
+        why: _,            // file: blank refuses to load; for people
+        file: _,           // decide: Verdict::place
+        tools: _,          // load: governing
+        folders: _,        // load: governing
+        mode,              // decide: refused or dropped
+        stderr,            // decide: Shape::stderr_is_error
+        require_cgroup,    // decide: Shape::require_cgroup
+        observe,           // decide: Shape::observe
+        confirm,           // decide: Decision::confirm, for which the road asks a person
+        confirm_by_client, // decide: Confirm::by_client, by which the road chooses whom it asks
+        read: _,           // judge
+        write: _,          // judge
+        limits: _,         // limits
+        runtimes: _,       // decide: runtime
+        capabilities: _,   // decide: capabilities
+        hosts: _,          // reach: Shape::network, which egress serves
+        secrets: _,        // uses: Shape::secrets, whose values the road reads
+        packages: _,       // package_use: Shape::packages
+        digest,            // decide: Decision::digest
     } = Policy::built_in();
     assert_eq!((mode, stderr, require_cgroup, observe), (policy::Mode::Reject, StderrRule::Log, false, false));
-    assert_eq!(confirm, None);
+    assert_eq!((confirm, confirm_by_client), (None, None));
     assert_eq!(digest.len(), 64);
 }
 

@@ -108,8 +108,11 @@ fn head(decision: &Decision, out: &mut String) {
         line(out, "  labels   ", &format!("{} (metadata.permissions: not enforced)", decision.labels.join(", ")));
     }
     callers(decision, out);
-    for Confirm { policy, why } in &decision.confirm {
-        line(out, "  confirm  ", &format!("a person is asked before each call (policy {policy}: {why})"));
+    for Confirm { policy, why, by_client } in &decision.confirm {
+        let client = by_client.iter().map(|why| format!("; the MCP client that calls may ask its person: {why}"));
+        let words =
+            format!("a person is asked before each call (policy {policy}: {why}{})", client.collect::<String>());
+        line(out, "  confirm  ", &words);
     }
     let mut strict = Vec::new();
     if decision.require_cgroup {

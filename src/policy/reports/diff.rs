@@ -151,8 +151,9 @@ impl Powers {
         fields.insert("limits".to_owned(), powers.limits(&meant["limits"])?);
         fields.insert("scriptBytes".to_owned(), meant["digests"]["script"].take());
         fields.insert("packages".to_owned(), meant["packages"].take());
-        if meant["confirm"].as_array().is_some_and(|whys| !whys.is_empty()) {
-            powers.conditions.insert(CONFIRM.to_owned());
+        for why in meant["confirm"].as_array().into_iter().flatten() {
+            let no_client = why["byClient"].is_null().then_some(NO_CLIENT);
+            powers.conditions.extend([Some(CONFIRM), no_client].into_iter().flatten().map(str::to_owned));
         }
         fields.insert("confirm".to_owned(), meant["confirm"].take());
         for ask in meant["asks"].as_array().into_iter().flatten() {
@@ -218,6 +219,7 @@ impl Powers {
             (both(|p| p.require_cgroup), CGROUP),
             (both(|p| p.stderr == StderrRule::Error), STDERR),
             (both(|p| p.confirm.is_some()), CONFIRM),
+            (both(|p| p.confirm.is_some() && p.confirm_by_client.is_none()), NO_CLIENT),
         ];
         powers.conditions = conditions.iter().filter(|(on, _)| *on).map(|(_, word)| word.to_string()).collect();
         powers
@@ -226,6 +228,7 @@ impl Powers {
 
 const CGROUP: &str = "a cgroup is required";
 const CONFIRM: &str = "a person agrees to each call";
+const NO_CLIENT: &str = "no MCP client that calls asks that person";
 const STDERR: &str = "any text on stderr fails the call";
 
 /// A policy as written, without the fields bound to `_`. All fields are named, so a new one does not build until it is
@@ -247,6 +250,7 @@ fn written(policy: &Policy) -> Value {
         require_cgroup: _,
         observe,
         confirm,
+        confirm_by_client,
         limits: _,
         tools: _,
         file: _,
@@ -268,6 +272,7 @@ fn written(policy: &Policy) -> Value {
         "why": why,
         "observe": observe,
         "confirm": confirm,
+        "confirmByClient": confirm_by_client,
         "folders": folders.iter().map(|f| f.path.to_string_lossy()).collect::<Vec<_>>(),
         "files": { "read": rules(read), "write": rules(write) },
         "runtimes": runtimes.iter().map(runtime).collect::<Map<_, _>>(),

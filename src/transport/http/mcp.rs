@@ -4,7 +4,7 @@
 //! has no place.
 
 use super::reply::{self, Response};
-use super::{OfFace, body};
+use super::{OfFace, approvals, body};
 use crate::service::Caller;
 use axum::Extension;
 use axum::body::Body;
@@ -26,7 +26,8 @@ pub async fn mcp(State(face): OfFace, Extension(caller): Extension<Caller>, requ
         Ok(read) => read,
         Err(refusal) => return *refusal,
     };
-    let answer = face.mcp.post(caller, parts, &text, begun).await;
+    let approver = approvals::of(&face, &caller);
+    let answer = face.mcp.post((caller, approver), parts, &text, begun).await;
     drop(places);
     answer.map(Body::new)
 }

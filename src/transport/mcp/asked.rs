@@ -5,7 +5,7 @@
 
 use super::results::Answer;
 use crate::base::lock;
-use crate::service::{Caller, TraceContext};
+use crate::service::{Approver, Caller, TraceContext};
 use http::request::Parts;
 use rmcp::service::{RequestContext, RoleServer};
 use std::sync::{Arc, Mutex};
@@ -13,6 +13,8 @@ use tokio_util::sync::CancellationToken;
 
 pub struct Asked {
     pub caller: Caller,
+    /// Who else than its client can be asked about its call.
+    pub approver: Approver,
     arguments: Mutex<Option<String>>,
     answer: Mutex<Option<Answer>>,
     /// The client is gone, or has its answer.
@@ -20,9 +22,9 @@ pub struct Asked {
 }
 
 impl Asked {
-    pub fn new(caller: Caller, arguments: Option<String>) -> Arc<Asked> {
+    pub fn new(caller: Caller, approver: Approver, arguments: Option<String>) -> Arc<Asked> {
         let left = CancellationToken::new();
-        Arc::new(Asked { caller, arguments: Mutex::new(arguments), answer: Mutex::default(), left })
+        Arc::new(Asked { caller, approver, arguments: Mutex::new(arguments), answer: Mutex::default(), left })
     }
 
     pub fn arguments(&self) -> Option<String> {

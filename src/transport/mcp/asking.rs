@@ -4,15 +4,17 @@
 //! of an older client, which is asked at once. Never: a state that another caller, tool or set of arguments brings back;
 //! a question to a person that does not say which tool asks it.
 
+use super::person::{self, Given};
 use crate::base::text;
 use crate::policy::Ask;
 use crate::service::shapes::{Client, Questions};
 use ring::rand::{SecureRandom, SystemRandom};
 use rmcp::model::{
-    ClientCapabilities, ClientResult, ErrorData, InputRequest, InputRequests, InputRequiredResult, InputResponses,
-    RequestStateCodec, SealOptions, ServerRequest,
+    CancelledNotificationParam, ClientCapabilities, ClientResult, ErrorData, GetExtensions, InputRequest,
+    InputRequests, InputRequiredResult, InputResponses, RequestId, RequestStateCodec, SealOptions, ServerRequest,
 };
-use rmcp::service::{Peer, RequestContext, RoleServer};
+use rmcp::service::{OriginatingRequestId, Peer, PeerRequestOptions, RequestContext, RoleServer, ServiceError};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::time::Duration;
 
@@ -51,29 +53,61 @@ impl Seal {
         bound: &Bound,
         state: Option<&str>,
         answers: Option<InputResponses>,
-    ) -> Result<(Map<String, Value>, Value), ErrorData> {
-        let Some(state) = state else { return Ok((Map::new(), Value::Null)) };
+    ) -> Result<Back, ErrorData> {
+        let Some(state) = state else { return Ok(Back::default()) };
         let refused =
             |_| ErrorData::invalid_params("This requestState was not given for this call, or is too old.", None);
         let opened = self.codec()?.open_with(state, &bound.0).map_err(refused)?;
-        let state = serde_json::from_slice(&opened).unwrap_or_default();
-        Ok((answers.unwrap_or_default().into_iter().collect(), state))
+        let mut back: Back = serde_json::from_slice(&opened).unwrap_or_default();
+        let mut answers: Map<String, Value> = answers.unwrap_or_default().into_iter().collect();
+        match &mut back.given {
+            Some(given) => given.answer = answers.remove(person::KEY).unwrap_or_default(),
+            None => back.answers = answers,
+        }
+        Ok(back)
+    }
+
+    fn sealed(&self, bound: &Bound, back: &Back, requests: InputRequests) -> Result<InputRequiredResult, ErrorData> {
+        let options = SealOptions::new().associated_data(&bound.0).ttl(PATIENCE);
+        let state = self.codec()?.seal_with(json!(back).to_string().as_bytes(), &options);
+        Ok(InputRequiredResult::new(Some(requests), Some(state)))
     }
 
     /// The result that asks.
     pub fn asks(&self, bound: &Bound, tool: &str, questions: Questions) -> Result<InputRequiredResult, ErrorData> {
-        let options = SealOptions::new().associated_data(&bound.0).ttl(PATIENCE);
-        let state = self.codec()?.seal_with(questions.state.to_string().as_bytes(), &options);
-        let requests = requests(tool, questions.requests)?;
-        Ok(InputRequiredResult::new(Some(requests), Some(state)))
+        let back = Back { state: questions.state, ..Back::default() };
+        self.sealed(bound, &back, requests(tool, questions.requests)?)
     }
+
+    /// The result that asks a person whether the call may run; `client`: what the tool was answered before.
+    pub fn confirms(
+        &self,
+        bound: &Bound,
+        (given, form): (Given, InputRequests),
+        client: Client,
+    ) -> Result<InputRequiredResult, ErrorData> {
+        let back = Back { state: client.state, answers: client.answers, given: Some(given) };
+        self.sealed(bound, &back, form)
+    }
+}
+
+/// What is sealed into a state, and what comes back with it.
+#[derive(Default, Serialize, Deserialize)]
+pub struct Back {
+    /// The tool's.
+    pub state: Value,
+    /// By the tool's keys.
+    pub answers: Map<String, Value>,
+    /// To the question whether the call may run.
+    pub given: Option<Given>,
 }
 
 /// What this client can be asked.
 pub fn can(context: &RequestContext<RoleServer>) -> Vec<Ask> {
     let Some(client) = context.client_capabilities() else { return Vec::new() };
     let has = |ask: &Ask| match ask {
-        Ask::Elicitation => client.elicitation.is_some(),
+        // Who names kinds can show only these; all of ours are forms.
+        Ask::Elicitation => client.elicitation.as_ref().is_some_and(|kind| kind.form.is_some() || kind.url.is_none()),
         Ask::Sampling => client.sampling.is_some(),
         Ask::Roots => client.roots.is_some(),
     };
@@ -102,9 +136,37 @@ pub fn requests(tool: &str, asked: Map<String, Value>) -> Result<InputRequests, 
     read.map_err(|e| ErrorData::internal_error(format!("The tool's question cannot be read: {e}"), None))
 }
 
+/// A question that is withdrawn where its answer is not waited for.
+struct Withdrawn(Peer<RoleServer>, Option<RequestId>);
+
+impl Drop for Withdrawn {
+    fn drop(&mut self) {
+        let Some(id) = self.1.take() else { return };
+        let peer = self.0.clone();
+        let reason = Some("The answer is not waited for any more.".to_owned());
+        tokio::spawn(async move {
+            let _ = peer.notify_cancelled(CancelledNotificationParam::new(Some(id), reason)).await;
+        });
+    }
+}
+
+/// Asks an older client, on the stream of the request that leads to the question.
+pub async fn asked(
+    peer: &Peer<RoleServer>,
+    origin: &RequestId,
+    mut request: ServerRequest,
+) -> Result<ClientResult, ServiceError> {
+    request.extensions_mut().insert(OriginatingRequestId(origin.clone()));
+    let sent = peer.send_cancellable_request(request, PeerRequestOptions::no_options()).await?;
+    let mut withdrawn = Withdrawn(peer.clone(), Some(sent.id.clone()));
+    let answer = sent.await_response().await;
+    withdrawn.1 = None;
+    answer
+}
+
 /// Asks a client that is asked with requests of their own; the answers by the tool's keys.
 pub async fn at_once(
-    peer: &Peer<RoleServer>,
+    context: &RequestContext<RoleServer>,
     tool: &str,
     questions: Questions,
 ) -> Result<(Map<String, Value>, Value), ErrorData> {
@@ -117,7 +179,7 @@ pub async fn at_once(
             _ => continue,
         };
         let failed = |why: String| ErrorData::internal_error(format!("The client did not answer {tool}: {why}"), None);
-        let answered = tokio::time::timeout(PATIENCE, peer.send_request(request)).await;
+        let answered = tokio::time::timeout(PATIENCE, asked(&context.peer, &context.id, request)).await;
         let answer = answered.map_err(|_| failed("in time".into()))?.map_err(|e| failed(e.to_string()))?;
         let answer = match answer {
             ClientResult::ElicitResult(answer) => json!(answer),

@@ -140,6 +140,11 @@ fn prompt(manifest: &Manifest, name: String) -> Prompt {
     prompt
 }
 
+/// The error for an address at which nothing is for this caller.
+pub fn missing(uri: &str) -> ErrorData {
+    ErrorData::resource_not_found("There is no such resource.", Some(json!({ "uri": uri })))
+}
+
 /// The words of a call that failed.
 pub fn failed(report: &Report) -> ErrorData {
     let missing = report.error.as_ref().is_some_and(|fault| fault.kind == crate::fault::Kind::InternalError);

@@ -5,15 +5,17 @@
 #![allow(deprecated, reason = "levels of messages are deprecated, and clients of both eras set them")]
 
 use super::asked::{self, Asked};
-use super::asking::{self, Bound};
+use super::asking::{self, Back, Bound};
 use super::offered::Offered;
 use super::open::Open;
+use super::person::Person;
 use super::telling::Telling;
-use super::{Client, KEY, LABEL, Mcp, documents, results, tasks};
+use super::{Client, KEY, LABEL, Mcp, documents, results, tasks, telling};
 use crate::base::lock;
 use crate::fault;
 use crate::manifest::TaskUse;
-use crate::service::{Arguments, CallRequest, Caller, Report, Sink, shapes};
+use crate::policy::Ask;
+use crate::service::{Approver, Arguments, CallRequest, Caller, Report, Sink, shapes};
 use rmcp::ServerHandler;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CancelTaskParams, ClientCapabilities, CreateTaskResult, CustomRequest,
@@ -23,17 +25,19 @@ use rmcp::model::{
     ReadResourceResponse, ResourceUpdatedNotificationParam, ServerCapabilities, ServerConfig, SetLevelRequestParams,
     SubscribeRequestParams, SubscriptionFilter, Tool, UnsubscribeRequestParams, UpdateTaskParams,
 };
-use rmcp::service::{NotificationContext, RequestContext, RoleServer, SubscriptionContext, SubscriptionSendError};
-use serde_json::{Value, json};
+use rmcp::service::{NotificationContext, RequestContext, RoleServer, SubscriptionContext};
+use serde_json::Value;
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio_util::sync::CancellationToken;
 
 /// Events that may wait for a slow client.
 const WAITING: usize = 16;
 
-/// Addresses of which one older client hears.
+/// Addresses of which one older client hears, and the longest, bytes.
 const SUBSCRIBED: usize = 100;
+const LONGEST: usize = 1024;
 
 /// The state and the answers that a client brings back.
 type Again = (Option<String>, Option<InputResponses>);
@@ -55,12 +59,14 @@ pub struct Face {
     level: Mutex<LoggingLevel>,
     /// Of which resources it hears.
     subscribed: Arc<Mutex<BTreeSet<String>>>,
+    /// It is told of changes.
+    hears: AtomicBool,
 }
 
 impl Face {
     pub fn new(mcp: Arc<Mcp>, client: Client, closing: CancellationToken, open: Open) -> Face {
         let (level, subscribed) = (Mutex::new(LoggingLevel::Info), Arc::default());
-        Face { mcp, client, closing, open, level, subscribed }
+        Face { mcp, client, closing, open, level, subscribed, hears: AtomicBool::new(false) }
     }
 
     /// Who asks: over HTTP each request proves it anew.
@@ -124,16 +130,21 @@ impl Face {
         // Only what may ask is asked back.
         let asks = again.0.is_some() || !can.is_empty();
         let bound = if asks { Bound::to(&self.user(context), id, &arguments.same()) } else { Bound::default() };
-        let (answers, state) = self.mcp.seal.opened(&bound, again.0.as_deref(), again.1)?;
+        let Back { answers, state, given } = self.mcp.seal.opened(&bound, again.0.as_deref(), again.1)?;
+        let person = can
+            .contains(&Ask::Elicitation)
+            .then(|| Arc::new(Person::of(context, self.caller(context), (&self.mcp.questions, given))));
+        let approver = self.approver(context, person.as_ref());
         let client = shapes::Client { can, answers, state };
         let trace = asked::trace(context);
-        let call = CallRequest { label, idempotency_key, client, trace, ..CallRequest::new(caller, id, arguments) };
+        let call = CallRequest::new(caller, id, arguments);
+        let call = CallRequest { label, idempotency_key, client, approver, trace, ..call };
         let left = asked::of(context).map_or_else(CancellationToken::new, Asked::left);
         // rmcp only sets a token; dropping the future is what cancels, kills, reaps and records.
         tokio::select! {
             // Polled first: a call leaves its record, also if it is cancelled at once.
             biased;
-            answer = self.rounds(context, call, &bound) => answer,
+            answer = self.rounds(context, call, &bound, person.as_deref()) => answer,
             () = context.ct.cancelled() => Err(ErrorData::internal_error("The call was cancelled.", None)),
             () = left.cancelled() => Err(ErrorData::internal_error("The client has left.", None)),
             () = self.closing.cancelled() => Err(ErrorData::internal_error("The server is closing.", None)),
@@ -145,6 +156,7 @@ impl Face {
         context: &RequestContext<RoleServer>,
         mut call: CallRequest,
         bound: &Bound,
+        person: Option<&Person>,
     ) -> Result<Answered, ErrorData> {
         let modern = context.meta.protocol_version().is_some();
         for _ in 0..asking::ROUNDS {
@@ -153,19 +165,31 @@ impl Face {
             let (sink, events) = Sink::new(WAITING);
             let telling = Telling::of(context, &tool, *lock(&self.level)).all(events);
             let mut report = tokio::join!(self.mcp.service.call(call, sink), telling).0;
+            if let Some(question) = person.and_then(Person::asked) {
+                return self.mcp.seal.confirms(bound, question, client).map(Answered::Asks);
+            }
             let questions = match report.asks.take() {
                 Some(questions) if report.error.is_none() => questions,
                 Some(questions) if modern => return Err(asking::lacking(&questions, &client)),
                 _ => return Ok(Answered::Report(Box::new(report))),
             };
-            drop(report);
             let Some(again) = again else {
                 return self.mcp.seal.asks(bound, &tool, questions).map(Answered::Asks);
             };
             call = again;
-            (call.client.answers, call.client.state) = asking::at_once(&context.peer, &tool, questions).await?;
+            // The arguments take memory while the client is asked.
+            let _held = report.asks_on();
+            (call.client.answers, call.client.state) = asking::at_once(context, &tool, questions).await?;
         }
         Err(ErrorData::internal_error("The tool asked too often.", None))
+    }
+
+    fn approver(&self, context: &RequestContext<RoleServer>, person: Option<&Arc<Person>>) -> Approver {
+        let or = asked::of(context).map_or(Approver::Nobody, |asked| asked.approver.clone());
+        match person {
+            Some(person) => Approver::Client { face: person.clone(), or: Box::new(or) },
+            None => or,
+        }
     }
 
     /// Who the request counts as.
@@ -182,9 +206,10 @@ impl Face {
     ) -> Result<CallToolResponse, ErrorData> {
         let (label, client) = (self.label(context), shapes::Client { can: asking::can(context), ..Default::default() });
         let idempotency_key = context.meta.get(KEY).and_then(Value::as_str).map(str::to_owned);
+        let approver = self.approver(context, None);
         let trace = asked::trace(context);
-        let caller = self.caller(context);
-        let call = CallRequest { label, idempotency_key, client, trace, ..CallRequest::new(caller, id, arguments) };
+        let call = CallRequest::new(self.caller(context), id, arguments);
+        let call = CallRequest { label, idempotency_key, client, approver, trace, ..call };
         let task = tasks::begin(&self.mcp, &self.user(context), call, self.closing.clone())?;
         Ok(CreateTaskResult::new(task).into())
     }
@@ -345,16 +370,24 @@ impl ServerHandler for Face {
     ) -> Result<ReadResourceResponse, ErrorData> {
         let offered = self.offered(&context);
         let Some((id, arguments)) = offered.documents.resource(&request.uri) else {
-            return Err(ErrorData::resource_not_found("There is no such resource.", Some(json!({"uri": request.uri}))));
+            return Err(documents::missing(&request.uri));
         };
-        match self.answer(&context, id, Arguments::Value(arguments), (None, None)).await? {
+        let again = (request.request_state, request.input_responses);
+        match self.answer(&context, id, Arguments::Value(arguments), again).await? {
             Answered::Report(report) if report.error.is_none() => documents::content(&report).map(Into::into),
             Answered::Report(report) => Err(documents::failed(&report)),
-            Answered::Asks(_) => Err(ErrorData::internal_error("A resource asked its client.", None)),
+            Answered::Asks(result) => Ok(result.into()),
         }
     }
 
-    async fn subscribe(&self, request: SubscribeRequestParams, _: RequestContext<RoleServer>) -> Result<(), ErrorData> {
+    async fn subscribe(
+        &self,
+        request: SubscribeRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        if request.uri.len() > LONGEST || self.offered(&context).documents.resource(&request.uri).is_none() {
+            return Err(documents::missing(&request.uri));
+        }
         let mut subscribed = lock(&self.subscribed);
         if subscribed.len() >= SUBSCRIBED {
             return Err(ErrorData::invalid_params("Too many subscriptions.", None));
@@ -379,6 +412,9 @@ impl ServerHandler for Face {
 
     /// A client of an era without subscriptions hears of every change.
     async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
+        if self.hears.swap(true, Ordering::Relaxed) {
+            return;
+        }
         let (mut changes, closing, peer) = (self.mcp.service.changes(), self.closing.clone(), context.peer);
         let subscribed = self.subscribed.clone();
         tokio::spawn(async move {
@@ -415,7 +451,7 @@ impl ServerHandler for Face {
                 () = context.cancelled() => return Ok(()),
                 () = left.cancelled() => return Ok(()),
                 () = self.closing.cancelled() => return Ok(()),
-                changed = changes.changed() => if changed.is_err() || told(&context).await.is_err() { return Ok(()) },
+                changed = changes.changed() => if changed.is_err() || telling::changed(&context).await.is_err() { return Ok(()) },
             }
         }
     }
@@ -444,24 +480,6 @@ impl ServerHandler for Face {
         }
         Err(ErrorData::invalid_params(words, None))
     }
-}
-
-/// Tells a client of what it subscribed to.
-async fn told(context: &SubscriptionContext) -> Result<(), SubscriptionSendError> {
-    let (accepted, sink) = (context.accepted(), context.sink());
-    if accepted.tools_list_changed == Some(true) {
-        sink.notify_tool_list_changed().await?;
-    }
-    if accepted.prompts_list_changed == Some(true) {
-        sink.notify_prompt_list_changed().await?;
-    }
-    if accepted.resources_list_changed == Some(true) {
-        sink.notify_resource_list_changed().await?;
-    }
-    for uri in accepted.resource_subscriptions.iter().flatten() {
-        sink.notify_resource_updated(uri.clone()).await?;
-    }
-    Ok(())
 }
 
 /// What is wrong with the parameters of a call, before its tool is looked for.

@@ -11,6 +11,7 @@ mod frames;
 mod message;
 mod offered;
 mod open;
+mod person;
 mod results;
 mod sessions;
 mod stdio;
@@ -45,6 +46,8 @@ pub struct Mcp {
     service: Arc<Service>,
     lists: offered::Lists,
     seal: asking::Seal,
+    /// Questions to the persons of clients that make a call again with the answer.
+    questions: Arc<person::Open>,
     tasks: tasks::Tasks,
 }
 
@@ -54,6 +57,7 @@ impl Mcp {
             service,
             lists: offered::Lists::default(),
             seal: asking::Seal::new(),
+            questions: Arc::default(),
             tasks: tasks::Tasks::default(),
         })
     }

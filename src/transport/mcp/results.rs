@@ -3,7 +3,7 @@
 //! For: `tools/call`. In: a report. Out: a `CallToolResult` for all protocol versions; the content of a success goes
 //! beside it as an `Answer`, because rmcp would hold it as a tree. Never: a host path.
 
-use crate::base::json::Indented;
+use crate::base::json::{self, Indented};
 use crate::base::text::{self, Visible};
 use crate::executor::Artifact;
 use crate::service::shapes::{self, Shape};
@@ -19,6 +19,8 @@ use std::sync::Arc;
 
 /// Longest text that is indented, bytes: what is nested deeply can grow a hundredfold.
 const LONGEST_INDENTED: usize = 256 * 1024;
+/// Most memory that each half of a result takes which is kept: the content, and what is structured in it.
+const LARGEST_KEPT: usize = 4 * 1024 * 1024;
 
 pub fn result(report: Report) -> (CallToolResult, Option<Answer>) {
     let mut meta = MetaObject::new();
@@ -35,14 +37,23 @@ pub fn result(report: Report) -> (CallToolResult, Option<Answer>) {
     (result, answer)
 }
 
-/// A result with its content in it, where nobody waits to be sent it in pieces.
+/// A result with its content in it, where nobody waits to be sent it in pieces: it is kept as trees, and so bounded.
 pub fn whole(report: Report) -> CallToolResult {
     let (mut result, answer) = self::result(report);
-    if let Some(answer) = answer {
-        let content = serde_json::to_value(&answer).and_then(serde_json::from_value);
-        result.content = content.unwrap_or_default();
-        let structured = serde_json::from_str(answer.json.get()).ok();
-        result.structured_content = structured.filter(Value::is_object);
+    let Some(answer) = answer else { return result };
+    let tree = |text: &str| json::compact(text.as_bytes()).ok()?.tree(LARGEST_KEPT).ok();
+    let content = raw(&answer);
+    match tree(content.get()).zip(tree(answer.json.get())) {
+        Some((content, structured)) => {
+            result.content = serde_json::from_value(content).unwrap_or_default();
+            result.structured_content = Some(structured).filter(Value::is_object);
+        }
+        None => {
+            let words = "Error: ResourceLimitError. Message: This tool ran, and what it answered is too large for a task. \
+                         Ask it for less, or call it without a task.";
+            result.content = vec![ContentBlock::text(words)];
+            result.is_error = Some(true);
+        }
     }
     result
 }

@@ -4,6 +4,7 @@
 //! than the bounds below; one that nobody uses kept for long; two open requests under one id.
 
 use crate::base::lock;
+use crate::base::places::{Place, Places};
 use futures_util::Stream;
 use rmcp::model::{ClientJsonRpcMessage, RequestId, ServerJsonRpcMessage};
 use rmcp::transport::streamable_http_server::session::local::{LocalSessionManager, LocalSessionManagerError};
@@ -29,11 +30,13 @@ struct Known {
     requests: HashSet<RequestId>,
     /// Cancelled once it is closed: its calls are killed.
     closing: CancellationToken,
+    _place: Place,
 }
 
 pub struct Sessions {
     local: LocalSessionManager,
     known: Mutex<HashMap<SessionId, Known>>,
+    places: Arc<Places>,
 }
 
 /// One response of a session, until it is sent or dropped.
@@ -58,31 +61,30 @@ impl Sessions {
         // Only what is on its way is kept: a response that was not taken is not sent again.
         local.session_config.completed_cache_ttl = Duration::ZERO;
         local.session_config.sse_retry = None;
-        Arc::new(Sessions { local, known: Mutex::default() })
+        Arc::new(Sessions { local, known: Mutex::default(), places: Places::new(MOST, EACH) })
     }
 
-    /// Makes room for one more session of this user; false where there is none.
-    pub async fn make_room(&self, user: &str) -> bool {
-        let (forgotten, room) = {
+    /// A place for one more session of this user, which takes it when it is made.
+    pub async fn place(&self, user: &str) -> Option<Place> {
+        self.forget(|session| session.used.elapsed() > IDLE, usize::MAX).await;
+        if let Some(place) = self.places.try_enter(user) {
+            return Some(place);
+        }
+        self.forget(|session| session.user == user, 1).await;
+        self.places.try_enter(user)
+    }
+
+    /// Closes such sessions that nobody uses, so many of them, the longest unused first.
+    async fn forget(&self, which: impl Fn(&Known) -> bool, most: usize) {
+        let mut unused: Vec<(Instant, SessionId)> = {
             let known = lock(&self.known);
-            let idle = |session: &Known| session.uses == 0;
-            let mut forgotten: Vec<SessionId> = known
-                .iter()
-                .filter(|(_, session)| idle(session) && session.used.elapsed() > IDLE)
-                .map(|(id, _)| id.clone())
-                .collect();
-            let own = known.values().filter(|session| session.user == user).count();
-            let full = known.len() - forgotten.len() >= MOST || own >= EACH;
-            if full && forgotten.is_empty() {
-                let own = known.iter().filter(|(_, session)| session.user == user && idle(session));
-                forgotten.extend(own.min_by_key(|(_, session)| session.used).map(|(id, _)| id.clone()));
-            }
-            (forgotten.clone(), !full || !forgotten.is_empty())
+            let unused = known.iter().filter(|(_, session)| session.uses == 0 && which(session));
+            unused.map(|(id, session)| (session.used, id.clone())).collect()
         };
-        for id in forgotten {
+        unused.sort();
+        for (_, id) in unused.into_iter().take(most) {
             self.close(&id).await;
         }
-        room
     }
 
     async fn close(&self, id: &SessionId) {
@@ -127,6 +129,8 @@ pub struct Own {
     pub user: String,
     /// Ends what a new session runs.
     pub closing: CancellationToken,
+    /// For a new session.
+    pub place: Mutex<Option<Place>>,
 }
 
 impl Own {
@@ -143,9 +147,12 @@ impl SessionManager for Own {
     type Transport = <LocalSessionManager as SessionManager>::Transport;
 
     async fn create_session(&self) -> Result<(SessionId, Self::Transport), Self::Error> {
+        let none = || LocalSessionManagerError::SessionNotFound("".into());
+        let place = lock(&self.place).take().ok_or_else(none)?;
         let (id, transport) = self.sessions.local.create_session().await?;
         let (user, closing) = (self.user.clone(), self.closing.clone());
-        let session = Known { user, used: Instant::now(), uses: 0, requests: HashSet::new(), closing };
+        let requests = HashSet::new();
+        let session = Known { user, used: Instant::now(), uses: 0, requests, closing, _place: place };
         lock(&self.sessions.known).insert(id.clone(), session);
         Ok((id, transport))
     }

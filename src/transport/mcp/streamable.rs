@@ -11,8 +11,9 @@ use super::open::Open;
 use super::results::Whole;
 use super::sessions::{Busy, Own, Sessions, Use};
 use super::{Client, Mcp};
+use crate::base::places::Place;
 use crate::base::text;
-use crate::service::{Caller, Service};
+use crate::service::{Approver, Caller, Service};
 use crate::transport::pieces::{PIECE, Pieces};
 use bytes::Bytes;
 use http::request::Parts;
@@ -26,7 +27,7 @@ use serde_json::{Map, Value};
 use std::convert::Infallible;
 use std::io::{self, Write};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -51,7 +52,13 @@ impl Streamable {
     }
 
     /// `POST`. `begun` is held until the answer is delivered.
-    pub async fn post(&self, caller: Caller, parts: Parts, text: &str, begun: mpsc::Sender<()>) -> Response<Replies> {
+    pub async fn post(
+        &self,
+        (caller, approver): (Caller, Approver),
+        parts: Parts,
+        text: &str,
+        begun: mpsc::Sender<()>,
+    ) -> Response<Replies> {
         let received = match message::read(text.as_bytes()) {
             Ok(Some(received)) => received,
             Ok(None) => return Replies::empty(StatusCode::ACCEPTED),
@@ -64,8 +71,12 @@ impl Streamable {
         let id = request.map(|request| request.id.clone());
         let begins = request.is_some_and(|request| matches!(request.request, ClientRequest::InitializeRequest(_)));
         let listens = request.is_some_and(|request| request.request.method() == LISTENS);
-        if begins && !self.sessions.make_room(&caller.user).await {
-            return busy("Too many sessions are open.", id);
+        let mut place = None;
+        if begins {
+            place = self.sessions.place(&caller.user).await;
+            if place.is_none() {
+                return busy("Too many sessions are open.", id);
+            }
         }
         let used = match self.uses(&parts, &caller, id.clone()) {
             Ok(used) => used,
@@ -78,7 +89,7 @@ impl Streamable {
         let small = received.small(text);
         let Received { arguments, .. } = received;
         let kept = (used, Some(begun).filter(|_| !listens));
-        self.answered(caller, parts, arguments, small, kept).await
+        self.answered(caller, parts, Brought { approver, arguments, place, body: small }, kept).await
     }
 
     /// `GET` and `DELETE`, which older clients send: the stream of a session, and its end.
@@ -86,7 +97,7 @@ impl Streamable {
         let ends = parts.method == Method::DELETE;
         match self.uses(&parts, &caller, None) {
             Ok(used) => {
-                let mut answer = self.answered(caller, parts, None, String::new(), (used, None)).await;
+                let mut answer = self.answered(caller, parts, Brought::default(), (used, None)).await;
                 // Some clients take nothing else for done.
                 if ends && answer.status() == StatusCode::ACCEPTED {
                     *answer.status_mut() = StatusCode::NO_CONTENT;
@@ -102,21 +113,16 @@ impl Streamable {
         session.map_or(Ok(None), |session| self.sessions.uses(session, &caller.user, request))
     }
 
-    async fn answered(
-        &self,
-        caller: Caller,
-        mut parts: Parts,
-        arguments: Option<String>,
-        body: String,
-        kept: Kept,
-    ) -> Response<Replies> {
-        let asked = Asked::new(caller.clone(), arguments);
+    async fn answered(&self, caller: Caller, mut parts: Parts, brought: Brought, kept: Kept) -> Response<Replies> {
+        let Brought { approver, arguments, place, body } = brought;
+        let asked = Asked::new(caller.clone(), approver, arguments);
         // From here on, whoever drops this request ends its call.
         let left = asked.left().drop_guard();
         parts.extensions.insert(asked.clone());
         parts.headers.remove(header::CONTENT_LENGTH);
         let closing = self.closing.child_token();
-        let own = Own { sessions: self.sessions.clone(), user: caller.user.clone(), closing: closing.clone() };
+        let (sessions, user, place) = (self.sessions.clone(), caller.user.clone(), Mutex::new(place));
+        let own = Own { sessions, user, closing: closing.clone(), place };
         let mut config = StreamableHttpServerConfig::default()
             .with_sse_retry(None)
             .with_cancellation_token(self.closing.clone())
@@ -135,6 +141,17 @@ impl Streamable {
         let left = Some(left);
         Response::from_parts(head, Replies { inner, asked: Some(asked), pieces: None, _left: left, _kept: kept })
     }
+}
+
+/// What a request brings beside its head.
+#[derive(Default)]
+struct Brought {
+    /// Who else than its client can be asked about its call.
+    approver: Approver,
+    arguments: Option<String>,
+    /// For the session that it begins.
+    place: Option<Place>,
+    body: String,
 }
 
 type Kept = (Option<Use>, Option<mpsc::Sender<()>>);

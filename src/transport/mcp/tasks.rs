@@ -4,10 +4,12 @@
 //! another caller, or one that outlives the server; more of them than the bounds below.
 
 use super::asking::{self, requests};
+use super::person::Person;
 use super::{Mcp, results};
 use crate::base::lock;
 use crate::base::places::Places;
-use crate::service::{CallRequest, Sink};
+use crate::policy::Ask;
+use crate::service::{Approver, CallRequest, Sink};
 use rmcp::ErrorData;
 use rmcp::model::{CallToolResult, Task};
 use rmcp::task_manager::{TaskContext, TaskExit, TaskManager, TaskOptions};
@@ -77,6 +79,10 @@ pub fn begin(mcp: &Arc<Mcp>, user: &str, call: CallRequest, closing: Cancellatio
 
 /// The call, again with each round of answers.
 async fn run(mcp: &Mcp, mut call: CallRequest, context: &TaskContext) -> Result<CallToolResult, TaskExit> {
+    if call.client.can.contains(&Ask::Elicitation) {
+        let person = Person::of_task(context, &call.caller);
+        call.approver = Approver::Client { face: Arc::new(person), or: Box::new(call.approver) };
+    }
     for round in 0..asking::ROUNDS {
         let (tool, again) = (call.tool.clone(), call.clone());
         let mut report = mcp.service.call(call, Sink::none()).await;
@@ -84,8 +90,9 @@ async fn run(mcp: &Mcp, mut call: CallRequest, context: &TaskContext) -> Result<
             Some(questions) if report.error.is_none() => questions,
             _ => return Ok(results::whole(report)),
         };
-        drop(report);
         call = again;
+        // The arguments take memory while the client is asked.
+        let _held = report.asks_on();
         let mut answers = Map::new();
         let asked = requests(&tool, questions.requests)?;
         // All are open at once; each key stands for one question of the task.

@@ -8,7 +8,7 @@
 use crate::executor::{Level, Progress};
 use crate::service::Event;
 use rmcp::model::{LoggingLevel, LoggingMessageNotificationParam, ProgressNotificationParam, ProgressToken};
-use rmcp::service::{Peer, RequestContext, RoleServer};
+use rmcp::service::{Peer, RequestContext, RoleServer, SubscriptionContext, SubscriptionSendError};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
@@ -87,4 +87,22 @@ fn of(level: Level) -> LoggingLevel {
         Level::Alert => LoggingLevel::Alert,
         Level::Emergency => LoggingLevel::Emergency,
     }
+}
+
+/// Tells a client of what it subscribed to.
+pub async fn changed(context: &SubscriptionContext) -> Result<(), SubscriptionSendError> {
+    let (accepted, sink) = (context.accepted(), context.sink());
+    if accepted.tools_list_changed == Some(true) {
+        sink.notify_tool_list_changed().await?;
+    }
+    if accepted.prompts_list_changed == Some(true) {
+        sink.notify_prompt_list_changed().await?;
+    }
+    if accepted.resources_list_changed == Some(true) {
+        sink.notify_resource_list_changed().await?;
+    }
+    for uri in accepted.resource_subscriptions.iter().flatten() {
+        sink.notify_resource_updated(uri.clone()).await?;
+    }
+    Ok(())
 }

@@ -1,0 +1,236 @@
+//! Person: whoever sits at the client that calls, asked whether one call may run, as its policies allow (docs/POLICY.md, "Confirm").
+//!
+//! For: the face. In: the road's question, a client that can show a form. Out: what the person said, as that client tells it.
+//! Never: one answer for two calls, for another caller, tool or set of arguments, or for a tool or policy that changed
+//! meanwhile; a yes that nobody ticked; more open questions than the bounds below.
+
+use super::asking;
+use crate::base::lock;
+use crate::base::places::{Claim, Place, Places};
+use crate::fault::{Fault, Kind};
+use crate::service::{self, Answer, Ask, Caller, Question};
+use jiff::Timestamp;
+use rmcp::model::{ClientResult, ElicitRequest, InputRequest, InputRequests, RequestId, ServerRequest};
+use rmcp::service::{Peer, RequestContext, RoleServer};
+use rmcp::task_manager::TaskContext;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+
+/// Questions that clients of the newer era were sent away with: half of them of one who authenticated, fewer of one caller.
+const OPEN: usize = 128;
+const OF_ONE: usize = 32;
+/// The key of the question, which no tool's question has.
+pub const KEY: &str = "toolhost.confirm";
+
+/// A person, by the way its client is asked.
+pub struct Person {
+    /// The caller sees what is for operators.
+    operator: bool,
+    way: Way,
+}
+
+enum Way {
+    /// A client of the older era, while its request waits.
+    Now(Peer<RoleServer>, RequestId),
+    /// One that asks after a task.
+    Task(TaskContext),
+    /// One of the newer era, which makes the call again with the answer.
+    Again(Box<Again>),
+}
+
+/// A question that a client is sent away with, and what it brought back of an earlier one.
+struct Again {
+    open: Arc<Open>,
+    given: Mutex<Option<Given>>,
+    asked: Mutex<Option<Question>>,
+}
+
+/// An answer, and which question it is for.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Given {
+    /// The call that was asked about, whose question counts once.
+    pub call: String,
+    pub digest: String,
+    #[serde(default)]
+    pub answer: Value,
+}
+
+/// The questions that are open, by the call that was asked about: until when they are.
+pub struct Open {
+    known: Mutex<HashMap<String, (Timestamp, Place)>>,
+    places: Arc<Places>,
+}
+
+impl Default for Open {
+    fn default() -> Open {
+        Open { known: Mutex::default(), places: Places::new(OPEN, OPEN) }
+    }
+}
+
+impl Open {
+    fn begin(&self, question: &Question) -> bool {
+        let (mut known, now) = (lock(&self.known), Timestamp::now());
+        known.retain(|_, (until, _)| *until > now);
+        let through = question.through.as_ref().unwrap_or(&question.caller);
+        let counts = vec![(format!("through {through}"), OPEN / 2), (format!("caller {}", question.caller), OF_ONE)];
+        let place = self.places.try_enter_as(&Claim { turn: String::new(), counts });
+        let Some((place, until)) = place.zip(question.until.parse().ok()) else { return false };
+        known.insert(question.call.clone(), (until, place));
+        true
+    }
+
+    /// True once for each question, in its time.
+    fn end(&self, call: &str) -> bool {
+        lock(&self.known).remove(call).is_some_and(|(until, _)| until > Timestamp::now())
+    }
+}
+
+impl Person {
+    /// At the client that made this request. `given`: what it said to one of the open questions.
+    pub fn of(
+        context: &RequestContext<RoleServer>,
+        caller: Caller,
+        (open, given): (&Arc<Open>, Option<Given>),
+    ) -> Person {
+        let again = Again { open: open.clone(), given: Mutex::new(given), asked: Mutex::default() };
+        let way = match context.meta.protocol_version() {
+            None => Way::Now(context.peer.clone(), context.id.clone()),
+            Some(_) => Way::Again(Box::new(again)),
+        };
+        Person { operator: caller.operator, way }
+    }
+
+    /// At a client that asks after this task.
+    pub fn of_task(context: &TaskContext, caller: &Caller) -> Person {
+        Person { operator: caller.operator, way: Way::Task(context.clone()) }
+    }
+
+    /// The question that the client is sent away with: the call it is about, its digest, and itself.
+    pub fn asked(&self) -> Option<(Given, InputRequests)> {
+        let Way::Again(again) = &self.way else { return None };
+        let question = lock(&again.asked).take()?;
+        let form = form(&question, self.operator)?;
+        let given = Given { call: question.call, digest: question.digest, answer: Value::Null };
+        Some((given, [(KEY.to_owned(), InputRequest::Elicitation(form))].into_iter().collect()))
+    }
+}
+
+impl Again {
+    fn ask(&self, question: &Question, by: String) -> Answer {
+        let Some(given) = lock(&self.given).take() else {
+            if !self.open.begin(question) {
+                let message = "Too many calls wait for a person's answer.";
+                return Answer::Refused(Fault::new(Kind::RateLimitError, message).retryable());
+            }
+            *lock(&self.asked) = Some(question.clone());
+            return Answer::Asked;
+        };
+        if !self.open.end(&given.call) {
+            let message = "A person's answer counts once, and in its time: make the call anew, without it.";
+            return Answer::Refused(Fault::new(Kind::AuthorizationError, message).retryable());
+        }
+        if given.digest != question.digest {
+            return Answer::Refused(service::changed_meanwhile());
+        }
+        said(&given.answer, by)
+    }
+}
+
+impl Ask for Person {
+    fn ask<'a>(&'a self, question: &'a Question) -> Pin<Box<dyn Future<Output = Answer> + Send + 'a>> {
+        let by = format!("{} (as the MCP client says)", question.caller);
+        Box::pin(async move {
+            let form = match &self.way {
+                Way::Again(again) => return again.ask(question, by),
+                _ => form(question, self.operator),
+            };
+            let answer = match (&self.way, form) {
+                (Way::Now(peer, origin), Some(form)) => {
+                    match asking::asked(peer, origin, ServerRequest::ElicitRequest(form)).await {
+                        Ok(ClientResult::ElicitResult(answer)) => json!(answer),
+                        _ => Value::Null,
+                    }
+                }
+                (Way::Task(context), Some(form)) => {
+                    let key = format!("{KEY}.{}", question.call);
+                    context.request_input(key, InputRequest::Elicitation(form)).await.unwrap_or_default()
+                }
+                _ => Value::Null,
+            };
+            said(&answer, by)
+        })
+    }
+}
+
+/// What the form says that a client brings back. Only what was ticked is a yes.
+fn said(answer: &Value, by: String) -> Answer {
+    match answer["action"].as_str() {
+        Some("accept") if answer["content"]["approve"] == true => Answer::Approved { by },
+        Some("accept" | "decline") => Answer::Denied { by },
+        Some("cancel") => Answer::Dismissed { by },
+        _ => {
+            let message = "The client was to ask its person about this call, and did not.";
+            Answer::Refused(Fault::new(Kind::AuthorizationError, message))
+        }
+    }
+}
+
+/// The question as a form. What a call may touch names paths of this host, which are for operators.
+fn form(question: &Question, operator: bool) -> Option<ElicitRequest> {
+    let tick = json!({"type": "boolean", "title": "Let this call run"});
+    let schema = json!({"type": "object", "properties": {"approve": tick}, "required": ["approve"]});
+    let params = json!({"message": question.told(operator), "requestedSchema": schema});
+    serde_json::from_value(json!({"method": "elicitation/create", "params": params})).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn question(call: usize, caller: &str, seconds: i64) -> Question {
+        let (now, text) = (Timestamp::now(), String::new);
+        Question {
+            call: call.to_string(),
+            tool: text(),
+            caller: caller.to_owned(),
+            through: None,
+            label: None,
+            why: Vec::new(),
+            arguments: text(),
+            not_shown: 0,
+            touches: Vec::new(),
+            digest: text(),
+            asked: now.to_string(),
+            until: (now + jiff::SignedDuration::from_secs(seconds)).to_string(),
+        }
+    }
+
+    #[test]
+    fn a_question_is_open_for_its_time_and_answered_once() {
+        let open = Open::default();
+        assert!(open.begin(&question(1, "a", 60)) && open.end("1") && !open.end("1"));
+        assert!(open.begin(&question(2, "a", -1)) && !open.end("2"), "too late");
+        assert_eq!((3..50).filter(|call| open.begin(&question(*call, "a", 60))).count(), OF_ONE);
+        assert!(open.begin(&question(50, "b", 60)), "others have room");
+        assert!(open.end("3") && open.begin(&question(51, "a", 60)));
+    }
+
+    #[test]
+    fn only_what_a_person_ticked_is_a_yes() {
+        let of = |answer: Value| said(&answer, "a".to_owned());
+        let by = || "a".to_owned();
+        assert_eq!(of(json!({"action": "accept", "content": {"approve": true}})), Answer::Approved { by: by() });
+        for no in [json!({}), json!({"approve": false}), json!({"approve": "true"}), json!(null)] {
+            assert_eq!(of(json!({"action": "accept", "content": no})), Answer::Denied { by: by() });
+        }
+        assert_eq!(of(json!({"action": "decline", "content": {"approve": true}})), Answer::Denied { by: by() });
+        assert_eq!(of(json!({"action": "cancel"})), Answer::Dismissed { by: by() });
+        for none in [json!(null), json!({}), json!({"approve": true}), json!("accept")] {
+            assert!(matches!(of(none), Answer::Refused(_)));
+        }
+    }
+}

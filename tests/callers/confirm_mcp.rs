@@ -1,0 +1,361 @@
+//! `confirm` over MCP: the person at the client that calls, asked by a form, where policy says so.
+
+use super::me;
+use crate::harness::{Playground, Who, as_everyone_with, has, wait_for};
+use crate::http::mcp::{Client, messages};
+use crate::http::{Web, bearer, private, request, token};
+use serde_json::{Value, json};
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{ChildStdin, ChildStdout, Stdio};
+
+const FILES: &str =
+    "[files]\nread = [{ path = \"./**\", why = \"w\" }]\nwrite = [{ path = \"./out/**\", why = \"w\" }]\n";
+const FORM: &str = "elicitation";
+const KEY: &str = "toolhost.confirm";
+
+fn playground(who: Who) -> Playground {
+    let playground = Playground::new(who, "/var/tmp");
+    let script = "open('out/ran', 'a').write('x')\nprint('{\"paid\": 1}')\n";
+    let more = json!({
+        "parameters": {"type": "object", "properties": {"to": {"type": "string", "description": "d"}}},
+        "securityContext": {"fileAccess": {"allowWrite": ["out/"]}},
+    });
+    for name in ["pay", "other"] {
+        let folder = playground.tool(name, "python", script, more.clone());
+        fs::create_dir_all(folder.join("out")).unwrap();
+        policy(&playground, name, "confirm_by_client = \"its person sits beside ours\"\n");
+    }
+    playground.settle();
+    playground
+}
+
+fn policy(playground: &Playground, name: &str, more: &str) {
+    playground.policy(name, &format!("esc:{name}"), &format!("confirm = \"it spends money\"\n{more}{FILES}"));
+}
+
+fn ran(playground: &Playground) -> usize {
+    fs::read(playground.path("user_scripts/pay/out/ran")).map_or(0, |marks| marks.len())
+}
+
+fn answer(action: &str, content: &Value) -> Value {
+    json!({"action": action, "content": content})
+}
+
+fn yes() -> Value {
+    answer("accept", &json!({"approve": true}))
+}
+
+/// A client of the newer era: what it is answered, and what it is sent away with.
+struct Newer<'w>(&'w Web, String);
+
+impl Newer<'_> {
+    fn call(&self, name: &str, to: &str, back: Value) -> Value {
+        let mut client = Client::that_can(self.0, true, &[&self.1], &json!({ FORM: {} }));
+        let mut params = json!({"name": name, "arguments": {"to": to}});
+        params.as_object_mut().unwrap().extend(back.as_object().cloned().unwrap());
+        messages(&client.ask("tools/call", params)).pop().unwrap()
+    }
+
+    fn asked(&self, to: &str) -> Value {
+        let asked = self.call("esc__pay", to, json!({}));
+        assert_eq!(asked["result"]["resultType"], "input_required", "{asked}");
+        asked["result"].clone()
+    }
+
+    fn again(&self, name: &str, to: &str, asked: &Value, answer: &Value) -> Value {
+        self.call(name, to, json!({"requestState": asked["requestState"], "inputResponses": {KEY: answer}}))
+    }
+}
+
+fn words(answer: &Value) -> String {
+    assert_eq!(answer["result"]["isError"], true, "{answer}");
+    answer["result"]["content"][0]["text"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_client_of_the_newer_era_asks_its_person_and_the_answer_counts_once() {
+    as_everyone_with("python", "confirm over MCP", |who| {
+        let playground = playground(who);
+        let made = ["alice", "bob"].map(|name| token(&playground, name, &[]));
+        let file = private(&playground, "state/tokens", &made.each_ref().map(|(_, line)| line.as_str()).join("\n"));
+        let web = Web::start(&playground, &["--token-file", &file]);
+        let [alice, bob] = made.each_ref().map(|(token, _)| Newer(&web, bearer(token)));
+
+        let asked = alice.asked("Eve");
+        let params = &asked["inputRequests"][KEY]["params"];
+        let shown = params["message"].as_str().unwrap();
+        for word in ["esc:pay@1.0.0: may this call run?", "it spends money (policy pay)", "alice", "{\"to\":\"Eve\"}"] {
+            assert!(shown.contains(word), "{word}: {shown}");
+        }
+        let root = playground.path("");
+        assert!(!shown.contains(root.to_str().unwrap()), "no path of this host: {shown}");
+        assert_eq!(params["requestedSchema"]["required"], json!(["approve"]));
+        let record = playground.records().pop().unwrap();
+        assert_eq!((&record["decision"], &record["rule"]), (&json!("refused"), &json!("confirm: asked")));
+        assert_eq!(ran(&playground), 0);
+
+        // Another caller, other arguments, another tool: the state is not for them.
+        for (who, name, to) in
+            [(&bob, "esc__pay", "Eve"), (&alice, "esc__pay", "Mallory"), (&alice, "esc__other", "Eve")]
+        {
+            assert_eq!(who.again(name, to, &asked, &yes())["error"]["code"], -32602, "{name} {to}");
+        }
+        assert_eq!(ran(&playground), 0);
+        let paid = alice.again("esc__pay", "Eve", &asked, &yes());
+        assert_eq!(paid["result"]["structuredContent"], json!({"paid": 1}), "control: {paid}");
+        let by = "alice (as the MCP client says)";
+        assert_eq!((ran(&playground), &playground.records().pop().unwrap()["approvedBy"]), (1, &json!(by)));
+        let twice = words(&alice.again("esc__pay", "Eve", &asked, &yes()));
+        assert!(twice.contains("counts once"), "{twice}");
+
+        for (given, told, rule) in [
+            (answer("decline", &json!({})), "did not agree", format!("confirm: denied by {by}")),
+            (answer("accept", &json!({})), "did not agree", format!("confirm: denied by {by}")),
+            (answer("accept", &json!({"approve": "true"})), "did not agree", format!("confirm: denied by {by}")),
+            (
+                answer("cancel", &json!({})),
+                "closed the question without an answer",
+                format!("confirm: dismissed by {by}"),
+            ),
+            (json!({}), "and did not", "confirm: no answer that counts".to_owned()),
+        ] {
+            let refused = words(&alice.again("esc__pay", "Eve", &alice.asked("Eve"), &given));
+            assert!(refused.contains(told), "{given}: {refused}");
+            assert_eq!(playground.records().pop().unwrap()["rule"], json!(rule), "{given}");
+        }
+        // Policy says something else meanwhile.
+        let asked = alice.asked("Eve");
+        policy(&playground, "pay", "confirm_by_client = \"another reason\"\n");
+        web.signal(nix::sys::signal::Signal::SIGHUP);
+        wait_for("the policy", || playground.cli(&["audit", "esc:pay"]).text().contains("another reason"));
+        wait_for("the server's, too", || {
+            let now = alice.again("esc__pay", "Eve", &alice.asked("Eve"), &answer("cancel", &json!({})));
+            now["result"]["isError"] == true
+        });
+        let changed = words(&alice.again("esc__pay", "Eve", &asked, &yes()));
+        assert!(changed.contains("changed while a person was asked"), "{changed}");
+        assert_eq!(ran(&playground), 1);
+    });
+}
+
+#[test]
+fn where_policy_or_the_client_does_not_allow_it_operators_are_asked() {
+    if !has("python", 1) {
+        return;
+    }
+    let playground = playground(Who::ours());
+    let web = Web::start(&playground, &[]);
+    let open = || web.get("/v1/approvals", &[]).json()["approvals"].as_array().unwrap().clone();
+    let by_operator = |modern: bool, can: Value| {
+        let before = ran(&playground);
+        std::thread::scope(|scope| {
+            let call = scope.spawn(|| Client::that_can(&web, modern, &[], &can).call("esc__pay", json!({})).0);
+            wait_for("an operator is asked", || open().len() == 1);
+            let path = format!("/v1/approvals/{}", open()[0]["call"].as_str().unwrap());
+            assert_eq!(web.ask("POST", &path, &[], "{\"approve\": true}").status, 200);
+            assert_eq!(call.join().unwrap()["result"]["structuredContent"], json!({"paid": 1}));
+        });
+        assert_eq!(ran(&playground), before + 1);
+    };
+    for modern in [true, false] {
+        by_operator(modern, json!({}));
+        by_operator(modern, json!({ FORM: {"url": {}} }));
+    }
+    // The cap of the host asks, and does not say that clients may.
+    let cap = format!("name = \"cap\"\nwhy = \"w\"\nconfirm = \"this host is watched\"\n{FILES}");
+    fs::write(playground.path("sandbox-policies/host.policy.toml"), cap).unwrap();
+    playground.settle();
+    web.signal(nix::sys::signal::Signal::SIGHUP);
+    wait_for("the cap", || playground.cli(&["audit", "esc:pay"]).text().contains("this host is watched"));
+    let newer = Newer(&web, "X-Nothing: 1".to_owned());
+    wait_for("the server's, too", || {
+        std::thread::scope(|scope| {
+            let call = scope.spawn(|| newer.call("esc__pay", "Eve", json!({})));
+            wait_for("an answer, or a question", || call.is_finished() || !open().is_empty());
+            for question in open() {
+                let path = format!("/v1/approvals/{}", question["call"].as_str().unwrap());
+                web.ask("POST", &path, &[], "{\"approve\": false}");
+            }
+            call.join().unwrap().to_string().contains("did not agree")
+        })
+    });
+    let audit = playground.cli(&["audit", "esc:pay"]).text();
+    assert!(audit.contains("the MCP client that calls may ask its person: its person sits beside ours"), "{audit}");
+}
+
+/// Each run of a tool that asks for itself is a call, to which a person agrees; a task asks where it is asked after.
+#[test]
+fn tools_that_ask_and_tasks_need_a_yes_too() {
+    if !has("python", 1) {
+        return;
+    }
+    let playground = playground(Who::ours());
+    let script = "import toolhost\ndef run():\n    if 'who' not in toolhost.answers:\n        \
+                  return toolhost.ask({'n': 7}, who=toolhost.form('Who?', {'name': {'type': 'string'}}))\n    \
+                  return [toolhost.answers['who']['content']['name'], toolhost.state['n']]\n";
+    let handler =
+        json!({"type": "external-script", "scriptPath": "asks/main.py", "language": "python", "entryPoint": "run"});
+    let requires = json!({"requiredCapabilities": ["ask:elicitation"]});
+    playground.tool("asks", "python", script, json!({"handler": handler, "securityContext": requires}));
+    let grant = "[capabilities]\ngrant = [{ name = \"ask:elicitation\", why = \"a test\" }]\n";
+    let text = format!("confirm = \"w\"\nconfirm_by_client = \"w\"\n{FILES}{grant}");
+    playground.policy("asks", "esc:asks", &text);
+    playground.tool("slow", "python", "print('{\"slow\": 1}')\n", json!({"execution": {"task": "optional"}}));
+    policy(&playground, "slow", "confirm_by_client = \"w\"\n");
+    playground.settle();
+    let web = Web::start(&playground, &[]);
+    let newer = Newer(&web, "X-Nothing: 1".to_owned());
+    let back = |asked: &Value, key: &str, answer: Value| {
+        let result = &asked["result"];
+        assert!(result["inputRequests"][key].is_object() && result["requestState"].is_string(), "{key}: {asked}");
+        newer.call("esc__asks", "", json!({"requestState": result["requestState"], "inputResponses": {key: answer}}))
+    };
+    let first = newer.call("esc__asks", "", json!({}));
+    let asks = back(&first, KEY, yes());
+    let second = back(&asks, "who", answer("accept", &json!({"name": "Al"})));
+    assert_eq!(words(&back(&second, KEY, answer("cancel", &json!({})))).matches("closed the question").count(), 1);
+    let second = back(&asks, "who", answer("accept", &json!({"name": "Al"})));
+    let done = back(&second, KEY, yes());
+    assert_eq!(done["result"]["content"][0]["text"], "[\n  \"Al\",\n  7\n]", "{done}");
+
+    let can = json!({FORM: {}, "extensions": {"io.modelcontextprotocol/tasks": {}}});
+    let ask = |method: &str, params: Value| {
+        let mut client = Client::that_can(&web, true, &[], &can);
+        if let Some(task) = params["taskId"].as_str() {
+            client.headers.push(format!("Mcp-Name: {task}"));
+        }
+        messages(&client.ask(method, params)).pop().unwrap()["result"].clone()
+    };
+    for (given, outcome) in [(yes(), "slow"), (answer("decline", &json!({})), "did not agree")] {
+        let task = json!({"taskId": ask("tools/call", json!({"name": "esc__slow", "arguments": {}}))["taskId"]});
+        let now = || ask("tasks/get", task.clone());
+        wait_for("its question", || now()["status"] == "input_required");
+        let questions = now()["inputRequests"].clone();
+        let key = questions.as_object().unwrap().keys().next().unwrap().clone();
+        assert!(questions[&key]["params"]["message"].as_str().unwrap().contains("esc:slow@1.0.0"), "{questions}");
+        ask("tasks/update", json!({"taskId": task["taskId"], "inputResponses": {key: given}}));
+        wait_for("its end", || now()["status"] == "completed");
+        assert!(now()["result"].to_string().contains(outcome), "{}", now());
+    }
+}
+
+/// An older client over HTTP is asked on the stream of its call.
+#[test]
+fn an_older_client_is_asked_while_its_call_waits() {
+    if !has("python", 1) {
+        return;
+    }
+    let playground = playground(Who::ours());
+    let web = Web::start(&playground, &[]);
+    for (given, words) in [
+        (json!({"result": yes()}), "paid"),
+        (json!({"result": answer("decline", &json!({}))}), "did not agree"),
+        (json!({"error": {"code": -32603, "message": "no window"}}), "and did not"),
+    ] {
+        let mut client = Client::that_can(&web, false, &[], &json!({ FORM: {} }));
+        let (headers, message) = client.message("tools/call", json!({"name": "esc__pay", "arguments": {}}));
+        let headers: Vec<&str> = headers.iter().map(String::as_str).collect();
+        let mut stream = web.connect();
+        let text = request("POST", "/mcp", &web.address, &headers, &message.to_string());
+        stream.write_all(text.as_bytes()).unwrap();
+        let (mut all, mut piece) = (String::new(), [0; 4096]);
+        let question = loop {
+            let length = stream.read(&mut piece).unwrap();
+            assert!(length > 0, "{all}");
+            all += &String::from_utf8_lossy(&piece[..length]);
+            let lines = all.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+            let mut data = lines.filter_map(|line| line.trim_end().strip_prefix("data: {"));
+            if let Some(line) = data.find(|line| line.contains("elicitation/create")) {
+                break serde_json::from_str::<Value>(&format!("{{{line}")).unwrap();
+            }
+        };
+        assert!(question["params"]["message"].as_str().unwrap().contains("it spends money"), "{question}");
+        let mut reply = json!({"jsonrpc": "2.0", "id": question["id"]});
+        reply.as_object_mut().unwrap().extend(given.as_object().cloned().unwrap());
+        // Another session's answer to a question of that id is none.
+        let stranger = Client::that_can(&web, false, &[], &json!({ FORM: {} }));
+        assert_eq!(stranger.post(&reply).status, 202);
+        assert_eq!(client.post(&reply).status, 202);
+        stream.read_to_string(&mut all).unwrap();
+        assert!(all.contains(words), "{all}");
+    }
+    assert_eq!(ran(&playground), 1);
+}
+
+/// One server over standard input and output.
+struct Line(ChildStdin, BufReader<ChildStdout>);
+
+impl Line {
+    fn send(&mut self, message: &Value) {
+        writeln!(self.0, "{message}").unwrap();
+    }
+
+    /// The next message that is an answer or a question.
+    fn next(&mut self) -> Value {
+        loop {
+            let mut line = String::new();
+            assert!(self.1.read_line(&mut line).unwrap() > 0, "it left");
+            let message: Value = serde_json::from_str(&line).unwrap();
+            if message.get("id").is_some() {
+                return message;
+            }
+        }
+    }
+}
+
+#[test]
+fn over_stdio_the_person_at_the_client_is_asked_and_otherwise_nobody() {
+    as_everyone_with("python", "confirm over stdio", |who| {
+        let playground = playground(who);
+        let mut command = playground.host();
+        let mut server =
+            command.args(["serve", "--stdio"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = Line(server.stdin.take().unwrap(), BufReader::new(server.stdout.take().unwrap()));
+        let call = |id: u64| json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": {"name": "esc__pay", "arguments": {}}});
+        let hello = |can: Value| {
+            json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params":
+            {"protocolVersion": "2025-11-25", "capabilities": can, "clientInfo": {"name": "t", "version": "1"}}})
+        };
+        line.send(&hello(json!({ FORM: {} })));
+        assert_eq!(line.next()["result"]["protocolVersion"], "2025-11-25");
+        line.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
+        line.send(&call(2));
+        let question = line.next();
+        assert_eq!(question["method"], "elicitation/create", "{question}");
+        let shown = question["params"]["message"].as_str().unwrap();
+        assert!(shown.contains("it spends money") && shown.contains("read "), "an operator sees all of it: {shown}");
+        line.send(&json!({"jsonrpc": "2.0", "id": question["id"], "result": yes()}));
+        let paid = line.next();
+        assert_eq!((&paid["id"], &paid["result"]["structuredContent"]), (&json!(2), &json!({"paid": 1})), "{paid}");
+        let by = format!("{} (as the MCP client says)", me(who));
+        assert_eq!(playground.records().pop().unwrap()["approvedBy"], json!(by));
+        // A call that its client cancels takes its question back.
+        line.send(&call(3));
+        let question = line.next();
+        line.send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 3}}));
+        let taken = |text: &str| {
+            let told: Value = serde_json::from_str(text).unwrap();
+            told["method"] == "notifications/cancelled" && told["params"]["requestId"] == question["id"]
+        };
+        let mut told = String::new();
+        while line.1.read_line(&mut told).unwrap() > 0 && !taken(&told) {
+            told.clear();
+        }
+        assert!(!told.is_empty(), "it left");
+        drop(line);
+        server.wait().unwrap();
+
+        let mut command = playground.host();
+        let mut server =
+            command.args(["serve", "--stdio"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = Line(server.stdin.take().unwrap(), BufReader::new(server.stdout.take().unwrap()));
+        line.send(&hello(json!({})));
+        line.next();
+        line.send(&call(2));
+        assert!(words(&line.next()).contains("nobody can be asked"));
+        drop(line);
+        server.wait().unwrap();
+        assert_eq!(ran(&playground), 1);
+    });
+}

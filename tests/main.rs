@@ -43,6 +43,8 @@ mod staging;
 mod streaming;
 mod tidy;
 mod told_truly;
+#[cfg(feature = "rabbitmq")]
+mod tool_services;
 #[cfg(feature = "wasi")]
 mod wasm;
 mod watch;

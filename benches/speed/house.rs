@@ -113,6 +113,7 @@ impl House {
             executors: Executors {
                 process: Some(scripts.clone()),
                 wasm: Some(wasm.clone()),
+                remote: None,
                 methods: Arc::new(executor::method::Methods::new()),
                 extensions: Default::default(),
             },

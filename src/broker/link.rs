@@ -83,6 +83,12 @@ impl Link {
         }
     }
 
+    /// Ends once it is in another state.
+    pub async fn other_than(&self, state: &State) {
+        let mut standing = self.standing.clone();
+        let _ = standing.wait_for(|standing| standing.state != *state).await;
+    }
+
     /// Asks for no more messages; those that came are handed on, and may be answered.
     pub fn stop(&self) {
         self.stop.cancel();

@@ -10,11 +10,13 @@ mod link;
 mod pulsar;
 #[cfg(feature = "rabbitmq")]
 mod rabbitmq;
+mod serve;
 mod terms;
 mod topic;
 
 pub use envelope::{LARGEST_REQUEST, Request, Response, ServiceError};
 pub use link::{Link, State};
+pub use serve::{Asked, Parts, ToolService, serve};
 pub use terms::{Kind, Secret, Terms};
 pub use topic::Topic;
 

@@ -108,6 +108,8 @@ pub struct Settings {
     pub http: Http,
     /// What the indexes that policies name mean here.
     pub indexes: Vec<Index>,
+    /// Over which brokers tool services are called.
+    pub tool_services: Vec<Called>,
     /// Colour on standard output.
     pub colour: bool,
     /// Setting → who said it.
@@ -132,6 +134,8 @@ struct Config {
     tool_ids: Option<ToolIds>,
     proxy: Option<String>,
     indexes: Option<indexes::Written>,
+    #[serde(default)]
+    tool_services: Vec<tool_services::Written>,
     #[serde(default)]
     http: Http,
 }
@@ -221,6 +225,7 @@ impl Settings {
         http.files().for_each(|path| *path = sources.beside_config(path));
         let folder = config_file.as_deref().and_then(Path::parent).unwrap_or(Path::new("/"));
         let indexes = indexes::all(config.indexes.unwrap_or_default(), folder, &variable).map_err(in_config)?;
+        let tool_services = tool_services::all(config.tool_services, folder).map_err(in_config)?;
         for word in &capabilities {
             crate::policy::grantable(word).map_err(|why| in_config(format!("capabilities: {why}")))?;
         }
@@ -241,6 +246,7 @@ impl Settings {
             proxy,
             http,
             indexes,
+            tool_services,
             colour: std::io::stdout().is_terminal()
                 && variable("NO_COLOR").is_none()
                 && variable("TERM").is_none_or(|term| term != "dumb"),
@@ -493,3 +499,5 @@ fn log_words(words: &str) -> anyhow::Result<(Level, bool)> {
 mod indexes;
 #[cfg(test)]
 mod tests;
+mod tool_services;
+pub use tool_services::Called;

@@ -8,6 +8,7 @@ use super::hosts::{self, HostRule};
 use super::package_table::{self, PackageTable};
 use super::rules::{self, Grants, Rule};
 use super::secrets::{self, SecretRule};
+use super::services::{self, ServiceRule};
 use super::source::{At, Reader, Table, did_you_mean};
 use crate::base::text;
 use crate::manifest::{Code, Language, Problem, StderrRule};
@@ -36,7 +37,7 @@ read = [{ path = "./**", why = "its own folder" }]
 /// The largest limit that can be written: the largest integer that every JSON reader keeps exactly.
 pub const MAX_LIMIT: u64 = (1 << 53) - 1;
 
-pub(super) const TOP_KEYS: [&str; 16] = [
+pub(super) const TOP_KEYS: [&str; 17] = [
     "name",
     "why",
     "tools",
@@ -53,6 +54,7 @@ pub(super) const TOP_KEYS: [&str; 16] = [
     "network",
     "secrets",
     "packages",
+    "services",
 ];
 
 /// Which tools a policy is for; narrower wins.
@@ -153,6 +155,7 @@ pub struct Policy {
     pub hosts: Vec<HostRule>,
     pub secrets: Vec<SecretRule>,
     pub packages: PackageTable,
+    pub services: Vec<ServiceRule>,
     /// SHA-256 of the file's text, hex.
     pub digest: String,
 }
@@ -188,6 +191,7 @@ impl Policy {
             || !self.hosts.is_empty()
             || !self.secrets.is_empty()
             || !self.packages.entries.is_empty()
+            || !self.services.is_empty()
             || !self.runtimes.is_empty()
             || self.limits.iter().any(|(limit, ceiling)| ceiling.value > limit.house_default())
     }
@@ -224,6 +228,7 @@ pub fn parse(source: &str, file: &Path, host: bool, root: &Path) -> Result<Polic
         false => secrets::read(&mut reader, &top, file.parent().unwrap_or(Path::new(""))),
     };
     let packages = package_table::read(&mut reader, &top);
+    let services = services::read(&mut reader, &top);
     if !reader.problems.is_empty() {
         reader.problems.sort_by_key(|p| (p.line, p.column));
         return Err(reader.problems);
@@ -247,6 +252,7 @@ pub fn parse(source: &str, file: &Path, host: bool, root: &Path) -> Result<Polic
         hosts,
         secrets,
         packages,
+        services,
         digest: crate::base::sha256_hex(source.as_bytes()),
     })
 }

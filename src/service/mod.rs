@@ -52,6 +52,7 @@ pub use hints::strips_types;
 pub use report::{Digests, Report};
 pub use request::{CallRequest, Caller, Event, Sink, new_id};
 pub use script_digest::of as digest_of_script;
+pub use secrets::credential;
 pub use tools::Effects;
 
 use crate::executor::{Executor, method};
@@ -69,6 +70,8 @@ use std::time::Duration;
 pub struct Executors {
     pub process: Option<Arc<dyn Executor>>,
     pub wasm: Option<Arc<dyn Executor>>,
+    /// Tool services behind a broker.
+    pub remote: Option<Arc<dyn Executor>>,
     pub methods: Arc<method::Methods>,
     /// Handler types an embedding program brings (`x-…`), by name.
     pub extensions: BTreeMap<String, Arc<dyn Executor>>,

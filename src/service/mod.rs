@@ -52,6 +52,7 @@ pub use hints::strips_types;
 pub use report::{Digests, Report};
 pub use request::{CallRequest, Caller, Event, Sink, new_id};
 pub use script_digest::of as digest_of_script;
+pub use secrets::credential;
 pub use tools::Effects;
 
 use crate::executor::{Executor, method};

@@ -47,6 +47,11 @@ impl Topic {
         Ok((Topic::parse(&format!("request:tg:{name}"))?, Topic::parse(&format!("response:tg:{name}"))?))
     }
 
+    /// Its last part.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// The fanout exchange of RabbitMQ.
     pub fn exchange(&self) -> String {
         let Topic { space, class, name } = self;
